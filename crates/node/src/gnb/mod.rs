@@ -22,7 +22,6 @@ use anabranch_ran::gnb::Gnb;
 use anyhow::Context;
 use report::Report;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{broadcast, mpsc};
@@ -156,7 +155,7 @@ async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>)
     )
     .await;
     let mut agent = Agent {
-        file: args.config.clone(),
+        args: args.clone(),
         running: config.core(),
         config,
         amc,
@@ -180,7 +179,7 @@ async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>)
 
 /// The control plane of a gNB.
 struct Agent {
-    file: PathBuf,
+    args: Common,
     config: GnbConfig,
     /// The cell as it is now.
     running: anabranch_ran::gnb::GnbConfig,

@@ -20,13 +20,12 @@ use anabranch_lwip::{Config as Node, DidaConfig, Hold, Steering};
 use anyhow::Context;
 use backhaul::{Backhaul, Gtpu, Tunnels};
 use std::net::UdpSocket;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use worker::{Ports, Worker};
 
 /// Arguments of `anabranch lwip`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(after_long_help = "\
 The smallest lwip.toml: servers behind n3, one UE, LTE and Wi-Fi behind ran0, where routes part.
   [backhaul]
@@ -177,8 +176,7 @@ async fn serve(args: &LwipArgs, config: LwipConfig, ports: Ports) -> anyhow::Res
     )
     .await;
     let mut agent = Agent {
-        file: args.common.config.clone(),
-        flags: args.flags.clone(),
+        args: args.clone(),
         running: config.node.clone(),
         last_dida: config.node.dida.unwrap_or_default(),
         config,
@@ -197,10 +195,9 @@ async fn serve(args: &LwipArgs, config: LwipConfig, ports: Ports) -> anyhow::Res
 
 /// The control plane of an LWIP node.
 struct Agent {
-    file: PathBuf,
+    /// Which file, and what wins over it.
+    args: LwipArgs,
     config: LwipConfig,
-    /// What wins over the file.
-    flags: LwipFlags,
     /// The node as it is now.
     running: Node,
     /// DIDA as it is, or was before it was switched off.

@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Common {
     /// Configuration file; packaging/*.example.toml shows every key.
     #[arg(long, value_name = "FILE")]
@@ -71,7 +71,7 @@ pub fn is_config_error(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.is::<ConfigError>())
 }
 
-pub fn current_thread() -> anyhow::Result<tokio::runtime::Runtime> {
+pub fn current_thread() -> anyhow::Result<Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 

@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod config;
+pub mod requests;
 pub mod run;
 pub mod taps;
 

@@ -148,29 +148,37 @@ impl Agent {
         }
         for address in ue.fixed().iter() {
             let owner = self.leases.owner(address).filter(|owner| *owner != key);
-            if owner.is_some_and(|owner| self.ues.values().any(|known| known.key == owner)) {
+            if owner.is_some_and(|owner| others().any(|other| other == owner)) {
                 return taken(config::address_key(address), &address);
             }
         }
+        let keys: BTreeSet<PublicKey> = others().collect();
         let mut leases = self.leases.clone();
-        let keys: BTreeSet<PublicKey> = self.ues.values().map(|known| known.key).collect();
         let addresses = leases
             .assign_one(&ue, |key| keys.contains(key))
             .map_err(|detail| Problem::conflict(detail, "remove UEs that are gone"))?;
-        leases.added.push(ue.clone());
+        match leases.added.iter_mut().find(|added| Some(added.public_key) == old_key) {
+            Some(added) => *added = ue.clone(),
+            None => leases.added.push(ue.clone()),
+        }
         leases.dirty = true;
-        let (name, known) = Known::new(ue, addresses, false);
-        let shard = known.shard(self.shards.len());
-        self.order(shard, add(&name, &known, &leases).into(), Vec::new()).await?;
+        let is_new = old.is_none();
+        let (old, new): (Directory, Directory) =
+            (old.into_iter().collect(), std::iter::once(Known::new(ue, addresses, false)).collect());
+        let workers = self.shards.len();
+        let back = commands(&new, &old, &self.leases, workers);
+        self.execute(Change { commands: commands(&old, &new, &leases, workers), inverse: back.clone() })
+            .await?;
         let before = std::mem::replace(&mut self.leases, leases);
         if let Err(error) = self.save().await {
             self.revoke(before);
-            self.order(shard, vec![UpfCommand::RemoveUe(known.key)], Vec::new()).await?;
+            self.execute(Change { commands: back, inverse: vec![Vec::new(); workers] }).await?;
             return Err(not_saved(&error));
         }
-        self.ues.insert(name.clone(), known);
+        self.ues.extend(new.clone());
         self.addresses_changed();
-        self.session(&name).await
+        let name = new.keys().next().map_or("", |name| &**name);
+        Ok((self.session(name).await?, is_new))
     }
 
     /// What was to be saved could not be: it is as it was before. The file may have it all the same, so it is written again.
@@ -254,15 +262,12 @@ impl Agent {
     /// Reads the file again. UEs and rules change at once; whatever else is different waits for a restart.
     /// The change is planned whole before anything is done, and undone whole if any of it fails.
     pub(crate) async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
-        let mut new: UpfConfig = config::load(&self.file).map_err(|e| Problem::invalid(e.to_string()))?;
-        // What a flag said still holds.
-        new.api.listen = self.config.api.listen.clone();
-        new.metrics.clone_from(&self.config.metrics);
+        let new = super::run::load(&self.args).map_err(|e| Problem::invalid(e.to_string()))?;
         let needs_restart = needs_restart(&new, &self.config);
         // Addresses come from the pool that is in use.
         let mut running = UpfConfig { ue: new.ue, rule: new.rule, ..self.config.clone() };
         let names: Vec<&str> = running.access.iter().map(|a| a.name.as_str()).collect();
-        let invalid = |e: String| Problem::invalid(format!("{}: {e}", self.file.display()));
+        let invalid = |e: String| Problem::invalid(format!("{}: {e}", self.args.config.display()));
         check_rules(&running.rule, &names).map_err(invalid)?;
         for ue in &running.ue {
             running.check_ue(ue).map_err(invalid)?;
@@ -438,17 +443,12 @@ fn needs_restart(new: &UpfConfig, running: &UpfConfig) -> Vec<String> {
         ("flap", new.flap != running.flap),
         ("tcp_lane", new.tcp_lane != running.tcp_lane),
         ("ioam", new.ioam != running.ioam),
+        ("api", new.api != running.api),
+        ("metrics", new.metrics != running.metrics),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect()
 }
 
-fn not_saved(error: &anyhow::Error) -> Problem {
-    Problem::unavailable(format!("{error:#}; nothing has changed"))
-}
-
-fn no_session(name: &str) -> Problem {
-    Problem::not_found("session", name, "list them with GET /v1/sessions")
-}
 fn taken<T>(field: &str, value: &dyn std::fmt::Display) -> Result<T, Problem> {
     let detail = format!("{field} {value} belongs to another UE");
     Err(Problem::conflict(detail, "choose another, or remove that UE first").field(field))
@@ -458,3 +458,10 @@ fn in_file(name: &str, remedy: &str) -> Problem {
     Problem::conflict(format!("UE \"{name}\" is in the configuration file"), remedy)
 }
 
+fn not_saved(error: &anyhow::Error) -> Problem {
+    Problem::unavailable(format!("{error:#}; nothing has changed"))
+}
+
+fn no_session(name: &str) -> Problem {
+    Problem::not_found("session", name, "list them with GET /v1/sessions")
+}

@@ -26,7 +26,6 @@ use arc_swap::ArcSwap;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -202,7 +201,7 @@ async fn serve(
         let (sender, requests) = mpsc::channel(64);
         let log = EventLog::default();
         let mut agent = Agent {
-            file: args.config.clone(),
+            args: args.clone(),
             own_key,
             shards: worker_pool.handles().to_vec(),
             ues,
@@ -248,7 +247,7 @@ async fn serve(
 
 /// The control plane's state.
 pub struct Agent {
-    pub(crate) file: PathBuf,
+    pub(crate) args: Common,
     pub(crate) config: UpfConfig,
     pub(crate) own_key: PublicKey,
     pub(crate) shards: Vec<Handle<UpfEnd>>,

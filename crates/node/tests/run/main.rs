@@ -241,12 +241,14 @@ fn reload_changes_rules_routes_and_ues_under_traffic() {
 
     // Another UE and another rule at the UPF; what cannot change now is named.
     let key = "vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=";
-    let more =
-        format!("[[ue]]\nname = \"tv\"\npublic_key = \"{key}\"\naddress_v4 = \"10.45.0.9\"\n{}", rule("5g"));
+    let more = format!(
+        "connections = 99\n[[ue]]\nname = \"tv\"\npublic_key = \"{key}\"\naddress_v4 = \"10.45.0.9\"\n{}",
+        rule("5g")
+    );
     world.configure(&Options { upf_more: &more, workers: 3, ue_rules: &rule("5g"), ..Options::default() });
     let done = world.ask("upf", &["-X", "POST"], "/v1/reload");
     assert_eq!(done["changed"], serde_json::json!(["ue", "rule"]), "{done}");
-    assert_eq!(done["needs_restart"], serde_json::json!(["upf"]), "{done}");
+    assert_eq!(done["needs_restart"], serde_json::json!(["upf", "api"]), "{done}");
     assert_eq!(world.get("upf", "/v1/sessions/tv")["addresses"][0], "10.45.0.9");
     assert_eq!(client.wait(Duration::from_secs(30)), 0, "{}\n{}", client.log(), world.logs());
     ue.stop();

@@ -10,7 +10,6 @@ use crate::runtime::netctl::{Layer, Net, Tproxy};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::{Common, current_thread, preflight, run_to_end};
 use anyhow::Context;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -71,7 +70,7 @@ pub fn start(args: &ProxyArgs) -> anyhow::Result<()> {
     run(common, config)
 }
 
-/// How often the service manager is told that the program lives.
+/// How often the service manager is told that the program lives, and its rules are looked at.
 const WATCHDOG: Duration = Duration::from_secs(5);
 
 /// Removes what a proxy that was killed has left here, whatever its file says.
@@ -126,8 +125,7 @@ async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
     )
     .await?;
     let layer = net.lead(tproxy).await?;
-    let mut agent =
-        Agent { file: args.config.clone(), proxy, config, v6, net, layer, log, started: Instant::now() };
+    let mut agent = Agent { args: args.clone(), proxy, config, v6, net, layer, log, started: Instant::now() };
     let result = agent.serve(&mut signals, serving, requests).await;
     notify("STOPPING=1");
     agent.net.undo(agent.layer).await;
@@ -157,7 +155,7 @@ fn tproxy(config: &ProxyConfig, v6: bool) -> Tproxy {
 
 /// The control plane of a proxy.
 struct Agent {
-    file: PathBuf,
+    args: Common,
     config: ProxyConfig,
     proxy: Arc<Proxy>,
     /// Whether there is IPv6.
