@@ -3,9 +3,9 @@
 use super::access::{self, Access, Change};
 use super::taps::{Installed, Taps, Usci, Windows};
 use crate::keygen::random_seed;
-use crate::runtime::api::{self, ControlRequest, EventLog, Problem, RequestSender, TcpLaneRequest};
+use crate::runtime::api::{self, ControlRequest, EventLog, RequestSender};
 use crate::runtime::clock::{Clock, unix_ns};
-use crate::runtime::config::{self, Cipher, Device, Mtu, UeConfig, WithoutAddress, check_rules};
+use crate::runtime::config::{self, Cipher, Device, Mtu, RemoteAddr, UeConfig, WithoutAddress};
 use crate::runtime::engine::worker::{Handle, Worker};
 use crate::runtime::engine::{device, fast};
 use crate::runtime::netctl::{self, Layer, Monitor, Net, OwnerThread, Owners};
@@ -13,27 +13,24 @@ use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::state_file::{self, Timestamp};
 use crate::runtime::trouble::Troubles;
 use crate::runtime::worker_pool::WorkerPool;
-use crate::runtime::{Common, folder, metrics, views, why};
+use crate::runtime::{Common, folder, views};
 use crate::tcp_lane::run::LaneOfUe;
 use anabranch_atsss::PathId;
 use anabranch_atsss::crypto::{PublicKey, Suite};
-use anabranch_atsss::session::{
-    Addresses, CodingStats, PathLoad, PathView, RuleView, SessionEvent, SessionParams, Traffic,
-};
+use anabranch_atsss::session::{Addresses, SessionEvent, SessionParams};
 use anabranch_atsss::ue::{self, Ue, UeCommand, UeEvent};
-use anabranch_element::ioam::IoamStats;
 use anabranch_steer::Rule;
 use anabranch_wire::tunnel::SECURE_OVERHEAD;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 
 /// How often the accesses are looked at although nothing was heard of a change, and names resolved again.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// What somebody else removed is made again at once, and so often at most.
+const HOLD_EVERY: Duration = Duration::from_secs(1);
 /// Largest inner MTU; [device] mtu allows no more either.
 const MAX_MTU: u16 = 9000;
 
@@ -246,6 +243,8 @@ impl Agent {
         let (resolved, mut addresses) = mpsc::channel(8);
         let taps = self.taps.clone();
         let mut tick = tokio::time::interval(LOOK_EVERY);
+        // Whether what is ours is to be looked at, and not before when.
+        let (mut removed, mut hold_at) = (false, tokio::time::Instant::now());
         tracing::info!(name = self.config.ue.name, public_key = %self.own_key, "ue runs");
         notify("READY=1");
         loop {
@@ -258,15 +257,22 @@ impl Agent {
                 () = changed.notified() => {
                     self.look().await;
                     self.installed.bring(&self.taps, false).await;
+                    removed = true;
+                }
+                () = tokio::time::sleep_until(hold_at), if removed => {
+                    // Who removes it each time it is made again is not to keep us busy.
+                    (removed, hold_at) = (false, tokio::time::Instant::now() + HOLD_EVERY);
+                    self.hold().await;
                 }
                 () = self.lane.joined() => self.lane.follow_paths().await,
                 () = taps.changed() => self.installed.bring(&self.taps, false).await,
                 Some(event) = events.recv() => self.on_event(event).await?,
                 Some(request) = requests.recv() => self.on_request(request).await,
-                Some((path, found)) = addresses.recv() => self.on_resolved(path, found).await,
+                Some((path, remote, found)) = addresses.recv() => self.on_resolved(path, &remote, found).await,
                 _ = tick.tick() => {
                     self.look().await;
                     self.bring_session().await?;
+                    self.hold().await;
                     // Facts run out, too.
                     self.installed.bring(&self.taps, true).await;
                     self.resolve(&resolved);
@@ -338,6 +344,12 @@ impl Agent {
         Ok(())
     }
 
+    /// Without its rules traffic would leave the tunnel for good: they are made again, whoever removed them.
+    async fn hold(&self) {
+        self.net.restore(&self.session).await;
+        self.lane.hold().await;
+    }
+
     fn apply_change(&mut self, path: usize, change: Change) {
         if change.socket.is_none() && change.usable.is_none() {
             return;
@@ -359,14 +371,14 @@ impl Agent {
     }
 
     /// Asks for the addresses of remotes that are names, while they are unknown or do not answer.
-    fn resolve(&self, resolved: &mpsc::Sender<(usize, Vec<SocketAddr>)>) {
+    fn resolve(&self, resolved: &mpsc::Sender<(usize, RemoteAddr, Vec<SocketAddr>)>) {
         for (path, access) in self.accesses.iter().enumerate() {
             if access::is_name(&access.config.remote) {
                 let (remote, local, resolved) =
                     (access.config.remote.clone(), access.config.local, resolved.clone());
                 tokio::spawn(async move {
-                    let found = access::resolve(remote, local).await;
-                    let _ = resolved.send((path, found)).await;
+                    let found = access::resolve(remote.clone(), local).await;
+                    let _ = resolved.send((path, remote, found)).await;
                 });
             }
         }

@@ -286,8 +286,6 @@ fn ues_come_and_go_over_rest() {
     assert!(metrics.contains("anabranch_upf_sessions_connected 1"), "{metrics}");
     assert!(metrics.contains("anabranch_upf_path_up{ue=\"phone\",access=\"wifi\"}"), "{metrics}");
 
-    world.ask("upf", &["-X", "DELETE"], "/v1/sessions/phone");
-    assert_eq!(world.get("upf", "/v1/sessions/phone")["status"], 404);
     // Other rules for it, in one request: the session goes on.
     let put = |body: &serde_json::Value, path: &str| {
         let body = body.to_string();
@@ -326,7 +324,47 @@ fn ues_come_and_go_over_rest() {
     put(&phone, "/v1/sessions/phone");
     world.until("the UE is back", || world.get("upf", "/v1/status")["connected"] == 1);
 
+    world.ask("upf", &["-X", "DELETE"], "/v1/sessions/phone");
+    assert_eq!(world.get("upf", "/v1/sessions/phone")["status"], 404);
     world.until("the UE lost its paths", || world.paths_up("ue") == 0);
     ue.stop();
     upf.stop();
+}
+
+/// systemd-networkd takes rules that are not its own away when it starts again; others flush what they did not make.
+#[test]
+fn what_somebody_else_removes_is_there_again() {
+    let Some(world) = World::new() else { return };
+    world.configure(&Options::default());
+    let (before_ue, before_upf) = (world.ue.picture(), world.upf.picture());
+    let (upf, ue) = (world.start_upf(), world.start_ue());
+    // By the tunnel, or not at all.
+    let passes = || world.ue.try_sh("ping -n -c 1 -W 1 192.0.2.2 && ping -n -c 1 -W 1 2001:db8:6::2").1;
+    world.until("packets pass", passes);
+    let ours = || {
+        world.ue.sh("ip rule; ip -6 rule; ip route show table 43867; ip -6 route show table 43867
+             ip -o addr show dev anb0 | awk '{print $4}' | grep -v fe80")
+    };
+    let all = ours();
+    for remove in [
+        "for n in 21001 21002; do ip rule del pref $n; ip -6 rule del pref $n; done",
+        "ip route flush table 43867; ip -6 route flush table 43867",
+        "ip addr flush dev anb0",
+        "ip link set anb0 down; ip link set anb0 up",
+    ] {
+        world.ue.sh(remove);
+        let taken = world.until(remove, || passes() && ours() == all);
+        assert!(taken < Duration::from_secs(4), "{remove}: {taken:?}");
+    }
+    // The UPF hears of tables, and looks after its addresses every 5 s.
+    let tables = world.upf.sh("nft list tables");
+    assert!(tables.contains("anabranch_anb0"), "{tables}");
+    world.upf.sh("nft flush ruleset");
+    let taken = world.until("the table is back", || world.upf.sh("nft list tables") == tables);
+    assert!(taken < Duration::from_secs(2), "{taken:?}");
+    world.upf.sh("ip addr flush dev anb0");
+    world.until("the UPF's addresses are back", passes);
+    ue.stop();
+    upf.stop();
+    assert_eq!((world.ue.picture(), world.upf.picture()), (before_ue, before_upf));
 }

@@ -186,7 +186,10 @@ impl Agent {
                     ProcessSignal::Reload => reloading(self.reload()).await,
                 },
                 Some(request) = requests.recv() => self.on_request(request).await,
-                _ = tick.tick() => notify("WATCHDOG=1"),
+                _ = tick.tick() => {
+                    self.net.restore(&self.layer).await;
+                    notify("WATCHDOG=1");
+                }
                 Some(ended) = serving.join_next() => {
                     return Err(ended.unwrap_or_else(Into::into).context("taking flows"));
                 }
