@@ -140,6 +140,7 @@ async fn agent(mut asks: mpsc::Receiver<ControlRequest>) {
                 assert_eq!(ue.public_key.to_string(), KEY);
                 drop(reply.send(Ok(session(&ue.name, 0))));
             }
+            ControlRequest::Put(ue, reply) => drop(reply.send(Ok((session(&ue.name, 0), false)))),
             ControlRequest::Delete(name, reply) if name == "phone" => drop(reply.send(Ok(()))),
             ControlRequest::Delete(name, reply) => drop(reply.send(Err(missing(&name)))),
             ControlRequest::ResetClock(name, reply) => drop(reply.send(Err(missing(&name)))),

@@ -16,13 +16,12 @@ use crate::runtime::config::{ConfigError, GnbConfig, N3Section, load as load_fil
 use crate::runtime::interfaces::{self, OpenInterface};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::thread::Running;
-use crate::runtime::{Common, current_thread, netctl, preflight};
+use crate::runtime::{Common, current_thread, netctl, preflight, run_to_end};
 use anabranch_ran::amc::Amc;
 use anabranch_ran::gnb::Gnb;
 use anyhow::Context;
 use report::Report;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{broadcast, mpsc};
@@ -88,7 +87,7 @@ pub fn load(args: &Common) -> anyhow::Result<GnbConfig> {
 pub fn run(args: &Common, config: GnbConfig) -> anyhow::Result<()> {
     let mut opened = Vec::new();
     let result = make(&config, &mut opened)
-        .and_then(|(n3, devices)| current_thread()?.block_on(serve(args, config, n3, devices)));
+        .and_then(|(n3, devices)| run_to_end(current_thread()?, serve(args, config, n3, devices)));
     opened.into_iter().rev().for_each(OpenInterface::remove);
     result
 }
@@ -156,7 +155,7 @@ async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>)
     )
     .await;
     let mut agent = Agent {
-        file: args.config.clone(),
+        args: args.clone(),
         running: config.core(),
         config,
         amc,
@@ -180,7 +179,7 @@ async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>)
 
 /// The control plane of a gNB.
 struct Agent {
-    file: PathBuf,
+    args: Common,
     config: GnbConfig,
     /// The cell as it is now.
     running: anabranch_ran::gnb::GnbConfig,

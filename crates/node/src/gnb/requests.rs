@@ -2,7 +2,7 @@
 
 use super::{Agent, metrics, views};
 use crate::runtime::api::{self, CellRequest, ControlRequest, Problem};
-use crate::runtime::config::{self, GnbConfig, N3Section, read_trace};
+use crate::runtime::config::{N3Section, read_trace};
 use crate::runtime::views::event;
 use anabranch_element::time::{Duration, Instant, nanos};
 use anabranch_ran::amc::{Direction, RadioConfig};
@@ -348,10 +348,7 @@ impl Agent {
     /// Reads the file again. Slices, schedulers and UEs' slices, channels and queues change at once; whatever
     /// else is different waits for a restart.
     pub(super) async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
-        let mut new: GnbConfig = config::load(&self.file).map_err(|e| Problem::invalid(e.to_string()))?;
-        // What a flag said still holds.
-        new.api.listen = self.config.api.listen.clone();
-        new.metrics.clone_from(&self.config.metrics);
+        let new = super::load(&self.args).map_err(|e| Problem::invalid(e.to_string()))?;
         let wanted = new.core();
         let mut done = api::Reloaded::default();
         let mut changes = Vec::new();
@@ -402,6 +399,8 @@ impl Agent {
             ("cell", wanted != self.running),
             ("n3", new.n3 != self.config.n3),
             ("device", new.device != self.config.device),
+            ("api", new.api != self.config.api),
+            ("metrics", new.metrics != self.config.metrics),
         ];
         done.needs_restart =
             differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect();

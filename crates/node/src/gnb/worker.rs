@@ -157,7 +157,6 @@ impl thread::Worker for Worker {
         if self.real_time {
             thread::on_time();
         }
-        let jobs = self.events.jobs();
         while !self.stop {
             self.due();
             let more = self.read()?;
@@ -165,7 +164,7 @@ impl thread::Worker for Worker {
             self.send(now);
             self.report(now);
             for _ in 0..MAX_JOBS {
-                let Some(job) = jobs.pop() else { break };
+                let Some(job) = self.events.next_job() else { break };
                 job(&mut self, now);
             }
             let next = self.next_due();

@@ -15,18 +15,17 @@ use crate::runtime::config::{ConfigError, GtpuBackhaul, LwipConfig, load as load
 use crate::runtime::interfaces::{self, OpenInterface};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::thread::{Handle, Running};
-use crate::runtime::{Common, current_thread, netctl, preflight};
+use crate::runtime::{Common, current_thread, netctl, preflight, run_to_end};
 use anabranch_lwip::{Config as Node, DidaConfig, Hold, Steering};
 use anyhow::Context;
 use backhaul::{Backhaul, Gtpu, Tunnels};
 use std::net::UdpSocket;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use worker::{Ports, Worker};
 
 /// Arguments of `anabranch lwip`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(after_long_help = "\
 The smallest lwip.toml: servers behind n3, one UE, LTE and Wi-Fi behind ran0, where routes part.
   [backhaul]
@@ -125,8 +124,8 @@ pub fn print_ue_rules(args: &LwipArgs, config: &LwipConfig, ue: &str) -> anyhow:
 /// Sets everything up, runs, and takes everything down again, also when something fails.
 pub fn run(args: &LwipArgs, config: LwipConfig) -> anyhow::Result<()> {
     let mut opened = Vec::new();
-    let result =
-        make(&config, &mut opened).and_then(|ports| current_thread()?.block_on(serve(args, config, ports)));
+    let result = make(&config, &mut opened)
+        .and_then(|ports| run_to_end(current_thread()?, serve(args, config, ports)));
     opened.into_iter().rev().for_each(OpenInterface::remove);
     result
 }
@@ -177,8 +176,7 @@ async fn serve(args: &LwipArgs, config: LwipConfig, ports: Ports) -> anyhow::Res
     )
     .await;
     let mut agent = Agent {
-        file: args.common.config.clone(),
-        flags: args.flags.clone(),
+        args: args.clone(),
         running: config.node.clone(),
         last_dida: config.node.dida.unwrap_or_default(),
         config,
@@ -197,10 +195,9 @@ async fn serve(args: &LwipArgs, config: LwipConfig, ports: Ports) -> anyhow::Res
 
 /// The control plane of an LWIP node.
 struct Agent {
-    file: PathBuf,
+    /// Which file, and what wins over it.
+    args: LwipArgs,
     config: LwipConfig,
-    /// What wins over the file.
-    flags: LwipFlags,
     /// The node as it is now.
     running: Node,
     /// DIDA as it is, or was before it was switched off.

@@ -3,7 +3,7 @@
 use super::backhaul::Tunnels;
 use super::{Agent, metrics, views};
 use crate::runtime::api::{self, ControlRequest, LwipRequest, Problem};
-use crate::runtime::config::{self, LwipConfig};
+use crate::runtime::config::LwipConfig;
 use crate::runtime::views::event;
 use anabranch_lwip::{Command, Config as Node, DidaConfig};
 use std::collections::BTreeMap;
@@ -127,11 +127,7 @@ impl Agent {
 
     /// Reads the file again. Steering, DIDA and UEs change at once; whatever else is different waits for a restart.
     pub(super) async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
-        let mut new: LwipConfig = config::load(&self.file).map_err(|e| Problem::invalid(e.to_string()))?;
-        // What a flag said still holds.
-        new.api.listen = self.config.api.listen.clone();
-        new.metrics.clone_from(&self.config.metrics);
-        self.flags.win(&mut new.node).map_err(|e| Problem::invalid(e.to_string()))?;
+        let new = super::load(&self.args).map_err(|e| Problem::invalid(e.to_string()))?;
         let mut changed = self.apply(new.node.clone()).await?;
         if self.apply_tunnels(&new).await? {
             changed.push("tunnels".to_owned());
@@ -144,6 +140,8 @@ impl Agent {
             ("wifi", new.wifi != self.config.wifi),
             ("ioam", new.ioam != self.config.ioam),
             ("node", new.node != self.running),
+            ("api", new.api != self.config.api),
+            ("metrics", new.metrics != self.config.metrics),
         ];
         let needs_restart: Vec<String> =
             differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect();

@@ -157,12 +157,11 @@ impl thread::Worker for Worker {
         if self.real_time {
             thread::on_time();
         }
-        let jobs = self.events.jobs();
         while !self.stop {
             let more = self.read()?;
             let now = self.clock.now();
             for _ in 0..MAX_JOBS {
-                let Some(job) = jobs.pop() else { break };
+                let Some(job) = self.events.next_job() else { break };
                 job(&mut self, now);
             }
             self.due(now);

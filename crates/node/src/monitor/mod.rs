@@ -114,6 +114,11 @@ impl ApiArgs {
         Ok(Some((at, token.map(|token| Access::of_operator(&token)))))
     }
 
+    /// Whether there is something to be read again.
+    fn has_certificate(&self) -> bool {
+        self.tls_certificate.is_some()
+    }
+
     /// What the listeners show, if anything.
     fn tls(&self, metrics: Option<&Listen>) -> Result<Option<Arc<Tls>>> {
         let files = match (&self.tls_certificate, &self.tls_key) {
@@ -199,7 +204,8 @@ pub fn run(args: &MonitorArgs) -> Result<()> {
     anyhow::ensure!(!args.listening.interface.is_empty(), "name an interface with --interface");
     let every = Duration::from_millis(args.interval_ms.into());
     let name = args.name.clone().unwrap_or_else(report::host_name);
-    let mut watch = Watch::open(name.clone(), &args.listening.interface, args.listening.config(every))?;
+    let (interfaces, config) = (&args.listening.interface, args.listening.config(every));
+    let mut watch = Watch::open(name.clone(), interfaces, config, args.api.has_certificate())?;
     let served = Served::start(&name, &args.api, args.metrics.as_ref(), &args.mqtt)?;
     let mut published = Published::new(args.map, args.listening.max_paths)?;
     let terminal = std::io::stdout().is_terminal();
@@ -226,7 +232,8 @@ pub fn paths(args: &PathsArgs) -> Result<()> {
         return print(&published_paths(args.listening.json)?);
     }
     let wait = Duration::from_millis(args.wait_ms.into());
-    let mut watch = Watch::open(report::host_name(), &args.listening.interface, args.listening.config(wait))?;
+    let (interfaces, config) = (&args.listening.interface, args.listening.config(wait));
+    let mut watch = Watch::open(report::host_name(), interfaces, config, false)?;
     watch.run(wait, |report: Report| {
         print(&if args.listening.json { report.json()? } else { show::text(&report) })?;
         Ok(false)

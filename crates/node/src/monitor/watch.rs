@@ -32,8 +32,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Opens the interfaces of this network namespace. Before other threads are started: signals are for this one.
-    pub fn open(name: String, interfaces: &[String], config: CollectConfig) -> Result<Self> {
+    /// Opens the interfaces of this network namespace. Before other threads are started: signals are for this one. `reloads`: SIGHUP
+    /// is not, for something is read again on it.
+    pub fn open(name: String, interfaces: &[String], config: CollectConfig, reloads: bool) -> Result<Self> {
         let open = |name: &String| {
             tap(name)
                 .with_context(|| format!("--interface {name} (it must be there, and CAP_NET_RAW is needed)"))
@@ -42,7 +43,7 @@ impl Watch {
             name,
             interfaces: interfaces.to_vec(),
             taps: interfaces.iter().map(open).collect::<Result<_>>()?,
-            signals: signals()?,
+            signals: signals(reloads)?,
             collector: Collector::new(config),
             kernel_drops: 0,
             start_ns: clock(ClockId::CLOCK_MONOTONIC),
@@ -150,8 +151,9 @@ fn tap(interface: &str) -> std::io::Result<PacketSocket> {
 }
 
 /// What ends a monitor. Blocked from here on, in threads to come as well.
-fn signals() -> Result<SignalFd> {
-    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+fn signals(reloads: bool) -> Result<SignalFd> {
+    let hangup = (!reloads).then_some(Signal::SIGHUP);
+    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().chain(hangup).collect();
     signals.thread_block().context("blocking signals")?;
     SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).context("reading signals")
 }

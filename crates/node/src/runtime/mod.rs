@@ -28,8 +28,10 @@ pub mod worker_pool;
 
 use crate::runtime::config::{Api, ConfigError, Listen, Metrics};
 use std::path::PathBuf;
+use std::time::Duration;
+use tokio::runtime::Runtime;
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Common {
     /// Configuration file; packaging/*.example.toml shows every key.
     #[arg(long, value_name = "FILE")]
@@ -69,6 +71,35 @@ pub fn is_config_error(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.is::<ConfigError>())
 }
 
-pub fn current_thread() -> anyhow::Result<tokio::runtime::Runtime> {
+pub fn current_thread() -> anyhow::Result<Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+/// Longest wait, at the end, for threads that write files or ask name servers.
+const LAST_WAIT: Duration = Duration::from_secs(2);
+
+/// Runs `body` to its end, and ends the runtime soon after: a name server that does not answer keeps no program from stopping.
+pub fn run_to_end<T>(runtime: Runtime, body: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let result = runtime.block_on(body);
+    runtime.shutdown_timeout(LAST_WAIT);
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn what_threads_still_do_keeps_no_program_from_stopping() {
+        let begun = Instant::now();
+        let done = run_to_end(current_thread().unwrap(), async {
+            // As a name server that does not answer.
+            tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(60)));
+            tokio::task::yield_now().await;
+            anyhow::Ok(7)
+        });
+        assert_eq!(done.unwrap(), 7);
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    }
 }

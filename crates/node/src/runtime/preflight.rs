@@ -1,5 +1,6 @@
 //! What a configuration names on this machine: files, interfaces, ports. Looked at before anything is changed, and by
-//! `--check`; what is wrong is the user's to put right, so the program ends with code 2.
+//! `--check`; what is wrong is the user's to put right, so the program ends with code 2. Interfaces and addresses may come by
+//! themselves, as at boot: where they are not there a start ends with code 1, and the service manager tries again.
 
 use super::config::{self, Api, ConfigError, Listen, Metrics, UeConfig, UpfConfig};
 use super::netctl::{self, SocketSpec, bind_access, bind_when_free};
@@ -42,7 +43,7 @@ fn has_capability(status: &str, capability: u32) -> Option<bool> {
 ///
 /// # Errors
 /// The first thing that is not as it must be.
-pub fn ue(args: &Common, config: &UeConfig) -> Result<(), ConfigError> {
+pub fn ue(args: &Common, config: &UeConfig) -> anyhow::Result<()> {
     let at = At::new(args, &config.api);
     at.key("[ue] private_key_file", &config.ue.private_key_file)?;
     if let Some(slices) = &config.slices {
@@ -55,7 +56,7 @@ pub fn ue(args: &Common, config: &UeConfig) -> Result<(), ConfigError> {
 ///
 /// # Errors
 /// The first thing that is not as it must be.
-pub fn upf(args: &Common, config: &UpfConfig) -> Result<(), ConfigError> {
+pub fn upf(args: &Common, config: &UpfConfig) -> anyhow::Result<()> {
     let at = At::new(args, &config.api);
     at.key("[upf] private_key_file", &config.upf.private_key_file)?;
     at.writable("[upf] state_file", &config.upf.state_file)?;
@@ -63,7 +64,7 @@ pub fn upf(args: &Common, config: &UpfConfig) -> Result<(), ConfigError> {
         at.interface("[n6] interface", interface)?;
     }
     if config.pool.v6.is_some() && !netctl::has_ipv6("default") {
-        return Err(at.wrong(
+        anyhow::bail!(at.wrong(
             "[pool] v6: IPv6 is off on this machine: `sysctl net.ipv6.conf.default.disable_ipv6=0`, or leave v6 out",
         ));
     }
@@ -80,7 +81,8 @@ pub fn upf(args: &Common, config: &UpfConfig) -> Result<(), ConfigError> {
             && let Err(error) = bind_when_free(|| bind_access(&spec))
             && !error.chain().any(|cause| errno(cause).is_some_and(unknown))
         {
-            return Err(at.wrong(&format!("{what}: listen \"{local}\": {error:#}")));
+            let is_not_there = error.chain().any(|cause| errno(cause) == Some(Errno::EADDRNOTAVAIL));
+            return Err(at.at_fault(&format!("{what}: listen \"{local}\": {error:#}"), is_not_there));
         }
     }
     at.listeners(&config.api, config.metrics.as_ref())
@@ -90,7 +92,7 @@ pub fn upf(args: &Common, config: &UpfConfig) -> Result<(), ConfigError> {
 ///
 /// # Errors
 /// The first thing that is not as it must be.
-pub fn agent(args: &Common, api: &Api, metrics: Option<&Metrics>) -> Result<(), ConfigError> {
+pub fn agent(args: &Common, api: &Api, metrics: Option<&Metrics>) -> anyhow::Result<()> {
     At::new(args, api).listeners(api, metrics)
 }
 
@@ -116,17 +118,25 @@ fn runs(listen: &Listen) -> bool {
 
 struct At<'a> {
     file: &'a Path,
+    /// It is only checked.
+    check: bool,
     /// It is only checked, while the program runs that it is for.
     running: bool,
 }
 
 impl<'a> At<'a> {
     fn new(args: &'a Common, api: &Api) -> Self {
-        Self { file: &args.config, running: args.check && runs(&api.listen) }
+        Self { file: &args.config, check: args.check, running: args.check && runs(&api.listen) }
     }
 
     fn wrong(&self, message: &str) -> ConfigError {
         ConfigError::new(self.file.display().to_string(), message)
+    }
+
+    /// The same; what may be there later is no fault of the file where something is to be started.
+    fn at_fault(&self, message: &str, may_come: bool) -> anyhow::Error {
+        let error = self.wrong(message);
+        if may_come && !self.check { anyhow::Error::msg(error.to_string()) } else { error.into() }
     }
 
     fn key(&self, what: &str, path: &Path) -> Result<(), ConfigError> {
@@ -137,9 +147,11 @@ impl<'a> At<'a> {
         super::api::read_token(path).map(drop).map_err(|error| self.wrong(&format!("{what}: {error:#}")))
     }
 
-    fn interface(&self, what: &str, name: &str) -> Result<(), ConfigError> {
+    fn interface(&self, what: &str, name: &str) -> anyhow::Result<()> {
         anabranch_kern::interface::index(name).map(drop).map_err(|error| {
-            self.wrong(&format!("{what} \"{name}\": {error}; `ip link` lists the interfaces of this machine"))
+            let message =
+                format!("{what} \"{name}\": {error}; `ip link` lists the interfaces of this machine");
+            self.at_fault(&message, true)
         })
     }
 
@@ -159,7 +171,7 @@ impl<'a> At<'a> {
         )))
     }
 
-    fn listeners(&self, api: &Api, metrics: Option<&Metrics>) -> Result<(), ConfigError> {
+    fn listeners(&self, api: &Api, metrics: Option<&Metrics>) -> anyhow::Result<()> {
         if let Some(path) = &api.token_file {
             self.token("[api] token_file", path)?;
         }
@@ -183,13 +195,13 @@ impl<'a> At<'a> {
                 Listen::Unix(path) => {
                     self.writable(what, path)?;
                     if !self.running && UnixStream::connect(path).is_ok() {
-                        return Err(self.wrong(&format!(
+                        anyhow::bail!(self.wrong(&format!(
                             "{what} \"unix:{}\": another program listens there: stop it, or set another path",
                             path.display()
                         )));
                     }
                     if path.exists() && !is_socket(path) {
-                        return Err(self.wrong(&format!(
+                        anyhow::bail!(self.wrong(&format!(
                             "{what} \"unix:{}\": there is a file, and no socket",
                             path.display()
                         )));
@@ -198,9 +210,11 @@ impl<'a> At<'a> {
                 Listen::Tcp(address) if !self.running => {
                     match bind_when_free(|| TcpListener::bind(address)) {
                         Err(error) if !error.downcast_ref().is_some_and(is_denied) => {
-                            return Err(self.wrong(&format!(
+                            let is_not_there = error.downcast_ref().is_some_and(is_not_available);
+                            let message = format!(
                                 "{what} \"{address}\": {error}: is the address here, and the port free?"
-                            )));
+                            );
+                            return Err(self.at_fault(&message, is_not_there));
                         }
                         _ => {}
                     }
@@ -214,6 +228,10 @@ impl<'a> At<'a> {
 
 fn is_denied(error: &std::io::Error) -> bool {
     error.kind() == ErrorKind::PermissionDenied
+}
+
+fn is_not_available(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::AddrNotAvailable
 }
 
 fn is_socket(path: &Path) -> bool {
@@ -243,9 +261,12 @@ mod tests {
         let config: UpfConfig = parse("upf.toml", &text.replacen(this, that, 1)).unwrap();
         let args = Common { config: "upf.toml".into(), check, api: None, metrics: None };
         super::upf(&args, &config).map_err(|error| {
-            let error = anyhow::Error::from(error).context("outside");
-            assert!(super::super::is_config_error(&error));
-            format!("{error:#}")
+            let error = error.context("outside");
+            let text = format!("{error:#}");
+            // At boot these may come yet.
+            let may_come = ["none7", "192.0.2.77"].iter().any(|what| text.contains(what));
+            assert_eq!(super::super::is_config_error(&error), check || !may_come, "{text}");
+            text
         })
     }
 
@@ -264,8 +285,13 @@ mod tests {
         std::fs::write(at("upf.key"), "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=").unwrap();
         upf(folder.path(), "[n6]", "[n6]").unwrap();
 
-        let no_interface = upf(folder.path(), "[n6]", "[n6]\ninterface = \"none7\"").unwrap_err();
-        assert!(no_interface.contains("[n6] interface \"none7\""), "{no_interface}");
+        for check in [true, false] {
+            let missing = |this: &str, that: &str| checked(folder.path(), this, that, check).unwrap_err();
+            let no_interface = missing("[n6]", "[n6]\ninterface = \"none7\"");
+            assert!(no_interface.contains("[n6] interface \"none7\""), "{no_interface}");
+            let no_address = missing("127.0.0.1:54500", "192.0.2.77:54500");
+            assert!(no_address.contains("listen \"192.0.2.77:54500\""), "{no_address}");
+        }
         upf(folder.path(), "[n6]", "[n6]\ninterface = \"lo\"").unwrap();
         let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();

@@ -16,6 +16,7 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId as TimerClock, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 
@@ -36,12 +37,60 @@ pub trait Worker: Send + Sized + 'static {
 
 /// A job for a worker.
 pub type Job<W> = Box<dyn FnOnce(&mut W, Instant) + Send>;
-/// Jobs on their way.
-pub type Jobs<W> = Arc<ArrayQueue<Job<W>>>;
+
+struct Queue<W> {
+    waiting: ArrayQueue<Job<W>>,
+    /// Nobody takes from it any more.
+    closed: AtomicBool,
+}
+
+impl<W> Queue<W> {
+    fn push(&self, job: Job<W>) -> Result<(), Unreachable> {
+        self.waiting.push(job).map_err(|_| Unreachable)?;
+        // Whichever of the two is later, this or the end of the worker, sees the other.
+        if self.closed.load(SeqCst) {
+            self.clear();
+            return Err(Unreachable);
+        }
+        Ok(())
+    }
+
+    fn clear(&self) {
+        while self.waiting.pop().is_some() {}
+    }
+}
+
+/// Jobs on their way: the worker's end. With the worker go those that wait, so that nobody waits for their answers.
+pub struct Jobs<W>(Arc<Queue<W>>);
+
+impl<W> Jobs<W> {
+    /// The next one.
+    pub fn pop(&self) -> Option<Job<W>> {
+        self.0.waiting.pop()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.0.waiting.is_empty()
+    }
+
+    /// How many wait.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.0.waiting.len()
+    }
+}
+
+impl<W> Drop for Jobs<W> {
+    fn drop(&mut self) {
+        self.0.closed.store(true, SeqCst);
+        self.0.clear();
+    }
+}
 
 /// How the control plane reaches a worker.
 pub struct Handle<W> {
-    jobs: Jobs<W>,
+    jobs: Arc<Queue<W>>,
     waker: Arc<Waker>,
 }
 
@@ -59,13 +108,13 @@ pub struct Unreachable;
 impl<W: Worker> Handle<W> {
     /// A way to reach who takes from the jobs when woken.
     pub fn new(waker: Arc<Waker>) -> (Self, Jobs<W>) {
-        let jobs = Arc::new(ArrayQueue::new(MAX_JOBS));
-        (Self { jobs: jobs.clone(), waker }, jobs)
+        let jobs = Arc::new(Queue { waiting: ArrayQueue::new(MAX_JOBS), closed: AtomicBool::new(false) });
+        (Self { jobs: jobs.clone(), waker }, Jobs(jobs))
     }
 
     /// Runs `job` on the worker, between two batches.
     pub fn run(&self, job: impl FnOnce(&mut W, Instant) + Send + 'static) -> Result<(), Unreachable> {
-        self.jobs.push(Box::new(job)).map_err(|_| Unreachable)?;
+        self.jobs.push(Box::new(job))?;
         self.waker.wake().map_err(|_| Unreachable)
     }
 
@@ -118,9 +167,9 @@ impl<W: Worker> EventLoop<W> {
         register(&self.poll, fd, Token(FIRST_SOURCE + number))
     }
 
-    /// The jobs that wait.
-    pub fn jobs(&self) -> Jobs<W> {
-        self.jobs.clone()
+    /// The next job.
+    pub fn next_job(&self) -> Option<Job<W>> {
+        self.jobs.pop()
     }
 
     /// Waits until `next`, or for a job, or for a source, and marks that `ready`; if the worker is `busy` it only looks.
@@ -229,5 +278,42 @@ pub fn on_time() {
     }
     if let Err(error) = anabranch_kern::priority::real_time() {
         tracing::info!("no real-time priority, timers may be late: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl Worker for Nothing {
+        fn run(self) -> anyhow::Result<()> {
+            Ok(())
+        }
+
+        fn stop(&mut self) {}
+    }
+
+    /// A control loop that waited for a worker that is gone would neither notice its end nor stop.
+    #[tokio::test]
+    async fn nobody_waits_for_a_worker_that_is_gone() {
+        let poll = Poll::new().unwrap();
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).unwrap());
+        let (handle, jobs) = Handle::<Nothing>::new(waker);
+        let soon = std::time::Duration::from_secs(10);
+        let asked = tokio::spawn({
+            let handle = handle.clone();
+            async move { handle.query(|_, _| ()).await }
+        });
+        while jobs.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        // It ends with the question in its queue.
+        drop(jobs);
+        assert_eq!(tokio::time::timeout(soon, asked).await.expect("an answer").unwrap(), Err(Unreachable));
+        let later = tokio::time::timeout(soon, handle.query(|_, _| ())).await;
+        assert_eq!(later.expect("an answer"), Err(Unreachable));
+        assert_eq!(handle.run(|_, _| ()), Err(Unreachable));
     }
 }

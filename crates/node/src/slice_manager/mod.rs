@@ -30,6 +30,7 @@ mod tests;
 
 use crate::runtime::api::{Access, Guarded, Server};
 use crate::runtime::config::{Check, ConfigError, Listen, SliceManagerConfig, load};
+use crate::runtime::run_to_end;
 use crate::runtime::service::{ProcessSignal, Signals, notify};
 use anyhow::Context;
 use engine::Engine;
@@ -102,7 +103,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     // One thread for requests, one for whatever waits behind the database.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(serve(config))
+    run_to_end(runtime, serve(config))
 }
 
 async fn serve(config: SliceManagerConfig) -> anyhow::Result<()> {

@@ -297,16 +297,13 @@ pub struct Upf(Agent);
 
 impl Southbound for Upf {
     async fn session(&self, ue: &str, session: Option<&SessionRule>) -> Result<(), Failure> {
-        // What is there may be another: a session is made anew.
-        let (gone, answer) = self.0.ask(Method::DELETE, &["sessions", ue], None).await?;
-        // One that is in its configuration file, which stays, is none of ours.
-        let Some(session) = session else { return Ok(()) };
-        if gone == StatusCode::CONFLICT {
-            let why = answer["detail"].as_str().unwrap_or("conflict");
-            return Err(Failure::Refused(format!("{} keeps it: {why}", self.0.place)));
-        }
+        let Some(session) = session else {
+            // One that is not there, and one that is in its configuration file, which stays, is none of ours.
+            return self.0.ask(Method::DELETE, &["sessions", ue], None).await.map(drop);
+        };
+        // In one request: a UE whose rules change keeps its session.
         let body = json!({"name": ue, "public_key": session.public_key, "rule": session.rules});
-        let (status, answer) = self.0.ask(Method::POST, &["sessions"], Some(&body)).await?;
+        let (status, answer) = self.0.ask(Method::PUT, &["sessions", ue], Some(&body)).await?;
         if status.is_success() {
             return Ok(());
         }

@@ -329,6 +329,13 @@ impl LaneOfUe {
         }
     }
 
+    /// Makes what leads flows here again, as far as somebody has removed it.
+    pub async fn hold(&self) {
+        if let Some(running) = &self.running {
+            self.net.restore(&running.layer).await;
+        }
+    }
+
     /// Takes it down; its flows end.
     pub async fn stop(&mut self, worker: &Handle<Ue>) {
         if let Some(running) = self.running.take() {
@@ -489,6 +496,11 @@ impl LaneOfUpf {
                 Err(error)
             }
         }
+    }
+
+    /// Makes the way of its flows again, as far as somebody has removed it.
+    pub async fn hold(&self) {
+        self.net.restore(&self.layer).await;
     }
 
     /// Takes it down; its flows end.

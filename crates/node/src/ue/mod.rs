@@ -2,10 +2,11 @@
 
 pub mod access;
 pub mod config;
+pub mod requests;
 pub mod run;
 pub mod taps;
 
-use crate::runtime::{Common, current_thread, preflight};
+use crate::runtime::{Common, current_thread, preflight, run_to_end};
 
 /// Arguments of `anabranch ue`.
 #[derive(Debug, clap::Args)]
@@ -34,5 +35,5 @@ pub fn start(args: &UeArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     preflight::may_configure()?;
-    current_thread()?.block_on(run::run(&args.common, config))
+    run_to_end(current_thread()?, run::run(&args.common, config))
 }

@@ -3,9 +3,9 @@
 use super::access::{self, Access, Change};
 use super::taps::{Installed, Taps, Usci, Windows};
 use crate::keygen::random_seed;
-use crate::runtime::api::{self, ControlRequest, EventLog, Problem, RequestSender, TcpLaneRequest};
+use crate::runtime::api::{self, ControlRequest, EventLog, RequestSender};
 use crate::runtime::clock::{Clock, unix_ns};
-use crate::runtime::config::{self, Cipher, Device, Mtu, UeConfig, WithoutAddress, check_rules};
+use crate::runtime::config::{self, Cipher, Device, Mtu, RemoteAddr, UeConfig, WithoutAddress};
 use crate::runtime::engine::worker::{Handle, Worker};
 use crate::runtime::engine::{device, fast};
 use crate::runtime::netctl::{self, Layer, Monitor, Net, OwnerThread, Owners};
@@ -13,27 +13,24 @@ use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::state_file::{self, Timestamp};
 use crate::runtime::trouble::Troubles;
 use crate::runtime::worker_pool::WorkerPool;
-use crate::runtime::{Common, folder, metrics, views, why};
+use crate::runtime::{Common, folder, views};
 use crate::tcp_lane::run::LaneOfUe;
 use anabranch_atsss::PathId;
 use anabranch_atsss::crypto::{PublicKey, Suite};
-use anabranch_atsss::session::{
-    Addresses, CodingStats, PathLoad, PathView, RuleView, SessionEvent, SessionParams, Traffic,
-};
+use anabranch_atsss::session::{Addresses, SessionEvent, SessionParams};
 use anabranch_atsss::ue::{self, Ue, UeCommand, UeEvent};
-use anabranch_element::ioam::IoamStats;
 use anabranch_steer::Rule;
 use anabranch_wire::tunnel::SECURE_OVERHEAD;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 
 /// How often the accesses are looked at although nothing was heard of a change, and names resolved again.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// What somebody else removed is made again at once, and so often at most.
+const HOLD_EVERY: Duration = Duration::from_secs(1);
 /// Largest inner MTU; [device] mtu allows no more either.
 const MAX_MTU: u16 = 9000;
 
@@ -165,7 +162,7 @@ async fn serve(
     let loosened = accesses.iter().map(|_| Default::default()).collect();
     let lane = LaneOfUe::new(config.tcp_lane.clone(), &config.device, names, net.clone());
     let mut agent = Agent {
-        file: args.config.clone(),
+        args: args.clone(),
         own_key,
         worker: worker_pool.handles()[0].clone(),
         net: net.clone(),
@@ -207,42 +204,30 @@ async fn serve(
     result.and(stopped)
 }
 
-struct Agent {
-    file: PathBuf,
-    config: UeConfig,
-    own_key: PublicKey,
-    worker: Handle<Ue>,
-    net: Net,
-    accesses: Vec<Access>,
-    taps: Arc<Taps>,
+/// The control plane's state.
+pub struct Agent {
+    pub(super) args: Common,
+    pub(super) config: UeConfig,
+    pub(super) own_key: PublicKey,
+    pub(super) worker: Handle<Ue>,
+    pub(super) net: Net,
+    pub(super) accesses: Vec<Access>,
+    pub(super) taps: Arc<Taps>,
     /// Routes and rules of slices.
-    installed: Installed,
-    lane: LaneOfUe,
+    pub(super) installed: Installed,
+    pub(super) lane: LaneOfUe,
     /// Of each access, the index of its interface, and what lets answers in by it that is not the best route to the UPF.
-    loosened: Vec<(Option<u32>, Layer)>,
+    pub(super) loosened: Vec<(Option<u32>, Layer)>,
     /// Addresses and routes of the session.
-    session: Layer,
-    addresses: Addresses,
-    mtu: u16,
-    owners: Option<OwnerThread>,
-    log: EventLog,
+    pub(super) session: Layer,
+    pub(super) addresses: Addresses,
+    pub(super) mtu: u16,
+    pub(super) owners: Option<OwnerThread>,
+    pub(super) log: EventLog,
     /// Why there is no session.
-    troubles: Troubles,
-    timestamp: Timestamp,
-    started: Instant,
-}
-
-/// What the worker says of itself in one go.
-struct Snapshot {
-    paths: Vec<PathView>,
-    traffic: Traffic,
-    loads: Vec<PathLoad>,
-    rules: Vec<RuleView>,
-    coding: CodingStats,
-    now: anabranch_element::time::Instant,
-    drops: BTreeMap<String, u64>,
-    ioam: IoamStats,
-    worker: api::WorkerStatus,
+    pub(super) troubles: Troubles,
+    pub(super) timestamp: Timestamp,
+    pub(super) started: Instant,
 }
 
 impl Agent {
@@ -258,6 +243,8 @@ impl Agent {
         let (resolved, mut addresses) = mpsc::channel(8);
         let taps = self.taps.clone();
         let mut tick = tokio::time::interval(LOOK_EVERY);
+        // Whether what is ours is to be looked at, and not before when.
+        let (mut removed, mut hold_at) = (false, tokio::time::Instant::now());
         tracing::info!(name = self.config.ue.name, public_key = %self.own_key, "ue runs");
         notify("READY=1");
         loop {
@@ -270,15 +257,22 @@ impl Agent {
                 () = changed.notified() => {
                     self.look().await;
                     self.installed.bring(&self.taps, false).await;
+                    removed = true;
+                }
+                () = tokio::time::sleep_until(hold_at), if removed => {
+                    // Who removes it each time it is made again is not to keep us busy.
+                    (removed, hold_at) = (false, tokio::time::Instant::now() + HOLD_EVERY);
+                    self.hold().await;
                 }
                 () = self.lane.joined() => self.lane.follow_paths().await,
                 () = taps.changed() => self.installed.bring(&self.taps, false).await,
                 Some(event) = events.recv() => self.on_event(event).await?,
                 Some(request) = requests.recv() => self.on_request(request).await,
-                Some((path, found)) = addresses.recv() => self.on_resolved(path, found).await,
+                Some((path, remote, found)) = addresses.recv() => self.on_resolved(path, &remote, found).await,
                 _ = tick.tick() => {
                     self.look().await;
                     self.bring_session().await?;
+                    self.hold().await;
                     // Facts run out, too.
                     self.installed.bring(&self.taps, true).await;
                     self.resolve(&resolved);
@@ -350,6 +344,12 @@ impl Agent {
         Ok(())
     }
 
+    /// Without its rules traffic would leave the tunnel for good: they are made again, whoever removed them.
+    async fn hold(&self) {
+        self.net.restore(&self.session).await;
+        self.lane.hold().await;
+    }
+
     fn apply_change(&mut self, path: usize, change: Change) {
         if change.socket.is_none() && change.usable.is_none() {
             return;
@@ -371,21 +371,25 @@ impl Agent {
     }
 
     /// Asks for the addresses of remotes that are names, while they are unknown or do not answer.
-    fn resolve(&self, resolved: &mpsc::Sender<(usize, Vec<SocketAddr>)>) {
+    fn resolve(&self, resolved: &mpsc::Sender<(usize, RemoteAddr, Vec<SocketAddr>)>) {
         for (path, access) in self.accesses.iter().enumerate() {
             if access::is_name(&access.config.remote) {
                 let (remote, local, resolved) =
                     (access.config.remote.clone(), access.config.local, resolved.clone());
                 tokio::spawn(async move {
-                    let found = access::resolve(remote, local).await;
-                    let _ = resolved.send((path, found)).await;
+                    let found = access::resolve(remote.clone(), local).await;
+                    let _ = resolved.send((path, remote, found)).await;
                 });
             }
         }
     }
 
-    async fn on_resolved(&mut self, path: usize, found: Vec<SocketAddr>) {
-        let Some(access) = self.accesses.get_mut(path) else { return };
+    /// `name` has these addresses.
+    pub(super) async fn on_resolved(&mut self, path: usize, name: &RemoteAddr, found: Vec<SocketAddr>) {
+        // A reload may have named another UPF since it was asked for.
+        let Some(access) = self.accesses.get_mut(path).filter(|access| access.config.remote == *name) else {
+            return;
+        };
         let Some(remote) = access.choose(&found, Instant::now()) else { return };
         if !access.set_remote(remote) {
             return;
@@ -508,7 +512,7 @@ impl Agent {
     }
 
     /// Puts addresses and routes of the session in place of those there were.
-    async fn apply_session(&mut self) -> anyhow::Result<()> {
+    pub(super) async fn apply_session(&mut self) -> anyhow::Result<()> {
         self.net.undo(std::mem::take(&mut self.session)).await;
         let device = &self.config.device;
         let mut addresses: Vec<IpAddr> = self.addresses.iter().collect();
@@ -540,209 +544,9 @@ impl Agent {
         Ok(())
     }
 
-    async fn on_request(&mut self, request: ControlRequest) {
-        // Whoever asked and went away does not care for the answer.
-        match request {
-            ControlRequest::Status(reply) => drop(reply.send(self.status().await)),
-            ControlRequest::Sessions { offset, limit, reply } => {
-                let answer = self.session_view().await.map(|session| api::SessionList {
-                    total: 1,
-                    sessions: std::iter::once(session).skip(offset).take(limit).collect(),
-                });
-                drop(reply.send(answer));
-            }
-            ControlRequest::Session(name, reply) if name == self.config.ue.name => {
-                drop(reply.send(self.session_view().await));
-            }
-            ControlRequest::Session(name, reply) => {
-                let remedy = format!("the only session of this UE is \"{}\"", self.config.ue.name);
-                drop(reply.send(Err(Problem::not_found("session", &name, &remedy))));
-            }
-            ControlRequest::Rules(reply) => drop(reply.send(self.rules().await)),
-            ControlRequest::SetRules(rules, reply) => {
-                let answer = match self.set_rules(rules) {
-                    Ok(()) => self.rules().await,
-                    Err(problem) => Err(problem),
-                };
-                drop(reply.send(answer));
-            }
-            ControlRequest::Reload(reply) => drop(reply.send(self.reload().await)),
-            ControlRequest::TcpLane(TcpLaneRequest::Lane(reply)) => drop(reply.send(Ok(self.lane.view()))),
-            ControlRequest::TcpLane(TcpLaneRequest::Flows { offset, limit, reply }) => {
-                drop(reply.send(Ok(self.lane.flows(offset, limit))));
-            }
-            ControlRequest::Metrics(reply) => {
-                let answer = match (self.status().await, self.session_view().await) {
-                    (Ok(status), Ok(session)) => {
-                        Ok(metrics::ue_text(&status, &session, &self.lane.view(), &self.taps))
-                    }
-                    (Err(problem), _) | (_, Err(problem)) => Err(problem),
-                };
-                drop(reply.send(answer));
-            }
-            other => other.refuse("a UE has one session, made by its configuration", "ask the UPF's agent"),
-        }
-    }
-
-    async fn snapshot(&self) -> Result<Snapshot, Problem> {
-        let names: Vec<String> = self.accesses.iter().map(|a| a.config.name.clone()).collect();
-        let query = self.worker.query(move |worker, now| {
-            let counters = worker.counters();
-            let mut drops = BTreeMap::new();
-            views::add_drops(&mut drops, worker.end.drops());
-            Snapshot {
-                paths: worker.end.paths(),
-                traffic: worker.end.traffic(),
-                loads: worker.end.session().path_loads(now).collect(),
-                rules: worker.end.rule_views(now),
-                coding: worker.end.session().coding(),
-                now,
-                drops,
-                ioam: worker.end.ioam_stats(),
-                worker: views::worker(&counters, names.iter().map(String::as_str)),
-            }
-        });
-        query.await.map_err(Problem::unavailable)
-    }
-
-    async fn status(&self) -> Result<api::Status, Problem> {
-        let snapshot = self.snapshot().await?;
-        let connected = snapshot.paths.iter().any(|p| p.up);
-        Ok(api::Status {
-            part: "ue".to_owned(),
-            name: self.config.ue.name.clone(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            uptime_s: self.started.elapsed().as_secs(),
-            public_key: self.own_key.to_string(),
-            device: self.config.device.name.clone(),
-            mtu_bytes: self.mtu,
-            sessions: 1,
-            connected: u64::from(connected),
-            trouble: self.trouble(&snapshot),
-            drops: snapshot.drops,
-            ioam: views::ioam(self.config.ioam.is_some(), snapshot.ioam),
-            workers: vec![snapshot.worker],
-        })
-    }
-
-    /// Why nothing is carried; an answer by any path says that it is.
-    fn trouble(&self, snapshot: &Snapshot) -> BTreeMap<String, String> {
-        if snapshot.paths.iter().any(|p| p.up) { BTreeMap::new() } else { self.troubles.rows(Instant::now()) }
-    }
-
-    async fn session_view(&self) -> Result<api::Session, Problem> {
-        let snapshot = self.snapshot().await?;
-        let ue = &self.config.ue.name;
-        let connected = snapshot.paths.iter().any(|p| p.up);
-        let key = self.config.upf.public_key.to_string();
-        let mut session = views::session(ue, key, &self.addresses, connected, snapshot.traffic);
-        let troubles = self.accesses.iter().map(Access::trouble);
-        session.paths = snapshot
-            .paths
-            .iter()
-            .zip(troubles)
-            .map(|(view, trouble)| views::path(ue, view, &snapshot.loads, trouble))
-            .collect();
-        session.coded = why::coded(&snapshot.coding);
-        session.uses = self.uses(&snapshot);
-        Ok(session)
-    }
-
-    async fn rules(&self) -> Result<api::Rules, Problem> {
-        let snapshot = self.snapshot().await?;
-        Ok(api::Rules { rules: self.config.rule.clone(), uses: self.uses(&snapshot) })
-    }
-
-    fn uses(&self, snapshot: &Snapshot) -> Vec<api::RuleUse> {
-        let name_of = |path| self.name_of(path);
-        let one = |view| why::rule_use(&self.config.ue.name, view, snapshot.now, &name_of);
-        snapshot.rules.iter().map(one).collect()
-    }
-
-    fn set_rules(&mut self, rules: Vec<Rule>) -> Result<(), Problem> {
-        let names: Vec<&str> = self.accesses.iter().map(|a| a.config.name.as_str()).collect();
-        check_rules(&rules, &names).map_err(|e| Problem::invalid(e).field("rules"))?;
-        let command = UeCommand::Rules(rules.clone());
-        self.worker.run(|worker, now| worker.end.on_command(command, now)).map_err(Problem::unavailable)?;
-        self.config.rule = rules;
-        Ok(())
-    }
-
-    /// Reads the file again. Rules, routes and the UPF's addresses change at once; whatever else is
-    /// different waits for a restart. If anything fails, everything stays as it was.
-    async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
-        let mut new: UeConfig =
-            config::load(&self.file).map_err(|error| Problem::invalid(error.to_string()))?;
-        let mut done = api::Reloaded::default();
-        let old = self.config.clone();
-        // What a flag said still holds.
-        (new.api, new.metrics) = (old.api.clone(), old.metrics.clone());
-        if new.device.routes != old.device.routes {
-            self.config.device.routes.clone_from(&new.device.routes);
-            if self.addresses != Addresses::default()
-                && let Err(error) = self.apply_session().await
-            {
-                self.config.device.routes.clone_from(&old.device.routes);
-                // The routes that were there a moment ago.
-                self.apply_session().await.map_err(|e| Problem::unavailable(format!("{e:#}")))?;
-                return Err(Problem::invalid(format!("{error:#}")).field("device.routes"));
-            }
-            done.changed.push("device.routes".to_owned());
-        }
-        if new.rule != old.rule {
-            if let Err(problem) = self.set_rules(new.rule.clone()) {
-                if self.config.device.routes != old.device.routes {
-                    self.config.device.routes.clone_from(&old.device.routes);
-                    self.apply_session().await.map_err(|e| Problem::unavailable(format!("{e:#}")))?;
-                }
-                return Err(problem);
-            }
-            done.changed.push("rule".to_owned());
-        }
-        let same_accesses = new.access.len() == self.accesses.len()
-            && new.access.iter().zip(&self.accesses).all(|(new, old)| {
-                config::UeAccess { remote: old.config.remote.clone(), ..new.clone() } == old.config
-            });
-        if same_accesses {
-            for (path, access) in new.access.iter().enumerate() {
-                if access.remote == self.accesses[path].config.remote {
-                    continue;
-                }
-                self.accesses[path].config.remote = access.remote.clone();
-                let found = access::resolve(access.remote.clone(), access.local).await;
-                self.on_resolved(path, found).await;
-                done.changed.push(format!("access {} remote", access.name));
-            }
-            self.config.access.clone_from(&new.access);
-        }
-        done.needs_restart = needs_restart(&new, &self.config, same_accesses);
-        let message =
-            format!("changed: {}; waits for a restart: {}", list(&done.changed), list(&done.needs_restart));
-        self.log.push(views::event("reloaded", None, message));
-        Ok(done)
-    }
-
-    fn name_of(&self, path: PathId) -> String {
+    pub(super) fn name_of(&self, path: PathId) -> String {
         self.accesses.get(usize::from(path)).map_or_else(|| path.to_string(), |a| a.config.name.clone())
     }
-}
-
-fn needs_restart(new: &UeConfig, running: &UeConfig, same_accesses: bool) -> Vec<String> {
-    let device = Device { routes: running.device.routes.clone(), ..new.device.clone() };
-    let differs = [
-        ("ue", new.ue != running.ue),
-        ("upf", new.upf != running.upf),
-        ("access", !same_accesses),
-        ("device", device != running.device),
-        ("probe", new.probe != running.probe),
-        ("flap", new.flap != running.flap),
-        ("tcp_lane", new.tcp_lane != running.tcp_lane),
-        ("ioam", new.ioam != running.ioam),
-        ("slices", new.slices != running.slices),
-        ("slice", new.slice != running.slice),
-        ("mapping", new.mapping != running.mapping),
-    ];
-    differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect()
 }
 
 /// Names in a sentence.

@@ -5,7 +5,7 @@ pub mod leases;
 pub mod requests;
 pub mod run;
 
-use crate::runtime::{Common, current_thread, preflight};
+use crate::runtime::{Common, current_thread, preflight, run_to_end};
 
 /// Arguments of `anabranch upf`.
 #[derive(Debug, clap::Args)]
@@ -36,5 +36,5 @@ pub fn start(args: &UpfArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     preflight::may_configure()?;
-    current_thread()?.block_on(run::run(&args.common, config))
+    run_to_end(current_thread()?, run::run(&args.common, config))
 }

@@ -34,6 +34,7 @@ impl Agent {
             }
             ControlRequest::Session(name, reply) => drop(reply.send(self.session(&name).await)),
             ControlRequest::Create(ue, reply) => drop(reply.send(self.create(*ue).await)),
+            ControlRequest::Put(ue, reply) => drop(reply.send(self.put(*ue).await)),
             ControlRequest::Delete(name, reply) => drop(reply.send(self.delete(&name).await)),
             ControlRequest::ResetClock(name, reply) => drop(reply.send(self.reset_clock(&name).await)),
             ControlRequest::Rules(reply) => drop(reply.send(Ok(self.rules()))),
@@ -127,43 +128,57 @@ impl Agent {
     }
 
     async fn create(&mut self, ue: UpfUe) -> Result<api::Session, Problem> {
-        self.config.check_ue(&ue).map_err(Problem::invalid)?;
-        let taken = |field: &str, value: &dyn std::fmt::Display| {
-            let detail = format!("{field} {value} belongs to another UE");
-            Err(Problem::conflict(detail, "choose another, or remove that UE first").field(field))
-        };
         if self.ues.contains_key(ue.name.as_str()) {
             return taken("name", &ue.name);
         }
-        let key = ue.public_key;
-        if self.ues.values().any(|known| known.key == key) {
+        self.put(ue).await.map(|(session, _)| session)
+    }
+
+    /// Adds a UE, or changes the one of its name; whether it is new. A session lives on that has the same key and addresses.
+    async fn put(&mut self, ue: UpfUe) -> Result<(api::Session, bool), Problem> {
+        self.config.check_ue(&ue).map_err(Problem::invalid)?;
+        let old = self.ues.get_key_value(ue.name.as_str()).map(|(name, known)| (name.clone(), known.clone()));
+        if old.as_ref().is_some_and(|(_, old)| old.from_file) {
+            return Err(in_file(&ue.name, "change its [[ue]] section and reload"));
+        }
+        let (key, old_key) = (ue.public_key, old.as_ref().map(|(_, old)| old.key));
+        let others = || self.ues.values().map(|known| known.key).filter(|other| Some(*other) != old_key);
+        if others().any(|other| other == key) {
             return taken("public_key", &key);
         }
         for address in ue.fixed().iter() {
             let owner = self.leases.owner(address).filter(|owner| *owner != key);
-            if owner.is_some_and(|owner| self.ues.values().any(|known| known.key == owner)) {
+            if owner.is_some_and(|owner| others().any(|other| other == owner)) {
                 return taken(config::address_key(address), &address);
             }
         }
+        let keys: BTreeSet<PublicKey> = others().collect();
         let mut leases = self.leases.clone();
-        let keys: BTreeSet<PublicKey> = self.ues.values().map(|known| known.key).collect();
         let addresses = leases
             .assign_one(&ue, |key| keys.contains(key))
             .map_err(|detail| Problem::conflict(detail, "remove UEs that are gone"))?;
-        leases.added.push(ue.clone());
+        match leases.added.iter_mut().find(|added| Some(added.public_key) == old_key) {
+            Some(added) => *added = ue.clone(),
+            None => leases.added.push(ue.clone()),
+        }
         leases.dirty = true;
-        let (name, known) = Known::new(ue, addresses, false);
-        let shard = known.shard(self.shards.len());
-        self.order(shard, add(&name, &known, &leases).into(), Vec::new()).await?;
+        let is_new = old.is_none();
+        let (old, new): (Directory, Directory) =
+            (old.into_iter().collect(), std::iter::once(Known::new(ue, addresses, false)).collect());
+        let workers = self.shards.len();
+        let back = commands(&new, &old, &self.leases, workers);
+        self.execute(Change { commands: commands(&old, &new, &leases, workers), inverse: back.clone() })
+            .await?;
         let before = std::mem::replace(&mut self.leases, leases);
         if let Err(error) = self.save().await {
             self.revoke(before);
-            self.order(shard, vec![UpfCommand::RemoveUe(known.key)], Vec::new()).await?;
+            self.execute(Change { commands: back, inverse: vec![Vec::new(); workers] }).await?;
             return Err(not_saved(&error));
         }
-        self.ues.insert(name.clone(), known);
+        self.ues.extend(new.clone());
         self.addresses_changed();
-        self.session(&name).await
+        let name = new.keys().next().map_or("", |name| &**name);
+        Ok((self.session(name).await?, is_new))
     }
 
     /// What was to be saved could not be: it is as it was before. The file may have it all the same, so it is written again.
@@ -175,8 +190,7 @@ impl Agent {
     async fn delete(&mut self, name: &str) -> Result<(), Problem> {
         let known = self.ues.get(name).ok_or_else(|| no_session(name))?;
         if known.from_file {
-            let remedy = "remove its [[ue]] section and reload";
-            return Err(Problem::conflict(format!("UE \"{name}\" is in the configuration file"), remedy));
+            return Err(in_file(name, "remove its [[ue]] section and reload"));
         }
         let (key, shard) = (known.key, known.shard(self.shards.len()));
         let before = self.leases.clone();
@@ -248,15 +262,12 @@ impl Agent {
     /// Reads the file again. UEs and rules change at once; whatever else is different waits for a restart.
     /// The change is planned whole before anything is done, and undone whole if any of it fails.
     pub(crate) async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
-        let mut new: UpfConfig = config::load(&self.file).map_err(|e| Problem::invalid(e.to_string()))?;
-        // What a flag said still holds.
-        new.api.listen = self.config.api.listen.clone();
-        new.metrics.clone_from(&self.config.metrics);
+        let new = super::run::load(&self.args).map_err(|e| Problem::invalid(e.to_string()))?;
         let needs_restart = needs_restart(&new, &self.config);
         // Addresses come from the pool that is in use.
         let mut running = UpfConfig { ue: new.ue, rule: new.rule, ..self.config.clone() };
         let names: Vec<&str> = running.access.iter().map(|a| a.name.as_str()).collect();
-        let invalid = |e: String| Problem::invalid(format!("{}: {e}", self.file.display()));
+        let invalid = |e: String| Problem::invalid(format!("{}: {e}", self.args.config.display()));
         check_rules(&running.rule, &names).map_err(invalid)?;
         for ue in &running.ue {
             running.check_ue(ue).map_err(invalid)?;
@@ -432,8 +443,19 @@ fn needs_restart(new: &UpfConfig, running: &UpfConfig) -> Vec<String> {
         ("flap", new.flap != running.flap),
         ("tcp_lane", new.tcp_lane != running.tcp_lane),
         ("ioam", new.ioam != running.ioam),
+        ("api", new.api != running.api),
+        ("metrics", new.metrics != running.metrics),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect()
+}
+
+fn taken<T>(field: &str, value: &dyn std::fmt::Display) -> Result<T, Problem> {
+    let detail = format!("{field} {value} belongs to another UE");
+    Err(Problem::conflict(detail, "choose another, or remove that UE first").field(field))
+}
+
+fn in_file(name: &str, remedy: &str) -> Problem {
+    Problem::conflict(format!("UE \"{name}\" is in the configuration file"), remedy)
 }
 
 fn not_saved(error: &anyhow::Error) -> Problem {

@@ -9,7 +9,9 @@ use crate::runtime::engine::ends::{OwnerTable, UpfEnd};
 use crate::runtime::engine::udp::AccessSocket;
 use crate::runtime::engine::worker::{Handle, Worker};
 use crate::runtime::engine::{device, fast};
-use crate::runtime::netctl::{self, Net, SocketSpec, Step, bind_access, bind_when_free, interface_of};
+use crate::runtime::netctl::{
+    self, Layer, Net, SocketSpec, Step, TableMonitor, bind_access, bind_when_free, interface_of,
+};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::trouble::Troubles;
 use crate::runtime::worker_pool::WorkerPool;
@@ -26,14 +28,14 @@ use arc_swap::ArcSwap;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// Inner MTU where the file says "auto": what a path of 1500 bytes carries, with room for one more tunnel.
 const AUTO_MTU: u16 = 1400;
-/// How often what changed is written to the state file, send errors are looked at and unused memory is given back.
+/// How often what changed is written to the state file, addresses, routes and rules are looked at, send errors are told and unused
+/// memory is given back.
 const TICK: Duration = Duration::from_secs(5);
 /// Writing may take this part of the time: with 100,000 UEs somebody shakes hands in every tick, and the whole
 /// file is written each time.
@@ -202,7 +204,7 @@ async fn serve(
         let (sender, requests) = mpsc::channel(64);
         let log = EventLog::default();
         let mut agent = Agent {
-            file: args.config.clone(),
+            args: args.clone(),
             own_key,
             shards: worker_pool.handles().to_vec(),
             ues,
@@ -224,7 +226,7 @@ async fn serve(
         let api = (&agent.config.api, agent.config.metrics.as_ref());
         let role = api::Agent::Upf;
         let served = match api::serve(role, api.0, api.1, RequestSender::new(sender), log, None).await {
-            Ok(_server) => agent.serve(signals, &mut worker_pool, events, requests).await,
+            Ok(_server) => agent.serve(signals, &mut worker_pool, events, requests, &layer).await,
             Err(error) => Err(error),
         };
         notify("STOPPING=1");
@@ -248,7 +250,7 @@ async fn serve(
 
 /// The control plane's state.
 pub struct Agent {
-    pub(crate) file: PathBuf,
+    pub(crate) args: Common,
     pub(crate) config: UpfConfig,
     pub(crate) own_key: PublicKey,
     pub(crate) shards: Vec<Handle<UpfEnd>>,
@@ -280,9 +282,11 @@ impl Agent {
         worker_pool: &mut WorkerPool<UpfEnd>,
         mut events: mpsc::Receiver<UpfEvent>,
         mut requests: mpsc::Receiver<ControlRequest>,
+        layer: &Layer,
     ) -> anyhow::Result<ProcessSignal> {
         self.save().await?;
         let mut tick = tokio::time::interval(TICK);
+        let mut tables = Tables::watch(&self.plan);
         tracing::info!(public_key = %self.own_key, ues = self.ues.len(), workers = self.shards.len(), "upf runs");
         notify("READY=1");
         loop {
@@ -296,6 +300,7 @@ impl Agent {
                 },
                 Some(request) = requests.recv() => self.on_request(request).await,
                 () = sleep_until(owners_due) => self.publish_owners()?,
+                () = tables.removed() => tables.due = !self.restore_tables().await,
                 _ = tick.tick() => {
                     if Instant::now() >= self.save_after
                         && let Err(error) = self.save().await
@@ -303,7 +308,13 @@ impl Agent {
                         tracing::error!("{error:#}");
                     }
                     self.report_time();
-                    self.restore_tables().await;
+                    self.net.restore(layer).await;
+                    if let Some(lane) = &self.lane {
+                        lane.hold().await;
+                    }
+                    if tables.are_due() {
+                        tables.due = !self.restore_tables().await;
+                    }
                     // The workers answer, so they live.
                     self.report_send_errors().await;
                     anabranch_kern::memory::give_back();
@@ -363,14 +374,13 @@ impl Agent {
         }
     }
 
-    /// Address translation is there also after somebody has reloaded the rules of the host.
-    async fn restore_tables(&self) {
-        match self.net.restore_tables(&self.plan).await {
-            Ok(made) => made.iter().for_each(|table| {
-                tracing::warn!(table, "somebody removed this nftables table; it is there again");
-            }),
-            Err(error) => tracing::warn!("nftables: {error:#}"),
+    /// Address translation is there also after somebody has reloaded the rules of the host; whether it is.
+    async fn restore_tables(&self) -> bool {
+        let made = self.net.restore_tables(&self.plan).await;
+        for table in made.as_deref().unwrap_or_default() {
+            tracing::warn!(table, "somebody removed this nftables table; it is there again");
         }
+        made.inspect_err(|error| tracing::warn!("nftables: {error:#}")).is_ok()
     }
 
     /// Writes the state file if something changed.
@@ -401,6 +411,40 @@ impl Agent {
                 tracing::warn!(access, "datagrams could not be sent: {error}");
             }
         }
+    }
+}
+
+/// Whether tables of nftables were removed.
+struct Tables {
+    /// Without it they are looked at with every tick.
+    monitor: Option<TableMonitor>,
+    /// One could not be made again, and is tried with the next tick.
+    due: bool,
+}
+
+impl Tables {
+    /// Subscribes, if the plan has tables. One may have been removed before that.
+    fn watch(plan: &[Step]) -> Self {
+        let wanted = plan.iter().any(|step| step.table().is_some());
+        let monitor = wanted.then(TableMonitor::open).transpose();
+        let monitor = monitor.inspect_err(|error| tracing::warn!("{error:#}; they are looked at every 5 s"));
+        Self { monitor: monitor.ok().flatten(), due: wanted }
+    }
+
+    fn are_due(&self) -> bool {
+        self.due || self.monitor.is_none()
+    }
+
+    /// Waits until one was.
+    async fn removed(&mut self) {
+        if let Some(monitor) = &mut self.monitor {
+            match monitor.removed().await {
+                Ok(()) => return,
+                Err(error) => tracing::warn!("{error:#}; tables are looked at every 5 s from now on"),
+            }
+            self.monitor = None;
+        }
+        std::future::pending().await
     }
 }
 

@@ -142,3 +142,30 @@ fn an_interface_made_anew_is_followed() {
     until("the source has the new one", || traces() == 2);
     until("the monitor, too", || monitor.log().contains("v0 was made anew"));
 }
+
+/// SIGHUP is for the certificate, as its help says, and ends nothing.
+#[test]
+fn a_certificate_is_read_again() {
+    let Some(_alone) = alone() else { return };
+    let Some(ns) = crate::net::Namespace::new() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let (certificate, key, log) = (at("cert.pem"), at("key.pem"), folder.path().join("log"));
+    let renew = || {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        std::fs::write(&certificate, made.cert.pem()).unwrap();
+    };
+    renew();
+    let args = ["int", "monitor", "--interface", "lo", "--quiet", "--metrics", "127.0.0.1:9465"];
+    let tls = ["--tls-certificate", &certificate, "--tls-key", &key];
+    let mut monitor = ns.spawn(ANABRANCH, &[&args[..], &tls].concat(), &log);
+    let asked = format!("curl -sS --max-time 5 --cacert {certificate} https://localhost:9465/metrics");
+    until("it answers", || ns.try_sh(&asked).1);
+    renew();
+    assert!(!ns.try_sh(&asked).1, "it has the old one still");
+    monitor.signal(nix::sys::signal::Signal::SIGHUP);
+    until("it has the new one", || ns.try_sh(&asked).1);
+    monitor.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(monitor.wait(Duration::from_secs(5)), 0, "{}", monitor.log());
+}

@@ -241,12 +241,14 @@ fn reload_changes_rules_routes_and_ues_under_traffic() {
 
     // Another UE and another rule at the UPF; what cannot change now is named.
     let key = "vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=";
-    let more =
-        format!("[[ue]]\nname = \"tv\"\npublic_key = \"{key}\"\naddress_v4 = \"10.45.0.9\"\n{}", rule("5g"));
+    let more = format!(
+        "connections = 99\n[[ue]]\nname = \"tv\"\npublic_key = \"{key}\"\naddress_v4 = \"10.45.0.9\"\n{}",
+        rule("5g")
+    );
     world.configure(&Options { upf_more: &more, workers: 3, ue_rules: &rule("5g"), ..Options::default() });
     let done = world.ask("upf", &["-X", "POST"], "/v1/reload");
     assert_eq!(done["changed"], serde_json::json!(["ue", "rule"]), "{done}");
-    assert_eq!(done["needs_restart"], serde_json::json!(["upf"]), "{done}");
+    assert_eq!(done["needs_restart"], serde_json::json!(["upf", "api"]), "{done}");
     assert_eq!(world.get("upf", "/v1/sessions/tv")["addresses"][0], "10.45.0.9");
     assert_eq!(client.wait(Duration::from_secs(30)), 0, "{}\n{}", client.log(), world.logs());
     ue.stop();
@@ -284,9 +286,85 @@ fn ues_come_and_go_over_rest() {
     assert!(metrics.contains("anabranch_upf_sessions_connected 1"), "{metrics}");
     assert!(metrics.contains("anabranch_upf_path_up{ue=\"phone\",access=\"wifi\"}"), "{metrics}");
 
+    // Other rules for it, in one request: the session goes on.
+    let put = |body: &serde_json::Value, path: &str| {
+        let body = body.to_string();
+        world.ask("upf", &["-X", "PUT", "-H", "content-type: application/json", "-d", &body], path)
+    };
+    let rule = serde_json::json!({"name": "all", "steering": {"mode": "active-standby", "primary": "wifi"}});
+    let mut phone =
+        serde_json::json!({"name": "phone", "public_key": key, "address_v4": "10.45.0.77", "rule": [rule]});
+    let events = |kind: &str| upf.log().matches(&format!("kind=\"{kind}\"")).count();
+    let (ups, downs) = (events("session-up"), events("session-down"));
+    let answer = put(&phone, "/v1/sessions/phone");
+    assert_eq!(
+        (&answer["connected"], &answer["addresses"][0]),
+        (&true.into(), &"10.45.0.77".into()),
+        "{answer}"
+    );
+    world.until("the UE has the rule", || {
+        world.get("ue", "/v1/rules")["uses"].as_array().is_some_and(|uses| {
+            uses.iter().any(|used| used["origin"] == "upf-for-ue" || used["rule"] == "all")
+        })
+    });
+    world.ue.sh("ping -c 1 -W 2 192.0.2.2");
+    assert_eq!((events("session-up"), events("session-down")), (ups, downs), "{}", upf.log());
+    assert_eq!(put(&phone, "/v1/sessions/tablet")["field"], "name");
+    assert_eq!(put(&serde_json::json!({"name": "tv", "public_key": key}), "/v1/sessions/tv")["status"], 409);
+    // Another device takes its place, address and all.
+    phone["public_key"] = "vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=".into();
+    let answer = put(&phone, "/v1/sessions/phone");
+    assert_eq!(
+        (&answer["connected"], &answer["addresses"][0]),
+        (&false.into(), &"10.45.0.77".into()),
+        "{answer}"
+    );
+    world.until("the UE lost its paths", || world.paths_up("ue") == 0);
+    phone["public_key"] = key.into();
+    put(&phone, "/v1/sessions/phone");
+    world.until("the UE is back", || world.get("upf", "/v1/status")["connected"] == 1);
+
     world.ask("upf", &["-X", "DELETE"], "/v1/sessions/phone");
     assert_eq!(world.get("upf", "/v1/sessions/phone")["status"], 404);
     world.until("the UE lost its paths", || world.paths_up("ue") == 0);
     ue.stop();
     upf.stop();
+}
+
+/// systemd-networkd takes rules that are not its own away when it starts again; others flush what they did not make.
+#[test]
+fn what_somebody_else_removes_is_there_again() {
+    let Some(world) = World::new() else { return };
+    world.configure(&Options::default());
+    let (before_ue, before_upf) = (world.ue.picture(), world.upf.picture());
+    let (upf, ue) = (world.start_upf(), world.start_ue());
+    // By the tunnel, or not at all.
+    let passes = || world.ue.try_sh("ping -n -c 1 -W 1 192.0.2.2 && ping -n -c 1 -W 1 2001:db8:6::2").1;
+    world.until("packets pass", passes);
+    let ours = || {
+        world.ue.sh("ip rule; ip -6 rule; ip route show table 43867; ip -6 route show table 43867
+             ip -o addr show dev anb0 | awk '{print $4}' | grep -v fe80")
+    };
+    let all = ours();
+    for remove in [
+        "for n in 21001 21002; do ip rule del pref $n; ip -6 rule del pref $n; done",
+        "ip route flush table 43867; ip -6 route flush table 43867",
+        "ip addr flush dev anb0",
+        "ip link set anb0 down; ip link set anb0 up",
+    ] {
+        world.ue.sh(remove);
+        let taken = world.until(remove, || passes() && ours() == all);
+        assert!(taken < Duration::from_secs(4), "{remove}: {taken:?}");
+    }
+    // The UPF hears of tables, and looks after its addresses every 5 s.
+    let tables = world.upf.sh("nft list tables");
+    assert!(tables.contains("anabranch_anb0"), "{tables}");
+    world.upf.sh("nft flush ruleset");
+    let taken = world.until("the table is back", || world.upf.sh("nft list tables") == tables);
+    assert!(taken < Duration::from_secs(2), "{taken:?}");
+    world.upf.sh("ip addr flush dev anb0");
+    world.until("the UPF's addresses are back", passes);
+    ue.stop();
+    upf.stop();
+    assert_eq!((world.ue.picture(), world.upf.picture()), (before_ue, before_upf));
 }

@@ -419,6 +419,16 @@ fn a_upf_that_was_killed_starts_again_and_rules_of_the_host_may_change() {
     upf.stop();
 }
 
+/// A UE whose data path is gone ends, lane or not, so that it is started again.
+#[test]
+fn a_ue_whose_device_is_removed_ends() {
+    let Some((world, upf, mut ue)) = start(ROUTED) else { return };
+    world.until("the lane runs", || lane(&world, "ue")["state"] == "runs");
+    world.ue.sh("ip link del anb0");
+    assert_eq!(ue.wait(Duration::from_secs(15)), 1, "{}", ue.log());
+    upf.stop();
+}
+
 /// What the UPF's host says of a flow of the lane reaches the lane: that a packet is too large, and that its rules refuse it.
 #[test]
 fn what_the_host_of_the_upf_says_reaches_the_lane() {

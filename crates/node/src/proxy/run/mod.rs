@@ -8,9 +8,8 @@ use crate::runtime::api::{self, ControlRequest, EventLog, RequestSender};
 use crate::runtime::config::{self, ProxyConfig};
 use crate::runtime::netctl::{Layer, Net, Tproxy};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
-use crate::runtime::{Common, current_thread, preflight};
+use crate::runtime::{Common, current_thread, preflight, run_to_end};
 use anyhow::Context;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -71,7 +70,7 @@ pub fn start(args: &ProxyArgs) -> anyhow::Result<()> {
     run(common, config)
 }
 
-/// How often the service manager is told that the program lives.
+/// How often the service manager is told that the program lives, and its rules are looked at.
 const WATCHDOG: Duration = Duration::from_secs(5);
 
 /// Removes what a proxy that was killed has left here, whatever its file says.
@@ -93,7 +92,7 @@ pub fn run(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
         builder.worker_threads(config.proxy.workers.into());
     }
     let runtime = builder.enable_all().thread_name("anb-proxy").build().context("starting threads")?;
-    runtime.block_on(set_up(args, config))
+    run_to_end(runtime, set_up(args, config))
 }
 
 async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
@@ -126,8 +125,7 @@ async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
     )
     .await?;
     let layer = net.lead(tproxy).await?;
-    let mut agent =
-        Agent { file: args.config.clone(), proxy, config, v6, net, layer, log, started: Instant::now() };
+    let mut agent = Agent { args: args.clone(), proxy, config, v6, net, layer, log, started: Instant::now() };
     let result = agent.serve(&mut signals, serving, requests).await;
     notify("STOPPING=1");
     agent.net.undo(agent.layer).await;
@@ -159,7 +157,7 @@ fn tproxy(config: &ProxyConfig, v6: bool) -> Tproxy {
 
 /// The control plane of a proxy.
 struct Agent {
-    file: PathBuf,
+    args: Common,
     config: ProxyConfig,
     proxy: Arc<Proxy>,
     /// Whether there is IPv6.
@@ -190,7 +188,10 @@ impl Agent {
                     ProcessSignal::Reload => reloading(self.reload()).await,
                 },
                 Some(request) = requests.recv() => self.on_request(request).await,
-                _ = tick.tick() => notify("WATCHDOG=1"),
+                _ = tick.tick() => {
+                    self.net.restore(&self.layer).await;
+                    notify("WATCHDOG=1");
+                }
                 Some(ended) = serving.join_next() => {
                     return Err(ended.unwrap_or_else(Into::into).context("taking flows"));
                 }

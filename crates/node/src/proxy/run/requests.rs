@@ -3,7 +3,6 @@
 use super::super::{Flow, Flows, Rules};
 use super::{Agent, metrics, share, tproxy};
 use crate::runtime::api::{self, ControlRequest, Problem, ProxyRequest};
-use crate::runtime::config::{self, ProxyConfig};
 use crate::runtime::relay::{Named, Totals};
 use crate::runtime::views::event;
 use std::collections::BTreeMap;
@@ -85,9 +84,7 @@ impl Agent {
     /// Reads the file again. Rules, what is taken, and limits change at once; whatever else is different waits for a
     /// restart. If anything fails, everything stays as it was. Flows that are there go on as they are.
     pub(super) async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
-        let mut new: ProxyConfig = config::load(&self.file).map_err(|e| Problem::invalid(e.to_string()))?;
-        // What a flag said still holds.
-        (new.api, new.metrics) = (self.config.api.clone(), self.config.metrics.clone());
+        let mut new = super::load(&self.args).map_err(|e| Problem::invalid(e.to_string()))?;
         let rules = Rules::new(&new.rule).map_err(|e| Problem::invalid(format!("{e:#}")))?;
         let limit = Flows::possible(new.limits.flows, new.proxy.workers).map_err(Problem::unavailable)?;
         let differs = [
@@ -95,13 +92,19 @@ impl Agent {
             ("rule", new.rule != self.config.rule),
             ("limits", new.limits != self.config.limits),
         ];
-        let waits = [("proxy", new.proxy != self.config.proxy), ("agent", new.agent != self.config.agent)];
+        let waits = [
+            ("proxy", new.proxy != self.config.proxy),
+            ("agent", new.agent != self.config.agent),
+            ("api", new.api != self.config.api),
+            ("metrics", new.metrics != self.config.metrics),
+        ];
         let names = |all: &[(&str, bool)]| {
             all.iter().filter(|(_, is)| *is).map(|(name, _)| (*name).to_owned()).collect::<Vec<_>>()
         };
         // Port and mark are those of the running one.
         new.proxy = self.config.proxy.clone();
         new.agent = self.config.agent.clone();
+        (new.api, new.metrics) = (self.config.api.clone(), self.config.metrics.clone());
         if differs[0].1 || differs[1].1 {
             // One transaction in place of the table that is there; rules and routes around it stay.
             let to = tproxy(&new, self.v6);

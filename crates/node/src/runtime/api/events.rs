@@ -42,10 +42,12 @@ impl EventLog {
         let _ = self.live.send(event);
     }
 
-    /// Those after event `id` that are still kept, and a receiver for what follows them, without gap.
+    /// Those after event `id` that are still kept, and a receiver for what follows them, without gap. An id that none has yet is of
+    /// an earlier run of the program: all of this one come after it.
     pub fn since(&self, id: u64) -> (Vec<Event>, broadcast::Receiver<Event>) {
         let kept = self.kept();
         let receiver = self.live.subscribe();
+        let id = if kept.back().is_some_and(|last| last.id >= id) { id } else { 0 };
         (kept.iter().filter(|e| e.id > id).cloned().collect(), receiver)
     }
 

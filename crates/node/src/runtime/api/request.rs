@@ -30,6 +30,8 @@ pub enum ControlRequest {
     Session(String, Reply<Session>),
     /// Add a UE.
     Create(Box<UpfUe>, Reply<Session>),
+    /// Add a UE, or change the one of its name; also whether it is new.
+    Put(Box<UpfUe>, Reply<(Session, bool)>),
     /// Forget a UE.
     Delete(String, Reply<()>),
     /// Accept any handshake timestamp of a UE again.
@@ -64,6 +66,7 @@ impl ControlRequest {
             Self::Session(_, reply) | Self::Create(_, reply) | Self::ResetClock(_, reply) => {
                 drop(reply.send(Err(why())))
             }
+            Self::Put(_, reply) => drop(reply.send(Err(why()))),
             Self::Delete(_, reply) => drop(reply.send(Err(why()))),
             Self::Rules(reply) | Self::SetRules(_, reply) => drop(reply.send(Err(why()))),
             Self::Reload(reply) => drop(reply.send(Err(why()))),

@@ -67,7 +67,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
     let mut router = OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(status))
         .routes(routes!(sessions, create_session))
-        .routes(routes!(session, delete_session))
+        .routes(routes!(session, put_session, delete_session))
         .routes(routes!(reset_clock))
         .routes(routes!(session_paths))
         .routes(routes!(paths))
@@ -161,6 +161,34 @@ async fn create_session(State(shared): State<Shared>, Body(ue): Body<UpfUe>) -> 
 )]
 async fn session(State(shared): State<Shared>, Path(ue): Path<String>) -> Answer<Session> {
     shared.control.request(|reply| ControlRequest::Session(ue, reply)).await.map(Json)
+}
+
+/// Adds a UE, or changes the one of that name, whole (UPF only). It stays across restarts. The session goes on if key and addresses
+/// are as they were.
+#[utoipa::path(
+    put,
+    path = "/v1/sessions/{ue}",
+    params(("ue" = String, Path, description = "Name of the UE; that in the body is the same")),
+    request_body = UpfUe,
+    responses(
+        (status = 200, body = Session),
+        (status = 201, body = Session),
+        (status = 400, body = Problem),
+        (status = 405, body = Problem),
+        (status = 409, body = Problem)
+    )
+)]
+async fn put_session(
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+    Body(ue): Body<UpfUe>,
+) -> Result<Response, Problem> {
+    if ue.name != name {
+        return Err(Problem::invalid(format!("the name is \"{name}\" in the path")).field("name"));
+    }
+    let (session, is_new) = shared.control.request(|reply| ControlRequest::Put(Box::new(ue), reply)).await?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(session)).into_response())
 }
 
 /// Ends the session of a UE and forgets the UE (UPF only).

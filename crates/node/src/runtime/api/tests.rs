@@ -36,6 +36,7 @@ async fn control_loop(mut asks: mpsc::Receiver<ControlRequest>) {
                 drop(reply.send(Ok(SessionList { total: 1, sessions: vec![session("phone")] })));
             }
             ControlRequest::SetRules(rules, reply) => drop(reply.send(Ok(Rules { rules, uses: Vec::new() }))),
+            ControlRequest::Put(ue, reply) => drop(reply.send(Ok((session(&ue.name), true)))),
             ControlRequest::Delete(_, reply) => drop(reply.send(Err(Problem::not_here("no", "ask the UPF")))),
             ControlRequest::ResetClock(_, reply) => {
                 drop(reply.send(Err(Problem::not_here("no", "ask the UPF"))))
@@ -226,6 +227,9 @@ async fn events_arrive_without_gap_from_where_one_left_off() {
     let ids: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("id: ")).collect();
     assert_eq!(ids, ["299", "300", "301"]);
     assert_eq!(log.since(0).0.len(), 256);
+    assert_eq!((log.since(300).0.len(), log.since(301).0.len()), (1, 0));
+    // Of a run before this one.
+    assert_eq!(log.since(302).0.len(), 256);
 }
 
 #[test]
@@ -293,6 +297,7 @@ async fn roles_are_kept_and_a_stream_ends_with_its_token() {
         for (method, path, may) in [
             ("GET", "/v1/sessions/phone", reads),
             ("GET", "/openapi.json", reads),
+            ("PUT", "/v1/sessions/phone", changes),
             ("DELETE", "/v1/sessions/phone", changes),
             ("POST", "/v1/sessions/phone/reset-clock", changes),
         ] {

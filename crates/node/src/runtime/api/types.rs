@@ -238,7 +238,7 @@ pub struct PathLoad {
 pub struct SessionList {
     /// How many there are.
     pub total: u64,
-    /// Those asked for, by public key.
+    /// Those asked for, by name.
     pub sessions: Vec<Session>,
 }
 

@@ -50,6 +50,9 @@ impl Default for Device {
 /// Longest time to spin, in microseconds: traffic that comes every second keeps the core for itself.
 const MAX_BUSY_POLL_US: u32 = 1_000_000;
 
+/// Least number of a routing table of ours.
+const FIRST_MARK: u32 = 256;
+
 impl Device {
     /// How long the data path spins.
     pub fn busy_poll(&self) -> std::time::Duration {
@@ -74,8 +77,9 @@ impl Device {
         if !fits {
             return Err(format!("[device] name \"{}\": use 1 to 13 letters, digits, - or _", self.name));
         }
-        if self.mark == 0 {
-            return Err("[device] mark = 0 marks nothing: choose another number".to_owned());
+        // It numbers routing tables, too, and so does the number after it: those below are the kernel's own.
+        if !(FIRST_MARK..u32::MAX).contains(&self.mark) {
+            return Err(format!("[device] mark = {}: give {FIRST_MARK} to {}", self.mark, u32::MAX - 1));
         }
         if self.busy_poll_us > MAX_BUSY_POLL_US {
             return Err(format!(

@@ -26,7 +26,7 @@ mod sysctls;
 mod tproxy;
 
 pub use lane::{LANE_DEVICE, lane_endpoint, lane_of_ue, lane_of_upf, lane_table, lane_way_back};
-pub use monitor::{Health, Monitor, Watched};
+pub use monitor::{Health, Monitor, TableMonitor, Watched};
 pub use mptcp::{
     Endpoint as MptcpEndpoint, MOST as MOST_ENDPOINTS, add as add_endpoint, opens_again, warn_of_kernel,
     withdraw as withdraw_endpoint,
@@ -101,15 +101,24 @@ impl Net {
         Ok(layer)
     }
 
+    /// Makes the layer's addresses, routes and rules again that somebody has removed, as systemd-networkd does with rules when it
+    /// starts again. What cannot be made is tried again with the next call.
+    pub async fn restore(&self, layer: &Layer) {
+        for undo in &layer.0 {
+            match steps::again(&self.handle, undo).await {
+                Ok(None) => {}
+                Ok(Some(what)) => tracing::warn!("somebody removed this {what}; it is there again"),
+                Err(error) => {
+                    tracing::warn!("somebody removed a part of our network configuration: {error:#}")
+                }
+            }
+        }
+    }
+
     /// Makes the plan's tables of nftables again that somebody removed (`nft flush ruleset`, and so most restarts of nftables);
     /// their names. The layer of the plan undoes these, too.
     pub async fn restore_tables(&self, plan: &[Step]) -> anyhow::Result<Vec<String>> {
-        let table = |step: &Step| match step {
-            Step::Masquerade(nat) => Some(nat.table.clone()),
-            Step::Close(filter) => Some(filter.table.clone()),
-            _ => None,
-        };
-        let mut wanted = plan.iter().filter_map(|step| Some((step, table(step)?))).peekable();
+        let mut wanted = plan.iter().filter_map(|step| Some((step, step.table()?.to_owned()))).peekable();
         let mut made = Vec::new();
         if wanted.peek().is_some() {
             let there = tokio::task::spawn_blocking(leftover::names).await??;

@@ -11,7 +11,7 @@ use nix::net::if_::InterfaceFlags;
 use rtnetlink::packet_core::{NLM_F_REQUEST, NLMSG_ERROR, NetlinkBuffer, NetlinkMessage};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteFlags, RouteMessage};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
-use rtnetlink::sys::protocols::NETLINK_ROUTE;
+use rtnetlink::sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
 use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr as NetlinkAddr, TokioSocket};
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -120,7 +120,7 @@ impl Watched {
     }
 }
 
-/// Tells when something about links, addresses or routes changed.
+/// Tells when something about links, addresses, routes or rules changed.
 pub struct Monitor {
     socket: TokioSocket,
 }
@@ -128,14 +128,10 @@ pub struct Monitor {
 impl Monitor {
     /// Subscribes; must be called inside the tokio runtime.
     pub fn open() -> anyhow::Result<Self> {
-        // RTNLGRP_LINK, IPV4_IFADDR, IPV4_ROUTE, IPV6_IFADDR, IPV6_ROUTE (linux/rtnetlink.h).
-        let groups = [1u32, 5, 7, 9, 11].iter().fold(0, |mask, group| mask | 1 << (group - 1));
-        let mut socket = TokioSocket::new(NETLINK_ROUTE).context("opening rtnetlink")?;
-        socket
-            .socket_mut()
-            .bind(&NetlinkAddr::new(0, groups))
-            .context("subscribing to link, address and route changes")?;
-        Ok(Self { socket })
+        // RTNLGRP_LINK, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE, IPV6_IFADDR, IPV6_ROUTE, IPV6_RULE (linux/rtnetlink.h).
+        let groups = [1u32, 5, 7, 8, 9, 11, 19].iter().fold(0, |mask, group| mask | 1 << (group - 1));
+        let socket = subscribe(NETLINK_ROUTE, groups);
+        Ok(Self { socket: socket.context("subscribing to changes of links, addresses, routes and rules")? })
     }
 
     /// Waits for the next change. Changes that came together count as one.
@@ -152,4 +148,51 @@ impl Monitor {
             taken = self.socket.socket_ref().recv_from_full().map(drop);
         }
     }
+}
+
+/// Tells when a table of nftables was removed, anybody's.
+pub struct TableMonitor {
+    socket: TokioSocket,
+}
+
+/// Of an nfnetlink message (linux/netfilter/nf_tables.h): NFNL_SUBSYS_NFTABLES and NFT_MSG_DELTABLE.
+const TABLE_REMOVED: u16 = 10 << 8 | 2;
+
+impl TableMonitor {
+    /// Subscribes; must be called inside the tokio runtime.
+    pub fn open() -> anyhow::Result<Self> {
+        // NFNLGRP_NFTABLES (linux/netfilter/nfnetlink.h).
+        let socket = subscribe(NETLINK_NETFILTER, 1 << 6);
+        Ok(Self { socket: socket.context("subscribing to changes of nftables")? })
+    }
+
+    /// Waits until one was removed, or may have been: of more changes than the kernel could keep for us it told nothing. Nothing is
+    /// lost when this is given up.
+    pub async fn removed(&mut self) -> anyhow::Result<()> {
+        loop {
+            match self.socket.recv_from_full().await {
+                Ok((messages, _)) if kinds(&messages).any(|kind| kind == TABLE_REMOVED) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(nix::libc::ENOBUFS) => return Ok(()),
+                Err(error) => return Err(error).context("nfnetlink"),
+            }
+        }
+    }
+}
+
+fn subscribe(protocol: isize, groups: u32) -> std::io::Result<TokioSocket> {
+    let mut socket = TokioSocket::new(protocol)?;
+    socket.socket_mut().bind(&NetlinkAddr::new(0, groups))?;
+    Ok(socket)
+}
+
+/// The types of the messages in a datagram (struct nlmsghdr).
+fn kinds(mut messages: &[u8]) -> impl Iterator<Item = u16> {
+    std::iter::from_fn(move || {
+        let [a, b, c, d, e, f, ..] = *messages.first_chunk::<16>()?;
+        let length = u32::from_ne_bytes([a, b, c, d]) as usize;
+        // One that is shorter than its header would be looked at for ever.
+        messages = messages.get(length.max(16).next_multiple_of(4)..).unwrap_or_default();
+        Some(u16::from_ne_bytes([e, f]))
+    })
 }

@@ -146,6 +146,17 @@ pub enum Undo {
     Endpoint(u8),
 }
 
+impl Step {
+    /// The table of nftables that it makes, of those that anybody may remove.
+    pub fn table(&self) -> Option<&str> {
+        match self {
+            Self::Masquerade(nat) => Some(&nat.table),
+            Self::Close(filter) => Some(&filter.table),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -342,13 +353,49 @@ pub async fn undo(handle: &Handle, undo: Undo) -> anyhow::Result<()> {
     }
 }
 
+/// Makes an address, a route or a rule again that somebody has removed; what it is, if it was not there.
+pub async fn again(handle: &Handle, undo: &Undo) -> anyhow::Result<Option<String>> {
+    let (what, done) = match undo {
+        Undo::Address(device, address) => {
+            let add = handle.address().add(index(device)?, address.addr(), address.prefix_len());
+            (format!("address {address} of {device}"), add.execute().await)
+        }
+        Undo::Route(message) => {
+            let table = message.attributes.iter().find_map(|attribute| match attribute {
+                RouteAttribute::Table(table) => Some(*table),
+                _ => None,
+            });
+            let table = table.unwrap_or_else(|| message.header.table.into());
+            (format!("route in table {table}"), handle.route().add((**message).clone()).execute().await)
+        }
+        Undo::Rule(message) => {
+            let priority = message.attributes.iter().find_map(|attribute| match attribute {
+                RuleAttribute::Priority(priority) => Some(*priority),
+                _ => None,
+            });
+            let mut add = handle.rule().add();
+            *add.message_mut() = (**message).clone();
+            (format!("rule {}", priority.unwrap_or_default()), add.execute().await)
+        }
+        _ => return Ok(None),
+    };
+    match done {
+        Ok(()) => Ok(Some(what)),
+        Err(rtnetlink::Error::NetlinkError(message))
+            if message.raw_code() == -(nix::errno::Errno::EEXIST as i32) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(explain(error).context(what)),
+    }
+}
+
 /// Removes what a killed run may have left.
 pub async fn clean(handle: &Handle, device: &str, mark: u32) -> anyhow::Result<()> {
     for version in [IpVersion::V4, IpVersion::V6] {
         let mut rules = handle.rule().get(version).execute();
-        while let Some(rule) = rules.next().await {
-            // Without IPv6 in the kernel there are no rules to ask for.
-            let Ok(rule) = rule else { break };
+        // Without IPv6 in the kernel there are no rules to ask for; an answer the library cannot parse never comes.
+        while let Ok(Some(Ok(rule))) = tokio::time::timeout(ANSWER, rules.next()).await {
             let ours = |a: &RuleAttribute| matches!(a, RuleAttribute::FwMark(m) if *m == mark);
             let numbered = |a: &RuleAttribute| matches!(a, RuleAttribute::Priority(p) if (RULE_PRIORITY..RULE_PRIORITY + 8).contains(p));
             if rule.attributes.iter().any(ours) && rule.attributes.iter().any(numbered) {
@@ -382,7 +429,7 @@ pub async fn clean(handle: &Handle, device: &str, mark: u32) -> anyhow::Result<(
 pub async fn clean_tables(handle: &Handle, priorities: Range<u32>, tables: &[u32]) -> anyhow::Result<()> {
     for version in [IpVersion::V4, IpVersion::V6] {
         let mut rules = handle.rule().get(version.clone()).execute();
-        while let Some(Ok(rule)) = rules.next().await {
+        while let Ok(Some(Ok(rule))) = tokio::time::timeout(ANSWER, rules.next()).await {
             let has = |is: &dyn Fn(&RuleAttribute) -> bool| rule.attributes.iter().any(is);
             if has(&|a| *a == RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)))
                 && has(&|a| matches!(a, RuleAttribute::Priority(p) if priorities.contains(p)))

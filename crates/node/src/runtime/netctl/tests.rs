@@ -45,6 +45,59 @@ fn everything_applied_is_undone() {
 }
 
 #[test]
+fn what_somebody_removes_is_made_again_and_nothing_else_is_touched() {
+    in_private_network(|| {
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let device = Device {
+                routes: ["0.0.0.0/0", "::/0"].map(|to| to.parse().unwrap()).into(),
+                ..Device::default()
+            };
+            let mut layer = net.apply(packet_device(&device, None)).await.unwrap();
+            let addresses = ["10.45.0.2".parse().unwrap(), "fd45::2".parse().unwrap()];
+            layer.0.extend(net.apply(session_of_ue(&device, &addresses, 1400)).await.unwrap().0);
+            let before = picture();
+            for remove in [
+                "true",
+                "ip rule del pref 21001; ip -6 rule del pref 21002",
+                "ip route flush table 43867; ip -6 route flush table 43867",
+                "ip addr flush dev anb0",
+            ] {
+                let mut monitor = Monitor::open().unwrap();
+                sh(remove);
+                net.restore(&layer).await;
+                assert_eq!(picture(), before, "{remove}");
+                let told = tokio::time::timeout(Duration::from_millis(50), monitor.changed()).await;
+                assert_eq!(told.is_ok(), remove != "true", "{remove}");
+            }
+            net.undo(layer).await;
+        });
+    });
+}
+
+#[test]
+fn of_tables_that_are_removed_one_is_told_and_of_nothing_else() {
+    in_private_network(|| {
+        with_runtime(async {
+            let mut monitor = TableMonitor::open().unwrap();
+            let soon = Duration::from_millis(200);
+            sh(
+                "nft 'add table inet a; add chain inet a c; add rule inet a c counter; delete chain inet a c; add table ip b'",
+            );
+            assert!(tokio::time::timeout(soon, monitor.removed()).await.is_err());
+            for remove in ["nft delete table ip b", "nft flush ruleset"] {
+                sh(remove);
+                tokio::time::timeout(soon, monitor.removed()).await.expect(remove).unwrap();
+            }
+            // More than it can keep: there may have been one.
+            sh("nft add table inet a; nft add chain inet a c");
+            sh("yes add rule inet a c ip saddr 192.0.2.1 counter | head -n 20000 | nft -f -");
+            tokio::time::timeout(soon, monitor.removed()).await.expect("many").unwrap();
+        });
+    });
+}
+
+#[test]
 fn what_the_kernel_carries_by_itself_is_closed_by_its_filter() {
     in_private_network(|| {
         // The tunnel's device stands for what the fast path hands to the kernel: packets of a UE, from the inside.

@@ -2,7 +2,7 @@
 
 use super::*;
 use axum::http::StatusCode;
-use axum::routing::{any, get, post};
+use axum::routing::{delete, get};
 use axum::{Json, Router};
 use std::sync::{Arc, Mutex};
 
@@ -12,9 +12,11 @@ struct Upf(Arc<Mutex<Inner>>);
 
 #[derive(Default)]
 struct Inner {
-    post: Vec<u16>,
+    put: Vec<u16>,
     delete: Vec<u16>,
-    posted: u32,
+    /// How often each was asked for.
+    made: u32,
+    ended: u32,
 }
 
 fn next(answers: &mut Vec<u16>) -> (StatusCode, Json<Value>) {
@@ -23,34 +25,46 @@ fn next(answers: &mut Vec<u16>) -> (StatusCode, Json<Value>) {
 }
 
 impl Upf {
-    async fn world(&self, post_answers: &[u16], delete_answers: &[u16]) -> World {
+    async fn world(&self, put_answers: &[u16], delete_answers: &[u16]) -> World {
         {
             let mut inner = self.0.lock().unwrap();
-            (inner.post, inner.delete) = (post_answers.to_vec(), delete_answers.to_vec());
+            (inner.put, inner.delete) = (put_answers.to_vec(), delete_answers.to_vec());
         }
         let (made, ended) = (self.clone(), self.clone());
         let make = async move || {
             let mut inner = made.0.lock().unwrap();
-            inner.posted += 1;
-            next(&mut inner.post)
+            inner.made += 1;
+            next(&mut inner.put)
+        };
+        let end = async move || {
+            let mut inner = ended.0.lock().unwrap();
+            inner.ended += 1;
+            next(&mut inner.delete)
         };
         let app = Router::new()
             .route("/v1/status", get(async || Json(json!({}))))
-            .route("/v1/sessions", post(make))
-            .route("/v1/sessions/{ue}", any(async move || next(&mut ended.0.lock().unwrap().delete)));
+            .route("/v1/sessions/{ue}", delete(end).put(make));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         tokio::spawn(async move { axum::serve(listener, app).await });
         World::new(&format!("[upf]\nagent = \"http://{at}\"\n")).await
     }
 
-    fn posted(&self) -> u32 {
-        self.0.lock().unwrap().posted
+    fn made(&self) -> u32 {
+        self.0.lock().unwrap().made
+    }
+
+    fn ended(&self) -> u32 {
+        self.0.lock().unwrap().ended
     }
 }
 
 async fn put(world: &World) -> Value {
-    let body = json!({"session": {"public_key": "a2V5"}});
+    put_key(world, "a2V5").await
+}
+
+async fn put_key(world: &World, key: &str) -> Value {
+    let body = json!({"session": {"public_key": key}});
     let (status, ue) = world.ask("PUT", "/v1/ues/phone", Some(body)).await;
     assert!(matches!(status, 200 | 201), "{ue}");
     ue
@@ -75,11 +89,15 @@ async fn a_session_that_the_upf_cannot_make_now_is_tried_again() {
     let world = upf.world(&[503, 201], &[404]).await;
     assert_eq!(put(&world).await["session_state"]["attachment"], "pending");
     until(&world, "active").await;
-    assert_eq!(upf.posted(), 2);
+    assert_eq!(upf.made(), 2);
     // The same once more changes nothing.
     put(&world).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(upf.posted(), 2);
+    assert_eq!(upf.made(), 2);
+    // A change is one request: the UE is never without a session in between.
+    put_key(&world, "bmV3").await;
+    until(&world, "active").await;
+    assert_eq!((upf.made(), upf.ended()), (3, 0));
 }
 
 #[tokio::test]
@@ -89,7 +107,7 @@ async fn a_session_that_was_refused_is_tried_again_at_once_when_it_is_asked_for_
     // The pause grows: by now the next try is some seconds away.
     put(&world).await;
     let end = Instant::now() + Duration::from_secs(20);
-    while upf.posted() < 3 {
+    while upf.made() < 3 {
         assert!(Instant::now() < end, "it is tried again by itself");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -104,7 +122,7 @@ async fn a_session_that_was_refused_is_tried_again_at_once_when_it_is_asked_for_
 #[tokio::test]
 async fn a_ue_that_the_upf_keeps_is_forgotten_all_the_same() {
     let upf = Upf::default();
-    let world = upf.world(&[201], &[409]).await;
+    let world = upf.world(&[409], &[409]).await;
     put(&world).await;
     until(&world, "failed").await;
     assert_eq!(world.ask("DELETE", "/v1/ues/phone", None).await.0, 204);

@@ -207,7 +207,7 @@ impl Installed {
     }
 
     /// Makes it so that what is wanted is there. With `again`, routes are made once more: the kernel removes those of an
-    /// interface that goes down, and does not say so.
+    /// interface that goes down, and does not say so; and rules that somebody removed.
     pub async fn bring(&mut self, taps: &Taps, again: bool) {
         let asked = taps.endpoints.asked();
         let (wanted, mut problems) = taps.wanted();
@@ -222,8 +222,13 @@ impl Installed {
             }
         }
         for (key, step) in wanted {
-            let same = self.have.get(&key).is_some_and(|(old, _)| *old == step);
-            if same && !(again && matches!(key, Key::Route { .. })) {
+            if let Some((old, layer)) = self.have.get(&key)
+                && *old == step
+                && !(again && matches!(key, Key::Route { .. }))
+            {
+                if again {
+                    self.net.restore(layer).await;
+                }
                 continue;
             }
             match self.net.apply(vec![step.clone()]).await {

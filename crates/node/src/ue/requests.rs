@@ -1,0 +1,227 @@
+//! What the REST interface, and SIGHUP, make a UE do: look, change rules, reload.
+
+use super::access::{self, Access};
+use super::run::{Agent, list};
+use crate::runtime::api::{self, ControlRequest, Problem, TcpLaneRequest};
+use crate::runtime::config::{self, Device, UeConfig, check_rules};
+use crate::runtime::{metrics, views, why};
+use anabranch_atsss::session::{Addresses, CodingStats, PathLoad, PathView, RuleView, Traffic};
+use anabranch_atsss::ue::UeCommand;
+use anabranch_element::ioam::IoamStats;
+use anabranch_steer::Rule;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// What the worker says of itself in one go.
+struct Snapshot {
+    paths: Vec<PathView>,
+    traffic: Traffic,
+    loads: Vec<PathLoad>,
+    rules: Vec<RuleView>,
+    coding: CodingStats,
+    now: anabranch_element::time::Instant,
+    drops: BTreeMap<String, u64>,
+    ioam: IoamStats,
+    worker: api::WorkerStatus,
+}
+
+impl Agent {
+    pub(super) async fn on_request(&mut self, request: ControlRequest) {
+        // Whoever asked and went away does not care for the answer.
+        match request {
+            ControlRequest::Status(reply) => drop(reply.send(self.status().await)),
+            ControlRequest::Sessions { offset, limit, reply } => {
+                let answer = self.session_view().await.map(|session| api::SessionList {
+                    total: 1,
+                    sessions: std::iter::once(session).skip(offset).take(limit).collect(),
+                });
+                drop(reply.send(answer));
+            }
+            ControlRequest::Session(name, reply) if name == self.config.ue.name => {
+                drop(reply.send(self.session_view().await));
+            }
+            ControlRequest::Session(name, reply) => {
+                let remedy = format!("the only session of this UE is \"{}\"", self.config.ue.name);
+                drop(reply.send(Err(Problem::not_found("session", &name, &remedy))));
+            }
+            ControlRequest::Rules(reply) => drop(reply.send(self.rules().await)),
+            ControlRequest::SetRules(rules, reply) => {
+                let answer = match self.set_rules(rules) {
+                    Ok(()) => self.rules().await,
+                    Err(problem) => Err(problem),
+                };
+                drop(reply.send(answer));
+            }
+            ControlRequest::Reload(reply) => drop(reply.send(self.reload().await)),
+            ControlRequest::TcpLane(TcpLaneRequest::Lane(reply)) => drop(reply.send(Ok(self.lane.view()))),
+            ControlRequest::TcpLane(TcpLaneRequest::Flows { offset, limit, reply }) => {
+                drop(reply.send(Ok(self.lane.flows(offset, limit))));
+            }
+            ControlRequest::Metrics(reply) => {
+                let answer = match (self.status().await, self.session_view().await) {
+                    (Ok(status), Ok(session)) => {
+                        Ok(metrics::ue_text(&status, &session, &self.lane.view(), &self.taps))
+                    }
+                    (Err(problem), _) | (_, Err(problem)) => Err(problem),
+                };
+                drop(reply.send(answer));
+            }
+            other => other.refuse("a UE has one session, made by its configuration", "ask the UPF's agent"),
+        }
+    }
+
+    async fn snapshot(&self) -> Result<Snapshot, Problem> {
+        let names: Vec<String> = self.accesses.iter().map(|a| a.config.name.clone()).collect();
+        let query = self.worker.query(move |worker, now| {
+            let counters = worker.counters();
+            let mut drops = BTreeMap::new();
+            views::add_drops(&mut drops, worker.end.drops());
+            Snapshot {
+                paths: worker.end.paths(),
+                traffic: worker.end.traffic(),
+                loads: worker.end.session().path_loads(now).collect(),
+                rules: worker.end.rule_views(now),
+                coding: worker.end.session().coding(),
+                now,
+                drops,
+                ioam: worker.end.ioam_stats(),
+                worker: views::worker(&counters, names.iter().map(String::as_str)),
+            }
+        });
+        query.await.map_err(Problem::unavailable)
+    }
+
+    async fn status(&self) -> Result<api::Status, Problem> {
+        let snapshot = self.snapshot().await?;
+        let connected = snapshot.paths.iter().any(|p| p.up);
+        Ok(api::Status {
+            part: "ue".to_owned(),
+            name: self.config.ue.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_s: self.started.elapsed().as_secs(),
+            public_key: self.own_key.to_string(),
+            device: self.config.device.name.clone(),
+            mtu_bytes: self.mtu,
+            sessions: 1,
+            connected: u64::from(connected),
+            trouble: self.trouble(&snapshot),
+            drops: snapshot.drops,
+            ioam: views::ioam(self.config.ioam.is_some(), snapshot.ioam),
+            workers: vec![snapshot.worker],
+        })
+    }
+
+    /// Why nothing is carried; an answer by any path says that it is.
+    fn trouble(&self, snapshot: &Snapshot) -> BTreeMap<String, String> {
+        if snapshot.paths.iter().any(|p| p.up) { BTreeMap::new() } else { self.troubles.rows(Instant::now()) }
+    }
+
+    async fn session_view(&self) -> Result<api::Session, Problem> {
+        let snapshot = self.snapshot().await?;
+        let ue = &self.config.ue.name;
+        let connected = snapshot.paths.iter().any(|p| p.up);
+        let key = self.config.upf.public_key.to_string();
+        let mut session = views::session(ue, key, &self.addresses, connected, snapshot.traffic);
+        let troubles = self.accesses.iter().map(Access::trouble);
+        session.paths = snapshot
+            .paths
+            .iter()
+            .zip(troubles)
+            .map(|(view, trouble)| views::path(ue, view, &snapshot.loads, trouble))
+            .collect();
+        session.coded = why::coded(&snapshot.coding);
+        session.uses = self.uses(&snapshot);
+        Ok(session)
+    }
+
+    async fn rules(&self) -> Result<api::Rules, Problem> {
+        let snapshot = self.snapshot().await?;
+        Ok(api::Rules { rules: self.config.rule.clone(), uses: self.uses(&snapshot) })
+    }
+
+    fn uses(&self, snapshot: &Snapshot) -> Vec<api::RuleUse> {
+        let name_of = |path| self.name_of(path);
+        let one = |view| why::rule_use(&self.config.ue.name, view, snapshot.now, &name_of);
+        snapshot.rules.iter().map(one).collect()
+    }
+
+    fn set_rules(&mut self, rules: Vec<Rule>) -> Result<(), Problem> {
+        let names: Vec<&str> = self.accesses.iter().map(|a| a.config.name.as_str()).collect();
+        check_rules(&rules, &names).map_err(|e| Problem::invalid(e).field("rules"))?;
+        let command = UeCommand::Rules(rules.clone());
+        self.worker.run(|worker, now| worker.end.on_command(command, now)).map_err(Problem::unavailable)?;
+        self.config.rule = rules;
+        Ok(())
+    }
+
+    /// Reads the file again. Rules, routes and the UPF's addresses change at once; whatever else is
+    /// different waits for a restart. If anything fails, everything stays as it was.
+    pub(super) async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
+        let new = super::run::load(&self.args).map_err(|error| Problem::invalid(error.to_string()))?;
+        let mut done = api::Reloaded::default();
+        let old = self.config.clone();
+        if new.device.routes != old.device.routes {
+            self.config.device.routes.clone_from(&new.device.routes);
+            if self.addresses != Addresses::default()
+                && let Err(error) = self.apply_session().await
+            {
+                self.config.device.routes.clone_from(&old.device.routes);
+                // The routes that were there a moment ago.
+                self.apply_session().await.map_err(|e| Problem::unavailable(format!("{e:#}")))?;
+                return Err(Problem::invalid(format!("{error:#}")).field("device.routes"));
+            }
+            done.changed.push("device.routes".to_owned());
+        }
+        if new.rule != old.rule {
+            if let Err(problem) = self.set_rules(new.rule.clone()) {
+                if self.config.device.routes != old.device.routes {
+                    self.config.device.routes.clone_from(&old.device.routes);
+                    self.apply_session().await.map_err(|e| Problem::unavailable(format!("{e:#}")))?;
+                }
+                return Err(problem);
+            }
+            done.changed.push("rule".to_owned());
+        }
+        let same_accesses = new.access.len() == self.accesses.len()
+            && new.access.iter().zip(&self.accesses).all(|(new, old)| {
+                config::UeAccess { remote: old.config.remote.clone(), ..new.clone() } == old.config
+            });
+        if same_accesses {
+            for (path, access) in new.access.iter().enumerate() {
+                if access.remote == self.accesses[path].config.remote {
+                    continue;
+                }
+                self.accesses[path].config.remote = access.remote.clone();
+                let found = access::resolve(access.remote.clone(), access.local).await;
+                self.on_resolved(path, &access.remote, found).await;
+                done.changed.push(format!("access {} remote", access.name));
+            }
+            self.config.access.clone_from(&new.access);
+        }
+        done.needs_restart = needs_restart(&new, &self.config, same_accesses);
+        let message =
+            format!("changed: {}; waits for a restart: {}", list(&done.changed), list(&done.needs_restart));
+        self.log.push(views::event("reloaded", None, message));
+        Ok(done)
+    }
+}
+
+fn needs_restart(new: &UeConfig, running: &UeConfig, same_accesses: bool) -> Vec<String> {
+    let device = Device { routes: running.device.routes.clone(), ..new.device.clone() };
+    let differs = [
+        ("ue", new.ue != running.ue),
+        ("upf", new.upf != running.upf),
+        ("access", !same_accesses),
+        ("device", device != running.device),
+        ("probe", new.probe != running.probe),
+        ("flap", new.flap != running.flap),
+        ("tcp_lane", new.tcp_lane != running.tcp_lane),
+        ("ioam", new.ioam != running.ioam),
+        ("slices", new.slices != running.slices),
+        ("slice", new.slice != running.slice),
+        ("mapping", new.mapping != running.mapping),
+        ("api", new.api != running.api),
+        ("metrics", new.metrics != running.metrics),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect()
+}
