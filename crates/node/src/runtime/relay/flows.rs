@@ -185,6 +185,14 @@ impl<K: Kind> Flows<K> {
         Some(Entry { flows: self.clone(), flow })
     }
 
+    /// Whether a quarter or less is left, of all or of what this owner may have.
+    pub fn is_tight(&self, owner: IpAddr) -> bool {
+        let table = self.table();
+        let owned = table.of_owner.get(&owner).copied().unwrap_or(0);
+        let tight = |used: usize, of: usize| used >= of - of / 4;
+        tight(table.open.len(), self.limit()) || tight(owned, self.share.load(Relaxed))
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.table().open.len()
