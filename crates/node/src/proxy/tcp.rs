@@ -16,6 +16,8 @@ pub async fn serve(proxy: Arc<Proxy>, client: TcpStream, from: SocketAddr) {
     let Ok(server) = client.local_addr() else { return reset(&client) };
     let known = Known::new(Transport::Tcp, server);
     let Some(entry) = proxy.flows.open(from.ip(), from, known) else { return reset(&client) };
+    // Also if this program ends before the server is reached.
+    reset(&client);
     let far = tokio::select! {
         far = reach(&proxy, &entry, from, server) => far,
         // Who hangs up while we connect does not want to any more.
