@@ -33,7 +33,7 @@ fuzz_target!(|input: Input| {
         let addresses =
             vec!["10.0.0.2".parse().expect("an address"), "2001:db8::2".parse().expect("an address")];
         host.interfaces.insert("a".into(), Interface { up: true, addresses, ..Interface::default() });
-        match select(&Request { properties, remote }, &host, Instant::ZERO) {
+        match select(&Request { properties, remote, ..Request::default() }, &host, Instant::ZERO) {
             Ok(selection) => assert!(!selection.candidates.is_empty()),
             Err(refusal) => assert!(!refusal.failed.is_empty()),
         }

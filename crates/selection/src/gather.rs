@@ -3,24 +3,36 @@
 use super::path::{Path, PathSet, Rates};
 use super::properties::{Multipath, Properties};
 use super::select::Pruned;
-use super::{Host, MAX_PATHS};
+use super::{Host, MAX_PATHS, Request, rank};
 use anabranch_element::time::Instant;
+use std::collections::BTreeSet;
 
 /// The sets of paths that violate nothing, and those left out with the reason.
 ///
-/// Several paths together are one more set: all of them, if the application wants multipath; only as many as
-/// the rates need, if it left that to the host and no single path meets them.
-pub(super) fn path_sets<'a>(p: &Properties, host: &'a Host, now: Instant) -> (Vec<PathSet<'a>>, Vec<Pruned>) {
+/// Several paths together are one more set for each family of the peer's addresses: all that have one, if the application
+/// wants multipath; only as many as the rates need, if it left that to the host and no single path meets them.
+pub(super) fn path_sets<'a>(
+    request: &Request,
+    host: &'a Host,
+    now: Instant,
+) -> (Vec<PathSet<'a>>, Vec<Pruned>) {
+    let p = &request.properties;
     let (mut eligible, mut pruned) = (Vec::new(), Vec::new());
     for path in super::path::paths(host, now).into_iter().take(MAX_PATHS) {
-        match path.violates(p) {
+        match path.violates(p).or_else(|| path.is_outside(&request.bound_to)) {
             None => eligible.push(path),
             Some((property, has)) => pruned.push(Pruned::path(&path.name, property, has)),
         }
     }
     let mut sets: Vec<PathSet<'a>> = eligible.iter().cloned().map(PathSet::one).collect();
-    if let Some(members) = together(p, &eligible) {
-        sets.push(PathSet { members });
+    let families: BTreeSet<bool> = request.remote.iter().map(|e| e.address.is_ipv6()).collect();
+    for v6 in families {
+        let reaching: Vec<Path<'a>> = eligible.iter().filter(|path| path.has_family(v6)).cloned().collect();
+        if let Some(set) = together(p, &reaching).map(|members| PathSet { members })
+            && !sets.iter().any(|other| other.names() == set.names())
+        {
+            sets.push(set);
+        }
     }
     sets.retain(|set| match rate_violation(p, set) {
         None => true,
@@ -32,12 +44,18 @@ pub(super) fn path_sets<'a>(p: &Properties, host: &'a Host, now: Instant) -> (Ve
     (sets, pruned)
 }
 
-/// The members of the set of several paths, if there is to be one, the one of least delay first.
+/// The members of the set of several paths, if there is to be one, the one of least delay first. Each has an interface of its
+/// own: subflows are told apart by their addresses.
 fn together<'a>(p: &Properties, eligible: &[Path<'a>]) -> Option<Vec<Path<'a>>> {
     let wanted = Rates::wanted(p);
     let mut members = match p.multipath {
         Some(Multipath::Disabled) => return None,
-        Some(Multipath::Active | Multipath::Passive) => eligible.to_vec(),
+        Some(Multipath::Active | Multipath::Passive) => {
+            let ranked = rank::paths(p, eligible.iter().cloned().map(PathSet::one).collect());
+            let mut interfaces = BTreeSet::new();
+            let all = ranked.into_iter().flat_map(|ranked| ranked.set.members);
+            all.filter(|path| interfaces.insert(path.name.interface.clone())).collect()
+        }
         None => fewest(wanted, eligible)?,
     };
     if members.len() < 2 {
@@ -70,6 +88,9 @@ fn fewest<'a>(wanted: Rates, eligible: &[Path<'a>]) -> Option<Vec<Path<'a>>> {
     known.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.name.cmp(&b.1.name)));
     let mut set = PathSet { members: Vec::new() };
     for (_, path) in known {
+        if set.has_interface(&path.name.interface) {
+            continue;
+        }
         set.members.push(path.clone());
         if set.is_several() && set.meets(&wanted) {
             break;

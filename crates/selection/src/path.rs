@@ -41,7 +41,12 @@ pub(super) fn paths(host: &Host, now: Instant) -> Vec<Path<'_>> {
 impl Path<'_> {
     /// Whether it has an address of the family of `remote`.
     pub fn reaches(&self, remote: IpAddr) -> bool {
-        self.interface.addresses.iter().any(|a| a.is_ipv6() == remote.is_ipv6())
+        self.has_family(remote.is_ipv6())
+    }
+
+    /// Whether it has an address of IPv6, or of IPv4.
+    pub fn has_family(&self, v6: bool) -> bool {
+        self.interface.addresses.iter().any(|a| a.is_ipv6() == v6)
     }
 
     fn is_interface(&self, wanted: &str) -> bool {
@@ -105,6 +110,14 @@ impl Path<'_> {
                 ("_slice.isolation".to_owned(), has)
             })
         })
+    }
+
+    /// What it has instead of the slices that a route selection policy allows.
+    pub fn is_outside(&self, bound_to: &[String]) -> Option<(String, String)> {
+        let pvd = self.name.pvd.as_ref();
+        let inside = bound_to.is_empty() || pvd.is_some_and(|id| bound_to.contains(id));
+        (!inside)
+            .then(|| ("ursp".to_owned(), pvd.map_or("it is in no slice".into(), |id| format!("it is {id}"))))
     }
 
     fn unknown(&self, what: &str) -> String {

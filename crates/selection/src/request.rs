@@ -16,4 +16,6 @@ pub struct Request {
     pub properties: Properties,
     /// Where to.
     pub remote: Vec<Endpoint>,
+    /// The slices that a route selection policy binds it to, whatever it would like better; empty: none does.
+    pub bound_to: Vec<String>,
 }

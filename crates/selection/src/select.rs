@@ -81,7 +81,7 @@ impl From<PropertyError> for Refusal {
 pub fn select(request: &Request, host: &Host, now: Instant) -> Result<Selection, Refusal> {
     let p = &request.properties;
     p.check()?;
-    let (sets, mut pruned) = gather::path_sets(p, host, now);
+    let (sets, mut pruned) = gather::path_sets(request, host, now);
     let stacks = stacks(p, host, &mut pruned);
     let mut endpoints = endpoint::in_order(&request.remote);
     endpoints.truncate(MAX_ENDPOINTS);

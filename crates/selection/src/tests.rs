@@ -45,6 +45,7 @@ fn request(properties: serde_json::Value) -> Request {
     Request {
         properties: Properties::from_json(properties).unwrap(),
         remote: vec![Endpoint::new("198.51.100.7".parse().unwrap(), 443)],
+        ..Request::default()
     }
 }
 
@@ -97,6 +98,66 @@ fn several_paths_only_when_no_single_slice_meets_the_rate() {
     assert!(ways(&wanted)[0].starts_with("mptcp B on wwan1 + A on wwan0 + wlan0"), "{:?}", ways(&wanted)[0]);
 }
 
+/// Two slices on one interface share its address, and subflows are told apart by address; and what has no address of the peer's
+/// family is no path to it.
+#[test]
+fn several_paths_are_of_several_interfaces_that_reach_the_peer() {
+    let mut host = testbed();
+    for interface in ["wwan0", "wwan1"] {
+        host.interfaces.get_mut(interface).unwrap().addresses.push("2001:db8::2".parse().unwrap());
+    }
+    host.interfaces.get_mut("wlan0").unwrap().addresses = vec!["2001:db8:1::2".parse().unwrap()];
+    for (i, (id, up, down)) in [("C", 70, 90), ("D", 10, 10)].into_iter().enumerate() {
+        let mark = Some(i as u32 + 1);
+        let slice = Slice {
+            interface: "wwan0".into(),
+            mark,
+            table: mark,
+            facts: facts(20_000, up, down),
+            ..Slice::default()
+        };
+        host.slices.insert(id.into(), slice);
+    }
+    let several = |properties: serde_json::Value, remote: &str| {
+        let remote = vec![Endpoint::new(remote.parse().unwrap(), 443)];
+        let found = select(&Request { remote, ..request(properties) }, &host, now()).unwrap();
+        ways(&found).into_iter().filter(|w| w.contains(" + ")).collect::<Vec<_>>()
+    };
+    // A and C together would have 190, over one address.
+    assert_eq!(several(json!({"minRecvRate": 150_000_000}), "192.0.2.9"), ["mptcp B on wwan1 + A on wwan0"]);
+    assert_eq!(
+        several(json!({"multipath": "active", "pvd": {"C": "prefer"}}), "192.0.2.9"),
+        ["mptcp B on wwan1 + C on wwan0"]
+    );
+    assert_eq!(
+        several(json!({"multipath": "active", "pvd": {"C": "prefer"}}), "2001:db8::9"),
+        ["mptcp B on wwan1 + C on wwan0 + wlan0"]
+    );
+}
+
+#[test]
+fn a_route_selection_policy_binds_whatever_is_wished() {
+    let ask = |properties: serde_json::Value, bound_to: &[&str]| {
+        let bound_to = bound_to.iter().map(|id| (*id).to_owned()).collect();
+        let request = Request { bound_to, ..request(properties) };
+        select(&request, &testbed(), now())
+            .map(|found| found.candidates.iter().map(|c| c.paths[0].to_string()).collect::<Vec<_>>())
+    };
+    // A wish among the slices it leads to is heard, and rules out none; one of others' is not.
+    let found = ask(json!({"pvd": {"B": "prefer"}, "multistreaming": "prohibit"}), &["A", "B"]).unwrap();
+    assert_eq!(found, ["B on wwan1", "A on wwan0"]);
+    for wish in ["prefer", "no-preference", "avoid"] {
+        let found = ask(json!({"pvd": {"B": wish}, "multistreaming": "prohibit"}), &["B"]).unwrap();
+        assert_eq!(found, ["B on wwan1"], "{wish}");
+    }
+    // What it requires itself holds, too.
+    let refused = ask(json!({"pvd": {"A": "require"}}), &["B"]).unwrap_err();
+    let why = |candidate: &str| {
+        refused.failed.iter().find(|f| f.candidate == candidate).map(|f| f.property.as_str())
+    };
+    assert_eq!((why("A on wwan0"), why("B on wwan1")), (Some("ursp"), Some("pvd")), "{refused}");
+}
+
 #[test]
 fn a_refusal_names_the_property_and_the_candidates() {
     let e = select(
@@ -140,6 +201,7 @@ fn a_wish_about_a_path_weighs_more_than_one_about_a_protocol() {
             protocols: [Protocol::Tcp].into(),
             ..Endpoint::new("10.9.9.9".parse().unwrap(), 1)
         }],
+        ..Request::default()
     };
     let s = select(&r, &host, now()).unwrap();
     assert_eq!(ways(&s), ["tcp wlan0", "tcp B on wwan1", "tcp A on wwan0"]);
@@ -158,6 +220,7 @@ fn addresses_take_turns_between_the_families() {
         properties: Properties::from_json(json!({"pvd": {"B": "require"}, "multistreaming": "prohibit"}))
             .unwrap(),
         remote: remote.map(|a| Endpoint::new(a.parse().unwrap(), 80)).to_vec(),
+        ..Request::default()
     };
     let s = select(&r, &host, now()).unwrap();
     let order: Vec<String> = s.candidates.iter().map(|c| c.endpoint.address.to_string()).collect();
@@ -410,14 +473,20 @@ proptest! {
     #[test]
     fn no_candidate_violates_a_requirement_or_a_prohibition(
         host in any_host(), properties in any_properties(), remote in any_remote(),
+        bound_to in proptest::collection::vec("s[0-4]", 0..3),
     ) {
-        let request = Request { properties, remote };
+        let request = Request { properties, remote, bound_to };
         match select(&request, &host, now()) {
             Ok(s) => {
                 prop_assert!(!s.candidates.is_empty());
                 for c in &s.candidates {
                     let kept = is_kept(&request.properties, c, &host);
                     prop_assert!(kept.is_ok(), "{}", kept.unwrap_err());
+                    let slices: Vec<&String> = c.paths.iter().filter_map(|p| p.pvd.as_ref()).collect();
+                    let bound = slices.len() == c.paths.len() && slices.iter().all(|s| request.bound_to.contains(s));
+                    prop_assert!(request.bound_to.is_empty() || bound, "{:?}: {c:?}", request.bound_to);
+                    let interfaces: std::collections::BTreeSet<_> = c.paths.iter().map(|p| &p.interface).collect();
+                    prop_assert_eq!(interfaces.len(), c.paths.len(), "each subflow has an address of its own");
                 }
             }
             Err(refusal) => prop_assert!(!refusal.failed.is_empty(), "a refusal names something"),
@@ -439,8 +508,8 @@ proptest! {
             remote_turned.rotate_left(by);
             remote_turned.reverse();
         }
-        let a = select(&Request { properties: properties.clone(), remote }, &host, now());
-        let b = select(&Request { properties, remote: remote_turned }, &turned, now());
+        let a = select(&Request { properties: properties.clone(), remote, ..Request::default() }, &host, now());
+        let b = select(&Request { properties, remote: remote_turned, ..Request::default() }, &turned, now());
         prop_assert_eq!(&a, &b);
         if let Ok(s) = a {
             for (i, c) in s.candidates.iter().enumerate() {

@@ -139,6 +139,29 @@ impl Ledger {
         Ok(())
     }
 
+    /// Whether there is room for a change of what is not in these sums, from what is `held` to what is `reserved` until it is
+    /// done. What does not grow is held whether or not there is room, of an access that has less than it had, for instance.
+    ///
+    /// # Errors
+    /// As [`Self::admit`].
+    pub fn admit_change(
+        &self,
+        held: &Demand,
+        reserved: &Demand,
+        inventory: &Inventory,
+    ) -> Result<(), Shortage> {
+        let grows = |(name, new): (&String, &Guarantee)| {
+            let old = held.get(name).copied().unwrap_or_default();
+            let more = Guarantee {
+                downlink_bps: if new.downlink_bps > old.downlink_bps { new.downlink_bps } else { 0 },
+                uplink_bps: if new.uplink_bps > old.uplink_bps { new.uplink_bps } else { 0 },
+                share_ppm: if new.share_ppm > old.share_ppm { new.share_ppm } else { 0 },
+            };
+            (!held.contains_key(name) || more != Guarantee::default()).then(|| (name.clone(), more))
+        };
+        self.admit(&reserved.iter().filter_map(grows).collect(), inventory)
+    }
+
     /// Promised on an access: downlink and uplink in bit/s, share in millionths.
     #[must_use]
     pub fn promised(&self, access: &str) -> (u64, u64, u64) {

@@ -239,10 +239,13 @@ impl ServiceProfile {
         serde_json::from_value(Value::Object(to)).unwrap_or_default()
     }
 
-    /// What the whole slice is promised: its guarantee; where it has none, a UE's, once.
+    /// What the whole slice is promised: its guarantee; where a UE's is more, or it has none, that, once.
     #[must_use]
     pub fn rates_bps(&self) -> (u64, u64) {
-        let bps = |slice: Thpt, ue: Thpt| (slice.gua.or(ue.gua).unwrap_or(0.0) * 1e3).round() as u64;
+        let bps = |slice: Thpt, ue: Thpt| {
+            let most = slice.gua.into_iter().chain(ue.gua).max_by(f64::total_cmp);
+            (most.unwrap_or(0.0) * 1e3).round() as u64
+        };
         (bps(self.dl_slice, self.dl_ue), bps(self.ul_slice, self.ul_ue))
     }
 }

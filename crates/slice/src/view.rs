@@ -3,6 +3,7 @@
 
 use super::lifecycle::State;
 use super::manager::Manager;
+use super::profile::Thpt;
 use super::record::{Slice, Ue};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -28,7 +29,7 @@ pub struct SliceFacts {
     /// Data network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dnn: Option<String>,
-    /// Promised to this UE downlink, bit/s: the guarantee per UE, or the slice's where there is none.
+    /// Promised to this UE downlink, bit/s: the guarantee per UE, or the slice's where there is none; at most what it can have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dl_guaranteed_bps: Option<u64>,
     /// Never exceeded downlink, bit/s.
@@ -67,6 +68,13 @@ impl From<&Slice> for SliceFacts {
     fn from(slice: &Slice) -> Self {
         let p = &slice.profile;
         let bps = |kbps: Option<f64>| kbps.map(|kbps| (kbps * 1e3).round() as u64);
+        // What neither a UE nor the slice may exceed.
+        let most = |ue: Thpt, slice: Thpt| bps(ue.max.into_iter().chain(slice.max).min_by(f64::total_cmp));
+        let (dl_max_bps, ul_max_bps) = (most(p.dl_ue, p.dl_slice), most(p.ul_ue, p.ul_slice));
+        // The guarantee of a slice is for all of its UEs, and may be more than one can have.
+        let promised = |ue: Thpt, slice: Thpt, most: Option<u64>| {
+            bps(ue.gua.or(slice.gua)).map(|bps| bps.min(most.unwrap_or(u64::MAX)))
+        };
         let qos = p.other.get("qosParameters").and_then(Value::as_array);
         let qi = qos.into_iter().flatten().filter_map(|q| u8::try_from(q.get("qi")?.as_u64()?).ok());
         Self {
@@ -77,10 +85,10 @@ impl From<&Slice> for SliceFacts {
             sst: p.sst,
             sd: p.snssai_list.first().and_then(|s| s.sd.clone()),
             dnn: p.dnn.clone(),
-            dl_guaranteed_bps: bps(p.dl_ue.gua.or(p.dl_slice.gua)),
-            dl_max_bps: bps(p.dl_ue.max.or(p.dl_slice.max)),
-            ul_guaranteed_bps: bps(p.ul_ue.gua.or(p.ul_slice.gua)),
-            ul_max_bps: bps(p.ul_ue.max.or(p.ul_slice.max)),
+            dl_guaranteed_bps: promised(p.dl_ue, p.dl_slice, dl_max_bps),
+            dl_max_bps,
+            ul_guaranteed_bps: promised(p.ul_ue, p.ul_slice, ul_max_bps),
+            ul_max_bps,
             latency_ms: p.dl_latency.into_iter().chain(p.ul_latency).max_by(f64::total_cmp),
             jitter_ms: p.jitter.map(|us| us / 1e3),
             loss_percent: p.reliability.map(|percent| 100.0 - percent),

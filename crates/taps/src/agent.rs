@@ -36,16 +36,17 @@ impl Agent {
         }
     }
 
-    /// Its answer; none if there is no agent, or none of a UE.
+    /// Its answer; none if there is no agent, or none of a UE. `flow` is what is known of the flow beside that, for the route
+    /// selection policy.
     ///
     /// # Errors
     /// The policy refuses, and for which property; or it answers what cannot be understood.
-    pub(crate) async fn ask(&self, request: &Request) -> Result<Option<Answer>, Error> {
+    pub(crate) async fn ask(&self, request: &Request, flow: &Value) -> Result<Option<Answer>, Error> {
         let Some(path) = self.path().filter(|path| path.exists()) else { return Ok(None) };
         let wrong = |reason: String| Error::Agent { place: path.display().to_string(), reason };
         let client = reqwest::Client::builder().no_proxy().unix_socket(path).timeout(PATIENCE).build();
         let client = client.map_err(|e| wrong(e.to_string()))?;
-        let body = json!({"properties": request.properties, "remote": request.remote});
+        let body = json!({"properties": request.properties, "remote": request.remote, "flow": flow});
         let mut response = match client.post("http://agent/connections/select").json(&body).send().await {
             Ok(response) => response,
             Err(error) => {
@@ -112,7 +113,7 @@ mod tests {
         let request = Request { remote: vec![Endpoint::new([127, 0, 0, 1].into(), 1)], ..Request::default() };
         let agent = Agent::Socket(path.clone());
         let asked = async {
-            let answer = agent.ask(&request).await;
+            let answer = agent.ask(&request, &json!({})).await;
             std::fs::remove_file(&path).unwrap();
             answer
         };
@@ -135,7 +136,7 @@ mod tests {
     #[tokio::test]
     async fn where_nobody_listens_there_is_none() {
         let agent = Agent::Socket("/nonexistent/agent.sock".into());
-        assert!(matches!(agent.ask(&Request::default()).await, Ok(None)));
-        assert!(matches!(Agent::None.ask(&Request::default()).await, Ok(None)));
+        assert!(matches!(agent.ask(&Request::default(), &json!({})).await, Ok(None)));
+        assert!(matches!(Agent::None.ask(&Request::default(), &json!({})).await, Ok(None)));
     }
 }

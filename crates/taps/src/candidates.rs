@@ -6,6 +6,7 @@ use crate::security::Security;
 use crate::{Agent, host};
 use anabranch_selection::plan::{Answer, Planned};
 use anabranch_selection::{Host, Preference, Properties, PropertyError, Protocol, Request};
+use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
 /// Candidates, and who ranked them.
@@ -29,7 +30,7 @@ impl Question<'_> {
     pub async fn answer(&self, resolved: &Resolved) -> Result<Choice, Error> {
         let properties = self.restricted()?;
         let (allowed, left_out) = self.protocols(&properties);
-        let mut request = Request { properties, remote: resolved.endpoints.clone() };
+        let mut request = Request { properties, remote: resolved.endpoints.clone(), ..Request::default() };
         for endpoint in &mut request.remote {
             // Most peers say nothing of their protocols.
             let spoken: BTreeSet<Protocol> = if endpoint.protocols.is_empty() {
@@ -57,7 +58,8 @@ impl Question<'_> {
         }
         // Nothing of this host's own is in a slice.
         let here = request.remote.iter().all(|e| e.address.is_loopback());
-        let asked = if here { Ok(None) } else { self.agent.ask(&request).await };
+        let flow = flow(&request, resolved);
+        let asked = if here { Ok(None) } else { self.agent.ask(&request, &flow).await };
         let (answer, by_agent) = match asked.map_err(|e| explained(e, &left_out))? {
             Some(answer) => (answer, true),
             None => {
@@ -110,6 +112,24 @@ impl Question<'_> {
     }
 }
 
+/// What is known of the flow for the route selection policy: the name of the peer, and what it runs over, where there is one.
+fn flow(request: &Request, resolved: &Resolved) -> Value {
+    let names: BTreeSet<&String> = resolved.names.values().collect();
+    let number = |protocol: &Protocol| match protocol {
+        Protocol::Tcp | Protocol::Mptcp => 6,
+        Protocol::Quic | Protocol::Udp => 17,
+    };
+    let numbers: BTreeSet<u8> = request.remote.iter().flat_map(|e| e.protocols.iter().map(number)).collect();
+    let mut flow = Map::new();
+    if let (Some(name), 1) = (names.first(), names.len()) {
+        flow.insert("domain".into(), name.as_str().into());
+    }
+    if let (Some(number), 1) = (numbers.first(), numbers.len()) {
+        flow.insert("protocol".into(), (*number).into());
+    }
+    flow.into()
+}
+
 /// A refusal, and what was left out before.
 fn explained(error: Error, left_out: &[(String, String)]) -> Error {
     match error {
@@ -151,6 +171,7 @@ pub(crate) fn strict_path_property(p: &Properties) -> Option<&'static str> {
 mod tests {
     use super::*;
     use anabranch_selection::{Endpoint, Interface, Multipath};
+    use serde_json::json;
     use std::collections::BTreeMap;
 
     fn two() -> Host {
@@ -179,6 +200,25 @@ mod tests {
             format!("{} {}", c.candidate.protocol, paths.join("+"))
         };
         Ok(choice.candidates.iter().map(shown).collect())
+    }
+
+    #[test]
+    fn the_policy_is_told_what_is_known_of_a_flow() {
+        let peer = |protocols: &[Protocol]| Endpoint {
+            protocols: protocols.iter().copied().collect(),
+            ..Endpoint::new([198, 51, 100, 7].into(), 443)
+        };
+        let of = |protocols: &[Protocol], names: &[&str]| {
+            let endpoints = vec![peer(protocols)];
+            let request = Request { remote: endpoints.clone(), ..Request::default() };
+            let at =
+                |i: usize| (std::net::SocketAddr::from(([198, 51, 100, i as u8], 443)), names[i].to_owned());
+            flow(&request, &Resolved { endpoints, names: (0..names.len()).map(at).collect() })
+        };
+        let (tcp, any) = (&[Protocol::Tcp, Protocol::Mptcp][..], &Protocol::ALL[..]);
+        assert_eq!(of(tcp, &["a.example", "a.example"]), json!({"domain": "a.example", "protocol": 6}));
+        assert_eq!(of(&[Protocol::Quic], &["a.example", "b.example"]), json!({"protocol": 17}));
+        assert_eq!(of(any, &[]), json!({}));
     }
 
     fn level(name: &str, level: Preference) -> Properties {

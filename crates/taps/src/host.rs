@@ -21,7 +21,8 @@ pub(crate) fn answer(request: &Request, interfaces: fn() -> Host) -> Result<Answ
     let routed: BTreeSet<IpAddr> = request.remote.iter().filter_map(source).collect();
     let is_routed = |i: &Interface| i.addresses.iter().any(|a| routed.contains(a));
     host.interfaces.values_mut().for_each(|i| i.metric = u32::from(!is_routed(i)));
-    if !wishes && !routed.is_empty() {
+    // The address may be on none of them: on loopback, where a host has it whichever of its links are up.
+    if !wishes && host.interfaces.values().any(is_routed) {
         host.interfaces.retain(|_, interface| interface.metric == 0);
     }
     let now = Instant::ZERO;
@@ -79,8 +80,12 @@ mod tests {
     use anabranch_selection::{PathName, Protocol};
 
     fn made_up() -> Host {
+        with_addresses(["192.0.2.1", "192.0.2.2"])
+    }
+
+    fn with_addresses(addresses: [&str; 2]) -> Host {
         let mut host = Host::with_all_protocols();
-        for (name, address) in [("eth0", "192.0.2.1"), ("wlan0", "192.0.2.2")] {
+        for (name, address) in ["eth0", "wlan0"].into_iter().zip(addresses) {
             let up = Interface {
                 kind: if name == "eth0" { "ethernet".into() } else { "wifi".into() },
                 up: true,
@@ -93,7 +98,8 @@ mod tests {
     }
 
     fn request(to: &str, properties: Properties) -> Request {
-        Request { properties, remote: vec![Endpoint::new(to.parse().unwrap(), 443)] }
+        let remote = vec![Endpoint::new(to.parse().unwrap(), 443)];
+        Request { properties, remote, ..Request::default() }
     }
 
     fn names(answer: &Answer) -> Vec<String> {
@@ -129,6 +135,16 @@ mod tests {
         assert_eq!(names(&answer), ["wlan0", "eth0"]);
         let device = |interface: &str| Action::Device { interface: interface.into() };
         assert!(answer.candidates.iter().all(|c| c.plan == [device(&c.candidate.paths[0].interface)]));
+    }
+
+    /// The kernel would send from an address that is on no interface, or has no route: its own affair.
+    #[test]
+    fn an_address_that_is_on_no_interface_rules_out_none() {
+        // Nobody sends from these.
+        let others = || with_addresses(["203.0.113.1", "203.0.113.2"]);
+        let answer = answer(&request("198.51.100.7", Properties::default()), others).unwrap();
+        assert_eq!(names(&answer), ["eth0", "wlan0"]);
+        assert!(answer.candidates.iter().all(|c| c.plan.is_empty()), "{:?}", answer.candidates);
     }
 
     #[test]

@@ -23,13 +23,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinHandle;
 
 /// Connections that wait in the kernel until we take them.
 const BACKLOG: i32 = 1024;
-/// Most connections that wait here.
-const MOST_WAITING: usize = 16;
+/// Most connections that wait here; more than one turn of a task can bring, which has no others' turn in it.
+const MOST_WAITING: usize = 256;
 /// How long a failed accept rests: out of descriptors, most likely.
 const REST: std::time::Duration = std::time::Duration::from_millis(100);
 
@@ -239,8 +240,12 @@ impl Accept {
 
     async fn datagrams(self, mut from: Demultiplexer) {
         while let Some(opened) = from.next(|peer| self.allows(peer)).await {
-            if !self.give(opened, Protocol::Udp, Group::new(self.live)).await {
-                from.stop();
+            let (protocol, group) = (Protocol::Udp, Group::new(self.live));
+            // Nobody waits for room here: those that are connected get their datagrams from this task, too.
+            match self.to.try_send(Received { opened, protocol, group }) {
+                // Without room its first datagram is lost, as any may be; with the next it comes again.
+                Ok(()) | Err(TrySendError::Full(_)) => {}
+                Err(TrySendError::Closed(_)) => from.stop(),
             }
         }
     }
@@ -366,7 +371,8 @@ fn protocols(pre: &Preconnection) -> Result<Vec<Protocol>, Error> {
     let mut host = Host::with_all_protocols();
     let lo = Interface { up: true, addresses: vec![Ipv4Addr::LOCALHOST.into()], ..Interface::default() };
     host.interfaces.insert("lo".into(), lo);
-    let request = Request { properties, remote: vec![Endpoint::new(Ipv4Addr::LOCALHOST.into(), 1)] };
+    let remote = vec![Endpoint::new(Ipv4Addr::LOCALHOST.into(), 1)];
+    let request = Request { properties, remote, ..Request::default() };
     let fit = select(&request, &host, Instant::ZERO)?.candidates;
     let fit: Vec<Protocol> = fit.iter().map(|c| c.protocol).collect();
     let chosen = one_of_a_kind(&fit, &pre.security);

@@ -494,3 +494,90 @@ async fn a_listener_gives_as_many_as_it_may_from_whom_it_may_until_it_stops() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn new_peers_that_nobody_asks_for_do_not_keep_datagrams_from_those_there_are() {
+    within(async {
+        let listener = listen(pre(datagrams())).await;
+        let one = pre(datagrams()).remote(listener.local()).initiate().await.unwrap();
+        one.send("first").await.unwrap();
+        let served = listener.next().await.unwrap();
+        assert_eq!(served.receive().await.unwrap().unwrap().data, "first");
+        listener.set_new_connection_limit(Some(0));
+        for _ in 0..500 {
+            let other = std::net::UdpSocket::bind((HERE, 0)).unwrap();
+            other.send_to(b"hello", listener.local()).unwrap();
+            // The socket's buffer does not take all of them at once.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // UDP may lose what comes while the socket's buffer is full.
+        loop {
+            one.send("second").await.unwrap();
+            let soon = tokio::time::timeout(Duration::from_millis(200), served.receive()).await;
+            if soon.is_ok_and(|got| got.unwrap().unwrap().data == "second") {
+                break;
+            }
+        }
+        // They are there once somebody asks.
+        listener.set_new_connection_limit(None);
+        assert_eq!(listener.next().await.unwrap().receive().await.unwrap().unwrap().data, "hello");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_datagram_that_is_too_long_is_lost_alone() {
+    within(async {
+        let listener = listen(pre(datagrams()).framer(LengthPrefix::default())).await;
+        let to = listener.local();
+        let connection =
+            pre(datagrams()).remote(to).framer(LengthPrefix::default()).initiate().await.unwrap();
+        // As long as a datagram may be, and four bytes of the framer's.
+        let id = connection.send(vec![0; connection.send_msg_max_len()]).await.unwrap();
+        next_event(&connection, |e| matches!(e, Event::SendError(lost, _) if *lost == id)).await;
+        connection.send("short").await.unwrap();
+        let served = listener.next().await.unwrap();
+        assert_eq!(served.receive().await.unwrap().unwrap().data, "short");
+    })
+    .await;
+}
+
+/// Given up while ICMP says "unreachable": that is what it fails with, and no end of the stream.
+#[test]
+fn a_connection_whose_peer_cannot_be_reached_any_more_fails() {
+    let sh = |command: &str| {
+        assert!(std::process::Command::new("sh").args(["-ec", command]).status().unwrap().success());
+    };
+    let in_a_namespace = move || {
+        if nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).is_err() {
+            assert!(std::env::var_os("CI").is_none(), "CI must be able to make a network namespace");
+            return eprintln!("skipped: needs root to make a network namespace");
+        }
+        sh("ip link add v0 type veth peer v1; for i in lo v0 v1; do ip link set $i up; done
+            ip addr add 10.0.0.1/32 dev v0; ip addr add 10.0.0.2/32 dev lo");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(within(async {
+            let plain = Properties { multipath: Some(Multipath::Disabled), ..Properties::default() };
+            let there = LocalEndpoint::new().ip(Ipv4Addr::new(10, 0, 0, 2));
+            let listener = pre(plain.clone()).local(there).listen().await.unwrap();
+            let here = LocalEndpoint::new().ip(Ipv4Addr::new(10, 0, 0, 1));
+            let connection = pre(plain)
+                .local(here)
+                .remote(listener.local())
+                .connection_timeout(Duration::from_secs(5))
+                .initiate()
+                .await;
+            let connection = connection.unwrap();
+            let _served = listener.next().await.unwrap();
+            // Nobody answers for it, and the kernel says so after three seconds, to itself.
+            sh("ip addr del 10.0.0.2/32 dev lo; ip route add 10.0.0.2 dev v0");
+            connection.send("lost").await.unwrap();
+            let error = connection.receive().await.unwrap_err();
+            assert!(
+                matches!(&error, ReceiveError::Io(e) if e.kind() == std::io::ErrorKind::HostUnreachable),
+                "{error}"
+            );
+        }));
+    };
+    std::thread::spawn(in_a_namespace).join().unwrap();
+}

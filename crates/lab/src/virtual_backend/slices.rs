@@ -154,7 +154,7 @@ fn choose(case: &Case, name: &str, flow: &Flow, host: &Host, server: SocketAddr)
     let mut question = question(flow, server);
     let remote: Vec<Endpoint> = serde_json::from_value(question["remote"].take())?;
     let properties = Properties::from_json(question["properties"].take())?;
-    let request = Request { properties, remote };
+    let request = Request { properties, remote, ..Request::default() };
     let selection = select(&request, host, Instant::ZERO).context("the UE's policy refuses")?;
     let best = selection.candidates.into_iter().next().context("no candidate")?;
     let ue = &case.ues[&flow.ue];

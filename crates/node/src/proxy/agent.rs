@@ -33,9 +33,12 @@ pub enum AskError {
     /// Nothing came, or not in time.
     #[error("the agent does not answer ({0}): does anabranch ue run, and is [agent] connect right?")]
     Gone(String),
-    /// It refuses the question.
+    /// It refuses whatever it is asked.
     #[error("the agent refuses: {0}")]
     Refused(String),
+    /// It refuses this question; of another rule's it says nothing.
+    #[error("the agent refuses what a rule asks: {0}")]
+    Question(String),
     /// It said what cannot be read.
     #[error("the agent's answer: {0}")]
     Unreadable(String),
@@ -103,6 +106,7 @@ impl Agent {
                 ways(selected)
             }
             StatusCode::CONFLICT => Ok(Answer::Unmet(detail(&bytes))),
+            StatusCode::BAD_REQUEST => Err(AskError::Question(detail(&bytes))),
             StatusCode::UNAUTHORIZED => {
                 Err(AskError::Refused("it wants a token: give [agent] token_file".to_owned()))
             }

@@ -56,7 +56,7 @@ pub struct ProxyNode {
     pub carried: Vec<ProxyCarried>,
     /// Flows by where their plan came from: `asked`, `recent`, `last`, `plain`.
     pub plans: BTreeMap<String, u64>,
-    /// Flows refused, by reason: `limit`, `unmet`, `no_rule`, `unreachable`, `socket`.
+    /// Flows refused, by reason: `limit`, `client_limit`, `unmet`, `no_rule`, `unreachable`, `socket`.
     pub refused: BTreeMap<String, u64>,
     /// Further candidates that were tried because an earlier one failed or was late.
     pub retries: u64,

@@ -27,7 +27,7 @@ named! {
         ClientLimit = "client_limit",
         /// Nothing meets what it needs, and its rule says that it is not to go on then.
         Unmet = "unmet",
-        /// No rule is about it any more, or it is for the proxy's port itself.
+        /// It was not led here: a program connected to the proxy's port itself.
         NoRule = "no_rule",
         /// The server cannot be reached, or refuses.
         Unreachable = "unreachable",

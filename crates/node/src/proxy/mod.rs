@@ -29,23 +29,31 @@ pub mod tcp;
 pub mod udp;
 pub mod udp_flow;
 
-#[cfg(test)]
-pub use flows::Refused;
-pub use flows::{Flow, Flows};
+pub use flows::{Flow, Flows, Refused};
 pub use listen::Listeners;
-#[cfg(test)]
-pub use policy::Origin;
-pub use policy::Policy;
+pub use policy::{Origin, Policy};
 pub use rules::Rules;
 
-use crate::runtime::config::ProxyLimits;
+use crate::runtime::config::{ProxyLimits, Source, Unmet};
 use crate::runtime::netctl::Owners;
+use agent::Answer;
 use anabranch_atsss::classify::FlowOwner;
 use anabranch_wire::ip::FlowKey;
 use arc_swap::ArcSwap;
+use policy::Way;
 use rules::Transport;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// How a flow is to go.
+struct Chosen {
+    /// Ways, the best first; one or more.
+    ways: Vec<Arc<Way>>,
+    /// Where they came from.
+    origin: Origin,
+    /// The client's address, if the server is to see it.
+    source: Option<IpAddr>,
+}
 
 /// What every flow's task needs.
 pub struct Proxy {
@@ -83,12 +91,40 @@ impl Proxy {
         })
     }
 
-    /// The rule of a flow; none: the rules changed since it was led here, or it was not led here but is for the port itself.
-    fn rule(&self, transport: Transport, client: SocketAddr, server: SocketAddr) -> Option<Arc<rules::Rule>> {
+    /// How a flow is to go.
+    ///
+    /// # Errors
+    /// It is for the proxy's port itself, or nothing meets what it needs and its rule says that it is not to go on then.
+    async fn choose(&self, flow: &Flow) -> Result<Chosen, Refused> {
+        let (transport, client, server) = (flow.of.transport, flow.client, flow.of.server);
         // Nothing for this machine is led here: we would connect to ourselves, again and again.
         if server.ip().to_canonical().is_loopback() {
-            return None;
+            return Err(Refused::NoRule);
         }
+        let plain = || vec![Arc::new(Way::plain(transport))];
+        let Some(rule) = self.rule(transport, client, server) else {
+            self.flows.counters.origins.count(Origin::Plain);
+            return Ok(Chosen { ways: plain(), origin: Origin::Plain, source: None });
+        };
+        // Set once, here.
+        let _ = flow.rule.set(rule.name.clone());
+        let (answer, origin) = self.policy.ways(&rule, transport, server).await;
+        self.flows.counters.origins.count(origin);
+        let ways = match &*answer {
+            Answer::Ways(ways) => ways.clone(),
+            Answer::Unmet(why) if rule.unmet == Unmet::Refuse => {
+                tracing::debug!(%client, %server, rule = rule.name, "refused: {why}");
+                return Err(Refused::Unmet);
+            }
+            Answer::Unmet(_) => plain(),
+        };
+        let source = (rule.source == Source::Client).then_some(client.ip());
+        Ok(Chosen { ways, origin, source })
+    }
+
+    /// The rule of a flow. None: nftables does not know the cgroup that a rule asks for, so others' flows come here, too; or the
+    /// rules have changed since it was led here.
+    fn rule(&self, transport: Transport, client: SocketAddr, server: SocketAddr) -> Option<Arc<rules::Rule>> {
         let key = FlowKey {
             src: client.ip(),
             dst: server.ip(),

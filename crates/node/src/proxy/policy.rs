@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The same question is asked once at a time, however many flows wait for it. An agent that did not answer is left alone
-//! for a second, so that flows do not wait for it one after the other.
+//! for a second, so that flows do not wait for it one after the other; nor do they wait longer for others' questions than for
+//! their own.
 
 use super::agent::{Agent, Answer, AskError};
 use super::rules::{Rule, Transport};
@@ -147,19 +148,28 @@ impl Policy {
         }
         let mut hash = DefaultHasher::new();
         question.hash(&mut hash);
-        let _turn = self.asking[hash.finish() as usize % SHARDS].lock().await;
+        let patience = Duration::from_millis(self.config.timeout_ms.into());
+        let turn = tokio::time::timeout(patience, self.asking[hash.finish() as usize % SHARDS].lock()).await;
         // Somebody else may have asked while we waited.
         if let Some(answer) = self.remembered(&question, Duration::from_millis(self.config.refresh_ms.into()))
         {
             return (answer, Origin::Recent);
         }
-        if self.silence().is_none() {
+        if turn.is_ok() && self.silence().is_none() {
             match agent.ask(&rule.properties, transport, server).await {
                 Ok(answer) => {
                     self.heard(agent);
                     let answer = Arc::new(answer);
                     self.remember(question, answer.clone());
                     return (answer, Origin::Asked);
+                }
+                Err(AskError::Question(why)) => {
+                    self.failures.fetch_add(1, Relaxed);
+                    tracing::debug!(
+                        agent = agent.place(),
+                        rule = rule.name,
+                        "the agent refuses the question: {why}"
+                    );
                 }
                 Err(error) => self.failed(agent, &error),
             }
@@ -247,4 +257,75 @@ impl Policy {
 
 fn plain(transport: Transport) -> (Arc<Answer>, Origin) {
     (Arc::new(Answer::Ways(vec![Arc::new(Way::plain(transport))])), Origin::Plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::Rules;
+    use crate::runtime::config::{Listen, ProxyConfig, parse};
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    /// An agent that takes `pause` for each answer, and refuses questions about `wrong`.
+    fn policy(pause: Duration, timeout_ms: u32) -> (Policy, Vec<Arc<Rule>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = Listen::Tcp(listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                std::thread::spawn(move || {
+                    let mut asked = vec![0; 65_536];
+                    let len = stream.read(&mut asked).unwrap();
+                    std::thread::sleep(pause);
+                    let wrong = String::from_utf8_lossy(&asked[..len]).contains("\"connPriority\":7");
+                    let status = if wrong { "400 Bad Request" } else { "409 Conflict" };
+                    let answer = "{\"detail\": \"no\"}";
+                    let head =
+                        format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}", answer.len());
+                    // Who has waited long enough is gone.
+                    let _ = stream.write_all(format!("{head}\r\n\r\n{answer}").as_bytes());
+                });
+            }
+        });
+        let text = "[[rule]]\nname = \"wrong\"\nfilter = { remote_port = 1 }\nproperties = { connPriority = 7 }\n\
+                    [[rule]]\nname = \"right\"\n";
+        let config: ProxyConfig = parse("proxy.toml", text).unwrap();
+        let rules = Rules::new(&config.rule).unwrap();
+        let config = AgentLink { connect, timeout_ms, ..AgentLink::default() };
+        (Policy::new(&config).unwrap(), rules.all().to_vec())
+    }
+
+    fn server(i: u16) -> SocketAddr {
+        SocketAddr::new([192, 0, 2, 1].into(), i)
+    }
+
+    #[tokio::test]
+    async fn a_question_that_is_refused_says_nothing_of_others() {
+        let (policy, rules) = policy(Duration::ZERO, 10_000);
+        for _ in 0..3 {
+            let (_, origin) = policy.ways(&rules[0], Transport::Tcp, server(1)).await;
+            assert_eq!(origin, Origin::Plain);
+            let (answer, origin) = policy.ways(&rules[1], Transport::Tcp, server(2)).await;
+            assert!(matches!(origin, Origin::Asked | Origin::Recent), "{origin:?}");
+            assert!(matches!(*answer, Answer::Unmet(_)));
+        }
+        let view = policy.view();
+        assert_eq!((view.failures, view.answers, view.failure), (3, Some(true), None));
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_long_for_the_questions_of_others() {
+        let (policy, rules) = policy(Duration::from_millis(300), 400);
+        let policy = Arc::new(policy);
+        let begin = Instant::now();
+        let mut flows = tokio::task::JoinSet::new();
+        for i in 0..20 * SHARDS as u16 {
+            let (policy, rule) = (policy.clone(), rules[1].clone());
+            flows.spawn(async move { policy.ways(&rule, Transport::Tcp, server(i)).await.1 });
+        }
+        let origins = flows.join_all().await;
+        assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+        assert!(origins.contains(&Origin::Asked) && origins.contains(&Origin::Plain));
+    }
 }

@@ -99,6 +99,12 @@ impl Rules {
         self.need_owner
     }
 
+    /// All of them.
+    #[cfg(test)]
+    pub fn all(&self) -> &[Arc<Rule>] {
+        &self.rules
+    }
+
     /// The first that matches; none, too, where it says that the flow should not have come here.
     pub fn find(&self, flow: &FlowKey, owner: &FlowOwner) -> Option<Arc<Rule>> {
         self.rules.iter().find(|rule| rule.filter.matches(flow, owner)).filter(|rule| !rule.direct).cloned()

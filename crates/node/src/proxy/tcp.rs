@@ -1,10 +1,8 @@
 //! A TCP flow: connected to its server, then both ways until both ends are done ([`crate::runtime::relay`]).
 
-use super::agent::Answer;
 use super::flows::{Entry, Known, Opened, Refused};
 use super::rules::Transport;
-use super::{Proxy, race};
-use crate::runtime::config::{Source, Unmet};
+use super::{Chosen, Proxy, race};
 use crate::runtime::relay::{self, gone, reset};
 use socket2::SockRef;
 use std::net::SocketAddr;
@@ -18,6 +16,8 @@ pub async fn serve(proxy: Arc<Proxy>, client: TcpStream, from: SocketAddr) {
     let Ok(server) = client.local_addr() else { return reset(&client) };
     let known = Known::new(Transport::Tcp, server);
     let Some(entry) = proxy.flows.open(from.ip(), from, known) else { return reset(&client) };
+    // Also if this program ends before the server is reached.
+    reset(&client);
     let far = tokio::select! {
         far = reach(&proxy, &entry, from, server) => far,
         // Who hangs up while we connect does not want to any more.
@@ -46,28 +46,15 @@ async fn reach(
     client: SocketAddr,
     server: SocketAddr,
 ) -> Result<TcpStream, Option<Refused>> {
-    let rule = proxy.rule(Transport::Tcp, client, server).ok_or(Refused::NoRule)?;
-    // Set once, here.
-    let _ = entry.flow.rule.set(rule.name.clone());
-    let (answer, origin) = proxy.policy.ways(&rule, Transport::Tcp, server).await;
-    proxy.flows.counters.origins.count(origin);
-    let plain = [Arc::new(super::policy::Way::plain(Transport::Tcp))];
-    let ways = match &*answer {
-        Answer::Ways(ways) => ways.as_slice(),
-        Answer::Unmet(why) if rule.unmet == Unmet::Refuse => {
-            tracing::debug!(%client, %server, rule = rule.name, "refused: {why}");
-            return Err(Some(Refused::Unmet));
-        }
-        Answer::Unmet(_) => &plain,
-    };
-    let source = (rule.source == Source::Client).then_some(client.ip());
-    match race::connect(proxy, ways, server, source).await {
+    let Chosen { ways, origin, source } = proxy.choose(&entry.flow).await?;
+    match race::connect(proxy, &ways, server, source).await {
         Ok((way, far)) => {
             let _ = entry.flow.of.opened.set(Opened { way, origin });
             Ok(far)
         }
         Err(error) => {
-            tracing::debug!(%client, %server, rule = rule.name, "the server cannot be reached: {error}");
+            let rule = entry.flow.rule.get();
+            tracing::debug!(%client, %server, rule, "the server cannot be reached: {error}");
             Err(Some(if relay::no_descriptors(&error) { Refused::Socket } else { Refused::Unreachable }))
         }
     }

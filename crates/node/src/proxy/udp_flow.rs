@@ -4,12 +4,8 @@
 //!  client ──▶ [ bound to the server's address, connected to the client ] ─ GRO ─▶ GSO ─ [ as the plan has it ] ──▶ server
 //! ```
 
-use super::agent::Answer;
 use super::flows::{Counters, Entry, Opened, Refused};
-use super::policy::Way;
-use super::rules::Transport;
-use super::{Proxy, open};
-use crate::runtime::config::{Source, Unmet};
+use super::{Chosen, Proxy, open};
 use anabranch_kern::datagram::{self, Datagrams};
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
@@ -22,7 +18,7 @@ use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
@@ -36,6 +32,9 @@ const MAX_SEND_BYTES: usize = 65_000;
 const WAITING_BYTES: usize = 1 << 20;
 /// Receives in a row before others have their turn.
 const ROUNDS: usize = 4;
+/// How long a silent flow is kept where there is little room for others, if it was a question and its answer, such as DNS's: each
+/// of those is a flow of its own, and a host may ask more of them than it may have flows.
+const ANSWERED: Duration = Duration::from_secs(5);
 
 thread_local! {
     /// What one receive brings. A flow has nothing in it when it waits, so a thread needs one.
@@ -127,24 +126,34 @@ pub async fn serve(
     let idle = proxy.limits.load().udp_idle();
     let counters = &proxy.flows.counters;
     let mut last = Instant::now();
+    let mut look = last + idle.min(ANSWERED);
+    // The client has said more after an answer.
+    let (mut answered, mut goes_on) = (false, false);
     loop {
         tokio::select! {
             Some(bytes) = waiting.recv() => {
                 let meta = one(flow.client, bytes.len());
                 flow.up.fetch_add(far.send(&bytes, &meta, counters) as u64, Relaxed);
-                last = Instant::now();
+                (last, goes_on) = (Instant::now(), answered);
             }
             ready = near.io.readable() => {
                 if ready.is_ok() && pump(&near, &far, &flow.up, counters) {
-                    last = Instant::now();
+                    (last, goes_on) = (Instant::now(), answered);
                 }
             }
             ready = far.io.readable() => {
                 if ready.is_ok() && pump(&far, &near, &flow.down, counters) {
-                    last = Instant::now();
+                    (last, answered) = (Instant::now(), true);
                 }
             }
-            () = tokio::time::sleep_until((last + idle).into()) => return Ok(()),
+            () = tokio::time::sleep_until(look.into()) => {
+                let silent = last.elapsed();
+                let in_the_way = || !goes_on && silent >= ANSWERED && proxy.flows.is_tight(flow.client.ip());
+                if silent >= idle || in_the_way() {
+                    return Ok(());
+                }
+                look = (last + idle).min(Instant::now() + ANSWERED);
+            }
         }
         tokio::task::coop::consume_budget().await;
     }
@@ -153,20 +162,9 @@ pub async fn serve(
 /// Opens both sockets.
 async fn open(proxy: &Arc<Proxy>, entry: &Entry) -> Result<(Side, Side), Refused> {
     let (client, server) = (entry.flow.client, entry.flow.of.server);
-    let rule = proxy.rule(Transport::Udp, client, server).ok_or(Refused::NoRule)?;
-    // Set once, here.
-    let _ = entry.flow.rule.set(rule.name.clone());
-    let (answer, origin) = proxy.policy.ways(&rule, Transport::Udp, server).await;
-    proxy.flows.counters.origins.count(origin);
-    let plain = [Arc::new(Way::plain(Transport::Udp))];
-    let ways = match &*answer {
-        Answer::Ways(ways) => ways.as_slice(),
-        Answer::Unmet(_) if rule.unmet == Unmet::Refuse => return Err(Refused::Unmet),
-        Answer::Unmet(_) => &plain,
-    };
-    let source = (rule.source == Source::Client).then_some(client.ip());
+    let Chosen { ways, origin, source } = proxy.choose(&entry.flow).await?;
     let mut failure = Refused::Unreachable;
-    for way in ways {
+    for way in &ways {
         let far = open::socket(way, server, source, proxy.own_mark, &proxy.flows.counters)
             .and_then(|socket| Side::new(socket, server, way.dscp()));
         match far {

@@ -344,6 +344,8 @@ async fn serve(lane: Arc<UeLane>, client: TcpStream, from: SocketAddr) {
     let own = lane.addresses.contains(from.ip());
     let known = Known { server: server.into(), own, ..Known::default() };
     let Some(entry) = lane.flows.open(from.ip(), from, known) else { return reset(&client) };
+    // Also if this program ends before the server is reached.
+    reset(&client);
     let _ = relay::relayed(&SockRef::from(&client), lane.keepalive());
     let far = tokio::select! {
         far = lane.reach(&entry, from, server, &client) => far,

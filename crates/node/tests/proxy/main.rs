@@ -374,6 +374,53 @@ fn a_killed_proxy_cuts_nobody_off() {
     assert_eq!(world.picture(), before);
 }
 
+/// nftables does not know the cgroup a rule asks for: flows of others, and of other machines, come to the proxy, too.
+#[test]
+fn flows_that_only_a_cgroup_tells_from_a_rules_go_on() {
+    let Some(world) = World::new() else { return };
+    world.configure(
+        "[intercept]\ninterfaces = [\"lan0\"]",
+        "[[rule]]\nname = \"apps\"\nfilter = { cgroup = \"no/such/group\", remote_port = \"7000-7099\" }\n",
+    );
+    let proxy = world.start_proxy();
+    let (tcp, udp) = (world.echo(&format!("{V4}:7021")), world.udp_echo(&format!("{V4}:7022")));
+    for from in [&world.ue, &world.lan] {
+        exchange(connect(from, tcp).unwrap(), 10_000);
+        udp_exchange(&talk(from, "0.0.0.0:0", udp), &[100, 1000]);
+    }
+    let node = world.proxy();
+    assert_eq!((&node["refused"]["no_rule"], &node["plans"]["plain"]), (&json!(0), &json!(4)), "{node}");
+    proxy.stop();
+}
+
+/// A resolver asks every question from another port: each is a flow. A conversation that was silent as long stays.
+#[test]
+fn questions_that_were_answered_make_room_for_others() {
+    let Some(world) = World::new() else { return };
+    world.configure(
+        "[limits]\nudp_flows_per_client = 4",
+        "[[rule]]\nname = \"all\"\nfilter = { protocol = \"udp\" }\n",
+    );
+    let proxy = world.start_proxy();
+    let server = world.udp_echo(&format!("{V4}:7053"));
+    let conversation = talk(&world.ue, "0.0.0.0:0", server);
+    udp_exchange(&conversation, &[100, 100]);
+    let begin = Instant::now();
+    for question in 0..8 {
+        let one = talk(&world.ue, "0.0.0.0:0", server);
+        one.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        world.until("it is answered", || {
+            one.send(&[question]).unwrap();
+            one.recv(&mut [0; 10]).is_ok()
+        });
+    }
+    assert!(begin.elapsed() > Duration::from_secs(4), "there was no room for all of them");
+    let flows = world.ask("proxy", "GET", "/v1/proxy/flows", None);
+    let client = format!("10.1.0.2:{}", conversation.local_addr().unwrap().port());
+    assert!(flows["flows"].as_array().unwrap().iter().any(|f| f["client"] == client), "{flows}");
+    proxy.stop();
+}
+
 /// The server sees the client, and its answers come back.
 #[test]
 fn the_clients_address_is_kept_where_a_rule_says_so() {

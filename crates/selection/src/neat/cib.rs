@@ -193,6 +193,9 @@ impl Cib {
                         })
                         .collect();
                     all.extend(extended);
+                    if all.len() > MAX_ROWS {
+                        return Err(NeatError::too_many("the CIB's rows"));
+                    }
                 }
             }
             all.extend(rows);

@@ -112,6 +112,22 @@ fn a_slice_is_true_while_it_is_fresh() {
     assert_eq!(m.cib.rows(NOW + 4).unwrap(), []);
 }
 
+/// A thousand rows, and nodes that add each of a thousand alternatives to every one.
+#[test]
+fn rows_are_bounded_while_they_are_made() {
+    let many = |key: &str| -> Vec<serde_json::Value> {
+        let alternatives = |i: usize| [0, 1].map(|j| json!({format!("{key}{i}"): {"value": j}}));
+        (0..10).map(|i| json!(alternatives(i))).collect()
+    };
+    let mut cib = Cib::default();
+    cib.insert(node(json!({"uid": "root", "root": true, "properties": many("r")}))).unwrap();
+    assert_eq!(cib.rows(NOW).unwrap().len(), 1024);
+    for i in 0..100 {
+        cib.insert(node(json!({"uid": i.to_string(), "match": [{}], "properties": many("m")}))).unwrap();
+    }
+    assert!(cib.rows(NOW).unwrap_err().to_string().contains("more than 1024"));
+}
+
 #[test]
 fn entries_go_by_their_name() {
     let mut pib = Pib::default();

@@ -1,7 +1,7 @@
 //! Which rule a flow falls under, and which of the host's slices that means (TS 24.526 §4.2.2).
 
 use super::{Route, Rule, Snssai, TrafficDescriptor, Ursp};
-use crate::{Host, Preference, Properties};
+use crate::{Host, Request};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -33,10 +33,8 @@ pub struct Matched {
 
 impl Matched {
     /// Binds a connection to the slices.
-    pub fn apply(&self, properties: &mut Properties) {
-        for id in &self.slices {
-            properties.pvd.entry(id.clone()).or_insert(Preference::Require);
-        }
+    pub fn apply(&self, request: &mut Request) {
+        request.bound_to.clone_from(&self.slices);
     }
 }
 

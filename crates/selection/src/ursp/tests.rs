@@ -1,7 +1,7 @@
 //! Import, export, refusals, and the way of a flow to its slice.
 
 use super::*;
-use crate::{Host, Preference, Properties, Slice};
+use crate::{Host, Request, Slice};
 use anabranch_rules::PortRange;
 use proptest::prelude::*;
 
@@ -66,9 +66,9 @@ fn a_flow_finds_its_slice() {
     };
     let found = ursp.find(&video, &host()).unwrap();
     assert_eq!(found.rule, 1);
-    let mut properties = Properties::default();
-    found.apply(&mut properties);
-    assert_eq!(properties.pvd["A"], Preference::Require);
+    let mut request = Request::default();
+    found.apply(&mut request);
+    assert_eq!(request.bound_to, ["A"]);
     assert_eq!(ursp.find(&video, &Host::default()), None);
 }
 

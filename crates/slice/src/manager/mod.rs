@@ -310,11 +310,12 @@ impl Manager {
         now_ms: u64,
     ) -> Result<Vec<Write>, Refusal> {
         let failed = matches!(slice.state, State::Failed(_));
+        let held = slice.reserved();
         slice.state = slice.state.after(&Phase::Change)?;
         let (wanted, not_supported) = self.place(&order, &places)?;
         slice.before.clone_from(&slice.applied);
         slice.wanted = wanted;
-        self.ledger(Some(&slice.id)).admit(&slice.reserved(), &self.inventory)?;
+        self.ledger(Some(&slice.id)).admit_change(&held, &slice.reserved(), &self.inventory)?;
         slice.not_supported = not_supported;
         slice.plan = Some(steps(&slice, order.services));
         if failed {

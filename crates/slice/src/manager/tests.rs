@@ -97,6 +97,63 @@ fn a_slice_is_placed_made_changed_and_removed() {
     assert_eq!(m.ledger(None).promised("cell-1"), (0, 0, 0));
 }
 
+/// NEST: a guarantee for the slice, and a most for each of its UEs, or the other way round.
+#[test]
+fn a_ue_is_promised_no_more_than_it_can_have_and_no_more_than_is_held_back() {
+    let thpt = |gua: Option<f64>, max: Option<f64>| Thpt { gua, max };
+    let mut m = manager();
+    for (i, slice, ue, told, held) in [
+        (
+            "1",
+            thpt(Some(8e3), Some(20e3)),
+            thpt(None, Some(1e3)),
+            (Some(1_000_000), Some(1_000_000)),
+            8_000_000,
+        ),
+        ("2", thpt(Some(8e3), None), thpt(Some(9e3), None), (Some(9_000_000), None), 9_000_000),
+        (
+            "3",
+            thpt(None, Some(5e3)),
+            thpt(Some(2e3), Some(9e3)),
+            (Some(2_000_000), Some(5_000_000)),
+            2_000_000,
+        ),
+    ] {
+        let mut order = order(i, &["pier"], 0.0, 0.0);
+        (order.profile.dl_slice, order.profile.ul_slice) = (slice, slice);
+        (order.profile.dl_ue, order.profile.ul_ue) = (ue, ue);
+        order.profile.check().unwrap();
+        let writes = m.create(i, order, 10).unwrap();
+        put(&mut m, writes);
+        let slice = m.slice(i).unwrap();
+        let facts = SliceFacts::from(slice);
+        assert_eq!((facts.dl_guaranteed_bps, facts.dl_max_bps), told, "{i}");
+        assert_eq!((facts.ul_guaranteed_bps, facts.ul_max_bps), told, "{i}");
+        assert_eq!(slice.wanted["cell-1"].downlink_bps, held, "{i}");
+    }
+}
+
+/// The operator has less of an access than was promised: what makes it better is not refused.
+#[test]
+fn a_slice_can_become_smaller_where_there_is_too_little() {
+    let mut m = manager();
+    for (id, mbps) in [("s1", 50.0), ("s2", 30.0)] {
+        let writes = m.create(id, order(id, &["pier"], mbps, 5.0), 10).unwrap();
+        put(&mut m, writes);
+        run(&mut m, id, |_| false);
+    }
+    let Manager { slices, .. } = m;
+    let less = Inventory::new([access("cell-1", "pier", 60)]).unwrap();
+    let mut m = Manager { slices, ..Manager::new(less, GrowthLimits::default()) };
+    assert!(m.modify("s2", order("s2", &["pier"], 31.0, 5.0), 20).is_err());
+    assert!(m.modify("s2", order("s2", &["pier"], 5.0, 6.0), 20).is_ok(), "there is as much uplink");
+    let writes = m.modify("s1", order("s1", &["pier"], 20.0, 5.0), 20).unwrap();
+    put(&mut m, writes);
+    assert!(m.modify("s2", order("s2", &["pier"], 31.0, 5.0), 20).is_err(), "until it is done");
+    run(&mut m, "s1", |_| false);
+    assert!(m.modify("s2", order("s2", &["pier"], 31.0, 5.0), 20).is_ok());
+}
+
 #[test]
 fn an_answer_to_the_making_does_not_count_for_the_removal() {
     let mut m = manager();

@@ -58,7 +58,9 @@ async fn send_all(inner: &Inner, writer: &mut Writer) -> Result<(), String> {
                     Ok(()) => inner.emit(Event::Sent(waiting.id)),
                     Err(error) => {
                         inner.emit(Event::SendError(waiting.id, error.to_string()));
-                        return Err(error.to_string());
+                        if !writer.loses_only(&error) {
+                            return Err(error.to_string());
+                        }
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! UDP: a socket of one's own towards a peer, or a listener's socket whose peers are told apart by address.
 
-use super::{DATAGRAM, Link, Opened, Read, Reader, Recipe, Writer, is_soft};
+use super::{DATAGRAM, Link, Opened, Read, Reader, Recipe, Writer, is_soft, taken};
 use bytes::{Bytes, BytesMut};
 use std::collections::BTreeMap;
 use std::io;
@@ -32,7 +32,7 @@ pub(super) fn open(recipe: &Recipe) -> io::Result<Opened> {
 pub(super) async fn read(socket: &UdpSocket, buffer: &mut BytesMut) -> io::Result<Read> {
     buffer.reserve(DATAGRAM);
     match socket.recv_buf(buffer).await {
-        Ok(_) => Ok(Read::Data(buffer.split().freeze())),
+        Ok(_) => Ok(Read::Data(taken(buffer))),
         Err(error) if is_soft(&error) => Ok(Read::Soft(error)),
         Err(error) => Err(error),
     }
@@ -97,7 +97,7 @@ impl Demultiplexer {
             let Ok(received) = received else { continue };
             // An error is about a datagram that was sent earlier.
             let Ok((_, peer)) = received else { continue };
-            let data = self.buffer.split().freeze();
+            let data = taken(&mut self.buffer);
             if !allows(peer.ip()) {
                 continue;
             }

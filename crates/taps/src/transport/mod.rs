@@ -72,6 +72,16 @@ pub(crate) enum Read {
     End,
 }
 
+/// What a read brought. A little of it does not keep the whole buffer as long as somebody has it.
+fn taken(buffer: &mut BytesMut) -> Bytes {
+    if buffer.len() > READ / 4 {
+        return buffer.split().freeze();
+    }
+    let data = Bytes::copy_from_slice(buffer);
+    buffer.clear();
+    data
+}
+
 /// The receiving side.
 pub(crate) enum Reader {
     Stream(Arc<TcpStream>, BytesMut),
@@ -127,6 +137,14 @@ impl Writer {
             // A stream that was reset has no priority any more.
             let _ = stream.set_priority(-i32::try_from(priority).unwrap_or(i32::MAX));
         }
+    }
+
+    /// Whether a message that failed so is lost, and nothing else: a datagram that is too long, or for which there is no room or no
+    /// leave here.
+    pub fn loses_only(&self, error: &io::Error) -> bool {
+        let here = [nix::libc::EMSGSIZE, nix::libc::ENOBUFS, nix::libc::EPERM];
+        matches!(self, Self::Connected(_) | Self::To(..))
+            && error.raw_os_error().is_some_and(|code| here.contains(&code))
     }
 
     /// Tells the peer that no more follows, where the protocol can, and waits until it has everything, where that shows.

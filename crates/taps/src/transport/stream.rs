@@ -1,6 +1,6 @@
 //! TCP and Multipath TCP.
 
-use super::{Link, Opened, Read, Reader, Recipe, Writer, is_soft};
+use super::{Link, Opened, Read, Reader, Recipe, Writer, is_soft, taken};
 use crate::group::Live;
 use bytes::{BufMut, BytesMut};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -43,12 +43,18 @@ pub(super) async fn read(stream: &TcpStream, buffer: &mut BytesMut, most: usize)
         buffer.reserve(most);
         match stream.try_read_buf(&mut (&mut *buffer).limit(most)) {
             Ok(0) => return Ok(Read::End),
-            Ok(_) => return Ok(Read::Data(buffer.split().freeze())),
+            Ok(_) => return Ok(Read::Data(taken(buffer))),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if is_soft(&error) => return Ok(Read::Soft(error)),
+            Err(error) if passes(stream, &error) => return Ok(Read::Soft(error)),
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Whether the connection goes on after an error. One that is given up fails with what ICMP said last, and would seem to have
+/// ended by itself afterwards.
+fn passes(stream: &TcpStream, error: &io::Error) -> bool {
+    is_soft(error) && stream.peer_addr().is_ok()
 }
 
 pub(super) async fn write(
@@ -61,7 +67,7 @@ pub(super) async fn write(
         match stream.try_write(data) {
             Ok(written) => data = &data[written..],
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if is_soft(&error) => soft(error),
+            Err(error) if passes(stream, &error) => soft(error),
             Err(error) => return Err(error),
         }
     }

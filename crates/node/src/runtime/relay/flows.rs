@@ -3,7 +3,7 @@
 //! A flow counts its bytes by itself; the table is locked when a flow comes, goes, or is looked at.
 
 use super::tally::{Named, Tally};
-use super::{both, flow_limit, reset};
+use super::{Unfinished, both, flow_limit, reset};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io::{self, ErrorKind};
@@ -185,6 +185,14 @@ impl<K: Kind> Flows<K> {
         Some(Entry { flows: self.clone(), flow })
     }
 
+    /// Whether a quarter or less is left, of all or of what this owner may have.
+    pub fn is_tight(&self, owner: IpAddr) -> bool {
+        let table = self.table();
+        let owned = table.of_owner.get(&owner).copied().unwrap_or(0);
+        let tight = |used: usize, of: usize| used >= of - of / 4;
+        tight(table.open.len(), self.limit()) || tight(owned, self.share.load(Relaxed))
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.table().open.len()
@@ -219,8 +227,10 @@ pub struct Entry<K: Kind> {
 impl<K: Kind> Entry<K> {
     /// Copies both ways until both ends are done.
     pub async fn carry(&self, near: &TcpStream, far: &TcpStream) {
-        if let Err(error) = both(near, far, &self.flow.up, &self.flow.down).await {
-            self.broken(near, far, &error);
+        let unfinished = Unfinished::new([near, far]);
+        match both(near, far, &self.flow.up, &self.flow.down).await {
+            Ok(()) => unfinished.done(),
+            Err(error) => self.broken(near, far, &error),
         }
     }
 
@@ -304,6 +314,60 @@ mod tests {
 
         fn add(flow: &Flow<Self>, totals: Totals, to: &mut Self::Sums) {
             to.entry(flow.of).or_default().add(totals);
+        }
+    }
+
+    /// A connection: the program's end, and ours.
+    async fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let there = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (there, listener.accept().await.unwrap().0)
+    }
+
+    /// Client, server, and the task that carries between them.
+    async fn carried() -> (TcpStream, TcpStream, tokio::task::JoinHandle<()>) {
+        let flows = Arc::new(Flows::new(1, 1));
+        let ((client, near), (server, far)) = (connection().await, connection().await);
+        let entry = flows.open([127, 0, 0, 1].into(), client.local_addr().unwrap(), 7).unwrap();
+        (client, server, tokio::spawn(async move { entry.carry(&near, &far).await }))
+    }
+
+    #[tokio::test]
+    async fn only_what_both_ends_have_ended_looks_ended() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let (mut client, mut server, task) = carried().await;
+        client.write_all(b"hello").await.unwrap();
+        server.read_exact(&mut [0; 5]).await.unwrap();
+        // As at the end of this program.
+        task.abort();
+        for end in [&mut client, &mut server] {
+            assert_eq!(end.read(&mut [0]).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+        }
+        let (mut client, mut server, task) = carried().await;
+        for _ in 0..2 {
+            client.write_all(b"hello").await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut got = Vec::new();
+            server.read_to_end(&mut got).await.unwrap();
+            assert_eq!(got, b"hello");
+            std::mem::swap(&mut client, &mut server);
+        }
+        task.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_end_that_has_said_all_and_is_gone_ends_the_flow() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        for by_client in [true, false] {
+            let (client, server, task) = carried().await;
+            let (mut goes, mut stays) = if by_client { (client, server) } else { (server, client) };
+            goes.shutdown().await.unwrap();
+            assert_eq!(stays.read(&mut [0]).await.unwrap(), 0);
+            reset(&goes);
+            drop(goes);
+            let ends = tokio::time::timeout(Duration::from_secs(10), task);
+            ends.await.expect("the other end never sends, and need not").unwrap();
+            assert!(stays.write(b"x").await.is_err(), "reset, not ended");
         }
     }
 

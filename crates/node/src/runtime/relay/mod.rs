@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  one end ──▶ [socket] ─ splice ─▶ pipe ─ splice ─▶ [socket] ──▶ other end      and the same the other way
-//!    FIN ─▶ FIN once the pipe is empty, the other way goes on;   RST, or an error ─▶ RST to the other end
+//!    FIN ─▶ FIN once the pipe is empty, the other way goes on;   RST, an error, or our own end ─▶ RST to the other end
 //! ```
 //!
 //! What one end does not take stays in the sockets' buffers, and the other end's window closes.
@@ -22,6 +22,7 @@ use pipe::Pipe;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, SocketAddr};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::io::Interest;
@@ -41,7 +42,26 @@ const DESCRIPTORS_BESIDE: u64 = 256;
 /// # Errors
 /// One end is broken.
 async fn both(client: &TcpStream, far: &TcpStream, up: &AtomicU64, down: &AtomicU64) -> io::Result<()> {
-    tokio::try_join!(one_way(client, far, up), one_way(far, client, down)).map(drop)
+    let (mut up, mut down) = (pin!(one_way(client, far, up)), pin!(one_way(far, client, down)));
+    tokio::select! {
+        done = &mut up => {
+            done?;
+            other_way(down, client).await
+        }
+        done = &mut down => {
+            done?;
+            other_way(up, far).await
+        }
+    }
+}
+
+/// One way once an end has sent all. Nobody reads there any more: that it is gone shows only so, for the other end may never send.
+async fn other_way(way: impl Future<Output = io::Result<()>>, ended: &TcpStream) -> io::Result<()> {
+    tokio::select! {
+        biased;
+        done = way => done,
+        error = gone(ended) => Err(error),
+    }
 }
 
 /// Copies until there is no more, and says so.
@@ -99,10 +119,38 @@ pub async fn gone(stream: &TcpStream) -> io::Error {
     }
 }
 
-/// Closing it resets it.
+/// Closing it resets it, whoever closes it: also the kernel, when this program is killed.
 pub fn reset(stream: &TcpStream) {
     // If it is broken already there is nothing to reset.
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+/// Two ends that have not said all: an end of ours, of this program for instance, must not look like theirs.
+struct Unfinished<'a>([&'a TcpStream; 2]);
+
+impl<'a> Unfinished<'a> {
+    fn new(ends: [&'a TcpStream; 2]) -> Self {
+        // Not of Multipath TCP before it comes to that: the kernel would reset also a subflow that goes.
+        let plain = |end: &&&TcpStream| {
+            let protocol = SockRef::from(**end).protocol();
+            !matches!(protocol, Ok(Some(Protocol::MPTCP)))
+        };
+        ends.iter().filter(plain).for_each(|end| reset(end));
+        Self(ends)
+    }
+
+    /// They have; closing ends them as usual.
+    fn done(self) {
+        for end in std::mem::ManuallyDrop::new(self).0 {
+            let _ = SockRef::from(end).set_linger(None);
+        }
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.into_iter().for_each(reset);
+    }
 }
 
 /// A relay sends what it has at once, and notices when an end is gone.

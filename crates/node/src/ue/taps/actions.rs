@@ -121,7 +121,8 @@ impl Taps {
         let mut host = host.clone();
         host.protocols.retain(|s| s.protocol == if tcp { Protocol::Tcp } else { Protocol::Udp });
         let port = mapping.remote_port.map_or(0, |r| r.first);
-        let request = Request { properties, remote: vec![Endpoint::new(mapping.remote.addr(), port)] };
+        let remote = vec![Endpoint::new(mapping.remote.addr(), port)];
+        let request = Request { properties, remote, ..Request::default() };
         let selection = select(&request, &host, now)?;
         self.carry_up(&selection.needs, &request.properties);
         let path = selection.candidates.first().and_then(|best| best.paths.first());

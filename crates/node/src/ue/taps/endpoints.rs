@@ -116,7 +116,7 @@ mod tests {
     fn answer(multipath: Option<Multipath>) -> Answer {
         let properties = Properties { multipath, ..Properties::default() };
         let remote = vec![Endpoint::new("198.51.100.7".parse().unwrap(), 443)];
-        let request = Request { properties, remote };
+        let request = Request { properties, remote, ..Request::default() };
         let (host, now) = (host(), Instant::ZERO);
         let config = plan::PlanConfig::default();
         let selection = select(&request, &host, now).unwrap();

@@ -146,7 +146,7 @@ impl Taps {
         let host = self.host();
         let rule = flow.and_then(|flow| self.told().ursp.find(flow, &host));
         if let Some(rule) = &rule {
-            rule.apply(&mut request.properties);
+            rule.apply(&mut request);
         }
         let selection = select(&request, &host, now)?;
         self.carry_up(&selection.needs, &request.properties);

@@ -126,7 +126,7 @@ async fn select(State(shared): State<Shared>, Body(asked): Body<SelectRequest>) 
     let properties = Properties::from_json(asked.properties.unwrap_or_else(|| json!({})))
         .map_err(|e| Problem::invalid(e.to_string()).field(&e.property))?;
     let flow = asked.flow.map(|f| f.flow(&asked.remote));
-    let request = Request { properties, remote: asked.remote };
+    let request = Request { properties, remote: asked.remote, ..Request::default() };
     let asked = taps.clone();
     let answer = aside(move || asked.select(request, flow.as_ref())).await??;
     taps.settled().await;
