@@ -132,13 +132,16 @@ pub struct FlowSteer {
     path: u8,
     /// Plus one; 0: none yet.
     home: u8,
-    /// Whether it was ever on more than one path.
-    split: bool,
-    /// Whether it ever was bulk.
-    pub(super) was_bulk: bool,
-    /// Whether its connection has ended in this direction.
-    pub(super) ended: bool,
+    /// [`SPLIT`], [`WAS_BULK`], [`ENDED`].
+    marks: u8,
 }
+
+/// It was on more than one path not long ago.
+const SPLIT: u8 = 1;
+/// It was bulk.
+const WAS_BULK: u8 = 2;
+/// Its connection has ended in this direction.
+const ENDED: u8 = 4;
 
 impl FlowSteer {
     /// The flow's packet takes `path`. Whether no earlier packet can be under way on another one, given that no
@@ -147,13 +150,33 @@ impl FlowSteer {
         let (now_ms, next) = (wrapping_ms(now), path + 1);
         if self.path != next {
             if self.path != 0 {
-                (self.away_ms, self.split) = (now_ms, true);
+                self.away_ms = now_ms;
+                self.marks |= SPLIT;
             }
             self.path = next;
         }
         let longest_ms = u32::try_from(longest.as_millis()).unwrap_or(u32::MAX);
-        self.split &= now_ms.wrapping_sub(self.away_ms) <= longest_ms;
-        !self.split
+        if now_ms.wrapping_sub(self.away_ms) > longest_ms {
+            self.marks &= !SPLIT;
+        }
+        self.marks & SPLIT == 0
+    }
+
+    /// It is bulk now.
+    pub(super) const fn note_bulk(&mut self) {
+        self.marks |= WAS_BULK;
+    }
+
+    /// Whether it ever was.
+    pub(super) const fn was_bulk(&self) -> bool {
+        self.marks & WAS_BULK > 0
+    }
+
+    /// Its connection ends in this direction; whether it had not before.
+    pub(super) const fn ends(&mut self) -> bool {
+        let first = self.marks & ENDED == 0;
+        self.marks |= ENDED;
+        first
     }
 
     pub(super) fn home(&self) -> Option<u8> {

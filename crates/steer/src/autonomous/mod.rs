@@ -215,8 +215,8 @@ impl Lane {
         };
         let home = if spill { self.rehome(input, up, usable, home) } else { home };
         input.flow.set_home(home, input.now);
-        if input.ends && !core::mem::replace(&mut input.flow.ended, true) {
-            let was_bulk = input.flow.was_bulk;
+        if input.ends && input.flow.ends() {
+            let was_bulk = input.flow.was_bulk();
             self.group(input).into_iter().for_each(|at| self.groups[at].end(home, was_bulk));
         }
         let delays = Delays::of(input, usable);
@@ -322,7 +322,7 @@ impl Lane {
         {
             let bulk = &mut self.bulk[0][usize::from(home)];
             *bulk = bulk.saturating_add(1);
-            input.flow.was_bulk = true;
+            input.flow.note_bulk();
             self.group(input).into_iter().for_each(|at| self.groups[at].small = 0);
         }
     }
