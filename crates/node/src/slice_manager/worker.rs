@@ -445,7 +445,8 @@ impl Work {
             }
             // What they should have may be something else by now.
             let shares = |access| self.engine.read(|m| m.shares_now(access));
-            let told: Vec<_> = ill.iter().map(|access| (self.cell(&network, access), shares(access))).collect();
+            let told: Vec<_> =
+                ill.iter().map(|access| (self.cell(&network, access), shares(access))).collect();
             let tell = told.into_iter().map(|(cell, shares)| async move {
                 match cell {
                     Ok(Some(cell)) => Ok(cell.shares(&shares).await),
