@@ -2,7 +2,7 @@
 
 use crate::runtime::config::api::{Api, Listen, Metrics};
 use crate::runtime::config::load::Check;
-use crate::runtime::netctl;
+use crate::runtime::config::types::check_interfaces;
 use anabranch_rules::{Filter, Protocol};
 use anabranch_selection::Properties;
 use ipnet::IpNet;
@@ -268,7 +268,7 @@ impl Check for ProxyConfig {
                 "[intercept] local = false and no interfaces: nothing is taken; name an interface".to_owned()
             );
         }
-        netctl::check_interfaces("[intercept] interfaces", interfaces)?;
+        check_interfaces("[intercept] interfaces", interfaces)?;
         if except.len() > MAX_LIST {
             return Err(format!("[intercept] except: {} entries; at most {MAX_LIST}", except.len()));
         }

@@ -1,6 +1,6 @@
 //! `[tcp_lane]` of `ue.toml` and of `upf.toml`.
 
-use crate::runtime::netctl;
+use crate::runtime::config::types::check_interfaces;
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ impl UeLane {
         common.check()?;
         within("flows_per_client", self.flows_per_client, MOST_FLOWS)?;
         within("leave_loss_percent", self.leave_loss_percent.into(), 100)?;
-        netctl::check_interfaces("[tcp_lane] interfaces", &self.interfaces)?;
+        check_interfaces("[tcp_lane] interfaces", &self.interfaces)?;
         if self.interfaces.iter().any(|name| name == device) {
             return Err(format!(
                 "[tcp_lane] interfaces: \"{device}\" is the tunnel's own: name those by which others send"

@@ -206,3 +206,22 @@ pub fn check_accesses(names: &[&str]) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// Most interfaces whose traffic is led to a proxy or a lane.
+const MOST_INTERFACES: usize = 64;
+
+/// The first thing wrong with `key`, a list of interfaces by which others send.
+pub fn check_interfaces(key: &str, names: &[String]) -> Result<(), String> {
+    if names.len() > MOST_INTERFACES {
+        return Err(format!("{key}: {} entries; at most {MOST_INTERFACES}", names.len()));
+    }
+    for name in names {
+        if !(1..=15).contains(&name.len()) {
+            return Err(format!("{key}: \"{name}\" is not an interface name (1 to 15 bytes)"));
+        }
+        if name == "lo" {
+            return Err(format!("{key}: \"lo\" is this machine's own: name those by which others send"));
+        }
+    }
+    Ok(())
+}

@@ -37,7 +37,7 @@ pub use plan::{has_ipv6, inside_name, session_of_ue, ue_accesses, upf};
 pub use slices::{MAPPING_PRIORITY, MARK_PRIORITY, PROXY_PRIORITY, SOURCE_PRIORITY, Selector, SliceRoute};
 pub use socket::{SocketSpec, bind_access, bind_when_free, interface_of};
 pub use steps::Step;
-pub use tproxy::{FlowRule, Tproxy, check_interfaces};
+pub use tproxy::{FlowRule, Tproxy};
 
 use anyhow::Context;
 use nat::Nat;

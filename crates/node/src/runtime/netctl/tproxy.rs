@@ -23,9 +23,6 @@ const LINK_LOCAL: [&str; 2] = ["169.254.0.0/16", "fe80::/10"];
 /// Before address translation, after connection tracking ("mangle").
 const PRIORITY: i32 = -150;
 
-/// Most interfaces whose traffic is led to a proxy.
-const MOST_INTERFACES: usize = 64;
-
 /// What is led to the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tproxy {
@@ -177,22 +174,6 @@ impl Tproxy {
         }
         rules
     }
-}
-
-/// The first thing wrong with `key`, a list of interfaces by which others send.
-pub fn check_interfaces(key: &str, names: &[String]) -> Result<(), String> {
-    if names.len() > MOST_INTERFACES {
-        return Err(format!("{key}: {} entries; at most {MOST_INTERFACES}", names.len()));
-    }
-    for name in names {
-        if !(1..=15).contains(&name.len()) {
-            return Err(format!("{key}: \"{name}\" is not an interface name (1 to 15 bytes)"));
-        }
-        if name == "lo" {
-            return Err(format!("{key}: \"lo\" is this machine's own: name those by which others send"));
-        }
-    }
-    Ok(())
 }
 
 fn matches(filter: &Filter, protocol: &str) -> Vec<Value> {
