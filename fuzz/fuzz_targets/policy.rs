@@ -47,7 +47,7 @@ fuzz_target!(|input: Input| {
             let hash = u64::from(src_port) << 48 | u64::from(sequence);
             let flow = &mut FlowSteer::default();
             let datagram = protocol != anabranch_wire::ip::protocol::TCP;
-            let ends = input.later_ms % 2 == 0;
+            let ends = input.later_ms.is_multiple_of(2);
             let packet =
                 Packet { sequence, flow_hash: hash, remote: hash, bytes: 1400, datagram, ends, flow };
             let pick = state.pick(&rules.get(rule).mode, &states, packet, Instant::from_millis(ms));
