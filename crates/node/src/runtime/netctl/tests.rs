@@ -12,7 +12,7 @@ fn with_runtime<T>(body: impl Future<Output = T>) -> T {
 fn picture() -> String {
     // The kernel gives links addresses of their own a while after they are up, and notes a while later that nobody is at the other
     // end, or that nobody else has an address.
-    sh("ip -o addr | grep -v ' fe80:' | sed 's/ tentative//'; ip -o link | grep -v anb || true; ip rule; ip -6 rule
+    sh("ip -o addr | grep -v ' fe80:' | sed 's/ tentative//'; ip -o link | grep -v anb | sed 's/ state .*//; s/<.*>//' || true; ip rule; ip -6 rule
         ip route show table all | grep -v ' dev va' | grep -v 'fe80:' | sed 's/ linkdown//; s/ *$//' || true
         nft list ruleset; cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/*/rp_filter")
 }
