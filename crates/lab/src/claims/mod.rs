@@ -361,9 +361,6 @@ pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
     problems
 }
 
-/// Beyond that the ends of an axis are so far apart, or so near for their size, that no marks can be found between them.
-const FARTHEST: f64 = 1e15;
-
 /// What is wrong with a plot by itself.
 fn problems_of_plot(plot: &Plot, problem: &mut impl FnMut(&str, &str)) {
     let (points, group) = (plot.series.len(), plot.group.max(1) as usize);
@@ -382,7 +379,7 @@ fn problems_of_plot(plot: &Plot, problem: &mut impl FnMut(&str, &str)) {
         if low.zip(high).is_some_and(|(low, high)| low >= high) {
             problem(key, "is not below the other end of its axis");
         }
-        if low.into_iter().chain(high).any(|end| end.abs() > FARTHEST) {
+        if low.into_iter().chain(high).any(|end| end.abs() > crate::report::FARTHEST) {
             problem(key, "and the other end of its axis: 1e15 at most");
         }
     }

@@ -5,6 +5,8 @@ mod matrix;
 mod plots;
 mod svg;
 
+pub use svg::FARTHEST;
+
 use crate::claims::Verdict;
 use crate::output;
 use crate::runner::Finished;

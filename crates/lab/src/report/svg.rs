@@ -375,8 +375,9 @@ fn range(
     if end > start { start..end } else { start..start + 1.0 }
 }
 
-/// What is beyond is not drawn: between ends so far apart no marks can be found.
-const FARTHEST: f64 = 1e15;
+/// What is beyond is not drawn, and is no end of an axis: between ends so far apart, or so near for their size, no marks can be
+/// found.
+pub const FARTHEST: f64 = 1e15;
 
 fn wrong(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("drawing a chart: {error}")

@@ -117,43 +117,15 @@ fn receive(stream: &mut TcpStream, offset: &mut u64, mut bytes: usize, until_ns:
 mod tests {
     use super::super::{Task, When, run};
     use super::*;
+    use std::path::Path;
 
-    #[test]
-    fn a_silence_longer_than_the_run_ends_with_it() {
-        let dir = tempfile::tempdir().unwrap();
+    /// A server's end and a UE's, for `run_ms` from now and `wait_ms` more for what is under way.
+    fn ends(folder: &Path, run_ms: u64, wait_ms: u64) -> [Exchange; 2] {
         let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let start_ns = now_ns() + 20_000_000;
-        let when = When { start_ns, stop_ns: start_ns + 200_000_000, until_ns: start_ns + 400_000_000 };
-        let one = |local, to| Exchange {
-            local: Some(local),
-            to,
-            when: when.into(),
-            request_bytes: 1,
-            response_bytes: 1,
-            gap: Duration::from_secs(600),
-            reconnect: false,
-            mptcp: false,
-            setup: super::super::Setup::default(),
-            report: dir.path().join("r"),
-        };
-        let (server_end, ue_end) = (one(server, None), one("127.0.0.1:0".parse().unwrap(), Some(server)));
-        let begun = now_ns();
-        std::thread::scope(|scope| {
-            scope.spawn(|| listen(&server_end).unwrap());
-            scope.spawn(|| connect(&ue_end).unwrap());
-        });
-        assert!(now_ns() - begun < 60_000_000_000);
-        let text = std::fs::read_to_string(dir.path().join("r")).unwrap();
-        assert_eq!(serde_json::from_str::<Vec<Answer>>(&text).unwrap().len(), 1);
-    }
-
-    #[test]
-    fn every_request_gets_its_answer() {
-        let dir = tempfile::tempdir().unwrap();
-        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let start_ns = now_ns() + 20_000_000;
-        let when = When { start_ns, stop_ns: start_ns + 300_000_000, until_ns: start_ns + 5_000_000_000 };
-        let one = |local, to| Exchange {
+        let stop_ns = start_ns + run_ms * 1_000_000;
+        let when = When { start_ns, stop_ns, until_ns: stop_ns + wait_ms * 1_000_000 };
+        [(Some(server), None), (None, Some(server))].map(|(local, to)| Exchange {
             local,
             to,
             when: when.into(),
@@ -163,19 +135,43 @@ mod tests {
             reconnect: false,
             mptcp: false,
             setup: super::super::Setup::default(),
-            report: dir.path().join("r"),
-        };
+            report: folder.join("r"),
+        })
+    }
+
+    fn answers(folder: &Path) -> Vec<Answer> {
+        serde_json::from_str(&std::fs::read_to_string(folder.join("r")).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_silence_longer_than_the_run_ends_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let [server, ue] = ends(dir.path(), 200, 200).map(|end| Exchange {
+            request_bytes: 1,
+            response_bytes: 1,
+            gap: Duration::from_secs(600),
+            ..end
+        });
+        let begun = now_ns();
         std::thread::scope(|scope| {
-            for task in [
-                Task::ExchangeListen(one(Some(server), None)),
-                Task::ExchangeConnect(one(None, Some(server))),
-            ] {
+            scope.spawn(|| listen(&server).unwrap());
+            scope.spawn(|| connect(&ue).unwrap());
+        });
+        assert!(now_ns() - begun < 60_000_000_000);
+        assert_eq!(answers(dir.path()).len(), 1);
+    }
+
+    #[test]
+    fn every_request_gets_its_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let [server, ue] = ends(dir.path(), 300, 4_700);
+        std::thread::scope(|scope| {
+            for task in [Task::ExchangeListen(server), Task::ExchangeConnect(ue)] {
                 let task = serde_json::to_string(&task).unwrap();
                 scope.spawn(move || run(&super::super::Args { task }).unwrap());
             }
         });
-        let text = std::fs::read_to_string(dir.path().join("r")).unwrap();
-        let answers: Vec<Answer> = serde_json::from_str(&text).unwrap();
+        let answers = answers(dir.path());
         assert!(answers.len() >= 5, "{} answers", answers.len());
         assert!(answers.iter().all(|a| a.intact && a.answered_ns > a.asked_ns));
     }
