@@ -124,7 +124,7 @@ impl LaneOfUe {
             (Some(running), _) if running.led == led => return None,
             (Some(_), _) => self.lead(led).await.map(|()| format!("TCP lane: {}", count(rules))),
             (None, Some(session)) if wanted => {
-                let started = self.start(session, addresses, mtu, led, worker).await;
+                let started = self.start(session, addresses.v6, mtu, led, worker).await;
                 started.map(|()| format!("TCP lane: {}", count(rules)))
             }
             _ => return None,
@@ -149,14 +149,14 @@ impl LaneOfUe {
     async fn start(
         &mut self,
         session: Ipv4Addr,
-        addresses: Addresses,
+        own_v6: Option<Ipv6Addr>,
         mtu: u16,
         led: Led,
         worker: &Handle<Ue>,
     ) -> anyhow::Result<()> {
         let (namespace, mut devices) = room(mtu, 1).await?;
         furnish(&namespace, netctl::lane_of_ue(session, paths(&self.accesses).end, mtu)).await?;
-        let lane = Arc::new(UeLane::new(namespace, session, addresses, worker.clone(), self.config.clone())?);
+        let lane = Arc::new(UeLane::new(namespace, session, own_v6, worker.clone(), self.config.clone())?);
         let (threads, v6) = self.listen(&lane)?;
         let device = devices.pop();
         worker.query(move |worker, _| worker.replace_lane(device)).await??;

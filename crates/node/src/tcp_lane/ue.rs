@@ -29,7 +29,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::convert::Infallible;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ pub struct UeLane {
     pub flows: Arc<Flows>,
     namespace: Namespace,
     session: Ipv4Addr,
-    addresses: Addresses,
+    v6: Option<Ipv6Addr>,
     worker: Handle<Ue>,
     owners: Mutex<Owners>,
     config: UeLaneSection,
@@ -79,12 +79,12 @@ enum Failure {
 }
 
 impl UeLane {
-    /// One without flows, of the session with these addresses. `namespace` has the lane's device, with an address of `session`, the
-    /// IPv4 address, for each path.
+    /// One without flows, of the session with the addresses `session` and `v6`. `namespace` has the lane's device, with an address
+    /// of `session` for each path.
     pub fn new(
         namespace: Namespace,
         session: Ipv4Addr,
-        addresses: Addresses,
+        v6: Option<Ipv6Addr>,
         worker: Handle<Ue>,
         config: UeLaneSection,
     ) -> anyhow::Result<Self> {
@@ -93,7 +93,7 @@ impl UeLane {
             flows: Arc::new(Flows::new(flows, config.flows_per_client as usize)),
             namespace,
             session,
-            addresses,
+            v6,
             worker,
             owners: Mutex::new(Owners::open()?),
             config,
@@ -111,7 +111,7 @@ impl UeLane {
 
     /// All addresses of its session.
     pub const fn addresses(&self) -> Addresses {
-        self.addresses
+        Addresses { v4: Some(self.session), v6: self.v6 }
     }
 
     /// Lets connections begin on these paths only.
@@ -157,12 +157,16 @@ impl UeLane {
 
     /// The source of a flow of `client` in the tunnel: what is forwarded has an address of the session there.
     fn source(&self, client: IpAddr, server: SocketAddr) -> IpAddr {
-        self.addresses.iter().find(|ip| ip.is_ipv4() == server.is_ipv4()).unwrap_or(client)
+        self.addresses().iter().find(|ip| ip.is_ipv4() == server.is_ipv4()).unwrap_or(client)
     }
 
-    /// The functionality of a flow's rule, its name, and the path for its first packet.
-    async fn verdict(&self, from: SocketAddr, server: SocketAddr) -> (Functionality, String, Option<PathId>) {
-        let own = self.addresses.contains(from.ip());
+    /// The functionality of a flow's rule, its name, and the path for its first packet; `own`: a program of the UE opened it.
+    async fn verdict(
+        &self,
+        from: SocketAddr,
+        server: SocketAddr,
+        own: bool,
+    ) -> (Functionality, String, Option<PathId>) {
         let key = FlowKey {
             src: self.source(from.ip(), server),
             dst: server.ip(),
@@ -294,7 +298,7 @@ impl UeLane {
         server: SocketAddr,
         client: &TcpStream,
     ) -> Result<Arc<TcpStream>, Why> {
-        let (functionality, rule, path) = self.verdict(from, server).await;
+        let (functionality, rule, path) = self.verdict(from, server, entry.flow.of.own).await;
         let _ = entry.flow.rule.set(rule);
         let mut first = Vec::new();
         let mut why = Why::Rule;
@@ -341,7 +345,7 @@ async fn serve(lane: Arc<UeLane>, client: TcpStream, from: SocketAddr) {
         lane.flows.refused.count(Why::Destination);
         return reset(&client);
     }
-    let own = lane.addresses.contains(from.ip());
+    let own = lane.addresses().contains(from.ip());
     let known = Known { server: server.into(), own, ..Known::default() };
     let Some(entry) = lane.flows.open(from.ip(), from, known) else { return reset(&client) };
     // Also if this program ends before the server is reached.

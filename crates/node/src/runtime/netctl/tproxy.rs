@@ -68,14 +68,16 @@ impl Tproxy {
     /// As nftables' JSON (libnftables-json(5)): one transaction, in place of what is in the table.
     fn ruleset(&self, kept: bool) -> Value {
         let mut all = emptied(&self.table, kept);
-        let classified = [("classify", &self.flows), ("forwarded", &self.forwarded)];
-        all.extend(classified.map(|(chain, _)| self.chain(chain, None)));
+        // What a program sends has been routed; of what comes in, the routing tables have to tell.
+        let classified =
+            [("classify", &self.flows, None), ("forwarded", &self.forwarded, self.only_by.as_deref())];
+        all.extend(classified.map(|(chain, ..)| self.chain(chain, None)));
         all.push(self.chain("prerouting", Some(("filter", "prerouting"))));
         let mut rule = |chain: &str, expr: Vec<Value>| {
             all.push(json!({"add": {"rule": {"family": "inet", "table": self.table, "chain": chain, "expr": expr}}}));
         };
-        for (chain, flows) in classified {
-            self.classify(chain, flows).into_iter().for_each(|expr| rule(chain, expr));
+        for (chain, flows, routed_by) in classified {
+            self.classify(flows, routed_by).into_iter().for_each(|expr| rule(chain, expr));
         }
         let unmarked = || is(meta("mark"), json!(0));
         if !self.interfaces.is_empty() {
@@ -126,8 +128,8 @@ impl Tproxy {
         json!({"add": {"chain": chain}})
     }
 
-    /// Rules of a chain that marks what is taken.
-    fn classify(&self, chain: &str, flows: &[FlowRule]) -> Vec<Vec<Value>> {
+    /// Rules of a chain that marks what is taken; with `routed_by` only what is routed by that interface.
+    fn classify(&self, flows: &[FlowRule], routed_by: Option<&str>) -> Vec<Vec<Value>> {
         let ct = |key: &str| json!({"ct": {"key": key}});
         let back = || json!({"return": null});
         let flags = json!({"&": [payload("tcp", "flags"), ["fin", "syn", "rst", "ack"]]});
@@ -147,11 +149,8 @@ impl Tproxy {
         if !self.v6 {
             rules.push(vec![is(meta("nfproto"), json!("ipv6")), back()]);
         }
-        // What a program sends has been routed; of what comes in, the routing tables have to tell. Later packets of a flow that was
-        // taken go where the first one went.
-        if chain == "forwarded"
-            && let Some(name) = &self.only_by
-        {
+        // Later packets of a flow that was taken go where the first one went.
+        if let Some(name) = routed_by {
             let by = json!({"fib": {"result": "oifname", "flags": ["daddr", "mark"]}});
             rules.push(vec![is_not(by, json!(name)), back()]);
         }
