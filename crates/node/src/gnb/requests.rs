@@ -2,7 +2,7 @@
 
 use super::{Agent, metrics, views};
 use crate::runtime::api::{self, CellRequest, ControlRequest, Problem};
-use crate::runtime::config::{N3Section, read_trace};
+use crate::runtime::config::{N3Section, differing, read_trace};
 use crate::runtime::views::event;
 use anabranch_element::time::{Duration, Instant, nanos};
 use anabranch_ran::amc::{Direction, RadioConfig};
@@ -402,8 +402,7 @@ impl Agent {
             ("api", new.api != self.config.api),
             ("metrics", new.metrics != self.config.metrics),
         ];
-        done.needs_restart =
-            differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect();
+        done.needs_restart = differing(&differs);
         let list = crate::ue::run::list;
         let message =
             format!("changed: {}; waits for a restart: {}", list(&done.changed), list(&done.needs_restart));

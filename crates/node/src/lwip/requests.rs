@@ -3,7 +3,7 @@
 use super::backhaul::Tunnels;
 use super::{Agent, metrics, views};
 use crate::runtime::api::{self, ControlRequest, LwipRequest, Problem};
-use crate::runtime::config::LwipConfig;
+use crate::runtime::config::{LwipConfig, differing};
 use crate::runtime::views::event;
 use anabranch_lwip::{Command, Config as Node, DidaConfig};
 use std::collections::BTreeMap;
@@ -143,8 +143,7 @@ impl Agent {
             ("api", new.api != self.config.api),
             ("metrics", new.metrics != self.config.metrics),
         ];
-        let needs_restart: Vec<String> =
-            differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect();
+        let needs_restart = differing(&differs);
         let list = crate::ue::run::list;
         let message = format!("changed: {}; waits for a restart: {}", list(&changed), list(&needs_restart));
         self.log.push(event("reloaded", None, message));

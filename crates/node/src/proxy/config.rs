@@ -2,7 +2,7 @@
 
 use crate::runtime::config::api::{Api, Listen, Metrics};
 use crate::runtime::config::load::Check;
-use crate::runtime::config::types::check_interfaces;
+use crate::runtime::config::types::{FIRST_MARK, check_interfaces};
 use anabranch_rules::{Filter, Protocol};
 use anabranch_selection::Properties;
 use ipnet::IpNet;
@@ -15,8 +15,6 @@ use std::time::Duration;
 const MAX_RULES: usize = 250;
 /// Most prefixes that are left alone.
 const MAX_LIST: usize = 64;
-/// Marks below this look like those of other programs, and tables like the kernel's.
-const FIRST_MARK: u32 = 256;
 
 /// The proxy's configuration.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

@@ -39,6 +39,11 @@ pub fn make_for(file: &Path) -> anyhow::Result<()> {
     }
 }
 
+/// Whether there is a socket at `path`.
+pub fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.file_type().is_socket())
+}
+
 /// Whether a program listens at the socket `path`. One that was left by a program that is gone is taken away; what is no
 /// socket stays.
 ///
@@ -50,8 +55,7 @@ pub fn socket_in_use(path: &Path) -> std::io::Result<bool> {
         Err(error) => error,
     };
     // Linux refuses a connection to any file that is no socket, too.
-    let is_socket = || std::fs::metadata(path).is_ok_and(|file| file.file_type().is_socket());
-    if error.kind() == ErrorKind::ConnectionRefused && is_socket() {
+    if error.kind() == ErrorKind::ConnectionRefused && is_socket(path) {
         std::fs::remove_file(path)?;
     }
     Ok(false)

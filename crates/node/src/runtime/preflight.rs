@@ -200,7 +200,7 @@ impl<'a> At<'a> {
                             path.display()
                         )));
                     }
-                    if path.exists() && !is_socket(path) {
+                    if path.exists() && !folder::is_socket(path) {
                         anyhow::bail!(self.wrong(&format!(
                             "{what} \"unix:{}\": there is a file, and no socket",
                             path.display()
@@ -232,11 +232,6 @@ fn is_denied(error: &std::io::Error) -> bool {
 
 fn is_not_available(error: &std::io::Error) -> bool {
     error.kind() == ErrorKind::AddrNotAvailable
-}
-
-fn is_socket(path: &Path) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
 }
 
 #[cfg(test)]

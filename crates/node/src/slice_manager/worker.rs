@@ -31,6 +31,17 @@ const PATIENT: u32 = 2;
 /// Cells that are asked at a time: those that say nothing take as long as one of them.
 const SIDE_BY_SIDE: usize = 32;
 
+/// Tells the cell of an access its shares, if there is one: its answer, or why it is not asked.
+async fn tell_shares(
+    cell: Result<Option<&Gnb>, String>,
+    shares: &[SliceShare],
+) -> Result<Result<(), Failure>, String> {
+    match cell? {
+        Some(cell) => Ok(cell.shares(shares).await),
+        None => Ok(Ok(())),
+    }
+}
+
 /// Takes over changes of other instances as they are told of, and every few seconds besides.
 pub async fn follow(engine: Arc<Engine>) -> anyhow::Result<()> {
     let mut listener = engine.store().listen().await?;
@@ -236,13 +247,8 @@ impl Work {
     /// Tells an access its shares.
     async fn send_shares(&mut self, access: &str, shares: &[SliceShare]) -> Result<(), String> {
         let network = Arc::clone(&self.network);
-        match self.cell(&network, access)? {
-            Some(cell) => {
-                let done = cell.shares(shares).await;
-                self.heard(access, done)
-            }
-            None => Ok(()),
-        }
+        let told = tell_shares(self.cell(&network, access), shares).await;
+        told.and_then(|done| self.heard(access, done))
     }
 
     /// The cell of an access, if it is told anything; the Err side says why it did not answer.
@@ -447,13 +453,7 @@ impl Work {
             let shares = |access| self.engine.read(|m| m.shares_now(access));
             let told: Vec<_> =
                 ill.iter().map(|access| (self.cell(&network, access), shares(access))).collect();
-            let tell = told.into_iter().map(|(cell, shares)| async move {
-                match cell {
-                    Ok(Some(cell)) => Ok(cell.shares(&shares).await),
-                    Ok(None) => Ok(Ok(())),
-                    Err(why) => Err(why),
-                }
-            });
+            let tell = told.into_iter().map(async |(cell, shares)| tell_shares(cell, &shares).await);
             let sent = join_all(tell).await;
             for (access, sent) in ill.into_iter().zip(sent) {
                 let sent = sent.and_then(|sent| self.heard(access, sent));

@@ -1,11 +1,9 @@
 //! `[tcp_lane]` of `ue.toml` and of `upf.toml`.
 
-use crate::runtime::config::types::check_interfaces;
+use crate::runtime::config::types::{FIRST_MARK, check_interfaces};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// Marks below this look like those of other programs, and tables like the kernel's.
-const FIRST_MARK: u32 = 256;
 /// Longest time in any key, in seconds.
 const MOST_SECONDS: u32 = 86_400;
 /// Most flows in any key.

@@ -223,5 +223,5 @@ fn needs_restart(new: &UeConfig, running: &UeConfig, same_accesses: bool) -> Vec
         ("api", new.api != running.api),
         ("metrics", new.metrics != running.metrics),
     ];
-    differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect()
+    config::differing(&differs)
 }

@@ -446,7 +446,7 @@ fn needs_restart(new: &UpfConfig, running: &UpfConfig) -> Vec<String> {
         ("api", new.api != running.api),
         ("metrics", new.metrics != running.metrics),
     ];
-    differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect()
+    config::differing(&differs)
 }
 
 fn taken<T>(field: &str, value: &dyn std::fmt::Display) -> Result<T, Problem> {

@@ -3,6 +3,7 @@
 use super::super::{Flow, Flows, Rules};
 use super::{Agent, metrics, share, tproxy};
 use crate::runtime::api::{self, ControlRequest, Problem, ProxyRequest};
+use crate::runtime::config::differing;
 use crate::runtime::relay::{Named, Totals};
 use crate::runtime::views::event;
 use std::collections::BTreeMap;
@@ -98,9 +99,6 @@ impl Agent {
             ("api", new.api != self.config.api),
             ("metrics", new.metrics != self.config.metrics),
         ];
-        let names = |all: &[(&str, bool)]| {
-            all.iter().filter(|(_, is)| *is).map(|(name, _)| (*name).to_owned()).collect::<Vec<_>>()
-        };
         // Port and mark are those of the running one.
         new.proxy = self.config.proxy.clone();
         new.agent = self.config.agent.clone();
@@ -116,7 +114,7 @@ impl Agent {
         self.proxy.flows.set_limit(limit);
         self.proxy.flows.set_share(share(&new));
         self.config = new;
-        let done = api::Reloaded { changed: names(&differs), needs_restart: names(&waits) };
+        let done = api::Reloaded { changed: differing(&differs), needs_restart: differing(&waits) };
         let list = crate::ue::run::list;
         let message =
             format!("changed: {}; waits for a restart: {}", list(&done.changed), list(&done.needs_restart));

@@ -50,8 +50,8 @@ impl Default for Device {
 /// Longest time to spin, in microseconds: traffic that comes every second keeps the core for itself.
 const MAX_BUSY_POLL_US: u32 = 1_000_000;
 
-/// Least number of a routing table of ours.
-const FIRST_MARK: u32 = 256;
+/// Marks below this look like those of other programs, and tables like the kernel's.
+pub const FIRST_MARK: u32 = 256;
 
 impl Device {
     /// How long the data path spins.
@@ -205,6 +205,11 @@ pub fn check_accesses(names: &[&str]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The names of the sections that differ, of those that a reload compared.
+pub fn differing(sections: &[(&str, bool)]) -> Vec<String> {
+    sections.iter().filter(|(_, differs)| *differs).map(|(name, _)| (*name).to_owned()).collect()
 }
 
 /// Most interfaces whose traffic is led to a proxy or a lane.
