@@ -18,22 +18,45 @@ pub fn rfc3339(ms: u64) -> String {
 
 /// Unix milliseconds of a time in RFC 3339; fractions of a second are left out.
 pub fn from_rfc3339(text: &str) -> Option<u64> {
-    let number = |from: usize, to: usize| text.get(from..to)?.parse::<i64>().ok();
+    let number = |from: usize, to: usize| {
+        let digits = text.get(from..to).filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()))?;
+        digits.parse::<i64>().ok()
+    };
     let b = text.as_bytes();
     let fits =
         b.len() >= 20 && b[4] == b'-' && b[7] == b'-' && b[10] | 32 == b't' && b[13] == b':' && b[16] == b':';
     let (y, m, d) = fits.then_some((number(0, 4)?, number(5, 7)?, number(8, 10)?))?;
     let (h, min, s) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    let zone = text.get(19..)?.trim_start_matches(['.', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']);
-    let offset_min = match zone.as_bytes() {
+    let zone_at = match text.get(19..)?.strip_prefix('.') {
+        Some(fraction) => {
+            let digits = fraction.bytes().take_while(u8::is_ascii_digit).count();
+            if digits == 0 {
+                return None;
+            }
+            20 + digits
+        }
+        None => 19,
+    };
+    let offset_min = match b.get(zone_at..)? {
         [b'Z' | b'z'] => 0,
         [sign @ (b'+' | b'-'), _, _, b':', _, _] => {
-            let minutes = zone.get(1..3)?.parse::<i64>().ok()? * 60 + zone.get(4..6)?.parse::<i64>().ok()?;
+            let (hours, minutes) = (number(zone_at + 1, zone_at + 3)?, number(zone_at + 4, zone_at + 6)?);
+            if hours > 23 || minutes > 59 {
+                return None;
+            }
+            let minutes = hours * 60 + minutes;
             if *sign == b'-' { -minutes } else { minutes }
         }
         _ => return None,
     };
-    if !((1..=12).contains(&m) && (1..=31).contains(&d) && h < 24 && min < 60 && s <= 60) || y < 1970 {
+    let is_leap = y % 4 == 0 && (y % 100 != 0 || y % 400 == 0);
+    let days = match m {
+        2 => 28 + i64::from(is_leap),
+        4 | 6 | 9 | 11 => 30,
+        1..=12 => 31,
+        _ => return None,
+    };
+    if !((1..=days).contains(&d) && h < 24 && min < 60 && s <= 60) || y < 1970 {
         return None;
     }
     let (y, mp) = if m <= 2 { (y - 1, m + 9) } else { (y, m - 3) };
@@ -55,6 +78,7 @@ mod tests {
         }
         assert_eq!(rfc3339(951_782_400_000), "2000-02-29T00:00:00Z");
         assert_eq!(from_rfc3339("2000-02-29T02:30:00.123+02:30"), Some(951_782_400_000));
+        assert_eq!(from_rfc3339("2032-02-29t00:00:00.5-23:59"), from_rfc3339("2032-02-29T23:59:00Z"));
         for wrong in [
             "",
             "2030",
@@ -62,6 +86,21 @@ mod tests {
             "2030-01-01 00:00:00",
             "2030-01-01T00:00:00+0x:00",
             "ü030-01-01T00:00:00Z",
+            "2030-02-29T00:00:00Z",
+            "2100-02-29T00:00:00Z",
+            "2030-04-31T00:00:00Z",
+            "2030-00-01T00:00:00Z",
+            "2030-01-00T00:00:00Z",
+            "2030-+1-01T00:00:00Z",
+            "2030-01-01T+1:00:00Z",
+            "2030-01-01T00:00:00.Z",
+            "2030-01-01T00:00:00..5Z",
+            "2030-01-01T00:00:005Z",
+            "2030-01-01T00:00:00+24:00",
+            "2030-01-01T00:00:00+00:60",
+            "2030-01-01T00:00:00+-1:-1",
+            "2030-01-01T00:00:00Zü",
+            "2030-01-01T00:00:00+ü:00",
         ] {
             assert_eq!(from_rfc3339(wrong), None, "{wrong}");
         }
