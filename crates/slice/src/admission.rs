@@ -181,6 +181,7 @@ mod tests {
             uplink_bps: 50_000_000,
             max_share_ppm: 900_000,
             delay_ms: 0.0,
+            rest_slice: "default".into(),
         };
         Inventory::new([access]).unwrap()
     }

@@ -25,6 +25,13 @@ pub struct Access {
     /// What a packet waits on it at least, milliseconds one way; a slice that must be faster is not placed there.
     #[serde(default)]
     pub delay_ms: f64,
+    /// The slice of its cell that those are in who have no other: none of ours is called so there.
+    #[serde(default = "rest")]
+    pub rest_slice: String,
+}
+
+fn rest() -> String {
+    "default".to_owned()
 }
 
 fn whole() -> u32 {

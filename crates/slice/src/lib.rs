@@ -27,6 +27,7 @@
 //!     uplink_bps: 50_000_000,
 //!     max_share_ppm: 900_000,
 //!     delay_ms: 0.0,
+//!     rest_slice: "default".into(),
 //! }])?;
 //! let cell = inventory.get("cell").expect("it was given");
 //! let demand: Demand = [("cell".to_owned(), Guarantee::of_rates(60_000_000, 0, cell))].into();

@@ -83,6 +83,7 @@ fn manager(case: &Case) -> Result<Manager> {
         uplink_bps: bps,
         max_share_ppm: anabranch_slice::inventory::WHOLE,
         delay_ms: 0.0,
+        rest_slice: "default".into(),
     };
     let mut manager = Manager::new(Inventory::new([access])?, GrowthLimits::default());
     let keep = |manager: &mut Manager, writes: Vec<Write>| writes.into_iter().for_each(|w| manager.put(w));

@@ -210,6 +210,7 @@ impl SliceManagerConfig {
             uplink_bps: a.uplink_bps,
             max_share_ppm: (a.max_share_percent * 1e4).round() as u32,
             delay_ms: a.delay_ms,
+            rest_slice: a.rest_slice.clone(),
         });
         Inventory::new(accesses).map_err(|e| e.to_string())
     }

@@ -235,9 +235,7 @@ impl Manager {
         }
         let (wanted, not_supported) = self.place(&order, &order.accesses)?;
         self.ledger(None).admit(&wanted, &self.inventory)?;
-        let taken = self.slices.values().any(|s| s.cell_name == order.name) || order.name == "default";
-        let short: String = id.chars().take(8).collect();
-        let cell_name = if taken { format!("{}-{short}", order.name) } else { order.name.clone() };
+        let cell_name = self.cell_name(&order.name, id);
         let mut slice = Slice {
             id: id.to_owned(),
             owner: order.owner,
@@ -267,6 +265,18 @@ impl Manager {
         };
         slice.plan = Some(steps(&slice, order.services));
         Ok(self.with_accesses(slice))
+    }
+
+    /// A name at the cells that no other slice has, nor what is there for those of no slice.
+    fn cell_name(&self, name: &str, id: &str) -> String {
+        let is_free = |name: &String| {
+            !self.slices.values().any(|s| s.cell_name == *name)
+                && !self.inventory.iter().any(|access| access.rest_slice == *name)
+        };
+        let short: String = id.chars().take(8).collect();
+        let first = [name.to_owned(), format!("{name}-{short}"), format!("{name}-{id}")];
+        let more = (2..=MAX_SLICES + 2).map(|n| format!("{name}-{id}-{n}"));
+        first.into_iter().chain(more).find(is_free).unwrap_or_else(|| id.to_owned())
     }
 
     /// A slice to be stored, first, and the accesses that it is the first to have a share of.

@@ -13,6 +13,7 @@ fn access(name: &str, location: &str, mbps: u64) -> Access {
         uplink_bps: mbps * 500_000,
         max_share_ppm: 900_000,
         delay_ms: if location == "far" { 20.0 } else { 5.0 },
+        rest_slice: "default".into(),
     }
 }
 
@@ -752,4 +753,25 @@ fn a_slice_that_failed_does_not_grow() {
         let refused = m.grow("phone", "s1", mbps * 1_000_000, 0, 1_000);
         assert_eq!(refused, Err(Illegal { from: "Failed", what: "grow" }.into()), "{mbps}");
     }
+}
+
+#[test]
+fn no_slice_has_the_name_of_another_or_of_the_rest_at_a_cell() {
+    let rest = |mut access: Access| {
+        access.rest_slice = "best-effort".into();
+        access
+    };
+    let inventory =
+        Inventory::new([rest(access("cell-1", "pier", 100)), access("cell-2", "far", 200)]).unwrap();
+    let mut m = Manager::new(inventory, GrowthLimits::default());
+    let names = ["best-effort", "default", "video-00000002", "video", "video", "video-00000005-id"];
+    for (n, name) in names.iter().enumerate() {
+        // The identifiers begin alike, as they seldom do.
+        let id = format!("{:08}-id{n}", if n == 4 { 3 } else { n });
+        let writes = m.create(&id, order(name, &["pier"], 1.0, 1.0), 1).unwrap();
+        put(&mut m, writes);
+    }
+    let all: BTreeSet<&str> = m.slices().values().map(|s| s.cell_name.as_str()).collect();
+    assert_eq!(all.len(), names.len(), "{all:?}");
+    assert!(!all.contains("best-effort") && !all.contains("default"), "{all:?}");
 }
