@@ -186,12 +186,15 @@ pub fn refused(refusal: Refusal) -> Problem {
 
 /// A name that people choose: what URLs and logs can carry.
 pub fn check_name(what: &str, name: &str) -> Result<(), Problem> {
+    // What is only dots is lost on the way in a path: "." and ".." are not names there (RFC 3986 §5.2.4).
     let fits = (1..=64).contains(&name.len())
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.@:+".contains(&b));
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.@:+".contains(&b))
+        && name.bytes().any(|b| b != b'.');
     if fits {
         return Ok(());
     }
-    let detail = format!("{what} \"{name}\": use 1 to 64 letters, digits, and - _ . @ : +");
+    let detail =
+        format!("{what} \"{name}\": use 1 to 64 letters, digits, and - _ . @ : +, and not dots alone");
     Err(Problem::invalid(detail).field(what))
 }
 
@@ -199,6 +202,21 @@ pub fn check_name(what: &str, name: &str) -> Result<(), Problem> {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn a_name_of_dots_alone_is_none_in_a_path() {
+        for (name, fits) in [
+            (".", false),
+            ("..", false),
+            ("...", false),
+            ("", false),
+            ("a/b", false),
+            (".a", true),
+            ("-.-", true),
+        ] {
+            assert_eq!(check_name("ue", name).is_ok(), fits, "{name}");
+        }
+    }
 
     #[tokio::test]
     async fn a_flood_looks_at_the_database_once() {

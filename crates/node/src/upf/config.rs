@@ -304,8 +304,9 @@ impl UpfConfig {
 
     /// The first thing wrong with one UE, by itself. Used by the REST interface too.
     pub fn check_ue(&self, ue: &UpfUe) -> Result<(), String> {
-        if ue.name.is_empty() || ue.name.len() > 64 {
-            return Err(format!("ue name \"{}\": use 1 to 64 bytes", ue.name));
+        // What is only dots is lost on the way in a path (RFC 3986 §5.2.4), and so is the UE to REST and `ctl`.
+        if ue.name.len() > 64 || ue.name.bytes().all(|b| b == b'.') {
+            return Err(format!("ue name \"{}\": use 1 to 64 bytes, and not dots alone", ue.name));
         }
         if let Some(a) = ue.address_v4
             && !self.pool.v4.is_some_and(|p| {

@@ -288,6 +288,10 @@ mod tests {
             assert!(error.message.contains(&format!("share {shared}: it must be unique")), "{error}");
             assert!(error.message.starts_with("UEs first and ") && error.line.is_some(), "{error}");
         }
+        for name in ["", ".", "..", &*"a".repeat(65)] {
+            let error = with(&ue(name, 2, "")).unwrap_err();
+            assert!(error.message.contains("use 1 to 64 bytes, and not dots alone"), "{error}");
+        }
     }
 
     #[test]
