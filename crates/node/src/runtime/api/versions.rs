@@ -32,11 +32,11 @@ enum Tags {
 impl Tags {
     fn of(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Self>, Problem> {
         let mut list = Vec::new();
+        let wrong = || {
+            let detail = format!("{name}: write ETags as they were given, in quotes, or *");
+            Problem::invalid(detail).field(name.as_str())
+        };
         for value in headers.get_all(name) {
-            let wrong = || {
-                let detail = format!("{name}: write ETags as they were given, in quotes, or *");
-                Problem::invalid(detail).field(name.as_str())
-            };
             let mut rest = value.to_str().map_err(|_| wrong())?.trim();
             if rest == "*" {
                 return Ok(Some(Self::Any));
@@ -53,6 +53,10 @@ impl Tags {
                     None => return Err(wrong()),
                 };
             }
+        }
+        // Whoever means to change what was seen, and has lost its ETag, is not to change whatever is there.
+        if list.is_empty() && *name == header::IF_MATCH && headers.contains_key(name) {
+            return Err(wrong());
         }
         Ok((!list.is_empty()).then_some(Self::List(list)))
     }
@@ -151,6 +155,8 @@ mod tests {
             (&["a"], 400),
             (&["\"a\" \"b\""], 400),
             (&["w/\"a\""], 400),
+            (&[""], 400),
+            (&[" ", ""], 400),
         ] {
             assert_eq!(status(values, now), expected, "{values:?}");
         }
