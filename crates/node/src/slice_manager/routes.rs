@@ -1,9 +1,9 @@
 //! The paths of the interface, and what is said to those that go astray.
 
 use super::{Shared, auth, camara, katana, me, metrics, native, policies, scopes};
-use crate::runtime::api::Problem;
 pub use crate::runtime::api::extract::{Params, Path};
 use crate::runtime::api::extract::{check_kind, complete};
+use crate::runtime::api::problem::{Problem, field_in};
 use crate::runtime::api::queries::{self, Queries};
 use anabranch_slice::Refusal;
 use axum::extract::rejection::BytesRejection;
@@ -144,9 +144,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         }
         let value: T = serde_json::from_slice(&bytes).map_err(|e| {
             let detail = e.to_string();
-            let mut problem = Problem::invalid(detail.clone());
-            problem.field = detail.split('`').nth(1).map(str::to_owned);
-            problem
+            let field = field_in(&detail);
+            Problem { field, ..Problem::invalid(detail) }
         })?;
         Ok(Self(value))
     }

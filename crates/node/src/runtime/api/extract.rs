@@ -1,7 +1,7 @@
 //! What requests carry, read so that whatever is wrong with it is said as a [`Problem`]; and what every operation of a
 //! description may answer.
 
-use super::problem::Problem;
+use super::problem::{Problem, field_in};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, JsonRejection, PathRejection, QueryRejection};
@@ -102,11 +102,9 @@ const SEE: &str = "see /openapi.json for what the body must be";
 /// A body that is not what the path wants.
 fn bad_body(rejection: &JsonRejection) -> Problem {
     let detail = rejection.body_text();
-    // serde names the field in backquotes, or as a path before the colon.
-    let field = detail.split('`').nth(1).map(str::to_owned);
-    let mut problem = Problem::new(rejection.status(), detail, SEE);
-    problem.field = field;
-    problem
+    let field = field_in(&detail);
+    let problem = Problem::new(rejection.status(), detail, SEE);
+    Problem { field, ..problem }
 }
 
 /// Adds to every operation the statuses that any of them may answer, those that only bodies can have where there is

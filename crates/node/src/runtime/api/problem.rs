@@ -74,3 +74,33 @@ impl IntoResponse for Problem {
         response
     }
 }
+
+/// The field that a message of serde is about: named in backquotes, or as a path before the colon.
+pub fn field_in(detail: &str) -> Option<String> {
+    let named = ["unknown field `", "missing field `", "duplicate field `"];
+    let named = named.iter().find_map(|begin| detail.split_once(begin)?.1.split_once('`'));
+    let path = || {
+        let (path, _) = detail.split_once("target type: ")?.1.split_once(": ")?;
+        (!path.contains(' ')).then_some(path)
+    };
+    named.map(|(field, _)| field).or_else(path).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_names_the_field_and_not_its_value() {
+        let of = "Failed to deserialize the JSON body into the target type: ";
+        for (detail, field) in [
+            ("missing field `serviceProfile` at line 1 column 9".to_owned(), Some("serviceProfile")),
+            (format!("{of}B: unknown field `marks`, expected one of `mark`, `table`"), Some("marks")),
+            (format!("{of}A.ttl_s: invalid value: integer `4294967296`, expected u32"), Some("A.ttl_s")),
+            (format!("{of}invalid type: integer `5`, expected a map"), None),
+            ("invalid value: integer `-1`, expected u64 at line 1 column 142".to_owned(), None),
+        ] {
+            assert_eq!(field_in(&detail).as_deref(), field, "{detail}");
+        }
+    }
+}
