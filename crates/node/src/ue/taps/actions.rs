@@ -148,14 +148,21 @@ impl Taps {
         };
         let mut steps = plan(candidate, properties, host, &config, now);
         let windowed = steps.iter().any(|s| matches!(s, Action::InitialWindow { .. }));
-        if windowed && binding.is_some() {
-            for step in &mut steps {
-                if let Action::Mark { mark, table } = step {
-                    (*mark, *table) = (*mark + 1, *table + 1);
-                }
-            }
+        if windowed && let Some(binding) = binding {
+            steps.iter_mut().for_each(|step| second_mark(binding, step));
         }
         steps
+    }
+}
+
+/// A mark becomes the one after it, whose routes have the window: those of the slice's `mark` and `table`. Another mark was
+/// told by hand, and has none.
+fn second_mark(binding: &SliceBinding, step: &mut Action) {
+    if let Action::Mark { mark, table } = step
+        && let (Some(next_mark), Some(next_table)) =
+            (binding.mark.filter(|own| own == mark), binding.table.filter(|own| own == table))
+    {
+        (*mark, *table) = (next_mark + 1, next_table + 1);
     }
 }
 
@@ -254,6 +261,33 @@ impl Installed {
     pub async fn remove(self) {
         for (_, (_, layer)) in self.have.into_iter().rev() {
             self.net.undo(layer).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_marks_of_a_slices_own_have_a_second_one() {
+        let binding = |mark, table| SliceBinding {
+            slice: "A".into(),
+            interface: "sa".into(),
+            mark: Some(mark),
+            table: Some(table),
+            gateway: Default::default(),
+            alpha: 0.5,
+        };
+        for (own, told, expected) in [
+            ((512, 600), (512, 600), (513, 601)),
+            ((512, 600), (u32::MAX, u32::MAX), (u32::MAX, u32::MAX)),
+            ((512, 600), (512, 7), (512, 7)),
+            ((512, 600), (5, 600), (5, 600)),
+        ] {
+            let mut step = Action::Mark { mark: told.0, table: told.1 };
+            second_mark(&binding(own.0, own.1), &mut step);
+            assert_eq!(step, Action::Mark { mark: expected.0, table: expected.1 }, "{own:?} {told:?}");
         }
     }
 }

@@ -64,6 +64,9 @@ impl SliceSpec {
         if self.mark.is_some() != self.table.is_some() {
             return Err("a mark needs its routing table, and a table its mark".into());
         }
+        if self.mark == Some(0) || self.table == Some(0) {
+            return Err("mark and table must be 1 or more".into());
+        }
         let hex = |s: &String| {
             (s.len() == 6 && s.bytes().all(|b| b.is_ascii_hexdigit()))
                 .then(|| u32::from_str_radix(s, 16).ok())

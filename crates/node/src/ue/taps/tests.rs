@@ -76,6 +76,8 @@ async fn a_question_gets_ranked_candidates_and_a_plan_or_the_property_at_fault()
 
     for (wrong, part) in [
         (json!({"A": {"interface": "wwan0", "mark": 1}}), "routing table"),
+        (json!({"A": {"interface": "wwan0", "mark": 0, "table": 102}}), "1 or more"),
+        (json!({"A": {"interface": "wwan0", "mark": 1, "table": 0}}), "1 or more"),
         (json!({"A": {"interface": "wwan0", "sst": 1, "sd": "b"}}), "six hexadecimal"),
         (json!({"A": {"interface": "wwan0", "sst": 1, "sd": "+0000b"}}), "six hexadecimal"),
         (
