@@ -8,8 +8,9 @@ use super::routes::{Body, Path, object, object_or_null, refused};
 use super::times::{from_rfc3339, rfc3339};
 use super::{Shared, now_ms};
 use crate::runtime::api::Problem;
+use anabranch_slice::manager::camara::MAX_DURATION_S;
 use anabranch_slice::profile::{ServiceProfile, Snssai, Thpt};
-use anabranch_slice::{Kind, Manager, Record, SliceRequest, State as SliceState, Write};
+use anabranch_slice::{Kind, Manager, Record, SliceRequest, Write};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -23,14 +24,10 @@ use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// Longest QoS session, seconds (the default of CAMARA's profiles).
-const MAX_DURATION_S: u64 = 86_400;
 /// Largest number of devices, and largest value of a rate in any unit.
 const MOST: u64 = 1_000_000_000;
 /// Most bookings, and most sessions.
 const MAX_SESSIONS: usize = 10_000;
-/// How long a session that has ended is shown, milliseconds (Quality on Demand: at least 360 s).
-pub const KEPT_MS: u64 = 360_000;
 /// The type of an event about a QoS session.
 pub const QOD_EVENT: &str = "org.camaraproject.quality-on-demand.v1.qos-status-changed";
 /// The type of an event about a booking.
@@ -337,11 +334,9 @@ async fn book(
             room(m, Kind::Booking)?;
             let own = m.documents(Kind::Booking).filter(|(_, v)| view.sees(v["owner"].as_str())).count();
             view.room("bookings", own, shared.quota.slices)?;
-            let mut writes = m.create(&id, order, now).map_err(refused)?;
-            let v =
-                json!({"request": new, "slice": id, "end_ms": end, "sink": new.sink, "sink_token": token, "told": "REQUESTED", "owner": view.owner()});
-            let shown = shown_booking(m, &id, &v);
-            writes.push(Write { kind: Kind::Booking, id: id.clone(), record: Some(Record::Document(v)) });
+            let given = json!({"request": new, "sink": new.sink, "sink_token": token, "owner": view.owner()});
+            let writes = m.book(&id, order, (given, end), now).map_err(refused)?;
+            let shown = shown_booking(m, &id, written(&writes));
             Ok((writes, shown))
         })
         .await?;
@@ -377,28 +372,29 @@ fn until(time: &ServiceTime, now: u64) -> Result<Option<u64>, Problem> {
     Ok(end)
 }
 
-/// The status of a slice in CAMARA's words, and why.
-pub fn status(m: &Manager, slice: &str) -> (&'static str, Option<String>) {
-    match m.slices().get(slice).map(|s| &s.state) {
-        None => ("UNAVAILABLE", Some("the slice is gone".to_owned())),
-        Some(SliceState::Running) => ("AVAILABLE", None),
-        Some(SliceState::Degraded(why)) => ("AVAILABLE", Some(format!("degraded: {why}"))),
-        Some(SliceState::Failed(why)) => ("UNAVAILABLE", Some(why.clone())),
-        Some(SliceState::Terminating) => ("UNAVAILABLE", Some("the slice is being removed".to_owned())),
-        Some(_) => ("REQUESTED", None),
+/// The document, which is the last of what is to be stored.
+fn written(writes: &[Write]) -> &Value {
+    match writes.last().and_then(|write| write.record.as_ref()) {
+        Some(Record::Document(v)) => v,
+        _ => &Value::Null,
     }
 }
 
+/// `m`: what was there before it was made, or as it is.
 fn shown_booking(m: &Manager, id: &str, v: &Value) -> Value {
-    let slice = v["slice"].as_str().unwrap_or_default();
-    let (status, why) = if m.slices().contains_key(slice) { status(m, slice) } else { ("REQUESTED", None) };
+    let is_new = m.document(Kind::Booking, id).is_none();
+    let (status, why) = match (v["ended_ms"].as_u64(), v["end_ms"].as_u64()) {
+        (Some(at), Some(end)) if end <= at => ("UNAVAILABLE", Some("DURATION_EXPIRED".to_owned())),
+        _ if is_new => ("REQUESTED", None),
+        _ => m.camara_status(Kind::Booking, v),
+    };
     let mut shown = v["request"].clone();
     if let Value::Object(shown) = &mut shown {
         shown.retain(|_, v| !v.is_null());
         shown.insert("sessionId".into(), json!(id));
         shown.insert("status".into(), json!(status));
         shown.insert("statusInfo".into(), json!(why));
-        shown.insert("sliceId".into(), json!(slice));
+        shown.insert("sliceId".into(), v["slice"].clone());
     }
     shown
 }
@@ -420,12 +416,7 @@ fn found(view: &View, m: &Manager, kind: Kind, id: &str) -> Result<Value, Proble
 async fn booking(view: View, State(shared): State<Shared>, Path(id): Path<String>) -> Answer<Json<Value>> {
     Ok(shared.engine.read(|m| {
         let v = found(&view, m, Kind::Booking, &id)?;
-        let mut shown = shown_booking(m, &id, &v);
-        if !m.slices().contains_key(&id) {
-            shown["status"] = json!("UNAVAILABLE");
-            shown["statusInfo"] = json!("the slice is gone");
-        }
-        Ok::<_, Problem>(Json(shown))
+        Ok::<_, Problem>(Json(shown_booking(m, &id, &v)))
     })?)
 }
 
@@ -438,19 +429,12 @@ async fn booking(view: View, State(shared): State<Shared>, Path(id): Path<String
     responses((status = 204), (status = 404, body = CamaraError))
 )]
 async fn unbook(view: View, State(shared): State<Shared>, Path(id): Path<String>) -> Answer<StatusCode> {
-    shared.engine.commit(|m| Ok((end_booking(&view, m, &id)?, ()))).await?;
+    let unbook = |m: &Manager| {
+        found(&view, m, Kind::Booking, &id)?;
+        Ok((m.unbook(&id, now_ms()), ()))
+    };
+    shared.engine.commit(unbook).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// Ends a booking.
-pub fn end_booking(view: &View, m: &Manager, id: &str) -> Result<Vec<Write>, Problem> {
-    found(view, m, Kind::Booking, id)?;
-    let mut writes = vec![Write { kind: Kind::Booking, id: id.to_owned(), record: None }];
-    // One that is being removed, or gone, needs nothing more.
-    if let Ok(more) = m.remove(id, false, now_ms()) {
-        writes.extend(more);
-    }
-    Ok(writes)
 }
 
 /// A QoS session that is asked for.
@@ -524,24 +508,9 @@ async fn start(
             let own = m.documents(Kind::Qod).filter(|(_, v)| view.sees(v["owner"].as_str())).count();
             view.room("sessions", own, shared.quota.sessions)?;
             let slice = profile(&view, m, &new.qos_profile)?;
-            let ue = ue.as_str();
-            let is_placed = m.ue(ue).map_err(refused)?.slices.iter().any(|a| a.slice == slice);
-            // A place that another session made goes with the last of them.
-            let had =
-                is_placed && live(m, ue, &slice).next().is_none_or(|(_, other)| other["had"] == json!(true));
-            let mut writes = Vec::new();
-            if !is_placed {
-                writes = m.assign(ue, &slice, None).map_err(refused)?;
-                writes.extend(place_stays(m, ue, &slice, false));
-            }
-            let (status, _) = status(m, &slice);
-            let v = json!({
-                "request": new, "slice": slice, "ue": ue, "had": had, "started_ms": now,
-                "end_ms": now + new.duration * 1000, "sink": new.sink, "sink_token": token, "told": status,
-                "owner": view.owner(),
-            });
-            let shown = shown_session(m, &id, &v);
-            writes.push(Write { kind: Kind::Qod, id: id.clone(), record: Some(Record::Document(v)) });
+            let given = json!({"request": new, "sink": new.sink, "sink_token": token, "owner": view.owner()});
+            let writes = m.open_session(&id, (&ue, &slice), (given, new.duration), now).map_err(refused)?;
+            let shown = shown_session(m, &id, written(&writes));
             Ok((writes, shown))
         })
         .await?;
@@ -564,8 +533,11 @@ fn profile(view: &View, m: &Manager, name: &str) -> Result<String, Problem> {
     }
 }
 
+/// `m`: what was there before it was made, or as it is.
 fn shown_session(m: &Manager, id: &str, v: &Value) -> Value {
-    let (status, why) = status(m, v["slice"].as_str().unwrap_or_default());
+    let is_new = m.document(Kind::Qod, id).is_none();
+    let slice = v["slice"].as_str().unwrap_or_default();
+    let (status, why) = if is_new { m.slice_status(slice) } else { m.camara_status(Kind::Qod, v) };
     let mut shown = v["request"].clone();
     if let Value::Object(shown) = &mut shown {
         shown.retain(|_, v| !v.is_null());
@@ -623,15 +595,10 @@ async fn extend(
         return Err(Problem::invalid(detail).field("requestedAdditionalDuration").into());
     }
     let extend = |m: &Manager| {
-        let mut v = found(&view, m, Kind::Qod, &id)?;
-        let (status, _) = status(m, v["slice"].as_str().unwrap_or_default());
-        if v["ended_ms"].is_u64() || status != "AVAILABLE" {
+        let Some(v) = m.extended(&found(&view, m, Kind::Qod, &id)?, more, now_ms()) else {
             // Said in CAMARA's words below.
             return Ok((Vec::new(), None));
-        }
-        let duration = (v["request"]["duration"].as_u64().unwrap_or(0) + more).min(MAX_DURATION_S);
-        v["request"]["duration"] = json!(duration);
-        v["end_ms"] = json!(v["started_ms"].as_u64().unwrap_or(0) + duration * 1000);
+        };
         let shown = shown_session(m, &id, &v);
         Ok((vec![Write { kind: Kind::Qod, id: id.clone(), record: Some(Record::Document(v)) }], Some(shown)))
     };
@@ -705,51 +672,13 @@ async fn stop(view: View, State(shared): State<Shared>, Path(id): Path<String>) 
         .engine
         .commit(|m| {
             let v = found(&view, m, Kind::Qod, &id)?;
-            Ok((end_session(m, &id, &v), v))
+            Ok((m.close_session(&id, &v), v))
         })
         .await?;
-    let data = json!({"sessionId": id, "qosStatus": "UNAVAILABLE", "statusInfo": "DELETE_REQUESTED"});
-    shared.callbacks.send(&v, QOD_EVENT, &format!("/quality-on-demand/v1/sessions/{id}"), &data);
+    // Of one that has ended it was told.
+    if !v["ended_ms"].is_u64() {
+        let data = json!({"sessionId": id, "qosStatus": "UNAVAILABLE", "statusInfo": "DELETE_REQUESTED"});
+        shared.callbacks.send(&v, QOD_EVENT, &format!("/quality-on-demand/v1/sessions/{id}"), &data);
+    }
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// Ends a QoS session whose time is over; what it was is shown for a while.
-pub fn expire_session(m: &Manager, id: &str, v: &Value, now: u64) -> Vec<Write> {
-    let mut writes = end_session(m, id, v);
-    let mut ended = v.clone();
-    ended["ended_ms"] = json!(now);
-    writes[0].record = Some(Record::Document(ended));
-    writes
-}
-
-/// The QoS sessions of a UE in a slice that have not ended.
-fn live<'m>(m: &'m Manager, ue: &str, slice: &str) -> impl Iterator<Item = (&'m str, &'m Value)> {
-    m.documents(Kind::Qod)
-        .filter(move |(_, v)| v["ue"] == *ue && v["slice"] == *slice && !v["ended_ms"].is_u64())
-}
-
-/// Whether a UE's place in a slice stays when its QoS sessions there end: what the operator said last counts.
-pub fn place_stays(m: &Manager, ue: &str, slice: &str, stays: bool) -> Vec<Write> {
-    let others = live(m, ue, slice).filter(|(_, v)| v["had"] != json!(stays));
-    let changed = others.map(|(id, v)| {
-        let mut v = v.clone();
-        v["had"] = json!(stays);
-        Write { kind: Kind::Qod, id: id.to_owned(), record: Some(Record::Document(v)) }
-    });
-    changed.collect()
-}
-
-/// Ends a QoS session; a place that the UE had before stays.
-fn end_session(m: &Manager, id: &str, v: &Value) -> Vec<Write> {
-    let mut writes = vec![Write { kind: Kind::Qod, id: id.to_owned(), record: None }];
-    if v["ended_ms"].is_u64() {
-        return writes;
-    }
-    let (ue, slice) = (v["ue"].as_str().unwrap_or_default(), v["slice"].as_str().unwrap_or_default());
-    let shared = live(m, ue, slice).any(|(other, _)| other != id);
-    if v["had"] != json!(true) && !shared {
-        // The slice, or the UE, may be gone.
-        writes.extend(m.unassign(ue, slice).unwrap_or_default());
-    }
-    writes
 }

@@ -1,7 +1,6 @@
 //! Our own paths: slices in the names of TS 28.541, UEs, and what is left of each access.
 
 use super::auth::{self, Operator, View};
-use super::camara::place_stays;
 use super::routes::{Body, Params, Path, check_name, object, object_or_null, refused};
 use super::{Shared, now_ms};
 use crate::runtime::api::{Preconditions, Problem, etag, header_of};
@@ -469,7 +468,7 @@ async fn set_ue(
             let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
             let version = header_of(&version_ue(&ue));
             let mut writes = vec![Write::ue(ue)];
-            writes.extend(new.slices.iter().flat_map(|slice| place_stays(m, &name, slice, true)));
+            writes.extend(new.slices.iter().flat_map(|slice| m.place_stays(&name, slice, true)));
             Ok((writes, (status, (version, Json(shown)))))
         })
         .await
@@ -571,7 +570,7 @@ async fn assign(
     let assign = |m: &Manager| {
         check_ue(m, &name, &seen)?;
         let mut writes = m.assign(&name, &id, place.cell_ue).map_err(refused)?;
-        writes.extend(place_stays(m, &name, &id, true));
+        writes.extend(m.place_stays(&name, &id, true));
         Ok((writes, ()))
     };
     shared.engine.commit(assign).await?;
@@ -595,7 +594,7 @@ async fn unassign(
     let unassign = |m: &Manager| {
         check_ue(m, &name, &seen)?;
         let mut writes = m.unassign(&name, &id).map_err(refused)?;
-        writes.extend(place_stays(m, &name, &id, false));
+        writes.extend(m.place_stays(&name, &id, false));
         Ok((writes, ()))
     };
     shared.engine.commit(unassign).await?;

@@ -131,6 +131,34 @@ impl Agent {
         Err(self.refusal(status, &value))
     }
 
+    /// A list of what it has, page by page: each entry's `name`, and what is under `key`.
+    async fn list(&self, list: &str, name: &str, key: &str) -> Result<BTreeMap<String, String>, Failure> {
+        let silent = |e| Failure::Silent(format!("{} does not answer: {e}", self.place));
+        let refused = |e| Failure::Refused(format!("{}: {e}", self.place));
+        let mut all = BTreeMap::new();
+        let mut offset = 0;
+        loop {
+            let mut url = self.base.clone();
+            if let Ok(mut segments) = url.path_segments_mut() {
+                segments.pop_if_empty().extend(["v1", list]);
+            }
+            url.set_query(Some(&format!("offset={offset}&limit=1000")));
+            let mut request = self.http.get(url);
+            if let Some(token) = &self.token {
+                request = request.bearer_auth(token);
+            }
+            let answer = request.send().await.map_err(silent)?.error_for_status().map_err(refused)?;
+            let page: Value = answer.json().await.map_err(silent)?;
+            let some = page[list].as_array().map(Vec::as_slice).unwrap_or_default();
+            let pair = |v: &Value| Some((v[name].as_str()?.to_owned(), v[key].as_str()?.to_owned()));
+            all.extend(some.iter().filter_map(pair));
+            offset += some.len();
+            if some.is_empty() || offset as u64 >= page["total"].as_u64().unwrap_or(0) {
+                return Ok(all);
+            }
+        }
+    }
+
     fn refusal(&self, status: StatusCode, answer: &Value) -> Failure {
         let why = format!("{} refuses: {}", self.place, answer["detail"].as_str().unwrap_or(status.as_str()));
         let later = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
@@ -199,21 +227,6 @@ impl Gnb {
             (status, answer) => Err(self.agent.refusal(status, &answer)),
         }
     }
-
-    /// A page of its UEs.
-    async fn ues(&self, offset: usize) -> Result<Value, Failure> {
-        let mut url = self.agent.base.clone();
-        url.set_path("/v1/ues");
-        url.set_query(Some(&format!("offset={offset}&limit=1000")));
-        let mut request = self.agent.http.get(url);
-        if let Some(token) = &self.agent.token {
-            request = request.bearer_auth(token);
-        }
-        let silent = |e| Failure::Silent(format!("{} does not answer: {e}", self.agent.place));
-        let answer = request.send().await.map_err(silent)?;
-        let refused = |e| Failure::Refused(format!("{}: {e}", self.agent.place));
-        answer.error_for_status().map_err(refused)?.json().await.map_err(silent)
-    }
 }
 
 impl Southbound for Gnb {
@@ -232,21 +245,7 @@ impl Southbound for Gnb {
     }
 
     async fn places(&self) -> Result<BTreeMap<String, String>, Failure> {
-        let mut places = BTreeMap::new();
-        let mut offset = 0;
-        loop {
-            let page = self.ues(offset).await?;
-            let ues = page["ues"].as_array().map(Vec::as_slice).unwrap_or_default();
-            places.extend(
-                ues.iter().filter_map(|ue| {
-                    Some((ue["name"].as_str()?.to_owned(), ue["slice"].as_str()?.to_owned()))
-                }),
-            );
-            offset += ues.len();
-            if ues.is_empty() || offset as u64 >= page["total"].as_u64().unwrap_or(0) {
-                return Ok(places);
-            }
-        }
+        self.agent.list("ues", "name", "slice").await
     }
 
     async fn attach(&self, ue: &str, slice: &str) -> Result<(), Failure> {
@@ -294,6 +293,13 @@ impl Southbound for Gnb {
 
 /// The agent of an `anabranch upf`.
 pub struct Upf(Agent);
+
+impl Upf {
+    /// The keys of its sessions, by UE.
+    pub async fn sessions(&self) -> Result<BTreeMap<String, String>, Failure> {
+        self.0.list("sessions", "ue", "public_key").await
+    }
+}
 
 impl Southbound for Upf {
     async fn session(&self, ue: &str, session: Option<&SessionRule>) -> Result<(), Failure> {

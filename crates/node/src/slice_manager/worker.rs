@@ -1,18 +1,16 @@
 //! What runs behind the interface: taking over what other instances changed, and, in one instance at a time, changing
 //! the network, looking at its health, and ending what has run out.
 
-use super::auth::View;
 use super::callbacks::Callbacks;
-use super::camara::{self, BOOKING_EVENT, QOD_EVENT};
+use super::camara::{BOOKING_EVENT, QOD_EVENT};
 use super::engine::Engine;
 use super::now_ms;
-use super::southbound::{Failure, Gnb, Network, Southbound};
+use super::southbound::{Failure, Gnb, Network, Southbound, Upf};
+use anabranch_slice::manager::camara::News;
 use anabranch_slice::record::SessionRule;
-use anabranch_slice::{
-    Action, Attachment, Expected, Kind, Manager, Record, SliceShare, State, Step, Ue, Write,
-};
+use anabranch_slice::{Action, Attachment, Expected, Kind, Manager, SliceShare, State, Step, Ue};
 use futures_util::future::join_all;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -343,11 +341,9 @@ impl Work {
             return Ok(());
         }
         let now = Instant::now();
-        let is_due = |ue: &&Ue| {
-            let open = !matches!(ue.session_state, None | Some(Attachment::Active));
-            open && self.tried.get(&ue.id).is_none_or(|tried| !tried.waits(ue, now))
-        };
-        let due: Vec<Ue> = self.engine.read(|m| m.ues().values().filter(is_due).take(100).cloned().collect());
+        let is_due = |ue: &&Ue| self.tried.get(&ue.id).is_none_or(|tried| !tried.waits(ue, now));
+        let due: Vec<Ue> =
+            self.engine.read(|m| m.open_sessions().filter(is_due).take(100).cloned().collect());
         for ue in due {
             if !self.leads().await {
                 break;
@@ -366,13 +362,7 @@ impl Work {
                 (Err(Failure::Refused(why)), false) => Some(Attachment::Failed(why.clone())),
                 (Err(_), _) => Some(Attachment::Pending),
             };
-            let settle = |m: &Manager| {
-                let same = |now: &&Ue| now.session == ue.session && now.leaving == ue.leaving;
-                let same = m.ue(&ue.id).ok().filter(same).filter(|now| now.session_state != state);
-                let writes = same.map(|now| Ue { session_state: state.clone(), ..now.clone() }.written());
-                Ok((writes.into_iter().collect(), ()))
-            };
-            self.engine.commit(settle).await?;
+            self.engine.commit(|m| Ok((m.session_told(&ue, state.clone()), ()))).await?;
             match result {
                 Ok(()) => drop(self.tried.remove(&ue.id)),
                 Err(failure) => {
@@ -402,7 +392,7 @@ impl Work {
         let network = Arc::clone(&self.network);
         self.silent.clear();
         let upf = match &network.upf {
-            Some(upf) => upf.health(&Expected::default()).await.err(),
+            Some(upf) => self.look_at_upf(upf).await?.err(),
             None => None,
         };
         self.upf_is_silent = matches!(upf, Some(Failure::Silent(_)));
@@ -418,6 +408,24 @@ impl Work {
         }
         self.release().await?;
         Ok(again)
+    }
+
+    /// Looks at the UPF; sessions that it has lost are to be made again.
+    async fn look_at_upf(&mut self, upf: &Upf) -> Result<Result<(), Failure>, crate::runtime::api::Problem> {
+        let is_active = |ue: &Ue| ue.session_state == Some(Attachment::Active);
+        // A UPF that has none of ours may have thousands of others.
+        if !self.engine.read(|m| m.ues().values().any(is_active)) {
+            return Ok(upf.health(&Expected::default()).await);
+        }
+        let there = match upf.sessions().await {
+            Ok(there) => there,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        if !self.engine.read(|m| m.sessions_lost(&there).is_empty()) {
+            tracing::warn!("UPF: sessions are not there any more; they are made again");
+            self.engine.commit(|m| Ok((m.sessions_lost(&there), ()))).await?;
+        }
+        Ok(Ok(()))
     }
 
     /// Looks at some accesses, at all of their cells at a time; `upf` is what is wrong with that. Whether UEs are to be told
@@ -509,64 +517,19 @@ impl Work {
 
     /// Ends bookings and sessions that have run out, and tells of changes of their status.
     async fn camara(&self) -> Result<(), crate::runtime::api::Problem> {
-        let now = now_ms();
-        for kind in [Kind::Booking, Kind::Qod] {
-            let due: Vec<(String, Value, bool)> = self.engine.read(|m| {
-                // What has ended is kept for a while, for those that ask how.
-                let ended = |v: &Value| v["ended_ms"].as_u64();
-                let over = |v: &Value| match ended(v) {
-                    Some(at) => at + camara::KEPT_MS <= now,
-                    None => v["end_ms"].as_u64().is_some_and(|end| end <= now),
-                };
-                let slice = |v: &Value| v["slice"].as_str().unwrap_or_default().to_owned();
-                // A booking is over with its slice, whenever it was to end.
-                let lost = |v: &Value| kind == Kind::Booking && m.slice(&slice(v)).is_err();
-                let news = |v: &Value| {
-                    ended(v).is_none() && (lost(v) || v["told"] != camara::status(m, &slice(v)).0)
-                };
-                let due = m.documents(kind).filter(|(_, v)| over(v) || news(v)).take(1000);
-                due.map(|(id, v)| (id.to_owned(), v.clone(), over(v))).collect()
-            });
-            for (id, v, over) in due {
-                let (event, base) = match kind {
-                    Kind::Booking => (BOOKING_EVENT, "/network-slice-booking/v0.1/sessions"),
-                    _ => (QOD_EVENT, "/quality-on-demand/v1/sessions"),
-                };
-                let key = if kind == Kind::Booking { "status" } else { "qosStatus" };
-                let change = |m: &Manager| {
-                    if m.document(kind, &id) != Some(&v) {
-                        return Ok((Vec::new(), None));
-                    }
-                    if over && v["ended_ms"].is_u64() {
-                        return Ok((vec![Write { kind, id: id.clone(), record: None }], None));
-                    }
-                    if over {
-                        let writes = match kind {
-                            Kind::Booking => camara::end_booking(&View::All, m, &id)?,
-                            _ => camara::expire_session(m, &id, &v, now),
-                        };
-                        let data =
-                            json!({"sessionId": id, key: "UNAVAILABLE", "statusInfo": "DURATION_EXPIRED"});
-                        return Ok((writes, Some(data)));
-                    }
-                    let slice = v["slice"].as_str().unwrap_or_default();
-                    let (status, why) = camara::status(m, slice);
-                    let mut new = v.clone();
-                    new["told"] = json!(status);
-                    if kind == Kind::Booking && m.slice(slice).is_err() {
-                        new["ended_ms"] = json!(now);
-                    }
-                    let mut data = json!({"sessionId": id, key: status, "reason": why});
-                    if status == "UNAVAILABLE" {
-                        data["statusInfo"] = json!("NETWORK_TERMINATED");
-                    }
-                    let record = Some(Record::Document(new));
-                    let data = (v["told"] != status).then_some(data);
-                    Ok((vec![Write { kind, id: id.clone(), record }], data))
-                };
-                if let Some(data) = self.engine.commit(change).await? {
-                    self.callbacks.send(&v, event, &format!("{base}/{id}"), &data);
+        for due in self.engine.read(|m| m.camara_due(now_ms())) {
+            let news = self.engine.commit(|m| Ok(m.camara_settled(&due, now_ms()))).await?;
+            let (kind, id, v) = due;
+            let (event, base, key) = match kind {
+                Kind::Booking => (BOOKING_EVENT, "/network-slice-booking/v0.1/sessions", "status"),
+                _ => (QOD_EVENT, "/quality-on-demand/v1/sessions", "qosStatus"),
+            };
+            if let Some(News { status, info, reason }) = news {
+                let mut data = json!({"sessionId": id, key: status, "reason": reason});
+                if let Some(info) = info {
+                    data["statusInfo"] = json!(info);
                 }
+                self.callbacks.send(&v, event, &format!("{base}/{id}"), &data);
             }
         }
         Ok(())

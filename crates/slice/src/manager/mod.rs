@@ -1,8 +1,10 @@
 //! Decides what becomes of slices and UEs: commands in, records out.
 
+pub mod camara;
 mod cells;
 mod change;
 mod places;
+mod sessions;
 
 use super::admission::{Demand, Guarantee, Ledger, Shortage, larger};
 use super::inventory::{Inventory, WHOLE};

@@ -110,6 +110,54 @@ async fn a_session_whose_time_is_over_is_shown_for_a_while() {
     assert_eq!(world.ask("DELETE", &session, None).await.0, 204);
 }
 
+#[tokio::test]
+async fn a_booking_whose_time_is_over_is_shown_for_a_while() {
+    let world = world().await;
+    let end_date = super::super::times::rfc3339(super::super::now_ms() + 2_500);
+    let request = json!({"serviceTime": {"endDate": end_date}, "sliceQosProfile": {"maxNumOfDevices": 1}});
+    let (status, made) = world.ask("POST", NSB, Some(request)).await;
+    assert_eq!(status, 201, "{made}");
+    let id = made["sliceId"].as_str().unwrap().to_owned();
+    world.until(&id, "gone").await;
+    let booking = format!("{NSB}/{id}");
+    let (status, shown) = world.ask("GET", &booking, None).await;
+    assert_eq!((status, &shown["status"]), (200, &json!("UNAVAILABLE")), "{shown}");
+    assert_eq!(shown["statusInfo"], "DURATION_EXPIRED", "{shown}");
+    assert_eq!(world.ask("DELETE", &booking, None).await.0, 204);
+}
+
+#[tokio::test]
+async fn a_session_whose_place_is_taken_away_is_not_available() {
+    let world = world().await;
+    let id = world.slice("voice", 1_000).await;
+    world.ue("phone", &[]).await;
+    let session = session(&world, 600).await;
+    let shown = async |status: &str| {
+        let end = Instant::now() + Duration::from_secs(10);
+        loop {
+            let (_, shown) = world.ask("GET", &session, None).await;
+            if shown["qosStatus"] == status {
+                return shown;
+            }
+            assert!(Instant::now() < end, "not {status}: {shown}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    shown("AVAILABLE").await;
+    let place = format!("/v1/ues/phone/slices/{id}");
+    assert_eq!(world.ask("DELETE", &place, None).await.0, 204);
+    assert_eq!(shown("UNAVAILABLE").await["statusInfo"], "NETWORK_TERMINATED");
+    let more = json!({"requestedAdditionalDuration": 60});
+    assert_eq!(world.ask("POST", &format!("{session}/extend"), Some(more)).await.0, 409);
+    assert_eq!(world.ask("PUT", &place, Some(json!({}))).await.0, 204);
+    shown("AVAILABLE").await;
+    // Another subscriber of the same name has nothing of it.
+    assert_eq!(world.ask("DELETE", "/v1/ues/phone", None).await.0, 204);
+    assert_eq!(world.ask("GET", "/v1/ues/phone", None).await.0, 404);
+    world.ue("phone", &[]).await;
+    shown("UNAVAILABLE").await;
+}
+
 /// A QoS session of the phone in the slice "voice": its path.
 async fn session(world: &World, duration: u64) -> String {
     let request = json!({"device": {"networkAccessIdentifier": "phone"}, "applicationServer": {},

@@ -297,7 +297,7 @@ async fn what_a_tenant_has_removed_does_not_pile_up() {
     }
     // A while later.
     let older = |(id, mut v): (String, Value)| {
-        v["ended_ms"] = json!(v["ended_ms"].as_u64().unwrap() - super::super::camara::KEPT_MS);
+        v["ended_ms"] = json!(v["ended_ms"].as_u64().unwrap() - anabranch_slice::manager::camara::KEPT_MS);
         Write { kind: Kind::Booking, id, record: Some(Record::Document(v)) }
     };
     let writes = acmes().into_iter().map(older).collect();

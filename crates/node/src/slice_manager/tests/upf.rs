@@ -1,6 +1,7 @@
 //! A UPF that makes and ends UEs' sessions, and what happens when it does not.
 
 use super::*;
+use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::routing::{delete, get};
 use axum::{Json, Router};
@@ -17,6 +18,8 @@ struct Inner {
     /// How often each was asked for.
     made: u32,
     ended: u32,
+    /// Keys of its sessions, by UE.
+    there: std::collections::BTreeMap<String, Value>,
 }
 
 fn next(answers: &mut Vec<u16>) -> (StatusCode, Json<Value>) {
@@ -31,18 +34,31 @@ impl Upf {
             (inner.put, inner.delete) = (put_answers.to_vec(), delete_answers.to_vec());
         }
         let (made, ended) = (self.clone(), self.clone());
-        let make = async move || {
+        let make = async move |Path(ue): Path<String>, Json(body): Json<Value>| {
             let mut inner = made.0.lock().unwrap();
             inner.made += 1;
-            next(&mut inner.put)
+            let answer = next(&mut inner.put);
+            if answer.0.is_success() {
+                inner.there.insert(ue, body["public_key"].clone());
+            }
+            answer
         };
-        let end = async move || {
+        let end = async move |Path(ue): Path<String>| {
             let mut inner = ended.0.lock().unwrap();
             inner.ended += 1;
+            inner.there.remove(&ue);
             next(&mut inner.delete)
+        };
+        let list = self.clone();
+        let list = async move || {
+            let there = &list.0.lock().unwrap().there;
+            let all: Vec<Value> =
+                there.iter().map(|(ue, key)| json!({"ue": ue, "public_key": key})).collect();
+            Json(json!({"total": all.len(), "sessions": all}))
         };
         let app = Router::new()
             .route("/v1/status", get(async || Json(json!({}))))
+            .route("/v1/sessions", get(list))
             .route("/v1/sessions/{ue}", delete(end).put(make));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
@@ -127,4 +143,25 @@ async fn a_ue_that_the_upf_keeps_is_forgotten_all_the_same() {
     until(&world, "failed").await;
     assert_eq!(world.ask("DELETE", "/v1/ues/phone", None).await.0, 204);
     until(&world, "gone").await;
+}
+
+#[tokio::test]
+async fn a_session_that_the_upf_has_lost_is_made_again() {
+    let upf = Upf::default();
+    let world = upf.world(&[201], &[404]).await;
+    put(&world).await;
+    until(&world, "active").await;
+    let another = async |change: &dyn Fn(&mut Inner)| {
+        change(&mut upf.0.lock().unwrap());
+        let end = Instant::now() + Duration::from_secs(20);
+        while upf.0.lock().unwrap().there.get("phone") != Some(&json!("a2V5")) {
+            assert!(Instant::now() < end, "{:?}", upf.0.lock().unwrap().there);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        until(&world, "active").await;
+    };
+    // It starts again without its state; somebody else gives the session another key.
+    another(&|inner| inner.there.clear()).await;
+    another(&|inner| drop(inner.there.insert("phone".into(), json!("bm90IG91cnM=")))).await;
+    assert_eq!((upf.made(), upf.ended()), (3, 0));
 }
