@@ -48,6 +48,10 @@ pub enum Invariant {
     Remembered,
     /// Versions grow, one for each change.
     Versions,
+    /// What a session took is returned once it is over, once, and what others have is left to them.
+    Returned,
+    /// No identifier is handed out twice.
+    Unique,
     /// What slices are owed sums to 0, and is within its bound.
     Balanced,
 }
@@ -78,6 +82,8 @@ impl Invariant {
             Self::Admitted => "admitted",
             Self::Remembered => "remembered",
             Self::Versions => "versions",
+            Self::Returned => "returned",
+            Self::Unique => "unique",
             Self::Balanced => "balanced",
         }
     }

@@ -1,12 +1,15 @@
 //! Who asks the manager for something, and what they were answered.
 
 use super::check::{Invariant, Violation};
+use super::draw::Draw;
 use super::worker::access;
 use super::world::{Failure, World};
 use anabranch_slice::profile::{ServiceProfile, Thpt};
 use anabranch_slice::{Manager, Refusal, SliceRequest, Ue, Write};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Who may have bookings and QoS sessions, beside the operator.
+pub const TENANTS: [&str; 2] = ["acme", "rival"];
 /// Most slices that are asked for at a time.
 const SLICES: usize = 12;
 
@@ -74,6 +77,7 @@ impl World {
         let order = self.order(kbps);
         type Decide = Box<dyn FnOnce(&Manager) -> Result<Vec<Write>, Refusal>>;
         let what = self.draw.below(16);
+        let (of_ue, of_slice) = (ue.clone(), id.clone());
         let (command, decide): (Command, Decide) = match what {
             0..=3 if ids.len() < SLICES => {
                 self.asked.next += 1;
@@ -114,7 +118,14 @@ impl World {
                     1 => Some(format!("ue{}", self.draw.below(self.plan.world.ues.into()))),
                     _ => Some(ue.clone()),
                 };
-                (Command::Other("assign", ue.clone()), Box::new(move |m| m.assign(&ue, &id, cell_ue)))
+                (
+                    Command::Other("assign", ue.clone()),
+                    Box::new(move |m| {
+                        let mut writes = m.assign(&ue, &id, cell_ue)?;
+                        writes.extend(m.place_stays(&ue, &id, true));
+                        Ok(writes)
+                    }),
+                )
             }
             14 => {
                 let (dl, ul) = (self.draw.below(most * 400), self.draw.below(most * 100));
@@ -125,10 +136,23 @@ impl World {
             _ if self.draw.percent(50) => {
                 (Command::Other("needs nothing", ue.clone()), Box::new(move |m| Ok(m.needs_nothing(&ue))))
             }
-            _ => (Command::Other("unassign", ue.clone()), Box::new(move |m| m.unassign(&ue, &id))),
+            _ => (
+                Command::Other("unassign", ue.clone()),
+                Box::new(move |m| {
+                    let mut writes = m.unassign(&ue, &id)?;
+                    writes.extend(m.place_stays(&ue, &id, false));
+                    Ok(writes)
+                }),
+            ),
         };
         let done = self.commit(instance, decide)?;
         self.course.note(|| format!("instance {instance}: {command:?}: {done:?}"));
+        match &command {
+            Command::Other("assign", _) => self.clients.placed(&of_ue, &of_slice, true, &done),
+            Command::Other("unassign", _) => self.clients.placed(&of_ue, &of_slice, false, &done),
+            Command::Other("forget", _) => self.clients.forgotten(&of_ue, &done),
+            _ => {}
+        }
         match done {
             Ok(()) => self.answer_later(instance, command),
             // Nothing has changed: so it does not count.
@@ -139,27 +163,14 @@ impl World {
     }
 
     fn order(&mut self, kbps: f64) -> SliceRequest {
-        let thpt = |gua: f64, max: Option<f64>| Thpt { gua: Some(gua), max };
-        let max = self.draw.percent(30).then_some(kbps * 2.0);
-        let cells = self.plan.world.cells_mbps.len() as u64;
-        let accesses =
-            if self.draw.percent(60) { vec![access(self.draw.below(cells) as usize)] } else { Vec::new() };
-        let profile = ServiceProfile {
-            sst: 1,
-            dl_slice: thpt(kbps, max),
-            ul_slice: thpt(kbps / 4.0, None),
-            max_ues: self.draw.percent(30).then_some(2),
-            sharing: self.draw.percent(20).then(|| "NON-SHARED".into()),
-            ..ServiceProfile::default()
-        };
-        let share_ppm = self.draw.percent(20).then(|| self.draw.below(300_000) as u32);
-        SliceRequest {
-            name: format!("name-{}", self.draw.below(4)),
-            profile,
-            accesses,
-            share_ppm,
-            ..SliceRequest::default()
-        }
+        let cells = self.plan.world.cells_mbps.len();
+        order(&mut self.draw, cells, kbps)
+    }
+
+    /// What a client asks for.
+    pub(super) fn client_order(&mut self, kbps: f64) -> SliceRequest {
+        let cells = self.plan.world.cells_mbps.len();
+        order(&mut self.client_draw, cells, kbps)
     }
 
     fn refused(&mut self, command: &Command) {
@@ -217,9 +228,35 @@ impl World {
                 ));
             }
         }
+        if let Some(what) = self.sessions_remembered(instance) {
+            return lost(what);
+        }
         if let Some(ue) = self.asked.ues.iter().find(|ue| manager.ue(ue).is_err()) {
             return lost(format!("instance {instance} has no {ue}, which was answered"));
         }
         Ok(())
+    }
+}
+
+fn order(draw: &mut Draw, cells: usize, kbps: f64) -> SliceRequest {
+    let thpt = |gua: f64, max: Option<f64>| Thpt { gua: Some(gua), max };
+    let max = draw.percent(30).then_some(kbps * 2.0);
+    let accesses =
+        if draw.percent(60) { vec![access(draw.below(cells as u64) as usize)] } else { Vec::new() };
+    let profile = ServiceProfile {
+        sst: 1,
+        dl_slice: thpt(kbps, max),
+        ul_slice: thpt(kbps / 4.0, None),
+        max_ues: draw.percent(30).then_some(2),
+        sharing: draw.percent(20).then(|| "NON-SHARED".into()),
+        ..ServiceProfile::default()
+    };
+    let share_ppm = draw.percent(20).then(|| draw.below(300_000) as u32);
+    SliceRequest {
+        name: format!("name-{}", draw.below(4)),
+        profile,
+        accesses,
+        share_ppm,
+        ..SliceRequest::default()
     }
 }

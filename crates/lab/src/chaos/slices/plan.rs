@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub const MAX_CELLS: u8 = 3;
 /// Most instances on one store.
 pub const MAX_INSTANCES: u8 = 2;
+/// The number of the UPF among the cells.
+pub const UPF: usize = 100;
 
 /// What there is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -25,6 +27,10 @@ pub struct Setting {
     pub pace_ms: u64,
     /// Time between two looks at a cell, milliseconds.
     pub look_ms: u64,
+    /// Mean time between requests of CAMARA's clients, and of the operator about sessions at the UPF, milliseconds; 0: there
+    /// are none.
+    #[serde(default)]
+    pub clients_ms: u64,
 }
 
 /// A kind of fault.
@@ -69,6 +75,26 @@ pub enum Kind {
     RestartCell {
         /// Number of the cell.
         cell: u8,
+    },
+    /// The UPF cannot make or end sessions now.
+    UpfBusy,
+    /// Nothing reaches the UPF.
+    UpfSilent,
+    /// The UPF does what it is told, and its answers are lost.
+    UpfAnswerLost,
+    /// What the UPF is told takes so long.
+    UpfSlow {
+        /// How much later it answers, milliseconds.
+        delay_ms: u16,
+    },
+    /// The UPF starts again, and has no sessions.
+    RestartUpf,
+    /// Somebody else takes a UE's session at the UPF away, or gives it another key.
+    Beside {
+        /// Number of the UE.
+        ue: u8,
+        /// Whether it has another key then.
+        key: bool,
     },
     /// The disk is full: no change is stored.
     StoreFull,
@@ -117,6 +143,12 @@ impl Kind {
             Self::Repeat { .. } => "repeat",
             Self::Hang { .. } => "hang",
             Self::RestartCell { .. } => "restart-cell",
+            Self::UpfBusy => "upf-busy",
+            Self::UpfSilent => "upf-silent",
+            Self::UpfAnswerLost => "upf-answer-lost",
+            Self::UpfSlow { .. } => "upf-slow",
+            Self::RestartUpf => "restart-upf",
+            Self::Beside { .. } => "beside",
             Self::StoreFull => "store-full",
             Self::StoreFails { .. } => "store-fails",
             Self::StoreSlow { .. } => "store-slow",
@@ -141,6 +173,12 @@ impl Kind {
             | Self::RestartCell { cell } => Some(*cell),
             _ => None,
         }
+    }
+
+    /// Whether it is about what the UPF is told.
+    #[must_use]
+    pub const fn is_of_upf(&self) -> bool {
+        matches!(self, Self::UpfBusy | Self::UpfSilent | Self::UpfAnswerLost | Self::UpfSlow { .. })
     }
 }
 
@@ -170,6 +208,12 @@ impl system::Setting for Setting {
         "clock",
         "no-news",
         "burst",
+        "upf-busy",
+        "upf-silent",
+        "upf-answer-lost",
+        "upf-slow",
+        "restart-upf",
+        "beside",
     ];
     const ACTORS: &'static [&'static str] = &[];
     const INVARIANTS: &'static [Invariant] = &[
@@ -180,9 +224,12 @@ impl system::Setting for Setting {
         Invariant::NoSpin,
         Invariant::Converges,
         Invariant::Empty,
+        Invariant::Returned,
+        Invariant::Unique,
         Invariant::NoPanic,
     ];
-    const SIMPLER: &'static [fn(&mut Self)] = &[|w| w.instances = 1, |w| w.ues = 1, |w| w.look_ms = 2_000];
+    const SIMPLER: &'static [fn(&mut Self)] =
+        &[|w| w.instances = 1, |w| w.ues = 1, |w| w.look_ms = 2_000, |w| w.clients_ms = 0];
 
     fn of(seed: u64, steps: u64) -> Plan {
         let draw = &mut Draw::new(seed, 0);
@@ -194,6 +241,7 @@ impl system::Setting for Setting {
             ues: draw.between((1, 6)) as u8,
             pace_ms: draw.of(&[20, 200, 2_000]),
             look_ms: draw.of(&[500, 2_000, 10_000]),
+            clients_ms: Draw::new(seed, 3).of(&[100, 500, 3_000]),
         };
         Plan::drawn((seed, steps), draw, world, 3 + steps / 200, |draw, plan| fault(draw, plan, calm))
     }
@@ -240,7 +288,7 @@ fn fault(draw: &mut Draw, plan: &Plan, calm: bool) -> Fault {
     };
     let cell = draw.below(plan.world.cells_mbps.len() as u64) as u8;
     let instance = draw.below(plan.world.instances.into()) as u8;
-    let kind = match draw.below(if calm { 8 } else { 18 }) {
+    let kind = match draw.below(if calm { 13 } else { 23 }) {
         0 => Kind::StoreFull,
         1 => Kind::StoreFails { stored: draw.percent(50) },
         2 => Kind::StoreSlow { delay_ms: draw.between((1, 3_000)) as u16 },
@@ -248,6 +296,15 @@ fn fault(draw: &mut Draw, plan: &Plan, calm: bool) -> Fault {
         4 | 5 => Kind::RestartManager { instance },
         6 => Kind::NoNews,
         7 => Kind::Burst { commands: draw.between((2, 20)) as u8 },
+        // Of the UPF, calm or not: the last five.
+        n if n >= if calm { 8 } else { 18 } => match draw.below(6) {
+            0 => Kind::UpfBusy,
+            1 => Kind::UpfSilent,
+            2 => Kind::UpfAnswerLost,
+            3 => Kind::UpfSlow { delay_ms: draw.between((1, 9_000)) as u16 },
+            4 => Kind::RestartUpf,
+            _ => Kind::Beside { ue: draw.below(plan.world.ues.into()) as u8, key: draw.percent(50) },
+        },
         8 | 9 => Kind::Refuse { cell },
         10 => Kind::Silent { cell },
         11 => Kind::AnswerLost { cell },

@@ -1,16 +1,18 @@
 //! The round in which an instance that leads changes cells and looks at them: as `node`'s `slice_manager::worker`, with what
-//! is sent and answered as events. Sessions at the UPF and CAMARA's bookings are not among it.
+//! is sent and answered as events. What it does about the UPF and CAMARA's clients is in `upf.rs`.
 
 use super::check::{Invariant, Violation};
+use super::plan::UPF;
+use super::upf::Tried;
 use super::world::{Failure, Instance, World};
 use anabranch_element::time::{Duration, Instant};
-use anabranch_slice::{Action, Expected, Place, Released, Slice, SliceShare, State, Step};
+use anabranch_slice::{Action, Expected, Place, Released, Slice, SliceShare, State, Step, Ue};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause after a step of a removal failed, or the store did.
-const RETRY: Duration = Duration::from_secs(1);
+pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// Looks at a cell that must fail before it counts as bad.
 const PATIENT: u32 = 2;
 /// How long an instance leads without asking again.
@@ -37,6 +39,14 @@ pub enum Job {
     Released,
     /// A cell and those after it are told to put these back; the first of them that it was not told yet.
     Release(usize, Vec<Released>, usize),
+    /// Sessions that the UPF has not made or ended become jobs.
+    Sessions,
+    /// The UPF makes or ends the session of a UE.
+    Session(Box<Ue>),
+    /// A look at the sessions that the UPF has.
+    LookUpf,
+    /// What has run out ends, and sinks are told.
+    Camara,
 }
 
 /// What a cell is asked.
@@ -52,9 +62,13 @@ pub enum CellRequest {
     Release(String),
     /// In which slices its UEs are.
     Places,
+    /// The UPF: to make a UE's session with this key, or to end it.
+    Session(String, Option<String>),
+    /// The UPF: the keys of its sessions.
+    Sessions,
 }
 
-/// What a cell answers: to [`CellRequest::Places`] the slice of each UE, else nothing.
+/// What a cell answers: to [`CellRequest::Places`] the slice of each UE, to [`CellRequest::Sessions`] its key, else nothing.
 pub type CellAnswer = Result<BTreeMap<String, String>, String>;
 
 /// What an instance does at the moment.
@@ -62,7 +76,7 @@ pub type CellAnswer = Result<BTreeMap<String, String>, String>;
 pub struct Work {
     /// When it goes on.
     pub next: Instant,
-    queue: VecDeque<Job>,
+    pub(super) queue: VecDeque<Job>,
     /// What was asked of which cell.
     waiting: Option<(Job, usize)>,
     /// The slice as it was when its step was begun.
@@ -72,8 +86,10 @@ pub struct Work {
     led_until: Instant,
     bad: BTreeMap<usize, u32>,
     /// Cells that did not answer since the last look: they are not asked again before the next one.
-    silent: BTreeSet<usize>,
+    pub(super) silent: BTreeSet<usize>,
     looked: Option<Instant>,
+    /// Sessions that the UPF has not made or ended.
+    pub(super) tried: BTreeMap<String, Tried>,
 }
 
 impl Work {
@@ -161,11 +177,21 @@ impl World {
         let work = &mut self.instances[n].work;
         work.queue.extend(todo);
         work.queue.push_back(Job::Untold);
+        let clients = self.plan.world.clients_ms > 0;
+        if clients {
+            work.queue.push_back(Job::Sessions);
+        }
         if work.looked.is_none_or(|at| now >= at + interval) {
             work.looked = Some(now);
             work.queue.push_back(Job::Looks);
+            if clients {
+                work.queue.push_back(Job::LookUpf);
+            }
             work.queue.extend((0..self.plan.world.cells_mbps.len()).map(Job::Look));
             work.queue.push_back(Job::Released);
+        }
+        if clients {
+            work.queue.push_back(Job::Camara);
         }
         work.next = now;
         Ok(())
@@ -210,7 +236,12 @@ impl World {
                 let name = names.get(*next).filter(|name| !name.placed_at.contains(&access(*cell)));
                 name.map(|name| (*cell, CellRequest::Release(name.cell_ue.clone())))
             }
-            Job::Looks | Job::Untold | Job::Released => None,
+            Job::Session(ue) => {
+                let key = ue.session.as_ref().map(|session| session.public_key.clone());
+                Some((UPF, CellRequest::Session(ue.id.clone(), key)))
+            }
+            Job::LookUpf => Some((UPF, CellRequest::Sessions)),
+            Job::Looks | Job::Untold | Job::Released | Job::Sessions | Job::Camara => None,
         };
         match ask {
             None => self.finish(n, job, Ok(BTreeMap::new())),
@@ -308,6 +339,19 @@ impl World {
                 Ok(there) => self.commit(n, |m| Ok(m.strays(&access(cell), &there)))?,
                 Err(_) => Ok(()),
             },
+            Job::Sessions => {
+                self.sessions_due(n);
+                Ok(())
+            }
+            Job::Session(ue) => self.session_told(n, *ue, result.map(drop))?,
+            Job::LookUpf => match result {
+                Ok(there) => self.commit(n, |m| Ok(m.sessions_lost(&there)))?,
+                Err(_) => Ok(()),
+            },
+            Job::Camara => {
+                next = now + Duration::from_millis(self.plan.world.look_ms).min(RETRY);
+                self.camara(n)?
+            }
             Job::Released => {
                 let Instance { manager, work, .. } = &mut self.instances[n];
                 let names = manager.released(1000);

@@ -1,9 +1,10 @@
 //! The world: instances on one store, cells, messages between them, and who asks for something.
 
 use super::check::{Invariant, Tally, Violation};
+use super::clients::Clients;
 use super::commands::{Asked, Command};
 use super::draw::Draw;
-use super::plan::{Fault, Kind, Plan};
+use super::plan::{Fault, Kind, Plan, UPF};
 use super::store::{Mood, Store, same};
 use super::system::{self, Active, Course, When, World as _, faulted};
 use super::worker::{CellAnswer, CellRequest, Work, access};
@@ -24,7 +25,7 @@ const LONGEST: usize = 64 << 10;
 /// After the faults: a slice that failed is tried again after at most 300 s, and then a step has to go well at each cell.
 const CONVERGES: Duration = Duration::from_secs(360);
 /// Where a cell has its UEs when it starts.
-const REST: &str = "rest";
+pub(super) const REST: &str = "rest";
 /// What UEs needed has run out by then, and everything is gone that is removed.
 const EMPTY: Duration = Duration::from_secs(60);
 
@@ -88,6 +89,7 @@ pub enum Event {
     Work(usize),
     Sync(usize),
     Command,
+    Client,
 }
 
 /// See the top of this file.
@@ -97,6 +99,12 @@ pub struct World {
     pub(super) instances: Vec<Instance>,
     pub(super) store: Store,
     pub(super) asked: Asked,
+    pub(super) client_draw: Draw,
+    pub(super) clients: Clients,
+    /// Keys of the sessions that the UPF has, by UE.
+    pub(super) upf: BTreeMap<String, String>,
+    /// No fault touches clocks.
+    pub(super) clocks_agree: bool,
     /// Who changes the network, until when.
     pub(super) lease: Option<(usize, Instant)>,
     /// No fault touches cells or clocks.
@@ -110,8 +118,9 @@ pub struct World {
     answers: Vec<Answer>,
     active: Active<Kind>,
     next_command: Instant,
+    next_client: Instant,
     /// What is told late or again may be in force although something else was told since.
-    late: bool,
+    pub(super) late: bool,
     /// Cells that hang, and took their last shares.
     hung: BTreeSet<usize>,
 }
@@ -135,6 +144,7 @@ fn inventory(plan: &Plan) -> Inventory {
         uplink_bps: mbps * 500_000,
         max_share_ppm: 900_000,
         delay_ms: 0.0,
+        rest_slice: REST.to_owned(),
     };
     Inventory::new(plan.world.cells_mbps.iter().enumerate().map(access)).unwrap_or_default()
 }
@@ -167,6 +177,10 @@ impl World {
             instances: (0..plan.world.instances).map(instance).collect(),
             store: Store::default(),
             asked: Asked::default(),
+            client_draw: Draw::new(plan.seed, 2),
+            clients: Clients::default(),
+            upf: BTreeMap::new(),
+            clocks_agree: !plan.faults.iter().any(|fault| matches!(fault.kind, Kind::Clock { .. })),
             lease: None,
             calm: !plan.faults.iter().any(|fault| cell(&fault.kind)),
             course: Course::new(traced),
@@ -176,6 +190,7 @@ impl World {
             answers: Vec::new(),
             active: Active::default(),
             next_command: Instant::ZERO,
+            next_client: if plan.world.clients_ms == 0 { Instant::MAX } else { Instant::ZERO },
             late: false,
             hung: BTreeSet::new(),
             plan: plan.clone(),
@@ -318,8 +333,13 @@ impl World {
 
     // ---- cells -------------------------------------------------------------------------------------------
 
-    fn suffers(&self, cell: usize) -> impl Iterator<Item = &Kind> {
-        self.active.kinds().filter(move |kind| kind.cell() == Some(cell as u8))
+    /// Faults of a cell, or of the [`UPF`].
+    pub(super) fn suffers(&self, cell: usize) -> impl Iterator<Item = &Kind> {
+        let of = move |kind: &&Kind| match cell {
+            UPF => kind.is_of_upf(),
+            _ => kind.cell() == Some(cell as u8),
+        };
+        self.active.kinds().filter(of)
     }
 
     pub(super) fn send(&mut self, instance: usize, call: u64, cell: usize, ask: CellRequest) {
@@ -328,12 +348,12 @@ impl World {
         let kinds: Vec<Kind> = self.suffers(cell).copied().collect();
         for kind in kinds {
             match kind {
-                Kind::Silent { .. } => {
-                    self.course.tally.effect("silent", 1);
+                Kind::Silent { .. } | Kind::UpfSilent => {
+                    self.course.tally.effect(kind.name(), 1);
                     return;
                 }
-                Kind::Slow { delay_ms, .. } => {
-                    self.course.tally.effect("slow", 1);
+                Kind::Slow { delay_ms, .. } | Kind::UpfSlow { delay_ms } => {
+                    self.course.tally.effect(kind.name(), 1);
                     self.late = true;
                     at += Duration::from_millis(delay_ms.into());
                 }
@@ -360,6 +380,13 @@ impl World {
     /// A message reaches a cell, which does what it is told and answers. As `node`'s `slice_manager::southbound`.
     fn arrive(&mut self, message: Message) {
         let Message { instance, started, call, cell, ask, again, .. } = message;
+        if cell == UPF {
+            if let Some(result) = self.upf_does(ask) {
+                let at = self.course.now + Duration::from_micros(self.draw.between((100, 20_000)));
+                self.answers.push(Answer { at, instance, started, what: Payload::Cell(call, result) });
+            }
+            return;
+        }
         if self.hung.contains(&cell) {
             self.course.tally.effect("hang", 1);
             return;
@@ -413,6 +440,7 @@ impl World {
                     (None, None) => Ok(nothing),
                 }
             }
+            CellRequest::Session(..) | CellRequest::Sessions => Err("this is a cell".into()),
         };
         if self.hung.contains(&cell) {
             self.course.tally.effect("hang", 1);
@@ -502,7 +530,7 @@ impl World {
                 return Some(format!("cell {cell} gives {share:?}, which is not there any more"));
             }
         }
-        self.misplaced(manager)
+        self.misplaced(manager).or_else(|| self.unsettled_clients(at))
     }
 
     /// A UE that is not where the manager wants it, or that the manager has not told everything.
@@ -543,6 +571,7 @@ impl World {
         }
         // Nobody asks for anything any more.
         self.next_command = Instant::MAX;
+        self.next_client = Instant::MAX;
         self.course.tally.look(Invariant::Converges);
         self.pass(Duration::from_secs(10))?;
         system::wait(self, CONVERGES, Invariant::Converges, Self::unsettled)?;
@@ -563,7 +592,8 @@ impl World {
             let kept = world.cells.iter().find(|cell| !cell.is_empty());
             let ue = world.instances[0].manager.ues().values().find(|ue| !ue.slices.is_empty());
             (left.is_some() || kept.is_some() || ue.is_some()).then(|| format!("{left:?}, {kept:?}, {ue:?}"))
-        })
+        })?;
+        self.forgotten()
     }
 }
 
@@ -587,6 +617,7 @@ impl system::World<Kind> for World {
                 first = (at, event);
             }
         };
+        earlier(self.next_client, Event::Client);
         if let Some((at, number)) = self.active.next_end() {
             earlier(at, Event::Fault(number));
         }
@@ -636,6 +667,12 @@ impl system::World<Kind> for World {
                 let pause = Duration::from_millis(self.draw.between((1, 2 * mean)));
                 self.next_command = self.course.now + pause;
                 self.command()
+            }
+            Event::Client => {
+                let mean = self.plan.world.clients_ms;
+                let pause = Duration::from_millis(self.client_draw.between((1, 2 * mean)));
+                self.next_client = self.course.now + pause;
+                self.client()
             }
         }
     }
@@ -699,6 +736,7 @@ impl system::World<Kind> for World {
                 return Err(self.course.violation(Invariant::Bounded, what));
             }
         }
+        self.clients_served()?;
         if self.messages.len() + self.answers.len() > 10_000 {
             return Err(self
                 .course
@@ -718,6 +756,10 @@ impl system::World<Kind> for World {
                 self.cells[usize::from(cell)].clear();
                 self.places[usize::from(cell)] = at_start(&self.plan, cell.into());
                 self.course.tally.effect(kind.name(), 1);
+                return Ok(());
+            }
+            Kind::RestartUpf | Kind::Beside { .. } => {
+                self.upf_changes(kind);
                 return Ok(());
             }
             Kind::Burst { commands } => {
