@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 mod names;
+mod sequence;
 mod steps;
 mod together;
 
@@ -71,7 +72,8 @@ impl Day {
     fn kill(&mut self, part: &str) {
         let mut dead = self.part(part).take().unwrap();
         dead.signal(Signal::SIGKILL);
-        dead.wait(Duration::from_secs(5));
+        // The kernel takes down what it had before it ends, on a busy machine in more than 5 s.
+        dead.wait(Duration::from_secs(15));
     }
 
     fn pause(&mut self, part: &str, time: Duration) {

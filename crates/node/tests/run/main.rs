@@ -364,6 +364,8 @@ fn what_somebody_else_removes_is_there_again() {
     assert!(taken < Duration::from_secs(2), "{taken:?}");
     world.upf.sh("ip addr flush dev anb0");
     world.until("the UPF's addresses are back", passes);
+    world.upf.sh("ip route flush dev anb0; ip -6 route flush dev anb0");
+    world.until("the UPF's routes to its pools are back", passes);
     ue.stop();
     upf.stop();
     assert_eq!((world.ue.picture(), world.upf.picture()), (before_ue, before_upf));

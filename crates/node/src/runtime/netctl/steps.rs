@@ -11,7 +11,9 @@ use anyhow::{Context, bail};
 use ipnet::IpNet;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkInfo, LinkMessage};
-use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType};
+use rtnetlink::packet_route::route::{
+    RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::{Handle, IpVersion, LinkUnspec, LinkVeth, RouteMessageBuilder};
 use std::fmt;
@@ -23,6 +25,8 @@ use tokio_stream::StreamExt;
 
 /// Marks our routes and rules (rtm_protocol, FRA_PROTOCOL), so that `ip route show proto 171` lists them.
 pub const PROTOCOL: u8 = 171;
+/// Metric of the kernel's routes to networks of IPv6 addresses (IP6_RT_PRIO_ADDRCONF).
+const CONNECTED_METRIC: u32 = 256;
 /// Priority of our first routing rule; the others follow it.
 pub const RULE_PRIORITY: u32 = 21_000;
 
@@ -353,12 +357,20 @@ pub async fn undo(handle: &Handle, undo: Undo) -> anyhow::Result<()> {
     }
 }
 
-/// Makes an address, a route or a rule again that somebody has removed; what it is, if it was not there.
+/// Makes an address, a route or a rule again that somebody has removed; what it is, if it was not there. With an address the
+/// kernel's route to its network.
 pub async fn again(handle: &Handle, undo: &Undo) -> anyhow::Result<Option<String>> {
     let (what, done) = match undo {
         Undo::Address(device, address) => {
-            let add = handle.address().add(index(device)?, address.addr(), address.prefix_len());
-            (format!("address {address} of {device}"), add.execute().await)
+            let index = index(device)?;
+            let add = handle.address().add(index, address.addr(), address.prefix_len());
+            match add.execute().await {
+                Err(error) if exists(&error) && address.prefix_len() < address.max_prefix_len() => {
+                    let route = handle.route().add(connected(index, *address)?);
+                    (format!("route to {} by {device}", address.trunc()), route.execute().await)
+                }
+                done => (format!("address {address} of {device}"), done),
+            }
         }
         Undo::Route(message) => {
             let table = message.attributes.iter().find_map(|attribute| match attribute {
@@ -381,13 +393,14 @@ pub async fn again(handle: &Handle, undo: &Undo) -> anyhow::Result<Option<String
     };
     match done {
         Ok(()) => Ok(Some(what)),
-        Err(rtnetlink::Error::NetlinkError(message))
-            if message.raw_code() == -(nix::errno::Errno::EEXIST as i32) =>
-        {
-            Ok(None)
-        }
+        Err(error) if exists(&error) => Ok(None),
         Err(error) => Err(explain(error).context(what)),
     }
+}
+
+fn exists(error: &rtnetlink::Error) -> bool {
+    matches!(error, rtnetlink::Error::NetlinkError(message)
+        if message.raw_code() == -(nix::errno::Errno::EEXIST as i32))
 }
 
 /// Removes what a killed run may have left.
@@ -480,6 +493,17 @@ fn route(index: u32, to: IpNet, table: u32) -> anyhow::Result<RouteMessage> {
         .protocol(RouteProtocol::Other(PROTOCOL))
         .scope(if to.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Universe })
         .build();
+    Ok(message)
+}
+
+/// The route that the kernel makes with an address, and takes away with it.
+fn connected(index: u32, address: IpNet) -> anyhow::Result<RouteMessage> {
+    let mut message = route(index, address.trunc(), u32::from(RouteHeader::RT_TABLE_MAIN))?;
+    message.header.protocol = RouteProtocol::Kernel;
+    match address.addr() {
+        IpAddr::V4(source) => message.attributes.push(RouteAttribute::PrefSource(source.into())),
+        IpAddr::V6(_) => message.attributes.push(RouteAttribute::Priority(CONNECTED_METRIC)),
+    }
     Ok(message)
 }
 
