@@ -172,6 +172,7 @@ async fn serve(
         lane,
         loosened,
         session: Layer::default(),
+        ipv6: false,
         addresses: Addresses::default(),
         mtu,
         owners: None,
@@ -220,6 +221,8 @@ pub struct Agent {
     pub(super) loosened: Vec<(Option<u32>, Layer)>,
     /// Addresses and routes of the session.
     pub(super) session: Layer,
+    /// Whether the device took part in IPv6 when these were made.
+    pub(super) ipv6: bool,
     pub(super) addresses: Addresses,
     pub(super) mtu: u16,
     pub(super) owners: Option<OwnerThread>,
@@ -344,9 +347,17 @@ impl Agent {
         Ok(())
     }
 
-    /// Without its rules traffic would leave the tunnel for good: they are made again, whoever removed them.
-    async fn hold(&self) {
-        self.net.restore(&self.session).await;
+    /// Without its rules traffic would leave the tunnel for good: they are made again, whoever removed them. IPv6 may have been
+    /// switched on or off.
+    async fn hold(&mut self) {
+        let ipv6 = netctl::has_ipv6(&self.config.device.name);
+        if self.addresses != Addresses::default() && ipv6 != self.ipv6 {
+            if let Err(error) = self.apply_session().await {
+                tracing::warn!("{error:#}");
+            }
+        } else {
+            self.net.restore(&self.session).await;
+        }
         self.lane.hold().await;
     }
 
@@ -516,7 +527,8 @@ impl Agent {
         self.net.undo(std::mem::take(&mut self.session)).await;
         let device = &self.config.device;
         let mut addresses: Vec<IpAddr> = self.addresses.iter().collect();
-        if addresses.iter().any(IpAddr::is_ipv6) && !netctl::has_ipv6(&device.name) {
+        self.ipv6 = netctl::has_ipv6(&device.name);
+        if addresses.iter().any(IpAddr::is_ipv6) && !self.ipv6 {
             addresses.retain(IpAddr::is_ipv4);
             tracing::warn!(
                 "the session's IPv6 address is not used: IPv6 is off on this machine (disable_ipv6)"
@@ -526,7 +538,7 @@ impl Agent {
             let unserved = device.routes.iter().any(|to| to.addr().is_ipv6() == v6)
                 && !addresses.iter().any(|a| a.is_ipv6() == v6);
             match device.without_address {
-                _ if !unserved || v6 && !netctl::has_ipv6(&device.name) => {}
+                _ if !unserved || v6 && !self.ipv6 => {}
                 WithoutAddress::Block => {
                     tracing::info!("no {family} address: what [device] routes lists of it is blocked");
                 }

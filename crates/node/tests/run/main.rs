@@ -356,6 +356,22 @@ fn what_somebody_else_removes_is_there_again() {
         let taken = world.until(remove, || passes() && ours() == all);
         assert!(taken < Duration::from_secs(4), "{remove}: {taken:?}");
     }
+    // Off while it starts, and on again; then off and on.
+    let switch = |off: u8| world.ue.sh(&format!("sysctl -qw net.ipv6.conf.all.disable_ipv6={off}"));
+    switch(1);
+    ue.stop();
+    let ue = world.spawn("ue");
+    world.until("a session without IPv6", || world.ue.try_sh("ping -n -c 1 -W 1 192.0.2.2").1);
+    for _ in 0..2 {
+        switch(0);
+        world.ue.sh("ip addr replace fd02::2/64 dev wifi0");
+        world.until("IPv6 is back", || passes() && ours() == all);
+        switch(1);
+        world.until("IPv4 goes on", || world.ue.try_sh("ping -n -c 1 -W 1 192.0.2.2").1);
+    }
+    switch(0);
+    world.ue.sh("ip addr replace fd02::2/64 dev wifi0");
+    world.until("IPv6 is back", || passes() && ours() == all);
     // The UPF hears of tables, and looks after its addresses every 5 s.
     let tables = world.upf.sh("nft list tables");
     assert!(tables.contains("anabranch_anb0"), "{tables}");

@@ -23,7 +23,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Keeps a table as long as one of its clones lives.
 #[derive(Clone)]
-pub struct Keeper(Arc<Mutex<Session>>);
+pub struct Keeper(Arc<Mutex<Kept>>);
+
+struct Kept {
+    table: String,
+    session: Session,
+    /// The last ruleset that was executed. Each is the whole table.
+    ruleset: Option<String>,
+}
 
 impl Keeper {
     /// Makes a table that goes with this process. There must be none of its name.
@@ -31,18 +38,45 @@ impl Keeper {
     /// # Errors
     /// This kernel has no such tables, or this nft takes no commands one by one.
     pub fn new(table: &str) -> anyhow::Result<Self> {
-        let mut session = Session::start(table)?;
-        // The words of nft: its JSON knows the flag only since 1.1.1.
-        session.run(&format!("add table inet {table} {{ flags owner; }}"))?;
-        Ok(Self(Arc::new(Mutex::new(session))))
+        let kept = Kept { table: table.to_owned(), session: Session::own(table)?, ruleset: None };
+        Ok(Self(Arc::new(Mutex::new(kept))))
     }
 
-    /// Executes a ruleset on the table, whole or not at all.
+    /// Executes a ruleset, which must be the whole table, at once or not at all.
     ///
     /// # Errors
     /// What nft says.
     pub fn run(&self, ruleset: &Value) -> anyhow::Result<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).run(&ruleset.to_string())
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.revive()?;
+        let ruleset = ruleset.to_string();
+        kept.session.run(&ruleset)?;
+        kept.ruleset = Some(ruleset);
+        Ok(())
+    }
+
+    /// Makes the table again if its nft has ended; the table's name if so.
+    ///
+    /// # Errors
+    /// What nft says; the next call tries again.
+    pub fn revive(&self) -> anyhow::Result<Option<String>> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(kept.revive()?.then(|| kept.table.clone()))
+    }
+}
+
+impl Kept {
+    /// Whether it had to be made again.
+    fn revive(&mut self) -> anyhow::Result<bool> {
+        if matches!(self.session.nft.try_wait(), Ok(None)) {
+            return Ok(false);
+        }
+        let mut session = Session::own(&self.table)?;
+        if let Some(ruleset) = &self.ruleset {
+            session.run(ruleset)?;
+        }
+        self.session = session;
+        Ok(true)
     }
 }
 
@@ -60,6 +94,14 @@ struct Session {
 }
 
 impl Session {
+    /// One that has made the table, which goes with it.
+    fn own(table: &str) -> anyhow::Result<Self> {
+        let mut session = Self::start(table)?;
+        // The words of nft: its JSON knows the flag only since 1.1.1.
+        session.run(&format!("add table inet {table} {{ flags owner; }}"))?;
+        Ok(session)
+    }
+
     fn start(table: &str) -> anyhow::Result<Self> {
         let (reader, writer) = std::io::pipe()?;
         let mut command = Command::new("nft");
@@ -75,7 +117,10 @@ impl Session {
         std::thread::Builder::new().name("anb-nft".to_owned()).spawn(move || {
             read(reader, &tell);
             if !wanted.load(Relaxed) {
-                tracing::error!(table, "nft has ended, and the table with it: flows go on without; restart");
+                tracing::error!(
+                    table,
+                    "nft has ended, and the table with it: flows go on without until it is there again"
+                );
             }
         })?;
         Ok(Self { nft, said, ends })
@@ -169,6 +214,29 @@ mod tests {
             let many: Vec<Value> = (0..5000).map(|_| rule.clone()).collect();
             keeper.run(&json!({"nftables": many})).unwrap();
             assert_eq!(sh("nft list chain inet anabranch_t one").matches("return").count(), 5000);
+            drop(keeper);
+            assert_eq!(sh("nft list ruleset"), "");
+        });
+    }
+
+    #[test]
+    fn a_table_whose_nft_was_killed_is_made_again() {
+        in_private_network(|| {
+            let keeper = Keeper::new("anabranch_t").unwrap();
+            keeper.run(&chain("anabranch_t", "one")).unwrap();
+            let kill = || {
+                let pid = keeper.0.lock().unwrap().session.nft.id();
+                sh(&format!(
+                    "kill -9 {pid}; while nft list ruleset | grep -q anabranch_t; do sleep 0.01; done"
+                ));
+            };
+            assert_eq!(keeper.revive().unwrap(), None);
+            kill();
+            assert_eq!(keeper.revive().unwrap().as_deref(), Some("anabranch_t"));
+            assert!(sh("nft list ruleset").contains("chain one"));
+            kill();
+            keeper.run(&chain("anabranch_t", "two")).unwrap();
+            assert!(sh("nft list ruleset").contains("chain two"));
             drop(keeper);
             assert_eq!(sh("nft list ruleset"), "");
         });

@@ -357,7 +357,7 @@ pub async fn undo(handle: &Handle, undo: Undo) -> anyhow::Result<()> {
     }
 }
 
-/// Makes an address, a route or a rule again that somebody has removed; what it is, if it was not there. With an address the
+/// Makes an address, a route, a rule or a table that goes with us again that somebody has removed; what it is, if it was not there. With an address the
 /// kernel's route to its network.
 pub async fn again(handle: &Handle, undo: &Undo) -> anyhow::Result<Option<String>> {
     let (what, done) = match undo {
@@ -388,6 +388,11 @@ pub async fn again(handle: &Handle, undo: &Undo) -> anyhow::Result<Option<String
             let mut add = handle.rule().add();
             *add.message_mut() = (**message).clone();
             (format!("rule {}", priority.unwrap_or_default()), add.execute().await)
+        }
+        Undo::Kept(keeper) => {
+            let keeper = keeper.clone();
+            let made = tokio::task::spawn_blocking(move || keeper.revive()).await??;
+            return Ok(made.map(|table| format!("nftables table {table} (its nft has ended)")));
         }
         _ => return Ok(None),
     };

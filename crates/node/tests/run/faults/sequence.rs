@@ -57,9 +57,11 @@ enum Fault {
     Paused(&'static str),
     /// Reads its file again (SIGHUP).
     Reload(&'static str),
+    /// Loses the processes of nft that hold its tables.
+    WithoutNft(&'static str),
 }
 
-use Fault::{Broken, Ended, Killed, Paused, Reload, Restarted, Ue, Upf};
+use Fault::{Broken, Ended, Killed, Paused, Reload, Restarted, Ue, Upf, WithoutNft};
 
 const FAULTS: &[Fault] = &[
     // Accesses.
@@ -128,6 +130,8 @@ const FAULTS: &[Fault] = &[
     Paused("upf"),
     Reload("ue"),
     Reload("upf"),
+    WithoutNft("ue"),
+    WithoutNft("upf"),
 ];
 
 /// The network as it was before the first fault, whatever became of it.
@@ -163,6 +167,7 @@ impl Fault {
             Restarted(part) => format!("{part} restarted"),
             Paused(part) => format!("{part} stopped"),
             Reload(part) => format!("{part} reads its file"),
+            WithoutNft(part) => format!("{part} without nft"),
         }
     }
 
@@ -208,6 +213,10 @@ impl Fault {
             }
             Paused(part) => day.pause(part, draw.ms(2500)),
             Reload(part) => day.part(part).as_ref().unwrap().signal(Signal::SIGHUP),
+            WithoutNft(part) => {
+                let pid = day.pid(part);
+                do_all(&day.world.ue, &format!("pkill -9 -x -P {pid} nft"));
+            }
         }
     }
 }
