@@ -72,8 +72,8 @@ impl Day {
     fn kill(&mut self, part: &str) {
         let mut dead = self.part(part).take().unwrap();
         dead.signal(Signal::SIGKILL);
-        // The kernel takes down what it had before it ends, on a busy machine in more than 5 s.
-        dead.wait(Duration::from_secs(15));
+        // The kernel waits for its other processors before an interface is gone: on a busy machine more than 15 s.
+        dead.wait(Duration::from_secs(60));
     }
 
     fn pause(&mut self, part: &str, time: Duration) {
