@@ -386,6 +386,8 @@ fn rounds(seed: u64, rounds: usize, options: &Options<'_>) {
     }
     let Day { world, ue, upf, .. } = day;
     [ue, upf].into_iter().flatten().for_each(Program::stop);
+    // A UPF that started while forwarding was off leaves it off.
+    world.upf.sh(MEND_UPF);
     let left = [state(&world.ue), state(&world.upf)];
     assert_eq!(left, none, "seed {seed}: something is left\n{}", world.logs());
 }
