@@ -345,6 +345,32 @@ fn a_lost_segment_is_given_up_after_t_reassembly() {
     assert_eq!(rx.entity.poll_timeout(), None);
 }
 
+/// Blocks that hold a header with an offset and few bytes more hold no NACK with offsets, which takes four bytes more, and
+/// none of a run of SDUs, which takes one.
+#[test]
+fn losses_are_repaired_in_the_smallest_blocks() {
+    for (sn, least) in [(AmSn::Bits12, 5), (AmSn::Bits18, 6)] {
+        for (room, len) in (least..least + 6).flat_map(|room| [1, 40].map(|len| (room, len))) {
+            let (mut tx, mut rx) = (entity(am(sn)), Receiver::new(am(sn), &[len; 12]));
+            let (mut pool, mut chance, mut pdus) = (BufferPool::default(), Chance::new(1), Vec::new());
+            (0..12).for_each(|i| push(&mut tx, i, len, Instant::ZERO));
+            for now in (0..20_000).map(Instant::from_millis) {
+                rx.on_timeout(now);
+                tx.on_timeout(now, &mut pool);
+                pdus.clear();
+                pull_all(&mut tx, room, now, &mut pool, &mut pdus);
+                pdus.iter().filter(|_| !chance.percent(30)).for_each(|pdu| rx.receive(pdu, now));
+                pdus.clear();
+                pull_all(&mut rx.entity, room, now, &mut pool, &mut pdus);
+                pdus.iter().for_each(|pdu| tx.receive(pdu, now, &mut pool, &mut |_, _| {}));
+            }
+            let delivered = rx.entity.stats().delivered_sdus;
+            assert_eq!(delivered, 12, "{sn:?}, blocks of {room} bytes, packets of {len}");
+            assert_eq!(tx.unacknowledged().count(), 0);
+        }
+    }
+}
+
 #[test]
 fn the_last_segment_of_all_is_asked_for_by_poll() {
     let config = am(AmSn::Bits12);

@@ -215,31 +215,40 @@ impl Rx {
         let Some(mut writer) = StatusWriter::new(self.sn, room, out) else { return 0 };
         let mut reported = self.highest_status;
         let mut index = 0;
+        // Of the first loss something has to be said, however small the block: it would be lost for ever.
+        let mut first = true;
         while index < self.highest_status {
-            let before = index;
-            let number = after(self.next, index, self.sn);
-            let fits = match &self.slots[index as usize] {
-                Slot::Done => true,
+            let sn = after(self.next, index, self.sn);
+            let (fits, sdus) = match &self.slots[index as usize] {
+                Slot::Done => (true, 1),
                 Slot::Missing => {
-                    let run = self
-                        .slots
-                        .iter()
-                        .skip(index as usize)
-                        .take((self.highest_status - index).min(255) as usize);
+                    let most = (self.highest_status - index).min(255) as usize;
+                    let run = self.slots.iter().skip(index as usize).take(most);
                     let count = run.take_while(|s| matches!(s, Slot::Missing)).count() as u8;
-                    index += u32::from(count) - 1;
-                    writer.push(Nack { sn: number, bytes: None, count })
+                    if writer.push(Nack { sn, bytes: None, count }) {
+                        (true, u32::from(count))
+                    } else {
+                        (count > 1 && first && writer.push(Nack { sn, bytes: None, count: 1 }), 1)
+                    }
                 }
-                Slot::Partial(partial) => partial.missing().all(|(from, to)| {
-                    let last = to.map_or(SO_END, |to| to - 1);
-                    writer.push(Nack { sn: number, bytes: Some((from, last)), count: 1 })
-                }),
+                Slot::Partial(partial) => {
+                    let mut said = !first;
+                    let all = partial.missing().all(|(from, to)| {
+                        let last = to.map_or(SO_END, |to| to - 1);
+                        let fits = writer.push(Nack { sn, bytes: Some((from, last)), count: 1 });
+                        said |= fits;
+                        fits
+                    });
+                    // All of it again takes more of the air than its missing bytes, and less of this PDU.
+                    (all || !said && writer.push(Nack { sn, bytes: None, count: 1 }), 1)
+                }
             };
             if !fits {
-                reported = before;
+                reported = index;
                 break;
             }
-            index += 1;
+            first &= matches!(self.slots[index as usize], Slot::Done);
+            index += sdus;
         }
         self.wanted = false;
         self.prohibited_until = now + ms(self.config.t_status_prohibit_ms);
