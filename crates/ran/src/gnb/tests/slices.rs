@@ -154,3 +154,29 @@ fn the_link_rate_is_what_a_slice_gets() {
         }
     }
 }
+
+/// What whole groups leave of a minimum in one slot is made up for in others, whoever else has less than a group.
+#[test]
+fn minima_hold_in_groups_that_do_not_divide_them() {
+    for (rbs, numerology) in [25, 51, 106, 273].into_iter().flat_map(|rbs| [(rbs, 0), (rbs, 3)]) {
+        for shares in
+            [&[79.0, 12.0, 4.0, 5.0][..], &[12.0, 79.0, 5.0, 4.0], &[88.0, 12.0], &[30.0, 23.0, 47.0]]
+        {
+            let ues: Vec<usize> = (0..shares.len()).collect();
+            let mut config = config(shares, &ues, Algorithm::Vanilla);
+            config.radio = RadioConfig::Nr(NrConfig { rbs, numerology, ..NrConfig::default() });
+            config.scheduler = RrmPolicy.into();
+            let mut run = Run::new(&config);
+            let all: Vec<u32> = (0..shares.len() as u32).collect();
+            let backlog = 8 * u64::from(*run.gnb.amc().full().row(28).last().unwrap()) + 6000;
+            run.load(&all, backlog, &[], ms(200));
+            let total = run.gnb.link_stats(Direction::Downlink, ms(200)).rbs as f64;
+            for (ue, share) in all.iter().zip(shares) {
+                let got = run.gnb.ue_link_stats(*ue, Direction::Downlink).used_rbs as f64;
+                // A minimum is in whole RBs.
+                let least = (share / 100.0 * f64::from(rbs)).floor() / f64::from(rbs);
+                assert!(got > 0.97 * least * total, "{rbs} RBs, {share} % of {shares:?}: {:.4}", got / total);
+            }
+        }
+    }
+}

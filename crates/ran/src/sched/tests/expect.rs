@@ -51,3 +51,24 @@ proptest! {
         prop_assert!((got - expected).abs() <= within, "{:?}: {} expected, {} given", config, expected, got);
     }
 }
+
+/// The last group of a TTI goes to one of two with the same load: who got none for longest, in this TTI as well.
+#[test]
+fn ties_of_a_policy_are_expected_as_they_are_given() {
+    let mut cell =
+        Cell::new(&InterConfig::from(InterAlgorithm::RrmPolicy), &[9.0, 6.0], linear(10, 242), 2, &[0, 1]);
+    for (slice, max) in cell.slices.iter_mut().zip([61.0, 41.0]) {
+        (slice.min_percent, slice.max_percent) = (Some(0.0), Some(max));
+    }
+    let mut expected = 0;
+    for _ in 0..20 {
+        let next = Outlook { rbs: 242, rbg: 2, slices: &cell.slices, demands: &[0, 97] };
+        expected += u64::from(cell.scheduler.expect(0, &next));
+        for (ue, packets) in [600, 97].into_iter().enumerate() {
+            cell.ues[ue].1.clear();
+            cell.ues[ue].1.resize(packets, 10);
+        }
+        cell.tti(242);
+    }
+    assert_eq!(cell.got[0], expected);
+}
