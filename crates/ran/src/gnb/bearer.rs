@@ -123,6 +123,11 @@ impl Bearer {
         self.ends[sender(direction)].rlc.least_pdu()
     }
 
+    /// Whether nothing new of a direction can leave before an acknowledgement comes.
+    pub(super) fn is_stalled(&self, direction: Direction) -> bool {
+        self.ends[sender(direction)].rlc.is_stalled()
+    }
+
     /// Whether SDUs of which nothing was sent lie in the buffer of a direction.
     #[inline]
     pub(super) fn has_whole_sdus(&self, direction: Direction) -> bool {

@@ -19,6 +19,7 @@
 //! same in each slot, nothing comes that was not expected.
 
 use super::Gnb;
+use super::bearer::Bearer;
 use super::ue::{Ue, index};
 use crate::amc::{Direction, rbs_for};
 use crate::mac::PER_PDU;
@@ -134,7 +135,10 @@ impl Gnb {
 
     /// Lists what the UEs will have to send in the slot after `slot`, if a limiter or a trace asks.
     pub(super) fn list_demands(&mut self, direction: Direction, slot: u64, at: Instant) {
-        let Self { ues, active, amc, slices, scratch, .. } = self;
+        let next = (slot + 1..slot + 1000).find(|next| self.amc.table(direction, *next).is_some());
+        let next_at = self.time_of(next.unwrap_or(slot));
+        let Self { ues, active, amc, slices, scratch, links, .. } = self;
+        let harq = &links[index(direction)].harq;
         let Demands { ues: listed, places, slices: sums, slice_rbs, expected, waste } =
             &mut scratch.demands[index(direction)];
         listed.drain(..).for_each(|d| places[d.ue as usize] = 0);
@@ -152,6 +156,10 @@ impl Gnb {
         for number in active.iter() {
             let Some(ue) = ues.get_mut(*number as usize) else { continue };
             let Some(mcs) = ue.mcs(direction, amc, at) else { continue };
+            // It gets nothing new then.
+            if harq.is_due(*number, next_at) || ue.look(direction).harq_waiting >= harq.processes() {
+                continue;
+            }
             let row = amc.full().row(mcs);
             let in_rlc = ue.air_bytes(direction, PER_PDU, at);
             let average = ue.look(direction).average.at(slot);
@@ -264,11 +272,13 @@ impl Gnb {
 
 impl Ue {
     /// Bytes that wait in the downlink's SDAP and go down before the next pull: all of them behind a limiter that follows the forecast,
-    /// `average` at most behind another.
+    /// `average` at most behind another, none where RLC cannot send anything new.
     fn held_bytes(&self, average: f32) -> u64 {
         let sdap = &self.look(Direction::Downlink).sdap;
         let (following, others) = sdap.held_bytes();
-        following.saturating_add(others.min(average as u64))
+        let stalled = |b: &&Bearer| sdap.follows_forecast(b.id) && b.is_stalled(Direction::Downlink);
+        let stalled = self.bearers.iter().filter(stalled).map(|b| sdap.backlog_bytes(b.id)).sum();
+        following.saturating_sub(stalled).saturating_add(others.min(average as u64))
     }
 
     /// Whether whole packets lie in RLC behind a limiter that follows the forecast.

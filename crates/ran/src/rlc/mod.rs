@@ -342,6 +342,12 @@ impl Entity {
         self.queue.buffer.len_sdus() > 0
     }
 
+    /// Whether nothing new can leave before an acknowledgement comes.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        matches!(&self.mode, Mode::Am(am) if am.is_stalled())
+    }
+
     /// What waits.
     #[inline]
     #[must_use]

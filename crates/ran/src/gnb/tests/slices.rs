@@ -180,3 +180,25 @@ fn minima_hold_in_groups_that_do_not_divide_them() {
         }
     }
 }
+
+/// A UE whose RLC waits for an acknowledgement sends nothing of what waits for it, and others get its RBs.
+#[test]
+fn who_cannot_send_takes_nothing_from_the_forecast_of_others() {
+    let go = |queue: Algorithm| {
+        let mut config = config(&[100.0], &[0; 3], queue);
+        config.radio = RadioConfig::Nr(NrConfig { rbs: 273, numerology: 3, ..NrConfig::default() });
+        config.mac.grant_delay_slots = Some(10);
+        for (ue, mcs) in config.ues.iter_mut().zip([12, 20, 27]) {
+            ue.bearer.rlc = RlcConfig::Am(AmConfig::default());
+            ue.bearer.pdcp_sn_bits = 12;
+            ue.channel = ChannelConfig::mcs(mcs);
+        }
+        let mut run = Run::new(&config);
+        run.load_of(120, &[0, 1, 2], 900_000, &[], ms(300));
+        let stats = run.gnb.link_stats(Direction::Downlink, ms(300));
+        stats.block_bytes - stats.padding_bytes
+    };
+    let (vanilla, jit) = (go(Algorithm::Vanilla), go(Algorithm::Jit));
+    println!("{:.3}", jit as f64 / vanilla as f64);
+    assert!(jit as f64 > 0.97 * vanilla as f64, "{jit} of {vanilla} bytes");
+}

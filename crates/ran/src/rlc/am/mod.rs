@@ -98,6 +98,10 @@ impl Am {
         status.status_bytes = self.rx.status_bytes(now);
     }
 
+    pub(super) fn is_stalled(&self) -> bool {
+        self.tx.is_stalled()
+    }
+
     pub(super) fn header_len(&self) -> u32 {
         AmHeader::len(Segment::Complete, self.sn) as u32
     }

@@ -170,6 +170,11 @@ impl Tx {
         self.flight.len() >= self.window as usize
     }
 
+    /// Nothing new can be sent before a STATUS comes.
+    pub(super) fn is_stalled(&self) -> bool {
+        !self.partial && self.stalled()
+    }
+
     /// Nothing can be sent, for the first time or again, before a STATUS comes.
     fn rests(&self, queue: &TxQueue) -> bool {
         let is_empty = queue.buffer.len_sdus() == 0 && !queue.more_above;
@@ -332,7 +337,7 @@ impl Tx {
         status.sdus += u64::from(self.partial && !self.flight.is_empty());
         status.retx_bytes = self.retx_bytes;
         status.retx_pdus = self.retx.len() as u64;
-        status.stalled = !self.partial && self.stalled();
+        status.stalled = self.is_stalled();
     }
 
     pub(super) fn head_sizes(&self, most: usize, out: &mut Vec<u32>) {
