@@ -3,6 +3,7 @@
 mod bound;
 mod cells;
 mod limiters;
+mod matrix;
 mod slices;
 mod stuck;
 mod uplink;
