@@ -161,7 +161,7 @@ fn go(cell: &Cell, queue: Algorithm) -> Outcome {
         {
             let quality = |ue: usize| match (now / period) % 2 == 0 {
                 true => Quality::Mcs(cell.mcs[ue]),
-                false => other.map_or(Quality::Cqi(0), Quality::Mcs),
+                false => other.map_or(Quality::Outage, Quality::Mcs),
             };
             set(&mut run, &quality, ms(now));
         }
