@@ -88,9 +88,12 @@ pub struct TcpApp {
 }
 
 impl TcpApp {
-    /// An end that opens its connection at `start`, or waits for one.
+    /// An end that opens its connection at `start`, or waits for one. Requests and answers are sent at once
+    /// (`TCP_NODELAY`).
     #[must_use]
-    pub fn new(end: End) -> Self {
+    pub fn new(mut end: End) -> Self {
+        // As the programs that stand for them in namespaces.
+        end.options.nodelay |= matches!(end.script, Script::Requests { .. } | Script::Answer { .. });
         Self {
             expects: SeededStream::new(end.expects),
             connection: None,

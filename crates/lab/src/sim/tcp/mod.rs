@@ -3,7 +3,7 @@
 //! | file | what | source |
 //! |---|---|---|
 //! | `connection` | handshake, options, segments in and out, close | RFC 9293, 7323 |
-//! | `sender.rs`, `ack.rs` | what to send; what an ACK does | RFC 5681, 6675 |
+//! | `sender.rs`, `ack.rs` | what to send; what an ACK does | RFC 5681, 6675, 1122 (Nagle) |
 //! | `scoreboard.rs` | what is in flight, SACKed, lost | RFC 6675 |
 //! | `rack.rs` | loss detection by time, tail loss probes | RFC 8985 |
 //! | `dupthresh.rs` | loss detection by counting, as before RACK | RFC 5681, 6675, 6582 |
@@ -57,6 +57,8 @@ pub struct Options {
     pub pacing: bool,
     /// Most that is sent where it is, bit/s (`SO_MAX_PACING_RATE`).
     pub max_pacing_bps: Option<u64>,
+    /// Whether what an application writes little by little is sent at once (`TCP_NODELAY`).
+    pub nodelay: bool,
     /// Largest receive window, bytes; Linux's default bound is 6 MiB.
     pub receive_buffer_bytes: u64,
     /// Longest delay of an ACK; 40 ms in Linux.
@@ -80,6 +82,7 @@ impl Default for Options {
             hystart: true,
             pacing: false,
             max_pacing_bps: None,
+            nodelay: false,
             receive_buffer_bytes: 6 << 20,
             ack_delay: Duration::from_millis(40),
             timestamps: true,

@@ -76,6 +76,9 @@ pub struct Sender {
     pace_blocked: bool,
     /// Most that is sent, bit/s.
     max_pacing_bps: Option<u64>,
+    nodelay: bool,
+    /// End of the last segment sent that was not full.
+    small_end: u64,
     /// Whether the connection was opened from here.
     pub(super) opened: bool,
     pub(super) persist_at: Option<Instant>,
@@ -170,6 +173,8 @@ impl Sender {
             pace_at: Instant::ZERO,
             pace_blocked: false,
             max_pacing_bps: options.max_pacing_bps,
+            nodelay: options.nodelay,
+            small_end: 0,
             opened: false,
             persist_at: None,
             window_probe_due: false,
@@ -184,9 +189,11 @@ impl Sender {
         }
     }
 
-    /// The application writes no more; `abandon_unsent` also takes back what was never sent.
+    /// The application writes no more; `abandon_unsent` also takes back what was never sent, except for what Nagle's
+    /// algorithm keeps.
     pub fn close(&mut self, abandon_unsent: bool) {
-        if abandon_unsent && !self.closing {
+        let kept = self.next_new().is_some_and(|segment| self.must_gather(&segment));
+        if abandon_unsent && !self.closing && !kept {
             self.written = self.written.min(self.next);
         }
         self.closing = true;
@@ -233,8 +240,8 @@ impl Sender {
             self.forced = false;
             return Some(self.retransmit(&lost, now));
         }
-        let Some(segment) = self.next_new() else {
-            if self.next == self.written && in_flight < cwnd {
+        let Some(segment) = self.next_new().filter(|segment| !self.must_gather(segment)) else {
+            if self.written < self.next + u64::from(self.mss) && in_flight < cwnd {
                 self.note_app_limited(in_flight);
             }
             self.arm_persist(now);
@@ -508,6 +515,13 @@ impl Sender {
         (payload > 0 || fin).then_some(Outgoing { seq: self.next, payload: payload as u32, fin })
     }
 
+    /// Nagle's algorithm in Minshall's form, as in Linux (`tcp_nagle_check`): a segment that is not full waits until the
+    /// one before that was not full is acknowledged, or until there is more to fill it with.
+    #[inline]
+    fn must_gather(&self, segment: &Outgoing) -> bool {
+        segment.payload < self.mss && self.small_end > self.una && !segment.fin && !self.nodelay
+    }
+
     #[inline]
     fn length(&self, segment: &Outgoing) -> u64 {
         u64::from(segment.payload) + u64::from(segment.fin)
@@ -519,6 +533,9 @@ impl Sender {
         let state = self.sent_state(self.board.is_empty(), now);
         self.board.push(segment.seq, len as u32, segment.fin, now, state);
         self.next += len;
+        if segment.payload < self.mss {
+            self.small_end = self.next;
+        }
         self.fin_sent |= segment.fin;
         self.stats.segments_sent += 1;
         self.stats.bytes_sent += u64::from(segment.payload);

@@ -479,6 +479,49 @@ fn request_and_response_share_packets_with_their_acks() {
     assert_eq!(pair.ends[0].stats().retransmissions() + pair.ends[1].stats().retransmissions(), 0);
 }
 
+/// Payloads of the data segments that end 0 has to send now, each put on the path.
+fn payloads(pair: &mut Pair) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    while let Some(packet) = pair.ends[0].poll_transmit(pair.now) {
+        sizes.push(parse_packet(&packet).unwrap().payload.len());
+        pair.put(1, packet, 0);
+    }
+    sizes
+}
+
+#[test]
+fn what_is_written_little_by_little_waits_for_the_small_segment_before_it() {
+    let written = |nodelay| {
+        let mut pair = Pair::new(Options { nodelay, ..Options::default() }, ms(20));
+        pair.run(at_ms(70), |_, _| Fate::Pass);
+        let mut sent = Vec::new();
+        for bytes in [2000, 100, 900, 100] {
+            pair.ends[0].write(bytes);
+            sent.push(payloads(&mut pair));
+        }
+        pair.run(at_ms(75), |_, _| Fate::Pass);
+        (sent, pair)
+    };
+    let (sent, pair) = written(true);
+    assert_eq!(sent, [vec![1448, 552], vec![100], vec![900], vec![100]]);
+    assert_eq!(pair.received[1], 3100);
+    let (sent, mut pair) = written(false);
+    // A small one behind full ones goes, all after it wait for its ACK; what fills a segment does not wait.
+    assert_eq!(sent, [vec![1448, 552], vec![], vec![], vec![]]);
+    assert_eq!(pair.received[1], 2000);
+    pair.ends[0].write(400);
+    assert_eq!(payloads(&mut pair), [1448]);
+    pair.run(at_ms(200), |_, _| Fate::Pass);
+    assert_eq!(pair.received[1], 3500);
+
+    // The end of the stream waits for nothing, also if what was not sent is taken back: this was written.
+    for abandon in [true, false] {
+        let (_, mut pair) = written(false);
+        pair.ends[0].close(abandon);
+        assert_eq!(payloads(&mut pair), [1100]);
+    }
+}
+
 #[test]
 fn a_closed_window_is_asked_after_until_it_opens() {
     let mut pair = Pair::new(Options::default(), ms(20));
