@@ -27,8 +27,12 @@ use std::net::SocketAddr;
 
 /// Window scale we offer: 6 MiB in units of 128 bytes.
 const WINDOW_SHIFT: u8 = 7;
-/// SYNs or SYN/ACKs sent before giving up (Linux `tcp_syn_retries`).
-const SYN_TRIES: u32 = 7;
+/// SYNs sent before giving up: the first, those of Linux's `tcp_syn_retries`, and those that follow without back-off.
+const SYN_TRIES: u32 = 7 + LINEAR_SYN_TIMEOUTS;
+/// Timeouts of a SYN, but not of a SYN/ACK, until they double (Linux `tcp_syn_linear_timeouts`, since 6.5).
+const LINEAR_SYN_TIMEOUTS: u32 = 4;
+/// SYN/ACKs sent before giving up (Linux `tcp_synack_retries` and the first).
+const SYN_ACK_TRIES: u32 = 6;
 /// Timeouts in a row before giving up (Linux `tcp_retries2`).
 const DATA_TRIES: u32 = 15;
 /// A timestamp may be this much older than the newest (Linux `TCP_PAWS_WINDOW`).
@@ -300,7 +304,8 @@ impl Connection {
             State::SynSent | State::SynReceived => {
                 if self.syn_at.is_some_and(|at| at <= now) {
                     self.syn_at = None;
-                    if self.syn_tries >= SYN_TRIES {
+                    let most = if self.state == State::SynSent { SYN_TRIES } else { SYN_ACK_TRIES };
+                    if self.syn_tries >= most {
                         self.state = State::Closed(Closed::TimedOut);
                     } else {
                         self.syn_due = true;
@@ -528,12 +533,12 @@ impl Connection {
         if self.syn_tries == 0 {
             self.syn_sent_at = now;
         }
-        // A SYN/ACK asked for by a repeated SYN does not restart the timer.
+        // A SYN/ACK asked for by a repeated SYN restarts the timer, and is no try.
         if self.syn_at.is_none() {
-            let wait = RTO_INITIAL.saturating_mul(1 << self.syn_tries.min(10));
-            self.syn_at = Some(now + wait);
             self.syn_tries += 1;
         }
+        let linear = if answer { 0 } else { LINEAR_SYN_TIMEOUTS };
+        self.syn_at = Some(now + RTO_INITIAL * (1 << self.syn_tries.saturating_sub(1 + linear)));
         let echo = if answer { self.timestamp_recent } else { 0 };
         self.last_ack_sent = 1;
         let header = TcpHeader {

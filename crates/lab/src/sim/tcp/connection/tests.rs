@@ -445,6 +445,45 @@ fn a_lost_syn_is_sent_again_and_a_dead_peer_given_up() {
     assert!(cut.now > end_of(600), "Linux gives up after a quarter of an hour: {}", cut.now);
 }
 
+fn header(packet: &Packet) -> TcpHeader {
+    parse_packet(packet).unwrap().header
+}
+
+/// When an end that hears nothing sends what it begins with, in seconds, and at last when it gives up.
+fn tries(mut end: Connection) -> Vec<u64> {
+    let (mut times, mut now) = (Vec::new(), Instant::ZERO);
+    while end.closed().is_none() {
+        times.extend(end.poll_transmit(now).map(|_| now.as_millis() / 1000));
+        now = end.next_at();
+        end.on_timeout(now);
+    }
+    times.push(now.as_millis() / 1000);
+    times
+}
+
+fn client() -> Connection {
+    let [a, b]: [SocketAddr; 2] = ["10.0.0.1:1000", "10.0.0.2:80"].map(|end| end.parse().unwrap());
+    Connection::connect(a, b, Options::default(), STREAMS[0], 77, Instant::ZERO)
+}
+
+fn server_of(client: &Connection, syn: &TcpHeader, now: Instant) -> Connection {
+    Connection::accept(client.remote, client.local, syn, Options::default(), STREAMS[1], 99, now)
+}
+
+#[test]
+fn syns_are_sent_every_second_at_first_and_answers_with_back_off() {
+    let mut asking = client();
+    let syn = header(&asking.poll_transmit(Instant::ZERO).unwrap());
+    let server = server_of(&asking, &syn, Instant::ZERO);
+    assert_eq!(tries(server), [0, 1, 3, 7, 15, 31, 63]);
+    assert_eq!(tries(client()), [0, 1, 2, 3, 4, 5, 7, 11, 19, 35, 67, 131]);
+    // Who asks again has an answer at once, and the next later.
+    let mut server = server_of(&asking, &syn, Instant::ZERO);
+    assert!(server.poll_transmit(Instant::ZERO).is_some());
+    server.on_segment(&syn, &[], at_ms(900), &mut |_| ());
+    assert!(server.poll_transmit(at_ms(900)).is_some() && server.next_at() == at_ms(1900));
+}
+
 #[test]
 fn reset_ends_both() {
     let mut pair = Pair::new(Options::default(), ms(20));
