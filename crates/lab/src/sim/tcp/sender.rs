@@ -130,7 +130,7 @@ pub struct Outgoing {
 }
 
 impl Sender {
-    /// A sender after the handshake. `handshake_rtt` is absent if SYN was sent more than once.
+    /// A sender after the handshake; with its round trip, if it is known of which SYN that is, and the time.
     pub fn new(cc: Controller, mss: u32, options: &Options, handshake: Option<(Duration, Instant)>) -> Self {
         let mut rtt = RttEstimator::default();
         if let Some((sample, now)) = handshake {

@@ -83,7 +83,10 @@ pub struct Connection {
     receiver: Receiver,
     syn_due: bool,
     syn_at: Option<Instant>,
+    /// When the first SYN or SYN/ACK was sent.
     syn_sent_at: Instant,
+    syns_sent: u32,
+    /// Of those sent, the first and those after a timeout.
     syn_tries: u32,
     reset_due: Option<u64>,
     said_all: bool,
@@ -125,6 +128,7 @@ impl Connection {
             syn_due: true,
             syn_at: None,
             syn_sent_at: now,
+            syns_sent: 0,
             syn_tries: 0,
             reset_due: None,
             said_all: false,
@@ -430,11 +434,13 @@ impl Connection {
 
     fn establish(&mut self, h: &TcpHeader, now: Instant) {
         let mss = self.our_mss().min(self.peer_mss) - if self.timestamps { 12 } else { 0 };
-        let first_try = self.syn_tries == 1;
+        let echo = h.options.timestamps.filter(|_| self.timestamps).map(|(_, echo)| echo);
+        let answers_first = echo == Some(self.timestamp(self.syn_sent_at));
         let cc = self.options.congestion_control.build(CcConfig {
             mss_bytes: u32::from(mss),
-            // RFC 5681 §3.1: a lost SYN or SYN/ACK is a sign to start from one segment.
-            initial_window_segments: if self.syn_tries > 1 {
+            // RFC 5681 §3.1: a lost SYN or SYN/ACK is a sign to start from one segment. Linux forgives one
+            // (`tcp_init_transfer`), and any number if the first is answered (`tcp_try_undo_spurious_syn`).
+            initial_window_segments: if self.syns_sent > 2 && self.syn_tries > 1 && !answers_first {
                 1
             } else {
                 self.options.initial_window_segments
@@ -442,8 +448,11 @@ impl Connection {
             hystart: self.options.hystart,
             int: self.options.int,
         });
-        let rtt = now.saturating_since(self.syn_sent_at);
-        let mut sender = Sender::new(cc, u32::from(mss), &self.options, first_try.then_some((rtt, now)));
+        let rtt = match self.syns_sent {
+            1 => Some(now.saturating_since(self.syn_sent_at)),
+            _ => self.echo(h, now).map(|at| now.saturating_since(at).max(Duration::from_millis(1))),
+        };
+        let mut sender = Sender::new(cc, u32::from(mss), &self.options, rtt.map(|rtt| (rtt, now)));
         // The window of a SYN/ACK is not scaled.
         let shift = if self.state == State::SynSent { 0 } else { self.peer_shift };
         sender.window_end = 1 + (u64::from(h.window) << shift);
@@ -530,9 +539,10 @@ impl Connection {
 
     fn emit_syn(&mut self, now: Instant) -> Option<Packet> {
         let answer = self.state == State::SynReceived;
-        if self.syn_tries == 0 {
+        if self.syns_sent == 0 {
             self.syn_sent_at = now;
         }
+        self.syns_sent += 1;
         // A SYN/ACK asked for by a repeated SYN restarts the timer, and is no try.
         if self.syn_at.is_none() {
             self.syn_tries += 1;

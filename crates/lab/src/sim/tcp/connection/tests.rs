@@ -484,6 +484,52 @@ fn syns_are_sent_every_second_at_first_and_answers_with_back_off() {
     assert!(server.poll_transmit(at_ms(900)).is_some() && server.next_at() == at_ms(1900));
 }
 
+/// Segments of the first window, and the round trip of the handshake in milliseconds.
+fn first_window(end: &mut Connection, now: Instant) -> (usize, u128) {
+    assert!(end.is_established());
+    end.write(100_000);
+    let rtt = end.stats().srtt.as_millis();
+    (std::iter::from_fn(|| end.poll_transmit(now)).filter(|p| p.len() > 100).count(), rtt)
+}
+
+/// An end, and what it sends at these seconds.
+fn sent_at(mut end: Connection, seconds: &[u64]) -> (Connection, Vec<TcpHeader>) {
+    let sent = seconds.iter().map(|second| {
+        end.on_timeout(end_of(*second));
+        header(&end.poll_transmit(end_of(*second)).unwrap())
+    });
+    let sent = sent.collect();
+    (end, sent)
+}
+
+#[test]
+fn the_first_window_is_one_segment_if_two_syns_were_lost() {
+    // SYNs sent until then, and which of them is answered half a second after the last.
+    for (seconds, answered, want) in [
+        (&[0][..], 0, (10, 500)),
+        (&[0, 1], 1, (10, 500)),
+        (&[0, 1, 2], 2, (1, 500)),
+        (&[0, 1, 2], 1, (1, 1500)),
+        (&[0, 1, 2], 0, (10, 2500)),
+    ] {
+        let now = end_of(seconds.len() as u64 - 1) + ms(500);
+        let (mut client, syns) = sent_at(client(), seconds);
+        let mut server = server_of(&client, &syns[answered], now);
+        let answer = header(&server.poll_transmit(now).unwrap());
+        client.on_segment(&answer, &[], now, &mut |_| ());
+        assert_eq!(first_window(&mut client, now), want, "SYN {answered} of {seconds:?}");
+    }
+    let now = at_ms(3500);
+    for (answered, want) in [(0, (10, 3500)), (2, (1, 500))] {
+        let (mut client, syns) = sent_at(client(), &[0]);
+        let (mut server, answers) = sent_at(server_of(&client, &syns[0], Instant::ZERO), &[0, 1, 3]);
+        client.on_segment(&answers[answered], &[], now, &mut |_| ());
+        let ack = header(&client.poll_transmit(now).unwrap());
+        server.on_segment(&ack, &[], now, &mut |_| ());
+        assert_eq!(first_window(&mut server, now), want, "SYN/ACK {answered}");
+    }
+}
+
 #[test]
 fn reset_ends_both() {
     let mut pair = Pair::new(Options::default(), ms(20));
