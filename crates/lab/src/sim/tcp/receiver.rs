@@ -1,7 +1,8 @@
 //! The receiving half: reassembly, SACK and DSACK blocks, when to acknowledge, and how much to offer.
 //!
-//! - ACKs: at once for the first 16 segments (Linux's quick ACKs), for anything out of order, duplicate or
-//!   filling a gap, and for FIN; otherwise when more than one full segment waits, or after 40 ms.
+//! - ACKs: at once for the first 16 segments (Linux's quick ACKs), for a duplicate, for what fills a gap, and for FIN;
+//!   otherwise when more than one full segment waits, or after 40 ms. Behind a gap three are told of at once, and those
+//!   after them together, each millisecond or 20th of a round trip (Linux's SACK compression).
 //! - SACK (RFC 2018): the block of the segment that arrived last first, then the others by recency. A
 //!   duplicate is told in front of them (DSACK, RFC 2883).
 //! - Window: starts at 64 KiB and grows like Linux's dynamic right-sizing, to twice what arrived in the last
@@ -20,6 +21,12 @@ pub const INITIAL_WINDOW_BYTES: u64 = 65_535;
 const QUICK_ACKS: u32 = 16;
 /// Most payload that receive offload makes one segment of: an IP packet's length has 16 bits.
 const BATCH_BYTES: u64 = 65_535 - 52;
+/// Segments behind a gap that are told of at once (Linux `TCP_FASTRETRANS_THRESH`), most that wait, and for how long,
+/// also as a part of the round trip (`tcp_comp_sack_nr`, `tcp_comp_sack_delay_ns`, `__tcp_ack_snd_check`).
+const AT_ONCE_BEHIND_GAP: u32 = 3;
+const MOST_COMPRESSED: u32 = 44;
+const COMPRESSION_DELAY: Duration = Duration::from_millis(1);
+const COMPRESSION_PART: u32 = 20;
 /// Memory that a stored piece costs beside its bytes; bounds how many tiny ones are kept.
 const PIECE_OVERHEAD: u64 = 64;
 /// SACK blocks remembered.
@@ -47,12 +54,24 @@ pub struct Receiver {
     ack_at: Option<Instant>,
     ack_delay: Duration,
     quick_acks: u32,
+    compression: Option<Compression>,
     largest_segment: u64,
     sizing: Sizing,
     /// Segments that brought nothing new.
     pub duplicate_segments: u64,
     /// Segments that arrived behind a gap.
     pub out_of_order_segments: u64,
+}
+
+/// SACKs that wait for one another.
+#[derive(Debug)]
+struct Compression {
+    /// Longest that one waits, by the round trip of the handshake.
+    delay: Duration,
+    /// What was expected when segments behind the gap began to be counted.
+    gap_at: u64,
+    at_once: u32,
+    waiting: u32,
 }
 
 /// Dynamic right-sizing.
@@ -85,11 +104,18 @@ impl Receiver {
             ack_at: None,
             ack_delay: options.ack_delay,
             quick_acks: QUICK_ACKS,
+            compression: None,
             largest_segment: 536,
             sizing: Sizing { rtt_ns: None, since: now, arrived: 0, last_arrived: 14_600 },
             duplicate_segments: 0,
             out_of_order_segments: 0,
         }
+    }
+
+    /// Has what comes behind a gap told of together, now that the handshake is complete.
+    pub fn compress_sacks(&mut self, rtt: Option<Duration>) {
+        let delay = rtt.map_or(COMPRESSION_DELAY, |rtt| COMPRESSION_DELAY.min(rtt / COMPRESSION_PART));
+        self.compression = Some(Compression { delay, gap_at: 0, at_once: 0, waiting: 0 });
     }
 
     /// A segment arrives; what it makes available goes to `deliver` in order.
@@ -121,7 +147,7 @@ impl Receiver {
             self.fin_at = Some(end - 1);
         }
         if seq > self.next {
-            self.store(seq, payload, end);
+            self.store(seq, payload, end, now);
             return;
         }
         if seq < self.next {
@@ -132,7 +158,11 @@ impl Receiver {
         let before = self.next;
         self.take_in(new, deliver);
         self.take_stored(deliver);
-        self.after_progress(self.next - before, payload.len() as u64, gap_before || fin, now);
+        let at_once = fin || (gap_before && (self.compression.is_none() || self.stored.is_empty()));
+        self.after_progress(self.next - before, payload.len() as u64, at_once, now);
+        if gap_before && !self.ack_now {
+            self.acknowledge_behind_gap(now);
+        }
     }
 
     /// The round trip a data segment's timestamp echo shows.
@@ -178,6 +208,9 @@ impl Receiver {
         self.ack_now = false;
         self.ack_at = None;
         self.unacked_bytes = 0;
+        if let Some(compression) = &mut self.compression {
+            compression.waiting = 0;
+        }
         self.window_end = self.window_end.max(self.next + self.window);
         (self.next, self.window_end - self.next)
     }
@@ -220,8 +253,8 @@ impl Receiver {
     }
 
     /// Keeps a segment that is behind a gap.
-    fn store(&mut self, seq: u64, payload: &[u8], end: u64) {
-        self.ack_now = true;
+    fn store(&mut self, seq: u64, payload: &[u8], end: u64, now: Instant) {
+        self.acknowledge_behind_gap(now);
         if self.stored.covers(seq, end) {
             self.duplicate(seq, end);
             return;
@@ -244,6 +277,36 @@ impl Receiver {
         self.recent.retain(|other| !(start..end).contains(other));
         self.recent.insert(0, start);
         self.recent.truncate(RECENT_BLOCKS);
+    }
+
+    /// An ACK for what came while there is a gap, at once or with those that follow soon.
+    fn acknowledge_behind_gap(&mut self, now: Instant) {
+        let Some(compression) = &mut self.compression else {
+            self.ack_now = true;
+            return;
+        };
+        if self.quick_acks > 0 {
+            self.quick_acks -= 1;
+            self.ack_now = true;
+            return;
+        }
+        if compression.gap_at != self.next {
+            compression.gap_at = self.next;
+            compression.at_once = 0;
+        }
+        if compression.at_once < AT_ONCE_BEHIND_GAP {
+            compression.at_once += 1;
+            self.ack_now = true;
+        } else if compression.waiting >= MOST_COMPRESSED {
+            self.ack_now = true;
+        } else {
+            let measured = self.sizing.rtt_ns.map(|ns| Duration::from_nanos(ns) / COMPRESSION_PART);
+            let at = now + compression.delay.min(measured.unwrap_or(COMPRESSION_DELAY));
+            if compression.waiting == 0 {
+                self.ack_at = Some(self.ack_at.map_or(at, |other| other.min(at)));
+            }
+            compression.waiting += 1;
+        }
     }
 
     #[inline]
@@ -379,6 +442,65 @@ mod tests {
         assert_eq!(r.ack_timeout(), Some(Instant::from_millis(45)));
         next(&mut r);
         assert!(r.ack_is_due(Instant::from_millis(5)));
+    }
+
+    /// A receiver that has taken in so much that its ACKs are no longer quick, and what it expects next.
+    fn settled(rtt: Option<Duration>) -> (Receiver, u64) {
+        let mut r = receiver();
+        for i in 0..16 {
+            feed(&mut r, 1 + 1000 * i, &[0; 1000]);
+            r.acknowledge();
+        }
+        r.compress_sacks(rtt);
+        (r, 16_001)
+    }
+
+    #[test]
+    fn behind_a_gap_three_are_told_of_at_once_and_the_rest_together() {
+        let (mut r, next) = settled(Some(Duration::from_millis(40)));
+        let told = |r: &mut Receiver, place: u64| {
+            feed(r, next + 1000 * place, &[0; 1000]);
+            let due = r.ack_is_due(Instant::ZERO);
+            if due {
+                r.acknowledge();
+            }
+            due
+        };
+        let at_once: Vec<bool> = (1..=5).map(|place| told(&mut r, place)).collect();
+        assert_eq!(at_once, [true, true, true, false, false]);
+        assert_eq!(r.ack_timeout(), Some(Instant::from_millis(1)));
+        assert!(r.ack_is_due(Instant::from_millis(1)));
+        r.acknowledge();
+        // No more than so many wait.
+        assert_eq!((6..).position(|place| told(&mut r, place)), Some(44));
+        // What fills a part of the gap makes another of it, what fills the gap is told of at once.
+        assert!(!told(&mut r, 52));
+        let gap = 60;
+        assert!(!told(&mut r, gap) && told(&mut r, 0), "some of it arrived");
+        assert_eq!((gap + 1..).take(4).map(|place| told(&mut r, place)).filter(|due| *due).count(), 3);
+        assert!([51].into_iter().chain(53..gap).all(|place| told(&mut r, place)));
+        assert!(!r.has_blocks());
+    }
+
+    #[test]
+    fn sacks_wait_for_a_20th_of_a_short_round_trip() {
+        for (handshake_ms, measured_ms, want_us) in
+            [(Some(4), None, 200), (Some(100), Some(8), 400), (None, None, 1000), (Some(10), Some(90), 500)]
+        {
+            let (mut r, next) = settled(handshake_ms.map(Duration::from_millis));
+            if let Some(rtt) = measured_ms {
+                r.on_rtt(Duration::from_millis(rtt));
+            }
+            for place in 1..=4 {
+                r.acknowledge();
+                feed(&mut r, next + 1000 * place, &[0; 1000]);
+            }
+            assert_eq!(
+                r.ack_timeout(),
+                Some(Instant::from_micros(want_us)),
+                "{handshake_ms:?} {measured_ms:?}"
+            );
+        }
     }
 
     #[test]

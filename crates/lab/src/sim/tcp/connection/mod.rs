@@ -14,7 +14,7 @@ use super::receiver::{INITIAL_WINDOW_BYTES, Receiver};
 use super::rto::RTO_INITIAL;
 use super::sender::{Outgoing, Sender};
 use super::telemetry::{TelemetryEnd, TelemetryStats};
-use super::{Options, TcpStats};
+use super::{Options, Recovery, TcpStats};
 use crate::sim::due;
 use crate::sim::spare;
 use crate::sim::stream::SeededStream;
@@ -463,6 +463,10 @@ impl Connection {
             sender.close(false);
         }
         self.sender = sender;
+        // Kernels that count duplicates are older than it.
+        if self.sack_permitted && self.options.recovery == Recovery::Rack {
+            self.receiver.compress_sacks(rtt);
+        }
         self.state = State::Established;
         self.syn_at = None;
         self.syn_due = false;

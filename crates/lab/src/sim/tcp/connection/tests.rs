@@ -1,7 +1,6 @@
 //! Two ends and a path between them that the test controls, packet by packet.
 
 use super::*;
-use crate::sim::tcp::Recovery;
 use anabranch_cc::Algorithm;
 use anabranch_wire::tcp::parse_packet;
 use proptest::prelude::*;
