@@ -512,6 +512,8 @@ min = 0
     fn wrong_names_are_told() {
         let select = Select::parse(&["cc=vegas".into()]).unwrap();
         assert!(parsed(SMALL, &select).unwrap_err().contains("it has cubic, bbr"));
+        let without = &SMALL[..SMALL.find("[matrix]").unwrap()];
+        assert!(parsed(without, &select).unwrap_err().contains("--filter: there is no [matrix]"));
         let says = parsed(&SMALL.replace("rows = [\"rate\"]", "rows = [\"rat\"]"), &Select::Whole);
         assert!(says.unwrap_err().contains("there is no axis `rat`; there is rate, cc"));
         let says = parsed(&SMALL.replace("few.of_best", "fwe.of_best"), &Select::Whole);

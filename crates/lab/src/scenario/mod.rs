@@ -107,6 +107,11 @@ fn parse_form(
     let mut problems = Vec::new();
     let mut cases = Vec::new();
     let mut matrix = None;
+    if whole.matrix.is_none() && matches!(select, Select::Fit(_)) {
+        problems.push(without_place(
+            "--filter: there is no [matrix] in this file, so no cells to choose from".into(),
+        ));
+    }
     if let Some(spec) = whole.matrix.take() {
         if !whole.variant.is_empty() {
             problems.push(without_place("a file has `variant` or `matrix`, not both".into()));
