@@ -169,7 +169,7 @@ fn drawn(figure: &Figure) -> String {
     }
     text.push_str(&figure.svg);
     if !figure.note.is_empty() {
-        let _ = write!(text, "<p class=note>{}</p>", figure.note);
+        let _ = write!(text, "<p class=note>{}</p>", escape(&figure.note));
     }
     text.push_str("</figure>");
     text

@@ -16,7 +16,7 @@ pub struct Figure {
     /// The drawing.
     pub svg: String,
     /// How to read it, where that is not plain.
-    pub note: &'static str,
+    pub note: String,
 }
 
 /// Draws `plot`; series that the run did not produce are left out and named.
@@ -39,44 +39,65 @@ pub fn figure(plot: &Plot, done: &Finished) -> anyhow::Result<Figure> {
     };
     let points = |name: &String| done.series.get(name).map(|s| s.points.clone()).unwrap_or_default();
     let values = |name: &String| points(name).into_iter().map(|(_, v)| v).collect::<Vec<f64>>();
-    let unit = |name: &str| unit_of(name.rsplit('.').next().unwrap_or_default());
-    let first_unit = plot.series.first().map_or("", |s| unit(s));
+    let (x_unit, y_unit) = (units(&plot.x), units(&plot.series));
+    let has_none = |name: &&String| match plot.kind {
+        PlotKind::Time | PlotKind::Cdf | PlotKind::Box => points(name).is_empty(),
+        PlotKind::Bars | PlotKind::Scatter => !value(name).is_finite(),
+    };
+    let empty: Vec<&str> = plot.series.iter().filter(has_none).map(String::as_str).collect();
+    let without = if empty.is_empty() { String::new() } else { format!("No values: {}.", empty.join(", ")) };
     Ok(match plot.kind {
         PlotKind::Time => {
             let lines: Vec<Line> = plot.series.iter().map(points).collect();
-            let svg = svg::lines(&frame("time, s", first_unit), &lines, &done.events)?;
-            Figure { title, legend: labels, svg, note: "" }
+            let svg = svg::lines(&frame("time, s", &y_unit), &lines, &done.events)?;
+            Figure { title, legend: labels, svg, note: without }
         }
         PlotKind::Cdf => {
             let lines: Vec<Line> = plot.series.iter().map(|s| cdf(&values(s))).collect();
-            let mut frame = frame(first_unit, "share of values, %");
+            let mut frame = frame(&y_unit, "share of values, %");
             frame.y.1 = frame.y.1.or(Some(100.0));
             let svg = svg::lines(&frame, &lines, &[])?;
-            Figure { title, legend: labels, svg, note: "" }
+            Figure { title, legend: labels, svg, note: without }
         }
         PlotKind::Box => {
             let all: Vec<Vec<f64>> = plot.series.iter().map(values).collect();
-            let svg = svg::boxes(&frame("", first_unit), &labels, &all)?;
-            let note = "Box: quartiles and median. Whiskers: 1st to 99th percentile.";
-            Figure { title, legend: Vec::new(), svg, note }
+            let svg = svg::boxes(&frame("", &y_unit), &labels, &all)?;
+            let note = format!("Box: quartiles and median. Whiskers: 1st to 99th percentile. {without}");
+            Figure { title, legend: Vec::new(), svg, note: note.trim_end().to_owned() }
         }
         PlotKind::Bars => {
             let all: Vec<f64> = plot.series.iter().map(value).collect();
-            let svg = svg::bars(&frame("", first_unit), &labels, &all, plot.cycle as usize)?;
-            Figure { title, legend: Vec::new(), svg, note: "" }
+            let svg = svg::bars(&frame("", &y_unit), &labels, &all, plot.cycle as usize)?;
+            Figure { title, legend: Vec::new(), svg, note: without }
         }
         PlotKind::Scatter => {
             let points: Vec<(f64, f64)> =
                 plot.x.iter().map(value).zip(plot.series.iter().map(value)).collect();
             let lines: Vec<Line> = points.chunks(plot.group.max(1) as usize).map(<[_]>::to_vec).collect();
-            let x_unit = plot.x.first().map_or("", |x| unit(x));
-            Figure { title, legend: labels, svg: svg::scatter(&frame(x_unit, first_unit), &lines)?, note: "" }
+            Figure {
+                title,
+                legend: labels,
+                svg: svg::scatter(&frame(&x_unit, &y_unit), &lines)?,
+                note: without,
+            }
         }
     })
 }
 
 fn labels(plot: &Plot) -> Vec<String> {
     if plot.labels.is_empty() { plot.series.clone() } else { plot.labels.clone() }
+}
+
+/// The units of what an axis has, each once. A product or quotient has none that its names tell.
+fn units(texts: &[String]) -> String {
+    let mut units = Vec::new();
+    for text in texts.iter().filter(|text| !text.contains(['/', '*'])) {
+        let unit = unit_of(text.rsplit('.').next().unwrap_or_default());
+        if !unit.is_empty() && !units.contains(&unit) {
+            units.push(unit);
+        }
+    }
+    units.join(", ")
 }
 
 /// The unit in the last part of a series' name, in words for an axis.
@@ -129,5 +150,8 @@ mod tests {
     #[test]
     fn axes_know_units() {
         assert_eq!((unit_of("goodput_mbps"), unit_of("responses")), ("Mbit/s", ""));
+        let of = |texts: &[&str]| units(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+        assert_eq!(of(&["a.delay_ms", "b.goodput_mbps", "b.delay_ms"]), "ms, Mbit/s");
+        assert_eq!(of(&["a.delay_ms / b.delay_ms"]), "");
     }
 }
