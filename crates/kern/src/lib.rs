@@ -11,6 +11,7 @@ pub mod interface;
 pub mod memory;
 pub mod packet;
 pub mod priority;
+pub mod release;
 pub mod reuseport;
 pub mod socket;
 

@@ -4,6 +4,7 @@ use super::feedback::{Feedback, ReportKey};
 use super::object::{Counters, configure, counters, open};
 use super::sockets::SOCKETS;
 use super::{BpfError, replace, supported, tried};
+use crate::release::{release, version};
 use anabranch_cc::Algorithm;
 use anabranch_cc::int::IntConfig;
 use libbpf_rs::{Link, MapCore, MapHandle, MapType, Object};
@@ -44,15 +45,6 @@ const fn oldest(algorithm: Algorithm) -> Option<(u32, u32)> {
         // cong_control has the ACK and its flags since then.
         Algorithm::IntRate => Some((6, 10)),
         _ => None,
-    }
-}
-
-/// Whether a kernel of this release, such as `6.8.0-51-generic`, is older than that. Not one that does not say.
-fn is_before(release: &str, (major, minor): (u32, u32)) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(have_major)), Some(Ok(have_minor))) => (have_major, have_minor) < (major, minor),
-        _ => false,
     }
 }
 
@@ -121,12 +113,12 @@ impl Controllers {
         if let Some(map) = self.sockets() {
             share_sockets(&mut object, &map)?;
         }
-        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let release = release().unwrap_or_default();
+        let is_before = |oldest| version(&release).is_some_and(|version| version < oldest);
         let mut object = match (object.load(), oldest(algorithm)) {
             // A distribution may have given an older kernel what it takes.
-            (Err(_), Some(oldest)) if is_before(&release, oldest) => {
+            (Err(_), Some(oldest)) if is_before(oldest) => {
                 let (major, minor) = oldest;
-                let release = release.trim();
                 return Err(BpfError::Unsupported(format!(
                     "{name} needs Linux {major}.{minor} or later, this is {release}; the other controllers need less"
                 )));
@@ -189,25 +181,5 @@ pub(super) fn share_sockets(object: &mut libbpf_rs::OpenObject, map: &MapHandle)
     match ours {
         Some(mut ours) => tried("sharing the sockets' state", ours.reuse_fd(map.as_fd())),
         None => Err(BpfError::Unsupported("the programs do not share their sockets' state".into())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn releases_are_compared_as_numbers() {
-        for (release, before) in [
-            ("6.8.0-51-generic\n", true),
-            ("5.15.0", true),
-            ("6.9", true),
-            ("6.10.0", false),
-            ("6.18.44-x", false),
-            ("7.0", false),
-        ] {
-            assert_eq!(is_before(release, (6, 10)), before, "{release}");
-        }
-        assert!(!is_before("", (6, 10)) && !is_before("next", (6, 10)));
     }
 }

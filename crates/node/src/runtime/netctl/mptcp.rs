@@ -4,6 +4,7 @@
 //! The kernel keeps no owner of an endpoint, so ours are known by their identifiers: [`FIRST_ID`] and those that follow.
 //! Endpoints of others stay as they are, and serve where they name the same address.
 
+use anabranch_kern::release::{release, version};
 use anyhow::{Context, bail, ensure};
 use nix::libc;
 use rtnetlink::sys::{Socket, SocketAddr};
@@ -19,20 +20,16 @@ pub const MOST: usize = 8;
 const IDS: RangeInclusive<u8> = FIRST_ID..=FIRST_ID + (MOST as u8 - 1);
 
 /// Kernels whose receiver of Multipath TCP alters data at times (docs/limitations.md).
-const ALTERS_DATA: &str = "6.18.";
-
-fn kernel_release() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()
-}
+const ALTERS_DATA: (u32, u32) = (6, 18);
 
 /// Says once that this kernel may alter what comes by Multipath TCP, if it does.
 pub fn warn_of_kernel() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
-        let release = kernel_release();
-        if release.starts_with(ALTERS_DATA) {
+        let release = release().unwrap_or_default();
+        if version(&release) == Some(ALTERS_DATA) {
             tracing::warn!(
-                release = release.trim(),
+                release,
                 "Multipath TCP of this kernel may alter data (docs/limitations.md): use another kernel, or no Multipath TCP"
             );
         }
@@ -148,9 +145,7 @@ pub fn withdraw(endpoint: IpAddr) -> anyhow::Result<bool> {
 
 /// Whether [`add`] gives an open connection the subflow again that [`withdraw`] took, also where it was its first: since Linux 6.12.
 pub fn opens_again() -> bool {
-    let release = kernel_release();
-    let mut parts = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
-    (parts.next(), parts.next()) >= (Some(6), Some(12))
+    release().is_ok_and(|release| version(&release) >= Some((6, 12)))
 }
 
 /// Removes what a killed run left.
