@@ -159,6 +159,12 @@ impl BothWays {
         Self { up: Node::new(config), down: Node::new(config) }
     }
 
+    /// See [`IoamNode::epoch`].
+    pub fn set_epoch(&mut self, epoch: Duration) {
+        self.up.set_epoch(epoch);
+        self.down.set_epoch(epoch);
+    }
+
     /// Both ways together.
     #[must_use]
     pub fn stats(&self) -> IoamStats {

@@ -7,7 +7,7 @@
 
 use super::link::{Link, LinkChange, LinkConfig, LinkStats};
 use anabranch_element::packet::Packet;
-use anabranch_element::time::Instant;
+use anabranch_element::time::{Duration, Instant};
 use anabranch_element::{Element, Port, Reason};
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +80,12 @@ impl DuplexLink {
     /// Counters of A to B and of B to A as of `now`.
     pub fn stats(&mut self, now: Instant) -> [LinkStats; 2] {
         [self.a_to_b.stats(now), self.b_to_a.stats(now)]
+    }
+
+    /// [`Link::set_ioam_epoch`] of both.
+    pub fn set_ioam_epoch(&mut self, epoch: Duration) {
+        self.a_to_b.set_ioam_epoch(epoch);
+        self.b_to_a.set_ioam_epoch(epoch);
     }
 
     /// The two directions, A to B first, for callers that hold each apart (one thread per direction).

@@ -120,6 +120,13 @@ impl Node {
         self.ioam = Some(Box::new(BothWays::new(node)));
     }
 
+    /// Its wall clock may have been set: what it says at time 0 ([`IoamNode::epoch`]). Nothing where this is no IOAM node.
+    pub fn set_ioam_epoch(&mut self, epoch: Duration) {
+        if let Some(ioam) = &mut self.ioam {
+            ioam.set_epoch(epoch);
+        }
+    }
+
     /// What became of traces.
     #[must_use]
     pub fn ioam_stats(&self) -> IoamStats {

@@ -450,7 +450,12 @@ impl Ue {
                 self.session.assign_owner(&key, &owner, now, &shared);
                 self.drain_session_events(now);
             }
-            UeCommand::Clock { unix_epoch_ns } => self.on_clock(unix_epoch_ns, now),
+            UeCommand::Clock { unix_epoch_ns } => {
+                if let Some(ioam) = &mut self.ioam {
+                    ioam.set_epoch(Duration::from_nanos(unix_epoch_ns));
+                }
+                self.on_clock(unix_epoch_ns, now);
+            }
             UeCommand::Close => self.session.close(0),
         }
     }

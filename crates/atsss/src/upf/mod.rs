@@ -45,7 +45,7 @@ use crate::reorder::{Pool, PoolConfig};
 use crate::session::{Addresses, Origin, RuleView, Session};
 use crate::table::Slab;
 use anabranch_element::ioam::{BothWays, IoamNode, IoamStats};
-use anabranch_element::time::Instant;
+use anabranch_element::time::{Duration, Instant};
 use anabranch_rules::AccessName;
 use limiter::Limiter;
 use rand_chacha::ChaCha20Rng;
@@ -148,6 +148,9 @@ impl Upf {
             UpfCommand::ClearException { key, application } => self.clear_exception(key, &application, now),
             UpfCommand::Clock { unix_epoch_ns } => {
                 self.config.unix_epoch_ns = unix_epoch_ns;
+                if let Some(ioam) = &mut self.ioam {
+                    ioam.set_epoch(Duration::from_nanos(unix_epoch_ns));
+                }
                 Ok(())
             }
             UpfCommand::ForgetTimestamp(key) => {

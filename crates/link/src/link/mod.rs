@@ -227,6 +227,13 @@ impl Link {
         }
     }
 
+    /// Its wall clock may have been set: what it says at time 0 ([`IoamNode::epoch`]). Nothing where this is no IOAM node.
+    pub fn set_ioam_epoch(&mut self, epoch: Duration) {
+        if let Some(Telemetry { node: Some(node), .. }) = self.telemetry.as_deref_mut() {
+            node.set_epoch(epoch);
+        }
+    }
+
     /// Offers a packet at its logical time `packet.at`, which never counts as earlier than that of the
     /// packet before.
     #[inline]

@@ -347,6 +347,8 @@ impl Worker {
         while self.next_report <= now {
             self.next_report += SECOND;
         }
+        // Somebody may have set the wall clock.
+        self.gnb.set_ioam_epoch(Duration::from_nanos(clock.start_unix_ns()));
         self.sums.end_second();
         let report =
             Report { links: self.link_stats(now), late: self.late.end_second(), slices: self.slice_sums() };

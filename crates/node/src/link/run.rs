@@ -19,10 +19,15 @@ use serde::Serialize;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+/// How often the wall clock is looked at, which somebody may have set.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// A link at work.
 pub(super) struct Running {
     link: DuplexLink,
     outside: Outside,
+    /// When the wall clock is looked at next.
+    next_look: Instant,
     start_ns: u64,
 }
 
@@ -65,12 +70,6 @@ impl Running {
         carrier: Carrier,
     ) -> Self {
         let start_ns = monotonic_ns();
-        // Stamps in traces are of the wall clock, as a router's.
-        let (mut a_to_b, mut b_to_a) = (a_to_b, b_to_a);
-        let epoch = clock_gettime(ClockId::CLOCK_REALTIME).map(Duration::from).unwrap_or_default();
-        for node in [&mut a_to_b.ioam, &mut b_to_a.ioam].into_iter().flatten() {
-            node.epoch = epoch;
-        }
         let link = DuplexLink::new(a_to_b, b_to_a, seed);
         // 1 ns to 10 s with two digits: a fixed 20 KiB, so recording never allocates.
         let mut late_ns = Histogram::new_with_bounds(1, 10_000_000_000, 2).unwrap_or_else(|_| unreachable!());
@@ -79,7 +78,7 @@ impl Running {
         if !link.has_carrier() {
             outside.set_carrier(false);
         }
-        Self { link, outside, start_ns }
+        Self { link, outside, next_look: Instant::ZERO, start_ns }
     }
 
     /// Runs until asked to stop.
@@ -114,7 +113,7 @@ impl Running {
             let ports = self.outside.ports.len();
             for index in (0..ports).filter(|i| readable[1 + i]) {
                 let now = self.now();
-                let Self { link, outside, start_ns } = self;
+                let Self { link, outside, start_ns, .. } = self;
                 outside.ports.read(index, *start_ns, |side, packet| link.on_packet(side, packet, now))?;
             }
             if let Some(control) = &mut control {
@@ -154,6 +153,12 @@ impl Running {
     fn drive(&mut self) -> Result<Option<Instant>> {
         let now = self.now();
         self.outside.now = now;
+        if self.next_look <= now {
+            self.next_look = now + LOOK_EVERY;
+            // Stamps in traces are of the wall clock, as a router's.
+            let wall = clock_gettime(ClockId::CLOCK_REALTIME).map(Duration::from).unwrap_or_default();
+            self.link.set_ioam_epoch(wall.saturating_sub(Duration::from_nanos(now.as_nanos())));
+        }
         let next = drive(&mut self.link, now, &mut self.outside).map(|(at, _)| at);
         std::mem::replace(&mut self.outside.failed, Ok(()))?;
         self.outside.ports.flush()?;

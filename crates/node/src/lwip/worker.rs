@@ -22,6 +22,8 @@ use std::os::fd::AsRawFd;
 
 /// Frames read from one interface before the others, and the clock, have their turn.
 const ROUND: usize = 8;
+/// How often the wall clock is looked at, which somebody may have set.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The interfaces.
 pub struct Ports {
@@ -39,6 +41,8 @@ pub struct Worker {
     pub node: Node,
     ports: Ports,
     clock: Clock,
+    /// When the wall clock is looked at next.
+    next_look: Instant,
     ready: [bool; 3],
     events: EventLoop<Self>,
     real_time: bool,
@@ -68,6 +72,7 @@ impl Worker {
             ready: [true, true, ports.wifi.is_some()],
             ports,
             clock,
+            next_look: Instant::ZERO,
             events,
             real_time: config.lwip.real_time,
             stop: false,
@@ -137,6 +142,10 @@ impl Worker {
 
     /// Does what is due.
     fn due(&mut self, now: Instant) {
+        if self.next_look <= now {
+            self.next_look = now + LOOK_EVERY;
+            self.node.set_ioam_epoch(Duration::from_nanos(self.clock.start_unix_ns()));
+        }
         if self.node.poll_timeout().is_some_and(|(at, _)| at <= now) {
             let Self { node, ports: Ports { backhaul, lte, wifi }, .. } = self;
             node.poll(now, &mut Out { backhaul, legs: Legs::There { lte, wifi } });
