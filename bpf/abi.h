@@ -53,10 +53,14 @@ struct ab_config {
 	u32 reserved;
 };
 
-/* The key of reports; all zero: they have no tag. */
-struct ab_report_key {
+/* What the feedback program is told before it is loaded. */
+struct ab_feedback_config {
+	/* The key of reports; all zero: they have no tag. */
 	u64 k0;
 	u64 k1;
+	/* Routers on the way that are known to have no queue that drops. */
+	u32 known_routers;
+	u32 reserved;
 };
 
 /* What a flow knows of its path; crates/cc/src/int/view.rs. All ones: unknown. */

@@ -18,7 +18,7 @@
 
 char _license[] SEC("license") = "GPL";
 
-const volatile struct ab_report_key ab_key SEC(".rodata.config") = {};
+const volatile struct ab_feedback_config ab_config SEC(".rodata.config") = {};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -77,7 +77,9 @@ struct path {
 	u64 link, arrival, depth, capacity, share;
 	u32 flows;
 	u16 drops, losses;
-	u8 told, oldest, unbroken;
+	/* The hop limit that the last node wrote; at first, as the packet arrived. */
+	u8 oldest;
+	u8 told, unbroken, nodes;
 };
 
 AB_INLINE u64 word(u32 be)
@@ -107,10 +109,11 @@ __attribute__((noinline)) u32 add_node(struct path *path, u64 at, u32 type, u32 
 	if (!path || copy(&hop, 4, at))
 		return 0;
 	limit = bpf_ntohl(hop) >> 24;
-	/* Newest first: the same hop (a bridge), or one further from here. */
-	if (limit != path->oldest && limit != (u8)(path->oldest + 1))
+	/* Newest first: as it arrived; then the same, or with one router in between. */
+	if (limit != path->oldest && (!path->nodes || limit != path->oldest + 1))
 		path->unbroken = 0;
 	path->oldest = limit;
+	path->nodes = 1;
 	/* Bit 6 stands behind those of bits 0 to 5 that are there; bit 0 is. */
 	if (type & BIT(6))
 		copy(&depth, 4, at + 4 * __builtin_popcount(type & 0xfc000000));
@@ -186,7 +189,7 @@ __attribute__((noinline)) int take_trace(struct bpf_sock_ops *ops)
 	u8 ip[8];
 	/* Next header, length, PadN 0, option, its length, reserved, IOAM type, trace. */
 	u8 h[16];
-	u32 type, at, end, fixed, nodes, len = 0;
+	u32 type, at, end, fixed, nodes, first, len = 0;
 	u64 start;
 
 	if (!packet)
@@ -205,7 +208,7 @@ __attribute__((noinline)) int take_trace(struct bpf_sock_ops *ops)
 	if (!(type & BIT(0)) || !fixed || end > (u32)packet->transport_header - packet->network_header)
 		return 0;
 	count(AB_TRACES_IN);
-	path.oldest = ip[HOP_LIMIT] - 1;
+	path.oldest = ip[HOP_LIMIT];
 	for (nodes = 0; nodes < MOST_NODES && at < end; nodes++) {
 		len = add_node(&path, start + at, type, fixed);
 		if (!len)
@@ -222,10 +225,9 @@ __attribute__((noinline)) int take_trace(struct bpf_sock_ops *ops)
 		path.link = path.arrival = path.depth = path.capacity = AB_UNKNOWN;
 		path.flows = 0;
 	}
-	/* The oldest node must be the first hop: what it left is a usual first hop limit, or one less. */
-	answer(s, &path, path.told && path.unbroken && !(h[10] & 4) &&
-			 (path.oldest == 64 || path.oldest == 63 || path.oldest == 128 || path.oldest == 127 ||
-			  path.oldest == 255 || path.oldest == 254));
+	/* A router takes one from a usual first hop limit; a node that tells drops bridges, and takes none. */
+	first = path.oldest <= 64 ? 64 : path.oldest <= 128 ? 128 : 255;
+	answer(s, &path, path.told && path.unbroken && !(h[10] & 4) && first - ip[HOP_LIMIT] <= ab_config.known_routers);
 	return 1;
 }
 
@@ -243,7 +245,7 @@ struct signed_report {
 
 AB_INLINE int is_keyed(void)
 {
-	return ab_key.k0 || ab_key.k1;
+	return ab_config.k0 || ab_config.k1;
 }
 
 /* The tag of the option in this packet, whose first `len` bytes are the report; `out`: the packet is ours. */
@@ -264,7 +266,7 @@ static __attribute__((noinline)) u64 tag_of(struct bpf_sock_ops *ops, const u8 *
 	if (len == AB_OPTION_LEN)
 		__builtin_memcpy(report.option + AB_OPTION_SHORT_LEN, option + AB_OPTION_SHORT_LEN,
 				 AB_OPTION_LEN - AB_OPTION_SHORT_LEN);
-	return AB_LE64(ab_siphash(ab_key.k0, ab_key.k1, (const u64 *)&report, sizeof(report) / 8));
+	return AB_LE64(ab_siphash(ab_config.k0, ab_config.k1, (const u64 *)&report, sizeof(report) / 8));
 }
 
 /* Whether the option has the right tag; then it becomes one without. */

@@ -47,7 +47,7 @@ u64 abn_size(u32 which)
 				     sizeof(struct ab_path), offsetof(struct ab_path, nodes),
 				     sizeof(struct ab_fast_slot), sizeof(struct ab_fast_config),
 				     sizeof(struct ab_fast_key), sizeof(struct ab_fast_peer),
-				     sizeof(struct ab_trace_config), sizeof(struct ab_report_key) };
+				     sizeof(struct ab_trace_config), sizeof(struct ab_feedback_config) };
 
 	return which < sizeof(sizes) / sizeof(sizes[0]) ? sizes[which] : 0;
 }

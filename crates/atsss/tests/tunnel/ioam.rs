@@ -78,7 +78,7 @@ fn both_ends_write_in_the_order_of_the_way() {
                 (None, None, None)
             );
         }
-        let report = ioam::report(&traced[2].1).unwrap().unwrap();
+        let report = ioam::report(&traced[2].1, 0).unwrap().unwrap();
         assert!(!report.complete, "so a loss is taken for congestion");
     }
     let all = IoamStats { marked: 6, ..IoamStats::default() };

@@ -57,6 +57,8 @@ pub struct CollectConfig {
     pub idle: Duration,
     /// Maxima are of the last one to two of these. Default 1 s.
     pub window: Duration,
+    /// Routers on a path that are known to have no queue that drops. Default 0.
+    pub known_routers: u8,
 }
 
 impl Default for CollectConfig {
@@ -67,6 +69,7 @@ impl Default for CollectConfig {
             flows: 1024,
             idle: Duration::from_secs(60),
             window: Duration::from_secs(1),
+            known_routers: 0,
         }
     }
 }
@@ -164,7 +167,7 @@ impl Collector {
             Path::new(*numbers, &trail, seen.at)
         });
         counters.paths_evicted += u64::from(evicted);
-        path.take(&trail, head, &seen, config.window, counters);
+        path.take(&trail, head, &seen, config, counters);
         let number = path.number;
         let (flow, evicted) = flows.at(head.flow, || Flow::new(number, seen.at));
         counters.flows_evicted += u64::from(evicted);

@@ -2,16 +2,14 @@
 
 use super::level::{Counted, Latency, Level, Tally, stamp_us};
 use super::view::{HopView, PathView};
-use super::{CollectCounters, Sighting};
+use super::{CollectConfig, CollectCounters, Sighting};
 use anabranch_element::time::{Duration, Instant, nanos};
-use anabranch_wire::ioam::{Head, NodeData, Snapshot, TraceView};
+use anabranch_wire::ioam::{Head, NodeData, Snapshot, TraceView, routers};
 
 /// Most hops of a path; an IPv6 option has no room for more with our data.
 pub const MAX_HOPS: usize = 16;
 /// A node that did not tell its id.
 const NO_ID: u64 = u64::MAX;
-/// First hop limits in use, and one less: as `wire::ioam::report` has them.
-const FIRST_LIMITS: [u8; 6] = [64, 63, 128, 127, 255, 254];
 
 /// What makes a path: the namespace and the nodes, first hop first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,21 +63,24 @@ impl<'a> Trail<'a> {
         &self.nodes[..self.hops]
     }
 
-    /// Whether the hop limits follow one another from a source to here: no router on the way was silent.
-    fn unbroken(&self, arrived: u8) -> bool {
+    /// Whether the hop limits tell of at most so many routers, as `wire::ioam::report` has it.
+    fn unbroken(&self, arrived: u8, known_routers: u8) -> bool {
         if self.overflow || self.left_out > 0 {
             return false;
         }
-        let mut before = arrived.wrapping_sub(1);
-        let follow = self.nodes().iter().rev().all(|node| match limit(node) {
-            // The same (a bridge), or one further from here.
-            Some(limit) if limit == before || limit == before.wrapping_add(1) => {
-                before = limit;
-                true
+        let mut before = arrived;
+        for (at, node) in self.nodes().iter().rev().enumerate() {
+            match limit(node) {
+                // As it arrived; then the same, or with one router in between.
+                Some(limit)
+                    if limit.checked_sub(before).is_some_and(|routers| routers <= at.min(1) as u8) =>
+                {
+                    before = limit
+                }
+                _ => return false,
             }
-            _ => false,
-        });
-        follow && FIRST_LIMITS.contains(&before)
+        }
+        routers(before, arrived).is_some_and(|routers| routers <= known_routers)
     }
 }
 
@@ -147,9 +148,10 @@ impl Path {
         trail: &Trail<'_>,
         head: &Head<'_>,
         seen: &Sighting,
-        window: Duration,
+        config: &CollectConfig,
         counters: &mut CollectCounters,
     ) {
+        let window = config.window;
         self.traces += 1;
         self.bytes += u64::from(seen.bytes);
         self.last = self.last.max(seen.at);
@@ -158,7 +160,7 @@ impl Path {
         for (hop, node) in self.hops.iter_mut().zip(trail.nodes()) {
             told &= hop.take(node, seen.at, window, counters);
         }
-        self.complete = told && trail.unbroken(head.hop_limit);
+        self.complete = told && trail.unbroken(head.hop_limit, config.known_routers);
 
         let stamp = |node: &NodeData<'_>| stamp_us(node.seconds, node.fraction);
         let arrived = wall_us(seen);

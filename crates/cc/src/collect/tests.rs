@@ -76,7 +76,8 @@ fn queue(link_kbps: u32, flows: u16, queue_drops: u32, medium_losses: u32) -> Op
 
 #[test]
 fn a_path_is_told_hop_by_hop() {
-    let mut collector = Collector::new(CollectConfig::default());
+    let mut collector = Collector::new(CollectConfig { known_routers: 3, ..CollectConfig::default() });
+    let mut strict = Collector::new(CollectConfig { known_routers: 2, ..CollectConfig::default() });
     for (i, (drops, losses)) in [(10, 3), (14, 3), (14, 9)].into_iter().enumerate() {
         let base = 1_000_000 * (i as u64 + 1);
         let said = [
@@ -99,7 +100,9 @@ fn a_path_is_told_hop_by_hop() {
         let tcp = TcpState { cwnd: 20 + i as u32, ssthresh: u32::MAX, srtt_us: 9_000 };
         let packet = packet(4711, &said, Some((edge, tcp)));
         collector.observe_packet(&packet, seen(i as u64 * 10, base + 8_400));
+        strict.observe_packet(&packet, seen(i as u64 * 10, base + 8_400));
     }
+    assert!(!strict.paths(Instant::from_millis(25))[0].complete, "three routers took one from the hop limit");
     let now = Instant::from_millis(25);
     let paths = collector.paths(now);
     let [path] = &paths[..] else { panic!("{paths:#?}") };

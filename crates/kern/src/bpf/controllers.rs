@@ -1,6 +1,6 @@
 //! Congestion controllers, registered with the kernel (struct_ops).
 
-use super::feedback::{Feedback, ReportKey};
+use super::feedback::{Feedback, FeedbackConfig};
 use super::object::{Counters, configure, counters, open};
 use super::sockets::SOCKETS;
 use super::{BpfError, replace, supported, tried};
@@ -151,8 +151,8 @@ impl Controllers {
     ///
     /// # Errors
     /// No such cgroup, or the kernel refuses.
-    pub fn feedback(&self, cgroup: &Path, key: Option<&ReportKey>) -> Result<Feedback, BpfError> {
-        Feedback::attach(cgroup, key, self.sockets())
+    pub fn feedback(&self, cgroup: &Path, config: &FeedbackConfig) -> Result<Feedback, BpfError> {
+        Feedback::attach(cgroup, config, self.sockets())
     }
 
     /// The map with the sockets' state: of the first that was loaded, or of the version replaced.

@@ -21,18 +21,34 @@ impl ReportKey {
     pub const fn new(bytes: [u8; Self::LEN]) -> Self {
         Self(bytes)
     }
-
-    /// `struct ab_report_key`: two numbers, the first bytes the least (SipHash's own order).
-    fn constants(key: Option<&Self>) -> Vec<u8> {
-        let bytes = key.map_or([0; Self::LEN], |key| key.0);
-        let number = u128::from_le_bytes(bytes);
-        [(number as u64).to_ne_bytes(), ((number >> 64) as u64).to_ne_bytes()].concat()
-    }
 }
 
 impl std::fmt::Debug for ReportKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("ReportKey(…)")
+    }
+}
+
+/// How reports are made and read.
+#[derive(Debug, Clone, Default)]
+pub struct FeedbackConfig {
+    /// Reports have a tag by it, and those without one count for nothing.
+    pub key: Option<ReportKey>,
+    /// Routers on the way of traces that are known to have no queue that drops.
+    pub known_routers: u8,
+}
+
+impl FeedbackConfig {
+    /// Bytes of what the program is told.
+    #[cfg(test)]
+    pub(super) const LEN: usize = 24;
+
+    /// `struct ab_feedback_config`: two numbers, the first bytes the least (SipHash's own order), and the routers.
+    fn constants(&self) -> Vec<u8> {
+        let bytes = self.key.as_ref().map_or([0; ReportKey::LEN], |key| key.0);
+        let number = u128::from_le_bytes(bytes);
+        let key = [number as u64, (number >> 64) as u64].map(u64::to_ne_bytes).concat();
+        [key, u32::from(self.known_routers).to_ne_bytes().into(), vec![0; 4]].concat()
     }
 }
 
@@ -44,24 +60,24 @@ pub struct Feedback {
 }
 
 impl Feedback {
-    /// Attaches it to the sockets of `cgroup`; a receiver needs no controllers. With a key, reports have a tag.
+    /// Attaches it to the sockets of `cgroup`; a receiver needs no controllers.
     ///
     /// # Errors
     /// No such cgroup, or the kernel refuses.
-    pub fn receiver(cgroup: &Path, key: Option<&ReportKey>) -> Result<Self, BpfError> {
+    pub fn receiver(cgroup: &Path, config: &FeedbackConfig) -> Result<Self, BpfError> {
         loadable_here()?;
-        Self::attach(cgroup, key, None)
+        Self::attach(cgroup, config, None)
     }
 
     pub(super) fn attach(
         cgroup: &Path,
-        key: Option<&ReportKey>,
+        config: &FeedbackConfig,
         shares: Option<MapHandle>,
     ) -> Result<Self, BpfError> {
         let what = || format!("{} (a cgroup v2 directory is needed)", cgroup.display());
         let group = File::open(cgroup).map_err(|source| BpfError::Io { what: what(), source })?;
         let mut object = open("feedback", object!("feedback"))?;
-        configure(&mut object, &ReportKey::constants(key))?;
+        configure(&mut object, &config.constants())?;
         if let Some(map) = shares {
             share_sockets(&mut object, &map)?;
         }

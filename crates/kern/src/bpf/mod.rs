@@ -39,7 +39,7 @@ mod window;
 
 pub use controllers::{Controllers, LOADABLE, available};
 pub use fast_path::{FastCounters, FastFlow, FastPath, FastPathConfig, FastTunnel, MOST_SLOTS};
-pub use feedback::{Feedback, ReportKey};
+pub use feedback::{Feedback, FeedbackConfig, ReportKey};
 pub use inspect::{holders, registered, shown};
 pub use object::Counters;
 pub use paths::{PATH_NODES, PathsMap, PublishedPath, published};

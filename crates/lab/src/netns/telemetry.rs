@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 const SPACE: &str = "int-loader";
 /// Names of all congestion controls the kernel has.
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+/// Routers of ours on a path: the UPF of a scenario, which has no queue that drops.
+const KNOWN_ROUTERS: u8 = 1;
 /// How long to wait for the turn.
 const TURN: Duration = Duration::from_secs(300);
 /// How often it is looked whether it is our turn.
@@ -185,6 +187,7 @@ fn start(
     }
     if let Some(group) = group {
         command.arg("--cgroup").arg(group.path());
+        command.args(["--known-routers", &KNOWN_ROUTERS.to_string()]);
     }
     let mut loader = Program::start(space, "int-loader", &mut command, folder, None)?;
     let log = loader.log().to_owned();

@@ -332,7 +332,7 @@ fn traces_are_filled_both_ways() {
         assert_eq!((node.hop.unwrap().node_id, node.queue_depth), (Some(5), None));
         let told = Snapshot::parse(node.snapshot.unwrap()).unwrap().unwrap();
         assert_eq!((told.queue_drops, told.link_kbps, told.capacity_bytes), (None, None, None));
-        assert!(!report(packet).unwrap().unwrap().complete);
+        assert!(!report(packet, 255).unwrap().unwrap().complete);
     }
     // Full now.
     w.node.downlink(&mut down, w.now);

@@ -1,9 +1,10 @@
 //! Loading, holding, and asking what is loaded.
 
+use super::ReportArgs;
 use crate::runtime::config::read_private_key;
 use anabranch_cc::Algorithm;
 use anabranch_cc::int::IntConfig;
-use anabranch_kern::bpf::{self, Controllers, Feedback, ReportKey, Source, SourceConfig};
+use anabranch_kern::bpf::{self, Controllers, Feedback, FeedbackConfig, ReportKey, Source, SourceConfig};
 use anyhow::{Context, Result, bail};
 use aws_lc_rs::digest::{SHA256, digest};
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -35,18 +36,23 @@ fn report_key(path: &Path) -> Result<ReportKey> {
     Ok(ReportKey::new(*first))
 }
 
+fn feedback_config(args: &ReportArgs) -> Result<FeedbackConfig> {
+    let key = args.report_key.as_deref().map(report_key).transpose()?;
+    Ok(FeedbackConfig { key, known_routers: args.known_routers })
+}
+
 /// `anabranch cc load`.
 pub fn load(
     names: &[Algorithm],
     cgroup: Option<&Path>,
-    key: Option<&Path>,
+    reports: &ReportArgs,
     config: &IntConfig,
 ) -> Result<()> {
     let ends = ends()?;
-    let key = key.map(report_key).transpose()?;
+    let reports = feedback_config(reports)?;
     let before = holders_before(names)?;
     let controllers = Controllers::load(names, config)?;
-    let feedback = cgroup.map(|group| controllers.feedback(group, key.as_ref())).transpose()?;
+    let feedback = cgroup.map(|group| controllers.feedback(group, &reports)).transpose()?;
     // Only now, so that sockets which are open hear reports all the time.
     for pid in before {
         let pid_t = i32::try_from(pid).context("a process id")?;
@@ -137,10 +143,9 @@ fn ended(ends: &SignalFd, within: Duration) -> Result<bool> {
 }
 
 /// `anabranch int sink`.
-pub fn sink(cgroup: &Path, key: Option<&Path>) -> Result<()> {
+pub fn sink(cgroup: &Path, reports: &ReportArgs) -> Result<()> {
     let ends = ends()?;
-    let key = key.map(report_key).transpose()?;
-    let _sink = Feedback::receiver(cgroup, key.as_ref())?;
+    let _sink = Feedback::receiver(cgroup, &feedback_config(reports)?)?;
     ready(&format!("reports for the sockets of {}", cgroup.display()));
     ends.wait()?;
     Ok(())

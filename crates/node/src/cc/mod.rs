@@ -87,13 +87,24 @@ struct LoadArgs {
     /// Most segments Eq. 1 adds per acknowledged one (int_cubic_ss).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16), default_value_t = IntConfig::default().growth_cap)]
     growth_cap: u32,
+    #[command(flatten)]
+    reports: ReportArgs,
+    /// Reports older than this many round trips count for nothing.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=255), default_value_t = IntConfig::default().stale_rtts)]
+    stale_rtts: u32,
+}
+
+/// How reports are made and read.
+#[derive(Debug, clap::Args)]
+struct ReportArgs {
     /// Take only reports with the tag of this key, and send none without it: a file of `anabranch keygen --out`, the same at both
     /// ends.
     #[arg(long, value_name = "FILE", requires = "cgroup")]
     report_key: Option<PathBuf>,
-    /// Reports older than this many round trips count for nothing.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=255), default_value_t = IntConfig::default().stale_rtts)]
-    stale_rtts: u32,
+    /// Routers on the way of traces that fill none and are known to have no queue that drops. With more of them, what is lost is
+    /// taken for congestion.
+    #[arg(long, value_name = "N", requires = "cgroup", default_value_t = 0)]
+    known_routers: u8,
 }
 
 /// Arguments of `anabranch int`.
@@ -144,9 +155,8 @@ enum IntCommand {
         /// The cgroup's directory.
         #[arg(long, value_name = "DIR")]
         cgroup: PathBuf,
-        /// Reports have a tag by this key: a file of `anabranch keygen --out`, the same as the senders' of data.
-        #[arg(long, value_name = "FILE")]
-        report_key: Option<PathBuf>,
+        #[command(flatten)]
+        reports: ReportArgs,
     },
     /// Show what the traces tell that arrive at an interface, path by path and hop by hop, until this command ends.
     Monitor(Box<monitor::MonitorArgs>),
@@ -167,9 +177,9 @@ fn number(text: &str) -> Result<u64, String> {
 pub fn run_cc(args: CcArgs) -> Result<()> {
     match args.command {
         CcCommand::Load(args) => {
-            let LoadArgs { names, cgroup, report_key, ceiling_bps, increment, growth_cap, stale_rtts } = args;
+            let LoadArgs { names, cgroup, reports, ceiling_bps, increment, growth_cap, stale_rtts } = args;
             let config = IntConfig { ceiling_bps, increment, growth_cap, stale_rtts };
-            at_work::load(&names, cgroup.as_deref(), report_key.as_deref(), &config)
+            at_work::load(&names, cgroup.as_deref(), &reports, &config)
         }
         CcCommand::Unload { names } => at_work::unload(&names),
         CcCommand::List => at_work::list(),
@@ -188,7 +198,7 @@ pub fn run_int(args: IntArgs) -> Result<()> {
             let nodes = if detail { nodes.min(MOST_NODES_DETAIL) } else { nodes };
             at_work::source(&interface, SourceConfig { namespace, every, nodes, detail, beyond_headroom })
         }
-        IntCommand::Sink { cgroup, report_key } => at_work::sink(&cgroup, report_key.as_deref()),
+        IntCommand::Sink { cgroup, reports } => at_work::sink(&cgroup, &reports),
         IntCommand::Monitor(args) => monitor::run(&args),
         IntCommand::Paths(args) => monitor::paths(&args),
     }

@@ -57,6 +57,9 @@ pub struct Listening {
     /// Paths and flows that were silent for so many seconds are forgotten.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400), default_value_t = 60)]
     idle_s: u32,
+    /// Routers on the way of traces that fill none and are known to have no queue that drops: a path with more is not complete.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    known_routers: u8,
     /// One JSON object per report instead of tables.
     #[arg(long)]
     json: bool,
@@ -70,6 +73,7 @@ impl Listening {
             flows: self.max_flows as usize,
             idle: Duration::from_secs(self.idle_s.into()),
             window,
+            known_routers: self.known_routers,
         }
     }
 }

@@ -295,7 +295,7 @@ mod tests {
                 assert_eq!((told.mcs, told.queue_drops, told.medium_losses), (Some(20), Some(0), Some(0)));
                 assert!(told.link_kbps.is_some_and(|kbps| kbps > 1000), "{told:?}");
                 assert!(told.capacity_bytes.is_some_and(|bytes| bytes > 40_000), "{told:?}");
-                assert!(ioam::report(packet).unwrap().unwrap().complete);
+                assert!(ioam::report(packet, 0).unwrap().unwrap().complete);
             }
             assert!(deepest > 20_000, "{deepest}");
         }

@@ -61,7 +61,7 @@ pub use ipv6::{
     find_options, insert, options, strip, trace_header_len, trace_range,
 };
 pub use node::{Hop, HopWide, NodeData, Opaque, TransitDelay};
-pub use path::report;
+pub use path::{report, routers};
 pub use snapshot::{SNAPSHOT_LEN, SNAPSHOT_SCHEMA, Snapshot};
 pub use trace::{Filled, Nodes, TRACE_HEADER_LEN, TraceHeader, TraceKind, TraceView, fill, push};
 pub use types::TraceType;

@@ -7,32 +7,41 @@ use super::snapshot::Snapshot;
 use super::trace::{TraceKind, TraceView};
 use crate::WireError;
 
-/// First hop limits in use, and one less: a router takes one before it writes, a bridge does not.
-const FIRST_LIMITS: [u8; 6] = [64, 63, 128, 127, 255, 254];
+/// First hop limits in use.
+const FIRST_LIMITS: [u8; 3] = [64, 128, 255];
 /// A hop that does not know.
 const UNKNOWN: u64 = u64::MAX;
+
+/// Routers on the way of a packet that arrived with the hop limit `arrived`, and whose first node wrote `first`. Each takes one, a
+/// bridge none.
+#[must_use]
+pub fn routers(first: u8, arrived: u8) -> Option<u8> {
+    FIRST_LIMITS.into_iter().find(|limit| *limit >= first)?.checked_sub(arrived)
+}
 
 /// The report on the pre-allocated trace in an IPv6 packet as it arrived; `None` if it has none, or nobody wrote
 /// into it. Its age is 0.
 ///
-/// It is complete if every node told its drops, and the hop limits follow one another from the source to here:
-/// then no queue on the path can have dropped unseen. Where a node found no room, the bottleneck is not known: it may be that
-/// one.
+/// It is complete if every node told its drops, and the hop limits tell of at most as many routers as are known to have no queue that
+/// drops, each in front of a node: then no queue on the path can have dropped unseen, unless it is a bridge's. Nodes that tell
+/// drops bridge, and leave the hop limit as it is; so whoever took one from it told nothing. Where a node found no room, the bottleneck is not known: it may be that one.
 ///
 /// # Errors
 /// A packet, header or trace that does not hold together.
-pub fn report(packet: &[u8]) -> Result<Option<Feedback>, WireError> {
+pub fn report(packet: &[u8], known_routers: u8) -> Result<Option<Feedback>, WireError> {
     let Some(range) = trace_range(packet)? else { return Ok(None) };
     let trace = TraceView::parse(&packet[range], TraceKind::PreAllocated)?;
     let (mut told, mut unbroken, mut nodes) = (true, true, false);
-    let mut oldest = packet[7].wrapping_sub(1);
+    let arrived = packet[7];
+    let mut oldest = arrived;
     let mut least = UNKNOWN;
     let mut report = Feedback { bottleneck: Some(Bottleneck::default()), ..Feedback::default() };
-    for node in trace.nodes() {
+    for (at, node) in trace.nodes().enumerate() {
         nodes = true;
-        // Newest first: the same hop (a bridge), or one further from here.
+        // Newest first: as it arrived; then the same, or with one router in between.
         let limit = node.hop.map_or(0, |hop| hop.limit);
-        unbroken &= node.hop.is_some() && (limit == oldest || limit == oldest.wrapping_add(1));
+        unbroken &=
+            node.hop.is_some() && limit.checked_sub(oldest).is_some_and(|routers| routers <= at.min(1) as u8);
         oldest = limit;
         let Some(snapshot) = node.snapshot.map(Snapshot::parse).transpose()?.flatten() else {
             told = false;
@@ -64,7 +73,8 @@ pub fn report(packet: &[u8]) -> Result<Option<Feedback>, WireError> {
     if overflow {
         (report.flows, report.bottleneck) = (0, Some(Bottleneck::default()));
     }
-    report.complete = told && unbroken && !overflow && FIRST_LIMITS.contains(&oldest);
+    let routers = routers(oldest, arrived).filter(|_| unbroken);
+    report.complete = told && !overflow && routers.is_some_and(|routers| routers <= known_routers);
     Ok(nodes.then_some(report))
 }
 
@@ -113,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_bottleneck_is_the_least_share_and_losses_add_up() {
-        // Two bridges, no router; then the second hop is a router; then a router in between is silent.
+        let report = |packet: &[u8]| report(packet, 0);
         let told = report(&packet(&[(64, queue(9000, 1, 0xffff), 1), (64, queue(10_000, 4, 3), 4000)], 64));
         let told = told.unwrap().unwrap();
         assert!(told.complete);
@@ -121,11 +131,26 @@ mod tests {
         let hop = told.bottleneck.unwrap();
         assert_eq!((hop.link_kbps, hop.arrival_kbps), (Some(10_000), Some(7)));
         assert_eq!((hop.depth_bytes, hop.free_bytes), (Some(4000), Some(6000)));
-        for (limits, arrives, complete) in
-            [([64, 63], 63, true), ([63, 62], 62, true), ([64, 62], 62, false), ([64, 63], 61, false)]
-        {
+        // Routers: none; in front of the second node; of the first; of both; of the receiver, where no node tells of it; two in a
+        // row. And hop limits that nobody begins with, or that grow on the way.
+        for (limits, arrives, routers) in [
+            ([64, 64], 64, Some(0)),
+            ([64, 63], 63, Some(1)),
+            ([63, 63], 63, Some(1)),
+            ([63, 62], 62, Some(2)),
+            ([255, 255], 254, None),
+            ([128, 126], 126, None),
+            ([100, 100], 100, Some(28)),
+            ([63, 64], 63, None),
+            ([64, 64], 65, None),
+            ([1, 0], 0, Some(64)),
+        ] {
             let nodes = limits.map(|limit| (limit, queue(1, 1, 0), 0));
-            assert_eq!(report(&packet(&nodes, arrives)).unwrap().unwrap().complete, complete, "{limits:?}");
+            let packet = packet(&nodes, arrives);
+            for known in [0, 1, 2, 63, u8::MAX] {
+                let complete = super::report(&packet, known).unwrap().unwrap().complete;
+                assert_eq!(complete, routers.is_some_and(|routers| routers <= known), "{limits:?} {known}");
+            }
         }
         // A hop that wrote nothing of ours.
         let silent = report(&packet(&[(64, queue(9000, 1, 0), 1), (64, None, 4000)], 64)).unwrap().unwrap();

@@ -34,7 +34,7 @@ fn the_verifier_sees_small_programs() {
     };
     crate::tests::in_private_network("ip link set lo up", || {
         let controllers = Controllers::load(&LOADABLE, &IntConfig::default()).unwrap();
-        let _feedback = controllers.feedback(&group.path, None).unwrap();
+        let _feedback = controllers.feedback(&group.path, &FeedbackConfig::default()).unwrap();
         let _source = Source::attach("lo", SourceConfig::default()).unwrap();
         let all = programs();
         for (name, verified, ..) in &all {
@@ -71,7 +71,7 @@ const ROUNDS: usize = 7;
 /// One flow over the loopback device for `mib` MiB: each program's name, nanoseconds per call, and calls per ACK.
 fn one_flow(algorithm: Algorithm, group: &OwnGroup, mib: usize) -> Vec<(String, f64, f64)> {
     let controllers = Controllers::load(&[algorithm], &IntConfig::default()).unwrap();
-    let feedback = controllers.feedback(&group.path, None).unwrap();
+    let feedback = controllers.feedback(&group.path, &FeedbackConfig::default()).unwrap();
     let source = Source::attach("lo", loopback_source()).unwrap();
     let listener = TcpListener::bind("[::1]:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -51,7 +51,7 @@ fn a_thousand_connections_leave_nothing() {
     crate::tests::in_private_network(NODE, || {
         let names = [Algorithm::IntRate, Algorithm::IntCubicL1];
         let controllers = Controllers::load(&names, &IntConfig::default()).unwrap();
-        let feedback = controllers.feedback(&group.path, None).unwrap();
+        let feedback = controllers.feedback(&group.path, &FeedbackConfig::default()).unwrap();
         let _source = Source::attach("lo", loopback_source()).unwrap();
         let before = maps();
         assert!(before.iter().all(|(_, most)| *most <= 16), "{before:?}");

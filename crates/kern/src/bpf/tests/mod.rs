@@ -88,7 +88,7 @@ fn the_contract_has_the_sizes_we_write() {
             40,
             12,
             8,
-            ReportKey::LEN as u64,
+            FeedbackConfig::LEN as u64,
         ]
     );
 }
@@ -347,7 +347,9 @@ fn what_is_not_there_is_named() {
     let Some(_alone) = alone() else { return };
     let why = Source::attach("no-such-if", SourceConfig::default()).unwrap_err().to_string();
     assert!(why.starts_with("interface no-such-if: no interface"), "{why}");
-    let why = Feedback::receiver(std::path::Path::new("/no/such"), None).unwrap_err().to_string();
+    let why = Feedback::receiver(std::path::Path::new("/no/such"), &FeedbackConfig::default())
+        .unwrap_err()
+        .to_string();
     assert!(why.starts_with("/no/such (a cgroup v2 directory is needed)"), "{why}");
 }
 
@@ -459,7 +461,7 @@ fn reports_go_round() {
     crate::tests::in_private_network(NODE, || {
         for algorithm in LOADABLE {
             let controllers = Controllers::load(&[algorithm], &IntConfig::default()).unwrap();
-            let feedback = controllers.feedback(&group.path, None).unwrap();
+            let feedback = controllers.feedback(&group.path, &FeedbackConfig::default()).unwrap();
             let source = Source::attach("lo", loopback_source()).unwrap();
             let listener = TcpListener::bind("[::1]:0").unwrap();
             let port = listener.local_addr().unwrap().port();
@@ -507,7 +509,7 @@ fn who_was_quiet_tells_when_roles_change() {
     crate::tests::in_private_network(NODE, || {
         let name = Algorithm::IntRate.name();
         let controllers = Controllers::load(&[Algorithm::IntRate], &IntConfig::default()).unwrap();
-        let feedback = controllers.feedback(&group.path, None).unwrap();
+        let feedback = controllers.feedback(&group.path, &FeedbackConfig::default()).unwrap();
         let listener = TcpListener::bind("[::1]:0").unwrap();
         let mut first = connect(listener.local_addr().unwrap().port(), name);
         let (mut second, at) = listener.accept().unwrap();
@@ -548,8 +550,10 @@ fn reports_need_the_key_of_both_ends() {
         for (receiver, sender, heard) in cases {
             let what = format!("receiver {receiver:?}, sender {sender:?}");
             let controllers = Controllers::load(&[Algorithm::IntRate], &IntConfig::default()).unwrap();
-            let hears = controllers.feedback(&senders.path, sender.as_ref()).unwrap();
-            let tells = Feedback::receiver(&receivers.path, receiver.as_ref()).unwrap();
+            let config =
+                |key: &Option<ReportKey>| FeedbackConfig { key: key.clone(), ..FeedbackConfig::default() };
+            let hears = controllers.feedback(&senders.path, &config(sender)).unwrap();
+            let tells = Feedback::receiver(&receivers.path, &config(receiver)).unwrap();
             let source = Source::attach("lo", loopback_source()).unwrap();
             receivers.enter().unwrap();
             let listener = TcpListener::bind("[::1]:0").unwrap();

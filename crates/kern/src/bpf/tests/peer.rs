@@ -117,7 +117,7 @@ fn a_mark_is_congestion_whatever_reports_say() {
         crate::interface::disable_offloads("v0").unwrap();
         for algorithm in [Algorithm::IntCubicL1, Algorithm::IntCubicL2] {
             let controllers = Controllers::load(&[algorithm], &IntConfig::default()).unwrap();
-            let feedback = controllers.feedback(&group.path, None).unwrap();
+            let feedback = controllers.feedback(&group.path, &FeedbackConfig::default()).unwrap();
             for marked in [false, true] {
                 let what = format!("{algorithm}, marked {marked}");
                 let (mut stream, mut peer) = Peer::connected(algorithm.name());

@@ -74,7 +74,7 @@ fn packet(flows: &[(String, Side)], seen: &mut BTreeMap<String, TracesSeen>, pac
     let seen = seen.entry(flow.to_owned()).or_default();
     seen.bytes[0] += packet.len() as u64;
     seen.segments += u64::from(tcp.len() > usize::from(tcp[12] >> 4) * 4);
-    if options > 0 && matches!(ioam::report(packet), Ok(Some(_))) {
+    if options > 0 && matches!(ioam::report(packet, 0), Ok(Some(_))) {
         seen.traces += 1;
         seen.bytes[1] += options as u64;
     }
