@@ -100,6 +100,8 @@ struct ab_socket {
 	u64 next_us;
 	/* int_rate: the window that bounds it at that rate, segments. */
 	u64 window;
+	/* int_rate: least smoothed round trip since it began to pace; 0: none. */
+	u64 least_us;
 	/* Segments sent again after losses taken for congestion and for the medium's; counted up to the last loss. */
 	u32 resent_congestion;
 	u32 resent_medium;
@@ -111,7 +113,8 @@ struct ab_socket {
 	u32 losses_taken_back;
 	/* AB_STATE_*. */
 	u32 state;
-	u32 reserved;
+	/* int_rate: a queue that tells nothing dropped; the window has to carry the rate before the flow is paced. */
+	u32 doubt;
 };
 
 /* The last loss was taken for the medium's. */

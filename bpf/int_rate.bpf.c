@@ -18,13 +18,15 @@ AB_INLINE u32 in_flight(const struct tcp_sock *tp)
 	return tp->packets_out - (tp->sacked_out + tp->lost_out) + tp->retrans_out;
 }
 
-AB_INLINE void back_to_cubic(struct sock *sk, struct ab_socket *s)
+/* From what the rate is in a round trip of so long. */
+AB_INLINE void back_to_cubic(struct sock *sk, struct ab_socket *s, u64 rtt_us)
 {
 	struct tcp_sock *tp = ab_tcp(sk);
-	u64 bdp = ab_rate_window(s->rate_bps, ab_srtt(tp), tp->mss_cache) / 2;
+	u64 bdp = ab_rate_window(s->rate_bps, rtt_us, tp->mss_cache) / 2;
 
 	s->rate_bps = 0;
 	s->next_us = 0;
+	s->least_us = 0;
 	ab_at_ceiling(s, 0);
 	cubictcp_init(sk);
 	tp->snd_cwnd = ab_at_most(bdp < 2 ? 2 : bdp, tp->snd_cwnd_clamp);
@@ -34,6 +36,11 @@ AB_INLINE void back_to_cubic(struct sock *sk, struct ab_socket *s)
 	/* CUBIC is not paced, unless the socket asked for a rate of its own (SO_MAX_PACING_RATE). */
 	if (sk->sk_pacing_status == SK_PACING_NEEDED && sk->sk_max_pacing_rate == ~0UL)
 		sk->sk_pacing_status = SK_PACING_NONE;
+}
+
+AB_INLINE int is_unseen(const struct ab_socket *s, const struct tcp_sock *tp)
+{
+	return ab_unseen(&s->view, tp->tcp_mstamp, s->least_us, ab_srtt(tp));
 }
 
 /* Sets the rate, and the window that bounds it, once per round trip: no ACK has to divide. */
@@ -46,15 +53,26 @@ AB_INLINE void steer(struct sock *sk, struct ab_socket *s)
 		return;
 	if (ab_detailed(&s->view, srtt, ab_config.stale_rtts))
 		rate = ab_rate(&s->view, s->rate_bps, srtt, tp->mss_cache, ab_config.ceiling_bps);
-	if (rate) {
+	if (rate && !s->rate_bps && (s->doubt || !ab_complete(&s->view))) {
+		if (!ab_carries(tp->snd_cwnd, rate, srtt, tp->mss_cache)) {
+			s->next_us = now + srtt / 8;
+			return;
+		}
+		s->doubt = 0;
+	}
+	if (rate && (!s->least_us || srtt < s->least_us))
+		s->least_us = srtt;
+	if (rate && s->rate_bps && !ab_complete(&s->view) && ab_unexplained(&s->view, s->least_us, srtt)) {
+		back_to_cubic(sk, s, s->least_us);
+	} else if (rate) {
 		if (sk->sk_pacing_status == SK_PACING_NONE)
 			sk->sk_pacing_status = SK_PACING_NEEDED;
 		s->rate_bps = rate;
 		s->next_us = now + srtt;
-		s->window = ab_rate_window(rate, srtt, tp->mss_cache);
+		s->window = ab_rate_window(rate, ab_at_most(srtt, ab_explained(&s->view, s->least_us)), tp->mss_cache);
 		ab_at_ceiling(s, rate >= ab_config.ceiling_bps);
 	} else if (s->rate_bps) {
-		back_to_cubic(sk, s);
+		back_to_cubic(sk, s, srtt);
 	}
 }
 
@@ -143,8 +161,12 @@ u32 BPF_PROG(rate_ssthresh, struct sock *sk)
 		/* Told by `cc show`; the law itself asks for no cause. */
 		ab_judged(s, ab_tcp(sk), ab_medium_now(s, ab_tcp(sk)));
 	}
-	if (s && s->rate_bps)
-		return ab_tcp(sk)->snd_cwnd;
+	if (s && s->rate_bps) {
+		if (!is_unseen(s, ab_tcp(sk)))
+			return ab_tcp(sk)->snd_cwnd;
+		s->doubt = 1;
+		back_to_cubic(sk, s, s->least_us);
+	}
 	return cubictcp_recalc_ssthresh(sk);
 }
 
@@ -156,7 +178,8 @@ void BPF_PROG(rate_state, struct sock *sk, u8 new_state)
 
 	if (new_state == TCP_CA_LOSS && s && s->rate_bps) {
 		/* Nothing came for a long time: what was known of the path may be wrong. */
-		back_to_cubic(sk, s);
+		s->doubt = is_unseen(s, tp);
+		back_to_cubic(sk, s, s->doubt ? s->least_us : ab_srtt(tp));
 		tp->snd_ssthresh = cubictcp_recalc_ssthresh(sk);
 		tp->snd_cwnd = 1;
 	} else if (new_state < TCP_CA_CWR && ca_state(sk) >= TCP_CA_CWR && ca_state(sk) <= TCP_CA_RECOVERY &&

@@ -19,6 +19,7 @@
 #define AB_MOST_BYTES 0xffffffffULL
 #define AB_MOST_RTT_US 16000000ULL
 #define AB_GROWTH_UNIT 1024ULL
+#define AB_SLACK_US 10000ULL
 
 AB_INLINE u64 ab_at_most(u64 value, u64 most)
 {
@@ -167,6 +168,35 @@ AB_INLINE int ab_medium(struct ab_view *v, u64 now_us, u64 srtt_us, u32 stale_rt
 	return 1;
 }
 
+AB_INLINE int ab_complete(const struct ab_view *v)
+{
+	return !!(v->flags & AB_COMPLETE);
+}
+
+/* The longest round trip that what is told explains, where the least was `least_us`. */
+AB_INLINE u64 ab_explained(const struct ab_view *v, u64 least_us)
+{
+	u64 told_us = 0;
+
+	if (v->depth_bytes != AB_UNKNOWN && v->link_kbps != AB_UNKNOWN && v->link_kbps)
+		told_us = ab_at_most(v->depth_bytes, AB_MOST_BYTES) * 8000 / v->link_kbps;
+	return 2 * ab_rtt(least_us) + AB_SLACK_US + told_us;
+}
+
+/* Whether a round trip, which was `least_us` at best, is a queue that tells nothing. */
+AB_INLINE int ab_unexplained(const struct ab_view *v, u64 least_us, u64 srtt_us)
+{
+	return ab_rtt(srtt_us) > ab_explained(v, least_us);
+}
+
+/* Whether a loss or mark that was found now may be of a queue that tells nothing. */
+AB_INLINE int ab_unseen(const struct ab_view *v, u64 now_us, u64 least_us, u64 srtt_us)
+{
+	if ((v->flags & AB_MOVED) && ab_minus(now_us, v->moved_us) <= 2 * ab_span(srtt_us))
+		return 0;
+	return !ab_complete(v) || ab_unexplained(v, least_us, srtt_us);
+}
+
 /* Whether the path tells enough for Eq. 1. */
 AB_INLINE int ab_tells_growth(const struct ab_view *v)
 {
@@ -210,6 +240,8 @@ AB_INLINE u64 ab_rate(const struct ab_view *v, u64 own_bps, u64 srtt_us, u64 mss
 		drain = ab_at_most(v->depth_bytes, AB_MOST_BYTES) * 4000000 / (flows * ab_rtt(srtt_us));
 		target -= ab_at_most(drain, target / 2);
 	}
+	if (own_bps && !ab_complete(v))
+		target = ab_at_most(target, 2 * ab_at_most(own_bps, AB_MOST_KBPS * 1000));
 	least = 16000000 * ab_at_most(mss_bytes, 65536) / ab_rtt(srtt_us);
 	return ab_at_most(target < least ? least : target, ceiling_bps);
 }
@@ -217,6 +249,12 @@ AB_INLINE u64 ab_rate(const struct ab_view *v, u64 own_bps, u64 srtt_us, u64 mss
 AB_INLINE u64 ab_rate_window(u64 rate_bps, u64 srtt_us, u64 mss_bytes)
 {
 	return ab_at_most(rate_bps, AB_MOST_KBPS * 1000) / 4 * ab_rtt(srtt_us) / 1000000 / (mss_bytes ? mss_bytes : 1) + 4;
+}
+
+/* Whether this window is one for seven eighths of that rate. */
+AB_INLINE int ab_carries(u64 cwnd, u64 rate_bps, u64 srtt_us, u64 mss_bytes)
+{
+	return 8 * cwnd >= 7 * (ab_rate_window(rate_bps, srtt_us, mss_bytes) / 2);
 }
 
 AB_INLINE u64 ab_ceiling_window(u64 ceiling_bps, u64 srtt_us, u64 mss_bytes)

@@ -1,16 +1,19 @@
 //! Paced at the bottleneck's fair share. Ours; the paper leaves fairness and flow control open (§VII).
 //!
 //! ```text
-//!            reports with a link rate                     reports stale, or none
+//!                                                   reports stale, or none; a timeout;
+//!            reports with a link rate,              a loss, a mark or a delay of a
+//!            or one that the window carries         queue that tells nothing
 //!   ┌─────────────────────────────────────┐          ┌─────────────────────────────┐
 //!   │ paced: rate = fair share − drain    │ ───────▶ │ CUBIC, from the last        │
 //!   │ cwnd = 2 · rate · RTT, a bound only │ ◀─────── │ rate · RTT                  │
 //!   └─────────────────────────────────────┘          └─────────────────────────────┘
 //! ```
 //!
-//! The law is in [`View`](super::int::View). What is lost changes nothing while paced, be it the medium's or a queue's: a
-//! queue that drops is full, and the drain term has answered that already. The rate is set anew once per round
-//! trip, for its term of unused capacity adds to what the flow had.
+//! The law is in [`View`](super::int::View). Where every hop tells its drops, what is lost changes nothing while paced, be it the
+//! medium's or a queue's: a queue that drops is full, and the drain term has answered that already. Where one is silent,
+//! telemetry can make the flow slower than CUBIC, and faster only where CUBIC's own window reached the rate. The rate is set
+//! anew once per round trip, for its term of unused capacity adds to what the flow had.
 
 use super::int::{CubicWithReports, View, micros};
 use super::{Ack, CcConfig, CongestionController};
@@ -27,13 +30,24 @@ pub struct IntRate {
     next_us: u64,
     /// The window that bounds it, set with the rate, bytes.
     window_bytes: u64,
+    /// Least smoothed round trip since it began to pace, microseconds; 0: none.
+    least_us: u64,
+    /// A queue that tells nothing dropped: the window has to carry the rate before the flow is paced.
+    doubt: bool,
 }
 
 impl IntRate {
     /// A controller without reports: CUBIC in slow start.
     #[must_use]
     pub fn new(config: CcConfig) -> Self {
-        Self { inner: CubicWithReports::new(config), rate_bps: 0, next_us: 0, window_bytes: 0 }
+        Self {
+            inner: CubicWithReports::new(config),
+            rate_bps: 0,
+            next_us: 0,
+            window_bytes: 0,
+            least_us: 0,
+            doubt: false,
+        }
     }
 
     /// Whether telemetry rules.
@@ -42,11 +56,24 @@ impl IntRate {
         self.rate_bps != 0
     }
 
-    fn back_to_cubic(&mut self) {
-        let bdp = View::rate_window(self.rate_bps, self.inner.srtt_us, self.inner.mss_bytes) / 2;
+    /// From what the rate is in a round trip of so long.
+    fn back_to_cubic(&mut self, rtt_us: u64) {
+        let bdp = View::rate_window(self.rate_bps, rtt_us, self.inner.mss_bytes) / 2;
         self.inner.cubic.resume(bdp as f64);
-        self.rate_bps = 0;
-        self.next_us = 0;
+        (self.rate_bps, self.next_us, self.least_us) = (0, 0, 0);
+    }
+
+    fn unseen(&self, now: Instant) -> bool {
+        self.inner.view.unseen(micros(now), self.least_us, self.inner.srtt_us)
+    }
+
+    /// Ends pacing if a loss or mark may be of a queue that tells nothing. Whether CUBIC is to answer it.
+    fn cubic_answers(&mut self, now: Instant) -> bool {
+        if self.paced() && self.unseen(now) {
+            self.doubt = true;
+            self.back_to_cubic(self.least_us);
+        }
+        !self.paced()
     }
 
     /// Sets the rate, once per round trip.
@@ -58,11 +85,27 @@ impl IntRate {
         let fresh = view.detailed(*srtt_us, config.stale_rtts);
         match view.rate(self.rate_bps, *srtt_us, *mss_bytes, config.ceiling_bps).filter(|_| fresh) {
             Some(rate) => {
+                let cwnd = self.inner.cubic.segments() as u64;
+                if !self.paced() && (self.doubt || !view.complete()) {
+                    if !View::carries(cwnd, rate, *srtt_us, *mss_bytes) {
+                        self.next_us = now_us + srtt_us / 8;
+                        return;
+                    }
+                    self.doubt = false;
+                }
+                if self.least_us == 0 || *srtt_us < self.least_us {
+                    self.least_us = *srtt_us;
+                }
+                if self.paced() && !view.complete() && view.unexplained(self.least_us, *srtt_us) {
+                    self.back_to_cubic(self.least_us);
+                    return;
+                }
                 self.rate_bps = rate.max(1);
                 self.next_us = now_us + srtt_us;
-                self.window_bytes = View::rate_window(self.rate_bps, *srtt_us, *mss_bytes) * mss_bytes;
+                let rtt_us = view.explained_us(self.least_us).min(*srtt_us);
+                self.window_bytes = View::rate_window(self.rate_bps, rtt_us, *mss_bytes) * mss_bytes;
             }
-            None if self.paced() => self.back_to_cubic(),
+            None if self.paced() => self.back_to_cubic(*srtt_us),
             None => {}
         }
     }
@@ -80,13 +123,13 @@ impl CongestionController for IntRate {
     }
 
     fn on_loss(&mut self, now: Instant, in_flight_bytes: u64) {
-        if !self.paced() {
+        if self.cubic_answers(now) {
             self.inner.cubic.on_loss(now, in_flight_bytes);
         }
     }
 
     fn on_ecn(&mut self, now: Instant, in_flight_bytes: u64) {
-        if !self.paced() {
+        if self.cubic_answers(now) {
             self.inner.cubic.on_ecn(now, in_flight_bytes);
         }
     }
@@ -94,7 +137,8 @@ impl CongestionController for IntRate {
     fn on_rto(&mut self, now: Instant, in_flight_bytes: u64, first: bool) {
         // Nothing came for a long time: what was known of the path may be wrong.
         if self.paced() {
-            self.back_to_cubic();
+            self.doubt = self.unseen(now);
+            self.back_to_cubic(if self.doubt { self.least_us } else { self.inner.srtt_us });
         }
         self.inner.cubic.on_rto(now, in_flight_bytes, first);
     }

@@ -230,6 +230,116 @@ fn rate_paces_and_comes_back_to_cubic() {
     assert_eq!((c.cwnd_bytes(), c.pacing_bps()), (1000, None));
 }
 
+/// A path on which a hop tells no drops.
+fn incomplete() -> Feedback {
+    Feedback { complete: false, ..report() }
+}
+
+/// A flow of CUBIC that has grown to `segments`, and is told what `report` says from then on.
+fn grown(segments: u32, report: &Feedback) -> IntRate {
+    let mut c = IntRate::new(CcConfig { initial_window_segments: segments, ..config() });
+    told(&mut c, report, 20);
+    c
+}
+
+/// 20 Mbit/s at 20 ms are 52 segments with the two of the bound; seven eighths of that are 46.
+#[test]
+fn where_a_hop_is_silent_the_window_has_to_carry_the_rate() {
+    let mut c = grown(10, &incomplete());
+    assert_eq!((c.pacing_bps(), c.cwnd_bytes()), (None, 11_000), "slow start goes on");
+    for ms in 21..60 {
+        told(&mut c, &incomplete(), ms);
+    }
+    assert!(c.paced());
+    assert!(grown(46, &incomplete()).paced());
+    assert!(!grown(45, &incomplete()).paced());
+    assert!(grown(10, &report()).paced(), "and nothing where all tell their drops");
+}
+
+#[test]
+fn where_a_hop_is_silent_a_loss_is_a_queue_that_tells_nothing() {
+    let mut c = grown(100, &incomplete());
+    assert!(c.paced());
+    c.on_loss(at(21), 0);
+    assert_eq!((c.pacing_bps(), c.cwnd_bytes()), (None, 36_000), "0.7 of 52");
+    // Not paced again before the window carries the rate, also where the path becomes complete.
+    told(&mut c, &incomplete(), 40);
+    told(&mut c, &report(), 60);
+    assert!(!c.paced());
+    c.on_spurious(at(61));
+    told(&mut c, &report(), 80);
+    assert!(c.paced(), "nothing was lost");
+    // A mark is the same; so is a timeout.
+    for timeout in [false, true] {
+        let mut c = grown(100, &incomplete());
+        if timeout {
+            c.on_rto(at(21), 0, true)
+        } else {
+            c.on_ecn(at(21), 0)
+        };
+        assert_eq!((c.pacing_bps(), c.ssthresh_bytes()), (None, 36_000));
+        told(&mut c, &incomplete(), 40);
+        assert!(!c.paced());
+    }
+    // A drop that was told is the telemetry's to answer.
+    let mut c = grown(100, &incomplete());
+    told(&mut c, &Feedback { queue_drops: 1, ..incomplete() }, 30);
+    c.on_loss(at(31), 0);
+    assert!(c.paced());
+}
+
+/// A round trip of 20 ms that becomes one of 50 ms: 10 more than twice as long is as much as is not asked about.
+#[test]
+fn a_round_trip_that_nobody_explains_is_a_queue_that_tells_nothing() {
+    let slow = |c: &mut IntRate, report: &Feedback, ms: u64, srtt_ms: u64| {
+        c.on_report(report, at(ms));
+        c.on_ack(&Ack { srtt: Duration::from_millis(srtt_ms), ..ack(ms) });
+    };
+    let full = Bottleneck { depth_bytes: Some(75_000), ..report().bottleneck.unwrap() };
+    let (told_queue, lossy) = (Feedback { bottleneck: Some(full), ..incomplete() }, report());
+    for (report, srtt_ms, window) in [
+        (incomplete(), 50, None),
+        (incomplete(), 51, Some(52)),
+        // 75,000 bytes at 20 Mbit/s are 30 ms; they are drained at half the rate.
+        (told_queue, 80, None),
+        (told_queue, 81, Some(27)),
+        (lossy, 600, None),
+    ] {
+        let mut c = grown(100, &report);
+        slow(&mut c, &report, 41, srtt_ms);
+        assert_eq!(c.paced(), window.is_none(), "{srtt_ms} ms");
+        if let Some(segments) = window {
+            assert_eq!(c.cwnd_bytes(), 1000 * segments, "what the rate is in the least round trip");
+        }
+    }
+    // The window that bounds a flow is one for a round trip that is explained: 2 · 20 Mbit/s · 50 ms.
+    let mut c = grown(100, &report());
+    slow(&mut c, &report(), 41, 600);
+    assert_eq!(c.cwnd_bytes(), 254_000);
+    // A silent bridge: the path looks complete. A loss alone is the medium's, one behind such a round trip is not.
+    let mut c = grown(100, &report());
+    c.on_loss(at(21), 0);
+    assert!(c.paced());
+    slow(&mut c, &report(), 41, 51);
+    c.on_loss(at(42), 0);
+    assert!(!c.paced());
+    told(&mut c, &report(), 60);
+    assert!(!c.paced(), "the window has to carry the rate first");
+}
+
+/// What a hop tells may jump; a flow over one that tells nothing doubles its rate at most.
+#[test]
+fn where_a_hop_is_silent_the_rate_doubles_at_most() {
+    let faster =
+        Bottleneck { link_kbps: Some(1_000_000), arrival_kbps: Some(20_000), ..report().bottleneck.unwrap() };
+    for complete in [false, true] {
+        let mut view = View::default();
+        view.take(&Feedback { complete, bottleneck: Some(faster), ..report() }, 1);
+        let rate = view.rate(20_000_000, 20_000, MSS.into(), 1 << 40).unwrap();
+        assert_eq!(rate, if complete { 1_000_000_000 } else { 40_000_000 });
+    }
+}
+
 /// Flows that share one queue, as fluid: they come to equal rates, fill the link, and keep the queue low.
 #[test]
 fn rate_shares_a_link() {

@@ -29,6 +29,22 @@
 //! others leave unused, the last drains the queue within two round trips (gain · delay = ½: damped). Headers
 //! are not subtracted, so the target is a few per cent above what the link carries as payload; the queue
 //! settles where the drain term balances that, near a tenth of the bandwidth-delay product.
+//!
+//! # A hop that tells nothing
+//!
+//! A path is *complete* if every hop tells its drops. On one that is not, a slower hop may be silent, and a flow that paces by
+//! the others' rates would overrun it. So there
+//!
+//! - a flow paces only once its own window has carried seven eighths of the rate ([`View::carries`]);
+//! - the rate at most doubles per round trip;
+//! - a loss or a mark while none of the told queues dropped ([`View::unseen`]), and a round trip that the told queue does not explain
+//!   ([`View::unexplained`]), end it.
+//!
+//! A silent bridge leaves no trace in hop limits, and a path with one looks complete. There a loss ends it that comes with such a
+//! round trip, and the window has to carry the rate before the flow paces again. One without is the medium's. The window that bounds
+//! the flow is one for a round trip that is explained.
+//!
+//! The seven eighths leave room for headers, which the link carries and a window does not count.
 
 use anabranch_wire::ioam::Feedback;
 
@@ -48,6 +64,8 @@ const MOST_RTT_US: u64 = 16_000_000;
 /// a round trip of the access is enough for every law here, and each costs. A shorter round trip counts as this where
 /// the age of telemetry is told by it.
 pub const TELEMETRY_INTERVAL_US: u64 = 1000;
+/// A round trip may be so much longer than told queues explain: schedulers and air interfaces take their time.
+pub const SLACK_US: u64 = 10_000;
 /// One segment in the unit of [`View::slow_start_growth`].
 pub const GROWTH_UNIT: u64 = 1024;
 
@@ -188,6 +206,41 @@ impl View {
         true
     }
 
+    /// Whether every hop tells its drops, so that no queue on the path is unseen.
+    #[must_use]
+    pub const fn complete(&self) -> bool {
+        self.flags & COMPLETE != 0
+    }
+
+    /// Whether a loss or mark that was found now, at a round trip of `srtt_us` that was `least_us` at best, may be of a queue that tells
+    /// nothing.
+    #[must_use]
+    pub const fn unseen(&self, now_us: u64, least_us: u64, srtt_us: u64) -> bool {
+        let told = self.flags & MOVED != 0 && now_us.saturating_sub(self.moved_us) <= 2 * span(srtt_us);
+        !told && (!self.complete() || self.unexplained(least_us, srtt_us))
+    }
+
+    /// The longest round trip that what is told explains, where the least was `least_us`: that and as much again and [`SLACK_US`], and what
+    /// the told queue takes to leave.
+    #[must_use]
+    pub const fn explained_us(&self, least_us: u64) -> u64 {
+        let known = self.depth_bytes != UNKNOWN && self.link_kbps != UNKNOWN && self.link_kbps != 0;
+        let told_us = if known { at_most(self.depth_bytes, MOST_BYTES) * 8000 / self.link_kbps } else { 0 };
+        2 * rtt(least_us) + SLACK_US + told_us
+    }
+
+    /// Whether a round trip of `srtt_us`, which was `least_us` at best, is a queue that tells nothing.
+    #[must_use]
+    pub const fn unexplained(&self, least_us: u64, srtt_us: u64) -> bool {
+        rtt(srtt_us) > self.explained_us(least_us)
+    }
+
+    /// Whether this window is one for seven eighths of `rate_bps`.
+    #[must_use]
+    pub const fn carries(cwnd_segments: u64, rate_bps: u64, srtt_us: u64, mss_bytes: u64) -> bool {
+        8 * cwnd_segments >= 7 * (Self::rate_window(rate_bps, srtt_us, mss_bytes) / 2)
+    }
+
     /// Equation 1: what to add to cwnd per acknowledged segment, in 1/[`GROWTH_UNIT`] segments; `None` if the
     /// path does not tell enough.
     #[must_use]
@@ -234,6 +287,9 @@ impl View {
             let queue = at_most(self.depth_bytes, MOST_BYTES);
             let drain = queue * 4_000_000 / (flows * rtt(srtt_us));
             target -= at_most(drain, target / 2);
+        }
+        if own_bps != 0 && !self.complete() {
+            target = at_most(target, 2 * at_most(own_bps, MOST_KBPS * 1000));
         }
         let least = 16_000_000 * at_most(mss_bytes, 65_536) / rtt(srtt_us);
         Some(at_most(if target < least { least } else { target }, ceiling_bps))

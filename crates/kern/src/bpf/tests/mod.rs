@@ -47,6 +47,10 @@ unsafe extern "C" {
     fn abn_growth(v: *const CView, srtt_us: u64, increment: u32, cap: u32) -> u64;
     fn abn_rate(v: *const CView, own_bps: u64, srtt_us: u64, mss: u64, ceiling_bps: u64) -> u64;
     fn abn_rate_window(rate_bps: u64, srtt_us: u64, mss: u64) -> u64;
+    fn abn_unseen(v: *const CView, now_us: u64, least_us: u64, srtt_us: u64) -> i32;
+    fn abn_explained(v: *const CView, least_us: u64) -> u64;
+    fn abn_unexplained(v: *const CView, least_us: u64, srtt_us: u64) -> i32;
+    fn abn_carries(cwnd: u64, rate_bps: u64, srtt_us: u64, mss: u64) -> i32;
     fn abn_ceiling_window(ceiling_bps: u64, srtt_us: u64, mss: u64) -> u64;
     fn abn_at_ceiling(cwnd: u32, ceiling_bps: u64, srtt_us: u64, mss: u64) -> i32;
     fn abn_give_way(cwnd: u32, owed: *mut u32) -> u32;
@@ -71,7 +75,7 @@ fn the_contract_has_the_sizes_we_write() {
         [
             24,
             view,
-            view + 96,
+            view + 104,
             16,
             48,
             view,
@@ -254,6 +258,19 @@ proptest! {
                     prop_assert_eq!(View::rate_window(own_kbps * 1000, srtt, mss), window);
                     prop_assert_eq!(View::ceiling_window(ceiling_bps, srtt, mss), most);
                     prop_assert_eq!(growth != u64::MAX, tells);
+                    // SAFETY: as above; the rest takes numbers.
+                    let (explained, unseen, unexplained, carries) = unsafe {
+                        (
+                            abn_explained(&theirs, mss * 100),
+                            abn_unseen(&theirs, now, mss * 100, srtt) == 1,
+                            abn_unexplained(&theirs, mss * 100, srtt) == 1,
+                            abn_carries(u64::from(cap), own_kbps * 10, srtt, mss) == 1,
+                        )
+                    };
+                    prop_assert_eq!(ours.explained_us(mss * 100), explained);
+                    prop_assert_eq!(ours.unseen(now, mss * 100, srtt), unseen);
+                    prop_assert_eq!(ours.unexplained(mss * 100, srtt), unexplained);
+                    prop_assert_eq!(View::carries(u64::from(cap), own_kbps * 10, srtt, mss), carries);
                     // Around it, and where the product would be too large.
                     for cwnd in [most - 1, most, most + 1, 1, 4, 1 << 26, 1 << 27, 1 << 30] {
                         let cwnd = u32::try_from(cwnd).unwrap_or(u32::MAX);
