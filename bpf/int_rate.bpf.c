@@ -54,7 +54,8 @@ AB_INLINE void steer(struct sock *sk, struct ab_socket *s)
 	if (ab_detailed(&s->view, srtt, ab_config.stale_rtts))
 		rate = ab_rate(&s->view, s->rate_bps, srtt, tp->mss_cache, ab_config.ceiling_bps);
 	if (rate && !s->rate_bps && (s->doubt || !ab_complete(&s->view))) {
-		if (!ab_carries(tp->snd_cwnd, rate, srtt, tp->mss_cache)) {
+		/* In slow start the path has carried half of it. */
+		if (!ab_carries(tp->snd_cwnd >> (tp->snd_cwnd < tp->snd_ssthresh), rate, srtt, tp->mss_cache)) {
 			s->next_us = now + srtt / 8;
 			return;
 		}

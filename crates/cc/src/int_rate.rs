@@ -85,7 +85,9 @@ impl IntRate {
         let fresh = view.detailed(*srtt_us, config.stale_rtts);
         match view.rate(self.rate_bps, *srtt_us, *mss_bytes, config.ceiling_bps).filter(|_| fresh) {
             Some(rate) => {
-                let cwnd = self.inner.cubic.segments() as u64;
+                // In slow start the path has carried half of it.
+                let slow_start = u64::from(self.inner.cubic.in_slow_start());
+                let cwnd = self.inner.cubic.segments() as u64 >> slow_start;
                 if !self.paced() && (self.doubt || !view.complete()) {
                     if !View::carries(cwnd, rate, *srtt_us, *mss_bytes) {
                         self.next_us = now_us + srtt_us / 8;
