@@ -13,6 +13,19 @@
 #define SK_PACING_NEEDED 1
 #define FLAG_FORWARD 0x404 /* FLAG_DATA_ACKED | FLAG_SND_UNA_ADVANCED, as tcp_input.c has them */
 
+/* Of their own, so that the verifier looks at each once and not on every way to it. */
+__attribute__((noinline)) u64 rate_now(const struct ab_view *v, u64 own_bps, u64 srtt_us, u64 mss_bytes)
+{
+	if (!v || !ab_detailed(v, srtt_us, ab_config.stale_rtts))
+		return 0;
+	return ab_rate(v, own_bps, srtt_us, mss_bytes, ab_config.ceiling_bps);
+}
+
+__attribute__((noinline)) u64 explained(const struct ab_view *v, u64 least_us)
+{
+	return v ? ab_explained(v, least_us) : 0;
+}
+
 AB_INLINE u32 in_flight(const struct tcp_sock *tp)
 {
 	return tp->packets_out - (tp->sacked_out + tp->lost_out) + tp->retrans_out;
@@ -47,12 +60,11 @@ AB_INLINE int is_unseen(const struct ab_socket *s, const struct tcp_sock *tp)
 AB_INLINE void steer(struct sock *sk, struct ab_socket *s)
 {
 	struct tcp_sock *tp = ab_tcp(sk);
-	u64 now = tp->tcp_mstamp, srtt = ab_srtt(tp), rate = 0;
+	u64 now = tp->tcp_mstamp, srtt = ab_srtt(tp), rate, most;
 
 	if (now < s->next_us)
 		return;
-	if (ab_detailed(&s->view, srtt, ab_config.stale_rtts))
-		rate = ab_rate(&s->view, s->rate_bps, srtt, tp->mss_cache, ab_config.ceiling_bps);
+	rate = rate_now(&s->view, s->rate_bps, srtt, tp->mss_cache);
 	if (rate && !s->rate_bps && (s->doubt || !ab_complete(&s->view))) {
 		/* In slow start the path has carried half of it. */
 		if (!ab_carries(tp->snd_cwnd >> (tp->snd_cwnd < tp->snd_ssthresh), rate, srtt, tp->mss_cache)) {
@@ -63,14 +75,15 @@ AB_INLINE void steer(struct sock *sk, struct ab_socket *s)
 	}
 	if (rate && (!s->least_us || srtt < s->least_us))
 		s->least_us = srtt;
-	if (rate && s->rate_bps && !ab_complete(&s->view) && ab_unexplained(&s->view, s->least_us, srtt)) {
+	most = explained(&s->view, s->least_us);
+	if (rate && s->rate_bps && !ab_complete(&s->view) && ab_rtt(srtt) > most) {
 		back_to_cubic(sk, s, s->least_us);
 	} else if (rate) {
 		if (sk->sk_pacing_status == SK_PACING_NONE)
 			sk->sk_pacing_status = SK_PACING_NEEDED;
 		s->rate_bps = rate;
 		s->next_us = now + srtt;
-		s->window = ab_rate_window(rate, ab_at_most(srtt, ab_explained(&s->view, s->least_us)), tp->mss_cache);
+		s->window = ab_rate_window(rate, ab_at_most(srtt, most), tp->mss_cache);
 		ab_at_ceiling(s, rate >= ab_config.ceiling_bps);
 	} else if (s->rate_bps) {
 		back_to_cubic(sk, s, srtt);
