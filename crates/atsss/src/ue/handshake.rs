@@ -11,6 +11,7 @@ use anabranch_element::Reason;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::handshake::{Access, Hello};
 use rand_core::RngCore;
+use std::collections::VecDeque;
 
 /// First retry; doubles with every try up to [`MAX_RETRY`].
 const RETRY: Duration = Duration::from_millis(250);
@@ -22,11 +23,19 @@ const ALL_DOWN: Duration = Duration::from_millis(100);
 const REFUSED_RETRY: Duration = Duration::from_secs(5);
 /// A cookie is worth trying for this long (its secret rotates every two minutes).
 const COOKIE_LIFE: Duration = Duration::from_secs(110);
+/// Tries before the newest that may still be answered: with one every [`MAX_RETRY`], those of the last 16 s, which is as long as a
+/// UPF keeps keys that nobody confirmed.
+const EARLIER_TRIES: usize = 4;
+/// The newest try is waited for this many times as long as an earlier one took, but no longer than [`LONGEST_WAIT`].
+const PATIENCE: u32 = 2;
+const LONGEST_WAIT: Duration = Duration::from_secs(16);
 /// A clock that was set by more than this may be what the UPF refused us for.
 const CLOCK_STEP_NS: u64 = 1_000_000_000;
 
 pub(super) struct Handshake {
     waiting: Option<Waiting>,
+    /// Tries whose time is over, the oldest first. The UPF has other keys since; what an answer tells is how long one takes.
+    earlier: VecDeque<Waiting>,
     next_try: Instant,
     tries: u32,
     refusals: u32,
@@ -41,6 +50,7 @@ pub(super) struct Handshake {
 struct Waiting {
     initiator: Initiator,
     local_index: u32,
+    path: PathId,
     sent: Instant,
     deadline: Instant,
 }
@@ -50,6 +60,7 @@ impl Handshake {
     pub(super) fn new(last_timestamp_ns: u64, now: Instant) -> Self {
         Self {
             waiting: None,
+            earlier: VecDeque::new(),
             next_try: now,
             tries: 0,
             refusals: 0,
@@ -66,6 +77,31 @@ impl Handshake {
         self.tries = 0;
         self.next_try = now;
         self.waiting = None;
+    }
+
+    /// The newest try had its time.
+    fn give_up(&mut self) {
+        if self.earlier.len() == EARLIER_TRIES {
+            self.earlier.pop_front();
+        }
+        self.earlier.extend(self.waiting.take());
+    }
+
+    /// Whether this answers an earlier try: then the newest by the same access is waited for as its answer may take.
+    fn is_late(&mut self, datagram: &[u8], now: Instant) -> bool {
+        let answered = self.earlier.iter_mut().position(|try_| {
+            matches!(try_.initiator.finish(datagram), Ok(_) | Err(HandshakeError::Refused(_)))
+        });
+        let Some(at) = answered else { return false };
+        // What is older has had its answer, or lost it.
+        let answered = self.earlier.drain(..=at).next_back();
+        if let (Some(answered), Some(waiting)) = (answered, &mut self.waiting)
+            && answered.path == waiting.path
+        {
+            let wait = (now - answered.sent).saturating_mul(PATIENCE).min(LONGEST_WAIT);
+            waiting.deadline = waiting.deadline.max(waiting.sent + wait);
+        }
+        true
     }
 }
 
@@ -99,7 +135,7 @@ impl Ue {
             if now < waiting.deadline {
                 return;
             }
-            self.handshake.waiting = None;
+            self.handshake.give_up();
             let (path, tries) = (self.handshake.access, self.handshake.tries);
             self.event(UeEvent::HandshakeTimeout { path, tries });
             self.handshake.access = self.next_access(self.handshake.access);
@@ -168,7 +204,7 @@ impl Ue {
             return;
         };
         self.handshake.waiting =
-            Some(Waiting { initiator, local_index, sent: now, deadline: now + back_off });
+            Some(Waiting { initiator, local_index, path, sent: now, deadline: now + back_off });
         let Some(remote) = self.session.path(path).and_then(|p| p.endpoint()) else { return };
         match out.reserve(path, remote, datagram.len()) {
             Some(slot) => slot.copy_from_slice(&datagram),
@@ -186,12 +222,15 @@ impl Ue {
             Err(HandshakeError::Refused(refused)) => return self.on_refused(refused.as_str(), now),
             Err(_) => {
                 // A forged or late answer must not end the wait for the right one.
-                self.drops.count(DropReason::HandshakeInvalid);
+                if !self.handshake.is_late(datagram, now) {
+                    self.drops.count(DropReason::HandshakeInvalid);
+                }
                 return;
             }
         };
         let (local_index, rtt) = (waiting.local_index, now - waiting.sent);
         self.handshake.waiting = None;
+        self.handshake.earlier.clear();
         self.handshake.tries = 0;
         self.handshake.refusals = 0;
         let timestamp_ns = self.handshake.last_timestamp_ns;
@@ -232,6 +271,7 @@ impl Ue {
     fn on_refused(&mut self, reason: &'static str, now: Instant) {
         let retry_in = REFUSED_RETRY.saturating_mul(1 << self.handshake.refusals.min(4));
         self.handshake.waiting = None;
+        self.handshake.earlier.clear();
         self.handshake.tries = 0;
         self.handshake.refusals = self.handshake.refusals.saturating_add(1);
         // The UPF remembers only what it accepted: a clock that was ahead must not bind those that come after it is right.
@@ -258,18 +298,24 @@ impl Ue {
     }
 
     pub(super) fn on_cookie(&mut self, datagram: &[u8], now: Instant) {
-        let Some(waiting) = self.handshake.waiting.as_mut() else {
-            // Nobody was asked.
-            self.drops.count(DropReason::HandshakeInvalid);
-            return;
-        };
-        match waiting.initiator.on_cookie(datagram) {
-            Ok(cookie) => {
-                self.handshake.cookie = Some((cookie, now + COOKIE_LIFE));
-                self.handshake.waiting = None;
-                self.handshake.next_try = now;
+        let handshake = &mut self.handshake;
+        let is_for_newest = handshake.waiting.as_ref().map(|newest| newest.initiator.on_cookie(datagram));
+        let cookie = match is_for_newest {
+            Some(Ok(cookie)) => Some(cookie),
+            // An earlier try's is as good, where it is the first.
+            Some(Err(_)) if handshake.cookie.as_ref().is_none_or(|(_, until)| *until <= now) => {
+                handshake.earlier.iter().find_map(|earlier| earlier.initiator.on_cookie(datagram).ok())
             }
-            Err(_) => self.drops.count(DropReason::HandshakeInvalid),
+            // Nobody was asked.
+            _ => None,
+        };
+        match cookie {
+            Some(cookie) => {
+                handshake.cookie = Some((cookie, now + COOKIE_LIFE));
+                handshake.waiting = None;
+                handshake.next_try = now;
+            }
+            None => self.drops.count(DropReason::HandshakeInvalid),
         }
     }
 }

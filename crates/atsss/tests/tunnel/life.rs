@@ -700,3 +700,34 @@ fn copies_of_an_init_are_computed_but_only_one_is_answered() {
     assert_eq!(w.upf.drops().get(DropReason::HandshakeReplayed), 3);
     assert_eq!(w.upf.session_count(), 1);
 }
+
+#[test]
+fn a_session_comes_about_and_lives_where_answers_take_longer_than_tries() {
+    // One way, in ms: the accesses alike, and the first slow beside one that is cut.
+    for (delays_ms, cut, within_s) in [
+        ([2_500, 2_500], false, 16),
+        ([2_500, 10], true, 24),
+        ([4_000, 4_000], false, 24),
+        ([6_500, 6_500], true, 48),
+    ] {
+        let mut w = World::new(Setup { delays_ms, ..Setup::default() });
+        w.channels[1].cut = cut;
+        w.run_ms(within_s * 1_000);
+        assert!(w.ue.is_connected(), "{delays_ms:?}");
+        let tries = w.ue_events.iter().filter(|(_, e)| matches!(e, UeEvent::HandshakeTimeout { .. })).count();
+        assert!(tries < 14, "{delays_ms:?}: {tries} tries");
+        // Through some lives of keys.
+        w.ue_events.clear();
+        let before = w.upf.drops().get(DropReason::HandshakeReplayed);
+        w.run_ms(400_000);
+        let again = w.ue_events.iter().filter(|(_, e)| matches!(e, UeEvent::Connected { .. })).count();
+        assert_eq!((w.ue.is_connected(), again), (true, 0), "{delays_ms:?}: {:?}", w.ue_events);
+        assert_eq!(w.upf.drops().get(DropReason::HandshakeReplayed), before);
+        for number in 0..10 {
+            w.up(number, 300);
+            w.run_ms(1_000);
+        }
+        w.run_ms(15_000);
+        assert_eq!(w.server_numbers(), (0..10).collect::<Vec<_>>(), "{delays_ms:?}");
+    }
+}
