@@ -11,7 +11,7 @@ use crate::classify::RuleIndex;
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::LoadView;
-use anabranch_steer::Rule;
+use anabranch_steer::{Rule, Steer};
 use anabranch_steer::{Exclusion, Explanation, LawView, Left, Mode, PathSet, PathState, Pause, View};
 
 /// Between two looks at the rules, and at one that had something to tell.
@@ -171,7 +171,10 @@ impl Session {
                 origin,
                 definition: definition.cloned(),
                 follows: None,
-                path: state.and_then(RuleState::path),
+                // The streams of a switching rule whose place this one took stay where they are.
+                path: state
+                    .and_then(RuleState::path)
+                    .filter(|_| !rule.mode.splits() && !rule.mode.per_flow()),
                 switches: state.map_or(0, |s| s.switches),
                 denied: state.map_or(0, |s| s.denied),
                 packets: state.map_or([0; MAX_PATHS], |s| s.sent),

@@ -731,3 +731,21 @@ fn a_session_comes_about_and_lives_where_answers_take_longer_than_tries() {
         assert_eq!(w.server_numbers(), (0..10).collect::<Vec<_>>(), "{delays_ms:?}");
     }
 }
+
+#[test]
+fn a_splitting_rule_in_the_place_of_a_switching_one_is_on_no_single_path() {
+    let mut w = connected(Setup { ue_rules: standby("wifi"), ..Setup::default() });
+    let path = |w: &World| w.ue.rule_views(w.now)[0].path;
+    for number in 0..10 {
+        w.up(number, 300);
+        w.run_ms(1);
+    }
+    assert_eq!(path(&w), Some(1));
+    w.ue.on_command(UeCommand::Rules(balance(50, 50)), w.now);
+    for number in 10..30 {
+        w.up(number, 300);
+        w.run_ms(1);
+    }
+    w.run_ms(100);
+    assert_eq!((path(&w), w.server_numbers().len()), (None, 30));
+}
