@@ -166,14 +166,12 @@ impl Agent {
                 && let Err(error) = self.apply_session().await
             {
                 self.config.device.routes.clone_from(&old.device.routes);
-                // The routes that were there a moment ago.
-                self.apply_session().await.map_err(|e| Problem::unavailable(format!("{e:#}")))?;
                 return Err(Problem::invalid(format!("{error:#}")).field("device.routes"));
             }
             done.changed.push("device.routes".to_owned());
         }
         if new.rule != old.rule {
-            if let Err(problem) = self.set_rules(new.rule.clone()) {
+            if let Err(problem) = self.set_rules(new.rule.clone()).await {
                 if self.config.device.routes != old.device.routes {
                     self.config.device.routes.clone_from(&old.device.routes);
                     self.apply_session().await.map_err(|e| Problem::unavailable(format!("{e:#}")))?;

@@ -522,9 +522,8 @@ impl Agent {
         Ok(is_new)
     }
 
-    /// Puts addresses and routes of the session in place of those there were.
+    /// Puts addresses and routes of the session in place of those there were; if it fails, those stay.
     pub(super) async fn apply_session(&mut self) -> anyhow::Result<()> {
-        self.net.undo(std::mem::take(&mut self.session)).await;
         let device = &self.config.device;
         let mut addresses: Vec<IpAddr> = self.addresses.iter().collect();
         self.ipv6 = netctl::has_ipv6(&device.name);
@@ -552,8 +551,7 @@ impl Agent {
             }
         }
         let plan = netctl::session_of_ue(&self.config.device, &addresses, self.mtu);
-        self.session = self.net.apply(plan).await?;
-        Ok(())
+        self.net.replace(&mut self.session, plan).await
     }
 
     pub(super) fn name_of(&self, path: PathId) -> String {

@@ -101,6 +101,24 @@ impl Net {
         Ok(layer)
     }
 
+    /// Puts the plan in place of what `layer` has: addresses, routes and rules that both have stay, and what is new is made before
+    /// what is old goes, so that there is a way for each packet all the time. If a step fails, `layer` is as it was.
+    pub async fn replace(&self, layer: &mut Layer, plan: Vec<Step>) -> anyhow::Result<()> {
+        let (mut stays, mut new) = (Vec::new(), Vec::new());
+        for step in plan {
+            match steps::undo_of(&step)?.filter(|undo| layer.0.contains(undo)) {
+                Some(undo) => stays.push(undo),
+                None => new.push(step),
+            }
+        }
+        let made = self.apply(new).await?;
+        let (kept, gone) = std::mem::take(&mut layer.0).into_iter().partition(|old| stays.contains(old));
+        layer.0 = kept;
+        layer.0.extend(made.0);
+        self.undo(Layer(gone)).await;
+        Ok(())
+    }
+
     /// Makes the layer's addresses, routes and rules again that somebody has removed, as systemd-networkd does with rules when it
     /// starts again. What cannot be made is tried again with the next call.
     pub async fn restore(&self, layer: &Layer) {

@@ -150,6 +150,18 @@ pub enum Undo {
     Endpoint(u8),
 }
 
+/// The same address, route or rule; of everything else no two are.
+impl PartialEq for Undo {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Address(device, address), Self::Address(of, other)) => (device, address) == (of, other),
+            (Self::Route(message), Self::Route(other)) => message == other,
+            (Self::Rule(message), Self::Rule(other)) => message == other,
+            _ => false,
+        }
+    }
+}
+
 impl Step {
     /// The table of nftables that it makes, of those that anybody may remove.
     pub fn table(&self) -> Option<&str> {
@@ -205,6 +217,18 @@ fn veth(outside: &str, inside: &str, namespace: Option<RawFd>) -> LinkMessage {
         }
     }
     message
+}
+
+/// What will undo a step that adds an address, a route or a rule of a session.
+pub fn undo_of(step: &Step) -> anyhow::Result<Option<Undo>> {
+    Ok(match step {
+        Step::Address { device, address } => Some(Undo::Address(device.clone(), *address)),
+        Step::Route { device, to, table } => Some(Undo::Route(Box::new(route(index(device)?, *to, *table)?))),
+        Step::Rule { v6, order, table, unless_mark, suppress_default } => {
+            Some(Undo::Rule(Box::new(rule(*v6, *order, *table, *unless_mark, *suppress_default))))
+        }
+        _ => None,
+    })
 }
 
 /// Executes one step. `None`: there is nothing to undo.

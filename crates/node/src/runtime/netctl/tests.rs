@@ -77,6 +77,58 @@ fn what_somebody_removes_is_made_again_and_nothing_else_is_touched() {
 }
 
 #[test]
+fn what_two_plans_share_stays_while_one_takes_the_place_of_the_other() {
+    in_private_network(|| {
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let device = |routes: &[&str]| Device {
+                routes: routes.iter().map(|to| to.parse().unwrap()).collect(),
+                ..Device::default()
+            };
+            let all = device(&["0.0.0.0/0", "::/0"]);
+            let base = net.apply(packet_device(&all, None)).await.unwrap();
+            let old_addresses = ["10.45.0.2".parse().unwrap(), "fd45::2".parse().unwrap()];
+            let addresses = ["10.45.0.3".parse().unwrap(), "fd45::2".parse().unwrap()];
+            let more = device(&["0.0.0.0/0", "::/0", "198.51.100.0/24"]);
+            let some = device(&["198.51.100.0/24", "2001:db8:7::/48"]);
+            let wanted = {
+                let layer = net.apply(session_of_ue(&more, &addresses, 1400)).await.unwrap();
+                let wanted = picture();
+                net.undo(layer).await;
+                wanted
+            };
+
+            let mut layer = net.apply(session_of_ue(&all, &old_addresses, 1400)).await.unwrap();
+            let mut monitor = std::process::Command::new("ip");
+            monitor.args(["-o", "monitor", "route", "rule"]).stdout(std::process::Stdio::piped());
+            let mut monitor = monitor.spawn().unwrap();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            net.replace(&mut layer, session_of_ue(&more, &addresses, 1400)).await.unwrap();
+            assert_eq!(picture(), wanted);
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            monitor.kill().unwrap();
+            let told = String::from_utf8(monitor.wait_with_output().unwrap().stdout).unwrap();
+            assert!(told.contains("198.51.100.0/24"), "{told}");
+            // The address that goes takes its own route along.
+            let gone: Vec<_> =
+                told.lines().filter(|l| l.contains("Deleted") && !l.contains("10.45.0.2")).collect();
+            assert!(gone.is_empty(), "{told}");
+
+            let mut bad = session_of_ue(&some, &old_addresses, 1400);
+            bad.push(Step::Address { device: "nothing0".into(), address: "192.0.2.1/24".parse().unwrap() });
+            assert!(net.replace(&mut layer, bad).await.is_err());
+            assert_eq!(picture(), wanted);
+
+            net.replace(&mut layer, session_of_ue(&some, &addresses, 1400)).await.unwrap();
+            assert!(!picture().contains("21002") && sh("ip rule").contains("21000"), "{}", picture());
+            net.undo(layer).await;
+            net.undo(base).await;
+            assert!(!picture().contains("2100"), "{}", picture());
+        });
+    });
+}
+
+#[test]
 fn of_tables_that_are_removed_one_is_told_and_of_nothing_else() {
     in_private_network(|| {
         with_runtime(async {
