@@ -141,16 +141,25 @@ impl Leases {
     }
 
     /// Gives every one of `ues` its addresses: the fixed ones first, then those it had, then free ones. The
-    /// UEs' fixed addresses do not collide (configuration is checked); somebody else's lease gives way.
+    /// UEs' fixed addresses do not collide (configuration is checked); somebody else's lease gives way. For which there is none left,
+    /// `refuse` says whether the others go on without it.
     pub fn assign<'a>(
         &mut self,
         ues: impl Iterator<Item = &'a UpfUe> + Clone,
+        mut refuse: impl FnMut(&UpfUe, String) -> Result<(), String>,
     ) -> Result<BTreeMap<PublicKey, Addresses>, String> {
         for ue in ues.clone() {
             self.give_fixed(ue);
         }
         let known: BTreeSet<PublicKey> = ues.clone().map(|ue| ue.public_key).collect();
-        ues.map(|ue| Ok((ue.public_key, self.fill(ue, |key| known.contains(key))?))).collect()
+        let mut given = BTreeMap::new();
+        for ue in ues {
+            match self.fill(ue, |key| known.contains(key)) {
+                Ok(addresses) => drop(given.insert(ue.public_key, addresses)),
+                Err(why) => refuse(ue, why)?,
+            }
+        }
+        Ok(given)
     }
 
     /// Keeps no room for more than there are: most are known from the start.
@@ -364,13 +373,17 @@ mod tests {
         }
     }
 
+    fn assign(leases: &mut Leases, ues: &[UpfUe]) -> Result<BTreeMap<PublicKey, Addresses>, String> {
+        leases.assign(ues.iter(), |_, why| Err(why))
+    }
+
     #[test]
     fn addresses_are_kept_across_restarts() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("var/state.json");
         let mut leases = Leases::load(&path, &pool("10.0.0.0/29")).unwrap();
         let ues = [ue(1), ue(2)];
-        let given = leases.assign(ues.iter()).unwrap();
+        let given = assign(&mut leases, &ues).unwrap();
         assert_eq!(given[&PublicKey([1; 32])].v4, Some("10.0.0.2".parse().unwrap()));
         assert_eq!(given[&PublicKey([2; 32])].v6, Some("fd45::3".parse().unwrap()));
         leases.saw(PublicKey([2; 32]), 77);
@@ -382,7 +395,7 @@ mod tests {
         assert_eq!(again.added, [ue(2)]);
         // The other order, and a newcomer first: nobody's address changes.
         let more = [ue(3), ue(2), ue(1)];
-        let now = again.assign(more.iter()).unwrap();
+        let now = assign(&mut again, &more).unwrap();
         assert_eq!(now[&PublicKey([1; 32])], given[&PublicKey([1; 32])]);
         assert_eq!(now[&PublicKey([2; 32])], given[&PublicKey([2; 32])]);
         assert_eq!(now[&PublicKey([3; 32])].v4, Some("10.0.0.4".parse().unwrap()));
@@ -405,7 +418,7 @@ mod tests {
         let text = format!("{{\"version\":1,\"leases\":[{},{}],\"ues\":[]}}", lease(4), lease(3));
         std::fs::write(&path, text).unwrap();
         let mut leases = Leases::load(&path, &pool("10.0.0.0/29")).unwrap();
-        let given = leases.assign([ue(3), ue(4)].iter()).unwrap();
+        let given = assign(&mut leases, &[ue(3), ue(4)]).unwrap();
         let (third, fourth) = (&given[&PublicKey([3; 32])], &given[&PublicKey([4; 32])]);
         assert_eq!((fourth.v4, third.v4), ("10.0.0.2".parse().ok(), "10.0.0.3".parse().ok()));
         assert_eq!((fourth.v6, third.v6), ("fd45::4".parse().ok(), "fd45::3".parse().ok()));
@@ -415,9 +428,9 @@ mod tests {
     #[test]
     fn a_fixed_address_wins_over_a_lease() {
         let mut leases = Leases::new(&pool("10.0.0.0/29"));
-        leases.assign([ue(1)].iter()).unwrap();
+        assign(&mut leases, &[ue(1)]).unwrap();
         let fixed = UpfUe { address_v4: Some("10.0.0.2".parse().unwrap()), ..ue(2) };
-        let given = leases.assign([ue(1), fixed].iter()).unwrap();
+        let given = assign(&mut leases, &[ue(1), fixed]).unwrap();
         assert_eq!(given[&PublicKey([2; 32])].v4, Some("10.0.0.2".parse().unwrap()));
         assert_eq!(given[&PublicKey([1; 32])].v4, Some("10.0.0.3".parse().unwrap()));
         assert_eq!(leases.owner("10.0.0.2".parse().unwrap()), Some(PublicKey([2; 32])));
@@ -427,15 +440,15 @@ mod tests {
     fn a_full_pool_forgets_strangers_before_it_refuses() {
         let mut leases = Leases::new(&pool("10.0.0.0/29"));
         let five: Vec<UpfUe> = (1..=5).map(ue).collect();
-        leases.assign(five.iter()).unwrap();
-        let error = leases.clone().assign((1..=6).map(ue).collect::<Vec<_>>().iter()).unwrap_err();
+        assign(&mut leases, &five).unwrap();
+        let error = assign(&mut leases.clone(), &(1..=6).map(ue).collect::<Vec<_>>()).unwrap_err();
         assert!(error.contains("larger prefix"), "{error}");
         // UE 5 is no longer configured.
-        let given = leases.assign([ue(1), ue(2), ue(3), ue(4), ue(6)].iter()).unwrap();
+        let given = assign(&mut leases, &[ue(1), ue(2), ue(3), ue(4), ue(6)]).unwrap();
         assert_eq!(given[&PublicKey([6; 32])].v4, Some("10.0.0.6".parse().unwrap()));
         // Another pool: everybody moves.
         let mut other = Leases { v4: Some("10.9.0.0/24".parse().unwrap()), ..leases };
-        let given = other.assign([ue(1)].iter()).unwrap();
+        let given = assign(&mut other, &[ue(1)]).unwrap();
         assert_eq!(given[&PublicKey([1; 32])].v4.unwrap().octets()[1], 9);
     }
 }

@@ -90,6 +90,7 @@ impl Agent {
         let now = Instant::now();
         let mut rows = self.shared_keys.rows(now);
         rows.extend(self.troubles.rows(now));
+        rows.extend(self.refused.clone());
         rows
     }
 
@@ -99,6 +100,9 @@ impl Agent {
     }
 
     async fn session(&self, name: &str) -> Result<api::Session, Problem> {
+        if let (None, Some(why)) = (self.ues.get(name), self.refused.get(name)) {
+            return Err(Problem::not_found("session", name, why));
+        }
         let known = self.ues.get(name).ok_or_else(|| no_session(name))?;
         self.look_at(&[known], true).await?.pop().ok_or_else(|| no_session(name))
     }
@@ -157,6 +161,10 @@ impl Agent {
         let addresses = leases
             .assign_one(&ue, |key| keys.contains(key))
             .map_err(|detail| Problem::conflict(detail, "remove UEs that are gone"))?;
+        // It takes the place of one that is not let in.
+        leases.added.retain(|added| {
+            Some(added.public_key) == old_key || added.name != ue.name && added.public_key != key
+        });
         match leases.added.iter_mut().find(|added| Some(added.public_key) == old_key) {
             Some(added) => *added = ue.clone(),
             None => leases.added.push(ue.clone()),
@@ -176,6 +184,9 @@ impl Agent {
             return Err(not_saved(&error));
         }
         self.ues.extend(new.clone());
+        self.refused.retain(|name, _| {
+            self.leases.added.iter().any(|added| added.name == *name && added.public_key != key)
+        });
         self.addresses_changed();
         let name = new.keys().next().map_or("", |name| &**name);
         Ok((self.session(name).await?, is_new))
@@ -188,6 +199,9 @@ impl Agent {
     }
 
     async fn delete(&mut self, name: &str) -> Result<(), Problem> {
+        if self.refused.contains_key(name) {
+            return self.delete_refused(name).await;
+        }
         let known = self.ues.get(name).ok_or_else(|| no_session(name))?;
         if known.from_file {
             return Err(in_file(name, "remove its [[ue]] section and reload"));
@@ -208,6 +222,19 @@ impl Agent {
         self.ues.remove(name);
         self.troubles.clear(name);
         self.addresses_changed();
+        Ok(())
+    }
+
+    /// Forgets a UE that is in the state file and not let in.
+    async fn delete_refused(&mut self, name: &str) -> Result<(), Problem> {
+        let before = self.leases.clone();
+        self.leases.added.retain(|ue| ue.name != name);
+        self.leases.dirty = true;
+        if let Err(error) = self.save().await {
+            self.revoke(before);
+            return Err(not_saved(&error));
+        }
+        self.refused.remove(name);
         Ok(())
     }
 
@@ -273,7 +300,12 @@ impl Agent {
             running.check_ue(ue).map_err(invalid)?;
         }
         let mut leases = self.leases.clone();
-        let ues = directory(&mut running, &mut leases).map_err(invalid)?;
+        let (ues, refused) = directory(&mut running, &mut leases).map_err(invalid)?;
+        // Who has a session is not sent away by a reload.
+        let served = |name: &str| self.ues.get(name).is_some_and(|known| !known.from_file);
+        if let Some((name, why)) = refused.iter().find(|(name, _)| served(name)) {
+            return Err(invalid(format!("UE \"{name}\": {why}")));
+        }
 
         let workers = self.shards.len();
         let mut change = Change {
@@ -294,7 +326,7 @@ impl Agent {
             changed.push("rule".to_owned());
         }
         self.execute(change).await?;
-        (self.config, self.ues, self.leases) = (running, ues, leases);
+        (self.config, self.ues, self.leases, self.refused) = (running, ues, leases, refused);
         self.addresses_changed();
         if let Err(error) = self.save().await {
             tracing::error!("{error:#}; will be tried again");

@@ -93,8 +93,12 @@ impl Known {
     }
 }
 
-/// Everybody in the file and in the state file, with addresses. The configuration has no UEs afterwards.
-pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<Directory, String> {
+/// Why UEs that were added over REST are not let in, by name; they stay in the state file.
+pub type Refused = BTreeMap<String, String>;
+
+/// Everybody in the file and in the state file, with addresses; and those of the state file that do not fit the configuration. It
+/// has no UEs afterwards.
+pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<(Directory, Refused), String> {
     let keys: HashSet<PublicKey> = config.ue.iter().map(|ue| ue.public_key).collect();
     let names: HashSet<&str> = config.ue.iter().map(|ue| ue.name.as_str()).collect();
     let mut holders: HashMap<IpAddr, &str> = HashMap::new();
@@ -103,33 +107,47 @@ pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<Director
     }
     // A UE that was added over REST and is in the file now belongs to the file.
     leases.added.retain(|added| !keys.contains(&added.public_key));
-    for added in &leases.added {
-        config.check_ue(added).map_err(|e| format!("{e} (added over REST, in the state file)"))?;
+    let misfit = |added: &UpfUe| {
         if names.contains(added.name.as_str()) {
-            return Err(format!(
-                "ue \"{}\" is in the file, and another one of that name was added over REST: rename it, or \
-                 remove the other with DELETE /v1/sessions/{}",
-                added.name, added.name
+            return Some(format!("[[ue]] \"{}\" of the file has its name: rename that one", added.name));
+        }
+        let holder = added.fixed().iter().find_map(|address| Some((address, holders.get(&address)?)));
+        if let Some((address, holder)) = holder {
+            return Some(format!(
+                "[[ue]] \"{holder}\" of the file has its address {address}: choose another there"
             ));
         }
-        if let Some(holder) = added.fixed().iter().find_map(|address| holders.get(&address)) {
-            return Err(format!(
-                "ue \"{holder}\" has the fixed address of UE {}, which was added over REST: choose another",
-                added.name
-            ));
-        }
-    }
+        config.check_ue(added).err()
+    };
+    let mut refused: Refused =
+        leases.added.iter().filter_map(|added| Some((added.name.clone(), misfit(added)?))).collect();
     let added = std::mem::take(&mut leases.added);
-    let given = leases.assign(config.ue.iter().chain(&added));
+    let fit: Vec<&UpfUe> = added.iter().filter(|added| !refused.contains_key(&added.name)).collect();
+    let mut without_address = Vec::new();
+    let given = leases.assign(config.ue.iter().chain(fit.iter().copied()), |ue, why| {
+        if keys.contains(&ue.public_key) {
+            return Err(why);
+        }
+        without_address.push((ue.name.clone(), why));
+        Ok(())
+    });
+    refused.extend(without_address);
+    let known = |ue: UpfUe, from_file| {
+        let addresses = given.as_ref().ok().and_then(|given| given.get(&ue.public_key)).copied();
+        Known::new(ue, addresses.unwrap_or_default(), from_file)
+    };
+    let served = added.iter().filter(|added| !refused.contains_key(&added.name));
+    let mut ues: Directory = served.map(|ue| known(ue.clone(), false)).collect();
+    ues.extend(std::mem::take(&mut config.ue).into_iter().map(|ue| known(ue, true)));
     leases.added = added;
     leases.shrink();
-    let given = given?;
-    let known = |ue: UpfUe, from_file| {
-        let addresses = given.get(&ue.public_key).copied().unwrap_or_default();
-        Known::new(ue, addresses, from_file)
-    };
-    let file = std::mem::take(&mut config.ue).into_iter().map(|ue| known(ue, true));
-    Ok(file.chain(leases.added.iter().map(|ue| known(ue.clone(), false))).collect())
+    given?;
+    for (name, why) in &mut refused {
+        *why = format!(
+            "it was added over REST and is not let in: {why}; or remove it with DELETE /v1/sessions/{name}"
+        );
+    }
+    Ok((ues, refused))
 }
 
 /// Sets everything up, runs, and takes everything down again, also when something fails.
@@ -137,8 +155,11 @@ pub async fn run(args: &Common, mut config: UpfConfig) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
     let key = config::read_private_key(&config.upf.private_key_file)?;
     let mut leases = Leases::load(&config.upf.state_file, &config.pool)?;
-    let ues = directory(&mut config, &mut leases)
+    let (ues, refused) = directory(&mut config, &mut leases)
         .map_err(|message| config::ConfigError::new(args.config.display().to_string(), message))?;
+    for (name, why) in &refused {
+        tracing::error!("UE \"{name}\": {why}");
+    }
     let state = folder::of(&config.upf.state_file);
     folder::make_for(&config.upf.state_file)?;
     let net = Net::open()?.remembering(state, &config.device.name);
@@ -148,7 +169,8 @@ pub async fn run(args: &Common, mut config: UpfConfig) -> anyhow::Result<()> {
     net.clean(&config.device.name, config.device.mark, keep_table).await?;
     let (plan, namespace) = netctl::inner_end(&config.device);
     let base = net.apply(plan).await?;
-    let result = serve(args, config, key, &net, namespace.as_ref(), leases, ues, &mut signals).await;
+    let result =
+        serve(args, config, key, &net, namespace.as_ref(), leases, (ues, refused), &mut signals).await;
     net.undo(base).await;
     result
 }
@@ -161,7 +183,7 @@ async fn serve(
     net: &Net,
     namespace: Option<&File>,
     leases: Leases,
-    ues: Directory,
+    (ues, refused): (Directory, Refused),
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
     let workers = config.workers();
@@ -208,6 +230,7 @@ async fn serve(
             own_key,
             shards: worker_pool.handles().to_vec(),
             ues,
+            refused,
             leases,
             owners,
             owners_due: None,
@@ -255,6 +278,8 @@ pub struct Agent {
     pub(crate) own_key: PublicKey,
     pub(crate) shards: Vec<Handle<UpfEnd>>,
     pub(crate) ues: Directory,
+    /// Of those in the state file, who is not among them.
+    pub(crate) refused: Refused,
     pub(crate) leases: Leases,
     pub(crate) owners: Arc<ArcSwap<OwnerTable>>,
     /// When to tell the workers about new addresses.
@@ -567,6 +592,71 @@ mod tests {
     }
 
     #[test]
+    fn who_was_added_and_does_not_fit_the_file_any_more_is_refused_alone_and_stays_stored() {
+        let text = |pool: &str, ues: &str| {
+            let text = format!(
+                "[upf]\nprivate_key_file = \"k\"\n[[access]]\nname = \"5g\"\nlisten = \"0.0.0.0:4500\"\n[device]\n\
+                 [n6]\n[pool]\nv4 = \"{pool}\"\n{ues}"
+            );
+            config::parse::<UpfConfig>("upf.toml", &text).unwrap()
+        };
+        let of_file = |name: &str, id: u8, more: &str| {
+            format!("[[ue]]\nname = \"{name}\"\npublic_key = \"{}\"\n{more}\n", PublicKey([id; 32]))
+        };
+        let added = |name: &str, id: u8, v4: Option<&str>| UpfUe {
+            name: name.to_owned(),
+            public_key: PublicKey([id; 32]),
+            address_v4: v4.map(|v4| v4.parse().unwrap()),
+            address_v6: None,
+            rule: Vec::new(),
+            accept_rules: true,
+        };
+        let mut rule = text("10.0.0.0/29", "");
+        rule.rule = config::parse::<UpfConfig>(
+            "upf.toml",
+            "[upf]\nprivate_key_file = \"k\"\n[[access]]\nname = \"wifi\"\nlisten = \"0.0.0.0:4500\"\n[device]\n[n6]\n\
+             [pool]\nv4 = \"10.0.0.0/29\"\n[[rule]]\nname = \"r\"\n\
+             steering = { mode = \"active-standby\", primary = \"wifi\" }\n",
+        )
+        .unwrap()
+        .rule;
+        let ruled = UpfUe { rule: rule.rule, ..added("ruled", 6, None) };
+        let cases = [
+            (
+                added("far", 2, Some("10.9.0.9")),
+                "10.0.0.0/29",
+                of_file("a", 1, ""),
+                "not a free host address",
+            ),
+            (added("a", 3, None), "10.0.0.0/29", of_file("a", 1, ""), "of the file has its name"),
+            (
+                added("b", 4, Some("10.0.0.3")),
+                "10.0.0.0/29",
+                of_file("a", 1, "address_v4 = \"10.0.0.3\""),
+                "has its address 10.0.0.3",
+            ),
+            (added("c", 5, None), "10.0.0.0/30", of_file("a", 1, ""), "no address left for UE c"),
+            (ruled, "10.0.0.0/29", of_file("a", 1, ""), "no access is named \"wifi\""),
+        ];
+        for (misfit, pool, ues, why) in cases {
+            let mut config = text(pool, &ues);
+            let mut leases = Leases::new(&config.pool);
+            leases.added.push(misfit.clone());
+            let (ues, refused) = directory(&mut config, &mut leases).unwrap();
+            assert_eq!((ues.len(), ues["a"].key), (1, PublicKey([1; 32])), "{why}");
+            assert!(refused[&misfit.name].contains(why), "{refused:?}");
+            assert!(refused[&misfit.name].contains(&format!("DELETE /v1/sessions/{}", misfit.name)));
+            assert_eq!(leases.added, [misfit]);
+            assert!(String::from_utf8(leases.to_text()).unwrap().contains("\"ues\":[{"));
+        }
+        // Those in the file must fit.
+        let mut config = text("10.0.0.0/30", &(of_file("a", 1, "") + &of_file("b", 2, "")));
+        let mut leases = Leases::new(&config.pool);
+        let error = directory(&mut config, &mut leases).unwrap_err();
+        assert!(error.contains("no address left for UE b"), "{error}");
+    }
+
+    #[test]
     fn many_ues_take_little_memory_and_what_reading_them_took_is_given_back() {
         const UES: u32 = 100_000;
         let mut text = String::from(
@@ -581,7 +671,7 @@ mod tests {
         let before = resident_bytes();
         let mut config: UpfConfig = config::parse("upf.toml", &text).unwrap();
         let mut leases = Leases::new(&config.pool);
-        let ues = directory(&mut config, &mut leases).unwrap();
+        let (ues, _) = directory(&mut config, &mut leases).unwrap();
         let most = resident_bytes();
         // Twice the time that mimalloc keeps what is free.
         std::thread::sleep(Duration::from_secs(2));
