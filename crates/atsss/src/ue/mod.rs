@@ -581,6 +581,15 @@ impl Ue {
         (rules.get(rule), self.session.states().smallest_delay())
     }
 
+    /// Whether these rules of our own can be in force before those of the UPF.
+    ///
+    /// # Errors
+    /// What does not fit; [`UeCommand::Rules`] would leave the old ones in force.
+    pub fn check_rules(&self, rules: &[Rule]) -> Result<(), PolicyError> {
+        let all = chained([rules, &self.upf_rules]);
+        RuleSet::compile_for(&all, self.session.accesses(), &self.known_accesses()).map(drop)
+    }
+
     /// Puts our rules and the UPF's in force; the old set stays if they do not fit.
     fn recompile(&mut self) {
         let all = self.rules();

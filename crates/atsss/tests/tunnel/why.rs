@@ -1,7 +1,7 @@
 //! What rules do and why, as each end tells it of its own direction.
 
 use super::world::{Setup, World};
-use super::{connected, rule, standby};
+use super::{balance, connected, rule, standby};
 use anabranch_atsss::session::{Origin, RuleEvent, RuleView, SessionEvent};
 use anabranch_atsss::ue::{UeCommand, UeEvent};
 use anabranch_atsss::upf::{UpfCommand, UpfEvent};
@@ -196,4 +196,16 @@ fn packets_are_counted_by_path_and_a_rest_ends_the_count() {
     w.run_ms(30_000);
     let [ue, upf] = views(&w);
     assert_eq!((ue.packets[1], upf.is_used(), upf.explanation), (400, false, None));
+}
+
+#[test]
+fn rules_that_do_not_fit_beside_those_of_the_upf_are_told_before_they_are_to_be_in_force() {
+    let many = |of: &str| -> Vec<Rule> {
+        let rule = |i| Rule { name: format!("{of}{i}"), ..balance(50, 50)[0].clone() };
+        (0..126).map(rule).collect()
+    };
+    let w = connected(Setup { upf_rules: many("upf"), ..Setup::default() });
+    let error = w.ue.check_rules(&many("ue")).unwrap_err();
+    assert_eq!(error.to_string(), "252 rules: at most 250 are supported");
+    assert_eq!(w.ue.check_rules(&many("upf")), Ok(()), "one's own of the same name count");
 }

@@ -8,7 +8,7 @@ use crate::runtime::{metrics, views, why};
 use anabranch_atsss::session::{Addresses, CodingStats, PathLoad, PathView, RuleView, Traffic};
 use anabranch_atsss::ue::UeCommand;
 use anabranch_element::ioam::IoamStats;
-use anabranch_steer::Rule;
+use anabranch_steer::{PolicyError, Rule};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -46,7 +46,7 @@ impl Agent {
             }
             ControlRequest::Rules(reply) => drop(reply.send(self.rules().await)),
             ControlRequest::SetRules(rules, reply) => {
-                let answer = match self.set_rules(rules) {
+                let answer = match self.set_rules(rules).await {
                     Ok(()) => self.rules().await,
                     Err(problem) => Err(problem),
                 };
@@ -145,11 +145,18 @@ impl Agent {
         snapshot.rules.iter().map(one).collect()
     }
 
-    fn set_rules(&mut self, rules: Vec<Rule>) -> Result<(), Problem> {
+    async fn set_rules(&mut self, rules: Vec<Rule>) -> Result<(), Problem> {
+        let invalid = |why: String| Problem::invalid(why).field("rules");
         let names: Vec<&str> = self.accesses.iter().map(|a| a.config.name.as_str()).collect();
-        check_rules(&rules, &names).map_err(|e| Problem::invalid(e).field("rules"))?;
-        let command = UeCommand::Rules(rules.clone());
-        self.worker.run(|worker, now| worker.end.on_command(command, now)).map_err(Problem::unavailable)?;
+        check_rules(&rules, &names).map_err(invalid)?;
+        let new = rules.clone();
+        let query = self.worker.query(move |worker, now| {
+            worker.end.check_rules(&new)?;
+            worker.end.on_command(UeCommand::Rules(new), now);
+            Ok::<(), PolicyError>(())
+        });
+        let done = query.await.map_err(Problem::unavailable)?;
+        done.map_err(|why| invalid(format!("beside the UPF's rules: {why}")))?;
         self.config.rule = rules;
         Ok(())
     }
