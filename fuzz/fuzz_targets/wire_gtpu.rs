@@ -1,7 +1,7 @@
-//! GTP-U: whatever parses is written and read again as the same.
+//! GTP-U, its messages and error indications: whatever parses is written and read again as the same.
 #![no_main]
 
-use anabranch_wire::gtpu::GtpuHeader;
+use anabranch_wire::gtpu::{ErrorIndication, GtpuHeader};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -16,5 +16,11 @@ fuzz_target!(|data: &[u8]| {
         let len = header.emit(payload.len(), &mut again).expect("fits where it came from");
         again[len..].copy_from_slice(payload);
         assert_eq!(GtpuHeader::parse(&again), Ok((header, payload)));
+        if let Ok(told) = ErrorIndication::parse(payload) {
+            let mut again = [0; ErrorIndication::MAX];
+            let len = told.emit(&mut again).expect("there is room for the longest");
+            let (_, elements) = GtpuHeader::parse(&again[..len]).expect("it is a message");
+            assert_eq!(ErrorIndication::parse(elements), Ok(told));
+        }
     }
 });

@@ -90,6 +90,7 @@ impl Agent {
         let drops = [
             ("unknown_source", dropped.unknown_source),
             ("unknown_peer", dropped.unknown_peer),
+            ("unknown_at_peer", dropped.unknown_at_peer),
             ("too_big", dropped.too_big),
             ("unroutable", unroutable),
         ];

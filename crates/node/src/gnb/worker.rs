@@ -18,6 +18,7 @@ use crate::runtime::api::CellPackets;
 use crate::runtime::clock::Clock;
 use crate::runtime::engine::device::{Device, DeviceCounters};
 use crate::runtime::engine::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
+use crate::runtime::gtpu::Indications;
 use crate::runtime::thread::{self, EventLoop, MAX_JOBS};
 use anabranch_atsss::{DatagramSink, PacketSink};
 use anabranch_element::Element;
@@ -26,6 +27,7 @@ use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_ran::amc::Direction;
 use anabranch_ran::gnb::{Gnb, GnbCommand, GnbEvent, LinkStats, TelemetryConfig};
+use anabranch_wire::gtpu::{GtpuHeader, message};
 use anyhow::Context;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
@@ -58,6 +60,8 @@ pub enum N3End {
         sockets: Sockets,
         /// Where datagrams are received.
         inbox: Box<Inbox>,
+        /// Tunnels that one end has and the other has not.
+        indications: Indications,
         /// The UPF.
         peer: SocketAddr,
     },
@@ -67,7 +71,7 @@ impl N3End {
     /// GTP-U over a socket.
     pub fn gtpu(socket: std::net::UdpSocket, peer: SocketAddr) -> std::io::Result<Self> {
         let sockets = Sockets::new(vec![Some(AccessSocket::new(socket, false, true)?)]);
-        Ok(Self::Gtpu { sockets, inbox: Box::default(), peer })
+        Ok(Self::Gtpu { sockets, inbox: Box::default(), indications: Indications::default(), peer })
     }
 
     fn raw_fd(&mut self) -> RawFd {
@@ -93,6 +97,8 @@ pub struct Dropped {
     pub unknown_source: u64,
     /// GTP-U datagrams from somebody else than the UPF.
     pub unknown_peer: u64,
+    /// Uplink packets that the UPF has no tunnel for, as far as it says so.
+    pub unknown_at_peer: u64,
     /// Datagrams that were longer than a datagram can be.
     pub too_big: u64,
     /// Reports nobody took in time.
@@ -265,16 +271,26 @@ impl Worker {
                 let each = |packet: &mut [u8]| gnb.on_packet(Gnb::N3, own(spare, packet, now), now);
                 Ok(device.receive(each).context("reading the N3 device; was it removed?")? > 0)
             }
-            N3End::Gtpu { sockets, inbox, peer } => {
+            N3End::Gtpu { sockets, inbox, indications, peer } => {
                 let Some(socket) = sockets.get_mut(0) else { return Ok(false) };
                 let filled = inbox.receive(socket).context("receiving on N3")?;
-                inbox.for_each(|from, _, datagram| {
-                    if from == *peer {
-                        gnb.on_packet(Gnb::N3, own(spare, datagram, now), now);
-                    } else {
+                inbox.for_each(|from, at, datagram| {
+                    if from != *peer {
                         dropped.unknown_peer += 1;
+                    } else if datagram.get(1) == Some(&message::ERROR_INDICATION)
+                        && let Ok((_, elements)) = GtpuHeader::parse(datagram)
+                        && indications.hear(*peer, elements)
+                    {
+                        dropped.unknown_at_peer += 1;
+                    } else {
+                        gnb.on_packet(Gnb::N3, own(spare, datagram, now), now);
+                        if let Some(teid) = gnb.take_unknown_teid() {
+                            indications.tell(sockets, *peer, at, teid);
+                        }
                     }
                 });
+                // The cell may have nothing to send.
+                sockets.flush();
                 Ok(Inbox::may_be_more(filled))
             }
         }

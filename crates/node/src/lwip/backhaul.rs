@@ -6,11 +6,12 @@
 //! ```
 //!
 //! Source: 3GPP TS 29.281 and TS 38.415. Tunnels are configured, as there is no N2 here. The node answers echo requests
-//! (TS 29.281 §7.2.1), and nothing else: path management is the UPF's.
+//! (TS 29.281 §7.2.1), tells of tunnels that are not here (§7.3.1), and sends nothing else: path management is the UPF's.
 
 use crate::runtime::config::GtpuBackhaul;
 use crate::runtime::engine::device::{Device, DeviceCounters};
 use crate::runtime::engine::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
+use crate::runtime::gtpu::Indications;
 use anabranch_atsss::DatagramSink;
 use anabranch_lwip::UeConfig;
 use anabranch_wire::gtpu::{GtpuHeader, PduSession, message};
@@ -37,6 +38,7 @@ pub struct Gtpu {
     inbox: Inbox,
     peer: SocketAddr,
     tunnels: Tunnels,
+    indications: Indications,
     dropped: Dropped,
 }
 
@@ -58,7 +60,9 @@ pub struct Dropped {
     pub unknown_tunnel: u64,
     /// Uplink packets with the source address of no UE that has a tunnel.
     pub unknown_source: u64,
-    /// Datagrams that are no GTP-U, and messages that are neither packets nor echo requests.
+    /// Uplink packets that the UPF has no tunnel for, as far as it says so.
+    pub unknown_at_peer: u64,
+    /// Datagrams that are no GTP-U, and messages that are no packets, echo requests or error indications.
     pub not_understood: u64,
     /// Packets that were longer than a datagram can be.
     pub too_big: u64,
@@ -71,6 +75,7 @@ impl Dropped {
             ("unknown_peer", self.unknown_peer),
             ("unknown_tunnel", self.unknown_tunnel),
             ("unknown_source", self.unknown_source),
+            ("unknown_at_peer", self.unknown_at_peer),
             ("not_understood", self.not_understood),
             ("too_big", self.too_big),
         ];
@@ -107,29 +112,38 @@ impl Gtpu {
     /// The system refuses what the socket is to do.
     pub fn new(socket: UdpSocket, peer: SocketAddr, tunnels: Tunnels) -> std::io::Result<Self> {
         let sockets = Sockets::new(vec![Some(AccessSocket::new(socket, false, true)?)]);
-        Ok(Self { sockets, inbox: Inbox::default(), peer, tunnels, dropped: Dropped::default() })
+        let (inbox, indications, dropped) = Default::default();
+        Ok(Self { sockets, inbox, peer, tunnels, indications, dropped })
     }
 
     /// Hands the packets that wait to `each`; whether there may be more.
     fn receive(&mut self, mut each: impl FnMut(&mut [u8])) -> std::io::Result<bool> {
-        let Self { sockets, inbox, peer, tunnels, dropped } = self;
+        let Self { sockets, inbox, peer, tunnels, indications, dropped } = self;
         let Some(socket) = sockets.get_mut(0) else { return Ok(false) };
         let filled = inbox.receive(socket)?;
-        inbox.for_each(|from, _, datagram| {
+        inbox.for_each(|from, at, datagram| {
             if from != *peer {
                 dropped.unknown_peer += 1;
                 return;
             }
             match GtpuHeader::parse(datagram) {
                 Ok((header, rest)) if header.message == message::G_PDU => {
-                    let at = datagram.len() - rest.len();
+                    let inner = datagram.len() - rest.len();
                     match tunnels.downlink.binary_search(&header.teid) {
-                        Ok(_) => each(&mut datagram[at..]),
-                        Err(_) => dropped.unknown_tunnel += 1,
+                        Ok(_) => each(&mut datagram[inner..]),
+                        Err(_) => {
+                            dropped.unknown_tunnel += 1;
+                            indications.tell(sockets, *peer, at, header.teid);
+                        }
                     }
                 }
                 Ok((header, _)) if header.message == message::ECHO_REQUEST => {
                     echo(sockets, *peer, header.sequence);
+                }
+                Ok((header, elements))
+                    if header.message == message::ERROR_INDICATION && indications.hear(*peer, elements) =>
+                {
+                    dropped.unknown_at_peer += 1;
                 }
                 _ => dropped.not_understood += 1,
             }
@@ -235,6 +249,7 @@ impl Backhaul {
 mod tests {
     use super::*;
     use crate::runtime::config::LwipConfig;
+    use anabranch_wire::gtpu::ErrorIndication;
     use std::time::{Duration, Instant};
 
     const FILE: &str = "\
@@ -323,6 +338,36 @@ addresses = [\"10.0.0.4\"]
             Dropped { unknown_peer: 1, unknown_tunnel: 1, not_understood: 1, ..Dropped::default() };
         assert_eq!(gtpu.dropped, expected);
         assert_eq!(gtpu.dropped.by_reason().len(), 3);
+    }
+
+    #[test]
+    fn tunnels_that_one_end_has_not_are_told_and_heard_of() {
+        let (mut gtpu, upf, at) = pair();
+        let wrong = GtpuHeader::g_pdu(99, None);
+        let mut bytes = vec![0; wrong.header_len()];
+        wrong.emit(0, &mut bytes).unwrap();
+        for _ in 0..200 {
+            upf.send_to(&bytes, at).unwrap();
+        }
+        let no_packet = received(&mut gtpu, 0, |gtpu| gtpu.dropped.unknown_tunnel == 200);
+        assert!(no_packet.is_empty());
+        gtpu.sockets.flush();
+        upf.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let mut told = 0;
+        let mut datagram = [0; 64];
+        while let Ok((len, _)) = upf.recv_from(&mut datagram) {
+            let (header, elements) = GtpuHeader::parse(&datagram[..len]).unwrap();
+            assert_eq!(header.message, message::ERROR_INDICATION);
+            assert_eq!(ErrorIndication::parse(elements), Ok(ErrorIndication { teid: 99, peer: at.ip() }));
+            told += 1;
+        }
+        assert!((1..=20).contains(&told), "{told}");
+
+        let mut message = [0; ErrorIndication::MAX];
+        let len = ErrorIndication { teid: 21, peer: at.ip() }.emit(&mut message).unwrap();
+        upf.send_to(&message[..len], at).unwrap();
+        received(&mut gtpu, 0, |gtpu| gtpu.dropped.unknown_at_peer == 1);
+        assert_eq!(gtpu.dropped.not_understood, 0);
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub mod clock;
 pub mod config;
 pub mod engine;
 pub mod folder;
+pub mod gtpu;
 pub mod interfaces;
 pub mod metrics;
 pub mod netctl;

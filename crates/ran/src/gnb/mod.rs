@@ -80,6 +80,8 @@ pub struct Gnb {
     /// The entry of the packet before.
     recent_address: Option<(IpAddr, u32)>,
     by_teid: Vec<(u32, u32)>,
+    /// Of the latest packet whose tunnel is not here.
+    unknown_teid: Option<u32>,
     /// UEs with anything to send or to wait for.
     active: Vec<u32>,
     /// When the first of their timers is due.
@@ -279,7 +281,9 @@ impl Gnb {
                 Ok((header, rest)) if header.message == message::G_PDU => {
                     let len = packet.len() - rest.len();
                     packet.pull_front(len);
-                    self.ue_by_teid(header.teid).map(|number| (number, header.session.map(|s| s.qfi)))
+                    let number = self.ue_by_teid(header.teid);
+                    self.unknown_teid = number.is_none().then_some(header.teid);
+                    number.map(|number| (number, header.session.map(|s| s.qfi)))
                 }
                 Ok((header, _)) if header.message == message::ECHO_REQUEST => {
                     return self.echo(header.sequence, now);
@@ -323,6 +327,11 @@ impl Gnb {
     fn ue_by_teid(&self, teid: u32) -> Option<u32> {
         let at = self.by_teid.binary_search_by_key(&teid, |(teid, _)| *teid).ok()?;
         Some(self.by_teid[at].1)
+    }
+
+    /// The TEID of the latest packet by N3, if no UE has such a tunnel: to be told to its sender, once.
+    pub fn take_unknown_teid(&mut self) -> Option<u32> {
+        self.unknown_teid.take()
     }
 
     /// Answers an echo request (TS 29.281 §7.2): nothing but its Recovery element, which is 0.

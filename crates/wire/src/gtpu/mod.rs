@@ -18,8 +18,10 @@
 //! | PPI, if PPP | time sent, if QMP | sequence, if SNP     times, if QMP | delays | sequence, if SNP
 //! ```
 
+mod error;
 mod session;
 
+pub use error::ErrorIndication;
 pub use session::{PduSession, SessionKind};
 
 use crate::WireError;
@@ -36,6 +38,8 @@ pub mod message {
     pub const ECHO_REQUEST: u8 = 1;
     /// Yes.
     pub const ECHO_RESPONSE: u8 = 2;
+    /// There is no such tunnel: [`super::ErrorIndication`].
+    pub const ERROR_INDICATION: u8 = 26;
     /// A user's packet.
     pub const G_PDU: u8 = 255;
 }

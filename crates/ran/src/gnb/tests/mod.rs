@@ -502,7 +502,9 @@ fn gtpu_on_n3() {
     let g_pdu = |teid, session| wrap(GtpuHeader::g_pdu(teid, session), &inner);
     run.offer(Gnb::N3, g_pdu(0x77, Some(PduSession::downlink(1))), ms(1));
     run.offer(Gnb::N3, g_pdu(0x77, None), ms(2));
+    assert_eq!(run.gnb.take_unknown_teid(), None);
     run.offer(Gnb::N3, g_pdu(0x99, None), ms(2));
+    assert_eq!((run.gnb.take_unknown_teid(), run.gnb.take_unknown_teid()), (Some(0x99), None));
     run.offer(Gnb::N3, vec![0x30, 255, 0], ms(2));
     run.offer(Gnb::ue(1), inner.clone(), ms(2));
     run.until(ms(50));
