@@ -12,7 +12,7 @@
 use crate::dns::DnsTable;
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::Instant;
-use anabranch_rules::{AccessName, Filter, PortRange, Protocol};
+use anabranch_rules::{AccessName, Filter, PortRange, Protocol, is_name};
 use anabranch_steer::{Functionality, Mode, PolicyError, Rule, Steer};
 use anabranch_wire::ip::{FlowKey, protocol};
 use ipnet::IpNet;
@@ -24,8 +24,9 @@ pub type RuleIndex = u16;
 /// Most rules in a set, the one of last resort not counted.
 pub const MAX_RULES: usize = 250;
 
-/// Name of the rule of last resort.
+/// Name of the rule of last resort, and what it is called beside another rule of that name: counters and events go by name.
 pub const DEFAULT_RULE: &str = "default";
+const OTHER_DEFAULT: &str = "default (built-in)";
 
 /// One rule with everything resolved.
 #[derive(Debug, Clone, PartialEq)]
@@ -102,6 +103,9 @@ impl RuleSet {
         let accesses: Vec<(PathId, AccessName)> = (0..=PathId::MAX).zip(accesses.iter().cloned()).collect();
         let mut domains = Vec::new();
         for rule in rules {
+            if !is_name(&rule.name) {
+                return Err(PolicyError::RuleName(rule.name.chars().take(128).collect()));
+            }
             if let Some(domain) = &rule.filter.domain {
                 domains.push(normalised(domain).map_err(|error| in_rule(rule, error))?);
             }
@@ -119,8 +123,9 @@ impl RuleSet {
             let Rule { reorder, functionality, .. } = *rule;
             compiled.push(CompiledRule { name: rule.name.clone(), mode, reorder, functionality, matcher });
         }
+        let taken = rules.iter().any(|rule| rule.name == DEFAULT_RULE);
         compiled.push(CompiledRule {
-            name: DEFAULT_RULE.to_owned(),
+            name: if taken { OTHER_DEFAULT } else { DEFAULT_RULE }.to_owned(),
             mode: Mode::DEFAULT,
             reorder: true,
             functionality: Functionality::Ll,
@@ -398,6 +403,17 @@ mod tests {
             (set.index_of("ping"), set.index_of("default"), set.index_of("x")),
             (Some(3), Some(5), None)
         );
+        let longest = "a".repeat(128);
+        for name in ["a b", "Vidéo 4", &longest] {
+            assert!(RuleSet::compile(&[rule(name, "{}")], &accesses()).is_ok(), "{name}");
+        }
+        for name in ["", "a\nb", "x\"} 1", "a\\b", "\u{1b}[31m", &(longest.clone() + "a")] {
+            let error = RuleSet::compile(&[rule(name, "{}")], &accesses()).unwrap_err().to_string();
+            assert!(error.contains("give 1 to 128 bytes") && !error.contains(char::is_control), "{error}");
+        }
+        let set = RuleSet::compile(&[rule("default", r#"{"protocol":"icmp"}"#)], &accesses()).unwrap();
+        assert_eq!(name_of(&set, &flow(1, "10.0.0.1", 0, "10.0.0.2", 0)), "default");
+        assert_eq!(name_of(&set, &flow(6, "10.0.0.1", 1, "10.0.0.2", 2)), "default (built-in)");
         let echo = rule("port", r#"{"remote_port":22}"#);
         let set = RuleSet::compile(&[echo], &accesses()).unwrap();
         assert_eq!(name_of(&set, &flow(1, "10.0.0.1", 22, "10.0.0.2", 22)), "default", "an id is no port");

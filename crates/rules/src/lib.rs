@@ -16,6 +16,17 @@ use serde::{Deserialize, Serialize};
 /// The name of an access of a UE, such as `5g` or `wifi`.
 pub type AccessName = String;
 
+/// Most bytes of a name.
+const MAX_NAME: usize = 128;
+
+/// Whether what people, and peers, call a rule or a UE can be shown in any log, table or metric: 1 to 128 bytes without
+/// control characters, quotes and backslashes.
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    let bad = |c: char| c.is_control() || c == '"' || c == '\\';
+    (1..=MAX_NAME).contains(&name.len()) && !name.contains(bad)
+}
+
 /// Traffic selector, written from the UE's side: *local* is the UE, *remote* the far end.
 ///
 /// All fields given must match. `domain`, `uid` and `cgroup` can only be evaluated at the UE; a rule

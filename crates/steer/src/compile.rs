@@ -15,6 +15,9 @@ pub enum PolicyError {
         /// What is wrong with it.
         error: Box<PolicyError>,
     },
+    /// A rule has a name that cannot be shown everywhere.
+    #[error("rule name {0:?}: give 1 to 128 bytes without control characters, quotes and backslashes")]
+    RuleName(String),
     /// Two rules have the same name.
     #[error("two rules are named \"{0}\": rule names must be unique")]
     RuleTwice(String),

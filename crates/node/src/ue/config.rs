@@ -9,7 +9,7 @@ use anabranch_atsss::crypto::PublicKey;
 use anabranch_atsss::path::{FlapParams, ProbeParams};
 use anabranch_atsss::session::Security;
 use anabranch_element::ioam::IoamConfig;
-use anabranch_rules::{PortRange, Protocol};
+use anabranch_rules::{PortRange, Protocol, is_name};
 use anabranch_steer::Rule;
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -330,6 +330,12 @@ fn check_bindings(bindings: &[SliceBinding], device: &Device) -> Result<(), Stri
 
 impl Check for UeConfig {
     fn check(&self) -> Result<(), String> {
+        if !is_name(&self.ue.name) {
+            return Err(format!(
+                "[ue] name \"{}\": use 1 to 128 bytes without control characters, quotes and backslashes",
+                self.ue.name.escape_debug()
+            ));
+        }
         let names: Vec<&str> = self.access.iter().map(|a| a.name.as_str()).collect();
         check_accesses(&names)?;
         for access in &self.access {

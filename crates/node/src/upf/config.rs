@@ -9,6 +9,7 @@ use anabranch_atsss::destinations::Destinations;
 use anabranch_atsss::path::{FlapParams, ProbeParams};
 use anabranch_atsss::session::{Addresses, Security};
 use anabranch_element::ioam::IoamConfig;
+use anabranch_rules::is_name;
 use anabranch_steer::Rule;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
@@ -305,8 +306,11 @@ impl UpfConfig {
     /// The first thing wrong with one UE, by itself. Used by the REST interface too.
     pub fn check_ue(&self, ue: &UpfUe) -> Result<(), String> {
         // What is only dots is lost on the way in a path (RFC 3986 §5.2.4), and so is the UE to REST and `ctl`.
-        if ue.name.len() > 64 || ue.name.bytes().all(|b| b == b'.') {
-            return Err(format!("ue name \"{}\": use 1 to 64 bytes, and not dots alone", ue.name));
+        if ue.name.len() > 64 || !is_name(&ue.name) || ue.name.bytes().all(|b| b == b'.') {
+            let name = ue.name.escape_debug();
+            return Err(format!(
+                "ue name \"{name}\": use 1 to 64 bytes without control characters, quotes and backslashes, and not dots alone"
+            ));
         }
         if let Some(a) = ue.address_v4
             && !self.pool.v4.is_some_and(|p| {

@@ -373,7 +373,11 @@ impl Agent {
             UpfEvent::SessionDown { ue, reason } => {
                 self.log.push(views::event("session-down", Some(&ue), format!("session ended: {reason}")));
             }
-            UpfEvent::BadConfig { ue, error } => self.log.push(views::event("bad-config", Some(&ue), error)),
+            UpfEvent::BadConfig { ue, error } => {
+                // It quotes what the UE sent.
+                let error = error.replace(char::is_control, "?");
+                self.log.push(views::event("bad-config", Some(&ue), error));
+            }
             UpfEvent::Session { ue, accesses, event } => {
                 if matches!(event, SessionEvent::Rekeyed { .. }) {
                     self.troubles.clear(&ue);

@@ -197,8 +197,13 @@ pub fn check_accesses(names: &[&str]) -> Result<(), String> {
         return Err(format!("{} [[access]] sections: give 1 to {most}", names.len()));
     }
     for (i, name) in names.iter().enumerate() {
-        if name.is_empty() || name.len() > 32 {
-            return Err(format!("access name \"{name}\": use 1 to 32 bytes"));
+        // What the handshake carries.
+        let fits = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+        if name.is_empty() || name.len() > 32 || !fits {
+            let name = name.escape_debug();
+            return Err(format!(
+                "access name \"{name}\": use 1 to 32 letters, digits, \"-\", \"_\" and \".\""
+            ));
         }
         if names[..i].contains(name) {
             return Err(format!("two accesses are named \"{name}\": names must be unique"));
