@@ -309,7 +309,7 @@ impl UpfConfig {
         if ue.name.len() > 64 || !is_name(&ue.name) || ue.name.bytes().all(|b| b == b'.') {
             let name = ue.name.escape_debug();
             return Err(format!(
-                "ue name \"{name}\": use 1 to 64 bytes without control characters, quotes and backslashes, and not dots alone"
+                "ue name \"{name}\": use 1 to 64 bytes, not dots alone, without control characters, quotes and backslashes"
             ));
         }
         if let Some(a) = ue.address_v4

@@ -290,7 +290,7 @@ mod tests {
         }
         for name in ["", ".", "..", &*"a".repeat(65)] {
             let error = with(&ue(name, 2, "")).unwrap_err();
-            assert!(error.message.contains("use 1 to 64 bytes, and not dots alone"), "{error}");
+            assert!(error.message.contains("use 1 to 64 bytes, not dots alone"), "{error}");
         }
     }
 
