@@ -28,6 +28,8 @@ use std::sync::Arc;
 /// How far in the future a UE's timestamp may be. Whatever is accepted locks out handshakes with an older one, so that it must
 /// end; a clock that shows local time as UTC is half a day wrong.
 const MOST_AHEAD_NS: u64 = 24 * 3600 * 1_000_000_000;
+/// How much older than the newest an init may be that is only late: sent by another access, or kept back by a queue there.
+const LATE_NS: u64 = 30 * 1_000_000_000;
 
 /// An init to be computed, on any thread.
 #[derive(Debug)]
@@ -172,8 +174,12 @@ impl Upf {
         let last_ns = record.last_timestamp_ns;
         if timestamp_ns <= last_ns {
             // The newest one again is a copy, whoever sent it; the UE has its answer.
-            if timestamp_ns < last_ns {
+            if last_ns - timestamp_ns > LATE_NS {
                 self.refuse(user, *pending, Refused::CLOCK_BEHIND, access, from, out)?;
+            } else if timestamp_ns < last_ns {
+                // One of the same UE that took longer than the next by another access. If its clock did go back, it has
+                // caught up before anybody could set it.
+                answer_no(*pending, Refused::CLOCK_BEHIND, access, from, out)?;
             }
             return Err(DropReason::HandshakeReplayed);
         }
@@ -201,8 +207,7 @@ impl Upf {
     ) -> Result<(), DropReason> {
         let ue = self.users.name(user);
         self.event(UpfEvent::Refused { ue, reason: refused.as_str() });
-        let answer = pending.refuse(refused).map_err(|_| DropReason::HandshakeInvalid)?;
-        send(access, from, &answer, out)
+        answer_no(pending, refused, access, from, out)
     }
 
     /// Gives a UE that proved its key the keys of a new epoch, and a session if it has none. `Ok(None)`: its
@@ -280,6 +285,18 @@ impl Upf {
         self.timers.arm(Slab::<()>::slot_number(user), now);
         Ok(Some(response))
     }
+}
+
+/// Tells a UE that proved its key why it gets no session.
+fn answer_no(
+    pending: PendingInit,
+    refused: Refused,
+    access: PathId,
+    from: SocketAddr,
+    out: &mut impl DatagramSink,
+) -> Result<(), DropReason> {
+    let answer = pending.refuse(refused).map_err(|_| DropReason::HandshakeInvalid)?;
+    send(access, from, &answer, out)
 }
 
 fn send(

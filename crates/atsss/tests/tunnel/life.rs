@@ -514,6 +514,28 @@ fn a_ue_whose_clock_went_back_goes_on_where_it_was_or_is_told_and_let_in_by_the_
     }
 }
 
+/// As an init does that was sent by one access, and comes after the next one by another.
+#[test]
+fn a_handshake_that_is_only_late_is_no_trouble_of_the_operator() {
+    for (behind_s, told) in [(5, false), (25, false), (600, true)] {
+        let mut w = on_a_late_day();
+        w.ue_config.unix_epoch_ns = hours(&w, 0);
+        w.restart_ue(1);
+        w.run_ms(1_000);
+        assert!(w.ue.is_connected());
+        w.ue_config.last_timestamp_ns = 0;
+        w.ue_config.unix_epoch_ns = hours(&w, 0) - behind_s * 1_000_000_000;
+        w.restart_ue(2);
+        w.run_ms(1_000);
+        let (ue, upf) = why_refused(&w);
+        assert!(ue.is_some() && !w.ue.is_connected(), "{behind_s} s");
+        assert_eq!(upf.is_some(), told, "{behind_s} s");
+        assert!(w.upf.drops().get(DropReason::HandshakeReplayed) > 0);
+        w.run_ms(120_000);
+        assert_eq!(w.ue.is_connected(), !told, "{behind_s} s: it has caught up");
+    }
+}
+
 /// A clock that is wrong when the UE starts, and is set a while later (NTP): the stamps of refused handshakes do not count.
 #[test]
 fn a_ue_whose_clock_is_set_while_it_runs_is_let_in_at_once() {
