@@ -354,6 +354,16 @@ impl Config {
                 }
             }
         }
+        // Translated to one of these a packet would go by LTE, or to another UE.
+        for ue in self.ues.iter().filter(|_| self.wifi_leg == WifiLeg::Translate) {
+            for address in &ue.wifi {
+                if bearer.insert(*address, &ue.name).is_some() {
+                    let (ue, value) = (ue.name.clone(), address.to_string());
+                    let remedy = "an address that is no UE's on the bearer, and no other UE's on Wi-Fi";
+                    return Err(ConfigError::Ue { ue, key: "wifi", value, remedy });
+                }
+            }
+        }
         Ok(())
     }
 }
@@ -524,6 +534,12 @@ mod tests {
             (
                 "ues = [{ name = \"a\", addresses = [\"10.0.0.1\"] }, { name = \"b\", addresses = [\"10.0.0.1\"] }]",
                 "no other UE",
+            ),
+            ("ues = [{ name = \"a\", addresses = [\"10.0.0.1\"], wifi = [\"10.0.0.1\"] }]", "on the bearer"),
+            (
+                "ues = [{ name = \"a\", addresses = [\"10.0.0.1\"] , wifi = [\"10.0.1.9\"] }, \
+                 { name = \"b\", addresses = [\"10.0.0.2\"], wifi = [\"10.0.1.9\"] }]",
+                "no other UE's on Wi-Fi",
             ),
             (
                 "ues = [{ name = \"a\", addresses = [\"10.0.0.1\"] }, { name = \"a\", addresses = [\"10.0.0.2\"] }]",
