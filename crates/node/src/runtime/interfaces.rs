@@ -2,41 +2,41 @@
 
 use super::config::PortDevice;
 use super::engine::device::{self, Device};
-use super::netctl::{self, Layer, Net, Step, inside};
+use super::netctl::{self, Claim, Layer, Net, Step, inside};
 use anyhow::Context;
 use std::path::PathBuf;
 
-/// Marks nothing: neither has routing rules of its own.
-const NO_MARK: u32 = 0;
 const MAIN_TABLE: u32 = 254;
 
 /// What was made, so that it can be removed.
 pub struct OpenInterface {
     netns: Option<PathBuf>,
     layers: Vec<Layer>,
+    _claim: Claim,
 }
 
 /// Makes an interface; `mtu` is its MTU if it has none of its own.
 pub fn open(port: &PortDevice, mtu: u16) -> anyhow::Result<(Device, OpenInterface)> {
     let netns = port.netns();
     let mtu = port.mtu.unwrap_or(mtu);
-    let (device, layers) = inside(netns.as_deref(), || {
+    let (device, layers, claim) = inside(netns.as_deref(), || {
         runtime()?.block_on(async {
+            let claim = Claim::device(&port.name)?;
             let net = Net::open()?;
             let mut layers = Vec::new();
             let made = make(&net, port, mtu, &mut layers).await;
             if made.is_err() {
                 undo(&net, layers.drain(..)).await;
             }
-            made.map(|device| (device, layers))
+            made.map(|device| (device, layers, claim))
         })
     })
     .with_context(|| format!("device {}", port.name))?;
-    Ok((device, OpenInterface { netns, layers }))
+    Ok((device, OpenInterface { netns, layers, _claim: claim }))
 }
 
 async fn make(net: &Net, port: &PortDevice, mtu: u16, layers: &mut Vec<Layer>) -> anyhow::Result<Device> {
-    net.clean(&port.name, NO_MARK, true).await?;
+    net.clean(&port.name, None, true).await?;
     let (inner, namespace) = netctl::inner_end(&port.device());
     layers.push(net.apply(inner).await?);
     let device = device::open(&port.device(), mtu, 1, namespace.as_ref())?.remove(0);
@@ -51,7 +51,7 @@ async fn make(net: &Net, port: &PortDevice, mtu: u16, layers: &mut Vec<Layer>) -
 impl OpenInterface {
     /// Removes it. A TUN interface goes away with its [`Device`].
     pub fn remove(self) {
-        let Self { netns, layers } = self;
+        let Self { netns, layers, _claim } = self;
         let done = inside(netns.as_deref(), || {
             runtime()?.block_on(async {
                 undo(&Net::open()?, layers.into_iter()).await;

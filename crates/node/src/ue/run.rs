@@ -8,7 +8,7 @@ use crate::runtime::clock::{Clock, unix_ns};
 use crate::runtime::config::{self, Cipher, Device, Mtu, RemoteAddr, UeConfig, WithoutAddress};
 use crate::runtime::engine::worker::{Handle, Worker};
 use crate::runtime::engine::{device, fast};
-use crate::runtime::netctl::{self, Layer, Monitor, Net, OwnerThread, Owners};
+use crate::runtime::netctl::{self, Claim, Layer, Monitor, Net, OwnerThread, Owners};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::state_file::{self, Timestamp};
 use crate::runtime::trouble::Troubles;
@@ -46,7 +46,8 @@ pub async fn run(args: &Common, config: UeConfig) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
     let key = config::read_private_key(&config.ue.private_key_file)?;
     let net = Net::open()?.remembering(folder::of(&config.ue.state_file), &config.device.name);
-    net.clean(&config.device.name, config.device.mark, false).await?;
+    let _claim = Claim::device_and_mark(&config.device.name, config.device.mark)?;
+    net.clean(&config.device.name, Some(config.device.mark), false).await?;
 
     let mut accesses: Vec<Access> =
         config.access.iter().map(|a| Access::new(a.clone(), &config.device)).collect();

@@ -10,7 +10,7 @@ use crate::runtime::engine::udp::AccessSocket;
 use crate::runtime::engine::worker::{Handle, Worker};
 use crate::runtime::engine::{device, fast};
 use crate::runtime::netctl::{
-    self, Layer, Net, SocketSpec, Step, TableMonitor, bind_access, bind_when_free, interface_of,
+    self, Claim, Layer, Net, SocketSpec, Step, TableMonitor, bind_access, bind_when_free, interface_of,
 };
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::trouble::Troubles;
@@ -166,7 +166,9 @@ pub async fn run(args: &Common, mut config: UpfConfig) -> anyhow::Result<()> {
     // A table of the same name is replaced in one step; without it, the kernel would answer packets of
     // flows it translated a moment ago as if they were its own, and end them.
     let keep_table = config.n6.mode == N6Mode::Nat;
-    net.clean(&config.device.name, config.device.mark, keep_table).await?;
+    let _claim = Claim::device(&config.device.name)?;
+    // It has no rules by mark; a UE beside it may have.
+    net.clean(&config.device.name, None, keep_table).await?;
     let (plan, namespace) = netctl::inner_end(&config.device);
     let base = net.apply(plan).await?;
     let result =

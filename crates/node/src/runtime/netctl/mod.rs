@@ -3,13 +3,15 @@
 //! A change is a plan of [`Step`]s. [`Net::apply`] executes it in order; if a step fails, those before it
 //! are undone and the error says which one it was. What was applied is a [`Layer`], undone in reverse when
 //! the program stops. A run that was killed leaves only what [`Net::clean`] recognises at the next start:
-//! by the names of device and table, by the routing tables that the mark numbers, and by identifiers.
+//! by the names of device and table, by the routing tables that the mark numbers, and by identifiers. What a run
+//! that lives has is not taken for that: it holds a [`Claim`].
 //!
 //! ```text
 //!  start ── clean ── apply(device) ──▶ running ── session up: apply(addresses, routes) ──▶ …
 //!    stop or failure: undo the layers, last first
 //! ```
 
+mod claim;
 mod keeper;
 mod lane;
 mod leftover;
@@ -25,6 +27,7 @@ mod steps;
 mod sysctls;
 mod tproxy;
 
+pub use claim::Claim;
 pub use lane::{LANE_DEVICE, lane_endpoint, lane_of_ue, lane_of_upf, lane_table, lane_way_back};
 pub use monitor::{Health, Monitor, TableMonitor, Watched};
 pub use mptcp::{
@@ -35,7 +38,7 @@ pub use namespace::{inner_end, inside};
 pub use owner::{OwnerThread, Owners};
 pub use plan::{has_ipv6, inside_name, session_of_ue, ue_accesses, upf};
 pub use slices::{MAPPING_PRIORITY, MARK_PRIORITY, PROXY_PRIORITY, SOURCE_PRIORITY, Selector, SliceRoute};
-pub use socket::{SocketSpec, bind_access, bind_when_free, interface_of};
+pub use socket::{SocketSpec, addresses, bind_access, bind_when_free, interface_of};
 pub use steps::Step;
 pub use tproxy::{FlowRule, Tproxy};
 
@@ -199,9 +202,9 @@ impl Net {
         leftover::remove(table).await
     }
 
-    /// Removes what a killed run with this device name and mark may have left; not the address
+    /// Removes what a killed run with this device name, and this mark if it had rules by one, may have left; not the address
     /// translation if it will be replaced (`keep_table`).
-    pub async fn clean(&self, device: &str, mark: u32, keep_table: bool) -> anyhow::Result<()> {
+    pub async fn clean(&self, device: &str, mark: Option<u32>, keep_table: bool) -> anyhow::Result<()> {
         steps::clean(&self.handle, device, mark).await?;
         steps::undo(&self.handle, Undo::Table(nat::Filter::table_name(device))).await?;
         if keep_table {

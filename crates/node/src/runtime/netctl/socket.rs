@@ -1,7 +1,8 @@
 //! The UDP socket of an access.
 
 use anyhow::Context;
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::{SockaddrStorage, setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -86,6 +87,26 @@ pub fn interface_of(address: IpAddr) -> Option<String> {
         };
         has.then_some(entry.interface_name)
     })
+}
+
+/// The addresses of this namespace but for loopback's, each with its interface and the length of its prefix.
+pub fn addresses() -> Vec<(String, IpAddr, u8)> {
+    let ip = |a: &SockaddrStorage| {
+        let v4 = a.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+        v4.or_else(|| a.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+    };
+    let entries = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    entries
+        .filter(|entry| !entry.flags.contains(InterfaceFlags::IFF_LOOPBACK))
+        .filter_map(|entry| {
+            let address = ip(entry.address.as_ref()?)?;
+            let prefix = match ip(entry.netmask.as_ref()?)? {
+                IpAddr::V4(mask) => mask.to_bits().count_ones(),
+                IpAddr::V6(mask) => mask.to_bits().count_ones(),
+            };
+            Some((entry.interface_name, address, u8::try_from(prefix).ok()?))
+        })
+        .collect()
 }
 
 #[cfg(test)]

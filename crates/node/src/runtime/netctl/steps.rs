@@ -433,12 +433,12 @@ fn exists(error: &rtnetlink::Error) -> bool {
 }
 
 /// Removes what a killed run may have left.
-pub async fn clean(handle: &Handle, device: &str, mark: u32) -> anyhow::Result<()> {
+pub async fn clean(handle: &Handle, device: &str, mark: Option<u32>) -> anyhow::Result<()> {
     for version in [IpVersion::V4, IpVersion::V6] {
         let mut rules = handle.rule().get(version).execute();
         // Without IPv6 in the kernel there are no rules to ask for; an answer the library cannot parse never comes.
         while let Ok(Some(Ok(rule))) = tokio::time::timeout(ANSWER, rules.next()).await {
-            let ours = |a: &RuleAttribute| matches!(a, RuleAttribute::FwMark(m) if *m == mark);
+            let ours = |a: &RuleAttribute| matches!(a, RuleAttribute::FwMark(m) if Some(*m) == mark);
             let numbered = |a: &RuleAttribute| matches!(a, RuleAttribute::Priority(p) if (RULE_PRIORITY..RULE_PRIORITY + 8).contains(p));
             if rule.attributes.iter().any(ours) && rule.attributes.iter().any(numbered) {
                 tracing::info!("removing a routing rule that an earlier run left");

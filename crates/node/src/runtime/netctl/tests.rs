@@ -188,7 +188,7 @@ fn what_the_kernel_carries_by_itself_is_closed_by_its_filter() {
             );
             // Killed here: the next start removes it, whether it closes anything itself or not.
             std::mem::forget(layer);
-            net.clean(&config.device.name, config.device.mark, false).await.unwrap();
+            net.clean(&config.device.name, Some(config.device.mark), false).await.unwrap();
             assert!(!sh("nft list ruleset").contains("anabranch_anb0_to"));
             sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0");
             assert_eq!(picture(), before);
@@ -238,7 +238,7 @@ fn the_default_route_takes_everything_but_the_tunnel_itself() {
             assert!(way(&format!("8.8.8.8 mark {}", device.mark)).contains("dev va"), "no loop");
             // Killed here: the next start removes the rules and the device.
             std::mem::forget(layer);
-            net.clean(&device.name, device.mark, false).await.unwrap();
+            net.clean(&device.name, Some(device.mark), false).await.unwrap();
             assert_eq!(picture(), before);
         });
     });
@@ -372,7 +372,7 @@ fn a_foreign_device_is_not_touched() {
     in_private_network(|| {
         sh("ip link add link lo anb0 type macvlan 2>/dev/null || ip tuntap add anb0 mode tun");
         with_runtime(async {
-            let error = Net::open().unwrap().clean("anb0", 7, false).await.unwrap_err().to_string();
+            let error = Net::open().unwrap().clean("anb0", Some(7), false).await.unwrap_err().to_string();
             assert!(error.contains("not ours"), "{error}");
         });
         sh("ip link show anb0");
@@ -489,7 +489,7 @@ fn forwarding_is_what_it_was_after_a_kill() {
                 let config = upf_config();
                 let start = async || {
                     let net = Net::open().unwrap().remembering(folder.path(), &config.device.name);
-                    net.clean(&config.device.name, config.device.mark, false).await.unwrap();
+                    net.clean(&config.device.name, Some(config.device.mark), false).await.unwrap();
                     let mut layer = net.apply(packet_device(&config.device, None)).await.unwrap();
                     layer.0.extend(net.apply(upf(&config, 1400)).await.unwrap().0);
                     assert_eq!(forwarding(), "1");
