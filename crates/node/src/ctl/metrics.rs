@@ -10,6 +10,9 @@ use std::collections::BTreeMap;
 pub async fn run(client: &Client, contains: Option<&str>, output: &mut Output<'_>) -> Result<(), CtlError> {
     let text = client.text(&["metrics"]).await?;
     let lines: Vec<&str> = text.lines().filter(|l| contains.is_none_or(|c| l.contains(c))).collect();
+    if let (Some(text), true) = (contains, lines.is_empty()) {
+        eprintln!("anabranch: no line has the text \"{text}\"; `anabranch ctl metrics` shows all there are");
+    }
     let samples: Vec<Sample<'_>> = lines.iter().filter_map(|line| sample(line)).collect();
     output.show(&samples, || lines.iter().map(|line| format!("{line}\n")).collect())
 }

@@ -2,13 +2,15 @@
 //! `--check`; what is wrong is the user's to put right, so the program ends with code 2. Interfaces and addresses may come by
 //! themselves, as at boot: where they are not there a start ends with code 1, and the service manager tries again.
 
-use super::config::{self, Api, ConfigError, Listen, Metrics, UeConfig, UpfConfig};
+use super::config::{self, Api, ConfigError, Listen, Metrics, UeAccess, UeConfig, UpfConfig};
 use super::netctl::{self, SocketSpec, bind_access, bind_when_free};
 use super::{Common, folder};
+use anabranch_atsss::crypto::PrivateKey;
 use anyhow::bail;
+use ipnet::IpNet;
 use nix::errno::Errno;
 use std::io::ErrorKind;
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -45,11 +47,37 @@ fn has_capability(status: &str, capability: u32) -> Option<bool> {
 /// The first thing that is not as it must be.
 pub fn ue(args: &Common, config: &UeConfig) -> anyhow::Result<()> {
     let at = At::new(args, &config.api);
-    at.key("[ue] private_key_file", &config.ue.private_key_file)?;
+    let key = at.key("[ue] private_key_file", &config.ue.private_key_file)?;
+    if key.public() == config.upf.public_key {
+        let whose = "is this UE's own: give the UPF's, which its `anabranch keygen` printed";
+        anyhow::bail!(at.wrong(&format!("[upf] public_key {whose}")));
+    }
+    if args.check {
+        absent(&config.access);
+    }
     if let Some(slices) = &config.slices {
         at.token("[slices] token_file", &slices.token_file)?;
     }
     at.listeners(&config.api, config.metrics.as_ref())
+}
+
+/// Tells which accesses a UE could not use at this moment: no fault, as they come and go.
+fn absent(accesses: &[UeAccess]) {
+    for UeAccess { name, interface, remote, .. } in accesses {
+        if let Some(interface) = interface
+            && anabranch_kern::interface::index(interface).is_err()
+        {
+            tracing::warn!(
+                "access {name}: interface \"{interface}\" is not here now; the access is used once it is (`ip link` lists those there are)"
+            );
+        }
+        if (remote.host.as_str(), remote.port).to_socket_addrs().is_err() {
+            tracing::warn!(
+                "access {name}: remote \"{}\" does not resolve now; the access is used once it does",
+                remote.host
+            );
+        }
+    }
 }
 
 /// What `upf.toml` names.
@@ -58,7 +86,12 @@ pub fn ue(args: &Common, config: &UeConfig) -> anyhow::Result<()> {
 /// The first thing that is not as it must be.
 pub fn upf(args: &Common, config: &UpfConfig) -> anyhow::Result<()> {
     let at = At::new(args, &config.api);
-    at.key("[upf] private_key_file", &config.upf.private_key_file)?;
+    let key = at.key("[upf] private_key_file", &config.upf.private_key_file)?;
+    if let Some(ue) = config.ue.iter().find(|ue| ue.public_key == key.public()) {
+        let whose = "is this UPF's own: give the UE's, which its `anabranch keygen` printed";
+        anyhow::bail!(at.wrong(&format!("[[ue]] {}: public_key {whose}", ue.name)));
+    }
+    at.pools(config)?;
     at.writable("[upf] state_file", &config.upf.state_file)?;
     if let Some(interface) = &config.n6.interface {
         at.interface("[n6] interface", interface)?;
@@ -139,8 +172,8 @@ impl<'a> At<'a> {
         if may_come && !self.check { anyhow::Error::msg(error.to_string()) } else { error.into() }
     }
 
-    fn key(&self, what: &str, path: &Path) -> Result<(), ConfigError> {
-        config::read_private_key(path).map(drop).map_err(|error| self.wrong(&format!("{what}: {error}")))
+    fn key(&self, what: &str, path: &Path) -> Result<PrivateKey, ConfigError> {
+        config::read_private_key(path).map_err(|error| self.wrong(&format!("{what}: {error}")))
     }
 
     fn token(&self, what: &str, path: &Path) -> Result<(), ConfigError> {
@@ -153,6 +186,31 @@ impl<'a> At<'a> {
                 format!("{what} \"{name}\": {error}; `ip link` lists the interfaces of this machine");
             self.at_fault(&message, true)
         })
+    }
+
+    /// A pool is routed to the tunnel: addresses that this machine has otherwise must not be in it.
+    fn pools(&self, config: &UpfConfig) -> Result<(), ConfigError> {
+        let ours = |name: &str| {
+            name.strip_prefix(&config.device.name).is_some_and(|rest| ["", "-n"].contains(&rest))
+        };
+        let pools = [config.pool.v4.map(IpNet::V4), config.pool.v6.map(IpNet::V6)];
+        for (interface, address, prefix) in netctl::addresses() {
+            for pool in pools.into_iter().flatten().filter(|_| !ours(&interface)) {
+                let Ok(net) = IpNet::new(address, prefix) else { continue };
+                if pool.contains(&address) {
+                    return Err(self.wrong(&format!(
+                        "[pool] \"{pool}\": {net} of {interface} is in it, so that this machine would look for that network behind \
+                         the tunnel: choose another prefix"
+                    )));
+                }
+                if net.contains(&pool) {
+                    tracing::warn!(
+                        "[pool] \"{pool}\" is a part of {net} of {interface}: no other machine there may have an address of it"
+                    );
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The folder must be there, or the one around it: then it is made.
@@ -309,6 +367,56 @@ mod tests {
         upf(folder.path(), "127.0.0.1:54500", &format!("127.0.0.1:{port}")).unwrap();
         let second = checked(folder.path(), "127.0.0.1:54500", "127.0.0.1:54510", false).unwrap_err();
         assert!(second.contains("another program listens there"), "{second}");
+    }
+
+    #[test]
+    fn a_pool_must_not_have_addresses_of_this_machine_in_it() {
+        crate::testing::in_private_network(|| {
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join("upf.key"), "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=")
+                .unwrap();
+            let pool = |v4: &str| upf(folder.path(), "10.45.0.0/16", v4);
+            crate::testing::sh(
+                "ip link set lo up; ip link add eth7 type veth peer name far7; ip addr add 10.45.3.4/20 dev eth7",
+            );
+            let error = pool("10.45.0.0/16").unwrap_err();
+            assert!(
+                error.contains("[pool] \"10.45.0.0/16\"") && error.contains("10.45.3.4/20 of eth7"),
+                "{error}"
+            );
+            pool("10.46.0.0/16").unwrap();
+            // A part of what the interface reaches, and not this machine's own address: other routes are as they were.
+            pool("10.45.8.0/24").unwrap();
+            // What a killed run left, and what the lane of one that runs has.
+            crate::testing::sh("ip link set eth7 name anb0");
+            pool("10.45.0.0/16").unwrap();
+            crate::testing::sh("ip link set anb0 name anb0-n");
+            pool("10.45.0.0/16").unwrap();
+        });
+    }
+
+    #[test]
+    fn a_key_of_this_end_is_not_taken_for_the_other_end_s() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+        std::fs::write(folder.path().join("upf.key"), key).unwrap();
+        std::fs::write(folder.path().join("ue.key"), key).unwrap();
+        let own = key.parse::<PrivateKey>().unwrap().public();
+        let ue = format!("[[ue]]\nname = \"tv\"\npublic_key = \"{own}\"\n[n6]");
+        let error = upf(folder.path(), "[n6]", &ue).unwrap_err();
+        assert!(error.contains("[[ue]] tv: public_key is this UPF's own"), "{error}");
+
+        let text = format!(
+            "[ue]\nprivate_key_file = \"{0}/ue.key\"\n[upf]\npublic_key = \"{own}\"\n[api]\nlisten = \"unix:{0}/ue.sock\"\n\
+             [[access]]\nname = \"wifi\"\ninterface = \"none7\"\nremote = \"192.0.2.1:4501\"\n",
+            folder.path().display()
+        );
+        let args = Common { config: "ue.toml".into(), check: true, api: None, metrics: None };
+        let error = super::ue(&args, &parse("ue.toml", &text).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("[upf] public_key is this UE's own"), "{error}");
+        // An interface that is not there is no fault of a UE's file.
+        let text = text.replace(&own.to_string(), "vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=");
+        super::ue(&args, &parse("ue.toml", &text).unwrap()).unwrap();
     }
 
     #[test]

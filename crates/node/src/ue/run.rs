@@ -34,6 +34,17 @@ const HOLD_EVERY: Duration = Duration::from_secs(1);
 /// Largest inner MTU; [device] mtu allows no more either.
 const MAX_MTU: u16 = 9000;
 
+/// That the UPF does not answer; from the fourth time on with what may be the matter.
+fn no_answer(access: &str, remote: Option<SocketAddr>, tries: u32) -> String {
+    let fact = format!("no answer from the UPF by {access} ({tries} tries)");
+    match remote {
+        Some(remote) if tries >= 4 => {
+            format!("{fact}: does it run, does UDP to {remote} get there, and is [upf] public_key its own?")
+        }
+        _ => fact,
+    }
+}
+
 /// Reads the file and lets flags win.
 pub fn load(args: &Common) -> anyhow::Result<UeConfig> {
     let mut config: UeConfig = config::load(&args.config)?;
@@ -452,10 +463,10 @@ impl Agent {
             }
             UeEvent::HandshakeTimeout { path, tries } if tries.is_power_of_two() => {
                 let access = self.name_of(path);
-                let trouble = self.accesses.get(usize::from(path)).and_then(Access::why);
-                let message = match trouble {
+                let asked = self.accesses.get(usize::from(path));
+                let message = match asked.and_then(Access::why) {
                     Some(why) => format!("the UPF cannot be asked by {access}: {why}"),
-                    None => format!("no answer from the UPF by {access} ({tries} tries)"),
+                    None => no_answer(&access, asked.and_then(|access| access.remote), tries),
                 };
                 self.troubles.note(&ue, &message, Instant::now());
                 let event = views::event("handshake-timeout", Some(&ue), message);

@@ -2,6 +2,7 @@
 
 use super::load::ConfigError;
 use anabranch_atsss::crypto::PrivateKey;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use zeroize::Zeroizing;
@@ -12,15 +13,44 @@ use zeroize::Zeroizing;
 /// It cannot be read, or holds no key.
 pub fn read_private_key(path: &Path) -> Result<PrivateKey, ConfigError> {
     let place = path.display();
-    let wrong = |why: String| {
-        ConfigError::new(
-            format!("private key {place}"),
-            format!("{why}: make one with `anabranch keygen --out {place}`"),
-        )
-    };
-    let text = Zeroizing::new(std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?);
+    let wrong = |why: String| ConfigError::new(format!("private key {place}"), why);
+    let text = Zeroizing::new(std::fs::read_to_string(path).map_err(|error| {
+        wrong(match error.kind() {
+            ErrorKind::NotFound => format!("{error}: make one with `anabranch keygen --out {place}`"),
+            ErrorKind::PermissionDenied => format!(
+                "{error}: it must be its user's who runs this program, as by `chown anabranch-ue {place}` (a UPF's: anabranch-upf)"
+            ),
+            _ => format!("{error}: name the file that `anabranch keygen --out FILE` made"),
+        })
+    })?);
+    let key = text.trim().parse().map_err(|error| {
+        wrong(format!("{error}: name the file that `anabranch keygen --out FILE` made, or make a new one"))
+    })?;
     if std::fs::metadata(path).is_ok_and(|meta| meta.mode() & 0o077 != 0) {
         tracing::warn!("private key {place} can be read by others: chmod 600 {place}");
     }
-    text.trim().parse().map_err(|error| wrong(format!("{error}")))
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fault_of_a_key_file_has_its_own_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ue.key");
+        let read = || read_private_key(&file).map(drop).unwrap_err().to_string();
+        assert!(read().contains("keygen --out") && read().contains("ue.key`"), "{}", read());
+        // keygen overwrites nothing, so that it is no remedy for a file that is there.
+        std::fs::write(&file, "no key").unwrap();
+        assert!(!read().contains("ue.key`") && read().contains("or make a new one"), "{}", read());
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        assert!(!read().contains("ue.key`"), "{}", read());
+        std::fs::remove_dir(&file).unwrap();
+        // /proc has a file that not even root may read.
+        std::os::unix::fs::symlink("/proc/self/clear_refs", &file).unwrap();
+        assert!(read().contains("chown anabranch-ue"), "{}", read());
+    }
 }

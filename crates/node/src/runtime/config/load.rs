@@ -63,7 +63,8 @@ pub fn parse<T: DeserializeOwned + Check>(name: &str, text: &str) -> Result<T, C
     let value: T = toml::from_str(text).map_err(|error| ConfigError {
         file: name.to_owned(),
         line: error.span().map(|span| line_of(text, span.start)),
-        message: explain_value(text, error.span(), error.message())
+        message: explain_section(text, error.span(), error.message())
+            .or_else(|| explain_value(text, error.span(), error.message()))
             .unwrap_or_else(|| explain(error.message())),
     })?;
     value.check().map_err(|message| ConfigError {
@@ -85,6 +86,30 @@ fn line_hint(text: &str, message: &str) -> Option<usize> {
     text.find(&format!("\"{quoted}\"")).map(|at| line_of(text, at))
 }
 
+/// Brackets that are one too few or too many: `[name]` is there once, `[[name]]` may be there again.
+fn explain_section(text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> Option<String> {
+    let start = span?.start;
+    let line = text.get(..start)?.rfind('\n').map_or(0, |at| at + 1);
+    let header = text.get(line..)?.lines().next()?.split('#').next()?.trim();
+    let name = header.trim_start_matches('[').trim_end_matches(']').trim();
+    if name.is_empty() || !header.starts_with('[') || !header.ends_with(']') {
+        return None;
+    }
+    let twice = header.starts_with("[[");
+    if message.contains("duplicate key") {
+        return Some(format!(
+            "{header} is there twice: put both together, or write [[{name}]] each time if it may be there again"
+        ));
+    }
+    match (message.strip_prefix("invalid type: "), twice) {
+        (Some(rest), false) if rest.ends_with("expected a sequence") => {
+            Some(format!("{header} may be there more than once: write [[{name}]]"))
+        }
+        (Some(_), true) => Some(format!("{header} is there once: write [{name}]")),
+        _ => None,
+    }
+}
+
 /// Names section, key and value of what serde and the parsers of numbers and addresses say without them, and what is valid.
 fn explain_value(text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> Option<String> {
     let value = text.get(span.clone()?)?.trim();
@@ -96,11 +121,15 @@ fn explain_value(text: &str, span: Option<std::ops::Range<usize>>, message: &str
     {
         return None;
     }
-    let key = before.lines().rev().find_map(|line| line.rsplit_once('=').map(|(key, _)| key))?.trim();
+    // Of a section whose keys depend on one of them only the header is known.
+    if value.starts_with('[') && text.lines().any(|line| line.trim() == value) {
+        return Some(format!("{value}: one of its keys: {}", remedy(message)));
+    }
+    let written = before.lines().rev().filter(|line| !line.trim_start().starts_with('#'));
+    let key = written.clone().find_map(|line| line.rsplit_once('=').map(|(key, _)| key))?.trim();
     // Inside of an inline table it is the last one before.
     let key = key.rsplit(['{', ',', ' ']).next().filter(|key| !key.is_empty())?;
-    let section =
-        before.lines().rev().map(str::trim).find(|line| line.starts_with('[') && line.ends_with(']'));
+    let section = written.map(str::trim).find(|line| line.starts_with('[') && line.ends_with(']'));
     let place = section.map(|section| format!("{section} ")).unwrap_or_default();
     let value: String = value.chars().take(MOST_QUOTED).collect();
     Some(format!("{place}{key} = {value}: {}", remedy(message)))
@@ -120,6 +149,7 @@ fn remedy(message: &str) -> String {
         Some("i8" | "i16" | "i32" | "i64") => "give a whole number".to_owned(),
         Some("f32" | "f64") => "give a number".to_owned(),
         Some("a boolean") => "give true or false".to_owned(),
+        Some(section) if section.starts_with("struct ") => "give a section, as in the example file".to_owned(),
         Some("a string") => "give text in quotes".to_owned(),
         Some(other) => format!("give {}", other.replace('`', "\"")),
         None if message.contains("socket address") => {
@@ -183,6 +213,30 @@ mod tests {
 
     fn is_key(text: &str) -> bool {
         !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+    }
+
+    #[test]
+    fn where_only_the_section_is_known_it_is_named() {
+        let text =
+            include_str!("../../../../../packaging/gnb.example.toml").replace("192.0.2.1:2152", "192.0.2.1");
+        let error = parse::<GnbConfig>("gnb.toml", &text).unwrap_err().to_string();
+        assert!(
+            error.contains("[n3]: one of its keys: give ADDRESS:PORT") && !error.contains("real_time"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn brackets_too_few_or_too_many_are_told_as_such() {
+        let wrong = |text: &str| parse::<UeConfig>("ue.toml", text).unwrap_err().to_string();
+        for (text, told) in [
+            ("[access]\nname = \"x\"\n", "ue.toml:1: [access] may be there more than once: write [[access]]"),
+            ("[[ue]]\nname = \"x\"\n", "ue.toml:1: [[ue]] is there once: write [ue]"),
+            ("[access]\nname = \"x\"\n[access]\nname = \"y\"\n", "[access] is there twice"),
+            ("ue = 3\n", "ue = 3: give a section"),
+        ] {
+            assert!(wrong(text).contains(told), "{text}: {}", wrong(text));
+        }
     }
 
     #[test]
