@@ -1,8 +1,8 @@
 //! HTTP to an agent: over its Unix socket, or over TCP with a bearer token.
 
 use super::error::CtlError;
-use crate::runtime::api::Problem;
 use crate::runtime::api::client::{self, Trust};
+use crate::runtime::api::{NO_SUCH_PATH, Problem};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,11 +22,13 @@ pub const DEFAULT_SOCKETS: [&str; 4] = [
 pub const PROXY_SOCKET: &str = "/run/anabranch/proxy.sock";
 /// Where a monitor of in-band telemetry is looked for; it listens where its `--api` says.
 pub const INT_SOCKET: &str = "/run/anabranch/int.sock";
+/// Where a slice manager listens. It has an interface of its own, which only its own command speaks.
+pub const MANAGER_SOCKET: &str = "/run/anabranch/slice-manager.sock";
 
 /// Which agent to ask, and as whom.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Target {
-    /// The agent's Unix socket; default: that of the one agent running here (/run/anabranch/ue.sock, upf.sock, gnb.sock or lwip.sock; for `proxy`, proxy.sock, for `int`, int.sock).
+    /// The agent's Unix socket; default: that of the one agent running here (/run/anabranch/ue.sock, upf.sock, gnb.sock or lwip.sock; for `proxy`, proxy.sock, for `int`, int.sock, for `slice-manager`, slice-manager.sock).
     #[arg(long, global = true, value_name = "PATH", env = "ANABRANCH_SOCKET", conflicts_with = "url")]
     pub socket: Option<PathBuf>,
     /// Its URL instead, where [api] listens on TCP: https://HOST:PORT, or http://127.0.0.1:PORT.
@@ -181,6 +183,9 @@ impl Client {
             problem.remedy = "give --token-file with the agent's [api] token_file (or --token, \
                               ANABRANCH_TOKEN, ANABRANCH_TOKEN_FILE)"
                 .into();
+        }
+        if status == StatusCode::NOT_FOUND && problem.detail == NO_SUCH_PATH {
+            problem.remedy = "is it a slice manager? Then: anabranch ctl slice-manager, or the requests of docs/slice-manager.md".into();
         }
         let place = format!("{} {method} /{}", self.place, segments.join("/"));
         if status.is_server_error() {

@@ -9,7 +9,8 @@
 pub mod client;
 pub mod error;
 pub mod events;
-pub mod metrics;
+pub mod manager;
+mod metrics;
 pub mod rules;
 pub mod sessions;
 pub mod status;
@@ -20,7 +21,7 @@ pub use error::CtlError;
 
 use crate::runtime::api::{Reloaded, Rules};
 use anabranch_steer::Rule;
-use client::{Client, INT_SOCKET, PROXY_SOCKET, Target};
+use client::{Client, INT_SOCKET, MANAGER_SOCKET, PROXY_SOCKET, Target};
 use reqwest::Method;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -34,7 +35,8 @@ const EXIT_CODES: &str =
 Examples:
   anabranch ctl status
   anabranch ctl --socket /run/anabranch/upf.sock sessions
-  anabranch ctl --url http://127.0.0.1:9464 --token-file /etc/anabranch/token paths --watch
+  anabranch ctl --url http://127.0.0.1:9464 \\
+      --token-file /etc/anabranch/token paths --watch
 {EXIT_CODES}"))]
 pub struct Args {
     #[command(flatten)]
@@ -62,7 +64,8 @@ Examples:
     #[command(after_help = "\
 Examples:
   anabranch ctl sessions
-  anabranch ctl sessions create tv --public-key vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=")]
+  anabranch ctl sessions create tv \\
+      --public-key vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=")]
     Sessions {
         #[command(flatten)]
         page: sessions::Page,
@@ -89,8 +92,9 @@ Examples:
 Examples:
   anabranch ctl rules
   anabranch ctl --socket /run/anabranch/upf.sock rules --ue laptop
-  anabranch ctl rules --toml                  as [[rule]] sections, to keep in the configuration file
-  anabranch ctl rules add calls --mode redundant --protocol udp --remote-port 3478-3481
+  anabranch ctl rules --toml                  as [[rule]] sections of the file
+  anabranch ctl rules add calls --mode redundant \\
+      --protocol udp --remote-port 3478-3481
   anabranch ctl rules remove calls")]
     Rules {
         /// Print [[rule]] sections.
@@ -175,7 +179,8 @@ Examples:
 Examples:
   anabranch ctl int --watch
   anabranch ctl int flows --path 1
-  anabranch ctl --url http://127.0.0.1:9465 int --json | jq '.paths[].hops[].depth_bytes'")]
+  anabranch ctl --url http://127.0.0.1:9465 int --json |
+    jq '.paths[].hops[].depth_bytes'")]
     Int {
         #[command(flatten)]
         page: sessions::Page,
@@ -184,10 +189,22 @@ Examples:
         #[command(subcommand)]
         action: Option<crate::monitor::ctl::IntAction>,
     },
+    /// A slice manager: its accesses and what is left of them, its slices and why they are not running; its UEs.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl slice-manager
+  anabranch ctl slice-manager ues
+  anabranch ctl --url http://127.0.0.1:8080 slice-manager --json")]
+    SliceManager {
+        #[command(flatten)]
+        page: sessions::Page,
+        #[command(subcommand)]
+        action: Option<manager::Action>,
+    },
     /// Read the configuration file again; sessions stay up.
     #[command(after_help = "\
 Example:
-  anabranch ctl reload                        says what changed and what needs a restart")]
+  anabranch ctl reload                says what changed and what needs a restart")]
     Reload,
     /// Events: the last 256, then those that happen, until interrupted.
     #[command(after_help = "\
@@ -252,6 +269,7 @@ async fn execute(args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
     let own = match args.command {
         Command::Proxy { .. } => Some(PROXY_SOCKET),
         Command::Int { .. } => Some(INT_SOCKET),
+        Command::SliceManager { .. } => Some(MANAGER_SOCKET),
         _ => None,
     };
     if let (Some(own), None) = (own, &target.url) {
@@ -286,6 +304,7 @@ async fn execute(args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
         Command::Int { page, watch, action } => {
             crate::monitor::ctl::int(&client, action.as_ref(), page, watch, output).await
         }
+        Command::SliceManager { page, action } => manager::run(&client, action.as_ref(), page, output).await,
         Command::Reload => reload(&client, output).await,
         Command::Events(args) => events::run(&client, args, output).await,
         Command::Metrics { contains } => metrics::run(&client, contains.as_deref(), output).await,

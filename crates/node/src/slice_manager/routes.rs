@@ -5,6 +5,7 @@ pub use crate::runtime::api::extract::{Params, Path};
 use crate::runtime::api::extract::{check_kind, complete};
 use crate::runtime::api::problem::{Problem, field_in};
 use crate::runtime::api::queries::{self, Queries};
+use crate::runtime::api::{NO_SUCH_PATH, Problem};
 use anabranch_slice::Refusal;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
@@ -80,7 +81,7 @@ pub fn router(shared: Shared) -> Router {
     router
         .route("/openapi.json", get(async move || (kind, description)))
         .fallback(async || {
-            Problem::new(StatusCode::NOT_FOUND, "no such path", "see /openapi.json for those there are")
+            Problem::new(StatusCode::NOT_FOUND, NO_SUCH_PATH, "see /openapi.json for those there are")
         })
         .method_not_allowed_fallback(async || {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no such method on this path", "see /openapi.json")

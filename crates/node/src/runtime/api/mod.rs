@@ -45,7 +45,7 @@ pub use connections::{REUSED, proved};
 pub use events::EventLog;
 #[cfg(test)]
 pub use events::KEPT as EVENTS_KEPT;
-pub use problem::Problem;
+pub use problem::{NO_SUCH_PATH, Problem};
 pub use request::{ControlRequest, RequestSender};
 pub use roles::Agent;
 pub use routes::{Bearer, Page, hundred};

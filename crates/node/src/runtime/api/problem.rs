@@ -5,6 +5,9 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// The detail of an answer where an interface has nothing: `ctl` asks another kind of program, then.
+pub const NO_SUCH_PATH: &str = "no such path";
+
 /// What went wrong, and what to do about it (`application/problem+json`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {

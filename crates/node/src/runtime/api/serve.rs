@@ -6,7 +6,7 @@ use super::auth::{self, Access, OPERATOR_SCOPE, READER_SCOPE, Role};
 use super::connections::{self, Listener};
 use super::events::EventLog;
 use super::origin::{self, Tokenless};
-use super::problem::Problem;
+use super::problem::{NO_SUCH_PATH, Problem};
 use super::queries::{self, Queries};
 use super::request::RequestSender;
 use super::roles::Agent;
@@ -102,7 +102,7 @@ fn finish_as<S: Clone + Send + Sync + 'static>(
     let router = router
         .route("/openapi.json", get(async move || (kind, description)))
         .fallback(async || {
-            Problem::new(StatusCode::NOT_FOUND, "no such path", "see /openapi.json for those there are")
+            Problem::new(StatusCode::NOT_FOUND, NO_SUCH_PATH, "see /openapi.json for those there are")
         })
         .method_not_allowed_fallback(async || {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no such method on this path", "see /openapi.json")
