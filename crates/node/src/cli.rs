@@ -91,6 +91,22 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 mod tests {
     use super::*;
 
+    /// clap breaks longer ones where the terminal ends, and a command that is broken cannot be copied.
+    #[test]
+    fn no_line_of_the_help_is_longer_than_a_terminal_is_wide() {
+        fn look(command: &clap::Command, name: &str) {
+            for help in [command.get_after_help(), command.get_after_long_help()].into_iter().flatten() {
+                for line in help.to_string().lines() {
+                    assert!(line.chars().count() <= 80, "{name} --help: {line}");
+                }
+            }
+            for sub in command.get_subcommands() {
+                look(sub, &format!("{name} {}", sub.get_name()));
+            }
+        }
+        look(&<Cli as clap::CommandFactory>::command(), "anabranch");
+    }
+
     const PAGES: [(&str, &str); 15] = [
         ("README.md", include_str!("../../../README.md")),
         ("docs/bonding.md", include_str!("../../../docs/bonding.md")),

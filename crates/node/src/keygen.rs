@@ -12,8 +12,8 @@ use zeroize::Zeroizing;
 /// Arguments of `anabranch keygen`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-The private key goes into a file only its owner can read; the public key is printed, for the other side's
-configuration.
+The private key goes into a file only its owner can read; the public key is
+printed, for the other side's configuration.
 
 Example:
   anabranch keygen --out /etc/anabranch/ue.key

@@ -21,12 +21,15 @@ use std::path::PathBuf;
 /// Arguments of `anabranch cc`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-Controllers: int_cubic_l1, int_cubic_l2, int_cubic_ss, int_rate (docs/int-cc.md). A loaded one is known by its name
-in every network namespace, and used by none that does not ask for it: setsockopt(TCP_CONGESTION), `ip route … congctl
-NAME`, or net.ipv4.tcp_congestion_control of a namespace. Without reports each is the kernel's CUBIC.
+Controllers: int_cubic_l1, int_cubic_l2, int_cubic_ss, int_rate
+(docs/int-cc.md). A loaded one is known by its name in every network namespace,
+and used by none that does not ask for it: setsockopt(TCP_CONGESTION),
+`ip route … congctl NAME`, or net.ipv4.tcp_congestion_control of a namespace.
+Without reports each is the kernel's CUBIC.
 
 Example:
-  anabranch cc load int_rate int_cubic_l1 --cgroup /sys/fs/cgroup/telemetry --ceiling-bps 100_000_000
+  anabranch cc load int_rate int_cubic_l1 \\
+      --cgroup /sys/fs/cgroup/telemetry --ceiling-bps 100_000_000
   iperf3 -c fd00::2 --congestion int_rate       in another terminal
   anabranch cc show
   anabranch cc trace --port 5201
@@ -110,15 +113,17 @@ struct ReportArgs {
 /// Arguments of `anabranch int`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-A source puts empty IOAM traces (RFC 9197, 9486) into TCP over IPv6; nodes on the way fill them; a sink at the
-receiver tells the sender on its ACKs (docs/int-cc.md). Lower the MTU of the route by 160 for the trace (88 for two nodes).
-A monitor looks at the traces that arrive at an interface, and shows each path hop by hop.
+A source puts empty IOAM traces (RFC 9197, 9486) into TCP over IPv6; nodes on
+the way fill them; a sink at the receiver tells the sender on its ACKs
+(docs/int-cc.md). Lower the MTU of the route by 160 for the trace (88 for two
+nodes). A monitor looks at the traces that arrive at an interface, and shows
+each path hop by hop.
 
 Example:
   ip -6 route replace fd00:2::/64 via fd00:1::1 mtu 1340
   anabranch int source --interface eth0 --every 8
   anabranch int sink --cgroup /sys/fs/cgroup/telemetry      at the receiver
-  anabranch int monitor --interface eth0                    at the receiver, or wherever they pass")]
+  anabranch int monitor --interface eth0                    where they pass")]
 pub struct IntArgs {
     #[command(subcommand)]
     command: IntCommand,

@@ -19,9 +19,11 @@ pub enum Change {
     /// Add a rule, or those of a file; before all others unless told.
     #[command(after_help = "\
 Examples:
-  anabranch ctl rules add calls --mode redundant --protocol udp --remote-port 3478-3481
-  anabranch ctl rules add office --mode active-standby --primary wifi --remote 192.0.2.0/24 --before everything-else
-  anabranch ctl rules add --file more-rules.toml --last          [[rule]] sections, as in ue.toml")]
+  anabranch ctl rules add calls --mode redundant \\
+      --protocol udp --remote-port 3478-3481
+  anabranch ctl rules add office --mode active-standby --primary wifi \\
+      --remote 192.0.2.0/24 --before everything-else
+  anabranch ctl rules add --file more.toml --last        [[rule]] sections")]
     Add {
         #[command(flatten)]
         new: New,
@@ -35,7 +37,8 @@ Examples:
     /// Replace one rule in its place; or, with --file, all of them.
     #[command(after_help = "\
 Examples:
-  anabranch ctl rules replace downloads --mode load-balance --weights 5g=40,wifi=60
+  anabranch ctl rules replace downloads --mode load-balance \\
+      --weights 5g=40,wifi=60
   anabranch ctl rules replace --file rules.toml                  the whole list")]
     Replace {
         #[command(flatten)]
@@ -45,7 +48,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   anabranch ctl rules remove calls office
-  anabranch ctl rules remove --all                               a UE then takes the UPF's rules")]
+  anabranch ctl rules remove --all            a UE then takes the UPF's rules")]
     Remove {
         /// Names.
         #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "NAME")]

@@ -41,8 +41,11 @@ pub enum Action {
     /// Add a UE (UPF only). It stays across restarts.
     #[command(after_help = "\
 Examples:
-  anabranch ctl sessions create tv --public-key vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=
-  anabranch ctl sessions create tv --public-key vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o= --address-v4 10.45.0.9 --rules tv.toml")]
+  anabranch ctl sessions create tv \\
+      --public-key vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=
+  anabranch ctl sessions create tv \\
+      --public-key vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o= \\
+      --address-v4 10.45.0.9 --rules tv.toml")]
     Create {
         /// Name of the UE.
         ue: String,

@@ -24,7 +24,8 @@ pub enum CellAction {
     #[command(after_help = "\
 Examples:
   anabranch ctl cell set --scheduler gps_packing
-  anabranch ctl cell set --scheduler 'algorithm=\"eqp_exact\", quantum_limit_rbs=50' --uplink-scheduler fixed")]
+  anabranch ctl cell set --uplink-scheduler fixed \\
+      --scheduler 'algorithm=\"eqp_exact\", quantum_limit_rbs=50'")]
     Set {
         /// Of the downlink: a name, or keys as in TOML.
         #[arg(long, value_name = "SCHEDULER", required_unless_present = "uplink_scheduler")]
@@ -61,7 +62,8 @@ pub enum UeAction {
 Examples:
   anabranch ctl ues set phone --slice voice --queue e5g_bdp
   anabranch ctl ues set phone --channel 'model=\"train\", seed=3'
-  anabranch ctl ues set phone --queue 'algorithm=\"codel\", target_us=5000' --drb 1")]
+  anabranch ctl ues set phone --drb 1 \\
+      --queue 'algorithm=\"codel\", target_us=5000'")]
     Set {
         /// Its name.
         ue: String,

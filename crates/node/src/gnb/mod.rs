@@ -30,7 +30,7 @@ use worker::{Handle, N3End, Parts, UeEnd, Worker};
 /// Arguments of `anabranch gnb`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-The smallest gnb.toml: one UE behind ue0, the network behind n3, LTE with 25 RBs.
+The smallest gnb.toml: one UE behind ue0, network behind n3, LTE with 25 RBs.
   [n3]
   mode = \"ip\"
   name = \"n3\"
@@ -46,7 +46,8 @@ The smallest gnb.toml: one UE behind ue0, the network behind n3, LTE with 25 RBs
   channel = { model = \"constant\", mcs = 28 }
   bearer = { queue = \"e5g_bdp\" }
 
-SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every device, address and route.")]
+SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every
+device, address and route.")]
 pub struct GnbArgs {
     #[command(flatten)]
     pub common: Common,

@@ -31,22 +31,26 @@ use std::path::PathBuf;
 #[command(after_long_help = "\
 Keys of a link, each optional:
   rate_bps        bit/s of whole IP packets; left out: unlimited
-  trace           mahimahi or CSV trace file instead of a rate; trace_repeat = true starts a CSV again
-  delay_ms        one way                jitter_ms      uniform extra delay, 0 to this
+  trace           mahimahi or CSV trace file instead of a rate;
+                  trace_repeat = true starts a CSV again
+  delay_ms        one way                jitter_ms      extra delay, 0 to this
   reorder         true: jitter may reorder
   loss            {model=\"bernoulli\", probability=0.01}, or
                   {model=\"gilbert-elliott\", p=0.01, r=0.3}
   queue_packets   tail drop, 1000        queue_bytes    tail drop, no limit
   mtu_bytes       larger packets vanish  up, black_hole true or false
   ioam_node       fills IOAM traces as this node; ioam_namespace, 123
-  strip           takes \"traces\", \"reports\" or \"both\" off what passes, as some middleboxes do
+  strip           takes \"traces\", \"reports\" or \"both\" off what passes,
+                  as some middleboxes do
 
 Example:
-  anabranch link --a wifi-ue --b wifi-upf --both 'rate_bps=60_000_000, delay_ms=8, queue_packets=200' \\
+  anabranch link --a wifi-ue --b wifi-upf \\
+      --both 'rate_bps=60_000_000, delay_ms=8, queue_packets=200' \\
       --b-to-a 'rate_bps=80_000_000' --control /run/wifi.sock
 
-Control: one JSON object per line on the socket, one line in answer.
-  {\"op\":\"set\",\"direction\":\"both\",\"change\":{\"rate_bps\":10000000}}   direction: a-to-b, b-to-a, both
+Control: one JSON object per line on the socket, one line in answer. The
+direction is a-to-b, b-to-a or both.
+  {\"op\":\"set\",\"direction\":\"both\",\"change\":{\"rate_bps\":10000000}}
   {\"op\":\"set\",\"change\":{\"up\":false}}      {\"op\":\"stats\"}      {\"op\":\"stop\"}")]
 pub struct Args {
     /// Interface on the UE's side; give it again for more UEs on the same link.

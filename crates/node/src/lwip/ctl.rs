@@ -26,7 +26,8 @@ pub enum LwipAction {
 Examples:
   anabranch ctl lwip set --lte-percent 20 --hold-ms 50
   anabranch ctl lwip set --dida off
-  anabranch ctl lwip set --steering 'mode=\"fixed_ratio\", lte_percent=50' --let-through 0")]
+  anabranch ctl lwip set --let-through 0 \\
+      --steering 'mode=\"fixed_ratio\", lte_percent=50'")]
     Set {
         #[command(flatten)]
         change: Box<Change>,

@@ -27,7 +27,8 @@ use worker::{Ports, Worker};
 /// Arguments of `anabranch lwip`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_long_help = "\
-The smallest lwip.toml: servers behind n3, one UE, LTE and Wi-Fi behind ran0, where routes part.
+The smallest lwip.toml: servers behind n3, one UE, LTE and Wi-Fi behind ran0,
+where routes part.
   [backhaul]
   name = \"n3\"
   routes = [\"10.45.0.2/32\"]                      # what servers send to the UE
@@ -40,13 +41,15 @@ The smallest lwip.toml: servers behind n3, one UE, LTE and Wi-Fi behind ran0, wh
   dida = { hold = { mode = \"fixed\", ms = 50 } }
   [[node.ues]]
   name = \"phone\"
-  addresses = [\"10.45.0.2\"]                      # of the bearer: what servers know
-  wifi = [\"10.46.0.2\"]                           # by way of the access point
+  addresses = [\"10.45.0.2\"]                   # of the bearer: what servers know
+  wifi = [\"10.46.0.2\"]                        # by way of the access point
 
 What the UE runs to turn its Wi-Fi address back:
-  anabranch lwip --config lwip.toml --ue-rules phone --ue-interface wlan0 | ssh phone nft -f -
+  anabranch lwip --config lwip.toml --ue-rules phone --ue-interface wlan0 |
+    ssh phone nft -f -
 
-SIGHUP reads the file again; SIGINT and SIGTERM send what is held, stop it and remove every device, address and route.")]
+SIGHUP reads the file again; SIGINT and SIGTERM send what is held, stop it and
+remove every device, address and route.")]
 pub struct LwipArgs {
     #[command(flatten)]
     pub common: Common,

@@ -148,14 +148,17 @@ impl ApiArgs {
 /// Arguments of `anabranch int monitor`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-Reads the traces (RFC 9197) of packets that arrive at an interface; needs CAP_NET_RAW, and no kernel programs. Latencies
-are differences of time stamps: nodes' clocks must agree, and the source must ask for stamps.
+Reads the traces (RFC 9197) of packets that arrive at an interface; needs
+CAP_NET_RAW, and no kernel programs. Latencies are differences of time stamps:
+nodes' clocks must agree, and the source must ask for stamps.
 
 Example:
   anabranch int monitor --interface eth0 --metrics 127.0.0.1:9464
   anabranch int monitor --interface eth0 --quiet --mqtt 127.0.0.1:1883
-  anabranch int monitor --interface eth0 --quiet --api unix:/run/anabranch/int.sock   then: anabranch ctl int
-  anabranch int monitor --interface eth0 --json | jq '.paths[].hops[].depth_bytes.most'")]
+  anabranch int monitor --interface eth0 --api unix:/run/anabranch/int.sock
+  anabranch ctl int                             in another terminal
+  anabranch int monitor --interface eth0 --json |
+    jq '.paths[].hops[].depth_bytes.most'")]
 pub struct MonitorArgs {
     #[command(flatten)]
     listening: Listening,
@@ -187,7 +190,8 @@ pub struct MonitorArgs {
 /// Arguments of `anabranch int paths`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-Without --interface it shows what the monitors of this machine publish with --map, without listening itself.
+Without --interface it shows what the monitors of this machine publish with
+--map, without listening itself.
 
 Example:
   anabranch int paths --interface eth0 --wait-ms 5000

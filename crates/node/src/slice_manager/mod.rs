@@ -50,8 +50,9 @@ The smallest slice-manager.toml: one cell, its gNB on this machine.
   gnb = \"unix:/run/anabranch/gnb.sock\"
 
 Then, for instance:
-  curl --unix-socket /run/anabranch/slice-manager.sock http://x/api/slice -H 'content-type: application/json' \\
-    -d '{\"base_slice_descriptor\": {\"base_slice_des_id\": \"video\", \"delay_tolerance\": true,
+  curl --unix-socket /run/anabranch/slice-manager.sock http://x/api/slice \\
+    -H 'content-type: application/json' -d '{\"base_slice_descriptor\": {
+         \"base_slice_des_id\": \"video\", \"delay_tolerance\": true,
          \"network_DL_throughput\": {\"guaranteed\": 30000}}}'
 
 SIGINT and SIGTERM stop it; slices stay as they are.")]

@@ -13,15 +13,17 @@ use crate::runtime::{Common, current_thread, preflight, run_to_end};
 #[command(after_long_help = "\
 The smallest ue.toml:
   [ue]
-  private_key_file = \"/etc/anabranch/ue.key\"      # anabranch keygen --out /etc/anabranch/ue.key
+  # anabranch keygen --out /etc/anabranch/ue.key
+  private_key_file = \"/etc/anabranch/ue.key\"
   [upf]
-  public_key = \"…\"                                # what the UPF's keygen printed
+  public_key = \"…\"                         # what the UPF's keygen printed
   [[access]]
   name = \"wifi\"
   interface = \"wlan0\"
   remote = \"198.51.100.10:4501\"
 
-SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every device, address, route and rule.")]
+SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every
+device, address, route and rule.")]
 pub struct UeArgs {
     #[command(flatten)]
     pub common: Common,

@@ -12,7 +12,8 @@ use crate::runtime::{Common, current_thread, preflight, run_to_end};
 #[command(after_long_help = "\
 The smallest upf.toml:
   [upf]
-  private_key_file = \"/etc/anabranch/upf.key\"     # anabranch keygen --out /etc/anabranch/upf.key
+  # anabranch keygen --out /etc/anabranch/upf.key
+  private_key_file = \"/etc/anabranch/upf.key\"
   [pool]
   v4 = \"10.45.0.0/16\"
   [[access]]
@@ -20,9 +21,10 @@ The smallest upf.toml:
   listen = \"0.0.0.0:4501\"
   [[ue]]
   name = \"laptop\"
-  public_key = \"…\"                                # what the UE's keygen printed
+  public_key = \"…\"                         # what the UE's keygen printed
 
-SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every device, address, route and rule.")]
+SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every
+device, address, route and rule.")]
 pub struct UpfArgs {
     #[command(flatten)]
     pub common: Common,

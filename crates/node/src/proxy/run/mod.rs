@@ -18,7 +18,8 @@ use tokio::task::JoinSet;
 /// Arguments of `anabranch proxy`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-The smallest proxy.toml: every TCP and UDP flow of this machine goes as `anabranch ue` beside it says.
+The smallest proxy.toml: every TCP and UDP flow of this machine goes as
+`anabranch ue` beside it says.
   [[rule]]
   name = \"all\"
 
@@ -32,8 +33,9 @@ Example:
   anabranch proxy --config proxy.toml
   anabranch ctl proxy flows
 
-SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every rule, route and table. What one that was killed
-left is removed at the next start, before the file is read, or by:
+SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every rule,
+route and table. What one that was killed left is removed at the next start,
+before the file is read, or by:
   anabranch proxy --clean")]
 pub struct ProxyArgs {
     /// Only remove what proxies that were killed have left in this network namespace: tables of nftables, rules and routes.
