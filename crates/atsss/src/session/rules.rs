@@ -11,8 +11,8 @@ use crate::classify::RuleIndex;
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::LoadView;
-use anabranch_steer::{Rule, Steer};
 use anabranch_steer::{Exclusion, Explanation, LawView, Left, Mode, PathSet, PathState, Pause, View};
+use anabranch_steer::{Rule, Steer};
 
 /// Between two looks at the rules, and at one that had something to tell.
 const EVERY: Duration = Duration::from_secs(1);

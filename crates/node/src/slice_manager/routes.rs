@@ -1,11 +1,11 @@
 //! The paths of the interface, and what is said to those that go astray.
 
 use super::{Shared, auth, camara, katana, me, metrics, native, policies, scopes};
+use crate::runtime::api::NO_SUCH_PATH;
 pub use crate::runtime::api::extract::{Params, Path};
 use crate::runtime::api::extract::{check_kind, complete};
 use crate::runtime::api::problem::{Problem, field_in};
 use crate::runtime::api::queries::{self, Queries};
-use crate::runtime::api::NO_SUCH_PATH;
 use anabranch_slice::Refusal;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
