@@ -175,7 +175,7 @@ mod tests {
         let all: Overview = serde_json::from_str(&text).unwrap();
         let shown = overview_text(&all);
         for line in [
-            "cell-1  100.0 Mbit/s   80.0 Mbit/s  50.0 Mbit/s  40.0 Mbit/s     75.0 %",
+            "cell-1  100.0 Mbit/s  80.0 Mbit/s  50.0 Mbit/s  40.0 Mbit/s    75.0 %",
             "cranes  6149  Degraded: cell-1 does not answer  cell-1  20.0 Mbit/s  10.0 Mbit/s  20.0 %",
             "new     7000  Init                              -                 -            -       -",
         ] {

@@ -27,7 +27,7 @@ use serde::Serialize;
 use std::io::{IsTerminal, Write};
 
 const EXIT_CODES: &str =
-    "Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 agent not reachable, 4 agent refused.";
+    "Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 agent not reachable,\n            4 agent refused.";
 
 /// Arguments of `anabranch ctl`.
 #[derive(Debug, clap::Args)]

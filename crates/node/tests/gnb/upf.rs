@@ -1,7 +1,7 @@
 //! The least a UPF is: GTP-U on one side, a TUN interface on the other.
 
 use super::net::Namespace;
-use anabranch_wire::gtpu::{GtpuHeader, PduSession, message};
+use anabranch_wire::gtpu::{ErrorIndication, GtpuHeader, PduSession, message};
 use anabranch_wire::ip::src_dst;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
@@ -20,6 +20,8 @@ pub struct Upf {
 struct Seen {
     teids: BTreeSet<u32>,
     echoes: u32,
+    /// TEIDs that the gNB says it does not have.
+    told: BTreeSet<u32>,
 }
 
 impl Upf {
@@ -53,6 +55,11 @@ impl Upf {
             std::thread::sleep(Duration::from_millis(5));
         }
         false
+    }
+
+    /// The TEIDs of error indications.
+    pub fn unknown_teids(&self) -> Vec<u32> {
+        self.seen.lock().unwrap().told.iter().copied().collect()
     }
 
     /// Tunnels that packets came by.
@@ -89,6 +96,10 @@ fn uplink(tun: &SyncDevice, socket: &UdpSocket, seen: &Mutex<Seen>) {
                 let _ = tun.send(packet);
             }
             message::ECHO_RESPONSE if header.sequence == Some(7) => seen.lock().unwrap().echoes += 1,
+            message::ERROR_INDICATION => {
+                let error = ErrorIndication::parse(packet).unwrap();
+                seen.lock().unwrap().told.insert(error.teid);
+            }
             other => panic!("message {other}"),
         }
     }

@@ -83,6 +83,7 @@ fn from_a_upf_by_gtpu_through_our_cell() {
     // A tunnel that nobody has.
     world.server.try_sh("ping -q -c 1 -W 1 10.45.0.9");
     world.until("the other tunnel's packet is counted", || drops(&world)["unknown_tunnel"] == 1);
+    world.until("its sender is told", || upf.unknown_teids() == [999]);
     let metrics = world.curl(&[], "/metrics");
     let line = "anabranch_lwip_dropped_packets_total{reason=\"unknown_tunnel\"} 1";
     assert!(metrics.contains(line), "{metrics}");

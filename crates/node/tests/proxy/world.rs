@@ -66,14 +66,9 @@ impl World {
     /// The same, with more under `[ue]`.
     pub fn start_agent_with(&self, more: &str) -> Program {
         let folder = self.folder.path().display();
-        let key =
-            Command::new(ANABRANCH).args(["keygen", "--out"]).arg(self.file("ue.key")).output().unwrap();
-        let key = String::from_utf8(key.stdout).unwrap();
-        let key = key
-            .split_whitespace()
-            .last()
-            .unwrap_or("vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=")
-            .to_owned();
+        Command::new(ANABRANCH).args(["keygen", "--out"]).arg(self.file("ue.key")).output().unwrap();
+        // A UPF's that is not there.
+        let key = "vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=";
         let text = format!(
             "[ue]\nname = \"phone\"\nprivate_key_file = \"{folder}/ue.key\"\n{more}[upf]\npublic_key = \"{key}\"\n\
              [[access]]\nname = \"5g\"\nremote = \"10.1.0.1:4500\"\n[api]\nlisten = \"unix:{folder}/ue.sock\"\n\

@@ -72,13 +72,12 @@ impl World {
     fn ue(&self, token: &str) -> Program {
         let folder = self.folder.path().display();
         std::fs::write(self.file("ue.token"), token).unwrap();
-        let key = self.phone.sh(&format!("{ANABRANCH} keygen --out {folder}/ue.key"));
+        self.phone.sh(&format!("{ANABRANCH} keygen --out {folder}/ue.key"));
         let config = format!(
-            "[ue]\nname = \"phone\"\nprivate_key_file = \"{folder}/ue.key\"\n[upf]\npublic_key = \"{}\"\n\
+            "[ue]\nname = \"phone\"\nprivate_key_file = \"{folder}/ue.key\"\n[upf]\npublic_key = \"vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=\"\n\
              [[access]]\nname = \"5g\"\nremote = \"192.0.2.1:4500\"\n\
              [slices]\nmanager = \"unix:{folder}/one.sock\"\ntoken_file = \"{folder}/ue.token\"\n\
-             [[slice]]\nslice = \"gold\"\ninterface = \"ue0\"\nmark = 512\ntable = 512\n",
-            key.split_whitespace().last().unwrap()
+             [[slice]]\nslice = \"gold\"\ninterface = \"ue0\"\nmark = 512\ntable = 512\n"
         );
         self.start("ue", &self.phone, &config)
     }

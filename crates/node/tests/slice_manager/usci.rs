@@ -18,16 +18,14 @@ impl Ue {
     async fn start(folder: &Path, token: &str, more: &str) -> Self {
         let at = |name: &str| folder.join(name);
         let mut keygen = Command::new(env!("CARGO_BIN_EXE_anabranch"));
-        let key = keygen.arg("keygen").arg("--out").arg(at("ue.key")).output().unwrap();
-        let key = String::from_utf8(key.stdout).unwrap();
+        keygen.arg("keygen").arg("--out").arg(at("ue.key")).output().unwrap();
         std::fs::write(at("ue.token"), token).unwrap();
         let text = format!(
-            "[ue]\nname = \"phone\"\nprivate_key_file = \"{0}/ue.key\"\n[upf]\npublic_key = \"{1}\"\n\
+            "[ue]\nname = \"phone\"\nprivate_key_file = \"{0}/ue.key\"\n[upf]\npublic_key = \"vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=\"\n\
              [[access]]\nname = \"5g\"\nremote = \"192.0.2.1:4500\"\n[api]\nlisten = \"unix:{0}/ue.sock\"\n\
              [slices]\nmanager = \"unix:{0}/one.sock\"\ntoken_file = \"{0}/ue.token\"\n{more}\
              [[slice]]\nslice = \"gold\"\ninterface = \"wwan1\"\nmark = 512\ntable = 512\ngateway = \"198.51.100.1\"\n",
-            folder.display(),
-            key.split_whitespace().last().unwrap(),
+            folder.display()
         );
         std::fs::write(at("ue.toml"), text).unwrap();
         let log = std::fs::File::create(at("ue.log")).unwrap();

@@ -57,15 +57,12 @@ impl World {
     fn start_ue(&self) -> Program {
         let folder = self.folder.path().display();
         if !self.file("ue.toml").exists() {
-            let key =
-                Command::new(ANABRANCH).args(["keygen", "--out"]).arg(self.file("ue.key")).output().unwrap();
-            let key = String::from_utf8(key.stdout).unwrap();
+            Command::new(ANABRANCH).args(["keygen", "--out"]).arg(self.file("ue.key")).output().unwrap();
             let config = format!(
-                "[ue]\nname = \"phone\"\nprivate_key_file = \"{folder}/ue.key\"\n[upf]\npublic_key = \"{}\"\n\
+                "[ue]\nname = \"phone\"\nprivate_key_file = \"{folder}/ue.key\"\n[upf]\npublic_key = \"vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=\"\n\
                  [[access]]\nname = \"5g\"\nremote = \"192.0.2.1:4500\"\n[api]\nlisten = \"unix:{folder}/ue.sock\"\n\
                  [[slice]]\nslice = \"A\"\ninterface = \"wwan0\"\nmark = 512\ntable = 512\ngateway = \"10.7.0.1\"\n\
-                 [[slice]]\nslice = \"B\"\ninterface = \"wwan1\"\nmark = 600\ntable = 600\ngateway = \"10.8.0.1\"\n",
-                key.split_whitespace().last().unwrap(),
+                 [[slice]]\nslice = \"B\"\ninterface = \"wwan1\"\nmark = 600\ntable = 600\ngateway = \"10.8.0.1\"\n"
             );
             std::fs::write(self.file("ue.toml"), config).unwrap();
         }
