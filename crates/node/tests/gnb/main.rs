@@ -258,7 +258,7 @@ fn over_gtpu_with_a_upf_at_the_other_end() {
     world.network.sh("ip addr add 10.9.0.1/24 dev n3");
     let n3 = "mode = \"gtpu\"\nlisten = \"10.9.0.2:2152\"\npeer = \"10.9.0.1:2152\"";
     world.configure("tun", n3, &cell("e5g_bdp", "gps_packing"));
-    let upf = upf::Upf::start(&world.network, "10.9.0.2:2152", &[(2, 102), (3, 103)]);
+    let upf = upf::Upf::start(&world.network, "10.9.0.2:2152", &[(2, 102), (3, 103), (9, 999)]);
     world.network.sh("ip addr add 10.45.0.1/24 dev n6; ip addr add fd45::1/64 dev n6; ip link set n6 up");
     let before = world.pictures();
     let gnb = world.start();
@@ -267,6 +267,9 @@ fn over_gtpu_with_a_upf_at_the_other_end() {
     traffic(&world, CELL_BPS);
     lateness(&world);
     assert_eq!(upf.uplink_teids(), [202, 203]);
+    // A tunnel that nobody has: its sender is told.
+    world.network.try_sh("ping -q -c 1 -W 1 10.45.0.9");
+    assert_eq!(upf.unknown_teids(), [999]);
     let status = world.get("/v1/status");
     assert!(status["workers"][0]["accesses"]["n3"]["rx_datagrams"].as_u64().unwrap() > 1000, "{status}");
     gnb.stop();
