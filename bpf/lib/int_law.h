@@ -194,7 +194,7 @@ AB_INLINE int ab_unseen(const struct ab_view *v, u64 now_us, u64 least_us, u64 s
 {
 	if ((v->flags & AB_MOVED) && ab_minus(now_us, v->moved_us) <= 2 * ab_span(srtt_us))
 		return 0;
-	return !ab_complete(v) || ab_unexplained(v, least_us, srtt_us);
+	return !ab_complete(v) || ab_rtt(srtt_us) > 2 * ab_explained(v, least_us);
 }
 
 /* Whether the path tells enough for Eq. 1. */

@@ -321,8 +321,11 @@ fn a_round_trip_that_nobody_explains_is_a_queue_that_tells_nothing() {
     let mut c = grown(100, &report());
     c.on_loss(at(21), 0);
     assert!(c.paced());
-    slow(&mut c, &report(), 41, 51);
+    slow(&mut c, &report(), 41, 100);
     c.on_loss(at(42), 0);
+    assert!(c.paced());
+    slow(&mut c, &report(), 43, 101);
+    c.on_loss(at(44), 0);
     assert!(!c.paced());
     told(&mut c, &report(), 60);
     assert!(!c.paced(), "the window has to carry the rate first");

@@ -40,8 +40,9 @@
 //! - a loss or a mark while none of the told queues dropped ([`View::unseen`]), and a round trip that the told queue does not explain
 //!   ([`View::unexplained`]), end it.
 //!
-//! A silent bridge leaves no trace in hop limits, and a path with one looks complete. There a loss ends it that comes with such a
-//! round trip, and the window has to carry the rate before the flow paces again. One without is the medium's. The window that bounds
+//! A silent bridge leaves no trace in hop limits, and a path with one looks complete. There a loss ends it that comes with a
+//! round trip twice as long as what is told explains, and the window has to carry the rate before the flow paces again. One without is
+//! the medium's: repairs of its losses alone make round trips a little longer than explained. The window that bounds
 //! the flow is one for a round trip that is explained.
 //!
 //! The seven eighths leave room for headers, which the link carries and a window does not count.
@@ -217,7 +218,7 @@ impl View {
     #[must_use]
     pub const fn unseen(&self, now_us: u64, least_us: u64, srtt_us: u64) -> bool {
         let told = self.flags & MOVED != 0 && now_us.saturating_sub(self.moved_us) <= 2 * span(srtt_us);
-        !told && (!self.complete() || self.unexplained(least_us, srtt_us))
+        !told && (!self.complete() || rtt(srtt_us) > 2 * self.explained_us(least_us))
     }
 
     /// The longest round trip that what is told explains, where the least was `least_us`: that and as much again and [`SLACK_US`], and what
