@@ -44,7 +44,7 @@ fuzz_target!(|data: &[u8]| {
     let length = (packet.len() - 40) as u16;
     packet[4..6].copy_from_slice(&length.to_be_bytes());
     packet[6] = if length.is_multiple_of(2) { ioam::HOP_BY_HOP } else { ioam::DESTINATION_OPTIONS };
-    let _ = ioam::report(&packet, length);
+    let _ = ioam::report(&packet, length as u8);
     if let Ok(Some(range)) = ioam::trace_range(&packet) {
         let _ = ioam::fill(&mut packet[range], &NodeData::default());
     }
