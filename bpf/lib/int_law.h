@@ -183,12 +183,6 @@ AB_INLINE u64 ab_explained(const struct ab_view *v, u64 least_us)
 	return 2 * ab_rtt(least_us) + AB_SLACK_US + told_us;
 }
 
-/* Whether a round trip, which was `least_us` at best, is a queue that tells nothing. */
-AB_INLINE int ab_unexplained(const struct ab_view *v, u64 least_us, u64 srtt_us)
-{
-	return ab_rtt(srtt_us) > ab_explained(v, least_us);
-}
-
 /* Whether a loss or mark that was found now may be of a queue that tells nothing. */
 AB_INLINE int ab_unseen(const struct ab_view *v, u64 now_us, u64 least_us, u64 srtt_us)
 {

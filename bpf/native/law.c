@@ -30,7 +30,7 @@ int abn_unseen(const struct ab_view *v, u64 now_us, u64 least_us, u64 srtt_us)
 	return ab_unseen(v, now_us, least_us, srtt_us);
 }
 u64 abn_explained(const struct ab_view *v, u64 least_us) { return ab_explained(v, least_us); }
-int abn_unexplained(const struct ab_view *v, u64 least_us, u64 srtt_us) { return ab_unexplained(v, least_us, srtt_us); }
+int abn_unexplained(const struct ab_view *v, u64 least_us, u64 srtt_us) { return ab_rtt(srtt_us) > ab_explained(v, least_us); }
 int abn_carries(u64 cwnd, u64 rate_bps, u64 srtt_us, u64 mss) { return ab_carries(cwnd, rate_bps, srtt_us, mss); }
 u64 abn_ceiling_window(u64 ceiling_bps, u64 srtt_us, u64 mss) { return ab_ceiling_window(ceiling_bps, srtt_us, mss); }
 u32 abn_give_way(u32 cwnd, u32 *owed) { return ab_give_way(cwnd, owed); }

@@ -113,15 +113,20 @@ fn start_broken(world: &World, part: &str) {
 #[track_caller]
 fn new_connections(from: &Namespace, why: &str) {
     for at in SERVER {
-        let at: SocketAddr = at.parse().unwrap();
-        let answered = from.run(move || -> std::io::Result<()> {
-            let mut stream = std::net::TcpStream::connect_timeout(&at, Duration::from_secs(3))?;
-            stream.set_read_timeout(Some(Duration::from_secs(3)))?;
-            std::io::Write::write_all(&mut stream, b"there?")?;
-            std::io::Read::read_exact(&mut stream, &mut [0; 6])
-        });
+        let answered = new_connection(from, at, Duration::from_secs(3));
         assert!(answered.is_ok(), "{why}: {at}: {answered:?}");
     }
+}
+
+/// A new connection, and its answer, each within so long.
+fn new_connection(from: &Namespace, at: &str, within: Duration) -> std::io::Result<()> {
+    let at: SocketAddr = at.parse().unwrap();
+    from.run(move || {
+        let mut stream = std::net::TcpStream::connect_timeout(&at, within)?;
+        stream.set_read_timeout(Some(within))?;
+        std::io::Write::write_all(&mut stream, b"there?")?;
+        std::io::Read::read_exact(&mut stream, &mut [0; 6])
+    })
 }
 
 /// What is done to a day under traffic; afterwards everything must run again.

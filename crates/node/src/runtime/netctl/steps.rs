@@ -381,8 +381,8 @@ pub async fn undo(handle: &Handle, undo: Undo) -> anyhow::Result<()> {
     }
 }
 
-/// Makes an address, a route, a rule or a table that goes with us again that somebody has removed; what it is, if it was not there. With an address the
-/// kernel's route to its network.
+/// Makes an address (and the kernel's route to its network), a route, a rule, or a table that goes with us again that somebody has
+/// removed; what it is, if it was not there.
 pub async fn again(handle: &Handle, undo: &Undo) -> anyhow::Result<Option<String>> {
     let (what, done) = match undo {
         Undo::Address(device, address) => {

@@ -1,14 +1,13 @@
 //! Faults drawn at random, several at a time, one round after the other, under traffic. After each round the network is
 //! mended; then both programs must come back by themselves to what they had made before the first fault.
 
-use super::{Day, SERVER, start_broken};
+use super::{Day, SERVER, new_connection, start_broken};
 use crate::Options;
 use crate::live::{self, Live};
 use crate::net::{Namespace, Program, World};
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Where another seed is given, or several with spaces between them; what is drawn is printed.
@@ -265,14 +264,7 @@ fn held(program: &Program) -> [usize; 2] {
 
 /// Whether a new connection has an answer.
 fn answers(from: &Namespace, at: &str) -> bool {
-    let at: SocketAddr = at.parse().unwrap();
-    from.run(move || -> std::io::Result<()> {
-        let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(1))?;
-        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        std::io::Write::write_all(&mut stream, b"there?")?;
-        std::io::Read::read_exact(&mut stream, &mut [0; 6])
-    })
-    .is_ok()
+    new_connection(from, at, Duration::from_secs(1)).is_ok()
 }
 
 fn lane_runs(world: &World) -> bool {
@@ -400,15 +392,10 @@ fn number(variable: &str, default: &str) -> Vec<u64> {
 #[test]
 fn everything_comes_back_after_random_faults() {
     for seed in number(SEEDS, "1") {
-        let options = if seed % 2 == 0 {
-            Options {
-                ue_rules: LANE_RULES,
-                upf_more: "[n6]\nmode = \"routed\"\n[tcp_lane]\n",
-                ..Options::default()
-            }
-        } else {
-            Options { ue_rules: LANE_RULES, upf_more: "[tcp_lane]\n", ..Options::default() }
-        };
+        // With address translation, and without.
+        let n6 = if seed % 2 == 0 { "[n6]\nmode = \"routed\"\n" } else { "" };
+        let upf_more = format!("{n6}[tcp_lane]\n");
+        let options = Options { ue_rules: LANE_RULES, upf_more: &upf_more, ..Options::default() };
         rounds(seed, number(ROUNDS, "4")[0] as usize, &options);
     }
 }

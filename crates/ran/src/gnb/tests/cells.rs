@@ -38,7 +38,7 @@ fn go(cell: &Cell, queue: QueueOf, end_ms: u64) -> Outcome {
     }
     let mut run = Run::new(&config);
     let mut next: Vec<u64> = (0..cell.ues.len() as u64).map(|ue| 1000 + 2347 * ue % 20_000).collect();
-    let mut call: Vec<u64> = (0..cell.calls as u64).map(|ue| 1370 + 5119 * ue % 20_000).collect();
+    let mut calls = Calls::new(cell.calls);
     let (mut number, mut before, mut high) = (0, LinkStats::default(), true);
     for ms_now in 0..end_ms {
         let (now_us, end_us) = (ms_now * 1000, ms_now * 1000 + 1000);
@@ -54,7 +54,7 @@ fn go(cell: &Cell, queue: QueueOf, end_ms: u64) -> Outcome {
             }
         }
         // Everything of this millisecond, by time.
-        let mut due: Vec<(u64, u32, u16, usize)> = Vec::new();
+        let mut due: Vec<Due> = Vec::new();
         for (ue, traffic) in (0_u32..).zip(&cell.ues) {
             match *traffic {
                 Traffic::Bulk(bytes) => {
@@ -77,12 +77,7 @@ fn go(cell: &Cell, queue: QueueOf, end_ms: u64) -> Outcome {
                 }
             }
         }
-        for (ue, at) in (0..).zip(&mut call) {
-            while *at < end_us {
-                due.push((*at, ue, VOICE, 200));
-                *at += 20_377;
-            }
-        }
+        calls.take(end_us, &mut due);
         due.sort_unstable();
         for (at, ue, port, bytes) in due {
             number += 1;

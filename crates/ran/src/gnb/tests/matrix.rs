@@ -142,7 +142,7 @@ fn go(cell: &Cell, queue: Algorithm) -> Outcome {
     let slots_per_ms = (1_000_000 / run.gnb.amc().slot().as_nanos() as u64).max(1);
     let backlog = 6000 + carrier * (slots_per_ms * 2 + 14);
     let mut next: Vec<u64> = (0..u64::from(ues)).map(|ue| 1000 + 2347 * ue % 20_000).collect();
-    let mut call: Vec<u64> = (0..u64::from(ues)).map(|ue| 1370 + 5119 * ue % 20_000).collect();
+    let mut calls = Calls::new(ues as usize);
     let (mut number, mut offered) = (0, 0_u64);
     let mut before = (LinkStats::default(), vec![0; ues as usize]);
     let set = |run: &mut Run, quality: &dyn Fn(usize) -> Quality, at| {
@@ -170,7 +170,7 @@ fn go(cell: &Cell, queue: Algorithm) -> Outcome {
             before.1 = (0..ues).map(|ue| run.gnb.ue_link_stats(ue, way).used_rbs).collect();
         }
         let (now_us, end_us) = (now * 1000, now * 1000 + 1000);
-        let mut due: Vec<(u64, u32, u16, usize)> = Vec::new();
+        let mut due: Vec<Due> = Vec::new();
         for (ue, traffic) in (0..ues).zip(&cell.traffic) {
             let waiting = |run: &mut Run| {
                 let sdap: u64 = run.gnb.flow_stats(ue, way).map(|(_, f)| f.waiting_bytes).sum();
@@ -193,12 +193,7 @@ fn go(cell: &Cell, queue: Algorithm) -> Outcome {
                 _ => {}
             }
         }
-        for (ue, at) in (0..).zip(&mut call) {
-            while *at < end_us {
-                due.push((*at, ue, VOICE, 200));
-                *at += 20_377;
-            }
-        }
+        calls.take(end_us, &mut due);
         due.sort_unstable();
         for (at, ue, port, bytes) in due {
             number += 1;

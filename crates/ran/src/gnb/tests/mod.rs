@@ -37,6 +37,28 @@ fn down(ue: u32, port: u16, bytes: usize, number: u32) -> Vec<u8> {
     udp_datagram("198.51.100.1:9".parse().unwrap(), SocketAddr::new(address(ue), port), &payload).unwrap()
 }
 
+/// What is offered: when in microseconds, by which UE, to which port, in how many bytes.
+type Due = (u64, u32, u16, usize);
+
+/// A call of each UE: 200 bytes every 20,377 µs. When its next packet is due.
+struct Calls(Vec<u64>);
+
+impl Calls {
+    fn new(ues: usize) -> Self {
+        Self((0..ues as u64).map(|ue| 1370 + 5119 * ue % 20_000).collect())
+    }
+
+    /// Adds what is due before `end_us`.
+    fn take(&mut self, end_us: u64, due: &mut Vec<Due>) {
+        for (ue, at) in (0..).zip(&mut self.0) {
+            while *at < end_us {
+                due.push((*at, ue, VOICE, 200));
+                *at += 20_377;
+            }
+        }
+    }
+}
+
 fn number_of(packet: &[u8]) -> u32 {
     u32::from_be_bytes(packet[28..32].try_into().unwrap())
 }
