@@ -538,8 +538,8 @@ impl Agent {
     pub(super) async fn apply_session(&mut self) -> anyhow::Result<()> {
         let device = &self.config.device;
         let mut addresses: Vec<IpAddr> = self.addresses.iter().collect();
-        self.ipv6 = netctl::has_ipv6(&device.name);
-        if addresses.iter().any(IpAddr::is_ipv6) && !self.ipv6 {
+        let ipv6 = netctl::has_ipv6(&device.name);
+        if addresses.iter().any(IpAddr::is_ipv6) && !ipv6 {
             addresses.retain(IpAddr::is_ipv4);
             tracing::warn!(
                 "the session's IPv6 address is not used: IPv6 is off on this machine (disable_ipv6)"
@@ -549,7 +549,7 @@ impl Agent {
             let unserved = device.routes.iter().any(|to| to.addr().is_ipv6() == v6)
                 && !addresses.iter().any(|a| a.is_ipv6() == v6);
             match device.without_address {
-                _ if !unserved || v6 && !self.ipv6 => {}
+                _ if !unserved || v6 && !ipv6 => {}
                 WithoutAddress::Block => {
                     tracing::info!("no {family} address: what [device] routes lists of it is blocked");
                 }
@@ -563,7 +563,9 @@ impl Agent {
             }
         }
         let plan = netctl::session_of_ue(&self.config.device, &addresses, self.mtu);
-        self.net.replace(&mut self.session, plan).await
+        self.net.replace(&mut self.session, plan).await?;
+        self.ipv6 = ipv6;
+        Ok(())
     }
 
     pub(super) fn name_of(&self, path: PathId) -> String {
