@@ -92,6 +92,10 @@ impl Flows {
                 if let Some(group) = group {
                     command = group.within(&command);
                 }
+                // Some connect before the run begins, so that the end before them has to listen.
+                if let Some(listens) = programs.last_mut() {
+                    wait_told(listens, stop)?;
+                }
                 let name = format!("flow-{name}-{end}");
                 programs.push(Program::start_told(network.space(space)?, &name, &mut command, folder)?);
             }
@@ -105,19 +109,8 @@ impl Flows {
                 choice,
             });
         }
-        for program in flows.running.iter_mut().flat_map(|f| &mut f.programs) {
-            let mut ready = false;
-            // What it says can be read once only; `wait_ready` needs the process for itself.
-            let deadline = Instant::now() + READY;
-            while !ready {
-                ready = program.says(traffic::READY);
-                if !ready && (program.ended()?.is_some() || Instant::now() > deadline) {
-                    bail!("{} did not get ready: {}", program.name(), program.log_tail());
-                }
-                if !ready && stop.sleep(Duration::from_millis(2)) {
-                    bail!(Interrupted);
-                }
-            }
+        for last in flows.running.iter_mut().filter_map(|f| f.programs.last_mut()) {
+            wait_told(last, stop)?;
         }
         Ok(flows)
     }
@@ -243,6 +236,20 @@ impl Flows {
         }
         Ok(())
     }
+}
+
+/// Waits until a program says that it is ready, which can be read once only.
+fn wait_told(program: &mut Program, stop: &Stop) -> Result<()> {
+    let deadline = Instant::now() + READY;
+    while !program.says(traffic::READY) {
+        if program.ended()?.is_some() || Instant::now() > deadline {
+            bail!("{} did not get ready: {}", program.name(), program.log_tail());
+        }
+        if stop.sleep(Duration::from_millis(2)) {
+            bail!(Interrupted);
+        }
+    }
+    Ok(())
 }
 
 /// Flows by the namespace in which they are listened to.
