@@ -691,11 +691,12 @@ impl Delays {
         let further_us = self.base_us(path, input) - self.base_us(home, input);
         let later_us = self.arrival_us(path, input) - self.arrival_us(home, input);
         // What carries next to nothing gains nothing by packets that come late.
-        let gains = load.capacity_bps == 0 || load.capacity_bps >= own.capacity_bps / 8;
+        let own_bps = own.estimate_bps.max(own.seen_bps);
+        let gains = load.estimate_bps == 0 || load.estimate_bps >= own_bps / 8;
         let queue_us = load.queue_us.max(load.modelled_us);
         let drop_us = if load.drop_us == u32::MAX { 0 } else { load.drop_us };
         let limit_us = SPILL_US.max(load.rtt_us / SPILL_RTT_PARTS).max(drop_us / 2);
-        let is_small = load.estimate_bps > 0 && load.estimate_bps < own.estimate_bps.max(own.seen_bps) / 2;
+        let is_small = load.estimate_bps > 0 && load.estimate_bps < own_bps / 2;
         if load.queue_us >= load.drop_us {
             Some(Exclusion::Dropping { queue_us: load.queue_us, drop_us: load.drop_us })
         } else if load.wild_ppm > limit_ppm {

@@ -120,10 +120,24 @@ fn a_home_that_drops_is_left_for_a_later_path_and_only_while_that_does_no_harm()
 
 #[test]
 fn a_path_that_carries_little_takes_nothing_late() {
-    let mut bed = Bed::new(&[load(5, 9, 200), load(20, 0, 20)]);
-    bed.loads[0].drop_us = 9_000;
-    let flow = &mut FlowSteer::default();
-    assert_eq!((bed.packet(flow, 1), bed.packet(flow, 1)), (0, 0));
+    // Known by traffic that filled it, or by a train while it was idle; an eighth of 200 Mbit/s is 25.
+    let others = [
+        (20, load(20, 0, 20), 0),
+        (30, load(20, 0, 30), 1),
+        (20, measured(20, 20), 0),
+        (30, measured(20, 30), 1),
+    ];
+    let full = LoadView { drop_us: 9_000, ..load(5, 9, 200) };
+    for home in [full, LoadView { capacity_bps: 0, drop_us: u32::MAX, ..full }] {
+        for (mbps, other, taken) in others {
+            let mut bed = Bed::new(&[home, other]);
+            let flow = &mut FlowSteer::default();
+            flow.set_home(0, bed.now);
+            bed.packet(flow, 1);
+            flow.bytes[0] = 1 << 20;
+            assert_eq!(bed.packet(flow, 1), taken, "{mbps} Mbit/s: {other:?} beside {home:?}");
+        }
+    }
 }
 
 #[test]
