@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * IOAM source at an interface's egress: puts an empty pre-allocated trace (RFC 9197) into TCP packets over IPv6,
- * as a hop-by-hop option (RFC 9486). One data segment in `every` carries one, and of a flow none sooner than AB_INTERVAL_US
+ * as a hop-by-hop option (RFC 9486). Of each flow one data segment in `every` carries one, and none sooner than AB_INTERVAL_US
  * after the last, so that telemetry stays cheap. Connections are made and closed without.
  *
  * It marks the TCP header, so that the receiver's kernel looks for the trace (feedback.bpf.c) in that packet and in no other:
@@ -9,7 +9,9 @@
  * that is signed (TCP-AO, MD5), stays as it is; its trace is for monitors.
  *
  * A packet that would not fit the interface's MTU goes without: lower the route's MTU by the header's length. Of a
- * large packet (GSO) every segment is to fit.
+ * large packet (GSO) every segment is to fit. So does one that would not fit the path: the kernel knows that a segment as TCP
+ * counts it fits, and would send what is longer by a trace again and again. Who told that a packet was too big (RFC 8201)
+ * is remembered for the connection and for its destination.
  */
 #include "abi.h"
 #include "lib/int_law.h"
@@ -33,9 +35,6 @@ struct {
 	__type(value, u64);
 } ab_ioam_source SEC(".maps");
 
-/* Segments that have gone without a trace. Processors may forget what another one counts at the same moment. */
-u64 credit SEC(".bss");
-
 /* Room for so many nodes with hop, queue depth and our snapshot, 9 words each; with detail also seconds, fraction and
  * buffer occupancy, 12 words. An extension header is 8n bytes. */
 #define NODE_WORDS 2
@@ -47,7 +46,10 @@ u64 credit SEC(".bss");
 #define TRACE_TYPE_DETAIL 0xb21002
 
 #define TCP_OFFSET 12
+#define TCP_FLAGS 13
 #define TCP_CHECKSUM 16
+/* FIN, SYN, RST. */
+#define TCP_MAKES_OR_CLOSES 7
 #define BPF_ADJ_ROOM_NET 0
 /* Segments of a large packet stay as long as TCP counts them. */
 #define BPF_F_ADJ_ROOM_FIXED_GSO 1
@@ -71,9 +73,57 @@ AB_INLINE void count(u32 which)
 		++*counter;
 }
 
-/* When flows had their last trace, by their hash; nanoseconds of CLOCK_MONOTONIC. Flows of one hash share. */
+/* Flows of one hash share. Processors may forget what another one notes at the same moment. */
 #define FLOWS 4096
-u64 traced_ns[FLOWS] SEC(".bss");
+struct {
+	/* When it had its last trace, nanoseconds of CLOCK_MONOTONIC. */
+	u64 traced_ns;
+	/* Segments that have gone without one since. */
+	u64 credit;
+} flows[FLOWS] SEC(".bss");
+
+/* Where packets were told to be too big. */
+struct told {
+	u64 at_ns;
+	u32 mtu;
+	u32 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct in6_addr);
+	__type(value, struct told);
+} ab_told SEC(".maps");
+
+/* So long the kernel believes what it was told, too (net.ipv6.route.mtu_expires). */
+#define TOLD_NS 600000000000ULL
+#define IPV6_DESTINATION 24
+
+/*
+ * The longest packet that this one's path carries, as far as was told; all ones: nothing was. TCP keeps what it was told last
+ * also where that is no less than its own segments, which is when it does not matter to it. To look for the destination costs
+ * once per trace only.
+ */
+static __attribute__((noinline)) u32 told_mtu(struct __sk_buff *skb)
+{
+	struct told *before, told = { .at_ns = bpf_ktime_get_ns() };
+	struct bpf_sock *sk = skb->sk;
+	struct tcp_sock *tcp;
+	struct in6_addr to;
+
+	if (bpf_skb_load_bytes(skb, ab_source.link_bytes + IPV6_DESTINATION, &to, sizeof(to)))
+		return ~0U;
+	before = bpf_map_lookup_elem(&ab_told, &to);
+	tcp = sk ? bpf_skc_to_tcp_sock(sk) : 0;
+	if (tcp && tcp->mtu_info) {
+		told.mtu = tcp->mtu_info;
+		if (!before || before->mtu > told.mtu || told.at_ns - before->at_ns > TOLD_NS)
+			bpf_map_update_elem(&ab_told, &to, &told, 0);
+		return told.mtu;
+	}
+	return before && told.at_ns - before->at_ns <= TOLD_NS ? before->mtu : ~0U;
+}
 
 /* A packet of this host's TCP knows its time and its flow. */
 AB_INLINE u64 time_of(struct __sk_buff *skb)
@@ -86,12 +136,12 @@ AB_INLINE u32 flow_of(struct __sk_buff *skb)
 	return (skb->hash ? skb->hash : bpf_get_hash_recalc(skb)) % FLOWS;
 }
 
-/* The place of the packet's IPv6 header and TCP offset, or 0. */
+/* The place of the packet's IPv6 header and of TCP's up to its flags, or 0. */
 AB_INLINE const u8 *headers(struct __sk_buff *skb)
 {
 	const u8 *at = (void *)(long)skb->data + ab_source.link_bytes;
 
-	return (void *)(at + IPV6_LEN + TCP_OFFSET + 1) <= (void *)(long)skb->data_end ? at : 0;
+	return (void *)(at + IPV6_LEN + TCP_FLAGS + 1) <= (void *)(long)skb->data_end ? at : 0;
 }
 
 /* Whether the TCP header's options begin as the kernel writes time stamps: NOP, NOP, kind 8, length 10. */
@@ -115,7 +165,7 @@ AB_INLINE void mark(struct __sk_buff *skb, u32 tcp_at)
 SEC("tcx/egress")
 int ab_source_egress(struct __sk_buff *skb)
 {
-	u32 segments, mtu = 0, payload, tcp_len, fixed, words, len, flow, ip_at = ab_source.link_bytes;
+	u32 segments, mtu = 0, payload, tcp_len, fixed, words, len, longest, flow, ip_at = ab_source.link_bytes;
 	int markable;
 	u8 hop_by_hop = 0;
 	const u8 *ip;
@@ -126,7 +176,7 @@ int ab_source_egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	ip = headers(skb);
 	if (!ip) {
-		if (bpf_skb_pull_data(skb, ip_at + IPV6_LEN + TCP_OFFSET + 1))
+		if (bpf_skb_pull_data(skb, ip_at + IPV6_LEN + TCP_FLAGS + 1))
 			return TC_ACT_UNSPEC;
 		ip = headers(skb);
 	}
@@ -134,16 +184,16 @@ int ab_source_egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	payload = (u32)ip[4] << 8 | ip[5];
 	tcp_len = (ip[IPV6_LEN + TCP_OFFSET] >> 4) * 4;
-	if (payload <= tcp_len)
+	if (payload <= tcp_len || (ip[IPV6_LEN + TCP_FLAGS] & TCP_MAKES_OR_CLOSES))
 		return TC_ACT_UNSPEC;
 	/* Every segment of a large packet will carry the trace. */
 	segments = skb->gso_segs ? skb->gso_segs : 1;
-	credit += segments;
-	if (credit < (u64)ab_source.every * segments)
+	flow = flow_of(skb);
+	flows[flow].credit += segments;
+	if (flows[flow].credit < (u64)ab_source.every * segments)
 		return TC_ACT_UNSPEC;
 	now = time_of(skb);
-	flow = flow_of(skb);
-	if (now - traced_ns[flow] < AB_INTERVAL_US * 1000)
+	if (now - flows[flow].traced_ns < AB_INTERVAL_US * 1000)
 		return TC_ACT_UNSPEC;
 	fixed = ab_source.detail ? NODE_WORDS_DETAIL : NODE_WORDS;
 	words = (ab_source.nodes * (fixed + SNAPSHOT_WORDS) + 1) / 2 * 2;
@@ -163,8 +213,9 @@ int ab_source_egress(struct __sk_buff *skb)
 	};
 	if (len > sizeof(h))
 		return TC_ACT_UNSPEC;
+	longest = IPV6_LEN + (skb->gso_size ? skb->gso_size + tcp_len + len : payload);
 	if ((!ab_source.beyond_headroom && !ab_has_room(skb, len)) || payload > 65535 || bpf_check_mtu(skb, 0, &mtu, len, 0) ||
-	    (skb->gso_size && skb->gso_size + IPV6_LEN + tcp_len + len > mtu) ||
+	    (skb->gso_size && longest > mtu) || longest > told_mtu(skb) ||
 	    bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO)) {
 		count(AB_TRACES_SKIPPED);
 		return TC_ACT_UNSPEC;
@@ -175,8 +226,8 @@ int ab_source_egress(struct __sk_buff *skb)
 	bpf_skb_store_bytes(skb, ip_at + 4, &length, 2, 0);
 	if (markable)
 		mark(skb, ip_at + IPV6_LEN + len);
-	credit = 0;
-	traced_ns[flow] = now;
+	flows[flow].credit = 0;
+	flows[flow].traced_ns = now;
 	count(AB_TRACES_OUT);
 	return TC_ACT_UNSPEC;
 }

@@ -24,7 +24,11 @@ pub fn mac(name: &str) -> io::Result<[u8; 6]> {
     Ok(std::array::from_fn(|i| data[i] as u8))
 }
 
-/// Bytes of the header that it puts in front of an IP packet: 14 with Ethernet and on the loopback device, 0 at a TUN device.
+/// Modems, and the kernel's own devices for them (linux/if_arp.h).
+const ARPHRD_RAWIP: u16 = 519;
+
+/// Bytes of the header that it puts in front of an IP packet: 14 with Ethernet and on the loopback device, 0 at a TUN device, a
+/// tunnel, PPP and a modem.
 ///
 /// # Errors
 /// There is no such interface, or it is of another kind (`Unsupported`).
@@ -35,10 +39,15 @@ pub fn link_header_bytes(name: &str) -> io::Result<u32> {
     let kind = unsafe { request.0.ifr_ifru.ifru_hwaddr.sa_family };
     match kind {
         libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Ok(14),
-        libc::ARPHRD_NONE => Ok(0),
+        // What they put in front they do later, behind the programs at their egress.
+        libc::ARPHRD_NONE | libc::ARPHRD_PPP | libc::ARPHRD_TUNNEL6 | libc::ARPHRD_SIT | ARPHRD_RAWIP => {
+            Ok(0)
+        }
         _ => Err(io::Error::new(
             io::ErrorKind::Unsupported,
-            format!("\"{name}\" is neither Ethernet nor a TUN device (its kind is {kind}, linux/if_arp.h)"),
+            format!(
+                "\"{name}\" is neither Ethernet nor a device for bare IP packets (its kind is {kind}, linux/if_arp.h)"
+            ),
         )),
     }
 }

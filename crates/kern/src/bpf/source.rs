@@ -3,6 +3,7 @@
 use super::controllers::object;
 use super::object::{Counters, attach_tcx, configure, counters, open};
 use super::{BpfError, loadable_here, tried};
+use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, Object};
 
 /// Most nodes that a trace of ours has room for: the stack of a kernel program is small.
@@ -43,7 +44,7 @@ impl Default for SourceConfig {
 /// Attached as long as this lives.
 #[derive(Debug)]
 pub struct Source {
-    _link: Link,
+    link: Link,
     object: Object,
     interface: String,
     index: u32,
@@ -70,13 +71,19 @@ impl Source {
         configure(&mut object, &constants)?;
         let object = tried("loading ioam_source", object.load())?;
         let link = attach_tcx(&object, "ab_source_egress", index, what)?;
-        Ok(Self { _link: link, object, interface: interface.to_owned(), index })
+        Ok(Self { link, object, interface: interface.to_owned(), index })
     }
 
-    /// Whether its interface is gone, and the program with it. One of the same name that is made later needs another source.
+    /// Whether its interface is gone, and the program with it, or another one has its name: that one needs another source. One that is
+    /// only called otherwise by now has it still.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        crate::interface::index(&self.interface).ok() != Some(self.index)
+        let is_taken_off = || match self.link.info().map(|link| link.info) {
+            // The kernel forgets the number of an interface that goes, to another network namespace, too.
+            Ok(LinkTypeInfo::Tcx(tcx)) => tcx.ifindex == 0,
+            _ => false,
+        };
+        crate::interface::index(&self.interface).is_ok_and(|index| index != self.index) || is_taken_off()
     }
 
     /// What it has counted.

@@ -54,7 +54,9 @@ fn a_thousand_connections_leave_nothing() {
         let feedback = controllers.feedback(&group.path, &FeedbackConfig::default()).unwrap();
         let _source = Source::attach("lo", loopback_source()).unwrap();
         let before = maps();
-        assert!(before.iter().all(|(_, most)| *most <= 16), "{before:?}");
+        // Of destinations some are remembered, and one makes room for another.
+        let is_small = |(name, most): &(String, u32)| *most <= 16 || name == "ab_told";
+        assert!(before.iter().all(is_small), "{before:?}");
 
         let listener = TcpListener::bind("[::1]:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -3,8 +3,8 @@
 use super::*;
 use crate::packet::{Options, PacketSocket};
 use crate::tests::in_private_network;
-use anabranch_wire::ioam::Bottleneck;
-use anabranch_wire::ip::complete_checksum;
+use anabranch_wire::ioam::{Bottleneck, HOP_BY_HOP};
+use anabranch_wire::ip::{complete_checksum, fold, pseudo_header_sum, sum};
 use anabranch_wire::tcp::{
     SackBlocks, TcpFlags, TcpHeader, TcpOptions, TcpPacket, emit_packet, parse_packet,
 };
@@ -82,10 +82,28 @@ impl Peer {
             window: u16::MAX,
             options: TcpOptions { timestamps: Some((self.now, self.stamp)), ..options },
         };
-        let packet = emit_packet(self.own, self.sender, &header, &[]).unwrap();
-        let frame = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd][..], &packet].concat();
+        self.put(&emit_packet(self.own, self.sender, &header, &[]).unwrap());
+    }
+
+    /// A packet to the sender, as it is.
+    fn put(&mut self, packet: &[u8]) {
+        let frame = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd][..], packet].concat();
         assert!(self.wire.push(&frame));
         assert_eq!(self.wire.flush().unwrap().sent, 1);
+    }
+
+    /// Acknowledges so many segments, and waits for the next; the packets that it came in and after, from their IPv6 headers on.
+    fn packets_after(&mut self, segments: u32) -> Vec<Vec<u8>> {
+        self.send(1, TcpFlags::ACK, segments, TcpOptions::default());
+        let (port, mut packets) = (self.sender.port().to_be_bytes(), Vec::new());
+        until("the sender sends", || {
+            let from_there = |packet: &[u8]| packet.windows(2).take(300).any(|window| window == port);
+            let _ = self
+                .wire
+                .recv(|frame| packets.extend(Some(frame.bytes[14..].to_vec()).filter(|p| from_there(p))));
+            !packets.is_empty()
+        });
+        packets
     }
 
     /// What the sender's socket has come to, once that is so.
@@ -168,5 +186,61 @@ fn a_trace_leaves_the_segments_of_a_large_packet_as_long() {
         }
         assert!(source.counters().unwrap().traces_out > 0);
         assert_eq!(lengths, [MSS as usize; 10]);
+    });
+}
+
+/// An ICMPv6 message that a packet was too big (RFC 4443 §3.2), from a router on the way.
+fn too_big(packet: &[u8], mtu: u32) -> Vec<u8> {
+    let (from, to) = ("fd00::9".parse::<Ipv6Addr>().unwrap(), "fd00::1".parse::<Ipv6Addr>().unwrap());
+    let packet = &packet[..packet.len().min(1280 - 48)];
+    let mut message = [&[2, 0, 0, 0][..], &mtu.to_be_bytes(), packet].concat();
+    let check = fold(pseudo_header_sum(from.into(), to.into(), 58, message.len()) + sum(&message));
+    message[2..4].copy_from_slice(&(!check).to_be_bytes());
+    let length = (message.len() as u16).to_be_bytes();
+    [&[0x60, 0, 0, 0, length[0], length[1], 58, 64][..], &from.octets(), &to.octets(), &message].concat()
+}
+
+/// A packet that the path does not carry for its trace, while it carries the segment: TCP does not change its segments for that
+/// and would send it in vain for ever. This connection has no more such traces, and the next one to there begins without.
+#[test]
+fn a_trace_that_the_path_has_no_room_for_is_left_out() {
+    let Some(_alone) = alone() else { return };
+    in_private_network(WIRE, || {
+        crate::interface::disable_offloads("v0").unwrap();
+        let source = Source::attach("v0", loopback_source()).unwrap();
+        let has_trace = |packet: &Vec<u8>| packet[6] == HOP_BY_HOP;
+        let with_trace = MSS + 12 + 20 + 40 + 56;
+        // What the path carries; whether that is enough.
+        for (mtu, enough) in [(with_trace, true), (with_trace - 1, false)] {
+            let (mut stream, mut peer) = Peer::connected("cubic");
+            let mut first = None;
+            let mut acknowledged = 0;
+            let mut feed = |peer: &mut Peer| {
+                let _ = stream.write(&[7; 20 * MSS as usize]);
+                // Two round trips are longer than traces are apart.
+                std::thread::sleep(std::time::Duration::from_millis(3));
+                acknowledged += 1;
+                peer.packets_after(acknowledged)
+            };
+            // What has been acknowledged nobody tells of.
+            feed(&mut peer);
+            for _ in 0..20 {
+                first = first.or_else(|| feed(&mut peer).into_iter().find(has_trace));
+            }
+            let first = first.unwrap_or_else(|| panic!("no trace before anybody told of {mtu}"));
+            assert_eq!(first.len(), with_trace as usize);
+            peer.put(&too_big(&first, mtu));
+            // One may be under way.
+            feed(&mut peer);
+            let later = (0..20).flat_map(|_| feed(&mut peer)).filter(has_trace).count();
+            assert_eq!(later > 0, enough, "{later} traces on a path of {mtu} bytes");
+        }
+        let skipped = source.counters().unwrap().traces_skipped;
+        assert!(skipped > 0);
+        let (mut stream, mut peer) = Peer::connected("cubic");
+        let _ = stream.write(&[7; 100 * MSS as usize]);
+        let traces = (1..20).flat_map(|n| peer.packets_after(n)).filter(has_trace).count();
+        assert_eq!(traces, 0, "the next connection has traces that do not fit");
+        assert!(source.counters().unwrap().traces_skipped > skipped);
     });
 }
