@@ -205,7 +205,10 @@ __attribute__((noinline)) int take_trace(struct bpf_sock_ops *ops)
 	type = (u32)h[12] << 24 | (u32)h[13] << 16 | (u32)h[14] << 8;
 	at = IPV6_LEN + 16 + 4 * (h[11] & 0x7f);
 	end = IPV6_LEN + 6 + h[5];
-	if (!(type & BIT(0)) || !fixed || end > (u32)packet->transport_header - packet->network_header)
+	/* The length of nodes is what their type asks for (RFC 9197 §4.4.1): bits 8 to 10 two words, 22 and 23 none. */
+	if (!(type & BIT(0)) ||
+	    fixed != 4 * (__builtin_popcount(type & 0xfffffc00) + __builtin_popcount(type & (BIT(8) | BIT(9) | BIT(10)))) ||
+	    end > (u32)packet->transport_header - packet->network_header)
 		return 0;
 	count(AB_TRACES_IN);
 	path.oldest = ip[HOP_LIMIT];

@@ -43,7 +43,8 @@ pub fn report(packet: &[u8], known_routers: u8) -> Result<Option<Feedback>, Wire
         unbroken &=
             node.hop.is_some() && limit.checked_sub(oldest).is_some_and(|routers| routers <= at.min(1) as u8);
         oldest = limit;
-        let Some(snapshot) = node.snapshot.map(Snapshot::parse).transpose()?.flatten() else {
+        // One of another schema, or of a wrong length, tells us nothing.
+        let Some(snapshot) = node.snapshot.and_then(|told| Snapshot::parse(told).ok().flatten()) else {
             told = false;
             continue;
         };

@@ -3,8 +3,11 @@
 use super::*;
 use crate::packet::{Options, PacketSocket};
 use crate::tests::in_private_network;
-use anabranch_wire::ioam::{Bottleneck, HOP_BY_HOP};
-use anabranch_wire::ip::{complete_checksum, fold, pseudo_header_sum, sum};
+use anabranch_wire::ioam::{
+    Bottleneck, HOP_BY_HOP, Hop, NodeData, Opaque, SNAPSHOT_SCHEMA, Snapshot, TCP_MARK_KIND, TraceHeader,
+    TraceType, emit_trace_header, fill, insert, report, trace_header_len, trace_range,
+};
+use anabranch_wire::ip::{complete_checksum, fold, pseudo_header_sum, sum, update_u16};
 use anabranch_wire::tcp::{
     SackBlocks, TcpFlags, TcpHeader, TcpOptions, TcpPacket, emit_packet, parse_packet,
 };
@@ -242,5 +245,160 @@ fn a_trace_that_the_path_has_no_room_for_is_left_out() {
         let traces = (1..20).flat_map(|n| peer.packets_after(n)).filter(has_trace).count();
         assert_eq!(traces, 0, "the next connection has traces that do not fit");
         assert!(source.counters().unwrap().traces_skipped > skipped);
+    });
+}
+
+/// Of a node: hop limit, queue depth, snapshot.
+type Told = (u8, u32, Option<Snapshot>);
+
+/// A data segment of the peer's with a trace that these nodes wrote in, marked as the source marks it.
+fn traced(peer: &Peer, nodes: &[Told], more: TraceType, words: u8) -> Vec<u8> {
+    let timestamps = Some((peer.now + 1, peer.stamp));
+    let options = TcpOptions { timestamps, ..TcpOptions::default() };
+    let (ack, flags, window) = (peer.start, TcpFlags::ACK, u16::MAX);
+    let header = TcpHeader { seq: 1, ack, flags, window, options };
+    let mut packet = emit_packet(peer.own, peer.sender, &header, b"data").unwrap();
+    // As Linux orders them, by whole words; and then the mark in place of the NOPs.
+    packet[60..72].rotate_right(2);
+    let mark = [TCP_MARK_KIND, 2];
+    let check = update_u16(u16::from_be_bytes([packet[56], packet[57]]), 0x0101, u16::from_be_bytes(mark));
+    packet[56..58].copy_from_slice(&check.to_be_bytes());
+    packet[60..62].copy_from_slice(&mark);
+    let mut front = vec![0; trace_header_len(words)];
+    emit_trace_header(6, &TraceHeader::new(123, TraceType::REPORTED | more, words), &mut front).unwrap();
+    insert(&mut packet, HOP_BY_HOP, &front).unwrap();
+    for (limit, depth, snapshot) in nodes {
+        let data = snapshot.map(|snapshot| snapshot.emit());
+        let node = NodeData {
+            hop: Some(Hop { limit: *limit, node_id: Some(1) }),
+            queue_depth: Some(*depth),
+            snapshot: data.as_ref().map(|data| Opaque { schema: SNAPSHOT_SCHEMA, data }),
+            ..NodeData::default()
+        };
+        let range = trace_range(&packet).unwrap().unwrap();
+        fill(&mut packet[range], &node).unwrap();
+    }
+    packet
+}
+
+/// The report that the kernel's receiver sends on a packet, its age left out.
+fn answer(make: impl Fn(&Peer) -> Vec<u8>) -> (Vec<u8>, Option<[u8; 16]>) {
+    let (_stream, mut peer) = Peer::connected("cubic");
+    let packet = make(&peer);
+    peer.put(&packet);
+    let wanted = peer.start;
+    for _ in 0..15 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let mut told = None;
+        let sender = peer.sender;
+        let _ = peer.wire.recv(|frame| {
+            let packet = &mut frame.bytes[14..];
+            complete_checksum(packet);
+            let ack = parse_packet(packet).ok().filter(|ack| ack.src == sender && ack.header.ack == 5);
+            told = told.or(ack.map(|ack| (ack.header.seq, ack.header.options.report)));
+        });
+        if let Some((seq, mut report)) = told {
+            assert_eq!(seq, wanted);
+            report[3] &= 0xe0;
+            return (packet, Some(report).filter(|report| report[0] != 0));
+        }
+    }
+    // The kernel dropped it.
+    (packet, None)
+}
+
+/// What the kernel's receiver makes of traces is what `wire::ioam::report` does: of routers that tell the truth, that lie, and of
+/// traces that do not hold together.
+#[test]
+fn the_kernel_reads_traces_as_wire_does() {
+    let Some(_alone) = alone() else { return };
+    let Some(group) = own_group() else { return };
+    in_private_network(WIRE, || {
+        crate::interface::disable_offloads("v0").unwrap();
+        let honest = Snapshot {
+            arrival_kbps: Some(7_000),
+            link_kbps: Some(20_000),
+            capacity_bytes: Some(100_000),
+            flows: Some(3),
+            mcs: None,
+            rb_half_percent: None,
+            queue_drops: Some(0xfffe),
+            medium_losses: Some(2),
+        };
+        let most = u32::MAX - 1;
+        let liars = [
+            Some(honest),
+            None,
+            Some(Snapshot { link_kbps: Some(0), ..honest }),
+            Some(Snapshot { link_kbps: Some(most), arrival_kbps: Some(0), flows: Some(0), ..honest }),
+            Some(Snapshot { link_kbps: None, ..honest }),
+            Some(Snapshot { link_kbps: Some(9), flows: Some(0xfffe), arrival_kbps: Some(most), ..honest }),
+            Some(Snapshot { flows: None, capacity_bytes: Some(most), ..honest }),
+            Some(Snapshot {
+                capacity_bytes: Some(0),
+                queue_drops: Some(most),
+                medium_losses: Some(most),
+                ..honest
+            }),
+            Some(Snapshot { queue_drops: None, medium_losses: None, capacity_bytes: None, ..honest }),
+        ];
+        for known_routers in [0, 1] {
+            let config = FeedbackConfig { known_routers, ..FeedbackConfig::default() };
+            let feedback = Feedback::receiver(&group.path, &config).unwrap();
+            let mut heard = 0;
+            let mut is_the_same = |what: &str, make: &dyn Fn(&Peer) -> Vec<u8>| {
+                let (packet, told) = answer(make);
+                // Only what a source of ours writes is read: its option comes first, behind an empty PadN, and asks for hop limits.
+                let ours = packet[40 + 2..][..3] == [1, 0, 0x31]
+                    && packet[40 + 7] == 0
+                    && packet[40 + 12] & 0x80 > 0;
+                let report = report(&packet, known_routers).ok().flatten().filter(|_| ours);
+                let wanted = report.map(|report| {
+                    let mut option = [0; 16];
+                    report.emit(&mut option).unwrap();
+                    option
+                });
+                heard += usize::from(told.is_some());
+                assert_eq!(told, wanted, "{what}, {known_routers} routers known");
+            };
+            for (at, liar) in liars.into_iter().enumerate() {
+                for depth in [0, 99_000, 150_000, u32::MAX] {
+                    let nodes = [(64, 10, Some(honest)), (64, depth, liar)];
+                    is_the_same(&format!("liar {at}, queue {depth}"), &|peer| {
+                        traced(peer, &nodes, TraceType::default(), 18)
+                    });
+                }
+            }
+            // Hop limits, as the nodes wrote them and as they arrive: nobody, loops, jumps, an overflow.
+            for limits in [&[][..], &[64], &[63, 64], &[62], &[255, 0], &[0, 0], &[64, 63, 62], &[64; 6]] {
+                let nodes: Vec<Told> = limits.iter().map(|limit| (*limit, 5, Some(honest))).collect();
+                for arrived in [64, 63, 0, 255] {
+                    is_the_same(&format!("hop limits {limits:?}, at last {arrived}"), &|peer| {
+                        let mut packet = traced(peer, &nodes, TraceType::default(), 45);
+                        packet[7] = arrived;
+                        packet
+                    });
+                }
+            }
+            if known_routers > 0 {
+                break;
+            }
+            // Every byte in front of the nodes, and those of the first one, wrong in several ways; and the same with details.
+            let details = TraceType::SECONDS | TraceType::FRACTION | TraceType::BUFFER;
+            for (more, words) in [(TraceType::default(), 20), (details, 25)] {
+                for at in (2..16).chain(16 + 8..16 + 8 + 24) {
+                    for wrong in [0xff, 0x01, 0x10] {
+                        is_the_same(&format!("byte {at} off by {wrong:#x}, {words} words"), &|peer| {
+                            let mut packet =
+                                traced(peer, &[(64, 7, None), (64, 10, Some(honest))], more, words);
+                            packet[40 + at] ^= wrong;
+                            packet
+                        });
+                    }
+                }
+            }
+            assert!(heard > 50, "{heard} reports, which compares little");
+            drop(feedback);
+        }
     });
 }
