@@ -13,6 +13,9 @@ const BPF: Capability = (39, "CAP_BPF");
 /// What loading and attaching them takes: maps and programs, programs that read the kernel's memory, interfaces and sockets.
 pub(super) const FOR_BPF: [Capability; 3] = [BPF, PERFMON, NET_ADMIN];
 
+/// What it takes to see those of others.
+pub(super) const TO_SEE: [Capability; 1] = [SYS_ADMIN];
+
 /// Which of these the calling thread does not have in effect. All, if the kernel does not say.
 pub(super) fn missing(wanted: &[Capability]) -> Vec<&'static str> {
     let status = read_to_string("/proc/thread-self/status").unwrap_or_default();
@@ -59,10 +62,20 @@ mod tests {
                 let none = [0u32; 6];
                 libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr())
             };
-            Some((done, missing(&FOR_BPF).len()))
+            Some((
+                done,
+                missing(&FOR_BPF).len(),
+                super::super::published().err(),
+                super::super::shown().err(),
+            ))
         });
-        if let Some(found) = dropped.join().unwrap() {
-            assert_eq!(found, (0, 3));
+        if let Some((done, missing, published, shown)) = dropped.join().unwrap() {
+            assert_eq!((done, missing), (0, 3));
+            // Not that there is nothing.
+            for seen in [published, shown] {
+                let why = seen.map(|error| error.to_string()).unwrap_or_default();
+                assert_eq!(why, "what is at work on this machine cannot be seen: CAP_SYS_ADMIN is needed");
+            }
         }
     }
 }

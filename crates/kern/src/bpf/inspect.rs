@@ -1,7 +1,7 @@
 //! What of ours is at work on this machine, whoever holds it: asked of the kernel, not of files.
 
 use super::object::{Counters, read_counters};
-use super::{BpfError, LOADABLE, available};
+use super::{BpfError, LOADABLE, available, visible_here};
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{MapHandle, MapType};
 use std::ffi::OsStr;
@@ -16,6 +16,7 @@ const PREFIX: &str = "ab_";
 /// # Errors
 /// The kernel does not let them be read.
 pub fn shown() -> Result<Vec<(String, u32, Counters)>, BpfError> {
+    visible_here()?;
     let mut all = Vec::new();
     for info in MapInfoIter::default().filter(|info| info.ty == MapType::PercpuArray) {
         let Some(name) = info.name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };

@@ -57,6 +57,9 @@ pub enum BpfError {
     /// The machine or the user cannot do it.
     #[error("kernel programs cannot run here: {0}")]
     Unsupported(String),
+    /// The user cannot see programs and maps of others.
+    #[error("what is at work on this machine cannot be seen: {0} is needed")]
+    Unseen(&'static str),
     /// The kernel refused.
     #[error("{what}: {source}")]
     Kernel {
@@ -104,13 +107,20 @@ pub fn supported() -> Result<(), BpfError> {
 
 /// The same of programs that have nothing to do with congestion control.
 fn loadable_here() -> Result<(), BpfError> {
-    let unsupported = |why: &str| Err(BpfError::Unsupported(why.into()));
     let missing = capabilities::missing(&capabilities::FOR_BPF);
     if !missing.is_empty() {
         return Err(BpfError::Unsupported(format!("{} is needed", missing.join(" and "))));
     }
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
-        return unsupported("the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)");
+        return Err(BpfError::Unsupported("the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)".into()));
     }
     Ok(())
+}
+
+/// Whether this user can see what of ours is at work: the kernel shows nothing to others, and says so to nobody who walks its lists.
+fn visible_here() -> Result<(), BpfError> {
+    match capabilities::missing(&capabilities::TO_SEE)[..] {
+        [] => Ok(()),
+        [missing, ..] => Err(BpfError::Unseen(missing)),
+    }
 }

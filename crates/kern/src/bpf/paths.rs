@@ -9,7 +9,7 @@
 //! number that is odd while it is written, as seqlocks have: a reader never takes half of one path and half of another.
 
 use super::mapped::Mapped;
-use super::{BpfError, loadable_here, tried};
+use super::{BpfError, loadable_here, tried, visible_here};
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{MapHandle, MapType};
 use std::ffi::OsStr;
@@ -190,6 +190,7 @@ impl PathsMap {
 /// # Errors
 /// The kernel does not let them be read.
 pub fn published() -> Result<Vec<(u32, Vec<PublishedPath>)>, BpfError> {
+    visible_here()?;
     let mut all = Vec::new();
     for info in MapInfoIter::default() {
         let ours = info.ty == MapType::Array
