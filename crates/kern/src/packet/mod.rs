@@ -14,13 +14,18 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
+/// A VLAN tag (IEEE 802.1Q): its EtherType and what it says.
+const TAG_BYTES: usize = 4;
+/// Destination and source of a frame; a tag is behind them.
+const MACS_BYTES: usize = 12;
+
 /// Room for both control messages that are asked for, with slack.
 const CONTROL_BYTES: usize = 128;
 
 /// What one packet of the socket is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
-    /// Ethernet frames, header included, without the frame check sequence.
+    /// Ethernet frames, header and VLAN tags included, without the frame check sequence.
     Ethernet,
     /// IPv4 and IPv6 packets. Outgoing ones are addressed to the MAC address `peer`; incoming frames of
     /// other protocols (ARP) are dropped.
@@ -158,7 +163,7 @@ impl PacketSocket {
             slot_bytes,
             batch,
             to,
-            rx: vec![0; batch * slot_bytes].into_boxed_slice(),
+            rx: vec![0; batch * (TAG_BYTES + slot_bytes)].into_boxed_slice(),
             control: vec![Control([0; CONTROL_BYTES]); batch].into_boxed_slice(),
             tx: vec![0; batch * slot_bytes].into_boxed_slice(),
             tx_len: Vec::with_capacity(batch),
@@ -171,10 +176,11 @@ impl PacketSocket {
         let mut headers = [const { Header::EMPTY }; MAX_BATCH];
         let mut vectors = [const { Vector::EMPTY }; MAX_BATCH];
         let batch = self.batch;
-        let slots = self.rx.chunks_exact_mut(self.slot_bytes).zip(self.control.iter_mut());
+        let slots = self.rx.chunks_exact_mut(TAG_BYTES + self.slot_bytes).zip(self.control.iter_mut());
         for ((slot, control), (header, vector)) in
             slots.zip(headers.iter_mut().zip(vectors.iter_mut())).take(batch)
         {
+            let slot = &mut slot[TAG_BYTES..];
             vector.0 = libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
             header.0.msg_hdr.msg_iov = &raw mut vector.0;
             header.0.msg_hdr.msg_iovlen = 1;
@@ -205,16 +211,21 @@ impl PacketSocket {
         let now = clock(libc::CLOCK_MONOTONIC);
         let ahead = clock(libc::CLOCK_REALTIME).wrapping_sub(now);
         let ip_only = self.to.is_some();
-        for (slot, header) in self.rx.chunks_exact_mut(self.slot_bytes).zip(&headers[..n]) {
-            let wire_bytes = header.0.msg_len as usize;
-            let bytes = &mut slot[..wire_bytes.min(self.slot_bytes)];
+        for (slot, header) in self.rx.chunks_exact_mut(TAG_BYTES + self.slot_bytes).zip(&headers[..n]) {
+            // SAFETY: the header was filled in by the kernel and its control buffer is still alive.
+            let told = unsafe { control_messages(&header.0.msg_hdr) };
+            let (mut wire_bytes, mut start) = (header.0.msg_len as usize, TAG_BYTES);
+            if let Some(tag) = told.tag.filter(|_| !ip_only && wire_bytes >= MACS_BYTES) {
+                slot.copy_within(TAG_BYTES..TAG_BYTES + MACS_BYTES, 0);
+                slot[MACS_BYTES..MACS_BYTES + TAG_BYTES].copy_from_slice(&tag);
+                (wire_bytes, start) = (wire_bytes + TAG_BYTES, 0);
+            }
+            let bytes = &mut slot[start..][..wire_bytes.min(self.slot_bytes)];
             if ip_only && !matches!(bytes.first().map(|b| b >> 4), Some(4 | 6)) {
                 continue;
             }
-            // SAFETY: the header was filled in by the kernel and its control buffer is still alive.
-            let (stamp, partial_checksum) = unsafe { control_messages(&header.0.msg_hdr) };
-            let arrived_ns = stamp.map_or(now, |s| s.wrapping_sub(ahead)).min(now);
-            each(Received { bytes, wire_bytes, arrived_ns, partial_checksum });
+            let arrived_ns = told.stamp.map_or(now, |s| s.wrapping_sub(ahead)).min(now);
+            each(Received { bytes, wire_bytes, arrived_ns, partial_checksum: told.partial_checksum });
         }
         Ok(n)
     }
@@ -291,9 +302,10 @@ impl PacketSocket {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(u64::from(stats.tp_drops)) }
     }
 
-    /// Whether its interface is gone for good: one of the same name that is made later is another, and needs another socket.
+    /// The index of its interface, whatever that is called by now; `None` if it is gone for good: one of the same name that is made
+    /// later is another, and needs another socket.
     #[must_use]
-    pub fn is_gone(&self) -> bool {
+    pub fn index(&self) -> Option<u32> {
         // SAFETY: an all-zero sockaddr_ll is a valid value.
         let mut name: libc::sockaddr_ll = unsafe { zeroed() };
         let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -301,7 +313,7 @@ impl PacketSocket {
         let result =
             unsafe { libc::getsockname(self.fd.as_raw_fd(), ptr::from_mut(&mut name).cast(), &raw mut len) };
         // The kernel forgets the number of an interface that goes.
-        result == 0 && name.sll_ifindex <= 0
+        u32::try_from(name.sll_ifindex).ok().filter(|index| result == 0 && *index > 0)
     }
 
     fn send_from(&mut self, first: usize) -> io::Result<usize> {
@@ -363,12 +375,23 @@ impl Vector {
     const EMPTY: Self = Self(unsafe { zeroed() });
 }
 
-/// The wall-clock time stamp (ns) and whether the checksum was left open.
+/// What the kernel tells of a packet beside it.
+#[derive(Default)]
+struct Told {
+    /// The wall-clock time stamp (ns).
+    stamp: Option<u64>,
+    /// The checksum was left open.
+    partial_checksum: bool,
+    /// The outermost VLAN tag, which the kernel takes off every frame that it receives.
+    tag: Option<[u8; TAG_BYTES]>,
+}
+
+/// Reads it.
 ///
 /// # Safety
 /// `header` must have been filled in by a successful receive and its control buffer must be alive.
-unsafe fn control_messages(header: &libc::msghdr) -> (Option<u64>, bool) {
-    let (mut stamp, mut partial) = (None, false);
+unsafe fn control_messages(header: &libc::msghdr) -> Told {
+    let mut told = Told::default();
     // SAFETY: by the contract above the control buffer is alive and holds well-formed messages.
     let mut message = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !message.is_null() {
@@ -382,19 +405,25 @@ unsafe fn control_messages(header: &libc::msghdr) -> (Option<u64>, bool) {
         if level == libc::SOL_SOCKET && kind == libc::SCM_TIMESTAMPNS && holds(size_of::<libc::timespec>()) {
             // SAFETY: the length was checked; the data need not be aligned.
             let t: libc::timespec = unsafe { ptr::read_unaligned(data.cast()) };
-            stamp = Some(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64);
+            told.stamp = Some(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64);
         } else if level == libc::SOL_PACKET
             && kind == libc::PACKET_AUXDATA
             && holds(size_of::<libc::tpacket_auxdata>())
         {
             // SAFETY: the length was checked; the data need not be aligned.
             let aux: libc::tpacket_auxdata = unsafe { ptr::read_unaligned(data.cast()) };
-            partial = aux.tp_status & libc::TP_STATUS_CSUMNOTREADY != 0;
+            told.partial_checksum = aux.tp_status & libc::TP_STATUS_CSUMNOTREADY != 0;
+            if aux.tp_status & libc::TP_STATUS_VLAN_VALID != 0 {
+                let is_told = aux.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
+                let kind = if is_told { aux.tp_vlan_tpid } else { libc::ETH_P_8021Q as u16 };
+                let ([a, b], [c, d]) = (kind.to_be_bytes(), aux.tp_vlan_tci.to_be_bytes());
+                told.tag = Some([a, b, c, d]);
+            }
         }
         // SAFETY: `message` is a message of `header`.
         message = unsafe { libc::CMSG_NXTHDR(header, message) };
     }
-    (stamp, partial)
+    told
 }
 
 fn clock(id: libc::clockid_t) -> u64 {
@@ -491,6 +520,38 @@ mod tests {
         });
     }
 
+    /// The kernel takes the outermost tag off what it receives; here it is where it was.
+    #[test]
+    fn tagged_frames_are_whole() {
+        in_private_network("ip link add va type veth peer vb; ip link set va up; ip link set vb up", || {
+            let options = Options { slot_bytes: 1600, ..Options::default() };
+            let mut a = PacketSocket::open("va", &options).unwrap();
+            let mut b = PacketSocket::open("vb", &options).unwrap();
+            let ip = Options { framing: Framing::Ip { peer: [0; 6] }, ..Options::default() };
+            let mut bare = PacketSocket::open("vb", &ip).unwrap();
+            let (q, ad) = ([0x81, 0, 0x60, 7], [0x88, 0xa8, 0, 9]);
+            // The kernel sends one tag beside a packet of the MTU, if it is a customer's.
+            let tagged =
+                [(&[][..], 1500), (&[q][..], 1500), (&[ad], 1496), (&[ad, q], 1492), (&[q, q, ad], 1400)];
+            let frames = tagged.map(|(tags, len)| {
+                let macs = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+                [&macs[..], &tags.concat(), &[0x08, 0x00], &vec![0x45; len]].concat()
+            });
+            drain(&mut b);
+            for frame in &frames {
+                assert!(a.push(frame));
+            }
+            assert_eq!(a.flush().unwrap(), Flushed { sent: frames.len(), dropped: 0 });
+            let got: Vec<_> =
+                drain(&mut b).into_iter().filter(|frame| frame.ends_with(&[0x45; 1400])).collect();
+            assert_eq!(got, frames);
+            // Without a header there is no tag.
+            let got: Vec<_> =
+                drain(&mut bare).into_iter().filter(|packet| packet.starts_with(&[0x45; 1400])).collect();
+            assert_eq!(got.iter().map(Vec::len).collect::<Vec<_>>(), [1500, 1500, 1496]);
+        });
+    }
+
     #[test]
     fn an_interface_that_is_down_drops_and_works_again() {
         in_private_network("ip link add va type veth peer vb; ip link set va up; ip link set vb up", || {
@@ -514,16 +575,19 @@ mod tests {
             let mut a = PacketSocket::open("va", &Options::default()).unwrap();
             drain(&mut a);
             crate::interface::set_up("va", false).unwrap();
-            assert!(!a.is_gone(), "it is down, and there");
+            assert!(a.index().is_some(), "it is down, and there");
             let ip = |words: &str| {
                 let status = std::process::Command::new("ip").args(words.split(' ')).status().unwrap();
                 assert!(status.success(), "{words}");
             };
             ip("link del va");
-            assert!(a.is_gone());
+            assert_eq!(a.index(), None);
             ip("link add va type veth peer vb");
-            assert!(a.is_gone(), "another of the name");
-            assert!(!PacketSocket::open("va", &Options::default()).unwrap().is_gone());
+            assert_eq!(a.index(), None, "another of the name");
+            let anew = PacketSocket::open("va", &Options::default()).unwrap();
+            let index = crate::interface::index("va").unwrap();
+            ip("link set va name vc");
+            assert_eq!(anew.index(), Some(index), "it is called otherwise, and there");
         });
     }
 

@@ -117,13 +117,24 @@ pub fn source(interface: &str, config: SourceConfig) -> Result<()> {
     let mut source = Source::attach(interface, config)?;
     let working = || ready(&format!("traces in one of {} segments on {interface}", config.every));
     working();
+    let mut told = None;
     while !ended(&ends, LOOK)? {
+        if !source.is_gone() {
+            continue;
+        }
         // A tunnel's is made anew when its program is started again.
-        if source.is_gone()
-            && let Ok(anew) = Source::attach(interface, config)
-        {
-            source = anew;
-            working();
+        match Source::attach(interface, config) {
+            Ok(anew) => {
+                (source, told) = (anew, None);
+                working();
+            }
+            Err(error) => {
+                let why = Some(error.to_string());
+                if told != why {
+                    tracing::warn!("no traces: {error}; trying again every second");
+                    told = why;
+                }
+            }
         }
     }
     Ok(())

@@ -10,8 +10,10 @@ use anabranch_wire::ip;
 use anyhow::{Context, Result, bail};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// An Ethernet header: destination, source, EtherType. It rides along but is no load on the link.
+/// An Ethernet header: destination, source, EtherType. It rides along but is no load on the link; so do VLAN tags in it.
 const HEADER_BYTES: usize = 14;
+/// A VLAN tag (IEEE 802.1Q).
+const TAG_BYTES: usize = 4;
 /// Most interfaces on one link.
 const MAX_PORTS: usize = 64;
 /// Most addresses learned; further ones are flooded.
@@ -110,7 +112,7 @@ impl Ports {
                 buffer.extend_from_slice(frame.bytes);
                 let at = Instant::from_nanos(frame.arrived_ns.saturating_sub(start_ns));
                 let mut packet = Packet::new(at, buffer);
-                packet.pull_front(HEADER_BYTES);
+                packet.pull_front(header_bytes(&packet));
                 each(port.side, packet);
             });
             if n.with_context(|| format!("reading from {}", port.name))? < port.socket.batch() {
@@ -132,7 +134,7 @@ impl Ports {
     /// Puts a packet that left the link by `side` into the batch of the right interface, or of all of the
     /// side where that is not known.
     pub(super) fn write(&mut self, side: Side, mut packet: Packet) -> Result<()> {
-        packet.restore_front(HEADER_BYTES);
+        packet.restore_front(packet.headroom());
         let only = if self.shared { self.port_of(side, &packet) } else { None };
         for (index, port) in self.ports.iter_mut().enumerate() {
             if port.side == side && only.is_none_or(|only| only == index) {
@@ -183,7 +185,8 @@ impl Ports {
 impl Port {
     fn open(side: Side, name: &str) -> std::io::Result<Self> {
         interface::set_up(name, true)?;
-        let slot_bytes = (interface::mtu(name)? as usize + HEADER_BYTES).max(2048);
+        // A tag in a frame and one that the interface takes off.
+        let slot_bytes = (interface::mtu(name)? as usize + HEADER_BYTES + 2 * TAG_BYTES).max(2048);
         let socket = PacketSocket::open(name, &Options { slot_bytes, ..Options::default() })?;
         Ok(Self { name: name.to_owned(), side, socket })
     }
@@ -195,15 +198,22 @@ impl Port {
     }
 }
 
-/// Completes the checksum of the IP packet in an Ethernet frame, also behind VLAN tags (IEEE 802.1Q).
+/// Bytes of the header of an Ethernet frame, VLAN tags included.
+fn header_bytes(frame: &[u8]) -> usize {
+    let mut end = HEADER_BYTES;
+    while let Some([0x81, 0x00] | [0x88, 0xa8]) = frame.get(end - 2..end)
+        && frame.len() >= end + TAG_BYTES
+    {
+        end += TAG_BYTES;
+    }
+    end
+}
+
+/// Completes the checksum of the IP packet in an Ethernet frame, also behind VLAN tags.
 fn complete(frame: &mut [u8]) {
-    let mut at = HEADER_BYTES - 2;
-    while let Some(&kind) = frame.get(at..).and_then(<[u8]>::first_chunk::<2>) {
-        match u16::from_be_bytes(kind) {
-            0x8100 | 0x88a8 => at += 4,
-            0x0800 | 0x86dd => return ip::complete_checksum(&mut frame[at + 2..]),
-            _ => return,
-        }
+    let end = header_bytes(frame);
+    if let Some([0x08, 0x00] | [0x86, 0xdd]) = frame.get(end - 2..end) {
+        ip::complete_checksum(&mut frame[end..]);
     }
 }
 
@@ -245,6 +255,7 @@ mod tests {
             open[at..at + 2].copy_from_slice(&ip::fold(sum).to_be_bytes());
             prop_assume!(open != right);
             let kind = if v6 { 0x86dd } else { 0x0800 };
+            prop_assert_eq!(header_bytes(&frame(tags, kind, &open)), HEADER_BYTES + TAG_BYTES * tags);
             let mut offloaded = frame(tags, kind, &open);
             complete(&mut offloaded);
             prop_assert_eq!(offloaded, frame(tags, kind, &right));
@@ -256,6 +267,7 @@ mod tests {
         #[test]
         fn any_frame_is_harmless(mut bytes in proptest::collection::vec(any::<u8>(), 0..64), tags in 0_usize..20) {
             complete(&mut bytes);
+            prop_assert!(header_bytes(&bytes) <= bytes.len().max(HEADER_BYTES));
             complete(&mut frame(tags, 0x0800, &bytes));
         }
     }

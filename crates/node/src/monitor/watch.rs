@@ -3,8 +3,9 @@
 use super::report::Report;
 use anabranch_cc::collect::{CollectConfig, Collector, Sighting};
 use anabranch_element::time::Instant;
+use anabranch_kern::interface;
 use anabranch_kern::packet::{Framing, Only, Options, PacketSocket};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -23,6 +24,8 @@ pub struct Watch {
     name: String,
     interfaces: Vec<String>,
     taps: Vec<PacketSocket>,
+    /// Those that are said to be gone.
+    gone: Vec<bool>,
     signals: SignalFd,
     collector: Collector,
     kernel_drops: u64,
@@ -39,10 +42,16 @@ impl Watch {
             tap(name)
                 .with_context(|| format!("--interface {name} (it must be there, and CAP_NET_RAW is needed)"))
         };
+        let taps: Vec<PacketSocket> = interfaces.iter().map(open).collect::<Result<_>>()?;
+        for (at, name) in interfaces.iter().enumerate() {
+            let is_before = taps[..at].iter().any(|before| before.index() == taps[at].index());
+            ensure!(!is_before, "--interface {name} is named twice: each trace would count twice");
+        }
         Ok(Self {
             name,
             interfaces: interfaces.to_vec(),
-            taps: interfaces.iter().map(open).collect::<Result<_>>()?,
+            gone: vec![false; taps.len()],
+            taps,
             signals: signals(reloads)?,
             collector: Collector::new(config),
             kernel_drops: 0,
@@ -101,16 +110,22 @@ impl Watch {
         Ok(())
     }
 
-    /// Goes over to interfaces that were made anew: a tunnel's is, when its program is started again.
+    /// Goes over to interfaces that have a name now: a tunnel's is made anew, when its program is started again. One that is only
+    /// called otherwise is listened to until another has its name.
     fn follow(&mut self) {
-        for (name, tap) in self.interfaces.iter().zip(&mut self.taps) {
-            if tap.is_gone()
+        for ((name, tap), gone) in self.interfaces.iter().zip(&mut self.taps).zip(&mut self.gone) {
+            let (at, named) = (tap.index(), interface::index(name).ok());
+            if named.is_some()
+                && at != named
                 && let Ok(anew) = self::tap(name)
             {
                 tracing::info!("{name} was made anew");
                 self.kernel_drops += tap.kernel_drops().unwrap_or(0);
                 *tap = anew;
+            } else if at.is_none() && !*gone {
+                tracing::warn!("{name} is gone: listening again when it is made anew");
             }
+            *gone = tap.index().is_none();
         }
     }
 

@@ -19,6 +19,7 @@ mod paths;
 mod monitor;
 mod mqtt;
 mod nodes;
+mod tags;
 
 use net::ANABRANCH;
 use paths::{Group, Linked, Loaded, Routed, alone};
@@ -97,6 +98,25 @@ fn unmodified_routers_fill_the_trace() {
     assert_eq!(seen.marks, seen.traces, "{seen:?}");
     assert!(seen.reports >= 1, "{seen:?}");
     assert_eq!(seen.complaints, [""; 0], "tshark");
+}
+
+/// A link on the way that carries the segments and not the traces: TCP would repeat them for ever, for it has no reason to make its
+/// segments shorter. The same where it has one, and where segments are as short as to leave room on the narrowest link.
+#[test]
+fn a_narrow_link_costs_no_more_than_telemetry() {
+    let Some(_alone) = alone() else { return };
+    let Some(group) = Group::new() else { return };
+    let Some(path) = Routed::new(&group) else { return };
+    for (mtu, route) in [(1400, 1340), (1280, 1340), (1300, 1280), (1280, 1120)] {
+        path.narrow(mtu, route);
+        let without = path.iperf_while("cubic", 2 * S, || ()).mbps;
+        let source = path.source(8);
+        let with = path.iperf_while("cubic", 2 * S, || ()).mbps;
+        drop(source);
+        eprintln!("{mtu} bytes, segments for {route}: {without:.0} Mbit/s, {with:.0} with traces");
+        // The one loss costs a short flow something; before it was less than a hundredth.
+        assert!(with > 0.05 * without, "{mtu}, {route}: {with} of {without} Mbit/s");
+    }
 }
 
 /// The loader is killed in the middle of a flow that runs its controller: the flow goes on, nothing is left.

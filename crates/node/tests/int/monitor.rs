@@ -117,6 +117,8 @@ fn paths_listens_and_ends() {
     let command = |more: &str| ns.try_sh(&format!("{ANABRANCH} int paths --wait-ms 50 {more}"));
     let (text, ok) = command("--interface lo");
     assert!(ok && text == "no traces on lo yet\n", "{text}");
+    let (text, ok) = command("--interface lo --interface lo");
+    assert!(!ok && text.contains("--interface lo is named twice"), "{text}");
     let (text, ok) = command("--interface nowhere0");
     assert!(!ok && text.contains("--interface nowhere0 (it must be there, and CAP_NET_RAW"), "{text}");
 }
@@ -138,9 +140,18 @@ fn an_interface_made_anew_is_followed() {
     let traces = || source.log().matches("segments on v1").count();
     until("both are at work", || newest(&monitor).is_some() && traces() == 1);
     ns.sh("ip link del v0");
+    until("both say so", || {
+        monitor.log().contains("v0 is gone") && source.log().contains("no interface \"v1\"")
+    });
     ns.sh(make);
     until("the source has the new one", || traces() == 2);
-    until("the monitor, too", || monitor.log().contains("v0 was made anew"));
+    let followed = || monitor.log().matches("v0 was made anew").count();
+    until("the monitor, too", || followed() == 1);
+    // The one that is there gets another name, and another one its name.
+    ns.sh("ip link set v0 name w0; ip link set v1 name w1");
+    ns.sh(make);
+    until("the source has the new one", || traces() == 3);
+    until("the monitor, too", || followed() == 2);
 }
 
 /// SIGHUP is for the certificate, as its help says, and ends nothing.

@@ -334,7 +334,7 @@ impl Linked {
 /// Three unmodified Linux routers.
 pub struct Routed {
     ends: Ends,
-    _routers: [Namespace; 3],
+    routers: [Namespace; 3],
 }
 
 /// What tshark saw at the receiver.
@@ -388,7 +388,7 @@ impl Routed {
         until("packets pass", || sender.try_sh("ping -6 -c 1 -W 1 fd00::2 >/dev/null").1);
         let folder = tempfile::tempdir().unwrap();
         let ends = Ends { sender, receiver, folder, enter: group.enter() };
-        Some(Self { ends, _routers: routers })
+        Some(Self { ends, routers })
     }
 
     /// `anabranch int source` at the sender.
@@ -404,6 +404,17 @@ impl Routed {
     /// One TCP flow to the receiver, while something happens.
     pub fn iperf_while(&self, cc: &str, time: Duration, during: impl FnOnce()) -> Run {
         self.ends.iperf_while(cc, time, during)
+    }
+
+    /// Has the last link carry so many bytes, and the sender's segments be for `route`.
+    pub fn narrow(&self, mtu: u32, route: u32) {
+        self.routers[2].sh(&format!("ip link set right mtu {mtu}"));
+        self.ends.receiver.sh(&format!("ip link set r0 mtu {mtu}"));
+        // What it has learned of the path it forgets.
+        self.ends.sender.sh(&format!(
+            "ip -6 route flush cache; ip -6 route replace fd00::2/128 via fd01:0::2 src fd00::1 mtu {route}"
+        ));
+        until("packets pass", || self.ends.sender.try_sh("ping -6 -c 1 -W 1 fd00::2 >/dev/null").1);
     }
 
     /// A second of TCP, as tshark dissects at the receiver what carries a trace or options beyond time stamps.
