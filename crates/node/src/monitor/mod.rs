@@ -175,7 +175,7 @@ pub struct MonitorArgs {
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<Listen>,
     /// What this monitor is called where it publishes; without it, the host's name.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = sink_name)]
     name: Option<String>,
     /// Publish the paths in a BPF map, `ab_paths`, that programs and other processes read in memory. Needs root and the
     /// feature bpf.
@@ -202,6 +202,13 @@ pub struct PathsArgs {
     /// How long to listen, milliseconds.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=600_000), default_value_t = 2000)]
     wait_ms: u32,
+}
+
+fn sink_name(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > 200 || text.contains(char::is_control) {
+        return Err("a name of 1 to 200 bytes is wanted, without control characters".into());
+    }
+    Ok(text.to_owned())
 }
 
 /// Home, and erase from there on: redraws without flicker.

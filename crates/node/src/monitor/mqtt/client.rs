@@ -1,12 +1,12 @@
-//! To somebody's broker: connects, connects again, and drops what it has no room for.
+//! To somebody's broker: connects, and connects again.
 
 use super::{MOST_BYTES, Message, OFFLINE, ONLINE, Topics};
 use rumqttc::{AsyncClient, Event, EventLoop, LastWill, MqttOptions, Packet, QoS};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Messages that wait to be written; a report of 64 paths and 256 flows has 321.
+/// Messages that wait to be written. Who has more waits, too, and goes on with the newest report.
 const WAITING: usize = 1024;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// From one try to the next.
@@ -16,8 +16,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct Client {
     client: AsyncClient,
     connected: Arc<AtomicBool>,
-    /// Messages there was no room for since it was last said.
-    dropped: AtomicU64,
 }
 
 /// Starts to connect, in the background.
@@ -44,7 +42,7 @@ pub(super) fn connect(
         topics.status(),
         format!("{host}:{port}"),
     ));
-    Client { client, connected, dropped: AtomicU64::new(0) }
+    Client { client, connected }
 }
 
 impl Client {
@@ -52,15 +50,10 @@ impl Client {
         self.connected.load(Ordering::Relaxed)
     }
 
-    pub(super) fn publish(&self, Message { topic, payload, retain }: Message) {
-        if self.client.try_publish(topic, QoS::AtMostOnce, retain, payload).is_ok() {
-            return;
-        }
-        // Said at powers of two, so that a broker that is always slow is heard of, and not every second.
-        let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
-        if dropped.is_power_of_two() {
-            tracing::warn!("MQTT: the broker is slow; {dropped} messages were dropped");
-        }
+    /// None is left out, or a path that is forgotten would be there for ever.
+    pub(super) async fn publish(&self, Message { topic, payload, retain }: Message) {
+        // An error is that the connection's task has ended, and so has the monitor.
+        let _ = self.client.publish(topic, QoS::AtMostOnce, retain, payload).await;
     }
 }
 
@@ -71,15 +64,16 @@ async fn run(
     status: String,
     at: String,
 ) {
-    let mut complained = false;
+    let (mut complained, mut unsaid) = (false, false);
     loop {
+        // While much waits there may be no room for it.
+        unsaid = unsaid && client.try_publish(&status, QoS::AtMostOnce, true, ONLINE).is_err();
         match events.poll().await {
             Ok(Event::Incoming(Packet::ConnAck(_))) => {
                 tracing::info!("MQTT: connected to {at}");
                 complained = false;
                 connected.store(true, Ordering::Relaxed);
-                // The first message after a connection finds room.
-                let _ = client.try_publish(&status, QoS::AtMostOnce, true, ONLINE);
+                unsaid = true;
             }
             Ok(_) => {}
             Err(error) => {

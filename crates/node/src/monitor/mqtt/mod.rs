@@ -24,6 +24,8 @@ use std::sync::Arc;
 const MOST_FLOWS: usize = 256;
 /// Longest packet, either way: a path of 16 hops has about 12,000 bytes.
 const MOST_BYTES: usize = 64 << 10;
+/// Messages of a report before others have their turn.
+const TURN: usize = 128;
 const ONLINE: &str = "online";
 const OFFLINE: &str = "offline";
 
@@ -70,10 +72,14 @@ fn broker_at(text: &str) -> Result<(String, u16), String> {
 }
 
 fn prefix(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.starts_with('$') || text.contains(['+', '#', '\0']) || text.len() > 200 {
-        return Err("a topic of 1 to 200 characters is wanted, without +, # and a first $".into());
+    let topic = text.trim_matches('/');
+    let is_bad = |c: char| matches!(c, '+' | '#') || c.is_control();
+    if topic.is_empty() || topic.starts_with('$') || topic.contains(is_bad) || topic.len() > 200 {
+        return Err(
+            "a topic of 1 to 200 bytes is wanted, without +, #, control characters and a first $".into()
+        );
     }
-    Ok(text.trim_matches('/').to_owned())
+    Ok(topic.to_owned())
 }
 
 /// Starts what is asked for, in the background of this runtime.
@@ -85,8 +91,14 @@ pub async fn start(name: &str, args: &MqttArgs, reports: &Last) -> Result<()> {
         let (mut topics, mut reports) = (topics.clone(), reports.clone());
         tokio::spawn(async move {
             while let Some(report) = next(&mut reports).await {
-                for Message { topic, payload, retain } in topics.messages(&report) {
+                for (at, Message { topic, payload, retain }) in
+                    topics.messages(&report).into_iter().enumerate()
+                {
                     broker.publish(topic, payload.into(), retain);
+                    // Subscribers are served by the same thread, and must not fall behind for want of a turn.
+                    if at % TURN == TURN - 1 {
+                        tokio::task::yield_now().await;
+                    }
                 }
             }
         });
@@ -105,7 +117,9 @@ pub async fn start(name: &str, args: &MqttArgs, reports: &Last) -> Result<()> {
                 // Nothing is kept for a broker that is away: when it is back it gets all paths, and those that have gone
                 // meanwhile are taken back.
                 if client.is_connected() {
-                    topics.messages(&report).into_iter().for_each(|message| client.publish(message));
+                    for message in topics.messages(&report) {
+                        client.publish(message).await;
+                    }
                 }
             }
         });
@@ -183,6 +197,7 @@ impl Topics {
 mod tests {
     use super::super::show::tests::sample;
     use super::*;
+    use anabranch_cc::collect::PathView;
     use std::time::Duration;
     use tokio::io::copy_bidirectional;
     use tokio::net::{TcpListener, TcpStream};
@@ -258,6 +273,46 @@ mod tests {
         until(none, false).await;
     }
 
+    /// More paths than messages can wait.
+    fn many(first: usize) -> Report {
+        let report = sample();
+        let named = |at: usize| PathView { name: at.to_string(), ..report.paths[0].clone() };
+        Report { paths: (first..first + 3000).map(named).collect(), ..report }
+    }
+
+    #[tokio::test]
+    async fn of_many_paths_each_is_told_and_taken_back() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let broker = broker::listen(free).await.unwrap();
+        let (tell, reports) = watch::channel(None);
+        let mqtt = Some((free.ip().to_string(), free.port()));
+        let args = MqttArgs {
+            mqtt,
+            mqtt_user: None,
+            mqtt_password_file: None,
+            mqtt_listen: None,
+            mqtt_topic: "t".into(),
+        };
+        start("m", &args, &reports).await.unwrap();
+        for first in [0, 1000] {
+            let mut wanted: Vec<String> = (first..first + 3000)
+                .map(|at| format!("t/m/paths/123/{at}"))
+                .chain(["t/m/status".into()])
+                .collect();
+            wanted.sort();
+            let mut kept = Vec::new();
+            for _ in 0..200 {
+                tell.send_replace(Some(Arc::new(many(first))));
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                kept = broker.kept();
+                if kept == wanted {
+                    break;
+                }
+            }
+            assert!(kept == wanted, "the broker has {} of {} topics", kept.len(), wanted.len());
+        }
+    }
+
     #[test]
     fn silent_flows_are_left_out() {
         let mut report = sample();
@@ -276,5 +331,8 @@ mod tests {
             assert_eq!(at(wrong), None, "{wrong}");
         }
         assert!(prefix("a/+").is_err() && prefix("$SYS").is_err() && prefix("a/").as_deref() == Ok("a"));
+        assert!(
+            ["", "/", "//", "/$SYS", "a\n", "a\u{1b}[2J"].into_iter().all(|wrong| prefix(wrong).is_err())
+        );
     }
 }
