@@ -194,9 +194,13 @@ pub fn lookup(metrics: &BTreeMap<String, f64>, name: &str) -> Option<f64> {
     })
 }
 
-/// The middle value; the mean of the two middle ones of an even number. NaN of none.
+/// The middle value; the mean of the two middle ones of an even number. NaN of none, and where one is NaN: what has no value
+/// at a seed is neither above nor below the others.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
+    if values.iter().any(|value| value.is_nan()) {
+        return f64::NAN;
+    }
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     match sorted.len() {
@@ -517,6 +521,15 @@ mod tests {
         c.min = Some(1.0);
         let checked = &judge(&[c], BackendName::Virtual, &seeds(&[1.0]))[0];
         assert_eq!((checked.measured, checked.verdict), (None, Verdict::Fails));
+        // Nor where it is none at one seed of several, whichever sign the NaN has, with or without a reason.
+        for nan in [f64::NAN, -f64::NAN] {
+            for differs in [None, reason(1.0, 9.0)] {
+                let mut c = claim("x");
+                (c.min, c.max, c.differs) = (Some(4.0), Some(9.0), differs);
+                let checked = &judge(&[c], BackendName::Virtual, &seeds(&[5.0, nan, 6.0]))[0];
+                assert_eq!((checked.measured, checked.verdict), (None, Verdict::Fails), "{nan:?}");
+            }
+        }
     }
 
     #[test]
