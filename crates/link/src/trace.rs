@@ -303,9 +303,10 @@ fn work_in(steps: &[Step], elapsed_ns: u64) -> u128 {
     steps.get(index).map_or(0, |s| s.before + s.work(elapsed_ns))
 }
 
-/// Lines that are neither blank nor a comment, numbered from 1.
+/// Lines that are neither blank nor a comment, numbered from 1. The byte-order mark that some editors write first is not theirs.
 fn data_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.lines()
+    text.trim_start_matches('\u{feff}')
+        .lines()
         .enumerate()
         .map(|(i, line)| (i + 1, line.trim()))
         .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
@@ -340,6 +341,16 @@ mod tests {
             [0, 50, 100, 150, 300, 1000, 1101].map(|ms| radio.bps_at(ms * MS) / 1000),
             [11_880, 11_880, 11_880, 6600, 1200, 1200, 12_000]
         );
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_none_of_a_line() {
+        for text in ["1\n4\n", "# c\n1\n4\n", "0,1e6\n1,2e6\n", "time_s,rate_bps\n0,1e6\n1,2e6\n"] {
+            let trace = Trace::parse("t", text).unwrap();
+            assert!(Trace::parse("t", &format!("\u{feff}{text}")) == Ok(trace), "{text:?}");
+        }
+        let error = Trace::parse("t", "1\n\u{feff}2\n").unwrap_err().to_string();
+        assert!(error.starts_with("t:2:"), "{error}");
     }
 
     #[test]

@@ -69,9 +69,10 @@ impl CqiTrace {
     }
 }
 
-/// Lines that are neither blank nor a comment, numbered from 1.
+/// Lines that are neither blank nor a comment, numbered from 1. The byte-order mark that some editors write first is not theirs.
 pub(super) fn data_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.lines()
+    text.trim_start_matches('\u{feff}')
+        .lines()
         .enumerate()
         .map(|(i, line)| (i + 1, line.trim()))
         .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
@@ -85,6 +86,13 @@ pub(super) fn clip(line: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_byte_order_mark_is_none_of_a_line() {
+        let lines = |text| data_lines(text).collect::<Vec<_>>();
+        assert_eq!(lines("\u{feff}second,cqi\n0,9\n"), [(1, "second,cqi"), (2, "0,9")]);
+        assert_eq!(lines("\u{feff}# c\n0,9\n"), [(2, "0,9")]);
+    }
 
     #[test]
     fn a_value_holds_until_the_next_and_the_trace_repeats() {
