@@ -1,7 +1,7 @@
 //! Prometheus text of a gNB: the state of a moment, built when it is asked for.
 
 use crate::runtime::api::{BearerLink, Cell, CellLink, CellUe, SliceLink, SliceUse, Status, UeFlow};
-use crate::runtime::metrics::{count, encoded, gauge, one, program, traces};
+use crate::runtime::metrics::{Text, count, encoded, gauge, one, program, traces};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::registry::{Registry, Unit};
 
@@ -20,33 +20,33 @@ struct Way {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfSlice {
-    slice: String,
+    slice: Text,
     direction: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WaitOfSlice {
-    slice: String,
+    slice: Text,
     direction: &'static str,
     quantile: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfUe {
-    ue: String,
+    ue: Text,
     direction: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfBearer {
-    ue: String,
+    ue: Text,
     drb: u32,
     direction: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfFlow {
-    ue: String,
+    ue: Text,
     qfi: u32,
     direction: &'static str,
 }
@@ -105,14 +105,15 @@ fn links(registry: &mut Registry, cell: &Cell) {
 
 fn of_slices(registry: &mut Registry, slices: &[SliceUse]) {
     let rows = || slices.iter().flat_map(|s| [(s, DOWN, &s.downlink), (s, UP, &s.uplink)]);
-    let label = |s: &SliceUse, direction| OfSlice { slice: s.slice.clone(), direction };
+    let label = |s: &SliceUse, direction| OfSlice { slice: s.slice.as_str().into(), direction };
     let counters: [Column<SliceLink, u64>; 2] =
         [("slice_packets", "Packets delivered", |l| l.packets), ("slice_bytes", "Their bytes", |l| l.bytes)];
     for (name, help, value) in counters {
         count(registry, name, help, rows().map(|(s, way, link)| (label(s, way), value(link))));
     }
     let waits = rows().flat_map(|(s, direction, link)| {
-        let of = |(quantile, ms)| (WaitOfSlice { slice: s.slice.clone(), direction, quantile }, ms / 1e3);
+        let of =
+            |(quantile, ms)| (WaitOfSlice { slice: s.slice.as_str().into(), direction, quantile }, ms / 1e3);
         [("0.5", link.wait_p50_ms), ("0.99", link.wait_p99_ms), ("1", link.wait_max_ms)].map(of)
     });
     let help = "Wait in SDAP and RLC of packets delivered in the last second";
@@ -123,15 +124,17 @@ fn of_slices(registry: &mut Registry, slices: &[SliceUse]) {
 
 fn of_ues(registry: &mut Registry, ues: &[CellUe]) {
     let mcs = ues.iter().flat_map(|ue| {
-        let of =
-            |direction, mcs: Option<u8>| Some((OfUe { ue: ue.name.clone(), direction }, f64::from(mcs?)));
+        let of = |direction, mcs: Option<u8>| {
+            Some((OfUe { ue: ue.name.as_str().into(), direction }, f64::from(mcs?)))
+        };
         [of(DOWN, ue.downlink_mcs), of(UP, ue.uplink_mcs)].into_iter().flatten()
     });
     gauge(registry, "ue_mcs", "MCS in force; absent in an outage", None, mcs.collect::<Vec<_>>());
     let rows = || {
         ues.iter().flat_map(|ue| {
             ue.bearers.iter().flat_map(move |b| {
-                let label = |direction| OfBearer { ue: ue.name.clone(), drb: b.drb.into(), direction };
+                let label =
+                    |direction| OfBearer { ue: ue.name.as_str().into(), drb: b.drb.into(), direction };
                 [(label(DOWN), &b.downlink), (label(UP), &b.uplink)]
             })
         })
@@ -170,7 +173,7 @@ fn of_flows(registry: &mut Registry, ues: &[CellUe]) {
         ues.iter().flat_map(|ue| {
             ue.flows.iter().map(move |flow| {
                 let direction = if flow.downlink { DOWN } else { UP };
-                (OfFlow { ue: ue.name.clone(), qfi: flow.qfi.into(), direction }, flow)
+                (OfFlow { ue: ue.name.as_str().into(), qfi: flow.qfi.into(), direction }, flow)
             })
         })
     };
@@ -214,7 +217,7 @@ mod tests {
             uplink: CellLink::default(),
         };
         let link = SliceLink { balance_rbs: Some(-3), ..SliceLink::default() };
-        let slice = SliceUse { slice: "a".into(), ues: 1, downlink: link.clone(), uplink: link };
+        let slice = SliceUse { slice: "a \"b\"\\\nc".into(), ues: 1, downlink: link.clone(), uplink: link };
         let bearer = BearerLink {
             queue: Algorithm::Vanilla.into(),
             delivered_packets: 1,
@@ -279,7 +282,7 @@ mod tests {
             "anabranch_gnb_tick_lateness_seconds{quantile=\"0.99\"} 0.00005",
             "anabranch_gnb_tick_lateness_seconds{quantile=\"1\"} 0.0015",
             "anabranch_gnb_missed_slots_total{direction=\"downlink\"} 7",
-            "anabranch_gnb_slice_balance_rbs{slice=\"a\",direction=\"uplink\"} -3.0",
+            "anabranch_gnb_slice_balance_rbs{slice=\"a \\\"b\\\"\\\\\\nc\",direction=\"uplink\"} -3.0",
             "anabranch_gnb_bearer_full_drops_total{ue=\"u\",drb=\"1\",direction=\"downlink\"} 5",
             "anabranch_gnb_bearer_max_retx_packets_total{ue=\"u\",drb=\"1\",direction=\"uplink\"} 10",
             "anabranch_gnb_bearer_missing_packets_total{ue=\"u\",drb=\"1\",direction=\"downlink\"} 11",

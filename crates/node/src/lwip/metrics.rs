@@ -1,25 +1,25 @@
 //! Prometheus text of an LWIP node: the state of a moment, built when it is asked for.
 
 use crate::runtime::api::{LwipAcks, LwipHolds, LwipLink, LwipNode, Status};
-use crate::runtime::metrics::{count, encoded, gauge, one, program, tally, traces};
+use crate::runtime::metrics::{Text, count, encoded, gauge, one, program, tally, traces};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfLeg {
-    leg: String,
+    leg: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfLink {
-    ue: String,
-    leg: String,
+    ue: Text,
+    leg: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Reason {
-    reason: String,
+    reason: Text,
 }
 
 /// Name, help, value.
@@ -39,7 +39,7 @@ pub fn text(status: &Status, node: &LwipNode) -> String {
     legs(&mut registry, node);
     links(&mut registry, node);
     acks(&mut registry, node);
-    let passed = node.passed.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n));
+    let passed = node.passed.iter().map(|(reason, n)| (Reason { reason: reason.as_str().into() }, *n));
     count(&mut registry, "passed_packets", "Packets neither steered nor looked at further", passed);
     let errors: u64 = status.workers.iter().map(|w| w.device_errors).sum();
     tally(&mut registry, "device_errors", "Frames that an interface refused", errors);
@@ -47,7 +47,7 @@ pub fn text(status: &Status, node: &LwipNode) -> String {
 }
 
 fn legs(registry: &mut Registry, node: &LwipNode) {
-    let label = |leg: &str| OfLeg { leg: leg.to_owned() };
+    let label = |leg: &str| OfLeg { leg: leg.into() };
     let counters: [Column<crate::runtime::api::LwipLeg>; 3] = [
         ("leg_packets", "Downlink packets", |leg| leg.packets),
         ("leg_bytes", "Their bytes", |leg| leg.bytes),
@@ -61,7 +61,7 @@ fn legs(registry: &mut Registry, node: &LwipNode) {
 }
 
 fn links(registry: &mut Registry, node: &LwipNode) {
-    let label = |link: &LwipLink| OfLink { ue: link.ue.clone(), leg: link.leg.clone() };
+    let label = |link: &LwipLink| OfLink { ue: link.ue.as_str().into(), leg: link.leg.as_str().into() };
     let rows = |value: fn(&LwipLink) -> Option<f64>| {
         node.links.iter().filter_map(|link| Some((label(link), value(link)?))).collect::<Vec<_>>()
     };
@@ -93,7 +93,7 @@ fn acks(registry: &mut Registry, node: &LwipNode) {
     for (name, help, value) in counters {
         tally(registry, name, help, value(&node.acks));
     }
-    let ended = node.holds.ended.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n));
+    let ended = node.holds.ended.iter().map(|(reason, n)| (Reason { reason: reason.as_str().into() }, *n));
     count(registry, "releases", "Holds by why they ended", ended);
     let help = "How long holds were";
     registry.register_with_unit("hold", help, Unit::Seconds, Histogram::new(&node.holds));
@@ -138,7 +138,7 @@ mod tests {
         let node = Node::new(Config::default(), 1, Instant::ZERO).unwrap();
         let mut node = views::node("n", &node);
         node.links = vec![LwipLink {
-            ue: "u".into(),
+            ue: "a \"b\"\\\nc".into(),
             leg: "wifi".into(),
             up: true,
             rtt_ms: Some(12.0),
@@ -174,7 +174,7 @@ mod tests {
         for line in [
             "anabranch_lwip_held_acks_total 7",
             "anabranch_lwip_dropped_packets_total{reason=\"unknown_tunnel\"} 2",
-            "anabranch_lwip_link_rtt_seconds{ue=\"u\",leg=\"wifi\"} 0.012",
+            "anabranch_lwip_link_rtt_seconds{ue=\"a \\\"b\\\"\\\\\\nc\",leg=\"wifi\"} 0.012",
             "anabranch_lwip_hold_seconds_sum 1.5",
             "anabranch_lwip_hold_seconds_count 4",
             "anabranch_lwip_hold_seconds_bucket{le=\"0.002\"} 3",

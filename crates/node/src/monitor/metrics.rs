@@ -1,7 +1,7 @@
 //! `--metrics`: Prometheus text of the last report.
 
 use super::report::Report;
-use crate::runtime::metrics::{count, encoded, gauge, one};
+use crate::runtime::metrics::{Text, count, encoded, gauge, one};
 use anabranch_cc::collect::{FlowView, HopView, LatencyView, PathView};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::registry::{Registry, Unit};
@@ -12,21 +12,21 @@ pub const MAX_FLOWS: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfPath {
     namespace: u32,
-    path: String,
+    path: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfHop {
     namespace: u32,
-    path: String,
+    path: Text,
     hop: u32,
-    node: String,
+    node: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfFlow {
-    source: String,
-    destination: String,
+    source: Text,
+    destination: Text,
     protocol: u32,
 }
 
@@ -74,7 +74,8 @@ fn own(registry: &mut Registry, report: &Report) {
 }
 
 fn paths(registry: &mut Registry, paths: &[PathView]) {
-    let label = |path: &PathView| OfPath { namespace: path.namespace.into(), path: path.name.clone() };
+    let label =
+        |path: &PathView| OfPath { namespace: path.namespace.into(), path: path.name.as_str().into() };
     let counters: [Count<PathView, u64>; 2] = [
         ("path_traces", "Traces", |path| path.traces),
         ("path_bytes", "Bytes of their packets", |p| p.bytes),
@@ -101,8 +102,16 @@ fn hops(registry: &mut Registry, paths: &[PathView]) {
     let rows = || {
         paths.iter().flat_map(|path| {
             path.hops.iter().zip(1u32..).map(move |(hop, at)| {
-                let node = hop.node.map_or_else(String::new, |id| id.to_string());
-                (OfHop { namespace: path.namespace.into(), path: path.name.clone(), hop: at, node }, hop)
+                let node = hop.node.map_or_else(String::new, |id| id.to_string()).as_str().into();
+                (
+                    OfHop {
+                        namespace: path.namespace.into(),
+                        path: path.name.as_str().into(),
+                        hop: at,
+                        node,
+                    },
+                    hop,
+                )
             })
         })
     };
@@ -136,8 +145,8 @@ fn hops(registry: &mut Registry, paths: &[PathView]) {
 
 fn flows(registry: &mut Registry, flows: &[FlowView]) {
     let label = |flow: &FlowView| OfFlow {
-        source: flow.source.to_string(),
-        destination: flow.destination.to_string(),
+        source: flow.source.to_string().as_str().into(),
+        destination: flow.destination.to_string().as_str().into(),
         protocol: flow.protocol.into(),
     };
     count(registry, "flow_traces", "Traces", flows.iter().map(|flow| (label(flow), flow.traces)));

@@ -2,26 +2,43 @@
 
 use super::api::{Counters, Path, PathLoad, RuleUse, Session, Status, TcpLane, WorkerStatus};
 use crate::ue::taps::Taps;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use std::sync::atomic::AtomicU64;
 
+/// A label's value that is not ours, as Prometheus reads it: what people called a thing may have any character, and
+/// `prometheus_client` writes it as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Text(String);
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        Self(text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+    }
+}
+
+impl EncodeLabelValue for Text {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> std::fmt::Result {
+        self.0.encode(encoder)
+    }
+}
+
 /// Sessions whose paths get metrics of their own; with more, the sums per access and worker remain.
 pub const MAX_SESSIONS: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Build {
-    version: String,
-    name: String,
+    version: Text,
+    name: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Reason {
-    reason: String,
+    reason: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -32,65 +49,65 @@ struct OfWorker {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfAccess {
     worker: u32,
-    access: String,
+    access: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfSession {
-    ue: String,
+    ue: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfPath {
-    ue: String,
-    access: String,
+    ue: Text,
+    access: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfCoded {
-    ue: String,
-    what: String,
+    ue: Text,
+    what: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfRule {
-    ue: String,
-    rule: String,
+    ue: Text,
+    rule: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfRulePath {
-    ue: String,
-    rule: String,
-    access: String,
+    ue: Text,
+    rule: Text,
+    access: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfRuleWhat {
-    ue: String,
-    rule: String,
-    access: String,
-    what: String,
+    ue: Text,
+    rule: Text,
+    access: Text,
+    what: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfState {
-    state: String,
+    state: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfAnswer {
-    what: String,
+    what: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OnAccess {
-    access: String,
+    access: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfCarrier {
-    carrier: String,
+    carrier: Text,
 }
 
 /// Name, help, value.
@@ -111,8 +128,8 @@ pub fn ue_text(status: &Status, session: &Session, lane: &TcpLane, taps: &Taps) 
 
 fn slices(registry: &mut Registry, taps: &Taps) {
     let (fresh, stale) = taps.fresh_and_stale();
-    let rows = [("fresh", fresh), ("stale", stale)]
-        .map(|(state, n)| (OfState { state: state.to_owned() }, n as f64));
+    let rows =
+        [("fresh", fresh), ("stale", stale)].map(|(state, n)| (OfState { state: state.into() }, n as f64));
     gauge(
         registry,
         "slices",
@@ -125,14 +142,14 @@ fn slices(registry: &mut Registry, taps: &Taps) {
     one(registry, "slice_manager_answers", "1 while the slice manager answers", None, answers);
     let told =
         [("changes", manager.changes), ("unchanged", manager.unchanged), ("failures", manager.failures)];
-    let rows = told.map(|(what, n)| (OfAnswer { what: what.to_owned() }, n));
+    let rows = told.map(|(what, n)| (OfAnswer { what: what.into() }, n));
     count(
         registry,
         "slice_manager_heard",
         "Answers and events of the slice manager, and failures to get one",
         rows,
     );
-    let rows = taps.needs().counts().map(|(what, n)| (OfAnswer { what: what.to_owned() }, n));
+    let rows = taps.needs().counts().map(|(what, n)| (OfAnswer { what: what.into() }, n));
     count(
         registry,
         "slice_manager_needs",
@@ -159,9 +176,9 @@ fn tcp_lane(registry: &mut Registry, lane: &TcpLane) {
     let runs = f64::from(u8::from(lane.state == "runs"));
     one(registry, "tcp_lane_runs", "1 while the TCP lane takes flows", None, runs);
     one(registry, "tcp_lane_flows_now", "Flows of the TCP lane", None, lane.flows as f64);
-    let left = lane.left.iter().map(|left| (OnAccess { access: left.access.clone() }, 1.0));
+    let left = lane.left.iter().map(|left| (OnAccess { access: left.access.as_str().into() }, 1.0));
     gauge(registry, "tcp_lane_left", "1 for an access on which the lane has no subflows", None, left);
-    let label = |carrier: &str| OfCarrier { carrier: carrier.to_owned() };
+    let label = |carrier: &str| OfCarrier { carrier: carrier.into() };
     let columns: [Column<super::api::TcpLaneCarried>; 3] = [
         ("tcp_lane_flows", "Flows of the TCP lane, by what carried them", |c| c.flows),
         ("tcp_lane_up_bytes", "Their bytes to servers", |c| c.up_bytes),
@@ -171,7 +188,7 @@ fn tcp_lane(registry: &mut Registry, lane: &TcpLane) {
         count(registry, name, help, lane.carried.iter().map(|c| (label(&c.carrier), value(c))));
     }
     let rows = |of: &std::collections::BTreeMap<String, u64>| {
-        of.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n)).collect::<Vec<_>>()
+        of.iter().map(|(reason, n)| (Reason { reason: reason.as_str().into() }, *n)).collect::<Vec<_>>()
     };
     let help = "Flows that went by the packet lane instead, by reason";
     count(registry, "tcp_lane_fallback_flows", help, rows(&lane.fallbacks));
@@ -187,18 +204,18 @@ fn tcp_lane(registry: &mut Registry, lane: &TcpLane) {
 /// What every part has: build, uptime, drops (with what a drop means here).
 pub(crate) fn program(status: &Status, drops_help: &str) -> Registry {
     let mut registry = Registry::with_prefix(format!("anabranch_{}", status.part));
-    let build = Build { version: status.version.clone(), name: status.name.clone() };
+    let build = Build { version: status.version.as_str().into(), name: status.name.as_str().into() };
     gauge(&mut registry, "build", "Version and name of the program, always 1", None, [(build, 1.0)]);
     let uptime = status.uptime_s as f64;
     one(&mut registry, "uptime", "Time since the program started", Some(Unit::Seconds), uptime);
-    let drops = status.drops.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n));
+    let drops = status.drops.iter().map(|(reason, n)| (Reason { reason: reason.as_str().into() }, *n));
     count(&mut registry, "dropped_packets", drops_help, drops);
     registry
 }
 
 /// What became of IOAM traces, of an IOAM node.
 pub(crate) fn traces(registry: &mut Registry, status: &Status) {
-    let rows = status.ioam.iter().map(|(what, n)| (OfAnswer { what: what.clone() }, *n));
+    let rows = status.ioam.iter().map(|(what, n)| (OfAnswer { what: what.as_str().into() }, *n));
     count(registry, "ioam_packets", "Packets with IOAM traces, by what became of them", rows);
 }
 
@@ -243,14 +260,16 @@ fn workers(registry: &mut Registry, status: &Status) {
     ];
     for (name, help, value) in counters {
         let rows = rows().flat_map(|(worker, w)| {
-            w.accesses.iter().map(move |(access, c)| (OfAccess { worker, access: access.clone() }, value(c)))
+            w.accesses
+                .iter()
+                .map(move |(access, c)| (OfAccess { worker, access: access.as_str().into() }, value(c)))
         });
         count(registry, name, help, rows);
     }
 }
 
 fn paths(registry: &mut Registry, sessions: &[Session]) {
-    let label = |s: &Session| OfSession { ue: s.ue.clone() };
+    let label = |s: &Session| OfSession { ue: s.ue.as_str().into() };
     let connected = sessions.iter().map(|s| (label(s), f64::from(u8::from(s.connected))));
     gauge(registry, "session_connected", "1 while the session is up", None, connected);
     let counters: [Column<Session>; 4] = [
@@ -264,7 +283,7 @@ fn paths(registry: &mut Registry, sessions: &[Session]) {
     }
 
     let rows = || sessions.iter().flat_map(|s| &s.paths);
-    let label = |p: &Path| OfPath { ue: p.ue.clone(), access: p.access.clone() };
+    let label = |p: &Path| OfPath { ue: p.ue.as_str().into(), access: p.access.as_str().into() };
     let up = rows().map(|p| (label(p), f64::from(u8::from(p.up))));
     gauge(registry, "path_up", "1 while the path carries traffic", None, up);
     let rtt = rows().filter_map(|p| Some((label(p), p.rtt_ms? / 1000.0)));
@@ -319,17 +338,17 @@ fn rules(registry: &mut Registry, sessions: &[Session]) {
     let uses = || sessions.iter().flat_map(|s| &s.uses).filter(|used| !used.packets.is_empty());
     let packets = uses().flat_map(|used| {
         let label = |access: &String| {
-            let (ue, rule) = (used.ue.clone(), used.rule.clone());
-            OfRulePath { ue, rule, access: access.clone() }
+            let (ue, rule) = (used.ue.as_str().into(), used.rule.as_str().into());
+            OfRulePath { ue, rule, access: access.as_str().into() }
         };
         used.packets.iter().map(move |(access, n)| (label(access), *n)).collect::<Vec<_>>()
     });
     count(registry, "rule_packets", "Packets sent under a rule", packets);
     let of = |used: &RuleUse, access: &String, what: &str| OfRuleWhat {
-        ue: used.ue.clone(),
-        rule: used.rule.clone(),
-        access: access.clone(),
-        what: what.to_owned(),
+        ue: used.ue.as_str().into(),
+        rule: used.rule.as_str().into(),
+        access: access.as_str().into(),
+        what: what.into(),
     };
     let excluded = uses()
         .flat_map(|used| used.not_used.iter().map(move |not| (of(used, &not.access, &not.reason), 1.0)));
@@ -349,7 +368,10 @@ fn rules(registry: &mut Registry, sessions: &[Session]) {
     });
     count(registry, "rule_law_flows", "Flows of autonomous rules, by what became of them", flows);
     let pauses = uses().filter_map(|used| {
-        Some((OfRule { ue: used.ue.clone(), rule: used.rule.clone() }, used.law.as_ref()?.pauses))
+        Some((
+            OfRule { ue: used.ue.as_str().into(), rule: used.rule.as_str().into() },
+            used.law.as_ref()?.pauses,
+        ))
     });
     count(registry, "rule_overflow_pauses", "Times that overflow was paused, for it did harm", pauses);
     let coded = sessions.iter().filter_map(|s| Some((s, s.coded.as_ref()?))).flat_map(|(s, coded)| {
@@ -362,7 +384,7 @@ fn rules(registry: &mut Registry, sessions: &[Session]) {
             ("late", coded.late),
             ("given_up", coded.given_up),
         ];
-        counts.map(|(what, n)| (OfCoded { ue: s.ue.clone(), what: what.to_owned() }, n))
+        counts.map(|(what, n)| (OfCoded { ue: s.ue.as_str().into(), what: what.into() }, n))
     });
     count(registry, "session_coded_packets", "Packets of coded mode, by what became of them", coded);
 }

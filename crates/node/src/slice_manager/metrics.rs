@@ -3,6 +3,7 @@
 use super::Shared;
 use super::auth::Operator;
 use crate::runtime::api::Problem;
+use crate::runtime::metrics::Text;
 use anabranch_slice::Manager;
 use axum::extract::State;
 use axum::http::header;
@@ -21,18 +22,18 @@ pub fn routes() -> OpenApiRouter<Shared> {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByState {
-    state: String,
+    state: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByAccess {
-    access: String,
+    access: Text,
     direction: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfAccess {
-    access: String,
+    access: Text,
 }
 
 /// Counts in Prometheus text format.
@@ -58,7 +59,7 @@ fn registry(m: &Manager, streams: u32) -> Registry {
         ["Init", "Placement", "Provisioning", "Activation", "Running", "Degraded", "Terminating", "Failed"]
     {
         let n = m.slices().values().filter(|s| s.state.name() == state).count();
-        slices.get_or_create(&ByState { state: state.to_owned() }).set(count(n));
+        slices.get_or_create(&ByState { state: state.into() }).set(count(n));
     }
     registry.register("slices", "Slices by state", slices);
     single(&mut registry, "ues", "UEs that are known", count(m.ues().len()));
@@ -71,10 +72,10 @@ fn registry(m: &Manager, streams: u32) -> Registry {
     for access in m.inventory().iter() {
         let (dl, ul, share) = ledger.promised(&access.name);
         for (direction, bps) in [("downlink", dl), ("uplink", ul)] {
-            let labels = ByAccess { access: access.name.clone(), direction };
+            let labels = ByAccess { access: access.name.as_str().into(), direction };
             promised.get_or_create(&labels).set(i64::try_from(bps).unwrap_or(i64::MAX));
         }
-        let labels = OfAccess { access: access.name.clone() };
+        let labels = OfAccess { access: access.name.as_str().into() };
         shares.get_or_create(&labels).set(i64::try_from(share).unwrap_or(i64::MAX));
     }
     registry.register("promised_share_ppm", "RBs that are promised, millionths", shares);

@@ -1,24 +1,24 @@
 //! Prometheus text of a proxy: the state of a moment, built when it is asked for.
 
 use crate::runtime::api::{ProxyCarried, ProxyNode, Status};
-use crate::runtime::metrics::{count, encoded, one, program, tally};
+use crate::runtime::metrics::{Text, count, encoded, one, program, tally};
 use prometheus_client::encoding::EncodeLabelSet;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfRule {
-    rule: String,
-    slice: String,
+    rule: Text,
+    slice: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Reason {
-    reason: String,
+    reason: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Origin {
-    origin: String,
+    origin: Text,
 }
 
 /// Name, help, value.
@@ -32,7 +32,7 @@ pub fn text(status: &Status, node: &ProxyNode) -> String {
     let answers = f64::from(u8::from(node.agent.answers.unwrap_or(false)));
     one(&mut registry, "agent_answers", "1 while the agent answers", None, answers);
     one(&mut registry, "answers_known", "Answers of the agent remembered", None, node.agent.known as f64);
-    let label = |c: &ProxyCarried| OfRule { rule: c.rule.clone(), slice: c.slice.clone() };
+    let label = |c: &ProxyCarried| OfRule { rule: c.rule.as_str().into(), slice: c.slice.as_str().into() };
     let columns: [Column; 3] = [
         ("flows", "Flows that got a way, by rule and slice", |c| c.flows),
         ("up_bytes", "Bytes from programs", |c| c.up_bytes),
@@ -41,7 +41,8 @@ pub fn text(status: &Status, node: &ProxyNode) -> String {
     for (name, help, value) in columns {
         count(&mut registry, name, help, node.carried.iter().map(|c| (label(c), value(c))));
     }
-    let rows = |of: &BTreeMap<String, u64>| of.iter().map(|(k, n)| (k.clone(), *n)).collect::<Vec<_>>();
+    let rows =
+        |of: &BTreeMap<String, u64>| of.iter().map(|(k, n)| (Text::from(k.as_str()), *n)).collect::<Vec<_>>();
     let refused = rows(&node.refused).into_iter().map(|(reason, n)| (Reason { reason }, n));
     count(&mut registry, "refused_flows", "Flows refused", refused);
     let plans = rows(&node.plans).into_iter().map(|(origin, n)| (Origin { origin }, n));
