@@ -5,7 +5,7 @@
 //! it, and so is a rule to a table of `local` routes whose mark no living table sets.
 
 use super::slices::PROXY_PRIORITY;
-use super::steps::{self, ANSWER, PROTOCOL};
+use super::steps::{self, PROTOCOL, answer};
 use anyhow::{Context, bail};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteProtocol, RouteType};
 use rtnetlink::packet_route::rule::{RuleAttribute, RuleMessage};
@@ -17,7 +17,6 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tokio_stream::StreamExt;
 
 /// Tables of ours begin with this.
 const PREFIX: &str = "anabranch_";
@@ -69,7 +68,7 @@ pub async fn clean(handle: &Handle) -> anyhow::Result<()> {
         remove(&one.table).await?;
     }
     let alive: BTreeSet<u32> = living.into_iter().flat_map(|one| one.marks).collect();
-    let orphans = orphans(handle, &alive).await;
+    let orphans = orphans(handle, &alive).await?;
     steps::clean_tables(handle, PROXY_PRIORITY..PROXY_PRIORITY + 1, &orphans).await
 }
 
@@ -151,34 +150,33 @@ fn nft(args: &[&str]) -> anyhow::Result<String> {
 }
 
 /// Routing tables of proxies whose mark nobody sets.
-async fn orphans(handle: &Handle, alive: &BTreeSet<u32>) -> Vec<u32> {
+async fn orphans(handle: &Handle, alive: &BTreeSet<u32>) -> anyhow::Result<Vec<u32>> {
     // One that was killed in the middle of its start may have a route, and no rule yet.
-    let mut marks = local_tables(handle).await;
+    let mut marks = local_tables(handle).await?;
     marks.retain(|mark| !alive.contains(mark));
     for version in [IpVersion::V4, IpVersion::V6] {
         let mut rules = handle.rule().get(version.clone()).execute();
-        // Without IPv6 in the kernel there are no rules to ask for.
-        while let Ok(Some(Ok(rule))) = tokio::time::timeout(ANSWER, rules.next()).await {
+        while let Some(rule) = answer(&mut rules).await? {
             marks.extend(mark_of(&rule).filter(|mark| !alive.contains(mark)));
         }
     }
     let mut found = Vec::new();
     for mark in marks {
-        if is_local(handle, mark).await {
+        if is_local(handle, mark).await? {
             found.push(mark);
         }
     }
-    found
+    Ok(found)
 }
 
 /// Tables with routes of ours that lead to this machine.
-async fn local_tables(handle: &Handle) -> BTreeSet<u32> {
+async fn local_tables(handle: &Handle) -> anyhow::Result<BTreeSet<u32>> {
     let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
     let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
     let mut tables = BTreeSet::new();
     for message in [v4, v6] {
         let mut routes = handle.route().get(message).execute();
-        while let Ok(Some(Ok(route))) = tokio::time::timeout(ANSWER, routes.next()).await {
+        while let Some(route) = answer(&mut routes).await? {
             if route.header.protocol == RouteProtocol::Other(PROTOCOL)
                 && route.header.kind == RouteType::Local
             {
@@ -189,7 +187,7 @@ async fn local_tables(handle: &Handle) -> BTreeSet<u32> {
             }
         }
     }
-    tables
+    Ok(tables)
 }
 
 /// The mark of a rule that leads to a proxy: also the number of its table.
@@ -206,13 +204,13 @@ fn mark_of(rule: &RuleMessage) -> Option<u32> {
 }
 
 /// Whether a table has routes as a proxy's: what answers of a UPF's lane go back by is none.
-async fn is_local(handle: &Handle, table: u32) -> bool {
+async fn is_local(handle: &Handle, table: u32) -> anyhow::Result<bool> {
     let v4 = RouteMessageBuilder::<Ipv4Addr>::new().table_id(table).build();
     let v6 = RouteMessageBuilder::<Ipv6Addr>::new().table_id(table).build();
     let (mut any, mut other) = (false, false);
     for message in [v4, v6] {
         let mut routes = handle.route().get(message).execute();
-        while let Ok(Some(Ok(route))) = tokio::time::timeout(ANSWER, routes.next()).await {
+        while let Some(route) = answer(&mut routes).await? {
             if route.attributes.contains(&RouteAttribute::Table(table)) {
                 any = true;
                 other |= route.header.kind != RouteType::Local;
@@ -220,7 +218,7 @@ async fn is_local(handle: &Handle, table: u32) -> bool {
         }
     }
     // A rule whose routes are gone leads nowhere.
-    !other || !any
+    Ok(!other || !any)
 }
 
 #[cfg(test)]

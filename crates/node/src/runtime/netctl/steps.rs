@@ -21,7 +21,8 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use tokio_stream::StreamExt;
+use std::time::Duration;
+use tokio_stream::{Stream, StreamExt};
 
 /// Marks our routes and rules (rtm_protocol, FRA_PROTOCOL), so that `ip route show proto 171` lists them.
 pub const PROTOCOL: u8 = 171;
@@ -219,20 +220,48 @@ fn veth(outside: &str, inside: &str, namespace: Option<RawFd>) -> LinkMessage {
     message
 }
 
-/// What will undo a step that adds an address, a route or a rule of a session.
+/// What will undo a step that adds an address, a route or a rule; none for other steps.
 pub fn undo_of(step: &Step) -> anyhow::Result<Option<Undo>> {
-    Ok(match step {
-        Step::Address { device, address } => Some(Undo::Address(device.clone(), *address)),
-        Step::Route { device, to, table } => Some(Undo::Route(Box::new(route(index(device)?, *to, *table)?))),
+    let route = |message: RouteMessage| Undo::Route(Box::new(message));
+    Ok(Some(match step {
+        Step::Address { device, address } => Undo::Address(device.clone(), *address),
+        Step::Route { device, to, table } => route(self::route(index(device)?, *to, *table)?),
+        Step::Slice(slice) => route(slices::route(index(&slice.device)?, slice)?),
+        Step::Local { to, table } => route(local(index("lo")?, *to, *table)?),
         Step::Rule { v6, order, table, unless_mark, suppress_default } => {
-            Some(Undo::Rule(Box::new(rule(*v6, *order, *table, *unless_mark, *suppress_default))))
+            Undo::Rule(Box::new(rule(*v6, *order, *table, *unless_mark, *suppress_default)))
         }
-        _ => None,
+        Step::Select { priority, table, by } => Undo::Rule(Box::new(slices::rule(*priority, *table, by))),
+        _ => return Ok(None),
+    }))
+}
+
+/// Makes the address, route or rule that `undo` would remove; with `replace` in place of what is there. Nothing for the others.
+async fn make(handle: &Handle, undo: &Undo, replace: bool) -> anyhow::Result<Result<(), rtnetlink::Error>> {
+    Ok(match undo {
+        Undo::Address(device, address) => {
+            let add = handle.address().add(index(device)?, address.addr(), address.prefix_len());
+            if replace { add.replace() } else { add }.execute().await
+        }
+        Undo::Route(message) => {
+            let add = handle.route().add((**message).clone());
+            if replace { add.replace() } else { add }.execute().await
+        }
+        Undo::Rule(message) => {
+            let mut add = handle.rule().add();
+            *add.message_mut() = (**message).clone();
+            add.execute().await
+        }
+        _ => Ok(()),
     })
 }
 
 /// Executes one step. `None`: there is nothing to undo.
 pub async fn apply(handle: &Handle, sysctls: &Arc<Sysctls>, step: Step) -> anyhow::Result<Option<Undo>> {
+    if let Some(undo) = undo_of(&step)? {
+        make(handle, &undo, true).await?.map_err(explain)?;
+        return Ok(Some(undo));
+    }
     match step {
         Step::Veth { outside, inside, namespace } => {
             let pair = veth(&outside, &inside, namespace);
@@ -296,46 +325,11 @@ pub async fn apply(handle: &Handle, sysctls: &Arc<Sysctls>, step: Step) -> anyho
             handle.link().set(message).execute().await.map_err(explain)?;
             Ok(None)
         }
-        Step::Address { device, address } => {
-            let index = index(&device)?;
-            let add = handle.address().add(index, address.addr(), address.prefix_len()).replace();
-            add.execute().await.map_err(explain)?;
-            Ok(Some(Undo::Address(device, address)))
-        }
-        Step::Route { device, to, table } => {
-            let message = route(index(&device)?, to, table)?;
-            handle.route().add(message.clone()).replace().execute().await.map_err(explain)?;
-            Ok(Some(Undo::Route(Box::new(message))))
-        }
-        Step::Rule { v6, order, table, unless_mark, suppress_default } => {
-            let message = rule(v6, order, table, unless_mark, suppress_default);
-            let mut add = handle.rule().add();
-            *add.message_mut() = message.clone();
-            add.execute().await.map_err(explain)?;
-            Ok(Some(Undo::Rule(Box::new(message))))
-        }
         Step::Sysctl { key, value, only_from } => {
             let (all, name) = (sysctls.clone(), key.clone());
             // It writes a file.
             let set = tokio::task::spawn_blocking(move || all.set(&name, value, only_from)).await??;
             Ok(set.then(|| Undo::Sysctl(sysctls.clone(), key)))
-        }
-        Step::Slice(route) => {
-            let message = slices::route(index(&route.device)?, &route)?;
-            handle.route().add(message.clone()).replace().execute().await.map_err(explain)?;
-            Ok(Some(Undo::Route(Box::new(message))))
-        }
-        Step::Select { priority, table, by } => {
-            let message = slices::rule(priority, table, &by);
-            let mut add = handle.rule().add();
-            *add.message_mut() = message.clone();
-            add.execute().await.map_err(explain)?;
-            Ok(Some(Undo::Rule(Box::new(message))))
-        }
-        Step::Local { to, table } => {
-            let message = local(index("lo")?, to, table)?;
-            handle.route().add(message.clone()).replace().execute().await.map_err(explain)?;
-            Ok(Some(Undo::Route(Box::new(message))))
         }
         Step::Intercept(to) => {
             let table = to.table.clone();
@@ -354,6 +348,13 @@ pub async fn apply(handle: &Handle, sysctls: &Arc<Sysctls>, step: Step) -> anyho
             tokio::task::spawn_blocking(move || nat::install(&nat)).await??;
             Ok(Some(Undo::Table(table)))
         }
+        // Made above.
+        Step::Address { .. }
+        | Step::Route { .. }
+        | Step::Rule { .. }
+        | Step::Slice(_)
+        | Step::Select { .. }
+        | Step::Local { .. } => Ok(None),
     }
 }
 
@@ -384,34 +385,30 @@ pub async fn undo(handle: &Handle, undo: Undo) -> anyhow::Result<()> {
 /// Makes an address (and the kernel's route to its network), a route, a rule, or a table that goes with us again that somebody has
 /// removed; what it is, if it was not there.
 pub async fn again(handle: &Handle, undo: &Undo) -> anyhow::Result<Option<String>> {
-    let (what, done) = match undo {
-        Undo::Address(device, address) => {
-            let index = index(device)?;
-            let add = handle.address().add(index, address.addr(), address.prefix_len());
-            match add.execute().await {
-                Err(error) if exists(&error) && address.prefix_len() < address.max_prefix_len() => {
-                    let route = handle.route().add(connected(index, *address)?);
-                    (format!("route to {} by {device}", address.trunc()), route.execute().await)
-                }
-                done => (format!("address {address} of {device}"), done),
+    let mut done = make(handle, undo, false).await?;
+    let what = match undo {
+        Undo::Address(device, address) if matches!(&done, Err(error) if exists(error)) => {
+            if address.prefix_len() < address.max_prefix_len() {
+                let route = connected(index(device)?, *address)?;
+                done = handle.route().add(route).execute().await;
             }
+            format!("route to {} by {device}", address.trunc())
         }
+        Undo::Address(device, address) => format!("address {address} of {device}"),
         Undo::Route(message) => {
             let table = message.attributes.iter().find_map(|attribute| match attribute {
                 RouteAttribute::Table(table) => Some(*table),
                 _ => None,
             });
             let table = table.unwrap_or_else(|| message.header.table.into());
-            (format!("route in table {table}"), handle.route().add((**message).clone()).execute().await)
+            format!("route in table {table}")
         }
         Undo::Rule(message) => {
             let priority = message.attributes.iter().find_map(|attribute| match attribute {
                 RuleAttribute::Priority(priority) => Some(*priority),
                 _ => None,
             });
-            let mut add = handle.rule().add();
-            *add.message_mut() = (**message).clone();
-            (format!("rule {}", priority.unwrap_or_default()), add.execute().await)
+            format!("rule {}", priority.unwrap_or_default())
         }
         Undo::Kept(keeper) => {
             let keeper = keeper.clone();
@@ -436,8 +433,7 @@ fn exists(error: &rtnetlink::Error) -> bool {
 pub async fn clean(handle: &Handle, device: &str, mark: Option<u32>) -> anyhow::Result<()> {
     for version in [IpVersion::V4, IpVersion::V6] {
         let mut rules = handle.rule().get(version).execute();
-        // Without IPv6 in the kernel there are no rules to ask for; an answer the library cannot parse never comes.
-        while let Ok(Some(Ok(rule))) = tokio::time::timeout(ANSWER, rules.next()).await {
+        while let Some(rule) = answer(&mut rules).await? {
             let ours = |a: &RuleAttribute| matches!(a, RuleAttribute::FwMark(m) if Some(*m) == mark);
             let numbered = |a: &RuleAttribute| matches!(a, RuleAttribute::Priority(p) if (RULE_PRIORITY..RULE_PRIORITY + 8).contains(p));
             if rule.attributes.iter().any(ours) && rule.attributes.iter().any(numbered) {
@@ -449,13 +445,13 @@ pub async fn clean(handle: &Handle, device: &str, mark: Option<u32>) -> anyhow::
     // Connections of a TCP lane can outlive the program that had them, and with them its namespace and veth pair.
     let [lane, _] = lane::lane_pair(device);
     if let Ok(index) = index(&lane)
-        && is_veth(handle, index).await
+        && is_veth(handle, index).await?
     {
         tracing::info!("removing the device {lane} that an earlier run left");
         gone_is_fine(handle.link().del(index).execute().await)?;
     }
     if let Ok(index) = index(device) {
-        if !is_veth(handle, index).await {
+        if !is_veth(handle, index).await? {
             bail!(
                 "device {device} exists already and is not ours: stop the program that has it, or choose another \
                  [device] name"
@@ -471,7 +467,7 @@ pub async fn clean(handle: &Handle, device: &str, mark: Option<u32>) -> anyhow::
 pub async fn clean_tables(handle: &Handle, priorities: Range<u32>, tables: &[u32]) -> anyhow::Result<()> {
     for version in [IpVersion::V4, IpVersion::V6] {
         let mut rules = handle.rule().get(version.clone()).execute();
-        while let Ok(Some(Ok(rule))) = tokio::time::timeout(ANSWER, rules.next()).await {
+        while let Some(rule) = answer(&mut rules).await? {
             let has = |is: &dyn Fn(&RuleAttribute) -> bool| rule.attributes.iter().any(is);
             if has(&|a| *a == RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)))
                 && has(&|a| matches!(a, RuleAttribute::Priority(p) if priorities.contains(p)))
@@ -487,8 +483,7 @@ pub async fn clean_tables(handle: &Handle, priorities: Range<u32>, tables: &[u32
                 IpVersion::V6 => RouteMessageBuilder::<std::net::Ipv6Addr>::new().table_id(*table).build(),
             };
             let mut routes = handle.route().get(builder).execute();
-            // An answer the library cannot parse never comes.
-            while let Ok(Some(Ok(route))) = tokio::time::timeout(ANSWER, routes.next()).await {
+            while let Some(route) = answer(&mut routes).await? {
                 let there = route.attributes.contains(&RouteAttribute::Table(*table));
                 if there && route.header.protocol == RouteProtocol::Other(PROTOCOL) {
                     tracing::info!(table, "removing a route that an earlier run left");
@@ -500,17 +495,39 @@ pub async fn clean_tables(handle: &Handle, priorities: Range<u32>, tables: &[u32
     Ok(())
 }
 
-/// The kernel answers at once.
-pub const ANSWER: std::time::Duration = std::time::Duration::from_secs(1);
+/// Longest wait for the kernel to answer. It does so at once; on a busy machine it is this program that comes late.
+const ANSWER: Duration = Duration::from_secs(30);
 
-async fn is_veth(handle: &Handle, index: u32) -> bool {
+/// The next part of what the kernel answers; `None`: there is no more, or nothing to ask for, as rules of IPv6 in a kernel without.
+///
+/// # Errors
+/// No answer came. What would have been in it is not known, so nothing may be concluded from it.
+pub async fn answer<T>(
+    answers: &mut (impl Stream<Item = Result<T, rtnetlink::Error>> + Unpin),
+) -> anyhow::Result<Option<T>> {
+    answer_within(ANSWER, answers).await
+}
+
+async fn answer_within<T>(
+    most: Duration,
+    answers: &mut (impl Stream<Item = Result<T, rtnetlink::Error>> + Unpin),
+) -> anyhow::Result<Option<T>> {
+    match tokio::time::timeout(most, answers.next()).await {
+        Ok(next) => Ok(next.and_then(Result::ok)),
+        // One that the library cannot parse never comes, either.
+        Err(_) => bail!("rtnetlink has not answered within {} s", most.as_secs_f32()),
+    }
+}
+
+async fn is_veth(handle: &Handle, index: u32) -> anyhow::Result<bool> {
     let mut links = handle.link().get().match_index(index).execute();
-    // An answer the library cannot parse never comes.
-    let Ok(Some(Ok(link))) = tokio::time::timeout(ANSWER, links.next()).await else { return false };
-    link.attributes.iter().any(|attribute| match attribute {
-        LinkAttribute::LinkInfo(infos) => infos.contains(&LinkInfo::Kind(InfoKind::Veth)),
-        _ => false,
-    })
+    let link = answer(&mut links).await?;
+    Ok(link.is_some_and(|link| {
+        link.attributes.iter().any(|attribute| match attribute {
+            LinkAttribute::LinkInfo(infos) => infos.contains(&LinkInfo::Kind(InfoKind::Veth)),
+            _ => false,
+        })
+    }))
 }
 
 fn route(index: u32, to: IpNet, table: u32) -> anyhow::Result<RouteMessage> {
@@ -598,5 +615,22 @@ fn explain(error: rtnetlink::Error) -> anyhow::Error {
         }
         rtnetlink::Error::NetlinkError(message) => message.to_io().into(),
         other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_answer_is_no_end_of_answers() {
+        let soon = Duration::from_millis(20);
+        let mut all = tokio_stream::iter([Ok(1), Ok(2)]);
+        assert_eq!(answer_within(soon, &mut all).await.unwrap(), Some(1));
+        assert_eq!(answer_within(soon, &mut all).await.unwrap(), Some(2));
+        assert_eq!(answer_within(soon, &mut all).await.unwrap(), None);
+        let mut silent = tokio_stream::pending::<Result<u32, rtnetlink::Error>>();
+        let error = answer_within(soon, &mut silent).await.unwrap_err().to_string();
+        assert!(error.contains("has not answered within 0.02 s"), "{error}");
     }
 }
