@@ -4,7 +4,8 @@ use super::Output;
 use super::client::Client;
 use super::error::CtlError;
 use super::table::time;
-use crate::runtime::api::Event;
+use crate::runtime::api::{Event, EventKind, Status};
+use anabranch_element::names::UnknownName;
 use std::time::Duration;
 
 /// Kept events come in one go; with `--no-follow`, silence this long ends them.
@@ -29,8 +30,21 @@ pub struct Args {
     no_follow: bool,
 }
 
+/// Refuses a kind of events that there is none of, which would be waited for in vain. An agent of another version may have more kinds
+/// than this program knows: then it is only said.
+fn check(unknown: &UnknownName, version: &str) -> Result<String, CtlError> {
+    if version == env!("CARGO_PKG_VERSION") {
+        return Err(CtlError::Usage(format!("--kind: {unknown}")));
+    }
+    Ok(format!("--kind: {unknown}; the agent may have others, for it has version {version}"))
+}
+
 /// Prints events until interrupted.
 pub async fn run(client: &Client, args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
+    if let Some(unknown) = args.kinds.iter().find_map(|kind| kind.parse::<EventKind>().err()) {
+        let status: Status = client.get(&["v1", "status"], &[]).await?;
+        eprintln!("anabranch: {}", check(&unknown, &status.version)?);
+    }
     let mut response = client.stream(&["v1", "events"], &[("since", args.since.to_string())]).await?;
     let mut parser = Parser::default();
     let mut last = args.since;
@@ -111,6 +125,13 @@ impl Parser {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_unknown_kind_is_refused_unless_the_agent_may_have_it() {
+        let unknown = "from-the-future".parse::<EventKind>().unwrap_err();
+        assert!(check(&unknown, env!("CARGO_PKG_VERSION")).is_err());
+        assert!(check(&unknown, "99.0.0").unwrap().contains("version 99.0.0"));
+    }
 
     #[test]
     fn events_are_found_wherever_the_stream_is_cut() {

@@ -64,7 +64,7 @@ fn status() -> Status {
     Status {
         part: "upf".into(),
         name: "edge".into(),
-        version: "0.1.0".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
         uptime_s: 61,
         public_key: KEY.into(),
         device: "anb0".into(),
@@ -456,6 +456,12 @@ async fn events_are_printed_from_where_one_left_off() {
     assert!(lines[0].ends_with("Z     2  path-down          phone: path-down of phone"), "{text}");
     let text = world.ctl("events --no-follow --json --kind path-down --ue tv").await.unwrap();
     assert_eq!(serde_json::from_str::<Event>(&text).unwrap().id, 3);
+    // Nothing would ever come of a kind that there is none of.
+    let error = world.ctl("events --no-follow --kind path-up --kind path-dwn").await.unwrap_err();
+    assert_eq!(error.exit_code(), 2, "{error}");
+    let error = error.to_string();
+    assert!(error.contains("\"path-dwn\"") && error.contains("did you mean \"path-down\"?"), "{error}");
+    assert!(error.contains("session-up") && error.contains("lwip-changed"), "{error}");
 }
 
 #[tokio::test]

@@ -5,6 +5,41 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::broadcast;
 
+anabranch_element::names! {
+    /// Kinds of events, of all parts.
+    pub enum EventKind("kind of events") {
+        SessionUp = "session-up", "A session came about.";
+        SessionDown = "session-down", "A session ended.";
+        PathUp = "path-up", "A path can be used.";
+        PathDown = "path-down", "A path cannot be used.";
+        Moved = "moved", "A rule's traffic is on another path.";
+        Flapping = "flapping", "Paths come and go.";
+        Endpoint = "endpoint", "The peer has another address.";
+        Rekeyed = "rekeyed", "There are new keys.";
+        Remote = "remote", "The UPF has another address, or a name that does not resolve.";
+        AccessRefused = "access-refused", "The ends want another security each.";
+        AccessLeft = "access-left", "A rule, or the TCP lane, leaves an access.";
+        AccessBack = "access-back", "It may use the access again.";
+        OverflowPaused = "overflow-paused", "A rule does not overflow for a while.";
+        OverflowResumed = "overflow-resumed", "It may overflow again.";
+        FlowsLeft = "flows-left", "Flows were moved away from an access.";
+        Rules = "rules", "Other rules are in force.";
+        TcpLane = "tcp-lane", "The TCP lane was set up, changed, or failed.";
+        HandshakeTimeout = "handshake-timeout", "The UPF does not answer.";
+        Refused = "refused", "The UPF refuses a session.";
+        SharedKey = "shared-key", "Two devices have one key.";
+        Outside = "outside", "Traffic goes outside the tunnel.";
+        ClosedDestination = "closed-destination", "A packet was for a destination that is closed.";
+        BadConfig = "bad-config", "What the peer has configured cannot be followed.";
+        Reloaded = "reloaded", "The file was read again.";
+        Slices = "slices", "A gNB's slices have other shares.";
+        Scheduler = "scheduler", "A gNB schedules in another way.";
+        UeChanged = "ue-changed", "A UE of a gNB was changed.";
+        Late = "late", "A gNB's slots are run late.";
+        LwipChanged = "lwip-changed", "An LWIP node was changed.";
+    }
+}
+
 /// Events kept for those who come late.
 pub const KEPT: usize = 256;
 /// Events a slow listener may be behind before it misses some.
@@ -26,6 +61,7 @@ impl Default for EventLog {
 impl EventLog {
     /// Adds an event; id and time are filled in. It is logged too.
     pub fn push(&self, mut event: Event) {
+        debug_assert!(EventKind::NAMES.contains(&event.kind.as_str()), "kind {}", event.kind);
         let mut kept = self.kept();
         event.id = kept.back().map_or(1, |last| last.id + 1);
         event.time_unix_ms = crate::runtime::clock::unix_ns() / 1_000_000;

@@ -42,9 +42,9 @@ pub use crate::tcp_lane::api::{
 };
 pub use auth::Access;
 pub use connections::{REUSED, proved};
-pub use events::EventLog;
 #[cfg(test)]
 pub use events::KEPT as EVENTS_KEPT;
+pub use events::{EventKind, EventLog};
 pub use problem::{NO_SUCH_PATH, Problem};
 pub use request::{ControlRequest, RequestSender};
 pub use roles::Agent;
