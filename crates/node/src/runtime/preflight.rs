@@ -52,6 +52,11 @@ pub fn ue(args: &Common, config: &UeConfig) -> anyhow::Result<()> {
         let whose = "is this UE's own: give the UPF's, which its `anabranch keygen` printed";
         anyhow::bail!(at.wrong(&format!("[upf] public_key {whose}")));
     }
+    for [one, other] in twice(&config.access) {
+        tracing::warn!(
+            "accesses {one} and {other} have the same interface, local address and remote: what one link carries would count twice"
+        );
+    }
     if args.check {
         absent(&config.access);
     }
@@ -59,6 +64,19 @@ pub fn ue(args: &Common, config: &UeConfig) -> anyhow::Result<()> {
         at.token("[slices] token_file", &slices.token_file)?;
     }
     at.listeners(&config.api, config.metrics.as_ref())
+}
+
+/// Names of accesses that are one link to one UPF, as far as a file can tell: by the same interface, from the same address. The
+/// UPF's port is nothing of the link's.
+fn twice(accesses: &[UeAccess]) -> Vec<[&str; 2]> {
+    let same = |one: &UeAccess, other: &UeAccess| {
+        (&one.interface, one.local, &one.remote.host) == (&other.interface, other.local, &other.remote.host)
+    };
+    let before = accesses.iter().enumerate().filter_map(|(at, access)| {
+        let other = accesses[..at].iter().find(|other| same(other, access))?;
+        Some([other.name.as_str(), access.name.as_str()])
+    });
+    before.collect()
 }
 
 /// Tells which accesses a UE could not use at this moment: no fault, as they come and go.
@@ -321,6 +339,25 @@ mod tests {
             assert_eq!(super::super::is_config_error(&error), check || !may_come, "{text}");
             text
         })
+    }
+
+    #[test]
+    fn one_link_under_two_names_is_told() {
+        let accesses = |texts: &[&str]| -> Vec<UeAccess> {
+            let access =
+                |(at, text): (usize, &&str)| toml::from_str(&format!("name = \"a{at}\"\n{text}")).unwrap();
+            texts.iter().enumerate().map(access).collect()
+        };
+        let [wlan, wwan] =
+            ["wlan0", "wwan0"].map(|name| format!("interface = \"{name}\"\nremote = \"192.0.2.1:45"));
+        let [wlan00, wlan01, wwan01] = [format!("{wlan}00\""), format!("{wlan}01\""), format!("{wwan}01\"")];
+        let [local2, local3] = ["2", "3"].map(|host| format!("{wlan01}\nlocal = \"10.0.0.{host}\""));
+        let [host1, host2] = ["1", "2"].map(|host| format!("remote = \"192.0.2.{host}:4500\""));
+        let one = accesses(&[&wlan00, &wwan01, &wlan01, &wlan00]);
+        assert_eq!(twice(&one), [["a0", "a2"], ["a0", "a3"]]);
+        for apart in [[&wlan00, &wwan01], [&local2, &local3], [&wlan00, &local2], [&host1, &host2]] {
+            assert!(twice(&accesses(&apart.map(String::as_str))).is_empty(), "{apart:?}");
+        }
     }
 
     #[test]
