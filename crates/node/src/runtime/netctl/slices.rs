@@ -4,7 +4,7 @@
 //!  20600:      fwmark M      lookup M        what is led to the transparent proxy: local, by lo
 //!  20700 + 2i: fwmark M      lookup T        slice i of [[slice]]
 //!  20701 + 2i: fwmark M + 1  lookup T + 1    the same, with the initial window of its guarantee (initcwnd)
-//!  20830 + i:  from A        lookup T        A: the address of slice i's interface, for subflows of Multipath TCP
+//!  20830 + i:  from A        lookup T        A: an address for which plans of Multipath TCP have slice i
 //!  20900 + j:  a flow        lookup T…       [[mapping]] j
 //! ```
 //!

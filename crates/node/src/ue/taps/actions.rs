@@ -25,8 +25,16 @@ use std::net::IpAddr;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     Sysctl(String),
-    Route { table: u32, v6: bool },
-    Rule { priority: u32, v6: bool },
+    Route {
+        table: u32,
+        v6: bool,
+    },
+    Rule {
+        priority: u32,
+        v6: bool,
+    },
+    /// Of what comes from an address.
+    Source(IpAddr),
     Subflows,
     Endpoint(IpAddr),
 }
@@ -47,7 +55,7 @@ impl Taps {
             self.slice_steps(binding, priority, &host, now, &mut wanted);
         }
         self.endpoints.steps(&host, &mut wanted);
-        let mut problems = Vec::new();
+        let mut problems = self.source_steps(&host, &mut wanted);
         for (priority, mapping) in (MAPPING_PRIORITY..).zip(&self.mappings) {
             match self.table(mapping, &host, now) {
                 Ok(Some(table)) => {
@@ -89,14 +97,9 @@ impl Taps {
         // By a kernel program instead: the tables are the same then, and the mark tells.
         let window = self.window_routes.then(|| window(binding, host, now)).flatten().map(bucket);
         for v6 in [false, true] {
-            let Some(address) = interface.addresses.iter().filter(|a| a.is_ipv6() == v6).min() else {
+            if !interface.addresses.iter().any(|a| a.is_ipv6() == v6) {
                 continue;
-            };
-            let (source, by) = (
-                SOURCE_PRIORITY + (priority - MARK_PRIORITY) / 2,
-                Selector { v6, local: Some(*address), ..Selector::default() },
-            );
-            wanted.insert(Key::Rule { priority: source, v6 }, Step::Select { priority: source, table, by });
+            }
             for (more, initcwnd) in [(0, None), (1, window)] {
                 let (table, priority) = (table + more, priority + more);
                 let gateway = binding.gateway.of(v6);
@@ -106,6 +109,25 @@ impl Taps {
                 wanted.insert(Key::Rule { priority, v6 }, Step::Select { priority, table, by });
             }
         }
+    }
+
+    /// Leads subflows of Multipath TCP to the slices that plans have for their addresses; what cannot be.
+    fn source_steps(&self, host: &Host, wanted: &mut BTreeMap<Key, Step>) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (address, slice) in self.endpoints.sources(host) {
+            let Some(slice) = slice else {
+                problems.push(format!(
+                    "connections with several paths want different slices for {address}: their subflows from there go by none"
+                ));
+                continue;
+            };
+            let has_table = (SOURCE_PRIORITY..).zip(&self.bindings).find(|(_, b)| b.slice == slice);
+            if let Some((priority, table)) = has_table.and_then(|(priority, b)| Some((priority, b.table?))) {
+                let by = Selector { v6: address.is_ipv6(), local: Some(address), ..Selector::default() };
+                wanted.insert(Key::Source(address), Step::Select { priority, table, by });
+            }
+        }
+        problems
     }
 
     /// The table for the flows of a mapping; none where the best path is no slice with a table.

@@ -3,12 +3,15 @@
 //!
 //! They are the host's: a connection of any program that speaks Multipath TCP may use them. So there is none until a program needs
 //! more than one slice has.
+//!
+//! Subflows have an address each and no mark of their own, so the slice of a plan's path is told by its address. Where plans want
+//! different slices for one address nothing tells their subflows apart, and they go by none.
 
 use super::actions::Key;
 use crate::runtime::netctl::{MOST_ENDPOINTS, MptcpEndpoint, Step};
 use anabranch_selection::Host;
 use anabranch_selection::plan::{Action, Answer};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,8 +31,18 @@ pub struct Endpoints {
 struct Asked {
     /// By address.
     all: BTreeMap<IpAddr, MptcpEndpoint>,
+    /// What each address of a plan with several paths is to lead to.
+    sources: BTreeMap<IpAddr, Source>,
     /// Counts changes.
     count: u64,
+}
+
+/// An address of a plan with several paths.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Source {
+    interface: String,
+    /// The slices that plans want there; one that is none is the interface by itself.
+    slices: BTreeSet<Option<String>>,
 }
 
 impl Default for Endpoints {
@@ -43,7 +56,18 @@ impl Endpoints {
     pub fn note(&self, answer: &Answer) -> bool {
         let mut asked = self.lock();
         let before = asked.count;
-        for step in answer.candidates.iter().flat_map(|c| &c.plan) {
+        for (candidate, step) in
+            answer.candidates.iter().flat_map(|c| c.plan.iter().map(move |step| (c, step)))
+        {
+            if let Action::LocalAddress { address, interface }
+            | Action::MptcpEndpoint { address, interface, .. } = step
+            {
+                let path = candidate.candidate.paths.iter().find(|path| path.interface == *interface);
+                let source = Source { interface: interface.clone(), slices: BTreeSet::new() };
+                let source = asked.sources.entry(*address).or_insert(source);
+                let new = source.slices.insert(path.and_then(|path| path.pvd.clone()));
+                asked.count += u64::from(new);
+            }
             let Action::MptcpEndpoint { address, interface, backup } = step else { continue };
             let known = asked.all.get(address);
             // A path that one program keeps in reserve is another's second one.
@@ -75,13 +99,22 @@ impl Endpoints {
         let _ = tokio::time::timeout(WAIT, there).await;
     }
 
+    /// The slice that each address of plans with several paths leads to; `None`: plans want different ones. Without those that lead
+    /// to none, and without those whose interface does not have them any more, which are forgotten.
+    pub fn sources(&self, host: &Host) -> Vec<(IpAddr, Option<String>)> {
+        let mut asked = self.lock();
+        asked.sources.retain(|address, source| has(host, &source.interface, *address));
+        let slice = |source: &Source| match source.slices.len() {
+            1 => source.slices.first().cloned().flatten().map(Some),
+            _ => Some(None),
+        };
+        asked.sources.iter().filter_map(|(address, source)| Some((*address, slice(source)?))).collect()
+    }
+
     /// The steps for those whose interface has the address; the others are forgotten.
     pub fn steps(&self, host: &Host, wanted: &mut BTreeMap<Key, Step>) {
         let mut asked = self.lock();
-        asked.all.retain(|address, endpoint| {
-            let interface = host.interfaces.get(&endpoint.device);
-            interface.is_some_and(|i| i.up && i.addresses.contains(address))
-        });
+        asked.all.retain(|address, endpoint| has(host, &endpoint.device, *address));
         if asked.all.is_empty() {
             return;
         }
@@ -95,6 +128,10 @@ impl Endpoints {
     fn lock(&self) -> MutexGuard<'_, Asked> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn has(host: &Host, interface: &str, address: IpAddr) -> bool {
+    host.interfaces.get(interface).is_some_and(|i| i.up && i.addresses.contains(&address))
 }
 
 #[cfg(test)]

@@ -217,6 +217,62 @@ fn what_is_installed_follows_slices_and_mappings() {
     assert!(!problems.is_empty());
 }
 
+/// Two slices on one interface: what leads subflows is what a plan chose, not which of them comes first.
+#[test]
+fn subflows_go_by_the_slice_of_their_plan_or_by_none() {
+    use super::actions::Key;
+    use crate::runtime::netctl::Step;
+    use anabranch_selection::{Endpoint, Properties, Request};
+    use std::net::IpAddr;
+    let slice = |name: &str, interface: &str, mark: u32| {
+        format!(
+            "[[slice]]\nslice = \"{name}\"\ninterface = \"{interface}\"\nmark = {mark}\ntable = {}\n",
+            mark * 10
+        )
+    };
+    let slices = [("A", "wwan0", 100), ("B", "wwan1", 200), ("C", "wwan1", 300)];
+    let text = format!(
+        "[ue]\nprivate_key_file = \"k\"\n[upf]\npublic_key = \"q2kPPoy5fKHpZsrvFhiOsNgjSJg9lx1FrFDx0OXHFS8=\"\n\
+         [[access]]\nname = \"5g\"\nremote = \"192.0.2.1:4500\"\n{}",
+        slices.map(|(name, interface, mark)| slice(name, interface, mark)).concat()
+    );
+    let config: crate::runtime::config::UeConfig = crate::runtime::config::parse("ue.toml", &text).unwrap();
+    let taps = Taps { interfaces: made_up, ..Taps::new(config.slice, config.mapping) };
+    let told = slices.map(|(name, interface, _)| (name.to_owned(), json!({ "interface": interface })));
+    let told: serde_json::Map<String, Value> = told.into_iter().collect();
+    taps.set_slices(serde_json::from_value(told.into()).unwrap()).unwrap();
+    let sources = || {
+        let (wanted, problems) = taps.wanted();
+        let table = |(key, step): (&Key, &Step)| match (key, step) {
+            (Key::Source(address), Step::Select { table, by, .. }) => {
+                assert_eq!(by.local, Some(*address));
+                Some((address.to_string(), *table))
+            }
+            _ => None,
+        };
+        (wanted.iter().filter_map(table).collect::<Vec<_>>(), problems)
+    };
+    let ask = |pvd: &str| {
+        let properties = json!({"multipath": "active", "pvd": {"A": "prefer", pvd: "prefer"}, "interface": {"wlan0": "prohibit"}});
+        let properties = Properties::from_json(properties).unwrap();
+        let remote = vec![Endpoint::new("198.51.100.7".parse::<IpAddr>().unwrap(), 443)];
+        let answer = taps.select(Request { properties, remote, ..Request::default() }, None).unwrap();
+        let several = answer.candidates.iter().find(|c| c.candidate.paths.len() > 1).expect("several paths");
+        let mut pvds: Vec<_> = several.candidate.paths.iter().filter_map(|p| p.pvd.as_deref()).collect();
+        pvds.sort_unstable();
+        assert_eq!(pvds, ["A", pvd]);
+    };
+    // What no plan is about is nobody's: a program that has bound itself to an address has asked for no slice.
+    assert_eq!(sources(), (vec![], vec![]));
+    ask("C");
+    let by_c = vec![("10.0.0.2".to_owned(), 1000), ("10.0.1.2".to_owned(), 3000)];
+    assert_eq!(sources(), (by_c, vec![]));
+    ask("B");
+    let (left, problems) = sources();
+    assert_eq!(left, [("10.0.0.2".to_owned(), 1000)]);
+    assert!(problems.len() == 1 && problems[0].contains("10.0.1.2"), "{problems:?}");
+}
+
 /// Each family goes by its own router, and one without a router by the link.
 #[test]
 fn a_slice_has_a_gateway_of_each_family() {
