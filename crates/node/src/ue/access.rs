@@ -20,6 +20,8 @@ pub struct Access {
     pub config: UeAccess,
     /// The UPF's address; `None` while its name does not resolve.
     pub remote: Option<SocketAddr>,
+    /// The address is that of the name before a reload: the new one does not resolve yet.
+    stale: bool,
     mark: u32,
     /// Whether its datagrams may come several at a time.
     gro: bool,
@@ -44,7 +46,16 @@ impl Access {
         let health = Health { trouble: Some(UNRESOLVED), index: None };
         let remote = literal(&config.remote);
         let gro = !(device.fast_path && config.security == Security::Plain);
-        Self { config, remote, mark: device.mark, gro, health, bound: false, silent_since: None }
+        Self {
+            config,
+            remote,
+            stale: false,
+            mark: device.mark,
+            gro,
+            health,
+            bound: false,
+            silent_since: None,
+        }
     }
 
     /// Why it cannot be used.
@@ -96,8 +107,22 @@ impl Access {
         chosen
     }
 
+    /// Another name, whose addresses are asked for next.
+    pub fn rename(&mut self, name: RemoteAddr) {
+        self.config.remote = name;
+        self.stale = self.remote.is_some();
+    }
+
+    /// That a name does not resolve for which the address of the one before stays in use.
+    pub fn unresolved(&self) -> Option<String> {
+        let remote = self.remote.filter(|_| self.stale)?;
+        let UeAccess { name, remote: RemoteAddr { host, .. }, .. } = &self.config;
+        Some(format!("access {name}: {UNRESOLVED}: {host}; {remote} stays in use until it does"))
+    }
+
     /// The UPF is at this address; whether that is news.
     pub fn set_remote(&mut self, remote: SocketAddr) -> bool {
+        self.stale = false;
         let old = self.remote.replace(remote);
         // A socket of the other family cannot reach it.
         self.bound &= old.is_none_or(|old| old.is_ipv6() == remote.is_ipv6());
@@ -201,6 +226,23 @@ mod tests {
         let file =
             format!("name = \"{interface}\"\ninterface = \"{interface}\"\nremote = \"upf.example:4500\"\n");
         Access::new(toml::from_str(&file).unwrap(), &Device::default())
+    }
+
+    #[test]
+    fn a_name_that_does_not_resolve_is_told_until_one_does() {
+        let mut access = access("wlan0");
+        let name = |host: &str| RemoteAddr { host: host.to_owned(), port: 4500 };
+        // Nothing stays in use where there was nothing.
+        access.rename(name("none.example"));
+        assert_eq!(access.unresolved(), None);
+        let old: SocketAddr = "198.51.100.7:4500".parse().unwrap();
+        assert!(access.set_remote(old));
+        access.rename(name("new.example"));
+        let told = access.unresolved().unwrap();
+        assert!(told.contains("new.example") && told.contains("198.51.100.7:4500 stays in use"), "{told}");
+        // The same address under the new name is no news, but an answer.
+        assert!(!access.set_remote(old));
+        assert_eq!(access.unresolved(), None);
     }
 
     /// A name with addresses of both families, and accesses that have one each.

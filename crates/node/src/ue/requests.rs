@@ -111,9 +111,13 @@ impl Agent {
         })
     }
 
-    /// Why nothing is carried; an answer by any path says that it is.
+    /// Why nothing is carried (an answer by any path says that it is), and which names do not resolve.
     fn trouble(&self, snapshot: &Snapshot) -> BTreeMap<String, String> {
-        if snapshot.paths.iter().any(|p| p.up) { BTreeMap::new() } else { self.troubles.rows(Instant::now()) }
+        let up = snapshot.paths.iter().any(|p| p.up);
+        let rows = if up { BTreeMap::new() } else { self.troubles.rows(Instant::now()) };
+        let all: Vec<String> =
+            rows.into_values().chain(self.accesses.iter().filter_map(Access::unresolved)).collect();
+        if all.is_empty() { BTreeMap::new() } else { [(self.config.ue.name.clone(), all.join("; "))].into() }
     }
 
     async fn session_view(&self) -> Result<api::Session, Problem> {
@@ -196,10 +200,14 @@ impl Agent {
                 if access.remote == self.accesses[path].config.remote {
                     continue;
                 }
-                self.accesses[path].config.remote = access.remote.clone();
+                self.accesses[path].rename(access.remote.clone());
                 let found = access::resolve(access.remote.clone(), access.local).await;
                 self.on_resolved(path, &access.remote, found).await;
                 done.changed.push(format!("access {} remote", access.name));
+                if let Some(message) = self.accesses[path].unresolved() {
+                    let event = views::event("remote", Some(&self.config.ue.name), message);
+                    self.log.push(api::Event { access: Some(access.name.clone()), ..event });
+                }
             }
             self.config.access.clone_from(&new.access);
         }

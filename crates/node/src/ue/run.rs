@@ -417,7 +417,10 @@ impl Agent {
         if !access.set_remote(remote) {
             return;
         }
-        tracing::info!(access = access.config.name, %remote, "the UPF's address");
+        let name = access.config.name.clone();
+        let event =
+            views::event("remote", Some(&self.config.ue.name), format!("{name}: the UPF is at {remote}"));
+        self.log.push(api::Event { access: Some(name), ..event });
         let command = UeCommand::Remote { path: path as PathId, remote };
         if let Err(error) = self.worker.run(|worker, now| worker.end.on_command(command, now)) {
             tracing::error!("{error}");

@@ -214,9 +214,7 @@ fn reload_changes_rules_routes_and_ues_under_traffic() {
     let upf = world.start_upf();
     let ue = world.start_ue();
     let (_server, mut client) = download(&world, 8);
-    std::thread::sleep(Duration::from_millis(300));
-    let sent = world.get("ue", "/v1/sessions/phone")["tx_packets"].as_u64().unwrap();
-    assert!(sent > 0);
+    world.until("the download runs", || world.get("ue", "/v1/sessions/phone")["tx_packets"].as_u64() > Some(10));
 
     let on = |access: &str| {
         let rules = world.get("ue", "/v1/rules");
@@ -251,6 +249,34 @@ fn reload_changes_rules_routes_and_ues_under_traffic() {
     assert_eq!(done["needs_restart"], serde_json::json!(["upf", "api"]), "{done}");
     assert_eq!(world.get("upf", "/v1/sessions/tv")["addresses"][0], "10.45.0.9");
     assert_eq!(client.wait(Duration::from_secs(30)), 0, "{}\n{}", client.log(), world.logs());
+    ue.stop();
+    upf.stop();
+}
+
+#[test]
+fn a_reload_with_a_name_that_does_not_resolve_says_so_and_keeps_the_address() {
+    let Some(world) = World::new() else { return };
+    world.configure(&Options::default());
+    let upf = world.start_upf();
+    let ue = world.start_ue();
+    let text = std::fs::read_to_string(world.file("ue.toml")).unwrap();
+    std::fs::write(world.file("ue.toml"), text.replace("\"10.1.0.1:", "\"upf.invalid:")).unwrap();
+    let done = world.ask("ue", &["-X", "POST"], "/v1/reload");
+    assert_eq!(done["changed"], serde_json::json!(["access 5g remote"]), "{done}");
+    let trouble = || world.get("ue", "/v1/status")["trouble"]["phone"].as_str().map(str::to_owned);
+    let told = trouble().expect("trouble");
+    assert!(
+        told.contains("upf.invalid") && told.contains("10.1.0.1:") && told.contains("stays in use"),
+        "{told}"
+    );
+    let said = || ue.log().matches("kind=\"remote\"").count();
+    assert_eq!(said(), 1, "{}", ue.log());
+    world.ue.sh("ping -n -c 1 -W 2 192.0.2.2");
+    // The other one is named as it is; this one has an answer again.
+    std::fs::write(world.file("ue.toml"), &text).unwrap();
+    world.ask("ue", &["-X", "POST"], "/v1/reload");
+    assert_eq!(trouble(), None);
+    world.ue.sh("ping -n -c 1 -W 2 192.0.2.2");
     ue.stop();
     upf.stop();
 }

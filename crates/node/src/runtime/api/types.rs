@@ -28,7 +28,8 @@ pub struct Status {
     pub sessions: u64,
     /// Sessions that are up.
     pub connected: u64,
-    /// UEs without a session, and why: at a UPF those it refused in the last five minutes (32 at most), at a UE itself.
+    /// UEs without a session, and why: at a UPF those it refused in the last five minutes (32 at most), at a UE itself, also for a
+    /// name of the UPF that does not resolve since a reload.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub trouble: BTreeMap<String, String>,
     /// Dropped packets by reason, over all sessions.
@@ -363,8 +364,9 @@ pub struct Event {
     pub id: u64,
     /// When.
     pub time_unix_ms: u64,
-    /// What: `session-up`, `session-down`, `path-up`, `path-down`, `moved`, `flapping`, `endpoint`, `rekeyed`,
-    /// `access-left`, `access-back`, `overflow-paused`, `overflow-resumed`, `flows-left`, `rules`, `carrier`, `handshake-timeout`, `refused`, `shared-key`, `outside`, `bad-config`, `reloaded`;
+    /// What: `session-up`, `session-down`, `path-up`, `path-down`, `moved`, `flapping`, `endpoint`, `rekeyed`, `remote`, `access-refused`,
+    /// `access-left`, `access-back`, `overflow-paused`, `overflow-resumed`, `flows-left`, `rules`, `tcp-lane`, `handshake-timeout`,
+    /// `refused`, `shared-key`, `outside`, `closed-destination`, `bad-config`, `reloaded`;
     /// of a gNB `slices`, `scheduler`, `ue-changed`, `late`; of an LWIP node `lwip-changed`.
     #[schema(example = "path-down")]
     pub kind: String,
