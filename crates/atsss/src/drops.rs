@@ -45,6 +45,8 @@ reasons! {
     AccessRefused = "access_refused",
     /// The inner source address is not one of the session's own.
     SpoofedSource = "spoofed_source",
+    /// The inner source is of its link only, or none: what a host's kernel says to its neighbours.
+    LinkLocal = "link_local",
     /// The inner destination is closed to UEs.
     ClosedDestination = "closed_destination",
     /// The inner destination belongs to no session.

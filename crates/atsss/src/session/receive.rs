@@ -256,7 +256,7 @@ impl Session {
             self.is_ue() || self.addresses.contains(key.src)
         };
         if !admitted {
-            return Err(DropReason::SpoofedSource);
+            return Err(if key.is_link_local() { DropReason::LinkLocal } else { DropReason::SpoofedSource });
         }
         if of_lane || self.is_ue() || shared.params.destinations.admits(key.dst) {
             return Ok(());

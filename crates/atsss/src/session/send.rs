@@ -143,6 +143,9 @@ impl Session {
         out: &mut impl DatagramSink,
     ) -> Result<(), DropReason> {
         let sent = FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?;
+        if sent.is_link_local() {
+            return Err(DropReason::LinkLocal);
+        }
         if self.resting {
             self.wake(now);
         }

@@ -32,11 +32,11 @@ macro_rules! shared {
 impl Upf {
     /// Takes an inner packet from N6 (batch form). Call [`Upf::poll`] after a batch.
     pub fn downlink(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
-        let user = ip::src_dst(packet)
-            .ok()
-            .and_then(|(_, dst)| self.users.by_address(tcp_lane::session_address(dst)));
+        let addresses = ip::src_dst(packet).ok();
+        let user = addresses.and_then(|(_, dst)| self.users.by_address(tcp_lane::session_address(dst)));
         let Some(user) = user else {
-            self.drops.count(DropReason::NoSession);
+            let of_link = addresses.is_some_and(|(src, _)| ip::is_link_local(src));
+            self.drops.count(if of_link { DropReason::LinkLocal } else { DropReason::NoSession });
             return;
         };
         let Some(user_slot) = self.users.slab.get_mut(user).and_then(|user| user.user_slot.as_deref_mut())

@@ -12,7 +12,7 @@ mod security;
 mod why;
 mod world;
 
-use anabranch_atsss::drops::DropReason;
+use anabranch_atsss::drops::{DropCounters, DropReason};
 use anabranch_atsss::session::{Security, SessionEvent};
 use anabranch_atsss::ue::{UeCommand, UeEvent};
 use anabranch_atsss::upf::UpfEvent;
@@ -322,6 +322,33 @@ fn a_spoofed_inner_source_is_refused() {
     w.run_ms(50);
     assert_eq!(w.upf.drops().get(DropReason::SpoofedSource), 1);
     assert!(w.at_server.is_empty());
+}
+
+/// What the kernels of both ends say to the neighbours that they take their interface to have: duplicate address detection,
+/// multicast listener reports, router solicitations.
+#[test]
+fn what_a_kernel_says_to_its_neighbours_is_no_spoofed_source() {
+    use anabranch_element::{Element, Port, packet::Packet};
+    use std::net::IpAddr;
+    let mut w = connected(Setup::default());
+    let all: [IpAddr; 3] = ["ff02::16", "ff02::2", "224.0.0.22"].map(|a| a.parse().unwrap());
+    let mut sent = 0;
+    for from in ["::", "fe80::1", "169.254.7.7", "0.0.0.0"].map(|a| a.parse::<IpAddr>().unwrap()) {
+        for to in all.into_iter().filter(|to| to.is_ipv4() == from.is_ipv4()) {
+            sent += 1;
+            let packet = || Packet::new(w.now, world::udp(from, to, 1, 2, 3, 100));
+            w.ue.on_packet(Port(0), packet(), w.now);
+            w.upf.on_packet(Port(0), packet(), w.now);
+        }
+    }
+    w.run_ms(50);
+    let counted = |drops: &DropCounters| -> Vec<_> { drops.iter().filter(|(_, n)| *n > 0).collect() };
+    assert_eq!(counted(w.ue.drops()), [(DropReason::LinkLocal, sent)]);
+    assert_eq!(counted(w.upf.drops()), [(DropReason::LinkLocal, sent)]);
+    // Of a UE that does send them.
+    w.up(1, 100);
+    w.run_ms(50);
+    assert_eq!(w.server_numbers(), [1]);
 }
 
 #[test]

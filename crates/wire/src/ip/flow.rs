@@ -77,6 +77,14 @@ impl FlowKey {
         Ok(Self { src: ip.src, dst: ip.dst, src_port, dst_port, protocol: ip.protocol })
     }
 
+    /// Whether the source is none, or an address of its link only: such a packet no router forwards (RFC 4291 §2.5.2 and §2.5.6,
+    /// RFC 3927 §2.7).
+    #[inline]
+    #[must_use]
+    pub fn is_link_local(&self) -> bool {
+        is_link_local(self.src)
+    }
+
     /// The same flow in the other direction.
     #[inline]
     #[must_use]
@@ -111,6 +119,16 @@ impl FlowKey {
             }
         };
         SipHasher13::new_with_keys(key.0, key.1).hash(&b[..len])
+    }
+}
+
+/// See [`FlowKey::is_link_local`].
+#[inline]
+#[must_use]
+pub fn is_link_local(source: IpAddr) -> bool {
+    match source {
+        IpAddr::V4(source) => source.is_link_local() || source.is_unspecified(),
+        IpAddr::V6(source) => source.is_unicast_link_local() || source.is_unspecified(),
     }
 }
 

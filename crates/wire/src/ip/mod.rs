@@ -12,7 +12,7 @@ mod udp;
 pub use checksum::{complete_checksum, fold, internet_checksum, pseudo_header_sum, sum, update_u16};
 pub use echo::{ECHO_HEADER_LEN, Echo, emit_echo, parse_echo};
 pub use ecn::{Ecn, ecn, set_ce};
-pub use flow::{FlowKey, HashKey, IpPacket, dst, protocol_and_port, src_dst};
+pub use flow::{FlowKey, HashKey, IpPacket, dst, is_link_local, protocol_and_port, src_dst};
 pub use mss::{clamp_mss, clamp_mss_with, ends_connection};
 pub use rewrite::{rewrite_dst, rewrite_src};
 pub use too_big::{may_fragment, packet_too_big};
