@@ -9,7 +9,7 @@ use crate::mtu::{PathMtu, Phase};
 use crate::{DatagramSink, PathId, put};
 use anabranch_element::time::Instant;
 use anabranch_wire::control::{CONFIG_FRAGMENT_MAX, Control};
-use anabranch_wire::ip;
+use anabranch_wire::ip::{self, IpPacket};
 use anabranch_wire::tunnel::{
     Fragment, InnerHeader, OUTER_IPV6, PLAIN_OVERHEAD, SECURE_OVERHEAD, SecureHeader, TAG_LEN,
 };
@@ -105,8 +105,8 @@ impl Session {
     /// That is the inner MTU, or less where a live path carries less, so that TCP's segments are not cut there: the other
     /// paths lose 0.7 % of their rate to headers at most, and on the smaller one half as many datagrams are sent. A path
     /// that does not carry [`LEAST_MTU`] would cost them more; it does not count, unless all are so small.
-    pub(super) fn clamp_mss(&self, packet: &mut [u8]) {
-        ip::clamp_mss_with(packet, || self.segment_mtu());
+    pub(super) fn clamp_mss(&self, ip: &IpPacket, packet: &mut [u8]) {
+        ip::clamp_mss_with(ip, packet, || self.segment_mtu());
     }
 
     fn segment_mtu(&self) -> u16 {

@@ -10,7 +10,7 @@ use crate::{PacketSink, PathId, tcp_lane};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::coding::CodeWord;
 use anabranch_wire::control::Control;
-use anabranch_wire::ip::{self, FlowKey};
+use anabranch_wire::ip::{self, FlowKey, IpPacket};
 use anabranch_wire::tunnel::{DeliveryOrder, Fragment, InnerHeader, InnerType};
 use std::net::SocketAddr;
 
@@ -281,7 +281,8 @@ impl Session {
         shared: &mut Shared<'_>,
         inner: &mut impl PacketSink,
     ) -> Result<(), DropReason> {
-        let key = FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?;
+        let ip = IpPacket::parse(packet).map_err(|_| DropReason::NotIp)?;
+        let key = FlowKey::of(&ip, packet).map_err(|_| DropReason::NotIp)?;
         self.check_addresses(&key, now, shared)?;
         if self.resting {
             self.wake(now);
@@ -290,7 +291,7 @@ impl Session {
         self.traffic.rx_bytes += packet.len() as u64;
         self.note_data(now);
         // What the peer's host may send is what this end can carry back.
-        self.clamp_mss(packet);
+        self.clamp_mss(&ip, packet);
         match order {
             DeliveryOrder::Flow { sequence, start, .. } | DeliveryOrder::Dedup { sequence, start } => {
                 let active = Active::of(&mut self.active, &self.profile);

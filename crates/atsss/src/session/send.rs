@@ -12,7 +12,7 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::{ACKNOWLEDGEMENT_BYTES, FlowSteer};
 use anabranch_steer::{Mode, ModeState, Packet, PathSet, PathStates, Pick, Steer, View};
 use anabranch_wire::control::Control;
-use anabranch_wire::ip::{FlowKey, ends_connection, protocol};
+use anabranch_wire::ip::{FlowKey, IpPacket, ends_connection, protocol};
 use anabranch_wire::tunnel::{
     DeliveryOrder, InnerHeader, PLAIN_OVERHEAD, SECURE_OVERHEAD, SecureHeader, TAG_LEN,
 };
@@ -142,7 +142,8 @@ impl Session {
         shared: &mut Shared<'_>,
         out: &mut impl DatagramSink,
     ) -> Result<(), DropReason> {
-        let sent = FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?;
+        let ip = IpPacket::parse(packet).map_err(|_| DropReason::NotIp)?;
+        let sent = FlowKey::of(&ip, packet).map_err(|_| DropReason::NotIp)?;
         if sent.is_link_local() {
             return Err(DropReason::LinkLocal);
         }
@@ -154,7 +155,7 @@ impl Session {
             self.refuse_too_big(packet, mtu);
             return Err(DropReason::TooBig);
         }
-        self.clamp_mss(packet);
+        self.clamp_mss(&ip, packet);
         if tcp_lane::contains(sent.dst) || tcp_lane::contains(sent.src) {
             return self.send_lane(&sent, packet, now, out);
         }
@@ -181,7 +182,7 @@ impl Session {
         let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
         let remote = remote_hash(key.dst);
         let datagram = key.protocol != protocol::TCP;
-        let ends = policy.mode.is_autonomous() && ends_connection(packet);
+        let ends = policy.mode.is_autonomous() && ends_connection(&ip, packet);
         if policy.mode.splits() {
             let (sequence, start) = flow.next_sequence();
             let steer = &mut flow.steer;

@@ -71,9 +71,17 @@ impl FlowKey {
     /// As [`IpPacket::parse`]; [`WireError::Truncated`] if the ports are not there.
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<Self, WireError> {
-        let ip = IpPacket::parse(packet)?;
-        let (src_port, dst_port) =
-            if ip.fragment { (0, 0) } else { ports(ip.protocol, &packet[ip.payload])? };
+        Self::of(&IpPacket::parse(packet)?, packet)
+    }
+
+    /// The flow of a packet that was read as `ip`.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`] if the ports are not there.
+    #[inline]
+    pub fn of(ip: &IpPacket, packet: &[u8]) -> Result<Self, WireError> {
+        let transport = packet.get(ip.payload.clone()).unwrap_or_default();
+        let (src_port, dst_port) = if ip.fragment { (0, 0) } else { ports(ip.protocol, transport)? };
         Ok(Self { src: ip.src, dst: ip.dst, src_port, dst_port, protocol: ip.protocol })
     }
 

@@ -10,18 +10,17 @@ use std::net::IpAddr;
 /// The segment size that fits is `mtu` less the fixed IP and TCP headers (RFC 9293 §3.7.1, RFC 6691).
 /// Anything that is not a well-formed SYN with an MSS option is left alone.
 pub fn clamp_mss(packet: &mut [u8], mtu: u16) -> Option<u16> {
-    clamp_mss_with(packet, || mtu)
+    clamp_mss_with(&IpPacket::parse(packet).ok()?, packet, || mtu)
 }
 
-/// As [`clamp_mss`]; `mtu` is asked for only if the packet has an MSS option.
-pub fn clamp_mss_with(packet: &mut [u8], mtu: impl FnOnce() -> u16) -> Option<u16> {
+/// As [`clamp_mss`], of a packet that was read as `ip`; `mtu` is asked for only if it has an MSS option.
+pub fn clamp_mss_with(ip: &IpPacket, packet: &mut [u8], mtu: impl FnOnce() -> u16) -> Option<u16> {
     // Nearly every packet leaves here: not TCP, or no SYN.
-    let ip = IpPacket::parse(packet).ok()?;
     if ip.protocol != protocol::TCP || ip.fragment {
         return None;
     }
     let headers = if matches!(ip.src, IpAddr::V4(_)) { 40 } else { 60 };
-    let tcp = packet.get_mut(ip.payload)?;
+    let tcp = packet.get_mut(ip.payload.clone())?;
     if tcp.len() < 20 || tcp[13] & 0x02 == 0 {
         return None;
     }
@@ -40,13 +39,16 @@ pub fn clamp_mss_with(packet: &mut [u8], mtu: impl FnOnce() -> u16) -> Option<u1
     Some(old)
 }
 
-/// Whether a packet ends the connection in its direction: TCP with FIN or RST.
+/// Whether a packet that was read as `ip` ends the connection in its direction: TCP with FIN or RST.
 #[must_use]
-pub fn ends_connection(packet: &[u8]) -> bool {
+pub fn ends_connection(ip: &IpPacket, packet: &[u8]) -> bool {
     const FIN_OR_RST: u8 = 0x05;
-    let Ok(ip) = IpPacket::parse(packet) else { return false };
     let is_tcp = ip.protocol == protocol::TCP && !ip.fragment;
-    is_tcp && packet.get(ip.payload).and_then(|tcp| tcp.get(13)).is_some_and(|flags| flags & FIN_OR_RST > 0)
+    is_tcp
+        && packet
+            .get(ip.payload.clone())
+            .and_then(|tcp| tcp.get(13))
+            .is_some_and(|flags| flags & FIN_OR_RST > 0)
 }
 
 /// Offset of the MSS value within TCP options.
