@@ -23,6 +23,7 @@ anabranch_element::names! {
         OverflowPaused = "overflow-paused", "A rule does not overflow for a while.";
         OverflowResumed = "overflow-resumed", "It may overflow again.";
         FlowsLeft = "flows-left", "Flows were moved away from an access.";
+        ClockReset = "clock-reset", "Any time stamp of a UE is accepted again.";
         Rules = "rules", "Other rules are in force.";
         TcpLane = "tcp-lane", "The TCP lane was set up, changed, or failed.";
         HandshakeTimeout = "handshake-timeout", "The UPF does not answer.";

@@ -233,6 +233,21 @@ async fn events_arrive_without_gap_from_where_one_left_off() {
 }
 
 #[test]
+fn every_kind_of_events_is_documented_and_every_documented_one_exists() {
+    use std::collections::BTreeSet;
+    let page = include_str!("../../../../../docs/operations.md");
+    let rows = page.split("| event | it means |").nth(1).unwrap().lines().skip(2);
+    let cells = rows.take_while(|line| line.starts_with('|')).map(|line| line.split('|').nth(1).unwrap());
+    let documented: BTreeSet<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    let told: BTreeSet<&str> = super::EventKind::NAMES.iter().copied().collect();
+    assert_eq!(documented, told);
+    // And in the interface's own description.
+    let described = description();
+    let missing: Vec<_> = told.iter().filter(|kind| !described.contains(&format!("`{kind}`"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
 fn every_request_is_documented_and_every_documented_one_exists() {
     use std::collections::BTreeSet;
     let page = include_str!("../../../../../docs/operations.md");
