@@ -140,8 +140,16 @@ pub struct UeAccess {
 }
 
 impl UeAccess {
-    /// Whoever answers for a name could relay what is sealed, and read what is not.
+    /// Whoever answers for a name could relay what is sealed, and read what is not. An address of one family reaches none of the other.
     fn check_remote(&self) -> Result<(), String> {
+        if let (Some(local), Ok(remote)) = (self.local, self.remote.host.parse::<IpAddr>())
+            && local.is_ipv6() != remote.is_ipv6()
+        {
+            return Err(format!(
+                "access {}: remote \"{}\" cannot be reached from local = \"{local}\": give two addresses of IPv4, or two of IPv6",
+                self.name, self.remote
+            ));
+        }
         if self.security == Security::Plain && self.remote.host.parse::<IpAddr>().is_err() {
             return Err(format!(
                 "access {}: remote \"{}\" is a name, and user data of a plain access is not encrypted: give the \

@@ -196,12 +196,17 @@ impl Agent {
                 config::UeAccess { remote: old.config.remote.clone(), ..new.clone() } == old.config
             });
         if same_accesses {
-            for (path, access) in new.access.iter().enumerate() {
-                if access.remote == self.accesses[path].config.remote {
-                    continue;
-                }
+            // At the same time: a name server that does not answer is waited for once.
+            let named = new.access.iter().enumerate();
+            let named = named.filter(|(path, access)| access.remote != self.accesses[*path].config.remote);
+            let asked: Vec<_> = named
+                .map(|(path, access)| {
+                    (path, access, tokio::spawn(access::resolve(access.remote.clone(), access.local)))
+                })
+                .collect();
+            for (path, access, found) in asked {
+                let found = found.await.unwrap_or_default();
                 self.accesses[path].rename(access.remote.clone());
-                let found = access::resolve(access.remote.clone(), access.local).await;
                 self.on_resolved(path, &access.remote, found).await;
                 done.changed.push(format!("access {} remote", access.name));
                 if let Some(message) = self.accesses[path].unresolved() {

@@ -214,7 +214,9 @@ fn reload_changes_rules_routes_and_ues_under_traffic() {
     let upf = world.start_upf();
     let ue = world.start_ue();
     let (_server, mut client) = download(&world, 8);
-    world.until("the download runs", || world.get("ue", "/v1/sessions/phone")["tx_packets"].as_u64() > Some(10));
+    world.until("the download runs", || {
+        world.get("ue", "/v1/sessions/phone")["tx_packets"].as_u64() > Some(10)
+    });
 
     let on = |access: &str| {
         let rules = world.get("ue", "/v1/rules");

@@ -369,6 +369,23 @@ mod tests {
     }
 
     #[test]
+    fn the_two_ends_of_an_access_are_of_one_family() {
+        for (local, remote, right) in [
+            ("10.0.0.2", "198.51.100.10:4500", true),
+            ("2001:db8::2", "[2001:db8::1]:4500", true),
+            ("10.0.0.2", "[2001:db8::1]:4500", false),
+            ("2001:db8::2", "198.51.100.10:4500", false),
+        ] {
+            let text = UE.replace("198.51.100.10:4500\"", &format!("{remote}\"\nlocal = \"{local}\""));
+            let parsed = parse::<UeConfig>("ue.toml", &text);
+            assert_eq!(parsed.is_ok(), right, "{local} {remote}: {parsed:?}");
+            if let Err(error) = parsed {
+                assert!(error.line.is_some() && error.message.contains(local), "{error}");
+            }
+        }
+    }
+
+    #[test]
     fn a_public_listener_needs_a_token() {
         let text = UE.replace("listen = \"unix:/run/anabranch/ue.sock\"", "listen = \"0.0.0.0:8080\"");
         assert_ne!(text, UE);
