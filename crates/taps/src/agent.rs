@@ -46,17 +46,23 @@ impl Agent {
         let wrong = |reason: String| Error::Agent { place: path.display().to_string(), reason };
         let client = reqwest::Client::builder().no_proxy().unix_socket(path).timeout(PATIENCE).build();
         let client = client.map_err(|e| wrong(e.to_string()))?;
+        let absent = |error: reqwest::Error| {
+            tracing::debug!("the agent at {} does not answer: {error}", path.display());
+            Ok(None)
+        };
         let body = json!({"properties": request.properties, "remote": request.remote, "flow": flow});
         let mut response = match client.post("http://agent/connections/select").json(&body).send().await {
             Ok(response) => response,
-            Err(error) => {
-                tracing::debug!("the agent at {} does not answer: {error}", path.display());
-                return Ok(None);
-            }
+            Err(error) => return absent(error),
         };
         let status = response.status();
         let mut text = Vec::new();
-        while let Some(part) = response.chunk().await.map_err(|e| wrong(e.to_string()))? {
+        loop {
+            let part = match response.chunk().await {
+                Ok(Some(part)) => part,
+                Ok(None) => break,
+                Err(error) => return absent(error),
+            };
             if text.len() + part.len() > MOST_BYTES {
                 return Err(wrong(format!("more than {MOST_BYTES} bytes")));
             }

@@ -193,6 +193,7 @@ mod tests {
         let resolved = Resolved {
             endpoints: vec![Endpoint::new([198, 51, 100, 7].into(), 443)],
             names: BTreeMap::new(),
+            failed: None,
         };
         let choice = question.answer(&resolved).await?;
         let shown = |c: &Planned| {
@@ -213,7 +214,8 @@ mod tests {
             let request = Request { remote: endpoints.clone(), ..Request::default() };
             let at =
                 |i: usize| (std::net::SocketAddr::from(([198, 51, 100, i as u8], 443)), names[i].to_owned());
-            flow(&request, &Resolved { endpoints, names: (0..names.len()).map(at).collect() })
+            let names = (0..names.len()).map(at).collect();
+            flow(&request, &Resolved { endpoints, names, failed: None })
         };
         let (tcp, any) = (&[Protocol::Tcp, Protocol::Mptcp][..], &Protocol::ALL[..]);
         assert_eq!(of(tcp, &["a.example", "a.example"]), json!({"domain": "a.example", "protocol": 6}));

@@ -103,15 +103,17 @@ impl From<SocketAddr> for LocalEndpoint {
 pub(crate) struct Resolved {
     pub endpoints: Vec<Endpoint>,
     pub names: BTreeMap<SocketAddr, String>,
+    /// Why the first name that has no address has none.
+    pub failed: Option<Error>,
 }
 
-/// Resolves names by the system's resolver.
+/// Resolves names by the system's resolver. All are the same peer: one that has no address does not stand in the others' way.
 pub(crate) async fn resolve(remotes: &[RemoteEndpoint]) -> Result<Resolved, Error> {
     if remotes.is_empty() {
         let hint = "a connection needs a remote one: Preconnection::remote";
         return Err(Error::Endpoint(hint.into()));
     }
-    let mut resolved = Resolved { endpoints: Vec::new(), names: BTreeMap::new() };
+    let mut resolved = Resolved { endpoints: Vec::new(), names: BTreeMap::new(), failed: None };
     for remote in remotes {
         let Some(port) = remote.port else {
             return Err(Error::Endpoint(format!("{remote:?} has no port: RemoteEndpoint::port")));
@@ -127,11 +129,13 @@ pub(crate) async fn resolve(remotes: &[RemoteEndpoint]) -> Result<Resolved, Erro
         };
         match (&remote.address, &remote.hostname) {
             (Some(address), _) => add(*address),
-            (None, Some(name)) => {
-                let found = tokio::net::lookup_host((name.as_str(), port)).await;
-                let found = found.map_err(|source| Error::Resolve { name: name.clone(), source })?;
-                found.for_each(|address| add(address.ip()));
-            }
+            (None, Some(name)) => match tokio::net::lookup_host((name.as_str(), port)).await {
+                Ok(found) => found.for_each(|address| add(address.ip())),
+                Err(source) => {
+                    tracing::debug!("{name} cannot be resolved: {source}");
+                    resolved.failed.get_or_insert(Error::Resolve { name: name.clone(), source });
+                }
+            },
             (None, None) => return Err(Error::Endpoint("a remote one has neither name nor address".into())),
         }
     }

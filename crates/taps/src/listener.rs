@@ -73,16 +73,24 @@ impl Listener {
     /// The next connection (`ConnectionReceived`); none once it has stopped. Waits while the limit of new connections is 0.
     pub async fn next(&self) -> Option<Connection> {
         let mut stopped = self.stopped.subscribe();
+        tokio::select! {
+            biased;
+            _ = stopped.wait_for(|s| *s) => None,
+            connection = self.connection() => connection,
+        }
+    }
+
+    async fn connection(&self) -> Option<Connection> {
+        // Held until the connection is counted: the limit is that of all who wait.
+        let mut waiting = self.received.lock().await;
+        let mut limit = self.limit.subscribe();
         loop {
+            let open = *limit.borrow_and_update() != Some(0);
             let received = tokio::select! {
                 biased;
-                _ = stopped.wait_for(|s| *s) => return None,
-                received = async {
-                    let mut limit = self.limit.subscribe();
-                    // The sender lives as long as we do.
-                    let _ = limit.wait_for(|l| *l != Some(0)).await;
-                    self.received.lock().await.recv().await
-                } => received?,
+                // The sender lives as long as we do.
+                _ = limit.changed() => continue,
+                received = waiting.recv(), if open => received?,
             };
             let making = Making {
                 protocol: received.protocol,
@@ -153,7 +161,12 @@ pub(crate) async fn listen(pre: &Preconnection) -> Result<Listener, Error> {
     let from = if pre.remotes.is_empty() {
         BTreeSet::new()
     } else {
-        resolve(&pre.remotes).await?.endpoints.iter().map(|e| e.address).collect()
+        let resolved = resolve(&pre.remotes).await?;
+        if let Some(error) = resolved.failed {
+            // That peer would never be taken.
+            return Err(error);
+        }
+        resolved.endpoints.iter().map(|e| e.address).collect()
     };
     let (to, received) = mpsc::channel(MOST_WAITING);
     let (live, accepting) = (pre.live(), Arc::new(AtomicBool::new(true)));

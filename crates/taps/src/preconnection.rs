@@ -157,11 +157,14 @@ impl Preconnection {
         }
     }
 
-    async fn open(
-        &self,
-        first: Option<(Bytes, &MessageContext)>,
-    ) -> Result<(Connection, Option<MessageId>), Error> {
+    /// The peer's addresses, and how each may be reached.
+    async fn candidates(&self) -> Result<(Resolved, Choice), Error> {
         let resolved = resolve(&self.remotes).await?;
+        if resolved.endpoints.is_empty()
+            && let Some(error) = resolved.failed
+        {
+            return Err(error);
+        }
         let question = Question {
             properties: &self.properties,
             local: &self.local,
@@ -169,7 +172,19 @@ impl Preconnection {
             agent: &self.agent,
             interfaces: self.interfaces,
         };
-        let Choice { candidates, by_agent } = question.answer(&resolved).await?;
+        let choice = question.answer(&resolved).await?;
+        Ok((resolved, choice))
+    }
+
+    async fn open(
+        &self,
+        first: Option<(Bytes, &MessageContext)>,
+    ) -> Result<(Connection, Option<MessageId>), Error> {
+        let started = std::time::Instant::now();
+        let Ok(prepared) = tokio::time::timeout(self.race.deadline, self.candidates()).await else {
+            return Err(Error::TimedOut(Vec::new()));
+        };
+        let (resolved, Choice { candidates, by_agent }) = prepared?;
         let (live, mut framers) = (self.live(), self.framers.clone());
         let early = match &first {
             Some((data, context)) if context.safely_replayable => {
@@ -191,7 +206,9 @@ impl Preconnection {
             let candidate = candidates[i].candidate.clone();
             failed.push(Attempt { candidate, error: error.to_string() });
         };
-        let outcome = race::run(&Real::start(), delays, &self.race, attempt, tell).await;
+        // Of the time for all, what names and the agent have left.
+        let race = RaceConfig { deadline: self.race.deadline.saturating_sub(started.elapsed()), ..self.race };
+        let outcome = race::run(&Real::start(), delays, &race, attempt, tell).await;
         let (won, (recipe, opened)) = match outcome {
             Outcome::Won(i, made) => (candidates[i].clone(), made),
             Outcome::Failed { timed_out: true } => return Err(Error::TimedOut(failed)),

@@ -83,6 +83,10 @@ impl Setup {
             let reason = format!("the path's address is {planned}, the local endpoint's {asked}");
             return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, reason));
         }
+        if local.port.is_some() && !datagrams {
+            // Candidates race from the same port, and one that has ended may keep it for a minute.
+            socket.set_reuse_address(true)?;
+        }
         let source = local.address.or(self.source);
         if source.is_some() || local.port.is_some() || datagrams {
             let any: IpAddr =
@@ -141,18 +145,24 @@ pub(crate) fn set_profile(socket: &SockRef<'_>, profile: CapacityProfile) -> io:
 /// `keepAliveTimeout`: probes after so long without packets; none switches them off.
 pub(crate) fn set_keep_alive(socket: &SockRef<'_>, idle: Option<Duration>) -> io::Result<()> {
     match idle {
-        Some(idle) => {
-            // The kernel counts whole seconds, 1 to 32767.
-            let idle = Duration::from_secs(idle.as_secs().clamp(1, 32_767));
-            socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(idle))
-        }
+        Some(idle) => socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(whole_s(idle))),
         None => socket.set_keepalive(false),
     }
 }
 
 /// `connTimeout`: how long sent data may stay without an acknowledgement.
 pub(crate) fn set_timeout(socket: &SockRef<'_>, timeout: Option<Duration>) -> io::Result<()> {
-    socket.set_tcp_user_timeout(timeout)
+    socket.set_tcp_user_timeout(timeout.map(whole_ms))
+}
+
+/// A time as protocols count it: whole milliseconds, of which 0 would be none at all, and 24 days are the most TCP takes.
+pub(crate) fn whole_ms(timeout: Duration) -> Duration {
+    timeout.clamp(Duration::from_millis(1), Duration::from_millis(i32::MAX as u64))
+}
+
+/// The same of `keepAliveTimeout`: the kernel counts whole seconds, 1 to 32767.
+pub(crate) fn whole_s(idle: Duration) -> Duration {
+    Duration::from_secs(idle.as_secs().clamp(1, 32_767))
 }
 
 /// An error of a step, with its name and, where that helps, the remedy.
@@ -186,6 +196,23 @@ mod tests {
         let elsewhere = LocalEndpoint::new().ip(Ipv4Addr::new(127, 0, 0, 2));
         let error = setup.socket(Protocol::Tcp, remote, &elsewhere).unwrap_err();
         assert!(error.to_string().contains("127.0.0.2"), "{error}");
+    }
+
+    #[test]
+    fn times_are_what_protocols_can_count() {
+        let tcp = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        for (time, set) in [
+            (Duration::ZERO, Duration::from_millis(1)),
+            (Duration::from_micros(10), Duration::from_millis(1)),
+            (Duration::from_secs(5), Duration::from_secs(5)),
+            (Duration::MAX, Duration::from_millis(i32::MAX as u64)),
+        ] {
+            set_timeout(&SockRef::from(&tcp), Some(time)).unwrap();
+            assert_eq!(tcp.tcp_user_timeout().unwrap(), Some(set), "{time:?}");
+        }
+        // 0 would have QUIC say "still here" without end.
+        assert_eq!(whole_s(Duration::ZERO), Duration::from_secs(1));
+        assert_eq!(whole_s(Duration::MAX), Duration::from_secs(32_767));
     }
 
     #[test]

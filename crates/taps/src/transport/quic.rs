@@ -4,7 +4,7 @@ use super::marked::Marked;
 use super::{Link, Opened, Reader, Recipe, Writer};
 use crate::group::Live;
 use crate::security::Security;
-use crate::setup::Setup;
+use crate::setup::{Setup, whole_ms, whole_s};
 use anabranch_selection::plan::{self, PlanConfig};
 use bytes::Bytes;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
@@ -90,9 +90,9 @@ fn common(live: &Live) -> io::Result<TransportConfig> {
     config.max_concurrent_bidi_streams(VarInt::from_u32(MOST_STREAMS));
     // Nobody takes them.
     config.max_concurrent_uni_streams(VarInt::from_u32(0));
-    config.keep_alive_interval(live.keep_alive_timeout);
+    config.keep_alive_interval(live.keep_alive_timeout.map(whole_s));
     if let Some(timeout) = live.timeout {
-        let timeout = IdleTimeout::try_from(timeout);
+        let timeout = IdleTimeout::try_from(whole_ms(timeout));
         let timeout = timeout.map_err(|e| io::Error::other(format!("property \"connTimeout\": {e}")))?;
         config.max_idle_timeout(Some(timeout));
     }

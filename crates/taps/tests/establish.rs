@@ -1,0 +1,167 @@
+//! What stands in the way of a connection, and how long: names, agents, ports, times at their limits.
+
+// These tests run in real time.
+#![allow(clippy::disallowed_methods)]
+
+#[allow(dead_code, reason = "shared with the tests over loopback")]
+mod common;
+
+use anabranch_taps::{
+    Agent, Error, Listener, LocalEndpoint, Multipath, Preconnection, Properties, Protocol, RemoteEndpoint,
+};
+use common::{Identity, within};
+use socket2::{Domain, Socket, Type};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
+/// Not this machine, and the kernel sends nothing to it over TCP.
+const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::BROADCAST), 9);
+
+fn pre() -> Preconnection {
+    let plain = Properties { multipath: Some(Multipath::Disabled), ..Properties::default() };
+    Preconnection::new(plain).agent(Agent::None)
+}
+
+async fn listen() -> Listener {
+    pre().local(LocalEndpoint::new().ip(HERE)).listen().await.unwrap()
+}
+
+/// A server whose queue is full: it answers no SYN. What fills it comes along.
+fn dead() -> (SocketAddr, Socket, Vec<TcpStream>) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((HERE, 0)).into()).unwrap();
+    socket.listen(0).unwrap();
+    let at = socket.local_addr().unwrap().as_socket().unwrap();
+    let soon = Duration::from_millis(300);
+    let held = std::iter::from_fn(|| TcpStream::connect_timeout(&at, soon).ok()).collect();
+    (at, socket, held)
+}
+
+#[tokio::test]
+async fn candidates_race_from_one_port() {
+    within(async {
+        let (dead, _socket, _held) = dead();
+        let listener = listen().await;
+        // One that is free.
+        let port = std::net::TcpListener::bind((HERE, 0)).unwrap().local_addr().unwrap().port();
+        let live = RemoteEndpoint::from(listener.local()).priority(1);
+        let dial = pre().local(LocalEndpoint::new().port(port)).remote(dead).remote(live);
+        let connection = dial.establish_within(Duration::from_secs(10)).initiate().await.unwrap();
+        assert_eq!((connection.remote(), connection.local().port()), (listener.local(), port));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_name_without_address_does_not_stand_in_the_way_of_the_other_ways_to_name_the_peer() {
+    within(async {
+        let listener = listen().await;
+        let nameless = || RemoteEndpoint::hostname("no.such.name.invalid").port(1);
+        let dial = pre().remote(nameless()).remote(listener.local());
+        assert_eq!(dial.initiate().await.unwrap().remote(), listener.local());
+        // Of a listener's peers each is wanted.
+        let strict = pre().remote(nameless()).remote(listener.local()).listen().await;
+        assert!(matches!(strict, Err(Error::Resolve { .. })), "{strict:?}");
+    })
+    .await;
+}
+
+/// An agent that takes questions, and answers with `answer` and no more.
+fn agent(folder: &std::path::Path, answer: &'static str) -> Agent {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let path = folder.join(format!("{}.sock", answer.len()));
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert!(stream.read(&mut [0; 65_536]).await.unwrap() > 0);
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            held.push(stream);
+        }
+    });
+    Agent::Socket(path)
+}
+
+#[tokio::test]
+async fn the_time_for_all_is_also_the_agents() {
+    within(async {
+        let folder = tempfile::tempdir().unwrap();
+        let began = Instant::now();
+        let dial = pre().agent(agent(folder.path(), "")).remote(NOBODY);
+        let failed = dial.establish_within(Duration::from_millis(200)).initiate().await.unwrap_err();
+        assert!(matches!(failed, Error::TimedOut(_)), "{failed}");
+        assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_agent_that_breaks_off_is_none() {
+    within(async {
+        let folder = tempfile::tempdir().unwrap();
+        let begun = "HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{\"candidates\": [";
+        let dial = pre().agent(agent(folder.path(), begun)).remote(NOBODY);
+        let failed = dial.establish_within(Duration::from_secs(4)).initiate().await.unwrap_err();
+        assert!(!matches!(failed, Error::Agent { .. }), "{failed}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_limit_of_new_connections_is_that_of_all_who_wait_and_counts_while_they_do() {
+    within(async {
+        let listener = std::sync::Arc::new(listen().await);
+        let dial = async || pre().remote(listener.local()).initiate().await.unwrap();
+        listener.set_new_connection_limit(Some(1));
+        let given = |listener: std::sync::Arc<Listener>| {
+            tokio::spawn(async move { listener.next().await.map(|c| c.remote()) })
+        };
+        let all: Vec<_> = (0..4).map(|_| given(listener.clone())).collect();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let (_one, _two) = (dial().await, dial().await);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(all.iter().filter(|task| task.is_finished()).count(), 1);
+        // Who waits already is told of a new limit.
+        listener.set_new_connection_limit(None);
+        while all.iter().filter(|task| task.is_finished()).count() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        listener.set_new_connection_limit(Some(0));
+        let _three = dial().await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(all.iter().filter(|task| task.is_finished()).count(), 2);
+        listener.stop();
+        for task in all {
+            task.await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn times_at_their_limits_open_connections_still() {
+    within(async {
+        let identity = Identity::new();
+        let tcp = listen().await;
+        let quic =
+            pre().security(identity.server()).local(LocalEndpoint::new().ip(HERE)).listen().await.unwrap();
+        let most = [Duration::MAX, Duration::from_secs(u64::from(u32::MAX)), Duration::ZERO];
+        for time in most {
+            for (to, protocol) in [(&tcp, Protocol::Tcp), (&quic, Protocol::Quic)] {
+                let mut dial = pre().remote(RemoteEndpoint::from(to.local()).protocol(protocol));
+                if protocol == Protocol::Quic {
+                    dial = dial.security(identity.client());
+                    // A connection over which nothing may be silent for a moment is none.
+                    dial = dial.connection_timeout(time.max(Duration::from_secs(30)));
+                } else {
+                    dial = dial.connection_timeout(time);
+                }
+                let connection = dial.keep_alive_timeout(time).initiate().await.unwrap();
+                assert_eq!(connection.protocol(), protocol);
+            }
+        }
+    })
+    .await;
+}
