@@ -162,6 +162,10 @@ pub struct ProfileError {
 
 /// Largest rate taken, kbit/s.
 const MAX_KBPS: f64 = 1e9;
+/// Longest text that UEs are told, or places are found by, bytes; as of a NEST.
+const MAX_TEXT: usize = 128;
+/// Most QoS parameters, as of a NEST: UEs are told the 5QI of each.
+const MAX_QOS: usize = 256;
 
 impl ServiceProfile {
     /// Whether its values make sense together.
@@ -208,6 +212,18 @@ impl ServiceProfile {
             let what = "too long: at most 256 places and 16 S-NSSAIs".to_owned();
             return Err(ProfileError { key: "coverageArea", what });
         }
+        let dnn = self.dnn.iter().map(|dnn| ("dnn", dnn));
+        let texts = dnn.chain(self.coverage.iter().map(|place| ("coverageArea", place)));
+        for (key, text) in texts {
+            if text.len() > MAX_TEXT || text.chars().any(char::is_control) {
+                let what = format!("must be a text of at most {MAX_TEXT} bytes without control characters");
+                return Err(ProfileError { key, what });
+            }
+        }
+        let qos = self.other.get("qosParameters").and_then(Value::as_array);
+        if qos.is_some_and(|list| list.len() > MAX_QOS) {
+            return Err(ProfileError { key: "qosParameters", what: format!("at most {MAX_QOS} of them") });
+        }
         Ok(())
     }
 
@@ -247,5 +263,27 @@ impl ServiceProfile {
             (most.unwrap_or(0.0) * 1e3).round() as u64
         };
         (bps(self.dl_slice, self.dl_ue), bps(self.ul_slice, self.ul_ue))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a UE is told stays short, whoever made its slice.
+    #[test]
+    fn what_ues_are_told_is_bounded() {
+        let fits = ServiceProfile { dnn: Some("a".repeat(MAX_TEXT)), ..ServiceProfile::default() };
+        assert_eq!(fits.check(), Ok(()));
+        let key = |profile: ServiceProfile| profile.check().unwrap_err().key;
+        for text in ["a".repeat(MAX_TEXT + 1), "a\0".to_owned(), "a\nb".to_owned()] {
+            assert_eq!(key(ServiceProfile { dnn: Some(text.clone()), ..fits.clone() }), "dnn", "{text:?}");
+            assert_eq!(key(ServiceProfile { coverage: vec![text], ..fits.clone() }), "coverageArea");
+        }
+        let mut many = fits;
+        many.other.insert("qosParameters".into(), json!(vec![json!({"qi": 9}); MAX_QOS]));
+        assert_eq!(many.check(), Ok(()));
+        many.other.insert("qosParameters".into(), json!(vec![json!({"qi": 9}); MAX_QOS + 1]));
+        assert_eq!(key(many), "qosParameters");
     }
 }

@@ -140,7 +140,8 @@ impl Nest {
         for needed in ["network_DL_throughput", "delay_tolerance"] {
             of.get(needed).ok_or_else(|| of.wrong(needed, "is missing"))?;
         }
-        let name = of.text("base_slice_des_id")?.unwrap_or_else(|| "slice".to_owned());
+        let name = of.text("base_slice_des_id")?.filter(|name| !name.is_empty());
+        let name = name.unwrap_or_else(|| "slice".to_owned());
         let delay_tolerance = of.flag("delay_tolerance")?.unwrap_or(false);
         let (sst, sd) = snssai(&of)?;
         let nest = Self {

@@ -58,6 +58,16 @@ fn a_short_one_gets_katanas_defaults() {
     assert_eq!((nest.sst, nest.sd, nest.isolation), (1, None, 0));
 }
 
+/// A cell takes no slice without a name.
+#[test]
+fn an_empty_name_is_none() {
+    for name in [json!(""), json!(null)] {
+        let nest = json!({"base_slice_descriptor": {"base_slice_des_id": name, "delay_tolerance": true,
+            "network_DL_throughput": {}}});
+        assert_eq!(Nest::parse(&nest, &none).unwrap().name, "slice");
+    }
+}
+
 #[test]
 fn what_is_wrong_is_named() {
     let why = |change: &dyn Fn(&mut Value)| {
