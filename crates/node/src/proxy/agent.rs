@@ -49,7 +49,7 @@ pub struct Agent {
     http: reqwest::Client,
     url: Url,
     place: String,
-    token: Option<String>,
+    token: Option<Arc<str>>,
 }
 
 impl Agent {
@@ -67,14 +67,8 @@ impl Agent {
             ),
             Listen::Tcp(address) => (builder, format!("http://{address}"), address.to_string()),
         };
-        let token = match &config.token_file {
-            Some(file) => {
-                let place = || format!("[agent] token_file {}", file.display());
-                let text = std::fs::read_to_string(file).with_context(place)?;
-                Some(text.lines().next().unwrap_or_default().trim().to_owned())
-            }
-            None => None,
-        };
+        let token = config.token_file.as_deref().map(crate::runtime::api::read_token).transpose();
+        let token = token.context("[agent] token_file")?;
         let url = Url::parse(&format!("{base}/connections/select")).context("[agent] connect")?;
         Ok(Some(Self { http: builder.build().context("setting up HTTP")?, url, place, token }))
     }
@@ -185,6 +179,21 @@ fn innermost(error: &reqwest::Error) -> String {
 mod tests {
     use super::*;
     use anabranch_selection::plan::Action;
+
+    /// As everywhere: without it each flow would be asked for in vain.
+    #[test]
+    fn a_token_file_without_a_token_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let config = AgentLink {
+            connect: Listen::Unix("/nowhere".into()),
+            token_file: Some(file.path().into()),
+            ..AgentLink::default()
+        };
+        let error = format!("{:#}", Agent::new(&config).err().unwrap());
+        assert!(error.contains("[agent] token_file") && error.contains("16 characters"), "{error}");
+        std::fs::write(file.path(), "correct-horse-battery-staple\n").unwrap();
+        assert!(Agent::new(&config).unwrap().is_some());
+    }
 
     #[test]
     fn a_question_is_about_what_the_program_speaks() {
