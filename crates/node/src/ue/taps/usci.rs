@@ -206,7 +206,10 @@ impl Usci {
         self.poll().await?;
         self.register().await?;
         if self.follow == Follow::Stream {
-            let answer = self.request(Method::GET, "me/stream").send().await.context("it does not answer")?;
+            // It goes on for ever, and begins in time.
+            let asked = self.request(Method::GET, "me/stream").send();
+            let answer = tokio::time::timeout(PATIENCE, asked).await.context("the stream does not begin")?;
+            let answer = answer.context("it does not answer")?;
             match answer.status() {
                 StatusCode::OK => return self.stream(answer).await,
                 // It has too many streams: it said so before it took anything.
@@ -357,4 +360,63 @@ async fn refusal(answer: Response) -> String {
 fn spread(pause: Duration) -> Duration {
     let random = crate::keygen::random_seed().map_or(0, |seed| u32::from(seed[0]));
     pause - pause / 4 * random / 256
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// One question, answered; that for the stream is not.
+    async fn answer(mut stream: TcpStream) {
+        let mut asked = Vec::new();
+        let is_whole = |asked: &[u8]| {
+            let text = String::from_utf8_lossy(asked).into_owned();
+            text.ends_with('}') || text.ends_with("\r\n\r\n") && !text.starts_with("PUT")
+        };
+        while !is_whole(&asked) {
+            assert!(stream.read_buf(&mut asked).await.unwrap() > 0);
+        }
+        if asked.starts_with(b"GET /v1/me/stream") {
+            std::future::pending::<()>().await;
+        }
+        let body = r#"{"ttl_s":60,"slices":[]}"#;
+        let head =
+            format!("HTTP/1.1 200 OK\r\nconnection: close\r\netag: \"1\"\r\ncontent-length: {}", body.len());
+        stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.unwrap();
+    }
+
+    /// A manager that stops between two answers, or what stands before it, does not hold the UE for ever.
+    #[tokio::test]
+    async fn a_stream_that_does_not_begin_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let manager = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(answer(stream));
+            }
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let token_file = folder.path().join("token");
+        std::fs::write(&token_file, "correct-horse-battery-staple").unwrap();
+        let config = SlicesSection {
+            manager,
+            ca_file: None,
+            token_file,
+            follow: Follow::Stream,
+            poll_interval_ms: 5000,
+            ask_for_more: true,
+        };
+        let usci = Usci::new(&config, Arc::default()).unwrap();
+        let follows = tokio::spawn(usci.clone().run());
+        let end = Instant::now() + 3 * PATIENCE;
+        while usci.view().failures == 0 {
+            assert!(Instant::now() < end, "{:?}", usci.view());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let view = usci.view();
+        assert!(view.registered && view.problems[0].contains("does not begin"), "{view:?}");
+        follows.abort();
+    }
 }
