@@ -73,7 +73,7 @@ pub async fn southbound(
         network: network.into(),
         callbacks,
         owner,
-        led_until: 0,
+        led: Led::default(),
         bad: BTreeMap::new(),
         later: BTreeMap::new(),
         tried: BTreeMap::new(),
@@ -104,7 +104,7 @@ struct Work {
     network: Arc<Network>,
     callbacks: Arc<Callbacks>,
     owner: String,
-    led_until: u64,
+    led: Led,
     /// How often each access failed in a row.
     bad: BTreeMap<String, u32>,
     /// Slices whose removal failed at a step, and when it is tried again.
@@ -118,6 +118,25 @@ struct Work {
     /// When cells and the UPF are looked at next.
     look_at: Instant,
     interval: Duration,
+}
+
+/// When this instance may change the network, Unix milliseconds. Before its beginning the clock was set back: what the database
+/// has counts for as long as that was too far ahead, and no other instance would go on meanwhile if this one died.
+#[derive(Debug, Clone, Copy, Default)]
+struct Led {
+    from: u64,
+    until: u64,
+}
+
+impl Led {
+    /// Whether it is to be asked for, or asked for again.
+    const fn is_due(self, now: u64) -> bool {
+        now < self.from || now + LEASE_MS / 2 > self.until
+    }
+
+    const fn holds(self, now: u64) -> bool {
+        self.from <= now && now < self.until
+    }
 }
 
 /// A session that the UPF has not made or ended.
@@ -140,15 +159,15 @@ impl Work {
     /// Whether this instance is the one that changes the network.
     async fn leads(&mut self) -> bool {
         let now = now_ms();
-        if now + LEASE_MS / 2 > self.led_until {
+        if self.led.is_due(now) {
             let until = now + LEASE_MS;
             match self.engine.store().lease(&self.owner, until as i64, now as i64).await {
-                Ok(true) => self.led_until = until,
-                Ok(false) => self.led_until = 0,
+                Ok(true) => self.led = Led { from: now, until },
+                Ok(false) => self.led = Led::default(),
                 Err(error) => tracing::warn!("database: {error:#}"),
             }
         }
-        now < self.led_until
+        self.led.holds(now)
     }
 
     /// One step for every slice and UE that waits for one, and health when it is due. Whether there may be more to do.
@@ -533,5 +552,26 @@ impl Work {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_asked_for_again_in_time_and_when_the_clock_was_set_back() {
+        let led = Led { from: 100_000, until: 100_000 + LEASE_MS };
+        for (now, is_due, holds) in [
+            (100_000, false, true),
+            (100_000 + LEASE_MS / 2, false, true),
+            (100_001 + LEASE_MS / 2, true, true),
+            (100_000 + LEASE_MS, true, false),
+            (99_999, true, false),
+            (0, true, false),
+        ] {
+            assert_eq!((led.is_due(now), led.holds(now)), (is_due, holds), "{now}");
+        }
+        assert!(Led::default().is_due(1) && !Led::default().holds(1));
     }
 }
