@@ -11,7 +11,11 @@ use anabranch_slice::{GrowthLimits, Inventory, Kind, Manager, Record, Refusal, W
 use axum::http::StatusCode;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 use tokio::sync::watch;
+
+/// Longest wait for the changes before one: while the database says nothing each of them takes all the time it is given.
+const QUEUED: Duration = Duration::from_secs(10);
 
 /// What one UE is told, as it is sent.
 #[derive(Debug, PartialEq, Eq)]
@@ -106,7 +110,10 @@ impl Engine {
         &self,
         decide: impl FnOnce(&Manager) -> Result<(Vec<Write>, T), Problem>,
     ) -> Result<T, Problem> {
-        let _one = self.writer.lock().await;
+        let Ok(_one) = tokio::time::timeout(QUEUED, self.writer.lock()).await else {
+            let detail = "other changes wait for the database; nothing has changed";
+            return Err(Problem::unavailable(detail));
+        };
         let known = self.held().revision;
         let (change, newer) = self.store.begin(known).await.map_err(|e| store_failed(&e))?;
         self.take(newer);

@@ -19,8 +19,12 @@ use std::time::Duration;
 const CHANNEL: &str = "anabranch_slices";
 /// Longest wait for a server. Behind a network that is cut it says nothing for ever, and no socket tells.
 const SILENT: Duration = Duration::from_secs(5);
-/// For every connection: an instance that stops in the middle of a change keeps others waiting no longer.
-const BEGUN: &str = "SET idle_in_transaction_session_timeout = '10s'";
+/// For every connection, whatever the server's own are: an instance that stops in the middle of a change keeps others waiting
+/// no longer; and a change that waited for another's sees it.
+const BEGUN: [&str; 2] = [
+    "SET idle_in_transaction_session_timeout = '10s'",
+    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
+];
 /// Records that are gone stay as empty rows for so many changes, for instances that are behind.
 const KEEP_GONE: i64 = 10_000;
 
@@ -139,7 +143,12 @@ impl Store {
             None => {
                 let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(SILENT);
                 let pool = pool.after_connect(|connection, _| {
-                    Box::pin(async move { sqlx::query(BEGUN).execute(connection).await.map(drop) })
+                    Box::pin(async move {
+                        for setting in BEGUN {
+                            sqlx::query(setting).execute(&mut *connection).await?;
+                        }
+                        Ok(())
+                    })
                 });
                 // One that waits for an answer which nobody waits for any more gives it, or is closed.
                 let pool = pool.after_release(|connection, _| {
@@ -149,7 +158,14 @@ impl Store {
                     })
                 });
                 let pool = pool.connect(url).await;
-                Self::Postgres(pool.with_context(|| format!("database \"{hidden}\": is the server there?"))?)
+                let pool = pool.with_context(|| format!("database \"{hidden}\": is the server there?"))?;
+                let encoding: String = sqlx::query_scalar("SHOW server_encoding").fetch_one(&pool).await?;
+                anyhow::ensure!(
+                    ["UTF8", "SQL_ASCII"].contains(&encoding.as_str()),
+                    "database \"{hidden}\" is in {encoding}, which does not have every character: make one with \
+                     ENCODING 'UTF8' (and TEMPLATE template0)"
+                );
+                Self::Postgres(pool)
             }
         };
         // Two that start at the same time may both make a table; the second try finds it.
@@ -169,6 +185,13 @@ impl Store {
     }
 
     async fn prepare(&self) -> sqlx::Result<()> {
+        // What is there needs no leave to make it. The schema is what is made last.
+        let made = async {
+            on!(self, Self, pool => sqlx::query_scalar::<_, i64>(META).bind("schema").fetch_optional(pool).await)
+        };
+        if matches!(made.await, Ok(Some(_))) {
+            return Ok(());
+        }
         for statement in SCHEMA {
             on!(self, Self, pool => sqlx::query(statement).execute(pool).await.map(drop))?;
         }

@@ -98,7 +98,16 @@ async fn a_database_that_is_silent_keeps_nobody_waiting_for_ever() {
     println!("PostgreSQL stopped: {answer:?} after {:?}", start.elapsed());
     assert!(matches!(answer, Some((503, _))), "{answer:?}");
     assert!(names(&manager.slices().await).contains("before"));
+    // However many wait, none waits for all of the others.
+    let many = (0..16).map(|i| {
+        let name = format!("meanwhile-{i}");
+        let manager = &manager;
+        async move { manager.ask("POST", "/v1/slices", slice(&name, 1000)).await }
+    });
+    let many = futures_util::future::join_all(many).await;
+    println!("and {} at once: {:?}", many.len(), start.elapsed());
     postgres.signal(Signal::SIGCONT);
+    assert!(many.iter().all(|answer| matches!(answer, Some((503, _)))), "{many:?}");
     let outage = works_again(&manager, "after").await;
     println!("works again after {outage:?}");
     assert!(names(&manager.slices().await).is_superset(&["before", "after"].map(str::to_owned).into()));

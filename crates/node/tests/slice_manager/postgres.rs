@@ -36,6 +36,11 @@ fn checked(output: Output) {
 impl Postgres {
     /// `None` where it is not installed.
     pub async fn start() -> Option<Self> {
+        Self::start_in("UTF8").await
+    }
+
+    /// The same in this encoding.
+    async fn start_in(encoding: &str) -> Option<Self> {
         let (Some(initdb), Some(_)) = (bin("initdb"), bin("postgres")) else {
             assert!(std::env::var_os("CI").is_none(), "CI must have PostgreSQL (package postgresql-15)");
             use std::io::Write;
@@ -50,7 +55,7 @@ impl Postgres {
         }
         let data = folder.path().join("data");
         let mut command = unprivileged(initdb);
-        let args = ["-A", "trust", "-U", "anabranch", "--no-sync", "-E", "UTF8", "--locale=C", "-D"];
+        let args = ["-A", "trust", "-U", "anabranch", "--no-sync", "-E", encoding, "--locale=C", "-D"];
         command.args(args).arg(&data).current_dir(folder.path()).env("TZ", "UTC");
         checked(command.output().unwrap());
         let server = Self::run(folder.path()).await;
@@ -134,8 +139,13 @@ impl Postgres {
     }
 
     pub fn url(&self) -> String {
+        self.url_of("anabranch")
+    }
+
+    /// For another of its users.
+    fn url_of(&self, user: &str) -> String {
         let host = self.folder.path().display().to_string().replace('/', "%2F");
-        format!("postgres://anabranch@{host}/postgres")
+        format!("postgres://{user}@{host}/postgres")
     }
 }
 
@@ -208,4 +218,56 @@ async fn killed_at_any_moment_a_server_has_it_as_it_was() {
     let Some(postgres) = Postgres::start().await else { return };
     let folder = tempfile::tempdir().unwrap();
     killed(folder.path(), &postgres.url(), 8).await;
+}
+
+/// A server whose own settings are others than the usual, and a user who may not make tables where there are some.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_is_set_to_and_a_user_may_not_do_is_in_nobodys_way() {
+    let Some(postgres) = Postgres::start().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    drop(Manager::start(folder.path(), "first", &postgres.url()).await);
+    postgres.sql(&[
+        "CREATE ROLE plain LOGIN",
+        "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON anabranch_record, anabranch_meta, anabranch_lease TO plain",
+        "ALTER ROLE plain SET default_transaction_isolation = 'serializable'",
+    ]);
+    let url = postgres.url_of("plain");
+    let (a, b) = (Manager::start(folder.path(), "a", &url), Manager::start(folder.path(), "b", &url));
+    let (a, b) = futures_util::future::join(a, b).await;
+    let writers = (0..8).map(|i| {
+        let manager = if i % 2 == 0 { &a } else { &b };
+        async move {
+            for round in 0..20 {
+                let path = format!("/api/base_slice_des/w{i}");
+                let body = Some(json!({"base_slice_des_id": format!("w{i}"), "round": round}));
+                let answer = manager.ask("PUT", &path, body).await;
+                assert!(matches!(answer, Some((200 | 201, _))), "{answer:?}");
+            }
+        }
+    });
+    futures_util::future::join_all(writers).await;
+}
+
+/// A database that cannot store every character says so at the start, and not for each change that has one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_does_not_have_every_character_is_refused() {
+    let Some(postgres) = Postgres::start_in("LATIN1").await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("one.toml");
+    let text = format!(
+        "[manager]\ndatabase = \"{}\"\n[api]\nlisten = \"unix:{}/one.sock\"\n\
+         [[access]]\nname = \"cell\"\ndownlink_bps = 1\nuplink_bps = 1\n",
+        postgres.url(),
+        folder.path().display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut command = Command::new("timeout");
+    command.args(["20", env!("CARGO_BIN_EXE_anabranch"), "slice-manager", "--config"]).arg(&config);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("LATIN1") && said.contains("ENCODING 'UTF8'"),
+        "{said}"
+    );
 }
