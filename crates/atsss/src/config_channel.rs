@@ -17,8 +17,8 @@
 //! ```
 
 use crate::reorder::Pool;
-use crate::token_bucket::TokenBucket;
 use anabranch_element::time::{Duration, Instant};
+use anabranch_steer::token_bucket::TokenBucket;
 use core::num::NonZeroU32;
 use std::collections::VecDeque;
 

@@ -44,7 +44,6 @@ pub mod reorder;
 pub mod session;
 pub mod table;
 pub mod tcp_lane;
-pub mod token_bucket;
 pub(crate) mod tunnel_element;
 pub mod ue;
 pub mod upf;

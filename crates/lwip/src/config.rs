@@ -111,6 +111,9 @@ pub enum Steering {
         #[serde(default = "ten")]
         wifi_mbps: f64,
     },
+    /// Each flow on the leg where it has more, and packets on the other one while they arrive no later there: the law of
+    /// `autonomous` load-balance, from what probes, trains and ACKs tell of the legs. Nothing is to be guessed.
+    Autonomous,
     /// All of a UE's flows on one leg (the switched bearer of TS 36.300).
     Switched {
         /// Which. Default: `auto`.
@@ -428,6 +431,7 @@ impl Steering {
                 within("steering.lte_mbps", lte_mbps, 1e-6..=1e5, remedy)?;
                 within("steering.wifi_mbps", wifi_mbps, 1e-6..=1e5, remedy)
             }
+            Self::Autonomous => Ok(()),
             Self::Switched { hysteresis_percent, .. } => {
                 let key = "steering.hysteresis_percent";
                 within(key, hysteresis_percent, 0.0..=99.0, "a number of 0 to 99")
@@ -435,10 +439,18 @@ impl Steering {
         }
     }
 
+    /// Whether it goes by what each leg carries.
+    pub(super) const fn is_measured(&self) -> bool {
+        matches!(self, Self::Autonomous | Self::Switched { to: SwitchTo::Auto, .. })
+    }
+
     const fn needs_probe(&self) -> bool {
         match self {
             Self::FixedRatio { .. } | Self::Switched { to: SwitchTo::Lte | SwitchTo::Wifi, .. } => false,
-            Self::RttWeighted { .. } | Self::CapacityWeighted { .. } | Self::Switched { .. } => true,
+            Self::RttWeighted { .. }
+            | Self::CapacityWeighted { .. }
+            | Self::Autonomous
+            | Self::Switched { .. } => true,
         }
     }
 }

@@ -96,6 +96,11 @@ impl Track {
         if self.data_seen && self.ack_seen { self.snd_max.wrapping_sub(self.una) } else { 0 }
     }
 
+    /// Whether the sender was told of a gap, and what was under way then has not been acknowledged yet.
+    pub(super) const fn is_recovering(&self) -> bool {
+        self.passing && before(self.una, self.recover)
+    }
+
     /// Whether data was seen, and an acknowledgment of it.
     pub(super) const fn is_proven(&self) -> bool {
         self.data_seen && self.ack_seen

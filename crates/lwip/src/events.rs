@@ -11,6 +11,8 @@ pub enum ReleaseReason {
     Filled,
     /// The timer ran out.
     Timer,
+    /// What went by the leg of the missing packet after it has arrived: it is lost.
+    Lost,
     /// The UE sent data, or FIN: what it said before goes first.
     Data,
     /// SYN or RST: the connection is another one, or none.
@@ -35,9 +37,10 @@ pub enum ReleaseReason {
 
 impl ReleaseReason {
     /// All, in the order of [`Self::index`].
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Filled,
         Self::Timer,
+        Self::Lost,
         Self::Data,
         Self::Handshake,
         Self::Dsack,
@@ -62,6 +65,7 @@ impl ReleaseReason {
         match self {
             Self::Filled => "filled",
             Self::Timer => "timer",
+            Self::Lost => "lost",
             Self::Data => "data",
             Self::Handshake => "handshake",
             Self::Dsack => "dsack",

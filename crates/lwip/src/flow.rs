@@ -3,6 +3,7 @@
 use super::dida::{Track, before};
 use super::estimate::Estimate;
 use super::holding_time::{Model, RoundTrips};
+use super::law::FlowLaw;
 use super::steer::Carry;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip::FlowKey;
@@ -20,6 +21,8 @@ pub(super) struct Flow {
     pub track: Track,
     pub estimate: Estimate,
     pub gap: Option<Gap>,
+    /// Where the node steers by the autonomous law.
+    pub law: Option<Box<FlowLaw>>,
     /// When the UE's SYN went up.
     pub syn_at: Option<Instant>,
 }
@@ -61,6 +64,7 @@ impl Flow {
             track: Track::default(),
             estimate: Estimate::default(),
             gap: None,
+            law: None,
             syn_at: None,
         }
     }

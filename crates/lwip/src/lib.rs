@@ -50,6 +50,7 @@ mod flow;
 mod flows;
 pub mod holding_time;
 mod jitter;
+mod law;
 mod link;
 mod load;
 mod node;

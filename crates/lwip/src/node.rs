@@ -7,15 +7,18 @@ use super::element::Outbox;
 use super::events::{Event, ReleaseReason};
 use super::flow::{Flow, FlowView};
 use super::flows::Flows;
+use super::law::{FlowLaw, Law, Segment};
 use super::link::Link;
 use super::pool::{Pool, Queue};
 use super::stats::{PassReason, Stats};
-use super::steer::{ONE, Switch, lte_share, of_flow};
+use super::steer::{Switch, lte_share, of_flow};
 use super::timers::Timers;
 use super::ue::family;
 use anabranch_element::Reason;
 use anabranch_element::ioam::{BothWays, IoamNode, IoamStats, NodeReport};
 use anabranch_element::time::{Duration, Instant};
+use anabranch_steer::Mode;
+use anabranch_steer::measure::TrainBudget;
 use anabranch_wire::ip::{FlowKey, IpPacket, protocol, rewrite_dst};
 use anabranch_wire::tcp::{TcpFlags, TcpView};
 use std::collections::{BTreeMap, VecDeque};
@@ -39,6 +42,8 @@ pub(super) struct Ue {
     /// In the order of [`Leg::ALL`].
     pub links: [Link; 2],
     pub switch: Switch,
+    /// Where its legs are measured for the autonomous law.
+    pub law: Option<Box<Law>>,
     /// Part of its packets that go over LTE.
     pub lte_share: u32,
     /// Whether it got packets since the last probe.
@@ -54,9 +59,29 @@ impl Ue {
             gaps: Gaps::default(),
             links: [Link::new(), Link::new()],
             switch: Switch::new(),
+            law: None,
             lte_share: 0,
             is_busy: false,
             probed_at: Instant::ZERO,
+        }
+    }
+
+    /// Its shares, as its legs are now.
+    pub(super) fn divide(&mut self, steering: &Steering, now: Instant) {
+        self.lte_share = lte_share(steering, &self.links, &mut self.switch, self.law.as_deref(), now);
+    }
+
+    /// How far apart packets that leave together by both legs arrive at most, where that is measured.
+    pub(super) fn spread(&self, now: Instant) -> Option<Duration> {
+        self.law.as_ref().map(|law| law.spread(&self.links, now))
+    }
+
+    /// Its legs are measured as a steering asks for.
+    fn measures(&mut self, steering: &Steering) {
+        match (steering.is_measured(), &self.law) {
+            (true, None) => self.law = Some(Box::default()),
+            (false, Some(_)) => self.law = None,
+            _ => {}
         }
     }
 }
@@ -76,6 +101,9 @@ pub struct Node {
     pub(super) stats: Stats,
     pub(super) events: VecDeque<Event>,
     pub(super) packets: Outbox,
+    mode: Mode,
+    /// What all UEs may be sent in trains.
+    pub(super) trains: TrainBudget,
     /// As which IOAM node it fills traces.
     ioam: Option<Box<BothWays>>,
 }
@@ -107,6 +135,8 @@ impl Node {
             stats: Stats::default(),
             events: VecDeque::new(),
             packets: Outbox::default(),
+            mode: Mode::autonomous_in_order(),
+            trains: TrainBudget::default(),
             ioam: None,
             config,
         };
@@ -143,10 +173,13 @@ impl Node {
         let leg = match see(packet) {
             Ok(seen) => {
                 let dst = seen.key.dst;
-                let (leg, ue) = self.steer_tcp(&seen, now);
+                let (leg, ue) = self.steer_tcp(&seen, packet.len(), now);
                 let leg = self.by_wifi(leg, dst, packet);
                 if let Some(ue) = ue.and_then(|ue| self.ues.get_mut(ue as usize)) {
                     ue.links[leg as usize].sent_bytes += packet.len() as u64;
+                    if let Some(law) = &mut ue.law {
+                        law.sent(leg, packet.len(), now);
+                    }
                 }
                 leg
             }
@@ -265,7 +298,8 @@ impl Node {
         self.config.check_probe(&steering)?;
         self.config.steering = steering;
         for ue in &mut self.ues {
-            ue.lte_share = lte_share(&steering, &ue.links, &mut ue.switch, now);
+            ue.measures(&steering);
+            ue.divide(&steering, now);
         }
         Ok(())
     }
@@ -327,7 +361,8 @@ impl Node {
                 ue.wifi[family(*address)] = Some(*address);
             }
             ue.config = config.clone();
-            ue.lte_share = lte_share(&self.config.steering, &ue.links, &mut ue.switch, now);
+            ue.measures(&self.config.steering);
+            ue.divide(&self.config.steering, now);
             if self.config.probe.is_some() {
                 self.probe_timers.set(number, now);
             }
@@ -344,7 +379,7 @@ impl Node {
         Duration::from_secs(self.config.idle_s.into())
     }
 
-    fn steer_tcp(&mut self, seen: &Seen<'_>, now: Instant) -> (Leg, Option<u32>) {
+    fn steer_tcp(&mut self, seen: &Seen<'_>, bytes: usize, now: Instant) -> (Leg, Option<u32>) {
         let hash = self.flows.hash(&seen.key);
         let number = match self.flows.find(&seen.key, hash) {
             Some(number) => number,
@@ -362,7 +397,6 @@ impl Node {
         }
         let Some(flow) = self.flows.get_mut(number) else { return (Leg::Lte, None) };
         let number_of_ue = flow.ue;
-        let lte_share = self.ues.get(number_of_ue as usize).map_or(ONE, |ue| ue.lte_share);
         let is_again = flow.track.is_again(&seen.tcp);
         if let Some(gap) = &mut flow.gap
             && is_again
@@ -383,7 +417,35 @@ impl Node {
         let leg = if is_anchored || seen.tcp.payload_len() == 0 {
             Leg::Lte
         } else {
-            let leg = flow.carry.next(lte_share);
+            let leg = match self.ues.get_mut(number_of_ue as usize) {
+                Some(Ue { law: Some(law), links, wifi, lte_share, .. }) => {
+                    let segment = Segment {
+                        seq: seen.tcp.seq(),
+                        payload: seen.tcp.payload_len(),
+                        bytes,
+                        hash: flow.hash,
+                        is_again,
+                        recovers: flow.track.is_recovering(),
+                        has_wifi: self.config.wifi_leg == WifiLeg::Tunnel
+                            || wifi[family(seen.key.dst)].is_some(),
+                    };
+                    let remote =
+                        || FlowKey { src_port: 0, dst_port: 0, ..seen.key }.hash64((self.key, self.key));
+                    let of_flow = flow.law.get_or_insert_with(|| Box::new(FlowLaw::new(remote())));
+                    if is_again {
+                        law.again(of_flow, &segment);
+                    }
+                    let leg = if self.config.steering == Steering::Autonomous {
+                        law.pick(&self.mode, links, of_flow, &segment, now)
+                    } else {
+                        flow.carry.next(*lte_share)
+                    };
+                    of_flow.takes(&segment, leg, now);
+                    leg
+                }
+                Some(ue) => flow.carry.next(ue.lte_share),
+                None => Leg::Lte,
+            };
             flow.sent[leg as usize] += 1;
             self.stats.steered[leg as usize] += 1;
             leg

@@ -1,16 +1,16 @@
 //! The node's own packets: echo requests to UEs on both legs, and the answers.
 
 use super::Leg;
-use super::config::WifiLeg;
+use super::config::{ProbeConfig, WifiLeg};
+use super::law::{Law, TRAIN_PACKET};
 use super::link::LinkView;
-use super::node::{Node, NodeSink};
-use super::steer::lte_share;
+use super::node::{Node, NodeSink, Ue};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip::{emit_echo, parse_echo, src_dst};
 use siphasher::sip::SipHasher13;
 use std::net::IpAddr;
 
-/// Number of the UE, leg, sequence number, and a keyed hash of them: who did not see the request cannot answer it.
+/// Number of the UE, leg, train (0: none), sequence number, and a keyed hash of them: who did not see the request cannot answer it.
 const PAYLOAD: usize = 16;
 
 impl Node {
@@ -34,18 +34,53 @@ impl Node {
                     .find_map(|src| Some((*src, *to.iter().find(|dst| dst.is_ipv4() == src.is_ipv4())?)));
                 let Some((src, dst)) = pair else { continue };
                 let link = &mut ue.links[leg as usize];
-                let len = if src.is_ipv4() { 28 } else { 48 } + PAYLOAD;
-                let sequence = link.probe(len, probe.lost_after, now);
-                let payload = payload(number, leg, sequence, self.key);
                 let id = (number << 1) as u16 | leg as u16;
-                if let Ok(packet) = emit_echo(src, dst, false, (id, sequence), &payload) {
+                let header = if src.is_ipv4() { 28 } else { 48 };
+                let len = header + PAYLOAD;
+                if let Some(law) = &mut ue.law {
+                    let was_up = link.up;
+                    let patience =
+                        Duration::from_millis(u64::from(probe.interval_ms) * u64::from(probe.lost_after));
+                    link.check(probe.lost_after, patience, now);
+                    if was_up && !link.up {
+                        law.interrupted(leg);
+                    }
+                    if !link.may_ask(now) {
+                        continue;
+                    }
+                }
+                // Where there is a law, the leg was judged above.
+                let lost_after = if ue.law.is_some() { u16::MAX } else { probe.lost_after };
+                let sequence = link.probe(len, lost_after, now);
+                if let Some(law) = &mut ue.law {
+                    law.probes(leg, sequence, len, now);
+                }
+                let token = payload(number, leg, 0, sequence, self.key);
+                if let Ok(packet) = emit_echo(src, dst, false, (id, sequence), &token) {
                     out.leg(leg, &packet);
                 }
+                let Some(law) = &mut ue.law else { continue };
+                while let Some(train) = law.poll_train(leg, &mut self.trains, now) {
+                    // Nobody asked for it, so nobody answers.
+                    let full = [0; TRAIN_PACKET as usize];
+                    let full = &full[..usize::from(TRAIN_PACKET) - header - len];
+                    let of = train_byte(train.train);
+                    let token = payload(number, leg, of, train.index, self.key);
+                    for (reply, payload) in [(true, full), (false, &token[..])] {
+                        if let Ok(packet) = emit_echo(src, dst, reply, (id, train.index), payload) {
+                            out.leg(leg, &packet);
+                        }
+                    }
+                }
             }
-            ue.lte_share = lte_share(&self.config.steering, &ue.links, &mut ue.switch, now);
+            ue.divide(&self.config.steering, now);
             ue.probed_at = now;
-            let wait = if core::mem::take(&mut ue.is_busy) { probe.interval_ms } else { probe.idle_ms };
-            self.probe_timers.set(number, now + Duration::from_millis(wait.into()));
+            let wait = if core::mem::take(&mut ue.is_busy) {
+                ue.probe_interval(probe)
+            } else {
+                Duration::from_millis(probe.idle_ms.into())
+            };
+            self.probe_timers.set(number, now + wait);
         }
     }
 
@@ -56,7 +91,7 @@ impl Node {
         if !ue.is_busy {
             ue.is_busy = true;
             if let Some(probe) = &self.config.probe {
-                let soon = ue.probed_at + Duration::from_millis(probe.interval_ms.into());
+                let soon = ue.probed_at + ue.probe_interval(probe);
                 self.probe_timers.set(number, soon);
             }
         }
@@ -78,12 +113,23 @@ impl Node {
         };
         let number = u32::from_be_bytes([got[0], got[1], got[2], got[3]]);
         let leg = if got[4] == 0 { Leg::Lte } else { Leg::Wifi };
-        if got != payload(number, leg, echo.sequence, self.key) {
+        if got != payload(number, leg, got[5], echo.sequence, self.key) {
             return false;
         }
         let Some(ue) = self.ues.get_mut(number as usize) else { return true };
+        if got[5] > 0 {
+            if let Some(law) = &mut ue.law
+                && law.train_answered(leg, got[5], echo.sequence, now)
+            {
+                self.probe_timers.set(number, now);
+            }
+            return true;
+        }
         if ue.links[leg as usize].answered(echo.sequence, now) {
-            ue.lte_share = lte_share(&self.config.steering, &ue.links, &mut ue.switch, now);
+            if let Some(law) = &mut ue.law {
+                law.answered(leg, echo.sequence, now);
+            }
+            ue.divide(&self.config.steering, now);
         }
         true
     }
@@ -92,8 +138,11 @@ impl Node {
     #[must_use]
     pub fn links(&self, ue: &str) -> Option<[LinkView; 2]> {
         let ue = self.ues.iter().find(|known| known.config.name == ue)?;
-        let [lte, wifi] = &ue.links;
-        Some([lte.view(Leg::Lte), wifi.view(Leg::Wifi)])
+        Some(Leg::ALL.map(|leg| {
+            let view = ue.links[leg as usize].view(leg);
+            let bps = ue.law.as_ref().map(|law| law.estimate_bps(leg));
+            LinkView { rate_bps: bps.map_or(view.rate_bps, |bps| bps as f64), ..view }
+        }))
     }
 
     /// The share of LTE among a UE's packets now, percent; `None` if there is no UE of that name.
@@ -104,10 +153,23 @@ impl Node {
     }
 }
 
-fn payload(number: u32, leg: Leg, sequence: u16, key: u64) -> [u8; PAYLOAD] {
+impl Ue {
+    /// Time between probes while it gets packets.
+    fn probe_interval(&self, probe: &ProbeConfig) -> Duration {
+        let interval = Duration::from_millis(probe.interval_ms.into());
+        if self.law.is_some() { Law::probe_interval(&self.links, interval) } else { interval }
+    }
+}
+
+/// A train's number as its packets carry it; 0 is none.
+pub(super) const fn train_byte(train: u16) -> u8 {
+    (train % 255) as u8 + 1
+}
+
+fn payload(number: u32, leg: Leg, train: u8, sequence: u16, key: u64) -> [u8; PAYLOAD] {
     let mut b = [0; PAYLOAD];
     b[..4].copy_from_slice(&number.to_be_bytes());
-    b[4] = leg as u8;
+    (b[4], b[5]) = (leg as u8, train);
     b[6..8].copy_from_slice(&sequence.to_be_bytes());
     let token = SipHasher13::new_with_keys(key, key.rotate_left(17)).hash(&b[..8]);
     b[8..].copy_from_slice(&token.to_be_bytes());

@@ -1,11 +1,11 @@
 //! The uplink of a node: DIDA, applied.
 
 use super::config::{DidaConfig, Hold};
-use super::dida::Verdict;
+use super::dida::{Verdict, before};
 use super::events::{Event, ReleaseReason};
 use super::flow::{Flow, Gap};
 use super::holding_time::GUARD_S;
-use super::node::{Node, NodeSink, Seen};
+use super::node::{Node, NodeSink, Seen, Ue};
 use super::pool::{MAX_HELD_BYTES, Queue};
 use super::sack::{Keep, stamp_of, with_blocks};
 use super::stats::{PassReason, Stats};
@@ -13,6 +13,8 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip::IpPacket;
 use anabranch_wire::tcp::TcpFlags;
 
+/// A packet is late by so much more than the legs tell, at most.
+const LONGER: Duration = Duration::from_millis(20);
 /// Events kept until they are taken; then the oldest go.
 const MAX_EVENTS: usize = 512;
 
@@ -40,10 +42,30 @@ impl Node {
                 return Some(if ue.is_some() { PassReason::UnknownFlow } else { PassReason::UnknownUe });
             }
         };
-        let dida = self.config.dida.filter(|dida| dida.hold != Hold::Fixed { ms: 0.0 });
+        let mut dida = self.config.dida.filter(|dida| dida.hold != Hold::Fixed { ms: 0.0 });
+        if dida.is_some()
+            && let Some(flow) = self.flows.get(number)
+            && let Some(of_flow) = &flow.law
+            && let Some(ue) = self.ues.get(flow.ue as usize)
+        {
+            let longest =
+                if of_flow.is_split() { ue.spread(now).unwrap_or_default() + LONGER } else { LONGER };
+            let una = if before(flow.track.una, seen.tcp.ack()) { seen.tcp.ack() } else { flow.track.una };
+            if !of_flow.may_be_late(&seen.tcp, una, longest, now) {
+                dida = None;
+                if seen.tcp.ack() == flow.track.una && !flow.track.held.is_empty() {
+                    self.end_hold(number, ReleaseReason::Lost, now, out);
+                }
+            }
+        }
         let let_through = dida.map(|dida| dida.let_through);
         let hides = dida.is_some_and(|dida| dida.hide_sack);
         let flow = self.flows.get_mut(number)?;
+        if let (Some(of_flow), Some(Ue { law: Some(law), links, .. })) =
+            (&mut flow.law, self.ues.get_mut(flow.ue as usize))
+        {
+            law.acknowledged(links, of_flow, &seen.tcp, packet.len(), now);
+        }
         let (verdict, reason) = flow.track.judge(&seen.ip, &seen.tcp, let_through, hides);
         if matches!(verdict, Verdict::PassDuplicate | Verdict::Hold | Verdict::Divide) {
             flow.estimate.on_gap();
@@ -163,7 +185,11 @@ impl Node {
     /// When a hold that begins now ends, at the latest.
     fn hold_until(&self, dida: &DidaConfig, flow: &Flow, now: Instant) -> Instant {
         let trips = flow.estimate.round_trips();
+        let spread =
+            flow.law.as_ref().and_then(|_| self.ues.get(flow.ue as usize)).and_then(|ue| ue.spread(now));
         let seconds = match dida.hold {
+            // Where a loss shows, a hold may be as long as packets may be late.
+            _ if spread.is_some() => spread.unwrap_or_default().as_secs_f64() + LONGER.as_secs_f64(),
             Hold::Fixed { ms } => ms / 1e3,
             Hold::Optimal => flow.model(now).map_or(0.0, |model| model.optimum_s()),
             Hold::Adaptive => match (trips, self.ues.get(flow.ue as usize)) {

@@ -37,10 +37,12 @@ mod autonomous;
 mod compile;
 mod explain;
 mod lossy;
+pub mod measure;
 mod params;
 mod path;
 mod record;
 mod rule;
+pub mod token_bucket;
 mod view;
 
 use autonomous::Lane;
@@ -220,6 +222,14 @@ impl SteeringMode {
 impl Mode {
     /// The mode of last resort: active-standby with path 0 as the primary.
     pub const DEFAULT: Self = Self::ActiveStandby(active_standby::ActiveStandby::new(Some(0)));
+
+    /// Load-balance by the autonomous law, packet by packet, over whatever paths are up, where the far end does not put packets in
+    /// order: none overflows.
+    #[must_use]
+    pub fn autonomous_in_order() -> Self {
+        let per = load_balance::Granularity::Packet;
+        Self::LoadBalance(load_balance::LoadBalance::new(&[], per, true).in_order())
+    }
 
     /// Compiles a policy for a user with these accesses. Every access the policy names must be there.
     ///

@@ -113,13 +113,15 @@ pub struct LoadBalance {
     weights: [u8; MAX_PATHS],
     per: Granularity,
     autonomous: bool,
+    /// Autonomous: packets may also go where they arrive later, for the far end puts them in order.
+    overflows: bool,
 }
 
 impl LoadBalance {
     /// `weights` in tenths (or any small unit: at most ten units are used, in the order given).
     pub(super) fn new(weights: &[(PathId, u8)], per: Granularity, autonomous: bool) -> Self {
         let mut mode =
-            Self { by_digit: [0; MAX_DIGITS], digits: 0, weights: [0; MAX_PATHS], per, autonomous };
+            Self { by_digit: [0; MAX_DIGITS], digits: 0, weights: [0; MAX_PATHS], per, autonomous, overflows: true };
         for &(path, units) in weights {
             for _ in 0..units {
                 let Some(slot) = mode.by_digit.get_mut(usize::from(mode.digits)) else { break };
@@ -130,6 +132,11 @@ impl LoadBalance {
             }
         }
         mode
+    }
+
+    /// The same without overflow.
+    pub(super) const fn in_order(self) -> Self {
+        Self { overflows: false, ..self }
     }
 
     /// Whether packets are split, not flows.
@@ -204,7 +211,7 @@ impl Steer for LoadBalance {
             Granularity::Flow => input.flow_hash,
         };
         if self.autonomous && up.len() > 1 {
-            let lane = state.lane.get_or_insert_with(|| Box::new(Lane::new(self.weights)));
+            let lane = state.lane.get_or_insert_with(|| Box::new(Lane::new(self.weights, self.overflows)));
             return lane.pick(input, up, self.per_packet()).into();
         }
         self.by_share(number, up).into()

@@ -179,7 +179,9 @@ impl FlowSteer {
         first
     }
 
-    pub(super) fn home(&self) -> Option<u8> {
+    /// The path it keeps to, where packets leave it one by one; `None` before its first packet.
+    #[must_use]
+    pub fn home(&self) -> Option<u8> {
         self.home.checked_sub(1)
     }
 

@@ -34,7 +34,7 @@ const CRATES: [(&str, &[&str]); 15] = [
     ("steer", &["element", "rules", "wire"]),
     ("atsss", &["element", "rules", "steer", "wire"]),
     ("ran", &["element", "rules", "wire"]),
-    ("lwip", &["element", "wire"]),
+    ("lwip", &["element", "steer", "wire"]),
     ("cc", &["element", "wire"]),
     ("slice", &["steer"]),
     ("selection", &["element", "rules"]),

@@ -5,10 +5,9 @@
 //! measures on from there. A smaller step back is a probe that was overtaken by a newer one, and is left
 //! out (should it be a young counter that started again, nothing is measured until it has caught up).
 
-use super::capacity::Trains;
-use super::load::Load;
 use super::monitor::ID_WINDOW;
 use anabranch_element::time::Instant;
+use anabranch_steer::measure::{Load, Trains};
 use anabranch_wire::control::{PathCounters, Probe};
 
 /// Everything that is measured of a path in use.

@@ -32,10 +32,7 @@
 //!
 //! **When it is up again.** Three consecutive answers; a path that was never down needs one.
 
-mod capacity;
 mod flap;
-mod load;
-mod loss;
 mod meter;
 mod monitor;
 mod params;
@@ -48,7 +45,7 @@ mod laws;
 
 use anabranch_element::time::Duration;
 pub use anabranch_steer::DownReason;
-pub use capacity::TrainBudget;
+pub use anabranch_steer::measure::TrainBudget;
 pub use flap::{FlapControl, FlapEvent, FlapParams};
 pub use monitor::PathMonitor;
 pub use params::{PathParamsError, ProbeParams};

@@ -1,6 +1,5 @@
 //! One path of one session, as one end sees it.
 
-use super::capacity::TrainBudget;
 use super::meter::{AtRest, Meters};
 use super::params::ProbeParams;
 use super::rtt::{MAX_RTT, RttEstimate, RttMeter};
@@ -8,6 +7,7 @@ use super::{DownReason, PathEvent, Role};
 use anabranch_element::Reason;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::LoadView;
+use anabranch_steer::measure::TrainBudget;
 use anabranch_wire::control::{CapacityAck, CapacityProbe, PathCounters, Probe, ProbeKind};
 use std::sync::Arc;
 

@@ -23,6 +23,8 @@ const NEW: f64 = 0.6;
 const KEPT: f64 = 0.8;
 /// Probes of which the answer is waited for.
 const OUTSTANDING: usize = 16;
+/// A probe without an answer for so long is lost.
+const FORGOTTEN: Duration = Duration::from_secs(2);
 /// The least round trip is that of the last one or two of these.
 const LEAST_OVER: Duration = Duration::from_secs(10);
 
@@ -56,6 +58,8 @@ pub(super) struct Link {
     pub up: bool,
     pub probes: u64,
     pub answers: u64,
+    /// When the last answer came.
+    heard: Instant,
 }
 
 impl Link {
@@ -77,6 +81,7 @@ impl Link {
             up: true,
             probes: 0,
             answers: 0,
+            heard: Instant::ZERO,
         }
     }
 
@@ -95,12 +100,26 @@ impl Link {
         sequence
     }
 
+    /// Whether the next probe may leave: none is forgotten whose answer may be under way.
+    pub(super) fn may_ask(&self, now: Instant) -> bool {
+        let slot = self.outstanding[usize::from(self.next) % OUTSTANDING];
+        slot.is_none_or(|probe| now.saturating_since(probe.at) > FORGOTTEN)
+    }
+
+    /// The leg is down if `lost_after` probes are without an answer and none came for as long as `patience` and two round trips.
+    pub(super) fn check(&mut self, lost_after: u16, patience: Duration, now: Instant) {
+        let most = patience + Duration::from_micros(2 * self.rtt_us as u64);
+        if self.unanswered >= lost_after && now.saturating_since(self.heard) > most {
+            self.up = false;
+        }
+    }
+
     /// The answer to a probe; `false` if nobody waits for it.
     pub(super) fn answered(&mut self, sequence: u16, now: Instant) -> bool {
         let slot = &mut self.outstanding[usize::from(sequence) % OUTSTANDING];
         let Some(probe) = slot.take_if(|probe| probe.sequence == sequence) else { return false };
         self.answers += 1;
-        (self.unanswered, self.up) = (0, true);
+        (self.unanswered, self.up, self.heard) = (0, true, now);
         let rtt_us = nanos(now.saturating_since(probe.at)) as f64 / 1e3;
         self.rtt_us = if self.rtt_us == 0.0 { rtt_us } else { NEW * rtt_us + (1.0 - NEW) * self.rtt_us };
         if now.saturating_since(self.least_since) > LEAST_OVER {

@@ -66,6 +66,8 @@ const SPILL_US: u32 = 2_000;
 /// And to a path that carries less than half of what the home does up to a queue of this part of its round trip, or half of
 /// its drop level: the bursts of the home do not fit its queue, and one packet dropped there would end the sender's growth.
 const SPILL_RTT_PARTS: u32 = 4;
+/// Where the far end puts nothing in order, packets spill only to a path that carries a part of so much of what the home does.
+const UNORDERED_SPILL_PART: u64 = 4;
 /// A path later than this by its base delay is not spilled to: the far end does not wait longer.
 const MAX_SKEW_US: i64 = 150_000;
 /// The transfer that decides where a flow begins, in bits.
@@ -97,8 +99,9 @@ const STAY: Duration = Duration::from_secs(60);
 /// What a home carries, on average over some periods: the newest counts for one part of so many.
 const CARRIED_PARTS: u64 = 2;
 /// A lone bulk flow leaves its home for an idle path that carries so many times as much: in its first moments, or when that was so
-/// for longer than a rate that comes and goes, and the path idle for so many periods.
-const LONE_GAIN: u64 = 2;
+/// for longer than a rate that comes and goes, and the path idle for so many periods. Percent; the first where packets can overflow, the
+/// second where they cannot, so that the home is what counts.
+const LONE_GAIN_PERCENT: [u64; 2] = [200, 125];
 const YOUNG: Duration = Duration::from_millis(500);
 const LONE: Duration = Duration::from_secs(4);
 const LONE_PERIODS: u8 = 2;
@@ -188,9 +191,11 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// `weights`: how flows of a group are spread while capacities are not known (all zero: by round trip).
-    pub(super) fn new(weights: [u8; MAX_PATHS]) -> Self {
-        Self { weights, ..Self::default() }
+    /// `weights`: how flows of a group are spread while capacities are not known (all zero: by round trip); `overflows`: whether
+    /// packets may go where they arrive later.
+    pub(super) fn new(weights: [u8; MAX_PATHS], overflows: bool) -> Self {
+        let overflow = if overflows { Overflow::default() } else { Overflow::never() };
+        Self { weights, overflow, ..Self::default() }
     }
 
     /// The path of one packet. `spill`: packets may leave the flow's home one by one; without it a flow stays.
@@ -599,6 +604,7 @@ impl Lane {
         let is_filled = self.carried_bps[usize::from(home)] >= own.estimate_bps / 100 * FILLED_PERCENT;
         let sent_us =
             |bps: u64| i64::try_from(input.flow.sent_bits() * 1_000_000 / bps.max(1)).unwrap_or(i64::MAX);
+        let gain_percent = LONE_GAIN_PERCENT[usize::from(self.overflow.is_never())];
         let larger = |path: &PathId| {
             let load = input.load(*path);
             let path_bps = self.senders.share_bps(input, *path);
@@ -611,7 +617,7 @@ impl Lane {
             better
                 && self.bulk(*path) == 0
                 && !delays.has_queue(*path, input)
-                && path_bps >= most_bps * LONE_GAIN
+                && path_bps.saturating_mul(100) >= most_bps.saturating_mul(gain_percent)
                 && (load.wild_ppm <= WILD_PPM || self.senders.ignores(input))
                 && further_us <= MAX_SKEW_US
         };
@@ -676,7 +682,14 @@ impl Delays {
         let at_home = self.arrival_us(home, input);
         let own = input.load(home);
         let overflows = overflow.begins(&own) && input.flow.fills(own.seen_bps / FILLS_PART);
-        let free = |path: &PathId| *path != home && self.refuses(input, home, overflows, *path).is_none();
+        // Where the far end puts nothing in order, a packet that is dropped, or early, costs more than a small path carries.
+        let carried = |load: &LoadView| load.estimate_bps.max(load.seen_bps);
+        let pays = |path: PathId| {
+            !overflow.is_never() || carried(&input.load(path)) >= carried(&own) / UNORDERED_SPILL_PART
+        };
+        let free = |path: &PathId| {
+            *path != home && pays(*path) && self.refuses(input, home, overflows, *path).is_none()
+        };
         match usable.iter().filter(free).min_by_key(|path| self.arrival_us(*path, input)) {
             Some(path) => (path, self.arrival_us(path, input) >= at_home),
             None => (home, false),

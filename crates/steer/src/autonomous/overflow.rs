@@ -54,6 +54,16 @@ impl Default for Overflow {
 }
 
 impl Overflow {
+    /// None ever does: the far end puts nothing in order.
+    pub(super) fn never() -> Self {
+        Self { caution: OVERFLOW_PERCENT.len() as u8, retry_at: Instant::MAX, ..Self::default() }
+    }
+
+    /// See [`Self::never`].
+    pub(super) fn is_never(&self) -> bool {
+        self.retry_at == Instant::MAX
+    }
+
     /// Whether a home with a queue and this load is so full that packets overflow.
     pub(super) fn begins(&self, home: &LoadView) -> bool {
         if home.drop_us == u32::MAX {

@@ -119,6 +119,31 @@ fn a_home_that_drops_is_left_for_a_later_path_and_only_while_that_does_no_harm()
 }
 
 #[test]
+fn where_nothing_is_put_in_order_packets_neither_come_late_nor_by_a_small_path() {
+    let late = [LoadView { drop_us: 9_000, ..load(5, 9, 80) }, load(20, 0, 100)];
+    let small = [load(5, 0, 20), load(25, 20, 200)];
+    let half = [load(5, 0, 100), load(25, 20, 200)];
+    for (loads, ordered, unordered) in
+        [(late, [0, 1], [0, 0]), (small, [1, 0], [1, 1]), (half, [1, 0], [1, 0])]
+    {
+        for (overflows, paths) in [(true, ordered), (false, unordered)] {
+            let mut bed = Bed::new(&loads);
+            bed.lane = Lane::new([0; MAX_PATHS], overflows);
+            let flow = &mut FlowSteer::default();
+            flow.set_home(paths[0], bed.now);
+            bed.wait(1_000);
+            (flow.bytes, flow.period) = ([1 << 20; 2], (bed.now.as_millis() / PERIOD_MS) as u32);
+            bed.lane.period = flow.period;
+            assert_eq!(
+                (flow.home(), bed.packet(flow, 1)),
+                (Some(paths[0]), paths[1]),
+                "{loads:?} {overflows}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_path_that_carries_little_takes_nothing_late() {
     // Known by traffic that filled it, or by a train while it was idle; an eighth of 200 Mbit/s is 25.
     let others = [
@@ -671,7 +696,7 @@ proptest! {
         }
         let flow = &mut FlowSteer::default();
         for _ in 0..packets {
-            bed.lane.overflow = Overflow { caution: 2, retry_at: Instant::from_secs(1000), ..Overflow::default() };
+            bed.lane.overflow = Overflow::never();
             let path = bed.packet(flow, 1);
             prop_assert!(bed.states.is_up(path));
             let home = flow.home().unwrap();

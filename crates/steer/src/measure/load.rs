@@ -17,7 +17,7 @@
 //! Clocks that drift apart by 50 ppm are 3 ms off after a minute, which looks like a queue. The round trip is of one clock: it
 //! grows with the queue, and not with the drift.
 //!
-//! What an idle path carries is estimated by trains of packets ([`capacity`](super::capacity)); of estimate and capacity the
+//! What an idle path carries is estimated by trains of packets ([`trains`](super::trains)); of estimate and capacity the
 //! newer one counts where paths are compared.
 //!
 //! Between probes the backlog is carried on by a model, in bits: it grows with each packet sent and falls by the
@@ -28,10 +28,10 @@
 //! congestion: they count as `wild`. Packets missing beside a queue tell at which queue the path drops; one or two
 //! unless the next probe finds them: a probe may overtake packets.
 
-use super::capacity::Rate;
 use super::loss::Losses;
+use super::trains::Rate;
+use crate::LoadView;
 use anabranch_element::time::{Duration, Instant};
-use anabranch_steer::LoadView;
 use anabranch_wire::control::{PathCounters, Probe};
 
 /// The least forward delay is kept over one to two of these.
@@ -92,7 +92,7 @@ enum Known {
 
 /// Load of one path in the sending direction.
 #[derive(Debug, Clone)]
-pub(super) struct Load {
+pub struct Load {
     /// Least forward delay of this window and of the one before; `i64::MAX`: none.
     base_us: [i64; 2],
     /// The same of the round trip.
@@ -152,7 +152,7 @@ impl Default for Load {
 impl Load {
     /// `bytes` leave on the path.
     #[inline]
-    pub(super) fn on_sent(&mut self, bytes: usize, now: Instant) {
+    pub fn on_sent(&mut self, bytes: usize, now: Instant) {
         // What the path drops does not wait in it.
         let most_us = u64::from(self.drop_us().min(MAX_QUEUE_US)) * 2;
         let most = (self.drain_bps() / 1000).saturating_mul(most_us) / 1000;
@@ -161,7 +161,7 @@ impl Load {
     }
 
     /// A probe with this id leaves, counted in `counters`.
-    pub(super) fn departs(&mut self, id: u32, counters: &PathCounters, now: Instant) {
+    pub fn departs(&mut self, id: u32, counters: &PathCounters, now: Instant) {
         let oldest = self.marks[self.next_mark];
         if oldest.used && now.saturating_since(oldest.at) < MARK_AGE {
             return;
@@ -173,7 +173,7 @@ impl Load {
     }
 
     /// The far end answered a probe of ours.
-    pub(super) fn answered(&mut self, msg: &Probe, now: Instant) {
+    pub fn answered(&mut self, msg: &Probe, now: Instant) {
         let forward_us = msg.timestamp_ns.wrapping_sub(msg.echo_ns).cast_signed() / 1000;
         let rtt = now.saturating_since(Instant::from_nanos(msg.echo_ns));
         self.queue_us = self.queue_of(forward_us, u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX), now);
@@ -208,7 +208,7 @@ impl Load {
     }
 
     /// What was under way is lost or late: the path was down.
-    pub(super) fn interrupted(&mut self) {
+    pub fn interrupted(&mut self) {
         *self = Self {
             dropped: self.dropped,
             capacity_bps: self.capacity_bps,
@@ -220,7 +220,9 @@ impl Load {
         };
     }
 
-    pub(super) fn view(&self, rtt_us: u32, now: Instant) -> LoadView {
+    /// What steering may know of it at `now`; `rtt_us`: the least round trip, 0 if there is none yet.
+    #[must_use]
+    pub fn view(&self, rtt_us: u32, now: Instant) -> LoadView {
         let modelled_us = self.backlog_now(now) * 1000 / (self.drain_bps() / 1000).max(1);
         let modelled_us = u32::try_from(modelled_us).unwrap_or(u32::MAX).min(MAX_QUEUE_US);
         // What is lost on the way waits nowhere: by an estimate alone the model would see a queue.
@@ -375,34 +377,43 @@ impl Load {
     }
 
     /// It was known before the session rested what the path carries; `full`: by traffic.
-    pub(super) fn resume(&mut self, bps: u64, full: bool, now: Instant) {
+    pub fn resume(&mut self, bps: u64, full: bool, now: Instant) {
         (self.estimate_bps, self.exact) = (bps, full);
         self.full_at = if full { now } else { Instant::ZERO };
     }
 
     /// A train tells what the path carries. Traffic that filled it lately tells better.
-    pub(super) fn measured(&mut self, rate: Rate, now: Instant) {
+    pub fn measured(&mut self, rate: Rate, now: Instant) {
         if !self.is_full_known(now) {
             (self.estimate_bps, self.exact) = (rate.bps, rate.exact);
         }
     }
 
     /// What the path is taken to carry, and whether traffic told that lately.
-    pub(super) fn estimate(&self, now: Instant) -> (u64, bool) {
+    #[must_use]
+    pub fn estimate(&self, now: Instant) -> (u64, bool) {
         (self.estimate_bps, self.is_full_known(now))
+    }
+
+    /// What arrives, over the last 100 ms with traffic, in bit/s.
+    #[must_use]
+    pub fn received_bps(&self) -> u64 {
+        self.received_bps
     }
 
     fn is_full_known(&self, now: Instant) -> bool {
         self.full_at != Instant::ZERO && now.saturating_since(self.full_at) < TRUSTED
     }
 
-    /// As [`Losses::lasting`].
-    pub(super) fn lasting_loss(&self) -> u16 {
+    /// Loss without congestion that half of the last two seconds had or passed, in hundredths of a percent.
+    #[must_use]
+    pub fn lasting_loss(&self) -> u16 {
         self.losses.lasting()
     }
 
-    /// As [`Losses::steady_percent`].
-    pub(super) fn steady_loss_percent(&self) -> u8 {
+    /// Loss without congestion that half of the last short samples had or passed, in percent.
+    #[must_use]
+    pub fn steady_loss_percent(&self) -> u8 {
         self.losses.steady_percent()
     }
 

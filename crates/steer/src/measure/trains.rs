@@ -47,16 +47,16 @@ pub type TrainBudget = TokenBucket<1_000_000, 2_500_000>;
 
 /// What a train told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rate {
+pub struct Rate {
     /// Bit/s of UDP payload.
-    pub(super) bps: u64,
+    pub bps: u64,
     /// Right to some ten percent; else the path carries so much at least.
-    pub(super) exact: bool,
+    pub exact: bool,
 }
 
 /// When trains leave on one path, and what they told.
 #[derive(Debug, Clone)]
-pub(super) struct Trains {
+pub struct Trains {
     /// Number of the newest train; its packets, those that left, and the size of each.
     train: u16,
     packets: u16,
@@ -105,24 +105,26 @@ impl Default for Trains {
 
 impl Trains {
     /// Of a path on which trains left before.
-    pub(super) fn after_rest(now: Instant) -> Self {
+    #[must_use]
+    pub fn after_rest(now: Instant) -> Self {
         Self { due_at: now + FRESH, free: false, ..Self::default() }
     }
 
     /// Whether any has left.
-    pub(super) const fn has_asked(&self) -> bool {
+    #[must_use]
+    pub const fn has_asked(&self) -> bool {
         self.train > 0 || !self.free
     }
 
     /// The path was down, and may lead another way when it is back.
-    pub(super) fn interrupted(&mut self) {
+    pub fn interrupted(&mut self) {
         self.packets = self.sent;
         (self.free, self.stage, self.due_at) = (true, 0, self.due_at.min(self.left_at + UNANSWERED.0));
     }
 
     /// Lets a train leave if one is due. `path_bytes` and `session_bytes`: user data sent so far by this path, and by the session;
     /// `paths`: by how many the session sends.
-    pub(super) fn begin(
+    pub fn begin(
         &mut self,
         size: u16,
         path_bytes: u64,
@@ -131,7 +133,7 @@ impl Trains {
         budget: &mut TrainBudget,
         now: Instant,
     ) {
-        if now < self.due_at || self.sent < self.packets || size < CapacityProbe::MIN {
+        if !self.is_due(now) || size < CapacityProbe::MIN {
             return;
         }
         let bytes = TRAIN_BYTES[usize::from(self.stage)];
@@ -166,8 +168,14 @@ impl Trains {
         self.pause = (self.pause * 2).min(UNANSWERED.1);
     }
 
+    /// Whether the next train may leave, if it is paid for.
+    #[must_use]
+    pub fn is_due(&self, now: Instant) -> bool {
+        now >= self.due_at && self.sent == self.packets
+    }
+
     /// The next packet of the train that leaves now.
-    pub(super) fn poll(&mut self) -> Option<CapacityProbe> {
+    pub fn poll(&mut self) -> Option<CapacityProbe> {
         let index = self.sent;
         (index < self.packets).then(|| {
             self.sent += 1;
@@ -176,13 +184,13 @@ impl Trains {
     }
 
     /// There was no room for the packet handed out last: the train ends there.
-    pub(super) fn cut(&mut self) {
+    pub fn cut(&mut self) {
         self.sent = self.sent.saturating_sub(1);
         self.packets = self.sent;
     }
 
     /// A packet has arrived. What the path carries by what is known now.
-    pub(super) fn acknowledged(&mut self, ack: &CapacityAck, now: Instant) -> Option<Rate> {
+    pub fn acknowledged(&mut self, ack: &CapacityAck, now: Instant) -> Option<Rate> {
         let fits = ack.train == self.train && (self.next_index..self.sent).contains(&ack.index);
         if !fits || now.saturating_since(self.left_at) > ANSWERED {
             return None;

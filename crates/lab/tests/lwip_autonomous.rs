@@ -1,0 +1,100 @@
+//! An LWIP node that steers by itself is no worse than the better leg alone, whatever the legs, the sender, the number of flows and the
+//! loss: drawn cells of the scenario `lwip/autonomous.toml`, with the same seed in every run.
+
+use anabranch_lab::backend::{Progress, Quiet};
+use anabranch_lab::runner::{self, Watch};
+use anabranch_lab::scenario::{self, Case, Form};
+use anabranch_lab::virtual_backend::VirtualBackend;
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+use std::path::Path;
+
+const CELLS: usize = 24;
+/// Of the better leg alone: what all cells but [`BELOW`] of them have at least, and what all have.
+const LEAST: f64 = 0.95;
+const BELOW: usize = 2;
+const WORST: f64 = 0.75;
+
+struct Nobody;
+
+impl Watch for Nobody {
+    fn begin(&self, _: usize) {}
+    fn run(&self, _: &Case, _: usize) -> Box<dyn Progress> {
+        Box::new(Quiet)
+    }
+    fn done(&self) {}
+}
+
+struct Draw(ChaCha8Rng);
+
+impl Draw {
+    fn part(&mut self) -> f64 {
+        f64::from(self.0.next_u32()) / f64::from(u32::MAX)
+    }
+
+    /// By logarithm, of two digits or so.
+    fn between(&mut self, least: f64, most: f64) -> f64 {
+        let drawn = least * (most / least).powf(self.part());
+        if drawn < 10.0 { (drawn * 10.0).round() / 10.0 } else { drawn.round() }
+    }
+
+    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.0.next_u32() as usize % of.len()]
+    }
+}
+
+/// A cell as changes of the scenario.
+fn cell(draw: &mut Draw) -> Vec<String> {
+    let mut sets = Vec::new();
+    let loss = draw.one(&[0.0, 0.0, 0.0, 0.5, 5.0]);
+    let lossy = draw.one(&["lte", "wifi"]);
+    for link in ["lte", "wifi"] {
+        let (mbps, rtt_ms) = (draw.between(1.0, 300.0), draw.between(3.0, 200.0));
+        let queue = ((mbps * rtt_ms * 1000.0 / 8.0 / 1500.0) as u32).max(30);
+        sets.push(format!("link.{link}.down.rate_mbps={mbps}"));
+        sets.push(format!("link.{link}.down.queue_packets={queue}"));
+        sets.push(format!("link.{link}.up.rate_mbps={}", mbps.max(10.0)));
+        for way in ["down", "up"] {
+            sets.push(format!("link.{link}.{way}.delay_ms={}", rtt_ms / 2.0));
+        }
+        if loss > 0.0 && link == lossy {
+            sets.push(format!("link.{link}.down.loss={{ model = \"bernoulli\", percent = {loss} }}"));
+        }
+    }
+    sets.push(format!("flow.file.congestion_control=\"{}\"", draw.one(&["cubic", "bbr", "reno"])));
+    let flows = draw.one(&[1, 1, 1, 4, 16]);
+    if flows > 1 {
+        let sum: Vec<_> = (1..=flows).map(|n| format!("mean(flow.file-{n}.goodput_mbps, 6, 15)")).collect();
+        sets.push(format!("flow.file.count={flows}"));
+        sets.push(format!("metric.goodput_mbps=\"{}\"", sum.join(" + ")));
+    } else {
+        sets.push("metric.goodput_mbps=\"mean(flow.file.goodput_mbps, 6, 15)\"".into());
+    }
+    sets.push("duration_s=15".into());
+    sets
+}
+
+#[test]
+fn it_is_no_worse_than_the_better_leg_alone() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/lwip/autonomous.toml");
+    let mut draw = Draw(ChaCha8Rng::seed_from_u64(28));
+    let mut parts = Vec::new();
+    for _ in 0..CELLS {
+        let sets = cell(&mut draw);
+        let mut scenario =
+            scenario::load(&path, &sets, Form::Full).unwrap_or_else(|problems| panic!("{problems}"));
+        scenario.claims.clear();
+        scenario.cases.retain(|case| case.variant.as_ref().is_some_and(|name| name.starts_with("even-")));
+        assert_eq!(scenario.cases.len(), 3);
+        let done = runner::run(&scenario, &VirtualBackend, 1, 1, &Nobody)
+            .unwrap_or_else(|error| panic!("{sets:?}: {error:#}"));
+        let goodput = |mode| done.metrics[&format!("even-{mode}.metric.goodput_mbps")];
+        let better = goodput("lte").max(goodput("wifi"));
+        parts.push((goodput("autonomous") / better, sets));
+    }
+    parts.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let worst: Vec<_> = parts.iter().take(BELOW + 2).collect();
+    assert!(parts[0].0 >= WORST && parts[BELOW].0 >= LEAST, "{worst:.2?}");
+    let mean = parts.iter().map(|(part, _)| part).sum::<f64>() / CELLS as f64;
+    assert!(mean > 1.1, "splitting pays where it can: {mean:.2}");
+}

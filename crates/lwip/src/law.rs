@@ -1,0 +1,518 @@
+//! The autonomous law of steering ([`anabranch_steer`]) over the two legs of a UE, and what it is told of them.
+//!
+//! A tunnel's far end says what arrived. Here nobody does, but the node sees what is sent, sent again and acknowledged:
+//!
+//! ```text
+//!   queue, capacity   probes: round trip, and what was sent between two of them, less what was lost of it
+//!   loss              a segment that is sent again was lost on the leg it took, unless a duplicate SACK says that it was not
+//!   which is nearer   data to its ACK: every ACK comes back by LTE, so that two legs differ by their way there
+//!   idle legs         trains: full packets that ask for no answer, each with a short one behind it that does
+//! ```
+
+use super::Leg;
+use super::dida::before;
+use super::link::Link;
+use super::probe::train_byte;
+use anabranch_element::time::{Duration, Instant, nanos};
+use anabranch_steer::measure::{Load, TrainBudget, Trains};
+use anabranch_steer::{
+    Arrived, FlowSteer, LoadView, Mode, ModeState, Packet, PathState, PathStates, Pick, View,
+};
+use anabranch_wire::control::{CapacityAck, CapacityProbe, PathCounters, Probe, ProbeKind};
+use anabranch_wire::tcp::{TcpOption, TcpView};
+
+/// Probes of which the answer is waited for.
+const MARKS: usize = 16;
+/// Time between probes of a UE that gets packets, at least; of legs with a long round trip a part of that.
+const PROBE: Duration = Duration::from_millis(20);
+const PROBE_RTT_PARTS: u32 = 8;
+/// How far behind its probes' round trip a leg's ACKs are is remembered for one to two of these.
+const LEAST_OVER: Duration = Duration::from_secs(30);
+/// A segment that is timed is given up after so long.
+const TIMED: Duration = Duration::from_secs(2);
+/// Bytes of a segment at least; so many share a bit.
+const SEGMENT_SHIFT: u32 = 10;
+/// Words of bits: 8 MB under way.
+const WORDS: usize = 128;
+/// Segments of a SACK block that are looked at.
+const MOST_LOOKED_AT: u32 = 64;
+/// Bytes of a packet of a train, with the short one behind it.
+pub(super) const TRAIN_PACKET: u16 = 1_250;
+
+/// The least of a time and of the time before it; both are kept while there is nothing new.
+#[derive(Debug, Clone, Copy, Default)]
+struct Least {
+    us: [Option<f64>; 2],
+    since: Instant,
+}
+
+impl Least {
+    fn sample(&mut self, us: f64, now: Instant) {
+        if now.saturating_since(self.since) > LEAST_OVER {
+            (self.us, self.since) = ([None, self.us[0]], now);
+        }
+        self.us[0] = Some(self.us[0].map_or(us, |least| least.min(us)));
+    }
+
+    fn get(&self) -> Option<f64> {
+        let [this, before] = self.us;
+        match (this, before) {
+            (Some(this), Some(before)) => Some(this.min(before)),
+            (one, other) => one.or(other),
+        }
+    }
+}
+
+/// What is known of one leg.
+#[derive(Debug, Clone, Default)]
+struct Way {
+    load: Load,
+    trains: Trains,
+    train: u16,
+    sent: PathCounters,
+    /// Packets and bytes that were lost, modulo 2³².
+    lost: (u32, u32),
+    /// Probes by their number, with when they left and what had been sent.
+    marks: [Option<(u16, Instant, PathCounters)>; MARKS],
+    /// By how much an ACK of data by this leg takes longer than a probe, microseconds.
+    beyond: Least,
+}
+
+/// What the law knows of the legs of one UE.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Law {
+    ways: [Way; 2],
+    state: ModeState,
+    sequence: u32,
+}
+
+/// What the law remembers of a flow.
+#[derive(Debug, Clone, Default)]
+pub(super) struct FlowLaw {
+    steer: FlowSteer,
+    remote: u64,
+    /// The leg of its last segment, and that of each segment under way where they are not all the same.
+    leg: Option<Leg>,
+    legs: Option<Box<[u64; WORDS]>>,
+    /// On each leg a segment that is timed: its end, and when it left.
+    timed: [Option<(u32, Instant)>; 2],
+    /// When it last changed its leg.
+    split_at: Option<Instant>,
+    mss: u16,
+}
+
+impl FlowLaw {
+    pub(super) fn new(remote: u64) -> Self {
+        Self { remote, ..Self::default() }
+    }
+
+    const fn slot(seq: u32) -> (usize, u64) {
+        let slot = (seq >> SEGMENT_SHIFT) as usize % (WORDS * 64);
+        (slot / 64, 1 << (slot % 64))
+    }
+
+    /// The leg that the segment took when it was last sent.
+    fn leg_of(&self, seq: u32) -> Option<Leg> {
+        let Some(legs) = &self.legs else { return self.leg };
+        let (word, bit) = Self::slot(seq);
+        Some(if legs[word] & bit == 0 { Leg::Lte } else { Leg::Wifi })
+    }
+
+    /// Whether it was ever on both legs.
+    pub(super) const fn is_split(&self) -> bool {
+        self.split_at.is_some()
+    }
+
+    /// Whether what is missing from `una` on may only be late, by an ACK that tells of a gap: the flow was on both legs a moment ago,
+    /// and nothing that came arrived behind it on its own leg, where nothing overtakes it.
+    pub(super) fn may_be_late(&self, tcp: &TcpView<'_>, una: u32, longest: Duration, now: Instant) -> bool {
+        if self.split_at.is_none_or(|at| now.saturating_since(at) > longest) {
+            return false;
+        }
+        let Some(missing) = self.leg_of(una) else { return false };
+        let blocks = tcp.options().map_while(Result::ok).find_map(|option| match option {
+            TcpOption::Sack(blocks) => Some(blocks),
+            _ => None,
+        });
+        let newest =
+            blocks.and_then(|blocks| blocks.as_slice().iter().find(|(left, _)| before(una, *left)).copied());
+        let Some((left, right)) = newest else { return true };
+        let mss = u32::from(self.mss.max(1));
+        let segments = right.wrapping_sub(left).div_ceil(mss).min(MOST_LOOKED_AT);
+        !(0..segments).any(|n| self.leg_of(left.wrapping_add(n * mss)) == Some(missing))
+    }
+
+    /// A segment takes a leg.
+    pub(super) fn takes(&mut self, segment: &Segment, leg: Leg, now: Instant) {
+        self.mss = self.mss.max(u16::try_from(segment.payload).unwrap_or(u16::MAX));
+        let timed = &mut self.timed[leg as usize];
+        let is_free = timed.is_none_or(|(_, at)| now.saturating_since(at) > TIMED);
+        if !segment.is_again && is_free {
+            *timed = Some((segment.seq.wrapping_add(segment.payload as u32), now));
+        }
+        self.note(segment, leg, now);
+    }
+
+    fn note(&mut self, segment: &Segment, leg: Leg, now: Instant) {
+        if self.leg.is_some_and(|before| before != leg) {
+            self.split_at = Some(now);
+        }
+        if self.legs.is_none() && self.leg.is_some_and(|before| before != leg) {
+            let all = if self.leg == Some(Leg::Wifi) { u64::MAX } else { 0 };
+            self.legs = Some(Box::new([all; WORDS]));
+        }
+        self.leg = Some(leg);
+        if let Some(legs) = &mut self.legs {
+            let (word, bit) = Self::slot(segment.seq);
+            match leg {
+                Leg::Lte => legs[word] &= !bit,
+                Leg::Wifi => legs[word] |= bit,
+            }
+        }
+    }
+}
+
+/// A segment with data, as the law looks at it.
+pub(super) struct Segment {
+    pub seq: u32,
+    pub payload: usize,
+    pub bytes: usize,
+    pub hash: u64,
+    /// It was sent before.
+    pub is_again: bool,
+    /// The UE can get it by Wi-Fi.
+    pub has_wifi: bool,
+    /// Its sender repairs a loss: what arrives out of order would look like more of it.
+    pub recovers: bool,
+}
+
+impl Law {
+    /// A segment that was sent before comes again: it was lost on the leg it took.
+    pub(super) fn again(&mut self, flow: &mut FlowLaw, segment: &Segment) {
+        if let Some(leg) = flow.leg_of(segment.seq) {
+            self.lost(leg, 1, segment.bytes as i64);
+        }
+        flow.timed = [None; 2];
+    }
+
+    /// The leg of a segment by the autonomous law.
+    pub(super) fn pick(
+        &mut self,
+        mode: &Mode,
+        links: &[Link; 2],
+        flow: &mut FlowLaw,
+        segment: &Segment,
+        now: Instant,
+    ) -> Leg {
+        self.sequence = self.sequence.wrapping_add(1);
+        let paths = self.paths(links, segment.has_wifi);
+        let loads = self.loads(links, now);
+        let packet = Packet {
+            sequence: self.sequence,
+            flow_hash: segment.hash,
+            remote: flow.remote,
+            bytes: u32::try_from(segment.bytes).unwrap_or(u32::MAX),
+            datagram: false,
+            ends: false,
+            flow: &mut flow.steer,
+        };
+        let view = View { steady: &paths, live: &paths, loads: &loads };
+        let picked = match self.state.pick(mode, view, packet, now) {
+            Pick::One(path) => Some(path),
+            _ => None,
+        };
+        let home = flow.steer.home().filter(|path| segment.recovers && paths.is_up(*path));
+        if home.or(picked) == Some(Leg::Wifi as u8) { Leg::Wifi } else { Leg::Lte }
+    }
+
+    /// How far apart two packets of a flow that leave together by both legs arrive at most, about.
+    pub(super) fn spread(&self, links: &[Link; 2], now: Instant) -> Duration {
+        let arrivals = self
+            .loads(links, now)
+            .map(|load| load.base_us.unwrap_or(0) + i64::from(load.queue_us.max(load.modelled_us)));
+        let bases = self.loads(links, now).map(|load| load.base_us.unwrap_or(0));
+        let most_us = arrivals[0].max(arrivals[1]) - bases[0].min(bases[1]);
+        Duration::from_micros(most_us.max(0).cast_unsigned())
+    }
+
+    /// A packet leaves by a leg.
+    pub(super) fn sent(&mut self, leg: Leg, bytes: usize, now: Instant) {
+        let way = &mut self.ways[leg as usize];
+        way.sent.tx_packets += 1;
+        way.sent.tx_bytes += bytes as u64;
+        way.load.on_sent(bytes, now);
+    }
+
+    /// An uplink packet of a flow that gets data.
+    pub(super) fn acknowledged(
+        &mut self,
+        links: &[Link; 2],
+        flow: &mut FlowLaw,
+        tcp: &TcpView<'_>,
+        bytes: usize,
+        now: Instant,
+    ) {
+        flow.steer.arrives(Arrived { bytes: u32::try_from(bytes).unwrap_or(u32::MAX), paths: 1 });
+        for leg in Leg::ALL {
+            let Some((end, at)) = flow.timed[leg as usize] else { continue };
+            if before(tcp.ack(), end) {
+                continue;
+            }
+            flow.timed[leg as usize] = None;
+            let least_us = links[leg as usize].least_rtt_us();
+            if least_us.is_finite() {
+                let took_us = nanos(now.saturating_since(at)) as f64 / 1e3;
+                self.ways[leg as usize].beyond.sample(took_us - least_us, now);
+            }
+        }
+        if let Some((left, right)) = duplicate(tcp)
+            && let Some(leg) = flow.leg_of(left)
+        {
+            let bytes = right.wrapping_sub(left).min(u16::MAX.into());
+            let packets = bytes.div_ceil(u32::from(flow.mss.max(1)));
+            self.lost(leg, -i64::from(packets), -i64::from(bytes));
+        }
+    }
+
+    fn lost(&mut self, leg: Leg, packets: i64, bytes: i64) {
+        let (of_packets, of_bytes) = &mut self.ways[leg as usize].lost;
+        *of_packets = of_packets.wrapping_add(packets as u32);
+        *of_bytes = of_bytes.wrapping_add(bytes as u32);
+    }
+
+    /// Time between probes.
+    pub(super) fn probe_interval(links: &[Link; 2], most: Duration) -> Duration {
+        let rtt_us = links[0].rtt_us().max(links[1].rtt_us()) as u64;
+        (Duration::from_micros(rtt_us) / PROBE_RTT_PARTS).max(PROBE).min(most.max(PROBE))
+    }
+
+    /// A probe of so many bytes leaves by a leg.
+    pub(super) fn probes(&mut self, leg: Leg, sequence: u16, bytes: usize, now: Instant) {
+        self.sent(leg, bytes, now);
+        let way = &mut self.ways[leg as usize];
+        way.load.departs(sequence.into(), &way.sent, now);
+        way.marks[usize::from(sequence) % MARKS] = Some((sequence, now, way.sent));
+    }
+
+    /// A probe was answered.
+    pub(super) fn answered(&mut self, leg: Leg, sequence: u16, now: Instant) {
+        let way = &mut self.ways[leg as usize];
+        let mark = way.marks[usize::from(sequence) % MARKS].take_if(|(of, ..)| *of == sequence);
+        let Some((_, at, sent)) = mark else { return };
+        let counters = PathCounters {
+            rx_packets: u64::from((sent.tx_packets as u32).wrapping_sub(way.lost.0)),
+            rx_bytes: u64::from((sent.tx_bytes as u32).wrapping_sub(way.lost.1)),
+            ..PathCounters::default()
+        };
+        let ns = |at: Instant| nanos(at.saturating_since(Instant::ZERO));
+        way.load.answered(
+            &Probe {
+                kind: ProbeKind::Ack,
+                id: sequence.into(),
+                timestamp_ns: ns(now),
+                echo_ns: ns(at),
+                rtt_us: 0,
+                counters,
+                reorder_available: 0,
+                lasting_loss: 0,
+            },
+            now,
+        );
+    }
+
+    /// The next packet of a train on a leg, if one is due.
+    pub(super) fn poll_train(
+        &mut self,
+        leg: Leg,
+        budget: &mut TrainBudget,
+        now: Instant,
+    ) -> Option<CapacityProbe> {
+        let session: u64 = self.ways.iter().map(|way| way.sent.tx_bytes).sum();
+        let way = &mut self.ways[leg as usize];
+        way.trains.begin(TRAIN_PACKET, way.sent.tx_bytes, session, 2, budget, now);
+        let probe = way.trains.poll()?;
+        way.train = probe.train;
+        Some(probe)
+    }
+
+    /// The short packet behind one of a train was answered. Whether the next train is to follow at once.
+    pub(super) fn train_answered(&mut self, leg: Leg, train: u8, index: u16, now: Instant) -> bool {
+        let way = &mut self.ways[leg as usize];
+        if train_byte(way.train) != train {
+            return false;
+        }
+        let timestamp_ns = nanos(now.saturating_since(Instant::ZERO));
+        let ack = CapacityAck { train: way.train, index, timestamp_ns };
+        if let Some(rate) = way.trains.acknowledged(&ack, now) {
+            way.load.measured(rate, now);
+        }
+        way.trains.is_due(now)
+    }
+
+    /// A leg does not answer any more.
+    pub(super) fn interrupted(&mut self, leg: Leg) {
+        let way = &mut self.ways[leg as usize];
+        way.load.interrupted();
+        way.trains.interrupted();
+        way.marks = [None; MARKS];
+    }
+
+    /// The load of a leg.
+    pub(super) fn load(&self, link: &Link, leg: Leg, now: Instant) -> LoadView {
+        let least_us = link.least_rtt_us();
+        self.ways[leg as usize].load.view(if least_us.is_finite() { least_us as u32 } else { 0 }, now)
+    }
+
+    /// What a leg is taken to carry, or else the most that arrived by it, bit/s; 0: nothing is known.
+    pub(super) fn estimate_bps(&self, leg: Leg) -> u64 {
+        let load = self.ways[leg as usize].load.view(0, Instant::ZERO);
+        if load.estimate_bps > 0 { load.estimate_bps } else { load.seen_bps }
+    }
+
+    /// What arrives by a leg, over the last 100 ms, bit/s.
+    pub(super) fn received_bps(&self, leg: Leg) -> u64 {
+        self.ways[leg as usize].load.received_bps()
+    }
+
+    fn paths(&self, links: &[Link; 2], has_wifi: bool) -> PathStates {
+        let mut paths = PathStates::DOWN;
+        for (leg, path) in Leg::ALL.into_iter().zip(0..) {
+            let (link, load) = (&links[leg as usize], &self.ways[leg as usize].load);
+            let rtt_us = link.rtt_us() as u32;
+            let is_up = match leg {
+                Leg::Lte => true,
+                Leg::Wifi => has_wifi && link.up && rtt_us > 0,
+            };
+            if is_up {
+                let state = PathState {
+                    loss_ppm: u32::from(load.lasting_loss()) * 100,
+                    steady_loss_percent: load.steady_loss_percent(),
+                    ..PathState::up(rtt_us)
+                };
+                paths.set(path, state);
+            }
+        }
+        paths
+    }
+
+    fn loads(&self, links: &[Link; 2], now: Instant) -> [LoadView; 2] {
+        let least = |leg: Leg| links[leg as usize].least_rtt_us();
+        let beyond = |leg: Leg| self.ways[leg as usize].beyond.get();
+        let [lte, wifi] = [Leg::Lte, Leg::Wifi].map(least);
+        // How much further data is under way by Wi-Fi.
+        let further_us = match (beyond(Leg::Lte), beyond(Leg::Wifi)) {
+            (Some(l), Some(w)) => wifi + w - lte - l,
+            _ => (wifi - lte) / 2.0,
+        };
+        Leg::ALL.map(|leg| {
+            let base = if leg == Leg::Wifi { further_us } else { 0.0 };
+            LoadView {
+                base_us: further_us.is_finite().then_some(base as i64),
+                ..self.load(&links[leg as usize], leg, now)
+            }
+        })
+    }
+}
+
+/// The duplicate that an ACK tells of (RFC 2883 §4): a first block at or below the acknowledgment, or within the second.
+fn duplicate(tcp: &TcpView<'_>) -> Option<(u32, u32)> {
+    let blocks = tcp.options().map_while(Result::ok).find_map(|option| match option {
+        TcpOption::Sack(blocks) => Some(blocks),
+        _ => None,
+    })?;
+    let &(left, right) = blocks.as_slice().first()?;
+    let within = |&(l, r): &(u32, u32)| !before(left, l) && !before(r, right);
+    (!before(tcp.ack(), right) || blocks.as_slice().get(1).is_some_and(within)).then_some((left, right))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_wire::ip::IpPacket;
+    use anabranch_wire::tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, emit_packet};
+
+    const MSS: u32 = 1_400;
+
+    fn segment(number: u32, is_again: bool) -> Segment {
+        Segment {
+            seq: number * MSS,
+            payload: MSS as usize,
+            bytes: MSS as usize + 40,
+            hash: 1,
+            is_again,
+            has_wifi: true,
+            recovers: false,
+        }
+    }
+
+    /// Calls `look` with an ACK of the first so many segments, and blocks from one segment to before another.
+    fn with_ack<T>(acked: u32, blocks: &[(u32, u32)], look: impl FnOnce(&TcpView<'_>) -> T) -> T {
+        let mut sack = SackBlocks::default();
+        for (left, right) in blocks {
+            sack.push(left * MSS, right * MSS);
+        }
+        let options = TcpOptions { sack, ..TcpOptions::default() };
+        let header = TcpHeader { ack: acked * MSS, flags: TcpFlags::ACK, options, ..TcpHeader::default() };
+        let packet = emit_packet("10.0.0.2:2".parse().unwrap(), "10.0.0.1:1".parse().unwrap(), &header, &[]);
+        let packet = packet.unwrap();
+        look(&TcpView::parse(&packet[IpPacket::parse(&packet).unwrap().payload]).unwrap())
+    }
+
+    /// A flow whose every third segment went by Wi-Fi.
+    fn divided(at: Instant) -> FlowLaw {
+        let mut flow = FlowLaw::new(1);
+        for number in 0..30 {
+            flow.takes(&segment(number, false), if number % 3 == 2 { Leg::Wifi } else { Leg::Lte }, at);
+        }
+        flow
+    }
+
+    #[test]
+    fn what_came_behind_the_missing_packet_on_its_own_leg_tells_that_it_is_lost() {
+        let (at, longest) = (Instant::from_secs(1), Duration::from_millis(100));
+        let flow = divided(at);
+        let late = |blocks: &[(u32, u32)], now| {
+            with_ack(9, blocks, |ack| flow.may_be_late(ack, 9 * MSS, longest, now))
+        };
+        assert!(late(&[], at), "without SACK there is no telling");
+        assert!(late(&[(11, 12)], at), "it overtook by Wi-Fi");
+        assert!(!late(&[(11, 13)], at), "12 was behind it on LTE");
+        assert!(!late(&[(10, 11)], at));
+        assert!(late(&[(4, 5), (11, 12)], at), "the first block is a duplicate");
+        assert!(!late(&[(11, 12)], at + Duration::from_millis(101)), "none is under way by another leg");
+        let mut whole = FlowLaw::new(1);
+        (0..30).for_each(|number| whole.takes(&segment(number, false), Leg::Wifi, at));
+        assert!(!with_ack(9, &[(11, 12)], |ack| whole.may_be_late(ack, 9 * MSS, longest, at)));
+    }
+
+    #[test]
+    fn a_segment_that_is_sent_again_was_lost_unless_it_is_a_duplicate() {
+        let at = Instant::from_secs(1);
+        let (mut law, mut flow) = (Law::default(), divided(at));
+        law.again(&mut flow, &segment(5, true));
+        assert_eq!(law.ways.clone().map(|way| way.lost), [(0, 0), (1, MSS + 40)]);
+        flow.takes(&segment(5, true), Leg::Lte, at);
+        law.again(&mut flow, &segment(5, true));
+        assert_eq!(law.ways.clone().map(|way| way.lost.0), [1, 1]);
+        let links = [Link::new(), Link::new()];
+        with_ack(9, &[(5, 6)], |ack| law.acknowledged(&links, &mut flow, ack, 60, at));
+        assert_eq!(law.ways.clone().map(|way| way.lost.0), [0, 1]);
+    }
+
+    #[test]
+    fn a_train_tells_what_an_idle_leg_carries() {
+        let (mut law, mut now) = (Law::default(), Instant::from_secs(1));
+        let mut sent = Vec::new();
+        while let Some(probe) = law.poll_train(Leg::Wifi, &mut TrainBudget::default(), now) {
+            sent.push(probe);
+        }
+        assert!(sent.len() > 8 && law.estimate_bps(Leg::Wifi) == 0);
+        now += Duration::from_millis(20);
+        for probe in sent {
+            now += Duration::from_micros(1_000);
+            law.train_answered(Leg::Wifi, train_byte(probe.train.wrapping_add(1)), probe.index, now);
+            law.train_answered(Leg::Wifi, train_byte(probe.train), probe.index, now);
+        }
+        assert_eq!((law.estimate_bps(Leg::Wifi), law.estimate_bps(Leg::Lte)), (10_000_000, 0));
+    }
+}
