@@ -20,6 +20,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Most bytes and packets in each RLC buffer and each flow's queue.
 const LIMIT: BufferLimit = BufferLimit { bytes: 100_000, sdus: 500 };
+/// Most bytes of an SDU of which a part has been sent: it has left the buffer. A packet, and the headers of SDAP and PDCP.
+const HEAD: u64 = 1_500 + 1 + 3;
 /// Times in a row at which the gNB asks for the same instant.
 const AGAIN: u32 = 64;
 /// What is held leaves within this, once the channel is good and nobody sends.
@@ -584,7 +586,7 @@ impl system::World<Kind> for World {
             for (way, direction) in WAYS.into_iter().enumerate() {
                 self.course.tally.look(Invariant::Bounded);
                 let (_, held) = self.dropped_and_held(ue, direction);
-                if held > 2 * LIMIT.bytes {
+                if held > 2 * LIMIT.bytes + HEAD {
                     let what = format!("UE {ue}, {direction:?}: {held} bytes are held");
                     return Err(self.course.violation(Invariant::Bounded, what));
                 }
@@ -609,7 +611,8 @@ impl system::World<Kind> for World {
         match kind {
             Kind::Fade { ue, way, cqi } => {
                 self.active.begin(number, end, kind);
-                self.channel(ue, way, Quality::Cqi(cqi))
+                // CQI 0 itself is served, at MCS 0.
+                self.channel(ue, way, if cqi == 0 { Quality::Outage } else { Quality::Cqi(cqi) })
             }
             Kind::Shares { a, b } => {
                 let mut shares = self.plan.world.slices.clone();
@@ -640,6 +643,28 @@ impl system::World<Kind> for World {
                 self.active.begin(number, end, kind);
                 Ok(())
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::Setting;
+    use super::*;
+
+    #[test]
+    fn a_fade_to_cqi_0_is_an_outage_until_it_ends() {
+        let plan = <Setting as system::Setting>::of(0, 10);
+        let mut world = World::new(&plan, false).unwrap();
+        for (way, direction) in [(Way::Down, Direction::Downlink), (Way::Up, Direction::Uplink)] {
+            let fade = |cqi| Fault { at: 0, ms: 10, kind: Kind::Fade { ue: 0, way, cqi } };
+            world.begin_fault(1, &fade(0)).unwrap();
+            assert_eq!(world.gnb.mcs(0, direction, Instant::ZERO), None);
+            world.end_fault(1).unwrap();
+            assert_eq!(world.gnb.mcs(0, direction, Instant::ZERO), Some(plan.world.ues[0].mcs));
+            world.begin_fault(2, &fade(1)).unwrap();
+            assert!(world.gnb.mcs(0, direction, Instant::ZERO).is_some());
+            world.end_fault(2).unwrap();
         }
     }
 }
