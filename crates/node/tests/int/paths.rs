@@ -2,6 +2,7 @@
 
 use crate::net::{ANABRANCH, Namespace, Program};
 use serde_json::Value;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -9,12 +10,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Registration is the machine's: one test at a time. `None` where a test cannot run, with a line that says why.
-pub fn alone() -> Option<MutexGuard<'static, ()>> {
+/// Registration is the machine's: one test at a time, of the tests of `kern`, too. `None` where a test cannot run, with a line that
+/// says why.
+pub fn alone() -> Option<(MutexGuard<'static, ()>, File)> {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if nix::unistd::geteuid().is_root() {
-        return Some(guard);
+        let of_all = File::create(std::env::temp_dir().join("anabranch-tests-registration.lock")).unwrap();
+        of_all.lock().unwrap();
+        return Some((guard, of_all));
     }
     skip("root is needed")
 }

@@ -3,6 +3,7 @@ use anabranch_cc::Algorithm;
 use anabranch_cc::int::{IntConfig, View};
 use anabranch_wire::ioam::{Feedback as Report, code, decode};
 use proptest::prelude::*;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -322,12 +323,18 @@ proptest! {
     }
 }
 
-/// Registration is the machine's: one test at a time. `None`, with a line that says why, where it cannot be.
-fn alone() -> Option<MutexGuard<'static, ()>> {
+/// Registration is the machine's: one test at a time, of those of `anabranch-node`, too. `None`, with a line that says why, where it
+/// cannot be.
+fn alone() -> Option<(MutexGuard<'static, ()>, File)> {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     match supported() {
-        Ok(()) => Some(guard),
+        Ok(()) => {
+            let of_all = std::env::temp_dir().join("anabranch-tests-registration.lock");
+            let of_all = File::create(of_all).unwrap();
+            of_all.lock().unwrap();
+            Some((guard, of_all))
+        }
         Err(why) => {
             // SAFETY: takes nothing and always succeeds.
             let root = unsafe { libc::geteuid() } == 0;
