@@ -120,8 +120,14 @@ pub struct LoadBalance {
 impl LoadBalance {
     /// `weights` in tenths (or any small unit: at most ten units are used, in the order given).
     pub(super) fn new(weights: &[(PathId, u8)], per: Granularity, autonomous: bool) -> Self {
-        let mut mode =
-            Self { by_digit: [0; MAX_DIGITS], digits: 0, weights: [0; MAX_PATHS], per, autonomous, overflows: true };
+        let mut mode = Self {
+            by_digit: [0; MAX_DIGITS],
+            digits: 0,
+            weights: [0; MAX_PATHS],
+            per,
+            autonomous,
+            overflows: true,
+        };
         for &(path, units) in weights {
             for _ in 0..units {
                 let Some(slot) = mode.by_digit.get_mut(usize::from(mode.digits)) else { break };
