@@ -439,11 +439,6 @@ impl Steering {
         }
     }
 
-    /// Whether it goes by what each leg carries.
-    pub(super) const fn is_measured(&self) -> bool {
-        matches!(self, Self::Autonomous | Self::Switched { to: SwitchTo::Auto, .. })
-    }
-
     const fn needs_probe(&self) -> bool {
         match self {
             Self::FixedRatio { .. } | Self::Switched { to: SwitchTo::Lte | SwitchTo::Wifi, .. } => false,

@@ -358,7 +358,7 @@ impl Law {
     }
 
     /// The load of a leg.
-    pub(super) fn load(&self, link: &Link, leg: Leg, now: Instant) -> LoadView {
+    fn load(&self, link: &Link, leg: Leg, now: Instant) -> LoadView {
         let least_us = link.least_rtt_us();
         self.ways[leg as usize].load.view(if least_us.is_finite() { least_us as u32 } else { 0 }, now)
     }
@@ -367,11 +367,6 @@ impl Law {
     pub(super) fn estimate_bps(&self, leg: Leg) -> u64 {
         let load = self.ways[leg as usize].load.view(0, Instant::ZERO);
         if load.estimate_bps > 0 { load.estimate_bps } else { load.seen_bps }
-    }
-
-    /// What arrives by a leg, over the last 100 ms, bit/s.
-    pub(super) fn received_bps(&self, leg: Leg) -> u64 {
-        self.ways[leg as usize].load.received_bps()
     }
 
     fn paths(&self, links: &[Link; 2], has_wifi: bool) -> PathStates {
@@ -384,6 +379,9 @@ impl Law {
                 Leg::Wifi => has_wifi && link.up && rtt_us > 0,
             };
             if is_up {
+                // Of the flow, whose ACKs come by LTE, not of a probe.
+                let beyond_us = self.ways[leg as usize].beyond.get().unwrap_or(0.0);
+                let rtt_us = (link.rtt_us() + beyond_us).max(1.0) as u32;
                 let state = PathState {
                     loss_ppm: u32::from(load.lasting_loss()) * 100,
                     steady_loss_percent: load.steady_loss_percent(),

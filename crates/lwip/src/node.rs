@@ -68,7 +68,7 @@ impl Ue {
 
     /// Its shares, as its legs are now.
     pub(super) fn divide(&mut self, steering: &Steering, now: Instant) {
-        self.lte_share = lte_share(steering, &self.links, &mut self.switch, self.law.as_deref(), now);
+        self.lte_share = lte_share(steering, &self.links, &mut self.switch, now);
     }
 
     /// How far apart packets that leave together by both legs arrive at most, where that is measured.
@@ -78,7 +78,7 @@ impl Ue {
 
     /// Its legs are measured as a steering asks for.
     fn measures(&mut self, steering: &Steering) {
-        match (steering.is_measured(), &self.law) {
+        match (*steering == Steering::Autonomous, &self.law) {
             (true, None) => self.law = Some(Box::default()),
             (false, Some(_)) => self.law = None,
             _ => {}
@@ -418,7 +418,7 @@ impl Node {
             Leg::Lte
         } else {
             let leg = match self.ues.get_mut(number_of_ue as usize) {
-                Some(Ue { law: Some(law), links, wifi, lte_share, .. }) => {
+                Some(Ue { law: Some(law), links, wifi, .. }) => {
                     let segment = Segment {
                         seq: seen.tcp.seq(),
                         payload: seen.tcp.payload_len(),
@@ -435,11 +435,7 @@ impl Node {
                     if is_again {
                         law.again(of_flow, &segment);
                     }
-                    let leg = if self.config.steering == Steering::Autonomous {
-                        law.pick(&self.mode, links, of_flow, &segment, now)
-                    } else {
-                        flow.carry.next(*lte_share)
-                    };
+                    let leg = law.pick(&self.mode, links, of_flow, &segment, now);
                     of_flow.takes(&segment, leg, now);
                     leg
                 }

@@ -6,29 +6,11 @@
 
 use super::Leg;
 use super::config::{Steering, SwitchTo};
-use super::law::Law;
 use super::link::Link;
 use anabranch_element::time::{Duration, Instant};
-use anabranch_steer::LoadView;
 
 /// One, as a share.
 pub(super) const ONE: u32 = 1 << 16;
-
-/// A leg with such a queue is full: so many microseconds, and a part of its round trip.
-const FULL_US: u32 = 2_000;
-const FULL_RTT_PARTS: u32 = 16;
-/// Loss without congestion, in parts per million, that holds back a sender that takes it for congestion.
-const WILD_PPM: u32 = 1_000;
-/// What a bearer had on a leg counts for so long after it left that.
-const REMEMBERED: Duration = Duration::from_secs(60);
-/// And is a mean over so many seconds.
-const HAD_S: f64 = 1.0;
-/// The transfer by which legs are compared that hold nobody back, in bits: of a bearer that is in use, and of one that is not,
-/// for which a download may begin.
-const TRANSFER_BITS: f64 = 800_000.0;
-const DOWNLOAD_BITS: f64 = 8_000_000.0;
-/// A bearer that has less is not in use, in bit/s.
-const IDLE_BPS: f64 = 500_000.0;
 
 /// The share of a percentage, in parts of [`ONE`].
 pub(super) fn share(percent: f64) -> u32 {
@@ -65,13 +47,7 @@ pub(super) const fn of_flow(hash: u64, lte_share: u32) -> Leg {
 
 /// The share of LTE among a UE's packets, as its legs are now. A leg of Wi-Fi that is down has none. LTE is the anchor:
 /// every ACK goes by it, so nothing is gained by leaving it.
-pub(super) fn lte_share(
-    steering: &Steering,
-    links: &[Link; 2],
-    switch: &mut Switch,
-    law: Option<&Law>,
-    now: Instant,
-) -> u32 {
+pub(super) fn lte_share(steering: &Steering, links: &[Link; 2], switch: &mut Switch, now: Instant) -> u32 {
     let [lte, wifi] = links;
     if !wifi.up {
         switch.to(Leg::Lte, now);
@@ -97,88 +73,38 @@ pub(super) fn lte_share(
         Steering::Switched { to: SwitchTo::Lte, .. } => ONE,
         Steering::Switched { to: SwitchTo::Wifi, .. } => 0,
         Steering::Switched { to: SwitchTo::Auto, hysteresis_percent, dwell_ms } => {
-            switch.note(law, now);
+            let (here, there) = match switch.leg {
+                Leg::Lte => (lte.rtt_us(), wifi.rtt_us()),
+                Leg::Wifi => (wifi.rtt_us(), lte.rtt_us()),
+            };
             let dwell = Duration::from_millis(dwell_ms.into());
             let is_settled = switch.at.is_none_or(|at| now.saturating_since(at) >= dwell);
-            if is_settled && switch.is_better(links, law, 1.0 - hysteresis_percent / 100.0, now) {
-                switch.to(other(switch.leg), now);
+            if there > 0.0 && here > 0.0 && there < here * (1.0 - hysteresis_percent / 100.0) && is_settled {
+                let other = if switch.leg == Leg::Lte { Leg::Wifi } else { Leg::Lte };
+                switch.to(other, now);
             }
             if switch.leg == Leg::Lte { ONE } else { 0 }
         }
     }
 }
 
-const fn other(leg: Leg) -> Leg {
-    match leg {
-        Leg::Lte => Leg::Wifi,
-        Leg::Wifi => Leg::Lte,
-    }
-}
-
-/// The leg that a switched bearer is on, and what it had there.
+/// The leg that a switched bearer is on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Switch {
     leg: Leg,
     at: Option<Instant>,
-    noted: Instant,
-    /// What arrives by each leg while the bearer is there, bit/s, and until when it counts after that.
-    had: [(f64, Instant); 2],
-    /// Its leg is what keeps it from having more.
-    held_back: bool,
 }
 
 impl Switch {
     /// On the anchor.
     pub(super) const fn new() -> Self {
-        Self {
-            leg: Leg::Lte,
-            at: None,
-            noted: Instant::ZERO,
-            had: [(0.0, Instant::ZERO); 2],
-            held_back: false,
-        }
+        Self { leg: Leg::Lte, at: None }
     }
 
     fn to(&mut self, leg: Leg, now: Instant) {
         if self.leg != leg {
-            self.had[self.leg as usize].1 = if self.held_back { now + REMEMBERED } else { Instant::ZERO };
             (self.leg, self.at) = (leg, Some(now));
         }
-    }
-
-    /// Takes note of what the bearer gets, over a second or so.
-    fn note(&mut self, law: Option<&Law>, now: Instant) {
-        let Some(law) = law else { return };
-        let new = (now.saturating_since(self.noted).as_secs_f64() / HAD_S).min(1.0);
-        self.noted = now;
-        let had = &mut self.had[self.leg as usize].0;
-        *had += new * (law.received_bps(self.leg) as f64 - *had);
-    }
-
-    /// Whether the other leg is the better one: it gives more to a bearer that its leg holds back; to one that its leg does not it
-    /// is nearer, or as long as nothing is known of what they carry.
-    fn is_better(&mut self, links: &[Link; 2], law: Option<&Law>, part: f64, now: Instant) -> bool {
-        let (here, there) = (self.leg, other(self.leg));
-        let [here_us, there_us] = [here, there].map(|leg| links[leg as usize].rtt_us());
-        if here_us <= 0.0 || there_us <= 0.0 {
-            return false;
-        }
-        let loads = law.map(|law| [here, there].map(|leg| law.load(&links[leg as usize], leg, now)));
-        let Some([own, load]) = loads.filter(|loads| loads.iter().all(|load| load.estimate_bps > 0)) else {
-            return there_us < here_us * part;
-        };
-        let had = self.had[here as usize].0;
-        let (there_had, until) = self.had[there as usize];
-        let may_have = if now < until { there_had } else { load.estimate_bps as f64 };
-        let is_full = own.queue_us >= FULL_US.max(own.rtt_us / FULL_RTT_PARTS);
-        // A train fills a leg that nobody uses.
-        self.held_back = had >= IDLE_BPS && (is_full || own.wild_ppm > WILD_PPM);
-        if self.held_back {
-            return had < may_have * part;
-        }
-        let bits = if had < IDLE_BPS { DOWNLOAD_BITS } else { TRANSFER_BITS };
-        let transfer_us = |us: f64, load: &LoadView| us + bits * 1e6 / load.estimate_bps as f64;
-        had < may_have / 2.0 && transfer_us(there_us, &load) < transfer_us(here_us, &own) * part
     }
 }
 
@@ -213,7 +139,7 @@ mod tests {
     fn shares_follow_round_trips() {
         let (mut switch, now) = (Switch::new(), Instant::from_secs(1));
         let mut of = |steering: Steering, links: [Link; 2]| {
-            (f64::from(lte_share(&steering, &links, &mut switch, None, now)) * 100.0 / f64::from(ONE)).round()
+            (f64::from(lte_share(&steering, &links, &mut switch, now)) * 100.0 / f64::from(ONE)).round()
         };
         let rtt = Steering::RttWeighted { least_percent: 5.0 };
         assert_eq!(of(rtt, [leg(40), leg(10)]), 20.0);
@@ -232,8 +158,7 @@ mod tests {
     fn a_switched_bearer_stays_for_a_while() {
         let mut switch = Switch::new();
         let auto = Steering::Switched { to: SwitchTo::Auto, hysteresis_percent: 25.0, dwell_ms: 1000 };
-        let mut of =
-            |links: [Link; 2], ms| lte_share(&auto, &links, &mut switch, None, Instant::from_millis(ms));
+        let mut of = |links: [Link; 2], ms| lte_share(&auto, &links, &mut switch, Instant::from_millis(ms));
         assert_eq!(of([leg(40), leg(35)], 0), ONE, "not shorter by a quarter");
         assert_eq!(of([leg(40), leg(20)], 10), 0);
         assert_eq!(of([leg(10), leg(20)], 1000), 0, "too soon");

@@ -395,12 +395,6 @@ impl Load {
         (self.estimate_bps, self.is_full_known(now))
     }
 
-    /// What arrives, over the last 100 ms with traffic, in bit/s.
-    #[must_use]
-    pub fn received_bps(&self) -> u64 {
-        self.received_bps
-    }
-
     fn is_full_known(&self, now: Instant) -> bool {
         self.full_at != Instant::ZERO && now.saturating_since(self.full_at) < TRUSTED
     }
