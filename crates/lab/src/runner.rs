@@ -1,6 +1,6 @@
 //! Runs all variants, runs and seeds of a scenario and puts their metrics together.
 
-use crate::backend::{Backend, Outcome, Progress, Series};
+use crate::backend::{Backend, Outcome, Progress, Quiet, Series};
 use crate::claims::{Checked, Verdict, derive, judge, median, percentile};
 use crate::matrix;
 use crate::scenario::file::{BackendName, Claim};
@@ -48,6 +48,14 @@ pub trait Watch: Sync {
     fn run(&self, case: &Case, index: usize) -> Box<dyn Progress>;
     /// A run is over.
     fn done(&self);
+}
+
+impl Watch for Quiet {
+    fn begin(&self, _: usize) {}
+    fn run(&self, _: &Case, _: usize) -> Box<dyn Progress> {
+        Box::new(Self)
+    }
+    fn done(&self) {}
 }
 
 /// Runs `scenario` with `seeds` seeds from `seed` on.
@@ -232,7 +240,6 @@ fn medians(per_seed: &[BTreeMap<String, f64>]) -> BTreeMap<String, f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Quiet;
     use std::path::Path;
 
     /// Measures its own seed.
@@ -250,14 +257,6 @@ mod tests {
             let metrics = case.flows.keys().map(|f| (format!("flow.{f}.outage_ms"), seed as f64)).collect();
             Ok(Outcome { metrics, facts: vec![("kernel".into(), "none".into())], ..Outcome::default() })
         }
-    }
-
-    impl Watch for Quiet {
-        fn begin(&self, _: usize) {}
-        fn run(&self, _: &Case, _: usize) -> Box<dyn Progress> {
-            Box::new(Quiet)
-        }
-        fn done(&self) {}
     }
 
     fn scenario(runs: u32) -> Scenario {

@@ -2,21 +2,11 @@
 //! scenario `atsss/rate-drop.toml` with other delays, queues, rates and losses. Bounds are shares of what fits
 //! (60 + 60, 60 + 10, 60 + 60 Mbit/s, headers included).
 
-use anabranch_lab::backend::{Progress, Quiet};
-use anabranch_lab::runner::{self, Watch};
-use anabranch_lab::scenario::{self, Case, Form};
+use anabranch_lab::backend::Quiet;
+use anabranch_lab::runner;
+use anabranch_lab::scenario::{self, Form};
 use anabranch_lab::virtual_backend::VirtualBackend;
 use std::path::Path;
-
-struct Nobody;
-
-impl Watch for Nobody {
-    fn begin(&self, _: usize) {}
-    fn run(&self, _: &Case, _: usize) -> Box<dyn Progress> {
-        Box::new(Quiet)
-    }
-    fn done(&self) {}
-}
 
 /// Runs with three seeds: medians of the goodput before, during (from 3 s) and after (from 5 s), the last as a
 /// share of the first, which is at least `every` with each seed.
@@ -31,7 +21,7 @@ fn holds(sets: &[&str], least: [f64; 3], every: f64) {
     scenario.cases.retain(|case| case.variant.as_deref() == Some("autonomous"));
     let mut measured = [const { Vec::new() }; 3];
     for seed in 1..=3 {
-        let done = runner::run(&scenario, &VirtualBackend, seed, 1, &Nobody)
+        let done = runner::run(&scenario, &VirtualBackend, seed, 1, &Quiet)
             .unwrap_or_else(|error| panic!("{error:#}"));
         let metric = |name| done.metrics[&format!("autonomous.metric.{name}_mbps")];
         let [before, during, after] = ["before", "during", "after"].map(metric);

@@ -2,9 +2,9 @@
 //! the same in every run. It is not always so, and these bounds are what was measured, to tell when it becomes worse: docs/lwip.md has the
 //! cells that are far below. Those with 5 % loss on a leg are left out here, for too many of them are.
 
-use anabranch_lab::backend::{Progress, Quiet};
-use anabranch_lab::runner::{self, Watch};
-use anabranch_lab::scenario::{self, Case, Form};
+use anabranch_lab::backend::Quiet;
+use anabranch_lab::runner;
+use anabranch_lab::scenario::{self, Form};
 use anabranch_lab::virtual_backend::VirtualBackend;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -15,16 +15,6 @@ const CELLS: usize = 24;
 const LEAST: f64 = 0.95;
 const BELOW: usize = 2;
 const WORST: f64 = 0.75;
-
-struct Nobody;
-
-impl Watch for Nobody {
-    fn begin(&self, _: usize) {}
-    fn run(&self, _: &Case, _: usize) -> Box<dyn Progress> {
-        Box::new(Quiet)
-    }
-    fn done(&self) {}
-}
 
 struct Draw(ChaCha8Rng);
 
@@ -87,7 +77,7 @@ fn it_is_no_worse_than_the_better_leg_alone() {
         scenario.claims.clear();
         scenario.cases.retain(|case| case.variant.as_ref().is_some_and(|name| name.starts_with("even-")));
         assert_eq!(scenario.cases.len(), 3);
-        let done = runner::run(&scenario, &VirtualBackend, 1, 1, &Nobody)
+        let done = runner::run(&scenario, &VirtualBackend, 1, 1, &Quiet)
             .unwrap_or_else(|error| panic!("{sets:?}: {error:#}"));
         let goodput = |mode| done.metrics[&format!("even-{mode}.metric.goodput_mbps")];
         let better = goodput("lte").max(goodput("wifi"));

@@ -4,22 +4,12 @@
 //! After a change that is meant to move figures: `ANABRANCH_WRITE_SNAPSHOTS=1 cargo test -p anabranch-lab
 //! --test snapshots`, then read the difference before committing it.
 
-use anabranch_lab::backend::{Progress, Quiet};
-use anabranch_lab::runner::{self, Watch};
-use anabranch_lab::scenario::{self, Case, Form};
+use anabranch_lab::backend::Quiet;
+use anabranch_lab::runner;
+use anabranch_lab::scenario::{self, Form};
 use anabranch_lab::virtual_backend::VirtualBackend;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-
-struct Nobody;
-
-impl Watch for Nobody {
-    fn begin(&self, _: usize) {}
-    fn run(&self, _: &Case, _: usize) -> Box<dyn Progress> {
-        Box::new(Quiet)
-    }
-    fn done(&self) {}
-}
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -43,7 +33,7 @@ fn run_some(file: &str, sets: &[&str], variants: &[&str]) -> String {
         scenario.cases.retain(|case| case.variant.as_deref().is_some_and(|name| variants.contains(&name)));
         assert_eq!(scenario.cases.len(), variants.len(), "{file}: variants renamed?");
     }
-    let done = runner::run(&scenario, &VirtualBackend, scenario.seed, 1, &Nobody)
+    let done = runner::run(&scenario, &VirtualBackend, scenario.seed, 1, &Quiet)
         .unwrap_or_else(|error| panic!("{error:#}"));
     let mut text = String::new();
     for (name, value) in &done.metrics {
