@@ -19,7 +19,7 @@ use anabranch_steer::{
     Arrived, FlowSteer, LoadView, Mode, ModeState, Packet, PathState, PathStates, Pick, View,
 };
 use anabranch_wire::control::{CapacityAck, CapacityProbe, PathCounters, Probe, ProbeKind};
-use anabranch_wire::tcp::{TcpOption, TcpView};
+use anabranch_wire::tcp::{SackBlocks, TcpOption, TcpView};
 
 /// Probes of which the answer is waited for.
 const MARKS: usize = 16;
@@ -130,12 +130,8 @@ impl FlowLaw {
             return false;
         }
         let Some(missing) = self.leg_of(una) else { return false };
-        let blocks = tcp.options().map_while(Result::ok).find_map(|option| match option {
-            TcpOption::Sack(blocks) => Some(blocks),
-            _ => None,
-        });
-        let newest =
-            blocks.and_then(|blocks| blocks.as_slice().iter().find(|(left, _)| before(una, *left)).copied());
+        let newest = sack_blocks(tcp)
+            .and_then(|blocks| blocks.as_slice().iter().find(|(left, _)| before(una, *left)).copied());
         let Some((left, right)) = newest else { return true };
         let mss = u32::from(self.mss.max(1));
         let segments = right.wrapping_sub(left).div_ceil(mss).min(MOST_LOOKED_AT);
@@ -154,12 +150,10 @@ impl FlowLaw {
     }
 
     fn note(&mut self, segment: &Segment, leg: Leg, now: Instant) {
-        if self.leg.is_some_and(|before| before != leg) {
+        if let Some(before) = self.leg.filter(|before| *before != leg) {
             self.split_at = Some(now);
-        }
-        if self.legs.is_none() && self.leg.is_some_and(|before| before != leg) {
-            let all = if self.leg == Some(Leg::Wifi) { u64::MAX } else { 0 };
-            self.legs = Some(Box::new([all; WORDS]));
+            let all = if before == Leg::Wifi { u64::MAX } else { 0 };
+            self.legs.get_or_insert_with(|| Box::new([all; WORDS]));
         }
         self.leg = Some(leg);
         if let Some(legs) = &mut self.legs {
@@ -227,10 +221,10 @@ impl Law {
 
     /// How far apart two packets of a flow that leave together by both legs arrive at most, about.
     pub(super) fn spread(&self, links: &[Link; 2], now: Instant) -> Duration {
-        let arrivals = self
-            .loads(links, now)
-            .map(|load| load.base_us.unwrap_or(0) + i64::from(load.queue_us.max(load.modelled_us)));
-        let bases = self.loads(links, now).map(|load| load.base_us.unwrap_or(0));
+        let loads = self.loads(links, now);
+        let bases = loads.map(|load| load.base_us.unwrap_or(0));
+        let arrivals =
+            loads.map(|load| load.base_us.unwrap_or(0) + i64::from(load.queue_us.max(load.modelled_us)));
         let most_us = arrivals[0].max(arrivals[1]) - bases[0].min(bases[1]);
         Duration::from_micros(most_us.max(0).cast_unsigned())
     }
@@ -412,12 +406,16 @@ impl Law {
     }
 }
 
-/// The duplicate that an ACK tells of (RFC 2883 §4): a first block at or below the acknowledgment, or within the second.
-fn duplicate(tcp: &TcpView<'_>) -> Option<(u32, u32)> {
-    let blocks = tcp.options().map_while(Result::ok).find_map(|option| match option {
+fn sack_blocks(tcp: &TcpView<'_>) -> Option<SackBlocks> {
+    tcp.options().map_while(Result::ok).find_map(|option| match option {
         TcpOption::Sack(blocks) => Some(blocks),
         _ => None,
-    })?;
+    })
+}
+
+/// The duplicate that an ACK tells of (RFC 2883 §4): a first block at or below the acknowledgment, or within the second.
+fn duplicate(tcp: &TcpView<'_>) -> Option<(u32, u32)> {
+    let blocks = sack_blocks(tcp)?;
     let &(left, right) = blocks.as_slice().first()?;
     let within = |&(l, r): &(u32, u32)| !before(left, l) && !before(r, right);
     (!before(tcp.ack(), right) || blocks.as_slice().get(1).is_some_and(within)).then_some((left, right))

@@ -187,12 +187,12 @@ impl Node {
         let trips = flow.estimate.round_trips();
         let spread =
             flow.law.as_ref().and_then(|_| self.ues.get(flow.ue as usize)).and_then(|ue| ue.spread(now));
-        let seconds = match dida.hold {
+        let seconds = match (spread, dida.hold) {
             // Where a loss shows, a hold may be as long as packets may be late.
-            _ if spread.is_some() => spread.unwrap_or_default().as_secs_f64() + LONGER.as_secs_f64(),
-            Hold::Fixed { ms } => ms / 1e3,
-            Hold::Optimal => flow.model(now).map_or(0.0, |model| model.optimum_s()),
-            Hold::Adaptive => match (trips, self.ues.get(flow.ue as usize)) {
+            (Some(spread), _) => (spread + LONGER).as_secs_f64(),
+            (None, Hold::Fixed { ms }) => ms / 1e3,
+            (None, Hold::Optimal) => flow.model(now).map_or(0.0, |model| model.optimum_s()),
+            (None, Hold::Adaptive) => match (trips, self.ues.get(flow.ue as usize)) {
                 (Some(trips), Some(ue)) => ue.gaps.best_s(flow.window(), trips.smoothed_s),
                 _ => 0.0,
             },
