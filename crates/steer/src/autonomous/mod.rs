@@ -683,9 +683,8 @@ impl Delays {
         let own = input.load(home);
         let overflows = overflow.begins(&own) && input.flow.fills(own.seen_bps / FILLS_PART);
         // Where the far end puts nothing in order, a packet that is dropped, or early, costs more than a small path carries.
-        let carried = |load: &LoadView| load.estimate_bps.max(load.seen_bps);
         let pays = |path: PathId| {
-            !overflow.is_never() || carried(&input.load(path)) >= carried(&own) / UNORDERED_SPILL_PART
+            !overflow.is_never() || carries_bps(&input.load(path)) >= carries_bps(&own) / UNORDERED_SPILL_PART
         };
         let free = |path: &PathId| {
             *path != home && pays(*path) && self.refuses(input, home, overflows, *path).is_none()
@@ -704,7 +703,7 @@ impl Delays {
         let further_us = self.base_us(path, input) - self.base_us(home, input);
         let later_us = self.arrival_us(path, input) - self.arrival_us(home, input);
         // What carries next to nothing gains nothing by packets that come late.
-        let own_bps = own.estimate_bps.max(own.seen_bps);
+        let own_bps = carries_bps(&own);
         let gains = load.estimate_bps == 0 || load.estimate_bps >= own_bps / 8;
         let queue_us = load.queue_us.max(load.modelled_us);
         let drop_us = if load.drop_us == u32::MAX { 0 } else { load.drop_us };
@@ -724,6 +723,11 @@ impl Delays {
             None
         }
     }
+}
+
+/// What a path is taken to carry, and no less than was seen.
+fn carries_bps(load: &LoadView) -> u64 {
+    load.estimate_bps.max(load.seen_bps)
 }
 
 /// Whether less of this path's queue is in use than of the home's: a burst is spread by what fits.
