@@ -3,6 +3,9 @@
 // Waits for a kernel, in real time.
 #![allow(clippy::disallowed_methods)]
 
+#[path = "../int/registration.rs"]
+mod registration;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -61,10 +64,7 @@ fn gone(name: &str) -> bool {
 
 #[test]
 fn a_controllers_life() {
-    // Registration is the machine's: no other test of ours at a time.
-    let of_all = std::env::temp_dir().join("anabranch-tests-registration.lock");
-    let of_all = std::fs::File::create(of_all).unwrap();
-    of_all.lock().unwrap();
+    let _alone = registration::alone();
     let first = match load("int_rate") {
         Ok(running) => running,
         Err(why) if why.contains("kernel programs cannot run here") => {

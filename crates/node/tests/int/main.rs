@@ -15,6 +15,7 @@
 #[allow(dead_code, reason = "shared with the tests of the programs")]
 mod net;
 mod paths;
+mod registration;
 
 mod monitor;
 mod mqtt;

@@ -1,6 +1,7 @@
 //! Paths between a sender and a receiver, traffic over them, and what has to be loaded for it.
 
 use crate::net::{ANABRANCH, Namespace, Program};
+use crate::registration;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -16,9 +17,7 @@ pub fn alone() -> Option<(MutexGuard<'static, ()>, File)> {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if nix::unistd::geteuid().is_root() {
-        let of_all = File::create(std::env::temp_dir().join("anabranch-tests-registration.lock")).unwrap();
-        of_all.lock().unwrap();
-        return Some((guard, of_all));
+        return Some((guard, registration::alone()));
     }
     skip("root is needed")
 }
