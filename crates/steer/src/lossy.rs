@@ -1,7 +1,7 @@
 //! Which paths are left for their loss, by every mode that moves flows and by the TCP lane.
 //!
 //! A path that is up may lose so much that TCP stands still on it and a call breaks up, while another is clean.
-//! Loss by overflow of a queue does not count: it says that the path is used, not that it is bad (`path/load.rs`).
+//! Loss by overflow of a queue does not count: it says that the path is used, not that it is bad (`measure/load.rs`).
 //!
 //! ```text
 //!   steady loss > limit          left, while another path that is up is not left

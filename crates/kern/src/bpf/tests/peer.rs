@@ -1,5 +1,8 @@
 //! A sender that the kernel runs, and a peer that is this test: it says what the ACKs say.
 
+// They wait for the kernel, in real time.
+#![allow(clippy::disallowed_methods)]
+
 use super::*;
 use crate::packet::{Options, PacketSocket};
 use crate::tests::in_private_network;
