@@ -32,6 +32,16 @@ struct Delivered {
     resent_acked: bool,
 }
 
+impl Delivered {
+    /// When the last of these segments was sent.
+    fn newest(&self) -> Option<Instant> {
+        match (self.acked.filter(|_| !self.resent_acked), self.sacked) {
+            (Some((_, a)), Some((_, s))) => Some(a.max(s)),
+            (a, s) => a.or(s).map(|(_, last)| last),
+        }
+    }
+}
+
 impl Sender {
     /// Takes in an acknowledgment.
     pub fn on_ack(&mut self, a: &Acknowledgment<'_>, now: Instant) {
@@ -175,10 +185,11 @@ impl Sender {
     /// SACKed ones, else the timestamp echo (RFC 7323 §4).
     fn sample_rtt(&mut self, d: &Delivered, a: &Acknowledgment<'_>, advanced: bool, now: Instant) {
         let acked = d.acked.filter(|_| !d.resent_acked).or(d.sacked);
-        if let Some((first, _)) = acked {
-            self.rtt.sample(now.saturating_since(first), now);
+        if let (Some((first, _)), Some(newest)) = (acked, d.newest()) {
+            self.rtt.sample(now.saturating_since(first), now.saturating_since(newest), now);
         } else if let Some(echo) = a.echo.filter(|_| advanced) {
-            self.rtt.sample(now.saturating_since(echo).max(Duration::from_millis(1)), now);
+            let rtt = now.saturating_since(echo).max(Duration::from_millis(1));
+            self.rtt.sample(rtt, rtt, now);
         }
     }
 
@@ -222,10 +233,6 @@ impl Sender {
     fn notify_controller(&mut self, advanced: bool, d: &Delivered, lost: u64, now: Instant) {
         let min_rtt = self.rtt.min();
         let rate = self.rate.as_mut().and_then(|rate| rate.sample(min_rtt));
-        let newest = match (d.acked.filter(|_| !d.resent_acked), d.sacked) {
-            (Some((_, a)), Some((_, s))) => Some(a.max(s)),
-            (a, s) => a.or(s).map(|(_, last)| last),
-        };
         self.cc.on_ack(&Ack {
             now,
             acked_bytes: if advanced { d.bytes } else { 0 },
@@ -234,7 +241,7 @@ impl Sender {
             in_flight_bytes: self.in_flight_bytes(),
             unacknowledged: self.una,
             next_to_send: self.next,
-            rtt: newest.map(|sent_at| now.saturating_since(sent_at)),
+            rtt: d.newest().map(|sent_at| now.saturating_since(sent_at)),
             srtt: self.rtt.srtt(),
             // What is acknowledged was sent before cwnd was the limit, or at that time.
             cwnd_limited: self.una <= self.cwnd_limited_at,

@@ -26,13 +26,14 @@ pub struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// Takes in a sample, and ends back-off.
+    /// Takes in a sample, and ends back-off. `shortest`: of the last segment that was acknowledged with it, for which no
+    /// acknowledgment was delayed.
     #[inline]
-    pub fn sample(&mut self, rtt: Duration, now: Instant) {
+    pub fn sample(&mut self, rtt: Duration, shortest: Duration, now: Instant) {
         self.latest = rtt;
         self.backoff = 0;
-        if self.min.is_none_or(|(min, at)| rtt <= min || now.saturating_since(at) > MIN_RTT_WINDOW) {
-            self.min = Some((rtt, now));
+        if self.min.is_none_or(|(min, at)| shortest <= min || now.saturating_since(at) > MIN_RTT_WINDOW) {
+            self.min = Some((shortest, now));
         }
         let rtt_ns = nanos(rtt);
         match self.srtt_ns {
@@ -104,9 +105,9 @@ mod tests {
     fn follows_rfc_6298() {
         let mut e = RttEstimator::default();
         assert_eq!(e.rto(), ms(1000));
-        e.sample(ms(100), Instant::ZERO);
+        e.sample(ms(100), ms(100), Instant::ZERO);
         assert_eq!((e.srtt(), e.rto()), (ms(100), ms(300)));
-        e.sample(ms(180), Instant::ZERO);
+        e.sample(ms(180), ms(180), Instant::ZERO);
         // RTTVAR = 3/4·50 + 1/4·80 = 57.5; SRTT = 7/8·100 + 1/8·180 = 110.
         assert_eq!((e.srtt(), e.rto()), (ms(110), ms(340)));
         assert_eq!((e.min(), e.latest()), (ms(100), ms(180)));
@@ -115,7 +116,7 @@ mod tests {
     #[test]
     fn back_off_doubles_to_a_bound_and_ends_with_a_sample() {
         let mut e = RttEstimator::default();
-        e.sample(ms(20), Instant::ZERO);
+        e.sample(ms(20), ms(20), Instant::ZERO);
         let mut seen = Vec::new();
         for _ in 0..12 {
             seen.push(e.rto().as_millis());
@@ -123,17 +124,17 @@ mod tests {
         }
         assert_eq!(seen[..4], [220, 440, 880, 1760]);
         assert_eq!(seen[11], 120_000);
-        e.sample(ms(20), Instant::ZERO);
+        e.sample(ms(20), ms(20), Instant::ZERO);
         assert_eq!(e.rto(), ms(220));
     }
 
     #[test]
     fn the_minimum_is_forgotten_after_five_minutes() {
         let mut e = RttEstimator::default();
-        e.sample(ms(10), Instant::ZERO);
-        e.sample(ms(30), Instant::from_secs(200));
+        e.sample(ms(10), ms(10), Instant::ZERO);
+        e.sample(ms(30), ms(30), Instant::from_secs(200));
         assert_eq!(e.min(), ms(10));
-        e.sample(ms(30), Instant::from_secs(301));
-        assert_eq!(e.min(), ms(30));
+        e.sample(ms(40), ms(30), Instant::from_secs(301));
+        assert_eq!(e.min(), ms(30), "of the last segment that was acknowledged");
     }
 }

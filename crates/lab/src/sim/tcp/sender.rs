@@ -134,7 +134,7 @@ impl Sender {
     pub fn new(cc: Controller, mss: u32, options: &Options, handshake: Option<(Duration, Instant)>) -> Self {
         let mut rtt = RttEstimator::default();
         if let Some((sample, now)) = handshake {
-            rtt.sample(sample, now);
+            rtt.sample(sample, sample, now);
         }
         let paced = options.pacing || cc.pacing_bps().is_some();
         let rate = cc.wants_rate().then(DeliveryRate::default);

@@ -252,6 +252,27 @@ fn bbr_paces_at_the_bottleneck_and_does_not_mind_loss() {
     assert!(with_reno > 3.0 * seconds, "{with_reno} s");
 }
 
+/// A round trip that gets shorter leaves BBR with a rate at which two segments, acknowledged together, take longer than it. The least
+/// round trip is that of the second, which no acknowledgment was delayed for, or no delivery rate is ever measured again.
+#[test]
+fn bbr_grows_after_a_round_trip_that_was_long() {
+    let mut pair = Pair::new(Options { congestion_control: Algorithm::Bbr, ..Options::default() }, ms(3));
+    pair.ends[0].write(4_000_000);
+    pair.ends.iter_mut().for_each(|end| end.close(false));
+    let mut free = Instant::ZERO;
+    let fate = |now: Instant, end| {
+        let far_us = if now < at_ms(600) { 118_000 } else { 0 };
+        if end == 1 {
+            return Fate::Delay(far_us);
+        }
+        free = free.max(now) + Duration::from_micros(3_000);
+        Fate::Delay(far_us + free.saturating_since(now).as_micros() as u64)
+    };
+    pair.run_timed(fate, |_, _| ());
+    let seconds = pair.now.as_secs_f64();
+    assert!(seconds < 12.0, "4 MB over 4 Mbit/s: {seconds} s");
+}
+
 #[test]
 fn both_directions_at_once() {
     let mut pair = Pair::new(Options::default(), ms(20));
