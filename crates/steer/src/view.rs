@@ -121,7 +121,7 @@ pub struct FlowSteer {
     /// Milliseconds (wrapping) when its home last changed.
     moved_ms: u32,
     pub(super) period: u32,
-    /// Bytes in this period, and in the one before.
+    /// Bytes in this period, and in the one before; where a round trip is longer, in the flow's last period within one.
     pub(super) bytes: [u32; 2],
     /// What arrived of the flow in these periods, as far as it was asked for.
     pub(super) arrived: [Arrived; 2],
@@ -231,7 +231,7 @@ impl FlowSteer {
         self.period != (now.as_millis() / PERIOD_MS) as u32
     }
 
-    /// A period of the law begins; `next`: right after the flow's last one.
+    /// A period of the law begins; `next`: right after the flow's last one, or within a round trip.
     pub(super) fn begin(&mut self, period: u32, next: bool) {
         self.bytes = [0, if next { self.bytes[0] } else { 0 }];
         self.arrived = [Arrived::default(), if next { self.arrived[0] } else { Arrived::default() }];

@@ -13,8 +13,8 @@
 //!   estimate     what a path carries, by traffic that filled it or by a measurement while it was idle
 //!   spill        home has a queue, and another path q, not at its drop level (if it is small: at half of it, or with a short queue), has
 //!                arrival(q) < arrival(home): this packet of a bulk flow takes q
-//!   overflow     home is at a part of its drop level: q may also be later, for as long as that does no harm, and for
-//!                flows that send an eighth of what the home carries
+//!   overflow     home is at a part of its drop level: q may also be later, for as long as that does no harm, where the window for
+//!                both grows soon, and for flows that send an eighth of what the home carries
 //!   placement    the first flow: the earliest end of a transfer of 100 kB, by the estimates; further flows to the same host within
 //!                2 s, while one of them is open, are parts of one transfer: the path with the fewest for what it carries; the next
 //!                flow of a host whose last ones ended small: the earliest arrival
@@ -109,8 +109,14 @@ const LONE_PERIODS: u8 = 2;
 const FILLED_PERCENT: u64 = 50;
 /// Packets of a flow overflow that sends a part of so much of what its home carries; a call beside it does not.
 const FILLS_PART: u64 = 8;
+/// A sender that did not lose a packet yet grows by 5 % per round trip (CUBIC), twofold in so many; packets overflow only where it has
+/// the window for both paths after this time.
+const DOUBLING_ROUNDS: u64 = 14;
+const GROWN: Duration = Duration::from_millis(2_500);
 /// A sender that sends so much more than in any period before, in percent, is on its way.
 const GROWTH_PERCENT: u64 = 105;
+/// A flow is not small yet in its first so many round trips: a sender that begins with ten packets doubles what it sends in each.
+const SMALL_ROUNDS: u32 = 6;
 /// A small flow or a call changes its path for a gain of this part of the new path's round trip, and this at least.
 const SMALL_GAIN_PARTS: i64 = 4;
 const SMALL_GAIN_US: i64 = 5_000;
@@ -315,7 +321,10 @@ impl Lane {
         self.packets = self.packets.saturating_add(1);
         if input.flow.period != period {
             self.senders.judge(input);
-            let next = period.wrapping_sub(input.flow.period) == 1;
+            // A sender may send a round trip's packets at once.
+            let rtt_us = input.flow.home().map_or(0, |home| input.live.get(home).rtt_us);
+            let periods = 1 + rtt_us / (PERIOD_MS as u32 * 1000);
+            let next = period.wrapping_sub(input.flow.period) <= periods;
             input.flow.begin(period, next);
         }
         let before = input.flow.bytes[0];
@@ -626,7 +635,8 @@ impl Lane {
 
     fn rehome_small(&self, input: &Input<'_>, others: PathSet, home: PathId) -> PathId {
         let waits = input.flow.is_large() && input.now < self.move_at;
-        if waits || input.flow.since_moved_ms(input.now) < MOVE.as_millis() as u32 {
+        let rounds_ms = input.live.get(home).rtt_us.saturating_mul(SMALL_ROUNDS) / 1000;
+        if waits || input.flow.since_moved_ms(input.now) < rounds_ms.max(MOVE.as_millis() as u32) {
             return home;
         }
         let delays = Delays::of(input, others.union(PathSet::single(home)));
@@ -717,7 +727,9 @@ impl Delays {
             Some(Exclusion::TooFar { later_us: whole(further_us), limit_us: whole(MAX_SKEW_US) })
         } else if later_us < 0 && is_small && queue_us >= limit_us {
             Some(Exclusion::HasQueue { queue_us, limit_us })
-        } else if later_us >= 0 && !(overflows && gains && is_emptier(&load, &own)) {
+        } else if later_us >= 0
+            && !(overflows && gains && is_emptier(&load, &own) && grows_soon(&load, &own, further_us))
+        {
             Some(Exclusion::Later { later_us: whole(later_us) })
         } else {
             None
@@ -730,14 +742,29 @@ fn carries_bps(load: &LoadView) -> u64 {
     load.estimate_bps.max(load.seen_bps)
 }
 
-/// Whether less of this path's queue is in use than of the home's: a burst is spread by what fits.
-fn is_emptier(load: &LoadView, home: &LoadView) -> bool {
-    // Where no drop was seen, a round trip's worth fits.
-    let fits_us = |load: &LoadView| match load.drop_us {
+/// The queue that fits: up to the drop level, or where no drop was seen a round trip's worth.
+fn fits_us(load: &LoadView) -> u64 {
+    match load.drop_us {
         u32::MAX => u64::from(load.rtt_us.max(2 * SPILL_US)),
         drop => u64::from(drop),
-    };
+    }
+}
+
+/// Whether less of this path's queue is in use than of the home's: a burst is spread by what fits.
+fn is_emptier(load: &LoadView, home: &LoadView) -> bool {
     u64::from(load.modelled_us) * fits_us(home) < u64::from(home.queue_us) * fits_us(load)
+}
+
+/// Whether a window that fills the home and its queue grows within [`GROWN`] to what fills both paths, where packets of this one come
+/// so much later.
+fn grows_soon(load: &LoadView, home: &LoadView, further_us: i64) -> bool {
+    let round_us = u64::from(home.rtt_us) + further_us.max(0).cast_unsigned();
+    let both = u128::from(carries_bps(home) + carries_bps(load)) * u128::from(round_us);
+    let alone = u128::from(carries_bps(home)) * u128::from(u64::from(home.rtt_us) + fits_us(home));
+    // Four times the logarithm, of a number with eight binary places.
+    let times = (both * 256 / alone.max(1)).clamp(256, 1 << 24);
+    let doublings_4 = u64::from(times.pow(4).ilog2() - 32);
+    round_us * DOUBLING_ROUNDS * doublings_4 / 4 <= GROWN.as_micros() as u64
 }
 
 /// Whether the packet's flow has its home only since a moment ago, as a new flow has.

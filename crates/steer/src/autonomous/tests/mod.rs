@@ -1,3 +1,5 @@
+mod loss;
+
 use super::super::{PathState, PathStates};
 use super::*;
 use crate::view::{Arrived, FlowSteer};
@@ -310,6 +312,31 @@ fn a_young_bulk_flow_leaves_a_near_path_for_one_that_carries_much_more_and_for_n
     }
 }
 
+/// A sender that begins with ten packets and doubles them in each round trip, all at once. It begins where 100 kB end first, on the far
+/// path, and what it sends there in its first rounds is little; a flow that goes on to send little goes to the near one.
+#[test]
+fn a_flow_that_grows_stays_on_a_far_home_and_one_that_stays_small_does_not() {
+    for rtt_ms in [80, 120, 180, 242, 260, 300, 450, 600] {
+        let mut bed = Bed::new(&[measured(3, 1), measured(rtt_ms / 2, 400)]);
+        let flow = &mut FlowSteer::default();
+        for round in 0..10 {
+            for packet in 0..10 << round {
+                assert_eq!(bed.packet(flow, 1), 1, "{rtt_ms} ms, round {round}, packet {packet}");
+            }
+            bed.wait(rtt_ms as u64);
+        }
+        let mut bed = Bed::new(&[measured(3, 1), measured(rtt_ms / 2, 400)]);
+        let flow = &mut FlowSteer::default();
+        let moved = (0..100).position(|_| {
+            bed.wait(100);
+            bed.packet(flow, 1) == 0
+        });
+        let rounds_ms = u64::from(SMALL_ROUNDS) * rtt_ms as u64;
+        let wanted = rounds_ms.max(500).div_ceil(100) as usize;
+        assert_eq!(moved, Some(wanted), "{rtt_ms} ms, packets of 100 ms");
+    }
+}
+
 #[test]
 fn acknowledgements_of_bulk_go_back_the_shortest_way() {
     // An uplink of 40 Mbit/s at 15 ms and one of 10 at 5: the connection begins on the first.
@@ -368,99 +395,6 @@ fn a_host_with_a_new_flow_every_second_for_a_day_is_spread_by_capacity_to_the_en
 }
 
 #[test]
-fn a_lossy_path_carries_nothing_while_another_is_up() {
-    let mut bed = Bed::new(&[load(5, 50, 100), load(20, 0, 0)]);
-    bed.states.set(1, PathState { steady_loss_percent: 20, ..PathState::up(40_000) });
-    let flow = &mut FlowSteer::default();
-    assert_eq!((bed.packet(flow, 1), bed.packet(flow, 1)), (0, 0));
-    bed.states.mark_down(0);
-    assert_eq!(bed.packet(flow, 1), 1);
-}
-
-#[test]
-fn a_bulk_flow_that_loss_keeps_from_filling_its_home_moves() {
-    let mut bed = Bed::new(&[LoadView { wild_ppm: 5_000, ..load(5, 0, 300) }, load(15, 0, 0)]);
-    let flow = &mut FlowSteer::default();
-    let mut path = 0;
-    for _ in 0..2000 {
-        path = bed.packet(flow, 1);
-        bed.wait(1);
-    }
-    assert_eq!(path, 1);
-    assert_eq!(bed.lane.view(bed.now).counts.left[..2], [1, 0]);
-    assert_eq!(bed.lane.untold_left()[..2], [Left { flows: 1, loss_ppm: 5_000 }, Left::default()]);
-}
-
-/// A sender that does not take loss for congestion (BBR) and leaves no queue, so that the lossy path's capacity is not known.
-/// The other path's is known, or it is not and the flow has less there, or more and more.
-#[test]
-fn a_bulk_flow_goes_back_to_a_lossy_home_that_carried_more() {
-    // Capacity of the other path in Mbit/s, µs from packet to packet there at first and after 8 s, and the path at the end.
-    for (mbps, first_us, last_us, end) in
-        [(8, 1_000, 1_000, 0), (80, 1_000, 1_000, 1), (0, 4_000, 4_000, 0), (0, 4_000, 800, 1)]
-    {
-        let mut bed = Bed::new(&[LoadView { wild_ppm: 5_000, ..load(5, 0, 0) }, load(15, 0, 0)]);
-        let flow = &mut FlowSteer::default();
-        let left = (0..3_000).find(|_| {
-            bed.wait(1);
-            bed.packet(flow, 1) == 1
-        });
-        assert!(left.is_some(), "it leaves for its loss");
-        bed.loads[1] = load(15, 0, mbps);
-        let from = bed.now;
-        let mut path = 1;
-        while bed.now < from + Duration::from_secs(20) {
-            let part = bed.now.saturating_since(from).as_millis().min(8_000) as u64;
-            let wait_us = if path == 0 { 1_000 } else { first_us - (first_us - last_us) * part / 8_000 };
-            bed.now += Duration::from_micros(wait_us);
-            path = bed.packet(flow, 1);
-        }
-        assert_eq!(path, end, "{mbps} Mbit/s, {first_us} to {last_us} us");
-        assert_eq!(bed.lane.view(bed.now).counts.left[0], 1, "it leaves once");
-    }
-}
-
-#[test]
-fn a_bulk_flow_that_fills_its_home_in_spite_of_loss_stays() {
-    let mut bed = Bed::new(&[LoadView { wild_ppm: 5_000, ..load(5, 0, 10) }, load(15, 0, 0)]);
-    let flow = &mut FlowSteer::default();
-    flow.set_home(0, bed.now);
-    for ms in 0..10_000 {
-        // Nothing for 200 ms every 2.5 s.
-        if ms % 2_500 >= 200 {
-            assert_eq!(bed.packet(flow, 1), 0, "11 of 10 Mbit/s, no queue");
-        }
-        bed.wait(1);
-    }
-}
-
-#[test]
-fn a_lossy_home_keeps_the_bulk_flow_that_fills_it_and_no_other() {
-    let mut bed = Bed::new(&[load(5, 0, 10), load(20, 0, 10)]);
-    let (bulk, small) = (&mut FlowSteer::default(), &mut FlowSteer::default());
-    bulk.set_home(0, bed.now);
-    small.set_home(0, bed.now);
-    for _ in 0..500 {
-        assert_eq!(bed.packet(bulk, 1), 0);
-        bed.wait(1);
-    }
-    bed.states.set(0, PathState { steady_loss_percent: 20, ..PathState::up(10_000) });
-    assert_eq!(bed.packet(small, 2), 1);
-    for _ in 0..2_000 {
-        assert_eq!(bed.packet(bulk, 1), 0, "11 of 10 Mbit/s");
-        bed.wait(1);
-    }
-    // A quarter of that: its sender takes the loss for congestion.
-    let homes: Vec<_> = (0..500)
-        .map(|_| {
-            bed.wait(4);
-            bed.packet(bulk, 1)
-        })
-        .collect();
-    assert_eq!((homes[0], homes[499]), (0, 1));
-}
-
-#[test]
 fn before_the_first_loss_packets_overflow_by_what_fits() {
     let mut bed = Bed::new(&[load(5, 0, 0), load(20, 0, 0)]);
     let flow = &mut FlowSteer::default();
@@ -471,6 +405,57 @@ fn before_the_first_loss_packets_overflow_by_what_fits() {
     assert_eq!(bed.packet(flow, 1), 1, "3 of 10 ms in use, none of 40");
     bed.loads[1].modelled_us = 13_000;
     assert_eq!(bed.packet(flow, 1), 0, "3 of 10 ms in use, 13 of 40");
+}
+
+/// The window that fills both paths is `(home + later) x (round trip + further)`; 5 % per round trip take it there from what fills the
+/// home and its queue.
+#[test]
+fn packets_overflow_only_where_the_window_for_both_grows_soon() {
+    let mut soon = [0, 0];
+    for (home_mbps, home_ms, queue_ms, mbps, further_ms) in unlike_paths(&[20, 100, 400], &[3, 10, 40]) {
+        let mut bed = Bed::new(&[
+            LoadView { drop_us: queue_ms * 1000, ..load(home_ms, queue_ms, home_mbps) },
+            load(home_ms + further_ms, 0, mbps),
+        ]);
+        let flow = &mut FlowSteer::default();
+        flow.set_home(0, bed.now);
+        let period = (bed.now.as_millis() / PERIOD_MS) as u32;
+        flow.begin(period, true);
+        flow.bytes[0] = 1 << 24;
+        bed.lane.period = period;
+        let round_s = (2 * home_ms + further_ms) as f64 / 1000.0;
+        let alone = home_mbps as f64 * (2 * home_ms + i64::from(queue_ms)) as f64 / 1000.0;
+        let times = (home_mbps + mbps) as f64 * round_s / alone;
+        let grown_s = times.ln().max(0.0) / 1.05_f64.ln() * round_s;
+        let overflows = bed.packet(flow, 1) == 1;
+        let [fast, slow] = [2.0, 3.1];
+        let case = (home_mbps, home_ms, queue_ms, mbps, further_ms, grown_s);
+        assert!(overflows || grown_s > fast, "{case:?}");
+        assert!(!overflows || grown_s < slow, "{case:?}");
+        soon[usize::from(overflows)] += 1;
+    }
+    assert!(soon.iter().all(|cases| *cases > 10), "{soon:?}");
+}
+
+/// Rates and one-way delays of a home and a later path, with the queue at which the home drops, ms.
+fn unlike_paths(rates: &[u64], delays_ms: &[i64]) -> Vec<(u64, i64, u32, u64, i64)> {
+    let mut cases = Vec::new();
+    for home_mbps in rates {
+        for home_ms in delays_ms {
+            for parts in [1, 2, 8] {
+                for mbps in rates {
+                    for further_ms in [10, 40, 80, 120] {
+                        let queue_ms = (home_ms * parts) as u32;
+                        // What does not come later, or has less than an eighth, is another rule's.
+                        if i64::from(queue_ms) < further_ms && mbps * 8 >= *home_mbps {
+                            cases.push((*home_mbps, *home_ms, queue_ms, *mbps, further_ms));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    cases
 }
 
 #[test]
@@ -494,66 +479,6 @@ fn one_of_two_bulk_flows_moves_to_an_idle_path() {
     assert_eq!((counts.moved[1], bulk[..2].to_vec()), (1, vec![1, 1]), "{counts:?}");
 }
 
-/// So many bulk flows on a path that loses half a percent, where each has `lossy_mbps`, and on one of `clean_mbps` that they
-/// fill; how many are on the second after ten seconds, and after thirty.
-fn shared(flows: [usize; 2], lossy_mbps: f64, clean_mbps: u64) -> [usize; 2] {
-    let clean = LoadView { drop_us: 100_000, ..load(15, 20, clean_mbps) };
-    let mut bed = Bed::new(&[LoadView { wild_ppm: 5_000, ..load(5, 0, 0) }, clean]);
-    let mut all: Vec<FlowSteer> = (0..flows[0] + flows[1]).map(|_| FlowSteer::default()).collect();
-    let mut homes = vec![0; flows[0]];
-    homes.extend(vec![1; flows[1]]);
-    for (flow, home) in all.iter_mut().zip(&homes) {
-        flow.set_home(*home, bed.now);
-    }
-    let mut credit = vec![0.0; all.len()];
-    [10, 20].map(|seconds| {
-        for _ in 0..seconds * 1000 {
-            let sharing = homes.iter().filter(|home| **home == 1).count() as f64;
-            for (at, flow) in all.iter_mut().enumerate() {
-                let mbps = if homes[at] == 0 { lossy_mbps } else { clean_mbps as f64 / sharing };
-                credit[at] += mbps / 11.2;
-                while credit[at] >= 1.0 {
-                    flow.arrives(Arrived { bytes: 30, paths: 3 });
-                    bed.packet(flow, at as u64);
-                    credit[at] -= 1.0;
-                }
-                homes[at] = flow.home().unwrap();
-            }
-            bed.wait(1);
-        }
-        homes.iter().filter(|home| **home == 1).count()
-    })
-}
-
-#[test]
-fn several_flows_share_a_clean_path_only_while_a_lossy_one_gives_none_of_them_more() {
-    // 40 Mbit/s for six, where the lossy path gives each of two 16: three of them have 13.3.
-    assert_eq!(shared([2, 6], 16.0, 40), [3, 3]);
-    // Where it gives each 2, all go to the clean one: eight have 5.
-    assert_eq!(shared([6, 2], 2.0, 40), [8, 8]);
-    // And as many as have 90 % of 5 there: eight of twelve.
-    assert_eq!(shared([10, 2], 5.0, 40), [8, 8]);
-}
-
-#[test]
-fn a_flow_goes_to_a_lossy_path_where_each_has_more_only_if_that_may_be_used() {
-    for (up, end) in [([0, 1, 2], 0), ([1, 1, 2], 1)] {
-        let lossy = LoadView { wild_ppm: 5_000, ..load(5, 0, 0) };
-        let mut bed = Bed::new(&[lossy, load(15, 0, 40), load(15, 0, 40)]);
-        let flow = &mut FlowSteer::default();
-        flow.set_home(1, bed.now);
-        let period = (bed.now.as_millis() / PERIOD_MS) as u32;
-        flow.begin(period, true);
-        flow.bytes[1] = BULK_BYTES;
-        bed.lane.period = period;
-        bed.lane.bulk[0][..3].copy_from_slice(&[1, 2, 1]);
-        bed.lane.carried_bps[..3].copy_from_slice(&[16_000_000, 8_000_000, 8_000_000]);
-        bed.lane.full.insert(1);
-        let may = up.iter().fold(PathSet::EMPTY, |set, path| set.union(PathSet::single(*path)));
-        assert_eq!(bed.packet_by(may, flow, 1), end, "{up:?}");
-    }
-}
-
 #[test]
 fn a_flow_is_alone_on_its_path_again_after_the_longest_way() {
     let mut flow = FlowSteer::default();
@@ -563,103 +488,6 @@ fn a_flow_is_alone_on_its_path_again_after_the_longest_way() {
     assert!(!flow.takes(1, longest, at(2)) && !flow.takes(0, longest, at(50)));
     assert!(!flow.takes(0, longest, at(150)));
     assert!(flow.takes(0, longest, at(151)));
-}
-
-/// Packets at an even pace, as many per round trip as given, and the path each second and at the end.
-fn run(bed: &mut Bed, flow: &mut FlowSteer, per_round: f64, rtt_us: f64, ms: u64) -> PathId {
-    let (until, wait_us) = (bed.now + Duration::from_millis(ms), (rtt_us / per_round) as u64);
-    let mut path = flow.home().unwrap_or(0);
-    while bed.now < until {
-        flow.arrives(Arrived { bytes: 30, paths: 1 });
-        path = bed.packet(flow, 1);
-        bed.now += Duration::from_micros(wait_us.max(1));
-    }
-    path
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
-
-    /// The next flow of a host that slowed down for loss begins where loss leaves it more; one of a host that did not goes
-    /// to a lossy path that carries twice as much. Another host's begins as if nothing were known.
-    #[test]
-    fn the_next_flow_of_a_host_begins_where_its_sender_does_better(
-        loss_ppm in 5_000_u32..200_000,
-        rtt_ms in 8_u32..60,
-        clean_mbps in 20_u64..400,
-        times in 2_u64..8,
-    ) {
-        let window = (1.5e6 / f64::from(loss_ppm)).sqrt();
-        let lossy = LoadView { wild_ppm: loss_ppm, ..load(i64::from(rtt_ms) / 2, 0, clean_mbps * times) };
-        let clean = load(i64::from(rtt_ms), 0, clean_mbps);
-        for (per_round, home) in [(window, 1), (window * 4.0 + 12.0, 0)] {
-            let mut bed = Bed::new(&[lossy, clean]);
-            let first = &mut FlowSteer::default();
-            first.set_home(0, bed.now);
-            let rtt_us = f64::from(lossy.rtt_us);
-            // What a period holds has to be bulk.
-            let per_round = per_round.max(6e-6 * rtt_us * 50.0);
-            // Well below what only a sender has that does not answer loss: whole packets are counted.
-            prop_assume!(home == 0 || per_round + 1.0 < 2.8 * window);
-            run(&mut bed, first, per_round, rtt_us, 1_250);
-            // More than a new flow may begin with, as it is known by now.
-            let steady = home == 0;
-            let steady_loss_percent = if steady { 10 } else { 0 };
-            bed.states.set(0, PathState { steady_loss_percent, ..PathState::up(lossy.rtt_us) });
-            bed.wait(5_000);
-            let next = &mut FlowSteer::default();
-            run(&mut bed, next, (clean_mbps * 1_000_000 / 11_200) as f64, 1e6, 400);
-            let own_us = 0.8e6 * f64::from(rtt_ms) / (window.floor().max(1.0) * 11.2) + f64::from(rtt_ms) * 500.0;
-            let other_us = 0.8e6 / clean_mbps as f64 + f64::from(rtt_ms) * 1000.0;
-            if home == 0 || own_us > other_us {
-                prop_assert_eq!(next.home(), Some(home), "{:?}", bed.lane.senders);
-            }
-            bed.wait(5_000);
-            let other = &mut FlowSteer::default();
-            bed.packet(other, 2);
-            prop_assert_eq!(other.home(), Some(u8::from(steady)));
-        }
-    }
-
-    /// A sender that loss does not slow down keeps its home, whose capacity is not known; one that has the window that
-    /// loss leaves it moves within a second, or five round trips.
-    #[test]
-    fn a_flow_leaves_its_lossy_home_if_it_answers_loss_and_only_then(
-        loss_ppm in 2_000_u32..300_000,
-        base_ms in 2_i64..60,
-        times in 1.3_f64..4.0,
-    ) {
-        let base_us = base_ms as f64 * 2000.0;
-        let window = (1_500_000.0 / f64::from(loss_ppm)).sqrt();
-        let percent = (loss_ppm / 10_000) as u8;
-        for (per_round, end) in [((3.0 * window * times).max(12.0), 0), (window.max(2.0), 1)] {
-            let mut bed = Bed::new(&[load(base_ms, 0, 0), load(2 * base_ms, 0, 0)]);
-            let flow = &mut FlowSteer::default();
-            prop_assert_eq!(run(&mut bed, flow, per_round.max(20.0), base_us, 300), 0);
-            bed.loads[0].wild_ppm = loss_ppm;
-            bed.states.set(0, PathState { steady_loss_percent: percent, ..PathState::up(base_us as u32) });
-            let least = f64::from(BULK_BYTES) / 1400.0 * base_us / 250_000.0;
-            let ms = 1_300 + 5 * base_us as u64 / 1_000;
-            prop_assert_eq!(run(&mut bed, flow, per_round.max(1.1 * least), base_us, ms), end, "{} packets", per_round);
-        }
-    }
-}
-
-#[test]
-fn acknowledgements_of_what_comes_by_a_lossy_home_stay_there() {
-    for (paths, end) in [(0b01, 0), (0b10, 1)] {
-        let mut bed = Bed::new(&[load(5, 0, 100), load(20, 0, 50)]);
-        let flow = &mut FlowSteer::default();
-        assert_eq!(bed.packet(flow, 1), 0);
-        bed.states.set(0, PathState { steady_loss_percent: 20, ..PathState::up(10_000) });
-        let mut path = 0;
-        for _ in 0..1_000 {
-            flow.arrives(Arrived { bytes: 28_000, paths });
-            path = bed.packet(flow, 1);
-            bed.wait(4);
-        }
-        assert_eq!(path, end, "paths {paths:b}");
-    }
 }
 
 proptest! {
