@@ -756,8 +756,11 @@ fn is_emptier(load: &LoadView, home: &LoadView) -> bool {
 }
 
 /// Whether a window that fills the home and its queue grows within [`GROWN`] to what fills both paths, where packets of this one come
-/// so much later.
+/// so much later. A path that carries twice as much is no question: a lone flow is to go there, with the window it has by then.
 fn grows_soon(load: &LoadView, home: &LoadView, further_us: i64) -> bool {
+    if carries_bps(load) * 100 >= carries_bps(home) * LONE_GAIN_PERCENT[0] {
+        return true;
+    }
     let round_us = u64::from(home.rtt_us) + further_us.max(0).cast_unsigned();
     let both = u128::from(carries_bps(home) + carries_bps(load)) * u128::from(round_us);
     let alone = u128::from(carries_bps(home)) * u128::from(u64::from(home.rtt_us) + fits_us(home));
