@@ -60,6 +60,8 @@ pub(super) struct Link {
     pub answers: u64,
     /// When the last answer came.
     heard: Instant,
+    /// When the newest probe left that was answered.
+    newest: Option<Instant>,
 }
 
 impl Link {
@@ -82,6 +84,7 @@ impl Link {
             probes: 0,
             answers: 0,
             heard: Instant::ZERO,
+            newest: None,
         }
     }
 
@@ -100,10 +103,12 @@ impl Link {
         sequence
     }
 
-    /// Whether the next probe may leave: none is forgotten whose answer may be under way.
+    /// Whether the next probe may leave: none is forgotten whose answer may be under way. A leg keeps order: what left before a
+    /// probe that was answered is lost.
     pub(super) fn may_ask(&self, now: Instant) -> bool {
         let slot = self.outstanding[usize::from(self.next) % OUTSTANDING];
-        slot.is_none_or(|probe| now.saturating_since(probe.at) > FORGOTTEN)
+        let is_lost = |probe: Probe| self.newest.is_some_and(|at| probe.at < at);
+        slot.is_none_or(|probe| is_lost(probe) || now.saturating_since(probe.at) > FORGOTTEN)
     }
 
     /// The leg is down if `lost_after` probes are without an answer and none came for as long as `patience` and two round trips.
@@ -120,6 +125,7 @@ impl Link {
         let Some(probe) = slot.take_if(|probe| probe.sequence == sequence) else { return false };
         self.answers += 1;
         (self.unanswered, self.up, self.heard) = (0, true, now);
+        self.newest = self.newest.max(Some(probe.at));
         let rtt_us = nanos(now.saturating_since(probe.at)) as f64 / 1e3;
         self.rtt_us = if self.rtt_us == 0.0 { rtt_us } else { NEW * rtt_us + (1.0 - NEW) * self.rtt_us };
         if now.saturating_since(self.least_since) > LEAST_OVER {

@@ -217,3 +217,18 @@ proptest! {
         prop_assert!(known > 80);
     }
 }
+
+#[test]
+fn a_probe_that_is_lost_stops_the_next_ones_only_until_a_later_one_is_answered() {
+    let (mut link, mut now) = (Link::new(), Instant::from_secs(1));
+    let lost = link.probe(52, 4, now);
+    for _ in 0..40 {
+        now += Duration::from_millis(20);
+        assert!(link.may_ask(now), "{now}");
+        let sequence = link.probe(52, u16::MAX, now);
+        assert!(sequence != lost && link.answered(sequence, now + Duration::from_millis(10)));
+    }
+    // Where none is answered those under way are waited for.
+    let asked = (0..40).filter(|_| link.may_ask(now) && link.probe(52, u16::MAX, now) > 0).count();
+    assert_eq!(asked, OUTSTANDING);
+}
