@@ -74,14 +74,14 @@ struct Way {
     lost: (u32, u32),
     /// Probes by their number, with when they left and what had been sent.
     marks: [Option<(u16, Instant, PathCounters)>; MARKS],
-    /// By how much an ACK of data by this leg takes longer than a probe, microseconds.
-    beyond: Least,
 }
 
 /// What the law knows of the legs of one UE.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Law {
     ways: [Way; 2],
+    /// By how much an ACK of data by Wi-Fi takes longer than a probe, microseconds: it comes by LTE.
+    beyond: Least,
     state: ModeState,
     sequence: u32,
 }
@@ -94,8 +94,8 @@ pub(super) struct FlowLaw {
     /// The leg of its last segment, and that of each segment under way where they are not all the same.
     leg: Option<Leg>,
     legs: Option<Box<[u64; WORDS]>>,
-    /// On each leg a segment that is timed: its end, and when it left.
-    timed: [Option<(u32, Instant)>; 2],
+    /// A segment by Wi-Fi that is timed: its end, when it left, and what waited in front of it.
+    timed: Option<(u32, Instant, u32)>,
     /// When it last changed its leg.
     split_at: Option<Instant>,
     mss: u16,
@@ -104,6 +104,11 @@ pub(super) struct FlowLaw {
 impl FlowLaw {
     pub(super) fn new(remote: u64) -> Self {
         Self { remote, ..Self::default() }
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.legs.as_deref().map_or(0, size_of_val)
     }
 
     const fn slot(seq: u32) -> (usize, u64) {
@@ -138,15 +143,16 @@ impl FlowLaw {
         !(0..segments).any(|n| self.leg_of(left.wrapping_add(n * mss)) == Some(missing))
     }
 
-    /// A segment takes a leg.
-    pub(super) fn takes(&mut self, segment: &Segment, leg: Leg, now: Instant) {
+    /// A segment takes a leg, in which `queue_us` wait.
+    pub(super) fn takes(&mut self, segment: &Segment, leg: Leg, queue_us: u32, now: Instant) {
         self.mss = self.mss.max(u16::try_from(segment.payload).unwrap_or(u16::MAX));
-        let timed = &mut self.timed[leg as usize];
-        let is_free = timed.is_none_or(|(_, at)| now.saturating_since(at) > TIMED);
-        if !segment.is_again && is_free {
-            *timed = Some((segment.seq.wrapping_add(segment.payload as u32), now));
-        }
         self.note(segment, leg, now);
+        // What is under way by the other leg may be acknowledged later.
+        let is_whole = self.split_at.is_none_or(|at| now.saturating_since(at) > TIMED);
+        let is_free = self.timed.is_none_or(|(_, at, _)| now.saturating_since(at) > TIMED);
+        if leg == Leg::Wifi && is_whole && is_free && !segment.is_again && !segment.recovers {
+            self.timed = Some((segment.seq.wrapping_add(segment.payload as u32), now, queue_us));
+        }
     }
 
     fn note(&mut self, segment: &Segment, leg: Leg, now: Instant) {
@@ -174,6 +180,8 @@ pub(super) struct Segment {
     pub hash: u64,
     /// It was sent before.
     pub is_again: bool,
+    /// No more data follows.
+    pub ends: bool,
     /// The UE can get it by Wi-Fi.
     pub has_wifi: bool,
     /// Its sender repairs a loss: what arrives out of order would look like more of it.
@@ -186,10 +194,10 @@ impl Law {
         if let Some(leg) = flow.leg_of(segment.seq) {
             self.lost(leg, 1, segment.bytes as i64);
         }
-        flow.timed = [None; 2];
+        flow.timed = None;
     }
 
-    /// The leg of a segment by the autonomous law.
+    /// The leg of a segment by the autonomous law, and what waits in it, microseconds.
     pub(super) fn pick(
         &mut self,
         mode: &Mode,
@@ -197,7 +205,7 @@ impl Law {
         flow: &mut FlowLaw,
         segment: &Segment,
         now: Instant,
-    ) -> Leg {
+    ) -> (Leg, u32) {
         self.sequence = self.sequence.wrapping_add(1);
         let paths = self.paths(links, segment.has_wifi);
         let loads = self.loads(links, now);
@@ -207,7 +215,7 @@ impl Law {
             remote: flow.remote,
             bytes: u32::try_from(segment.bytes).unwrap_or(u32::MAX),
             datagram: false,
-            ends: false,
+            ends: segment.ends,
             flow: &mut flow.steer,
         };
         let view = View { steady: &paths, live: &paths, loads: &loads };
@@ -216,7 +224,13 @@ impl Law {
             _ => None,
         };
         let home = flow.steer.home().filter(|path| segment.recovers && paths.is_up(*path));
-        if home.or(picked) == Some(Leg::Wifi as u8) { Leg::Wifi } else { Leg::Lte }
+        let leg = if home.or(picked) == Some(Leg::Wifi as u8) { Leg::Wifi } else { Leg::Lte };
+        (leg, loads[leg as usize].queue_us)
+    }
+
+    /// Whether a leg is Wi-Fi, and further away than LTE. A sender whose handshake goes there knows from the beginning how long data takes.
+    pub(super) fn is_further(&self, links: &[Link; 2], leg: Leg) -> bool {
+        leg == Leg::Wifi && links[1].least_rtt_us() > links[0].least_rtt_us()
     }
 
     /// How far apart two packets of a flow that leave together by both legs arrive at most, about.
@@ -247,16 +261,13 @@ impl Law {
         now: Instant,
     ) {
         flow.steer.arrives(Arrived { bytes: u32::try_from(bytes).unwrap_or(u32::MAX), paths: 1 });
-        for leg in Leg::ALL {
-            let Some((end, at)) = flow.timed[leg as usize] else { continue };
-            if before(tcp.ack(), end) {
-                continue;
-            }
-            flow.timed[leg as usize] = None;
-            let least_us = links[leg as usize].least_rtt_us();
-            if least_us.is_finite() {
-                let took_us = nanos(now.saturating_since(at)) as f64 / 1e3;
-                self.ways[leg as usize].beyond.sample(took_us - least_us, now);
+        if let Some((_, at, queue_us)) = flow.timed.take_if(|(end, ..)| !before(tcp.ack(), *end))
+            && flow.split_at.is_none_or(|split| split < at)
+        {
+            let [lte_us, wifi_us] = [0, 1].map(|leg: usize| links[leg].least_rtt_us());
+            let took_us = nanos(now.saturating_since(at)) as f64 / 1e3 - f64::from(queue_us);
+            if lte_us.is_finite() && wifi_us.is_finite() {
+                self.beyond.sample((took_us - wifi_us).clamp(-wifi_us, lte_us), now);
             }
         }
         if let Some((left, right)) = duplicate(tcp)
@@ -374,7 +385,7 @@ impl Law {
             };
             if is_up {
                 // Of the flow, whose ACKs come by LTE, not of a probe.
-                let beyond_us = self.ways[leg as usize].beyond.get().unwrap_or(0.0);
+                let beyond_us = if leg == Leg::Wifi { self.beyond.get().unwrap_or(0.0) } else { 0.0 };
                 let rtt_us = (link.rtt_us() + beyond_us).max(1.0) as u32;
                 let state = PathState {
                     loss_ppm: u32::from(load.lasting_loss()) * 100,
@@ -388,14 +399,9 @@ impl Law {
     }
 
     fn loads(&self, links: &[Link; 2], now: Instant) -> [LoadView; 2] {
-        let least = |leg: Leg| links[leg as usize].least_rtt_us();
-        let beyond = |leg: Leg| self.ways[leg as usize].beyond.get();
-        let [lte, wifi] = [Leg::Lte, Leg::Wifi].map(least);
+        let [lte, wifi] = Leg::ALL.map(|leg| links[leg as usize].least_rtt_us());
         // How much further data is under way by Wi-Fi.
-        let further_us = match (beyond(Leg::Lte), beyond(Leg::Wifi)) {
-            (Some(l), Some(w)) => wifi + w - lte - l,
-            _ => (wifi - lte) / 2.0,
-        };
+        let further_us = self.beyond.get().map_or((wifi - lte) / 2.0, |beyond| wifi + beyond - lte);
         Leg::ALL.map(|leg| {
             let base = if leg == Leg::Wifi { further_us } else { 0.0 };
             LoadView {
@@ -436,6 +442,7 @@ mod tests {
             bytes: MSS as usize + 40,
             hash: 1,
             is_again,
+            ends: false,
             has_wifi: true,
             recovers: false,
         }
@@ -458,7 +465,7 @@ mod tests {
     fn divided(at: Instant) -> FlowLaw {
         let mut flow = FlowLaw::new(1);
         for number in 0..30 {
-            flow.takes(&segment(number, false), if number % 3 == 2 { Leg::Wifi } else { Leg::Lte }, at);
+            flow.takes(&segment(number, false), if number % 3 == 2 { Leg::Wifi } else { Leg::Lte }, 0, at);
         }
         flow
     }
@@ -477,7 +484,7 @@ mod tests {
         assert!(late(&[(4, 5), (11, 12)], at), "the first block is a duplicate");
         assert!(!late(&[(11, 12)], at + Duration::from_millis(101)), "none is under way by another leg");
         let mut whole = FlowLaw::new(1);
-        (0..30).for_each(|number| whole.takes(&segment(number, false), Leg::Wifi, at));
+        (0..30).for_each(|number| whole.takes(&segment(number, false), Leg::Wifi, 0, at));
         assert!(!with_ack(9, &[(11, 12)], |ack| whole.may_be_late(ack, 9 * MSS, longest, at)));
     }
 
@@ -487,7 +494,7 @@ mod tests {
         let (mut law, mut flow) = (Law::default(), divided(at));
         law.again(&mut flow, &segment(5, true));
         assert_eq!(law.ways.clone().map(|way| way.lost), [(0, 0), (1, MSS + 40)]);
-        flow.takes(&segment(5, true), Leg::Lte, at);
+        flow.takes(&segment(5, true), Leg::Lte, 0, at);
         law.again(&mut flow, &segment(5, true));
         assert_eq!(law.ways.clone().map(|way| way.lost.0), [1, 1]);
         let links = [Link::new(), Link::new()];
@@ -510,5 +517,78 @@ mod tests {
             law.train_answered(Leg::Wifi, train_byte(probe.train), probe.index, now);
         }
         assert_eq!((law.estimate_bps(Leg::Wifi), law.estimate_bps(Leg::Lte)), (10_000_000, 0));
+    }
+
+    /// Legs with round trips and rates that are known, Mbit/s and ms.
+    fn known(legs: [(u64, u64); 2], now: Instant) -> (Law, [Link; 2]) {
+        let (mut law, mut links) = (Law::default(), [Link::new(), Link::new()]);
+        for (leg, (mbps, rtt_ms)) in legs.into_iter().enumerate() {
+            law.ways[leg].load.resume(mbps * 1_000_000, true, now);
+            for sequence in 0..2 {
+                let at = now + Duration::from_millis(20) * sequence;
+                let link = &mut links[leg];
+                let sequence = link.probe(44, u16::MAX, at);
+                law.probes(Leg::ALL[leg], sequence, 44, at);
+                link.answered(sequence, at + Duration::from_millis(rtt_ms));
+                law.answered(Leg::ALL[leg], sequence, at + Duration::from_millis(rtt_ms));
+            }
+        }
+        (law, links)
+    }
+
+    #[test]
+    fn a_flow_begins_with_its_handshake_on_the_leg_that_carries_more_however_near_the_other_is() {
+        let (at, mode) = (Instant::from_secs(1), Mode::autonomous_in_order());
+        for (legs, expected, is_further) in [
+            ([(12, 6), (103, 179)], Leg::Wifi, true),
+            ([(71, 130), (19, 23)], Leg::Lte, false),
+            ([(20, 60), (200, 5)], Leg::Wifi, false),
+            // Little more is not worth the way.
+            ([(50, 10), (55, 100)], Leg::Lte, false),
+            // Too far for packets by both.
+            ([(12, 6), (103, 600)], Leg::Lte, false),
+        ] {
+            let ((mut law, links), mut flow) = (known(legs, at), FlowLaw::new(1));
+            let now = at + Duration::from_secs(1);
+            let handshake = Segment { payload: 0, bytes: 60, ..segment(0, false) };
+            let (leg, _) = law.pick(&mode, &links, &mut flow, &handshake, now);
+            assert_eq!((leg, law.is_further(&links, leg)), (expected, is_further), "{legs:?}");
+            assert_eq!(law.pick(&mode, &links, &mut flow, &segment(1, false), now).0, expected, "{legs:?}");
+        }
+    }
+
+    #[test]
+    fn a_download_that_pauses_goes_on_where_it_was() {
+        let (at, mode) = (Instant::from_secs(1), Mode::autonomous_in_order());
+        let ((mut law, links), mut flow) = (known([(12, 40), (170, 100)], at), FlowLaw::new(1));
+        let mut now = at + Duration::from_secs(1);
+        for pause_ms in [1_000, 400, 3_000] {
+            for number in 0..200 {
+                now += Duration::from_millis(5);
+                assert_eq!(law.pick(&mode, &links, &mut flow, &segment(number, false), now).0, Leg::Wifi);
+            }
+            now += Duration::from_millis(pause_ms);
+        }
+    }
+
+    #[test]
+    fn what_waits_in_a_queue_or_for_the_other_leg_is_no_longer_way() {
+        let at = Instant::from_secs(1);
+        // 8 ms up by Wi-Fi, 30 ms by LTE: an ACK of data by Wi-Fi takes 22 ms longer than a probe.
+        for (queue_ms, other_at_ms, expected) in [(0, None, 22.0), (70, None, 22.0), (0, Some(1), f64::NAN)] {
+            let ((mut law, links), mut flow) = (known([(50, 60), (50, 16)], at), FlowLaw::new(1));
+            let sent = at + Duration::from_secs(1);
+            if let Some(ms) = other_at_ms {
+                flow.takes(&segment(0, false), Leg::Lte, 0, sent - Duration::from_millis(ms));
+            }
+            flow.takes(&segment(1, false), Leg::Wifi, queue_ms * 1000, sent);
+            let now = sent + Duration::from_millis(u64::from(38 + queue_ms));
+            with_ack(2, &[], |ack| law.acknowledged(&links, &mut flow, ack, 60, now));
+            let beyond_ms = law.beyond.get().map_or(f64::NAN, |us| us / 1e3);
+            assert!(
+                beyond_ms.to_bits() == expected.to_bits() || (beyond_ms - expected).abs() < 0.1,
+                "{beyond_ms}"
+            );
+        }
     }
 }

@@ -283,10 +283,14 @@ impl Node {
         self.pool.len()
     }
 
-    /// Bytes of memory for flows, held ACKs and timers.
+    /// Bytes of memory for flows, held ACKs, timers, and what the autonomous law remembers of legs and flows. Looks at every flow
+    /// where there is such a law.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.flows.bytes() + self.pool.bytes() + self.timers.bytes()
+        let laws = self.ues.iter().filter(|ue| ue.law.is_some()).count() * size_of::<Law>();
+        let of_flows = || self.flows.iter().filter_map(|(_, flow)| flow.law.as_ref()).map(|law| law.bytes());
+        let law = if laws > 0 { laws + of_flows().sum::<usize>() } else { 0 };
+        self.flows.bytes() + self.pool.bytes() + self.timers.bytes() + law
     }
 
     /// Other shares from the next packet on.
@@ -300,6 +304,9 @@ impl Node {
         for ue in &mut self.ues {
             ue.measures(&steering);
             ue.divide(&steering, now);
+        }
+        if steering != Steering::Autonomous {
+            self.forget_laws();
         }
         Ok(())
     }
@@ -370,6 +377,15 @@ impl Node {
         }
     }
 
+    /// Flows go by shares from now on: what the law knew of them is not true any more.
+    fn forget_laws(&mut self) {
+        for number in 0..self.flows.end() {
+            if let Some(flow) = self.flows.get_mut(number) {
+                flow.law = None;
+            }
+        }
+    }
+
     /// The UEs.
     pub fn ues(&self) -> impl Iterator<Item = &UeConfig> {
         self.ues.iter().map(|ue| &ue.config)
@@ -411,41 +427,49 @@ impl Node {
             flow.syn_at = None;
             flow.estimate.on_handshake(now.saturating_since(at));
         }
-        let is_anchored =
-            [TcpFlags::SYN, TcpFlags::FIN, TcpFlags::RST].into_iter().any(|f| flags.contains(f));
-        // ACKs of an upload, too: they are small, and two ways would only change their order.
-        let leg = if is_anchored || seen.tcp.payload_len() == 0 {
-            Leg::Lte
-        } else {
-            let leg = match self.ues.get_mut(number_of_ue as usize) {
-                Some(Ue { law: Some(law), links, wifi, .. }) => {
-                    let segment = Segment {
-                        seq: seen.tcp.seq(),
-                        payload: seen.tcp.payload_len(),
-                        bytes,
-                        hash: flow.hash,
-                        is_again,
-                        recovers: flow.track.is_recovering(),
-                        has_wifi: self.config.wifi_leg == WifiLeg::Tunnel
-                            || wifi[family(seen.key.dst)].is_some(),
-                    };
-                    let remote =
-                        || FlowKey { src_port: 0, dst_port: 0, ..seen.key }.hash64((self.key, self.key));
-                    let of_flow = flow.law.get_or_insert_with(|| Box::new(FlowLaw::new(remote())));
-                    if is_again {
-                        law.again(of_flow, &segment);
-                    }
-                    let leg = law.pick(&self.mode, links, of_flow, &segment, now);
-                    of_flow.takes(&segment, leg, now);
+        let is_first = flags.contains(TcpFlags::SYN);
+        let ends = flags.contains(TcpFlags::FIN) || flags.contains(TcpFlags::RST);
+        let has_data = seen.tcp.payload_len() > 0;
+        let leg = match self.ues.get_mut(number_of_ue as usize) {
+            // ACKs of an upload, too: they are small, and two ways would only change their order.
+            _ if !(is_first || ends || has_data) => Leg::Lte,
+            Some(Ue { law: Some(law), links, wifi, .. }) => {
+                let segment = Segment {
+                    seq: seen.tcp.seq(),
+                    payload: seen.tcp.payload_len(),
+                    bytes,
+                    hash: flow.hash,
+                    is_again,
+                    ends,
+                    recovers: flow.track.is_recovering(),
+                    has_wifi: self.config.wifi_leg == WifiLeg::Tunnel || wifi[family(seen.key.dst)].is_some(),
+                };
+                let remote = || FlowKey { src_port: 0, dst_port: 0, ..seen.key }.hash64((self.key, self.key));
+                if is_first {
+                    flow.law = None;
+                }
+                let of_flow = flow.law.get_or_insert_with(|| Box::new(FlowLaw::new(remote())));
+                if is_again && has_data {
+                    law.again(of_flow, &segment);
+                }
+                let (leg, queue_us) = law.pick(&self.mode, links, of_flow, &segment, now);
+                if is_first && !is_again && law.is_further(links, leg) {
+                    leg
+                } else if is_first || ends {
+                    Leg::Lte
+                } else {
+                    of_flow.takes(&segment, leg, queue_us, now);
                     leg
                 }
-                Some(ue) => flow.carry.next(ue.lte_share),
-                None => Leg::Lte,
-            };
+            }
+            _ if is_first || ends => Leg::Lte,
+            Some(ue) => flow.carry.next(ue.lte_share),
+            None => Leg::Lte,
+        };
+        if has_data && !is_first && !ends {
             flow.sent[leg as usize] += 1;
             self.stats.steered[leg as usize] += 1;
-            leg
-        };
+        }
         let proven = flow.track.is_proven();
         self.flows.touch(number, proven, now);
         self.wake(number_of_ue);

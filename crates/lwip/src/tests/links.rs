@@ -150,3 +150,37 @@ fn an_answer_must_be_one() {
     assert!(legs.node.poll_transmit(legs.now).is_none());
     assert_eq!(legs.node.links("phone").unwrap()[1].answers, 1);
 }
+
+/// By the autonomous law; nothing is known of the legs.
+fn autonomous() -> Config {
+    let probe = Some(ProbeConfig::new(vec!["10.45.0.1".parse().unwrap()]));
+    Config { steering: Steering::Autonomous, probe, ..config(Some(50.0)) }
+}
+
+#[test]
+fn acks_are_held_once_another_steering_takes_over_from_the_autonomous_law() {
+    let mut w = World::new(autonomous(), false);
+    w.handshake();
+    (0..4).for_each(|n| assert_eq!(w.data(n, 1000).0, Leg::Lte));
+    w.ack(4000);
+    w.node.set_steering(Steering::FixedRatio { lte_percent: 50.0 }, w.now).unwrap();
+    (4..12).for_each(|n| {
+        w.data(n, 1000);
+    });
+    (0..4).for_each(|n| {
+        w.dup(4000, 5000, 6000 + n * 1000);
+    });
+    assert!(w.node.held_acks() > 0);
+}
+
+#[test]
+fn memory_counts_what_the_law_remembers() {
+    let bytes = |steering| {
+        let mut w = World::new(Config { steering, ..autonomous() }, false);
+        w.handshake();
+        w.data(0, 1000);
+        w.node.bytes()
+    };
+    let law = bytes(Steering::Autonomous) - bytes(Steering::FixedRatio { lte_percent: 50.0 });
+    assert!(law > 1000, "{law}");
+}

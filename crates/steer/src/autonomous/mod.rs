@@ -68,6 +68,8 @@ const SPILL_US: u32 = 2_000;
 const SPILL_RTT_PARTS: u32 = 4;
 /// Where the far end puts nothing in order, packets spill only to a path that carries a part of so much of what the home does.
 const UNORDERED_SPILL_PART: u64 = 4;
+/// And by which they do not arrive earlier than by so much: all of it is out of order.
+const UNORDERED_EARLY_US: i64 = 40_000;
 /// A path later than this by its base delay is not spilled to: the far end does not wait longer.
 const MAX_SKEW_US: i64 = 150_000;
 /// The transfer that decides where a flow begins, in bits.
@@ -412,7 +414,11 @@ impl Lane {
                     delays.arrival_us(*path, input).saturating_add(transfer_us.cast_signed())
                 };
                 let group = known.map(|at| self.groups[at]).unwrap_or_default();
-                let home = if group.is_asked() { nearest()? } else { usable.iter().min_by_key(end_us)? };
+                let home = if group.is_asked() {
+                    nearest()?
+                } else {
+                    self.richest(input, usable, &delays).iter().min_by_key(end_us)?
+                };
                 let at = known.or((0..GROUPS).min_by_key(|at| self.groups[*at].at)).unwrap_or(0);
                 let (remote, datagram) = (input.remote, input.datagram);
                 let flows = if within(group.at, input.now) { group.flows } else { Group::default().flows };
@@ -422,6 +428,26 @@ impl Lane {
         };
         self.groups[at].add(home, input.now);
         Some(home)
+    }
+
+    /// The paths on which a new flow may begin. Where the far end puts nothing in order none is left later for a further one
+    /// without harm, for its sender has come to believe the shorter round trip: those on which it has the most, or little less.
+    fn richest(&self, input: &Input<'_>, usable: PathSet, delays: &Delays) -> PathSet {
+        let share_bps = |path: PathId| self.senders.share_bps(input, path) / (u64::from(self.bulk(path)) + 1);
+        if !self.overflow.is_never() || usable.iter().any(|path| share_bps(path) == 0) {
+            return usable;
+        }
+        let base_us = |path| delays.base_us(path, input);
+        let least_us = usable.iter().map(base_us).min().unwrap_or(0);
+        let near = |path: &PathId| base_us(*path) - least_us <= MAX_SKEW_US;
+        let most_bps = usable.iter().filter(near).map(share_bps).max().unwrap_or(0);
+        let mut richest = PathSet::EMPTY;
+        for path in usable.iter().filter(near) {
+            if share_bps(path).saturating_mul(LONE_GAIN_PERCENT[1]) >= most_bps.saturating_mul(100) {
+                richest.insert(path);
+            }
+        }
+        richest
     }
 
     /// How many of a group's flows a path is to have, in no particular unit; at least 1.
@@ -470,7 +496,9 @@ impl Lane {
         // The sooner an acknowledgement is back, the shorter is the round trip of the sender.
         let wild_ppm = input.load(home).wild_ppm;
         let acknowledges = input.flow.carries_acknowledgements() && wild_ppm <= WILD_PPM;
-        if acknowledges || !is_bulk(input) {
+        // What was bulk comes in bursts, which a small path does not take.
+        let stays = self.overflow.is_never() && input.flow.was_bulk();
+        if acknowledges || !is_bulk(input) && !stays {
             let to = self.rehome_small(input, others, home);
             if to != home {
                 self.record.moved(to);
@@ -694,7 +722,9 @@ impl Delays {
         let overflows = overflow.begins(&own) && input.flow.fills(own.seen_bps / FILLS_PART);
         // Where the far end puts nothing in order, a packet that is dropped, or early, costs more than a small path carries.
         let pays = |path: PathId| {
-            !overflow.is_never() || carries_bps(&input.load(path)) >= carries_bps(&own) / UNORDERED_SPILL_PART
+            !overflow.is_never()
+                || known_bps(&input.load(path)) >= carries_bps(&own) / UNORDERED_SPILL_PART
+                    && at_home - self.arrival_us(path, input) <= UNORDERED_EARLY_US
         };
         let free = |path: &PathId| {
             *path != home && pays(*path) && self.refuses(input, home, overflows, *path).is_none()
@@ -735,6 +765,11 @@ impl Delays {
             None
         }
     }
+}
+
+/// What a path is taken to carry; what was seen where there is no estimate.
+fn known_bps(load: &LoadView) -> u64 {
+    if load.estimate_bps > 0 { load.estimate_bps } else { load.seen_bps }
 }
 
 /// What a path is taken to carry, and no less than was seen.
