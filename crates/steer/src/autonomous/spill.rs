@@ -1,0 +1,153 @@
+//! Where one packet of a flow goes whose home has a queue: spill and overflow (see [the law](super)).
+
+use super::overflow::Overflow;
+use super::{Exclusion, Input, LONE_GAIN_PERCENT, LoadView, MAX_SKEW_US, PathSet, WILD_PPM};
+use crate::PathId;
+use anabranch_element::time::Duration;
+
+/// Least queue of a home from which packets spill.
+const SPILL_US: u32 = 2_000;
+/// And to a path that carries less than half of what the home does up to a queue of this part of its round trip, or half of
+/// its drop level: the bursts of the home do not fit its queue, and one packet dropped there would end the sender's growth.
+const SPILL_RTT_PARTS: u32 = 4;
+/// Where the far end puts nothing in order, packets spill only to a path that carries a part of so much of what the home does.
+const UNORDERED_SPILL_PART: u64 = 4;
+/// And by which they do not arrive earlier than by so much: all of it is out of order.
+const UNORDERED_EARLY_US: i64 = 40_000;
+/// Packets of a flow overflow that sends a part of so much of what its home carries; a call beside it does not.
+const FILLS_PART: u64 = 8;
+/// A sender that did not lose a packet yet grows by 5 % per round trip (CUBIC), twofold in so many; packets overflow only where it has
+/// the window for both paths after this time.
+const DOUBLING_ROUNDS: u64 = 14;
+const GROWN: Duration = Duration::from_millis(2_500);
+
+/// What arrivals on several paths are compared by: forward delays where each has one, else half round trips.
+pub(super) struct Delays {
+    forward: bool,
+}
+
+impl Delays {
+    pub(super) fn of(input: &Input<'_>, paths: PathSet) -> Self {
+        Self { forward: paths.iter().all(|path| input.load(path).base_us.is_some()) }
+    }
+
+    /// Delay without a queue, less what is common to all paths.
+    pub(super) fn base_us(&self, path: PathId, input: &Input<'_>) -> i64 {
+        match input.load(path).base_us {
+            Some(base) if self.forward => base,
+            _ => i64::from(input.live.get(path).rtt_us / 2),
+        }
+    }
+
+    pub(super) fn arrival_us(&self, path: PathId, input: &Input<'_>) -> i64 {
+        self.base_us(path, input) + i64::from(input.load(path).queue_us)
+    }
+
+    pub(super) fn has_queue(&self, path: PathId, input: &Input<'_>) -> bool {
+        input.load(path).queue_us >= SPILL_US.max(input.live.get(path).rtt_us / 16)
+    }
+
+    /// The path of a packet whose flow has this home, and whether it overflowed.
+    pub(super) fn spill(
+        &self,
+        input: &Input<'_>,
+        usable: PathSet,
+        home: PathId,
+        overflow: &Overflow,
+    ) -> (PathId, bool) {
+        if !self.has_queue(home, input) {
+            return (home, false);
+        }
+        let at_home = self.arrival_us(home, input);
+        let own = input.load(home);
+        let overflows = overflow.begins(&own) && input.flow.fills(own.seen_bps / FILLS_PART);
+        // Where the far end puts nothing in order, a packet that is dropped, or early, costs more than a small path carries.
+        let pays = |path: PathId| {
+            !overflow.is_never()
+                || known_bps(&input.load(path)) >= carries_bps(&own) / UNORDERED_SPILL_PART
+                    && at_home - self.arrival_us(path, input) <= UNORDERED_EARLY_US
+        };
+        let free = |path: &PathId| {
+            *path != home && pays(*path) && self.refuses(input, home, overflows, *path).is_none()
+        };
+        match usable.iter().filter(free).min_by_key(|path| self.arrival_us(*path, input)) {
+            Some(path) => (path, self.arrival_us(path, input) >= at_home),
+            None => (home, false),
+        }
+    }
+
+    /// Why a packet that finds a queue at its home does not take `path`.
+    pub(super) fn refuses(
+        &self,
+        input: &Input<'_>,
+        home: PathId,
+        overflows: bool,
+        path: PathId,
+    ) -> Option<Exclusion> {
+        let (own, load) = (input.load(home), input.load(path));
+        let limit_ppm = WILD_PPM.max(own.wild_ppm);
+        let whole = |us: i64| u32::try_from(us.max(0)).unwrap_or(u32::MAX);
+        let further_us = self.base_us(path, input) - self.base_us(home, input);
+        let later_us = self.arrival_us(path, input) - self.arrival_us(home, input);
+        // What carries next to nothing gains nothing by packets that come late.
+        let own_bps = carries_bps(&own);
+        let gains = load.estimate_bps == 0 || load.estimate_bps >= own_bps / 8;
+        let queue_us = load.queue_us.max(load.modelled_us);
+        let drop_us = if load.drop_us == u32::MAX { 0 } else { load.drop_us };
+        let limit_us = SPILL_US.max(load.rtt_us / SPILL_RTT_PARTS).max(drop_us / 2);
+        let is_small = load.estimate_bps > 0 && load.estimate_bps < own_bps / 2;
+        if load.queue_us >= load.drop_us {
+            Some(Exclusion::Dropping { queue_us: load.queue_us, drop_us: load.drop_us })
+        } else if load.wild_ppm > limit_ppm {
+            Some(Exclusion::RandomLoss { loss_ppm: load.wild_ppm, limit_ppm })
+        } else if further_us > MAX_SKEW_US {
+            Some(Exclusion::TooFar { later_us: whole(further_us), limit_us: whole(MAX_SKEW_US) })
+        } else if later_us < 0 && is_small && queue_us >= limit_us {
+            Some(Exclusion::HasQueue { queue_us, limit_us })
+        } else if later_us >= 0
+            && !(overflows && gains && is_emptier(&load, &own) && grows_soon(&load, &own, further_us))
+        {
+            Some(Exclusion::Later { later_us: whole(later_us) })
+        } else {
+            None
+        }
+    }
+}
+
+/// What a path is taken to carry; what was seen where there is no estimate.
+fn known_bps(load: &LoadView) -> u64 {
+    if load.estimate_bps > 0 { load.estimate_bps } else { load.seen_bps }
+}
+
+/// What a path is taken to carry, and no less than was seen.
+fn carries_bps(load: &LoadView) -> u64 {
+    load.estimate_bps.max(load.seen_bps)
+}
+
+/// The queue that fits: up to the drop level, or where no drop was seen a round trip's worth.
+fn fits_us(load: &LoadView) -> u64 {
+    match load.drop_us {
+        u32::MAX => u64::from(load.rtt_us.max(2 * SPILL_US)),
+        drop => u64::from(drop),
+    }
+}
+
+/// Whether less of this path's queue is in use than of the home's: a burst is spread by what fits.
+fn is_emptier(load: &LoadView, home: &LoadView) -> bool {
+    u64::from(load.modelled_us) * fits_us(home) < u64::from(home.queue_us) * fits_us(load)
+}
+
+/// Whether a window that fills the home and its queue grows within [`GROWN`] to what fills both paths, where packets of this one come
+/// so much later. A path that carries twice as much is no question: a lone flow is to go there, with the window it has by then.
+fn grows_soon(load: &LoadView, home: &LoadView, further_us: i64) -> bool {
+    if carries_bps(load) * 100 >= carries_bps(home) * LONE_GAIN_PERCENT[0] {
+        return true;
+    }
+    let round_us = u64::from(home.rtt_us) + further_us.max(0).cast_unsigned();
+    let both = u128::from(carries_bps(home) + carries_bps(load)) * u128::from(round_us);
+    let alone = u128::from(carries_bps(home)) * u128::from(u64::from(home.rtt_us) + fits_us(home));
+    // Four times the logarithm, of a number with eight binary places.
+    let times = (both * 256 / alone.max(1)).clamp(256, 1 << 24);
+    let doublings_4 = u64::from(times.pow(4).ilog2() - 32);
+    round_us * DOUBLING_ROUNDS * doublings_4 / 4 <= GROWN.as_micros() as u64
+}
