@@ -31,6 +31,8 @@ use tokio::task::JoinHandle;
 const BACKLOG: i32 = 1024;
 /// Most connections that wait here; more than one turn of a task can bring, which has no others' turn in it.
 const MOST_WAITING: usize = 256;
+/// Ports tried where any will do.
+const MOST_PORTS: usize = 256;
 /// How long a failed accept rests: out of descriptors, most likely.
 const REST: std::time::Duration = std::time::Duration::from_millis(100);
 
@@ -174,11 +176,10 @@ pub(crate) async fn listen(pre: &Preconnection) -> Result<Listener, Error> {
     let early = matches!(pre.properties.zero_rtt_msg, Preference::Require | Preference::Prefer)
         && !pre.security.asks_for_proof();
     let accept = Accept { to, from: Arc::new(from), live, early };
+    let sockets = sockets(pre, &wanted)?;
     let (mut tasks, mut protocols, mut local) = (Tasks(Vec::new()), Vec::new(), None);
-    for protocol in wanted {
-        let at = local.unwrap_or_else(|| address(pre));
-        let bound = |e: io::Error| Error::Listen(format!("{protocol} at {at}: {e}"));
-        let socket = socket(pre, protocol, at).map_err(bound)?;
+    for (protocol, socket) in sockets {
+        let bound = |e: io::Error| Error::Listen(format!("{protocol}: {e}"));
         local = socket.local_addr().map_err(bound)?.as_socket();
         let accept = accept.clone();
         let task = match protocol {
@@ -325,6 +326,32 @@ fn address(pre: &Preconnection) -> SocketAddr {
     // Every address of both families, if nothing is said.
     let ip = pre.local.address.unwrap_or(Ipv6Addr::UNSPECIFIED.into());
     SocketAddr::new(ip, pre.local.port.unwrap_or(0))
+}
+
+/// A socket for each protocol, all with one port. Where any will do, one that the first is given may be another's already.
+fn sockets(pre: &Preconnection, wanted: &[Protocol]) -> Result<Vec<(Protocol, Socket)>, Error> {
+    let place = address(pre);
+    // Held meanwhile, so that each try is given another port.
+    let mut held = Vec::new();
+    loop {
+        let (mut at, mut sockets) = (place, Vec::new());
+        let failed = wanted.iter().find_map(|&protocol| {
+            let bound = socket(pre, protocol, at).and_then(|socket| Ok((socket.local_addr()?, socket)));
+            let (local, socket) = match bound {
+                Ok(bound) => bound,
+                Err(error) => return Some((protocol, at, error)),
+            };
+            at = local.as_socket().unwrap_or(at);
+            sockets.push((protocol, socket));
+            None
+        });
+        let Some((protocol, at, error)) = failed else { return Ok(sockets) };
+        let again = place.port() == 0 && error.kind() == io::ErrorKind::AddrInUse && !sockets.is_empty();
+        held.append(&mut sockets);
+        if !again || held.len() > MOST_PORTS {
+            return Err(Error::Listen(format!("{protocol} at {at}: {error}")));
+        }
+    }
 }
 
 fn socket(pre: &Preconnection, protocol: Protocol, at: SocketAddr) -> io::Result<Socket> {

@@ -7,7 +7,8 @@
 mod common;
 
 use anabranch_taps::{
-    Agent, Error, Listener, LocalEndpoint, Multipath, Preconnection, Properties, Protocol, RemoteEndpoint,
+    Agent, Error, Listener, LocalEndpoint, Multipath, Preconnection, Preference, Properties, Protocol,
+    RemoteEndpoint, Security,
 };
 use common::{Identity, within};
 use socket2::{Domain, Socket, Type};
@@ -164,4 +165,81 @@ async fn times_at_their_limits_open_connections_still() {
         }
     })
     .await;
+}
+
+/// Runs `body` where programs get one of the four `ports` if they ask for any.
+fn with_few_ports(body: impl FnOnce(std::ops::Range<u16>) + Send) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
+                assert!(
+                    std::env::var_os("CI").is_none(),
+                    "CI must be able to make a network namespace: {error}"
+                );
+                eprintln!("skipped: needs root to make a network namespace ({error})");
+                return;
+            }
+            std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40003").unwrap();
+            anabranch_kern::interface::set_up("lo", true).unwrap();
+            body(40_000..40_004);
+        });
+    });
+}
+
+/// Where any port will do, it is one that each protocol can have, and the listener says which.
+#[test]
+fn a_listener_at_any_port_takes_one_that_is_free_for_all_of_its_protocols() {
+    let identity = Identity::new();
+    with_few_ports(|ports| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(within(async {
+            // TCP and UDP; TCP and QUIC.
+            for quic in [false, true] {
+                let any = Properties {
+                    reliability: Preference::NoPreference,
+                    preserve_order: Preference::NoPreference,
+                    congestion_control: Preference::NoPreference,
+                    multipath: Some(Multipath::Disabled),
+                    ..Properties::default()
+                };
+                let plain = Preconnection::new(any).agent(Agent::None).local(LocalEndpoint::new().ip(HERE));
+                let pre = || {
+                    if quic {
+                        plain.clone().security(
+                            Security::opportunistic()
+                                .alpn("test")
+                                .identity_pem(identity.certificate.as_bytes(), identity.key.as_bytes())
+                                .unwrap(),
+                        )
+                    } else {
+                        plain.clone()
+                    }
+                };
+                for free in ports.clone() {
+                    let taken: Vec<_> = ports
+                        .clone()
+                        .filter(|port| *port != free)
+                        .map(|port| std::net::UdpSocket::bind((HERE, port)).unwrap())
+                        .collect();
+                    let listener = pre().listen().await.unwrap();
+                    assert_eq!(
+                        (listener.local().port(), listener.protocols().len()),
+                        (free, 2),
+                        "{listener:?}"
+                    );
+                    drop((listener, taken));
+                    // What it had is free again within a second or two.
+                    while std::net::UdpSocket::bind((HERE, free)).is_err() {
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                }
+                // None is free for both: the refusal names the protocol.
+                let taken: Vec<_> =
+                    ports.clone().map(|port| std::net::UdpSocket::bind((HERE, port)).unwrap()).collect();
+                let error = pre().listen().await.unwrap_err();
+                assert!(matches!(&error, Error::Listen(why) if why.contains("in use")), "{error}");
+                drop(taken);
+            }
+        }));
+    });
 }
