@@ -247,9 +247,13 @@ impl Store {
 
     async fn read(&self, known: i64) -> anyhow::Result<Newer> {
         on!(self, Self, pool => {
+            let mut rows: Vec<Row> = sqlx::query_as(NEWER).bind(known).fetch_all(pool).await?;
+            // Asked after the rows: what was purged by then may be missing in them, what is purged later is in them.
             let purged: i64 = sqlx::query_scalar(META).bind("purged").fetch_one(pool).await?;
             let all = known < purged;
-            let rows: Vec<Row> = sqlx::query_as(NEWER).bind(if all { -1 } else { known }).fetch_all(pool).await?;
+            if all {
+                rows = sqlx::query_as(NEWER).bind(-1_i64).fetch_all(pool).await?;
+            }
             // One statement sees a beginning of the row of changes, whole.
             let revision = rows.last().map_or(known.max(0), |row| row.2);
             newer(rows, revision, all)
@@ -475,6 +479,45 @@ mod tests {
             assert!(!store.was_made(known + 1, &writes).await.unwrap());
         }
         assert_eq!(store.newer(-1).await.unwrap().writes.len(), 1);
+    }
+
+    /// A reader in whose way records go and are purged: it hears of each that went, or reads all there is.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_reads_while_records_are_purged_misses_none_that_went() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&format!("sqlite:{}/x.db", folder.path().display())).await.unwrap();
+        let (mut revision, mut whole) = (0, 0);
+        for round in 0..400 {
+            let id = format!("x{round}");
+            let commit = async |at: i64, write: Write| {
+                let (change, _) = store.begin(at).await.unwrap();
+                change.commit(at, &[write]).await.unwrap();
+            };
+            let known = revision + 1;
+            commit(known, document(&id, "is there")).await;
+            let end = (known + 1 + KEEP_GONE + 1000) / 1000 * 1000;
+            let reader = {
+                let (store, id) = (store.clone(), id.clone());
+                tokio::spawn(async move {
+                    loop {
+                        let newer = store.newer(known).await.unwrap();
+                        let told = newer.writes.iter().any(|w| w.id == id && w.record.is_none());
+                        let kept = newer.writes.iter().any(|w| w.id == id && w.record.is_some());
+                        assert!(!kept, "it went before or was known");
+                        assert!(newer.all || told || newer.revision <= known, "missed at {}", newer.revision);
+                        if newer.revision >= end {
+                            return newer.all;
+                        }
+                    }
+                })
+            };
+            commit(known + 1, Write { kind: Kind::Gst, id, record: None }).await;
+            // As many changes later as it takes for that to be purged.
+            commit(end, document("last", &round.to_string())).await;
+            whole += u32::from(reader.await.unwrap());
+            revision = end;
+        }
+        assert_eq!(whole, 400);
     }
 
     #[test]
