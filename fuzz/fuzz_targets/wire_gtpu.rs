@@ -1,7 +1,7 @@
-//! GTP-U, its messages and error indications: whatever parses is written and read again as the same.
+//! GTP-U, its messages, error indications and lists of extension headers: whatever parses is written and read again as the same.
 #![no_main]
 
-use anabranch_wire::gtpu::{ErrorIndication, GtpuHeader};
+use anabranch_wire::gtpu::{ErrorIndication, GtpuHeader, SupportedExtensions};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -21,6 +21,12 @@ fuzz_target!(|data: &[u8]| {
             let len = told.emit(&mut again).expect("there is room for the longest");
             let (_, elements) = GtpuHeader::parse(&again[..len]).expect("it is a message");
             assert_eq!(ErrorIndication::parse(elements), Ok(told));
+        }
+        if let Ok(known) = SupportedExtensions::parse(payload) {
+            let mut again = [0; 12 + 2 + 255];
+            let len = known.emit(&mut again).expect("there is room for the longest");
+            let (_, elements) = GtpuHeader::parse(&again[..len]).expect("it is a message");
+            assert_eq!(SupportedExtensions::parse(elements), Ok(known));
         }
     }
 });

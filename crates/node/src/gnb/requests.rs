@@ -91,6 +91,7 @@ impl Agent {
             ("unknown_source", dropped.unknown_source),
             ("unknown_peer", dropped.unknown_peer),
             ("unknown_at_peer", dropped.unknown_at_peer),
+            ("extension_at_peer", dropped.extension_at_peer),
             ("too_big", dropped.too_big),
             ("unroutable", unroutable),
         ];

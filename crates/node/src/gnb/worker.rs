@@ -18,7 +18,7 @@ use crate::runtime::api::CellPackets;
 use crate::runtime::clock::Clock;
 use crate::runtime::engine::device::{Device, DeviceCounters};
 use crate::runtime::engine::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
-use crate::runtime::gtpu::Indications;
+use crate::runtime::gtpu::{Heard, Indications};
 use crate::runtime::thread::{self, EventLoop, MAX_JOBS};
 use anabranch_atsss::{DatagramSink, PacketSink};
 use anabranch_element::Element;
@@ -27,7 +27,6 @@ use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_ran::amc::Direction;
 use anabranch_ran::gnb::{Gnb, GnbCommand, GnbEvent, LinkStats, TelemetryConfig};
-use anabranch_wire::gtpu::{GtpuHeader, message};
 use anyhow::Context;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
@@ -99,6 +98,8 @@ pub struct Dropped {
     pub unknown_peer: u64,
     /// Uplink packets that the UPF has no tunnel for, as far as it says so.
     pub unknown_at_peer: u64,
+    /// Messages of the UPF that it does not know an extension header of uplink packets.
+    pub extension_at_peer: u64,
     /// Datagrams that were longer than a datagram can be.
     pub too_big: u64,
     /// Reports nobody took in time.
@@ -277,15 +278,16 @@ impl Worker {
                 inbox.for_each(|from, at, datagram| {
                     if from != *peer {
                         dropped.unknown_peer += 1;
-                    } else if datagram.get(1) == Some(&message::ERROR_INDICATION)
-                        && let Ok((_, elements)) = GtpuHeader::parse(datagram)
-                        && indications.hear(*peer, elements)
-                    {
-                        dropped.unknown_at_peer += 1;
-                    } else {
-                        gnb.on_packet(Gnb::N3, own(spare, datagram, now), now);
-                        if let Some(teid) = gnb.take_unknown_teid() {
-                            indications.tell(sockets, *peer, at, teid);
+                        return;
+                    }
+                    match indications.hear(*peer, datagram) {
+                        Some(Heard::NoTunnel) => dropped.unknown_at_peer += 1,
+                        Some(Heard::UnknownExtension) => dropped.extension_at_peer += 1,
+                        None => {
+                            gnb.on_packet(Gnb::N3, own(spare, datagram, now), now);
+                            if let Some(fault) = gnb.take_n3_fault() {
+                                indications.tell(sockets, *peer, at, fault, datagram.len());
+                            }
                         }
                     }
                 });

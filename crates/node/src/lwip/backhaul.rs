@@ -6,15 +6,16 @@
 //! ```
 //!
 //! Source: 3GPP TS 29.281 and TS 38.415. Tunnels are configured, as there is no N2 here. The node answers echo requests
-//! (TS 29.281 §7.2.1), tells of tunnels that are not here (§7.3.1), and sends nothing else: path management is the UPF's.
+//! (TS 29.281 §7.2.1), tells of tunnels that are not here (§7.3.1) and of extension headers (§7.2.3), and sends nothing else: path management is the UPF's.
 
 use crate::runtime::config::GtpuBackhaul;
 use crate::runtime::engine::device::{Device, DeviceCounters};
 use crate::runtime::engine::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
-use crate::runtime::gtpu::Indications;
+use crate::runtime::gtpu::{Heard, Indications};
 use anabranch_atsss::DatagramSink;
 use anabranch_lwip::UeConfig;
-use anabranch_wire::gtpu::{GtpuHeader, PduSession, message};
+use anabranch_ran::gnb::N3Fault;
+use anabranch_wire::gtpu::{GtpuHeader, PduSession, is_unknown_extension, message};
 use anabranch_wire::ip::src_dst;
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -62,7 +63,11 @@ pub struct Dropped {
     pub unknown_source: u64,
     /// Uplink packets that the UPF has no tunnel for, as far as it says so.
     pub unknown_at_peer: u64,
-    /// Datagrams that are no GTP-U, and messages that are no packets, echo requests or error indications.
+    /// Packets with an extension header that must be understood and is not.
+    pub unknown_extension: u64,
+    /// Messages of the UPF that it does not know an extension header of uplink packets.
+    pub extension_at_peer: u64,
+    /// Datagrams that are no GTP-U, and messages that are neither packets nor echo requests nor about those that were sent.
     pub not_understood: u64,
     /// Packets that were longer than a datagram can be.
     pub too_big: u64,
@@ -76,6 +81,8 @@ impl Dropped {
             ("unknown_tunnel", self.unknown_tunnel),
             ("unknown_source", self.unknown_source),
             ("unknown_at_peer", self.unknown_at_peer),
+            ("unknown_extension", self.unknown_extension),
+            ("extension_at_peer", self.extension_at_peer),
             ("not_understood", self.not_understood),
             ("too_big", self.too_big),
         ];
@@ -133,19 +140,23 @@ impl Gtpu {
                         Ok(_) => each(&mut datagram[inner..]),
                         Err(_) => {
                             dropped.unknown_tunnel += 1;
-                            indications.tell(sockets, *peer, at, header.teid);
+                            let fault = N3Fault::NoTunnel(header.teid);
+                            indications.tell(sockets, *peer, at, fault, datagram.len());
                         }
                     }
                 }
                 Ok((header, _)) if header.message == message::ECHO_REQUEST => {
                     echo(sockets, *peer, header.sequence);
                 }
-                Ok((header, elements))
-                    if header.message == message::ERROR_INDICATION && indications.hear(*peer, elements) =>
-                {
-                    dropped.unknown_at_peer += 1;
+                Err(error) if is_unknown_extension(&error) && datagram[1] == message::G_PDU => {
+                    dropped.unknown_extension += 1;
+                    indications.tell(sockets, *peer, at, N3Fault::UnknownExtension, datagram.len());
                 }
-                _ => dropped.not_understood += 1,
+                _ => match indications.hear(*peer, datagram) {
+                    Some(Heard::NoTunnel) => dropped.unknown_at_peer += 1,
+                    Some(Heard::UnknownExtension) => dropped.extension_at_peer += 1,
+                    None => dropped.not_understood += 1,
+                },
             }
         });
         Ok(Inbox::may_be_more(filled))
@@ -249,7 +260,7 @@ impl Backhaul {
 mod tests {
     use super::*;
     use crate::runtime::config::LwipConfig;
-    use anabranch_wire::gtpu::ErrorIndication;
+    use anabranch_wire::gtpu::{ErrorIndication, SupportedExtensions};
     use std::time::{Duration, Instant};
 
     const FILE: &str = "\
@@ -300,6 +311,20 @@ addresses = [\"10.0.0.4\"]
         got
     }
 
+    /// What the node sends until it is silent.
+    fn answers(gtpu: &mut Gtpu, upf: &UdpSocket) -> Vec<Vec<u8>> {
+        upf.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        waiting(gtpu, upf)
+    }
+
+    /// What it has sent, over loopback: it is there at once.
+    fn waiting(gtpu: &mut Gtpu, upf: &UdpSocket) -> Vec<Vec<u8>> {
+        gtpu.sockets.flush();
+        let mut datagram = [0; 128];
+        let next = || upf.recv_from(&mut datagram).ok().map(|(len, _)| datagram[..len].to_vec());
+        std::iter::from_fn(next).collect()
+    }
+
     #[test]
     fn uplink_has_the_tunnel_and_the_flow_of_its_source() {
         let (mut gtpu, upf, _) = pair();
@@ -344,30 +369,90 @@ addresses = [\"10.0.0.4\"]
     fn tunnels_that_one_end_has_not_are_told_and_heard_of() {
         let (mut gtpu, upf, at) = pair();
         let wrong = GtpuHeader::g_pdu(99, None);
-        let mut bytes = vec![0; wrong.header_len()];
-        wrong.emit(0, &mut bytes).unwrap();
+        let mut bytes = vec![0; wrong.header_len() + 20];
+        wrong.emit(20, &mut bytes).unwrap();
         for _ in 0..200 {
             upf.send_to(&bytes, at).unwrap();
         }
         let no_packet = received(&mut gtpu, 0, |gtpu| gtpu.dropped.unknown_tunnel == 200);
         assert!(no_packet.is_empty());
-        gtpu.sockets.flush();
-        upf.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        let mut told = 0;
-        let mut datagram = [0; 64];
-        while let Ok((len, _)) = upf.recv_from(&mut datagram) {
-            let (header, elements) = GtpuHeader::parse(&datagram[..len]).unwrap();
+        let told = answers(&mut gtpu, &upf);
+        assert!((1..=20).contains(&told.len()), "{}", told.len());
+        for message in told {
+            let (header, elements) = GtpuHeader::parse(&message).unwrap();
             assert_eq!(header.message, message::ERROR_INDICATION);
             assert_eq!(ErrorIndication::parse(elements), Ok(ErrorIndication { teid: 99, peer: at.ip() }));
-            told += 1;
+            assert!(message.len() <= bytes.len());
         }
-        assert!((1..=20).contains(&told), "{told}");
 
         let mut message = [0; ErrorIndication::MAX];
         let len = ErrorIndication { teid: 21, peer: at.ip() }.emit(&mut message).unwrap();
         upf.send_to(&message[..len], at).unwrap();
         received(&mut gtpu, 0, |gtpu| gtpu.dropped.unknown_at_peer == 1);
         assert_eq!(gtpu.dropped.not_understood, 0);
+        // It says so; the tunnel is there all the same.
+        gtpu.send(&packet(2));
+        let sent = answers(&mut gtpu, &upf);
+        assert_eq!(GtpuHeader::parse(&sent[0]).unwrap().0.teid, 21);
+    }
+
+    #[test]
+    fn extension_headers_that_one_end_does_not_know_are_told_and_heard_of() {
+        let (mut gtpu, upf, at) = pair();
+        let with = |kind: u8, message: u8| [0x34, message, 0, 8, 0, 0, 0, 11, 0, 0, 0, kind, 1, 0, 0, 0];
+        for kind in [0x81, 0xc0] {
+            upf.send_to(&with(kind, message::G_PDU), at).unwrap();
+        }
+        received(&mut gtpu, 0, |gtpu| gtpu.dropped.unknown_extension == 2);
+        let told = answers(&mut gtpu, &upf);
+        assert_eq!(told.len(), 2);
+        for message in told {
+            let (header, elements) = GtpuHeader::parse(&message).unwrap();
+            assert_eq!((header.message, header.teid), (message::SUPPORTED_EXTENSION_HEADERS, 0));
+            assert_eq!(SupportedExtensions::parse(elements), Ok(SupportedExtensions::OWN));
+        }
+        // Need not be understood.
+        upf.send_to(&[&with(0x20, message::G_PDU)[..], &[]].concat(), at).unwrap();
+        assert_eq!(received(&mut gtpu, 1, |_| true).len(), 1);
+
+        let mut message = [0; SupportedExtensions::OWN_LEN];
+        SupportedExtensions::OWN.emit(&mut message).unwrap();
+        upf.send_to(&message, at).unwrap();
+        received(&mut gtpu, 0, |gtpu| gtpu.dropped.extension_at_peer == 1);
+        assert_eq!(gtpu.dropped.not_understood, 0);
+        assert!(answers(&mut gtpu, &upf).is_empty());
+    }
+
+    /// Whoever forges the peer's address: it gets no more than was sent, nor anything for what is an answer itself.
+    #[test]
+    fn nothing_is_made_larger_and_no_answer_is_answered() {
+        let (mut gtpu, upf, at) = pair();
+        upf.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        let mut sent = 0;
+        for kind in [message::G_PDU, message::ERROR_INDICATION, message::SUPPORTED_EXTENSION_HEADERS, 254] {
+            for extension in [None, Some(0x20), Some(0x81), Some(0x85)] {
+                for len in 0..40_u8 {
+                    let options: &[u8] = &match extension {
+                        None => vec![],
+                        Some(kind) => vec![0, 0, 0, kind, 1, 0, 0, 0],
+                    };
+                    let flags = if extension.is_some() { 0x34 } else { 0x30 };
+                    let head = [flags, kind, 0, options.len() as u8 + len, 0, 0, 0, 99];
+                    let bytes = [&head, options, &vec![0; usize::from(len)]].concat();
+                    // As if a second had passed.
+                    gtpu.indications = Indications::default();
+                    upf.send_to(&bytes, at).unwrap();
+                    sent += 1;
+                    let all = |d: &Dropped| {
+                        d.unknown_tunnel + d.unknown_extension + d.not_understood + d.unknown_at_peer
+                    };
+                    received(&mut gtpu, 0, |gtpu| all(&gtpu.dropped) == sent);
+                    let told = waiting(&mut gtpu, &upf);
+                    assert!(told.iter().all(|t| t.len() <= bytes.len()), "{bytes:?}: {told:?}");
+                    assert!(told.is_empty() || kind == message::G_PDU, "{bytes:?}: {told:?}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl Gnb {
             by_address,
             recent_address: None,
             by_teid,
-            unknown_teid: None,
+            n3_fault: None,
             active: Vec::new(),
             period_slots: period_slots(config, &amc),
             slot_ns: nanos(amc.slot()).max(1),

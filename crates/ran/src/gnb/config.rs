@@ -52,6 +52,15 @@ pub enum N3 {
     Gtpu,
 }
 
+/// What is wrong with a packet by N3 that its sender is to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum N3Fault {
+    /// No UE has a tunnel of this TEID (TS 29.281 §7.3.1).
+    NoTunnel(u32),
+    /// It has an extension header that must be understood and is not (§7.2.3).
+    UnknownExtension,
+}
+
 /// A cell, as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

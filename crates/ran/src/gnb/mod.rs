@@ -32,8 +32,8 @@ mod ue;
 
 pub use command::GnbCommand;
 pub use config::{
-    BearerById, BearerConfig, GnbConfig, GnbError, IoamConfig, MAX_UES, MacConfig, N3, PacketEvents, QosRule,
-    TelemetryConfig, UeConfig, UeError,
+    BearerById, BearerConfig, GnbConfig, GnbError, IoamConfig, MAX_UES, MacConfig, N3, N3Fault, PacketEvents,
+    QosRule, TelemetryConfig, UeConfig, UeError,
 };
 pub use stats::{BearerStats, GnbEvent, LinkStats, PacketTimes, SlotStats, UeLinkStats, UeSlotStats};
 pub use stuck::{Remedy, Stuck};
@@ -48,7 +48,7 @@ use crate::sdap::{DrbId, FlowStats};
 use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_element::{Element, Port, Reason};
-use anabranch_wire::gtpu::{GtpuHeader, message};
+use anabranch_wire::gtpu::{GtpuHeader, is_unknown_extension, message};
 use anabranch_wire::ip::dst;
 use bearer::Delivered;
 use exit::{Exit, note};
@@ -81,7 +81,7 @@ pub struct Gnb {
     recent_address: Option<(IpAddr, u32)>,
     by_teid: Vec<(u32, u32)>,
     /// Of the latest packet whose tunnel is not here.
-    unknown_teid: Option<u32>,
+    n3_fault: Option<N3Fault>,
     /// UEs with anything to send or to wait for.
     active: Vec<u32>,
     /// When the first of their timers is due.
@@ -282,11 +282,15 @@ impl Gnb {
                     let len = packet.len() - rest.len();
                     packet.pull_front(len);
                     let number = self.ue_by_teid(header.teid);
-                    self.unknown_teid = number.is_none().then_some(header.teid);
+                    self.n3_fault = number.is_none().then_some(N3Fault::NoTunnel(header.teid));
                     number.map(|number| (number, header.session.map(|s| s.qfi)))
                 }
                 Ok((header, _)) if header.message == message::ECHO_REQUEST => {
                     return self.echo(header.sequence, now);
+                }
+                Err(error) if is_unknown_extension(&error) && packet.get(1) == Some(&message::G_PDU) => {
+                    self.n3_fault = Some(N3Fault::UnknownExtension);
+                    None
                 }
                 _ => None,
             },
@@ -329,9 +333,9 @@ impl Gnb {
         Some(self.by_teid[at].1)
     }
 
-    /// The TEID of the latest packet by N3, if no UE has such a tunnel: to be told to its sender, once.
-    pub fn take_unknown_teid(&mut self) -> Option<u32> {
-        self.unknown_teid.take()
+    /// What is wrong with the latest packet by N3: to be told to its sender, once.
+    pub fn take_n3_fault(&mut self) -> Option<N3Fault> {
+        self.n3_fault.take()
     }
 
     /// Answers an echo request (TS 29.281 §7.2): nothing but its Recovery element, which is 0.

@@ -3,8 +3,8 @@
 //! ```text
 //! +-----+--+-+-+-+-+---------------+-------------------------------+
 //! | v=1 |PT|0|E|S|N| message type  |  length of what follows TEID  |   255 G-PDU, 1 and 2 echo,
-//! +-----+--+-+-+-+-+---------------+-------------------------------+   26 error indication, 254 end marker
-//! |                 tunnel endpoint identifier                     |
+//! +-----+--+-+-+-+-+---------------+-------------------------------+   26 error indication, 31 extensions,
+//! |                 tunnel endpoint identifier                     |   254 end marker
 //! +-------------------------------+---------------+----------------+
 //! |        sequence number        |  N-PDU number | next extension |   if any of E, S, N
 //! +-------------------------------+---------------+----------------+
@@ -19,9 +19,11 @@
 //! ```
 
 mod error;
+mod extensions;
 mod session;
 
 pub use error::ErrorIndication;
+pub use extensions::SupportedExtensions;
 pub use session::{PduSession, SessionKind};
 
 use crate::WireError;
@@ -40,8 +42,18 @@ pub mod message {
     pub const ECHO_RESPONSE: u8 = 2;
     /// There is no such tunnel: [`super::ErrorIndication`].
     pub const ERROR_INDICATION: u8 = 26;
+    /// An extension header that must be understood is not: [`super::SupportedExtensions`].
+    pub const SUPPORTED_EXTENSION_HEADERS: u8 = 31;
     /// A user's packet.
     pub const G_PDU: u8 = 255;
+}
+
+const UNKNOWN_EXTENSION: &str = "GTP-U extension header type";
+
+/// Whether a message was refused because of an extension header that must be understood and is not (§5.2.1).
+#[must_use]
+pub fn is_unknown_extension(error: &WireError) -> bool {
+    matches!(error, WireError::Value { what: UNKNOWN_EXTENSION, .. })
 }
 
 const EXTENSION: u8 = 0x04;
@@ -119,7 +131,7 @@ impl GtpuHeader {
                 SESSION_CONTAINER => header.session = Some(PduSession::parse(&b[at + 1..end - 1])?),
                 // The two high bits say whether an endpoint must understand it (§5.2.1).
                 other if other & 0x80 != 0 => {
-                    return Err(WireError::Value { what: "GTP-U extension header type", got: other.into() });
+                    return Err(WireError::Value { what: UNKNOWN_EXTENSION, got: other.into() });
                 }
                 _ => {}
             }
@@ -213,6 +225,9 @@ mod tests {
         };
         assert!(GtpuHeader::parse(&with(0x20, [1, 0, 0, 0])).is_ok(), "need not be understood");
         assert_eq!(why(&with(0xc0, [1, 0, 0, 0])), "GTP-U extension header type: value 192 is not allowed");
+        let unknown = |b: &[u8]| is_unknown_extension(&GtpuHeader::parse(b).unwrap_err());
+        assert!(unknown(&with(0xc0, [1, 0, 0, 0])) && unknown(&with(0x81, [1, 0, 0, 0])));
+        assert!(!unknown(&with(0x20, [0, 0, 0, 0])) && !unknown(&with(0x85, [1, 0x08, 9, 0])));
         assert_eq!(
             why(&with(0x20, [0, 0, 0, 0])),
             "length of a GTP-U extension header: value 0 is not allowed"
