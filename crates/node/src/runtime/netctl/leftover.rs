@@ -4,6 +4,7 @@
 //! Who leads flows to a port has that port. So a table that leads to a port that nobody has is a leftover, whoever made
 //! it, and so is a rule to a table of `local` routes whose mark no living table sets.
 
+use super::claim;
 use super::slices::PROXY_PRIORITY;
 use super::steps::{self, PROTOCOL, answer};
 use anyhow::{Context, bail};
@@ -13,7 +14,6 @@ use rtnetlink::{Handle, IpVersion, RouteMessageBuilder};
 use socket2::{Domain, Socket, Type};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -30,23 +30,16 @@ const GOING: Duration = Duration::from_secs(3);
 /// # Errors
 /// A socket cannot be made.
 pub async fn only() -> anyhow::Result<Option<UnixDatagram>> {
-    let name = std::os::unix::net::SocketAddr::from_abstract_name("anabranch-netctl")?;
     let start = Instant::now();
     loop {
-        match UnixDatagram::bind_addr(&name) {
-            Ok(socket) => return Ok(Some(socket)),
-            Err(error) if error.kind() != std::io::ErrorKind::AddrInUse => {
-                return Err(error).context("abstract socket anabranch-netctl");
-            }
-            Err(_) if start.elapsed() > TURN => {
-                tracing::warn!(
-                    "another program has held the socket @anabranch-netctl for {} s",
-                    TURN.as_secs()
-                );
-                return Ok(None);
-            }
-            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        if let Some(socket) = claim::take("netctl")? {
+            return Ok(Some(socket));
         }
+        if start.elapsed() > TURN {
+            tracing::warn!("another program has held the socket @anabranch-netctl for {} s", TURN.as_secs());
+            return Ok(None);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
