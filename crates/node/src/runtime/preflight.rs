@@ -89,6 +89,11 @@ fn absent(accesses: &[UeAccess]) {
                 "access {name}: interface \"{interface}\" is not here now; the access is used once it is (`ip link` lists those there are)"
             );
         }
+        if let Some(interface) = interface
+            && let Some(of) = netctl::port_of(interface)
+        {
+            tracing::warn!("access {name}: interface \"{interface}\": {of}");
+        }
         if (remote.host.as_str(), remote.port).to_socket_addrs().is_err() {
             tracing::warn!(
                 "access {name}: remote \"{}\" does not resolve now; the access is used once it does",
@@ -203,7 +208,11 @@ impl<'a> At<'a> {
             let message =
                 format!("{what} \"{name}\": {error}; `ip link` lists the interfaces of this machine");
             self.at_fault(&message, true)
-        })
+        })?;
+        match netctl::port_of(name) {
+            Some(of) => Err(self.at_fault(&format!("{what} \"{name}\": {of}"), true)),
+            None => Ok(()),
+        }
     }
 
     /// A pool is routed to the tunnel: addresses that this machine has otherwise must not be in it.
@@ -429,6 +438,34 @@ mod tests {
             pool("10.45.0.0/16").unwrap();
             crate::testing::sh("ip link set anb0 name anb0-n");
             pool("10.45.0.0/16").unwrap();
+        });
+    }
+
+    #[test]
+    fn an_interface_that_is_a_port_is_refused_with_what_to_name() {
+        crate::testing::in_private_network(|| {
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join("upf.key"), "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=")
+                .unwrap();
+            crate::testing::sh("ip link add eth7 type veth peer name far7; ip link add br7 type bridge");
+            let n6 = || upf(folder.path(), "[n6]", "[n6]\ninterface = \"eth7\"");
+            let access = || {
+                upf(
+                    folder.path(),
+                    "listen = \"127.0.0.1:54500\"",
+                    "listen = \"127.0.0.1:54500\"\ninterface = \"eth7\"",
+                )
+            };
+            n6().unwrap();
+            access().unwrap();
+            crate::testing::sh("ip link set eth7 master br7");
+            for error in [n6(), access()] {
+                let error = error.unwrap_err();
+                assert!(
+                    error.contains("\"eth7\": it is a port of br7 (bridge)") && error.contains("name br7"),
+                    "{error}"
+                );
+            }
         });
     }
 

@@ -4,6 +4,7 @@ use crate::runtime::config::{Device, RemoteAddr, UeAccess};
 use crate::runtime::engine::udp::AccessSocket;
 use crate::runtime::netctl::{Health, Watched, bind_access, interface_of};
 use anabranch_atsss::session::Security;
+use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,7 @@ pub struct Change {
 impl Access {
     /// Nothing is known yet.
     pub fn new(config: UeAccess, device: &Device) -> Self {
-        let health = Health { trouble: Some(UNRESOLVED), index: None };
+        let health = Health { trouble: Some(Cow::Borrowed(UNRESOLVED)), index: None };
         let remote = literal(&config.remote);
         let gro = !(device.fast_path && config.security == Security::Plain);
         Self {
@@ -59,8 +60,8 @@ impl Access {
     }
 
     /// Why it cannot be used.
-    pub fn trouble(&self) -> Option<&'static str> {
-        self.health.trouble
+    pub fn trouble(&self) -> Option<&str> {
+        self.health.trouble.as_deref()
     }
 
     /// The same for people: with the name, if it is that.
@@ -146,7 +147,7 @@ impl Access {
         if self.health.trouble != old.trouble || moved {
             let usable = self.health.trouble.is_none();
             let name = &self.config.name;
-            match self.health.trouble {
+            match &self.health.trouble {
                 None => tracing::info!(access = name, "usable"),
                 Some(trouble) => tracing::warn!(access = name, "not usable: {trouble}"),
             }
@@ -175,7 +176,7 @@ impl Access {
             Ok(socket) => Some(socket),
             Err(error) => {
                 tracing::warn!(access = self.config.name, "{error:#}");
-                self.health.trouble = Some("no socket; see the log");
+                self.health.trouble = Some(Cow::Borrowed("no socket; see the log"));
                 None
             }
         }

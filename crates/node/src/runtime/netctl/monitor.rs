@@ -4,7 +4,8 @@
 //! route lookup), so a missed or merged notification cannot leave a wrong picture. Of what the kernel sends
 //! only the message type is looked at: routes may carry more than any library can parse (`congctl cubic`).
 
-use super::socket::SocketSpec;
+use super::port::{self, port_of};
+use super::socket::{SocketSpec, interface_of};
 use anyhow::Context;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
@@ -12,7 +13,8 @@ use rtnetlink::packet_core::{NLM_F_REQUEST, NLMSG_ERROR, NetlinkBuffer, NetlinkM
 use rtnetlink::packet_route::route::{RouteAttribute, RouteFlags, RouteMessage};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
-use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr as NetlinkAddr, TokioSocket};
+use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, SocketAddr as NetlinkAddr, TokioSocket};
+use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -33,7 +35,7 @@ pub struct Watched {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     /// Why it cannot be used; `None`: it can.
-    pub trouble: Option<&'static str>,
+    pub trouble: Option<Cow<'static, str>>,
     /// Index of its interface: another one means another interface of the same name.
     pub index: Option<u32>,
 }
@@ -42,9 +44,15 @@ impl Watched {
     /// Looks.
     pub fn health(&self) -> Health {
         let index = self.interface.as_deref().and_then(|name| anabranch_kern::interface::index(name).ok());
-        let mut trouble = self.trouble(index);
+        let mut trouble = self.trouble(index).map(Cow::Borrowed);
+        // Its addresses and routes say nothing then.
+        if [None, Some("no address")].contains(&trouble.as_deref())
+            && let Some(of) = self.port_of()
+        {
+            trouble = Some(Cow::Owned(of.to_string()));
+        }
         if trouble.is_none() && !self.has_route(index) {
-            trouble = Some("no route to the UPF");
+            trouble = Some(Cow::Borrowed("no route to the UPF"));
         }
         Health { trouble, index }
     }
@@ -59,6 +67,11 @@ impl Watched {
             mark: Some(self.mark),
             shared: false,
         }
+    }
+
+    fn port_of(&self) -> Option<port::PortOf> {
+        let by_address = || interface_of(self.local?);
+        port_of(&self.interface.clone().or_else(by_address)?)
     }
 
     fn trouble(&self, index: Option<u32>) -> Option<&'static str> {
@@ -107,14 +120,7 @@ impl Watched {
         route.attributes.extend(index.map(RouteAttribute::Oif));
         let mut message = NetlinkMessage::from(RouteNetlinkMessage::GetRoute(route));
         message.header.flags = NLM_F_REQUEST;
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        let socket = Socket::new(NETLINK_ROUTE)?;
-        // The kernel has answered by the time it has taken the question.
-        socket.set_non_blocking(true)?;
-        socket.send_to(&bytes, &NetlinkAddr::new(0, 0), 0)?;
-        let (answer, _) = socket.recv_from_full()?;
+        let answer = port::ask(message)?;
         let answer = NetlinkBuffer::new_checked(&answer).map_err(std::io::Error::other)?;
         Ok(answer.message_type() != NLMSG_ERROR)
     }

@@ -412,7 +412,7 @@ fn losing_carrier_address_or_route_is_seen() {
                 let changed = Instant::now();
                 loop {
                     let health = watched.health();
-                    if health.trouble == want {
+                    if health.trouble.as_deref() == want {
                         break;
                     }
                     assert!(changed.elapsed() < Duration::from_secs(3), "{command}: {health:?}");
@@ -420,6 +420,54 @@ fn losing_carrier_address_or_route_is_seen() {
                 }
             }
         });
+    });
+}
+
+/// By its name and by its address, with and without an address of its own, before and while it is one.
+#[test]
+fn an_interface_that_is_a_port_of_another_one_says_so_and_of_which() {
+    in_private_network(|| {
+        sh("ip link add va type veth peer vb; ip link set va up; ip link set vb up
+            ip link add br7 type bridge; ip link set br7 up; ip route add default dev va");
+        let of = |interface: Option<&str>, local: Option<&str>| Watched {
+            interface: interface.map(str::to_owned),
+            local: local.map(|a| a.parse().unwrap()),
+            remote: "198.51.100.7:4500".parse().unwrap(),
+            mark: 77,
+        };
+        let (by_name, by_address) = (of(Some("va"), None), of(None, Some("192.0.2.2")));
+        let until = |watched: &Watched, want: &str| {
+            let start = Instant::now();
+            loop {
+                let trouble = watched.health().trouble.unwrap_or_default();
+                if trouble.starts_with(want) && want.is_empty() == trouble.is_empty() {
+                    return trouble;
+                }
+                assert!(start.elapsed() < Duration::from_secs(3), "{watched:?}: {trouble} for {want}");
+            }
+        };
+        for (command, want) in [
+            ("true", "no address"),
+            ("ip addr add 192.0.2.2/24 dev va", ""),
+            ("ip link set va master br7", "it is a port of br7 (bridge)"),
+        ] {
+            sh(command);
+            until(&by_name, want);
+            until(&by_address, want);
+        }
+        let told = until(&by_name, "it is a port");
+        assert!(told.ends_with("name br7, or take it out of there"), "{told}");
+        sh("ip addr flush dev va");
+        until(&by_name, "it is a port of br7");
+        // The bridge itself can be used, and the port again once it is none.
+        sh("ip addr add 192.0.2.2/24 dev br7; ip route replace default dev br7");
+        until(&of(Some("br7"), None), "");
+        until(&by_address, "");
+        sh(
+            "ip addr flush dev br7; ip link set va nomaster; ip addr add 192.0.2.2/24 dev va; ip route replace default dev va",
+        );
+        until(&by_name, "");
+        assert_eq!((port_of("va"), port_of("nothing0")), (None, None));
     });
 }
 

@@ -11,6 +11,7 @@
 //! ask for a slice themselves.
 
 use super::keeper::Keeper;
+use super::port::port_of;
 use anabranch_rules::{Filter, PortRange, Protocol};
 use anyhow::Context;
 use ipnet::IpNet;
@@ -227,6 +228,11 @@ const MODULES: &str = "nft_tproxy, nft_socket, nft_fib_inet and nft_ct";
 /// # Errors
 /// nft is missing, or the kernel lacks what it takes.
 pub fn lead(tproxy: &Tproxy) -> anyhow::Result<Option<Keeper>> {
+    for name in &tproxy.interfaces {
+        if let Some(of) = port_of(name) {
+            tracing::warn!("interfaces: nothing comes in by \"{name}\": {of}");
+        }
+    }
     keep(&tproxy.table, |keeper| replace(tproxy, keeper))
 }
 
