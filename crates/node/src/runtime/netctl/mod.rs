@@ -12,6 +12,7 @@
 //! ```
 
 mod claim;
+mod conntrack;
 mod keeper;
 mod lane;
 mod leftover;
@@ -150,6 +151,20 @@ impl Net {
                 made.push(table);
             }
         }
+                if let Step::Masquerade(nat) = step {
+                    let sources = nat.sources.clone();
+                    match tokio::task::spawn_blocking(move || conntrack::forget_untranslated(&sources))
+                        .await?
+                    {
+                        Ok(0) => {}
+                        Ok(flows) => {
+                            tracing::info!(flows, "flows that began without address translation have it now")
+                        }
+                        Err(error) => {
+                            tracing::warn!("flows that began without address translation stay so: {error:#}")
+                        }
+                    }
+                }
         Ok(made)
     }
 
