@@ -67,6 +67,8 @@ pub struct Leases {
     next_v6: u128,
     /// UEs added over REST, in the order they came.
     pub added: Vec<UpfUe>,
+    /// Whose newest timestamp stays known although they may not be let in.
+    pub remembered: BTreeSet<PublicKey>,
     /// Something is not in the file yet.
     pub dirty: bool,
 }
@@ -84,6 +86,7 @@ impl Leases {
             next_v4: 0,
             next_v6: 0,
             added: Vec::new(),
+            remembered: BTreeSet::new(),
             dirty: false,
         }
     }
@@ -280,7 +283,13 @@ impl Leases {
 
     fn forget(&mut self, known: &impl Fn(&PublicKey) -> bool) {
         let mut all = std::mem::take(&mut self.all);
-        all.retain(|lease| known(&lease.public_key));
+        all.retain_mut(|lease| {
+            if known(&lease.public_key) {
+                return true;
+            }
+            (lease.v4, lease.v6) = (None, None);
+            self.remembered.contains(&lease.public_key)
+        });
         (self.by_key, self.by_address) = Default::default();
         self.put_all(all);
         self.dirty = true;

@@ -326,6 +326,9 @@ impl Agent {
             changed.push("rule".to_owned());
         }
         self.execute(change).await?;
+        for (name, why) in refused.iter().filter(|(name, why)| self.refused.get(*name) != Some(*why)) {
+            self.log.push(views::event("refused", Some(name), why.clone()));
+        }
         (self.config, self.ues, self.leases, self.refused) = (running, ues, leases, refused);
         self.addresses_changed();
         if let Err(error) = self.save().await {

@@ -107,6 +107,8 @@ pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<(Directo
     }
     // A UE that was added over REST and is in the file now belongs to the file.
     leases.added.retain(|added| !keys.contains(&added.public_key));
+    // Also of one that is not let in now: a recording from before must not pass when it is again.
+    leases.remembered = leases.added.iter().map(|added| added.public_key).collect();
     let misfit = |added: &UpfUe| {
         if names.contains(added.name.as_str()) {
             return Some(format!("[[ue]] \"{}\" of the file has its name: rename that one", added.name));
@@ -157,9 +159,6 @@ pub async fn run(args: &Common, mut config: UpfConfig) -> anyhow::Result<()> {
     let mut leases = Leases::load(&config.upf.state_file, &config.pool)?;
     let (ues, refused) = directory(&mut config, &mut leases)
         .map_err(|message| config::ConfigError::new(args.config.display().to_string(), message))?;
-    for (name, why) in &refused {
-        tracing::error!("UE \"{name}\": {why}");
-    }
     let state = folder::of(&config.upf.state_file);
     folder::make_for(&config.upf.state_file)?;
     let net = Net::open()?.remembering(state, &config.device.name);
@@ -227,6 +226,9 @@ async fn serve(
         };
         let (sender, requests) = mpsc::channel(64);
         let log = EventLog::default();
+        for (name, why) in &refused {
+            log.push(views::event("refused", Some(name), why.clone()));
+        }
         let mut agent = Agent {
             args: args.clone(),
             own_key,
@@ -652,7 +654,7 @@ mod tests {
             assert_eq!((ues.len(), ues["a"].key), (1, PublicKey([1; 32])), "{why}");
             assert!(refused[&misfit.name].contains(why), "{refused:?}");
             assert!(refused[&misfit.name].contains(&format!("DELETE /v1/sessions/{}", misfit.name)));
-            assert_eq!(leases.added, [misfit]);
+            assert_eq!(leases.added, [misfit.clone()]);
             assert!(String::from_utf8(leases.to_text()).unwrap().contains("\"ues\":[{"));
         }
         // Those in the file must fit.
@@ -673,6 +675,17 @@ mod tests {
             let mut key = [7; 32];
             key[..4].copy_from_slice(&ue.to_le_bytes());
             text += &format!("[[ue]]\nname = \"ue{ue}\"\npublic_key = \"{}\"\n", PublicKey(key));
+        // What it had goes to others where the pool is full, and its handshakes of before stay used.
+        let far = added("far", 2, Some("10.9.0.9"));
+        let mut config = text("10.0.0.0/30", &of_file("a", 1, ""));
+        let mut leases = Leases::new(&config.pool);
+        leases.saw(far.public_key, 77);
+        leases.saw(PublicKey([9; 32]), 78);
+        let was = leases.assign_one(&added("far", 2, None), |_| true).unwrap();
+        leases.added.push(far);
+        let (ues, _) = directory(&mut config, &mut leases).unwrap();
+        assert_eq!(ues["a"].addresses, was);
+        assert_eq!([2, 9].map(|id| leases.timestamp_ns(&PublicKey([id; 32]))), [77, 0]);
         }
         let before = resident_bytes();
         let mut config: UpfConfig = config::parse("upf.toml", &text).unwrap();
