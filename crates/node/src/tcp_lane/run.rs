@@ -329,10 +329,19 @@ impl LaneOfUe {
         }
     }
 
-    /// Makes what leads flows here again, as far as somebody has removed it.
-    pub async fn hold(&self) {
-        if let Some(running) = &self.running {
-            self.net.restore(&running.layer).await;
+    /// Makes what leads flows here again, as far as somebody has removed it; what that was.
+    pub async fn hold(&self) -> Vec<String> {
+        match &self.running {
+            Some(running) => self.net.restore(&running.layer).await,
+            None => Vec::new(),
+        }
+    }
+
+    /// Ends once [`Self::hold`] is due.
+    pub async fn broken(&self) {
+        match &self.running {
+            Some(running) => running.layer.broken().await,
+            None => std::future::pending().await,
         }
     }
 
@@ -498,9 +507,14 @@ impl LaneOfUpf {
         }
     }
 
-    /// Makes the way of its flows again, as far as somebody has removed it.
-    pub async fn hold(&self) {
-        self.net.restore(&self.layer).await;
+    /// Makes the way of its flows again, as far as somebody has removed it; what that was.
+    pub async fn hold(&self) -> Vec<String> {
+        self.net.restore(&self.layer).await
+    }
+
+    /// Ends once [`Self::hold`] is due.
+    pub async fn broken(&self) {
+        self.layer.broken().await;
     }
 
     /// Takes it down; its flows end.

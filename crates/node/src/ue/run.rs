@@ -280,6 +280,7 @@ impl Agent {
                     self.hold().await;
                 }
                 () = self.lane.joined() => self.lane.follow_paths().await,
+                () = self.lane.broken() => removed = true,
                 () = taps.changed() => self.installed.bring(&self.taps, false).await,
                 Some(event) = events.recv() => self.on_event(event).await?,
                 Some(request) = requests.recv() => self.on_request(request).await,
@@ -363,14 +364,18 @@ impl Agent {
     /// switched on or off.
     async fn hold(&mut self) {
         let ipv6 = netctl::has_ipv6(&self.config.device.name);
+        let mut made = Vec::new();
         if self.addresses != Addresses::default() && ipv6 != self.ipv6 {
             if let Err(error) = self.apply_session().await {
                 tracing::warn!("{error:#}");
             }
         } else {
-            self.net.restore(&self.session).await;
+            made.extend(self.net.restore(&self.session).await);
         }
-        self.lane.hold().await;
+        made.extend(self.lane.hold().await);
+        for what in made {
+            self.log.push(views::event("restored", Some(&self.config.ue.name), what));
+        }
     }
 
     fn apply_change(&mut self, path: usize, change: Change) {
@@ -527,14 +532,26 @@ impl Agent {
         }
     }
 
-    /// Takes what the session has now; whether that is something else.
+    /// Takes what the session has now; whether that is something else. Where the kernel refuses, what there is stays, so that nothing
+    /// goes outside the tunnel, and it is tried again with the next tick.
     async fn take_addresses(&mut self, addresses: Addresses, mtu: u16) -> anyhow::Result<bool> {
-        let is_new = (self.addresses, self.mtu) != (addresses, mtu);
-        if is_new {
-            (self.addresses, self.mtu) = (addresses, mtu);
-            self.apply_session().await?;
+        let had = (self.addresses, self.mtu);
+        if had == (addresses, mtu) {
+            return Ok(false);
         }
-        Ok(is_new)
+        (self.addresses, self.mtu) = (addresses, mtu);
+        match self.apply_session().await {
+            Ok(()) => Ok(true),
+            // A session that never had any is of no use.
+            Err(error) if had.0 == Addresses::default() => Err(error),
+            Err(error) => {
+                (self.addresses, self.mtu) = had;
+                tracing::error!(
+                    "the session's new addresses are not in use, and are tried again in 5 s: {error:#}"
+                );
+                Ok(false)
+            }
+        }
     }
 
     /// Puts addresses and routes of the session in place of those there were; if it fails, those stay.

@@ -330,6 +330,7 @@ impl Agent {
                 Some(request) = requests.recv() => self.on_request(request).await,
                 () = sleep_until(owners_due) => self.publish_owners()?,
                 () = tables.removed() => tables.due = !self.restore_tables().await,
+                () = broken(&self.lane) => self.hold(layer).await,
                 _ = tick.tick() => {
                     if Instant::now() >= self.save_after
                         && let Err(error) = self.save().await
@@ -337,10 +338,7 @@ impl Agent {
                         tracing::error!("{error:#}");
                     }
                     self.report_time();
-                    self.net.restore(layer).await;
-                    if let Some(lane) = &self.lane {
-                        lane.hold().await;
-                    }
+                    self.hold(layer).await;
                     if tables.are_due() {
                         tables.due = !self.restore_tables().await;
                     }
@@ -407,11 +405,23 @@ impl Agent {
         }
     }
 
+    /// Makes routes, rules and the lane's way back again that somebody has removed.
+    async fn hold(&self, layer: &Layer) {
+        let mut made = self.net.restore(layer).await;
+        if let Some(lane) = &self.lane {
+            made.extend(lane.hold().await);
+        }
+        for what in made {
+            self.log.push(views::event("restored", None, what));
+        }
+    }
+
     /// Address translation is there also after somebody has reloaded the rules of the host; whether it is.
     async fn restore_tables(&self) -> bool {
         let made = self.net.restore_tables(&self.plan).await;
         for table in made.as_deref().unwrap_or_default() {
-            tracing::warn!(table, "somebody removed this nftables table; it is there again");
+            let what = format!("somebody removed this nftables table {table}; it is there again");
+            self.log.push(views::event("restored", None, what));
         }
         made.inspect_err(|error| tracing::warn!("nftables: {error:#}")).is_ok()
     }
@@ -444,6 +454,14 @@ impl Agent {
                 tracing::warn!(access, "datagrams could not be sent: {error}");
             }
         }
+    }
+}
+
+/// Ends once the way back of the lane's flows is to be made again.
+async fn broken(lane: &Option<LaneOfUpf>) {
+    match lane {
+        Some(lane) => lane.broken().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -657,6 +675,17 @@ mod tests {
             assert_eq!(leases.added, [misfit.clone()]);
             assert!(String::from_utf8(leases.to_text()).unwrap().contains("\"ues\":[{"));
         }
+        // What it had goes to others where the pool is full, and its handshakes of before stay used.
+        let far = added("far", 2, Some("10.9.0.9"));
+        let mut config = text("10.0.0.0/30", &of_file("a", 1, ""));
+        let mut leases = Leases::new(&config.pool);
+        leases.saw(far.public_key, 77);
+        leases.saw(PublicKey([9; 32]), 78);
+        let was = leases.assign_one(&added("far", 2, None), |_| true).unwrap();
+        leases.added.push(far);
+        let (ues, _) = directory(&mut config, &mut leases).unwrap();
+        assert_eq!(ues["a"].addresses, was);
+        assert_eq!([2, 9].map(|id| leases.timestamp_ns(&PublicKey([id; 32]))), [77, 0]);
         // Those in the file must fit.
         let mut config = text("10.0.0.0/30", &(of_file("a", 1, "") + &of_file("b", 2, "")));
         let mut leases = Leases::new(&config.pool);
@@ -675,17 +704,6 @@ mod tests {
             let mut key = [7; 32];
             key[..4].copy_from_slice(&ue.to_le_bytes());
             text += &format!("[[ue]]\nname = \"ue{ue}\"\npublic_key = \"{}\"\n", PublicKey(key));
-        // What it had goes to others where the pool is full, and its handshakes of before stay used.
-        let far = added("far", 2, Some("10.9.0.9"));
-        let mut config = text("10.0.0.0/30", &of_file("a", 1, ""));
-        let mut leases = Leases::new(&config.pool);
-        leases.saw(far.public_key, 77);
-        leases.saw(PublicKey([9; 32]), 78);
-        let was = leases.assign_one(&added("far", 2, None), |_| true).unwrap();
-        leases.added.push(far);
-        let (ues, _) = directory(&mut config, &mut leases).unwrap();
-        assert_eq!(ues["a"].addresses, was);
-        assert_eq!([2, 9].map(|id| leases.timestamp_ns(&PublicKey([id; 32]))), [77, 0]);
         }
         let before = resident_bytes();
         let mut config: UpfConfig = config::parse("upf.toml", &text).unwrap();

@@ -686,3 +686,29 @@ fn flows_of_machines_behind_the_ue_go_by_the_lane() {
     upf.stop();
     assert!(!world.logs().contains("ERROR") && !world.logs().contains("panicked"), "{}", world.logs());
 }
+
+/// The `nft` that keeps a table of either end is killed: the table is there again at once, not with the next look, and that is told.
+#[test]
+fn a_table_whose_nft_was_killed_is_there_again_and_that_is_told() {
+    let Some((world, upf, ue)) = start(ROUTED) else { return };
+    let (mut took, mut kills) = (Duration::ZERO, 0);
+    for (host, program) in [(&world.ue, &ue), (&world.upf, &upf)] {
+        let rules = host.sh("nft list ruleset");
+        assert!(rules.contains("_lane"), "{rules}");
+        for _ in 0..3 {
+            host.sh(&format!("kill -9 $(pgrep -P {} -x nft)", program.pid()));
+            kills += 1;
+            took += world.until("the table is there again", || {
+                let told = world.logs().matches("(its nft has ended); it is there again").count();
+                told == kills && host.sh("nft list ruleset") == rules
+            });
+        }
+    }
+    println!("there again after {:?}", took / kills as u32);
+    assert!(took < Duration::from_millis(1500) * kills as u32, "{took:?}");
+    let (client, server) = flow(&world);
+    exchange(client, server, 100_000);
+    assert_eq!(carried(&world, "upf", "mptcp"), 1, "{}", lane(&world, "upf"));
+    ue.stop();
+    upf.stop();
+}

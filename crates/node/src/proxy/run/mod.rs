@@ -8,7 +8,7 @@ use crate::runtime::api::{self, ControlRequest, EventLog, RequestSender};
 use crate::runtime::config::{self, ProxyConfig};
 use crate::runtime::netctl::{Layer, Net, Tproxy};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
-use crate::runtime::{Common, current_thread, preflight, run_to_end};
+use crate::runtime::{Common, current_thread, preflight, run_to_end, views};
 use anyhow::Context;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -190,14 +190,22 @@ impl Agent {
                     ProcessSignal::Reload => reloading(self.reload()).await,
                 },
                 Some(request) = requests.recv() => self.on_request(request).await,
+                () = self.layer.broken() => self.hold().await,
                 _ = tick.tick() => {
-                    self.net.restore(&self.layer).await;
+                    self.hold().await;
                     notify("WATCHDOG=1");
                 }
                 Some(ended) = serving.join_next() => {
                     return Err(ended.unwrap_or_else(Into::into).context("taking flows"));
                 }
             }
+        }
+    }
+
+    /// Makes what leads flows here again, as far as somebody has removed it.
+    async fn hold(&self) {
+        for what in self.net.restore(&self.layer).await {
+            self.log.push(views::event("restored", None, what));
         }
     }
 }

@@ -29,6 +29,7 @@ anabranch_element::names! {
         HandshakeTimeout = "handshake-timeout", "The UPF does not answer.";
         Refused = "refused", "The UPF refuses a session.";
         SharedKey = "shared-key", "Two devices have one key.";
+        Restored = "restored", "Something of ours that somebody removed is there again.";
         Outside = "outside", "Traffic goes outside the tunnel.";
         ClosedDestination = "closed-destination", "A packet was for a destination that is closed.";
         BadConfig = "bad-config", "What the peer has configured cannot be followed.";

@@ -17,17 +17,23 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 
 /// Longest wait for nft to do what it was told, or to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Keeps a table as long as one of its clones lives.
 #[derive(Clone)]
-pub struct Keeper(Arc<Mutex<Kept>>);
+pub struct Keeper {
+    kept: Arc<Mutex<Kept>>,
+    /// Told when an nft has ended that was to stay.
+    ended: Arc<Notify>,
+}
 
 struct Kept {
     table: String,
     session: Session,
+    ended: Arc<Notify>,
     /// The last ruleset that was executed. Each is the whole table.
     ruleset: Option<String>,
 }
@@ -38,8 +44,15 @@ impl Keeper {
     /// # Errors
     /// This kernel has no such tables, or this nft takes no commands one by one.
     pub fn new(table: &str) -> anyhow::Result<Self> {
-        let kept = Kept { table: table.to_owned(), session: Session::own(table)?, ruleset: None };
-        Ok(Self(Arc::new(Mutex::new(kept))))
+        let ended = Arc::<Notify>::default();
+        let session = Session::own(table, &ended)?;
+        let kept = Kept { table: table.to_owned(), session, ended: ended.clone(), ruleset: None };
+        Ok(Self { kept: Arc::new(Mutex::new(kept)), ended })
+    }
+
+    /// Waits until its nft has ended, and the table with it: [`Self::revive`] is due.
+    pub async fn ended(&self) {
+        self.ended.notified().await;
     }
 
     /// Executes a ruleset, which must be the whole table, at once or not at all.
@@ -47,7 +60,7 @@ impl Keeper {
     /// # Errors
     /// What nft says.
     pub fn run(&self, ruleset: &Value) -> anyhow::Result<()> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.revive()?;
         let ruleset = ruleset.to_string();
         kept.session.run(&ruleset)?;
@@ -60,7 +73,7 @@ impl Keeper {
     /// # Errors
     /// What nft says; the next call tries again.
     pub fn revive(&self) -> anyhow::Result<Option<String>> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(kept.revive()?.then(|| kept.table.clone()))
     }
 }
@@ -71,7 +84,7 @@ impl Kept {
         if matches!(self.session.nft.try_wait(), Ok(None)) {
             return Ok(false);
         }
-        let mut session = Session::own(&self.table)?;
+        let mut session = Session::own(&self.table, &self.ended)?;
         if let Some(ruleset) = &self.ruleset {
             session.run(ruleset)?;
         }
@@ -95,14 +108,14 @@ struct Session {
 
 impl Session {
     /// One that has made the table, which goes with it.
-    fn own(table: &str) -> anyhow::Result<Self> {
-        let mut session = Self::start(table)?;
+    fn own(table: &str, ended: &Arc<Notify>) -> anyhow::Result<Self> {
+        let mut session = Self::start(table, ended)?;
         // The words of nft: its JSON knows the flag only since 1.1.1.
         session.run(&format!("add table inet {table} {{ flags owner; }}"))?;
         Ok(session)
     }
 
-    fn start(table: &str) -> anyhow::Result<Self> {
+    fn start(table: &str, ended: &Arc<Notify>) -> anyhow::Result<Self> {
         let (reader, writer) = std::io::pipe()?;
         let mut command = Command::new("nft");
         // Its library for command lines neither draws nor keeps a history then.
@@ -113,7 +126,7 @@ impl Session {
         drop(command);
         let (tell, said) = channel();
         let ends = Arc::new(AtomicBool::new(false));
-        let (wanted, table) = (ends.clone(), table.to_owned());
+        let (wanted, table, ended) = (ends.clone(), table.to_owned(), ended.clone());
         std::thread::Builder::new().name("anb-nft".to_owned()).spawn(move || {
             read(reader, &tell);
             if !wanted.load(Relaxed) {
@@ -121,6 +134,7 @@ impl Session {
                     table,
                     "nft has ended, and the table with it: flows go on without until it is there again"
                 );
+                ended.notify_one();
             }
         })?;
         Ok(Self { nft, said, ends })
@@ -225,7 +239,7 @@ mod tests {
             let keeper = Keeper::new("anabranch_t").unwrap();
             keeper.run(&chain("anabranch_t", "one")).unwrap();
             let kill = || {
-                let pid = keeper.0.lock().unwrap().session.nft.id();
+                let pid = keeper.kept.lock().unwrap().session.nft.id();
                 sh(&format!(
                     "kill -9 {pid}
                      for i in $(seq 1000); do
@@ -236,10 +250,17 @@ mod tests {
                 ));
             };
             assert_eq!(keeper.revive().unwrap(), None);
+            let told = || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+                let soon = Duration::from_secs(5);
+                runtime.block_on(async { tokio::time::timeout(soon, keeper.ended()).await.is_ok() })
+            };
             kill();
+            assert!(told());
             assert_eq!(keeper.revive().unwrap().as_deref(), Some("anabranch_t"));
             assert!(sh("nft list ruleset").contains("chain one"));
             kill();
+            assert!(told());
             keeper.run(&chain("anabranch_t", "two")).unwrap();
             assert!(sh("nft list ruleset").contains("chain two"));
             drop(keeper);

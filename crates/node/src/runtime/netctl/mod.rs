@@ -22,8 +22,8 @@ mod namespace;
 mod nat;
 mod owner;
 mod plan;
-mod slices;
 mod port;
+mod slices;
 mod socket;
 mod steps;
 mod sysctls;
@@ -39,8 +39,8 @@ pub use mptcp::{
 pub use namespace::{inner_end, inside};
 pub use owner::{OwnerThread, Owners};
 pub use plan::{has_ipv6, inside_name, session_of_ue, ue_accesses, upf};
-pub use slices::{MAPPING_PRIORITY, MARK_PRIORITY, PROXY_PRIORITY, SOURCE_PRIORITY, Selector, SliceRoute};
 pub use port::port_of;
+pub use slices::{MAPPING_PRIORITY, MARK_PRIORITY, PROXY_PRIORITY, SOURCE_PRIORITY, Selector, SliceRoute};
 pub use socket::{SocketSpec, addresses, bind_access, bind_when_free, interface_of};
 pub use steps::Step;
 pub use tproxy::{FlowRule, Tproxy};
@@ -50,6 +50,7 @@ use nat::Nat;
 use rtnetlink::Handle;
 use std::path::Path;
 use std::sync::Arc;
+use std::task::Poll;
 use steps::Undo;
 use sysctls::Sysctls;
 
@@ -126,17 +127,19 @@ impl Net {
     }
 
     /// Makes the layer's addresses, routes and rules again that somebody has removed, as systemd-networkd does with rules when it
-    /// starts again. What cannot be made is tried again with the next call.
-    pub async fn restore(&self, layer: &Layer) {
+    /// starts again. What cannot be made is tried again with the next call. What was made, in words for people.
+    pub async fn restore(&self, layer: &Layer) -> Vec<String> {
+        let mut made = Vec::new();
         for undo in &layer.0 {
             match steps::again(&self.handle, undo).await {
                 Ok(None) => {}
-                Ok(Some(what)) => tracing::warn!("somebody removed this {what}; it is there again"),
+                Ok(Some(what)) => made.push(format!("somebody removed this {what}; it is there again")),
                 Err(error) => {
                     tracing::warn!("somebody removed a part of our network configuration: {error:#}")
                 }
             }
         }
+        made
     }
 
     /// Makes the plan's tables of nftables again that somebody removed (`nft flush ruleset`, and so most restarts of nftables);
@@ -148,9 +151,6 @@ impl Net {
             let there = tokio::task::spawn_blocking(leftover::names).await??;
             for (step, table) in wanted.filter(|(_, table)| !there.contains(table)) {
                 steps::apply(&self.handle, &self.sysctls, step.clone()).await?;
-                made.push(table);
-            }
-        }
                 if let Step::Masquerade(nat) = step {
                     let sources = nat.sources.clone();
                     match tokio::task::spawn_blocking(move || conntrack::forget_untranslated(&sources))
@@ -165,6 +165,9 @@ impl Net {
                         }
                     }
                 }
+                made.push(table);
+            }
+        }
         Ok(made)
     }
 
@@ -233,6 +236,20 @@ impl Net {
 }
 
 impl Layer {
+    /// Waits until a table that goes with a process of ours has gone with it before it should: [`Net::restore`] is due.
+    pub async fn broken(&self) {
+        let kept = self.0.iter().filter_map(|undo| match undo {
+            Undo::Kept(keeper) => Some(Box::pin(keeper.ended())),
+            _ => None,
+        });
+        let mut kept: Vec<_> = kept.collect();
+        std::future::poll_fn(|context| {
+            let ended = kept.iter_mut().any(|ended| ended.as_mut().poll(context).is_ready());
+            if ended { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
     /// Puts what leads flows to a proxy in place of what did so until now, at once or not at all.
     pub async fn replace(&self, tproxy: Tproxy) -> anyhow::Result<()> {
         let keeper = self.0.iter().find_map(|undo| match undo {

@@ -44,6 +44,11 @@ impl Key {
     fn replaces(&self) -> bool {
         matches!(self, Self::Route { .. } | Self::Endpoint(_))
     }
+
+    /// Whether it leads packets: without it, or something in its place, they would go another way.
+    fn leads(&self) -> bool {
+        matches!(self, Self::Route { .. } | Self::Rule { .. } | Self::Source(_))
+    }
 }
 
 impl Taps {
@@ -237,38 +242,49 @@ impl Installed {
     }
 
     /// Makes it so that what is wanted is there. With `again`, routes are made once more: the kernel removes those of an
-    /// interface that goes down, and does not say so; and rules that somebody removed.
+    /// interface that goes down, and does not say so; and rules that somebody removed. What leads packets is there before what it
+    /// takes the place of goes, and that stays where the kernel refuses.
     pub async fn bring(&mut self, taps: &Taps, again: bool) {
         let asked = taps.endpoints.asked();
         let (wanted, mut problems) = taps.wanted();
-        let differs = |(key, (step, _)): &(&Key, &(Step, Layer))| match wanted.get(*key) {
+        let differs = |key: &Key, step: &Step| match wanted.get(key) {
             None => true,
-            Some(new) => *new != *step && !key.replaces(),
+            Some(new) => new != step && !key.replaces(),
         };
-        let gone: Vec<Key> = self.have.iter().filter(differs).map(|(key, _)| key.clone()).collect();
-        for key in gone.into_iter().rev() {
-            if let Some((_, layer)) = self.have.remove(&key) {
-                self.net.undo(layer).await;
-            }
-        }
-        for (key, step) in wanted {
+        let gone = self.have.iter().filter(|(key, (step, _))| !key.leads() && differs(key, step));
+        let gone: Vec<Key> = gone.map(|(key, _)| key.clone()).collect();
+        self.remove_all(gone).await;
+        for (key, step) in wanted.clone() {
             if let Some((old, layer)) = self.have.get(&key)
                 && *old == step
                 && !(again && matches!(key, Key::Route { .. }))
             {
                 if again {
-                    self.net.restore(layer).await;
+                    for what in self.net.restore(layer).await {
+                        tracing::warn!("slices: {what}");
+                    }
                 }
                 continue;
             }
             match self.net.apply(vec![step.clone()]).await {
-                Ok(layer) => drop(self.have.insert(key, (step, layer))),
+                Ok(layer) => {
+                    let stood = key.replaces();
+                    let old = self.have.insert(key, (step.clone(), layer));
+                    if let Some((_, layer)) = old.filter(|(old, _)| *old != step && !stood) {
+                        self.net.undo(layer).await;
+                    }
+                }
                 Err(error) => {
-                    self.have.remove(&key);
+                    // A route that cannot be made once more is gone.
+                    if self.have.get(&key).is_some_and(|(old, _)| *old == step) {
+                        self.have.remove(&key);
+                    }
                     problems.push(format!("{error:#}"));
                 }
             }
         }
+        let gone = self.have.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
+        self.remove_all(gone).await;
         if let Some(windows) = &mut self.windows {
             problems.extend(windows.bring(taps.windows()));
         }
@@ -277,6 +293,15 @@ impl Installed {
         }
         self.said = problems;
         taps.endpoints.done(asked);
+    }
+
+    /// Undoes these, last first.
+    async fn remove_all(&mut self, keys: Vec<Key>) {
+        for key in keys.into_iter().rev() {
+            if let Some((_, layer)) = self.have.remove(&key) {
+                self.net.undo(layer).await;
+            }
+        }
     }
 
     /// Removes everything.

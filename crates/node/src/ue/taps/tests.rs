@@ -217,6 +217,65 @@ fn what_is_installed_follows_slices_and_mappings() {
     assert!(!problems.is_empty());
 }
 
+/// A mapping that goes from one slice to another has a rule all the time; where the kernel refuses the new one, the old one stays.
+#[test]
+fn a_mapping_that_changes_its_slice_is_never_without() {
+    use super::actions::Installed;
+    use crate::runtime::netctl::Net;
+    use crate::testing::{in_private_network, sh};
+    let text = "[ue]\nprivate_key_file = \"k\"\n[upf]\npublic_key = \"q2kPPoy5fKHpZsrvFhiOsNgjSJg9lx1FrFDx0OXHFS8=\"\n\
+        [[access]]\nname = \"5g\"\nremote = \"192.0.2.1:4500\"\n\
+        [[slice]]\nslice = \"A\"\ninterface = \"wwan0\"\nmark = 100\ntable = 1000\n\
+        [[slice]]\nslice = \"B\"\ninterface = \"wwan1\"\nmark = 200\ntable = 2000\n\
+        [[mapping]]\nname = \"upload\"\nprotocol = \"tcp\"\nremote = \"198.51.100.0/24\"\n\
+        properties = { minSendRate = 40_000_000 }\n";
+    let config: crate::runtime::config::UeConfig = crate::runtime::config::parse("ue.toml", text).unwrap();
+    let told = |a: u64, b: u64| {
+        let spec = |interface: &str, bps: u64| json!({"interface": interface, "rtt_us": 20_000, "uplink_guaranteed_bps": bps, "downlink_guaranteed_bps": bps});
+        serde_json::from_value(json!({"A": spec("wwan0", a), "B": spec("wwan1", b)})).unwrap()
+    };
+    in_private_network(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            sh("for i in wwan0 wwan1; do ip link add $i type veth peer name p$i; ip link set p$i up; ip link set $i up; done
+                ip addr add 10.0.0.2/24 dev wwan0; ip addr add 10.0.1.2/24 dev wwan1");
+            let taps = Taps { interfaces: made_up, ..Taps::new(config.slice.clone(), config.mapping) };
+            let way = || sh("ip rule list pref 20900");
+            taps.set_slices(told(50_000_000, 1_000_000)).unwrap();
+            let mut installed = Installed::start(Net::open().unwrap(), &config.slice, None).await.unwrap();
+            installed.bring(&taps, false).await;
+            assert!(way().contains("lookup 1000"), "{}", way());
+            for (a, b, table) in [(1_000_000, 50_000_000, "2000"), (50_000_000, 1_000_000, "1000")] {
+                taps.set_slices(told(a, b)).unwrap();
+                let mut monitor = std::process::Command::new("ip");
+                monitor.args(["-o", "monitor", "rule"]).stdout(std::process::Stdio::piped());
+                let mut monitor = monitor.spawn().unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(300));
+                installed.bring(&taps, false).await;
+                std::thread::sleep(std::time::Duration::from_millis(300));
+                monitor.kill().unwrap();
+                let said = String::from_utf8(monitor.wait_with_output().unwrap().stdout).unwrap();
+                let told: Vec<&str> = said.lines().filter(|line| line.contains("20900")).collect();
+                assert_eq!(told.len(), 2, "{told:?}");
+                assert!(told[0].contains(&format!("lookup {table}")) && !told[0].contains("Deleted"), "{told:?}");
+                assert!(told[1].contains("Deleted"), "{told:?}");
+                assert_eq!(way().lines().count(), 1, "{}", way());
+            }
+            // Somebody's own rule is in the way of the new one.
+            let own = way().replace("20900:", "").replace("1000", "2000");
+            sh(&format!("ip rule add pref 20900 {}", own.trim()));
+            taps.set_slices(told(1_000_000, 50_000_000)).unwrap();
+            installed.bring(&taps, false).await;
+            assert!(way().contains("lookup 1000"), "{}", way());
+            sh(&format!("ip rule del pref 20900 {}", own.trim()));
+            installed.bring(&taps, false).await;
+            assert!(way().contains("lookup 2000") && way().lines().count() == 1, "{}", way());
+            installed.remove().await;
+            assert_eq!(way(), "");
+        });
+    });
+}
+
 /// Two slices on one interface: what leads subflows is what a plan chose, not which of them comes first.
 #[test]
 fn subflows_go_by_the_slice_of_their_plan_or_by_none() {
