@@ -8,6 +8,7 @@ use anabranch_atsss::session::{Addresses, PathLoad, PathView, Security, SessionE
 use anabranch_element::ioam::IoamStats;
 use anabranch_steer::Exclusion;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 /// A path; `trouble` is what the operating system says of its interface.
 pub fn path(ue: &str, view: &PathView, loads: &[PathLoad], trouble: Option<&str>) -> api::Path {
@@ -24,7 +25,7 @@ pub fn path(ue: &str, view: &PathView, loads: &[PathLoad], trouble: Option<&str>
         access: view.access.clone(),
         up: view.up,
         why,
-        endpoint: view.endpoint.map(|e| e.to_string()),
+        endpoint: view.endpoint.map(|endpoint| canonical(endpoint).to_string()),
         security: security(view.security).to_owned(),
         rtt_ms: milliseconds(view.rtt_us),
         rtt_min_ms: milliseconds(view.rtt_min_us),
@@ -128,6 +129,11 @@ pub fn event(kind: &str, ue: Option<&str>, message: String) -> api::Event {
     }
 }
 
+/// An address as people know it: a socket of both families has IPv4 as a part of IPv6.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
 /// What a session event is to people; `None` for those that only programs care about. `access` gives the
 /// name of a path id.
 pub fn session_event(ue: &str, event: SessionEvent, access: impl Fn(u8) -> String) -> Option<api::Event> {
@@ -186,7 +192,7 @@ pub fn session_event(ue: &str, event: SessionEvent, access: impl Fn(u8) -> Strin
             self::event("flapping", Some(ue), format!("paths flap: no direct updates for {ms} ms"))
         }
         SessionEvent::Endpoint { path, address } => {
-            about("endpoint", path, format!("{} is reached at {address}", access(path)))
+            about("endpoint", path, format!("{} is reached at {}", access(path), canonical(address)))
         }
         SessionEvent::Closed { reason } => {
             self::event("session-down", Some(ue), format!("closed by the peer (reason {reason})"))
@@ -217,5 +223,24 @@ pub fn socket(c: SocketCounters) -> api::Counters {
         tx_full: c.tx_full,
         tx_too_big: c.tx_too_big,
         tx_errors: c.tx_errors,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv4_address_looks_like_one_whatever_socket_it_came_by() {
+        for (address, shown) in [
+            ("[::ffff:10.1.0.2]:4500", "10.1.0.2:4500"),
+            ("10.1.0.2:4500", "10.1.0.2:4500"),
+            ("[fd02::2]:4500", "[fd02::2]:4500"),
+        ] {
+            let address = address.parse().unwrap();
+            let event =
+                session_event("tv", SessionEvent::Endpoint { path: 0, address }, |_| "a".into()).unwrap();
+            assert_eq!(event.message, format!("a is reached at {shown}"));
+        }
     }
 }
