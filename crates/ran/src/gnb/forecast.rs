@@ -17,6 +17,10 @@
 //! A slot with more than was expected finds RLC short. So the forecast grows by what was padding then, and shrinks a
 //! little by every block: it settles where 2 % of the bytes are lost that way. Without slices, and where the scheduler gives the
 //! same in each slot, nothing comes that was not expected.
+//!
+//! A scheduler of whole packets gives a narrow slice one, and then nothing for many slots. What is let down meanwhile would
+//! only be in the way of what is urgent. So the slice's next pull is said to come when it is even, and what is expected then is
+//! at most half of what it may be ahead by: the rest is for what comes before.
 
 use super::Gnb;
 use super::bearer::Bearer;
@@ -25,8 +29,9 @@ use crate::amc::{Direction, rbs_for};
 use crate::mac::PER_PDU;
 use crate::queue::Forecast;
 use crate::sched::intra::{IntraSlice, Rank};
-use crate::sched::{InterSlice, Outlook};
+use crate::sched::{InterSlice, Outlook, SliceConfig};
 use anabranch_element::time::Instant;
+use std::cmp::Reverse;
 
 /// The demand of every UE for the next slot of a direction. Kept from one slot to the next for its memory only.
 #[derive(Debug, Default)]
@@ -36,8 +41,10 @@ pub(super) struct Demands {
     /// Of each UE of the cell, its place among them and one; 0 if it has none.
     places: Vec<u32>,
     slices: Vec<SliceDemand>,
-    /// RBs with which each slice is empty.
+    /// RBs with which each slice is empty; of those whose turn comes later, what is in RLC already.
     slice_rbs: Vec<u32>,
+    /// Slices by what they are owed, the most first. Kept for its memory only.
+    by_balance: Vec<usize>,
     /// RBs there are, and those of a slice of them that its UEs may expect.
     expected: Vec<(u16, u16)>,
     /// Share of the RBs that carried nothing while packets waited in SDAP, of late.
@@ -50,6 +57,10 @@ struct SliceDemand {
     first_held: Option<u32>,
     /// RBs with which the RLC buffers behind it are empty, as far as the last urgent packet.
     room_rbs: u32,
+    /// RBs with which all its RLC buffers are empty.
+    rlc_rbs: u32,
+    /// Pulls before its turn comes.
+    wait_pulls: u16,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -68,6 +79,9 @@ struct Demand {
     urgent: bool,
 }
 
+/// Pulls after which a slice that is ahead is told its turn comes, at most: longer than any guard.
+const MOST_WAIT_PULLS: u16 = 17;
+
 /// Waste above which no room is left for urgent packets, and the weight of a slot in its average.
 const MAX_WASTE: f32 = 0.004;
 const WASTE_WEIGHT: f32 = 1.0 / 128.0;
@@ -77,6 +91,31 @@ impl Demands {
     pub(super) fn note_waste(&mut self, share: f32) {
         if self.slices.iter().any(|slice| slice.first_held.is_some()) {
             self.waste += WASTE_WEIGHT * (share - self.waste);
+        }
+    }
+}
+
+impl Demands {
+    /// Who got whole packets, ahead of its share, by more than it is due in a slot waits until it is even, as long as those that are
+    /// less ahead want all `rbs` RBs; what of it is not in RLC takes nothing from them.
+    fn list_waits(&mut self, balances: &[i32], slices: &[SliceConfig], rbs: u16) {
+        let Self { slices: sums, slice_rbs, by_balance, .. } = self;
+        let balance = |slice: usize| balances.get(slice).copied().unwrap_or(0);
+        let parts = |slice: usize| slices.get(slice).map_or(0, SliceConfig::share_parts);
+        by_balance.clear();
+        by_balance.extend((0..slice_rbs.len()).filter(|of| slice_rbs[*of] > 0));
+        by_balance.sort_unstable_by_key(|of| Reverse(balance(*of)));
+        let of_all: u64 = by_balance.iter().map(|of| parts(*of)).sum();
+        let mut wanted = 0;
+        for of in by_balance.iter().copied() {
+            let owes = u64::from(balance(of).min(0).unsigned_abs()).saturating_mul(of_all);
+            let pulls = owes.checked_div(u64::from(rbs).saturating_mul(parts(of))).unwrap_or(u64::MAX);
+            // One of a fourth or more gets some in nearly every slot.
+            if wanted >= u32::from(rbs) && pulls > 0 && 4 * parts(of) < of_all {
+                sums[of].wait_pulls = pulls.min(MOST_WAIT_PULLS.into()) as u16;
+                slice_rbs[of] = sums[of].rlc_rbs;
+            }
+            wanted = wanted.saturating_add(slice_rbs[of]);
         }
     }
 }
@@ -100,11 +139,11 @@ impl Surplus {
         self.bytes = self.bytes.max(0.0);
     }
 
-    /// Adds what has been too little of late.
-    fn add_to(&mut self, next: &mut Forecast) {
-        self.bytes = self.bytes.min(next.most_bytes as f32);
+    /// Adds what has been too little of late, `most` bytes at most. Nothing is expected of the next slot if the turn comes later.
+    fn add_to(&mut self, next: &mut Forecast, most: u32, later: bool) {
+        self.bytes = self.bytes.min(most.min(next.most_bytes) as f32);
         next.bytes = next.bytes.saturating_add(self.bytes as u32).min(next.most_bytes);
-        self.expected_bytes = next.bytes;
+        self.expected_bytes = if later { 0 } else { next.bytes };
     }
 }
 
@@ -137,9 +176,12 @@ impl Gnb {
     pub(super) fn list_demands(&mut self, direction: Direction, slot: u64, at: Instant) {
         let next = (slot + 1..slot + 1000).find(|next| self.amc.table(direction, *next).is_some());
         let next_at = self.time_of(next.unwrap_or(slot));
+        let rbs = next.and_then(|next| self.data_rbs(direction, next)).unwrap_or(0);
+        let down = direction == Direction::Downlink;
         let Self { ues, active, amc, slices, scratch, links, .. } = self;
-        let harq = &links[index(direction)].harq;
-        let Demands { ues: listed, places, slices: sums, slice_rbs, expected, waste } =
+        let link = &links[index(direction)];
+        let harq = &link.harq;
+        let Demands { ues: listed, places, slices: sums, slice_rbs, expected, waste, .. } =
             &mut scratch.demands[index(direction)];
         listed.drain(..).for_each(|d| places[d.ue as usize] = 0);
         places.resize(ues.len(), 0);
@@ -179,7 +221,6 @@ impl Gnb {
             };
             let (rbs, rlc_rbs) = (rbs_of(bytes), rbs_of(in_rlc));
             // In the uplink nobody leaves room for what is urgent.
-            let down = direction == Direction::Downlink;
             let (held, urgent) = (down && bytes > in_rlc, down && ue.has_urgent(direction));
             let (slice, ue) = (ue.slice, *number);
             listed.push(Demand { slice, rank, ue, rbs, rlc_rbs, before_rbs: 0, held, urgent });
@@ -195,6 +236,7 @@ impl Gnb {
             let (Some(sum), Some(rbs)) = (sums.get_mut(slice), slice_rbs.get_mut(slice)) else { continue };
             demand.before_rbs = *rbs;
             *rbs += u32::from(demand.rbs);
+            sum.rlc_rbs += u32::from(demand.rlc_rbs);
             if sum.first_held.is_some() {
                 behind += u32::from(demand.rlc_rbs);
                 if demand.urgent && behind <= most_room {
@@ -203,6 +245,9 @@ impl Gnb {
             } else if demand.held {
                 (sum.first_held, behind) = (Some(demand.ue), 0);
             }
+        }
+        if down && slices.len() > 1 && link.scheduler.most_ahead().is_some() {
+            scratch.demands[index(direction)].list_waits(link.scheduler.balances(), slices, rbs);
         }
     }
 
@@ -216,11 +261,22 @@ impl Gnb {
             return None;
         }
         let mut next = self.expectation(direction, number, slot)?;
-        if next.bytes > 0
-            && let Some(ue) = self.ues.get_mut(number as usize)
-        {
-            ue.side(direction).surplus.add_to(&mut next);
+        if next.bytes == 0 {
+            return Some(next);
         }
+        let slice = usize::from(self.ues.get(number as usize)?.slice);
+        let demands = &self.scratch.demands[index(direction)];
+        let wait = demands.slices.get(slice).map_or(0, |sum| sum.wait_pulls);
+        if wait > 0 {
+            let pulls = (slot + 1..slot + 1000).filter(|next| self.amc.table(direction, *next).is_some());
+            next.at = pulls.take(usize::from(wait) + 1).last().map_or(next.at, |later| self.time_of(later));
+        }
+        let now = self.time_of(slot);
+        let most = self.links[index(direction)].scheduler.most_ahead().map_or(u16::MAX, |most| most / 2);
+        let ue = self.ues.get_mut(number as usize)?;
+        let mcs = ue.mcs(direction, &self.amc, now)?;
+        let most = self.amc.full().row(mcs).get(usize::from(most)).copied().unwrap_or(next.most_bytes);
+        ue.side(direction).surplus.add_to(&mut next, most, wait > 0);
         Some(next)
     }
 

@@ -175,8 +175,8 @@ impl Limiter for Jit {
     }
 
     fn on_tti(&mut self, report: &TtiReport) {
-        // More than was announced is no fault of the guard's.
-        let announced = self.next.map_or(0, |next| next.bytes);
+        // More than was announced, or sooner, is no fault of the guard's.
+        let announced = self.next.filter(|next| next.at <= report.at).map_or(0, |next| next.bytes);
         let held_bytes = self.in_rlc_bytes.saturating_add(self.spare_bytes);
         let missed = self.held && held_bytes < report.granted_bytes.min(announced).into();
         let step = self.max_guard_ns * 0.1;

@@ -264,6 +264,10 @@ impl InterSlice for GpsPacking {
         true
     }
 
+    fn most_ahead(&self) -> Option<u16> {
+        Some(u16::try_from(self.limit / RB).unwrap_or(u16::MAX))
+    }
+
     fn balances(&self) -> &[i32] {
         &self.balances
     }

@@ -237,6 +237,10 @@ pub trait InterSlice {
     fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
         next.by_share(slice)
     }
+    /// RBs that a slice may get ahead of its share for packets that leave whole, which its balance tells; `None` if it does not.
+    fn most_ahead(&self) -> Option<u16> {
+        None
+    }
     /// What each slice is owed, in RBs: quantum, deficit or lag; negative if it owes. Empty without such state.
     fn balances(&self) -> &[i32] {
         &[]
@@ -336,6 +340,9 @@ macro_rules! registry {
             }
             fn balances(&self) -> &[i32] {
                 match self { $( Self::$Variant(s) => s.balances(), )+ }
+            }
+            fn most_ahead(&self) -> Option<u16> {
+                match self { $( Self::$Variant(s) => s.most_ahead(), )+ }
             }
         }
     };

@@ -61,6 +61,8 @@ impl Outlook<'_> {
             let mid = u16::midpoint(good, bad);
             if fits(mid) { good = mid } else { bad = mid }
         }
-        good
+        // Less than an RB comes as whole ones, in some TTIs.
+        let has_share = self.slices.get(slice).is_some_and(|slice| slice.share_parts() > 0);
+        if has_share { good.max(1) } else { good }
     }
 }

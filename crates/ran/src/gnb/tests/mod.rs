@@ -4,6 +4,7 @@ mod bound;
 mod cells;
 mod limiters;
 mod matrix;
+mod narrow;
 mod slices;
 mod stuck;
 mod uplink;

@@ -285,6 +285,10 @@ impl InterSlice for Eqp {
         }
     }
 
+    fn most_ahead(&self) -> Option<u16> {
+        Some(u16::try_from(self.limit).unwrap_or(u16::MAX))
+    }
+
     fn balances(&self) -> &[i32] {
         self.bank.quanta()
     }
