@@ -12,6 +12,10 @@
  * large packet (GSO) every segment is to fit. So does one that would not fit the path: the kernel knows that a segment as TCP
  * counts it fits, and would send what is longer by a trace again and again. Who told that a packet was too big (RFC 8201)
  * is remembered for the connection and for its destination.
+ *
+ * Whether a path carries a longer packet is found out at no risk: the first trace to a destination goes out beside the packet
+ * itself, which leaves without one before it. A trace that is lost alone costs nothing; a segment that is lost with its
+ * trace ends TCP's slow start at a window of a few segments.
  */
 #include "abi.h"
 #include "lib/int_law.h"
@@ -82,7 +86,8 @@ struct {
 	u64 credit;
 } flows[FLOWS] SEC(".bss");
 
-/* Where packets were told to be too big. */
+/* What is known of the path to a destination: how long a packet it carries, as was told; all ones: nothing was told since a
+ * trace was first sent. */
 struct told {
 	u64 at_ns;
 	u32 mtu;
@@ -99,30 +104,46 @@ struct {
 /* So long the kernel believes what it was told, too (net.ipv6.route.mtu_expires). */
 #define TOLD_NS 600000000000ULL
 #define IPV6_DESTINATION 24
+/* Every path carries so much (RFC 8200). */
+#define IPV6_LEAST_MTU 1280
+/* The answer to a first trace has come by twice the round trip, and so much for queues that have just begun to fill. */
+#define ANSWER_NS 10000000ULL
+#define NO_RTT_NS 200000000ULL
+/* Send the packet without a trace beside. */
+#define FIRST (1ULL << 32)
 
 /*
- * The longest packet that this one's path carries, as far as was told; all ones: nothing was. TCP keeps what it was told last
- * also where that is no less than its own segments, which is when it does not matter to it. To look for the destination costs
- * once per trace only.
+ * The longest packet that this one's path carries, as far as is known; all ones: nothing was told; 0: the answer to the first
+ * trace is awaited. TCP keeps what it was told last also where that is no less than its own segments, which is when it does not
+ * matter to it. To look for the destination costs once per trace only.
  */
-static __attribute__((noinline)) u32 told_mtu(struct __sk_buff *skb)
+static __attribute__((noinline)) u64 path_mtu(struct __sk_buff *skb)
 {
-	struct told *before, told = { .at_ns = bpf_ktime_get_ns() };
+	struct told *before, told = { .at_ns = bpf_ktime_get_ns(), .mtu = ~0U };
 	struct bpf_sock *sk = skb->sk;
 	struct tcp_sock *tcp;
 	struct in6_addr to;
+	u64 age, answer = NO_RTT_NS;
 
 	if (bpf_skb_load_bytes(skb, ab_source.link_bytes + IPV6_DESTINATION, &to, sizeof(to)))
 		return ~0U;
 	before = bpf_map_lookup_elem(&ab_told, &to);
+	age = before ? told.at_ns - before->at_ns : ~0ULL;
 	tcp = sk ? bpf_skc_to_tcp_sock(sk) : 0;
 	if (tcp && tcp->mtu_info) {
 		told.mtu = tcp->mtu_info;
-		if (!before || before->mtu > told.mtu || told.at_ns - before->at_ns > TOLD_NS)
+		if (!before || before->mtu > told.mtu || age > TOLD_NS)
 			bpf_map_update_elem(&ab_told, &to, &told, 0);
 		return told.mtu;
 	}
-	return before && told.at_ns - before->at_ns <= TOLD_NS ? before->mtu : ~0U;
+	if (age > TOLD_NS) {
+		bpf_map_update_elem(&ab_told, &to, &told, 0);
+		return FIRST | ~0U;
+	}
+	/* In eighths of a microsecond. */
+	if (tcp && tcp->srtt_us)
+		answer = (u64)tcp->srtt_us * 250 + ANSWER_NS;
+	return before->mtu == ~0U && age < answer ? 0 : before->mtu;
 }
 
 /* A packet of this host's TCP knows its time and its flow. */
@@ -166,6 +187,7 @@ SEC("tcx/egress")
 int ab_source_egress(struct __sk_buff *skb)
 {
 	u32 segments, mtu = 0, payload, tcp_len, fixed, words, len, longest, flow, ip_at = ab_source.link_bytes;
+	u64 carried = ~0U;
 	int markable;
 	u8 hop_by_hop = 0;
 	const u8 *ip;
@@ -215,8 +237,24 @@ int ab_source_egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	longest = IPV6_LEN + (skb->gso_size ? skb->gso_size + tcp_len + len : payload);
 	if ((!ab_source.beyond_headroom && !ab_has_room(skb, len)) || payload > 65535 || bpf_check_mtu(skb, 0, &mtu, len, 0) ||
-	    (skb->gso_size && longest > mtu) || longest > told_mtu(skb) ||
-	    bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO)) {
+	    (skb->gso_size && longest > mtu)) {
+		count(AB_TRACES_SKIPPED);
+		return TC_ACT_UNSPEC;
+	}
+	if (longest > IPV6_LEAST_MTU)
+		carried = path_mtu(skb);
+	if (longest > (u32)carried) {
+		count(AB_TRACES_SKIPPED);
+		return TC_ACT_UNSPEC;
+	}
+	flows[flow].credit = 0;
+	flows[flow].traced_ns = now;
+	/* It comes by here once more, and waits for the answer then. */
+	if ((carried & FIRST) && bpf_clone_redirect(skb, skb->ifindex, 0)) {
+		count(AB_TRACES_SKIPPED);
+		return TC_ACT_UNSPEC;
+	}
+	if (bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO)) {
 		count(AB_TRACES_SKIPPED);
 		return TC_ACT_UNSPEC;
 	}
@@ -226,8 +264,6 @@ int ab_source_egress(struct __sk_buff *skb)
 	bpf_skb_store_bytes(skb, ip_at + 4, &length, 2, 0);
 	if (markable)
 		mark(skb, ip_at + IPV6_LEN + len);
-	flows[flow].credit = 0;
-	flows[flow].traced_ns = now;
 	count(AB_TRACES_OUT);
 	return TC_ACT_UNSPEC;
 }

@@ -112,11 +112,17 @@ fn a_narrow_link_costs_no_more_than_telemetry() {
         path.narrow(mtu, route);
         let without = path.iperf_while("cubic", 2 * S, || ()).mbps;
         let source = path.source(8);
+        let before = path.recoveries();
         let with = path.iperf_while("cubic", 2 * S, || ()).mbps;
+        let lost = path.recoveries() - before;
         drop(source);
-        eprintln!("{mtu} bytes, segments for {route}: {without:.0} Mbit/s, {with:.0} with traces");
-        // The one loss costs a short flow something; before it was less than a hundredth.
-        assert!(with > 0.05 * without, "{mtu}, {route}: {with} of {without} Mbit/s");
+        eprintln!(
+            "{mtu} bytes, segments for {route}: {without:.0} Mbit/s, {with:.0} with traces, {lost} losses"
+        );
+        // The path loses nothing but what is too big for it, and so the sender must find nothing lost.
+        assert_eq!(lost, 0, "{mtu}, {route}");
+        // Two runs on a busy machine differ by as much; a loss in slow start leaves less, repeated ones a hundredth.
+        assert!(with > 0.4 * without, "{mtu}, {route}: {with} of {without} Mbit/s");
     }
 }
 

@@ -409,6 +409,15 @@ impl Routed {
         self.ends.iperf_while(cc, time, during)
     }
 
+    /// How often the sender's TCP has recovered from a loss.
+    pub fn recoveries(&self) -> u64 {
+        let shown = self.ends.sender.sh("cat /proc/thread-self/net/netstat");
+        let mut lines = shown.lines().filter(|line| line.starts_with("TcpExt:"));
+        let [names, values] = std::array::from_fn(|_| lines.next().unwrap().split(' ').skip(1));
+        let found = names.zip(values).find(|(name, _)| *name == "TCPSackRecovery");
+        found.unwrap_or_else(|| panic!("{shown}")).1.parse().unwrap()
+    }
+
     /// Has the last link carry so many bytes, and the sender's segments be for `route`.
     pub fn narrow(&self, mtu: u32, route: u32) {
         self.routers[2].sh(&format!("ip link set right mtu {mtu}"));
