@@ -80,7 +80,7 @@ pub struct Gnb {
     /// The entry of the packet before.
     recent_address: Option<(IpAddr, u32)>,
     by_teid: Vec<(u32, u32)>,
-    /// Of the latest packet whose tunnel is not here.
+    /// Of the latest packet by N3 that has one.
     n3_fault: Option<N3Fault>,
     /// UEs with anything to send or to wait for.
     active: Vec<u32>,

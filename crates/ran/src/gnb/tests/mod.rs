@@ -525,9 +525,19 @@ fn gtpu_on_n3() {
     let g_pdu = |teid, session| wrap(GtpuHeader::g_pdu(teid, session), &inner);
     run.offer(Gnb::N3, g_pdu(0x77, Some(PduSession::downlink(1))), ms(1));
     run.offer(Gnb::N3, g_pdu(0x77, None), ms(2));
-    assert_eq!(run.gnb.take_unknown_teid(), None);
+    assert_eq!(run.gnb.take_n3_fault(), None);
     run.offer(Gnb::N3, g_pdu(0x99, None), ms(2));
-    assert_eq!((run.gnb.take_unknown_teid(), run.gnb.take_unknown_teid()), (Some(0x99), None));
+    assert_eq!((run.gnb.take_n3_fault(), run.gnb.take_n3_fault()), (Some(N3Fault::NoTunnel(0x99)), None));
+    // An extension header of a type that must be understood (0xc5), of four bytes, and one that need not be.
+    for (kind, fault) in [(0xc5, Some(N3Fault::UnknownExtension)), (0x05, Some(N3Fault::NoTunnel(0x99)))] {
+        let mut extended = vec![0x34, 255, 0, 8, 0, 0, 0, 0x99, 0, 0, 0, kind, 1, 0, 0, 0];
+        run.offer(Gnb::N3, extended.clone(), ms(2));
+        assert_eq!(run.gnb.take_n3_fault(), fault, "{kind:#x}");
+        // The same by another message than G-PDU is not answered.
+        extended[1] = 254;
+        run.offer(Gnb::N3, extended, ms(2));
+        assert_eq!(run.gnb.take_n3_fault(), None, "{kind:#x}");
+    }
     run.offer(Gnb::N3, vec![0x30, 255, 0], ms(2));
     run.offer(Gnb::ue(1), inner.clone(), ms(2));
     run.until(ms(50));
@@ -541,7 +551,7 @@ fn gtpu_on_n3() {
     let up = of(Gnb::N3).next().unwrap();
     let (header, payload) = GtpuHeader::parse(up).unwrap();
     assert_eq!((header.teid, header.session, payload), (0x88, Some(PduSession::uplink(9)), &inner[..]));
-    assert_eq!(run.gnb.link_stats(Direction::Downlink, ms(50)).unroutable_packets, 2);
+    assert_eq!(run.gnb.link_stats(Direction::Downlink, ms(50)).unroutable_packets, 6);
     let echo = GtpuHeader { message: message::ECHO_REQUEST, sequence: Some(7), ..GtpuHeader::g_pdu(0, None) };
     run.out.packets.clear();
     run.offer(Gnb::N3, wrap(echo, &[]), ms(51));
