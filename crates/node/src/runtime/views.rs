@@ -238,9 +238,9 @@ mod tests {
             ("[fd02::2]:4500", "[fd02::2]:4500"),
         ] {
             let address = address.parse().unwrap();
-            let event =
-                session_event("tv", SessionEvent::Endpoint { path: 0, address }, |_| "a".into()).unwrap();
-            assert_eq!(event.message, format!("a is reached at {shown}"));
+            let moved = SessionEvent::Endpoint { path: 0, address };
+            let told = session_event("tv", moved, |_| "a".into()).unwrap();
+            assert_eq!(told.message, format!("a is reached at {shown}"));
         }
     }
 }
