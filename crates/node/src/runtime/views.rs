@@ -232,6 +232,7 @@ mod tests {
 
     #[test]
     fn an_ipv4_address_looks_like_one_whatever_socket_it_came_by() {
+        let ue = "tv";
         for (address, shown) in [
             ("[::ffff:10.1.0.2]:4500", "10.1.0.2:4500"),
             ("10.1.0.2:4500", "10.1.0.2:4500"),
@@ -239,7 +240,7 @@ mod tests {
         ] {
             let address = address.parse().unwrap();
             let moved = SessionEvent::Endpoint { path: 0, address };
-            let told = session_event("tv", moved, |_| "a".into()).unwrap();
+            let told = session_event(ue, moved, |_| "a".into()).unwrap();
             assert_eq!(told.message, format!("a is reached at {shown}"));
         }
     }

@@ -175,7 +175,7 @@ impl Ends {
         monitor
     }
 
-    fn iperf_while(&self, cc: &str, time: Duration, during: impl FnOnce()) -> Run {
+    fn iperf_while(&self, options: &str, time: Duration, during: impl FnOnce()) -> Run {
         let log = self.log("server.log");
         let _ = std::fs::remove_file(&log);
         let serve = format!("{}exec iperf3 -s -1 --forceflush", self.enter);
@@ -184,7 +184,7 @@ impl Ends {
             std::fs::read_to_string(&log).is_ok_and(|text| text.contains("listening"))
         });
         let command = format!(
-            "{}exec iperf3 -6 -c fd00::2 -C {cc} -t {} -J --get-server-output",
+            "{}exec iperf3 -6 -c fd00::2 {options} -t {} -J --get-server-output",
             self.enter,
             time.as_secs()
         );
@@ -195,9 +195,9 @@ impl Ends {
         client.wait(time + Duration::from_secs(30));
         let text = client.log();
         let value: Value =
-            serde_json::from_str(&text).unwrap_or_else(|e| panic!("iperf3 -C {cc}: {e}\n{text}"));
+            serde_json::from_str(&text).unwrap_or_else(|e| panic!("iperf3 {options}: {e}\n{text}"));
         let bps = value["end"]["sum_received"]["bits_per_second"].as_f64();
-        Run { mbps: bps.unwrap_or_else(|| panic!("iperf3 -C {cc}: {value}")) / 1e6 }
+        Run { mbps: bps.unwrap_or_else(|| panic!("iperf3 {options}: {value}")) / 1e6 }
     }
 }
 
@@ -305,12 +305,12 @@ impl Linked {
 
     /// One TCP flow to the receiver.
     pub fn iperf(&self, cc: &str, time: Duration) -> Run {
-        self.ends.iperf_while(cc, time, || ())
+        self.ends.iperf_while(&format!("-C {cc}"), time, || ())
     }
 
     /// One TCP flow to the receiver, while something happens.
     pub fn iperf_while(&self, cc: &str, time: Duration, during: impl FnOnce()) -> Run {
-        self.ends.iperf_while(cc, time, during)
+        self.ends.iperf_while(&format!("-C {cc}"), time, during)
     }
 
     /// Senders' sockets that run a controller of ours at present.
@@ -406,16 +406,21 @@ impl Routed {
 
     /// One TCP flow to the receiver, while something happens.
     pub fn iperf_while(&self, cc: &str, time: Duration, during: impl FnOnce()) -> Run {
-        self.ends.iperf_while(cc, time, during)
+        self.ends.iperf_while(&format!("-C {cc}"), time, during)
     }
 
-    /// How often the sender's TCP has recovered from a loss.
+    /// How often the sender's TCP recovers from a loss in a second of a flow that fills no queue.
     pub fn recoveries(&self) -> u64 {
-        let shown = self.ends.sender.sh("cat /proc/thread-self/net/netstat");
-        let mut lines = shown.lines().filter(|line| line.starts_with("TcpExt:"));
-        let [names, values] = std::array::from_fn(|_| lines.next().unwrap().split(' ').skip(1));
-        let found = names.zip(values).find(|(name, _)| *name == "TCPSackRecovery");
-        found.unwrap_or_else(|| panic!("{shown}")).1.parse().unwrap()
+        let count = || -> u64 {
+            let shown = self.ends.sender.sh("cat /proc/thread-self/net/netstat");
+            let mut lines = shown.lines().filter(|line| line.starts_with("TcpExt:"));
+            let [names, values] = std::array::from_fn(|_| lines.next().unwrap().split(' ').skip(1));
+            let found = names.zip(values).find(|(name, _)| *name == "TCPSackRecovery");
+            found.unwrap_or_else(|| panic!("{shown}")).1.parse().unwrap()
+        };
+        let before = count();
+        self.ends.iperf_while("-C cubic -b 100M", Duration::from_secs(1), || ());
+        count() - before
     }
 
     /// Has the last link carry so many bytes, and the sender's segments be for `route`.
@@ -442,7 +447,7 @@ impl Routed {
         let log = self.ends.log("tshark.log");
         let mut capture = self.ends.receiver.spawn("tshark", &args, &log);
         until("tshark captures", || capture.log().contains("Capturing on"));
-        self.ends.iperf_while(cc, Duration::from_secs(1), || ());
+        self.ends.iperf_while(&format!("-C {cc}"), Duration::from_secs(1), || ());
         capture.wait(Duration::from_secs(20));
         let fields = |filter: &str, field: &str| read(&file, filter, field);
         let traces = fields("ipv6.opt.type == 0x31", "ipv6.opt.ioam.trace.node.hlim");
