@@ -72,8 +72,8 @@ impl Indications {
 
     /// Takes a message of the peer; none: it says nothing of that kind, or cannot be read.
     pub fn hear(&mut self, peer: SocketAddr, message: &[u8]) -> Option<Heard> {
-        match message.get(1)? {
-            &message::ERROR_INDICATION => {
+        match *message.get(1)? {
+            message::ERROR_INDICATION => {
                 let told = ErrorIndication::parse(GtpuHeader::parse(message).ok()?.1).ok()?;
                 self.tunnels_heard += 1;
                 // One comes for each packet.
@@ -86,7 +86,7 @@ impl Indications {
                 }
                 Some(Heard::NoTunnel)
             }
-            &message::SUPPORTED_EXTENSION_HEADERS => {
+            message::SUPPORTED_EXTENSION_HEADERS => {
                 let known = SupportedExtensions::parse(GtpuHeader::parse(message).ok()?.1).ok()?;
                 self.extensions_heard += 1;
                 if self.extensions_heard.is_power_of_two() && !known.has_session_container() {

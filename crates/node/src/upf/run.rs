@@ -672,7 +672,7 @@ mod tests {
             assert_eq!((ues.len(), ues["a"].key), (1, PublicKey([1; 32])), "{why}");
             assert!(refused[&misfit.name].contains(why), "{refused:?}");
             assert!(refused[&misfit.name].contains(&format!("DELETE /v1/sessions/{}", misfit.name)));
-            assert_eq!(leases.added, [misfit.clone()]);
+            assert_eq!(leases.added, std::slice::from_ref(&misfit));
             assert!(String::from_utf8(leases.to_text()).unwrap().contains("\"ues\":[{"));
         }
         // What it had goes to others where the pool is full, and its handshakes of before stay used.
