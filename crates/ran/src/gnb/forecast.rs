@@ -93,9 +93,7 @@ impl Demands {
             self.waste += WASTE_WEIGHT * (share - self.waste);
         }
     }
-}
 
-impl Demands {
     /// Who got whole packets, ahead of its share, by more than it is due in a slot waits until it is even, as long as those that are
     /// less ahead want all `rbs` RBs; what of it is not in RLC takes nothing from them.
     fn list_waits(&mut self, balances: &[i32], slices: &[SliceConfig], rbs: u16) {
