@@ -10,6 +10,9 @@
 //! for the first packet it can open under them (JUNCTION has no encryption; the law is WireGuard's,
 //! §6.3 of its paper). Packet numbers and replay windows are per epoch and per path.
 //!
+//! A UE that waits longer for an answer than it waits before it asks again may use the answer to any of its last
+//! [`MOST_UNCONFIRMED`] handshakes: the UPF keeps the keys of each until one is used or their time is over.
+//!
 //! Nothing is changed or allocated for a packet before it is authenticated.
 
 use crate::crypto::{REJECT_AFTER, REKEY_AFTER, REKEY_AFTER_PACKETS, Replay, ReplayWindow, SessionKeys};
@@ -22,6 +25,10 @@ use anabranch_wire::tunnel::{SECURE_OVERHEAD, SecureHeader};
 const PREVIOUS_LIFE: Duration = Duration::from_secs(5);
 /// Keys whose peer never confirmed them are forgotten after this long.
 const NEXT_LIFE: Duration = Duration::from_secs(15);
+/// Handshakes of one UE whose keys wait for the first packet under them.
+pub const MOST_UNCONFIRMED: usize = 5;
+/// Epochs of one session: those that wait, current, and previous.
+pub const MOST_EPOCHS: usize = MOST_UNCONFIRMED + 2;
 /// Paths whose lanes are part of the epoch; the others' are allocated when they are used.
 const USUAL_PATHS: usize = 2;
 
@@ -36,9 +43,11 @@ pub struct Epoch {
     until: Instant,
     lanes: [Lane; USUAL_PATHS],
     more_lanes: Option<Box<[Lane; MAX_PATHS - USUAL_PATHS]>>,
-    /// The epoch before, while this one is no longer current.
+    /// The epoch before, while this one is not current.
     older: Option<Box<Self>>,
-    /// The peer has started again with these keys and knows nothing of the session before.
+    /// See [`Epoch::with_instance`].
+    instance: u32,
+    /// See [`Epoch::with_fresh_peer`].
     fresh_peer: bool,
 }
 
@@ -60,6 +69,7 @@ impl Epoch {
             lanes: Default::default(),
             more_lanes: None,
             older: None,
+            instance: 0,
             fresh_peer: false,
         }
     }
@@ -73,6 +83,12 @@ impl Epoch {
     #[must_use]
     pub fn with_fresh_peer(self, fresh_peer: bool) -> Self {
         Self { fresh_peer, ..self }
+    }
+
+    /// Notes what the peer knows the session by: see [`KeyRing::known`].
+    #[must_use]
+    pub fn with_instance(self, instance: u32) -> Self {
+        Self { instance, ..self }
     }
 
     fn lane(&self, path: PathId) -> Option<&Lane> {
@@ -147,6 +163,7 @@ impl Epoch {
 #[derive(Default)]
 pub struct KeyRing {
     current: Option<Box<Epoch>>,
+    /// The newest of those that wait, with its predecessors.
     next: Option<Box<Epoch>>,
     /// What was current before, with its own predecessors; all but the first open nothing.
     previous: Option<Box<Epoch>>,
@@ -162,6 +179,15 @@ pub struct Opened<'a> {
     pub newest: bool,
     /// The keys this packet confirmed, if it is the first one under them.
     pub confirmed: Option<Confirmed>,
+}
+
+/// What a peer that has certain keys knows of the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// Number of the session that it was told.
+    pub instance: u32,
+    /// It has started again before it got these keys, and no packet under them has come yet.
+    pub fresh_peer: bool,
 }
 
 /// The peer used the new keys for the first time.
@@ -185,13 +211,26 @@ impl KeyRing {
 
     /// Takes new keys that the peer has still to confirm (UPF).
     ///
-    /// Returns the receiver index of an unconfirmed epoch it replaces.
+    /// Returns the receiver index of the oldest such epoch, if it is one too many.
     pub fn install_unconfirmed(&mut self, mut epoch: Epoch) -> Option<u32> {
-        let stale = self.next.take();
-        // The peer may name keys that it never used since it started again.
-        epoch.fresh_peer |= stale.as_ref().is_some_and(|stale| stale.fresh_peer);
+        epoch.older = self.next.take();
         self.next = Some(Box::new(epoch));
-        stale.map(|stale| stale.local_index)
+        let mut last = self.next.as_deref_mut()?;
+        for _ in 1..MOST_UNCONFIRMED {
+            last = last.older.as_deref_mut()?;
+        }
+        last.older.take().map(|oldest| oldest.local_index)
+    }
+
+    /// What a peer knows that names the keys with this receiver index as its own; `None`: they are not here.
+    #[must_use]
+    pub fn known(&self, local_index: u32) -> Option<Known> {
+        let waiting = chain(self.next.as_deref()).find(|e| e.local_index == local_index);
+        let known = |e: &Epoch| Known { instance: e.instance, fresh_peer: e.fresh_peer };
+        waiting.map(known).or_else(|| {
+            let current = self.current.as_deref().filter(|_| self.has_index(local_index))?;
+            Some(Known { instance: current.instance, fresh_peer: false })
+        })
     }
 
     /// Whether there are keys to seal with at `now`.
@@ -221,16 +260,15 @@ impl KeyRing {
     }
 
     /// Whether an epoch with this receiver index is here.
-    #[must_use]
-    pub fn has_index(&self, local_index: u32) -> bool {
+    fn has_index(&self, local_index: u32) -> bool {
         self.indices().any(|i| i == local_index)
     }
 
     /// Every receiver index of this session.
     pub fn indices(&self) -> impl Iterator<Item = u32> + '_ {
-        let current = self.current.iter().chain(self.next.iter()).map(|e| e.local_index);
-        let older = core::iter::successors(self.previous.as_deref(), |e| e.older.as_deref());
-        current.chain(older.map(|e| e.local_index))
+        let [current, next, previous] =
+            [&self.current, &self.next, &self.previous].map(|e| chain(e.as_deref()));
+        current.chain(next).chain(previous).map(|e| e.local_index)
     }
 
     /// Seals a datagram laid out as secure-header room ‖ plaintext ‖ tag room.
@@ -263,10 +301,17 @@ impl KeyRing {
             let (plaintext, newest) = epoch.open(&header, datagram)?;
             return Ok(Opened { plaintext, path: header.path, newest, confirmed: None });
         }
-        if let Some(epoch) = self.next.as_mut().filter(|e| e.local_index == index) {
+        let waiting_at = chain(self.next.as_deref()).position(|e| e.local_index == index);
+        if let Some(at) = waiting_at {
+            let mut waiting = &mut self.next;
+            for _ in 0..at {
+                waiting = &mut waiting.as_mut().ok_or(DropReason::UnknownIndex)?.older;
+            }
+            let epoch = waiting.as_mut().ok_or(DropReason::UnknownIndex)?;
             let (plaintext, newest) = epoch.open(&header, datagram)?;
             let confirmed = Some(Confirmed { local_index: index, fresh_peer: epoch.fresh_peer });
-            if let Some(epoch) = self.next.take() {
+            // Newer ones stay: the peer may have their answers still to come.
+            if let Some(epoch) = waiting.take() {
                 self.promote(epoch, now);
             }
             return Ok(Opened { plaintext, path: header.path, newest, confirmed });
@@ -283,17 +328,25 @@ impl KeyRing {
         }
     }
 
-    fn promote(&mut self, epoch: Box<Epoch>, now: Instant) {
+    fn promote(&mut self, mut epoch: Box<Epoch>, now: Instant) {
         let fresh_peer = epoch.fresh_peer;
-        let Some(mut old) = self.current.replace(epoch) else { return };
-        // A peer that has started again has nothing in flight under the old keys.
-        old.until = if fresh_peer { now } else { old.until.min(now + PREVIOUS_LIFE) };
-        // One more that was previous gives way; `expire` reports its index.
-        old.older = self.previous.take().map(|mut older| {
-            older.until = now;
-            older
-        });
-        self.previous = Some(old);
+        // What gives way opens nothing; `expire` reports its index.
+        let mut over = epoch.older.take();
+        append(&mut over, self.previous.take());
+        let mut each = over.as_deref_mut();
+        while let Some(epoch) = each {
+            epoch.until = now;
+            each = epoch.older.as_deref_mut();
+        }
+        self.previous = match self.current.replace(epoch) {
+            Some(mut old) => {
+                // A peer that has started again has nothing in flight under the old keys.
+                old.until = if fresh_peer { now } else { old.until.min(now + PREVIOUS_LIFE) };
+                old.older = over;
+                Some(old)
+            }
+            None => over,
+        };
     }
 
     /// The peer has started again: what it sent before counts no more.
@@ -315,9 +368,13 @@ impl KeyRing {
                 gone.push(epoch.local_index);
             }
         }
-        if let Some(epoch) = self.next.take_if(|e| e.created() + NEXT_LIFE <= now) {
-            gone.push(epoch.local_index);
+        let mut waiting = &mut self.next;
+        while let Some(epoch) = waiting.take_if(|e| e.created() + NEXT_LIFE > now) {
+            waiting = &mut waiting.insert(epoch).older;
         }
+        // The others are older.
+        let over = waiting.take();
+        gone.extend(chain(over.as_deref()).map(|e| e.local_index));
         if let Some(epoch) = self.current.take_if(|e| e.until <= now) {
             gone.push(epoch.local_index);
         }
@@ -329,7 +386,7 @@ impl KeyRing {
     pub fn expires_at(&self) -> Option<Instant> {
         let previous =
             self.previous.as_ref().map(|e| if e.older.is_some() { Instant::ZERO } else { e.until });
-        let next = self.next.as_ref().map(|e| e.created() + NEXT_LIFE);
+        let next = chain(self.next.as_deref()).last().map(|e| e.created() + NEXT_LIFE);
         let current = self.current.as_ref().map(|e| e.until);
         [previous, next, current].into_iter().flatten().min()
     }
@@ -337,9 +394,27 @@ impl KeyRing {
     /// Frees the expanded ciphers and all but the newest of the replay windows; the next packet makes them
     /// again.
     pub fn cool_down(&mut self) {
-        let epochs = [&mut self.current, &mut self.next, &mut self.previous];
-        epochs.into_iter().flatten().for_each(|epoch| epoch.cool_down());
+        for epochs in [&mut self.current, &mut self.next, &mut self.previous] {
+            let mut each = epochs.as_deref_mut();
+            while let Some(epoch) = each {
+                epoch.cool_down();
+                each = epoch.older.as_deref_mut();
+            }
+        }
     }
+}
+
+/// An epoch and those before it.
+fn chain(epoch: Option<&Epoch>) -> impl Iterator<Item = &Epoch> {
+    core::iter::successors(epoch, |e| e.older.as_deref())
+}
+
+/// Adds epochs behind the last one.
+fn append(mut epochs: &mut Option<Box<Epoch>>, more: Option<Box<Epoch>>) {
+    while let Some(epoch) = epochs {
+        epochs = &mut epoch.older;
+    }
+    *epochs = more;
 }
 
 #[cfg(test)]
@@ -403,7 +478,7 @@ mod tests {
                 assert_eq!(opened, Some(Confirmed { local_index: index, fresh_peer: false }));
             }
         }
-        assert_eq!(reported, [3], "never confirmed");
+        assert!(reported.is_empty(), "what was never confirmed goes with what was");
         assert_eq!(upf.expires_at(), Some(Instant::ZERO), "one too many is waiting to be reported");
         reported.extend(upf.expire(NOW));
         reported.sort_unstable();
@@ -412,6 +487,56 @@ mod tests {
         assert_eq!(upf.expire(NOW + PREVIOUS_LIFE), [4]);
         assert_eq!(upf.expire(NOW + REJECT_AFTER), [5]);
         assert_eq!((upf.indices().count(), upf.expires_at()), (0, None));
+    }
+
+    #[test]
+    fn any_of_the_last_handshakes_may_be_used_and_those_before_it_are_over() {
+        for used in 0..MOST_UNCONFIRMED {
+            for (later, more) in [(0, 0), (0, 2), (3, 0)] {
+                let mut upf = KeyRing::default();
+                let (ours, theirs) = epochs(100, NOW);
+                let mut ue = KeyRing::default();
+                ue.install_now(ours, NOW);
+                upf.install_unconfirmed(theirs.with_instance(100));
+                upf.open(&mut sealed(&mut ue, 0), NOW).map(|_| ()).unwrap();
+                let mut tries: Vec<Option<Epoch>> = Vec::new();
+                let mut given_up = Vec::new();
+                for index in 0..(MOST_UNCONFIRMED + more) as u32 {
+                    let (ours, theirs) = epochs(index, NOW + Duration::from_secs(index.into()));
+                    tries.push(Some(ours));
+                    let theirs = theirs.with_instance(index).with_fresh_peer(index == 2);
+                    given_up.extend(upf.install_unconfirmed(theirs));
+                }
+                assert_eq!(given_up, (0..more as u32).collect::<Vec<_>>());
+                assert_eq!(upf.indices().count(), MOST_UNCONFIRMED + 1);
+                let used = used + more;
+                let fresh_peer = used == 2;
+                let known = |instance, fresh_peer| Some(Known { instance, fresh_peer });
+                assert_eq!(upf.known(used as u32), known(used as u32, fresh_peer));
+                assert_eq!((upf.known(100), upf.known(99)), (known(100, false), None));
+                ue.install_now(tries[used].take().unwrap(), NOW);
+                for n in 0..=later {
+                    let opened = upf.open(&mut sealed(&mut ue, 0), NOW).map(|o| o.confirmed).unwrap();
+                    let confirmed = Confirmed { local_index: used as u32, fresh_peer };
+                    assert_eq!(opened, (n == 0).then_some(confirmed));
+                }
+                assert_eq!(upf.known(used as u32), known(used as u32, false), "it is used now");
+                let mut gone = upf.expire(NOW);
+                gone.sort_unstable();
+                let mut over: Vec<u32> = (more as u32..used as u32).collect();
+                over.extend(fresh_peer.then_some(100));
+                assert_eq!(gone, over);
+                // Those after it wait for as long as each was to.
+                let mut left: Vec<u32> = (used as u32 + 1..tries.len() as u32).collect();
+                for second in 0..=tries.len() as u64 {
+                    let now = NOW + NEXT_LIFE + Duration::from_secs(second);
+                    upf.expire(now);
+                    left.retain(|index| u64::from(*index) > second);
+                    let waiting: Vec<u32> = chain(upf.next.as_deref()).map(|e| e.local_index).collect();
+                    assert_eq!(waiting, left.iter().rev().copied().collect::<Vec<_>>());
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! The UE's side of the handshake: when to start one, on which access, and what to do with answers.
 
 use super::{Ue, UeEvent};
-use crate::crypto::{Cookie, HandshakeError, Initiator};
+use crate::crypto::{Cookie, Established, HandshakeError, Initiator};
 use crate::drops::DropReason;
-use crate::keyring::Epoch;
+use crate::keyring::{Epoch, MOST_UNCONFIRMED};
 use crate::path::DownReason;
 use crate::session::Addresses;
 use crate::{DatagramSink, PathId};
 use anabranch_element::Reason;
 use anabranch_element::time::{Duration, Instant};
-use anabranch_wire::handshake::{Access, Hello};
+use anabranch_wire::handshake::{Access, Hello, Refused};
 use rand_core::RngCore;
 use std::collections::VecDeque;
 
@@ -23,18 +23,14 @@ const ALL_DOWN: Duration = Duration::from_millis(100);
 const REFUSED_RETRY: Duration = Duration::from_secs(5);
 /// A cookie is worth trying for this long (its secret rotates every two minutes).
 const COOKIE_LIFE: Duration = Duration::from_secs(110);
-/// Tries before the newest that may still be answered: with one every [`MAX_RETRY`], those of the last 16 s, which is as long as a
-/// UPF keeps keys that nobody confirmed.
-const EARLIER_TRIES: usize = 4;
-/// The newest try is waited for this many times as long as an earlier one took, but no longer than [`LONGEST_WAIT`].
-const PATIENCE: u32 = 2;
-const LONGEST_WAIT: Duration = Duration::from_secs(16);
+/// Tries before the newest whose answers still count: those for which a UPF keeps keys.
+const EARLIER_TRIES: usize = MOST_UNCONFIRMED - 1;
 /// A clock that was set by more than this may be what the UPF refused us for.
 const CLOCK_STEP_NS: u64 = 1_000_000_000;
 
 pub(super) struct Handshake {
     waiting: Option<Waiting>,
-    /// Tries whose time is over, the oldest first. The UPF has other keys since; what an answer tells is how long one takes.
+    /// Tries whose time is over, the oldest first: another was made, and the first answer to any counts.
     earlier: VecDeque<Waiting>,
     next_try: Instant,
     tries: u32,
@@ -76,7 +72,7 @@ impl Handshake {
     pub(super) fn hurry(&mut self, now: Instant) {
         self.tries = 0;
         self.next_try = now;
-        self.waiting = None;
+        self.give_up();
     }
 
     /// The newest try had its time.
@@ -87,22 +83,47 @@ impl Handshake {
         self.earlier.extend(self.waiting.take());
     }
 
-    /// Whether this answers an earlier try: then the newest by the same access is waited for as its answer may take.
-    fn is_late(&mut self, datagram: &[u8], now: Instant) -> bool {
-        let answered = self.earlier.iter_mut().position(|try_| {
-            matches!(try_.initiator.finish(datagram), Ok(_) | Err(HandshakeError::Refused(_)))
-        });
-        let Some(at) = answered else { return false };
-        // What is older has had its answer, or lost it.
-        let answered = self.earlier.drain(..=at).next_back();
-        if let (Some(answered), Some(waiting)) = (answered, &mut self.waiting)
-            && answered.path == waiting.path
-        {
-            let wait = (now - answered.sent).saturating_mul(PATIENCE).min(LONGEST_WAIT);
-            waiting.deadline = waiting.deadline.max(waiting.sent + wait);
-        }
-        true
+    /// No answer counts any more.
+    fn forget(&mut self) {
+        self.waiting = None;
+        self.earlier.clear();
     }
+
+    /// The try that this answers, and the answer. A forged one ends the wait for none.
+    fn answered(&mut self, datagram: &[u8]) -> Option<(Waiting, Answer)> {
+        let tries = self.earlier.iter_mut().chain(&mut self.waiting);
+        let (at, result) =
+            tries.enumerate().find_map(|(at, try_)| match try_.initiator.finish(datagram) {
+                Ok(established) => Some((at, Ok(Box::new(established)))),
+                Err(HandshakeError::Refused(refused)) => Some((at, Err(refused))),
+                Err(_) => None,
+            })?;
+        let answered = if at < self.earlier.len() { self.earlier.remove(at) } else { self.waiting.take() }?;
+        let answer = match result {
+            Ok(established) => Answer::Established(established),
+            // A later one by another access may have been there first.
+            Err(Refused::CLOCK_BEHIND)
+                if self
+                    .earlier
+                    .iter()
+                    .skip(at)
+                    .chain(&self.waiting)
+                    .any(|later| later.path != answered.path) =>
+            {
+                Answer::Overtaken
+            }
+            Err(refused) => Answer::Refused(refused),
+        };
+        Some((answered, answer))
+    }
+}
+
+/// What a UPF answers to one try.
+enum Answer {
+    Established(Box<Established>),
+    Refused(Refused),
+    /// It knows a later try.
+    Overtaken,
 }
 
 impl Ue {
@@ -213,24 +234,17 @@ impl Ue {
     }
 
     pub(super) fn on_response(&mut self, datagram: &[u8], now: Instant) {
-        let Some(waiting) = self.handshake.waiting.as_mut() else {
+        let Some((answered, answer)) = self.handshake.answered(datagram) else {
             self.drops.count(DropReason::HandshakeInvalid);
             return;
         };
-        let established = match waiting.initiator.finish(datagram) {
-            Ok(established) => established,
-            Err(HandshakeError::Refused(refused)) => return self.on_refused(refused.as_str(), now),
-            Err(_) => {
-                // A forged or late answer must not end the wait for the right one.
-                if !self.handshake.is_late(datagram, now) {
-                    self.drops.count(DropReason::HandshakeInvalid);
-                }
-                return;
-            }
+        let established = match answer {
+            Answer::Established(established) => established,
+            Answer::Overtaken => return,
+            Answer::Refused(refused) => return self.on_refused(refused.as_str(), now),
         };
-        let (local_index, rtt) = (waiting.local_index, now - waiting.sent);
-        self.handshake.waiting = None;
-        self.handshake.earlier.clear();
+        let (local_index, rtt) = (answered.local_index, now - answered.sent);
+        self.handshake.forget();
         self.handshake.tries = 0;
         self.handshake.refusals = 0;
         let timestamp_ns = self.handshake.last_timestamp_ns;
@@ -270,8 +284,7 @@ impl Ue {
     /// The UPF will not have us now: it is asked again, ever more rarely.
     fn on_refused(&mut self, reason: &'static str, now: Instant) {
         let retry_in = REFUSED_RETRY.saturating_mul(1 << self.handshake.refusals.min(4));
-        self.handshake.waiting = None;
-        self.handshake.earlier.clear();
+        self.handshake.forget();
         self.handshake.tries = 0;
         self.handshake.refusals = self.handshake.refusals.saturating_add(1);
         // The UPF remembers only what it accepted: a clock that was ahead must not bind those that come after it is right.
@@ -293,7 +306,7 @@ impl Ue {
     pub(super) fn on_closed(&mut self, now: Instant) {
         self.session.peer_left(now);
         self.connected = false;
-        self.handshake.waiting = None;
+        self.handshake.forget();
         self.handshake.next_try = now + RETRY;
     }
 

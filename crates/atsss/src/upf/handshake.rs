@@ -16,7 +16,7 @@ use super::users::UserIndex;
 use super::{Slab, Upf};
 use crate::crypto::{PendingInit, Refusal, UnreadInit, Verdict};
 use crate::drops::DropReason;
-use crate::keyring::Epoch;
+use crate::keyring::{Epoch, Known};
 use crate::{DatagramSink, PathId};
 use anabranch_element::time::Instant;
 use anabranch_rules::AccessName;
@@ -231,9 +231,8 @@ impl Upf {
             user_slot.as_ref().is_some_and(|user_slot| Arc::ptr_eq(user_slot.session.profile(), &profile));
         // A UE that does not know this session's keys has been started again.
         let confirmed = user_slot.as_ref().is_some_and(|user_slot| user_slot.confirmed);
-        let resumes = |index| user_slot.is_some_and(|user_slot| user_slot.session.keys().has_index(index));
-        let fresh_peer = !resume.is_some_and(resumes);
-        let pushed_out = fresh_peer && resume.is_some() && confirmed;
+        let known = resume.zip(user_slot).and_then(|(index, slot)| slot.session.keys().known(index));
+        let pushed_out = known.is_none() && resume.is_some() && confirmed;
         if pushed_out && self.twins.pushed_out(user, now) {
             let ue = self.users.name(user);
             self.event(UpfEvent::SharedKey { ue });
@@ -251,24 +250,17 @@ impl Upf {
         if !same {
             self.open_session(user, Arc::clone(&profile), now);
         }
-        let fresh_peer = same && fresh_peer;
-        if fresh_peer {
-            // One that has not been started again learns by another number that what it told is told in vain.
-            let instance = self.rng.next_u32();
-            self.users.seat_mut(user).into_iter().for_each(|user_slot| user_slot.instance = instance);
-        }
+        // One that has not been started again learns by another number that what it told is told in vain.
+        let known = known.filter(|_| same);
+        let known = known.unwrap_or_else(|| Known { instance: self.rng.next_u32(), fresh_peer: same });
         let addresses = self.users.slab.get(user).map(|record| record.addresses).unwrap_or_default();
-        let (instance, held) = self
-            .users
-            .user_slot(user)
-            .map(|user_slot| (user_slot.instance, user_slot.session.held()))
-            .unwrap_or_default();
+        let held = self.users.user_slot(user).map(|slot| slot.session.held()).unwrap_or_default();
         let welcome = Welcome {
             ipv4: addresses.v4.map(|a| (a, 32)),
             ipv6: addresses.v6.map(|a| (a, 128)),
             inner_mtu: mtu,
             reorder_available: self.pool.available_to(held),
-            instance,
+            instance: known.instance,
             plain: profile.plain(),
         };
         let sender_index = pending.sender_index();
@@ -278,7 +270,9 @@ impl Upf {
             self.users.release_receiver(index);
             return Ok(None);
         };
-        let epoch = Epoch::new(index, sender_index, keys, now).with_fresh_peer(fresh_peer);
+        let epoch = Epoch::new(index, sender_index, keys, now)
+            .with_instance(known.instance)
+            .with_fresh_peer(known.fresh_peer);
         if let Some(stale) = user_slot.session.keys().install_unconfirmed(epoch) {
             self.users.release_receiver(stale);
         }

@@ -65,11 +65,11 @@ impl Upf {
             self.event(UpfEvent::BadConfig { ue, error: error.to_string() });
             Arc::clone(&self.no_rules)
         });
-        let (hash_key, instance) = (self.rng.next_u64(), self.rng.next_u32());
+        let hash_key = self.rng.next_u64();
         let Some(record) = self.users.slab.get_mut(user) else { return };
         let mut session = Session::new(profile, record.addresses, set, hash_key, now);
         session.refuse_paths(now);
-        let user_slot = UserSlot { session, own_rules: None, instance, confirmed: false, dirty: false };
+        let user_slot = UserSlot { session, own_rules: None, confirmed: false, dirty: false };
         record.user_slot = Some(Box::new(user_slot));
         self.users.sessions += 1;
     }

@@ -12,6 +12,7 @@
 use super::api::{UeEntry, UpfError};
 use crate::FixedHasher;
 use crate::crypto::PublicKey;
+use crate::keyring::MOST_EPOCHS;
 use crate::session::{Addresses, Session};
 use crate::table::session::{SessionLimits, SessionTable};
 use crate::table::{Slab, SlabLayout, TableError};
@@ -25,8 +26,8 @@ pub(super) type UserIndex = u32;
 
 /// UEs a shard may know.
 const MAX_USERS: u32 = 1 << 20;
-/// Receiver indices per session: keys in use, to come, and just left.
-const RECEIVERS_PER_SESSION: u32 = 4;
+/// Receiver indices per session: one more than it has epochs, for the oldest gives way to one that is there already.
+const RECEIVERS_PER_SESSION: u32 = MOST_EPOCHS as u32 + 1;
 /// Slots for addresses that paths are bound to: one per session, in bounds.
 const MIN_BOUND: u32 = 256;
 const MAX_BOUND: u32 = 1 << 18;
@@ -93,9 +94,6 @@ pub(super) struct UserSlot {
     pub session: Session,
     /// Rules the UE brought along: most bring none.
     pub own_rules: Option<Box<OwnRules>>,
-    /// Drawn for this session, and when its UE seems to have started again: a UE that sees another one knows that what
-    /// the UPF knew of it is gone.
-    pub instance: u32,
     pub confirmed: bool,
     /// Waits for the next poll.
     pub dirty: bool,
