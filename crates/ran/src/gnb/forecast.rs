@@ -172,7 +172,7 @@ impl Gnb {
 
     /// Lists what the UEs will have to send in the slot after `slot`, if a limiter or a trace asks.
     pub(super) fn list_demands(&mut self, direction: Direction, slot: u64, at: Instant) {
-        let next = (slot + 1..slot + 1000).find(|next| self.amc.table(direction, *next).is_some());
+        let next = self.pulls_after(direction, slot).next();
         let next_at = self.time_of(next.unwrap_or(slot));
         let rbs = next.and_then(|next| self.data_rbs(direction, next)).unwrap_or(0);
         let down = direction == Direction::Downlink;
@@ -266,21 +266,27 @@ impl Gnb {
         let demands = &self.scratch.demands[index(direction)];
         let wait = demands.slices.get(slice).map_or(0, |sum| sum.wait_pulls);
         if wait > 0 {
-            let pulls = (slot + 1..slot + 1000).filter(|next| self.amc.table(direction, *next).is_some());
-            next.at = pulls.take(usize::from(wait) + 1).last().map_or(next.at, |later| self.time_of(later));
+            let pulls = self.pulls_after(direction, slot).take(usize::from(wait) + 1);
+            next.at = pulls.last().map_or(next.at, |later| self.time_of(later));
         }
         let now = self.time_of(slot);
-        let most = self.links[index(direction)].scheduler.most_ahead().map_or(u16::MAX, |most| most / 2);
+        let most_ahead = self.links[index(direction)].scheduler.most_ahead();
         let ue = self.ues.get_mut(number as usize)?;
-        let mcs = ue.mcs(direction, &self.amc, now)?;
-        let most = self.amc.full().row(mcs).get(usize::from(most)).copied().unwrap_or(next.most_bytes);
+        let most = match most_ahead {
+            Some(rbs) => {
+                let mcs = ue.mcs(direction, &self.amc, now)?;
+                self.amc.full().row(mcs).get(usize::from(rbs / 2)).copied()
+            }
+            None => None,
+        };
+        let most = most.unwrap_or(next.most_bytes);
         ue.side(direction).surplus.add_to(&mut next, most, wait > 0);
         Some(next)
     }
 
     /// The same of either direction, whether a limiter listens or not: what the MAC itself knows.
     pub(super) fn expectation(&mut self, direction: Direction, number: u32, slot: u64) -> Option<Forecast> {
-        let next = (slot + 1..slot + 1000).find(|next| self.amc.table(direction, *next).is_some())?;
+        let next = self.pulls_after(direction, slot).next()?;
         let (now, at) = (self.time_of(slot), self.time_of(next));
         let rbs = self.data_rbs(direction, next)?;
         let harq = &self.links[index(direction)].harq;
@@ -294,6 +300,11 @@ impl Gnb {
         let row = self.amc.table(direction, next)?.row(mcs);
         let bytes = if due_again { 0 } else { row.get(usize::from(mine)).copied().unwrap_or(0) };
         Some(Forecast { at, bytes, most_bytes: row.last().copied().unwrap_or(0) })
+    }
+
+    /// The slots after this one in which a direction sends data, in order; none that is further away than any pattern is long.
+    fn pulls_after(&self, direction: Direction, slot: u64) -> impl Iterator<Item = u64> {
+        (slot + 1..slot + 1000).filter(move |next| self.amc.table(direction, *next).is_some())
     }
 
     /// RBs of `rbs` that a slice gets if it has as much to send as it likes.
