@@ -329,20 +329,9 @@ impl LaneOfUe {
         }
     }
 
-    /// Makes what leads flows here again, as far as somebody has removed it; what that was.
-    pub async fn hold(&self) -> Vec<String> {
-        match &self.running {
-            Some(running) => self.net.restore(&running.layer).await,
-            None => Vec::new(),
-        }
-    }
-
-    /// Ends once [`Self::hold`] is due.
-    pub async fn broken(&self) {
-        match &self.running {
-            Some(running) => running.layer.broken().await,
-            None => std::future::pending().await,
-        }
+    /// What leads flows here, while it runs.
+    pub fn layer(&self) -> Option<&Layer> {
+        Some(&self.running.as_ref()?.layer)
     }
 
     /// Takes it down; its flows end.
@@ -507,14 +496,9 @@ impl LaneOfUpf {
         }
     }
 
-    /// Makes the way of its flows again, as far as somebody has removed it; what that was.
-    pub async fn hold(&self) -> Vec<String> {
-        self.net.restore(&self.layer).await
-    }
-
-    /// Ends once [`Self::hold`] is due.
-    pub async fn broken(&self) {
-        self.layer.broken().await;
+    /// The way of its flows.
+    pub fn layer(&self) -> &Layer {
+        &self.layer
     }
 
     /// Takes it down; its flows end.

@@ -280,7 +280,7 @@ impl Agent {
                     self.hold().await;
                 }
                 () = self.lane.joined() => self.lane.follow_paths().await,
-                () = self.lane.broken() => removed = true,
+                () = netctl::broken(self.lane.layer()), if !removed => removed = true,
                 () = taps.changed() => self.installed.bring(&self.taps, false).await,
                 Some(event) = events.recv() => self.on_event(event).await?,
                 Some(request) = requests.recv() => self.on_request(request).await,
@@ -364,18 +364,13 @@ impl Agent {
     /// switched on or off.
     async fn hold(&mut self) {
         let ipv6 = netctl::has_ipv6(&self.config.device.name);
-        let mut made = Vec::new();
-        if self.addresses != Addresses::default() && ipv6 != self.ipv6 {
-            if let Err(error) = self.apply_session().await {
-                tracing::warn!("{error:#}");
-            }
-        } else {
-            made.extend(self.net.restore(&self.session).await);
+        let other = self.addresses != Addresses::default() && ipv6 != self.ipv6;
+        if other && let Err(error) = self.apply_session().await {
+            tracing::warn!("{error:#}");
         }
-        made.extend(self.lane.hold().await);
-        for what in made {
-            self.log.push(views::event("restored", Some(&self.config.ue.name), what));
-        }
+        let session = (!other).then_some(&self.session);
+        let layers = session.into_iter().chain(self.lane.layer());
+        self.net.hold(layers, Some(&self.config.ue.name), &self.log).await;
     }
 
     fn apply_change(&mut self, path: usize, change: Change) {

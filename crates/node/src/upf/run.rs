@@ -330,7 +330,7 @@ impl Agent {
                 Some(request) = requests.recv() => self.on_request(request).await,
                 () = sleep_until(owners_due) => self.publish_owners()?,
                 () = tables.removed() => tables.due = !self.restore_tables().await,
-                () = broken(&self.lane) => self.hold(layer).await,
+                () = netctl::broken(self.layers(layer)) => self.hold(layer).await,
                 _ = tick.tick() => {
                     if Instant::now() >= self.save_after
                         && let Err(error) = self.save().await
@@ -407,13 +407,11 @@ impl Agent {
 
     /// Makes routes, rules and the lane's way back again that somebody has removed.
     async fn hold(&self, layer: &Layer) {
-        let mut made = self.net.restore(layer).await;
-        if let Some(lane) = &self.lane {
-            made.extend(lane.hold().await);
-        }
-        for what in made {
-            self.log.push(views::event("restored", None, what));
-        }
+        self.net.hold(self.layers(layer), None, &self.log).await;
+    }
+
+    fn layers<'a>(&'a self, layer: &'a Layer) -> impl Iterator<Item = &'a Layer> {
+        std::iter::once(layer).chain(self.lane.as_ref().map(LaneOfUpf::layer))
     }
 
     /// Address translation is there also after somebody has reloaded the rules of the host; whether it is.
@@ -454,14 +452,6 @@ impl Agent {
                 tracing::warn!(access, "datagrams could not be sent: {error}");
             }
         }
-    }
-}
-
-/// Ends once the way back of the lane's flows is to be made again.
-async fn broken(lane: &Option<LaneOfUpf>) {
-    match lane {
-        Some(lane) => lane.broken().await,
-        None => std::future::pending().await,
     }
 }
 

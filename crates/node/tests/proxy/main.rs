@@ -374,6 +374,48 @@ fn a_killed_proxy_cuts_nobody_off() {
     assert_eq!(world.picture(), before);
 }
 
+/// An `nft` that ends right after each start, or a moment later: the next is started ever later, that is told once, and the
+/// table is back when one lasts.
+#[test]
+fn an_nft_that_does_not_last_is_started_seldom_and_that_is_told_once() {
+    for dies in ["exit 3", "timeout -s KILL 0.5 $nft \"$@\"; exit 3"] {
+        let Some(world) = World::new() else { return };
+        world.configure("", "[[rule]]\nname = \"all\"\n");
+        let (starts, dying) = (world.file("starts"), world.file("dying"));
+        std::fs::create_dir(world.file("bin")).unwrap();
+        let script = format!(
+            "#!/bin/sh\nnft=$(PATH=${{PATH#*:}} command -v nft)\ncase \"$*\" in *-i*) echo >> {}; [ -e {} ] && {{ {dies}; }};; esac\n\
+             exec $nft \"$@\"\n",
+            starts.display(),
+            dying.display()
+        );
+        std::fs::write(world.file("bin/nft"), script).unwrap();
+        world.ue.sh(&format!("chmod +x {}", world.file("bin/nft").display()));
+        let path = format!("PATH={}:{}", world.file("bin").display(), std::env::var("PATH").unwrap());
+        let proxy = world.spawn_proxy_with(&[path]);
+        world.until("the proxy runs", || world.log().contains("proxy runs"));
+        let there = || world.ue.sh("nft list tables").contains("anabranch");
+        assert!(there());
+        let count = || std::fs::read_to_string(&starts).unwrap().lines().count();
+        assert_eq!(count(), 1);
+        std::fs::write(&dying, "").unwrap();
+        let begun = Instant::now();
+        world.ue.sh(&format!("kill -9 $(pgrep -P {} -x nft)", proxy.pid()));
+        let told = || world.log().matches("kind=\"not-restored\"").count();
+        world.until("it is told", || told() > 0);
+        // At once, and 1, 3 and 7 s after that.
+        assert!(begun.elapsed() > Duration::from_millis(2500), "{:?}", begun.elapsed());
+        assert!((4..=5).contains(&count()), "{} starts\n{}", count(), world.log());
+        std::fs::remove_file(&dying).unwrap();
+        world.until("the table is there again", || there() && world.log().contains("it is there again"));
+        std::thread::sleep(Duration::from_millis(1500));
+        assert!(there());
+        assert_eq!(told(), 1, "{}", world.log());
+        proxy.stop();
+        assert!(!there());
+    }
+}
+
 /// nftables does not know the cgroup a rule asks for: flows of others, and of other machines, come to the proxy, too.
 #[test]
 fn flows_that_only_a_cgroup_tells_from_a_rules_go_on() {

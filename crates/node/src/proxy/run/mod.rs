@@ -6,9 +6,9 @@ pub mod requests;
 use super::{Flows, Listeners, Policy, Proxy, Rules};
 use crate::runtime::api::{self, ControlRequest, EventLog, RequestSender};
 use crate::runtime::config::{self, ProxyConfig};
-use crate::runtime::netctl::{Layer, Net, Tproxy};
+use crate::runtime::netctl::{self, Layer, Net, Tproxy};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
-use crate::runtime::{Common, current_thread, preflight, run_to_end, views};
+use crate::runtime::{Common, current_thread, preflight, run_to_end};
 use anyhow::Context;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -190,7 +190,7 @@ impl Agent {
                     ProcessSignal::Reload => reloading(self.reload()).await,
                 },
                 Some(request) = requests.recv() => self.on_request(request).await,
-                () = self.layer.broken() => self.hold().await,
+                () = netctl::broken([&self.layer]) => self.hold().await,
                 _ = tick.tick() => {
                     self.hold().await;
                     notify("WATCHDOG=1");
@@ -204,8 +204,6 @@ impl Agent {
 
     /// Makes what leads flows here again, as far as somebody has removed it.
     async fn hold(&self) {
-        for what in self.net.restore(&self.layer).await {
-            self.log.push(views::event("restored", None, what));
-        }
+        self.net.hold([&self.layer], None, &self.log).await;
     }
 }

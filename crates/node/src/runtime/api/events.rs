@@ -30,6 +30,7 @@ anabranch_element::names! {
         Refused = "refused", "The UPF refuses a session.";
         SharedKey = "shared-key", "Two devices have one key.";
         Restored = "restored", "Something of ours that somebody removed is there again.";
+        NotRestored = "not-restored", "Something of ours does not stay, and is made again ever more seldom.";
         Outside = "outside", "Traffic goes outside the tunnel.";
         ClosedDestination = "closed-destination", "A packet was for a destination that is closed.";
         BadConfig = "bad-config", "What the peer has configured cannot be followed.";

@@ -366,7 +366,7 @@ pub struct Event {
     pub time_unix_ms: u64,
     /// What: `session-up`, `session-down`, `path-up`, `path-down`, `moved`, `flapping`, `endpoint`, `rekeyed`, `remote`, `access-refused`,
     /// `access-left`, `access-back`, `overflow-paused`, `overflow-resumed`, `flows-left`, `rules`, `tcp-lane`, `handshake-timeout`,
-    /// `refused`, `restored`, `shared-key`, `outside`, `closed-destination`, `clock-reset`, `bad-config`, `reloaded`;
+    /// `refused`, `restored`, `not-restored`, `shared-key`, `outside`, `closed-destination`, `clock-reset`, `bad-config`, `reloaded`;
     /// of a gNB `slices`, `scheduler`, `ue-changed`, `late`; of an LWIP node `lwip-changed`.
     #[schema(example = "path-down")]
     pub kind: String,

@@ -45,7 +45,10 @@ pub use socket::{SocketSpec, addresses, bind_access, bind_when_free, interface_o
 pub use steps::Step;
 pub use tproxy::{FlowRule, Tproxy};
 
+use super::api::EventLog;
+use super::views;
 use anyhow::Context;
+use keeper::Keeper;
 use nat::Nat;
 use rtnetlink::Handle;
 use std::path::Path;
@@ -134,12 +137,33 @@ impl Net {
             match steps::again(&self.handle, undo).await {
                 Ok(None) => {}
                 Ok(Some(what)) => made.push(format!("somebody removed this {what}; it is there again")),
+                Err(error) if undo.keeper().is_some_and(Keeper::has_complained) => {
+                    tracing::debug!("{error:#}");
+                }
                 Err(error) => {
                     tracing::warn!("somebody removed a part of our network configuration: {error:#}")
                 }
             }
         }
         made
+    }
+
+    /// Makes again what somebody has removed of the layers ([`Self::restore`]), and tells what that was, and of tables that do not
+    /// last, as events (of `ue`).
+    pub async fn hold<'a>(
+        &self,
+        layers: impl IntoIterator<Item = &'a Layer>,
+        ue: Option<&str>,
+        log: &EventLog,
+    ) {
+        for layer in layers {
+            for what in self.restore(layer).await {
+                log.push(views::event("restored", ue, what));
+            }
+            for what in layer.0.iter().filter_map(|undo| undo.keeper()?.complaint()) {
+                log.push(views::event("not-restored", ue, what));
+            }
+        }
     }
 
     /// Makes the plan's tables of nftables again that somebody removed (`nft flush ruleset`, and so most restarts of nftables);
@@ -235,27 +259,21 @@ impl Net {
     }
 }
 
-impl Layer {
-    /// Waits until a table that goes with a process of ours has gone with it before it should: [`Net::restore`] is due.
-    pub async fn broken(&self) {
-        let kept = self.0.iter().filter_map(|undo| match undo {
-            Undo::Kept(keeper) => Some(Box::pin(keeper.ended())),
-            _ => None,
-        });
-        let mut kept: Vec<_> = kept.collect();
-        std::future::poll_fn(|context| {
-            let ended = kept.iter_mut().any(|ended| ended.as_mut().poll(context).is_ready());
-            if ended { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-    }
+/// Waits until a table of these layers that goes with a process of ours has gone with it before it should, and may be made again:
+/// [`Net::hold`] is due. Never, where there is none.
+pub async fn broken<'a>(layers: impl IntoIterator<Item = &'a Layer>) {
+    let kept = layers.into_iter().flat_map(|layer| &layer.0).filter_map(Undo::keeper);
+    let mut kept: Vec<_> = kept.map(|keeper| Box::pin(keeper.ended())).collect();
+    std::future::poll_fn(|context| {
+        let ended = kept.iter_mut().any(|ended| ended.as_mut().poll(context).is_ready());
+        if ended { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
 
     /// Puts what leads flows to a proxy in place of what did so until now, at once or not at all.
     pub async fn replace(&self, tproxy: Tproxy) -> anyhow::Result<()> {
-        let keeper = self.0.iter().find_map(|undo| match undo {
-            Undo::Kept(keeper) => Some(keeper.clone()),
-            _ => None,
-        });
+        let keeper = self.0.iter().find_map(Undo::keeper).cloned();
         tokio::task::spawn_blocking(move || tproxy::replace(&tproxy, keeper.as_ref())).await?
     }
 }

@@ -163,6 +163,16 @@ impl PartialEq for Undo {
     }
 }
 
+impl Undo {
+    /// What keeps its table, if that goes with it.
+    pub fn keeper(&self) -> Option<&Keeper> {
+        match self {
+            Self::Kept(keeper) => Some(keeper),
+            _ => None,
+        }
+    }
+}
+
 impl Step {
     /// The table of nftables that it makes, of those that anybody may remove.
     pub fn table(&self) -> Option<&str> {
