@@ -45,7 +45,7 @@ impl TcpLaneRequest {
 pub struct TcpLane {
     /// `runs`; `rests`: flows go by the packet lane for a while; `unused`; `failed`.
     pub state: String,
-    /// Why it does not run.
+    /// Why it does not run, or not as the rules say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// Flows now.

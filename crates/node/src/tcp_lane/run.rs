@@ -132,7 +132,11 @@ impl LaneOfUe {
         match done {
             Ok(what) => Some(what),
             Err(error) => {
-                let trouble = format!("no TCP lane, its flows go by packets: {error:#}");
+                let trouble = if self.running.is_some() {
+                    format!("the TCP lane is not led as the rules say now: {error:#}")
+                } else {
+                    format!("no TCP lane, its flows go by packets: {error:#}")
+                };
                 self.trouble = Some(trouble.clone());
                 self.failed_at = Some(Instant::now());
                 // Said once.
@@ -347,7 +351,7 @@ impl LaneOfUe {
         let (state, why) = match (&self.running, &self.trouble) {
             (Some(running), _) => match running.lane.rests() {
                 Some(why) => ("rests", Some(why.name().to_owned())),
-                None => ("runs", None),
+                None => ("runs", self.trouble.clone()),
             },
             (None, Some(trouble)) => ("failed", Some(trouble.clone())),
             (None, None) if self.offered => {

@@ -9,6 +9,7 @@ use anabranch_atsss::session::{Addresses, CodingStats, PathLoad, PathView, RuleV
 use anabranch_atsss::ue::UeCommand;
 use anabranch_element::ioam::IoamStats;
 use anabranch_steer::{PolicyError, Rule};
+use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -150,42 +151,61 @@ impl Agent {
     }
 
     async fn set_rules(&mut self, rules: Vec<Rule>) -> Result<(), Problem> {
-        let invalid = |why: String| Problem::invalid(why).field("rules");
-        let names: Vec<&str> = self.accesses.iter().map(|a| a.config.name.as_str()).collect();
-        check_rules(&rules, &names).map_err(invalid)?;
-        let new = rules.clone();
-        let query = self.worker.query(move |worker, now| {
-            worker.end.check_rules(&new)?;
-            worker.end.on_command(UeCommand::Rules(new), now);
-            Ok::<(), PolicyError>(())
-        });
-        let done = query.await.map_err(Problem::unavailable)?;
-        done.map_err(|why| invalid(format!("beside the UPF's rules: {why}")))?;
+        self.give_rules(rules.clone(), true).await?;
         self.config.rule = rules;
         Ok(())
     }
 
+    /// Whether these rules can be followed; and has the data path follow them, if `follow`.
+    async fn give_rules(&self, rules: Vec<Rule>, follow: bool) -> Result<(), Problem> {
+        let invalid = |why: String| Problem::invalid(why).field("rules");
+        let names: Vec<&str> = self.accesses.iter().map(|a| a.config.name.as_str()).collect();
+        check_rules(&rules, &names).map_err(invalid)?;
+        let query = self.worker.query(move |worker, now| {
+            worker.end.check_rules(&rules)?;
+            if follow {
+                worker.end.on_command(UeCommand::Rules(rules), now);
+            }
+            Ok::<(), PolicyError>(())
+        });
+        let done = query.await.map_err(Problem::unavailable)?;
+        done.map_err(|why| invalid(format!("beside the UPF's rules: {why}")))
+    }
+
+    /// Leads this through the tunnel from now on; if the kernel refuses, what was led until now.
+    async fn set_routes(&mut self, routes: Vec<IpNet>) -> Result<(), Problem> {
+        let before = std::mem::replace(&mut self.config.device.routes, routes);
+        if self.addresses != Addresses::default()
+            && let Err(error) = self.apply_session().await
+        {
+            self.config.device.routes = before;
+            return Err(Problem::invalid(format!("{error:#}")).field("device.routes"));
+        }
+        Ok(())
+    }
+
     /// Reads the file again. Rules, routes and the UPF's addresses change at once; whatever else is
-    /// different waits for a restart. If anything fails, everything stays as it was.
+    /// different waits for a restart. If anything fails, everything stays as it was: what can be known before is looked at before
+    /// anything is changed.
     pub(super) async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
         let new = super::run::load(&self.args).map_err(|error| Problem::invalid(error.to_string()))?;
         let mut done = api::Reloaded::default();
         let old = self.config.clone();
-        if new.device.routes != old.device.routes {
-            self.config.device.routes.clone_from(&new.device.routes);
-            if self.addresses != Addresses::default()
-                && let Err(error) = self.apply_session().await
-            {
-                self.config.device.routes.clone_from(&old.device.routes);
-                return Err(Problem::invalid(format!("{error:#}")).field("device.routes"));
-            }
+        let (other_routes, other_rules) = (new.device.routes != old.device.routes, new.rule != old.rule);
+        if other_rules {
+            self.give_rules(new.rule.clone(), false).await?;
+        }
+        if other_routes {
+            self.set_routes(new.device.routes.clone()).await?;
             done.changed.push("device.routes".to_owned());
         }
-        if new.rule != old.rule {
+        if other_rules {
             if let Err(problem) = self.set_rules(new.rule.clone()).await {
-                if self.config.device.routes != old.device.routes {
-                    self.config.device.routes.clone_from(&old.device.routes);
-                    self.apply_session().await.map_err(|e| Problem::unavailable(format!("{e:#}")))?;
+                if other_routes && let Err(error) = self.set_routes(old.device.routes).await {
+                    let (why, stays) = (problem.detail, error.detail);
+                    return Err(Problem::unavailable(format!(
+                        "{why}; the new [device] routes are in force, as those before cannot be put back: {stays}"
+                    )));
                 }
                 return Err(problem);
             }

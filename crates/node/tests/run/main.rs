@@ -11,6 +11,7 @@ mod live;
 mod mtu;
 #[allow(dead_code, reason = "shared with the tests of other programs")]
 mod net;
+mod nft;
 #[allow(dead_code, reason = "shared with the tests of other programs")]
 mod shim;
 mod tcp_lane;
@@ -251,6 +252,55 @@ fn reload_changes_rules_routes_and_ues_under_traffic() {
     assert_eq!(done["needs_restart"], serde_json::json!(["upf", "api"]), "{done}");
     assert_eq!(world.get("upf", "/v1/sessions/tv")["addresses"][0], "10.45.0.9");
     assert_eq!(client.wait(Duration::from_secs(30)), 0, "{}\n{}", client.log(), world.logs());
+    ue.stop();
+    upf.stop();
+}
+
+/// Other routes beside rules that are refused: no route is touched, not for a moment, and what runs is what ran.
+#[test]
+fn a_reload_that_is_refused_touches_nothing() {
+    let Some(world) = World::new() else { return };
+    // As many rules as there may be are right alone; beside the UPF's they are one too many.
+    let rule = |name: &str| {
+        format!(
+            "[[rule]]\nname = \"{name}\"\nsteering = {{ mode = \"active-standby\", primary = \"wifi\" }}\n"
+        )
+    };
+    world.configure(&Options { upf_more: &rule("theirs"), ..Options::default() });
+    let upf = world.start_upf();
+    let ue = world.start_ue();
+    world.until("the UPF's rule is there", || ue.log().contains("1 rules in force"));
+    let before = world.ue.picture();
+    let rules = world.get("ue", "/v1/rules")["rules"].clone();
+    let monitor = world.file("monitor");
+    let script = format!("exec ip -o monitor route rule address > {}", monitor.display());
+    let watched = world.ue.spawn("sh", &["-c", &script], &world.file("monitor.log"));
+    std::thread::sleep(Duration::from_millis(500));
+    let text = std::fs::read_to_string(world.file("ue.toml")).unwrap();
+    let other = text.replace("routes = [\"0.0.0.0/0\", \"::/0\"]", "routes = [\"192.0.2.0/24\"]");
+    assert_ne!(other, text);
+    let many: String = (0..250).map(|i| rule(&format!("r{i}"))).collect();
+    std::fs::write(world.file("ue.toml"), format!("{other}{many}")).unwrap();
+    let problem = world.ask("ue", &["-X", "POST"], "/v1/reload");
+    assert_eq!((&problem["status"], &problem["field"]), (&400.into(), &"rules".into()), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("251 rules"), "{problem}");
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(std::fs::read_to_string(&monitor).unwrap(), "");
+    drop(watched);
+    assert_eq!(world.ue.picture(), before);
+    assert_eq!(world.get("ue", "/v1/rules")["rules"], rules);
+    // The kernel refuses the last of the new routes' rules: those before it go again, and the old are whole.
+    world.ue.sh("ip rule add not fwmark 43866 lookup 43866 pref 21000 proto 171");
+    let before = world.ue.picture();
+    std::fs::write(world.file("ue.toml"), text.replace("\"::/0\"]", "\"::/0\", \"192.0.2.0/24\"]")).unwrap();
+    let problem = world.ask("ue", &["-X", "POST"], "/v1/reload");
+    assert_eq!(problem["field"], "device.routes", "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("rule 21000"), "{problem}");
+    assert_eq!(world.ue.picture(), before);
+    world.ue.sh("ip rule del pref 21000");
+    let done = world.ask("ue", &["-X", "POST"], "/v1/reload");
+    assert_eq!(done["changed"], serde_json::json!(["device.routes"]), "{done}");
+    world.ue.sh("ping -n -c 1 -W 2 192.0.2.2");
     ue.stop();
     upf.stop();
 }

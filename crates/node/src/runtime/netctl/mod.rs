@@ -121,7 +121,14 @@ impl Net {
                 None => new.push(step),
             }
         }
-        let made = self.apply(new).await?;
+        let made = match self.apply(new).await {
+            Ok(made) => made,
+            Err(error) => {
+                // What had taken the place of something of the layer is undone, and that is not back by itself.
+                self.restore(layer).await;
+                return Err(error);
+            }
+        };
         let (kept, gone) = std::mem::take(&mut layer.0).into_iter().partition(|old| stays.contains(old));
         layer.0 = kept;
         layer.0.extend(made.0);

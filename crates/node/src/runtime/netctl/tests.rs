@@ -128,6 +128,74 @@ fn what_two_plans_share_stays_while_one_takes_the_place_of_the_other() {
     });
 }
 
+/// Whatever the new plan has put in the place of what was there, and whichever of its steps the kernel refuses.
+#[test]
+fn a_plan_that_fails_half_way_leaves_what_was_there_whole() {
+    in_private_network(|| {
+        sh("sysctl -qw net.ipv6.conf.default.addr_gen_mode=1
+            ip link add va type veth peer vb; ip addr add 198.51.100.2/24 dev va; ip link set va up; ip link set vb up
+            ip addr add 2001:db8::2/64 dev va nodad");
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let route = |v6: bool, initcwnd| {
+                Step::Slice(SliceRoute { v6, device: "va".into(), gateway: None, table: 512, initcwnd })
+            };
+            let select = |mark| Step::Select {
+                priority: MARK_PRIORITY,
+                table: 512,
+                by: Selector { mark: Some(mark), ..Selector::default() },
+            };
+            let address = |to: &str| Step::Address { device: "va".into(), address: to.parse().unwrap() };
+            let old = vec![address("203.0.113.1/32"), route(false, Some(39)), route(true, None), select(512)];
+            let mut layer = net.apply(old).await.unwrap();
+            let before = picture();
+            let new =
+                [address("203.0.113.2/32"), route(false, Some(100)), route(true, Some(100)), select(513)];
+            // An address of a group, a rule that is there, no such device, a name that nft refuses.
+            sh("ip rule add fwmark 600 lookup 512 pref 20999 proto 171");
+            let refused = [
+                (address("ff02::1/128"), "give va the address ff02::1/128"),
+                (
+                    Step::Select {
+                        priority: 20999,
+                        table: 512,
+                        by: Selector { mark: Some(600), ..Selector::default() },
+                    },
+                    "rule 20999 for table 512: File exists",
+                ),
+                (
+                    Step::Address { device: "nothing0".into(), address: "192.0.2.1/24".parse().unwrap() },
+                    "nothing0",
+                ),
+                (
+                    Step::Masquerade(Nat {
+                        table: "x".repeat(300),
+                        sources: Vec::new(),
+                        device: "va".into(),
+                        only_by: None,
+                    }),
+                    "translate addresses (nftables table xxx",
+                ),
+            ];
+            for (bad, place) in refused {
+                for at in 0..=new.len() {
+                    let mut plan = new.to_vec();
+                    plan.insert(at, bad.clone());
+                    let error = format!("{:#}", net.replace(&mut layer, plan).await.unwrap_err());
+                    assert!(error.contains(place), "{place}: {error}");
+                    sh("ip rule del pref 20999");
+                    assert_eq!(picture(), before, "{place}, at {at}");
+                    sh("ip rule add fwmark 600 lookup 512 pref 20999 proto 171");
+                }
+            }
+            sh("ip rule del pref 20999");
+            net.replace(&mut layer, new.to_vec()).await.unwrap();
+            assert!(sh("ip route show table 512").contains("initcwnd 100"));
+            net.undo(layer).await;
+        });
+    });
+}
+
 #[test]
 fn of_tables_that_are_removed_one_is_told_and_of_nothing_else() {
     in_private_network(|| {
