@@ -6,16 +6,27 @@ use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Puts `bytes` in the place of what the file says, and has both file and folder on the disk when it returns.
+/// Puts `bytes` in the place of what the file says, and has both file and folder on the disk when it returns. Where that fails,
+/// what it says stays, and no part of `bytes` takes room beside it.
 pub fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let write = || -> std::io::Result<()> {
-        let mut new = path.as_os_str().to_owned();
-        new.push(".new");
-        let mut file = std::fs::File::create(&new)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&new, path)?;
-        std::fs::File::open(folder::of(path))?.sync_all()
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    let write = || -> anyhow::Result<()> {
+        // One that a program of another user has left is no obstacle where the folder is ours.
+        let made = match std::fs::File::create(&new) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                std::fs::remove_file(&new).and_then(|()| std::fs::File::create(&new))
+            }
+            other => other,
+        };
+        let mut file = made.with_context(|| format!("making {}", new.display()))?;
+        let written = file.write_all(bytes).and_then(|()| file.sync_all());
+        if let Err(error) = written.and_then(|()| std::fs::rename(&new, path)) {
+            let _ = std::fs::remove_file(&new);
+            return Err(error.into());
+        }
+        Ok(std::fs::File::open(folder::of(path))?.sync_all()?)
     };
     write().with_context(|| format!("state file {}", path.display()))
 }

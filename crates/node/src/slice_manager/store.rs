@@ -137,7 +137,10 @@ impl Store {
                     folder::make_for(std::path::Path::new(file)).context("database")?;
                 }
                 let pool = SqlitePoolOptions::new().max_connections(2).connect_with(options.clone()).await;
-                let pool = pool.with_context(|| format!("database \"{url}\": can the file be written?"))?;
+                let pool = pool.map_err(|error| {
+                    let context = format!("database \"{url}\": {}", remedy(&error));
+                    anyhow::Error::new(error).context(context)
+                })?;
                 Self::Sqlite(pool, Writer { options: Arc::new(options), idle: Arc::default() })
             }
             None => {
@@ -411,10 +414,28 @@ fn newer(rows: Vec<Row>, revision: i64, all: bool) -> anyhow::Result<Newer> {
         // A newer program's kind is left alone.
         let Some(kind) = Kind::of(&kind) else { continue };
         let record = body.as_deref().map(|text| Record::from_json(kind, text)).transpose();
-        let record = record.with_context(|| format!("record {} {id} in the database", kind.name()))?;
+        // What one record promises counts for the others: none is left out.
+        let record = record.with_context(|| {
+            let kind = kind.name();
+            format!(
+                "record {kind} {id} in the database cannot be read: run the version that wrote it, repair its \"body\", or remove it \
+                 with `DELETE FROM anabranch_record WHERE kind = '{kind}' AND id = '{id}'`"
+            )
+        })?;
         writes.push(Write { kind, id, record });
     }
     Ok(Newer { writes, revision, all })
+}
+
+/// What can be done where a file cannot be opened.
+fn remedy(error: &sqlx::Error) -> &'static str {
+    match error.as_database_error().and_then(|error| error.code()).as_deref() {
+        // SQLITE_CORRUPT, SQLITE_NOTADB.
+        Some("11" | "26") => {
+            "the file is damaged, or no database: put a copy in its place, or what `sqlite3 FILE .recover` says"
+        }
+        _ => "can the file be written?",
+    }
 }
 
 /// The URL without what must not be logged.
@@ -518,6 +539,38 @@ mod tests {
             revision = end;
         }
         assert_eq!(whole, 400);
+    }
+
+    #[tokio::test]
+    async fn what_is_damaged_is_named_with_a_remedy_and_not_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let url = |name: &str| format!("sqlite:{}", path(name).display());
+        let store = Store::open(&url("good.db")).await.unwrap();
+        let Store::Sqlite(pool, _) = &store else { panic!() };
+        for (revision, body, left) in [(1, "{\"text\":", true), (2, "[", true), (3, "{}", false)] {
+            let sql = "INSERT OR REPLACE INTO anabranch_record (kind, id, revision, body) VALUES ('slice', 'x', $1, $2)";
+            sqlx::query(sql).bind(revision).bind(body).execute(pool).await.unwrap();
+            let error = format!("{:#}", store.newer(-1).await.err().unwrap());
+            assert!(
+                error.contains("record slice x") && error.contains("kind = 'slice' AND id = 'x'"),
+                "{error}"
+            );
+            assert!(error.contains("line 1") || !left, "{error}");
+        }
+        sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(pool).await.unwrap();
+        let good = std::fs::read(path("good.db")).unwrap();
+        for (name, bytes) in
+            [("garbage.db", &[7; 9000][..]), ("cut.db", &good[..5000]), ("text.db", &b"[manager]\n"[..])]
+        {
+            std::fs::write(path(name), bytes).unwrap();
+            let error = format!("{:#}", Store::open(&url(name)).await.err().unwrap());
+            assert!(
+                error.contains(name) && error.contains("damaged") && error.contains("recover"),
+                "{error}"
+            );
+            assert_eq!(std::fs::read(path(name)).unwrap(), bytes);
+        }
     }
 
     #[test]

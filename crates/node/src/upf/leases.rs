@@ -1,17 +1,20 @@
 //! What a UPF remembers across restarts: the address each UE was given, the newest handshake timestamp seen
 //! of it (a recording from before the restart must not pass), and the UEs that were added over REST.
 //!
-//! One JSON file, replaced whole and atomically.
+//! One JSON file, replaced whole and atomically. An entry that cannot be read is left out alone, and stays in the file as it
+//! is; a file that cannot be read as a whole is refused, for what it has would be lost with the next change.
 
-use crate::runtime::config::{Pool, UpfUe, gateway_v4, gateway_v6};
+use crate::runtime::config::{ConfigError, Pool, UpfUe, gateway_v4, gateway_v6};
 use crate::runtime::{folder, state_file};
 use anabranch_atsss::FixedHasher;
 use anabranch_atsss::crypto::PublicKey;
 use anabranch_atsss::session::Addresses;
 use anabranch_element::index::HashIndex;
-use anyhow::Context;
 use ipnet::{Ipv4Net, Ipv6Net};
-use serde::{Deserialize, Serialize};
+use serde::de::DeserializeOwned;
+use serde::ser::SerializeSeq;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,22 +26,95 @@ const MAX_V6: u128 = 1 << 24;
 /// What a lease of both families takes in the file, at most.
 const LEASE_TEXT_BYTES: usize = 176;
 
-/// The file, as it is read.
+/// The one there is.
+const VERSION: u64 = 1;
+
+/// What can be done where there is nothing better.
+const REMOVE: &str =
+    "remove it (UEs then get new addresses, and those that were added over REST are to be added again)";
+
+/// What of an entry that cannot be read is shown, in bytes.
+const SHOWN_BYTES: usize = 120;
+
+/// What every version of the file has.
+#[derive(Deserialize)]
+struct Version {
+    version: u64,
+}
+
+/// The file, as it is read: with what an entry is, or as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct File<L, U> {
     #[serde(rename = "version")]
-    _version: u32,
-    leases: Vec<Lease>,
-    ues: Vec<UpfUe>,
+    _version: u64,
+    leases: Vec<L>,
+    ues: Vec<U>,
 }
 
 /// The same as it is written, from where it is.
 #[derive(Serialize)]
 struct Written<'a> {
-    version: u32,
-    leases: &'a [Lease],
-    ues: &'a [UpfUe],
+    version: u64,
+    leases: Entries<'a, Lease>,
+    ues: Entries<'a, UpfUe>,
+}
+
+/// Entries, and after them those that could not be read.
+struct Entries<'a, T>(&'a [T], &'a [Unread]);
+
+impl<T: Serialize> Serialize for Entries<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.0.len() + self.1.len()))?;
+        self.0.iter().try_for_each(|entry| list.serialize_element(entry))?;
+        self.1.iter().try_for_each(|unread| list.serialize_element(&unread.entry))?;
+        list.end()
+    }
+}
+
+/// An entry of the file that cannot be read.
+#[derive(Debug, Clone)]
+pub struct Unread {
+    /// Where it was: `ues[3]`.
+    pub at: String,
+    /// The name of the UE it is about; where there is none, or another has it, where it was.
+    pub name: String,
+    /// What is wrong with it, and the remedy.
+    pub why: String,
+    entry: Value,
+}
+
+impl Unread {
+    fn new(path: &Path, at: String, entry: Value, error: &serde_json::Error) -> Self {
+        let name = entry.get("name").and_then(Value::as_str).unwrap_or(&at).to_owned();
+        let mut shown = entry.to_string();
+        if shown.len() > SHOWN_BYTES {
+            shown.truncate((0..=SHOWN_BYTES).rev().find(|at| shown.is_char_boundary(*at)).unwrap_or(0));
+            shown.push('…');
+        }
+        let why = format!(
+            "its entry {at} in the state file {}, {shown}, cannot be read ({error}): it stays there; repair it while the UPF is stopped",
+            path.display()
+        );
+        Self { at, name, why, entry }
+    }
+}
+
+/// Those of a list that can be read.
+fn read<T: DeserializeOwned>(
+    path: &Path,
+    list: &str,
+    entries: Vec<Value>,
+    unread: &mut Vec<Unread>,
+) -> Vec<T> {
+    let one = |(at, entry): (usize, Value)| match T::deserialize(&entry) {
+        Ok(read) => Some(read),
+        Err(error) => {
+            unread.push(Unread::new(path, format!("{list}[{at}]"), entry, &error));
+            None
+        }
+    };
+    entries.into_iter().enumerate().filter_map(one).collect()
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -67,6 +143,9 @@ pub struct Leases {
     next_v6: u128,
     /// UEs added over REST, in the order they came.
     pub added: Vec<UpfUe>,
+    /// What of them cannot be read.
+    pub unread: Vec<Unread>,
+    unread_leases: Vec<Unread>,
     /// Whose newest timestamp stays known although they may not be let in.
     pub remembered: BTreeSet<PublicKey>,
     /// Something is not in the file yet.
@@ -86,31 +165,68 @@ impl Leases {
             next_v4: 0,
             next_v6: 0,
             added: Vec::new(),
+            unread: Vec::new(),
+            unread_leases: Vec::new(),
             remembered: BTreeSet::new(),
             dirty: false,
         }
     }
 
     /// Reads the file; one that is not there yet is an empty one.
+    ///
+    /// # Errors
+    /// It cannot be read as a whole. It is as it was then.
     pub fn load(path: &Path, pool: &Pool) -> anyhow::Result<Self> {
         let mut leases = Self::new(pool);
-        let text = match std::fs::read_to_string(path) {
+        let wrong = |why: String| ConfigError::new(format!("state file {}", path.display()), why);
+        let text = match std::fs::read(path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(leases),
-            Err(error) => return Err(error).with_context(|| format!("state file {}", path.display())),
+            Err(error) => {
+                let why = format!("cannot be read: {error}: it must be a file of the user that runs the UPF");
+                return Err(wrong(why).into());
+            }
         };
-        let file: File = serde_json::from_str(&text).with_context(|| {
-            let place = path.display();
-            format!("state file {place} is damaged: repair it, or remove it (UEs then get new addresses)")
-        })?;
-        leases.added = file.ues;
-        leases.put_all(file.leases);
+        if text.iter().all(u8::is_ascii_whitespace) {
+            tracing::warn!("state file {} is empty: UEs get new addresses", path.display());
+            return Ok(leases);
+        }
+        let damaged =
+            |error| wrong(format!("damaged ({error}): repair it, put a copy in its place, or {REMOVE}"));
+        let Version { version } = serde_json::from_slice(&text).map_err(damaged)?;
+        if version != VERSION {
+            let why = format!(
+                "it has version {version}, and this program knows version {VERSION}: run the one that wrote it, or {REMOVE}"
+            );
+            return Err(wrong(why).into());
+        }
+        if let Ok(File { leases: given, ues, .. }) = serde_json::from_slice::<File<Lease, UpfUe>>(&text) {
+            leases.added = ues;
+            leases.put_all(given);
+            return Ok(leases);
+        }
+        let file: File<Value, Value> = serde_json::from_slice(&text).map_err(damaged)?;
+        leases.added = read(path, "ues", file.ues, &mut leases.unread);
+        let given = read(path, "leases", file.leases, &mut leases.unread_leases);
+        for unread in &leases.unread_leases {
+            tracing::warn!("a UE may get another address: {}", unread.why);
+        }
+        leases.put_all(given);
         Ok(leases)
+    }
+
+    /// Forgets the UE whose entry cannot be read.
+    pub fn forget_unread(&mut self, name: &str) {
+        self.unread.retain(|unread| unread.name != name);
     }
 
     /// What belongs into the file.
     pub fn to_text(&self) -> Vec<u8> {
-        let file = Written { version: 1, leases: &self.all, ues: &self.added };
+        let file = Written {
+            version: VERSION,
+            leases: Entries(&self.all, &self.unread_leases),
+            ues: Entries(&self.added, &self.unread),
+        };
         // Growing to it would take three times the memory for a moment.
         let mut text = Vec::with_capacity(LEASE_TEXT_BYTES * self.all.len() + 1024);
         // Writing to memory does not fail, and neither do keys and addresses.
@@ -299,7 +415,8 @@ impl Leases {
     fn put_all(&mut self, leases: Vec<Lease>) {
         for lease in leases {
             let number = self.lease(lease.public_key);
-            self.all[number].timestamp_ns = lease.timestamp_ns;
+            // Of a key that is there twice, after a repair, the newest counts.
+            self.all[number].timestamp_ns = self.all[number].timestamp_ns.max(lease.timestamp_ns);
             for address in lease.addresses().iter() {
                 if self.holder(address).is_none() {
                     self.give(number, address);
@@ -411,7 +528,97 @@ mod tests {
 
         std::fs::write(&path, "{").unwrap();
         let error = format!("{:#}", Leases::load(&path, &pool("10.0.0.0/29")).unwrap_err());
-        assert!(error.contains("state.json is damaged: repair it"), "{error}");
+        assert!(error.contains("state.json: damaged") && error.contains("repair it"), "{error}");
+    }
+
+    /// Who it is about is told, nobody else notices, and it is there when the file is written again.
+    #[test]
+    fn an_entry_that_cannot_be_read_is_left_out_alone_and_stays_in_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        let mut leases = Leases::new(&pool("10.0.0.0/28"));
+        let ues: Vec<UpfUe> = (1..=3).map(ue).collect();
+        let given = assign(&mut leases, &ues).unwrap();
+        (1..=3).for_each(|id| leases.saw(PublicKey([id; 32]), id.into()));
+        leases.added.extend(ues.clone());
+        let good: serde_json::Value = serde_json::from_slice(&leases.to_text()).unwrap();
+        let keys = |id: u8| PublicKey([id; 32]).to_string();
+        let bad = [
+            ("ues", serde_json::json!({"name": "bad", "public_key": "short"}), "public_key"),
+            ("ues", serde_json::json!({"name": "bad"}), "public_key"),
+            (
+                "ues",
+                serde_json::json!({"name": "bad", "public_key": keys(9), "address_v4": "10.0.0"}),
+                "address",
+            ),
+            ("ues", serde_json::json!({"name": "bad", "public_key": keys(9), "later": 1}), "later"),
+            ("ues", serde_json::json!({"public_key": keys(9)}), "name"),
+            ("ues", serde_json::json!(7), "7"),
+            ("ues", serde_json::Value::Null, "null"),
+            ("leases", serde_json::json!({"public_key": keys(9), "v4": "fd45::1"}), "v4"),
+            ("leases", serde_json::json!({"public_key": keys(9), "timestamp_ns": -1}), "timestamp_ns"),
+            ("leases", serde_json::json!({"public_key": keys(9), "later": {"deep": [1]}}), "later"),
+            ("leases", serde_json::json!([]), "sequence"),
+        ];
+        for (list, entry, _) in &bad {
+            for at in 0..=3 {
+                let mut text = good.clone();
+                text[list].as_array_mut().unwrap().insert(at, entry.clone());
+                std::fs::write(&path, text.to_string()).unwrap();
+                let mut again = Leases::load(&path, &pool("10.0.0.0/28")).unwrap();
+                assert_eq!(again.added, ues, "{entry}");
+                let now = assign(&mut again, &[ue(4), ue(3), ue(2), ue(1)]).unwrap();
+                for id in 1..=3 {
+                    let key = PublicKey([id; 32]);
+                    assert_eq!(
+                        (now[&key], again.timestamp_ns(&key)),
+                        (given[&key], id.into()),
+                        "{entry} at {at}"
+                    );
+                }
+                // Written and read, and written and read once more.
+                for _ in 0..2 {
+                    std::fs::write(&path, again.to_text()).unwrap();
+                    again = Leases::load(&path, &pool("10.0.0.0/28")).unwrap();
+                }
+                let kept: serde_json::Value = serde_json::from_slice(&again.to_text()).unwrap();
+                assert_eq!(kept[list].as_array().unwrap().iter().filter(|one| *one == entry).count(), 1);
+            }
+        }
+    }
+
+    /// Cut anywhere, of another version, or something else: it stops the start, names file and place, and loses nothing.
+    #[test]
+    fn a_file_that_cannot_be_read_as_a_whole_is_refused_with_place_and_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        let mut leases = Leases::new(&pool("10.0.0.0/28"));
+        assign(&mut leases, &[ue(1), ue(2)]).unwrap();
+        leases.added.push(ue(2));
+        let good = leases.to_text();
+        let load = |text: &[u8]| {
+            std::fs::write(&path, text).unwrap();
+            let loaded = Leases::load(&path, &pool("10.0.0.0/28")).map_err(|error| format!("{error:#}"));
+            assert_eq!(std::fs::read(&path).unwrap(), text, "it is not touched");
+            loaded
+        };
+        for cut in 1..good.len() {
+            let error = load(&good[..cut]).unwrap_err();
+            assert!(error.contains("state.json: damaged") && error.contains("column"), "{cut}: {error}");
+        }
+        let newer =
+            String::from_utf8(good.clone()).unwrap().replace("\"version\":1", "\"version\":2,\"more\":[]");
+        let error = load(newer.as_bytes()).unwrap_err();
+        assert!(error.contains("state.json") && error.contains("version 2"), "{error}");
+        for garbage in [&b"\xff\xfe"[..], b"[]", b"{}", b"null", b"{\"version\":1}", &[0; 4096]] {
+            let error = load(garbage).unwrap_err();
+            assert!(error.contains("state.json: damaged"), "{error}");
+        }
+        // Somebody who empties it means an empty one, and nothing is lost by it.
+        for empty in ["", " \n"] {
+            assert_eq!(load(empty.as_bytes()).unwrap().added, []);
+        }
+        assert_eq!(load(&good).unwrap().added, [ue(2)]);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub fn start(args: &UpfArgs) -> anyhow::Result<()> {
     let config = run::load(&args.common)?;
     preflight::upf(&args.common, &config)?;
     if args.common.check {
-        return Ok(());
+        return leases::Leases::load(&config.upf.state_file, &config.pool).map(drop);
     }
     preflight::may_configure()?;
     run_to_end(current_thread()?, run::run(&args.common, config))

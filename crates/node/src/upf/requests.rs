@@ -165,6 +165,7 @@ impl Agent {
         leases.added.retain(|added| {
             Some(added.public_key) == old_key || added.name != ue.name && added.public_key != key
         });
+        leases.forget_unread(&ue.name);
         match leases.added.iter_mut().find(|added| Some(added.public_key) == old_key) {
             Some(added) => *added = ue.clone(),
             None => leases.added.push(ue.clone()),
@@ -186,6 +187,7 @@ impl Agent {
         self.ues.extend(new.clone());
         self.refused.retain(|name, _| {
             self.leases.added.iter().any(|added| added.name == *name && added.public_key != key)
+                || self.leases.unread.iter().any(|unread| unread.name == *name)
         });
         self.addresses_changed();
         let name = new.keys().next().map_or("", |name| &**name);
@@ -229,6 +231,7 @@ impl Agent {
     async fn delete_refused(&mut self, name: &str) -> Result<(), Problem> {
         let before = self.leases.clone();
         self.leases.added.retain(|ue| ue.name != name);
+        self.leases.forget_unread(name);
         self.leases.dirty = true;
         if let Err(error) = self.save().await {
             self.revoke(before);

@@ -144,6 +144,13 @@ pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<(Directo
     leases.added = added;
     leases.shrink();
     given?;
+    let taken = |name: &str, refused: &Refused| ues.contains_key(name) || refused.contains_key(name);
+    for unread in &mut leases.unread {
+        if taken(&unread.name, &refused) {
+            unread.name.clone_from(&unread.at);
+        }
+        refused.insert(unread.name.clone(), unread.why.clone());
+    }
     for (name, why) in &mut refused {
         *why = format!(
             "it was added over REST and is not let in: {why}; or remove it with DELETE /v1/sessions/{name}"
@@ -676,6 +683,22 @@ mod tests {
         let (ues, _) = directory(&mut config, &mut leases).unwrap();
         assert_eq!(ues["a"].addresses, was);
         assert_eq!([2, 9].map(|id| leases.timestamp_ns(&PublicKey([id; 32]))), [77, 0]);
+        // Nor is one let in whose entry cannot be read.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        let entries =
+            "{\"name\":\"tv\",\"public_key\":7},{\"name\":\"tv\"},{\"public_key\":7},{\"name\":\"a\"}";
+        std::fs::write(&path, format!("{{\"version\":1,\"leases\":[],\"ues\":[{entries}]}}")).unwrap();
+        let mut config = text("10.0.0.0/29", &of_file("a", 1, ""));
+        let mut leases = Leases::load(&path, &config.pool).unwrap();
+        let (ues, refused) = directory(&mut config, &mut leases).unwrap();
+        assert_eq!(ues.keys().map(|name| &**name).collect::<Vec<_>>(), ["a"]);
+        assert_eq!(refused.keys().collect::<Vec<_>>(), ["tv", "ues[1]", "ues[2]", "ues[3]"]);
+        for (name, at) in [("tv", 0), ("ues[1]", 1), ("ues[2]", 2), ("ues[3]", 3)] {
+            let told = &refused[name];
+            assert!(told.contains("state.json") && told.contains(&format!("ues[{at}]")), "{told}");
+            assert!(told.contains("public_key") && told.contains("DELETE /v1/sessions/"), "{told}");
+        }
         // Those in the file must fit.
         let mut config = text("10.0.0.0/30", &(of_file("a", 1, "") + &of_file("b", 2, "")));
         let mut leases = Leases::new(&config.pool);

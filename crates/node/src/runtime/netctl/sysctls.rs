@@ -239,11 +239,24 @@ impl Sysctls {
 
     /// What a file says, if it is about this boot and namespace.
     fn read_records(&self, path: &Path) -> Option<BTreeMap<String, Record>> {
-        let mut text = String::new();
-        File::open(path).ok()?.take(MOST_BYTES).read_to_string(&mut text).ok()?;
-        let content: Content = serde_json::from_str(&text)
-            .inspect_err(|error| tracing::warn!("{} is not used: {error}", path.display()))
-            .ok()?;
+        let read = || -> anyhow::Result<Content> {
+            let mut text = Vec::new();
+            File::open(path)?.take(MOST_BYTES).read_to_end(&mut text)?;
+            Ok(serde_json::from_slice(&text)?)
+        };
+        let content = match read() {
+            Ok(content) => content,
+            Err(error) => {
+                let missing = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+                if missing != Some(std::io::ErrorKind::NotFound) {
+                    tracing::warn!(
+                        "{} is not used: {error:#}: what an earlier run has set in /proc/sys stays",
+                        path.display()
+                    );
+                }
+                return None;
+            }
+        };
         (content.boot == self.boot && content.namespace == self.namespace).then_some(content.records)
     }
 
