@@ -94,11 +94,20 @@ fn absent(accesses: &[UeAccess]) {
         {
             tracing::warn!("access {name}: interface \"{interface}\": {of}");
         }
-        if (remote.host.as_str(), remote.port).to_socket_addrs().is_err() {
-            tracing::warn!(
+        match (remote.host.as_str(), remote.port).to_socket_addrs() {
+            Ok(mut found) => {
+                if let Some(interface) = found.find_map(|found| netctl::owner_of(found.ip())) {
+                    tracing::warn!(
+                        "access {name}: remote \"{}\" is this machine's own address ({interface}): unless a UPF runs here, give the \
+                         UPF's",
+                        remote.host
+                    );
+                }
+            }
+            Err(_) => tracing::warn!(
                 "access {name}: remote \"{}\" does not resolve now; the access is used once it does",
                 remote.host
-            );
+            ),
         }
     }
 }

@@ -37,12 +37,17 @@ const MAX_MTU: u16 = 9000;
 /// That the UPF does not answer; from the fourth time on with what may be the matter.
 fn no_answer(access: &str, remote: Option<SocketAddr>, tries: u32) -> String {
     let fact = format!("no answer from the UPF by {access} ({tries} tries)");
-    match remote {
-        Some(remote) if tries >= 4 => {
-            format!("{fact}: does it run, does UDP to {remote} get there, and is [upf] public_key its own?")
-        }
-        _ => fact,
-    }
+    let Some(remote) = remote else { return fact };
+    let own = netctl::owner_of(remote.ip()).map(|interface| {
+        format!(
+            "{} is this machine's own address ({interface}): unless a UPF runs here, give the UPF's as [[access]] remote",
+            remote.ip()
+        )
+    });
+    let rest = (tries >= 4)
+        .then(|| format!("does it run, does UDP to {remote} get there, and is [upf] public_key its own?"));
+    let hints: Vec<String> = own.into_iter().chain(rest).collect();
+    if hints.is_empty() { fact } else { format!("{fact}: {}", hints.join("; ")) }
 }
 
 /// Reads the file and lets flags win.
@@ -642,4 +647,35 @@ fn auto_mtu(payloads: impl Iterator<Item = u16> + Clone) -> u16 {
     let (least, most) = (payloads.clone().min().unwrap_or(1472), payloads.max().unwrap_or(1472));
     let inner = |payload: u16| payload.saturating_sub(SECURE_OVERHEAD as u16);
     inner(least.max(most.min(1472))).clamp(1280, MAX_MTU)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{in_private_network, sh};
+
+    #[test]
+    fn that_the_upf_s_address_is_this_machine_s_own_is_told_at_once() {
+        in_private_network(|| {
+            sh("ip link add wlan0 type veth peer name p0; ip link set p0 up; ip link set wlan0 up
+                ip addr add 10.9.0.2/24 dev wlan0; ip addr add 2001:db8:9::2/64 dev wlan0 nodad");
+            for (remote, own) in [
+                ("10.9.0.2:4500", Some("wlan0")),
+                ("[2001:db8:9::2]:4500", Some("wlan0")),
+                ("127.0.0.1:4500", Some("lo")),
+                ("127.0.0.9:4500", Some("lo")),
+                ("10.9.0.1:4500", None),
+                ("[2001:db8:9::1]:4500", None),
+            ] {
+                for tries in [1, 2, 4, 64] {
+                    let said = no_answer("wifi", remote.parse().ok(), tries);
+                    let told =
+                        own.is_some_and(|own| said.contains(&format!("this machine's own address ({own})")));
+                    assert_eq!(told, own.is_some(), "{said}");
+                    assert_eq!(said.contains("[[access]] remote"), own.is_some(), "{said}");
+                    assert_eq!(said.contains("public_key"), tries >= 4, "{said}");
+                }
+            }
+        });
+    }
 }

@@ -41,7 +41,7 @@ pub use owner::{OwnerThread, Owners};
 pub use plan::{has_ipv6, inside_name, session_of_ue, ue_accesses, upf};
 pub use port::port_of;
 pub use slices::{MAPPING_PRIORITY, MARK_PRIORITY, PROXY_PRIORITY, SOURCE_PRIORITY, Selector, SliceRoute};
-pub use socket::{SocketSpec, addresses, bind_access, bind_when_free, interface_of};
+pub use socket::{SocketSpec, addresses, bind_access, bind_when_free, interface_of, owner_of};
 pub use steps::Step;
 pub use tproxy::{FlowRule, Tproxy};
 
@@ -278,6 +278,7 @@ pub async fn broken<'a>(layers: impl IntoIterator<Item = &'a Layer>) {
     .await;
 }
 
+impl Layer {
     /// Puts what leads flows to a proxy in place of what did so until now, at once or not at all.
     pub async fn replace(&self, tproxy: Tproxy) -> anyhow::Result<()> {
         let keeper = self.0.iter().find_map(Undo::keeper).cloned();

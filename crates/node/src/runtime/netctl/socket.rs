@@ -89,6 +89,11 @@ pub fn interface_of(address: IpAddr) -> Option<String> {
     })
 }
 
+/// The interface of this machine that packets to `address` end at, if it is this machine's own.
+pub fn owner_of(address: IpAddr) -> Option<String> {
+    if address.is_loopback() { Some("lo".to_owned()) } else { interface_of(address) }
+}
+
 /// The addresses of this namespace but for loopback's, each with its interface and the length of its prefix.
 pub fn addresses() -> Vec<(String, IpAddr, u8)> {
     let ip = |a: &SockaddrStorage| {
