@@ -22,6 +22,7 @@ pub mod relay;
 pub mod service;
 pub mod state_file;
 pub mod thread;
+pub mod times;
 pub mod trouble;
 pub mod views;
 pub mod why;

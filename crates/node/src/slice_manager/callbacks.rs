@@ -118,7 +118,7 @@ impl Callbacks {
         let Ok(id) = super::auth::new_uuid() else { return };
         let event = json!({
             "specversion": "1.0", "id": id, "source": source, "type": kind,
-            "time": super::times::rfc3339(super::now_ms()), "datacontenttype": "application/json", "data": data,
+            "time": crate::runtime::times::rfc3339(super::now_ms()), "datacontenttype": "application/json", "data": data,
         });
         if self.queue.try_send(Event { to: url, body: event, token }).is_err() {
             tracing::warn!("callback to {}: too many are waiting; dropped", sink.unwrap_or_default());

@@ -2,8 +2,8 @@
 
 use super::camara::CamaraError;
 use super::routes::object_or_null;
-use super::times::from_rfc3339;
 use crate::runtime::api::Problem;
+use crate::runtime::times::from_rfc3339;
 use anabranch_slice::Manager;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -22,7 +22,6 @@ mod routes;
 mod scopes;
 mod southbound;
 mod store;
-mod times;
 mod worker;
 
 #[cfg(test)]

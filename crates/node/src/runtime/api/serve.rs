@@ -1,6 +1,6 @@
 //! Listening, and who may come in.
 
-use super::super::config::{Api, Connections, Listen, Metrics};
+use super::super::config::{Api, Connections, Listen, Metrics, warn_if_open};
 use super::super::{folder, netctl};
 use super::auth::{self, Access, OPERATOR_SCOPE, READER_SCOPE, Role};
 use super::connections::{self, Listener};
@@ -148,6 +148,7 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
 /// The first line of a token file.
 pub fn read_token(path: &Path) -> anyhow::Result<Arc<str>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("token file {}", path.display()))?;
+    warn_if_open("token file", path);
     let token = text.lines().next().unwrap_or_default().trim();
     anyhow::ensure!(
         token.len() >= 16 && token.bytes().all(|b| b.is_ascii_graphic()),

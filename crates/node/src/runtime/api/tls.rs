@@ -1,6 +1,9 @@
 //! TLS of listeners: TLS 1.2 and 1.3 with AWS-LC; certificates can be exchanged while they serve.
 
-use super::super::config::Tls as Config;
+use super::super::clock::unix_ns;
+use super::super::config::{Tls as Config, warn_if_open};
+use super::super::times::rfc3339;
+use super::validity::Validity;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
@@ -56,6 +59,12 @@ fn read(files: &Config) -> anyhow::Result<ServerConfig> {
     let chain = CertificateDer::pem_file_iter(&files.certificate).with_context(place)?;
     let chain = chain.collect::<Result<Vec<_>, _>>().with_context(place)?;
     anyhow::ensure!(!chain.is_empty(), "certificate {certificate}: there is none in it");
+    let now = rfc3339(unix_ns() / 1_000_000);
+    if let Some(trouble) = chain.first().and_then(|own| Validity::of(own)?.trouble(&now)) {
+        // Who has been told to trust it by other means goes on.
+        tracing::warn!("clients refuse certificate {certificate}: {trouble}");
+    }
+    warn_if_open("key", &files.key);
     let private = PrivateKeyDer::from_pem_file(&files.key).with_context(|| format!("key {key}"))?;
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?

@@ -25,6 +25,21 @@ pub fn read_private_key(path: &Path) -> Result<PrivateKey, ConfigError> {
     Ok(key)
 }
 
+/// Warns of a file with a secret that every user of the machine can read.
+pub fn warn_if_open(what: &str, path: &Path) {
+    if is_open(path) {
+        let place = path.display();
+        tracing::warn!("{what} {place} can be read by every user of this machine: chmod o= {place}");
+    }
+}
+
+/// Not where a folder on the way keeps them out.
+fn is_open(path: &Path) -> bool {
+    let lets = |path: &Path, bit: u32| std::fs::metadata(path).is_ok_and(|meta| meta.mode() & bit != 0);
+    let Ok(path) = path.canonicalize() else { return false };
+    lets(&path, 0o004) && path.ancestors().skip(1).all(|folder| lets(folder, 0o001))
+}
+
 /// Why a file cannot be read, with the remedy.
 fn unreadable(error: &std::io::Error, path: &Path) -> String {
     let place = path.display();
@@ -40,6 +55,35 @@ fn unreadable(error: &std::io::Error, path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_that_everybody_can_read_is_told() {
+        use std::os::unix::fs::PermissionsExt;
+        // Under a folder that everybody may pass.
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        let inner = folder.path().join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        let file = inner.join("key.pem");
+        assert!(!is_open(&file), "not there");
+        std::fs::write(&file, "secret").unwrap();
+        let set = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        for (outer, mode, open) in [
+            (0o755, 0o600, false),
+            (0o755, 0o640, false),
+            (0o755, 0o660, false),
+            (0o755, 0o644, true),
+            (0o711, 0o604, true),
+            (0o755, 0o444, true),
+            (0o750, 0o644, false),
+            (0o700, 0o644, false),
+        ] {
+            set(folder.path(), outer);
+            set(&file, mode);
+            assert_eq!(is_open(&file), open, "{outer:o} {mode:o}");
+        }
+    }
 
     #[test]
     fn each_fault_of_a_key_file_has_its_own_remedy() {

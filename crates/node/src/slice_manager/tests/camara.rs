@@ -113,7 +113,7 @@ async fn a_session_whose_time_is_over_is_shown_for_a_while() {
 #[tokio::test]
 async fn a_booking_whose_time_is_over_is_shown_for_a_while() {
     let world = world().await;
-    let end_date = super::super::times::rfc3339(super::super::now_ms() + 2_500);
+    let end_date = crate::runtime::times::rfc3339(super::super::now_ms() + 2_500);
     let request = json!({"serviceTime": {"endDate": end_date}, "sliceQosProfile": {"maxNumOfDevices": 1}});
     let (status, made) = world.ask("POST", NSB, Some(request)).await;
     assert_eq!(status, 201, "{made}");

@@ -17,7 +17,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as B64;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 const ISSUER: &str = "https://as.example";
@@ -365,6 +365,8 @@ proptest! {
 struct Keys {
     asked: Arc<AtomicU32>,
     current: Arc<std::sync::Mutex<String>>,
+    /// Answers never come.
+    slow: Arc<AtomicBool>,
     server: Option<Server>,
     url: String,
     folder: tempfile::TempDir,
@@ -372,6 +374,11 @@ struct Keys {
 
 /// A certificate for this machine, and its authority, in a folder: certificate, key, authority.
 pub fn certificate(folder: &std::path::Path) -> TlsFiles {
+    certificate_of(folder, &["localhost", "127.0.0.1"], 4000)
+}
+
+/// The same for others, until this year.
+fn certificate_of(folder: &std::path::Path, names: &[&str], until: i32) -> TlsFiles {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair as Pair};
     let authority_key = Pair::generate().unwrap();
     let mut authority = CertificateParams::new(Vec::<String>::new()).unwrap();
@@ -379,8 +386,10 @@ pub fn certificate(folder: &std::path::Path) -> TlsFiles {
     let authority_certificate = authority.self_signed(&authority_key).unwrap();
     let issuer = Issuer::new(authority, authority_key);
     let key = Pair::generate().unwrap();
-    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-    let own = CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
+    let mut own =
+        CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
+    own.not_after = rcgen::date_time_ymd(until, 1, 1);
+    let own = own.signed_by(&key, &issuer).unwrap();
     let files = TlsFiles { certificate: folder.join("cert.pem"), key: folder.join("key.pem") };
     std::fs::write(&files.certificate, own.pem()).unwrap();
     std::fs::write(&files.key, key.serialize_pem()).unwrap();
@@ -390,13 +399,22 @@ pub fn certificate(folder: &std::path::Path) -> TlsFiles {
 
 impl Keys {
     async fn serve() -> Self {
+        Self::serve_as(&["localhost", "127.0.0.1"], 4000).await
+    }
+
+    /// With a certificate for these, until this year.
+    async fn serve_as(names: &[&str], until: i32) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let tls = super::super::tls::Tls::new(&certificate(folder.path())).unwrap();
+        let tls = super::super::tls::Tls::new(&certificate_of(folder.path(), names, until)).unwrap();
+        let slow = Arc::<AtomicBool>::default();
         let asked = Arc::new(AtomicU32::new(0));
         let current = Arc::new(std::sync::Mutex::new(String::new()));
-        let (count, text) = (asked.clone(), current.clone());
+        let (count, text, waits) = (asked.clone(), current.clone(), slow.clone());
         let answer = async move || {
             count.fetch_add(1, Ordering::Relaxed);
+            if waits.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
             text.lock().unwrap().clone()
         };
         let endless = async || {
@@ -411,7 +429,7 @@ impl Keys {
         let guarded = Guarded { tls: Some(Arc::new(tls)), changes_without_token: true, ..Guarded::default() };
         let at = server.listen(&Listen::Tcp("127.0.0.1:0".parse().unwrap()), router, guarded).await.unwrap();
         let url = format!("https://{}", at.unwrap());
-        Self { asked, current, server: Some(server), url, folder }
+        Self { asked, current, slow, server: Some(server), url, folder }
     }
 
     fn set(&self, signers: &[(&Signer, &str)]) {
@@ -486,6 +504,50 @@ async fn keys_that_cannot_be_had_let_nobody_in() {
     let verifier = Verifier::with_gap(&config, Duration::from_millis(50)).unwrap();
     assert_eq!(verifier.check(&token, NOW).await, Err(Refused::NoKeys));
     assert_eq!(keys.asked.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_who_shows_no_certificate_of_its_own_that_is_good_now_are_not_taken() {
+    for (names, until) in [(&["localhost", "127.0.0.9"][..], 4000), (&["localhost", "127.0.0.1"][..], 2020)] {
+        let keys = Keys::serve_as(names, until).await;
+        keys.set(&[(&SIGNERS[2], "1")]);
+        let token = SIGNERS[2].token(&header("EdDSA", "1"), &claims());
+        let verifier = keys.verifier("/jwks", Duration::from_millis(50));
+        assert_eq!(verifier.check(&token, NOW).await, Err(Refused::NoKeys), "{names:?} {until}");
+        assert_eq!(keys.asked.load(Ordering::Relaxed), 0);
+    }
+}
+
+/// Whoever comes with a key that is known does not wait for one that is not, and who does is answered after a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_answer_keeps_nobody_waiting_whose_key_is_known() {
+    let keys = Keys::serve().await;
+    keys.set(&[(&SIGNERS[2], "1")]);
+    let token = |kid: &str| SIGNERS[2].token(&header("EdDSA", kid), &claims());
+    const GAP: Duration = Duration::from_secs(1);
+    let verifier = Arc::new(keys.verifier("/jwks", GAP));
+    assert!(verifier.check(&token("1"), NOW).await.is_ok());
+    keys.slow.store(true, Ordering::Relaxed);
+    tokio::time::sleep(GAP).await;
+    let begun = std::time::Instant::now();
+    let unknown = (0..20).map(|n| {
+        let (verifier, text) = (verifier.clone(), token(&format!("x{n}")));
+        tokio::spawn(async move { verifier.check(&text, NOW).await })
+    });
+    let unknown: Vec<_> = unknown.collect();
+    while keys.asked.load(Ordering::Relaxed) < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for _ in 0..100 {
+        assert!(verifier.check(&token("1"), NOW).await.is_ok());
+    }
+    assert!(!unknown.iter().any(tokio::task::JoinHandle::is_finished), "{:?}", begun.elapsed());
+    for one in unknown {
+        assert_eq!(one.await.unwrap(), Err(Refused::Invalid("its key is not known")));
+    }
+    // Not one after the other.
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(verifier.check(&token("1"), NOW).await.is_ok());
 }
 
 #[tokio::test]

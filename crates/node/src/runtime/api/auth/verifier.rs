@@ -119,6 +119,7 @@ impl Keys {
         if Instant::now() < *next {
             return;
         }
+        // Also if whoever asks goes away meanwhile.
         *next = Instant::now() + self.gap;
         let read = match &self.source {
             Source::File(path) => read_file(path),
@@ -128,6 +129,8 @@ impl Keys {
                 Err(_) => Err(anyhow::anyhow!("{url}: no answer within {} s", PATIENCE.as_secs())),
             },
         };
+        // From its end on: who has waited for an answer that did not come does not wait for another.
+        *next = Instant::now() + self.gap;
         match read {
             Ok(keys) => {
                 tracing::debug!("{} keys of the authorization server", keys.len());
