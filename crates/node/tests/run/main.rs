@@ -9,6 +9,7 @@ mod faults;
 #[allow(dead_code, reason = "shared with the tests of other programs")]
 mod live;
 mod mtu;
+mod nat;
 #[allow(dead_code, reason = "shared with the tests of other programs")]
 mod net;
 mod nft;
