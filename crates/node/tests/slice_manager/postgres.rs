@@ -93,11 +93,18 @@ impl Postgres {
 
     /// Sends all of its processes a signal.
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
-        let id = self.server.id();
-        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
-        for id in children.split_whitespace().map(|id| id.parse().unwrap()).chain([id as i32]) {
-            nix::sys::signal::kill(nix::unistd::Pid::from_raw(id), signal).unwrap();
+        for id in self.processes() {
+            nix::sys::signal::kill(id, signal).unwrap();
         }
+    }
+
+    /// Its children, and last itself.
+    fn processes(&self) -> Vec<nix::unistd::Pid> {
+        let id = self.server.id();
+        // One that has ended has none.
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        let children = children.split_whitespace().map(|id| id.parse().unwrap());
+        children.chain([id as i32]).map(nix::unistd::Pid::from_raw).collect()
     }
 
     /// What the server answers.
@@ -151,12 +158,54 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // SIGINT: fast shutdown, with its children.
-        let _ = nix::sys::signal::kill(
-            nix::unistd::Pid::from_raw(self.server.id() as i32),
-            nix::sys::signal::Signal::SIGINT,
-        );
-        let _ = self.server.wait();
+        use nix::sys::signal::{Signal, kill};
+        let ended = |server: &mut Child| !matches!(server.try_wait(), Ok(None));
+        if ended(&mut self.server) {
+            return;
+        }
+        let all = self.processes();
+        // Of those that are stopped (SIGSTOP) none would end.
+        for id in all {
+            let _ = kill(id, Signal::SIGCONT);
+        }
+        // Fast shutdown, with its children.
+        let _ = kill(nix::unistd::Pid::from_raw(self.server.id() as i32), Signal::SIGINT);
+        let end = Instant::now() + Duration::from_secs(10);
+        while !ended(&mut self.server) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if !ended(&mut self.server) {
+            for id in self.processes() {
+                let _ = kill(id, Signal::SIGKILL);
+            }
+            let _ = self.server.wait();
+        }
+    }
+}
+
+/// A test that fails while the server is stopped ends, and leaves no process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_stopped_or_killed_goes_with_its_test() {
+    for how in ["runs", "stopped", "killed"] {
+        let Some(mut postgres) = Postgres::start().await else { return };
+        let all = postgres.processes();
+        assert!(all.len() > 1, "{all:?}");
+        match how {
+            "stopped" => postgres.signal(nix::sys::signal::Signal::SIGSTOP),
+            "killed" => postgres.kill(),
+            _ => {}
+        }
+        let (gone, is_gone) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(postgres);
+            let _ = gone.send(());
+        });
+        is_gone.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{how}: drop waits"));
+        let end = Instant::now() + Duration::from_secs(20);
+        while all.iter().any(|id| nix::sys::signal::kill(*id, None).is_ok()) {
+            assert!(Instant::now() < end, "{how}: a process is left");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
