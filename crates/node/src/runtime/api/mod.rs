@@ -25,7 +25,6 @@ pub mod schema;
 pub mod serve;
 pub mod tls;
 pub mod types;
-mod validity;
 pub mod versions;
 
 pub use crate::gnb::api::{

@@ -3,7 +3,6 @@
 use super::super::clock::unix_ns;
 use super::super::config::{Tls as Config, warn_if_open};
 use super::super::times::rfc3339;
-use super::validity::Validity;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
@@ -59,8 +58,7 @@ fn read(files: &Config) -> anyhow::Result<ServerConfig> {
     let chain = CertificateDer::pem_file_iter(&files.certificate).with_context(place)?;
     let chain = chain.collect::<Result<Vec<_>, _>>().with_context(place)?;
     anyhow::ensure!(!chain.is_empty(), "certificate {certificate}: there is none in it");
-    let now = rfc3339(unix_ns() / 1_000_000);
-    if let Some(trouble) = chain.first().and_then(|own| Validity::of(own)?.trouble(&now)) {
+    if let Some(trouble) = chain.first().and_then(|own| trouble(own, unix_ns() / 1_000_000)) {
         // Who has been told to trust it by other means goes on.
         tracing::warn!("clients refuse certificate {certificate}: {trouble}");
     }
@@ -75,6 +73,24 @@ fn read(files: &Config) -> anyhow::Result<ServerConfig> {
     // What costs a client nothing is not kept for it.
     config.max_early_data_size = 0;
     Ok(config)
+}
+
+/// Why clients refuse a certificate at this time, milliseconds since 1970 (RFC 5280 §4.1.2.5). One that is not understood is left to them:
+/// the library of TLS looks at no times of its own certificate.
+fn trouble(certificate: &[u8], now_ms: u64) -> Option<String> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let ms =
+        |time: x509_parser::time::ASN1Time| u64::try_from(time.timestamp()).unwrap_or(0).saturating_mul(1000);
+    let validity = certificate.validity();
+    let (not_before_ms, not_after_ms) = (ms(validity.not_before), ms(validity.not_after));
+    if now_ms > not_after_ms {
+        Some(format!("it was good until {}: renew it", rfc3339(not_after_ms)))
+    } else if now_ms < not_before_ms {
+        let (from, now) = (rfc3339(not_before_ms), rfc3339(now_ms));
+        Some(format!("it is good from {from} on, and this machine's clock says {now}"))
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -168,5 +184,24 @@ mod tests {
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).await.unwrap();
         assert!(answer.len() == 7 && answer[0] == 21, "{answer:?}");
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_good_now_is_told_with_its_times() {
+        for (from, until) in [(1980, 2049), (2026, 2027), (2049, 2050), (2050, 4096)] {
+            let mut parameters = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            (parameters.not_before, parameters.not_after) =
+                (rcgen::date_time_ymd(from, 3, 4), rcgen::date_time_ymd(until, 5, 6));
+            let der = parameters.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().der().to_vec();
+            let ms = |time: &str| crate::runtime::times::from_rfc3339(time).unwrap();
+            let (first, last) =
+                (ms(&format!("{from}-03-04T00:00:00Z")), ms(&format!("{until}-05-06T00:00:00Z")));
+            assert_eq!([first, last].map(|at| trouble(&der, at)), [None, None]);
+            let over = trouble(&der, last + 1).unwrap();
+            assert!(over.contains(&format!("until {until}-05-06T00:00:00Z: renew it")), "{over}");
+            let early = trouble(&der, first - 1).unwrap();
+            assert!(early.contains(&format!("from {from}-03-04T00:00:00Z on")), "{early}");
+            assert_eq!(trouble(&der[..der.len() - 1], last + 1), None, "not understood");
+        }
     }
 }
