@@ -361,7 +361,7 @@ impl Lane {
             *periods = if self.idle.contains(path) { periods.saturating_add(1) } else { 0 };
         }
         let homes = input.live.up().iter().filter(|path| self.bulk(*path) > 0);
-        let capacity_bps = homes.map(|path| input.load(path).seen_bps).sum();
+        let capacity_bps = homes.map(|path| spill::carries_bps(&input.load(path))).sum();
         self.overflow.review(sent_bps.iter().sum(), capacity_bps, input.now);
         (self.packets, self.bytes, self.queued) = (0, [0; MAX_PATHS], [0; MAX_PATHS]);
     }

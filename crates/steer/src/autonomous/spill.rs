@@ -120,7 +120,7 @@ fn known_bps(load: &LoadView) -> u64 {
 }
 
 /// What a path is taken to carry, and no less than was seen.
-fn carries_bps(load: &LoadView) -> u64 {
+pub(super) fn carries_bps(load: &LoadView) -> u64 {
     load.estimate_bps.max(load.seen_bps)
 }
 

@@ -120,6 +120,23 @@ fn a_home_that_drops_is_left_for_a_later_path_and_only_while_that_does_no_harm()
     assert!(bed.lane.view(pause.until).paused.is_none());
 }
 
+/// 11 Mbit/s over a home of 80 that was never full: what was seen there is what this sender sends.
+#[test]
+fn harm_is_told_by_what_the_home_is_measured_to_carry() {
+    for (measured_mbps, end) in [(80, 0), (11, 1)] {
+        let home = LoadView { queue_us: 9_000, drop_us: 10_000, ..measured(5, measured_mbps) };
+        let mut bed = Bed::new(&[LoadView { seen_bps: 10_000_000, ..home }, load(20, 0, 100)]);
+        let flow = &mut FlowSteer::default();
+        flow.set_home(0, bed.now);
+        let mut path = 0;
+        for _ in 0..2_400 {
+            path = bed.packet(flow, 1);
+            bed.wait(1);
+        }
+        assert_eq!(path, end, "{measured_mbps} Mbit/s");
+    }
+}
+
 #[test]
 fn where_nothing_is_put_in_order_packets_neither_come_late_nor_by_a_small_path() {
     let late = [LoadView { drop_us: 9_000, ..load(5, 9, 80) }, load(20, 0, 100)];
