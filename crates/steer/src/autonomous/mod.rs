@@ -570,7 +570,9 @@ impl Lane {
 
     /// Whether one of so many flows may have as much on `path` as one has at the lossy `home`.
     fn is_worth(&self, input: &Input<'_>, home: PathId, path: PathId, flows: u16) -> bool {
-        let share_bps = input.load(path).capacity_bps / u64::from(flows.max(1));
+        let load = input.load(path);
+        let path_bps = if load.capacity_bps > 0 { load.capacity_bps } else { load.estimate_bps };
+        let share_bps = path_bps / u64::from(flows.max(1));
         share_bps == 0 || share_bps >= self.carried_bps[usize::from(home)] / 100 * WORTH_PERCENT
     }
 

@@ -26,6 +26,21 @@ fn a_bulk_flow_that_loss_keeps_from_filling_its_home_moves() {
     assert_eq!(bed.lane.untold_left()[..2], [Left { flows: 1, loss_ppm: 5_000 }, Left::default()]);
 }
 
+/// 11 Mbit/s at home; the other path was never full, but measured.
+#[test]
+fn a_bulk_flow_stays_on_a_lossy_home_where_it_has_more_than_the_other_is_measured_to_carry() {
+    for (mbps, end) in [(5, 0), (9, 0), (20, 1), (0, 1)] {
+        let mut bed = Bed::new(&[LoadView { wild_ppm: 5_000, ..load(5, 0, 300) }, measured(15, mbps)]);
+        let flow = &mut FlowSteer::default();
+        let mut path = 0;
+        for _ in 0..3_000 {
+            path = bed.packet(flow, 1);
+            bed.wait(1);
+        }
+        assert_eq!(path, end, "{mbps} Mbit/s");
+    }
+}
+
 /// A sender that does not take loss for congestion (BBR) and leaves no queue, so that the lossy path's capacity is not known.
 /// The other path's is known, or it is not and the flow has less there, or more and more.
 #[test]
