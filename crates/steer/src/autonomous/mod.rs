@@ -15,9 +15,10 @@
 //!                arrival(q) < arrival(home): this packet of a bulk flow takes q
 //!   overflow     home is at a part of its drop level: q may also be later, for as long as that does no harm, where the window for
 //!                both grows soon, and for flows that send an eighth of what the home carries
-//!   placement    the first flow: the earliest end of a transfer of 100 kB, by the estimates; further flows to the same host within
-//!                2 s, while one of them is open, are parts of one transfer: the path with the fewest for what it carries; the next
-//!                flow of a host whose last ones ended small: the earliest arrival
+//!   placement    the first flow: the earliest end of a transfer of 100 kB, by the estimates, or little later on a path that carries
+//!                twice as much; further flows to the same host within 2 s, while one of them is open, are parts of one transfer:
+//!                the path with the fewest for what it carries; the next flow of a host whose last ones ended small: the earliest
+//!                arrival
 //!   move         a path is full and carries two bulk flows or more, another stays without a queue: one flow of the
 //!                first moves to the second, at most one every 500 ms
 //! ```
@@ -67,6 +68,10 @@ const WILD_PPM: u32 = 1_000;
 const MAX_SKEW_US: i64 = 150_000;
 /// The transfer that decides where a flow begins, in bits.
 const FIRST_BITS: u64 = 800_000;
+/// It begins on a path that carries more, as much as a lone flow moves for, if the transfer takes longer there by this part at most.
+const FIRST_LATER_PART: i64 = 8;
+/// Where others were measured and a path was not, its train was lost: it is taken to carry what was seen, or this.
+const UNMEASURED_BPS: u64 = 1_000_000;
 /// A flow of datagrams whose first packet is shorter is a question or a call and no transfer (the first datagram of QUIC has
 /// 1,200 bytes at least, RFC 9000 §14.1): it begins where that packet arrives first.
 const TRANSFER_BYTES: u32 = 1_200;
@@ -394,18 +399,8 @@ impl Lane {
                 (at, usable.iter().filter(near).min_by_key(cost)?)
             }
             _ => {
-                let end_us = |path: &PathId| {
-                    let share = u64::from(self.bulk(*path)) + 1;
-                    let capacity = self.senders.share_bps(input, *path) / 1000;
-                    let transfer_us = (FIRST_BITS * share * 1000).checked_div(capacity).unwrap_or(0);
-                    delays.arrival_us(*path, input).saturating_add(transfer_us.cast_signed())
-                };
                 let group = known.map(|at| self.groups[at]).unwrap_or_default();
-                let home = if group.is_asked() {
-                    nearest()?
-                } else {
-                    self.richest(input, usable, &delays).iter().min_by_key(end_us)?
-                };
+                let home = if group.is_asked() { nearest()? } else { self.first(input, usable, &delays)? };
                 let at = known.or((0..GROUPS).min_by_key(|at| self.groups[*at].at)).unwrap_or(0);
                 let (remote, datagram) = (input.remote, input.datagram);
                 let flows = if within(group.at, input.now) { group.flows } else { Group::default().flows };
@@ -415,6 +410,37 @@ impl Lane {
         };
         self.groups[at].add(home, input.now);
         Some(home)
+    }
+
+    /// The path on which a flow begins that belongs to no others: where a transfer ends first, or one that carries much more and by
+    /// which it ends little later. For there the flow would have to go if it is large, with a sender that has come to believe the shorter
+    /// round trip.
+    fn first(&self, input: &Input<'_>, usable: PathSet, delays: &Delays) -> Option<PathId> {
+        let is_measured = usable.iter().any(|path| input.load(path).estimate_bps > 0);
+        let share_bps = |path: PathId| {
+            let bps = match self.senders.share_bps(input, path) {
+                0 if is_measured => input.load(path).seen_bps.max(UNMEASURED_BPS),
+                bps => bps,
+            };
+            bps / (u64::from(self.bulk(path)) + 1)
+        };
+        let end_us = |path: &PathId| {
+            let transfer_us = (FIRST_BITS * 1000).checked_div(share_bps(*path) / 1000).unwrap_or(0);
+            delays.arrival_us(*path, input).saturating_add(transfer_us.cast_signed())
+        };
+        let first = self.richest(input, usable, delays).iter().min_by_key(end_us)?;
+        let rtt_us = i64::from(input.live.get(first).rtt_us);
+        let whole_us = end_us(&first) - delays.base_us(first, input) + rtt_us / 2;
+        let latest_us = end_us(&first).saturating_add(whole_us / FIRST_LATER_PART);
+        let least_bps = share_bps(first).saturating_mul(LONE_GAIN_PERCENT[0]);
+        let larger = |path: &PathId| {
+            share_bps(first) > 0
+                && share_bps(*path).saturating_mul(100) >= least_bps
+                && end_us(path) <= latest_us
+                && (input.load(*path).wild_ppm <= WILD_PPM || self.senders.ignores(input))
+                && delays.base_us(*path, input) - delays.base_us(first, input) <= MAX_SKEW_US
+        };
+        usable.iter().filter(larger).min_by_key(end_us).or(Some(first))
     }
 
     /// The paths on which a new flow may begin. Where the far end puts nothing in order none is left later for a further one

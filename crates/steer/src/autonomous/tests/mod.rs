@@ -293,11 +293,34 @@ fn measured(base_ms: i64, mbps: u64) -> LoadView {
 
 #[test]
 fn the_first_flow_begins_where_100_kb_end_first_by_what_was_measured() {
-    for (near, far, home) in
-        [((5, 20), (25, 200), 1), ((5, 5), (30, 50), 1), ((15, 50), (30, 400), 0), ((5, 200), (25, 20), 0)]
-    {
+    // The last three: by the far path 100 kB end 3 and 29 % later, and as much as 3 % later where it carries less than twice as much.
+    for (near, far, home) in [
+        ((5, 20), (25, 200), 1),
+        ((5, 5), (30, 50), 1),
+        ((5, 200), (25, 20), 0),
+        ((15, 50), (30, 400), 1),
+        ((15, 50), (38, 400), 0),
+        ((20, 50), (28, 90), 0),
+    ] {
         let mut bed = Bed::new(&[measured(near.0, near.1), measured(far.0, far.1)]);
         assert_eq!(bed.packet(&mut FlowSteer::default(), 1), home, "{near:?} {far:?}");
+    }
+    let mut bed = Bed::new(&[measured(15, 50), LoadView { wild_ppm: 5_000, ..measured(30, 400) }]);
+    assert_eq!(bed.packet(&mut FlowSteer::default(), 1), 0, "it loses");
+}
+
+#[test]
+fn no_flow_begins_on_the_only_path_that_was_not_measured_unless_others_are_much_further() {
+    for (delays_ms, mbps, home) in
+        [([13, 5, 4], [113, 82, 0], 1), ([13, 5, 4], [0, 0, 0], 2), ([900, 850, 4], [113, 82, 0], 2)]
+    {
+        let loads = [0, 1, 2].map(|path| measured(delays_ms[path], mbps[path]));
+        let mut bed = Bed::new(&loads);
+        assert_eq!(bed.packet(&mut FlowSteer::default(), 1), home, "{delays_ms:?} {mbps:?}");
+        // What was seen of it counts.
+        let mut bed = Bed::new(&loads);
+        bed.loads[2].seen_bps = 500_000_000;
+        assert_eq!(bed.packet(&mut FlowSteer::default(), 1), 2, "{delays_ms:?} {mbps:?}");
     }
 }
 
