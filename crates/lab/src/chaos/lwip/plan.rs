@@ -6,6 +6,8 @@ use super::system::{self, PlanOf};
 use super::world;
 use serde::{Deserialize, Serialize};
 
+/// Rates of legs, Mbit/s: a download sends 8 Mbit/s at most.
+const RATES: [u16; 4] = [4, 8, 20, 200];
 /// UEs that a plan may have.
 pub const MAX_UES: u8 = 3;
 
@@ -21,10 +23,12 @@ pub enum Mode {
     Capacity,
     /// All on the better leg.
     Switched,
+    /// By what the node finds out of the legs.
+    Autonomous,
 }
 
 /// All of them.
-pub const MODES: [Mode; 4] = [Mode::Half, Mode::Rtt, Mode::Capacity, Mode::Switched];
+pub const MODES: [Mode; 5] = [Mode::Half, Mode::Rtt, Mode::Capacity, Mode::Switched, Mode::Autonomous];
 
 /// How ACKs are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +61,8 @@ pub struct Setting {
     pub ues: u8,
     /// One-way delay of the LTE leg and of the Wi-Fi leg, milliseconds.
     pub delay_ms: [u16; 2],
+    /// What the legs carry downwards, Mbit/s.
+    pub mbps: [u16; 2],
     /// Mean time between packets of a flow, microseconds.
     pub pace_us: u64,
 }
@@ -91,6 +97,13 @@ pub enum Kind {
         /// The new one, milliseconds.
         delay_ms: u16,
     },
+    /// The leg carries so much downwards.
+    Rate {
+        /// On which leg.
+        leg: u8,
+        /// The new one, Mbit/s.
+        mbps: u16,
+    },
     /// A UE has no Wi-Fi, and the node is told.
     Carrier {
         /// Number of the UE without Wi-Fi.
@@ -123,6 +136,7 @@ impl Kind {
             Self::Partition { .. } => "partition",
             Self::Jitter { .. } => "jitter",
             Self::Delay { .. } => "delay",
+            Self::Rate { .. } => "rate",
             Self::Carrier { .. } => "carrier",
             Self::Restart => "restart",
             Self::Steering { .. } => "steering",
@@ -142,9 +156,20 @@ impl system::Setting for Setting {
     type Kind = Kind;
 
     const NAME: &'static str = "lwip";
-    const VERSION: u32 = 1;
-    const KINDS: &'static [&'static str] =
-        &["loss", "partition", "jitter", "delay", "carrier", "restart", "steering", "dida", "lies", "quiet"];
+    const VERSION: u32 = 2;
+    const KINDS: &'static [&'static str] = &[
+        "loss",
+        "partition",
+        "jitter",
+        "delay",
+        "rate",
+        "carrier",
+        "restart",
+        "steering",
+        "dida",
+        "lies",
+        "quiet",
+    ];
     const ACTORS: &'static [&'static str] = &[];
     const INVARIANTS: &'static [Invariant] = &[
         Invariant::Intact,
@@ -153,13 +178,20 @@ impl system::Setting for Setting {
         Invariant::Lossless,
         Invariant::Prompt,
         Invariant::Reliable,
+        Invariant::Served,
         Invariant::Bounded,
         Invariant::NoSpin,
+        Invariant::Converges,
         Invariant::Empty,
         Invariant::NoPanic,
     ];
-    const SIMPLER: &'static [fn(&mut Self)] =
-        &[|w| w.ues = 1, |w| w.delay_ms = [20, 10], |w| w.mode = Mode::Half, |w| w.dida = Dida::Off];
+    const SIMPLER: &'static [fn(&mut Self)] = &[
+        |w| w.ues = 1,
+        |w| w.delay_ms = [20, 10],
+        |w| w.mbps = [200; 2],
+        |w| w.mode = Mode::Half,
+        |w| w.dida = Dida::Off,
+    ];
 
     fn of(seed: u64, steps: u64) -> Plan {
         let draw = &mut Draw::new(seed, 0);
@@ -168,14 +200,15 @@ impl system::Setting for Setting {
             dida: draw.of(&DIDAS),
             ues: draw.between((1, MAX_UES.into())) as u8,
             delay_ms: [draw.between((5, 60)) as u16, draw.between((1, 60)) as u16],
+            mbps: [draw.of(&RATES), draw.of(&RATES)],
             pace_us: draw.of(&[1_000, 5_000, 30_000]),
         };
         Plan::drawn((seed, steps), draw, world, 3 + steps / 200, fault)
     }
 
     fn check(&self) -> Result<(), String> {
-        if !(1..=MAX_UES).contains(&self.ues) || self.pace_us == 0 {
-            return Err(format!("ues: write 1 to {MAX_UES}; pace_us: 1 or more"));
+        if !(1..=MAX_UES).contains(&self.ues) || self.pace_us == 0 || self.mbps.contains(&0) {
+            return Err(format!("ues: write 1 to {MAX_UES}; pace_us, mbps: 1 or more"));
         }
         Ok(())
     }
@@ -193,7 +226,7 @@ fn fault(draw: &mut Draw, plan: &Plan) -> Fault {
         _ => draw.between((500, 8_000)),
     };
     let leg = draw.of(&[0, 1, 1]);
-    let kind = match draw.below(13) {
+    let kind = match draw.below(14) {
         0 | 1 => Kind::Loss { leg, percent: draw.between((1, 60)) as u8 },
         2 => Kind::Partition { leg },
         3 | 4 => Kind::Jitter { leg, most_ms: draw.between((1, 100)) as u16 },
@@ -203,6 +236,7 @@ fn fault(draw: &mut Draw, plan: &Plan) -> Fault {
         9 => Kind::Steering { mode: draw.of(&MODES) },
         10 => Kind::Dida { dida: draw.of(&DIDAS) },
         11 => Kind::Lies,
+        12 => Kind::Rate { leg, mbps: draw.of(&RATES) },
         _ => Kind::Quiet,
     };
     Fault { at, ms, kind }

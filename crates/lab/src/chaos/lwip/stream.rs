@@ -59,19 +59,21 @@ impl Stream {
         None
     }
 
-    /// A segment is at the UE.
-    pub fn take(&mut self, number: u32) {
-        if number >= self.there {
-            self.beyond.insert(number);
-        }
+    /// A segment is at the UE; whether it was there before.
+    pub fn take(&mut self, number: u32) -> bool {
+        let is_new = number >= self.there && self.beyond.insert(number);
         while self.beyond.remove(&self.there) {
             self.there += 1;
         }
+        !is_new
     }
 
-    /// What the UE acknowledges; the newest blocks that are beyond what is missing.
-    pub fn acknowledgment(&self, ms: u32) -> TcpHeader {
+    /// What the UE acknowledges, with the segment that came again (RFC 2883); and the first blocks that are beyond what is missing.
+    pub fn acknowledgment(&self, again: Option<u32>, ms: u32) -> TcpHeader {
         let mut sack = SackBlocks::default();
+        if let Some(again) = again {
+            sack.push(base(again), base(again + 1));
+        }
         let mut left = None;
         for number in &self.beyond {
             match left {

@@ -20,6 +20,19 @@ const POLLS: u32 = 64;
 const HOLDS: Duration = Duration::from_secs(3);
 /// All that was sent is acknowledged by then.
 const DONE: Duration = Duration::from_secs(30);
+/// While the LTE leg works, something new of what is under way is acknowledged within this time: the server asks a dozen times.
+const SERVED: Duration = Duration::from_secs(5);
+/// In peace both legs are known to be up by then.
+const CONVERGES: Duration = Duration::from_secs(30);
+/// What a leg lets wait; more is dropped.
+const QUEUE: Duration = Duration::from_millis(400);
+/// Bytes of the trains that find out what a leg carries, and how often they may leave unpaid, where the leg was down.
+const TRAINS: u64 = 250_000;
+const TRAINS_AGAIN: Duration = Duration::from_secs(4);
+/// They cost a part of so much of what a UE gets.
+const TRAINS_PART: u64 = 50;
+/// Memory of the node for each UE: its law, flows, and held ACKs.
+const MEMORY: usize = 100_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum To {
@@ -60,6 +73,13 @@ struct Ue {
     next: Instant,
     datagrams: [Datagrams; 2],
     clock: u32,
+    /// Acknowledgment and time stamp that the server heard last.
+    heard: (u32, u32),
+    /// What the server knew, and since when it has waited for more.
+    waits: (u32, Instant),
+    /// Bytes that it was sent since the node began, and those of trains by leg.
+    got: u64,
+    trains: [u64; 2],
 }
 
 #[derive(Default)]
@@ -87,6 +107,10 @@ struct World {
     orders: u64,
     /// When the last packet of each leg and direction arrives: none overtakes, where there is no jitter.
     last_at: [[Instant; 2]; 2],
+    /// When a leg has sent downwards what waits in it.
+    free_at: [Instant; 2],
+    /// When the node began.
+    began: Instant,
     active: Active<Kind>,
     mode: Mode,
     dida: Dida,
@@ -120,6 +144,7 @@ const fn steering(mode: Mode) -> Steering {
         Mode::Switched => {
             Steering::Switched { to: SwitchTo::Auto, hysteresis_percent: 25.0, dwell_ms: 1_000 }
         }
+        Mode::Autonomous => Steering::Autonomous,
     }
 }
 
@@ -158,6 +183,10 @@ impl World {
                     next: later(),
                     datagrams: [0, 1].map(|_| Datagrams { next: later(), ..Datagrams::default() }),
                     clock: 0,
+                    heard: (0, 0),
+                    waits: (0, Instant::ZERO),
+                    got: 0,
+                    trains: [0; 2],
                 })
             })
             .collect();
@@ -169,6 +198,8 @@ impl World {
             transit: Vec::new(),
             orders: 0,
             last_at: [[Instant::ZERO; 2]; 2],
+            free_at: [Instant::ZERO; 2],
+            began: Instant::ZERO,
             active: Active::default(),
             mode: plan.world.mode,
             dida: plan.world.dida,
@@ -203,7 +234,7 @@ impl World {
     fn put(&mut self, leg: usize, to: To, packet: Vec<u8>) {
         let up = usize::from(to == To::Node);
         let (mut delay_ms, mut jitter_ms) = (u64::from(self.plan.world.delay_ms[leg]), 0);
-        let mut lost = None;
+        let (mut mbps, mut lost) = (u64::from(self.plan.world.mbps[leg]), None);
         for kind in self.active.kinds() {
             match *kind {
                 Kind::Partition { leg: l } if usize::from(l) == leg => lost = Some("partition"),
@@ -217,17 +248,33 @@ impl World {
                     self.course.tally.effect("delay", 1);
                     delay_ms = ms.into();
                 }
+                Kind::Rate { leg: l, mbps: of_leg } if usize::from(l) == leg => {
+                    self.course.tally.effect("rate", 1);
+                    mbps = of_leg.into();
+                }
                 _ => {}
             }
         }
+        let mut sent_at = self.course.now;
+        if up == 0 && lost.is_none() {
+            let begins = self.free_at[leg].max(sent_at);
+            if begins.saturating_since(sent_at) > QUEUE {
+                lost = Some("queue");
+            } else {
+                sent_at = begins + Duration::from_nanos(packet.len() as u64 * 8_000 / mbps);
+                self.free_at[leg] = sent_at;
+            }
+        }
         if let Some(why) = lost {
-            self.course.tally.effect(why, 1);
+            if why != "queue" {
+                self.course.tally.effect(why, 1);
+            }
             if let Some((ue, way, _)) = datagram(&packet) {
                 self.ues[ue].datagrams[way].lost += 1;
             }
             return;
         }
-        let mut at = self.course.now + Duration::from_millis(delay_ms);
+        let mut at = sent_at + Duration::from_millis(delay_ms);
         if jitter_ms > 0 {
             self.course.tally.effect("jitter", 1);
             self.jittered = true;
@@ -253,6 +300,10 @@ impl World {
         let Some(ue) = self.ues.iter().position(|ue| ue.side.bearer(to) == Some(to) || wifi(ue)) else {
             return Err(self.course.violation(Invariant::Intact, format!("a packet to {to}, by leg {leg}")));
         };
+        let is_train = ip::parse_echo(&packet).is_ok_and(|echo| echo.reply);
+        let state = &mut self.ues[ue];
+        state.got += packet.len() as u64;
+        state.trains[leg] += if is_train { packet.len() as u64 } else { 0 };
         self.put(leg, To::Ue(ue, leg), packet);
         Ok(())
     }
@@ -304,6 +355,15 @@ impl World {
                 return Ok(());
             }
             let known = number(tcp.header.ack);
+            let heard = (known, tcp.header.options.timestamps.map_or(0, |(value, _)| value));
+            let last = std::mem::replace(&mut self.ues[ue].heard, heard);
+            if !self.jittered {
+                self.course.tally.look(Invariant::Order);
+                if heard.0 < last.0 || heard.1 < last.1 {
+                    let what = format!("UE {ue}: acknowledgment and time stamp {heard:?} after {last:?}");
+                    return Err(self.course.violation(Invariant::Order, what));
+                }
+            }
             if known > self.ues[ue].stream.there {
                 let what = format!("UE {ue}: {known} acknowledged of {}", self.ues[ue].stream.there);
                 return Err(self.course.violation(Invariant::Intact, what));
@@ -357,6 +417,10 @@ impl World {
             }
             return Ok(());
         }
+        // An answer to no question says what a leg carries; a kernel drops it.
+        if ip::parse_echo(&packet).is_ok_and(|echo| echo.reply && echo.src == NODE) {
+            return Ok(());
+        }
         self.ues[ue].side.restore(&mut packet);
         let Ok(tcp) = parse_packet(&packet) else { return self.delivered(&packet, 0) };
         self.course.tally.look(Invariant::Intact);
@@ -369,9 +433,9 @@ impl World {
         }
         let ms = 1 + self.course.now.as_millis() as u32;
         let state = &mut self.ues[ue];
-        state.stream.take(n);
+        let again = state.stream.take(n).then_some(n);
         state.clock = state.clock.max(ms);
-        let header = state.stream.acknowledgment(state.clock);
+        let header = state.stream.acknowledgment(again, state.clock);
         let (server, own) = ends(ue);
         let answer = emit_packet(own, server, &header, &[]).unwrap_or_default();
         self.put(0, To::Node, answer);
@@ -430,6 +494,46 @@ impl World {
         if matches!(kind, Kind::Carrier { .. }) { self.set_ues() } else { Ok(()) }
     }
 
+    /// Memory, and the trains that find out what legs carry.
+    fn look_at_cost(&mut self) -> Result<(), Violation> {
+        let (memory, most) = (self.node.bytes(), MEMORY * self.ues.len());
+        if memory > most {
+            let what = format!("{memory} bytes of memory, of {most}");
+            return Err(self.course.violation(Invariant::Bounded, what));
+        }
+        let times = 2 + self.course.now.saturating_since(self.began).as_millis() as u64
+            / TRAINS_AGAIN.as_millis() as u64;
+        for ue in 0..self.ues.len() {
+            let Ue { got, trains, .. } = self.ues[ue];
+            let most = TRAINS * times + got / TRAINS_PART;
+            if trains.iter().any(|bytes| *bytes > most) {
+                let what = format!("UE {ue}: {trains:?} bytes of trains, of {most}");
+                return Err(self.course.violation(Invariant::Bounded, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether downloads go on while the leg works by which they can always go.
+    fn look_at_progress(&mut self) -> Result<(), Violation> {
+        let is_hurt = |kind: &Kind| matches!(kind, Kind::Loss { leg: 0, .. } | Kind::Partition { leg: 0 });
+        let works = !self.active.kinds().any(is_hurt);
+        let now = self.course.now;
+        for ue in 0..self.ues.len() {
+            let Ue { stream, waits, .. } = &mut self.ues[ue];
+            if !works || stream.known == stream.sent || stream.known != waits.0 {
+                *waits = (stream.known, now);
+                continue;
+            }
+            self.course.tally.look(Invariant::Served);
+            if now.saturating_since(waits.1) > SERVED {
+                let what = format!("UE {ue}: nothing new since {}: {stream:?}", waits.1);
+                return Err(self.course.violation(Invariant::Served, what));
+            }
+        }
+        Ok(())
+    }
+
     fn after(&mut self) -> Result<(), Violation> {
         while let Some((_, number)) = self.active.next_end() {
             self.end_fault(number)?;
@@ -439,6 +543,13 @@ impl World {
         system::wait(self, DONE, Invariant::Reliable, |world| {
             let open = world.ues.iter().position(|ue| ue.stream.known < ue.stream.sent);
             open.map(|ue| format!("UE {ue}: {:?}", world.ues[ue].stream))
+        })?;
+        self.course.tally.look(Invariant::Converges);
+        system::wait(self, CONVERGES, Invariant::Converges, |world| {
+            (0..world.ues.len()).find_map(|ue| {
+                let links = world.node.links(&ue_config(ue, true).name)?;
+                links.iter().any(|link| !link.up || link.answers == 0).then(|| format!("UE {ue}: {links:?}"))
+            })
         })?;
         self.course.tally.look(Invariant::Empty);
         system::wait(self, HOLDS, Invariant::Empty, |world| {
@@ -597,7 +708,8 @@ impl system::World<Kind> for World {
             let what = format!("{held} ACKs are held, of {most}; {} flows", self.node.flow_count());
             return Err(self.course.violation(Invariant::Bounded, what));
         }
-        Ok(())
+        self.look_at_cost()?;
+        self.look_at_progress()
     }
 
     fn begin_fault(&mut self, number: u64, fault: &Fault) -> Result<(), Violation> {
@@ -616,6 +728,10 @@ impl system::World<Kind> for World {
                     self.course.now,
                 );
                 self.node = made.map_err(|what| bad(self, what))?;
+                self.began = self.course.now;
+                for ue in &mut self.ues {
+                    (ue.got, ue.trains) = (0, [0; 2]);
+                }
                 self.course.tally.effect(kind.name(), 1);
                 Ok(())
             }
