@@ -33,7 +33,8 @@
 //! periods below 95 % packets overflow at a higher queue only, then not at all, for 16 s, then 32 s, 128 s at most.
 //!
 //! *A lone flow on a small home.* The only bulk flow of its home goes to an idle path that is measured to carry twice as much: in its
-//! first moments, or when that lasts.
+//! first moments, or when that lasts. Where the far end puts nothing in order it goes later on only where its window
+//! is worth as much, or soon will be.
 //!
 //! *A host's next flow.* How the last flow of a host answered loss is remembered. Where its next one begins is decided with what
 //! such a sender may have on a path that loses ([`answer::Senders`]).
@@ -664,7 +665,10 @@ impl Lane {
             let better = if is_young(input) {
                 sent_us(own_bps) > sent_us(path_bps) + 2 * further_us
             } else {
-                is_filled && self.idle_periods[usize::from(*path)] >= LONE_PERIODS
+                let is_idle = self.idle_periods[usize::from(*path)] >= LONE_PERIODS;
+                // Its window goes with it.
+                let is_worth = || !self.overflow.is_never() || answer::may_gain(input, home, *path);
+                is_filled && is_idle && is_worth()
             };
             better
                 && self.bulk(*path) == 0

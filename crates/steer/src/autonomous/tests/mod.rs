@@ -422,6 +422,35 @@ fn a_lone_bulk_flow_that_fills_its_home_goes_to_an_idle_path_that_carries_twice_
     }
 }
 
+/// A lone flow that has a home for longer sends so much, in kbit/s, for six seconds; its last home.
+fn lone(loads: [LoadView; 2], overflows: bool, kbps: u64) -> PathId {
+    let mut bed = Bed::new(&loads);
+    bed.lane = Lane::new([0; MAX_PATHS], overflows);
+    let flow = &mut FlowSteer::default();
+    flow.set_home(0, bed.now);
+    bed.wait(600);
+    let step_us = 1_400 * 8 * 1000 / kbps;
+    for _ in 0..6_000_000 / step_us {
+        bed.packet(flow, 1);
+        bed.now += Duration::from_micros(step_us);
+    }
+    flow.home().unwrap()
+}
+
+#[test]
+fn where_nothing_is_put_in_order_a_lone_flow_goes_only_where_its_window_is_worth_as_much() {
+    for (home, kbps, other, overflows, goes) in [
+        (measured(50, 100), 95_000, measured(100, 300), false, false),
+        (measured(50, 100), 95_000, measured(100, 300), true, true),
+        (measured(50, 100), 95_000, measured(45, 300), false, true),
+        // So few packets grow to any window.
+        (measured(5, 20), 19_000, measured(25, 200), false, true),
+    ] {
+        let home_then = lone([home, other], overflows, kbps);
+        assert_eq!(home_then, u8::from(goes), "{home:?}, {other:?}, {overflows}");
+    }
+}
+
 #[test]
 fn a_host_with_a_new_flow_every_second_for_a_day_is_spread_by_capacity_to_the_end() {
     let mut bed = Bed::new(&[load(5, 0, 150), load(20, 0, 50)]);
