@@ -4,13 +4,15 @@
 //!
 //! ```text
 //!   queue, capacity   probes: round trip, and what was sent between two of them, less what was lost of it
-//!   loss              a segment that is sent again was lost on the leg it took, unless a duplicate SACK says that it was not
+//!   loss              a segment that is sent again was lost on the leg it took, unless a duplicate SACK says that it was not, or the
+//!                     leg was down in between
 //!   which is nearer   data to its ACK: every ACK comes back by LTE, so that two legs differ by their way there
 //!   idle legs         trains: full packets that ask for no answer, each with a short one behind it that does
 //! ```
 
 use super::Leg;
 use super::dida::before;
+use super::early_loss::{EarlyLoss, Use};
 use super::link::Link;
 use super::probe::train_byte;
 use anabranch_element::time::{Duration, Instant, nanos};
@@ -26,6 +28,9 @@ const MARKS: usize = 16;
 /// Time between probes of a UE that gets packets, at least; of legs with a long round trip a part of that.
 const PROBE: Duration = Duration::from_millis(20);
 const PROBE_RTT_PARTS: u32 = 8;
+/// A longer queue, and a part of the round trip, is one.
+const QUEUE_US: u32 = 2_000;
+const QUEUE_RTT_PARTS: u32 = 16;
 /// How far behind its probes' round trip a leg's ACKs are is remembered for one to two of these.
 const LEAST_OVER: Duration = Duration::from_secs(30);
 /// A segment that is timed is given up after so long.
@@ -72,6 +77,9 @@ struct Way {
     sent: PathCounters,
     /// Packets and bytes that were lost, modulo 2³².
     lost: (u32, u32),
+    early: EarlyLoss,
+    /// How often it was down.
+    outages: u16,
     /// Probes by their number, with when they left and what had been sent.
     marks: [Option<(u16, Instant, PathCounters)>; MARKS],
 }
@@ -99,6 +107,11 @@ pub(super) struct FlowLaw {
     /// When it last changed its leg.
     split_at: Option<Instant>,
     mss: u16,
+    /// How often its legs were down when it was looked at last, and what was sent before the last time, by leg.
+    outages: Option<[u16; 2]>,
+    before_outage: [Option<u32>; 2],
+    /// Behind its newest segment.
+    newest: Option<u32>,
 }
 
 impl FlowLaw {
@@ -146,6 +159,8 @@ impl FlowLaw {
     /// A segment takes a leg, in which `queue_us` wait.
     pub(super) fn takes(&mut self, segment: &Segment, leg: Leg, queue_us: u32, now: Instant) {
         self.mss = self.mss.max(u16::try_from(segment.payload).unwrap_or(u16::MAX));
+        let end = segment.seq.wrapping_add(segment.payload as u32);
+        self.newest = Some(self.newest.filter(|newest| before(end, *newest)).unwrap_or(end));
         self.note(segment, leg, now);
         // What is under way by the other leg may be acknowledged later.
         let is_whole = self.split_at.is_none_or(|at| now.saturating_since(at) > TIMED);
@@ -153,6 +168,16 @@ impl FlowLaw {
         if leg == Leg::Wifi && is_whole && is_free && !segment.is_again && !segment.recovers {
             self.timed = Some((segment.seq.wrapping_add(segment.payload as u32), now, queue_us));
         }
+    }
+
+    /// Whether a leg was down after the segment had left by it: what was under way then is lost, and the leg is not lossy.
+    fn was_interrupted(&mut self, leg: Leg, seq: u32, outages: u16) -> bool {
+        if let Some(known) = &mut self.outages
+            && core::mem::replace(&mut known[leg as usize], outages) != outages
+        {
+            self.before_outage[leg as usize] = self.newest;
+        }
+        self.before_outage[leg as usize].is_some_and(|end| before(seq, end))
     }
 
     fn note(&mut self, segment: &Segment, leg: Leg, now: Instant) {
@@ -190,11 +215,29 @@ pub(super) struct Segment {
 
 impl Law {
     /// A segment that was sent before comes again: it was lost on the leg it took.
-    pub(super) fn again(&mut self, flow: &mut FlowLaw, segment: &Segment) {
-        if let Some(leg) = flow.leg_of(segment.seq) {
+    pub(super) fn again(&mut self, links: &[Link; 2], flow: &mut FlowLaw, segment: &Segment, now: Instant) {
+        if let Some(leg) = flow.leg_of(segment.seq)
+            && !flow.was_interrupted(leg, segment.seq, self.ways[leg as usize].outages)
+        {
             self.lost(leg, 1, segment.bytes as i64);
+            let of = self.use_of(links, leg, now);
+            self.ways[leg as usize].early.lost(&of, now);
         }
         flow.timed = None;
+    }
+
+    fn use_of(&self, links: &[Link; 2], leg: Leg, now: Instant) -> Use {
+        let way = &self.ways[leg as usize];
+        let load = self.load(&links[leg as usize], leg, now);
+        // Every ACK comes back by LTE.
+        let rtt_us = links[leg as usize].rtt_us().max(links[Leg::Lte as usize].rtt_us()) as u32;
+        Use {
+            packets: way.sent.tx_packets,
+            bytes: way.sent.tx_bytes,
+            estimate_bps: load.estimate_bps,
+            has_queue: load.queue_us > QUEUE_US.max(rtt_us / QUEUE_RTT_PARTS),
+            rtt: Duration::from_micros(rtt_us.into()),
+        }
     }
 
     /// The leg of a segment by the autonomous law, and what waits in it, microseconds.
@@ -207,6 +250,13 @@ impl Law {
         now: Instant,
     ) -> (Leg, u32) {
         self.sequence = self.sequence.wrapping_add(1);
+        flow.outages.get_or_insert([0, 1].map(|leg: usize| self.ways[leg].outages));
+        for leg in Leg::ALL {
+            if self.ways[leg as usize].early.is_due(now) {
+                let of = self.use_of(links, leg, now);
+                self.ways[leg as usize].early.look(&of, now);
+            }
+        }
         let paths = self.paths(links, segment.has_wifi);
         let loads = self.loads(links, now);
         let packet = Packet {
@@ -270,12 +320,16 @@ impl Law {
                 self.beyond.sample((took_us - wifi_us).clamp(-wifi_us, lte_us), now);
             }
         }
+        for end in &mut flow.before_outage {
+            *end = end.filter(|end| before(tcp.ack(), *end));
+        }
         if let Some((left, right)) = duplicate(tcp)
             && let Some(leg) = flow.leg_of(left)
         {
             let bytes = right.wrapping_sub(left).min(u16::MAX.into());
             let packets = bytes.div_ceil(u32::from(flow.mss.max(1)));
             self.lost(leg, -i64::from(packets), -i64::from(bytes));
+            self.ways[leg as usize].early.found();
         }
     }
 
@@ -359,6 +413,8 @@ impl Law {
         let way = &mut self.ways[leg as usize];
         way.load.interrupted();
         way.trains.interrupted();
+        way.early.interrupted();
+        way.outages = way.outages.wrapping_add(1);
         way.marks = [None; MARKS];
     }
 
@@ -388,7 +444,7 @@ impl Law {
                 let beyond_us = if leg == Leg::Wifi { self.beyond.get().unwrap_or(0.0) } else { 0.0 };
                 let rtt_us = (link.rtt_us() + beyond_us).max(1.0) as u32;
                 let state = PathState {
-                    loss_ppm: u32::from(load.lasting_loss()) * 100,
+                    loss_ppm: (u32::from(load.lasting_loss()) * 100).max(self.ways[leg as usize].early.ppm()),
                     steady_loss_percent: load.steady_loss_percent(),
                     ..PathState::up(rtt_us)
                 };
@@ -404,9 +460,11 @@ impl Law {
         let further_us = self.beyond.get().map_or((wifi - lte) / 2.0, |beyond| wifi + beyond - lte);
         Leg::ALL.map(|leg| {
             let base = if leg == Leg::Wifi { further_us } else { 0.0 };
+            let load = self.load(&links[leg as usize], leg, now);
             LoadView {
                 base_us: further_us.is_finite().then_some(base as i64),
-                ..self.load(&links[leg as usize], leg, now)
+                wild_ppm: load.wild_ppm.max(self.ways[leg as usize].early.ppm()),
+                ..load
             }
         })
     }
@@ -492,14 +550,55 @@ mod tests {
     fn a_segment_that_is_sent_again_was_lost_unless_it_is_a_duplicate() {
         let at = Instant::from_secs(1);
         let (mut law, mut flow) = (Law::default(), divided(at));
-        law.again(&mut flow, &segment(5, true));
+        let links = [Link::new(), Link::new()];
+        law.again(&links, &mut flow, &segment(5, true), at);
         assert_eq!(law.ways.clone().map(|way| way.lost), [(0, 0), (1, MSS + 40)]);
         flow.takes(&segment(5, true), Leg::Lte, 0, at);
-        law.again(&mut flow, &segment(5, true));
+        law.again(&links, &mut flow, &segment(5, true), at);
         assert_eq!(law.ways.clone().map(|way| way.lost.0), [1, 1]);
-        let links = [Link::new(), Link::new()];
         with_ack(9, &[(5, 6)], |ack| law.acknowledged(&links, &mut flow, ack, 60, at));
         assert_eq!(law.ways.clone().map(|way| way.lost.0), [0, 1]);
+    }
+
+    #[test]
+    fn what_was_under_way_when_a_leg_vanished_does_not_make_it_lossy() {
+        let (at, mode) = (Instant::from_secs(1), Mode::autonomous_in_order());
+        let ((mut law, links), mut flow) = (known([(50, 60), (50, 16)], at), FlowLaw::new(1));
+        let mut send = |law: &mut Law, flow: &mut FlowLaw, number| {
+            law.pick(&mode, &links, flow, &segment(number, false), at);
+            flow.takes(&segment(number, false), Leg::Wifi, 0, at);
+        };
+        (0..10).for_each(|number| send(&mut law, &mut flow, number));
+        law.interrupted(Leg::Wifi);
+        (0..10).for_each(|number| law.again(&links, &mut flow, &segment(number, true), at));
+        assert_eq!(law.ways[1].lost.0, 0);
+        (10..20).for_each(|number| send(&mut law, &mut flow, number));
+        law.again(&links, &mut flow, &segment(12, true), at);
+        assert_eq!(law.ways[1].lost.0, 1, "what left later was lost by the leg");
+        with_ack(20, &[], |ack| law.acknowledged(&links, &mut flow, ack, 60, at));
+        assert_eq!(flow.before_outage, [None; 2]);
+    }
+
+    #[test]
+    fn a_flow_leaves_a_leg_that_carries_little_and_loses_before_the_model_of_its_load_knows() {
+        let (at, mode) = (Instant::from_secs(1), Mode::autonomous_in_order());
+        // It has 6 Mbit/s, of which one packet in forty is lost: a leg of 8 Mbit/s may be full.
+        for (mbps, every, expected) in [(441, 40, Leg::Lte), (441, u32::MAX, Leg::Wifi), (8, 40, Leg::Wifi)] {
+            let ((mut law, links), mut flow) = (known([(6, 60), (mbps, 8)], at), FlowLaw::new(1));
+            let mut now = at + Duration::from_secs(1);
+            let mut leg = Leg::Wifi;
+            for number in 0..750 {
+                now += Duration::from_millis(2);
+                leg = law.pick(&mode, &links, &mut flow, &segment(number, false), now).0;
+                flow.takes(&segment(number, false), leg, 0, now);
+                law.sent(leg, 1_440, now);
+                with_ack(number, &[], |ack| law.acknowledged(&links, &mut flow, ack, 60, now));
+                if number % every == every - 1 {
+                    law.again(&links, &mut flow, &segment(number, true), now);
+                }
+            }
+            assert_eq!(leg, expected, "{mbps} Mbit/s, one in {every}");
+        }
     }
 
     #[test]

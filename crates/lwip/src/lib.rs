@@ -43,6 +43,7 @@
 mod adaptive;
 mod config;
 mod dida;
+mod early_loss;
 mod element;
 mod estimate;
 mod events;

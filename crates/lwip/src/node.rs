@@ -450,7 +450,7 @@ impl Node {
                 }
                 let of_flow = flow.law.get_or_insert_with(|| Box::new(FlowLaw::new(remote())));
                 if is_again && has_data {
-                    law.again(of_flow, &segment);
+                    law.again(links, of_flow, &segment, now);
                 }
                 let (leg, queue_us) = law.pick(&self.mode, links, of_flow, &segment, now);
                 if is_first && !is_again && law.is_further(links, leg) {
