@@ -132,7 +132,7 @@ pub struct FlowSteer {
     path: u8,
     /// Plus one; 0: none yet.
     home: u8,
-    /// [`SPLIT`], [`WAS_BULK`], [`ENDED`].
+    /// [`SPLIT`], [`WAS_BULK`], [`ENDED`]; above them the periods in a row in which it was not bulk.
     marks: u8,
 }
 
@@ -142,6 +142,9 @@ const SPLIT: u8 = 1;
 const WAS_BULK: u8 = 2;
 /// Its connection has ended in this direction.
 const ENDED: u8 = 4;
+/// Where the periods in a row are, and the most that are counted.
+const QUIET_SHIFT: u8 = 3;
+const MOST_QUIET: u32 = (u8::MAX >> QUIET_SHIFT) as u32;
 
 impl FlowSteer {
     /// The flow's packet takes `path`. Whether no earlier packet can be under way on another one, given that no
@@ -231,8 +234,21 @@ impl FlowSteer {
         self.period != (now.as_millis() / PERIOD_MS) as u32
     }
 
+    /// Periods in a row in which it was not bulk, up to the last one that ended.
+    pub(super) fn quiet_periods(&self) -> u32 {
+        u32::from(self.marks >> QUIET_SHIFT)
+    }
+
     /// A period of the law begins; `next`: right after the flow's last one, or within a round trip.
     pub(super) fn begin(&mut self, period: u32, next: bool) {
+        let elapsed = period.wrapping_sub(self.period);
+        let quiet = if self.bytes[0] >= BULK_BYTES {
+            elapsed.saturating_sub(1)
+        } else {
+            elapsed.saturating_add(self.quiet_periods())
+        };
+        let marks = self.marks & ((1 << QUIET_SHIFT) - 1);
+        self.marks = marks | (quiet.min(MOST_QUIET) as u8) << QUIET_SHIFT;
         self.bytes = [0, if next { self.bytes[0] } else { 0 }];
         self.arrived = [Arrived::default(), if next { self.arrived[0] } else { Arrived::default() }];
         self.period = period;

@@ -112,6 +112,9 @@ const FILLED_PERCENT: u64 = 50;
 const GROWTH_PERCENT: u64 = 105;
 /// A flow is not small yet in its first so many round trips: a sender that begins with ten packets doubles what it sends in each.
 const SMALL_ROUNDS: u32 = 6;
+/// What was bulk is small after so many periods and round trips more: BBR sends four packets a round trip while it looks for the least
+/// one, for 200 ms and a round trip. On a nearer path it would believe that path's.
+const PAUSE_PERIODS: u32 = 4;
 /// A small flow or a call changes its path for a gain of this part of the new path's round trip, and this at least.
 const SMALL_GAIN_PARTS: i64 = 4;
 const SMALL_GAIN_US: i64 = 5_000;
@@ -512,6 +515,9 @@ impl Lane {
         let acknowledges = input.flow.carries_acknowledgements() && wild_ppm <= WILD_PPM;
         // What was bulk comes in bursts, which a small path does not take.
         let stays = self.overflow.is_never() && input.flow.was_bulk();
+        if !acknowledges && !is_bulk(input) && self.pauses(input, home) {
+            return home;
+        }
         if acknowledges || !is_bulk(input) && !stays {
             let to = self.rehome_small(input, others, home);
             if to != home {
@@ -580,6 +586,12 @@ impl Lane {
             }
         }
         home
+    }
+
+    /// Whether the flow was bulk so lately that it may only pause, as a sender does that looks for the least round trip.
+    fn pauses(&self, input: &Input<'_>, home: PathId) -> bool {
+        let rounds = input.live.get(home).rtt_us.saturating_mul(SMALL_ROUNDS) / (PERIOD_MS as u32 * 1000);
+        input.flow.was_bulk() && input.flow.quiet_periods() < PAUSE_PERIODS + rounds
     }
 
     /// Whether one of several flows with this home has to wait for its turn to leave it.

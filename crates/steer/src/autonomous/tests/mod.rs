@@ -377,6 +377,28 @@ fn a_flow_that_grows_stays_on_a_far_home_and_one_that_stays_small_does_not() {
     }
 }
 
+/// BBR on a far path sends four packets a round trip for a while; a transfer that has ended does so for good.
+#[test]
+fn a_bulk_flow_that_pauses_stays_on_its_far_home() {
+    for rtt_ms in [120, 215, 290] {
+        let mut bed = Bed::new(&[measured(3, 7), measured(rtt_ms / 2, 70)]);
+        let flow = &mut FlowSteer::default();
+        flow.set_home(1, bed.now);
+        for _ in 0..3_000 {
+            bed.packet(flow, 1);
+            bed.wait(1);
+        }
+        assert_eq!(flow.home(), Some(1));
+        let moved = (0..100).position(|_| {
+            let path = (0..4).map(|_| bed.packet(flow, 1)).last();
+            bed.wait(rtt_ms as u64);
+            path == Some(0)
+        });
+        let after_ms = moved.map_or(i64::MAX, |round| round as i64 * rtt_ms);
+        assert!((700 + rtt_ms..2_500 + 6 * rtt_ms).contains(&after_ms), "{rtt_ms} ms: {after_ms} ms");
+    }
+}
+
 #[test]
 fn acknowledgements_of_bulk_go_back_the_shortest_way() {
     // An uplink of 40 Mbit/s at 15 ms and one of 10 at 5: the connection begins on the first.
