@@ -564,7 +564,7 @@ mod tests {
     fn what_was_under_way_when_a_leg_vanished_does_not_make_it_lossy() {
         let (at, mode) = (Instant::from_secs(1), Mode::autonomous_in_order());
         let ((mut law, links), mut flow) = (known([(50, 60), (50, 16)], at), FlowLaw::new(1));
-        let mut send = |law: &mut Law, flow: &mut FlowLaw, number| {
+        let send = |law: &mut Law, flow: &mut FlowLaw, number| {
             law.pick(&mode, &links, flow, &segment(number, false), at);
             flow.takes(&segment(number, false), Leg::Wifi, 0, at);
         };

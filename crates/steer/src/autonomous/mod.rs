@@ -515,7 +515,7 @@ impl Lane {
         let acknowledges = input.flow.carries_acknowledgements() && wild_ppm <= WILD_PPM;
         // What was bulk comes in bursts, which a small path does not take.
         let stays = self.overflow.is_never() && input.flow.was_bulk();
-        if !acknowledges && !is_bulk(input) && self.pauses(input, home) {
+        if !acknowledges && !is_bulk(input) && !stays && self.pauses(input, home) {
             return home;
         }
         if acknowledges || !is_bulk(input) && !stays {
@@ -588,8 +588,12 @@ impl Lane {
         home
     }
 
-    /// Whether the flow was bulk so lately that it may only pause, as a sender does that looks for the least round trip.
+    /// Whether the flow was bulk so lately that it may only pause, as a sender does that looks for the least round trip; not where losses
+    /// have made it small.
     fn pauses(&self, input: &Input<'_>, home: PathId) -> bool {
+        if input.load(home).wild_ppm > WILD_PPM && !self.senders.ignores(input) {
+            return false;
+        }
         let rounds = input.live.get(home).rtt_us.saturating_mul(SMALL_ROUNDS) / (PERIOD_MS as u32 * 1000);
         input.flow.was_bulk() && input.flow.quiet_periods() < PAUSE_PERIODS + rounds
     }
@@ -610,7 +614,9 @@ impl Lane {
     /// Whether one of so many flows may have as much on `path` as one has at the lossy `home`.
     fn is_worth(&self, input: &Input<'_>, home: PathId, path: PathId, flows: u16) -> bool {
         let load = input.load(path);
-        let path_bps = if load.capacity_bps > 0 { load.capacity_bps } else { load.estimate_bps };
+        // Where the far end puts nothing in order a flow that waits takes less of its window along.
+        let counts_estimate = load.capacity_bps == 0 && !self.overflow.is_never();
+        let path_bps = if counts_estimate { load.estimate_bps } else { load.capacity_bps };
         let share_bps = path_bps / u64::from(flows.max(1));
         share_bps == 0 || share_bps >= self.carried_bps[usize::from(home)] / 100 * WORTH_PERCENT
     }
