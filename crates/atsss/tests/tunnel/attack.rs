@@ -9,6 +9,7 @@ use anabranch_atsss::upf::UpfEvent;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::handshake::{Access, Hello};
 use anabranch_wire::ip;
+use anabranch_wire::tunnel::{MessageType, classify};
 use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
 use std::net::SocketAddr;
@@ -386,4 +387,43 @@ fn messages_out_of_order_are_taken_inside_the_window_and_counted_outside() {
     assert_eq!(w.upf.drops().get(DropReason::HandshakeReplayed), replayed + 1);
     assert_eq!(w.view().paths.len(), view.paths.len());
     assert!(w.ue.is_connected());
+}
+
+#[test]
+fn an_init_that_was_recorded_while_a_upf_was_away_delays_nothing() {
+    let is_init = |packet: &[u8]| {
+        ip::parse_udp(packet).is_ok_and(|(_, _, bytes)| classify(&packet[bytes]) == Ok(MessageType::Init))
+    };
+    let run = |away_ms: u64, replayed: usize, at_ms: u64, delays_ms: [u64; 2]| {
+        let mut w = connected(Setup { delays_ms, ..Setup::default() });
+        w.channels.iter_mut().for_each(|channel| channel.cut = true);
+        w.tap.clear();
+        w.run_ms(away_ms);
+        let inits: Vec<_> = w.tap.iter().filter(|(_, up, _, bytes)| *up && is_init(bytes)).cloned().collect();
+        w.channels.iter_mut().for_each(|channel| channel.cut = false);
+        w.restart_upf(77);
+        let Some((_, _, access, bytes)) = inits.get(replayed) else { return false };
+        w.inject(true, access + 1, bytes.clone(), Duration::from_millis(at_ms));
+        w.run_ms(4_500);
+        let up = w.ue.paths().iter().filter(|path| path.up).count();
+        assert!(
+            up > 0,
+            "away {away_ms} ms, init {replayed} after {at_ms} ms, {delays_ms:?}: {:?}",
+            w.ue_events
+        );
+        let before = w.server_numbers().len();
+        (0..10).for_each(|number| w.up(number, 300));
+        w.run_ms(500);
+        assert_eq!(w.server_numbers().len() - before, 10);
+        true
+    };
+    let mut runs = 0;
+    for away_ms in [1_500, 4_000, 8_024, 14_000, 31_000] {
+        for at_ms in [1, 700, 1_500, 3_500] {
+            for delays_ms in [[5, 78], [40, 40]] {
+                runs += (0..12).take_while(|replayed| run(away_ms, *replayed, at_ms, delays_ms)).count();
+            }
+        }
+    }
+    assert!(runs > 150, "{runs}");
 }
