@@ -441,7 +441,7 @@ impl Lane {
             share_bps(first) > 0
                 && share_bps(*path).saturating_mul(100) >= least_bps
                 && end_us(path) <= latest_us
-                && (input.load(*path).wild_ppm <= WILD_PPM || self.senders.ignores(input))
+                && self.is_clean(input, *path)
                 && delays.base_us(*path, input) - delays.base_us(first, input) <= MAX_SKEW_US
         };
         usable.iter().filter(larger).min_by_key(end_us).or(Some(first))
@@ -591,11 +591,15 @@ impl Lane {
     /// Whether the flow was bulk so lately that it may only pause, as a sender does that looks for the least round trip; not where losses
     /// have made it small.
     fn pauses(&self, input: &Input<'_>, home: PathId) -> bool {
-        if input.load(home).wild_ppm > WILD_PPM && !self.senders.ignores(input) {
-            return false;
-        }
         let rounds = input.live.get(home).rtt_us.saturating_mul(SMALL_ROUNDS) / (PERIOD_MS as u32 * 1000);
-        input.flow.was_bulk() && input.flow.quiet_periods() < PAUSE_PERIODS + rounds
+        input.flow.was_bulk()
+            && input.flow.quiet_periods() < PAUSE_PERIODS + rounds
+            && self.is_clean(input, home)
+    }
+
+    /// Whether a path loses nothing without congestion that slows this flow's sender down.
+    fn is_clean(&self, input: &Input<'_>, path: PathId) -> bool {
+        input.load(path).wild_ppm <= WILD_PPM || self.senders.ignores(input)
     }
 
     /// Whether one of several flows with this home has to wait for its turn to leave it.
@@ -677,7 +681,6 @@ impl Lane {
             |bps: u64| i64::try_from(input.flow.sent_bits() * 1_000_000 / bps.max(1)).unwrap_or(i64::MAX);
         let gain_percent = LONE_GAIN_PERCENT[usize::from(self.overflow.is_never())];
         let larger = |path: &PathId| {
-            let load = input.load(*path);
             let path_bps = self.senders.share_bps(input, *path);
             let further_us = delays.base_us(*path, input) - delays.base_us(home, input);
             let better = if is_young(input) {
@@ -692,7 +695,7 @@ impl Lane {
                 && self.bulk(*path) == 0
                 && !delays.has_queue(*path, input)
                 && path_bps.saturating_mul(100) >= most_bps.saturating_mul(gain_percent)
-                && (load.wild_ppm <= WILD_PPM || self.senders.ignores(input))
+                && self.is_clean(input, *path)
                 && further_us <= MAX_SKEW_US
         };
         others.iter().filter(larger).max_by_key(|path| self.senders.share_bps(input, *path))
