@@ -7,7 +7,7 @@ use super::{BpfError, replace, supported, tried};
 use crate::release::{release, version};
 use anabranch_cc::Algorithm;
 use anabranch_cc::int::IntConfig;
-use libbpf_rs::{Link, MapCore, MapHandle, MapType, Object};
+use libbpf_rs::{ErrorKind, Link, MapCore, MapHandle, MapType, Object};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -127,12 +127,17 @@ impl Controllers {
         };
         let ops = object.maps_mut().find(|m| m.map_type() == MapType::StructOps);
         let mut ops = ops.ok_or_else(|| BpfError::Unsupported(format!("{name} has no operations")))?;
-        let registration = if there {
+        let own = match (!there).then(|| ops.attach_struct_ops()) {
+            // Another process has been faster since.
+            Some(Err(error)) if error.kind() == ErrorKind::AlreadyExists => None,
+            registered => registered.map(|link| tried(format!("registering {name}"), link)).transpose()?,
+        };
+        let registration = if let Some(link) = own {
+            Registration::Own(link)
+        } else {
             let link = replace::replace(name, &mut ops)?;
             self.replaced.push(algorithm);
             Registration::TakenOver(link)
-        } else {
-            Registration::Own(tried(format!("registering {name}"), ops.attach_struct_ops())?)
         };
         self.loaded.push((registration, algorithm, object));
         Ok(())

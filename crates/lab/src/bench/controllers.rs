@@ -10,7 +10,7 @@
 
 use super::turns::{self, Flow, TURN};
 use super::{Bench, figures, machine, sandboxed, stats};
-use crate::backend::Unable;
+use crate::backend::{Quiet, Unable};
 use crate::netns::group::Group;
 use crate::netns::program::{self, Program};
 use crate::netns::space::Space;
@@ -19,6 +19,7 @@ use crate::scenario::file::CongestionControl;
 use anyhow::{Result, bail};
 use clap::Args as ClapArgs;
 use serde_json::json;
+use std::fs::File;
 use std::net::Ipv6Addr;
 use std::path::Path;
 use std::process::Command;
@@ -126,6 +127,7 @@ struct Links {
     server: Space,
     group: Group,
     programs: Vec<Program>,
+    _turn: File,
 }
 
 /// Of contender `number`, on its own link.
@@ -149,9 +151,7 @@ impl Links {
         server.sysctl(&[("net/ipv6/ioam6_id", "7")])?;
         server.ip("ioam namespace add 123")?;
         let ours: Vec<String> = CONTENDERS.iter().filter_map(|(_, cc)| cc.map(|cc| cc.to_string())).collect();
-        if let Some(taken) = telemetry::taken(&ours)? {
-            bail!(Unable(format!("{taken} is registered by another process (anabranch cc list)")));
-        }
+        let turn = telemetry::turn(&ours, &bench.sandbox.stop, &Quiet)?;
         let group = Group::create()?;
         let mut loader = Command::new(&bench.anabranch);
         loader.args(["cc", "load"]).args(&ours).arg("--cgroup").arg(group.path());
@@ -184,7 +184,7 @@ impl Links {
                 &folder,
             )?);
         }
-        Ok(Self { client, server, group, programs })
+        Ok(Self { client, server, group, programs, _turn: turn })
     }
 
     /// New connections of all contenders; telemetry's programs look at ours.

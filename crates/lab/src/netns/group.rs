@@ -28,11 +28,7 @@ impl Group {
     /// # Errors
     /// There is no cgroup v2, or it is closed to this user.
     pub fn create() -> Result<Self> {
-        let mounts = std::fs::read_to_string("/proc/mounts").context("/proc/mounts")?;
-        let Some(root) = root(&mounts) else {
-            bail!("no cgroup v2 is mounted (mount -t cgroup2 none /sys/fs/cgroup)");
-        };
-        Self::create_in(&root)
+        Self::create_in(&mounted()?)
     }
 
     fn create_in(root: &Path) -> Result<Self> {
@@ -95,6 +91,15 @@ impl Drop for Group {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// Where cgroup v2 is mounted.
+///
+/// # Errors
+/// Nowhere.
+pub fn mounted() -> Result<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/mounts").context("/proc/mounts")?;
+    root(&mounts).context("no cgroup v2 is mounted (mount -t cgroup2 none /sys/fs/cgroup)")
 }
 
 /// Moves this process.

@@ -3,7 +3,7 @@
 //! Controllers are the machine's: the kernel has one list of names for all namespaces. So two labs take turns, and
 //! nothing of it outlives its programs: they hold what they load by file descriptors, and die with the sandbox.
 
-use super::group::Group;
+use super::group::{self, Group};
 use super::plan::Plan;
 use super::program::{self, Interrupted, Program, logged};
 use super::space::Space;
@@ -11,6 +11,7 @@ use super::stop::Stop;
 use super::topology::{Network, READY};
 use crate::backend::{Progress, Unable};
 use anyhow::{Context, Result, bail};
+use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -25,6 +26,8 @@ const KNOWN_ROUTERS: u8 = 1;
 const TURN: Duration = Duration::from_secs(300);
 /// How often it is looked whether it is our turn.
 const LOOK: Duration = Duration::from_millis(100);
+/// Of controllers that no lab has registered.
+const REMEDY: &str = "end it (anabranch cc list, anabranch cc unload)";
 /// What `anabranch cc load` says when the controllers are there.
 pub const LOADER_READY: &str = "registered:";
 /// What `anabranch int source` says when it is attached.
@@ -38,6 +41,7 @@ pub struct Telemetry {
     sources: Vec<Program>,
     loader: Option<Program>,
     group: Option<Group>,
+    _turn: Option<File>,
 }
 
 impl Telemetry {
@@ -66,15 +70,10 @@ impl Telemetry {
         };
         let space = Space::create(SPACE)?;
         let names: Vec<String> = of.controllers.iter().map(ToString::to_string).collect();
-        let deadline = Instant::now() + TURN;
-        let loader = loop {
-            wait_turn(&names, deadline, stop, progress)?;
-            if let Some(loader) = start(&space, plan, &names, group.as_ref(), folder, stop)? {
-                break loader;
-            }
-        };
+        let turn = (!names.is_empty()).then(|| turn(&names, stop, progress)).transpose()?;
+        let loader = start(&space, plan, &names, group.as_ref(), folder, stop)?;
         space.remove();
-        Ok(Self { sources: Vec::new(), loader: Some(loader), group })
+        Ok(Self { sources: Vec::new(), loader: Some(loader), group, _turn: turn })
     }
 
     /// Starts the sources, when there are interfaces.
@@ -133,32 +132,54 @@ impl Telemetry {
     }
 }
 
-/// One of `names` that is registered on this machine.
+/// Waits until this lab may register `names`: no other lab keeps controllers, for as long as the result lives, and
+/// nobody has one of these names.
 ///
 /// # Errors
-/// The kernel's list cannot be read.
-pub fn taken(names: &[String]) -> Result<Option<&String>> {
+/// [`Unable`] when that takes too long.
+pub fn turn(names: &[String], stop: &Stop, progress: &dyn Progress) -> Result<File> {
+    let deadline = Instant::now() + TURN;
+    let lock = lock(&group::mounted()?, deadline, stop, progress)?;
+    while let Some(taken) = taken(names)? {
+        wait(&format!("{taken} is registered by another process"), REMEDY, deadline, stop, progress)?;
+    }
+    Ok(lock)
+}
+
+/// Locks the directory at `path`, one that sandboxes share.
+fn lock(path: &Path, deadline: Instant, stop: &Stop, progress: &dyn Progress) -> Result<File> {
+    let name = || path.display().to_string();
+    let file = File::open(path).with_context(name)?;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::Error(error)) => return Err(error).with_context(name),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        let why = "another lab has registered controllers";
+        wait(why, "wait until it has ended", deadline, stop, progress)?;
+    }
+}
+
+/// Some time on, unless there is none left.
+fn wait(why: &str, remedy: &str, deadline: Instant, stop: &Stop, progress: &dyn Progress) -> Result<()> {
+    if Instant::now() > deadline {
+        bail!(Unable(format!("{why}: {remedy}")));
+    }
+    progress.doing(&format!("waiting: {why}"));
+    if stop.sleep(LOOK) {
+        bail!(Interrupted);
+    }
+    Ok(())
+}
+
+/// One of `names` that is registered on this machine.
+fn taken(names: &[String]) -> Result<Option<&String>> {
     let all = std::fs::read_to_string(AVAILABLE).context(AVAILABLE)?;
     Ok(names.iter().find(|name| all.split_whitespace().any(|n| n == **name)))
 }
 
-/// Waits until nobody has registered one of `names`.
-fn wait_turn(names: &[String], deadline: Instant, stop: &Stop, progress: &dyn Progress) -> Result<()> {
-    loop {
-        let Some(taken) = taken(names)? else { return Ok(()) };
-        if Instant::now() > deadline {
-            bail!(Unable(format!(
-                "{taken} is registered by another process: end it (anabranch cc list, anabranch cc unload)"
-            )));
-        }
-        progress.doing(&format!("waiting: {taken} is registered by another process"));
-        if stop.sleep(LOOK) {
-            bail!(Interrupted);
-        }
-    }
-}
-
-/// Starts the loader; none if somebody was faster.
+/// Starts the loader.
 fn start(
     space: &Space,
     plan: &Plan,
@@ -166,7 +187,7 @@ fn start(
     group: Option<&Group>,
     folder: &Path,
     stop: &Stop,
-) -> Result<Option<Program>> {
+) -> Result<Program> {
     let mut command = Command::new(program::anabranch()?);
     let ready = if names.is_empty() { "reports for" } else { LOADER_READY };
     if names.is_empty() {
@@ -192,9 +213,35 @@ fn start(
     let mut loader = Program::start(space, "int-loader", &mut command, folder, None)?;
     let log = loader.log().to_owned();
     match loader.wait_ready(READY, stop, || logged(&log, ready)) {
-        Ok(()) => Ok(Some(loader)),
-        Err(_) if logged(&log, "registered already") => Ok(None),
+        Ok(()) => Ok(loader),
         Err(_) if CANNOT.iter().any(|words| logged(&log, words)) => bail!(Unable(loader.log_tail())),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Quiet;
+
+    #[test]
+    fn one_lab_at_a_time_has_the_turn() {
+        let folder = tempfile::tempdir().unwrap();
+        let stop = Stop::default();
+        let locked = |deadline| lock(folder.path(), deadline, &stop, &Quiet);
+        let later = Instant::now() + Duration::from_secs(300);
+        let first = locked(later).unwrap();
+        let refused = locked(Instant::now()).unwrap_err();
+        assert!(refused.is::<Unable>() && refused.to_string().contains("another lab"), "{refused:#}");
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| locked(later).map(drop));
+            drop(first);
+            second.join().unwrap().unwrap();
+            let third = locked(later).unwrap();
+            let waiting = scope.spawn(|| locked(later).map(drop));
+            stop.request();
+            assert!(waiting.join().unwrap().unwrap_err().is::<Interrupted>());
+            drop(third);
+        });
     }
 }

@@ -497,3 +497,21 @@ pub fn port_in_use(port: u16, tcp: bool) -> bool {
 pub fn from_ip(ip: IpAddr) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
+
+/// Does what a test does with a time of 200 ms, and where the machine was too slow for that (`None`), with ten and with
+/// a hundred times as much.
+#[cfg(test)]
+fn in_time<T>(mut attempt: impl FnMut(Duration) -> Option<T>) -> T {
+    [200, 2_000, 20_000]
+        .into_iter()
+        .find_map(|ms| attempt(Duration::from_millis(ms)))
+        .expect("20 s are not enough either")
+}
+
+/// From soon on, for `time`, and as long again for what is under way.
+#[cfg(test)]
+fn from_now(time: Duration) -> When {
+    let ns = time.as_nanos() as u64;
+    let start_ns = now_ns() + ns;
+    When { start_ns, stop_ns: start_ns + ns, until_ns: start_ns + 2 * ns }
+}
