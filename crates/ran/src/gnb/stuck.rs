@@ -147,11 +147,14 @@ impl Gnb {
             InterAlgorithm::Fixed => room.split(slice.share_of(rbs)).rbs(),
             InterAlgorithm::RrmPolicy => {
                 for other in self.slices.iter().filter(|other| other.name != slice.name) {
-                    room.split(other.policy_of(rbs).0);
+                    room.split(other.dedicated_of(rbs));
                 }
                 let all = room.rbs();
-                let (.., most) = slice.policy_of(rbs);
-                all.min(Capacity::new(rbs, self.amc.rbg()).split(most).rbs())
+                // Over time it gets all of its maximum, so in some slots the groups that cover it.
+                let (most, min_is_max) = slice.most_of(rbs);
+                let mut room = Capacity::new(rbs, self.amc.rbg());
+                // Beyond a minimum the short group comes first.
+                all.min(if min_is_max { room.take(most) } else { room.take_by_groups(most) })
             }
             _ => rbs,
         }

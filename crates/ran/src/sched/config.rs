@@ -77,14 +77,22 @@ impl SliceConfig {
         floor_share(self.share_parts(), rbs)
     }
 
-    /// Dedicated, minimum and maximum RBs of `rbs`.
-    pub(crate) fn policy_of(&self, rbs: u16) -> (u16, u16, u16) {
+    /// Dedicated RBs of `rbs`.
+    pub(crate) fn dedicated_of(&self, rbs: u16) -> u16 {
+        floor_share(parts(self.dedicated_percent), rbs)
+    }
+
+    /// Minimum and maximum shares in millionths.
+    pub(super) fn policy_parts(&self) -> (u64, u64) {
         let min = self.min_percent.unwrap_or(self.share_percent);
-        (
-            floor_share(parts(self.dedicated_percent), rbs),
-            floor_share(parts(min), rbs),
-            floor_share(parts(self.max_percent.unwrap_or(100.0)), rbs),
-        )
+        (parts(min), parts(self.max_percent.unwrap_or(100.0)))
+    }
+
+    /// RBs of `rbs` that cover the maximum, and whether the minimum is the maximum.
+    pub(crate) fn most_of(&self, rbs: u16) -> (u16, bool) {
+        let (min, max) = self.policy_parts();
+        let most = (u64::from(rbs) * max).div_ceil(PARTS).min(u64::from(rbs));
+        (most as u16, min == max)
     }
 }
 

@@ -10,9 +10,13 @@
 //! dedicated RBs excepted, goes group by group to the slice that has least for its share, up to the maximum; of several
 //! to the one that waited longest for such a group. So slices whose minimum is less than a group take turns.
 //!
-//! Groups are whole, and a minimum is not: what a slice with a backlog got less than that in one TTI is added to its minimum in
-//! the next, two groups at most.
+//! Groups are whole, and neither a minimum nor a maximum is. Both are kept over time, as the quotas of TS 28.541 are: what a slice with
+//! a backlog got less than its minimum in one TTI is added to the minimum of the next, two groups at most; what whole groups leave
+//! of a maximum is added to the maximum of the next, less than a group. So a slice never has more than its maximum of all RBs so far,
+//! and its maximum rounded up to groups in one TTI; one whose maximum is less than a group gets a group now and then. A maximum
+//! that is whole groups is kept in each TTI.
 
+use super::config::PARTS;
 use super::{Allocation, InterSlice, NoParams, Outlook, Scheduler, Setup, SliceConfig, Tti};
 
 /// See the top of this file.
@@ -24,15 +28,54 @@ pub struct RrmPolicy {
     /// The last of the groups left over that each slice got, counted from 1, and how many there were.
     last: Vec<u64>,
     groups: u64,
-    /// RBs that each slice has got less than its minimum.
-    owed: Vec<u16>,
+    carried: Vec<Carried>,
+}
+
+/// What the TTIs before left of a slice's bounds, in millionths of an RB.
+#[derive(Debug, Clone, Copy, Default)]
+struct Carried {
+    /// Of its minimum.
+    owed: u64,
+    /// Of its maximum.
+    spare: u64,
+}
+
+/// A slice's RBs in a TTI, what was carried included.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    dedicated: u16,
+    min: u16,
+    max: u16,
+}
+
+impl Carried {
+    /// The minimum and the maximum of `rbs` RBs, in millionths.
+    fn limits(self, slice: &SliceConfig, rbs: u16) -> (u64, u64) {
+        let (min, max) = slice.policy_parts();
+        (min * u64::from(rbs) + self.owed, max * u64::from(rbs) + self.spare)
+    }
+
+    fn bounds(self, slice: &SliceConfig, rbs: u16) -> Bounds {
+        let (min, max) = self.limits(slice, rbs);
+        let whole = |parts: u64| u16::try_from(parts / PARTS).unwrap_or(u16::MAX);
+        Bounds { dedicated: slice.dedicated_of(rbs), min: whole(min.min(max)), max: whole(max) }
+    }
+
+    /// It got so many of the TTI's RBs. With a backlog it is owed the rest even if that is gone now: behind a limiter a buffer is empty
+    /// after nearly every TTI.
+    fn settle(&mut self, slice: &SliceConfig, tti: &Tti<'_>, got: u16, had_backlog: bool) {
+        let (min, max) = self.limits(slice, tti.rbs);
+        let (got, group) = (u64::from(got) * PARTS, u64::from(tti.rbg.max(1)) * PARTS);
+        self.owed = if had_backlog { min.saturating_sub(got).min(2 * group) } else { 0 };
+        self.spare = max.saturating_sub(got).min(group - 1);
+    }
 }
 
 impl Scheduler for RrmPolicy {
     type Params = NoParams;
 
     fn build(_: &NoParams, cell: &Setup) -> Self {
-        Self { last: vec![0; cell.slices], owed: vec![0; cell.slices], ..Self::default() }
+        Self { last: vec![0; cell.slices], carried: vec![Carried::default(); cell.slices], ..Self::default() }
     }
 }
 
@@ -41,26 +84,23 @@ impl RrmPolicy {
     fn rank(last: &[u64], config: &SliceConfig, slice: usize, rbs: u16) -> (u64, u64) {
         (load(config, rbs), last.get(slice).copied().unwrap_or(0))
     }
-
-    /// RBs that a slice comes first for, beside the `got` that were kept for it.
-    fn first(owed: &[u16], (_, min, max): (u16, u16, u16), slice: usize, got: u16) -> u16 {
-        let owed = owed.get(slice).copied().unwrap_or(0);
-        min.saturating_add(owed).min(max).saturating_sub(got)
-    }
 }
 
 impl InterSlice for RrmPolicy {
     fn schedule(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
-        let policy = |slice: usize| tti.slices[slice].policy_of(tti.rbs);
+        let Self { last, groups, carried, .. } = self;
+        let bounds = |slice: usize| {
+            carried.get(slice).copied().unwrap_or_default().bounds(&tti.slices[slice], tti.rbs)
+        };
         // Dedicated RBs that their slice does not use: nobody does.
         let mut idle = allocation.room.split(0);
         for slice in 0..tti.slices.len() {
-            let mut part = allocation.room.split(policy(slice).0);
+            let mut part = allocation.room.split(bounds(slice).dedicated);
             allocation.serve_from(tti, slice, &mut part);
             idle.put_back(part);
         }
         for slice in 0..tti.slices.len() {
-            let first = Self::first(&self.owed, policy(slice), slice, allocation.slice_rbs(slice));
+            let first = bounds(slice).min.saturating_sub(allocation.slice_rbs(slice));
             let mut part = allocation.room.split(first);
             allocation.serve_from(tti, slice, &mut part);
             allocation.room.put_back(part);
@@ -69,56 +109,54 @@ impl InterSlice for RrmPolicy {
             let group = allocation.room.would_take(1);
             let wants = |slice: &usize| {
                 allocation.next_queue(*slice).is_some()
-                    && allocation.slice_rbs(*slice) + group <= policy(*slice).2
+                    && allocation.slice_rbs(*slice) + group <= bounds(*slice).max
             };
-            let rank = |slice: &usize| {
-                Self::rank(&self.last, &tti.slices[*slice], *slice, allocation.slice_rbs(*slice))
-            };
+            let rank =
+                |slice: &usize| Self::rank(last, &tti.slices[*slice], *slice, allocation.slice_rbs(*slice));
             let Some(slice) = (0..tti.slices.len()).filter(wants).min_by_key(rank) else { break };
             let Some(queue) = allocation.next_queue(slice) else { break };
             if allocation.grant(tti, queue, 1) == 0 {
                 break;
             }
-            self.groups += 1;
-            if let Some(last) = self.last.get_mut(slice) {
-                *last = self.groups;
+            *groups += 1;
+            if let Some(last) = last.get_mut(slice) {
+                *last = *groups;
             }
         }
-        for (slice, owed) in self.owed.iter_mut().enumerate().take(tti.slices.len()) {
-            let wants = allocation.next_queue(slice).is_some();
-            let due = if wants { policy(slice).1.saturating_add(*owed) } else { 0 };
-            *owed = due.saturating_sub(allocation.slice_rbs(slice)).min(tti.rbg.saturating_mul(2));
+        for (slice, (carried, config)) in carried.iter_mut().zip(tti.slices).enumerate() {
+            carried.settle(config, tti, allocation.slice_rbs(slice), allocation.is_active(slice));
         }
         allocation.room.put_back(idle);
     }
 
     /// The same with what the slices want in place of queues.
     fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
-        let Self { got, then, last, groups, owed } = self;
+        let Self { got, then, last, groups, carried } = self;
         let mut room = next.room();
         let mut taken = 0;
         then.clone_from(last);
         got.clear();
         got.resize(next.slices.len(), 0);
-        let policy = |of: usize| next.slices[of].policy_of(next.rbs);
+        let bounds =
+            |of: usize| carried.get(of).copied().unwrap_or_default().bounds(&next.slices[of], next.rbs);
         let unmet = |of: usize, got: u16| match of == slice {
             true => next.rbs - got,
             false => next.demand(of).saturating_sub(got),
         };
         let mut idle = room.split(0);
         for (of, got) in got.iter_mut().enumerate() {
-            let mut part = room.split(policy(of).0);
+            let mut part = room.split(bounds(of).dedicated);
             *got += part.take(unmet(of, *got));
             idle.put_back(part);
         }
         for (of, got) in got.iter_mut().enumerate() {
-            let mut part = room.split(Self::first(owed, policy(of), of, *got));
+            let mut part = room.split(bounds(of).min.saturating_sub(*got));
             *got += part.take(unmet(of, *got));
             room.put_back(part);
         }
         while room.rbs() > 0 {
             let group = room.would_take(1);
-            let wants = |of: &usize| unmet(*of, got[*of]) > 0 && got[*of] + group <= policy(*of).2;
+            let wants = |of: &usize| unmet(*of, got[*of]) > 0 && got[*of] + group <= bounds(*of).max;
             let rank = |of: &usize| Self::rank(then, &next.slices[*of], *of, got[*of]);
             let next_of = (0..got.len()).filter(wants).min_by_key(rank);
             let Some(of) = next_of else { break };
@@ -134,5 +172,5 @@ impl InterSlice for RrmPolicy {
 
 /// RBs per share, compared without dividing: the larger share is the smaller load.
 fn load(slice: &SliceConfig, rbs: u16) -> u64 {
-    u64::from(rbs) * super::config::PARTS / slice.share_parts().max(1)
+    u64::from(rbs) * PARTS / slice.share_parts().max(1)
 }

@@ -1,6 +1,7 @@
 //! Every inter-slice scheduler on the same cells: what each promises, whatever the traffic.
 
 mod expect;
+mod policy;
 mod shares;
 
 use super::*;
