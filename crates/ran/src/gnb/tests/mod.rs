@@ -8,6 +8,7 @@ mod narrow;
 mod slices;
 mod stuck;
 mod uplink;
+mod waits;
 
 use super::*;
 use crate::amc::{LteConfig, NrConfig, RadioConfig, TddConfig};

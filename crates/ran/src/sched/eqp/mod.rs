@@ -37,6 +37,10 @@
 //!   may borrow no more, and its share is lost. `idle = "idle_reset"`: what an idle slice is owed is forfeited to
 //!   those that owe, and what step 4 charges is used by whoever has a backlog.
 //!
+//! - The print looks at no UE: the packets of fewest RBs are picked, TTI after TTI, and a slice in debt has no RBs left for others, so that
+//!   a UE of a low MCS, or with larger packets, could have none at all for as long as others flood. Here, if the first in rank of a slice has
+//!   had no block of any use for [`MOST_WAIT_TTIS`], only its packets are picked from that slice until it has one.
+//!
 //! The bound above the limit, with Sₖ the mean of the k largest quanta and g the largest group so far: if a TTI
 //! ends with a quantum beyond the limit, all its RBs went to the largest quantum of the moment. Went they all to
 //! the k that are largest in the end, then Sₖ has not grown; else one outside was larger than all of these
@@ -52,6 +56,11 @@ use super::{
 };
 use bank::Bank;
 use serde::{Deserialize, Serialize};
+
+/// TTIs with a backlog after which the first in rank of a slice comes before the others of the slice.
+const MOST_WAIT_TTIS: u32 = 200;
+/// Bytes of a block that is of use, whatever waits: headers, and more data than that.
+const USEFUL_BYTES: u32 = 24;
 
 /// What becomes of the share of a slice that has nothing to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -98,12 +107,14 @@ pub struct Eqp {
     bank: Bank,
     problem: Problem,
     paper: paper::Memo,
+    /// Of each UE, TTIs with a backlog since it had a block of any use.
+    waits: Vec<u32>,
 }
 
 impl Eqp {
-    /// A scheduler for so many slices, with nobody owing anything.
+    /// A scheduler for so many slices and UEs, with nobody owing anything.
     #[must_use]
-    pub fn new(params: EqpParams, selection: Selection, slices: usize) -> Self {
+    pub fn new(params: EqpParams, selection: Selection, slices: usize, ues: usize) -> Self {
         Self {
             limit: i32::try_from(params.quantum_limit_rbs).unwrap_or(i32::MAX / 4),
             idle: params.idle,
@@ -111,6 +122,23 @@ impl Eqp {
             bank: Bank::new(slices),
             problem: Problem::default(),
             paper: paper::Memo::default(),
+            waits: vec![0; ues],
+        }
+    }
+
+    /// How long a queue's UE has had no block of any use.
+    fn wait(&self, tti: &Tti<'_>, queue: usize) -> u32 {
+        tti.queues.get(queue).and_then(|q| self.waits.get(q.ue as usize)).copied().unwrap_or(0)
+    }
+
+    /// Counts the TTI for those that got nothing of any use.
+    fn note_waits(&mut self, tti: &Tti<'_>, allocation: &Allocation) {
+        for (queue, backlog) in tti.queues.iter().enumerate() {
+            let Some(wait) = self.waits.get_mut(backlog.ue as usize) else { continue };
+            let rbs = allocation.grants.get(queue).copied().unwrap_or(0);
+            let block = tti.table.row(backlog.mcs).get(usize::from(rbs)).copied().unwrap_or(0);
+            let of_use = block > 0 && u64::from(block) >= backlog.bytes.min(USEFUL_BYTES.into());
+            *wait = if of_use { 0 } else { wait.saturating_add(1) };
         }
     }
 
@@ -155,10 +183,14 @@ impl Eqp {
             let quantum = self.bank.get(slice);
             let queues = allocation.queues_of(slice);
             let inflation = self.inflation(quantum);
+            let first_alone = self.wait(tti, queues.start) >= MOST_WAIT_TTIS;
             for queue in queues.clone() {
                 // What it got as a lender comes first.
                 let granted = allocation.grants[queue];
                 self.problem.push_queue(tti, queue, granted, inflation);
+                if first_alone && queue != queues.start {
+                    self.problem.cut_queue(0);
+                }
             }
             self.problem.slices.push(SliceBound {
                 quantum,
@@ -250,7 +282,8 @@ impl Scheduler for Eqp {
 
     fn build(params: &EqpParams, cell: &Setup) -> Self {
         let paper = cell.algorithm == InterAlgorithm::EqpPaper;
-        Self::new(*params, if paper { Selection::Paper } else { Selection::Exact }, cell.slices)
+        let selection = if paper { Selection::Paper } else { Selection::Exact };
+        Self::new(*params, selection, cell.slices, cell.ues)
     }
 }
 
@@ -269,6 +302,7 @@ impl InterSlice for Eqp {
         self.assign(tti, allocation);
         self.share_out(tti, allocation);
         self.charge_the_rest(tti, allocation);
+        self.note_waits(tti, allocation);
         allocation.room.put_back(unused);
         debug_assert_eq!(self.bank.sum(), 0, "what is given out is charged, and no more");
     }
