@@ -30,6 +30,9 @@
 //! - NR has slots shorter than 1 ms, and slots without downlink. What the print calls a TTI is a *round* here:
 //!   1 ms of the clock that only downlink slots move on ([`Pulls`]); so is the unit of the bandwidth and of
 //!   the capacity. Derived in docs/ran-limiter.md.
+//! - A pull that takes nothing since the UE has no channel says nothing of the bandwidth, and is none: as printed, the bandwidth is
+//!   gone after some TTIs, and takes a hundred to come back where they carry much (docs/ran-limiter.md). Only the MAC can tell
+//!   (`Forecast::most_bytes` is 0); where it does not, all is as printed.
 //! - Time since the last TTI is capped at one: a MAC that is late gives no credit.
 
 use super::{BearerParams, Candidate, Discipline, Limiter, OutOfRange, TtiReport};
@@ -186,7 +189,10 @@ impl Limiter for E5gBdp {
 
     fn on_tti(&mut self, report: &TtiReport) {
         let (pulls, clock_ns) = self.pending.map_or((0, 0), |p| (p.pulls, p.clock_ns));
-        let (more, passed) = self.pulls.in_slots(report.elapsed_ttis.max(1), report.at);
+        let (more, passed) = match report.next {
+            Some(next) if next.most_bytes == 0 => (0, 0),
+            _ => self.pulls.in_slots(report.elapsed_ttis.max(1), report.at),
+        };
         self.pending = Some(Pending {
             at: report.at,
             acc_bytes: report.buffer_bytes,

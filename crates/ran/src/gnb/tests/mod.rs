@@ -5,6 +5,7 @@ mod cells;
 mod limiters;
 mod matrix;
 mod narrow;
+mod outages;
 mod slices;
 mod stuck;
 mod uplink;
