@@ -76,8 +76,7 @@ impl Senders {
         if loss_ppm <= WILD_PPM || self.of(input.remote) != Some(Answer::SlowsDown) {
             return path_bps;
         }
-        let window_bits = packets_by_loss(loss_ppm, 1).max(1) * FULL_BYTES * 8;
-        let window_bps = window_bits * 1_000_000 / u64::from(input.live.get(path).rtt_us.max(1));
+        let window_bps = left_by_loss_bps(input, path);
         if path_bps == 0 { window_bps } else { path_bps.min(window_bps) }
     }
 
@@ -114,6 +113,12 @@ pub(super) fn may_gain(input: &Input<'_>, home: PathId, path: PathId) -> bool {
     let bytes = input.flow.bytes[0].max(input.flow.bytes[1]);
     let window = packets_per_round(bytes, input.live.get(home).rtt_us);
     (window + REGROWTH_PACKETS) * from > window * to
+}
+
+/// What the loss of a path leaves one sender that answers it, in bit/s, however much the path carries.
+pub(super) fn left_by_loss_bps(input: &Input<'_>, path: PathId) -> u64 {
+    let window_bits = packets_by_loss(lasting_ppm(input, path), 1).max(1) * FULL_BYTES * 8;
+    window_bits * 1_000_000 / u64::from(input.live.get(path).rtt_us.max(1))
 }
 
 /// Loss of a path that is no congestion, in parts per million.

@@ -568,13 +568,16 @@ impl Lane {
             self.moves(home, to, input.now);
             return to;
         }
-        if !self.full.contains(home) || self.bulk(home) <= 1 || input.now < self.move_at {
+        if !self.full.contains(home) || input.now < self.move_at {
             return home;
         }
         if let Some(to) = self.richer(input, up, home) {
             self.record.moved(to);
             self.moves(home, to, input.now);
             return to;
+        }
+        if self.bulk(home) <= 1 {
+            return home;
         }
         let idle = others.and(self.idle);
         if !idle.is_empty() {
@@ -622,7 +625,11 @@ impl Lane {
         let counts_estimate = load.capacity_bps == 0 && !self.overflow.is_never();
         let path_bps = if counts_estimate { load.estimate_bps } else { load.capacity_bps };
         let share_bps = path_bps / u64::from(flows.max(1));
-        share_bps == 0 || share_bps >= self.carried_bps[usize::from(home)] / 100 * WORTH_PERCENT
+        // In its first second a sender has less at home than loss leaves it there.
+        let whole_bps = input.load(home).estimate_bps / u64::from(self.bulk(home).max(1));
+        let left_bps = answer::left_by_loss_bps(input, home).min(whole_bps);
+        let home_bps = self.carried_bps[usize::from(home)].max(left_bps);
+        share_bps == 0 || share_bps >= home_bps / 100 * WORTH_PERCENT
     }
 
     /// The lossy path to which a flow goes back that has less here than it had there.
@@ -647,11 +654,17 @@ impl Lane {
         None
     }
 
-    /// The lossy path, if any, on which each flow has more than one of those that share this full home.
+    /// The lossy path, if any, on which each flow has more than one on this full home. A lone flow leaves nothing behind that uses its
+    /// home, so it goes only where loss, and not what the path carries, limits those that are there.
     fn richer(&self, input: &Input<'_>, up: PathSet, home: PathId) -> Option<PathId> {
         let of_each = |path: PathId| self.carried_bps[usize::from(path)];
+        let has_room = |path: PathId| {
+            of_each(path) * u64::from(self.bulk(path) + 1) <= spill::carries_bps(&input.load(path))
+        };
+        let is_alone = self.bulk(home) <= 1;
         let richer = |path: &PathId| {
             self.bulk(*path) > 0
+                && (!is_alone || has_room(*path))
                 && !self.full.contains(*path)
                 && input.load(*path).wild_ppm > WILD_PPM
                 && of_each(home) < of_each(*path) / 100 * RICHER_PERCENT

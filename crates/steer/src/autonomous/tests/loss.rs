@@ -41,6 +41,23 @@ fn a_bulk_flow_stays_on_a_lossy_home_where_it_has_more_than_the_other_is_measure
     }
 }
 
+/// 4 Mbit/s at home, as in the first second of a flow; loss leaves it 47 of the 10 Mbit/s in a round trip of 4 ms, 2 in one of 100.
+#[test]
+fn a_bulk_flow_stays_on_a_lossy_home_where_loss_leaves_it_more_than_the_other_carries() {
+    for (base_ms, end) in [(2, 0), (50, 1)] {
+        let home = LoadView { wild_ppm: 5_000, ..load(base_ms, 0, 10) };
+        let mut bed = Bed::new(&[home, measured(15, 5)]);
+        let flow = &mut FlowSteer::default();
+        flow.set_home(0, bed.now);
+        let mut path = 0;
+        for _ in 0..3_000 {
+            path = bed.packet(flow, 1);
+            bed.now += Duration::from_micros(2_800);
+        }
+        assert_eq!(path, end, "round trip {} ms", 2 * base_ms);
+    }
+}
+
 /// A sender that does not take loss for congestion (BBR) and leaves no queue, so that the lossy path's capacity is not known.
 /// The other path's is known, or it is not and the flow has less there, or more and more.
 #[test]
@@ -167,6 +184,25 @@ fn a_flow_goes_to_a_lossy_path_where_each_has_more_only_if_that_may_be_used() {
         bed.lane.full.insert(1);
         let may = up.iter().fold(PathSet::EMPTY, |set, path| set.union(PathSet::single(*path)));
         assert_eq!(bed.packet_by(may, flow, 1), end, "{up:?}");
+    }
+}
+
+/// Three flows have 16 Mbit/s each on a path that loses, the fourth 6 alone on the other one.
+#[test]
+fn a_lone_flow_goes_to_a_lossy_path_where_each_has_more_if_that_has_room_for_it() {
+    for (mbps, end) in [(116, 0), (60, 1), (0, 1)] {
+        let lossy = LoadView { wild_ppm: 5_000, ..load(5, 0, mbps) };
+        let mut bed = Bed::new(&[lossy, load(70, 0, 6)]);
+        let flow = &mut FlowSteer::default();
+        flow.set_home(1, bed.now);
+        let period = (bed.now.as_millis() / PERIOD_MS) as u32;
+        flow.begin(period, true);
+        flow.bytes[1] = BULK_BYTES;
+        bed.lane.period = period;
+        bed.lane.bulk[0][..2].copy_from_slice(&[3, 1]);
+        bed.lane.carried_bps[..2].copy_from_slice(&[16_000_000, 6_000_000]);
+        bed.lane.full.insert(1);
+        assert_eq!(bed.packet(flow, 1), end, "{mbps} Mbit/s");
     }
 }
 
