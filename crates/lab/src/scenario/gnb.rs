@@ -150,7 +150,7 @@ table! {
         dedicated_percent: f64 = 0.0, range(0.0, 100.0);
         /// rrm_policy: RBs it gets first, percent; left out, its share.
         min_percent: Option<f64> = None, range(0.0, 100.0);
-        /// rrm_policy: RBs it never exceeds, percent; left out, 100.
+        /// rrm_policy: share of all RBs that it never exceeds over time, percent; left out, 100.
         max_percent: Option<f64> = None, range(0.0, 100.0);
         /// static_priority: the lower, the sooner.
         priority: u8 = 0, range(0.0, 255.0);

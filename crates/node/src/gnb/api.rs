@@ -191,7 +191,7 @@ pub struct SliceSchema {
     /// `rrm_policy`: RBs it gets first; left out: its share.
     #[serde(default)]
     min_percent: Option<f64>,
-    /// `rrm_policy`: RBs it never exceeds; left out: 100.
+    /// `rrm_policy`: share of all RBs that it never exceeds over time; left out: 100.
     #[serde(default)]
     max_percent: Option<f64>,
     /// `static_priority`: the lower, the sooner.

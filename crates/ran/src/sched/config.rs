@@ -33,7 +33,7 @@ pub struct SliceConfig {
     /// `rrm_policy`: RBs it gets first; left out: its share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_percent: Option<f64>,
-    /// `rrm_policy`: RBs it never exceeds; left out: 100.
+    /// `rrm_policy`: share of all RBs that it never exceeds over time; left out: 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_percent: Option<f64>,
     /// `static_priority`: the lower, the sooner.
