@@ -153,12 +153,14 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// A relay sends what it has at once, and notices when an end is gone.
+/// A relay sends what it has at once, passes urgent bytes on in their place, and notices when an end is gone.
 ///
 /// # Errors
 /// The socket is no TCP socket.
 pub fn relayed(socket: &Socket, keepalive: Duration) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
+    // Multipath TCP has no urgent bytes, and refuses it.
+    let _ = socket.set_out_of_band_inline(true);
     let often = (keepalive / 4).max(Duration::from_secs(1));
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(keepalive).with_interval(often).with_retries(4))
 }
@@ -244,6 +246,72 @@ mod tests {
             let used = |flows| beside + flows * DESCRIPTORS_PER_FLOW;
             prop_assert!(used(flows) <= allowed || flows == 1);
             prop_assert!(used(flows + 1) > allowed);
+        }
+    }
+
+    /// A connection, relayed at one end as flows are.
+    async fn pair() -> (Socket, TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let outer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (inner, _) = listener.accept().await.unwrap();
+        relayed(&SockRef::from(&inner), Duration::from_secs(60)).unwrap();
+        (outer.into(), inner)
+    }
+
+    /// splice(2) stops before an urgent byte for ever. What comes after it arrives, and so does the byte, in its place (RFC 6093).
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn urgent_bytes_stop_nothing() {
+        use std::io::{Read, Write};
+        // Each part, and whether its last byte is urgent.
+        let cases: [&[(usize, bool)]; 8] = [
+            &[(1, true)],
+            &[(1, true), (3, false)],
+            &[(5, false), (1, true), (5, false)],
+            &[(7, true)],
+            &[(1, true), (1, true), (1, true)],
+            &[(300_000, true), (300_000, false)],
+            &[(300_000, false), (1, true), (1, false), (300_000, true)],
+            &[(3, true), (100_000, true), (100_000, true), (1, false)],
+        ];
+        for case in cases {
+            let (mut client, near) = pair().await;
+            let (mut server, far) = pair().await;
+            let relay = tokio::spawn(async move {
+                let (up, down) = (AtomicU64::new(0), AtomicU64::new(0));
+                both(&near, &far, &up, &down).await.map(|()| up.load(Relaxed))
+            });
+            let mut sent = Vec::new();
+            let mut parts = Vec::new();
+            for (length, urgent) in case {
+                let part: Vec<u8> = (0..*length).map(|i| (i + sent.len()) as u8).collect();
+                sent.extend_from_slice(&part);
+                parts.push((part, *urgent));
+            }
+            let writes = tokio::task::spawn_blocking(move || {
+                for (part, urgent) in parts {
+                    let (last, before) = part.split_last().unwrap();
+                    client.write_all(if urgent { before } else { &part }).unwrap();
+                    if urgent {
+                        assert_eq!(client.send_out_of_band(&[*last]).unwrap(), 1);
+                    }
+                    // So that there is something before the next urgent byte, and not.
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                client.shutdown(Shutdown::Write).unwrap();
+                client
+            });
+            server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let reads = tokio::task::spawn_blocking(move || {
+                let mut got = Vec::new();
+                let end = server.read_to_end(&mut got);
+                (got, end.is_ok())
+            });
+            let (got, ended) = reads.await.unwrap();
+            assert!(ended, "{case:?}: it stops after {} of {} bytes", got.len(), sent.len());
+            assert!(got == sent, "{case:?}: {} of {} bytes", got.len(), sent.len());
+            drop(writes.await.unwrap());
+            let up = tokio::time::timeout(Duration::from_secs(20), relay).await.unwrap().unwrap().unwrap();
+            assert_eq!(up, sent.len() as u64, "{case:?}");
         }
     }
 }
