@@ -260,7 +260,10 @@ impl Check for SliceManagerConfig {
             check_agent("[upf] agent", &upf.agent)?;
         }
         let m = &self.manager;
-        if !m.database.starts_with("sqlite:") && !m.database.starts_with("postgres") {
+        let file = m.database.strip_prefix("sqlite:").map(|path| path.trim_start_matches("//"));
+        if file.is_some_and(|path| path.is_empty() || path.starts_with('?'))
+            || file.is_none() && !m.database.starts_with("postgres")
+        {
             return Err(format!(
                 "[manager] database \"{}\": write \"sqlite:PATH\" or \"postgres://USER@HOST/NAME\"",
                 m.database

@@ -12,6 +12,8 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{ConnectOptions, Connection, PgPool, Postgres, SqlitePool, Transaction};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,6 +29,8 @@ const BEGUN: [&str; 2] = [
 ];
 /// Records that are gone stay as empty rows for so many changes, for instances that are behind.
 const KEEP_GONE: i64 = 10_000;
+/// More changes than are made in any time: a counter beyond it is damaged.
+const MOST_CHANGES: i64 = 1 << 53;
 
 const SCHEMA: [&str; 5] = [
     "CREATE TABLE IF NOT EXISTS anabranch_record (kind TEXT NOT NULL, id TEXT NOT NULL, revision BIGINT NOT NULL, \
@@ -65,9 +69,31 @@ pub enum Store {
 pub struct Writer {
     options: Arc<SqliteConnectOptions>,
     idle: Arc<Mutex<Option<SqliteConnection>>>,
+    /// Device and number of the file; none of one in memory.
+    file: Option<(u64, u64)>,
+}
+
+/// Device and number of a file.
+fn identity(file: &Path) -> std::io::Result<(u64, u64)> {
+    std::fs::metadata(file).map(|meta| (meta.dev(), meta.ino()))
 }
 
 impl Writer {
+    /// The file is the one that was opened: what is written to one that was removed or replaced nobody ever reads again.
+    fn check(&self) -> anyhow::Result<()> {
+        let Some(opened) = self.file else { return Ok(()) };
+        let file = self.options.get_filename();
+        let place = file.display();
+        let why = match identity(file) {
+            Ok(now) if now == opened => return Ok(()),
+            Ok(_) => "is another file than was opened".to_owned(),
+            Err(error) => format!("is not where it was opened ({error})"),
+        };
+        anyhow::bail!(
+            "{place} {why}: put it back, or stop the slice manager, put the file there that is to count, and start it again"
+        )
+    }
+
     async fn take(&self) -> sqlx::Result<SqliteConnection> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
         match idle {
@@ -96,7 +122,7 @@ pub struct Newer {
     pub writes: Vec<Write>,
     /// What one has then.
     pub revision: i64,
-    /// What one had is too old to be brought up to date: it is all there is.
+    /// What one had is too old to be brought up to date, or the database is older than that: it is all there is.
     pub all: bool,
 }
 
@@ -134,14 +160,17 @@ impl Store {
                     .busy_timeout(Duration::from_secs(10));
                 if !path.starts_with(":memory:") {
                     let file = path.split('?').next().unwrap_or(path).trim_start_matches("//");
-                    folder::make_for(std::path::Path::new(file)).context("database")?;
+                    folder::make_for(Path::new(file)).context("database")?;
                 }
                 let pool = SqlitePoolOptions::new().max_connections(2).connect_with(options.clone()).await;
                 let pool = pool.map_err(|error| {
                     let context = format!("database \"{url}\": {}", remedy(&error));
                     anyhow::Error::new(error).context(context)
                 })?;
-                Self::Sqlite(pool, Writer { options: Arc::new(options), idle: Arc::default() })
+                let file =
+                    (!path.starts_with(":memory:")).then(|| identity(options.get_filename())).transpose();
+                let file = file.with_context(|| format!("database \"{url}\""))?;
+                Self::Sqlite(pool, Writer { options: Arc::new(options), idle: Arc::default(), file })
             }
             None => {
                 let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(SILENT);
@@ -184,7 +213,24 @@ impl Store {
         let schema: i64 =
             on!(&store, Self, pool => sqlx::query_scalar(META).bind("schema").fetch_one(pool).await)?;
         anyhow::ensure!(schema == 1, "database \"{hidden}\" is of schema {schema}: use a newer anabranch");
+        store.check().await.with_context(|| format!("database \"{hidden}\""))?;
         Ok(store)
+    }
+
+    /// Whether the tables are there, and their counters fit the records.
+    async fn check(&self) -> anyhow::Result<()> {
+        const NEWEST: &str = "SELECT COALESCE(MAX(revision), 0) FROM anabranch_record";
+        const LEASES: &str = "SELECT COUNT(*) FROM anabranch_lease";
+        on!(self, Self, pool => {
+            let newest: i64 = sqlx::query_scalar(NEWEST).fetch_one(pool).await
+                .context("table anabranch_record cannot be read: put a copy in its place")?;
+            sqlx::query_scalar::<_, i64>(LEASES).fetch_one(pool).await
+                .context("table anabranch_lease cannot be read: put a copy in its place")?;
+            // After the records: they only go up.
+            let purged: Option<i64> = sqlx::query_scalar(META).bind("purged").fetch_optional(pool).await?;
+            let revision: Option<i64> = sqlx::query_scalar(META).bind("revision").fetch_optional(pool).await?;
+            fit(purged, revision, newest).map(drop)
+        })
     }
 
     async fn prepare(&self) -> sqlx::Result<()> {
@@ -209,6 +255,7 @@ impl Store {
     async fn begun(&self, known: i64) -> anyhow::Result<(Change, Newer)> {
         let mut change = match self {
             Self::Sqlite(_, writer) => {
+                writer.check()?;
                 let mut connection = writer.take().await?;
                 sqlx::query("BEGIN IMMEDIATE").execute(&mut connection).await?;
                 Change::Sqlite(connection, writer.clone())
@@ -221,9 +268,10 @@ impl Store {
             }
         };
         let newer = on!(&mut change, Change, tx => {
-            let purged: i64 = sqlx::query_scalar(META).bind("purged").fetch_one(&mut *tx.statement()).await?;
-            let revision: i64 = sqlx::query_scalar(META).bind("revision").fetch_one(&mut *tx.statement()).await?;
-            let all = known < purged;
+            let purged: Option<i64> = sqlx::query_scalar(META).bind("purged").fetch_optional(&mut *tx.statement()).await?;
+            let revision: Option<i64> = sqlx::query_scalar(META).bind("revision").fetch_optional(&mut *tx.statement()).await?;
+            let (purged, revision) = fit(purged, revision, 0)?;
+            let all = known < purged || known > revision;
             let from = if all { -1 } else { known };
             let rows: Vec<Row> = if from < revision {
                 sqlx::query_as(NEWER).bind(from).fetch_all(&mut *tx.statement()).await?
@@ -237,7 +285,7 @@ impl Store {
 
     /// Whether a change was made of which it was not told: `writes` as `revision`. Waits for one that is still being made.
     pub async fn was_made(&self, revision: i64, writes: &[Write]) -> anyhow::Result<bool> {
-        let (mut change, _) = self.begin(revision).await?;
+        let (mut change, _) = self.begin(revision - 1).await?;
         let made = in_time(self.is_server(), change.has(revision, writes)).await;
         change.end().await;
         made
@@ -249,16 +297,21 @@ impl Store {
     }
 
     async fn read(&self, known: i64) -> anyhow::Result<Newer> {
+        if let Self::Sqlite(_, writer) = self {
+            writer.check()?;
+        }
         on!(self, Self, pool => {
             let mut rows: Vec<Row> = sqlx::query_as(NEWER).bind(known).fetch_all(pool).await?;
             // Asked after the rows: what was purged by then may be missing in them, what is purged later is in them.
             let purged: i64 = sqlx::query_scalar(META).bind("purged").fetch_one(pool).await?;
-            let all = known < purged;
+            let stored: i64 = sqlx::query_scalar(META).bind("revision").fetch_one(pool).await?;
+            // A server whose last changes were lost with it, or that has a copy of before in its place, is behind.
+            let all = known < purged || known > stored;
             if all {
                 rows = sqlx::query_as(NEWER).bind(-1_i64).fetch_all(pool).await?;
             }
             // One statement sees a beginning of the row of changes, whole.
-            let revision = rows.last().map_or(known.max(0), |row| row.2);
+            let revision = rows.last().map_or(known.clamp(0, stored.max(0)), |row| row.2);
             newer(rows, revision, all)
         })
     }
@@ -406,6 +459,23 @@ async fn in_time<T>(is_server: bool, run: impl Future<Output = anyhow::Result<T>
     }
     let done = tokio::time::timeout(SILENT, run).await;
     done.unwrap_or_else(|_| anyhow::bail!("the server said nothing within {} s", SILENT.as_secs()))
+}
+
+/// The counters, if both are there and fit: nothing was purged that is not stored yet, no record (the `newest` known) is newer than
+/// the last change, and there is room for more changes than anybody makes.
+fn fit(purged: Option<i64>, revision: Option<i64>, newest: i64) -> anyhow::Result<(i64, i64)> {
+    if let (Some(purged), Some(revision)) = (purged, revision)
+        && (0..=revision).contains(&purged)
+        && (newest..=MOST_CHANGES).contains(&revision)
+    {
+        return Ok((purged, revision));
+    }
+    let of = |counter: Option<i64>| counter.map_or_else(|| "missing".to_owned(), |at| at.to_string());
+    anyhow::bail!(
+        "the counters in table anabranch_meta do not fit (revision {}, purged {}, newest record {newest}): put a copy in its place",
+        of(revision),
+        of(purged)
+    )
 }
 
 fn newer(rows: Vec<Row>, revision: i64, all: bool) -> anyhow::Result<Newer> {
@@ -570,6 +640,69 @@ mod tests {
                 "{error}"
             );
             assert_eq!(std::fs::read(path(name)).unwrap(), bytes);
+        }
+    }
+
+    /// Counters that do not fit the records would have changes lost, or none possible.
+    #[tokio::test]
+    async fn counters_that_do_not_fit_are_refused_with_a_remedy() {
+        for (spoil, needle) in [
+            ("UPDATE anabranch_meta SET value = -5 WHERE name = 'revision'", "revision -5"),
+            ("UPDATE anabranch_meta SET value = 2 WHERE name = 'revision'", "newest record 3"),
+            (
+                "UPDATE anabranch_meta SET value = 9223372036854775807 WHERE name = 'revision'",
+                "revision 9223372036854775807",
+            ),
+            ("UPDATE anabranch_meta SET value = 4 WHERE name = 'purged'", "purged 4"),
+            ("UPDATE anabranch_meta SET value = -1 WHERE name = 'purged'", "purged -1"),
+            ("DELETE FROM anabranch_meta WHERE name = 'revision'", "missing"),
+            ("DELETE FROM anabranch_meta WHERE name = 'purged'", "missing"),
+            ("DROP TABLE anabranch_lease", "anabranch_lease"),
+            ("DROP TABLE anabranch_record", "anabranch_record"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let url = format!("sqlite:{}/x.db", folder.path().display());
+            let store = Store::open(&url).await.unwrap();
+            for revision in 1..=3 {
+                let (change, _) = store.begin(revision - 1).await.unwrap();
+                change.commit(revision, &[document("a", &revision.to_string())]).await.unwrap();
+            }
+            let Store::Sqlite(pool, _) = &store else { panic!() };
+            sqlx::query(spoil).execute(pool).await.unwrap();
+            // Neither one that runs goes on with it, nor does one that starts.
+            if !spoil.contains("DROP") && !spoil.contains("= 2") {
+                let error = store.begin(3).await.err().map(|e| format!("{e:#}"));
+                assert!(error.is_some(), "{spoil}: a change begins");
+            }
+            let error = Store::open(&url).await.err().map(|e| format!("{e:#}"));
+            let error = error.unwrap_or_else(|| panic!("{spoil}: it opens"));
+            assert!(error.contains(needle) && error.contains("put a copy in its place"), "{spoil}: {error}");
+        }
+    }
+
+    /// A server that comes back without its last changes, or from a copy: what was known of them is forgotten.
+    #[tokio::test]
+    async fn who_knows_more_than_the_database_reads_all_there_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&format!("sqlite:{}/x.db", folder.path().display())).await.unwrap();
+        for revision in 1..=3 {
+            let (change, _) = store.begin(revision - 1).await.unwrap();
+            change.commit(revision, &[document(&format!("a{revision}"), "x")]).await.unwrap();
+        }
+        for known in [4, 5, 1000] {
+            let newer = store.newer(known).await.unwrap();
+            assert_eq!((newer.all, newer.writes.len(), newer.revision), (true, 3, 3), "{known}");
+            let (change, newer) = store.begin(known).await.unwrap();
+            assert_eq!((newer.all, newer.writes.len(), newer.revision), (true, 3, 3), "{known}");
+            change.end().await;
+        }
+        for known in [1, 3] {
+            let newer = store.newer(known).await.unwrap();
+            assert_eq!(
+                (newer.all, newer.writes.len() as i64, newer.revision),
+                (false, 3 - known, 3),
+                "{known}"
+            );
         }
     }
 

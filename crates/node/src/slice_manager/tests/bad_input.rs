@@ -178,3 +178,16 @@ async fn what_is_wrong_is_said_and_nothing_is_stored() {
     assert_eq!(world.ask("GET", "/nothing", None).await.0, 404);
     assert_eq!(world.ask("PATCH", "/v1/slices", None).await.0, 405);
 }
+
+#[test]
+fn a_database_without_a_name_is_refused() {
+    for (url, right) in
+        [("sqlite:", false), ("sqlite://", false), ("sqlite:?mode=rwc", false), ("sqlite:x.db", true)]
+    {
+        let text = format!(
+            "[manager]\ndatabase = \"{url}\"\n[[access]]\nname = \"a\"\ndownlink_bps = 1\nuplink_bps = 1\n"
+        );
+        let read = crate::runtime::config::parse::<SliceManagerConfig>("slice-manager.toml", &text);
+        assert_eq!(read.is_ok(), right, "{url}: {read:?}");
+    }
+}

@@ -80,3 +80,59 @@ fn writes_go_on_when_a_full_disk_has_room_again() {
         });
     }
 }
+
+/// What somebody removes, replaces or moves away while it is open would be written to, and nobody would ever read it again.
+#[tokio::test]
+async fn nothing_is_said_to_be_stored_in_a_file_that_is_gone() {
+    type Change = fn(&std::path::Path) -> std::io::Result<()>;
+    let cases: [(&str, Change); 4] = [
+        ("removed", |file| std::fs::remove_file(file)),
+        ("moved away", |file| std::fs::rename(file, file.with_extension("moved"))),
+        ("replaced", |file| {
+            std::fs::copy(file, file.with_extension("copy"))?;
+            std::fs::rename(file.with_extension("copy"), file)
+        }),
+        ("its folder moved away", |file| {
+            std::fs::rename(file.parent().unwrap(), file.parent().unwrap().with_extension("moved"))
+        }),
+    ];
+    for (what, change) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        let mut config = config(folder.path(), "");
+        let file = inner.join("slices.db");
+        config.manager.database = format!("sqlite:{}", file.display());
+        let world = World::of(folder, &config).await;
+        let body = |name: &str| Some(json!({"name": name, "accesses": ["cell-2"], "serviceProfile": {}}));
+        let (status, made) = world.ask("POST", "/v1/slices", body("before")).await;
+        assert_eq!(status, 201, "{made}");
+        world.until(made["id"].as_str().unwrap(), "Running").await;
+        change(&file).unwrap();
+        let (status, said) = world.ask("POST", "/v1/slices", body("after")).await;
+        assert_eq!(status, 503, "{what}: {said}");
+        assert!(said["detail"].as_str().unwrap().contains("nothing has changed"), "{what}: {said}");
+        let end = Instant::now() + Duration::from_secs(30);
+        loop {
+            let (status, health) = world.ask("GET", "/healthz", None).await;
+            if status == 503 {
+                let detail = health["detail"].as_str().unwrap();
+                assert!(
+                    detail.contains("slices.db") && detail.contains("start it again"),
+                    "{what}: {health}"
+                );
+                break;
+            }
+            assert!(Instant::now() < end, "{what}: {health}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        // Back in its place it is the file that was opened.
+        if what == "moved away" {
+            std::fs::rename(file.with_extension("moved"), &file).unwrap();
+            let (status, said) = world.ask("POST", "/v1/slices", body("back")).await;
+            assert_eq!(status, 201, "{said}");
+            let again = start(&config).await.unwrap();
+            assert_eq!(again.shared.engine.read(|m| m.slices().len()), 2);
+        }
+    }
+}
