@@ -3,7 +3,7 @@
 use super::{Shared, auth, camara, katana, me, metrics, native, policies, scopes};
 use crate::runtime::api::NO_SUCH_PATH;
 pub use crate::runtime::api::extract::{Params, Path};
-use crate::runtime::api::extract::{check_kind, complete};
+use crate::runtime::api::extract::{check_keys, check_kind, complete};
 use crate::runtime::api::problem::{Problem, field_in};
 use crate::runtime::api::queries::{self, Queries};
 use anabranch_slice::Refusal;
@@ -143,12 +143,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         if bytes.trim_ascii_start().first() == Some(&b'[') {
             return Err(Problem::invalid("the body must be an object"));
         }
-        let value: T = serde_json::from_slice(&bytes).map_err(|e| {
-            let detail = e.to_string();
+        let refuse = |detail: String| {
             let field = field_in(&detail);
             Problem { field, ..Problem::invalid(detail) }
-        })?;
-        Ok(Self(value))
+        };
+        check_keys(&bytes).map_err(refuse)?;
+        Json::from_bytes(&bytes).map(|Json(value)| Self(value)).map_err(|e| refuse(e.body_text()))
     }
 }
 

@@ -8,8 +8,10 @@ use axum::extract::rejection::{BytesRejection, JsonRejection, PathRejection, Que
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
-use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
+use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder};
 
 /// A JSON body: an object of the form of `T`.
@@ -25,7 +27,81 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
             let detail = "the body must be an object";
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail, SEE));
         }
+        check_keys(&bytes).map_err(|detail| {
+            let field = field_in(&detail);
+            Problem { field, ..Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail, SEE) }
+        })?;
         Text(bytes).json().map(Self)
+    }
+}
+
+/// Whether no object of a JSON text has a key twice: of two values each program takes the one it likes (RFC 8259 §4), and serde_json
+/// looks only where it knows the keys.
+///
+/// # Errors
+/// One has. What is no JSON is for who reads it to say.
+pub fn check_keys(json: &[u8]) -> Result<(), String> {
+    match serde_json::from_slice::<Distinct>(json) {
+        Err(error) if error.is_data() => Err(error.to_string()),
+        _ => Ok(()),
+    }
+}
+
+/// Any value, of which nothing is kept.
+struct Distinct;
+
+impl<'de> Deserialize<'de> for Distinct {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Distinct {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(Self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(Self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(Self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(Self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(Self)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(Self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self, A::Error> {
+        while list.next_element::<Self>()?.is_some() {}
+        Ok(Self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+        let mut keys = BTreeSet::new();
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            if keys.contains(&key) {
+                return Err(A::Error::custom(format_args!("duplicate field `{key}`")));
+            }
+            keys.insert(key);
+            map.next_value::<Self>()?;
+        }
+        Ok(Self)
     }
 }
 
@@ -132,6 +208,34 @@ pub fn complete(openapi: &mut OpenApi, any: &[&str], with_body: &[&str]) {
                         [("application/problem+json".to_owned(), problem())].into_iter().collect();
                     response.content.extend(own.map(|c| ("application/json".to_owned(), c)));
                 }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    #[tokio::test]
+    async fn an_agent_takes_no_key_that_is_there_twice() {
+        for (body, field) in [
+            (r#"{"A":{"x":1},"A":{"x":2}}"#, Some("A")),
+            (r#"{"A":{"x":1,"y":{"b":1,"b":1}}}"#, Some("b")),
+            (r#"{"A":[{"x":1,"x":1}]}"#, Some("x")),
+            (r#"{"A":{"x":1},"B":{"x":1},"x":[1,1]}"#, None),
+        ] {
+            let request = Request::post("/").header("content-type", "application/json");
+            let request = request.body(axum::body::Body::from(body)).unwrap();
+            match (Body::<Value>::from_request(request, &()).await, field) {
+                (Ok(_), None) => {}
+                (Err(problem), Some(field)) => {
+                    assert!(problem.detail.contains("duplicate"), "{body}: {problem:?}");
+                    assert_eq!(problem.field.as_deref(), Some(field), "{body}: {problem:?}");
+                    assert!((400..500).contains(&problem.status));
+                }
+                (read, _) => panic!("{body}: {:?}", read.map(|Body(value)| value)),
             }
         }
     }

@@ -179,6 +179,60 @@ async fn what_is_wrong_is_said_and_nothing_is_stored() {
     assert_eq!(world.ask("PATCH", "/v1/slices", None).await.0, 405);
 }
 
+/// Of a key that is there twice two programs may take two values (RFC 8259 §4): wherever it is, it is refused and named. So is the
+/// place of what has a wrong type.
+#[tokio::test]
+async fn a_key_that_is_there_twice_is_refused_and_a_wrong_type_has_its_place() {
+    let world = World::new("").await;
+    for (method, path, body, field) in [
+        ("POST", "/v1/slices", r#"{"name":"a","name":"b","serviceProfile":{}}"#, "name"),
+        (
+            "POST",
+            "/v1/slices",
+            r#"{"name":"a","serviceProfile":{"dLLatency":10,"dLLatency":20}}"#,
+            "dLLatency",
+        ),
+        (
+            "POST",
+            "/v1/slices",
+            r#"{"name":"a","serviceProfile":{"dLThptPerSlice":{"guaThpt":1,"guaThpt":5}}}"#,
+            "guaThpt",
+        ),
+        ("POST", "/v1/slices", r#"{"name":"a","serviceProfile":{"zz":[{"k":1},{"k":1,"\u006b":2}]}}"#, "k"),
+        (
+            "POST",
+            "/api/slice",
+            r#"{"base_slice_descriptor":{"base_slice_des_id":"n","delay_tolerance":true,
+                "network_DL_throughput":{"guaranteed":1},"mtu":1000,"mtu":1300}}"#,
+            "mtu",
+        ),
+        ("PUT", "/v1/ues/phone", r#"{"session":{"public_key":"a","public_key":"b"}}"#, "public_key"),
+        (
+            "POST",
+            "/v1/slices",
+            r#"{"name":"a","serviceProfile":{"dLThptPerSlice":{"guaThpt":"1"}}}"#,
+            "serviceProfile",
+        ),
+        ("POST", "/v1/slices", r#"{"name":"a","accesses":["c",5],"serviceProfile":{}}"#, "accesses[1]"),
+        ("POST", "/v1/slices", r#"{"name":"a","share_percent":"5","serviceProfile":{}}"#, "share_percent"),
+        ("PUT", "/v1/ues/phone", r#"{"slices":[null]}"#, "slices[0]"),
+    ] {
+        let request = world.request(method, path, OPERATOR).header("content-type", "application/json");
+        let answer = request.body(body).send().await.unwrap();
+        let status = answer.status().as_u16();
+        let said: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
+        assert_eq!((status, &said["field"]), (400, &json!(field)), "{path} {body}: {said}");
+    }
+    let (_, slices) = world.ask("GET", "/v1/slices", None).await;
+    assert_eq!(slices["total"], 0, "{slices}");
+    assert_eq!(world.ask("GET", "/v1/ues", None).await.1["total"], 0);
+    // What only looks like it is none: strings, and the same key in different objects.
+    let body =
+        json!({"name": "a", "serviceProfile": {"zz": [{"k": "k\":1,\"k"}, {"k": 1}], "k": {"k": {"k": 1}}}});
+    let (status, said) = world.ask("POST", "/v1/slices", Some(body)).await;
+    assert_eq!(status, 201, "{said}");
+}
+
 #[test]
 fn a_database_without_a_name_is_refused() {
     for (url, right) in
