@@ -2,6 +2,7 @@
 
 use super::policy::Way;
 use super::rules::Transport;
+use crate::runtime::api::TokenFile;
 use crate::runtime::api::client::{self, Trust};
 use crate::runtime::config::{AgentLink, Listen};
 use anabranch_selection::PathName;
@@ -49,7 +50,7 @@ pub struct Agent {
     http: reqwest::Client,
     url: Url,
     place: String,
-    token: Option<Arc<str>>,
+    token: Option<TokenFile>,
 }
 
 impl Agent {
@@ -67,7 +68,7 @@ impl Agent {
             ),
             Listen::Tcp(address) => (builder, format!("http://{address}"), address.to_string()),
         };
-        let token = config.token_file.as_deref().map(crate::runtime::api::read_token).transpose();
+        let token = config.token_file.as_deref().map(TokenFile::read).transpose();
         let token = token.context("[agent] token_file")?;
         let url = Url::parse(&format!("{base}/connections/select")).context("[agent] connect")?;
         Ok(Some(Self { http: builder.build().context("setting up HTTP")?, url, place, token }))
@@ -87,7 +88,7 @@ impl Agent {
     ) -> Result<Answer, AskError> {
         let mut request = self.http.post(self.url.clone()).json(&question(properties, transport, server));
         if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
+            request = request.bearer_auth(token.token());
         }
         let gone = |e: reqwest::Error| AskError::Gone(innermost(&e));
         let answer = request.send().await.map_err(gone)?;
@@ -101,9 +102,13 @@ impl Agent {
             }
             StatusCode::CONFLICT => Ok(Answer::Unmet(detail(&bytes))),
             StatusCode::BAD_REQUEST => Err(AskError::Question(detail(&bytes))),
-            StatusCode::UNAUTHORIZED => {
-                Err(AskError::Refused("it wants a token: give [agent] token_file".to_owned()))
-            }
+            StatusCode::UNAUTHORIZED => Err(AskError::Refused(match &self.token {
+                Some(token) => {
+                    token.read_again();
+                    "it wants another token: is [agent] token_file that of its [api]?".to_owned()
+                }
+                None => "it wants a token: give [agent] token_file".to_owned(),
+            })),
             other => Err(AskError::Refused(format!("{other}: {}", detail(&bytes)))),
         }
     }
@@ -193,6 +198,39 @@ mod tests {
         assert!(error.contains("[agent] token_file") && error.contains("16 characters"), "{error}");
         std::fs::write(file.path(), "correct-horse-battery-staple\n").unwrap();
         assert!(Agent::new(&config).unwrap().is_some());
+    }
+
+    /// Who changes the token of the agent's interface, and writes it where the proxy has its own, need not restart the proxy.
+    #[tokio::test]
+    async fn a_token_that_was_replaced_is_read_again() {
+        use axum::http::{HeaderMap, header};
+        use std::sync::Mutex;
+        let (first, second) = ("correct-horse-battery-staple", "another-horse-battery-staple");
+        let valid = Arc::new(Mutex::new(first));
+        let now = valid.clone();
+        let answer = move |headers: HeaderMap| {
+            let right = format!("Bearer {}", now.lock().unwrap());
+            let shown = headers.get(header::AUTHORIZATION).is_some_and(|shown| *shown == *right);
+            std::future::ready(if shown { StatusCode::CONFLICT } else { StatusCode::UNAUTHORIZED })
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connect = Listen::Tcp(listener.local_addr().unwrap());
+        let router = axum::Router::new().route("/connections/select", axum::routing::post(answer));
+        let served = tokio::spawn(async move { axum::serve(listener, router).await });
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), first).unwrap();
+        let config = AgentLink { connect, token_file: Some(file.path().into()), ..AgentLink::default() };
+        let agent = Agent::new(&config).unwrap().unwrap();
+        let ask = async || agent.ask(&json!({}), Transport::Tcp, "192.0.2.1:443".parse().unwrap()).await;
+        assert!(matches!(ask().await, Ok(Answer::Unmet(_))));
+        *valid.lock().unwrap() = second;
+        for _ in 0..2 {
+            assert!(matches!(ask().await, Err(AskError::Refused(why)) if why.contains("token_file")));
+        }
+        std::fs::write(file.path(), second).unwrap();
+        assert!(ask().await.is_err(), "it reads the file when it is refused");
+        assert!(matches!(ask().await, Ok(Answer::Unmet(_))));
+        served.abort();
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Those that keep what slices promise: our gNB, our UPF, and a stub for MANO; each behind [`Southbound`].
 
+use crate::runtime::api::TokenFile;
 use crate::runtime::api::client::{self, Trust};
 use crate::runtime::config::{AgentSection, ManagedAccess, SliceManagerConfig};
 use anabranch_slice::record::SessionRule;
@@ -84,7 +85,7 @@ pub trait Southbound: Send + Sync {
 struct Agent {
     http: reqwest::Client,
     base: Url,
-    token: Option<std::sync::Arc<str>>,
+    token: Option<TokenFile>,
     place: String,
 }
 
@@ -96,7 +97,7 @@ impl Agent {
             Some(path) => (builder.unix_socket(PathBuf::from(path)), Url::parse("http://localhost/")?),
             None => (builder, Url::parse(at)?),
         };
-        let token = token_file.map(crate::runtime::api::read_token).transpose()?;
+        let token = token_file.map(TokenFile::read).transpose()?;
         Ok(Self { http: builder.build()?, base, token, place: at.to_owned() })
     }
 
@@ -113,7 +114,7 @@ impl Agent {
         }
         let mut request = self.http.request(method, url);
         if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
+            request = request.bearer_auth(token.token());
         }
         if let Some(body) = body {
             request = request.json(body);
@@ -128,7 +129,17 @@ impl Agent {
         if status.is_success() || matches!(status, StatusCode::NOT_FOUND | StatusCode::CONFLICT) {
             return Ok((status, value));
         }
+        self.check_token(status);
         Err(self.refusal(status, &value))
+    }
+
+    /// The agent may have another token by now, and our file, too: the next request has that.
+    fn check_token(&self, status: StatusCode) {
+        if status == StatusCode::UNAUTHORIZED
+            && let Some(token) = &self.token
+        {
+            token.read_again();
+        }
     }
 
     /// A list of what it has, page by page: each entry's `name`, and what is under `key`.
@@ -145,9 +156,11 @@ impl Agent {
             url.set_query(Some(&format!("offset={offset}&limit=1000")));
             let mut request = self.http.get(url);
             if let Some(token) = &self.token {
-                request = request.bearer_auth(token);
+                request = request.bearer_auth(token.token());
             }
-            let answer = request.send().await.map_err(silent)?.error_for_status().map_err(refused)?;
+            let answer = request.send().await.map_err(silent)?;
+            self.check_token(answer.status());
+            let answer = answer.error_for_status().map_err(refused)?;
             let page: Value = answer.json().await.map_err(silent)?;
             let some = page[list].as_array().map(Vec::as_slice).unwrap_or_default();
             let pair = |v: &Value| Some((v[name].as_str()?.to_owned(), v[key].as_str()?.to_owned()));

@@ -49,7 +49,7 @@ pub use problem::{NO_SUCH_PATH, Problem};
 pub use request::{ControlRequest, RequestSender};
 pub use roles::Agent;
 pub use routes::{Bearer, Page, hundred};
-pub use serve::{Guarded, Server, bearer, finish, read_token, serve};
+pub use serve::{Guarded, Server, TokenFile, bearer, finish, read_token, serve};
 pub use types::{
     Coded, Counters, Event, Law, LawPath, NotUsed, Path, PathList, PathLoad, Reloaded, RuleUse, Rules,
     Session, SessionList, Status, WorkerStatus,

@@ -23,7 +23,7 @@ use axum::routing::get;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
@@ -159,6 +159,38 @@ pub fn read_token(path: &Path) -> anyhow::Result<Arc<str>> {
     Ok(token.into())
 }
 
+/// The token that this program shows to another: what is in its file, read again once another one is wanted there.
+pub struct TokenFile {
+    path: PathBuf,
+    token: Mutex<Arc<str>>,
+}
+
+impl TokenFile {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// There is no token in it.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        Ok(Self { path: path.to_owned(), token: Mutex::new(read_token(path)?) })
+    }
+
+    /// The token to show.
+    pub fn token(&self) -> Arc<str> {
+        self.held().clone()
+    }
+
+    /// The token was refused: takes over what is in the file now, for the next time. Where that is no token, what there was stays.
+    pub fn read_again(&self) {
+        if let Ok(token) = read_token(&self.path) {
+            *self.held() = token;
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Arc<str>> {
+        self.token.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// What a listener asks of those who connect.
 #[derive(Debug, Clone, Default)]
 pub struct Guarded {
@@ -249,4 +281,31 @@ fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
     Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_read_again_and_what_is_none_changes_nothing() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(TokenFile::read(file.path()).is_err());
+        std::fs::write(file.path(), "correct-horse-battery-staple\n").unwrap();
+        let token = TokenFile::read(file.path()).unwrap();
+        for (text, expected) in [
+            ("another-horse-battery-staple\nsecond line\n", "another-horse-battery-staple"),
+            ("", "another-horse-battery-staple"),
+            ("short", "another-horse-battery-staple"),
+            ("a third horse has spaces in it", "another-horse-battery-staple"),
+            ("  correct-horse-battery-staple  ", "correct-horse-battery-staple"),
+        ] {
+            std::fs::write(file.path(), text).unwrap();
+            token.read_again();
+            assert_eq!(&*token.token(), expected, "{text:?}");
+        }
+        std::fs::remove_file(file.path()).unwrap();
+        token.read_again();
+        assert_eq!(&*token.token(), "correct-horse-battery-staple");
+    }
 }
