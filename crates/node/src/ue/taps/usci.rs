@@ -9,6 +9,8 @@
 
 use super::Taps;
 use super::needs::{Became, NeedView};
+use super::view::in_a_line;
+use crate::runtime::api::TokenFile;
 use crate::runtime::api::client::{self, Trust};
 use crate::runtime::config::{Follow, SlicesSection};
 use anabranch_slice::UeView;
@@ -61,6 +63,7 @@ pub struct ManagerView {
 pub struct Usci {
     http: reqwest::Client,
     base: Url,
+    token: TokenFile,
     place: String,
     follow: Follow,
     poll_interval: Duration,
@@ -86,15 +89,10 @@ struct SyncState {
 impl Usci {
     /// Nothing is sent yet.
     pub fn new(config: &SlicesSection, taps: Arc<Taps>) -> anyhow::Result<Arc<Self>> {
-        let token = crate::runtime::api::read_token(&config.token_file)?;
-        let mut headers = header::HeaderMap::new();
-        let mut value =
-            header::HeaderValue::from_str(&format!("Bearer {token}")).context("[slices] token")?;
-        value.set_sensitive(true);
-        headers.insert(header::AUTHORIZATION, value);
+        let token = TokenFile::read(&config.token_file)?;
         let trust = Trust::of(&config.manager, config.ca_file.as_deref());
         let builder = client::builder(trust).context("[slices] ca_file")?;
-        let builder = builder.default_headers(headers).connect_timeout(PATIENCE);
+        let builder = builder.connect_timeout(PATIENCE);
         let builder = builder.pool_idle_timeout(crate::runtime::api::REUSED);
         let (builder, base) = match config.manager.strip_prefix("unix:") {
             Some(path) => (builder.unix_socket(PathBuf::from(path)), Url::parse("http://x/")?),
@@ -103,6 +101,7 @@ impl Usci {
         Ok(Arc::new(Self {
             http: builder.build()?,
             base,
+            token,
             place: config.manager.clone(),
             follow: config.follow,
             poll_interval: Duration::from_millis(config.poll_interval_ms.into()),
@@ -137,6 +136,8 @@ impl Usci {
             }
             tokio::time::sleep(spread(pause)).await;
             pause = (pause * 2).min(PAUSE.1);
+            // It may have given this UE another one.
+            self.token.read_again();
         }
     }
 
@@ -219,7 +220,8 @@ impl Usci {
         }
         loop {
             // Often enough that what is known does not run out.
-            let ttl = Duration::from_millis(u64::from(self.told().ttl_s) * 300);
+            // A manager that gives no time at all is asked no more often than one that gives a second.
+            let ttl = Duration::from_millis(u64::from(self.told().ttl_s.max(1)) * 300);
             tokio::time::sleep(spread(self.poll_interval.min(ttl))).await;
             self.poll().await?;
         }
@@ -287,10 +289,10 @@ impl Usci {
     fn take(&self, body: &[u8], etag: String) -> anyhow::Result<()> {
         let view: UeView = serde_json::from_slice(body).context("answer of the slice manager")?;
         let problems = self.taps.take_view(&view);
-        for problem in &problems {
+        let mut told = self.told();
+        for problem in problems.iter().filter(|problem| !told.problems.contains(problem)) {
             tracing::warn!("slices: {problem}");
         }
-        let mut told = self.told();
         let changed = told.etag != etag || etag.is_empty();
         (told.etag, told.ttl_s, told.problems) = (etag, view.ttl_s, problems);
         told.ids = view.slices.iter().map(|s| s.id.clone()).collect();
@@ -316,7 +318,7 @@ impl Usci {
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push("v1").extend(path.split('/'));
         }
-        self.http.request(method, url)
+        self.http.request(method, url).bearer_auth(self.token.token())
     }
 
     async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Response> {
@@ -353,7 +355,7 @@ async fn refusal(answer: Response) -> String {
     };
     let problem: Value =
         body(answer).await.ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
-    format!("{status}: {}{remedy}", problem["detail"].as_str().unwrap_or("no reason given"))
+    format!("{status}: {}{remedy}", in_a_line(problem["detail"].as_str().unwrap_or("no reason given")))
 }
 
 /// A pause that is up to a quarter shorter, so that those who lost the same manager do not all come back at once.
@@ -417,6 +419,99 @@ mod tests {
         }
         let view = usci.view();
         assert!(view.registered && view.problems[0].contains("does not begin"), "{view:?}");
+        follows.abort();
+    }
+
+    /// A manager that answers every question but that for the stream with this, and counts them; who shows another token than
+    /// `token` now says is refused.
+    async fn manager(body: &'static str, token: Arc<Mutex<&'static str>>) -> (String, Arc<AtomicU64>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (at, asked) = (format!("http://{}", listener.local_addr().unwrap()), Arc::new(AtomicU64::new(0)));
+        let count = asked.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (count, token) = (count.clone(), token.clone());
+                tokio::spawn(async move {
+                    let mut text = String::new();
+                    while !text.ends_with("\r\n\r\n") && !text.ends_with('}') {
+                        let mut part = [0; 4096];
+                        let n = stream.read(&mut part).await.unwrap();
+                        assert!(n > 0, "{text}");
+                        text += &String::from_utf8_lossy(&part[..n]);
+                    }
+                    count.fetch_add(1, Ordering::Relaxed);
+                    let right = text.contains(&format!("Bearer {}\r\n", token.lock().unwrap()));
+                    let status = if right { "200 OK" } else { "401 Unauthorized" };
+                    let answer = format!(
+                        "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                        body.len()
+                    );
+                    // Who asked may be gone.
+                    let _ = stream.write_all(answer.as_bytes()).await;
+                });
+            }
+        });
+        (at, asked)
+    }
+
+    fn polls(manager: String, token_file: PathBuf) -> SlicesSection {
+        let follow = Follow::Poll;
+        SlicesSection {
+            manager,
+            ca_file: None,
+            token_file,
+            follow,
+            poll_interval_ms: 1000,
+            ask_for_more: true,
+        }
+    }
+
+    /// One that says that nothing counts for any time is asked no more often than one that says a second.
+    #[tokio::test]
+    async fn a_manager_that_gives_no_time_is_not_asked_without_end() {
+        let token = "correct-horse-battery-staple";
+        let (at, asked) = manager(r#"{"ttl_s":0,"slices":[]}"#, Arc::new(Mutex::new(token))).await;
+        let folder = tempfile::tempdir().unwrap();
+        let token_file = folder.path().join("token");
+        std::fs::write(&token_file, token).unwrap();
+        let usci = Usci::new(&polls(at, token_file), Arc::default()).unwrap();
+        let begun = Instant::now();
+        let follows = tokio::spawn(usci.clone().run());
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        follows.abort();
+        // A quarter less than 300 ms at least; and two questions at the start.
+        let most = begun.elapsed().as_millis() as u64 / 225 + 3;
+        let asked = asked.load(Ordering::Relaxed);
+        assert!((1..=most).contains(&asked), "{asked} questions, {most} at most");
+    }
+
+    /// The manager gives a UE another token, and somebody writes it where the first one was.
+    #[tokio::test]
+    async fn a_token_that_was_replaced_is_read_again() {
+        let (first, second) = ("correct-horse-battery-staple", "another-horse-battery-staple");
+        let valid = Arc::new(Mutex::new(first));
+        let (at, _) = manager(r#"{"ttl_s":60,"slices":[]}"#, valid.clone()).await;
+        let folder = tempfile::tempdir().unwrap();
+        let token_file = folder.path().join("token");
+        std::fs::write(&token_file, first).unwrap();
+        let usci = Usci::new(&polls(at, token_file.clone()), Arc::default()).unwrap();
+        let follows = tokio::spawn(usci.clone().run());
+        let until = async |what: &str, holds: &dyn Fn(&ManagerView) -> bool| {
+            let end = Instant::now() + Duration::from_secs(120);
+            while !holds(&usci.view()) {
+                assert!(Instant::now() < end, "never {what}: {:?}", usci.view());
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        until("answers", &|view| view.answers && view.registered).await;
+        *valid.lock().unwrap() = second;
+        until("refused", &|view| !view.answers && view.problems.iter().any(|p| p.contains("401"))).await;
+        // Not a token, for a moment: what there was is kept.
+        std::fs::write(&token_file, "").unwrap();
+        let failures = usci.view().failures;
+        until("asked again", &|view| view.failures > failures).await;
+        std::fs::write(&token_file, second).unwrap();
+        until("answers again", &|view| view.answers).await;
         follows.abort();
     }
 }

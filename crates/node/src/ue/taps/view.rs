@@ -7,20 +7,75 @@ use anabranch_selection::ursp::Ursp;
 use anabranch_slice::{SliceFacts, UeView};
 use std::collections::BTreeMap;
 
+/// Most problems that are told of one answer.
+const MOST_PROBLEMS: usize = 16;
+/// Longest of them, in characters.
+const LONGEST: usize = 400;
+
+/// Text that a manager may have made up, in one line, and not without end: it goes into logs.
+pub fn in_a_line(text: &str) -> String {
+    let odd = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+    };
+    let shown: String = text.chars().take(LONGEST).map(|c| if odd(c) { '\u{fffd}' } else { c }).collect();
+    if text.chars().nth(LONGEST).is_some() { shown + "…" } else { shown }
+}
+
 impl Taps {
     /// Takes over what the slice manager tells: slices, and the policies it pushes. Gives what cannot be used, and why;
     /// the rest counts.
     pub fn take_view(&self, view: &UeView) -> Vec<String> {
+        let problems = self.problems_of(view);
+        let more = problems.len().saturating_sub(MOST_PROBLEMS);
+        let told = problems.iter().take(MOST_PROBLEMS).map(|problem| in_a_line(problem));
+        told.chain((more > 0).then(|| format!("and {more} more"))).collect()
+    }
+
+    /// The slice that a `[[slice]]` is about, if it is told: by identifier, or else by a name that no other one has.
+    fn slice_of<'a>(
+        &self,
+        binding: &SliceBinding,
+        told: &'a [SliceFacts],
+    ) -> Result<Option<&'a SliceFacts>, String> {
+        if let Some(facts) = told.iter().find(|facts| facts.id == binding.slice) {
+            return Ok(Some(facts));
+        }
+        let own = |facts: &SliceFacts| self.bindings.iter().any(|b| b.slice == facts.id);
+        let mut named = told.iter().filter(|facts| facts.name == binding.slice && !own(facts));
+        let Some(first) = named.next() else { return Ok(None) };
+        match named.find(|other| other.id != first.id) {
+            None => Ok(Some(first)),
+            Some(other) => Err(format!(
+                "slices {} and {} are both called \"{}\": write the identifier of one as [[slice]] slice",
+                first.id, other.id, first.name
+            )),
+        }
+    }
+
+    fn problems_of(&self, view: &UeView) -> Vec<String> {
         let now = self.now();
         let (mut problems, mut managed, mut ids) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        for facts in view.slices.iter().take(MAX_SLICES) {
-            let Some(binding) = self.bindings.iter().find(|b| b.slice == facts.id || b.slice == facts.name)
-            else {
-                problems.push(format!(
-                    "slice \"{}\" ({}): no [[slice]] says how it is reached",
-                    facts.name, facts.id
-                ));
-                continue;
+        let slices = &view.slices[..view.slices.len().min(MAX_SLICES)];
+        let reached =
+            |facts: &&SliceFacts| self.bindings.iter().any(|b| b.slice == facts.id || b.slice == facts.name);
+        for facts in slices.iter().filter(|facts| !reached(facts)) {
+            problems.push(format!(
+                "slice \"{}\" ({}): no [[slice]] says how it is reached",
+                facts.name, facts.id
+            ));
+        }
+        if let Some(left) = view.slices.len().checked_sub(MAX_SLICES + 1) {
+            problems.push(format!("{} slices: the last {} are left out", view.slices.len(), left + 1));
+        }
+        for binding in &self.bindings {
+            let facts = match self.slice_of(binding, slices) {
+                Ok(Some(facts)) => facts,
+                Ok(None) => continue,
+                Err(why) => {
+                    problems.push(why);
+                    continue;
+                }
             };
             let spec = SliceSpec::told(facts, binding, view.ttl_s);
             match spec.slice(now) {
@@ -101,5 +156,84 @@ impl SliceSpec {
             five_qi: facts.qi.clone(),
             isolation: facts.isolated.filter(|i| *i).map(|_| anabranch_selection::Isolation::Logical),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn binding(slice: &str) -> SliceBinding {
+        SliceBinding {
+            slice: slice.into(),
+            interface: "wwan1".into(),
+            mark: None,
+            table: None,
+            gateway: Default::default(),
+            alpha: 0.5,
+        }
+    }
+
+    fn facts(id: &str, name: &str, latency_ms: f64) -> SliceFacts {
+        SliceFacts {
+            id: id.into(),
+            name: name.into(),
+            state: "Running".into(),
+            latency_ms: Some(latency_ms),
+            ..SliceFacts::default()
+        }
+    }
+
+    fn view(slices: Vec<SliceFacts>) -> UeView {
+        UeView { ttl_s: 60, slices, ..UeView::default() }
+    }
+
+    /// Names are free at a manager, and two slices of a UE may have the same: which of them is meant is not guessed by the order
+    /// in which they are told.
+    #[test]
+    fn of_two_slices_of_one_name_neither_is_taken_for_the_other() {
+        let (one, two) = (facts("id-1", "gold", 5.0), facts("id-2", "gold", 50.0));
+        for order in [vec![one.clone(), two.clone()], vec![two.clone(), one.clone()]] {
+            let taps = Taps::new(vec![binding("gold")], Vec::new());
+            let problems = taps.take_view(&view(order.clone()));
+            assert!(
+                problems.len() == 1 && problems[0].contains("id-1") && problems[0].contains("id-2"),
+                "{problems:?}"
+            );
+            assert!(problems[0].contains("[[slice]]"), "{problems:?}");
+            assert_eq!(taps.slices().len(), 0, "nothing is known of either");
+            // By identifier it is clear, and what goes by the other's name says so.
+            let taps = Taps::new(vec![binding("id-2"), binding("gold")], Vec::new());
+            let problems = taps.take_view(&view(order));
+            assert_eq!(taps.slices()["id-2"].rtt_us, Some(100_000), "{problems:?}");
+            assert_eq!(taps.slices()["gold"].rtt_us, Some(10_000), "{problems:?}");
+            assert_eq!(problems, [""; 0]);
+        }
+        // The same slice told twice is one that is told twice.
+        let taps = Taps::new(vec![binding("gold")], Vec::new());
+        let problems = taps.take_view(&view(vec![one.clone(), one]));
+        assert_eq!((taps.slices().len(), problems.len()), (1, 0), "{problems:?}");
+    }
+
+    /// What a manager says goes into logs and status: in lines of ours, and not without end.
+    #[test]
+    fn what_a_manager_says_is_told_in_one_line_and_not_without_end() {
+        let taps = Taps::new(vec![binding("gold")], Vec::new());
+        let odd = "a\n2026-11-28 ERROR \u{1b}[31m\u{202e}";
+        let policies =
+            vec![serde_json::json!({"uid": odd, "properties": {"x": {"value": 1, "precedence": 9}}})];
+        let ursp = serde_json::json!({"urspGuidance": [{"trafficDesc": {"domainDescs": [odd]}, "relatPrecedence": odd}]});
+        let broken = facts(odd, "gold", 1.0);
+        let bad = SliceFacts { sd: Some(odd.into()), ..broken };
+        let told =
+            UeView { policies: [policies, vec![ursp]].concat(), ..view(vec![facts(odd, odd, 1.0), bad]) };
+        for problem in taps.take_view(&told) {
+            assert!(!problem.contains(|c: char| c.is_control() || c == '\u{202e}'), "{problem:?}");
+        }
+        let many = |n: usize| (0..n).map(|i| facts(&format!("s{i}"), &"n".repeat(10_000), 1.0)).collect();
+        let problems = taps.take_view(&view(many(5000)));
+        assert!(problems.len() <= 17, "{}", problems.len());
+        assert!(problems.iter().all(|problem| problem.len() < 600), "{}", problems[0].len());
+        assert!(problems.last().unwrap().contains("more"), "{:?}", problems.last());
     }
 }
