@@ -2,9 +2,11 @@
 
 use super::load::ConfigError;
 use anabranch_atsss::crypto::PrivateKey;
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use zeroize::Zeroizing;
 
 /// Reads a private key file made by `anabranch keygen`.
@@ -19,7 +21,8 @@ pub fn read_private_key(path: &Path) -> Result<PrivateKey, ConfigError> {
     let key = text.trim().parse().map_err(|error| {
         wrong(format!("{error}: name the file that `anabranch keygen --out FILE` made, or make a new one"))
     })?;
-    if std::fs::metadata(path).is_ok_and(|meta| meta.mode() & 0o077 != 0) {
+    let open = std::fs::metadata(path).is_ok_and(|meta| meta.mode() & 0o077 != 0);
+    if is_news(path, open) {
         tracing::warn!("private key {place} can be read by others: chmod 600 {place}");
     }
     Ok(key)
@@ -27,10 +30,21 @@ pub fn read_private_key(path: &Path) -> Result<PrivateKey, ConfigError> {
 
 /// Warns of a file with a secret that every user of the machine can read.
 pub fn warn_if_open(what: &str, path: &Path) {
-    if is_open(path) {
+    if is_news(path, is_open(path)) {
         let place = path.display();
         tracing::warn!("{what} {place} can be read by every user of this machine: chmod o= {place}");
     }
+}
+
+/// Whether it is to be told that a file is open. Files are read before a start, at it, and again later: it is told once, and once
+/// more where it was closed in between.
+fn is_news(path: &Path, open: bool) -> bool {
+    static TOLD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if !open {
+        told.remove(path);
+    }
+    open && told.insert(path.to_owned())
 }
 
 /// Not where a folder on the way keeps them out.
@@ -55,6 +69,18 @@ fn unreadable(error: &std::io::Error, path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of each file once, whoever reads it and however often; a file that was closed may be open again.
+    #[test]
+    fn that_a_file_is_open_is_told_once() {
+        let [one, two] = ["/nowhere/is-news-1", "/nowhere/is-news-2"].map(Path::new);
+        let told: Vec<bool> =
+            [(one, true), (one, true), (two, false), (two, true), (one, true), (one, false), (one, true)]
+                .into_iter()
+                .map(|(path, open)| is_news(path, open))
+                .collect();
+        assert_eq!(told, [true, false, false, true, false, false, true]);
+    }
 
     #[test]
     fn a_secret_that_everybody_can_read_is_told() {
