@@ -159,7 +159,8 @@ async fn serve(
     let asks_up = config.slices.as_ref().is_some_and(|s| s.ask_for_more);
     let taps = Taps::new(config.slice.clone(), config.mapping.clone()).asking(asks_up);
     let taps = Arc::new(taps.with_window_program(windows.is_some()));
-    let installed = Installed::start(net.clone(), &config.slice, windows).await?;
+    let installed =
+        Installed::start(net.clone(), &config.slice, windows, (config.ue.name.clone(), log.clone())).await?;
     let followed = config.slices.as_ref().map(|slices| Usci::new(slices, taps.clone())).transpose()?;
     let following = followed.clone().map(|usci| {
         taps.set_usci(usci.clone());

@@ -7,6 +7,7 @@
 
 use super::Taps;
 use super::windows::Windows;
+use crate::runtime::api::EventLog;
 use crate::runtime::config::{Mapping, SliceBinding};
 use crate::runtime::netctl::{
     self, Layer, MAPPING_PRIORITY, MARK_PRIORITY, Net, SOURCE_PRIORITY, Selector, SliceRoute, Step,
@@ -224,6 +225,8 @@ pub struct Installed {
     have: BTreeMap<Key, (Step, Layer)>,
     /// What could not be done, as it was said last.
     said: Vec<String>,
+    /// Of which UE, and where it is told that something was made again.
+    log: (String, EventLog),
 }
 
 impl Installed {
@@ -232,13 +235,14 @@ impl Installed {
         net: Net,
         bindings: &[SliceBinding],
         windows: Option<Windows>,
+        log: (String, EventLog),
     ) -> anyhow::Result<Self> {
         let tables: Vec<u32> = bindings.iter().filter_map(|b| b.table).flat_map(|t| [t, t + 1]).collect();
         if !tables.is_empty() {
             net.clean_slices(&tables).await?;
         }
         net.clean_endpoints()?;
-        Ok(Self { net, windows, have: BTreeMap::new(), said: Vec::new() })
+        Ok(Self { net, windows, have: BTreeMap::new(), said: Vec::new(), log })
     }
 
     /// Makes it so that what is wanted is there. With `again`, routes are made once more: the kernel removes those of an
@@ -260,9 +264,8 @@ impl Installed {
                 && !(again && matches!(key, Key::Route { .. }))
             {
                 if again {
-                    for what in self.net.restore(layer).await {
-                        tracing::warn!("slices: {what}");
-                    }
+                    let (ue, log) = &self.log;
+                    self.net.hold([layer], Some(ue), log).await;
                 }
                 continue;
             }

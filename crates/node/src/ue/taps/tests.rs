@@ -240,9 +240,10 @@ fn a_mapping_that_changes_its_slice_is_never_without() {
             sh("for i in wwan0 wwan1; do ip link add $i type veth peer name p$i; ip link set p$i up; ip link set $i up; done
                 ip addr add 10.0.0.2/24 dev wwan0; ip addr add 10.0.1.2/24 dev wwan1");
             let taps = Taps { interfaces: made_up, ..Taps::new(config.slice.clone(), config.mapping) };
+            let log = crate::runtime::api::EventLog::default();
             let way = || sh("ip rule list pref 20900");
             taps.set_slices(told(50_000_000, 1_000_000)).unwrap();
-            let mut installed = Installed::start(Net::open().unwrap(), &config.slice, None).await.unwrap();
+            let mut installed = Installed::start(Net::open().unwrap(), &config.slice, None, ("phone".into(), log.clone())).await.unwrap();
             installed.bring(&taps, false).await;
             assert!(way().contains("lookup 1000"), "{}", way());
             for (a, b, table) in [(1_000_000, 50_000_000, "2000"), (50_000_000, 1_000_000, "1000")] {
@@ -270,6 +271,14 @@ fn a_mapping_that_changes_its_slice_is_never_without() {
             sh(&format!("ip rule del pref 20900 {}", own.trim()));
             installed.bring(&taps, false).await;
             assert!(way().contains("lookup 2000") && way().lines().count() == 1, "{}", way());
+            // What somebody removed is there again, and is told as of everything else (docs/operations.md).
+            sh("ip rule del pref 20900");
+            installed.bring(&taps, true).await;
+            assert!(way().contains("lookup 2000") && way().lines().count() == 1, "{}", way());
+            let (events, _) = log.since(0);
+            let told: Vec<_> = events.iter().map(|event| (event.kind.as_str(), event.ue.as_deref())).collect();
+            assert_eq!(told, [("restored", Some("phone"))], "{events:?}");
+            assert!(events[0].message.contains("20900"), "{events:?}");
             installed.remove().await;
             assert_eq!(way(), "");
         });
