@@ -178,6 +178,8 @@ impl Engine {
         if all {
             held.manager = Manager::new(self.inventory.clone(), self.growth);
             held.tokens.clear();
+            // The same revision may be another change now.
+            *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Default::default();
         }
         for write in writes {
             if write.kind == Kind::Ue {

@@ -266,3 +266,33 @@ async fn growth_for_one_ue_is_bounded_and_given_back() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
+
+/// A database that comes back without its last change, and then makes another one in its place: what was told of the first is not
+/// told for the second.
+#[tokio::test]
+async fn a_change_in_the_place_of_one_that_was_lost_is_told() {
+    let world = World::new(FAST).await;
+    let id = world.slice("video", 10_000).await;
+    let token = world.ue("phone", &[&id]).await;
+    let engine = world._running.shared.engine.clone();
+    let crate::slice_manager::store::Store::Sqlite(pool, _) = engine.store() else { panic!() };
+    let body = async || -> String {
+        let sql = "SELECT body FROM anabranch_record WHERE id = 'phone'";
+        sqlx::query_scalar(sql).fetch_one(pool).await.unwrap()
+    };
+    let push = async |uid: &str| {
+        let policy = json!({"uid": uid, "properties": {"transport": {"value": "TCP", "precedence": 2}}});
+        let list = json!({"policies": [policy]});
+        assert_eq!(world.ask("PUT", "/v1/ues/phone/policies", Some(list)).await.0, 204);
+        world.ask_as(&token, "GET", "/v1/me", None).await.1["policies"][0]["uid"].clone()
+    };
+    let before = body().await;
+    assert_eq!(push("first").await, "first");
+    for sql in [
+        "UPDATE anabranch_record SET revision = revision - 1, body = $1 WHERE id = 'phone'",
+        "UPDATE anabranch_meta SET value = value - 1 WHERE name = 'revision' AND $1 <> ''",
+    ] {
+        sqlx::query(sql).bind(&before).execute(pool).await.unwrap();
+    }
+    assert_eq!(push("second").await, "second");
+}
