@@ -267,10 +267,14 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a path carries up to 500 Mbit/s, with a queue of three packets or more and a receiver that looks every
-        /// half millisecond: within a fifth after the trains that traffic pays for.
+        /// Whatever a path carries up to 500 Mbit/s, and a receiver that looks every half millisecond: what is told as exact is right to
+        /// a fifth, and so much is told after the trains that traffic pays for where the queue holds a millisecond of the rate.
         #[test]
-        fn trains_tell_what_a_path_carries(kbps in 500_u64..500_000, queue in 4_200_u64..1_000_000, batch_us in 0_u64..500) {
+        fn trains_tell_what_a_path_carries(
+            kbps in 500_u64..500_000,
+            queue in prop_oneof![0_u64..64_000, 0_u64..1_000_000],
+            batch_us in prop_oneof![Just(0), 0_u64..500],
+        ) {
             let mut trains = Trains::default();
             let (mut now, mut sent, mut told) = (Instant::from_secs(1), 0, None);
             // A queue of a few packets leaves too few of them to be told from a batch.
@@ -281,10 +285,10 @@ mod tests {
                 told = rate.or(told);
                 (now, sent) = (now + Duration::from_millis(300), sent + 1_000_000);
             }
-            let told = told.unwrap();
-            prop_assert!(told.exact);
-            let told = told.bps;
-            prop_assert!(told.abs_diff(kbps * 1000) * 5 <= kbps * 1000, "{} kbit/s, told {}", kbps, told);
+            let told = told.filter(|told| told.exact).map(|told| told.bps);
+            prop_assert!(told.is_some() || queue < kbps / 8 + 4 * 1_400, "nothing told");
+            let off = told.map(|told| told.abs_diff(kbps * 1000));
+            prop_assert!(off.is_none_or(|off| off * 5 <= kbps * 1000), "{} kbit/s, told {:?}", kbps, told);
         }
 
         /// Acknowledgements of any kind break nothing, and of a train that did not leave they tell nothing.
