@@ -12,9 +12,9 @@
 //!
 //! Groups are whole, and neither a minimum nor a maximum is. Both are kept over time, as the quotas of TS 28.541 are: what a slice with
 //! a backlog got less than its minimum in one TTI is added to the minimum of the next, two groups at most; what whole groups leave
-//! of a maximum is added to the maximum of the next, less than a group. So a slice never has more than its maximum of all RBs so far,
-//! and its maximum rounded up to groups in one TTI; one whose maximum is less than a group gets a group now and then. A maximum
-//! that is whole groups is kept in each TTI.
+//! of a maximum is added to the maximum of the next, two groups at most, and less than one of a slice without a backlog. So a slice never
+//! has more than its maximum of all RBs so far; one whose maximum is less than a group gets a group now and then. A maximum that
+//! is whole groups is kept in each TTI, unless others made the slice wait.
 
 use super::config::PARTS;
 use super::{Allocation, InterSlice, NoParams, Outlook, Scheduler, Setup, SliceConfig, Tti};
@@ -66,8 +66,9 @@ impl Carried {
     fn settle(&mut self, slice: &SliceConfig, tti: &Tti<'_>, got: u16, had_backlog: bool) {
         let (min, max) = self.limits(slice, tti.rbs);
         let (got, group) = (u64::from(got) * PARTS, u64::from(tti.rbg.max(1)) * PARTS);
-        self.owed = if had_backlog { min.saturating_sub(got).min(2 * group) } else { 0 };
-        self.spare = max.saturating_sub(got).min(group - 1);
+        let (most_owed, most_spare) = if had_backlog { (2 * group, 2 * group) } else { (0, group - 1) };
+        self.owed = min.saturating_sub(got).min(most_owed);
+        self.spare = max.saturating_sub(got).min(most_spare);
     }
 }
 
