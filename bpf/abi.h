@@ -69,6 +69,9 @@ struct ab_view {
 	u64 detailed_us;
 	u64 acked_us;
 	u64 moved_us;
+	u64 dropped_us;
+	u64 counted_us;
+	u64 newest_us;
 	u64 provisional_us;
 	u64 link_kbps;
 	u64 arrival_kbps;

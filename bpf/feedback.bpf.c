@@ -27,8 +27,6 @@ struct {
 	__type(value, u64);
 } ab_reports SEC(".maps");
 
-/* The longest an answer is worth sending: what the age field can say. */
-#define ANSWER_US 248000ULL
 /* More nodes than this no IPv6 option can hold with our data. */
 #define MOST_NODES 8
 
@@ -344,7 +342,7 @@ AB_INLINE void parse_options(struct bpf_sock_ops *ops)
 /* Whether there is an answer, and worth sending. */
 AB_INLINE int has_answer(const struct ab_socket *s, u64 now)
 {
-	return s->left && ab_minus(now, s->answered_us) <= ANSWER_US;
+	return s->left && ab_minus(now, s->answered_us) <= AB_ANSWER_US;
 }
 
 /* How long our option will be: in the packet that is made now, or for the length of a segment. */

@@ -20,6 +20,10 @@
 #define AB_MOST_RTT_US 16000000ULL
 #define AB_GROWTH_UNIT 1024ULL
 #define AB_SLACK_US 10000ULL
+/* The longest an answer is worth sending: what the age field can say. */
+#define AB_ANSWER_US 248000ULL
+#define AB_AGE_US 8000ULL
+#define AB_HALF_OF_DROPS 0x8000
 
 AB_INLINE u64 ab_at_most(u64 value, u64 most)
 {
@@ -31,6 +35,11 @@ AB_INLINE u64 ab_minus(u64 a, u64 b)
 	return a > b ? a - b : 0;
 }
 
+AB_INLINE u64 ab_later(u64 a, u64 b)
+{
+	return a > b ? a : b;
+}
+
 AB_INLINE u64 ab_rtt(u64 srtt_us)
 {
 	return srtt_us ? ab_at_most(srtt_us, AB_MOST_RTT_US) : 1;
@@ -39,6 +48,7 @@ AB_INLINE u64 ab_rtt(u64 srtt_us)
 AB_INLINE void ab_view_init(struct ab_view *v)
 {
 	v->received_us = v->detailed_us = v->acked_us = v->moved_us = v->provisional_us = 0;
+	v->dropped_us = v->counted_us = v->newest_us = 0;
 	v->link_kbps = v->arrival_kbps = v->depth_bytes = v->free_bytes = AB_UNKNOWN;
 	v->flows = 1;
 	v->drops = v->losses = v->flags = 0;
@@ -90,28 +100,38 @@ AB_INLINE u16 ab_be16(const u8 *b)
 /* An option of kind 0x72, whole. Negative: not ours. Positive: it takes back the judgement on the last loss. */
 AB_INLINE int ab_take(struct ab_view *v, const u8 *o, u64 now_us)
 {
-	u32 len = o[1], drops, moved, late;
+	u32 len = o[1], drops, moved, behind, late, overtaken;
+	u64 received_us;
 
 	if (o[0] != AB_OPTION_KIND || (len != AB_OPTION_LEN && len != AB_OPTION_SHORT_LEN) || (o[3] & AB_VERSION_MASK) != AB_VERSION)
 		return -1;
 	drops = ab_be16(o + 4);
 	moved = (v->flags & AB_KNOWN) && drops != v->drops;
+	behind = moved && (u16)(drops - v->drops) >= AB_HALF_OF_DROPS;
 	late = moved && (v->flags & AB_PROVISIONAL) && now_us <= v->provisional_us;
 	if (moved) {
 		v->moved_us = now_us;
 		v->flags |= AB_MOVED;
 	}
+	if (moved && !behind)
+		v->dropped_us = now_us;
+	if (!behind || ab_minus(now_us, v->counted_us) > AB_ANSWER_US) {
+		v->drops = drops;
+		v->counted_us = now_us;
+	}
 	if (late || now_us > v->provisional_us)
 		v->flags &= ~AB_PROVISIONAL;
-	v->received_us = ab_minus(now_us, 8000ULL * (o[3] & 0x1f));
-	v->drops = drops;
+	received_us = ab_minus(now_us, AB_AGE_US * (o[3] & 0x1f));
+	overtaken = received_us + AB_AGE_US <= v->newest_us;
+	v->newest_us = ab_later(v->newest_us, received_us);
+	v->received_us = overtaken ? ab_later(v->received_us, received_us) : received_us;
 	v->losses = ab_be16(o + 6);
 	v->flows = (u32)(o[2] & 0x1f) << (o[2] >> 5);
 	if (!v->flows)
 		v->flows = 1;
 	v->flags = (v->flags & ~AB_COMPLETE) | AB_KNOWN | (o[3] & 0x20 ? AB_COMPLETE : 0);
 	if (len == AB_OPTION_LEN) {
-		v->detailed_us = v->received_us;
+		v->detailed_us = overtaken ? ab_later(v->detailed_us, received_us) : received_us;
 		v->flags |= AB_DETAILED;
 		v->link_kbps = ab_decode(ab_be16(o + 8));
 		v->arrival_kbps = ab_decode(ab_be16(o + 10));
@@ -186,7 +206,7 @@ AB_INLINE u64 ab_explained(const struct ab_view *v, u64 least_us)
 /* Whether a loss or mark that was found now may be of a queue that tells nothing. */
 AB_INLINE int ab_unseen(const struct ab_view *v, u64 now_us, u64 least_us, u64 srtt_us)
 {
-	if ((v->flags & AB_MOVED) && ab_minus(now_us, v->moved_us) <= 2 * ab_span(srtt_us))
+	if (v->dropped_us && ab_minus(now_us, v->dropped_us) <= 2 * ab_span(srtt_us))
 		return 0;
 	return !ab_complete(v) || ab_rtt(srtt_us) > 2 * ab_explained(v, least_us);
 }

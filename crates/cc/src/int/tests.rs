@@ -331,6 +331,39 @@ fn a_round_trip_that_nobody_explains_is_a_queue_that_tells_nothing() {
     assert!(!c.paced(), "the window has to carry the rate first");
 }
 
+/// A flow that is sprayed over two paths hears of the drops of each in turn, and none of these is one. A loss is then no told queue's, nor
+/// is it the medium's for sure.
+#[test]
+fn reports_of_two_paths_in_turn_are_no_drops() {
+    for there in [1, 100, 4_900, 0x7fff, 0x8000, 0xff00, 0xffff] {
+        let drops = |ms: u64| if ms.is_multiple_of(2) { 0 } else { there };
+        let mut rate = grown(100, &incomplete());
+        let mut l1 = IntCubicL1::new(CcConfig { initial_window_segments: 100, ..config() });
+        for ms in 21..500 {
+            told(&mut rate, &Feedback { queue_drops: drops(ms), ..incomplete() }, ms);
+            l1.on_report(&Feedback { queue_drops: drops(ms), ..report() }, at(ms));
+        }
+        l1.on_ack(&ack(500));
+        assert!(rate.paced(), "{there}");
+        rate.on_loss(at(500), 0);
+        assert!(!rate.paced(), "{there}: a loss of a queue that tells nothing counts as told");
+        l1.on_loss(at(500), 0);
+        assert_eq!(l1.cwnd_bytes(), 70_000, "{there}");
+    }
+}
+
+/// An ACK with an old report that comes behind one with a new one makes what is known no older: 31 are 248 ms, more than 8 round trips.
+#[test]
+fn a_report_that_was_overtaken_makes_none_stale() {
+    let mut c = grown(100, &report());
+    told(&mut c, &report(), 480);
+    let paced = (c.pacing_bps(), c.cwnd_bytes());
+    assert!(c.paced());
+    c.on_report(&Feedback { age: 31, ..report() }, at(501));
+    c.on_ack(&ack(501));
+    assert_eq!((c.pacing_bps(), c.cwnd_bytes()), paced);
+}
+
 /// What a hop tells may jump; a flow over one that tells nothing doubles its rate at most.
 #[test]
 fn where_a_hop_is_silent_the_rate_doubles_at_most() {
@@ -446,7 +479,82 @@ fn play(c: &mut Controller, steps: &[Step], mut after: impl FnMut(&Controller, u
     }
 }
 
+/// How late the reports below come, less than what is taken for a node that started again.
+const LATE_US: u64 = 200_000;
+
+/// A view of these reports, told at these times, and how often its counter moved on.
+fn view_of<'a>(reports: impl IntoIterator<Item = &'a (u64, Feedback)>) -> (View, usize) {
+    let (mut view, mut drops) = (View::default(), 0);
+    for (now_us, report) in reports {
+        let before = view;
+        view.take(report, *now_us);
+        drops += usize::from(view.dropped_us != before.dropped_us);
+    }
+    (view, drops)
+}
+
 proptest! {
+    /// Reports of one path in any order, each up to 200 ms late: the counter is as in order and moved no more often, times are up to as
+    /// much later (by ages, exact to 8 ms), and rates are those of a report that is as much older at most.
+    #[test]
+    fn overtaken_reports_change_little(
+        steps in proptest::collection::vec((1u64..30_000, 0..LATE_US, 0u16..3, 0u8..32, any::<bool>()), 1..80), start: u16,
+    ) {
+        let first = Feedback { queue_drops: start, ..report() };
+        let mut in_order = vec![(1_000_000, first)];
+        let mut late = in_order.clone();
+        for (number, (later_us, late_us, more, age, full)) in (1..).zip(steps) {
+            let (before_us, before) = in_order[in_order.len() - 1];
+            let hop = Bottleneck { link_kbps: Some(number), ..Bottleneck::default() };
+            let bottleneck = full.then_some(hop);
+            let queue_drops = before.queue_drops.wrapping_add(more);
+            let next = Feedback { queue_drops, age, bottleneck, ..report() };
+            in_order.push((before_us + later_us, next));
+            late.push((before_us + later_us + late_us, next));
+        }
+        late.sort_by_key(|(now_us, _)| *now_us);
+        let ((wanted, most), (view, drops)) = (view_of(&in_order), view_of(&late));
+        prop_assert_eq!(view.drops, wanted.drops);
+        prop_assert!(drops <= most, "{} drops of {}", drops, most);
+        for (was, wanted, exact_us) in [
+            (view.received_us, wanted.received_us, 8_000),
+            (view.detailed_us, wanted.detailed_us, 8_000),
+            (view.newest_us, wanted.newest_us, 0),
+            (view.moved_us, wanted.moved_us, 0),
+            (view.dropped_us, wanted.dropped_us, 0),
+        ] {
+            prop_assert!(was + exact_us >= wanted && was <= wanted + LATE_US + exact_us, "{} for {}", was, wanted);
+        }
+        let told_us = |kbps| in_order.iter().rev().find(|(_, r)| r.bottleneck.and_then(|b| b.link_kbps) == Some(kbps)).map(|(at, _)| *at);
+        prop_assert!(told_us(view.link_kbps) >= told_us(wanted.link_kbps).map(|at| at.saturating_sub(LATE_US)));
+    }
+
+    /// Whatever was told before, who tells the truth for as long as an answer is told and two round trips is believed.
+    #[test]
+    fn after_lies_the_truth_is_known(lies in proptest::collection::vec((any::<[u8; 16]>(), 0u64..50_000), 0..50), queue_drops: u16) {
+        let (mut view, mut now_us) = (View::default(), 1_000_000);
+        for (mut option, later_us) in lies {
+            (option[0], option[1]) = (0x72, if option[1] % 2 == 0 { 8 } else { 16 });
+            option[3] = 0x40 | option[3] & 0x3f;
+            now_us += later_us;
+            view.take(&Feedback::parse(&option).unwrap().unwrap(), now_us);
+        }
+        let truth = Feedback { queue_drops, ..report() };
+        let end_us = now_us + super::view::ANSWER_US + 2 * 20_000 + 10_000;
+        while now_us < end_us {
+            now_us += 5_000;
+            view.take(&truth, now_us);
+            view.acked(now_us);
+        }
+        prop_assert!(view.medium(now_us, 20_000, 8) && view.fresh(20_000, 8) && view.detailed(20_000, 8));
+        let honest = view_of(&[(now_us, truth)]).0;
+        prop_assert_eq!(view.rate(0, 20_000, 1000, 1 << 40), honest.rate(0, 20_000, 1000, 1 << 40));
+        prop_assert_eq!((view.drops, view.losses, view.flows), (honest.drops, honest.losses, honest.flows));
+        // And a drop that is told next is a drop.
+        let dropped = Feedback { queue_drops: queue_drops.wrapping_add(1), ..truth };
+        prop_assert!(view.take(&dropped, now_us + 1) && view.dropped_us == now_us + 1);
+    }
+
     /// Whatever comes from the network: no panic, a window of at least one segment, and no flow faster than the
     /// ceiling because of it.
     #[test]

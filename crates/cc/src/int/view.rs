@@ -16,6 +16,20 @@
 //! The counter is of all flows' drops: somebody else's drop makes us careful, too. With telemetry in every n-th
 //! packet only, a report may come after the loss was found; hence *provisionally*.
 //!
+//! # Reports that were overtaken
+//!
+//! Packets with traces overtake one another, and so do ACKs; a flow that is sprayed over several paths hears of each in turn. Nothing in a
+//! report says when its trace was made, so what was told last is in force, but for what must not go back:
+//!
+//! - *When the last report left* is that of the newest one, by its age, within the 8 ms that an age is exact to.
+//! - *The drop counter* counts on from the highest that was told. One behind it is of a trace that was overtaken, of another path, or of a
+//!   node that started again: it moves the counter as far as the cause of a loss is asked for (we are careful), it is no drop that a queue
+//!   told, and when it comes back nothing has been dropped either. Where nothing at or beyond the highest was told for
+//!   [`ANSWER_US`], the counter counts on from there.
+//!
+//! So reports of one path that come up to D late, D below [`ANSWER_US`], leave the same counter as in order, and times up to D later (within
+//! 8 ms, where they are by ages); of rates and queues those of a trace up to D older, until the next report.
+//!
 //! # Equation 1
 //!
 //! `cwnd += available_queue_capacity · increment / (arrival_rate · flow_count)` on every ACK, without units in
@@ -67,6 +81,12 @@ const MOST_RTT_US: u64 = 16_000_000;
 pub const TELEMETRY_INTERVAL_US: u64 = 1000;
 /// A round trip may be so much longer than told queues explain: schedulers and air interfaces take their time.
 pub const SLACK_US: u64 = 10_000;
+/// For so long a receiver tells of a trace: what the age field can say. What comes later was not overtaken.
+pub const ANSWER_US: u64 = 248_000;
+/// Unit of a report's age.
+const AGE_US: u64 = 8_000;
+/// What is further ahead than this, modulo 2^16, is behind.
+const HALF_OF_DROPS: u16 = 1 << 15;
 /// One segment in the unit of [`View::slow_start_growth`].
 pub const GROWTH_UNIT: u64 = 1024;
 
@@ -80,8 +100,14 @@ pub struct View {
     pub detailed_us: u64,
     /// When the last ACK came.
     pub acked_us: u64,
-    /// When the drop counter last moved.
+    /// When the drop counter last moved, on or back.
     pub moved_us: u64,
+    /// When it last moved on; 0: never.
+    pub dropped_us: u64,
+    /// When it was last told as it is kept here.
+    pub counted_us: u64,
+    /// The latest that `received_us` was.
+    pub newest_us: u64,
     /// Until when the last judgement may be taken back.
     pub provisional_us: u64,
     /// Link rate at the bottleneck, kbit/s; all ones here and below: unknown.
@@ -94,7 +120,7 @@ pub struct View {
     pub free_bytes: u64,
     /// Flows there, at least 1.
     pub flows: u32,
-    /// Packets dropped by queues, modulo 2^16.
+    /// Packets dropped by queues, modulo 2^16: the most that was told.
     pub drops: u32,
     /// Packets lost by media, modulo 2^16.
     pub losses: u32,
@@ -108,6 +134,9 @@ impl Default for View {
             detailed_us: 0,
             acked_us: 0,
             moved_us: 0,
+            dropped_us: 0,
+            counted_us: 0,
+            newest_us: 0,
             provisional_us: 0,
             link_kbps: UNKNOWN,
             arrival_kbps: UNKNOWN,
@@ -139,27 +168,42 @@ const fn at_most(value: u64, most: u64) -> u64 {
     if value > most { most } else { value }
 }
 
+const fn later(one_us: u64, other_us: u64) -> u64 {
+    if one_us > other_us { one_us } else { other_us }
+}
+
 impl View {
     /// Takes a report. True if it takes back the judgement that the last loss was the medium's: the caller
     /// then reduces as on any loss.
     pub fn take(&mut self, report: &Feedback, now_us: u64) -> bool {
         let drops = u32::from(report.queue_drops);
         let moved = self.flags & KNOWN != 0 && drops != self.drops;
+        let behind = moved && report.queue_drops.wrapping_sub(self.drops as u16) >= HALF_OF_DROPS;
         let late = moved && self.flags & PROVISIONAL != 0 && now_us <= self.provisional_us;
         if moved {
             self.moved_us = now_us;
             self.flags |= MOVED;
         }
+        if moved && !behind {
+            self.dropped_us = now_us;
+        }
+        if !behind || now_us.saturating_sub(self.counted_us) > ANSWER_US {
+            self.drops = drops;
+            self.counted_us = now_us;
+        }
         if late || now_us > self.provisional_us {
             self.flags &= !PROVISIONAL;
         }
-        self.received_us = now_us.saturating_sub(8000 * u64::from(report.age));
-        self.drops = drops;
+        let received_us = now_us.saturating_sub(AGE_US * u64::from(report.age));
+        let overtaken = received_us + AGE_US <= self.newest_us;
+        let newer = |known_us| if overtaken { later(known_us, received_us) } else { received_us };
+        self.newest_us = later(self.newest_us, received_us);
+        self.received_us = newer(self.received_us);
         self.losses = report.medium_losses.into();
         self.flows = u32::from(report.flows).max(1);
         self.flags = (self.flags & !COMPLETE) | KNOWN | if report.complete { COMPLETE } else { 0 };
         if let Some(hop) = report.bottleneck {
-            self.detailed_us = self.received_us;
+            self.detailed_us = newer(self.detailed_us);
             self.flags |= DETAILED;
             self.link_kbps = hop.link_kbps.unwrap_or(UNKNOWN);
             self.arrival_kbps = hop.arrival_kbps.unwrap_or(UNKNOWN);
@@ -217,7 +261,7 @@ impl View {
     /// nothing.
     #[must_use]
     pub const fn unseen(&self, now_us: u64, least_us: u64, srtt_us: u64) -> bool {
-        let told = self.flags & MOVED != 0 && now_us.saturating_sub(self.moved_us) <= 2 * span(srtt_us);
+        let told = self.dropped_us != 0 && now_us.saturating_sub(self.dropped_us) <= 2 * span(srtt_us);
         !told && (!self.complete() || rtt(srtt_us) > 2 * self.explained_us(least_us))
     }
 

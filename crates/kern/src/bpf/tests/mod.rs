@@ -26,6 +26,9 @@ struct CView {
     detailed_us: u64,
     acked_us: u64,
     moved_us: u64,
+    dropped_us: u64,
+    counted_us: u64,
+    newest_us: u64,
     provisional_us: u64,
     link_kbps: u64,
     arrival_kbps: u64,
@@ -144,7 +147,7 @@ proptest! {
     }
 }
 
-fn all_of(v: &View) -> [u64; 12] {
+fn all_of(v: &View) -> [u64; 15] {
     let small = [v.flows, v.drops, v.losses].map(u64::from);
     let [a, b, c] = small;
     [
@@ -152,6 +155,9 @@ fn all_of(v: &View) -> [u64; 12] {
         v.detailed_us,
         v.acked_us,
         v.moved_us,
+        v.dropped_us,
+        v.counted_us,
+        v.newest_us,
         v.provisional_us,
         v.link_kbps,
         v.arrival_kbps,
@@ -163,13 +169,16 @@ fn all_of(v: &View) -> [u64; 12] {
     ]
 }
 
-fn all_of_c(v: &CView) -> [u64; 12] {
+fn all_of_c(v: &CView) -> [u64; 15] {
     let [a, b, c] = [v.flows, v.drops, v.losses].map(u64::from);
     [
         v.received_us,
         v.detailed_us,
         v.acked_us,
         v.moved_us,
+        v.dropped_us,
+        v.counted_us,
+        v.newest_us,
         v.provisional_us,
         v.link_kbps,
         v.arrival_kbps,
@@ -208,9 +217,10 @@ proptest! {
                         option[1] = if option[1] % 3 == 0 { 8 } else { 16 };
                         option[3] = 0x40 | option[3] & 0x3f;
                     }
-                    // Few different drop counts, so that some do not move.
-                    option[4] = 0;
-                    option[5] &= 3;
+                    // Few different drop counts, so that some do not move, on either side of the wrap and of half of it.
+                    let around: u16 = [0, 0, 0, 0, 0, 0x7ffe, 0x8000, 0xfffe][usize::from(option[4] & 7)];
+                    let drops = around.wrapping_add(u16::from(option[5] & 3));
+                    option[4..6].copy_from_slice(&drops.to_be_bytes());
                     let report = Report::parse(&option).ok().flatten();
                     // SAFETY: `option` is as long as the longest form.
                     let late = unsafe { abn_take(&mut theirs, option.as_ptr(), now) };
