@@ -1,52 +1,91 @@
-//! A map that holds so many and no more: who was used longest ago makes room.
+//! A map that holds so many and no more.
+//!
+//! Room is made by whoever is silent; where nobody is, by the one that was used longest ago among those that were used least often, by
+//! powers of two. So keys that are ever new push out one another, and none that comes again and again.
 
 use std::collections::BTreeMap;
+
+/// Ranks of entries: one that was used 2^n times has rank n, and the last rank is of all beyond.
+const RANKS: usize = 9;
 
 /// See the top of this file.
 #[derive(Debug)]
 pub(super) struct Bounded<K, V> {
     most: usize,
-    by_key: BTreeMap<K, (u64, V)>,
-    /// By when they were used last.
-    by_use: BTreeMap<u64, K>,
+    by_key: BTreeMap<K, Entry<V>>,
+    /// Those of each rank by when they were used last.
+    by_use: [BTreeMap<u64, K>; RANKS],
     uses: u64,
+}
+
+#[derive(Debug)]
+struct Entry<V> {
+    /// The last use among all uses of the map.
+    last: u64,
+    uses: u64,
+    value: V,
+}
+
+impl<V> Entry<V> {
+    fn rank(&self) -> usize {
+        (self.uses.max(1).ilog2() as usize).min(RANKS - 1)
+    }
 }
 
 impl<K: Ord + Copy, V> Bounded<K, V> {
     /// An empty one for `most` entries, at least one.
     pub(super) fn new(most: usize) -> Self {
-        Self { most: most.max(1), by_key: BTreeMap::new(), by_use: BTreeMap::new(), uses: 0 }
+        Self { most: most.max(1), by_key: BTreeMap::new(), by_use: Default::default(), uses: 0 }
     }
 
     /// The entry of a key, made if it is not there, and whether another made room for it. It counts as used now.
-    pub(super) fn at(&mut self, key: K, make: impl FnOnce() -> V) -> (&mut V, bool) {
+    pub(super) fn at(
+        &mut self,
+        key: K,
+        is_silent: impl FnOnce(&V) -> bool,
+        make: impl FnOnce() -> V,
+    ) -> (&mut V, bool) {
         let mut evicted = false;
         match self.by_key.get(&key) {
-            Some((used, _)) => {
-                self.by_use.remove(used);
+            Some(entry) => {
+                self.by_use[entry.rank()].remove(&entry.last);
             }
             None if self.by_key.len() >= self.most => {
-                self.remove_oldest();
+                if self.oldest().is_some_and(is_silent) {
+                    self.remove_oldest();
+                } else {
+                    self.remove_least();
+                }
                 evicted = true;
             }
             None => {}
         }
         self.uses += 1;
-        self.by_use.insert(self.uses, key);
-        let entry = self.by_key.entry(key).or_insert_with(|| (0, make()));
-        entry.0 = self.uses;
-        (&mut entry.1, evicted)
+        let entry = self.by_key.entry(key).or_insert_with(|| Entry { last: 0, uses: 0, value: make() });
+        (entry.last, entry.uses) = (self.uses, entry.uses + 1);
+        self.by_use[entry.rank()].insert(self.uses, key);
+        (&mut entry.value, evicted)
     }
 
     /// The one that was used longest ago.
     pub(super) fn oldest(&self) -> Option<&V> {
-        let (_, key) = self.by_use.first_key_value()?;
-        self.by_key.get(key).map(|(_, value)| value)
+        let (_, key) =
+            self.by_use.iter().filter_map(BTreeMap::first_key_value).min_by_key(|(last, _)| **last)?;
+        self.by_key.get(key).map(|entry| &entry.value)
     }
 
     /// Takes that one out.
     pub(super) fn remove_oldest(&mut self) {
-        if let Some((_, key)) = self.by_use.pop_first() {
+        let last = |of: &BTreeMap<u64, K>| of.first_key_value().map_or(u64::MAX, |(last, _)| *last);
+        if let Some((_, key)) = self.by_use.iter_mut().min_by_key(|of| last(of)).and_then(BTreeMap::pop_first)
+        {
+            self.by_key.remove(&key);
+        }
+    }
+
+    /// Takes out the one that was used longest ago among those of the least rank.
+    fn remove_least(&mut self) {
+        if let Some((_, key)) = self.by_use.iter_mut().find_map(BTreeMap::pop_first) {
             self.by_key.remove(&key);
         }
     }
@@ -57,7 +96,7 @@ impl<K: Ord + Copy, V> Bounded<K, V> {
 
     /// All, by key.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.by_key.iter().map(|(key, (_, value))| (key, value))
+        self.by_key.iter().map(|(key, entry)| (key, &entry.value))
     }
 }
 
@@ -66,15 +105,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_recently_used_makes_room() {
+    fn the_least_used_makes_room() {
         let mut map = Bounded::new(2);
-        for (key, evicted) in [(1, false), (2, false), (1, false), (3, true)] {
-            assert_eq!(map.at(key, || key * 10).1, evicted, "{key}");
+        let is_used = |_: &i32| false;
+        for (key, evicted) in [(1, false), (2, false), (1, false), (3, true), (4, true), (3, true)] {
+            assert_eq!(map.at(key, is_used, || key * 10).1, evicted, "{key}");
         }
         assert_eq!(map.iter().collect::<Vec<_>>(), [(&1, &10), (&3, &30)]);
-        assert_eq!(map.oldest(), Some(&10));
+        // Of those that are used as often it is the one that was used longest ago.
+        assert!(!map.at(3, is_used, || 0).1 && map.at(5, is_used, || 50).1);
+        assert_eq!(map.iter().collect::<Vec<_>>(), [(&3, &30), (&5, &50)]);
+        // And whoever is silent, however often it was used.
+        assert!(map.at(6, |oldest| *oldest == 30, || 60).1);
+        assert_eq!((map.iter().collect::<Vec<_>>(), map.oldest()), (vec![(&5, &50), (&6, &60)], Some(&50)));
         map.remove_oldest();
-        assert_eq!((map.len(), map.oldest()), (1, Some(&30)));
-        assert_eq!(map.by_use.len(), 1);
+        assert_eq!((map.len(), map.oldest()), (1, Some(&60)));
+        assert_eq!(map.by_use.iter().map(BTreeMap::len).sum::<usize>(), 1);
     }
 }

@@ -7,10 +7,12 @@
 //!                                                        └─▶ views: table, JSON, metrics, MQTT, BPF map
 //! ```
 //!
-//! - **Bounded.** As many paths and flows as configured, 16 hops each; the one not seen for longest makes room, and is
-//!   counted. What has been silent for long goes by itself.
-//! - **Forged or broken packets** cost what they cost to read. They can enter paths and flows that are not there, and push
-//!   out others: keep the option inside your domain.
+//! - **Bounded.** As many paths and flows as configured, 16 hops each; what has been silent for long goes by itself. Where there
+//!   is no room it is made, and counted, by one that was silent for an eighth of that time, else by one of those with the fewest traces.
+//! - **Forged or broken packets** cost what they cost to read. They can enter paths and flows that are not there. None that goes on is
+//!   pushed out by those that have less than half as many traces each (what has 256 counts as no less than any), and an eighth of the idle
+//!   time after they end they make room for all others. They can say what they like of nodes whose ids they use: keep the option inside
+//!   your domain.
 //! - **Counters of nodes wrap and restart.** What a node lost or dropped is summed from the first trace that it was seen
 //!   in; traces that overtook one another take nothing back.
 //! - **Latency** of a hop is the time between its stamp and the next node's: its queue, its link, and what the two clocks
@@ -43,6 +45,9 @@ use path::{Path, PathKey, Trail};
 use serde::{Deserialize, Serialize};
 
 pub use anabranch_wire::ioam::{Head, head};
+
+/// A path or flow that was silent for this part of the idle time makes room for others.
+const SILENT_PART: u32 = 8;
 
 /// How much a collector keeps, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,14 +167,19 @@ impl Collector {
         self.counters.hops_left_out += trail.left_out;
 
         let Self { numbers, paths, flows, counters, config } = self;
-        let (path, evicted) = paths.at(trail.key(), || {
-            *numbers += 1;
-            Path::new(*numbers, &trail, seen.at)
-        });
+        let is_silent = |last: Instant| seen.at.saturating_since(last) > config.idle / SILENT_PART;
+        let (path, evicted) = paths.at(
+            trail.key(),
+            |path| is_silent(path.last),
+            || {
+                *numbers += 1;
+                Path::new(*numbers, &trail, seen.at)
+            },
+        );
         counters.paths_evicted += u64::from(evicted);
         path.take(&trail, head, &seen, config, counters);
         let number = path.number;
-        let (flow, evicted) = flows.at(head.flow, || Flow::new(number, seen.at));
+        let (flow, evicted) = flows.at(head.flow, |flow| is_silent(flow.last), || Flow::new(number, seen.at));
         counters.flows_evicted += u64::from(evicted);
         flow.take(number, head, &seen, config.window);
     }

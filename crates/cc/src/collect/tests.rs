@@ -248,6 +248,99 @@ fn play(steps: &[Step], config: CollectConfig) -> (Collector, Instant) {
     (collector, at)
 }
 
+/// What somebody sends who makes nodes up: a list of nodes that nobody has named before, so often, as a flow of its own.
+#[derive(Debug, Clone)]
+struct Forged {
+    nodes: usize,
+    twice: bool,
+    times: u32,
+    words: [u32; 4],
+}
+
+prop_compose! {
+    fn forged()(nodes in 1usize..6, twice: bool, times in 1u32..8, words: [u32; 4]) -> Forged {
+        Forged { nodes, twice, times, words }
+    }
+}
+
+/// What tells the truth: one trace in 100 ms over nodes 1 and 2.
+fn honest(collector: &mut Collector, n: u64) {
+    let said =
+        |id| Said { id, at_us: n * 100_000, depth: n as u32, rlc: None, snapshot: queue(9, 1, n as u32, 0) };
+    collector.observe_packet(&packet(1, &[said(1), said(2)], None), seen(n * 100, n * 100_000 + 5));
+}
+
+proptest! {
+    /// However many nodes somebody makes up, what they are said to count, and whenever they say it was: what has twice as many traces as
+    /// each of these is known as without them.
+    #[test]
+    fn a_flood_of_nodes_pushes_out_none_that_is_seen_more_often(flood in vec(vec(forged(), 0..20), 1..12)) {
+        let config = CollectConfig { paths: 3, flows: 3, ..CollectConfig::default() };
+        let (mut flooded, mut quiet) = (Collector::new(config), Collector::new(config));
+        let both = |flooded: &mut Collector, quiet: &mut Collector, n| {
+            honest(flooded, n);
+            honest(quiet, n);
+        };
+        for n in 0..8 {
+            both(&mut flooded, &mut quiet, n);
+        }
+        let mut id = 10;
+        for (n, forged) in (8..).zip(&flood) {
+            for forged in forged {
+                let [a, b, c, d] = forged.words;
+                let mut said = Vec::new();
+                for _ in 0..forged.nodes {
+                    id += u32::from(!forged.twice || said.is_empty());
+                    let snapshot = Snapshot { queue_drops: Some(c), medium_losses: Some(d), ..queue(a, 1, 0, 0).unwrap() };
+                    said.push(Said { id, at_us: u64::from(a) * 1000, depth: b, rlc: None, snapshot: Some(snapshot) });
+                }
+                for _ in 0..forged.times {
+                    flooded.observe_packet(&packet(id as u16, &said, None), seen(n * 100, n * 100_000 + 5));
+                }
+            }
+            both(&mut flooded, &mut quiet, n);
+            prop_assert!(flooded.len().0 <= 3 && flooded.len().1 <= 3);
+        }
+        let now = Instant::from_millis(2000);
+        prop_assert_eq!(&flooded.paths(now)[0], &quiet.paths(now)[0]);
+        let known = flooded.flows(now).into_iter().find(|flow| flow.source.port() == 1);
+        prop_assert_eq!(known, quiet.flows(now).pop());
+    }
+}
+
+/// Made-up nodes of as many traces as one likes have all the room. An eighth of the idle time after they end who comes is there to stay.
+#[test]
+fn after_a_flood_there_is_room_again() {
+    let config =
+        CollectConfig { paths: 4, flows: 4, idle: Duration::from_secs(8), ..CollectConfig::default() };
+    let mut collector = Collector::new(config);
+    for n in 0..4 * 1000_u32 {
+        let said = Said { id: 10 + n % 4, ..Said::default() };
+        collector.observe_packet(&packet(10 + (n % 4) as u16, &[said], None), seen(0, 0));
+    }
+    let both = |collector: &mut Collector, ms| {
+        for id in [1_u16, 2] {
+            let said = Said { id: id.into(), ..Said::default() };
+            collector.observe_packet(&packet(id, &[said], None), seen(ms, 0));
+        }
+    };
+    // Until then one of them pushes out the other.
+    both(&mut collector, 900);
+    both(&mut collector, 1000);
+    assert_eq!(collector.counters().paths_evicted, 4);
+    for ms in [1001, 1100, 1200, 1300] {
+        both(&mut collector, ms);
+    }
+    let paths = collector.paths(Instant::from_millis(1300));
+    let known: Vec<_> =
+        paths.iter().map(|path| (&path.name[..], path.traces)).filter(|(name, _)| name.len() < 2).collect();
+    // The second was there already.
+    assert_eq!(known, [("2", 5), ("1", 4)]);
+    let flows = collector.flows(Instant::from_millis(1300));
+    assert_eq!(flows.iter().filter(|flow| flow.source.port() < 10).count(), 2);
+    assert_eq!((collector.counters().paths_evicted, collector.counters().flows_evicted), (5, 5));
+}
+
 proptest! {
     /// Whatever comes, what is kept is bounded, sums only grow, every packet is counted once, and the same packets
     /// give the same views.
