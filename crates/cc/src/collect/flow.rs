@@ -1,7 +1,7 @@
 //! One flow: which path it takes, its sender's TCP state, and what got lost between source and collector.
 
 use super::Sighting;
-use super::level::{Latency, stamp_us};
+use super::level::{Latency, Level, Newest, stamp_us};
 use super::path::{ms, wall_us};
 use super::view::FlowView;
 use anabranch_element::time::{Duration, Instant};
@@ -28,7 +28,8 @@ impl Numbered {
         Self { first: 0, highest: 0, raw, received: 1, missing_before }
     }
 
-    fn take(&mut self, raw: Sequence) {
+    /// Takes one; whether a newer one had come before.
+    fn take(&mut self, raw: Sequence) -> bool {
         let ahead = match (self.raw, raw) {
             (Sequence::Short(before), Sequence::Short(now)) => i64::from(now.wrapping_sub(before) as i32),
             (Sequence::Long(before), Sequence::Long(now)) => now.wrapping_sub(before) as i64,
@@ -36,7 +37,7 @@ impl Numbered {
         };
         if !(-JUMP..=JUMP).contains(&ahead) {
             *self = Self::new(raw, self.missing());
-            return;
+            return false;
         }
         let number = self.highest + ahead;
         self.first = self.first.min(number);
@@ -45,6 +46,7 @@ impl Numbered {
             self.highest = number;
             self.raw = raw;
         }
+        ahead < 0
     }
 
     /// Packets that were sent with a number and not seen; what comes twice hides as many.
@@ -66,6 +68,7 @@ pub(super) struct Flow {
     pub(super) last: Instant,
     numbered: Option<Numbered>,
     tcp: Option<TcpState>,
+    newest: Newest,
     end_to_end: Latency,
 }
 
@@ -80,27 +83,31 @@ impl Flow {
             last: at,
             numbered: None,
             tcp: None,
+            newest: Newest::default(),
             end_to_end: Latency::default(),
         }
     }
 
     /// Takes a packet of this flow.
     pub(super) fn take(&mut self, path: u64, head: &Head<'_>, seen: &Sighting, window: Duration) {
-        self.path_changes += u64::from(path != self.path);
-        self.path = path;
         self.traces += 1;
         self.bytes += u64::from(seen.bytes);
         self.last = self.last.max(seen.at);
-        self.tcp = head.tcp.or(self.tcp);
-        let Some(edge) = head.edge else { return };
-        match (&mut self.numbered, edge.sequence) {
-            (Some(numbered), Some(raw)) => numbered.take(raw),
+        let sent = head.edge.and_then(|edge| stamp_us(edge.seconds, edge.fraction));
+        let mut overtaken = self.newest.was_overtaken(sent, seen.at);
+        // Numbers know better.
+        match (&mut self.numbered, head.edge.and_then(|edge| edge.sequence)) {
+            (Some(numbered), Some(raw)) => overtaken = numbered.take(raw),
             (none, Some(raw)) => *none = Some(Numbered::new(raw, 0)),
             _ => {}
         }
-        let sent = stamp_us(edge.seconds, edge.fraction);
+        if !overtaken {
+            self.path_changes += u64::from(path != self.path);
+            self.path = path;
+            self.tcp = head.tcp.or(self.tcp);
+        }
         // The path counts what is wrong with the clocks; here it is the same packet.
-        let _ = self.end_to_end.note(sent, wall_us(seen), seen.at, window);
+        let _ = self.end_to_end.note((sent, wall_us(seen)), Level::noting(overtaken), seen.at, window);
     }
 
     pub(super) fn view(&self, key: &FlowKey, now: Instant, window: Duration) -> FlowView {
@@ -133,7 +140,7 @@ mod tests {
         let short = Sequence::Short;
         let mut numbered = Numbered::new(short(u32::MAX), 0);
         let mut missing = |raw| {
-            numbered.take(raw);
+            let _ = numbered.take(raw);
             numbered.missing()
         };
         // Over the end of 32 bits; 1 and 2 are late, and come.

@@ -18,7 +18,15 @@ pub(super) struct Level {
     since: Instant,
 }
 
+/// [`Level::note`] or [`Level::note_behind`].
+pub(super) type Note = fn(&mut Option<Level>, Option<u32>, Instant, Duration);
+
 impl Level {
+    /// How to note what was overtaken, or was not.
+    pub(super) fn noting(overtaken: bool) -> Note {
+        if overtaken { Self::note_behind } else { Self::note }
+    }
+
     fn new(value: u32, at: Instant) -> Self {
         Self { last: value, mean_scaled: u64::from(value) * SCALE, most: [value, value], since: at }
     }
@@ -34,6 +42,15 @@ impl Level {
         level.last = value;
         level.most[0] = level.most[0].max(value);
         level.mean_scaled = (level.mean_scaled * (WEIGHT - 1) + u64::from(value) * SCALE) / WEIGHT;
+    }
+
+    /// Notes a value that a newer one has overtaken: the maximum asks for no order.
+    pub(super) fn note_behind(level: &mut Option<Self>, value: Option<u32>, at: Instant, window: Duration) {
+        let Some((known, value)) = level.as_mut().zip(value) else {
+            return Self::note(level, value, at, window);
+        };
+        known.turn(at, window);
+        known.most[0] = known.most[0].max(value);
     }
 
     fn turn(&mut self, at: Instant, window: Duration) {
@@ -88,13 +105,33 @@ impl Tally {
     pub(super) fn note(&mut self, value: u32, at: Instant) -> Counted {
         let more = value.wrapping_sub(self.value);
         if more < HALF {
-            self.total += u64::from(more);
+            self.total = self.total.saturating_add(more.into());
         } else if at.saturating_since(self.at) < RESTART {
             return Counted::On;
         }
         self.value = value;
         self.at = at;
         if more < HALF { Counted::On } else { Counted::Restarted }
+    }
+}
+
+/// Which of the packets of one clock is the newest, by its stamps.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Newest(Option<(i64, Instant)>);
+
+impl Newest {
+    /// Whether a packet that was seen at `at` was overtaken by one before; without a stamp it was not. A clock that goes back further
+    /// than [`RESTART`], or stays behind for that long, was set.
+    pub(super) fn was_overtaken(&mut self, stamp_us: Option<i64>, at: Instant) -> bool {
+        let Some(stamp_us) = stamp_us else { return false };
+        let overtaken = self.0.is_some_and(|(newest_us, seen)| {
+            let behind = u64::try_from(newest_us.saturating_sub(stamp_us)).unwrap_or(0);
+            behind > 0 && Duration::from_micros(behind) < RESTART && at.saturating_since(seen) < RESTART
+        });
+        if !overtaken {
+            self.0 = Some((stamp_us, at));
+        }
+        overtaken
     }
 }
 
@@ -106,15 +143,21 @@ const MOST_US: i64 = 60_000_000;
 pub(super) struct Latency(Option<Level>);
 
 impl Latency {
-    /// Notes the time from `from` to `to`, both in microseconds of the same clock; `false` if there is none that
-    /// makes sense.
-    pub(super) fn note(&mut self, from: Option<i64>, to: Option<i64>, at: Instant, window: Duration) -> bool {
+    /// Notes the time from the first to the second, both in microseconds of the same clock, by [`Level::note`] or
+    /// [`Level::note_behind`]; `false` if there is none that makes sense.
+    pub(super) fn note(
+        &mut self,
+        (from, to): (Option<i64>, Option<i64>),
+        note: Note,
+        at: Instant,
+        window: Duration,
+    ) -> bool {
         let (Some(from), Some(to)) = (from, to) else { return true };
         let passed = to - from;
         if !(0..=MOST_US).contains(&passed) {
             return false;
         }
-        Level::note(&mut self.0, u32::try_from(passed).ok(), at, window);
+        note(&mut self.0, u32::try_from(passed).ok(), at, window);
         true
     }
 
@@ -165,14 +208,39 @@ mod tests {
     }
 
     #[test]
+    fn what_was_overtaken_raises_the_maximum_and_no_more() {
+        let ms = Instant::from_millis;
+        let (mut level, mut newest) = (None, Newest::default());
+        let mut take = |at, stamp_ms: i64, value| {
+            let note = Level::noting(newest.was_overtaken(Some(stamp_ms * 1000), ms(at)));
+            note(&mut level, Some(value), ms(at), W);
+            level.unwrap().view(ms(at), W)
+        };
+        assert_eq!(take(0, 5000, 100).last, 100);
+        let overtaken = take(10, 4990, 900);
+        assert_eq!((overtaken.last, overtaken.mean, overtaken.most), (100, 100, 900));
+        // Its clock was set back: much, which is seen at once, or a little.
+        assert_eq!(take(20, 4000, 300).last, 300);
+        assert_eq!([(1019, 400), (1020, 500)].map(|(at, value)| take(at, 3999, value).last), [300, 500]);
+        // A stamp that lies far ahead holds nobody up.
+        assert_eq!(
+            [(1030, 9_000_000, 1), (1040, 4020, 2)].map(|(at, stamp, v)| take(at, stamp, v).last),
+            [1, 2]
+        );
+    }
+
+    #[test]
     fn stamps_of_other_formats_are_none() {
         assert_eq!(stamp_us(Some(2), Some(5)), Some(2_000_005));
         assert_eq!((stamp_us(Some(2), Some(1_000_000)), stamp_us(None, Some(5))), (None, None));
         let mut latency = Latency::default();
-        assert!(!latency.note(Some(10), Some(5), Instant::ZERO, W));
-        assert!(!latency.note(Some(0), Some(MOST_US + 1), Instant::ZERO, W));
-        assert!(latency.note(Some(0), None, Instant::ZERO, W) && latency.view(Instant::ZERO, W).is_none());
-        assert!(latency.note(Some(5), Some(12), Instant::ZERO, W));
+        assert!(!latency.note((Some(10), Some(5)), Level::note, Instant::ZERO, W));
+        assert!(!latency.note((Some(0), Some(MOST_US + 1)), Level::note, Instant::ZERO, W));
+        assert!(
+            latency.note((Some(0), None), Level::note, Instant::ZERO, W)
+                && latency.view(Instant::ZERO, W).is_none()
+        );
+        assert!(latency.note((Some(5), Some(12)), Level::note, Instant::ZERO, W));
         assert_eq!(latency.view(Instant::ZERO, W).map(|l| l.last_us), Some(7));
     }
 }

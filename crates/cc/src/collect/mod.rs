@@ -15,6 +15,8 @@
 //!   your domain.
 //! - **Counters of nodes wrap and restart.** What a node lost or dropped is summed from the first trace that it was seen
 //!   in; traces that overtook one another take nothing back.
+//! - **Traces that were overtaken**, as the stamps of each node tell and for a flow the source's numbers or stamps, count, raise
+//!   maxima, and leave what newer ones told. Without stamps what came last is the newest.
 //! - **Latency** of a hop is the time between its stamp and the next node's: its queue, its link, and what the two clocks
 //!   differ by. What comes out below zero or above a minute is counted as an error of the clocks, and not shown.
 //!

@@ -1,6 +1,6 @@
 //! One path: the nodes that its traces name, in order, and what each said.
 
-use super::level::{Counted, Latency, Level, Tally, stamp_us};
+use super::level::{Counted, Latency, Level, Newest, Tally, stamp_us};
 use super::view::{HopView, PathView};
 use super::{CollectConfig, CollectCounters, Sighting};
 use anabranch_element::time::{Duration, Instant, nanos};
@@ -104,6 +104,7 @@ struct Hop {
     rb_half_percent: Option<u8>,
     buffer: Option<Level>,
     transit: Option<Level>,
+    newest: Newest,
     /// From this node's stamp to the next one's, or to the collector.
     latency: Latency,
 }
@@ -121,6 +122,7 @@ pub(super) struct Path {
     /// Every hop told its drops, and none on the way was silent.
     complete: bool,
     overflow: bool,
+    newest: Newest,
     /// From the source's stamp to the first node, and to the collector.
     to_first: Latency,
     end_to_end: Latency,
@@ -137,6 +139,7 @@ impl Path {
             last: at,
             complete: false,
             overflow: false,
+            newest: Newest::default(),
             to_first: Latency::default(),
             end_to_end: Latency::default(),
         }
@@ -156,24 +159,23 @@ impl Path {
         self.bytes += u64::from(seen.bytes);
         self.last = self.last.max(seen.at);
         self.overflow = trail.overflow;
-        let mut told = true;
-        for (hop, node) in self.hops.iter_mut().zip(trail.nodes()) {
-            told &= hop.take(node, seen.at, window, counters);
-        }
-        self.complete = told && trail.unbroken(head.hop_limit, config.known_routers);
-
         let stamp = |node: &NodeData<'_>| stamp_us(node.seconds, node.fraction);
         let arrived = wall_us(seen);
         let nodes = trail.nodes();
         let next = nodes.iter().skip(1).map(stamp).chain([arrived]);
-        let mut right = true;
+        let (mut told, mut right) = (true, true);
         for ((hop, node), next) in self.hops.iter_mut().zip(nodes).zip(next) {
-            right &= hop.latency.note(stamp(node), next, seen.at, window);
+            let written = stamp(node);
+            let overtaken = hop.newest.was_overtaken(written, seen.at);
+            told &= hop.take(node, overtaken, seen.at, window, counters);
+            right &= hop.latency.note((written, next), Level::noting(overtaken), seen.at, window);
         }
+        self.complete = told && trail.unbroken(head.hop_limit, config.known_routers);
         if let Some(edge) = head.edge {
             let sent = stamp_us(edge.seconds, edge.fraction);
-            right &= self.to_first.note(sent, nodes.first().and_then(stamp), seen.at, window);
-            right &= self.end_to_end.note(sent, arrived, seen.at, window);
+            let note = Level::noting(self.newest.was_overtaken(sent, seen.at));
+            right &= self.to_first.note((sent, nodes.first().and_then(stamp)), note, seen.at, window);
+            right &= self.end_to_end.note((sent, arrived), note, seen.at, window);
         }
         counters.clock_errors += u64::from(!right);
     }
@@ -216,30 +218,39 @@ pub(super) fn ms(time: Duration) -> u64 {
     nanos(time) / 1_000_000
 }
 
+/// Keeps what was told, unless something newer was.
+fn newest<T: Copy>(known: &mut Option<T>, told: Option<T>, overtaken: bool) {
+    *known = if overtaken { known.or(told) } else { told.or(*known) };
+}
+
 impl Hop {
-    /// Takes what the node wrote; whether it told its drops.
+    /// Takes what the node wrote, after what it wrote later if `overtaken`; whether it told its drops.
     fn take(
         &mut self,
         node: &NodeData<'_>,
+        overtaken: bool,
         at: Instant,
         window: Duration,
         counters: &mut CollectCounters,
     ) -> bool {
-        self.limit = limit(node);
+        let level = Level::noting(overtaken);
+        if !overtaken {
+            self.limit = limit(node);
+        }
         let short = node.interfaces.map(|(i, o)| (u32::from(i), u32::from(o)));
-        self.interfaces = node.interfaces_wide.or(short).or(self.interfaces);
-        Level::note(&mut self.depth, node.queue_depth, at, window);
-        Level::note(&mut self.buffer, node.buffer, at, window);
+        newest(&mut self.interfaces, node.interfaces_wide.or(short), overtaken);
+        level(&mut self.depth, node.queue_depth, at, window);
+        level(&mut self.buffer, node.buffer, at, window);
         let transit = node.transit_delay.filter(|delay| !delay.overflow);
-        Level::note(&mut self.transit, transit.map(|delay| delay.ns / 1000), at, window);
+        level(&mut self.transit, transit.map(|delay| delay.ns / 1000), at, window);
         // A snapshot of another schema, or of a wrong length, tells us nothing.
         let Some(Ok(Some(told))) = node.snapshot.map(Snapshot::parse) else { return false };
-        Level::note(&mut self.arrival, told.arrival_kbps, at, window);
-        Level::note(&mut self.link, told.link_kbps, at, window);
-        self.capacity = told.capacity_bytes.or(self.capacity);
-        self.flows = told.flows.or(self.flows);
-        self.mcs = told.mcs.or(self.mcs);
-        self.rb_half_percent = told.rb_half_percent.or(self.rb_half_percent);
+        level(&mut self.arrival, told.arrival_kbps, at, window);
+        level(&mut self.link, told.link_kbps, at, window);
+        newest(&mut self.capacity, told.capacity_bytes, overtaken);
+        newest(&mut self.flows, told.flows, overtaken);
+        newest(&mut self.mcs, told.mcs, overtaken);
+        newest(&mut self.rb_half_percent, told.rb_half_percent, overtaken);
         let note = |tally: &mut Option<Tally>, value: Option<u32>| {
             value.is_some_and(|value| {
                 tally.get_or_insert(Tally::new(value, at)).note(value, at) == Counted::Restarted

@@ -248,6 +248,101 @@ fn play(steps: &[Step], config: CollectConfig) -> (Collector, Instant) {
     (collector, at)
 }
 
+/// A trace of a flow over nodes 1 and 2 as it was made, and how much later it came than it should have.
+#[derive(Debug, Clone, Copy)]
+struct Made {
+    at_us: u64,
+    late_us: u64,
+    number: u32,
+    depth: u32,
+    drops: u32,
+}
+
+/// Less than what is taken for a node that started again.
+const LATE_US: u64 = 500_000;
+
+prop_compose! {
+    fn made()(steps in vec((1u64..50_000, 0..LATE_US, any::<u16>(), 0u32..1000), 1..60), start: u32) -> Vec<Made> {
+        let first = Made { at_us: 1_000_000, late_us: 0, number: 0, depth: 9, drops: start };
+        let mut all = vec![first];
+        for (later_us, late_us, depth, more) in steps {
+            let before = all[all.len() - 1];
+            all.push(Made {
+                at_us: before.at_us + later_us,
+                late_us,
+                number: before.number + 1,
+                depth: depth.into(),
+                drops: before.drops.wrapping_add(more),
+            });
+        }
+        all
+    }
+}
+
+/// What is known at last of traces that came in this order.
+fn known_of(order: &[(u64, Made)]) -> (PathView, FlowView, CollectCounters) {
+    let config = CollectConfig { window: Duration::from_secs(3600), ..CollectConfig::default() };
+    let mut collector = Collector::new(config);
+    for (at_us, made) in order {
+        let node = |id, after_us| Said {
+            id,
+            at_us: made.at_us + after_us,
+            depth: made.depth,
+            rlc: None,
+            snapshot: queue(made.depth, made.number as u16, made.drops, made.drops.wrapping_mul(2)),
+        };
+        let edge = EdgeToEdge {
+            namespace: 1,
+            sequence: Some(Sequence::Short(made.number)),
+            seconds: Some((made.at_us / 1_000_000) as u32),
+            fraction: Some((made.at_us % 1_000_000) as u32),
+        };
+        let tcp = TcpState { cwnd: made.number, ssthresh: 7, srtt_us: made.depth };
+        let packet = packet(1, &[node(1, 10), node(2, 20 + u64::from(made.depth))], Some((edge, tcp)));
+        let seen = Sighting {
+            at: Instant::from_micros(*at_us),
+            wall: Some(Duration::from_micros(*at_us + 100_000)),
+            bytes: 100,
+        };
+        collector.observe_packet(&packet, seen);
+    }
+    let end = Instant::from_micros(10_000_000);
+    (collector.paths(end).remove(0), collector.flows(end).remove(0), *collector.counters())
+}
+
+proptest! {
+    /// Traces in any order, each up to half a second late: what is summed, the newest and the most are as in order. Means are of
+    /// what was not overtaken, and so between the least and the most that was told.
+    #[test]
+    fn traces_that_were_overtaken_take_nothing_back(made in made()) {
+        let in_order: Vec<(u64, Made)> = made.iter().map(|made| (made.at_us, *made)).collect();
+        let mut late: Vec<(u64, Made)> = made.iter().map(|made| (made.at_us + made.late_us, *made)).collect();
+        late.sort_by_key(|(at_us, _)| *at_us);
+        let (mut path, mut flow, counters) = known_of(&late);
+        let (wanted_path, wanted_flow, wanted_counters) = known_of(&in_order);
+        prop_assert_eq!(counters, wanted_counters);
+        prop_assert_eq!(counters.node_restarts + counters.clock_errors, 0);
+        // To the collector it took as long as they were late.
+        path.end_to_end = wanted_path.end_to_end;
+        path.silent_ms = wanted_path.silent_ms;
+        path.hops[1].latency = wanted_path.hops[1].latency;
+        (flow.end_to_end, flow.silent_ms) = (wanted_flow.end_to_end, wanted_flow.silent_ms);
+        let least = made.iter().map(|made| made.depth).min().unwrap_or(0);
+        for (hop, wanted) in path.hops.iter_mut().zip(&wanted_path.hops) {
+            for (level, wanted) in [(&mut hop.depth_bytes, wanted.depth_bytes), (&mut hop.link_kbps, wanted.link_kbps)] {
+                let (level, wanted) = (level.as_mut().unwrap(), wanted.unwrap());
+                prop_assert!((least..=wanted.most).contains(&level.mean), "{level:?}");
+                level.mean = wanted.mean;
+            }
+        }
+        if let Some((latency, wanted)) = path.hops[0].latency.as_mut().zip(wanted_path.hops[0].latency) {
+            latency.mean_us = wanted.mean_us;
+        }
+        prop_assert_eq!(path, wanted_path);
+        prop_assert_eq!(flow, wanted_flow);
+    }
+}
+
 /// What somebody sends who makes nodes up: a list of nodes that nobody has named before, so often, as a flow of its own.
 #[derive(Debug, Clone)]
 struct Forged {
