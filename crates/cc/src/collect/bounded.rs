@@ -69,23 +69,28 @@ impl<K: Ord + Copy, V> Bounded<K, V> {
 
     /// The one that was used longest ago.
     pub(super) fn oldest(&self) -> Option<&V> {
-        let (_, key) =
-            self.by_use.iter().filter_map(BTreeMap::first_key_value).min_by_key(|(last, _)| **last)?;
+        let (_, key) = self.by_use[self.oldest_rank()?].first_key_value()?;
         self.by_key.get(key).map(|entry| &entry.value)
     }
 
     /// Takes that one out.
     pub(super) fn remove_oldest(&mut self) {
-        let last = |of: &BTreeMap<u64, K>| of.first_key_value().map_or(u64::MAX, |(last, _)| *last);
-        if let Some((_, key)) = self.by_use.iter_mut().min_by_key(|of| last(of)).and_then(BTreeMap::pop_first)
-        {
-            self.by_key.remove(&key);
-        }
+        self.remove_first_of(self.oldest_rank());
     }
 
     /// Takes out the one that was used longest ago among those of the least rank.
     fn remove_least(&mut self) {
-        if let Some((_, key)) = self.by_use.iter_mut().find_map(BTreeMap::pop_first) {
+        self.remove_first_of(self.by_use.iter().position(|of| !of.is_empty()));
+    }
+
+    /// The rank of the one that was used longest ago.
+    fn oldest_rank(&self) -> Option<usize> {
+        let last = |rank: usize| self.by_use[rank].first_key_value().map(|(last, _)| (*last, rank));
+        (0..RANKS).filter_map(last).min().map(|(_, rank)| rank)
+    }
+
+    fn remove_first_of(&mut self, rank: Option<usize>) {
+        if let Some((_, key)) = rank.and_then(|rank| self.by_use[rank].pop_first()) {
             self.by_key.remove(&key);
         }
     }
