@@ -173,15 +173,7 @@ fn a_flow_goes_to_a_lossy_path_where_each_has_more_only_if_that_may_be_used() {
     for (up, end) in [([0, 1, 2], 0), ([1, 1, 2], 1)] {
         let lossy = LoadView { wild_ppm: 5_000, ..load(5, 0, 0) };
         let mut bed = Bed::new(&[lossy, load(15, 0, 40), load(15, 0, 40)]);
-        let flow = &mut FlowSteer::default();
-        flow.set_home(1, bed.now);
-        let period = (bed.now.as_millis() / PERIOD_MS) as u32;
-        flow.begin(period, true);
-        flow.bytes[1] = BULK_BYTES;
-        bed.lane.period = period;
-        bed.lane.bulk[0][..3].copy_from_slice(&[1, 2, 1]);
-        bed.lane.carried_bps[..3].copy_from_slice(&[16_000_000, 8_000_000, 8_000_000]);
-        bed.lane.full.insert(1);
+        let flow = &mut on_full_home(&mut bed, [(1, 16), (2, 8), (1, 8)]);
         let may = up.iter().fold(PathSet::EMPTY, |set, path| set.union(PathSet::single(*path)));
         assert_eq!(bed.packet_by(may, flow, 1), end, "{up:?}");
     }
@@ -193,17 +185,23 @@ fn a_lone_flow_goes_to_a_lossy_path_where_each_has_more_if_that_has_room_for_it(
     for (mbps, end) in [(116, 0), (60, 1), (0, 1)] {
         let lossy = LoadView { wild_ppm: 5_000, ..load(5, 0, mbps) };
         let mut bed = Bed::new(&[lossy, load(70, 0, 6)]);
-        let flow = &mut FlowSteer::default();
-        flow.set_home(1, bed.now);
-        let period = (bed.now.as_millis() / PERIOD_MS) as u32;
-        flow.begin(period, true);
-        flow.bytes[1] = BULK_BYTES;
-        bed.lane.period = period;
-        bed.lane.bulk[0][..2].copy_from_slice(&[3, 1]);
-        bed.lane.carried_bps[..2].copy_from_slice(&[16_000_000, 6_000_000]);
-        bed.lane.full.insert(1);
+        let flow = &mut on_full_home(&mut bed, [(3, 16), (1, 6)]);
         assert_eq!(bed.packet(flow, 1), end, "{mbps} Mbit/s");
     }
+}
+
+/// A bulk flow whose home, path 1, is full; how many are on each path, and what each of them carries in Mbit/s.
+fn on_full_home<const N: usize>(bed: &mut Bed, paths: [(u16, u64); N]) -> FlowSteer {
+    let mut flow = FlowSteer::default();
+    flow.set_home(1, bed.now);
+    bed.lane.period = (bed.now.as_millis() / PERIOD_MS) as u32;
+    flow.begin(bed.lane.period, true);
+    flow.bytes[1] = BULK_BYTES;
+    for (path, (bulk, mbps)) in paths.into_iter().enumerate() {
+        (bed.lane.bulk[0][path], bed.lane.carried_bps[path]) = (bulk, mbps * 1_000_000);
+    }
+    bed.lane.full.insert(1);
+    flow
 }
 
 /// Packets at an even pace, as many per round trip as given, and the path each second and at the end.
