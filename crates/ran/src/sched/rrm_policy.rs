@@ -29,6 +29,8 @@ pub struct RrmPolicy {
     last: Vec<u64>,
     groups: u64,
     carried: Vec<Carried>,
+    /// Of the TTI at hand. Kept for its memory only.
+    bounds: Vec<Bounds>,
 }
 
 /// What the TTIs before left of a slice's bounds, in millionths of an RB.
@@ -81,6 +83,12 @@ impl Scheduler for RrmPolicy {
 }
 
 impl RrmPolicy {
+    fn set_bounds(&mut self, slices: &[SliceConfig], rbs: u16) {
+        let carried = self.carried.iter().copied().chain(std::iter::repeat(Carried::default()));
+        self.bounds.clear();
+        self.bounds.extend(slices.iter().zip(carried).map(|(slice, carried)| carried.bounds(slice, rbs)));
+    }
+
     /// Who has least goes first.
     fn rank(last: &[u64], config: &SliceConfig, slice: usize, rbs: u16) -> (u64, u64) {
         (load(config, rbs), last.get(slice).copied().unwrap_or(0))
@@ -89,19 +97,17 @@ impl RrmPolicy {
 
 impl InterSlice for RrmPolicy {
     fn schedule(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
-        let Self { last, groups, carried, .. } = self;
-        let bounds = |slice: usize| {
-            carried.get(slice).copied().unwrap_or_default().bounds(&tti.slices[slice], tti.rbs)
-        };
+        self.set_bounds(tti.slices, tti.rbs);
+        let Self { last, groups, carried, bounds, .. } = self;
         // Dedicated RBs that their slice does not use: nobody does.
         let mut idle = allocation.room.split(0);
-        for slice in 0..tti.slices.len() {
-            let mut part = allocation.room.split(bounds(slice).dedicated);
+        for (slice, bounds) in bounds.iter().enumerate() {
+            let mut part = allocation.room.split(bounds.dedicated);
             allocation.serve_from(tti, slice, &mut part);
             idle.put_back(part);
         }
-        for slice in 0..tti.slices.len() {
-            let first = bounds(slice).min.saturating_sub(allocation.slice_rbs(slice));
+        for (slice, bounds) in bounds.iter().enumerate() {
+            let first = bounds.min.saturating_sub(allocation.slice_rbs(slice));
             let mut part = allocation.room.split(first);
             allocation.serve_from(tti, slice, &mut part);
             allocation.room.put_back(part);
@@ -110,7 +116,7 @@ impl InterSlice for RrmPolicy {
             let group = allocation.room.would_take(1);
             let wants = |slice: &usize| {
                 allocation.next_queue(*slice).is_some()
-                    && allocation.slice_rbs(*slice) + group <= bounds(*slice).max
+                    && allocation.slice_rbs(*slice) + group <= bounds[*slice].max
             };
             let rank =
                 |slice: &usize| Self::rank(last, &tti.slices[*slice], *slice, allocation.slice_rbs(*slice));
@@ -132,32 +138,31 @@ impl InterSlice for RrmPolicy {
 
     /// The same with what the slices want in place of queues.
     fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
-        let Self { got, then, last, groups, carried } = self;
+        self.set_bounds(next.slices, next.rbs);
+        let Self { got, then, last, groups, bounds, .. } = self;
         let mut room = next.room();
         let mut taken = 0;
         then.clone_from(last);
         got.clear();
         got.resize(next.slices.len(), 0);
-        let bounds =
-            |of: usize| carried.get(of).copied().unwrap_or_default().bounds(&next.slices[of], next.rbs);
         let unmet = |of: usize, got: u16| match of == slice {
             true => next.rbs - got,
             false => next.demand(of).saturating_sub(got),
         };
         let mut idle = room.split(0);
-        for (of, got) in got.iter_mut().enumerate() {
-            let mut part = room.split(bounds(of).dedicated);
+        for (of, (got, bounds)) in got.iter_mut().zip(&*bounds).enumerate() {
+            let mut part = room.split(bounds.dedicated);
             *got += part.take(unmet(of, *got));
             idle.put_back(part);
         }
-        for (of, got) in got.iter_mut().enumerate() {
-            let mut part = room.split(bounds(of).min.saturating_sub(*got));
+        for (of, (got, bounds)) in got.iter_mut().zip(&*bounds).enumerate() {
+            let mut part = room.split(bounds.min.saturating_sub(*got));
             *got += part.take(unmet(of, *got));
             room.put_back(part);
         }
         while room.rbs() > 0 {
             let group = room.would_take(1);
-            let wants = |of: &usize| unmet(*of, got[*of]) > 0 && got[*of] + group <= bounds(*of).max;
+            let wants = |of: &usize| unmet(*of, got[*of]) > 0 && got[*of] + group <= bounds[*of].max;
             let rank = |of: &usize| Self::rank(then, &next.slices[*of], *of, got[*of]);
             let next_of = (0..got.len()).filter(wants).min_by_key(rank);
             let Some(of) = next_of else { break };
