@@ -232,6 +232,7 @@ impl Sender {
         let in_flight = self.in_flight_bytes();
         if let Some(lost) = self.board.next_lost() {
             if !self.forced && in_flight > 0 && in_flight + u64::from(lost.len) > cwnd {
+                self.cwnd_limited_at = self.next;
                 return None;
             }
             if !self.forced && self.must_pace(now) {

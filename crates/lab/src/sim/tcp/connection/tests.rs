@@ -289,6 +289,18 @@ fn both_directions_at_once() {
     assert_eq!(pair.received, [500_000, 300_000]);
 }
 
+/// What is sent again is held back by cwnd like what is new, so that it grows: one segment per round trip would be 1.7 s.
+#[test]
+fn after_a_flight_that_cwnd_did_not_limit_was_lost_it_is_slow_start() {
+    let mut pair = upload(Options { initial_window_segments: 100, ..Options::default() }, 60_000);
+    let mut n = 0;
+    pair.run(end_of(60), |end, packet| {
+        n += usize::from(end == 0 && packet.len() > 100);
+        if end == 0 && packet.len() > 100 && n <= 42 { Fate::Lose } else { Fate::Pass }
+    });
+    assert!(pair.done() && pair.now < at_ms(1000), "{} {:?}", pair.now, pair.ends[0].stats());
+}
+
 #[test]
 fn one_loss_is_one_fast_retransmission_and_one_reduction() {
     let mut pair = upload(Options::default(), 400_000);
