@@ -11,6 +11,8 @@
 //!
 //! Both ends derive them from what they know of the session; nothing is assigned or stored. They are addresses between the
 //! two tunnel ends only: no packet that leaves a tunnel end for a host or a network carries one.
+//!
+//! Also here: on which path a connection begins.
 
 use crate::{MAX_PATHS, PathId};
 use anabranch_wire::ip::FlowKey;
@@ -67,6 +69,51 @@ pub fn path_of(flow: &FlowKey, session: Option<Ipv4Addr>, by_ue: bool) -> Option
     (Some(of) == session && upf == IpAddr::V6(UPF)).then_some(path)
 }
 
+/// What is known of a path that a connection may begin on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Start {
+    /// The path.
+    pub path: PathId,
+    /// Its round-trip time in microseconds, smoothed.
+    pub rtt_us: u32,
+    /// How many of its round trips fail because a packet is lost on the way there or back, in parts per million; `None`: not
+    /// measured yet.
+    pub loss_ppm: Option<u32>,
+}
+
+impl Start {
+    /// How long a round trip takes in the mean while a connection begins, in microseconds: as long as TCP waits for each one that
+    /// failed comes on top.
+    fn expected_us(&self) -> u64 {
+        const ALL: u64 = 1_000_000;
+        let failed = u64::from(self.loss_ppm.unwrap_or(UNMEASURED_PPM)).min(MOST_PPM);
+        u64::from(self.rtt_us) + INITIAL_TIMEOUT_US * failed / (ALL - failed)
+    }
+}
+
+/// TCP's timeout while it knows no round trip (RFC 6298, section 2).
+const INITIAL_TIMEOUT_US: u64 = 1_000_000;
+/// What counts as the loss of round trips where none was measured: worse than any path that is known to be good, better than one
+/// that is known to be bad.
+const UNMEASURED_PPM: u32 = 100_000;
+const MOST_PPM: u64 = 999_000;
+/// A path by which a round trip takes this much longer at most is as good as the best.
+const SAME_US: u64 = 5000;
+
+/// In which order a connection tries paths for its first subflow: by the time that it has to expect there; those that are
+/// equal, as they are configured.
+#[must_use]
+pub fn starts(mut paths: Vec<Start>) -> Vec<Start> {
+    paths.sort_by_key(|start| start.path);
+    let mut order = Vec::with_capacity(paths.len());
+    while let Some(best) = paths.iter().min_by_key(|start| start.expected_us()) {
+        let most = best.expected_us() + SAME_US;
+        let next = paths.iter().position(|start| start.expected_us() <= most).unwrap_or(0);
+        order.push(paths.remove(next));
+    }
+    order
+}
+
 fn has_prefix(address: Ipv6Addr) -> bool {
     address.segments()[..PREFIX.len()] == PREFIX
 }
@@ -89,7 +136,64 @@ mod tests {
         assert!(contains(UPF.into()) && !contains("fd6b:97c2:5e1b::1".parse().unwrap()));
     }
 
+    fn order(paths: &[(PathId, u32, Option<f64>)]) -> Vec<PathId> {
+        let start = |(path, rtt_ms, loss): &(PathId, u32, Option<f64>)| Start {
+            path: *path,
+            rtt_us: rtt_ms * 1000,
+            loss_ppm: loss.map(|loss| (loss * 1e6) as u32),
+        };
+        starts(paths.iter().map(start).collect()).iter().map(|start| start.path).collect()
+    }
+
+    #[test]
+    fn a_connection_begins_where_it_has_to_expect_the_shortest_round_trip() {
+        for (paths, expected) in [
+            // Bursts of 40 % each way, and less.
+            (vec![(0, 10, Some(0.64)), (1, 40, Some(0.0))], vec![1, 0]),
+            (vec![(0, 10, Some(0.1)), (1, 40, Some(0.0))], vec![1, 0]),
+            (vec![(0, 10, Some(0.02)), (1, 40, Some(0.0))], vec![0, 1]),
+            // A way that loses little is not left for one by satellite, and that is taken rather than one that loses most.
+            (vec![(0, 30, Some(0.05)), (1, 600, Some(0.0))], vec![0, 1]),
+            (vec![(0, 30, Some(0.64)), (1, 600, Some(0.0))], vec![1, 0]),
+            (vec![(0, 10, Some(0.64)), (1, 10, Some(0.3)), (2, 10, Some(0.9))], vec![1, 0, 2]),
+            // Not measured: behind what is known to be good, before what is known to be bad.
+            (vec![(0, 10, None), (1, 40, Some(0.0))], vec![1, 0]),
+            (vec![(0, 10, None), (1, 40, Some(0.3))], vec![0, 1]),
+            (vec![(0, 40, None), (1, 10, None)], vec![1, 0]),
+            // Equal: as configured, whatever the order in which they are named.
+            (vec![(1, 10, Some(0.0)), (0, 14, Some(0.0))], vec![0, 1]),
+            (vec![(0, 10, Some(0.0)), (1, 14, Some(0.0))], vec![0, 1]),
+            (vec![(1, 200, Some(0.0)), (0, 205, Some(0.004))], vec![1, 0]),
+            (vec![(2, 200, Some(0.0)), (0, 206, Some(0.0)), (1, 203, Some(0.0))], vec![1, 2, 0]),
+            (vec![(3, 1, None)], vec![3]),
+            (vec![], vec![]),
+        ] {
+            assert_eq!(order(&paths), expected, "{paths:?}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn each_path_is_tried_once_and_none_before_one_that_is_clearly_better(
+            known in proptest::collection::vec((any::<u32>(), proptest::option::of(0..=1_000_000_u32)), 0..8)
+        ) {
+            let of = |(path, (rtt_us, loss_ppm)): (PathId, &(u32, Option<u32>))| {
+                Start { path, rtt_us: *rtt_us, loss_ppm: *loss_ppm }
+            };
+            let paths: Vec<Start> = (0..).zip(&known).map(of).collect();
+            let order = starts(paths.iter().rev().copied().collect());
+            let mut again = order.clone();
+            again.sort_by_key(|start| start.path);
+            prop_assert_eq!(&again, &paths);
+            for (at, start) in order.iter().enumerate() {
+                for later in &order[at + 1..] {
+                    let most = later.expected_us() + SAME_US;
+                    prop_assert!(start.expected_us() <= most, "{:?} before {:?}", start, later);
+                    prop_assert!(start.expected_us() <= later.expected_us() || start.path < later.path);
+                }
+            }
+        }
+
         #[test]
         fn only_a_sessions_own_address_to_and_from_the_upf_has_a_path(
             own: u32, other: u32, path in 0u8..8, far: [u8; 16], by_ue: bool,

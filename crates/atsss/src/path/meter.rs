@@ -177,11 +177,12 @@ pub(super) struct LossMeter {
 
 const BASED: u8 = 1;
 const SKIP: u8 = 2;
+const MEASURED: u8 = 4;
 
 impl LossMeter {
     /// A meter that starts from a loss measured before.
     fn from_ppm(ppm: u32) -> Self {
-        Self { smoothed_ppm: ppm.min(1_000_000) as i32, ..Self::default() }
+        Self { smoothed_ppm: ppm.min(1_000_000) as i32, flags: MEASURED, ..Self::default() }
     }
 
     /// `sent` packets had left and `got` of them arrived, since the start.
@@ -215,6 +216,7 @@ impl LossMeter {
             let old = i64::from(self.smoothed_ppm);
             // Both terms are within ±10⁶, so the sum fits.
             self.smoothed_ppm = (old + (sample - old) * weight / 4096) as i32;
+            self.flags |= MEASURED;
         }
         (self.sent, self.got, self.since) = (sent, got, now);
     }
@@ -227,6 +229,11 @@ impl LossMeter {
     /// Smoothed loss in parts per million, 0 to 1 000 000.
     pub(super) fn ppm(&self) -> u32 {
         self.smoothed_ppm.clamp(0, 1_000_000) as u32
+    }
+
+    /// The same, once there is any measurement.
+    pub(super) fn measured_ppm(&self) -> Option<u32> {
+        (self.flags & MEASURED != 0).then(|| self.ppm())
     }
 
     /// Packets lost so far.

@@ -448,6 +448,16 @@ impl PathMonitor {
         self.meters.as_ref().map_or(self.at_rest.loss_ppm()[1], |meters| meters.rx_loss.ppm())
     }
 
+    /// Smoothed loss of round trips, of which one is lost if either way is, in parts per million; `None` while the path was not
+    /// measured in both directions.
+    #[must_use]
+    pub fn round_trip_loss_ppm(&self) -> Option<u32> {
+        const ALL: u64 = 1_000_000;
+        let meters = self.meters.as_ref()?;
+        let [tx, rx] = [meters.tx_loss.measured_ppm()?, meters.rx_loss.measured_ppm()?].map(u64::from);
+        u32::try_from(ALL - (ALL - tx) * (ALL - rx) / ALL).ok()
+    }
+
     /// Packets lost since the path was last woken: sent by this end, and sent to it (data and probes).
     #[must_use]
     pub fn lost_packets(&self) -> (u32, u32) {

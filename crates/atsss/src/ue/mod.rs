@@ -29,6 +29,7 @@ use crate::session::{
     Addresses, Origin, PathView, Profile, RuleView, Security, Session, SessionEvent, SessionParams, Shared,
     Traffic,
 };
+use crate::tcp_lane::{self, Start};
 use crate::{DatagramSink, MAX_PATHS, PacketSink, PathId};
 use anabranch_element::Reason;
 use anabranch_element::ioam::{BothWays, IoamNode, IoamStats, NodeReport};
@@ -568,17 +569,28 @@ impl Ue {
         chained([self.config.rules.as_slice(), &self.upf_rules])
     }
 
-    /// The rule of a flow, and the fastest path that is up.
+    /// The rule of a flow.
     #[must_use]
     pub fn verdict(
         &self,
         key: &anabranch_wire::ip::FlowKey,
         owner: Option<&FlowOwner>,
         now: Instant,
-    ) -> (&CompiledRule, Option<PathId>) {
+    ) -> &CompiledRule {
         let rules = self.session.rules();
-        let rule = rules.classify_at_ue(key, owner, &self.dns, now).rule;
-        (rules.get(rule), self.session.states().smallest_delay())
+        rules.get(rules.classify_at_ue(key, owner, &self.dns, now).rule)
+    }
+
+    /// The paths that are up, in the order in which a connection of the TCP lane tries them for its first subflow.
+    #[must_use]
+    pub fn lane_starts(&self) -> Vec<Start> {
+        let states = self.session.states();
+        let start = |path: PathId| Start {
+            path,
+            rtt_us: states.get(path).rtt_us,
+            loss_ppm: self.session.path(path).and_then(|path| path.monitor.round_trip_loss_ppm()),
+        };
+        tcp_lane::starts(states.up().iter().map(start).collect())
     }
 
     /// Whether these rules of our own can be in force before those of the UPF.

@@ -210,6 +210,30 @@ fn packets_of_programs_are_steered_by_the_rule_and_the_verdict_is_the_lane() {
         dst_port: 443,
         protocol: protocol::TCP,
     };
-    let (rule, path) = w.ue.verdict(&key, None, w.now);
-    assert_eq!((rule.functionality, path), (Functionality::Mptcp, Some(1)), "by the fastest access first");
+    assert_eq!(w.ue.verdict(&key, None, w.now).functionality, Functionality::Mptcp);
+}
+
+#[test]
+fn a_connection_begins_on_the_access_by_which_it_is_likely_to_be_there_first() {
+    let order = |w: &World| w.ue.lane_starts().iter().map(|start| start.path).collect::<Vec<_>>();
+    for security in [Security::Plain, Security::Secure] {
+        let mut w = with_lane(security);
+        assert_eq!(order(&w), [1, 0], "by the fastest access first: {:?}", w.ue.lane_starts());
+        w.run_ms(5000);
+        assert_eq!(order(&w), [1, 0]);
+        for towards_upf in [None, Some(true), Some(false)] {
+            w.channels.iter_mut().for_each(|channel| channel.lossy_towards_upf = towards_upf);
+            w.channels[1].loss = 0.4;
+            // Without any traffic: probes tell.
+            w.run_ms(8000);
+            assert_eq!(order(&w), [0, 1], "{:?}", w.ue.lane_starts());
+            w.channels[1].loss = 0.0;
+            w.run_ms(120_000);
+            assert_eq!(order(&w), [1, 0], "{:?}", w.ue.lane_starts());
+        }
+        w.ue.on_command(UeCommand::Carrier { path: 1, up: false }, w.now);
+        assert_eq!(order(&w), [0]);
+        w.ue.on_command(UeCommand::Carrier { path: 0, up: false }, w.now);
+        assert!(order(&w).is_empty());
+    }
 }

@@ -2,17 +2,14 @@
 
 use super::policy::Way;
 use super::{Proxy, open};
-use anabranch_element::time;
-use anabranch_selection::race::{Race, RaceAction, RaceConfig};
+use crate::runtime::race;
+use anabranch_selection::race::RaceConfig;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::task::{AbortHandle, JoinSet};
-
-type Attempt = (usize, io::Result<TcpStream>);
 
 /// The first of the ways by which a server can be reached, and the connection.
 ///
@@ -29,56 +26,22 @@ pub async fn connect(
         RaceConfig { deadline: Duration::from_secs(limits.connect_s.into()), ..RaceConfig::default() };
     let keepalive = Duration::from_secs(limits.keepalive_s.into());
     drop(limits);
-    let started = Instant::now();
-    let now = || time::Instant::from_nanos(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    let mut race = Race::new(ways.iter().map(|way| config.delay(way.rtt_us)).collect(), &config, now());
-    let mut tried = JoinSet::<Attempt>::new();
-    let mut handles: Vec<Option<AbortHandle>> = vec![None; ways.len()];
-    let mut connected: Option<TcpStream> = None;
-    let mut failure: Option<io::Error> = None;
-    loop {
-        while let Some(action) = race.poll_action() {
-            match action {
-                RaceAction::Start(i) => {
-                    if i > 0 {
-                        proxy.flows.counters.retries.fetch_add(1, Relaxed);
-                    }
-                    let (proxy, way) = (proxy.clone(), ways[i].clone());
-                    let attempt = async move { (i, once(&proxy, &way, server, source, keepalive).await) };
-                    handles[i] = Some(tried.spawn(attempt));
-                }
-                RaceAction::Cancel(i) => {
-                    if let Some(handle) = &handles[i] {
-                        handle.abort();
-                    }
-                }
-                RaceAction::Won(i) => {
-                    let stream = connected.take().ok_or(io::ErrorKind::NotConnected)?;
-                    return Ok((ways[i].clone(), stream));
-                }
-                RaceAction::Failed => {
-                    return Err(failure.unwrap_or_else(|| io::ErrorKind::TimedOut.into()));
-                }
-            }
+    let delays = ways.iter().map(|way| config.delay(way.rtt_us)).collect();
+    let won = race::first(delays, &config, |i| {
+        if i > 0 {
+            proxy.flows.counters.retries.fetch_add(1, Relaxed);
         }
-        let Some((at, _)) = race.poll_timeout() else { continue };
-        let until = started + Duration::from_nanos(at.as_nanos());
-        tokio::select! {
-            Some(done) = tried.join_next() => match done {
-                Ok((i, Ok(stream))) => {
-                    connected = Some(stream);
-                    race.on_connected(i);
-                }
-                Ok((i, Err(error))) => {
-                    tracing::debug!(%server, interface = ways[i].interface, "connecting: {error}");
-                    failure.get_or_insert(error);
-                    race.on_failed(i, now());
-                }
-                // One that was given up.
-                Err(_) => {}
-            },
-            () = tokio::time::sleep_until(until.into()) => race.on_timeout(now()),
+        let (proxy, way) = (proxy.clone(), ways[i].clone());
+        async move {
+            let connected = once(&proxy, &way, server, source, keepalive).await;
+            connected.inspect_err(|error| {
+                tracing::debug!(%server, interface = way.interface, "connecting: {error}");
+            })
         }
+    });
+    match won.await {
+        Ok((i, stream)) => Ok((ways[i].clone(), stream)),
+        Err(failure) => Err(failure.unwrap_or_else(|| io::ErrorKind::TimedOut.into())),
     }
 }
 

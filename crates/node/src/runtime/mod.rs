@@ -18,6 +18,7 @@ pub mod interfaces;
 pub mod metrics;
 pub mod netctl;
 pub mod preflight;
+pub mod race;
 pub mod relay;
 pub mod service;
 pub mod state_file;

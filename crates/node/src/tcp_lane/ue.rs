@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!  program's SYN ─▶ accepted here ─▶ SYN to the UPF's end ─▶ Connect TLV, and what the program said meanwhile, in one flight
+//!                                      └ late: another one by the next access; the first that is answered is the connection
 //!                                                       ◀─ Extended TCP Header TLV once the server accepted
 //!    the lane does not answer, or refuses ─▶ TCP to the server itself, with the same first bytes
 //! ```
@@ -15,12 +16,15 @@ use super::{Namespace, congestion_control};
 use crate::runtime::config::UeLaneSection;
 use crate::runtime::engine::worker::{Handle, Worker};
 use crate::runtime::netctl::{self, Owners};
+use crate::runtime::race;
 use crate::runtime::relay::{self, gone, reset};
 use anabranch_atsss::classify::FlowOwner;
 use anabranch_atsss::session::Addresses;
+use anabranch_atsss::tcp_lane::Start;
 use anabranch_atsss::ue::Ue;
 use anabranch_atsss::{PathId, tcp_lane};
 use anabranch_kern::socket::mptcp_paths;
+use anabranch_selection::race::RaceConfig;
 use anabranch_steer::{Functionality, PathSet};
 use anabranch_wire::convert::{ErrorCode, Message, Tlv, encode};
 use anabranch_wire::ip::{FlowKey, protocol};
@@ -41,8 +45,14 @@ const FIRST_BYTES: usize = 8192;
 /// How often, and how long after, a data path that is busy is asked again.
 const BUSY_TRIES: u32 = 200;
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
-/// Longest wait for the UPF's end to accept. The packet lane takes over then.
-const HANDSHAKE: Duration = Duration::from_millis(1500);
+/// How a connection to the UPF's end comes about: how long its SYN may be without an answer until there is one by another access
+/// as well, and how long all may take. The packet lane takes over then.
+const RACE: RaceConfig = RaceConfig {
+    attempt_delay: Duration::from_millis(250),
+    least_delay: Duration::from_millis(200),
+    most_delay: Duration::from_millis(750),
+    deadline: Duration::from_millis(1500),
+};
 /// Longest wait for the server, which the UPF's end tells of.
 const ANSWER: Duration = Duration::from_secs(90);
 /// Longest time to connect by the packet lane.
@@ -119,10 +129,15 @@ impl UeLane {
         self.usable.store(usable.bits(), Relaxed);
     }
 
-    /// The path on which a connection begins whose first packet would take `path`.
-    fn first_path(&self, path: Option<PathId>) -> PathId {
+    /// The paths on which a connection may begin, of those in `order`; one if there is none.
+    fn starts(&self, order: &[Start]) -> Vec<Start> {
         let usable = PathSet::from_bits(self.usable.load(Relaxed));
-        path.filter(|path| usable.contains(*path)).or(usable.first()).unwrap_or(0)
+        let mut starts: Vec<Start> =
+            order.iter().filter(|start| usable.contains(start.path)).copied().collect();
+        if starts.is_empty() {
+            starts.push(Start { path: usable.first().unwrap_or(0), rtt_us: 0, loss_ppm: None });
+        }
+        starts
     }
 
     /// Runs `job` in the lane's namespace.
@@ -160,13 +175,13 @@ impl UeLane {
         self.addresses().iter().find(|ip| ip.is_ipv4() == server.is_ipv4()).unwrap_or(client)
     }
 
-    /// The functionality of a flow's rule, its name, and the path for its first packet; `own`: a program of the UE opened it.
+    /// The functionality of a flow's rule, its name, and the order in which it tries paths; `own`: a program of the UE opened it.
     async fn verdict(
         &self,
         from: SocketAddr,
         server: SocketAddr,
         own: bool,
-    ) -> (Functionality, String, Option<PathId>) {
+    ) -> (Functionality, String, Vec<Start>) {
         let key = FlowKey {
             src: self.source(from.ip(), server),
             dst: server.ip(),
@@ -176,8 +191,8 @@ impl UeLane {
         };
         let ask = move |worker: &mut Worker<Ue>, now: anabranch_element::time::Instant, owner: Option<_>| {
             let asks_owner = worker.end.session().rules().uses_owner();
-            let (rule, path) = worker.end.verdict(&key, owner.as_ref(), now);
-            (asks_owner, (rule.functionality, rule.name.clone(), path))
+            let rule = worker.end.verdict(&key, owner.as_ref(), now);
+            (asks_owner, (rule.functionality, rule.name.clone(), worker.end.lane_starts()))
         };
         let mut first = self.worker.query(move |worker, now| ask(worker, now, None)).await;
         // Where many flows come at once its queue of orders is full for a moment.
@@ -188,7 +203,7 @@ impl UeLane {
             tokio::time::sleep(BUSY_PAUSE).await;
             first = self.worker.query(move |worker, now| ask(worker, now, None)).await;
         }
-        let Ok((asks_owner, verdict)) = first else { return (Functionality::Ll, String::new(), None) };
+        let Ok((asks_owner, verdict)) = first else { return (Functionality::Ll, String::new(), Vec::new()) };
         if !asks_owner {
             return verdict;
         }
@@ -206,9 +221,9 @@ impl UeLane {
 
     /// The connection to the UPF's end, once that has one to the server.
     async fn by_lane(
-        &self,
+        self: &Arc<Self>,
         entry: &Entry,
-        path: Option<PathId>,
+        order: &[Start],
         from: SocketAddr,
         server: SocketAddr,
         client: &TcpStream,
@@ -219,14 +234,13 @@ impl UeLane {
         }
         let connect = [Tlv::Connect { server, options: &[] }, Tlv::SourcePort(from.port())];
         let mut bytes = encode(&connect).map_err(|_| Failure::Packets(Why::Malformed))?;
-        let socket = self.socket(self.first_path(path)).await.map_err(|error| {
-            tracing::debug!("TCP lane: {error:#}");
-            Failure::Packets(Why::Socket)
-        })?;
-        let to = SocketAddr::new(tcp_lane::UPF.into(), tcp_lane::PORT);
-        let stream = match timeout(HANDSHAKE, TcpSocket::from_std_stream(socket.into()).connect(to)).await {
-            Ok(Ok(stream)) => Arc::new(stream),
-            Ok(Err(_)) | Err(_) => {
+        let starts = self.starts(order);
+        let delays = starts.iter().map(|start| RACE.delay(Some(start.rtt_us.into()))).collect();
+        // Nothing is said before one of them is the connection.
+        let stream = match race::first(delays, &RACE, |i| self.clone().connect(starts[i].path)).await {
+            Ok((_, stream)) => Arc::new(stream),
+            Err(Some(Why::Socket)) => return Err(Failure::Packets(Why::Socket)),
+            Err(_) => {
                 self.rest(&self.rests_until_ms, REST);
                 return Err(Failure::Packets(Why::NoLane));
             }
@@ -261,6 +275,16 @@ impl UeLane {
         Ok(stream)
     }
 
+    /// A connection to the UPF's end that begins on `path`.
+    async fn connect(self: Arc<Self>, path: PathId) -> Result<TcpStream, Why> {
+        let socket = self.socket(path).await.map_err(|error| {
+            tracing::debug!("TCP lane: {error:#}");
+            Why::Socket
+        })?;
+        let to = SocketAddr::new(tcp_lane::UPF.into(), tcp_lane::PORT);
+        TcpSocket::from_std_stream(socket.into()).connect(to).await.map_err(|_| Why::NoLane)
+    }
+
     /// A socket of `path` that is not connected yet.
     async fn socket(&self, path: PathId) -> anyhow::Result<Socket> {
         let (session, keepalive) = (self.session, self.keepalive());
@@ -292,18 +316,18 @@ impl UeLane {
     }
 
     async fn reach(
-        &self,
+        self: &Arc<Self>,
         entry: &Entry,
         from: SocketAddr,
         server: SocketAddr,
         client: &TcpStream,
     ) -> Result<Arc<TcpStream>, Why> {
-        let (functionality, rule, path) = self.verdict(from, server, entry.flow.of.own).await;
+        let (functionality, rule, order) = self.verdict(from, server, entry.flow.of.own).await;
         let _ = entry.flow.rule.set(rule);
         let mut first = Vec::new();
         let mut why = Why::Rule;
         if functionality == Functionality::Mptcp {
-            match self.by_lane(entry, path, from, server, client, &mut first).await {
+            match self.by_lane(entry, &order, from, server, client, &mut first).await {
                 Ok(stream) => {
                     entry.flow.up.fetch_add(first.len() as u64, Relaxed);
                     return Ok(stream);

@@ -332,6 +332,29 @@ fn an_access_that_loses_too_much_is_left() {
     upf.stop();
 }
 
+/// Of an access that takes no SYN although its probes are answered nothing is known before it is tried.
+#[test]
+fn a_connection_whose_first_syn_is_lost_begins_on_another_access() {
+    let Some((world, upf, ue)) = start(ROUTED) else { return };
+    for path in 0..2 {
+        inside(&upf, || {
+            sh(&format!(
+                "nft 'add table inet hole; add chain inet hole in {{ type filter hook prerouting priority -400; }}
+                 add rule inet hole in ip6 saddr fd6b:97c2:5e1a:40{path}::/64 tcp flags syn drop'"
+            ))
+        });
+        for _ in 0..3 {
+            let (client, server) = flow(&world);
+            exchange(client, server, 100_000);
+        }
+        inside(&upf, || sh("nft delete table inet hole"));
+    }
+    let lane = lane(&world, "ue");
+    assert_eq!((carried(&world, "ue", "mptcp"), &lane["fallbacks"]), (6, &serde_json::json!({})), "{lane}");
+    ue.stop();
+    upf.stop();
+}
+
 #[test]
 fn an_access_that_was_never_up_has_no_subflow() {
     let (ue_rules, upf_more) = (&by_default(RULES), &by_default(ROUTED));
