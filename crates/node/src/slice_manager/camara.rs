@@ -289,7 +289,7 @@ async fn book(
     if let Some(sink) = &new.sink {
         shared.callbacks.check(sink)?;
     }
-    let token = new.sink_credential.take().map(SinkCredential::token).transpose()?;
+    let token = new.sink_credential.take().map(|credential| credential.token(now_ms())).transpose()?;
     let (coverage, accesses) = match &new.service_area {
         Some(ServiceArea::Area(area)) => (Vec::new(), area.accesses(&shared.placed)?),
         Some(ServiceArea::Names(names)) => (names.clone(), Vec::new()),
@@ -490,7 +490,7 @@ async fn start(
     let Body(mut new) = body?;
     Ports::check(new.device_ports.as_ref(), "devicePorts")?;
     Ports::check(new.application_server_ports.as_ref(), "applicationServerPorts")?;
-    let token = new.sink_credential.take().map(SinkCredential::token).transpose()?;
+    let token = new.sink_credential.take().map(|credential| credential.token(now_ms())).transpose()?;
     if !(1..=MAX_DURATION_S).contains(&new.duration) {
         let detail = format!("duration is {}: must be 1 to {MAX_DURATION_S} seconds", new.duration);
         return Err(Problem::invalid(detail).field("duration").into());

@@ -3,7 +3,7 @@
 use super::camara::CamaraError;
 use super::routes::object_or_null;
 use crate::runtime::api::Problem;
-use crate::runtime::times::from_rfc3339;
+use crate::runtime::times::{from_rfc3339, rfc3339};
 use anabranch_slice::Manager;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -68,8 +68,8 @@ impl SinkCredential {
     /// The token.
     ///
     /// # Errors
-    /// It is of a kind that is not supported.
-    pub fn token(self) -> Result<String, CamaraError> {
+    /// It is of a kind that is not supported, or its time is over at `now_ms` (since 1970).
+    pub fn token(self, now_ms: u64) -> Result<String, CamaraError> {
         if self.credential_type != "ACCESSTOKEN" {
             let message = "sinkCredential.credentialType: only ACCESSTOKEN is supported".to_owned();
             return Err(CamaraError::of(400, "INVALID_CREDENTIAL", message));
@@ -78,13 +78,17 @@ impl SinkCredential {
             let message = "sinkCredential.accessTokenType: only bearer is supported".to_owned();
             return Err(CamaraError::of(400, "INVALID_TOKEN", message));
         }
-        if !(1..=4096).contains(&self.access_token.len())
-            || !self.access_token.bytes().all(|b| b.is_ascii_graphic())
-            || from_rfc3339(&self.access_token_expires_utc).is_none()
-        {
+        let expires_ms = from_rfc3339(&self.access_token_expires_utc);
+        let readable = (1..=4096).contains(&self.access_token.len())
+            && self.access_token.bytes().all(|b| b.is_ascii_graphic());
+        let (Some(expires_ms), true) = (expires_ms, readable) else {
             let message = "sinkCredential: accessToken of 1 to 4096 visible characters, and accessTokenExpiresUtc such as \
                            2030-01-31T08:00:00Z";
             return Err(CamaraError::of(400, "INVALID_CREDENTIAL", message.to_owned()));
+        };
+        if expires_ms <= now_ms {
+            let message = format!("sinkCredential.accessTokenExpiresUtc: {} is over", rfc3339(expires_ms));
+            return Err(CamaraError::of(400, "INVALID_CREDENTIAL", message));
         }
         Ok(self.access_token)
     }

@@ -82,6 +82,47 @@ async fn quality_on_demand_takes_the_published_request() {
     assert_eq!(world.ask("GET", &session, None).await.0, 404);
 }
 
+/// With a token whose time is over no event would be taken.
+#[tokio::test]
+async fn a_sink_credential_whose_time_is_over_is_refused() {
+    let world = world().await;
+    world.slice("voice", 1_000).await;
+    world.ue("phone", &[]).await;
+    let session = json!({"device": {"networkAccessIdentifier": "phone"}, "applicationServer": {},
+        "qosProfile": "voice", "duration": 600});
+    let end_date = crate::runtime::times::rfc3339(super::super::now_ms() + 600_000);
+    let booking = json!({"serviceTime": {"endDate": end_date}, "sliceQosProfile": {"maxNumOfDevices": 1}});
+    let sessions = format!("{QOD}/sessions");
+    let now_ms = super::super::now_ms();
+    let second_ago = crate::runtime::times::rfc3339(now_ms - 1_000);
+    let hour_on = crate::runtime::times::rfc3339(now_ms + 3_600_000);
+    for (expires, status) in [
+        ("2024-12-01T12:00:00Z", 400),
+        ("1969-12-31T23:59:59Z", 400),
+        (second_ago.as_str(), 400),
+        ("soon", 400),
+        (hour_on.as_str(), 201),
+        ("9999-12-31T23:59:59Z", 201),
+    ] {
+        for (path, request) in [(sessions.as_str(), &session), (NSB, &booking)] {
+            let mut request = request.clone();
+            request["sink"] = json!("http://application-server.example/notifications");
+            request["sinkCredential"] = json!({"credentialType": "ACCESSTOKEN", "accessToken": "secret-of-the-sink",
+                "accessTokenExpiresUtc": expires, "accessTokenType": "bearer"});
+            let (got, said) = world.ask("POST", path, Some(request)).await;
+            assert_eq!(got, status, "{path}, {expires}: {said}");
+            if status == 400 {
+                assert_eq!(said["code"], "INVALID_CREDENTIAL", "{said}");
+                let message = said["message"].as_str().unwrap();
+                assert!(message.contains("accessTokenExpiresUtc"), "{message}");
+            } else {
+                let id = said["sessionId"].as_str().or(said["sliceId"].as_str()).unwrap();
+                assert_eq!(world.ask("DELETE", &format!("{path}/{id}"), None).await.0, 204);
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_session_whose_time_is_over_is_shown_for_a_while() {
     let world = world().await;
