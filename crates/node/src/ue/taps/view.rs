@@ -97,10 +97,12 @@ impl Taps {
         if std::mem::take(&mut told.pushed_ursp) {
             told.ursp = Ursp::default();
         }
+        let mut ursps: Vec<Ursp> = Vec::new();
         for (i, policy) in view.policies.iter().enumerate() {
             if policy.get("urspGuidance").is_some() {
                 match Ursp::from_json(&policy.to_string()) {
-                    Ok(ursp) => (told.ursp, told.pushed_ursp) = (ursp, true),
+                    Ok(ursp) if ursps.contains(&ursp) => {}
+                    Ok(ursp) => ursps.push(ursp),
                     Err(error) => problems.push(format!("policies[{i}]: {error}")),
                 }
                 continue;
@@ -115,6 +117,12 @@ impl Taps {
                 Ok(uid) => told.pushed.push(uid),
                 Err(error) => problems.push(format!("policies[{i}]: {error}")),
             }
+        }
+        match ursps.as_slice() {
+            [] => {}
+            [ursp] => (told.ursp, told.pushed_ursp) = (ursp.clone(), true),
+            _ => problems
+                .push("policies: urspGuidance is there more than once: none of them counts".to_owned()),
         }
         problems
     }
@@ -213,6 +221,35 @@ mod tests {
         let taps = Taps::new(vec![binding("gold")], Vec::new());
         let problems = taps.take_view(&view(vec![one.clone(), one]));
         assert_eq!((taps.slices().len(), problems.len()), (1, 0), "{problems:?}");
+    }
+
+    /// At a manager a UE has one route selection policy at most; another manager may tell several.
+    #[test]
+    fn of_two_route_selection_policies_none_is_taken_for_the_other() {
+        let guidance = |domain: &str| {
+            serde_json::json!({"urspGuidance": [{"trafficDesc": {"domainDescs": [domain]},
+                "routeSelParamSets": [{"snssai": {"sst": 1}}]}]})
+        };
+        let (one, two) = (guidance("a.example"), guidance("b.example"));
+        let broken = serde_json::json!({"urspGuidance": []});
+        let taps = Taps::new(Vec::new(), Vec::new());
+        let take = |policies: &[&serde_json::Value]| {
+            let policies = policies.iter().map(|policy| (*policy).clone()).collect();
+            let problems = taps.take_view(&UeView { policies, ..view(Vec::new()) });
+            (taps.told().ursp.clone(), problems)
+        };
+        let read = |policy: &serde_json::Value| Ursp::from_json(&policy.to_string()).unwrap();
+        assert_eq!(take(&[&one]), (read(&one), vec![]));
+        for order in [[&one, &two], [&two, &one]] {
+            let (ursp, problems) = take(&order);
+            assert_eq!(ursp, Ursp::default());
+            assert!(problems.len() == 1 && problems[0].contains("more than once"), "{problems:?}");
+        }
+        // The same one twice is one, and what cannot be read does not count.
+        assert_eq!(take(&[&two, &two]), (read(&two), vec![]));
+        let (ursp, problems) = take(&[&broken, &one, &broken]);
+        assert_eq!((ursp, problems.len()), (read(&one), 2), "{problems:?}");
+        assert_eq!(take(&[]), (Ursp::default(), vec![]));
     }
 
     /// What a manager says goes into logs and status: in lines of ours, and not without end.
