@@ -3,12 +3,12 @@
 use super::policy::Way;
 use super::rules::Transport;
 use crate::runtime::api::TokenFile;
-use crate::runtime::api::client::{self, Trust};
+use crate::runtime::api::client::{self, Client, Trust};
 use crate::runtime::config::{AgentLink, Listen};
 use anabranch_selection::PathName;
 use anabranch_selection::plan::{Answer as Selected, Planned};
 use anyhow::Context;
-use reqwest::{Response, StatusCode, Url};
+use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,10 +47,8 @@ pub enum AskError {
 
 /// The agent.
 pub struct Agent {
-    http: reqwest::Client,
-    url: Url,
+    client: Client,
     place: String,
-    token: Option<TokenFile>,
 }
 
 impl Agent {
@@ -58,20 +56,18 @@ impl Agent {
     pub fn new(config: &AgentLink) -> anyhow::Result<Option<Self>> {
         let builder =
             client::builder(Trust::Nobody)?.timeout(Duration::from_millis(config.timeout_ms.into()));
-        let builder = builder.pool_idle_timeout(crate::runtime::api::REUSED);
-        let (builder, base, place) = match &config.connect {
+        let (at, place) = match &config.connect {
             Listen::Off => return Ok(None),
-            Listen::Unix(path) => (
-                builder.unix_socket(path.clone()),
-                "http://agent".to_owned(),
-                format!("unix:{}", path.display()),
-            ),
-            Listen::Tcp(address) => (builder, format!("http://{address}"), address.to_string()),
+            Listen::Unix(path) => {
+                let at = format!("unix:{}", path.display());
+                (at.clone(), at)
+            }
+            Listen::Tcp(address) => (format!("http://{address}"), address.to_string()),
         };
         let token = config.token_file.as_deref().map(TokenFile::read).transpose();
         let token = token.context("[agent] token_file")?;
-        let url = Url::parse(&format!("{base}/connections/select")).context("[agent] connect")?;
-        Ok(Some(Self { http: builder.build().context("setting up HTTP")?, url, place, token }))
+        let client = Client::new(builder, &at, token).context("[agent] connect")?;
+        Ok(Some(Self { client, place }))
     }
 
     /// Where it is.
@@ -86,12 +82,11 @@ impl Agent {
         transport: Transport,
         server: SocketAddr,
     ) -> Result<Answer, AskError> {
-        let mut request = self.http.post(self.url.clone()).json(&question(properties, transport, server));
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token.token());
-        }
+        let url = self.client.url(&["connections", "select"]);
+        let request = self.client.request(Method::POST, url);
+        let request = request.json(&question(properties, transport, server));
         let gone = |e: reqwest::Error| AskError::Gone(innermost(&e));
-        let answer = request.send().await.map_err(gone)?;
+        let answer = self.client.send(request).await.map_err(gone)?;
         let status = answer.status();
         let bytes = body(answer).await?;
         match status {
@@ -102,13 +97,14 @@ impl Agent {
             }
             StatusCode::CONFLICT => Ok(Answer::Unmet(detail(&bytes))),
             StatusCode::BAD_REQUEST => Err(AskError::Question(detail(&bytes))),
-            StatusCode::UNAUTHORIZED => Err(AskError::Refused(match &self.token {
-                Some(token) => {
-                    token.read_again();
-                    "it wants another token: is [agent] token_file that of its [api]?".to_owned()
-                }
-                None => "it wants a token: give [agent] token_file".to_owned(),
-            })),
+            StatusCode::UNAUTHORIZED => {
+                let why = if self.client.has_token() {
+                    "it wants another token: is [agent] token_file that of its [api]?"
+                } else {
+                    "it wants a token: give [agent] token_file"
+                };
+                Err(AskError::Refused(why.to_owned()))
+            }
             other => Err(AskError::Refused(format!("{other}: {}", detail(&bytes)))),
         }
     }
@@ -228,7 +224,6 @@ mod tests {
             assert!(matches!(ask().await, Err(AskError::Refused(why)) if why.contains("token_file")));
         }
         std::fs::write(file.path(), second).unwrap();
-        assert!(ask().await.is_err(), "it reads the file when it is refused");
         assert!(matches!(ask().await, Ok(Answer::Unmet(_))));
         served.abort();
     }

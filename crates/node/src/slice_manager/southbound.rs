@@ -1,7 +1,7 @@
 //! Those that keep what slices promise: our gNB, our UPF, and a stub for MANO; each behind [`Southbound`].
 
 use crate::runtime::api::TokenFile;
-use crate::runtime::api::client::{self, Trust};
+use crate::runtime::api::client::{self, Client, Trust};
 use crate::runtime::config::{AgentSection, ManagedAccess, SliceManagerConfig};
 use anabranch_slice::record::SessionRule;
 use anabranch_slice::{Expected, Slice, SliceShare};
@@ -83,22 +83,15 @@ pub trait Southbound: Send + Sync {
 
 /// HTTP to an agent of ours.
 struct Agent {
-    http: reqwest::Client,
-    base: Url,
-    token: Option<TokenFile>,
+    client: Client,
     place: String,
 }
 
 impl Agent {
     fn new(at: &str, token_file: Option<&Path>, ca_file: Option<&Path>) -> anyhow::Result<Self> {
-        let builder = client::builder(Trust::of(at, ca_file))?;
-        let builder = builder.timeout(PATIENCE).pool_idle_timeout(crate::runtime::api::REUSED);
-        let (builder, base) = match at.strip_prefix("unix:") {
-            Some(path) => (builder.unix_socket(PathBuf::from(path)), Url::parse("http://localhost/")?),
-            None => (builder, Url::parse(at)?),
-        };
+        let builder = client::builder(Trust::of(at, ca_file))?.timeout(PATIENCE);
         let token = token_file.map(TokenFile::read).transpose()?;
-        Ok(Self { http: builder.build()?, base, token, place: at.to_owned() })
+        Ok(Self { client: Client::new(builder, at, token)?, place: at.to_owned() })
     }
 
     /// The answer; the Err side says what is wrong. 404 and 409 are told apart by the caller.
@@ -108,18 +101,11 @@ impl Agent {
         path: &[&str],
         body: Option<&Value>,
     ) -> Result<(StatusCode, Value), Failure> {
-        let mut url = self.base.clone();
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().push("v1").extend(path);
-        }
-        let mut request = self.http.request(method, url);
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token.token());
-        }
+        let mut request = self.client.request(method, self.client.url(&[&["v1"], path].concat()));
         if let Some(body) = body {
             request = request.json(body);
         }
-        let answer = request.send().await.map_err(|e| {
+        let answer = self.client.send(request).await.map_err(|e| {
             let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
             Failure::Silent(format!("{} does not answer: {why}", self.place))
         })?;
@@ -129,17 +115,7 @@ impl Agent {
         if status.is_success() || matches!(status, StatusCode::NOT_FOUND | StatusCode::CONFLICT) {
             return Ok((status, value));
         }
-        self.check_token(status);
         Err(self.refusal(status, &value))
-    }
-
-    /// The agent may have another token by now, and our file, too: the next request has that.
-    fn check_token(&self, status: StatusCode) {
-        if status == StatusCode::UNAUTHORIZED
-            && let Some(token) = &self.token
-        {
-            token.read_again();
-        }
     }
 
     /// A list of what it has, page by page: each entry's `name`, and what is under `key`.
@@ -149,17 +125,9 @@ impl Agent {
         let mut all = BTreeMap::new();
         let mut offset = 0;
         loop {
-            let mut url = self.base.clone();
-            if let Ok(mut segments) = url.path_segments_mut() {
-                segments.pop_if_empty().extend(["v1", list]);
-            }
+            let mut url = self.client.url(&["v1", list]);
             url.set_query(Some(&format!("offset={offset}&limit=1000")));
-            let mut request = self.http.get(url);
-            if let Some(token) = &self.token {
-                request = request.bearer_auth(token.token());
-            }
-            let answer = request.send().await.map_err(silent)?;
-            self.check_token(answer.status());
+            let answer = self.client.send(self.client.request(Method::GET, url)).await.map_err(silent)?;
             let answer = answer.error_for_status().map_err(refused)?;
             let page: Value = answer.json().await.map_err(silent)?;
             let some = page[list].as_array().map(Vec::as_slice).unwrap_or_default();

@@ -1,12 +1,13 @@
 //! HTTP to others: no proxies of the environment, no redirects, and TLS that trusts whom the configuration says.
 
+use super::TokenFile;
 use super::tls::provider;
 use anyhow::{Context, ensure};
-use reqwest::redirect;
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url, redirect};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Whose certificates count.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +27,66 @@ impl<'a> Trust<'a> {
             _ if !url.starts_with("https:") => Self::Nobody,
             Some(file) => Self::Authorities(file),
             None => Self::System,
+        }
+    }
+}
+
+/// HTTP to one program, and the token that it wants, if any.
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+    token: Option<TokenFile>,
+}
+
+impl Client {
+    /// To the program at a URL, or at `unix:PATH`; `builder` has everything else. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// `at` is no URL.
+    pub fn new(builder: reqwest::ClientBuilder, at: &str, token: Option<TokenFile>) -> anyhow::Result<Self> {
+        let builder = builder.pool_idle_timeout(super::REUSED);
+        let (builder, base) = match at.strip_prefix("unix:") {
+            Some(path) => (builder.unix_socket(PathBuf::from(path)), Url::parse("http://localhost/")?),
+            None => (builder, Url::parse(at)?),
+        };
+        Ok(Self { http: builder.build().context("setting up HTTP")?, base, token })
+    }
+
+    /// What has this path there, below the path of its URL.
+    pub fn url(&self, path: &[&str]) -> Url {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        url
+    }
+
+    /// A request; see [`Self::url`] and [`Self::send`].
+    pub fn request(&self, method: Method, url: Url) -> RequestBuilder {
+        self.http.request(method, url)
+    }
+
+    /// Whether it shows a token.
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// The answer to a request, which shows the token. Where that is refused and the file has another one by now, the request is
+    /// sent once more, with that.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn send(&self, request: RequestBuilder) -> reqwest::Result<Response> {
+        let Some(token) = &self.token else { return request.send().await };
+        let (shown, again) = (token.token(), request.try_clone());
+        let answer = request.bearer_auth(&shown).send().await?;
+        if answer.status() != StatusCode::UNAUTHORIZED {
+            return Ok(answer);
+        }
+        let now = token.read_again();
+        match again.filter(|_| now != shown) {
+            Some(request) => request.bearer_auth(now).send().await,
+            None => Ok(answer),
         }
     }
 }
@@ -65,4 +126,56 @@ fn roots(trust: Trust<'_>) -> anyhow::Result<RootCertStore> {
         }
     }
     Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::{HeaderMap, header};
+    use std::sync::{Arc, Mutex};
+
+    /// A program gets another token, and somebody writes it where others have theirs.
+    #[tokio::test]
+    async fn a_token_that_was_replaced_is_shown_with_the_same_request() {
+        let (first, second) = ("correct-horse-battery-staple", "another-horse-battery-staple");
+        let state = Arc::new(Mutex::new((first, Vec::new())));
+        let now = state.clone();
+        let answer = move |headers: HeaderMap, body: String| {
+            let mut now = now.lock().unwrap();
+            let right = format!("Bearer {}", now.0);
+            let shown = headers.get(header::AUTHORIZATION).is_some_and(|shown| *shown == *right);
+            now.1.push((shown, body));
+            std::future::ready(if shown { StatusCode::OK } else { StatusCode::UNAUTHORIZED })
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = format!("http://{}/", listener.local_addr().unwrap());
+        let router = axum::Router::new().route("/v1/it", axum::routing::post(answer));
+        let served = tokio::spawn(async move { axum::serve(listener, router).await });
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), first).unwrap();
+        let token = TokenFile::read(file.path()).unwrap();
+        let client = Client::new(builder(Trust::Nobody).unwrap(), &at, Some(token)).unwrap();
+        let ask = async || {
+            let request = client.request(Method::POST, client.url(&["v1", "it"])).body("what");
+            let status = client.send(request).await.unwrap().status();
+            (status, std::mem::take(&mut state.lock().unwrap().1))
+        };
+        let said = |shown: &[bool]| shown.iter().map(|shown| (*shown, "what".to_owned())).collect::<Vec<_>>();
+        assert_eq!(ask().await, (StatusCode::OK, said(&[true])));
+        // Refused, and the file has nothing new: it is not asked twice.
+        state.lock().unwrap().0 = second;
+        assert_eq!(ask().await, (StatusCode::UNAUTHORIZED, said(&[false])));
+        for no_token in ["", "short", first] {
+            std::fs::write(file.path(), no_token).unwrap();
+            assert_eq!(ask().await, (StatusCode::UNAUTHORIZED, said(&[false])));
+        }
+        std::fs::write(file.path(), second).unwrap();
+        assert_eq!(ask().await, (StatusCode::OK, said(&[false, true])));
+        assert_eq!(ask().await, (StatusCode::OK, said(&[true])));
+        // One that is wrong as well is tried once.
+        std::fs::write(file.path(), "a-third-horse-battery-staple").unwrap();
+        state.lock().unwrap().0 = first;
+        assert_eq!(ask().await, (StatusCode::UNAUTHORIZED, said(&[false, false])));
+        served.abort();
+    }
 }

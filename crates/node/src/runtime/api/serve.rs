@@ -179,11 +179,12 @@ impl TokenFile {
         self.held().clone()
     }
 
-    /// The token was refused: takes over what is in the file now, for the next time. Where that is no token, what there was stays.
-    pub fn read_again(&self) {
+    /// The token was refused: takes over what is in the file now. Where that is no token, what there was stays.
+    pub fn read_again(&self) -> Arc<str> {
         if let Ok(token) = read_token(&self.path) {
             *self.held() = token;
         }
+        self.token()
     }
 
     fn held(&self) -> MutexGuard<'_, Arc<str>> {

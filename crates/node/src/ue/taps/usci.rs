@@ -11,14 +11,13 @@ use super::Taps;
 use super::needs::{Became, NeedView};
 use super::view::in_a_line;
 use crate::runtime::api::TokenFile;
-use crate::runtime::api::client::{self, Trust};
+use crate::runtime::api::client::{self, Client, Trust};
 use crate::runtime::config::{Follow, SlicesSection};
 use anabranch_slice::UeView;
 use anyhow::{Context, bail, ensure};
-use reqwest::{Method, Response, StatusCode, Url, header};
+use reqwest::{Method, Response, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -61,9 +60,7 @@ pub struct ManagerView {
 
 /// See above.
 pub struct Usci {
-    http: reqwest::Client,
-    base: Url,
-    token: TokenFile,
+    client: Client,
     place: String,
     follow: Follow,
     poll_interval: Duration,
@@ -93,15 +90,9 @@ impl Usci {
         let trust = Trust::of(&config.manager, config.ca_file.as_deref());
         let builder = client::builder(trust).context("[slices] ca_file")?;
         let builder = builder.connect_timeout(PATIENCE);
-        let builder = builder.pool_idle_timeout(crate::runtime::api::REUSED);
-        let (builder, base) = match config.manager.strip_prefix("unix:") {
-            Some(path) => (builder.unix_socket(PathBuf::from(path)), Url::parse("http://x/")?),
-            None => (builder, Url::parse(&config.manager).context("[slices] manager")?),
-        };
+        let client = Client::new(builder, &config.manager, Some(token)).context("[slices] manager")?;
         Ok(Arc::new(Self {
-            http: builder.build()?,
-            base,
-            token,
+            client,
             place: config.manager.clone(),
             follow: config.follow,
             poll_interval: Duration::from_millis(config.poll_interval_ms.into()),
@@ -136,8 +127,6 @@ impl Usci {
             }
             tokio::time::sleep(spread(pause)).await;
             pause = (pause * 2).min(PAUSE.1);
-            // It may have given this UE another one.
-            self.token.read_again();
         }
     }
 
@@ -149,7 +138,7 @@ impl Usci {
             for (name, id) in &wanted.slices {
                 let body = json!({"slice": id, "dl_bps": wanted.dl_bps, "ul_bps": wanted.ul_bps});
                 let request = self.request(Method::POST, "me/needs").timeout(PATIENCE).json(&body);
-                match request.send().await {
+                match self.client.send(request).await {
                     Ok(answer) if answer.status().is_success() => {
                         let grows = answer.status() == StatusCode::ACCEPTED;
                         became = if grows { Became::Grows } else { Became::Promised };
@@ -208,7 +197,7 @@ impl Usci {
         self.register().await?;
         if self.follow == Follow::Stream {
             // It goes on for ever, and begins in time.
-            let asked = self.request(Method::GET, "me/stream").send();
+            let asked = self.client.send(self.request(Method::GET, "me/stream"));
             let answer = tokio::time::timeout(PATIENCE, asked).await.context("the stream does not begin")?;
             let answer = answer.context("it does not answer")?;
             match answer.status() {
@@ -244,7 +233,7 @@ impl Usci {
         if !etag.is_empty() {
             request = request.header(header::IF_NONE_MATCH, etag);
         }
-        let answer = request.send().await.context("it does not answer")?;
+        let answer = self.client.send(request).await.context("it does not answer")?;
         match answer.status() {
             StatusCode::NOT_MODIFIED => {
                 self.heard(false);
@@ -314,11 +303,8 @@ impl Usci {
     }
 
     fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
-        let mut url = self.base.clone();
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().push("v1").extend(path.split('/'));
-        }
-        self.http.request(method, url).bearer_auth(self.token.token())
+        let path: Vec<&str> = std::iter::once("v1").chain(path.split('/')).collect();
+        self.client.request(method, self.client.url(&path))
     }
 
     async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Response> {
@@ -326,7 +312,7 @@ impl Usci {
         if let Some(body) = body {
             request = request.json(body);
         }
-        let answer = request.send().await.context("it does not answer")?;
+        let answer = self.client.send(request).await.context("it does not answer")?;
         if answer.status().is_success() { Ok(answer) } else { bail!(refusal(answer).await) }
     }
 
@@ -367,6 +353,7 @@ fn spread(pause: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
