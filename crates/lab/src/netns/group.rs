@@ -3,9 +3,9 @@
 //! It is the one thing of a run that is outside of the sandbox. A lab that is killed leaves it behind, empty; the next
 //! one removes it. Whether somebody still has it is known by a lock on its directory.
 
+use super::lock;
 use anyhow::{Context, Result, bail};
-use std::fs::{File, TryLockError};
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ impl Group {
                 made => made.with_context(|| format!("a cgroup of our own: {}", path.display()))?,
             }
             // Another lab may have taken it for one that was left.
-            if let Some(lock) = locked(&path) {
+            if let Ok(Some(lock)) = lock::directory(&path) {
                 return Ok(Self { path, _lock: lock });
             }
         }
@@ -116,17 +116,6 @@ fn root(mounts: &str) -> Option<PathBuf> {
     })
 }
 
-/// Locks the directory at `path`; none if somebody has it, or it is not that one any more.
-fn locked(path: &Path) -> Option<File> {
-    let file = File::open(path).ok()?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock | TryLockError::Error(_)) => return None,
-    }
-    let same = std::fs::metadata(path).ok()?.ino() == file.metadata().ok()?.ino();
-    same.then_some(file)
-}
-
 /// Removes groups whose lab is gone. The kernel keeps those that have processes.
 fn remove_left(root: &Path) {
     for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
@@ -134,7 +123,7 @@ fn remove_left(root: &Path) {
         if !ours {
             continue;
         }
-        if let Some(_lock) = locked(&entry.path())
+        if let Ok(Some(_lock)) = lock::directory(&entry.path())
             && std::fs::remove_dir(entry.path()).is_ok()
         {
             tracing::info!("removed {}, left by a run that was killed", entry.path().display());

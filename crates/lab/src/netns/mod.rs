@@ -8,6 +8,7 @@ pub mod cells;
 pub mod diag;
 pub mod flows;
 pub mod group;
+mod lock;
 pub mod lwips;
 mod nginx;
 pub mod observe;

@@ -4,6 +4,7 @@
 //! nothing of it outlives its programs: they hold what they load by file descriptors, and die with the sandbox.
 
 use super::group::{self, Group};
+use super::lock;
 use super::plan::Plan;
 use super::program::{self, Interrupted, Program, logged};
 use super::space::Space;
@@ -11,7 +12,7 @@ use super::stop::Stop;
 use super::topology::{Network, READY};
 use crate::backend::{Progress, Unable};
 use anyhow::{Context, Result, bail};
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -139,7 +140,7 @@ impl Telemetry {
 /// [`Unable`] when that takes too long.
 pub fn turn(names: &[String], stop: &Stop, progress: &dyn Progress) -> Result<File> {
     let deadline = Instant::now() + TURN;
-    let lock = lock(&group::mounted()?, deadline, stop, progress)?;
+    let lock = wait_for(&group::mounted()?, deadline, stop, progress)?;
     while let Some(taken) = taken(names)? {
         wait(&format!("{taken} is registered by another process"), REMEDY, deadline, stop, progress)?;
     }
@@ -147,14 +148,10 @@ pub fn turn(names: &[String], stop: &Stop, progress: &dyn Progress) -> Result<Fi
 }
 
 /// Locks the directory at `path`, one that sandboxes share.
-fn lock(path: &Path, deadline: Instant, stop: &Stop, progress: &dyn Progress) -> Result<File> {
-    let name = || path.display().to_string();
-    let file = File::open(path).with_context(name)?;
+fn wait_for(path: &Path, deadline: Instant, stop: &Stop, progress: &dyn Progress) -> Result<File> {
     loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::Error(error)) => return Err(error).with_context(name),
-            Err(TryLockError::WouldBlock) => {}
+        if let Some(lock) = lock::directory(path).with_context(|| path.display().to_string())? {
+            return Ok(lock);
         }
         let why = "another lab has registered controllers";
         wait(why, "wait until it has ended", deadline, stop, progress)?;
@@ -228,7 +225,7 @@ mod tests {
     fn one_lab_at_a_time_has_the_turn() {
         let folder = tempfile::tempdir().unwrap();
         let stop = Stop::default();
-        let locked = |deadline| lock(folder.path(), deadline, &stop, &Quiet);
+        let locked = |deadline| wait_for(folder.path(), deadline, &stop, &Quiet);
         let later = Instant::now() + Duration::from_secs(300);
         let first = locked(later).unwrap();
         let refused = locked(Instant::now()).unwrap_err();
