@@ -71,6 +71,13 @@ pub enum Exclusion {
         /// Microseconds.
         limit_us: u32,
     },
+    /// Autonomous: it carries so little of what the home does that a loss there costs more than it carries.
+    TooSmall {
+        /// What it is taken to carry, in bit/s.
+        bps: u64,
+        /// The same of the home.
+        home_bps: u64,
+    },
     /// Autonomous: without any queue, a packet arrives so much later by it that the far end would not wait.
     TooFar {
         /// Microseconds.
@@ -108,6 +115,7 @@ impl Exclusion {
             Self::RandomLoss { .. } => "random-loss",
             Self::Dropping { .. } => "dropping",
             Self::HasQueue { .. } => "has-queue",
+            Self::TooSmall { .. } => "too-small",
             Self::TooFar { .. } => "too-far",
             Self::Later { .. } => "later",
             Self::HomeNotFull { .. } => "home-not-full",

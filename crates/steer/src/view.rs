@@ -85,6 +85,8 @@ pub struct LoadView {
     pub estimate_bps: u64,
     /// `capacity_bps`, or else the highest rate seen.
     pub seen_bps: u64,
+    /// A measurement of it while it was idle told something, now or before: its far end takes part, and its queue holds some packets.
+    pub is_measured: bool,
     /// Loss without congestion, in parts per million.
     pub wild_ppm: u32,
 }
@@ -100,6 +102,7 @@ impl LoadView {
         capacity_bps: 0,
         estimate_bps: 0,
         seen_bps: 0,
+        is_measured: false,
         wild_ppm: 0,
     };
 }

@@ -113,6 +113,9 @@ pub fn exclusion(why: &Exclusion, access: &impl Fn(PathId) -> String) -> String 
         Exclusion::HasQueue { queue_us, limit_us } => {
             format!("queue {}, limit {} where no drop was seen", ms(queue_us.into()), ms(limit_us.into()))
         }
+        Exclusion::TooSmall { bps, home_bps } => {
+            format!("carries {} Mbit/s, the home {}", mbit(bps), mbit(home_bps))
+        }
         Exclusion::TooFar { later_us, limit_us } => {
             format!("{} later without any queue, limit {}", ms(later_us.into()), ms(limit_us.into()))
         }

@@ -12,7 +12,7 @@
 //!   home         the path a flow was placed on; it changes seldom
 //!   estimate     what a path carries, by traffic that filled it or by a measurement while it was idle
 //!   spill        home has a queue, and another path q, not at its drop level (if it is small: at half of it, or with a short queue), has
-//!                arrival(q) < arrival(home): this packet of a bulk flow takes q
+//!                arrival(q) < arrival(home): this packet of a bulk flow takes q, unless q carries next to nothing beside the home
 //!   overflow     home is at a part of its drop level: q may also be later, for as long as that does no harm, where the window for
 //!                both grows soon, and for flows that send an eighth of what the home carries
 //!   placement    the first flow: the earliest end of a transfer of 100 kB, by the estimates, or little later on a path that carries
@@ -39,8 +39,8 @@
 //! *A host's next flow.* How the last flow of a host answered loss is remembered. Where its next one begins is decided with what
 //! such a sender may have on a path that loses ([`answer::Senders`]).
 //!
-//! *Calls.* A small flow, and one of datagrams up to 4 Mbit/s that sends at its own rate, is steered by delay: all of it takes the path by which
-//! its packets arrive first.
+//! *Calls.* A small flow, one of datagrams up to 4 Mbit/s that sends at its own rate, and acknowledgements of bulk are steered by delay: all of it
+//! takes the path by which its packets arrive first, among those where it fits ([`small`]).
 //!
 //! *Loss.* A path that keeps losing more than 3 % without congestion takes no flow and no packet while another is up. A flow that is
 //! there stays if loss does not harm it: bulk that fills the path or whose sender does not answer loss ([`answer`]), and what
@@ -50,6 +50,7 @@
 
 mod answer;
 mod overflow;
+mod small;
 mod spill;
 
 use super::record::{Left, Record};
@@ -115,11 +116,6 @@ const SMALL_ROUNDS: u32 = 6;
 /// What was bulk is small after so many periods and round trips more: BBR sends four packets a round trip while it looks for the least
 /// one, for 200 ms and a round trip. On a nearer path it would believe that path's.
 const PAUSE_PERIODS: u32 = 4;
-/// A small flow or a call changes its path for a gain of this part of the new path's round trip, and this at least.
-const SMALL_GAIN_PARTS: i64 = 4;
-const SMALL_GAIN_US: i64 = 5_000;
-/// Loss without congestion, in parts per million, above which they go where there is less.
-const SMALL_LOSS_PPM: u32 = 10_000;
 
 /// Flows to one host that began together: connections, or flows of datagrams, for a call is no part of a transfer.
 #[derive(Debug, Clone, Copy, Default)]
@@ -486,7 +482,7 @@ impl Lane {
         };
         let waits = self.waits(home, input.now);
         let stays = || !self.is_settled(input, home) || waits || !others.iter().any(gains);
-        input.flow.acknowledges(home) || is_bulk(input) && stays()
+        input.flow.acknowledges(home) && !small::is_crowded(input, others, home) || is_bulk(input) && stays()
     }
 
     /// Whether a flow has for so long neither filled its home nor sent more than loss lets a sender that minds it.
@@ -512,7 +508,8 @@ impl Lane {
         }
         // The sooner an acknowledgement is back, the shorter is the round trip of the sender.
         let wild_ppm = input.load(home).wild_ppm;
-        let acknowledges = input.flow.carries_acknowledgements() && wild_ppm <= WILD_PPM;
+        let acknowledges = input.flow.carries_acknowledgements()
+            && (wild_ppm <= WILD_PPM || small::is_crowded(input, up, home));
         // What was bulk comes in bursts, which a small path does not take.
         let stays = self.overflow.is_never() && input.flow.was_bulk();
         if !acknowledges && !is_bulk(input) && !stays && self.pauses(input, home) {
@@ -712,30 +709,6 @@ impl Lane {
                 && further_us <= MAX_SKEW_US
         };
         others.iter().filter(larger).max_by_key(|path| self.senders.share_bps(input, *path))
-    }
-
-    fn rehome_small(&self, input: &Input<'_>, others: PathSet, home: PathId) -> PathId {
-        let waits = input.flow.is_large() && input.now < self.move_at;
-        let rounds_ms = input.live.get(home).rtt_us.saturating_mul(SMALL_ROUNDS) / 1000;
-        if waits || input.flow.since_moved_ms(input.now) < rounds_ms.max(MOVE.as_millis() as u32) {
-            return home;
-        }
-        let delays = Delays::of(input, others.union(PathSet::single(home)));
-        let clean = |path: &PathId| input.load(*path).wild_ppm <= SMALL_LOSS_PPM;
-        let lossy = !clean(&home);
-        let leaves = lossy && others.iter().any(|path| clean(&path));
-        let fits = |path: &PathId| clean(path) || lossy && !leaves;
-        let Some(best) = others.iter().filter(fits).min_by_key(|path| delays.arrival_us(*path, input)) else {
-            return home;
-        };
-        let further_us = delays.base_us(best, input) - delays.base_us(home, input);
-        if leaves && further_us <= MAX_SKEW_US {
-            return best;
-        }
-        let gain = delays.arrival_us(home, input) - delays.arrival_us(best, input);
-        // Estimates of a path are as good as its round trip is short.
-        let rtt_us = i64::from(input.live.get(best).rtt_us);
-        if gain > SMALL_GAIN_US.max(rtt_us / SMALL_GAIN_PARTS) { best } else { home }
     }
 }
 

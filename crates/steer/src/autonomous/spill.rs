@@ -1,7 +1,7 @@
 //! Where one packet of a flow goes whose home has a queue: spill and overflow (see [the law](super)).
 
 use super::overflow::Overflow;
-use super::{Exclusion, Input, LONE_GAIN_PERCENT, LoadView, MAX_SKEW_US, PathSet, WILD_PPM};
+use super::{Exclusion, Input, LONE_GAIN_PERCENT, LoadView, MAX_SKEW_US, PathSet, UNMEASURED_BPS, WILD_PPM};
 use crate::PathId;
 use anabranch_element::time::Duration;
 
@@ -10,6 +10,9 @@ const SPILL_US: u32 = 2_000;
 /// And to a path that carries less than half of what the home does up to a queue of this part of its round trip, or half of
 /// its drop level: the bursts of the home do not fit its queue, and one packet dropped there would end the sender's growth.
 const SPILL_RTT_PARTS: u32 = 4;
+/// No packet goes to a path that carries less than a part of so much of what its home does. A loss there costs a sender a tenth or
+/// more of its window.
+const LITTLE_PART: u64 = 32;
 /// Where the far end puts nothing in order, packets spill only to a path that carries a part of so much of what the home does.
 const UNORDERED_SPILL_PART: u64 = 4;
 /// And by which they do not arrive earlier than by so much: all of it is out of order.
@@ -24,11 +27,22 @@ const GROWN: Duration = Duration::from_millis(2_500);
 /// What arrivals on several paths are compared by: forward delays where each has one, else half round trips.
 pub(super) struct Delays {
     forward: bool,
+    /// Measurements of idle paths tell something here.
+    measures: bool,
 }
 
 impl Delays {
     pub(super) fn of(input: &Input<'_>, paths: PathSet) -> Self {
-        Self { forward: paths.iter().all(|path| input.load(path).base_us.is_some()) }
+        Self {
+            forward: paths.iter().all(|path| input.load(path).base_us.is_some()),
+            measures: paths.iter().any(|path| input.load(path).is_measured),
+        }
+    }
+
+    /// What a path carries at least, where measurements told of others and not of it: its queue holds too few packets of a train.
+    pub(super) fn unmeasured_bps(&self, load: &LoadView) -> Option<u64> {
+        let is_unmeasured = self.measures && load.estimate_bps == 0;
+        is_unmeasured.then(|| load.seen_bps.max(UNMEASURED_BPS))
     }
 
     /// Delay without a queue, less what is common to all paths.
@@ -45,6 +59,16 @@ impl Delays {
 
     pub(super) fn has_queue(&self, path: PathId, input: &Input<'_>) -> bool {
         input.load(path).queue_us >= SPILL_US.max(input.live.get(path).rtt_us / 16)
+    }
+
+    /// What a path carries by which a home of `own_bps` gains less than a packet lost there costs: next to nothing, or little by a
+    /// queue that takes no burst.
+    fn too_small_bps(&self, load: &LoadView, own_bps: u64) -> Option<u64> {
+        match self.unmeasured_bps(load) {
+            Some(bps) => (bps < own_bps / 2).then_some(bps),
+            None => (load.estimate_bps > 0 && load.estimate_bps < own_bps / LITTLE_PART)
+                .then_some(load.estimate_bps),
+        }
     }
 
     /// The path of a packet whose flow has this home, and whether it overflowed.
@@ -100,6 +124,8 @@ impl Delays {
             Some(Exclusion::Dropping { queue_us: load.queue_us, drop_us: load.drop_us })
         } else if load.wild_ppm > limit_ppm {
             Some(Exclusion::RandomLoss { loss_ppm: load.wild_ppm, limit_ppm })
+        } else if let Some(bps) = self.too_small_bps(&load, own_bps) {
+            Some(Exclusion::TooSmall { bps, home_bps: own_bps })
         } else if further_us > MAX_SKEW_US {
             Some(Exclusion::TooFar { later_us: whole(further_us), limit_us: whole(MAX_SKEW_US) })
         } else if later_us < 0 && is_small && queue_us >= limit_us {

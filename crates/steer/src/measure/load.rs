@@ -109,6 +109,8 @@ pub struct Load {
     estimate_bps: u64,
     /// It is right to some ten percent; else it is what the path carries at least.
     exact: bool,
+    /// A train told something.
+    trained: bool,
     /// What was received lately, smoothed: never more than the path carries.
     received_bps: u64,
     /// When the capacity was last measured by traffic.
@@ -136,6 +138,7 @@ impl Default for Load {
             known: Known::Nothing,
             estimate_bps: 0,
             exact: false,
+            trained: false,
             received_bps: 0,
             full_at: Instant::ZERO,
             busy: 0,
@@ -215,6 +218,7 @@ impl Load {
             known: self.known,
             estimate_bps: self.estimate_bps,
             exact: self.exact,
+            trained: self.trained,
             losses: self.losses.interrupted(),
             ..Self::default()
         };
@@ -237,6 +241,7 @@ impl Load {
             seen_bps: self.capacity_bps,
             capacity_bps: if self.known == Known::Capacity { self.capacity_bps } else { 0 },
             estimate_bps: self.estimate_bps,
+            is_measured: self.trained,
             wild_ppm: self.losses.wild_ppm(),
         }
     }
@@ -384,6 +389,7 @@ impl Load {
 
     /// A train tells what the path carries. Traffic that filled it lately tells better.
     pub fn measured(&mut self, rate: Rate, now: Instant) {
+        self.trained = true;
         if !self.is_full_known(now) {
             (self.estimate_bps, self.exact) = (rate.bps, rate.exact);
         }

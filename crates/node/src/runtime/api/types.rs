@@ -319,7 +319,7 @@ pub struct NotUsed {
     /// Name of the access.
     pub access: String,
     /// `down`, `held`, `steady-loss`, `loss`, `round-trip`, `no-share`, `standby`, `slower`; with `autonomous` also
-    /// `random-loss`, `dropping`, `has-queue`, `too-far`, `later`, `home-not-full`.
+    /// `random-loss`, `dropping`, `has-queue`, `too-small`, `too-far`, `later`, `home-not-full`.
     #[schema(example = "steady-loss")]
     pub reason: String,
     /// The same for people, with the figures.

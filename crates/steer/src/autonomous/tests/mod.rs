@@ -1,4 +1,5 @@
 mod loss;
+mod small;
 
 use super::super::{PathState, PathStates};
 use super::*;
@@ -608,6 +609,7 @@ proptest! {
                 capacity_bps: mbps * 1_000_000,
                 estimate_bps: mbps * 1_000_000,
                 seen_bps: mbps * 1_000_000,
+                is_measured: mbps % 2 == 1,
                 wild_ppm,
             })
             .collect();
