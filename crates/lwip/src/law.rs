@@ -11,6 +11,7 @@
 //! ```
 
 use super::Leg;
+use super::beside::{Others, Uplink};
 use super::dida::before;
 use super::early_loss::{EarlyLoss, Use};
 use super::link::Link;
@@ -78,6 +79,7 @@ struct Way {
     /// Packets and bytes that were lost, modulo 2³².
     lost: (u32, u32),
     early: EarlyLoss,
+    others: Others,
     /// How often it was down.
     outages: u16,
     /// Probes by their number, with when they left and what had been sent.
@@ -88,6 +90,8 @@ struct Way {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Law {
     ways: [Way; 2],
+    /// All of it goes by LTE.
+    uplink: Uplink,
     /// By how much an ACK of data by Wi-Fi takes longer than a probe, microseconds: it comes by LTE.
     beyond: Least,
     state: ModeState,
@@ -301,6 +305,17 @@ impl Law {
         way.load.on_sent(bytes, now);
     }
 
+    /// A packet that is not steered leaves by a leg.
+    pub(super) fn sent_beside(&mut self, leg: Leg, bytes: usize, now: Instant) {
+        self.ways[leg as usize].others.sent(bytes, now);
+        self.sent(leg, bytes, now);
+    }
+
+    /// A packet comes from the UE.
+    pub(super) fn uplink(&mut self, bytes: usize) {
+        self.uplink.got(bytes);
+    }
+
     /// An uplink packet of a flow that gets data.
     pub(super) fn acknowledged(
         &mut self,
@@ -354,10 +369,16 @@ impl Law {
     }
 
     /// A probe was answered.
-    pub(super) fn answered(&mut self, leg: Leg, sequence: u16, now: Instant) {
+    pub(super) fn answered(&mut self, links: &[Link; 2], leg: Leg, sequence: u16, now: Instant) {
         let way = &mut self.ways[leg as usize];
         let mark = way.marks[usize::from(sequence) % MARKS].take_if(|(of, ..)| *of == sequence);
-        let Some((_, at, sent)) = mark else { return };
+        let Some((_, mut at, sent)) = mark else { return };
+        let estimate_bps = way.load.view(0, now).estimate_bps;
+        if leg == Leg::Lte && self.uplink.holds(sent.tx_bytes, estimate_bps, now) {
+            // As if it had waited nowhere.
+            let least = Duration::from_micros(links[leg as usize].least_rtt_us() as u64);
+            at += now.saturating_since(at).saturating_sub(least);
+        }
         let counters = PathCounters {
             rx_packets: u64::from((sent.tx_packets as u32).wrapping_sub(way.lost.0)),
             rx_bytes: u64::from((sent.tx_bytes as u32).wrapping_sub(way.lost.1)),
@@ -461,7 +482,12 @@ impl Law {
         Leg::ALL.map(|leg| {
             let base = if leg == Leg::Wifi { further_us } else { 0.0 };
             let load = self.load(&links[leg as usize], leg, now);
+            let others = &self.ways[leg as usize].others;
+            let left = |bps| others.leave(bps, now);
             LoadView {
+                capacity_bps: left(load.capacity_bps),
+                estimate_bps: left(load.estimate_bps),
+                seen_bps: left(load.seen_bps),
                 base_us: further_us.is_finite().then_some(base as i64),
                 wild_ppm: load.wild_ppm.max(self.ways[leg as usize].early.ppm()),
                 ..load
@@ -490,6 +516,7 @@ mod tests {
     use super::*;
     use anabranch_wire::ip::IpPacket;
     use anabranch_wire::tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, emit_packet};
+    use std::collections::VecDeque;
 
     const MSS: u32 = 1_400;
 
@@ -629,7 +656,7 @@ mod tests {
                 let sequence = link.probe(44, u16::MAX, at);
                 law.probes(Leg::ALL[leg], sequence, 44, at);
                 link.answered(sequence, at + Duration::from_millis(rtt_ms));
-                law.answered(Leg::ALL[leg], sequence, at + Duration::from_millis(rtt_ms));
+                law.answered(&links, Leg::ALL[leg], sequence, at + Duration::from_millis(rtt_ms));
             }
         }
         (law, links)
@@ -653,6 +680,71 @@ mod tests {
             let (leg, _) = law.pick(&mode, &links, &mut flow, &handshake, now);
             assert_eq!((leg, law.is_further(&links, leg)), (expected, is_further), "{legs:?}");
             assert_eq!(law.pick(&mode, &links, &mut flow, &segment(1, false), now).0, expected, "{legs:?}");
+        }
+    }
+
+    #[test]
+    fn a_flow_begins_where_other_traffic_leaves_the_most() {
+        let mode = Mode::autonomous_in_order();
+        for (legs, others_mbps, expected) in [
+            ([(50, 20), (40, 30)], 0, Leg::Lte),
+            ([(50, 20), (40, 30)], 5, Leg::Lte),
+            ([(50, 20), (40, 30)], 25, Leg::Wifi),
+            ([(300, 40), (290, 200)], 240, Leg::Wifi),
+            ([(50, 20), (8, 30)], 25, Leg::Lte),
+            // A transfer of others leaves half.
+            ([(50, 20), (8, 30)], 48, Leg::Lte),
+            ([(50, 20), (40, 30)], 48, Leg::Wifi),
+        ] {
+            for silent_ms in [0, 2_000] {
+                let (mut law, links) = known(legs, Instant::from_secs(1));
+                let (mut now, mut flow) = (Instant::from_secs(2), FlowLaw::new(1));
+                for _ in 0..2_000 {
+                    now += Duration::from_millis(1);
+                    law.sent_beside(Leg::Lte, others_mbps * 125, now);
+                }
+                now += Duration::from_millis(silent_ms);
+                let (leg, _) = law.pick(&mode, &links, &mut flow, &segment(0, false), now);
+                let expected = if silent_ms > 0 { Leg::Lte } else { expected };
+                assert_eq!(leg, expected, "{legs:?} with {others_mbps} Mbit/s, {silent_ms} ms ago");
+            }
+        }
+    }
+
+    #[test]
+    fn a_queue_of_the_uplink_is_none_of_the_downlink() {
+        // What the UE sends and gets, Mbit/s, and by how much a round trip is longer, on a leg of 50 Mbit/s.
+        for (up, down, wait_ms, is_known) in [
+            (10, 0, 200, true),
+            (40, 1, 40, true),
+            (40, 20, 100, true),
+            (0, 50, 100, true),
+            (0, 10, 100, false),
+            (5, 10, 100, false),
+        ] {
+            let (mut law, mut links) = known([(50, 20), (10, 30)], Instant::from_secs(1));
+            let start = Instant::from_secs(2);
+            let mut answers = VecDeque::new();
+            for ms in 0..3_000 {
+                let now = start + Duration::from_millis(ms);
+                law.uplink(up * 125);
+                law.sent(Leg::Lte, down * 125, now);
+                if ms % 20 == 0 {
+                    let sequence = links[0].probe(44, u16::MAX, now);
+                    law.probes(Leg::Lte, sequence, 44, now);
+                    let wait_ms = wait_ms.min(ms / 5);
+                    answers.push_back((now + Duration::from_millis(20 + wait_ms), sequence));
+                }
+                while let Some((_, sequence)) = answers.pop_front_if(|(at, _)| *at <= now) {
+                    links[0].answered(sequence, now);
+                    law.answered(&links, Leg::Lte, sequence, now);
+                }
+            }
+            let now = start + Duration::from_secs(3);
+            let [lte, _] = law.loads(&links, now);
+            let is_near = (45_000_000..55_000_000).contains(&lte.estimate_bps);
+            assert_eq!(is_near, is_known, "{up} up, {down} down: {lte:?}");
+            assert_eq!(lte.queue_us < 5_000, up > down, "{up} up, {down} down: {lte:?}");
         }
     }
 

@@ -41,6 +41,7 @@
 #![deny(missing_docs)]
 
 mod adaptive;
+mod beside;
 mod config;
 mod dida;
 mod early_loss;

@@ -19,7 +19,7 @@ use anabranch_element::ioam::{BothWays, IoamNode, IoamStats, NodeReport};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::Mode;
 use anabranch_steer::measure::TrainBudget;
-use anabranch_wire::ip::{FlowKey, IpPacket, protocol, rewrite_dst};
+use anabranch_wire::ip::{FlowKey, IpPacket, dst, protocol, rewrite_dst, src_dst};
 use anabranch_wire::tcp::{TcpFlags, TcpView};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -185,7 +185,12 @@ impl Node {
             }
             Err(reason) => {
                 self.stats.passed(reason);
-                self.steer_other(reason, packet)
+                let dst = dst(packet).ok();
+                let leg = self.steer_other(reason, packet);
+                if let Some(law) = self.law_of(dst) {
+                    law.sent_beside(leg, packet.len(), now);
+                }
+                leg
             }
         };
         self.stats.left_by(leg, packet.len());
@@ -206,6 +211,9 @@ impl Node {
             return;
         }
         self.stats.uplink_packets += 1;
+        if let Some(law) = self.law_of(src_dst(packet).ok().map(|(src, _)| src)) {
+            law.uplink(packet.len());
+        }
         let passed = match seen {
             Ok(seen) => self.uplink_tcp(&seen, packet, now, out),
             Err(reason) => {
@@ -474,6 +482,15 @@ impl Node {
         self.flows.touch(number, proven, now);
         self.wake(number_of_ue);
         (leg, Some(number_of_ue))
+    }
+
+    /// The law of the UE with this address, if its flows are steered by it.
+    fn law_of(&mut self, address: Option<IpAddr>) -> Option<&mut Law> {
+        if self.config.steering != Steering::Autonomous {
+            return None;
+        }
+        let ue = self.by_address.get(&address?)?;
+        self.ues.get_mut(*ue as usize)?.law.as_deref_mut()
     }
 
     fn steer_other(&self, reason: PassReason, packet: &mut [u8]) -> Leg {

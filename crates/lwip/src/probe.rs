@@ -127,7 +127,7 @@ impl Node {
         }
         if ue.links[leg as usize].answered(echo.sequence, now) {
             if let Some(law) = &mut ue.law {
-                law.answered(leg, echo.sequence, now);
+                law.answered(&ue.links, leg, echo.sequence, now);
             }
             ue.divide(&self.config.steering, now);
         }
