@@ -73,6 +73,8 @@ struct ab_view {
 	u64 counted_us;
 	u64 newest_us;
 	u64 provisional_us;
+	u64 least_ends_us;
+	u64 round_ends_us;
 	u64 link_kbps;
 	u64 arrival_kbps;
 	u64 depth_bytes;
@@ -81,6 +83,11 @@ struct ab_view {
 	u32 drops;
 	u32 losses;
 	u32 flags;
+	u32 least_us[2];
+	u32 low_us[2];
+	u32 peak_bytes[2];
+	u32 began[2];
+	u32 passed[2];
 };
 
 /* One socket: value of the map `ab_sockets` (BPF_MAP_TYPE_SK_STORAGE). A version that replaces another one uses its

@@ -37,6 +37,7 @@ void BPF_PROG(l2_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 	struct ab_socket *s = ab_socket(sk);
 
 	ab_cubic_acked(sk, acked);
+	ab_on_sample(s, tp, acked ? tp->rack.rtt_us : 0);
 	if (ab_on_ack(s, tp)) {
 		s->kept_cwnd = 0;
 		ab_reduce(sk);

@@ -53,7 +53,20 @@ AB_INLINE void back_to_cubic(struct sock *sk, struct ab_socket *s, u64 rtt_us)
 
 AB_INLINE int is_unseen(const struct ab_socket *s, const struct tcp_sock *tp)
 {
-	return ab_unseen(&s->view, tp->tcp_mstamp, s->least_us, ab_srtt(tp));
+	return ab_unseen(&s->view, tp->tcp_mstamp, ab_srtt(tp));
+}
+
+/* Leaves the rate for what the path delivered in a round trip, if that is less. */
+AB_INLINE void overrun(struct sock *sk, struct ab_socket *s)
+{
+	struct tcp_sock *tp = ab_tcp(sk);
+
+	s->doubt = 1;
+	back_to_cubic(sk, s, s->least_us);
+	if (ab_complete(&s->view)) {
+		tp->snd_cwnd = ab_at_most(tp->snd_cwnd, ab_delivered(&s->view, tp->delivered));
+		tp->snd_ssthresh = tp->snd_cwnd;
+	}
 }
 
 /* Sets the rate, and the window that bounds it, once per round trip: no ACK has to divide. */
@@ -78,6 +91,9 @@ AB_INLINE void steer(struct sock *sk, struct ab_socket *s)
 	most = explained(&s->view, s->least_us);
 	if (rate && s->rate_bps && !ab_complete(&s->view) && ab_rtt(srtt) > most) {
 		back_to_cubic(sk, s, s->least_us);
+	} else if (rate && s->rate_bps && ab_complete(&s->view) && s->view.passed[1] && is_unseen(s, tp)) {
+		/* A recovery may last for long, and only its begin asks. */
+		overrun(sk, s);
 	} else if (rate) {
 		if (sk->sk_pacing_status == SK_PACING_NONE)
 			sk->sk_pacing_status = SK_PACING_NEEDED;
@@ -131,6 +147,7 @@ void BPF_PROG(rate_cong_control, struct sock *sk, u32 ack, int flag, const struc
 	u32 state = ca_state(sk);
 
 	(void)ab_on_ack(s, tp);
+	ab_on_sample(s, tp, rs->rtt_us > 0 ? rs->rtt_us : 0);
 	if (s)
 		steer(sk, s);
 	if (s && s->rate_bps) {
@@ -178,8 +195,7 @@ u32 BPF_PROG(rate_ssthresh, struct sock *sk)
 	if (s && s->rate_bps) {
 		if (!is_unseen(s, ab_tcp(sk)))
 			return ab_tcp(sk)->snd_cwnd;
-		s->doubt = 1;
-		back_to_cubic(sk, s, s->least_us);
+		overrun(sk, s);
 	}
 	return cubictcp_recalc_ssthresh(sk);
 }

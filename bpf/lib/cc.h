@@ -119,6 +119,13 @@ AB_INLINE int ab_told(const struct tcp_sock *tp)
 	return !tp->prior_ssthresh;
 }
 
+/* What those need who ask for the cause of a loss: an ACK with this sample of the round trip, or none (0). */
+AB_INLINE void ab_on_sample(struct ab_socket *s, const struct tcp_sock *tp, u64 rtt_us)
+{
+	if (s)
+		ab_measured(&s->view, tp->tcp_mstamp, rtt_us, ab_srtt(tp), tp->delivered, tp->lost);
+}
+
 /* Whether the loss found now is the medium's, as the reports have it. */
 AB_INLINE int ab_medium_now(struct ab_socket *s, const struct tcp_sock *tp)
 {

@@ -20,6 +20,10 @@
 #define AB_MOST_RTT_US 16000000ULL
 #define AB_GROWTH_UNIT 1024ULL
 #define AB_SLACK_US 10000ULL
+#define AB_LEAST_SLACK_US 2000ULL
+#define AB_LEAST_US 10000000ULL
+#define AB_FIRST_WINDOW 10
+#define AB_MOST_OF 16
 /* The longest an answer is worth sending: what the age field can say. */
 #define AB_ANSWER_US 248000ULL
 #define AB_AGE_US 8000ULL
@@ -35,9 +39,15 @@ AB_INLINE u64 ab_minus(u64 a, u64 b)
 	return a > b ? a - b : 0;
 }
 
-AB_INLINE u64 ab_later(u64 a, u64 b)
+AB_INLINE u64 ab_more(u64 a, u64 b)
 {
 	return a > b ? a : b;
+}
+
+/* The lesser of two, of which 0 is none. */
+AB_INLINE u32 ab_lesser(u32 a, u32 b)
+{
+	return !a || (b && b < a) ? b : a;
 }
 
 AB_INLINE u64 ab_rtt(u64 srtt_us)
@@ -48,10 +58,13 @@ AB_INLINE u64 ab_rtt(u64 srtt_us)
 AB_INLINE void ab_view_init(struct ab_view *v)
 {
 	v->received_us = v->detailed_us = v->acked_us = v->moved_us = v->provisional_us = 0;
-	v->dropped_us = v->counted_us = v->newest_us = 0;
+	v->dropped_us = v->counted_us = v->newest_us = v->least_ends_us = v->round_ends_us = 0;
 	v->link_kbps = v->arrival_kbps = v->depth_bytes = v->free_bytes = AB_UNKNOWN;
 	v->flows = 1;
 	v->drops = v->losses = v->flags = 0;
+	v->least_us[0] = v->least_us[1] = v->low_us[0] = v->low_us[1] = 0;
+	v->peak_bytes[0] = v->peak_bytes[1] = 0;
+	v->began[0] = v->began[1] = v->passed[0] = v->passed[1] = 0;
 }
 
 AB_INLINE u64 ab_decode(u16 code)
@@ -123,20 +136,21 @@ AB_INLINE int ab_take(struct ab_view *v, const u8 *o, u64 now_us)
 		v->flags &= ~AB_PROVISIONAL;
 	received_us = ab_minus(now_us, AB_AGE_US * (o[3] & 0x1f));
 	overtaken = received_us + AB_AGE_US <= v->newest_us;
-	v->newest_us = ab_later(v->newest_us, received_us);
-	v->received_us = overtaken ? ab_later(v->received_us, received_us) : received_us;
+	v->newest_us = ab_more(v->newest_us, received_us);
+	v->received_us = overtaken ? ab_more(v->received_us, received_us) : received_us;
 	v->losses = ab_be16(o + 6);
 	v->flows = (u32)(o[2] & 0x1f) << (o[2] >> 5);
 	if (!v->flows)
 		v->flows = 1;
 	v->flags = (v->flags & ~AB_COMPLETE) | AB_KNOWN | (o[3] & 0x20 ? AB_COMPLETE : 0);
 	if (len == AB_OPTION_LEN) {
-		v->detailed_us = overtaken ? ab_later(v->detailed_us, received_us) : received_us;
+		v->detailed_us = overtaken ? ab_more(v->detailed_us, received_us) : received_us;
 		v->flags |= AB_DETAILED;
 		v->link_kbps = ab_decode(ab_be16(o + 8));
 		v->arrival_kbps = ab_decode(ab_be16(o + 10));
 		v->depth_bytes = ab_decode(ab_be16(o + 12));
 		v->free_bytes = ab_decode(ab_be16(o + 14));
+		v->peak_bytes[0] = ab_more(v->peak_bytes[0], ab_at_most(v->depth_bytes, AB_MOST_BYTES));
 	}
 	return late;
 }
@@ -164,6 +178,59 @@ AB_INLINE u64 ab_span(u64 srtt_us)
 	return rtt < AB_INTERVAL_US ? AB_INTERVAL_US : rtt;
 }
 
+/* An ACK came, with this sample of the round trip (0: none). So many segments are delivered and lost by now. */
+AB_INLINE void ab_measured(struct ab_view *v, u64 now_us, u64 rtt_us, u64 srtt_us, u32 delivered, u32 lost)
+{
+	u32 sample = rtt_us ? ab_rtt(rtt_us) : 0;
+	u64 peak;
+
+	if (now_us >= v->least_ends_us) {
+		v->least_ends_us = now_us + AB_LEAST_US;
+		v->least_us[1] = ab_lesser(v->least_us[0], sample);
+		v->least_us[0] = 0;
+	}
+	if (now_us >= v->round_ends_us) {
+		peak = v->depth_bytes;
+		if (ab_minus(now_us, v->detailed_us) > 2 * ab_span(srtt_us))
+			peak = v->free_bytes > AB_UNKNOWN - peak ? AB_UNKNOWN : peak + v->free_bytes;
+		v->round_ends_us = now_us + ab_span(srtt_us);
+		v->low_us[1] = v->low_us[0];
+		v->low_us[0] = 0;
+		v->peak_bytes[1] = v->peak_bytes[0];
+		v->peak_bytes[0] = ab_at_most(peak, AB_MOST_BYTES);
+		v->passed[0] = delivered - v->began[0];
+		v->passed[1] = lost - v->began[1];
+		v->began[0] = delivered;
+		v->began[1] = lost;
+	}
+	v->least_us[0] = ab_lesser(v->least_us[0], sample);
+	v->low_us[0] = ab_lesser(v->low_us[0], sample);
+}
+
+/* What so many bytes take to leave the bottleneck. */
+AB_INLINE u64 ab_drains(const struct ab_view *v, u64 bytes)
+{
+	return v->link_kbps == AB_UNKNOWN || !v->link_kbps ? 0 : bytes * 8000 / v->link_kbps;
+}
+
+/* Whether there is a queue that nobody tells of, where every hop seems to tell its drops. */
+AB_INLINE int ab_untold(const struct ab_view *v)
+{
+	u64 low = ab_lesser(v->low_us[0], v->low_us[1]), base = ab_lesser(v->least_us[0], v->least_us[1]);
+	u64 slack = ab_at_most(ab_more(base / 4, AB_LEAST_SLACK_US), AB_SLACK_US);
+
+	return low > base + slack + ab_drains(v, ab_more(v->peak_bytes[0], v->peak_bytes[1])) ||
+	       (v->passed[1] > v->passed[0] && v->passed[1] >= AB_MOST_OF);
+}
+
+/* What the path delivers in a round trip, segments, when so many are delivered in all. */
+AB_INLINE u32 ab_delivered(const struct ab_view *v, u32 total)
+{
+	u32 now = total - v->began[0];
+
+	return ab_more(ab_more(now, v->passed[0]), AB_FIRST_WINDOW);
+}
+
 AB_INLINE int ab_fresh(const struct ab_view *v, u64 srtt_us, u32 stale_rtts)
 {
 	return (v->flags & AB_KNOWN) && ab_minus(v->acked_us, v->received_us) <= ab_span(srtt_us) * stale_rtts;
@@ -180,7 +247,7 @@ AB_INLINE int ab_medium(struct ab_view *v, u64 now_us, u64 srtt_us, u32 stale_rt
 	u64 near = 2 * ab_span(srtt_us);
 
 	v->flags &= ~AB_PROVISIONAL;
-	if (!ab_fresh(v, srtt_us, stale_rtts) || !(v->flags & AB_COMPLETE) ||
+	if (!ab_fresh(v, srtt_us, stale_rtts) || !(v->flags & AB_COMPLETE) || ab_untold(v) ||
 	    ((v->flags & AB_MOVED) && ab_minus(now_us, v->moved_us) <= near))
 		return 0;
 	v->flags |= AB_PROVISIONAL;
@@ -196,19 +263,17 @@ AB_INLINE int ab_complete(const struct ab_view *v)
 /* The longest round trip that what is told explains, where the least was `least_us`. */
 AB_INLINE u64 ab_explained(const struct ab_view *v, u64 least_us)
 {
-	u64 told_us = 0;
+	u64 depth = v->depth_bytes == AB_UNKNOWN ? 0 : ab_at_most(v->depth_bytes, AB_MOST_BYTES);
 
-	if (v->depth_bytes != AB_UNKNOWN && v->link_kbps != AB_UNKNOWN && v->link_kbps)
-		told_us = ab_at_most(v->depth_bytes, AB_MOST_BYTES) * 8000 / v->link_kbps;
-	return 2 * ab_rtt(least_us) + AB_SLACK_US + told_us;
+	return 2 * ab_rtt(least_us) + AB_SLACK_US + ab_drains(v, depth);
 }
 
 /* Whether a loss or mark that was found now may be of a queue that tells nothing. */
-AB_INLINE int ab_unseen(const struct ab_view *v, u64 now_us, u64 least_us, u64 srtt_us)
+AB_INLINE int ab_unseen(const struct ab_view *v, u64 now_us, u64 srtt_us)
 {
 	if (v->dropped_us && ab_minus(now_us, v->dropped_us) <= 2 * ab_span(srtt_us))
 		return 0;
-	return !ab_complete(v) || ab_rtt(srtt_us) > 2 * ab_explained(v, least_us);
+	return !ab_complete(v) || ab_untold(v);
 }
 
 /* Whether the path tells enough for Eq. 1. */

@@ -115,6 +115,8 @@ struct tcp_sock {
 	u32 prr_out;
 	u32 prior_cwnd;
 	u32 total_retrans;
+	u32 delivered;
+	u32 lost;
 	u64 tcp_mstamp;
 	u64 delivered_mstamp;
 	u64 first_tx_mstamp;

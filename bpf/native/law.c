@@ -25,10 +25,13 @@ u64 abn_rate(const struct ab_view *v, u64 own_bps, u64 srtt_us, u64 mss, u64 cei
 	return ab_rate(v, own_bps, srtt_us, mss, ceiling_bps);
 }
 u64 abn_rate_window(u64 rate_bps, u64 srtt_us, u64 mss) { return ab_rate_window(rate_bps, srtt_us, mss); }
-int abn_unseen(const struct ab_view *v, u64 now_us, u64 least_us, u64 srtt_us)
+void abn_measured(struct ab_view *v, u64 now_us, u64 rtt_us, u64 srtt_us, u32 delivered, u32 lost)
 {
-	return ab_unseen(v, now_us, least_us, srtt_us);
+	ab_measured(v, now_us, rtt_us, srtt_us, delivered, lost);
 }
+int abn_untold(const struct ab_view *v) { return ab_untold(v); }
+u32 abn_delivered(const struct ab_view *v, u32 total) { return ab_delivered(v, total); }
+int abn_unseen(const struct ab_view *v, u64 now_us, u64 srtt_us) { return ab_unseen(v, now_us, srtt_us); }
 u64 abn_explained(const struct ab_view *v, u64 least_us) { return ab_explained(v, least_us); }
 int abn_unexplained(const struct ab_view *v, u64 least_us, u64 srtt_us) { return ab_rtt(srtt_us) > ab_explained(v, least_us); }
 int abn_carries(u64 cwnd, u64 rate_bps, u64 srtt_us, u64 mss) { return ab_carries(cwnd, rate_bps, srtt_us, mss); }

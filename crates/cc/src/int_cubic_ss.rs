@@ -29,7 +29,7 @@ impl IntCubicSs {
 
     /// Segments to add for `acked` acknowledged ones, if Eq. 1 is in force.
     fn growth(&self, acked: f64) -> Option<f64> {
-        let CubicWithReports { view, config, srtt_us, mss_bytes, cubic } = &self.inner;
+        let CubicWithReports { view, config, srtt_us, mss_bytes, cubic, .. } = &self.inner;
         let most = View::ceiling_window(config.ceiling_bps, *srtt_us, *mss_bytes) as f64;
         if !view.detailed(*srtt_us, config.stale_rtts) || cubic.segments() >= most {
             return None;

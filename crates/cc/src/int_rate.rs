@@ -64,16 +64,26 @@ impl IntRate {
     }
 
     fn unseen(&self, now: Instant) -> bool {
-        self.inner.view.unseen(micros(now), self.least_us, self.inner.srtt_us)
+        self.inner.view.unseen(micros(now), self.inner.srtt_us)
     }
 
     /// Ends pacing if a loss or mark may be of a queue that tells nothing. Whether CUBIC is to answer it.
     fn cubic_answers(&mut self, now: Instant) -> bool {
         if self.paced() && self.unseen(now) {
-            self.doubt = true;
-            self.back_to_cubic(self.least_us);
+            self.overrun();
         }
         !self.paced()
+    }
+
+    /// Leaves the rate for what the path delivered in a round trip, if that is less.
+    fn overrun(&mut self) {
+        let complete = self.inner.view.complete();
+        let delivered = f64::from(self.inner.view.delivered(self.inner.delivered()));
+        self.doubt = true;
+        self.back_to_cubic(self.least_us);
+        if complete && delivered < self.inner.cubic.segments() {
+            self.inner.cubic.resume(delivered);
+        }
     }
 
     /// Sets the rate, once per round trip.
@@ -102,6 +112,11 @@ impl IntRate {
                     self.back_to_cubic(self.least_us);
                     return;
                 }
+                // A recovery may last for long, and only its begin asks.
+                if self.paced() && view.complete() && view.passed[1] > 0 && view.unseen(now_us, *srtt_us) {
+                    self.overrun();
+                    return;
+                }
                 self.rate_bps = rate.max(1);
                 self.next_us = now_us + srtt_us;
                 let rtt_us = view.explained_us(self.least_us).min(*srtt_us);
@@ -118,6 +133,7 @@ impl CongestionController for IntRate {
 
     fn on_ack(&mut self, ack: &Ack) {
         self.inner.on_ack(ack);
+        self.inner.measured(ack);
         self.steer(micros(ack.now));
         if !self.paced() {
             self.inner.cubic.on_ack(ack);

@@ -37,6 +37,10 @@ impl<R: Rule> CongestionController for Keeping<R> {
 
     fn on_ack(&mut self, ack: &Ack) {
         self.inner.on_ack(ack);
+        // In the kernel a controller on CUBIC is not called for those of recovery.
+        if !ack.in_recovery {
+            self.inner.measured(ack);
+        }
         self.inner.cubic.on_ack(ack);
         // Grown back to where it was: nothing is owed any more.
         if self.inner.cubic.segments() >= self.kept {

@@ -69,6 +69,8 @@ pub(crate) struct CubicWithReports {
     pub(crate) config: IntConfig,
     pub(crate) mss_bytes: u64,
     pub(crate) srtt_us: u64,
+    delivered_bytes: u64,
+    lost_bytes: u64,
 }
 
 impl CubicWithReports {
@@ -79,12 +81,32 @@ impl CubicWithReports {
             config: config.int,
             mss_bytes: u64::from(config.mss_bytes.max(1)),
             srtt_us: 0,
+            delivered_bytes: 0,
+            lost_bytes: 0,
         }
     }
 
     pub(crate) fn on_ack(&mut self, ack: &Ack) {
         self.srtt_us = rtt_us(ack.srtt);
         self.view.acked(micros(ack.now));
+        self.delivered_bytes += ack.delivered_bytes;
+        self.lost_bytes += ack.lost_bytes;
+    }
+
+    /// Segments that were delivered, modulo 2^32.
+    pub(crate) const fn delivered(&self) -> u32 {
+        (self.delivered_bytes / self.mss_bytes) as u32
+    }
+
+    /// What only those need who ask for the cause of a loss.
+    pub(crate) fn measured(&mut self, ack: &Ack) {
+        self.view.measured(
+            micros(ack.now),
+            ack.rtt.map_or(0, rtt_us),
+            self.srtt_us,
+            self.delivered(),
+            (self.lost_bytes / self.mss_bytes) as u32,
+        );
     }
 
     /// Whether the loss that was just found is the medium's, and `cwnd` is one that may be kept.

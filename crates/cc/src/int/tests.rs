@@ -317,18 +317,83 @@ fn a_round_trip_that_nobody_explains_is_a_queue_that_tells_nothing() {
     let mut c = grown(100, &report());
     slow(&mut c, &report(), 41, 600);
     assert_eq!(c.cwnd_bytes(), 254_000);
-    // A silent bridge: the path looks complete. A loss alone is the medium's, one behind such a round trip is not.
-    let mut c = grown(100, &report());
-    c.on_loss(at(21), 0);
-    assert!(c.paced());
-    slow(&mut c, &report(), 41, 100);
-    c.on_loss(at(42), 0);
-    assert!(c.paced());
-    slow(&mut c, &report(), 43, 101);
-    c.on_loss(at(44), 0);
-    assert!(!c.paced());
-    told(&mut c, &report(), 60);
-    assert!(!c.paced(), "the window has to carry the rate first");
+}
+
+/// Round trips of `ms`, one ACK each millisecond, for so long.
+fn round_trips(c: &mut impl CongestionController, report: &Feedback, from_ms: u64, for_ms: u64, ms: u64) {
+    for now in from_ms..from_ms + for_ms {
+        c.on_report(report, at(now));
+        let rtt = Duration::from_millis(ms);
+        c.on_ack(&Ack { rtt: Some(rtt), srtt: rtt, cwnd_limited: false, ..ack(now) });
+    }
+}
+
+/// A silent bridge: the path looks complete. A loss alone is the medium's, one beside a round trip that stays long is not.
+#[test]
+fn a_queue_that_stands_and_that_nobody_tells_of_is_congestion() {
+    let queue = |kb: u64, free_kb: u64| Feedback {
+        bottleneck: Some(Bottleneck {
+            depth_bytes: Some(kb * 1000),
+            free_bytes: Some(free_kb * 1000),
+            ..report().bottleneck.unwrap()
+        }),
+        ..report()
+    };
+    let short = Feedback { bottleneck: None, ..report() };
+    // Of 20 ms a quarter is 5; 25,000 bytes at 20 Mbit/s are 10 ms. Beside SACK blocks no queue is told: then any may be there
+    // that has room.
+    for (report, least_ms, ms, medium) in [
+        (queue(0, 100), 20, 25, true),
+        (queue(0, 100), 20, 26, false),
+        (queue(25, 100), 20, 35, true),
+        (queue(25, 100), 20, 36, false),
+        (queue(0, 100), 200, 210, true),
+        (queue(0, 100), 200, 211, false),
+        (queue(0, 100), 4, 6, true),
+        (queue(0, 100), 4, 7, false),
+        (short, 20, 65, true),
+        (short, 20, 66, false),
+    ] {
+        let large = CcConfig { initial_window_segments: 100, ..config() };
+        let (mut l1, mut rate) = (IntCubicL1::new(large), IntRate::new(large));
+        round_trips(&mut l1, &queue(0, 100), 21, 400, least_ms);
+        round_trips(&mut rate, &queue(0, 100), 21, 400, least_ms);
+        let window = l1.cwnd_bytes();
+        // A single long round trip is nothing that stands.
+        round_trips(&mut l1, &report, 421, 1, ms);
+        round_trips(&mut l1, &report, 422, 2, least_ms);
+        l1.on_loss(at(424), 0);
+        assert!(l1.cwnd_bytes() >= window, "{ms} of {least_ms} ms, once");
+        let window = l1.cwnd_bytes();
+        round_trips(&mut l1, &report, 424, 4 * ms, ms);
+        round_trips(&mut rate, &report, 424, 4 * ms, ms);
+        l1.on_loss(at(425 + 4 * ms), 0);
+        rate.on_loss(at(425 + 4 * ms), 0);
+        assert_eq!(l1.cwnd_bytes() >= window, medium, "{ms} of {least_ms} ms");
+        assert_eq!(rate.paced(), medium, "{ms} of {least_ms} ms");
+        // A telling for 20 ms.
+        if !medium && least_ms == 20 {
+            told(&mut rate, &queue(0, 100), 426 + 4 * ms);
+            assert!(!rate.paced(), "the window has to carry the rate first");
+        }
+    }
+}
+
+/// A silent queue too short to be seen by round trips: where more is lost than delivered, nobody goes on at the rate.
+#[test]
+fn a_queue_that_nobody_tells_of_and_loses_most_is_congestion() {
+    let mss = u64::from(MSS);
+    for (lost, paced) in [(0, true), (mss, true), (mss + mss / 5, false), (6 * mss, false)] {
+        let mut c = grown(100, &report());
+        for ms in 21..200 {
+            c.on_report(&report(), at(ms));
+            c.on_ack(&Ack { lost_bytes: lost, in_recovery: true, ..ack(ms) });
+        }
+        assert_eq!(c.paced(), paced, "{lost} bytes lost for each {mss} delivered");
+        // 20 segments came in a round trip of 20 ms.
+        let window = c.cwnd_bytes() / mss;
+        assert!(paced || (10..=21).contains(&window), "{window}");
+    }
 }
 
 /// A flow that is sprayed over two paths hears of the drops of each in turn, and none of these is one. A loss is then no told queue's, nor

@@ -6,6 +6,7 @@
 //! ```text
 //!    loss found at t;  the lost packet passed the queue between t − 2·RTT and t
 //!    ├─ reports are stale, or a hop did not tell its drops ───────────▶ congestion: we do not know better
+//!    ├─ there is a queue that nobody tells of ─────────────────────────▶ congestion
 //!    ├─ the path's drop counter moved at t − 2·RTT or later ──────────▶ congestion
 //!    └─ else ─────────────────────────────────────────────────────────▶ medium, provisionally:
 //!         a report that moves the counter before t + 2·RTT takes it back (the report was late)
@@ -54,10 +55,9 @@
 //! - a loss or a mark while none of the told queues dropped ([`View::unseen`]), and a round trip that the told queue does not explain
 //!   ([`View::unexplained`]), end it.
 //!
-//! A silent bridge leaves no trace in hop limits, and a path with one looks complete. There a loss ends it that comes with a
-//! round trip twice as long as what is told explains, and the window has to carry the rate before the flow paces again. One without is
-//! the medium's: repairs of its losses alone make round trips a little longer than explained. The window that bounds
-//! the flow is one for a round trip that is explained.
+//! A silent bridge leaves no trace in hop limits, and a path with one looks complete. It shows by what it does ([`View::untold`]). While it
+//! does, no loss is the medium's, pacing ends, and the window has to carry the rate before the flow paces again. The window that
+//! bounds the flow is one for a round trip that is explained.
 //!
 //! The seven eighths leave room for headers, which the link carries and a window does not count.
 
@@ -81,6 +81,13 @@ const MOST_RTT_US: u64 = 16_000_000;
 pub const TELEMETRY_INTERVAL_US: u64 = 1000;
 /// A round trip may be so much longer than told queues explain: schedulers and air interfaces take their time.
 pub const SLACK_US: u64 = 10_000;
+const LEAST_SLACK_US: u64 = 2_000;
+/// Segments (RFC 6928).
+const FIRST_WINDOW: u64 = 10;
+/// So many segments lost are no accident.
+const MOST_OF: u32 = 16;
+/// For so long a least round trip counts, and for as long again until there is another.
+const LEAST_US: u64 = 10_000_000;
 /// For so long a receiver tells of a trace: what the age field can say. What comes later was not overtaken.
 pub const ANSWER_US: u64 = 248_000;
 /// Unit of a report's age.
@@ -110,6 +117,10 @@ pub struct View {
     pub newest_us: u64,
     /// Until when the last judgement may be taken back.
     pub provisional_us: u64,
+    /// When the span of `least_us` ends.
+    pub least_ends_us: u64,
+    /// When the round trip of `low_us`, `peak_bytes` and what follows ends.
+    pub round_ends_us: u64,
     /// Link rate at the bottleneck, kbit/s; all ones here and below: unknown.
     pub link_kbps: u64,
     /// Arrival rate there, kbit/s.
@@ -125,6 +136,16 @@ pub struct View {
     /// Packets lost by media, modulo 2^16.
     pub losses: u32,
     flags: u32,
+    /// Least round trip of this span of [`LEAST_US`] and of the one before, microseconds; 0: none.
+    pub least_us: [u32; 2],
+    /// The same of this round trip and of the one before.
+    pub low_us: [u32; 2],
+    /// Most that the bottleneck's queue may have had within them, as far as is told, bytes.
+    pub peak_bytes: [u32; 2],
+    /// Segments that had been delivered and lost in all when this round trip began.
+    pub began: [u32; 2],
+    /// Segments that were delivered and lost in the one before.
+    pub passed: [u32; 2],
 }
 
 impl Default for View {
@@ -138,6 +159,8 @@ impl Default for View {
             counted_us: 0,
             newest_us: 0,
             provisional_us: 0,
+            least_ends_us: 0,
+            round_ends_us: 0,
             link_kbps: UNKNOWN,
             arrival_kbps: UNKNOWN,
             depth_bytes: UNKNOWN,
@@ -146,6 +169,11 @@ impl Default for View {
             drops: 0,
             losses: 0,
             flags: 0,
+            least_us: [0; 2],
+            low_us: [0; 2],
+            peak_bytes: [0; 2],
+            began: [0; 2],
+            passed: [0; 2],
         }
     }
 }
@@ -168,8 +196,13 @@ const fn at_most(value: u64, most: u64) -> u64 {
     if value > most { most } else { value }
 }
 
-const fn later(one_us: u64, other_us: u64) -> u64 {
-    if one_us > other_us { one_us } else { other_us }
+/// The lesser of two, of which 0 is none.
+const fn lesser(one_us: u32, other_us: u32) -> u32 {
+    if one_us == 0 || (other_us != 0 && other_us < one_us) { other_us } else { one_us }
+}
+
+const fn more(one: u64, other: u64) -> u64 {
+    if one > other { one } else { other }
 }
 
 impl View {
@@ -196,8 +229,8 @@ impl View {
         }
         let received_us = now_us.saturating_sub(AGE_US * u64::from(report.age));
         let overtaken = received_us + AGE_US <= self.newest_us;
-        let newer = |known_us| if overtaken { later(known_us, received_us) } else { received_us };
-        self.newest_us = later(self.newest_us, received_us);
+        let newer = |known_us| if overtaken { more(known_us, received_us) } else { received_us };
+        self.newest_us = more(self.newest_us, received_us);
         self.received_us = newer(self.received_us);
         self.losses = report.medium_losses.into();
         self.flows = u32::from(report.flows).max(1);
@@ -209,6 +242,8 @@ impl View {
             self.arrival_kbps = hop.arrival_kbps.unwrap_or(UNKNOWN);
             self.depth_bytes = hop.depth_bytes.unwrap_or(UNKNOWN);
             self.free_bytes = hop.free_bytes.unwrap_or(UNKNOWN);
+            self.peak_bytes[0] =
+                more(self.peak_bytes[0].into(), at_most(self.depth_bytes, MOST_BYTES)) as u32;
         }
         late
     }
@@ -216,6 +251,54 @@ impl View {
     /// An ACK came, with a report or without.
     pub fn acked(&mut self, now_us: u64) {
         self.acked_us = now_us;
+    }
+
+    /// An ACK came, with this sample of the round trip (0: none). So many segments are delivered and lost by now, modulo 2^32.
+    pub fn measured(&mut self, now_us: u64, rtt_us: u64, srtt_us: u64, delivered: u32, lost: u32) {
+        let sample = if rtt_us == 0 { 0 } else { rtt(rtt_us) as u32 };
+        if now_us >= self.least_ends_us {
+            self.least_ends_us = now_us + LEAST_US;
+            self.least_us = [0, lesser(self.least_us[0], sample)];
+        }
+        if now_us >= self.round_ends_us {
+            let recent = now_us.saturating_sub(self.detailed_us) <= 2 * span(srtt_us);
+            let peak =
+                if recent { self.depth_bytes } else { self.depth_bytes.saturating_add(self.free_bytes) };
+            self.round_ends_us = now_us + span(srtt_us);
+            self.low_us = [0, self.low_us[0]];
+            self.peak_bytes = [at_most(peak, MOST_BYTES) as u32, self.peak_bytes[0]];
+            self.passed = [delivered.wrapping_sub(self.began[0]), lost.wrapping_sub(self.began[1])];
+            self.began = [delivered, lost];
+        }
+        self.least_us[0] = lesser(self.least_us[0], sample);
+        self.low_us[0] = lesser(self.low_us[0], sample);
+    }
+
+    /// Whether there is a queue that nobody tells of, where every hop seems to tell its drops. Either it stands: the least of the last one
+    /// to two round trips is longer than the least of the last ten to twenty seconds by more than a quarter of that (2 ms at least,
+    /// [`SLACK_US`] at most) and what the told queue took to leave. Or it overflows: of 32 segments and more of a round trip most were
+    /// lost.
+    #[must_use]
+    pub const fn untold(&self) -> bool {
+        let low = lesser(self.low_us[0], self.low_us[1]) as u64;
+        let base = lesser(self.least_us[0], self.least_us[1]) as u64;
+        let slack = at_most(more(base / 4, LEAST_SLACK_US), SLACK_US);
+        let told = self.drains_us(more(self.peak_bytes[0] as u64, self.peak_bytes[1] as u64));
+        let [delivered, lost] = self.passed;
+        low > base + slack + told || (lost > delivered && lost >= MOST_OF)
+    }
+
+    /// What the path delivers in a round trip, segments: in the last, or in this one until now, when `total` are delivered in all. A first
+    /// window at least.
+    #[must_use]
+    pub const fn delivered(&self, total: u32) -> u32 {
+        let now = total.wrapping_sub(self.began[0]) as u64;
+        more(more(now, self.passed[0] as u64), FIRST_WINDOW) as u32
+    }
+
+    /// What so many bytes take to leave the bottleneck.
+    const fn drains_us(&self, bytes: u64) -> u64 {
+        if self.link_kbps == UNKNOWN || self.link_kbps == 0 { 0 } else { bytes * 8000 / self.link_kbps }
     }
 
     /// Whether reports still come: the last is at most `stale_rtts` round trips (or intervals of
@@ -242,6 +325,7 @@ impl View {
         self.flags &= !PROVISIONAL;
         if !self.fresh(srtt_us, stale_rtts)
             || self.flags & COMPLETE == 0
+            || self.untold()
             || (self.flags & MOVED != 0 && now_us.saturating_sub(self.moved_us) <= near)
         {
             return false;
@@ -257,21 +341,19 @@ impl View {
         self.flags & COMPLETE != 0
     }
 
-    /// Whether a loss or mark that was found now, at a round trip of `srtt_us` that was `least_us` at best, may be of a queue that tells
-    /// nothing.
+    /// Whether a loss or mark that was found now may be of a queue that tells nothing.
     #[must_use]
-    pub const fn unseen(&self, now_us: u64, least_us: u64, srtt_us: u64) -> bool {
+    pub const fn unseen(&self, now_us: u64, srtt_us: u64) -> bool {
         let told = self.dropped_us != 0 && now_us.saturating_sub(self.dropped_us) <= 2 * span(srtt_us);
-        !told && (!self.complete() || rtt(srtt_us) > 2 * self.explained_us(least_us))
+        !told && (!self.complete() || self.untold())
     }
 
     /// The longest round trip that what is told explains, where the least was `least_us`: that and as much again and [`SLACK_US`], and what
     /// the told queue takes to leave.
     #[must_use]
     pub const fn explained_us(&self, least_us: u64) -> u64 {
-        let known = self.depth_bytes != UNKNOWN && self.link_kbps != UNKNOWN && self.link_kbps != 0;
-        let told_us = if known { at_most(self.depth_bytes, MOST_BYTES) * 8000 / self.link_kbps } else { 0 };
-        2 * rtt(least_us) + SLACK_US + told_us
+        let depth = if self.depth_bytes == UNKNOWN { 0 } else { at_most(self.depth_bytes, MOST_BYTES) };
+        2 * rtt(least_us) + SLACK_US + self.drains_us(depth)
     }
 
     /// Whether a round trip of `srtt_us`, which was `least_us` at best, is a queue that tells nothing.

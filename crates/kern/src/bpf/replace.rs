@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 /// Bytes of `struct ab_socket`.
-pub(super) const SOCKET_LEN: u32 = 216;
+pub(super) const SOCKET_LEN: u32 = 272;
 
 /// Puts `ops` in the place of what is registered as `name`; the result keeps it there.
 pub(super) fn replace(name: &'static str, ops: &mut MapMut<'_>) -> Result<OwnedFd, BpfError> {

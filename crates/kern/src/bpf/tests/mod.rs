@@ -30,6 +30,8 @@ struct CView {
     counted_us: u64,
     newest_us: u64,
     provisional_us: u64,
+    least_ends_us: u64,
+    round_ends_us: u64,
     link_kbps: u64,
     arrival_kbps: u64,
     depth_bytes: u64,
@@ -38,6 +40,11 @@ struct CView {
     drops: u32,
     losses: u32,
     flags: u32,
+    least_us: [u32; 2],
+    low_us: [u32; 2],
+    peak_bytes: [u32; 2],
+    began: [u32; 2],
+    passed: [u32; 2],
 }
 
 unsafe extern "C" {
@@ -51,7 +58,10 @@ unsafe extern "C" {
     fn abn_growth(v: *const CView, srtt_us: u64, increment: u32, cap: u32) -> u64;
     fn abn_rate(v: *const CView, own_bps: u64, srtt_us: u64, mss: u64, ceiling_bps: u64) -> u64;
     fn abn_rate_window(rate_bps: u64, srtt_us: u64, mss: u64) -> u64;
-    fn abn_unseen(v: *const CView, now_us: u64, least_us: u64, srtt_us: u64) -> i32;
+    fn abn_measured(v: *mut CView, now_us: u64, rtt_us: u64, srtt_us: u64, delivered: u32, lost: u32);
+    fn abn_untold(v: *const CView) -> i32;
+    fn abn_delivered(v: *const CView, total: u32) -> u32;
+    fn abn_unseen(v: *const CView, now_us: u64, srtt_us: u64) -> i32;
     fn abn_explained(v: *const CView, least_us: u64) -> u64;
     fn abn_unexplained(v: *const CView, least_us: u64, srtt_us: u64) -> i32;
     fn abn_carries(cwnd: u64, rate_bps: u64, srtt_us: u64, mss: u64) -> i32;
@@ -104,7 +114,8 @@ fn the_contract_has_the_sizes_we_write() {
 #[derive(Debug, Clone)]
 enum Step {
     Option([u8; 16]),
-    Ack,
+    /// A sample of the round trip (0: none), and segments delivered and lost with it.
+    Ack(u64, u32, u32),
     /// An ACK in recovery: `cc` hears of it, the kernel's program does not.
     Unseen,
     /// The flow has nothing in flight, and begins to send.
@@ -122,7 +133,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => any::<[u8; 16]>().prop_map(Step::Option),
-        3 => Just(Step::Ack),
+        3 => (prop_oneof![Just(0), 1u64..20_000_000], any::<u32>(), any::<u32>())
+            .prop_map(|(rtt, delivered, lost)| Step::Ack(rtt, delivered >> (rtt % 32), lost >> (rtt % 32))),
         1 => Just(Step::Unseen),
         1 => Just(Step::Begin),
         2 => Just(Step::Loss),
@@ -207,6 +219,7 @@ proptest! {
         let (mut delivered, mut first_sent) = (0, 0);
         // In recovery the program does not know of the last ACK before it asks, which is at a loss.
         let mut unseen = false;
+        let (mut total, mut lost) = (0u32, 0u32);
         for (step, later, srtt) in steps {
             now += later;
             match step {
@@ -229,12 +242,17 @@ proptest! {
                         prop_assert_eq!(ours.take(&report, now), late == 1);
                     }
                 }
-                Step::Ack => {
+                Step::Ack(rtt, more, fewer) => {
+                    (total, lost) = (total.wrapping_add(more), lost.wrapping_add(fewer));
                     ours.acked(now);
+                    ours.measured(now, rtt, srtt, total, lost);
                     (delivered, first_sent) = (now, now - 1);
                     unseen = false;
                     // SAFETY: as above.
-                    unsafe { abn_acked(&mut theirs, now) };
+                    unsafe {
+                        abn_acked(&mut theirs, now);
+                        abn_measured(&mut theirs, now, rtt, srtt, total, lost);
+                    }
                 }
                 Step::Unseen => {
                     ours.acked(now);
@@ -273,13 +291,13 @@ proptest! {
                     let (explained, unseen, unexplained, carries) = unsafe {
                         (
                             abn_explained(&theirs, mss * 100),
-                            abn_unseen(&theirs, now, mss * 100, srtt) == 1,
+                            abn_unseen(&theirs, now, srtt) == 1,
                             abn_unexplained(&theirs, mss * 100, srtt) == 1,
                             abn_carries(u64::from(cap), own_kbps * 10, srtt, mss) == 1,
                         )
                     };
                     prop_assert_eq!(ours.explained_us(mss * 100), explained);
-                    prop_assert_eq!(ours.unseen(now, mss * 100, srtt), unseen);
+                    prop_assert_eq!(ours.unseen(now, srtt), unseen);
                     prop_assert_eq!(ours.unexplained(mss * 100, srtt), unexplained);
                     prop_assert_eq!(View::carries(u64::from(cap), own_kbps * 10, srtt, mss), carries);
                     // Around it, and where the product would be too large.
@@ -299,6 +317,12 @@ proptest! {
                 continue;
             }
             prop_assert_eq!(known, known_there);
+            prop_assert_eq!((ours.least_us, ours.low_us, ours.peak_bytes), (theirs.least_us, theirs.low_us, theirs.peak_bytes));
+            prop_assert_eq!((ours.began, ours.passed), (theirs.began, theirs.passed));
+            prop_assert_eq!((ours.least_ends_us, ours.round_ends_us), (theirs.least_ends_us, theirs.round_ends_us));
+            // SAFETY: as above.
+            let (untold, delivered_there) = unsafe { (abn_untold(&theirs) == 1, abn_delivered(&theirs, total)) };
+            prop_assert_eq!((ours.untold(), ours.delivered(total)), (untold, delivered_there));
             // SAFETY: as above.
             let (fresh, detailed) = unsafe { (abn_fresh(&theirs, srtt, stale), abn_detailed(&theirs, srtt, stale)) };
             prop_assert_eq!((ours.fresh(srtt, stale), ours.detailed(srtt, stale)), (fresh == 1, detailed == 1));
