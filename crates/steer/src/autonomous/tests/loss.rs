@@ -239,7 +239,9 @@ proptest! {
             // What a period holds has to be bulk.
             let per_round = per_round.max(6e-6 * rtt_us * 50.0);
             // Well below what only a sender has that does not answer loss: whole packets are counted.
-            prop_assume!(home == 0 || per_round + 1.0 < 2.8 * window);
+            if home == 1 && per_round + 1.0 >= 2.8 * window {
+                continue;
+            }
             run(&mut bed, first, per_round, rtt_us, 1_250);
             // More than a new flow may begin with, as it is known by now.
             let steady = home == 0;
