@@ -276,8 +276,8 @@ impl View {
 
     /// Whether there is a queue that nobody tells of, where every hop seems to tell its drops. Either it stands: the least of the last one
     /// to two round trips is longer than the least of the last ten to twenty seconds by more than a quarter of that (2 ms at least,
-    /// [`SLACK_US`] at most) and what the told queue took to leave. Or it overflows: of 32 segments and more of a round trip most were
-    /// lost.
+    /// [`SLACK_US`] at most) and what the told queue took to leave. Or it overflows: in the last round trip more
+    /// segments were lost than delivered, 16 at least.
     #[must_use]
     pub const fn untold(&self) -> bool {
         let low = lesser(self.low_us[0], self.low_us[1]) as u64;
