@@ -20,8 +20,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Most bytes and packets in each RLC buffer and each flow's queue.
 const LIMIT: BufferLimit = BufferLimit { bytes: 100_000, sdus: 500 };
-/// Most bytes of an SDU of which a part has been sent: it has left the buffer. A packet, and the headers of SDAP and PDCP.
-const HEAD: u64 = 1_500 + 1 + 3;
+/// Largest SDU: a packet, and the headers of SDAP and PDCP.
+const SDU: u64 = 1_500 + 1 + 3;
+/// Upper bound on the bytes that a bearer holds: a full queue and a full RLC buffer, and outside each of them one SDU. A
+/// limiter has taken one from the queue and refused it; RLC has taken one from its buffer and sent a part of it.
+const HELD: u64 = 2 * (LIMIT.bytes + SDU);
 /// Times in a row at which the gNB asks for the same instant.
 const AGAIN: u32 = 64;
 /// What is held leaves within this, once the channel is good and nobody sends.
@@ -586,7 +589,7 @@ impl system::World<Kind> for World {
             for (way, direction) in WAYS.into_iter().enumerate() {
                 self.course.tally.look(Invariant::Bounded);
                 let (_, held) = self.dropped_and_held(ue, direction);
-                if held > 2 * LIMIT.bytes + HEAD {
+                if held > HELD {
                     let what = format!("UE {ue}, {direction:?}: {held} bytes are held");
                     return Err(self.course.violation(Invariant::Bounded, what));
                 }
