@@ -345,7 +345,7 @@ table! {
 table! {
     /// A server behind the UPF.
     pub struct Server {
-        /// Rate of its link (N6), each way, Mbit/s.
+        /// Rate of its link (N6), each way, Mbit/s. Its drop-tail queue holds 100 ms.
         rate_mbps: f64 = 1000.0, range(0.001, 100_000.0);
         /// One-way delay of its link (N6), milliseconds.
         delay_ms: f64 = 0.5, range(0.0, 10_000.0);

@@ -502,6 +502,16 @@ impl LinkDirection {
     }
 }
 
+impl Server {
+    /// Its link (N6), alike in both directions, with the queue of a link that states none.
+    #[must_use]
+    pub fn link(&self) -> Link {
+        let (rate_mbps, delay_ms, ioam_node) = (self.rate_mbps, self.delay_ms, self.ioam_node);
+        let direction = LinkDirection { rate_mbps, delay_ms, ioam_node, ..LinkDirection::default() };
+        Link { up: direction.clone(), down: direction }
+    }
+}
+
 impl Loss {
     /// As the link emulation takes it.
     #[must_use]

@@ -29,7 +29,7 @@ use anabranch_atsss::upf::{UeEntry, Upf, UpfAccess, UpfConfig};
 use anabranch_cc::int::IntConfig;
 use anabranch_element::Port;
 use anabranch_element::time::{Duration, Instant};
-use anabranch_link::{DuplexLink, IoamNode, LinkConfig, QueueLimit, Rate};
+use anabranch_link::{DuplexLink, IoamNode};
 use anabranch_lwip::UeElement;
 use anabranch_ran::gnb::{Gnb, GnbCommand, PacketEvents, TelemetryConfig};
 use anabranch_steer::Rule;
@@ -50,8 +50,6 @@ const PLAIN_BYTES: u16 = 8;
 const EPOCH_NS: u64 = 1_700_000_000_000_000_000;
 /// A UE that takes longer to connect misses the beginning of the run.
 const LONGEST_CONNECT: Duration = Duration::from_secs(30);
-/// Queue of a server's link, which is no bottleneck by design.
-const SERVER_QUEUE: QueueLimit = QueueLimit { packets: 10_000, bytes: usize::MAX };
 
 /// A UE in the network.
 pub struct UeNode {
@@ -256,13 +254,7 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
 
     let mut servers = BTreeMap::new();
     for (s, (name, server)) in case.servers.iter().enumerate() {
-        let config = LinkConfig {
-            rate: Rate::Fixed(bps(server.rate_mbps)),
-            delay: model::ms(server.delay_ms),
-            queue: SERVER_QUEUE,
-            ioam: ioam(server.ioam_node),
-            ..LinkConfig::default()
-        };
+        let config = server.link().down.config().with_context(|| format!("server {name}"))?;
         let link = net.add(format!("{name}.link"), DuplexLink::new(config.clone(), config, seeds.next_u64()));
         let host = net.add(name, Host::new());
         core.join((link, DuplexLink::A), addresses::both(addresses::host(addresses::server(s)), ipv6));

@@ -1,9 +1,8 @@
 //! Servers, their links to every UPF, and the routes that choose a congestion control.
 
 use super::{Build, EmulatedLink, End, Role, ServerPlan, mac, pool};
+use crate::scenario::file::Server;
 use crate::scenario::file::{CongestionControl, Program};
-use crate::scenario::file::{LinkDirection, Server};
-use crate::scenario::model::Link;
 use std::fmt::Write;
 
 /// Up to this rate and down to this delay a server's link is a bare veth pair.
@@ -65,7 +64,7 @@ impl Build<'_> {
                 name: None,
                 space: inside,
                 sides: [vec!["a0".into()], vec!["b0".into()]],
-                link: server_link(&of),
+                link: of.link(),
             });
         } else {
             self.veth(end(&upf_space, &at_upf, 1), end(space, &at_server, 2));
@@ -166,12 +165,6 @@ pub(super) const ETHERNET_MTU: u32 = 1500;
 pub(super) const TUNNEL_MTU: u32 = 1400;
 /// The least that IPv6 allows (RFC 8200 §5).
 pub(super) const IPV6_MTU: u32 = 1280;
-
-fn server_link(of: &Server) -> Link {
-    let (rate_mbps, delay_ms, ioam_node) = (of.rate_mbps, of.delay_ms, of.ioam_node);
-    let direction = LinkDirection { rate_mbps, delay_ms, ioam_node, ..Default::default() };
-    Link { up: direction.clone(), down: direction }
-}
 
 fn table(cc: CongestionControl) -> String {
     if cc == CongestionControl::Cubic { "main".into() } else { table_of(cc).to_string() }
