@@ -23,25 +23,28 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const EXAMPLES: &str = "\
 Examples:
-  anabranch-lab run scenarios/papers/junction           every figure and table of the paper, in virtual time
+  anabranch-lab run scenarios/papers/junction
+      all figures and tables of the paper, in virtual time
   anabranch-lab run scenarios/papers/junction/fig11-handover.toml --out report
-                                                        with a report to open in a browser
+      one figure, with an HTML report
   anabranch-lab run my.toml --set link.wifi.down.rate_mbps=30 --seeds 5
-                                                        another rate; medians over five seeds
-  anabranch-lab run scenarios/atsss --json | jq '.claims[] | select(.holds | not)'
-                                                        what differs, and why, or fails
-  anabranch-lab check my.toml                           is the file right?
+      another rate; medians over five seeds
+  anabranch-lab run scenarios/atsss --json |
+      jq '.claims[] | select(.holds | not)'
+      claims that do not hold, or that differ from the paper, with the reason
+  anabranch-lab check my.toml
+      validate a scenario file
 
 Exit codes:
-  0  every claim holds (or differs for the reason it gives, within the band of that reason)
-  1  a claim does not hold, or a run failed
-  2  the command line or a file is wrong
-  3  this machine cannot do it; the message says what is missing
-130  interrupted
+    0  every claim holds, or differs within the band of a stated reason
+    1  a claim does not hold, or a run failed
+    2  invalid command line or file
+    3  not supported on this machine; the message names what is missing
+  130  interrupted
 
-The scenario format is described in docs/scenarios.md.";
+docs/scenarios.md describes the scenario format.";
 
-/// Runs scenarios of anabranch and checks what they claim.
+/// Runs scenarios and checks their claims.
 #[derive(Debug, Parser)]
 #[command(name = "anabranch-lab", version, about, after_help = EXAMPLES)]
 pub struct Cli {
@@ -61,22 +64,22 @@ enum Command {
         #[arg(default_value = "scenarios")]
         paths: Vec<PathBuf>,
     },
-    /// Write the page of all figures of the papers anew, with results of `run --json`.
+    /// Update the page of the papers' figures with results of `run --json`.
     Reproduction {
-        /// The page. Tables that the results do not have stay as they are.
+        /// The page. Tables without a result stay unchanged.
         #[arg(long, default_value = "docs/reproduction.md")]
         page: PathBuf,
-        /// The folder with a folder of scenarios for each paper.
+        /// Folder with one folder of scenarios per paper.
         #[arg(long, default_value = "scenarios/papers")]
         scenarios: PathBuf,
-        /// Files with what `run --json` printed.
+        /// Files with the output of `run --json`.
         results: Vec<PathBuf>,
     },
-    /// Simulate faults, and check what must hold whatever happens.
+    /// Run deterministic fault simulations and check invariants.
     Chaos(crate::chaos::cli::Args),
-    /// Measure the running programs beside their peers, in namespaces of their own.
+    /// Benchmark the programs against their peers, in network namespaces.
     Bench(crate::bench::Args),
-    /// A traffic source or sink; started by the others.
+    /// Traffic source or sink; started by the other subcommands.
     #[command(hide = true)]
     Traffic(crate::netns::traffic::Args),
     /// Check scenario files without running them, and warn of claims that cannot fail.
@@ -84,7 +87,7 @@ enum Command {
         /// Scenario files, or folders searched for them.
         #[arg(required = true)]
         paths: Vec<PathBuf>,
-        /// Change a key first: `link.wifi.down.rate_mbps=30`. May be given again.
+        /// Change a key first, such as `link.wifi.down.rate_mbps=30`; may be repeated.
         #[arg(long, value_name = "KEY=VALUE")]
         set: Vec<String>,
     },
@@ -95,57 +98,58 @@ struct RunArgs {
     /// Scenario files, or folders searched for them.
     #[arg(required = true, value_name = "SCENARIO")]
     paths: Vec<PathBuf>,
-    /// `virtual` (no root needed, deterministic) or `netns` (the real programs, kernel TCP). Left out:
-    /// the first the scenario names.
+    /// `virtual` (deterministic, needs no root) or `netns` (the real programs and the kernel's TCP); default: the first
+    /// that the scenario lists.
     #[arg(long)]
     backend: Option<BackendName>,
-    /// Seed of the first run; left out, the scenario's.
+    /// Seed of the first run; default: the scenario's.
     #[arg(long)]
     seed: Option<u64>,
-    /// Repeat with so many seeds, one after the other, and report medians with their spread.
+    /// Run with this many consecutive seeds and report medians with their spread.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     seeds: u16,
-    /// A claim must hold at every seed, not only for the median.
+    /// Require each claim to hold at every seed, not only for the median.
     #[arg(long)]
     every_seed: bool,
-    /// netns: when a claim does not hold, measure so many times more, with other seeds, and judge the
-    /// medians of those. Real time is noisy; both tables are printed.
+    /// netns: if a claim does not hold, repeat the run this many times with other seeds and check the medians of those.
+    /// Both tables are printed.
     #[arg(long, value_name = "TIMES", conflicts_with = "every_seed", value_parser = clap::value_parser!(u16).range(1..=100))]
     confirm: Option<u16>,
-    /// Print the band of each reason (`differs`) that these seeds give, for the scenario file: their median, and all
-    /// their spread on either side.
+    /// Print the band for each `differs` entry of the scenario file from these seeds: their median, and their full spread
+    /// on either side.
     #[arg(long)]
     bands: bool,
-    /// Change a key: `link.wifi.down.rate_mbps=30`. May be given again.
+    /// Change a key, such as `link.wifi.down.rate_mbps=30`; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// The shorter form of scenarios that have one (their `[quick]`): fewer runs, less time, same claims.
+    /// Use the short form of scenarios with a `[quick]` table: fewer or shorter runs, same claims.
     #[arg(long)]
     quick: bool,
-    /// Of a matrix, all cells, not only the chosen ones.
+    /// Run all cells of a matrix, not only its selection.
     #[arg(long, conflicts_with = "filter")]
     whole: bool,
-    /// Of a matrix, the cells with these values: `"sender=bbr flows=1,4"`. May be given again: those that fit one.
+    /// Run the cells of a matrix with these values, such as `"sender=bbr flows=1,4"`; may be repeated for cells that match
+    /// any of the filters.
     #[arg(long, value_name = "AXIS=VALUES")]
     filter: Vec<String>,
-    /// One JSON object per scenario instead of tables.
+    /// Print one JSON object per scenario instead of tables.
     #[arg(long)]
     json: bool,
     /// Write a report (HTML, self-contained) and the metrics (JSON) into this folder.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Write the tables of claims into this page (Markdown), each in the place of the old one.
+    /// Replace the tables of claims in this Markdown page.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
     /// netns: copy the logs and configuration of every program into this folder.
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
-    /// Say only what does not hold.
+    /// Print only claims that do not hold.
     #[arg(long, short)]
     quiet: bool,
 }
 
-/// How a run of the program ended; of several, the one with the largest number is told.
+/// Exit status of the program; of several outcomes, the one with the largest number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     Good = 0,
@@ -161,7 +165,7 @@ impl From<End> for ExitCode {
     }
 }
 
-/// Does what the command line says.
+/// Runs the subcommand.
 #[must_use]
 pub fn run(cli: Cli) -> ExitCode {
     let end = match cli.command {

@@ -9,46 +9,55 @@ use tracing_subscriber::EnvFilter;
 /// ATSSS for any Linux machine: one session over 5G and Wi-Fi.
 #[derive(Debug, Parser)]
 #[command(name = "anabranch", version, propagate_version = true)]
-#[command(after_help = "Exit codes: 0 done, 1 failed while running, 2 wrong arguments or configuration;\n\
-                  ctl also: 3 agent not reachable, 4 the agent refused.")]
+#[command(
+    after_help = "Exit codes: 0 success, 1 failure at run time, 2 invalid arguments or configuration;\n\
+                  ctl also: 3 agent not reachable, 4 request refused by the agent."
+)]
 pub struct Cli {
-    /// What to log: a level or tracing filter such as `info,anabranch::engine=debug`.
-    #[arg(long, global = true, env = "ANABRANCH_LOG", default_value = "info", value_name = "FILTER")]
+    /// Log level, or a tracing filter such as `info,anabranch::engine=debug`.
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Global options",
+        env = "ANABRANCH_LOG",
+        default_value = "info",
+        value_name = "FILTER"
+    )]
     pub log: String,
-    /// The part to run.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The parts.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// The tunnel end on a device: one session over all of its accesses.
+    /// Tunnel endpoint on a device: one session over all its accesses.
     Ue(ue::UeArgs),
-    /// The tunnel end at the operator, for many UEs.
+    /// Tunnel endpoint at the operator, for many UEs.
     Upf(upf::UpfArgs),
-    /// A cell in the path of real packets: slices, schedulers, queues, radio channel.
+    /// Emulated cell for real packets: slices, schedulers, queues, radio channel.
     Gnb(gnb::GnbArgs),
-    /// A node beside the cell: splits TCP over LTE and Wi-Fi, and repairs the order of ACKs (LWIP, DIDA).
+    /// Node at the radio edge: splits TCP over LTE and Wi-Fi and restores the order of ACKs (LWIP, DIDA).
     Lwip(lwip::LwipArgs),
-    /// A transparent proxy: flows of unmodified programs get slice, path and pacing by policy.
+    /// Transparent proxy: assigns slice, path and pacing to flows of unmodified programs by policy.
     Proxy(proxy::run::ProxyArgs),
-    /// Ask a running UE, UPF, gNB, LWIP node or proxy, and change its rules, sessions or slices.
+    /// Inspect and control a running UE, UPF, gNB, LWIP node, proxy, telemetry monitor or slice manager.
     Ctl(Box<ctl::Args>),
-    /// Slices over REST: templates, admission, lifecycle, and what each UE is told.
+    /// Slice manager with a REST interface: templates, admission, lifecycle, rules for each UE.
     #[cfg(feature = "slice-manager")]
     SliceManager(slice_manager::Args),
-    /// Make a key pair.
+    /// Generate a key pair.
     Keygen(keygen::Args),
     /// Emulate an access link between two interfaces.
     Link(link::Args),
-    /// Congestion controllers by telemetry, in the kernel: load, list, show, unload.
+    /// Congestion controllers in the kernel that use telemetry: load, unload, list, show, trace.
     Cc(cc::CcArgs),
-    /// In-band telemetry: traces into packets, reports back to their senders.
+    /// In-band telemetry: insert traces into packets, return reports to senders, monitor paths.
     Int(cc::IntArgs),
 }
 
-/// Runs the chosen part to its end.
+/// Runs the subcommand to its end.
 pub fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Ue(args) => ue::start(&args),

@@ -12,17 +12,17 @@ use zeroize::Zeroizing;
 /// Arguments of `anabranch keygen`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-The private key goes into a file only its owner can read; the public key is
-printed, for the other side's configuration.
+The private key is written to a file that only its owner can read. The public
+key is printed, for the configuration of the peer.
 
 Example:
   anabranch keygen --out /etc/anabranch/ue.key
-  anabranch keygen --public /etc/anabranch/ue.key      print it again")]
+  anabranch keygen --public /etc/anabranch/ue.key      print the public key")]
 pub struct Args {
-    /// File for the new private key; it must not exist yet. Its folder is made if need be.
+    /// File for the new private key; it must not exist. Missing parent directories are created.
     #[arg(long, value_name = "FILE", required_unless_present = "public")]
     out: Option<PathBuf>,
-    /// Make no key: print the public key of this private key file.
+    /// Print the public key of this private key file; generate nothing.
     #[arg(long, value_name = "FILE", conflicts_with = "out")]
     public: Option<PathBuf>,
 }
@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// 32 bytes nobody can guess.
+/// 32 bytes from the system's random number generator.
 pub fn random_seed() -> anyhow::Result<[u8; 32]> {
     let mut seed = [0; 32];
     OsRng.try_fill_bytes(&mut seed).context("the operating system's random numbers")?;

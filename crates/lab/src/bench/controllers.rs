@@ -27,11 +27,13 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  anabranch-lab bench cc                     CUBIC and our four controllers, seven rounds
-  anabranch-lab bench cc --every 1           a trace in every packet, as far as a flow's interval allows
+  anabranch-lab bench cc
+      CUBIC and our four controllers, seven rounds
+  anabranch-lab bench cc --every 1
+      a trace in every packet that the per-flow interval allows
 
-./x bench cc measures nanoseconds per call besides. Needs root. Exit codes: 0 everything ran, 1 something failed,
-3 this machine cannot.";
+./x bench cc also measures nanoseconds per call. Requires root.
+Exit codes: 0 success, 1 failure, 3 not supported on this machine.";
 
 /// Twice CUBIC without telemetry: the second shows by how much equals differ.
 const CONTENDERS: [(&str, Option<CongestionControl>); 6] = [
@@ -53,16 +55,16 @@ const READY: Duration = Duration::from_secs(10);
 #[derive(Debug, ClapArgs)]
 #[command(after_help = EXAMPLES)]
 pub struct CcArgs {
-    /// How long each contender sends in one round, in turns, in seconds.
+    /// Sending time of each contender in one round, in seconds; contenders alternate.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// Rounds, each with new connections; medians are shown.
+    /// Number of rounds, each with new connections; medians are shown.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=50))]
     rounds: u32,
-    /// One segment in so many carries a trace.
+    /// Insert a trace into one segment in N.
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     every: u32,
-    /// One JSON object instead of a table.
+    /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
 }

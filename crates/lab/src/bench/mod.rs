@@ -39,11 +39,15 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  anabranch-lab bench tunnel                            everything, about a quarter of an hour
-  anabranch-lab bench tunnel throughput --seconds 20    one part
-  anabranch-lab bench tunnel --peers target/peers/bin   where boringtun-cli, wireguard-go, sslocal and ssserver are
+  anabranch-lab bench tunnel
+      all parts, about a quarter of an hour
+  anabranch-lab bench tunnel throughput --seconds 20
+      one part
+  anabranch-lab bench tunnel --peers target/peers/bin
+      folder with boringtun-cli, wireguard-go, sslocal and ssserver
 
-./x bench tunnel builds the peers first. Exit codes: 0 everything ran, 1 something failed, 3 this machine cannot.";
+./x bench tunnel builds the peers first.
+Exit codes: 0 success, 1 failure, 3 not supported on this machine.";
 
 /// Arguments of `anabranch-lab bench`.
 #[derive(Debug, ClapArgs)]
@@ -54,56 +58,56 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// The tunnel: goodput, added latency, many sessions, and TCP proxies beside it.
+    /// Tunnel: goodput, added latency, many sessions, comparison with TCP proxies.
     Tunnel(TunnelArgs),
-    /// The transparent proxy: goodput through it and without it.
+    /// Transparent proxy: goodput with and without it.
     Proxy(proxy::ProxyArgs),
-    /// Congestion control by telemetry: goodput over a bare link beside CUBIC.
+    /// Congestion control with telemetry: goodput over a bare link, compared with CUBIC.
     Cc(controllers::CcArgs),
-    /// The cell: speed beside ns-3, time of EQP's decision, 1,000 UEs.
+    /// Cell: speed compared with ns-3, time of an EQP decision, 1,000 UEs.
     Ran(ran::RanArgs),
 }
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = EXAMPLES)]
 struct TunnelArgs {
-    /// Parts to run; all by default.
+    /// Parts to run; default: all.
     #[arg(value_enum)]
     parts: Vec<Part>,
-    /// Length of one measurement, in seconds.
+    /// Duration of one measurement, in seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=600))]
     seconds: u32,
-    /// Rounds of throughput, sessions and proxies; contenders take turns, medians are shown.
+    /// Number of rounds of throughput, sessions and proxies, in which the contenders alternate; medians are shown.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=50))]
     rounds: u32,
-    /// Most sessions installed at the UPF; churn has 10,000 of them.
+    /// Maximum number of sessions at the UPF; churn uses 10,000.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1000..=1_000_000))]
     sessions: u32,
-    /// Folder with the peers' programs; a peer that is not there is left out, and said.
+    /// Folder with the peers' programs; missing peers are skipped with a message.
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
-    /// Only this contender; may be given again.
+    /// Only this contender; may be repeated.
     #[arg(long, value_name = "CONTENDER", value_parser = clap::builder::PossibleValuesParser::new(CONTENDERS))]
     only: Vec<String>,
     /// Numbers of flows through the proxies.
     #[arg(long, value_delimiter = ',', default_values_t = proxies::FLOWS, value_parser = clap::value_parser!(u32).range(1..=4096))]
     flows: Vec<u32>,
-    /// One JSON object at the end instead of tables.
+    /// Print one JSON object at the end instead of tables.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// TCP goodput over one path beside boringtun and wireguard-go.
+    /// TCP goodput over one path, compared with boringtun and wireguard-go.
     Throughput,
     /// Added one-way latency at 1,000 packets/s.
     Latency,
-    /// Ping-pong with 1, 1,000 and 100,000 sessions; memory per idle session.
+    /// Round trips with 1, 1,000 and 100,000 sessions; memory per idle session.
     Sessions,
-    /// Ping-pong of one UE while others come and go, one is hostile, and strangers flood the UPF.
+    /// Round trips of one UE during session churn, a hostile UE and a handshake flood.
     Churn,
-    /// Added latency of 1, 64 and 512 TCP flows beside nginx stream and shadowsocks-rust.
+    /// Added latency of 1, 64 and 512 TCP flows, compared with nginx stream and shadowsocks-rust.
     Proxies,
 }
 

@@ -19,10 +19,12 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  anabranch-lab bench proxy                             1 Gbit/s and unshaped, 1 and 64 flows, three rounds
-  anabranch-lab bench proxy --rate-mbit 300 --flows 1   one link, one flow
+  anabranch-lab bench proxy
+      1 Gbit/s and unshaped, 1 and 64 flows, three rounds
+  anabranch-lab bench proxy --rate-mbit 300 --flows 1
+      one link, one flow
 
-Exit codes: 0 everything ran, 1 something failed, 3 this machine cannot.";
+Exit codes: 0 success, 1 failure, 3 not supported on this machine.";
 /// What the proxy should reach of a direct connection on a shaped link.
 const GOAL: f64 = 0.9;
 
@@ -30,10 +32,10 @@ const GOAL: f64 = 0.9;
 #[derive(Debug, ClapArgs)]
 #[command(after_help = EXAMPLES)]
 pub struct ProxyArgs {
-    /// Length of one measurement, in seconds.
+    /// Duration of one measurement, in seconds.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=600))]
     seconds: u32,
-    /// Rounds; direct and proxied take turns, medians are shown.
+    /// Number of rounds, in which direct and proxied flows alternate; medians are shown.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=50))]
     rounds: u32,
     /// Rate of the shaped link.
@@ -42,7 +44,7 @@ pub struct ProxyArgs {
     /// Numbers of flows.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 64], value_parser = clap::value_parser!(u32).range(1..=128))]
     flows: Vec<u32>,
-    /// One JSON object instead of a table.
+    /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
 }

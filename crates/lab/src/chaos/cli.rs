@@ -18,49 +18,52 @@ use std::time::Instant;
 
 const EXAMPLES: &str = "\
 Examples:
-  anabranch-lab chaos --seed 7 --steps 5000          one seed; what fails is shrunk and written to a file
-  anabranch-lab chaos --seeds 0..10000               many, on all cores, with a table
-  anabranch-lab chaos --system slices --seeds 0..1000    the slice manager, its store and what it tells agents
-  anabranch-lab chaos --replay chaos/seed-7.toml     a plan once more, byte for byte
-  anabranch-lab chaos --replay chaos/seed-7.toml --trace    with what happens in it
+  anabranch-lab chaos --seed 7 --steps 5000
+      one seed; a failing plan is shrunk and written to a file
+  anabranch-lab chaos --seeds 0..10000
+      many seeds on all cores, with a table of results
+  anabranch-lab chaos --system slices --seeds 0..1000
+      slice manager, its store and its agents
+  anabranch-lab chaos --replay chaos/seed-7.toml --trace
+      replay a plan byte for byte, with its events
 
-docs/testing.md says what is simulated, and what must hold.";
+docs/testing.md describes the systems, the faults and the invariants.";
 
 /// Simulate faults: a system in virtual time, and what must hold whatever happens.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What is simulated; a plan's file says it itself.
+    /// System to simulate. A plan replayed with --replay names its own.
     #[arg(long, value_enum, default_value_t = Which::Tunnel, conflicts_with = "replay")]
     system: Which,
-    /// The seed of the plan.
+    /// Seed of the plan.
     #[arg(long, default_value_t = 0, conflicts_with_all = ["seeds", "replay"])]
     seed: u64,
-    /// Run the seeds from A up to, but not including, B.
+    /// Run the seeds from A to B, excluding B.
     #[arg(long, value_name = "A..B", value_parser = seeds, conflicts_with = "replay")]
     seeds: Option<Range<u64>>,
-    /// Steps before the faults stop, each one event.
+    /// Number of steps (events) before the faults stop.
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000), conflicts_with = "replay")]
     steps: u64,
-    /// Run the plan in this file.
+    /// Run the plan of this file.
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
-    /// Where plans that fail are written.
+    /// Folder for failing plans.
     #[arg(long, value_name = "DIR", default_value = "chaos")]
     out: PathBuf,
-    /// Seeds at the same time. Left out: one for each core.
+    /// Number of seeds to run in parallel; default: one per core.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
-    /// Runs that shrinking one failing plan may take; 0: it stays as it is.
+    /// Maximum number of runs to shrink a failing plan; 0: do not shrink.
     #[arg(long, value_name = "RUNS", default_value_t = 400)]
     shrink: u32,
-    /// Print the plan of the seed, and do not run it.
+    /// Print the plan of the seed without running it.
     #[arg(long, conflicts_with_all = ["seeds", "replay"])]
     plan: bool,
-    /// Print what happens in the run: faults, what programs tell, what they drop.
+    /// Print the faults, events and drops of the run.
     #[arg(long, conflicts_with = "seeds")]
     trace: bool,
-    /// No progress.
+    /// Print no progress.
     #[arg(long, short)]
     quiet: bool,
 }
@@ -68,15 +71,15 @@ pub struct Args {
 /// Systems that can be simulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Which {
-    /// UEs, accesses, UPFs, a hostile UE and strangers.
+    /// UEs, accesses, UPFs, a hostile UE and unauthenticated senders.
     Tunnel,
-    /// The slice manager, its store, and the agents it tells.
+    /// Slice manager, its store and its agents.
     Slices,
-    /// A gNB, honest UEs, and one that floods.
+    /// gNB, honest UEs, and a flooding one.
     Cell,
-    /// The LWIP node, its legs and UEs.
+    /// LWIP node, its legs and UEs.
     Lwip,
-    /// One after the other.
+    /// All of these, one after the other.
     All,
 }
 

@@ -30,23 +30,26 @@ use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 Examples:
-  anabranch-lab demo                    watch it
-  anabranch-lab demo --hold             leave everything up afterwards, and say how to enter each namespace
-  anabranch-lab demo --json | tail -1   for a script
+  anabranch-lab demo
+  anabranch-lab demo --hold
+      keep the network up afterwards, with commands to enter each namespace
+  anabranch-lab demo --json | tail -1
+      for scripts
   anabranch-lab demo --set gnb.nr.rbs=20 --set event.wifi-lost.how=black_hole
-                                        a smaller cell; a Wi-Fi that swallows packets instead of going away
+      a smaller cell, and a Wi-Fi link that drops packets silently
 
-Exit codes: 0 the file arrived intact over both accesses, 1 it did not, 2 the command line is wrong, 3 this machine
-cannot do it; the message says what is missing, 130 interrupted.";
+Exit codes: 0 the file arrived intact over both accesses, 1 it did not,
+2 invalid command line, 3 not supported on this machine (the message names what
+is missing), 130 interrupted.";
 
 /// Arguments of `anabranch-lab demo`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Keep everything up when the download is done, until Ctrl-C.
+    /// Keep the network up after the download, until Ctrl-C.
     #[arg(long)]
     hold: bool,
-    /// End with one line of JSON on standard output; everything else goes to standard error.
+    /// Print one line of JSON on standard output at the end; all other output goes to standard error.
     #[arg(long)]
     json: bool,
     /// Folder of the report (HTML, self-contained).
@@ -55,7 +58,7 @@ pub struct Args {
     /// Seed of losses, jitter, keys and the file.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Change a key of the scenario: `link.wifi.down.rate_mbps=30`. May be given again.
+    /// Change a key of the scenario, such as `link.wifi.down.rate_mbps=30`; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Copy the logs and configuration of every program into this folder.
@@ -64,13 +67,13 @@ pub struct Args {
 }
 
 const SCENARIO: &str = include_str!("../../../../scenarios/demo.toml");
-/// Where that is, from the top of the project.
+/// Its path from the root of the project.
 const SCENARIO_FILE: &str = "scenarios/demo.toml";
 
 /// Least share of the file that each access must have carried, percent.
 const LEAST_SHARE: f64 = 5.0;
 
-/// What is asked for afterwards.
+/// The values read after the run.
 #[derive(Debug, Default)]
 struct Kept {
     moved_to: Option<String>,
@@ -139,7 +142,7 @@ fn demo(args: &Args, scenario: &Scenario, sandbox: &Sandbox) -> Result<bool> {
     Ok(verdict.intact && verdict.both)
 }
 
-/// What the exit code depends on.
+/// The claims that determine the exit code.
 #[derive(Debug, Clone, Copy)]
 struct Verdicts {
     intact: bool,
@@ -218,11 +221,11 @@ fn conclude(screen: &Screen, done: &Finished, verdict: Verdicts) {
         screen.line(&format!("{mark} {}{measured}", claim.claim.what));
     }
     if !verdict.both {
-        screen.line("the file did not need both accesses: nothing was shown");
+        screen.line("the file did not need both accesses: the demo shows nothing");
     }
 }
 
-/// Looks on for the person in front of the terminal.
+/// Draws the progress on the terminal.
 struct Eyes {
     screen: Arc<Screen>,
     kept: Arc<Mutex<Kept>>,
@@ -247,7 +250,7 @@ impl Onlooker for Eyes {
 }
 
 impl Eyes {
-    /// Leaves everything as it is until somebody asks to stop.
+    /// Waits until the user stops it, with everything in place.
     fn keep_up(&self, scene: &Scene) {
         let say = |text: &str| self.screen.line(text);
         say("");
@@ -276,7 +279,7 @@ impl Eyes {
     }
 }
 
-/// Says what is being done before the download.
+/// Prints the steps before the download.
 struct Steps(Arc<Screen>);
 
 impl Watch for Steps {

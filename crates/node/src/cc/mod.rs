@@ -22,10 +22,10 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
 Controllers: int_cubic_l1, int_cubic_l2, int_cubic_ss, int_rate
-(docs/int-cc.md). A loaded one is known by its name in every network namespace,
-and used by none that does not ask for it: setsockopt(TCP_CONGESTION),
-`ip route … congctl NAME`, or net.ipv4.tcp_congestion_control of a namespace.
-Without reports each is the kernel's CUBIC.
+(docs/int-cc.md). A loaded one is available by name in every network namespace.
+Select it by setsockopt(TCP_CONGESTION), `ip route … congctl NAME`, or
+net.ipv4.tcp_congestion_control of a namespace. Without reports each behaves as
+the kernel's CUBIC.
 
 Example:
   anabranch cc load int_rate int_cubic_l1 \\
@@ -41,32 +41,32 @@ pub struct CcArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum CcCommand {
-    /// Register controllers until this command ends (Ctrl-C). What another such command keeps is replaced, and that
-    /// one ended: new connections run the new version, open ones the old one until they close.
+    /// Register controllers until this command ends (Ctrl-C). Replaces controllers registered by an earlier `load`, which
+    /// then ends: new connections use the new version, open ones keep the old one.
     Load(LoadArgs),
-    /// End the commands that keep these controllers registered; without names, all of ours.
+    /// End the `load` commands that keep these controllers registered; without names, all of them.
     Unload {
-        /// Controllers.
+        /// Names of controllers.
         names: Vec<Algorithm>,
     },
-    /// Which controllers the kernel has, and who keeps ours.
+    /// List the kernel's controllers, and the processes that keep ours registered.
     List,
-    /// What the programs at work have counted, and the sockets they are at work on.
+    /// Show the counters of the loaded programs and the sockets that use them.
     Show {
-        /// One JSON object instead of a table.
+        /// Print one JSON object instead of a table.
         #[arg(long)]
         json: bool,
     },
-    /// Congestion window, slow-start threshold and losses of TCP sockets as they change, one line per event, until this
-    /// command ends. Any controller; sockets of this network namespace.
+    /// Trace congestion window, slow-start threshold and losses of TCP sockets, one line per change, until this command
+    /// ends. Works with any controller; covers the sockets of this network namespace.
     Trace {
-        /// Only sockets with this port, at either end.
+        /// Only sockets with this local or remote port.
         #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
         port: Option<u16>,
-        /// Sockets of every network namespace.
+        /// Cover the sockets of all network namespaces.
         #[arg(long)]
         every_namespace: bool,
-        /// One JSON object per line instead of columns.
+        /// Print one JSON object per line instead of columns.
         #[arg(long)]
         json: bool,
     },
@@ -74,38 +74,38 @@ enum CcCommand {
 
 #[derive(Debug, clap::Args)]
 struct LoadArgs {
-    /// Controllers.
+    /// Names of controllers.
     #[arg(required = true)]
     names: Vec<Algorithm>,
-    /// Reports for the sockets of this cgroup (v2) and below; without it the controllers hear nothing and are
-    /// CUBIC.
+    /// Deliver reports to the sockets of this cgroup (v2) and its descendants; without it the controllers receive no
+    /// reports and behave as CUBIC.
     #[arg(long, value_name = "DIR")]
     cgroup: Option<PathBuf>,
-    /// No telemetry raises a flow above this rate, bit/s.
+    /// Upper bound on the rate that telemetry may give a flow, bit/s.
     #[arg(long, value_name = "BPS", value_parser = number, default_value = "1_000_000_000")]
     ceiling_bps: u64,
     /// Increment of Eq. 1 (int_cubic_ss).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16), default_value_t = IntConfig::default().increment)]
     increment: u32,
-    /// Most segments Eq. 1 adds per acknowledged one (int_cubic_ss).
+    /// Maximum number of segments that Eq. 1 adds per acknowledged segment (int_cubic_ss).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16), default_value_t = IntConfig::default().growth_cap)]
     growth_cap: u32,
     #[command(flatten)]
     reports: ReportArgs,
-    /// Reports older than this many round trips count for nothing.
+    /// Ignore reports older than this many round trips.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=255), default_value_t = IntConfig::default().stale_rtts)]
     stale_rtts: u32,
 }
 
-/// How reports are made and read.
+/// Generation and validation of reports.
 #[derive(Debug, clap::Args)]
 struct ReportArgs {
-    /// Take only reports with the tag of this key, and send none without it: a file of `anabranch keygen --out`, the same at both
-    /// ends.
+    /// Key file, written by `anabranch keygen --out` and the same at both ends: reports carry its authentication tag, and
+    /// reports without it are ignored.
     #[arg(long, value_name = "FILE", requires = "cgroup")]
     report_key: Option<PathBuf>,
-    /// Routers on the way of traces that fill none and are known to have no queue that drops. With more of them, what is lost is
-    /// taken for congestion.
+    /// Number of routers on the path that do not fill traces and are known not to drop. If there are more, a loss counts as
+    /// congestion.
     #[arg(long, value_name = "N", requires = "cgroup", default_value_t = 0)]
     known_routers: u8,
 }
@@ -113,17 +113,17 @@ struct ReportArgs {
 /// Arguments of `anabranch int`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-A source puts empty IOAM traces (RFC 9197, 9486) into TCP over IPv6; nodes on
-the way fill them; a sink at the receiver tells the sender on its ACKs
-(docs/int-cc.md). Lower the MTU of the route by 160 for the trace (88 for two
-nodes). A monitor looks at the traces that arrive at an interface, and shows
-each path hop by hop.
+A source inserts empty IOAM traces (RFC 9197, 9486) into TCP over IPv6. Nodes
+on the path fill them. A sink at the receiver returns reports to the sender in
+TCP options of its ACKs (docs/int-cc.md). Reduce the MTU of the route by 160
+bytes for the trace (88 for two nodes). A monitor reads the traces that arrive
+at an interface and shows each path hop by hop.
 
 Example:
   ip -6 route replace fd00:2::/64 via fd00:1::1 mtu 1340
   anabranch int source --interface eth0 --every 8
   anabranch int sink --cgroup /sys/fs/cgroup/telemetry      at the receiver
-  anabranch int monitor --interface eth0                    where they pass")]
+  anabranch int monitor --interface eth0                    on the path")]
 pub struct IntArgs {
     #[command(subcommand)]
     command: IntCommand,
@@ -131,45 +131,45 @@ pub struct IntArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum IntCommand {
-    /// Put empty traces into TCP packets that leave by an interface, until this command ends.
+    /// Insert empty traces into TCP packets that leave through an interface, until this command ends.
     Source {
         /// The interface.
         #[arg(long)]
         interface: String,
-        /// One data segment in so many carries a trace, but none of a flow sooner than 1 ms after the last.
+        /// Insert a trace into one data segment in N, at intervals of at least 1 ms per flow.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), default_value_t = 8)]
         every: u32,
-        /// Nodes a trace has room for: 16 bytes and 36 per node, up to 8n.
+        /// Number of nodes that fit into a trace, which takes 16 bytes and 36 per node.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4), default_value_t = 4)]
         nodes: u8,
-        /// Ask nodes for time stamps and buffer occupancy, too, so that a monitor can tell latencies and a cell its RLC: 16
+        /// Also request time stamps and buffer occupancy, for the latencies of a monitor and the RLC buffer of a cell: 16
         /// bytes and 48 per node, at most 3 nodes.
         #[arg(long)]
         detail: bool,
-        /// Traces also in packets that the kernel has to move to a larger buffer for them; else those go without. Not where the
-        /// receiver is on this machine (loopback, another namespace): it can stop connections for ever, or the kernel
-        /// (docs/int-cc.md, Limits).
+        /// Also insert traces into packets that the kernel must first copy to a larger buffer; by default these get none.
+        /// Do not use it when the receiver is on this machine (loopback, another namespace): connections or the kernel can
+        /// hang (docs/int-cc.md, Limits).
         #[arg(long)]
         beyond_headroom: bool,
         /// IOAM namespace.
         #[arg(long, value_name = "ID", default_value_t = 123)]
         namespace: u16,
     },
-    /// Report the traces that reach the sockets of a cgroup (v2) and below, until this command ends.
+    /// Report the traces that reach the sockets of a cgroup (v2) and its descendants, until this command ends.
     Sink {
-        /// The cgroup's directory.
+        /// Directory of the cgroup.
         #[arg(long, value_name = "DIR")]
         cgroup: PathBuf,
         #[command(flatten)]
         reports: ReportArgs,
     },
-    /// Show what the traces tell that arrive at an interface, path by path and hop by hop, until this command ends.
+    /// Show the contents of the traces that arrive at an interface, per path and hop, until this command ends.
     Monitor(Box<monitor::MonitorArgs>),
-    /// The same once, after listening for a moment.
+    /// Show the paths once, after listening for --wait-ms.
     Paths(monitor::PathsArgs),
 }
 
-/// Numbers as in configuration files: `100_000_000`.
+/// Parses a number as configuration files have it: `100_000_000`.
 fn number(text: &str) -> Result<u64, String> {
     match text.replace('_', "").parse() {
         Ok(0) | Err(_) => Err("a whole number above 0 is wanted, such as 100_000_000".into()),

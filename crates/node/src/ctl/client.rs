@@ -11,44 +11,46 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where agents listen unless their configuration says otherwise.
+/// Default sockets of the agents.
 pub const DEFAULT_SOCKETS: [&str; 4] = [
     "/run/anabranch/ue.sock",
     "/run/anabranch/upf.sock",
     "/run/anabranch/gnb.sock",
     "/run/anabranch/lwip.sock",
 ];
-/// Where a proxy listens. It stands beside a UE, so it is asked only by its own command, or by name.
+/// Default socket of a proxy. A proxy runs beside a UE, so only its own subcommand uses this socket without --socket.
 pub const PROXY_SOCKET: &str = "/run/anabranch/proxy.sock";
-/// Where a monitor of in-band telemetry is looked for; it listens where its `--api` says.
+/// Socket at which a telemetry monitor is expected; its `--api` sets the actual one.
 pub const INT_SOCKET: &str = "/run/anabranch/int.sock";
-/// Where a slice manager listens. It has an interface of its own, which only its own command speaks.
+/// Default socket of a slice manager. Its REST interface is its own; only its own subcommand uses it.
 pub const MANAGER_SOCKET: &str = "/run/anabranch/slice-manager.sock";
 
-/// Which agent to ask, and as whom.
+/// The agent to contact, and the credentials.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Agent")]
 pub struct Target {
-    /// The agent's Unix socket; default: that of the one agent running here (/run/anabranch/ue.sock, upf.sock, gnb.sock or lwip.sock; for `proxy`, proxy.sock, for `int`, int.sock, for `slice-manager`, slice-manager.sock).
+    /// Unix socket of the agent; default: ue.sock, upf.sock, gnb.sock or lwip.sock in /run/anabranch, if exactly one of
+    /// them exists; proxy.sock, int.sock and slice-manager.sock for the subcommands of that name.
     #[arg(long, global = true, value_name = "PATH", env = "ANABRANCH_SOCKET", conflicts_with = "url")]
     pub socket: Option<PathBuf>,
-    /// Its URL instead, where [api] listens on TCP: https://HOST:PORT, or http://127.0.0.1:PORT.
+    /// URL of the agent, if its [api] listens on TCP: https://HOST:PORT or http://127.0.0.1:PORT.
     #[arg(long, global = true, value_name = "URL", env = "ANABRANCH_URL")]
     pub url: Option<String>,
-    /// Certificate authorities that an https URL is trusted by, PEM; default: those of this system.
+    /// PEM file with the certificate authorities to trust for https; default: those of the system.
     #[arg(long, global = true, value_name = "FILE", env = "ANABRANCH_CA_FILE")]
     pub ca_file: Option<PathBuf>,
-    /// Bearer token. Others on this machine can see arguments: --token-file and the environment keep it.
+    /// Bearer token. Arguments are visible to other users of this machine; prefer --token-file or the environment variable.
     #[arg(long, global = true, value_name = "TOKEN", env = "ANABRANCH_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
-    /// File whose first line is the bearer token.
+    /// File with the bearer token in its first line.
     #[arg(long, global = true, value_name = "FILE", env = "ANABRANCH_TOKEN_FILE", conflicts_with = "token")]
     pub token_file: Option<PathBuf>,
-    /// Longest wait for an answer, in seconds.
+    /// Time limit for an answer, in seconds.
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub timeout_s: u64,
 }
 
-/// Asks one agent.
+/// Client of one agent.
 pub struct Client {
     http: reqwest::Client,
     base: Url,
@@ -59,7 +61,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Nothing is sent yet.
+    /// Prepares a client; sends nothing.
     pub fn new(target: &Target) -> Result<Self, CtlError> {
         let token = match (&target.token, &target.token_file) {
             (Some(token), _) => Some(token.trim().to_owned()),
@@ -131,18 +133,18 @@ impl Client {
         response.text().await.map_err(|e| self.explain(&e))
     }
 
-    /// An answer that goes on, to be read with [`Client::chunk`].
+    /// Opens a streamed answer, read with [`Client::chunk`].
     pub async fn stream(&self, segments: &[&str], query: &[(&str, String)]) -> Result<Response, CtlError> {
         let request = self.request(Method::GET, segments, query);
         self.send(request, Method::GET, segments).await
     }
 
-    /// The next piece of a stream; `None` at its end.
+    /// The next chunk of a stream; `None` at its end.
     pub async fn chunk(&self, response: &mut Response) -> Result<Option<Vec<u8>>, CtlError> {
         Ok(response.chunk().await.map_err(|e| self.explain(&e))?.map(|bytes| bytes.to_vec()))
     }
 
-    /// Where it asks, for people.
+    /// The agent's address, for messages.
     pub fn place(&self) -> &str {
         &self.place
     }
@@ -264,7 +266,7 @@ fn check_url(text: &str) -> Result<Url, CtlError> {
     Ok(url)
 }
 
-/// Of the sockets agents use by default, the one that is there.
+/// The one default socket that exists.
 fn the_one_socket(candidates: &[&str]) -> Result<PathBuf, CtlError> {
     let there: Vec<&str> = candidates.iter().copied().filter(|path| Path::new(path).exists()).collect();
     match there[..] {

@@ -8,30 +8,30 @@ use crate::runtime::api::{Event, EventKind, Status};
 use anabranch_element::names::UnknownName;
 use std::time::Duration;
 
-/// Kept events come in one go; with `--no-follow`, silence this long ends them.
+/// Stored events arrive in one burst; with `--no-follow`, a pause of this length marks their end.
 const QUIET: Duration = Duration::from_millis(400);
-/// Far more than an event is long.
+/// Upper bound on the length of one event.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Which events.
+/// Selection of events.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Only those after the event with this id.
+    /// Only events after the one with this id.
     #[arg(long, value_name = "ID", default_value_t = 0)]
     since: u64,
-    /// Only those of this UE.
+    /// Only events of this UE.
     #[arg(long, value_name = "NAME")]
     ue: Option<String>,
-    /// Only those of this kind, such as path-down; may be given again.
+    /// Only events of this kind, such as path-down; may be repeated.
     #[arg(long = "kind", value_name = "KIND")]
     kinds: Vec<String>,
-    /// Stop after those that are kept.
+    /// Print the stored events and exit.
     #[arg(long)]
     no_follow: bool,
 }
 
-/// Refuses a kind of events that there is none of, which would be waited for in vain. An agent of another version may have more kinds
-/// than this program knows: then it is only said.
+/// Rejects an unknown kind of event, which would never arrive. An agent of another version may have further kinds; then a
+/// warning is printed instead.
 fn check(unknown: &UnknownName, version: &str) -> Result<String, CtlError> {
     if version == env!("CARGO_PKG_VERSION") {
         return Err(CtlError::Usage(format!("--kind: {unknown}")));
@@ -96,7 +96,7 @@ fn show(event: &Event, args: &Args, output: &mut Output<'_>) -> Result<(), CtlEr
     output.to.flush().map_err(CtlError::from)
 }
 
-/// Cuts a stream into events.
+/// Splits a stream into events.
 #[derive(Default)]
 struct Parser(Vec<u8>);
 

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What to look at; without it, accesses and slices.
+/// What to show; by default accesses and slices.
 #[derive(Debug, clap::Subcommand)]
 pub enum Action {
-    /// UEs: their places in slices, and what became of their sessions at the UPF.
+    /// List UEs: their slices, and the state of their sessions at the UPF.
     #[command(after_help = "Example:\n  anabranch ctl slice-manager ues --limit 1000")]
     Ues {
         #[command(flatten)]
@@ -20,7 +20,7 @@ pub enum Action {
     },
 }
 
-/// A slice, as far as it is shown; `rest` is what else there is, for `--json`.
+/// The fields of a slice that are shown; `rest` holds the others, for `--json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Slice {
     id: String,
@@ -88,7 +88,7 @@ struct Ues {
     total: u64,
 }
 
-/// Asks, and shows the answer.
+/// Runs the query and prints the answer.
 pub async fn run(
     client: &Client,
     action: Option<&Action>,

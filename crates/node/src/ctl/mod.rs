@@ -1,10 +1,11 @@
-//! `anabranch ctl`: asks a running `ue`, `upf`, `gnb`, `lwip`, `proxy` or `int monitor`, through its REST interface (`crate::runtime::api`).
+//! `anabranch ctl`: inspects and controls a running `ue`, `upf`, `gnb`, `lwip`, `proxy`, `int monitor` or `slice-manager` through its
+//! REST interface (`crate::runtime::api`).
 //!
 //! ```text
 //!  ctl ── unix socket | http://loopback + token ──▶ agent      tables, or --json for scripts
 //! ```
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 agent not reachable, 4 agent refused.
+//! Exit codes: 0 success, 1 failure, 2 invalid arguments, 3 agent not reachable, 4 request refused by the agent.
 
 pub mod client;
 pub mod error;
@@ -26,8 +27,7 @@ use reqwest::Method;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 
-const EXIT_CODES: &str =
-    "Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 agent not reachable,\n            4 agent refused.";
+const EXIT_CODES: &str = "Exit codes: 0 success, 1 failure, 2 invalid arguments, 3 agent not reachable,\n            4 request refused by the agent.";
 
 /// Arguments of `anabranch ctl`.
 #[derive(Debug, clap::Args)]
@@ -41,8 +41,8 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// JSON as the agent sent it, for scripts; with --watch and events, one object per line.
-    #[arg(long, global = true)]
+    /// Print the agent's JSON, for scripts; with --watch and for events, one object per line.
+    #[arg(long, global = true, help_heading = "Global options")]
     json: bool,
     #[command(subcommand)]
     command: Command,
@@ -50,17 +50,17 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// The program as a whole: version, sessions, drops by reason, accesses.
+    /// Show the program: version, sessions, drops by reason, accesses.
     #[command(after_help = "\
 Examples:
   anabranch ctl status
-  anabranch ctl status --watch                again every second, with rates
+  anabranch ctl status --watch                every second, with rates
   anabranch ctl status --json | jq .drops")]
     Status {
         #[command(flatten)]
         watch: watch::Watch,
     },
-    /// Sessions: list, show, create, delete.
+    /// List, show, create and delete sessions.
     #[command(after_help = "\
 Examples:
   anabranch ctl sessions
@@ -72,21 +72,21 @@ Examples:
         #[command(subcommand)]
         action: Option<sessions::Action>,
     },
-    /// Paths: up or why not, RTT, loss, bytes, and which rules have their traffic there.
+    /// Show paths: state and reason, RTT, loss, bytes, rules that use them.
     #[command(after_help = "\
 Examples:
   anabranch ctl paths
   anabranch ctl paths --watch 0.5             live throughput, twice a second
   anabranch ctl --socket /run/anabranch/upf.sock paths laptop")]
     Paths {
-        /// Only this UE's.
+        /// Only the paths of this UE.
         ue: Option<String>,
         #[command(flatten)]
         page: sessions::Page,
         #[command(flatten)]
         watch: watch::Watch,
     },
-    /// Steering rules: whose they are, what they do now and why not more; add, replace, remove. Changes last until the next
+    /// Show steering rules, their origin and their current decisions; add, replace, remove. Changes last until the next
     /// reload or restart.
     #[command(after_help = "\
 Examples:
@@ -97,16 +97,16 @@ Examples:
       --protocol udp --remote-port 3478-3481
   anabranch ctl rules remove calls")]
     Rules {
-        /// Print [[rule]] sections.
+        /// Print the rules as [[rule]] sections of the configuration file.
         #[arg(long, conflicts_with = "json")]
         toml: bool,
-        /// UPF: what the rules of this UE do; not needed if there is one UE.
+        /// UPF only: show the decisions for this UE; may be omitted if there is only one.
         #[arg(long, value_name = "NAME")]
         ue: Option<String>,
         #[command(subcommand)]
         change: Option<Box<rules::Change>>,
     },
-    /// A gNB's cell: carrier, schedulers, lateness of slots, both directions.
+    /// Show the cell of a gNB: carrier, schedulers, lateness of slots, both directions; set schedulers.
     #[command(after_help = "\
 Examples:
   anabranch ctl cell --watch
@@ -117,7 +117,7 @@ Examples:
         #[command(subcommand)]
         action: Option<crate::gnb::ctl::CellAction>,
     },
-    /// A gNB's slices: shares, and what they carried and how long it waited.
+    /// Show the slices of a gNB: shares, throughput, waiting times; set shares.
     #[command(after_help = "\
 Examples:
   anabranch ctl slices --watch
@@ -128,7 +128,7 @@ Examples:
         #[command(subcommand)]
         action: Option<crate::gnb::ctl::SliceAction>,
     },
-    /// A gNB's UEs: channel, buffers, drops.
+    /// Show the UEs of a gNB: channel, buffers, drops; set slice, channel or queue.
     #[command(after_help = "\
 Examples:
   anabranch ctl ues --watch
@@ -142,7 +142,7 @@ Examples:
         #[command(subcommand)]
         action: Option<Box<crate::gnb::ctl::UeAction>>,
     },
-    /// An LWIP node: steering, DIDA, legs, what became of ACKs; its flows.
+    /// Show an LWIP node: steering, DIDA, legs, ACK statistics, flows; set steering and hold time.
     #[command(after_help = "\
 Examples:
   anabranch ctl --socket /run/anabranch/lwip.sock lwip --watch
@@ -154,7 +154,7 @@ Examples:
         #[command(subcommand)]
         action: Option<crate::lwip::ctl::LwipAction>,
     },
-    /// A transparent proxy: rules, slices, what they carried, the agent it asks; its flows with their plans.
+    /// Show a transparent proxy: rules, slices, traffic, policy agent, flows with their plans.
     #[command(after_help = "\
 Examples:
   anabranch ctl proxy --watch
@@ -165,7 +165,7 @@ Examples:
         #[command(subcommand)]
         action: Option<crate::proxy::ctl::ProxyAction>,
     },
-    /// The TCP lane of a UE or UPF: what its flows carried, and why others did not go by it; its flows with their subflows.
+    /// Show the TCP lane of a UE or UPF: traffic, reasons why flows did not use it, flows with their subflows.
     #[command(after_help = "\
 Examples:
   anabranch ctl tcp-lane
@@ -174,7 +174,7 @@ Examples:
         #[command(subcommand)]
         action: Option<crate::tcp_lane::ctl::TcpLaneAction>,
     },
-    /// A monitor of in-band telemetry (`anabranch int monitor --api`): its paths hop by hop, its flows.
+    /// Show a telemetry monitor (`anabranch int monitor --api`): paths hop by hop, flows.
     #[command(after_help = "\
 Examples:
   anabranch ctl int --watch
@@ -189,7 +189,7 @@ Examples:
         #[command(subcommand)]
         action: Option<crate::monitor::ctl::IntAction>,
     },
-    /// A slice manager: its accesses and what is left of them, its slices and why they are not running; its UEs.
+    /// Show a slice manager: accesses and free capacity, slices and their state, UEs.
     #[command(after_help = "\
 Examples:
   anabranch ctl slice-manager
@@ -201,30 +201,30 @@ Examples:
         #[command(subcommand)]
         action: Option<manager::Action>,
     },
-    /// Read the configuration file again; sessions stay up.
+    /// Reload the configuration file; sessions stay up.
     #[command(after_help = "\
 Example:
-  anabranch ctl reload                says what changed and what needs a restart")]
+  anabranch ctl reload                prints what changed and what needs a restart")]
     Reload,
-    /// Events: the last 256, then those that happen, until interrupted.
+    /// Show the last 256 events, then follow new ones until interrupted.
     #[command(after_help = "\
 Examples:
   anabranch ctl events
   anabranch ctl events --kind path-down --kind path-up
   anabranch ctl events --since 41 --no-follow --json")]
     Events(events::Args),
-    /// Counters in Prometheus text form; docs/operations.md says what each is.
+    /// Print metrics in the Prometheus text format; docs/operations.md describes each.
     #[command(after_help = "\
 Examples:
   anabranch ctl metrics
-  anabranch ctl metrics dropped               lines with this text only")]
+  anabranch ctl metrics dropped               only lines with this text")]
     Metrics {
-        /// Only lines with this text.
+        /// Only lines that contain this text.
         contains: Option<String>,
     },
 }
 
-/// Where answers go.
+/// Destination and format of answers.
 pub struct Output<'a> {
     to: &'a mut dyn Write,
     pub(crate) json: bool,
@@ -232,7 +232,7 @@ pub struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// The answer: as JSON if asked for, else as text.
+    /// Prints the answer, as JSON if requested, otherwise as text.
     pub(crate) fn show(
         &mut self,
         answer: &impl Serialize,
@@ -255,7 +255,7 @@ impl Output<'_> {
     }
 }
 
-/// Asks, and prints the answer.
+/// Runs the query and prints the answer.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let terminal = std::io::stdout().is_terminal();
@@ -354,7 +354,7 @@ async fn reload(client: &Client, output: &mut Output<'_>) -> Result<(), CtlError
     })
 }
 
-/// Standard output whose reader may leave (`| head`): that is no failure.
+/// Standard output. A reader that exits early (`| head`) is not a failure.
 struct Pipe(std::io::Stdout);
 
 impl Write for Pipe {

@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
-/// What to do with the rules; without it they are shown.
+/// Actions on rules; without one, they are shown.
 #[derive(Debug, clap::Subcommand)]
 pub enum Change {
-    /// Add a rule, or those of a file; before all others unless told.
+    /// Add a rule, or the rules of a file; by default before all others.
     #[command(after_help = "\
 Examples:
   anabranch ctl rules add calls --mode redundant \\
@@ -27,14 +27,14 @@ Examples:
     Add {
         #[command(flatten)]
         new: New,
-        /// Goes before this rule.
+        /// Insert before this rule.
         #[arg(long, value_name = "NAME", conflicts_with = "last")]
         before: Option<String>,
-        /// Goes after all others. The first match wins: behind a rule for everything it does nothing.
+        /// Insert after all others. The first match wins: after a rule that matches everything it has no effect.
         #[arg(long)]
         last: bool,
     },
-    /// Replace one rule in its place; or, with --file, all of them.
+    /// Replace one rule in place or, with --file, all rules.
     #[command(after_help = "\
 Examples:
   anabranch ctl rules replace downloads --mode load-balance \\
@@ -48,18 +48,18 @@ Examples:
     #[command(after_help = "\
 Examples:
   anabranch ctl rules remove calls office
-  anabranch ctl rules remove --all            a UE then takes the UPF's rules")]
+  anabranch ctl rules remove --all            a UE then uses the UPF's rules")]
     Remove {
-        /// Names.
+        /// Names of the rules.
         #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "NAME")]
         names: Vec<String>,
-        /// All of them.
+        /// Remove all rules.
         #[arg(long)]
         all: bool,
     },
 }
 
-/// A rule in flags, or a file of rules.
+/// A rule given by flags, or a file of rules.
 #[derive(Debug, Default, clap::Args)]
 pub struct New {
     /// Name of the rule.
@@ -82,7 +82,7 @@ struct SteeringFlags {
     mode: Option<String>,
     #[command(flatten)]
     params: ParamFlags,
-    /// The receiver does not restore order: for traffic that does not care.
+    /// Do not restore packet order at the receiver; for traffic that tolerates reordering.
     #[arg(long, requires = "mode")]
     no_reorder: bool,
 }
@@ -155,23 +155,23 @@ struct FilterFlags {
     #[arg(long, value_parser = ["tcp", "udp", "icmp"], requires = "mode")]
     #[serde(skip_serializing_if = "Option::is_none")]
     protocol: Option<String>,
-    /// Address or prefix of the UE's side.
+    /// Address or prefix at the UE's side.
     #[arg(long, value_name = "PREFIX", value_parser = prefix, requires = "mode")]
     #[serde(skip_serializing_if = "Option::is_none")]
     local: Option<IpNet>,
-    /// Address or prefix of the far side.
+    /// Address or prefix of the remote side.
     #[arg(long, value_name = "PREFIX", value_parser = prefix, requires = "mode")]
     #[serde(skip_serializing_if = "Option::is_none")]
     remote: Option<IpNet>,
-    /// Port or ports of the UE's side: 443 or 5000-5100.
+    /// Port or port range at the UE's side: 443 or 5000-5100.
     #[arg(long, value_name = "PORTS", requires = "mode")]
     #[serde(skip_serializing_if = "Option::is_none")]
     local_port: Option<String>,
-    /// Port or ports of the far side.
+    /// Port or port range of the remote side.
     #[arg(long, value_name = "PORTS", requires = "mode")]
     #[serde(skip_serializing_if = "Option::is_none")]
     remote_port: Option<String>,
-    /// Domain name, and everything below it.
+    /// Domain name, including its subdomains.
     #[arg(long, requires = "mode")]
     #[serde(skip_serializing_if = "Option::is_none")]
     domain: Option<String>,
@@ -179,7 +179,7 @@ struct FilterFlags {
     #[arg(long, requires = "mode")]
     #[serde(skip_serializing_if = "Option::is_none")]
     uid: Option<u32>,
-    /// cgroup on the UE, relative to the root.
+    /// cgroup on the UE, relative to the cgroup root.
     #[arg(long, value_name = "PATH", requires = "mode")]
     #[serde(skip_serializing_if = "Option::is_none")]
     cgroup: Option<String>,
@@ -235,7 +235,7 @@ impl New {
         }
     }
 
-    /// Through the same parser as files and REST, so that all three agree on what is right.
+    /// Uses the parser of files and REST, so that all three accept the same rules.
     fn rule(&self, name: &str) -> Result<Rule, CtlError> {
         let wrong = |e: serde_json::Error| {
             // serde names keys `like_this`; on the command line they are --like-this.
@@ -296,13 +296,12 @@ pub fn read(file: &Path) -> Result<Vec<Rule>, CtlError> {
     Ok(config::parse::<RulesFile>(&name, &text)?.rule)
 }
 
-/// As `[[rule]]` sections, for a configuration file.
+/// The rules as `[[rule]]` sections of a configuration file.
 pub fn to_toml(rules: &[Rule]) -> Result<String, CtlError> {
     toml::to_string(&RulesFile { rule: rules.to_vec() }).map_err(|e| CtlError::failed("rules as TOML", e))
 }
 
-/// As a table, first match first: what each does now and, below, what else is to be said. Of no session in particular,
-/// what they are.
+/// The rules as a table in the order of matching, with the current decisions of a session and remarks below.
 pub fn show(rules: &Rules, coded: Option<&Coded>) -> String {
     if rules.uses.is_empty() {
         let row = |rule: &Rule| [vec![rule.name.clone()], definition(rule).into()].concat();
@@ -348,7 +347,7 @@ pub fn show(rules: &Rules, coded: Option<&Coded>) -> String {
     text
 }
 
-/// What coded mode did, both ways.
+/// Statistics of the coded mode, both directions.
 pub fn coded_text(coded: &Coded) -> String {
     let Coded { tx_packets, tx_repairs, rx_packets, rx_repairs, restored, late, given_up } = *coded;
     let row = [tx_packets, tx_repairs, rx_packets, rx_repairs, restored, late, given_up];
@@ -358,7 +357,7 @@ pub fn coded_text(coded: &Coded) -> String {
     )
 }
 
-/// Where a rule's packets are: on one access, or what share of them each had.
+/// The access that carries a rule's packets, or the share of each access.
 fn accesses(used: &RuleUse) -> Option<String> {
     let all: u64 = used.packets.values().sum();
     let share = |(access, n): (&String, &u64)| format!("{access} {:.0} %", *n as f64 * 100.0 / all as f64);
@@ -366,7 +365,7 @@ fn accesses(used: &RuleUse) -> Option<String> {
     used.access.clone().or_else(|| (all > 0).then(shares))
 }
 
-/// Why a rule does not use what it does not use, but for what the state of the path says and for standbys.
+/// Reasons why a rule does not use an access, except for the path state and for standby accesses.
 fn not_used(used: &RuleUse) -> Vec<Vec<String>> {
     let told = |reason: &str| !matches!(reason, "down" | "standby");
     let rows = used.not_used.iter().filter(|not| told(&not.reason));

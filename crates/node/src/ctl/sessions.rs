@@ -11,34 +11,34 @@ use reqwest::Method;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
-/// Which sessions of many.
+/// Range of a long list.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Page {
-    /// Sessions to skip.
+    /// Entries to skip.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     offset: usize,
-    /// Most sessions to show.
+    /// Maximum number of entries to show.
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1000))]
     limit: u64,
 }
 
 impl Page {
-    /// As the interface takes it.
+    /// The query parameters.
     pub fn query(&self) -> [(&'static str, String); 2] {
         [("offset", self.offset.to_string()), ("limit", self.limit.to_string())]
     }
 }
 
-/// What to do; without it sessions are listed.
+/// Actions on sessions; without one, sessions are listed.
 #[derive(Debug, clap::Subcommand)]
 pub enum Action {
-    /// One session.
+    /// Show one session.
     #[command(after_help = "Example:\n  anabranch ctl sessions show laptop")]
     Show {
         /// Name of the UE.
         ue: String,
     },
-    /// Add a UE (UPF only). It stays across restarts.
+    /// Add a UE (UPF only); kept across restarts.
     #[command(after_help = "\
 Examples:
   anabranch ctl sessions create tv \\
@@ -49,29 +49,29 @@ Examples:
     Create {
         /// Name of the UE.
         ue: String,
-        /// Its public key, as its keygen printed it.
+        /// Public key of the UE, as printed by `anabranch keygen`.
         #[arg(long, value_name = "KEY")]
         public_key: PublicKey,
-        /// Fixed virtual IPv4 address; default: one from the pool.
+        /// Fixed inner IPv4 address; default: one from the pool.
         #[arg(long, value_name = "ADDRESS")]
         address_v4: Option<Ipv4Addr>,
-        /// Fixed virtual IPv6 address; default: one from the pool.
+        /// Fixed inner IPv6 address; default: one from the pool.
         #[arg(long, value_name = "ADDRESS")]
         address_v6: Option<Ipv6Addr>,
-        /// TOML file with [[rule]] sections for this UE alone.
+        /// TOML file with [[rule]] sections for this UE only.
         #[arg(long, value_name = "FILE")]
         rules: Option<PathBuf>,
-        /// Do not follow the rules the UE brings along.
+        /// Ignore the rules that the UE requests.
         #[arg(long)]
         refuse_rules: bool,
     },
-    /// Accept any handshake time stamp of a UE again (UPF only): its clock was ahead, and is right now.
+    /// Forget the last handshake time stamp of a UE (UPF only), after its clock was ahead and has been corrected.
     #[command(after_help = "Example:\n  anabranch ctl sessions reset-clock laptop")]
     ResetClock {
         /// Name of the UE.
         ue: String,
     },
-    /// End the session of a UE and forget the UE (UPF only).
+    /// Delete a UE and end its session (UPF only).
     #[command(after_help = "Example:\n  anabranch ctl sessions delete tv")]
     Delete {
         /// Name of the UE.
@@ -79,7 +79,7 @@ Examples:
     },
 }
 
-/// Lists sessions, or does what is asked.
+/// Lists sessions, or runs the action.
 pub async fn run(
     client: &Client,
     page: &Page,

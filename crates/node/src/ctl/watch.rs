@@ -11,10 +11,10 @@ const REDRAW: &[u8] = b"\x1b[H\x1b[J";
 /// Whether to repeat, and how often.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Watch {
-    /// Repeat every so many seconds, until interrupted.
+    /// Repeat every SECONDS until interrupted.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
     watch: Option<Duration>,
-    /// Stop after so many times.
+    /// Stop after this many repetitions.
     #[arg(long, value_name = "TIMES", requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 }

@@ -17,47 +17,47 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
 
-/// What to do with the cell; without it, it is shown.
+/// Actions on the cell; without one, it is shown.
 #[derive(Debug, clap::Subcommand)]
 pub enum CellAction {
-    /// Other schedulers, until the next reload or restart.
+    /// Change the schedulers, until the next reload or restart.
     #[command(after_help = "\
 Examples:
   anabranch ctl cell set --scheduler gps_packing
   anabranch ctl cell set --uplink-scheduler fixed \\
       --scheduler 'algorithm=\"eqp_exact\", quantum_limit_rbs=50'")]
     Set {
-        /// Of the downlink: a name, or keys as in TOML.
+        /// Downlink scheduler: a name, or keys as in TOML.
         #[arg(long, value_name = "SCHEDULER", required_unless_present = "uplink_scheduler")]
         scheduler: Option<Written<InterConfig>>,
-        /// Of the uplink.
+        /// Uplink scheduler: a name, or keys as in TOML.
         #[arg(long, value_name = "SCHEDULER")]
         uplink_scheduler: Option<Written<InterConfig>>,
     },
 }
 
-/// What to do with slices; without it they are listed.
+/// Actions on slices; without one, they are listed.
 #[derive(Debug, clap::Subcommand)]
 pub enum SliceAction {
-    /// Other shares, until the next reload or restart; all at once, in force from the next slot on.
+    /// Change shares atomically from the next slot on, until the next reload or restart.
     #[command(after_help = "Example:\n  anabranch ctl slices set voice=25 default=75")]
     Set {
-        /// Name and percent of the RBs; a slice that is not named keeps its share.
+        /// Slice and its percentage of the RBs; slices that are not named keep their shares.
         #[arg(required = true, value_name = "SLICE=PERCENT")]
         shares: Vec<Share>,
     },
 }
 
-/// What to do with UEs; without it they are listed.
+/// Actions on UEs; without one, they are listed.
 #[derive(Debug, clap::Subcommand)]
 pub enum UeAction {
-    /// One UE: its bearers and QoS flows.
+    /// Show one UE with its bearers and QoS flows.
     #[command(after_help = "Example:\n  anabranch ctl ues show phone")]
     Show {
-        /// Its name.
+        /// Name of the UE.
         ue: String,
     },
-    /// Another slice, channel or queue for a UE, until the next reload or restart.
+    /// Change the slice, channel or queue of a UE, until the next reload or restart.
     #[command(after_help = "\
 Examples:
   anabranch ctl ues set phone --slice voice --queue e5g_bdp
@@ -65,33 +65,33 @@ Examples:
   anabranch ctl ues set phone --drb 1 \\
       --queue 'algorithm=\"codel\", target_us=5000'")]
     Set {
-        /// Its name.
+        /// Name of the UE.
         ue: String,
         #[command(flatten)]
         change: Box<Change>,
     },
 }
 
-/// What becomes of a UE.
+/// Changes to a UE.
 #[derive(Debug, Clone, clap::Args)]
 #[group(required = true, multiple = true)]
 pub struct Change {
-    /// The slice it moves to.
+    /// New slice.
     #[arg(long, value_name = "SLICE")]
     slice: Option<String>,
-    /// Channel of the downlink, keys as in TOML; a trace is a path at the gNB, and starts now.
+    /// Downlink channel, keys as in TOML; the path of a trace is on the gNB's machine, and the trace starts now.
     #[arg(long, value_name = "KEYS")]
     channel: Option<Written<ChannelConfig>>,
-    /// Channel of the uplink.
+    /// Uplink channel, keys as in TOML.
     #[arg(long, value_name = "KEYS")]
     uplink_channel: Option<Written<ChannelConfig>>,
-    /// Queue discipline of the downlink: a name, or keys as in TOML.
+    /// Downlink queue discipline: a name, or keys as in TOML.
     #[arg(long, value_name = "QUEUE")]
     queue: Option<Written<QueueConfig>>,
-    /// Queue discipline of the uplink.
+    /// Uplink queue discipline: a name, or keys as in TOML.
     #[arg(long, value_name = "QUEUE")]
     uplink_queue: Option<Written<QueueConfig>>,
-    /// The bearer whose queue it is; default: all.
+    /// Bearer to which the queue discipline applies; default: all.
     #[arg(long, value_name = "NUMBER")]
     drb: Option<u8>,
 }

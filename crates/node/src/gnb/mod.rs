@@ -46,14 +46,14 @@ The smallest gnb.toml: one UE behind ue0, network behind n3, LTE with 25 RBs.
   channel = { model = \"constant\", mcs = 28 }
   bearer = { queue = \"e5g_bdp\" }
 
-SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every
+SIGHUP reloads the file. SIGINT and SIGTERM stop the program and remove every
 device, address and route.")]
 pub struct GnbArgs {
     #[command(flatten)]
     pub common: Common,
 }
 
-/// Runs a gNB until it is told to stop.
+/// Runs a gNB until it is stopped.
 pub fn start(args: &GnbArgs) -> anyhow::Result<()> {
     let config = load(&args.common)?;
     preflight::agent(&args.common, &config.api, config.metrics.as_ref())?;

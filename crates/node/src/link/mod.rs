@@ -32,7 +32,7 @@ use std::path::PathBuf;
 Keys of a link, each optional:
   rate_bps        bit/s of whole IP packets; left out: unlimited
   trace           mahimahi or CSV trace file instead of a rate;
-                  trace_repeat = true starts a CSV again
+                  trace_repeat = true repeats a CSV trace
   delay_ms        one way                jitter_ms      extra delay, 0 to this
   reorder         true: jitter may reorder
   loss            {model=\"bernoulli\", probability=0.01}, or
@@ -40,7 +40,7 @@ Keys of a link, each optional:
   queue_packets   tail drop, 1000        queue_bytes    tail drop, no limit
   mtu_bytes       larger packets vanish  up, black_hole true or false
   ioam_node       fills IOAM traces as this node; ioam_namespace, 123
-  strip           takes \"traces\", \"reports\" or \"both\" off what passes,
+  strip           removes \"traces\", \"reports\" or \"both\" from packets,
                   as some middleboxes do
 
 Example:
@@ -48,12 +48,12 @@ Example:
       --both 'rate_bps=60_000_000, delay_ms=8, queue_packets=200' \\
       --b-to-a 'rate_bps=80_000_000' --control /run/wifi.sock
 
-Control: one JSON object per line on the socket, one line in answer. The
+Control: one JSON object per line on the socket, answered by one line. The
 direction is a-to-b, b-to-a or both.
   {\"op\":\"set\",\"direction\":\"both\",\"change\":{\"rate_bps\":10000000}}
   {\"op\":\"set\",\"change\":{\"up\":false}}      {\"op\":\"stats\"}      {\"op\":\"stop\"}")]
 pub struct Args {
-    /// Interface on the UE's side; give it again for more UEs on the same link.
+    /// Interface on the UE's side; may be repeated for several UEs on one link.
     #[arg(long, required = true, value_name = "INTERFACE")]
     a: Vec<String>,
     /// Interface on the UPF's side.
@@ -62,36 +62,36 @@ pub struct Args {
     /// TOML file with the tables [both], [a_to_b] and [b_to_a].
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Keys of both directions, as in `rate_bps=60_000_000, delay_ms=10`; wins over the file.
+    /// Keys of both directions, such as `rate_bps=60_000_000, delay_ms=10`; overrides the file.
     #[arg(long, value_name = "KEYS", default_value = "", hide_default_value = true)]
     both: String,
-    /// Keys of the direction from A to B; wins over `--both`.
+    /// Keys of the direction from A to B; overrides `--both`.
     #[arg(long, value_name = "KEYS", default_value = "", hide_default_value = true)]
     a_to_b: String,
-    /// Keys of the direction from B to A; wins over `--both`.
+    /// Keys of the direction from B to A; overrides `--both`.
     #[arg(long, value_name = "KEYS", default_value = "", hide_default_value = true)]
     b_to_a: String,
     /// Seed of loss and jitter.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Side whose hosts lose their carrier while the link is down.
+    /// Side whose interfaces lose their carrier while the link is down.
     #[arg(long, value_enum, default_value_t = Carrier::A)]
     carrier: Carrier,
-    /// Unix socket for changes and counters while it runs.
+    /// Unix socket for changes and counters at run time.
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
 }
 
-/// Which hosts see a link that is down as carrier lost.
+/// The interfaces that lose their carrier while a link is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Carrier {
-    /// Those on side A (the UEs).
+    /// Those of side A (the UEs).
     A,
-    /// Those on side B.
+    /// Those of side B.
     B,
-    /// All.
+    /// Those of both sides.
     Both,
-    /// None: packets vanish, and that is all.
+    /// None; packets are dropped silently.
     None,
 }
 

@@ -12,16 +12,16 @@ use anabranch_lwip::{Hold, OtherTraffic, Steering};
 use reqwest::Method;
 use serde::Serialize;
 
-/// What to do with the node; without it, it is shown.
+/// Actions on the node; without one, it is shown.
 #[derive(Debug, clap::Subcommand)]
 pub enum LwipAction {
-    /// TCP connections it knows: packets by leg, what is under way, ACKs held.
+    /// List TCP connections: packets by leg, packets in flight, ACKs held.
     #[command(after_help = "Example:\n  anabranch ctl lwip flows")]
     Flows {
         #[command(flatten)]
         page: Page,
     },
-    /// Other steering, or another hold, until the next reload or restart.
+    /// Change steering or hold time, until the next reload or restart.
     #[command(after_help = "\
 Examples:
   anabranch ctl lwip set --lte-percent 20 --hold-ms 50
@@ -34,29 +34,29 @@ Examples:
     },
 }
 
-/// What becomes of the node.
+/// Changes to the node.
 #[derive(Debug, Clone, clap::Args)]
 #[group(required = true, multiple = true)]
 pub struct Change {
-    /// How TCP is divided between the legs, keys as in TOML.
+    /// Steering of TCP between the legs, keys as in TOML.
     #[arg(long, value_name = "KEYS")]
     steering: Option<Written<Steering>>,
-    /// A fixed share of TCP over LTE.
+    /// Fixed share of TCP packets over LTE, percent.
     #[arg(long, value_name = "PERCENT", conflicts_with = "steering")]
     lte_percent: Option<f64>,
-    /// The leg of UDP: lte, wifi or by_flow.
+    /// Leg for UDP: lte, wifi or by_flow.
     #[arg(long, value_name = "LEG")]
     other: Option<Written<OtherTraffic>>,
-    /// Whether duplicate ACKs are held.
+    /// Enable or disable DIDA, the holding of duplicate ACKs.
     #[arg(long, value_name = "ON|OFF", value_parser = on_or_off)]
     dida: Option<bool>,
-    /// How long they are held, keys as in TOML.
+    /// Hold time for duplicate ACKs, keys as in TOML.
     #[arg(long, value_name = "KEYS")]
     hold: Option<Written<Hold>>,
-    /// A fixed hold, milliseconds.
+    /// Fixed hold time, milliseconds.
     #[arg(long, value_name = "MS", conflicts_with = "hold")]
     hold_ms: Option<f64>,
-    /// Duplicates that pass before the next ones are held.
+    /// Number of duplicate ACKs to pass before holding starts.
     #[arg(long, value_name = "NUMBER")]
     let_through: Option<u16>,
 }

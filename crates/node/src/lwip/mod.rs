@@ -27,49 +27,49 @@ use worker::{Ports, Worker};
 /// Arguments of `anabranch lwip`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_long_help = "\
-The smallest lwip.toml: servers behind n3, one UE, LTE and Wi-Fi behind ran0,
-where routes part.
+The smallest lwip.toml: servers behind n3, one UE; LTE and Wi-Fi both behind
+ran0.
   [backhaul]
   name = \"n3\"
-  routes = [\"10.45.0.2/32\"]                      # what servers send to the UE
+  routes = [\"10.45.0.2/32\"]                      # packets from servers to the UE
   [lte]
   name = \"ran0\"
   netns = \"ran\"                                 # ip netns add ran
-  routes = [\"0.0.0.0/0\"]                        # what UEs send
+  routes = [\"0.0.0.0/0\"]                        # packets from UEs
   [node]
   steering = { mode = \"fixed_ratio\", lte_percent = 50 }
   dida = { hold = { mode = \"fixed\", ms = 50 } }
   [[node.ues]]
   name = \"phone\"
-  addresses = [\"10.45.0.2\"]                   # of the bearer: what servers know
-  wifi = [\"10.46.0.2\"]                        # by way of the access point
+  addresses = [\"10.45.0.2\"]                   # of the bearer, known to servers
+  wifi = [\"10.46.0.2\"]                        # through the access point
 
-What the UE runs to turn its Wi-Fi address back:
+The UE translates its Wi-Fi address back with:
   anabranch lwip --config lwip.toml --ue-rules phone --ue-interface wlan0 |
     ssh phone nft -f -
 
-SIGHUP reads the file again; SIGINT and SIGTERM send what is held, stop it and
-remove every device, address and route.")]
+SIGHUP reloads the file. SIGINT and SIGTERM send all held packets, stop the
+program and remove every device, address and route.")]
 pub struct LwipArgs {
     #[command(flatten)]
     pub common: Common,
     #[command(flatten)]
     flags: LwipFlags,
-    /// Print the nftables rules that a UE needs for its Wi-Fi leg, and do nothing else.
+    /// Print the nftables rules that a UE needs for its Wi-Fi leg, and exit.
     #[arg(long, value_name = "UE")]
     ue_rules: Option<String>,
-    /// The UE's Wi-Fi interface, for --ue-rules; default: any.
+    /// Wi-Fi interface of the UE, for --ue-rules; default: any.
     #[arg(long, value_name = "INTERFACE", requires = "ue_rules")]
     ue_interface: Option<String>,
 }
 
-/// What wins over `[node]`.
+/// Flags that override `[node]`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct LwipFlags {
-    /// A fixed share of TCP over LTE, percent, instead of what the file says.
+    /// Fixed share of TCP packets over LTE, percent. Overrides the file.
     #[arg(long, value_name = "PERCENT")]
     lte_percent: Option<f64>,
-    /// How long duplicate ACKs are held, milliseconds, instead of what the file says; 0: DIDA is off.
+    /// Hold time for duplicate ACKs, milliseconds; 0 disables DIDA. Overrides the file.
     #[arg(long, value_name = "MS")]
     hold_ms: Option<f64>,
 }
@@ -89,7 +89,7 @@ impl LwipFlags {
     }
 }
 
-/// Runs an LWIP node until it is told to stop.
+/// Runs an LWIP node until it is stopped.
 pub fn start(args: &LwipArgs) -> anyhow::Result<()> {
     let config = load(args)?;
     if let Some(ue) = &args.ue_rules {
@@ -114,7 +114,7 @@ pub fn load(args: &LwipArgs) -> anyhow::Result<LwipConfig> {
     Ok(config)
 }
 
-/// Prints what a UE runs to turn its Wi-Fi address back.
+/// Prints the nftables rules with which a UE translates its Wi-Fi address back.
 pub fn print_ue_rules(args: &LwipArgs, config: &LwipConfig, ue: &str) -> anyhow::Result<()> {
     let rules = config
         .ue(ue)

@@ -8,16 +8,16 @@ use crate::ctl::sessions::Page;
 use crate::ctl::table::with_rest;
 use crate::ctl::watch::Watch;
 
-/// What to look at; without it, the paths.
+/// What to show; by default the paths.
 #[derive(Debug, clap::Subcommand)]
 pub enum IntAction {
-    /// Flows, by addresses and ports: path, losses, the sender's window and round trip where it tells them.
+    /// List flows: addresses, ports, path, losses; congestion window and RTT if the sender reports them.
     #[command(after_help = "\
 Examples:
   anabranch ctl int flows --path 1
   anabranch ctl int flows --json | jq '.flows[].missing'")]
     Flows {
-        /// Only those of the path with this number.
+        /// Only flows of the path with this number.
         #[arg(long, value_name = "NUMBER")]
         path: Option<u64>,
         #[command(flatten)]

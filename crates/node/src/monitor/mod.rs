@@ -39,28 +39,28 @@ use std::sync::Arc;
 use std::time::Duration;
 use watch::Watch;
 
-/// What to listen to, and how much to keep.
+/// The interfaces to listen on, and the limits of the tables.
 #[derive(Debug, clap::Args)]
 pub struct Listening {
-    /// An interface; may be given several times.
+    /// Interface to listen on; may be repeated.
     #[arg(long, value_name = "NAME")]
     interface: Vec<String>,
-    /// Traces of this IOAM namespace only; without it, of all.
+    /// Only traces of this IOAM namespace; default: all.
     #[arg(long, value_name = "ID")]
     namespace: Option<u16>,
-    /// Most paths kept; the one not seen for longest makes room.
+    /// Maximum number of paths; the least recently seen one is evicted.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), default_value_t = 64)]
     max_paths: u32,
-    /// Most flows kept.
+    /// Maximum number of flows.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), default_value_t = 1024)]
     max_flows: u32,
-    /// Paths and flows that were silent for so many seconds are forgotten.
+    /// Remove paths and flows after this many seconds without packets.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400), default_value_t = 60)]
     idle_s: u32,
-    /// Routers on the way of traces that fill none and are known to have no queue that drops: a path with more is not complete.
+    /// Number of routers on the path that do not fill traces and are known not to drop. A path with more is not complete.
     #[arg(long, value_name = "N", default_value_t = 0)]
     known_routers: u8,
-    /// One JSON object per report instead of tables.
+    /// Print one JSON object per report instead of tables.
     #[arg(long)]
     json: bool,
 }
@@ -78,23 +78,23 @@ impl Listening {
     }
 }
 
-/// Who may ask for the last report, and where.
+/// Access to the last report: addresses, token, TLS.
 #[derive(Debug, clap::Args)]
 pub struct ApiArgs {
-    /// REST at this address, `GET /v1/int/paths` and others (`/openapi.json`): unix:PATH or ADDRESS:PORT.
+    /// Address of the REST interface, `GET /v1/int/paths` and others (`/openapi.json`): unix:PATH or ADDRESS:PORT.
     #[arg(long, value_name = "ADDRESS")]
     api: Option<Listen>,
-    /// File whose first line is the token that every request needs; required where --api can be reached from elsewhere.
+    /// File with the bearer token in its first line; required if --api is reachable from other machines.
     #[arg(long, value_name = "FILE", requires = "api")]
     api_token_file: Option<PathBuf>,
-    /// Certificate (PEM, with those between it and its authority) of --api and --metrics; required where they can be reached
-    /// from elsewhere. Read again on SIGHUP.
+    /// PEM file with the certificate chain of --api and --metrics; required if they are reachable from other machines.
+    /// Reloaded on SIGHUP.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_certificate: Option<PathBuf>,
-    /// Its private key (PEM).
+    /// PEM file with the private key of the certificate.
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
-    /// Let others reach --api and --metrics in the clear.
+    /// Serve --api and --metrics to other machines without TLS.
     #[arg(long, conflicts_with = "tls_certificate")]
     without_tls: bool,
 }
@@ -148,9 +148,9 @@ impl ApiArgs {
 /// Arguments of `anabranch int monitor`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-Reads the traces (RFC 9197) of packets that arrive at an interface; needs
-CAP_NET_RAW, and no kernel programs. Latencies are differences of time stamps:
-nodes' clocks must agree, and the source must ask for stamps.
+Reads the traces (RFC 9197) of packets that arrive at an interface. Requires
+CAP_NET_RAW, but no kernel programs. Latencies are differences of time stamps:
+the clocks of the nodes must be synchronised, and the source must use --detail.
 
 Example:
   anabranch int monitor --interface eth0 --metrics 127.0.0.1:9464
@@ -162,23 +162,23 @@ Example:
 pub struct MonitorArgs {
     #[command(flatten)]
     listening: Listening,
-    /// A report every so many milliseconds; maxima are of the last one to two of them.
+    /// Interval between reports in milliseconds; maxima cover the last one to two intervals.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(100..=60_000), default_value_t = 1000)]
     interval_ms: u32,
-    /// End after so many reports.
+    /// Exit after this many reports.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
-    /// Say nothing: only serve.
+    /// Print nothing; only serve.
     #[arg(long, conflicts_with = "json")]
     quiet: bool,
-    /// Prometheus metrics at this address, under /metrics: ADDRESS:PORT or unix:PATH.
+    /// Address for Prometheus metrics, under /metrics: ADDRESS:PORT or unix:PATH.
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<Listen>,
-    /// What this monitor is called where it publishes; without it, the host's name.
+    /// Name of this monitor in what it publishes; default: the host name.
     #[arg(long, value_name = "NAME", value_parser = sink_name)]
     name: Option<String>,
-    /// Publish the paths in a BPF map, `ab_paths`, that programs and other processes read in memory. Needs root and the
-    /// feature bpf.
+    /// Publish the paths in the BPF map `ab_paths`, for BPF programs and other processes. Requires root and the feature
+    /// bpf.
     #[arg(long)]
     map: bool,
     #[command(flatten)]
@@ -190,8 +190,8 @@ pub struct MonitorArgs {
 /// Arguments of `anabranch int paths`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-Without --interface it shows what the monitors of this machine publish with
---map, without listening itself.
+Without --interface it shows the paths that monitors on this machine publish
+with --map, and does not listen itself.
 
 Example:
   anabranch int paths --interface eth0 --wait-ms 5000
@@ -199,7 +199,7 @@ Example:
 pub struct PathsArgs {
     #[command(flatten)]
     listening: Listening,
-    /// How long to listen, milliseconds.
+    /// Listening time in milliseconds.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=600_000), default_value_t = 2000)]
     wait_ms: u32,
 }

@@ -9,10 +9,10 @@ use crate::ctl::watch::{Rates, Watch};
 use crate::runtime::api::{ProxyFlow, ProxyFlows, ProxyNode};
 use anabranch_selection::plan::Action;
 
-/// What to look at; without it, the proxy.
+/// What to show; by default the proxy.
 #[derive(Debug, clap::Subcommand)]
 pub enum ProxyAction {
-    /// Flows, the oldest first: rule, slice, plan, bytes.
+    /// List flows, oldest first: rule, slice, plan, bytes.
     #[command(after_help = "Example:\n  anabranch ctl proxy flows --limit 1000")]
     Flows {
         #[command(flatten)]
@@ -105,7 +105,7 @@ fn flows_text(flows: &ProxyFlows) -> String {
     with_rest(table(&columns, rows.collect::<Vec<_>>()), flows.flows.len(), flows.total)
 }
 
-/// The steps of a flow in a few words.
+/// The steps of a flow's plan, abbreviated.
 fn plan(flow: &ProxyFlow) -> String {
     let Some(way) = &flow.way else { return "connecting".to_owned() };
     let word = |step: &Action| match step {

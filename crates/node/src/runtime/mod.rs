@@ -36,23 +36,23 @@ use tokio::runtime::Runtime;
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Common {
-    /// Configuration file; packaging/*.example.toml shows every key.
+    /// Configuration file; packaging/*.example.toml lists every key.
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// Only check the file, and what it names on this machine (keys, interfaces, ports that the program does not have itself):
-    /// 0 if it is right, 2 and a sentence if not.
+    /// Check the configuration file and the keys, interfaces and free ports that it needs on this machine, then exit: 0 if
+    /// valid, 2 with an error message if not.
     #[arg(long)]
     pub check: bool,
-    /// Where the REST interface listens, instead of what the file says: unix:PATH, ADDRESS:PORT or off.
+    /// Address of the REST interface: unix:PATH, ADDRESS:PORT or off. Overrides the file.
     #[arg(long, value_name = "LISTEN")]
     api: Option<Listen>,
-    /// Where Prometheus metrics are served, instead of what the file says.
+    /// Address for Prometheus metrics. Overrides the file.
     #[arg(long, value_name = "LISTEN")]
     metrics: Option<Listen>,
 }
 
 impl Common {
-    /// Flags win over the file.
+    /// Applies the flags, which override the file.
     pub fn win(&self, api: &mut Api, metrics: &mut Option<Metrics>) -> Result<(), ConfigError> {
         if let Some(listen) = &self.api {
             api.listen = listen.clone();
@@ -69,7 +69,7 @@ impl Common {
     }
 }
 
-/// Whether an error is the fault of what the user wrote.
+/// Whether an error is caused by the configuration.
 pub fn is_config_error(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.is::<ConfigError>())
 }
@@ -78,10 +78,11 @@ pub fn current_thread() -> anyhow::Result<Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
-/// Longest wait, at the end, for threads that write files or ask name servers.
+/// Longest wait at exit for threads that write files or query name servers.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
-/// Runs `body` to its end, and ends the runtime soon after: a name server that does not answer keeps no program from stopping.
+/// Runs `body` to its end, then stops the runtime within [`LAST_WAIT`]: a name server that does not answer does not delay
+/// the exit.
 pub fn run_to_end<T>(runtime: Runtime, body: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let result = runtime.block_on(body);
     runtime.shutdown_timeout(LAST_WAIT);

@@ -48,24 +48,24 @@ The smallest slice-manager.toml: one cell, its gNB on this machine.
   uplink_bps = 50_000_000
   gnb = \"unix:/run/anabranch/gnb.sock\"
 
-Then, for instance:
+Create a slice:
   curl --unix-socket /run/anabranch/slice-manager.sock http://x/api/slice \\
     -H 'content-type: application/json' -d '{\"base_slice_descriptor\": {
          \"base_slice_des_id\": \"video\", \"delay_tolerance\": true,
          \"network_DL_throughput\": {\"guaranteed\": 30000}}}'
 
-SIGINT and SIGTERM stop it; slices stay as they are.")]
+SIGINT and SIGTERM stop the program; slices stay as they are.")]
 pub struct Args {
-    /// Configuration file; packaging/slice-manager.example.toml shows every key.
+    /// Configuration file; packaging/slice-manager.example.toml lists every key.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Only check the file: 0 if it is right, 2 and a sentence if not.
+    /// Check the configuration file and exit: 0 if valid, 2 with an error message if not.
     #[arg(long)]
     check: bool,
-    /// The database, instead of what the file says: sqlite:PATH or postgres://USER@HOST/NAME.
+    /// Database: sqlite:PATH or postgres://USER@HOST/NAME. Overrides the file.
     #[arg(long, value_name = "URL")]
     database: Option<String>,
-    /// Where it listens, instead of what the file says: unix:PATH or ADDRESS:PORT.
+    /// Address of the REST interface: unix:PATH or ADDRESS:PORT. Overrides the file.
     #[arg(long, value_name = "LISTEN")]
     api: Option<Listen>,
 }
@@ -88,7 +88,7 @@ pub struct Shared {
     quota: auth::Quota,
 }
 
-/// Runs until it is told to stop.
+/// Runs until it is stopped.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut config: SliceManagerConfig = load(&args.config)?;
     if let Some(database) = &args.database {

@@ -7,10 +7,10 @@ use crate::ctl::sessions::Page;
 use crate::ctl::table::{bytes, counted, list, or_dash, table, with_rest};
 use crate::runtime::api::{TcpLane, TcpLaneFlows};
 
-/// What to look at; without it, the lane.
+/// What to show; by default the lane.
 #[derive(Debug, clap::Subcommand)]
 pub enum TcpLaneAction {
-    /// Flows, the oldest first: rule, carrier, subflows, bytes.
+    /// List flows, oldest first: rule, carrier, subflows, bytes.
     #[command(after_help = "Example:\n  anabranch ctl tcp-lane flows --limit 1000")]
     Flows {
         #[command(flatten)]

@@ -22,14 +22,14 @@ The smallest ue.toml:
   interface = \"wlan0\"
   remote = \"198.51.100.10:4501\"
 
-SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every
+SIGHUP reloads the file. SIGINT and SIGTERM stop the program and remove every
 device, address, route and rule.")]
 pub struct UeArgs {
     #[command(flatten)]
     pub common: Common,
 }
 
-/// Runs a UE until it is told to stop.
+/// Runs a UE until it is stopped.
 pub fn start(args: &UeArgs) -> anyhow::Result<()> {
     let config = run::load(&args.common)?;
     preflight::ue(&args.common, &config)?;

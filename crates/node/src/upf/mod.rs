@@ -23,14 +23,14 @@ The smallest upf.toml:
   name = \"laptop\"
   public_key = \"…\"                         # what the UE's keygen printed
 
-SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every
+SIGHUP reloads the file. SIGINT and SIGTERM stop the program and remove every
 device, address, route and rule.")]
 pub struct UpfArgs {
     #[command(flatten)]
     pub common: Common,
 }
 
-/// Runs a UPF until it is told to stop.
+/// Runs a UPF until it is stopped.
 pub fn start(args: &UpfArgs) -> anyhow::Result<()> {
     let config = run::load(&args.common)?;
     preflight::upf(&args.common, &config)?;

@@ -15,40 +15,44 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  anabranch-lab bench ran                             everything, some two minutes
-  anabranch-lab bench ran eqp ues                     without ns-3
-  anabranch-lab bench ran speed --peers target/peers/bin   where ns3-mcs28 is
+  anabranch-lab bench ran
+      all parts, about two minutes
+  anabranch-lab bench ran eqp ues
+      without ns-3
+  anabranch-lab bench ran speed --peers target/peers/bin
+      folder with ns3-mcs28
 
-./x bench ran installs ns-3 and builds that program first. Exit codes: 0 everything ran, 1 something failed.";
+./x bench ran installs ns-3 and builds that program first.
+Exit codes: 0 success, 1 failure.";
 
 /// Arguments of `anabranch-lab bench ran`.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = EXAMPLES)]
 pub struct RanArgs {
-    /// Parts to run; all by default.
+    /// Parts to run; default: all.
     #[arg(value_enum)]
     parts: Vec<Part>,
-    /// Simulated seconds of one run of the scenario.
+    /// Simulated time of one run of the scenario, in seconds.
     #[arg(long, default_value_t = 65, value_parser = clap::value_parser!(u32).range(10..=600))]
     seconds: u32,
-    /// Rounds of the scenario; contenders take turns, medians are shown.
+    /// Number of rounds of the scenario, in which the contenders alternate; medians are shown.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=50))]
     rounds: u32,
-    /// Folder with ns3-mcs28; left out if it is not there, and said.
+    /// Folder with ns3-mcs28; skipped with a message if it is missing.
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
-    /// One JSON object at the end instead of tables.
+    /// Print one JSON object at the end instead of tables.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Wall time per simulated second of the MCS 28 scenario, beside ns-3.
+    /// Wall time per simulated second of the MCS 28 scenario, compared with ns-3.
     Speed,
-    /// EQP's decision: 275 RBs and 64 backlogged queues, and how it grows.
+    /// Time of an EQP decision with 275 RBs and 64 backlogged queues, and its growth.
     Eqp,
-    /// 1,000 UEs: memory, and time per TTI.
+    /// Memory and time per TTI with 1,000 UEs.
     Ues,
 }
 

@@ -35,17 +35,16 @@ pub struct MqttArgs {
     /// Publish to the MQTT broker at HOST:PORT, or HOST for port 1883.
     #[arg(long, value_name = "HOST:PORT", value_parser = broker_at)]
     mqtt: Option<(String, u16)>,
-    /// User name for that broker.
+    /// User name at the broker.
     #[arg(long, value_name = "NAME", requires = "mqtt")]
     mqtt_user: Option<String>,
-    /// File whose first line is the password for that broker.
+    /// File with the password for the broker in its first line.
     #[arg(long, value_name = "FILE", requires = "mqtt_user")]
     mqtt_password_file: Option<PathBuf>,
-    /// Be an MQTT broker at ADDRESS:PORT: for whoever wants to hear this monitor, and for other monitors. It asks nobody
-    /// who they are.
+    /// Run an MQTT broker at ADDRESS:PORT for subscribers and other monitors. It does not authenticate clients.
     #[arg(long, value_name = "ADDRESS:PORT")]
     mqtt_listen: Option<SocketAddr>,
-    /// First levels of every topic.
+    /// Topic prefix.
     #[arg(long, value_name = "TOPIC", value_parser = prefix, default_value = "anabranch/int")]
     mqtt_topic: String,
 }

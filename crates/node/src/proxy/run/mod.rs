@@ -18,12 +18,12 @@ use tokio::task::JoinSet;
 /// Arguments of `anabranch proxy`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-The smallest proxy.toml: every TCP and UDP flow of this machine goes as
-`anabranch ue` beside it says.
+The smallest proxy.toml: every TCP and UDP flow of this machine follows the
+policy of the `anabranch ue` beside it.
   [[rule]]
   name = \"all\"
 
-Video on what guarantees 5 Mbit/s, everything else left alone:
+Video on a slice that guarantees 5 Mbit/s, all other flows unchanged:
   [[rule]]
   name = \"video\"
   filter = { protocol = \"tcp\", remote_port = 1935 }
@@ -33,20 +33,20 @@ Example:
   anabranch proxy --config proxy.toml
   anabranch ctl proxy flows
 
-SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every rule,
-route and table. What one that was killed left is removed at the next start,
-before the file is read, or by:
+SIGHUP reloads the file. SIGINT and SIGTERM stop the program and remove every
+rule, route and table. Remains of a killed proxy are removed at the next start,
+before the file is read, or with:
   anabranch proxy --clean")]
 pub struct ProxyArgs {
-    /// Only remove what proxies that were killed have left in this network namespace: tables of nftables, rules and routes.
-    /// Those that run are not touched.
+    /// Remove the nftables tables, rules and routes that killed proxies have left in this network namespace, and exit.
+    /// Running proxies are not affected.
     #[arg(long, exclusive = true)]
     clean: bool,
     #[command(flatten)]
     common: Option<Common>,
 }
 
-/// Runs a transparent proxy until it is told to stop.
+/// Runs a transparent proxy until it is stopped.
 pub fn start(args: &ProxyArgs) -> anyhow::Result<()> {
     let Some(common) = args.common.as_ref().filter(|_| !args.clean) else {
         return preflight::may_configure().and_then(|()| clean());
