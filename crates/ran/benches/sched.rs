@@ -1,7 +1,7 @@
-//! How long a slot's decision takes: every inter-slice scheduler on up to 275 RBs and 64 backlogged UEs.
+//! Time taken by one slot's scheduling decision: every inter-slice scheduler on up to 275 RBs and 64 backlogged UEs.
 //!
-//! `cargo bench -p anabranch-ran --bench sched` prints median and 99th percentile. EQP has to fit the shortest
-//! slot of NR, 62.5 µs.
+//! `cargo bench -p anabranch-ran --bench sched` prints the median and the 99th percentile. EQP must fit into the
+//! shortest NR slot, 62.5 µs.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
@@ -13,8 +13,8 @@ use std::time::Instant;
 
 const ROUNDS: usize = 20_000;
 
-/// Median and 99th percentile of a decision in microseconds, for `queues` UEs in `slices` slices on
-/// `rbs` RBs in groups of `group`.
+/// Median and 99th percentile of the decision time in microseconds, for `queues` UEs in `slices` slices on `rbs` RBs in
+/// groups of `group`.
 fn measure(config: &InterConfig, (rbs, group): (u16, u16), queues: u32, slices: u16) -> (f64, f64) {
     let amc = Amc::new(&RadioConfig::Nr(NrConfig { rbs, rbg_rbs: Some(group), ..NrConfig::default() }))
         .expect("a carrier");

@@ -1,4 +1,4 @@
-//! The radio access network: where a packet waits between the core network and the air, and for how long.
+//! The radio access network: where packets wait between the core network and the air, and for how long.
 //!
 //! ```text
 //!            SDAP                        RLC                   MAC                 air            UE
@@ -7,18 +7,18 @@
 //!  │ QFI 2 ▯▯──┼ scheduler ┼─▶ limiter  (AQM)       ┼──▶│ TTI, slice,  ┼──▶│ numerology,  ┼──▶│ re- ┼─▶
 //!  │ QFI 9 ▯▯▯▯┘           │     │ segmentation     │   │ UE: MCS→TBS  │   │ TDD          │   │ ass.│
 //!  └───────────────────────┘     └──────────────────┘   └──────┬───────┘   └──────────────┘   └─────┘
-//!         ▲  what leaves, and when                             │
+//!         ▲  which packet leaves, and when                     │
 //!         └────────── report of each TTI: granted, served, left over, forecast
 //! ```
 //!
-//! A packet that is let down to the RLC buffer can be overtaken by nothing any more; one that waits in SDAP
-//! can. [`queue`] holds what decides between the two: the limiters, which pace what SDAP lets down, and the
-//! buffers, which mark or drop in RLC.
+//! Nothing can overtake a packet in the RLC buffer; a packet that waits in SDAP can be overtaken. [`queue`] contains the two
+//! kinds of queue disciplines: limiters, which decide when SDAP passes packets to RLC, and buffers, which mark or drop in
+//! RLC.
 //!
-//! Source of the whole: Irazabal et al., *Preventing RLC Buffer Sojourn Delays in 5G*, IEEE Access 2021,
-//! called RLC from here on; TS 37.324 (SDAP), TS 38.322 (RLC), TS 38.321 (MAC), TS 38.214 and 36.213 (PHY).
+//! Main source: Irazabal et al., *Preventing RLC Buffer Sojourn Delays in 5G*, IEEE Access 2021, cited as "RLC" with a
+//! section number; TS 37.324 (SDAP), TS 38.322 (RLC), TS 38.321 (MAC), TS 38.214 and 36.213 (PHY).
 //!
-//! A cell of 25 RBs with one UE, through which one packet passes:
+//! A cell of 25 RBs with one UE, and one packet through it:
 //!
 //! ```
 //! use anabranch_element::packet::Packet;

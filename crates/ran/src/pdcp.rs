@@ -1,25 +1,25 @@
-//! PDCP of a data radio bearer, TS 38.323: a number per packet when it is sent, order when it is received.
+//! PDCP of a data radio bearer, TS 38.323: numbers packets at the sender, restores their order at the receiver.
 //!
 //! ```text
 //!   limiter ──▶ room for the header ──▶ RLC buffer ──▶ number ──▶ RLC …… air …… RLC ──▶ in order ──▶ SDAP
 //! ```
 //!
-//! NR's RLC hands packets up as they become whole, so a HARQ retransmission lets later ones overtake: it is
-//! PDCP that puts them in order again, and waits `t_reordering` for one that may still come (§5.2.2.2).
+//! NR's RLC hands packets up as soon as they are complete, so a HARQ retransmission lets later packets overtake. PDCP
+//! restores the order, and waits up to `t_reordering` for a packet that may still arrive (§5.2.2.2).
 //!
-//! The number is given when a packet leaves the RLC buffer, not when it enters: a discipline that drops or
-//! reorders there leaves no gap for the receiver to wait at. A CU and a DU apart could not do this.
-//! No ciphering, integrity protection, header compression or status reports; the header has its true size.
+//! A packet is numbered when it leaves the RLC buffer, not when it enters: a queue discipline that drops or reorders leaves
+//! no gap in the numbers for which the receiver would wait. A split of CU and DU could not do this. Ciphering, integrity
+//! protection, header compression and status reports are not modelled; the header has its true size.
 //!
 //! ```text
 //!          a window           a window
 //!   ────┼─────────────┼──────────────────────┼──────────────────────────────┼────
-//!             late  RX_DELIV   held back        beyond: the front is given up    late again
+//!             late  RX_DELIV   held back        beyond: the oldest are given up    late again
 //! ```
 //!
-//! §5.2.2.1 counts half of the numbers as late, and so a receiver that has missed more than half of them drops what
-//! comes. Here a [`window`] is late, which is as far as RLC can be behind: the rest is ahead. What is beyond the window is
-//! kept, and as many in front are given up as it takes, so that what is held back stays bounded.
+//! §5.2.2.1 treats half of the numbers as late, so a receiver that missed more than half of them discards new packets. Here
+//! only one [`window`] of numbers is late, which is as far as RLC can lag; all other numbers are ahead. A packet beyond the
+//! window is kept, and enough of the oldest missing ones are given up to bound the number of packets held back.
 
 use super::queue::Sdu;
 use super::rlc::BufferPool;
@@ -28,17 +28,17 @@ use anabranch_element::time::{Duration, Instant};
 pub use anabranch_wire::pdcp::PdcpSn;
 use std::collections::VecDeque;
 
-/// Most packets held back for order: a quarter of the sequence numbers, and no more than this.
+/// Maximum number of packets held back for reordering; the limit is also a quarter of the sequence numbers.
 pub const MAX_WINDOW: u32 = 8192;
 
-/// Most packets held back for order, and the furthest that one of them may be late.
+/// Maximum number of packets held back for reordering, and the maximum lateness of a packet in numbers.
 #[must_use]
 pub const fn window(sn: PdcpSn) -> u32 {
     let quarter = sn.modulus() / 4;
     if quarter < MAX_WINDOW { quarter } else { MAX_WINDOW }
 }
 
-/// The sending side: reserves the header, and numbers packets.
+/// The sender: reserves the header and numbers packets.
 #[derive(Debug, Clone)]
 pub struct PdcpTx {
     sn: PdcpSn,
@@ -47,7 +47,7 @@ pub struct PdcpTx {
 }
 
 impl PdcpTx {
-    /// A bearer that has sent nothing.
+    /// The sender of a new bearer.
     #[must_use]
     pub fn new(sn: PdcpSn) -> Self {
         Self { sn, next: 0 }
@@ -60,18 +60,18 @@ impl PdcpTx {
         self.sn.header_len() as u32
     }
 
-    /// Most packets that may be under way at a time for the receiver to put them in order.
+    /// Maximum number of packets in flight for which the receiver can restore the order.
     #[must_use]
     pub const fn window(&self) -> u32 {
         window(self.sn)
     }
 
-    /// Makes room for the header.
+    /// Reserves room for the header in front of a packet.
     #[inline]
     pub fn reserve(&self, sdu: &mut Sdu) {
         let len = self.sn.header_len();
         if sdu.packet.headroom() >= len {
-            // What is there is written over when the packet is numbered.
+            // The old content of the room is overwritten when the packet is numbered.
             sdu.packet.restore_front(len);
         } else {
             sdu.packet.push_front(len);
@@ -79,48 +79,48 @@ impl PdcpTx {
         sdu.ip_offset = sdu.ip_offset.saturating_add(len as u8);
     }
 
-    /// Fills the header that was reserved; returns the packet's COUNT.
+    /// Writes the reserved header; returns the COUNT of the packet.
     #[inline]
     pub fn number(&mut self, sdu: &mut Sdu) -> u32 {
         let count = self.next;
         self.next = self.next.wrapping_add(1);
-        // A packet without room for a header was never reserved one: it is refused by the receiver.
+        // Without reserved room no header is written; the receiver rejects such a packet.
         let _ = self.sn.emit(count, &mut sdu.packet);
         count
     }
 }
 
-/// The receiving side: restores the order of COUNT, §5.2.2.2.
+/// The receiver: restores the order of COUNT, §5.2.2.2.
 #[derive(Debug, Clone)]
 pub struct PdcpRx {
     sn: PdcpSn,
     t_reordering: Duration,
-    /// RX_NEXT: COUNT after the highest received.
+    /// RX_NEXT: the COUNT after the highest received.
     next: u32,
-    /// RX_DELIV: the first COUNT not handed up.
+    /// RX_DELIV: the first COUNT not delivered.
     deliver: u32,
-    /// RX_REORD, and when the timer expires.
+    /// RX_REORD, and the expiry time of the timer.
     reordering: Option<(u32, Instant)>,
-    /// What is held back; the first is COUNT `deliver`.
+    /// Packets held back by COUNT, from `deliver` on.
     held: VecDeque<Option<Vec<u8>>>,
     stats: PdcpRxStats,
 }
 
-/// Counters of the receiving side.
+/// Counters of the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct PdcpRxStats {
-    /// Packets handed up.
+    /// Packets delivered.
     pub delivered_sdus: u64,
-    /// Packets that came more than once, or after they were given up.
+    /// Packets received more than once, or after they were given up.
     pub stale_sdus: u64,
     /// Packets given up.
     pub missing_sdus: u64,
-    /// PDUs that could not be read.
+    /// Malformed PDUs.
     pub malformed_pdus: u64,
 }
 
 impl PdcpRx {
-    /// A bearer that has received nothing.
+    /// The receiver of a new bearer.
     #[must_use]
     pub fn new(sn: PdcpSn, t_reordering: Duration) -> Self {
         Self {
@@ -134,7 +134,7 @@ impl PdcpRx {
         }
     }
 
-    /// A PDU came from RLC at `now`. Hands up what is in order: COUNT and packet, the header out of the way.
+    /// Processes a PDU from RLC. Calls `up` with COUNT and packet, without header, for each packet now in order.
     #[inline]
     pub fn receive(
         &mut self,
@@ -149,7 +149,7 @@ impl PdcpRx {
         }
     }
 
-    /// The same of any PDU, whatever is held back.
+    /// Like [`receive`](Self::receive), without its shortcut for the next packet in order.
     fn receive_any(
         &mut self,
         pdu: Vec<u8>,
@@ -191,11 +191,11 @@ impl PdcpRx {
         self.wait(now);
     }
 
-    /// What [`receive`](Self::receive) does where the PDU is the next and nothing waits, as nearly always: the COUNT and
-    /// the packet to hand up.
+    /// Shortcut of [`receive`](Self::receive) for the common case: the PDU is the next in order and no packet is held back.
+    /// Returns the COUNT and the packet to deliver.
     ///
     /// # Errors
-    /// The PDU, and nothing has changed, if it is otherwise.
+    /// Returns the PDU in all other cases; nothing has changed.
     #[inline]
     pub fn receive_next(&mut self, pdu: Vec<u8>, now: Instant) -> Result<(u32, Packet), Vec<u8>> {
         let wanted = self.deliver & (self.sn.modulus() - 1);
@@ -209,7 +209,7 @@ impl PdcpRx {
         Ok((count, self.packet(pdu, now)))
     }
 
-    /// Gives up what `t_reordering` has been waited for.
+    /// Gives up the missing packets for which `t_reordering` has expired.
     pub fn on_timeout(&mut self, now: Instant, mut up: impl FnMut(u32, Packet)) {
         let Some((until, at)) = self.reordering else { return };
         if at > now {
@@ -221,27 +221,27 @@ impl PdcpRx {
         self.wait(now);
     }
 
-    /// When something is given up next.
+    /// Time at which the reordering timer expires.
     #[must_use]
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.reordering.map(|(_, at)| at)
     }
 
-    /// What happened so far.
+    /// The counters.
     #[must_use]
     pub fn stats(&self) -> PdcpRxStats {
         self.stats
     }
 
-    /// How far the packet with this sequence number is ahead of RX_DELIV; none if it is late.
+    /// Distance of a sequence number from RX_DELIV; `None` if it is late.
     fn ahead_of(&self, sn: u32) -> Option<u32> {
         let modulus = self.sn.modulus();
         let ahead = sn.wrapping_sub(self.deliver) & (modulus - 1);
         (ahead < modulus - window(self.sn)).then_some(ahead)
     }
 
-    /// Hands up what is held back before `until`, and gives up the rest of it.
+    /// Delivers the packets held back before `until`, and gives up those missing.
     fn give_up(&mut self, until: u32, now: Instant, up: &mut impl FnMut(u32, Packet)) {
         while self.deliver != until {
             match self.held.pop_front() {
@@ -271,7 +271,7 @@ impl PdcpRx {
         up(self.deliver, packet);
     }
 
-    /// The packet of a PDU, which is handed up.
+    /// Counts a delivered packet and wraps its PDU.
     #[inline(always)]
     fn packet(&mut self, pdu: Vec<u8>, now: Instant) -> Packet {
         self.stats.delivered_sdus += 1;
@@ -280,7 +280,7 @@ impl PdcpRx {
         packet
     }
 
-    /// Starts the timer if something is missing and it does not run.
+    /// Starts the timer if a packet is missing and the timer is not running.
     #[inline]
     fn wait(&mut self, now: Instant) {
         if self.reordering.is_none() && self.deliver != self.next {
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_come_is_given_up() {
+    fn missing_packets_are_given_up_after_t_reordering() {
         let mut b = Bench::new();
         assert_eq!(b.receive(1, 0), Vec::<u32>::new());
         assert_eq!(b.receive(4, 3), Vec::<u32>::new());
@@ -363,10 +363,10 @@ mod tests {
     }
 
     #[test]
-    fn counts_go_on_beyond_the_numbers() {
+    fn count_continues_when_sequence_numbers_wrap() {
         let mut b = Bench::new();
         for count in 0..10_000 {
-            // Every second pair swapped.
+            // Packets of a pair are swapped.
             let count = count ^ 1;
             b.receive(count, 0);
         }
@@ -376,8 +376,8 @@ mod tests {
         assert_eq!(b.0.stats().malformed_pdus, 1);
     }
 
-    /// A receiver that PDUs of these COUNTs come to, all at once, and then its timer expires. What it hands up is told by the
-    /// packets' own bytes, for its COUNT is another after more are lost than there are numbers.
+    /// A receiver that gets PDUs with these COUNTs at once, after which its timer expires. The result lists the numbers in the
+    /// payload, because COUNT diverges once more packets are lost than there are sequence numbers.
     fn survivors(sn: PdcpSn, counts: impl Iterator<Item = u32>) -> (Vec<u32>, PdcpRx) {
         let (mut rx, pool) = (PdcpRx::new(sn, Duration::from_millis(10)), &mut BufferPool::default());
         let mut got = Vec::new();
@@ -406,7 +406,7 @@ mod tests {
                     let case = format!("{sn:?}, {gap} lost, {after} after them: {:?}", rx.stats());
                     assert!(got.iter().copied().eq(counts()), "{case}, {} handed up", got.len());
                     assert_eq!(rx.stats().stale_sdus, 0, "{case}");
-                    // Of what was lost, numbers that came round were taken for the first.
+                    // Sequence numbers that wrapped around were taken for the first round.
                     assert_eq!(rx.stats().missing_sdus, u64::from(gap % sn.modulus()), "{case}");
                 }
             }
@@ -414,8 +414,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is lost, all that is not comes up in order, unless so much is lost that what comes looks late: then not
-        /// more than two windows are dropped.
+        /// After any loss, all remaining packets are delivered in order, unless the loss is so long that new packets look late; then
+        /// at most two windows are discarded.
         #[test]
         fn it_recovers_from_any_loss(
             bits12 in any::<bool>(),
@@ -427,7 +427,7 @@ mod tests {
             for (came, lost) in runs {
                 counts.extend(at..at + came);
                 at += came + lost;
-                // What is held back already comes on top.
+                // Packets already held back are added.
                 late += u64::from(lost % modulus >= modulus - 2 * window);
             }
             counts.extend(at..at + 4 * window);
@@ -440,8 +440,8 @@ mod tests {
             prop_assert_eq!(last(&got), last(&counts));
         }
 
-        /// [`PdcpRx::receive_next`] hands up what [`PdcpRx::receive_any`] would, and leaves the same state: PDUs that are
-        /// next, that come early or twice, that are damaged, and timers that expire, across the end of the numbers.
+        /// [`PdcpRx::receive_next`] delivers the same packets and leaves the same state as [`PdcpRx::receive_any`]: for PDUs that are
+        /// next, early, duplicate or damaged, and for expired timers, also across the wrap of the numbers.
         #[test]
         fn what_is_next_is_received_as_any_other(
             start in prop_oneof![Just(0_u32), Just(u32::MAX - 3), Just(SN.modulus() - 3)],
@@ -452,7 +452,7 @@ mod tests {
             for (early, later_ms, how) in steps {
                 ms += later_ms;
                 let now = Instant::from_millis(ms);
-                // Half of them are the next, as nearly always; the last numbers before it are stale.
+                // Half of the PDUs are the next in order, the common case; the numbers just before it are stale.
                 let early = if how < 6 { 0 } else { early.wrapping_sub(2) };
                 let mut bytes = pdu(long.deliver.wrapping_add(early));
                 if how == 11 {

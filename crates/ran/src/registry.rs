@@ -1,5 +1,5 @@
-//! What the lists of queue disciplines and of schedulers have in common: an algorithm is written as its name, or as a
-//! table with `algorithm` and some of its parameters.
+//! Common parts of the registries of queue disciplines and schedulers. An algorithm is configured by its name, or by a table
+//! with `algorithm` and some of its parameters.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -9,19 +9,19 @@ use std::fmt;
 #[serde(deny_unknown_fields)]
 pub struct NoParams {}
 
-/// A parameter out of its range.
+/// A parameter is out of range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key} = {value}: must be {remedy}")]
 pub struct OutOfRange {
-    /// The key as written.
+    /// The configuration key.
     pub key: &'static str,
-    /// Its value.
+    /// The configured value.
     pub value: String,
-    /// What would be valid.
+    /// The valid values.
     pub remedy: &'static str,
 }
 
-/// An error about `key` unless `ok`.
+/// Returns an error about `key` unless `ok`.
 pub(crate) fn in_range(
     key: &'static str,
     value: impl fmt::Display,
@@ -31,7 +31,7 @@ pub(crate) fn in_range(
     if ok { Ok(()) } else { Err(OutOfRange { key, value: value.to_string(), remedy }) }
 }
 
-/// Declares the enum of names and the enum of names with parameters.
+/// Declares the enum of names and the enum of configurations.
 macro_rules! configs {
     (
         $(#[$names_meta:meta])* $Name:ident($what:literal);
@@ -50,7 +50,7 @@ macro_rules! configs {
         }
 
         impl $Config {
-            /// Its name.
+            /// The name.
             #[must_use]
             pub const fn algorithm(&self) -> $Name {
                 match self { $( Self::$Variant(_) => $Name::$Variant, )+ }

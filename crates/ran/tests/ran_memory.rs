@@ -1,4 +1,4 @@
-//! No packet allocates in a cell that has found its pace, and a thousand UEs at rest are small.
+//! In steady state a cell allocates nothing per packet, and a thousand idle UEs use little memory.
 
 use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant};
@@ -34,7 +34,7 @@ fn cell(ues: u32, scheduler: InterAlgorithm, queue: Algorithm) -> Gnb {
     Gnb::new(&config, &mut |file| Err(format!("no file {file}"))).unwrap()
 }
 
-/// Gives every packet's buffer back to the sender.
+/// Returns every packet's buffer to the sender.
 struct Recycle(Vec<Vec<u8>>);
 
 impl Sink<GnbEvent> for Recycle {
@@ -66,7 +66,7 @@ fn run(gnb: &mut Gnb, sink: &mut Recycle, packets: &[Vec<u8>; 3], from: Instant,
     sent
 }
 
-/// One test, because the allocator counts for the whole process.
+/// A single test, because the allocator counts for the whole process.
 #[test]
 fn packets_do_not_allocate_and_resting_ues_are_small() {
     let far: SocketAddr = "198.51.100.1:9".parse().unwrap();
@@ -86,7 +86,7 @@ fn packets_do_not_allocate_and_resting_ues_are_small() {
         let change = region.change();
         let allocations = change.allocations + change.reallocations;
         println!("{scheduler}, {queue}: {allocations} allocations for {sent} packets");
-        // A queue that is longer than ever before grows; no packet allocates by itself.
+        // A queue may grow beyond its previous maximum; single packets do not allocate.
         assert!(allocations as u64 * 200 < sent, "{scheduler}, {queue}: {allocations} for {sent} packets");
     }
     let region = Region::new(ALLOCATOR);

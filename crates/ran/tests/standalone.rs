@@ -1,5 +1,5 @@
-//! The libraries without the workspace: programs of others use a cell alone, and congestion control alone, and get no
-//! cryptography with it; every library can be packaged.
+//! The libraries outside the workspace: other programs can use a cell alone, and congestion control alone, without pulling
+//! in cryptography; and every library can be packaged.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ fn main() {
 }
 "###;
 
-/// Slow start of a controller by its name.
+/// Slow start of a controller selected by name.
 const SENDER: &str = r#"
 use anabranch_cc::{Ack, Algorithm, CcConfig, CongestionController};
 
@@ -61,14 +61,14 @@ fn main() {
 }
 "#;
 
-/// What none of them may bring along.
+/// Crates that none of them may depend on.
 const CRYPTOGRAPHY: [&str; 6] = ["snow", "aws-lc-rs", "aws-lc-sys", "ring", "rustls", "openssl"];
 
 fn root() -> PathBuf {
     fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap()
 }
 
-/// What a command prints; it must succeed.
+/// Standard output and standard error of a command, which must succeed.
 fn run(command: &mut Command) -> (String, String) {
     let output = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -123,7 +123,7 @@ fn a_program_outside_uses_the_cell_or_congestion_control_alone() {
     }
 }
 
-/// With a name, a version and what else is asked of a package; what is in it is not compiled again.
+/// Checks name, version and the other required fields of each package; the contents are not compiled again.
 #[test]
 fn every_library_can_be_packaged() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");

@@ -1,5 +1,5 @@
-//! docs/add-an-algorithm.md is followed: each of its algorithms goes into a copy of its crate as one file and one line,
-//! and the copy compiles and knows the name. docs/ran.md names the tests that show what holds: they are there.
+//! docs/add-an-algorithm.md works as written: each of its algorithms is added to a copy of its crate as one file and one
+//! line, and the copy compiles and accepts the name. The tests named in docs/ran.md as evidence exist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ const PAGE: &str = include_str!("../../../docs/add-an-algorithm.md");
 
 /// An algorithm of the page.
 struct Example {
-    /// Its name, which is its file's.
+    /// Its name, which is also that of its file.
     name: &'static str,
     /// Crate and folder of its file.
     krate: &'static str,
     folder: &'static str,
-    /// File of the registry, and the line of it after which the list begins.
+    /// File of the registry, and the line after which the list begins.
     registry: &'static str,
     section: &'static str,
-    /// What is true at compile time once the registry knows it.
+    /// A constant expression that is true once the registry has the name.
     known: &'static str,
 }
 
@@ -57,7 +57,7 @@ const EXAMPLES: [Example; 4] = [
     },
 ];
 
-/// The page's code that holds `what`: from the start of its block to its test, or to the block's end.
+/// The page's code that contains `what`: from the start of its block to its test, or to the end of the block.
 fn block(what: &str) -> &'static str {
     let at = PAGE.find(what).unwrap_or_else(|| panic!("the page has no {what}"));
     let start = PAGE[..at].rfind("```").expect("a block begins");
@@ -70,7 +70,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Copies a file or a folder; what is the same already keeps its time, so that nothing is compiled again.
+/// Copies a file or a folder; unchanged files keep their time, so that they are not compiled again.
 fn copy(from: &Path, to: &Path) {
     if from.is_dir() {
         fs::create_dir_all(to).unwrap();
@@ -94,7 +94,7 @@ fn write(to: &Path, text: &str) {
 fn each_algorithm_of_the_tutorial_is_a_file_and_a_line() {
     let copies = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tutorial");
     let _ = fs::remove_dir_all(copies.join("crates"));
-    // What the three crates need; `link` is for their tests, which are not compiled.
+    // The crates needed by the three; `link` is only used by their tests, which are not compiled.
     for krate in ["wire", "element", "rules", "link", "ran", "steer", "cc"] {
         let folder = root().join("crates").join(krate);
         let to = copies.join("crates").join(krate);
@@ -122,7 +122,7 @@ fn each_algorithm_of_the_tutorial_is_a_file_and_a_line() {
         let file = source.join(registry);
         let text = fs::read_to_string(&file).unwrap();
         let at = text.rfind(section).unwrap_or_else(|| panic!("{registry} has no {section}")) + 1;
-        // Not first, for the first is the default.
+        // Not at the start, because the first is the default.
         let end = at + text[at..].find(";\n").unwrap() + 2;
         write(&file, &format!("{}{line}{}", &text[..end], &text[end..]));
     }
@@ -140,7 +140,7 @@ fn type_of(name: &str) -> String {
     name.split('_').map(|word| word[..1].to_uppercase() + &word[1..]).collect()
 }
 
-/// Outside of its file and of tests, one line of the product names an algorithm: that of the registry.
+/// Outside its own file and tests, the product names an algorithm in exactly one line: in the registry.
 #[test]
 fn one_line_names_an_algorithm() {
     for (file, words) in [
@@ -170,7 +170,7 @@ fn one_line_names_an_algorithm() {
     }
 }
 
-/// Lines of code with one of the words, comments and tests left out.
+/// Lines of code that contain one of the words, without comments and tests.
 fn lines_with(text: &str, words: &[&str]) -> Vec<String> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let has = |line: &str| line.split(|c| !is_part(c)).any(|word| words.contains(&word));

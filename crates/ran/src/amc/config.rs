@@ -1,4 +1,4 @@
-//! A carrier as a person writes it.
+//! Configuration of a carrier.
 //!
 //! ```toml
 //! [radio]
@@ -20,7 +20,7 @@ use super::{Amc, AmcError, TbsTable, lte, nr};
 use anabranch_element::time::Duration;
 use serde::{Deserialize, Serialize};
 
-/// A carrier, as written.
+/// Configuration of a carrier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "rat", rename_all = "snake_case")]
 pub enum RadioConfig {
@@ -31,7 +31,7 @@ pub enum RadioConfig {
 }
 
 impl Default for RadioConfig {
-    /// The paper's: LTE with 25 RBs, 5 MHz.
+    /// The carrier of the paper: LTE with 25 RBs (5 MHz).
     fn default() -> Self {
         Self::Lte(LteConfig::default())
     }
@@ -43,7 +43,7 @@ impl Default for RadioConfig {
 pub struct LteConfig {
     /// Resource blocks, 1 to 110: 6, 15, 25, 50, 75 or 100 for 1.4, 3, 5, 10, 15 or 20 MHz.
     pub rbs: u16,
-    /// RBs per resource block group; left out: Table 7.1.6.1-1.
+    /// RBs per resource block group; default: Table 7.1.6.1-1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rbg_rbs: Option<u16>,
 }
@@ -60,22 +60,22 @@ impl Default for LteConfig {
 pub struct NrConfig {
     /// Resource blocks, 1 to 275.
     pub rbs: u16,
-    /// µ, 0 to 4: subcarriers of 15 kHz · 2^µ, slots of 1 ms / 2^µ.
+    /// Numerology µ, 0 to 4: subcarriers of 15 kHz · 2^µ, slots of 1 ms / 2^µ.
     pub numerology: u8,
     /// MCS and CQI tables.
     pub mcs_table: McsTable,
-    /// Layers, 1 to 4.
+    /// MIMO layers, 1 to 4.
     pub layers: u8,
-    /// Symbols of a slot that carry control, 0 to 3.
+    /// Symbols of a slot that carry control information, 0 to 3.
     pub control_symbols: u8,
-    /// REs per RB of DM-RS, 0 to 36.
+    /// REs per RB used for DM-RS, 0 to 36.
     pub dmrs_res: u8,
-    /// `xOverhead`: 0, 6, 12 or 18.
+    /// `xOverhead` in REs per RB: 0, 6, 12 or 18.
     pub overhead_res: u8,
-    /// RBs per resource block group; left out: Table 5.1.2.2.1-1, configuration 1. 1 is type 1 allocation.
+    /// RBs per resource block group; default: Table 5.1.2.2.1-1, configuration 1. A value of 1 is allocation type 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rbg_rbs: Option<u16>,
-    /// Left out: FDD.
+    /// TDD pattern; default: FDD.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tdd: Option<TddConfig>,
 }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_says_which_way() {
+    fn a_pattern_determines_the_direction_of_slots() {
         let tdd = TddConfig { pattern: "DDDSU".into(), downlink_symbols: 10, uplink_symbols: 2 };
         let amc = nr(NrConfig { tdd: Some(tdd), ..NrConfig::default() }).unwrap();
         let bytes = |direction, slot| amc.table(direction, slot).map(|t| t.bytes(28, 106).unwrap());
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_would_be_valid() {
+    fn errors_state_the_valid_values() {
         let why = |c: NrConfig| nr(c).unwrap_err().to_string();
         let d = NrConfig::default;
         assert_eq!(why(NrConfig { rbs: 0, ..d() }), "0 RBs carry nothing: give the cell 1 to 275 RBs");
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_written_as_the_head_of_this_file_says() {
+    fn the_configuration_examples_in_the_documentation_parse() {
         let parse = |text: &str| serde_json::from_str::<RadioConfig>(text);
         assert_eq!(parse(r#"{"rat": "lte", "rbs": 25}"#).unwrap(), RadioConfig::default());
         let nr = parse(r#"{"rat": "nr", "numerology": 2, "tdd": {"pattern": "DDDSU"}}"#).unwrap();

@@ -1,12 +1,12 @@
-//! Adaptive modulation and coding: from the channel's quality to the bytes a transport block carries.
+//! Adaptive modulation and coding: from the channel quality to the number of bytes in a transport block.
 //!
 //! ```text
 //!   CQI 0..15 ──▶ MCS ──▶ LTE: I_TBS ──▶ table (TS 36.213) ──┐
 //!                    └──▶ NR: Qm, R ───▶ formula (TS 38.214) ─┴─▶ bytes per (MCS, RBs), per slot of the frame
 //! ```
 //!
-//! [`Amc`] holds what a cell needs, computed once: a [`TbsTable`] for each kind of slot. Row `mcs` of a table
-//! lists the bytes of 0, 1, 2, … RBs and never falls, so that the RBs a backlog needs are a binary search.
+//! [`Amc`] holds the tables of a cell, computed once: a [`TbsTable`] for each kind of slot. Row `mcs` of a table lists
+//! the bytes of 0, 1, 2, … RBs. A row never decreases, so the RBs needed for a backlog are found by binary search.
 
 mod config;
 pub mod lte;
@@ -21,17 +21,17 @@ pub use tdd::{Direction, TddConfig, TddPattern};
 
 use anabranch_element::time::Duration;
 
-/// Why a radio cannot be as asked for.
+/// Why a radio configuration is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AmcError {
     /// No such modulation and coding scheme.
     #[error("MCS {mcs} is out of range: {table} has MCS 0 to {most}")]
     Mcs {
-        /// As asked for.
+        /// The requested MCS.
         mcs: u8,
         /// The table in use.
         table: &'static str,
-        /// Its last entry.
+        /// The highest MCS of that table.
         most: u8,
     },
     /// No such channel quality.
@@ -40,27 +40,27 @@ pub enum AmcError {
     /// Zero resource blocks.
     #[error("0 RBs carry nothing: give the cell 1 to {most} RBs")]
     ZeroRbs {
-        /// Most there can be.
+        /// The maximum.
         most: u16,
     },
-    /// More resource blocks than there are columns.
+    /// More resource blocks than the table has columns.
     #[error("{rbs} RBs are not in the table: {rat} has 1 to {most}")]
     Rbs {
-        /// As asked for.
+        /// The requested number.
         rbs: u16,
         /// `LTE` or `NR`.
         rat: &'static str,
-        /// Most there can be.
+        /// The maximum.
         most: u16,
     },
-    /// Something else is out of its range.
+    /// Another value is out of range.
     #[error("radio: {key} = {value}: must be {remedy}")]
     Value {
-        /// The key as written.
+        /// The configuration key.
         key: &'static str,
-        /// Its value.
+        /// The configured value.
         value: String,
-        /// What would be valid.
+        /// The valid values.
         remedy: &'static str,
     },
 }
@@ -71,13 +71,13 @@ pub struct TbsTable {
     name: &'static str,
     rbs: u16,
     max_mcs: u8,
-    /// `(rbs + 1)` values per MCS, the first of each 0.
+    /// `(rbs + 1)` values per MCS; the first of each row is 0.
     bytes: Vec<u32>,
 }
 
 impl TbsTable {
-    /// Fills the table from a function of MCS and RBs. A size larger than one further along its row counts as
-    /// the smaller: LTE has one such, NR's rounding to code blocks a few.
+    /// Fills the table from a function of MCS and RBs. A size that exceeds a later size of the same row is lowered to the
+    /// later one: LTE has one such size, and the code block rounding of NR produces a few.
     fn new(name: &'static str, mcs_count: u8, rbs: u16, bytes_of: impl Fn(u8, u16) -> u32) -> Self {
         let width = usize::from(rbs) + 1;
         let mut bytes = vec![0; usize::from(mcs_count) * width];
@@ -91,13 +91,13 @@ impl TbsTable {
         Self { name, rbs, max_mcs: mcs_count.saturating_sub(1), bytes }
     }
 
-    /// A table with one MCS, at which an RB carries `bytes` bytes: for examples and tests.
+    /// A table with one MCS at which each RB carries `bytes` bytes; for examples and tests.
     #[must_use]
     pub fn linear(bytes: u32, rbs: u16) -> Self {
         Self::new("a linear table", 1, rbs, |_, n| u32::from(n).saturating_mul(bytes))
     }
 
-    /// Bytes of 0, 1, 2, … RBs at `mcs`; an MCS above the last is taken as the last.
+    /// Bytes of 0, 1, 2, … RBs at `mcs`; an MCS beyond the table is treated as the highest.
     #[must_use]
     #[inline]
     pub fn row(&self, mcs: u8) -> &[u32] {
@@ -109,7 +109,7 @@ impl TbsTable {
     /// Bytes of a transport block.
     ///
     /// # Errors
-    /// An MCS that is not in the table, zero RBs, more RBs than the cell has.
+    /// The MCS is not in the table, `rbs` is zero, or `rbs` exceeds the RBs of the cell.
     pub fn bytes(&self, mcs: u8, rbs: u16) -> Result<u32, AmcError> {
         if mcs > self.max_mcs() {
             return Err(AmcError::Mcs { mcs, table: self.name, most: self.max_mcs() });
@@ -121,14 +121,14 @@ impl TbsTable {
         }
     }
 
-    /// The least number of RBs that carry `bytes` at `mcs`; `None` if all of them do not.
+    /// The smallest number of RBs that carry `bytes` at `mcs`; `None` if the whole carrier is too small.
     #[must_use]
     #[inline]
     pub fn rbs_for(&self, mcs: u8, bytes: u32) -> Option<u16> {
         rbs_for(self.row(mcs), bytes)
     }
 
-    /// Whether the largest of them is more than nothing.
+    /// Whether any entry is larger than zero.
     fn carries_any(&self) -> bool {
         self.bytes.iter().any(|bytes| *bytes > 0)
     }
@@ -139,7 +139,7 @@ impl TbsTable {
         self.rbs
     }
 
-    /// The last MCS.
+    /// The highest MCS.
     #[must_use]
     #[inline]
     pub fn max_mcs(&self) -> u8 {
@@ -147,17 +147,17 @@ impl TbsTable {
     }
 }
 
-/// The least number of RBs of a [`TbsTable::row`] that carry `bytes`.
+/// The smallest number of RBs of a [`TbsTable::row`] that carry `bytes`.
 #[must_use]
 pub fn rbs_for(row: &[u32], bytes: u32) -> Option<u16> {
-    // A row never falls: its end tells whether there is such a number.
+    // A row never decreases, so its last entry shows whether such a number exists.
     if row.last().is_none_or(|most| *most < bytes) {
         return None;
     }
     u16::try_from(row.partition_point(|have| *have < bytes)).ok()
 }
 
-/// Everything about a carrier that does not change: its slots, and what fits into one.
+/// The constant properties of a carrier: its slots and the sizes of their transport blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Amc {
     slot: Duration,
@@ -165,7 +165,7 @@ pub struct Amc {
     rbg: u16,
     cqi_to_mcs: [u8; 16],
     full: TbsTable,
-    /// The downlink part of a special slot; none if that is too short for any data.
+    /// The downlink part of a special slot; `None` if it is too short for data.
     special: Option<TbsTable>,
     tdd: Option<TddPattern>,
 }
@@ -174,7 +174,7 @@ impl Amc {
     /// Computes the tables.
     ///
     /// # Errors
-    /// The first value out of its range.
+    /// The first value that is out of range.
     pub fn new(config: &RadioConfig) -> Result<Self, AmcError> {
         config::build(config)
     }
@@ -191,13 +191,13 @@ impl Amc {
         self.rbs
     }
 
-    /// RBs of a resource block group, the unit of an allocation; the last group may be smaller.
+    /// RBs of a resource block group, the unit of allocation; the last group may be smaller.
     #[must_use]
     pub fn rbg(&self) -> u16 {
         self.rbg
     }
 
-    /// The last MCS.
+    /// The highest MCS.
     #[must_use]
     pub fn max_mcs(&self) -> u8 {
         self.full.max_mcs()
@@ -206,15 +206,15 @@ impl Amc {
     /// The MCS used at a channel quality.
     ///
     /// # Errors
-    /// A CQI above 15.
+    /// The CQI is above 15.
     pub fn mcs_of_cqi(&self, cqi: u8) -> Result<u8, AmcError> {
         self.cqi_to_mcs.get(usize::from(cqi)).copied().ok_or(AmcError::Cqi(cqi))
     }
 
-    /// Whether `mcs` is in the table.
+    /// Returns `mcs` if it is in the table.
     ///
     /// # Errors
-    /// It is not.
+    /// `mcs` is not in the table.
     pub fn check_mcs(&self, mcs: u8) -> Result<u8, AmcError> {
         if mcs > self.max_mcs() {
             return Err(AmcError::Mcs { mcs, table: self.full.name, most: self.max_mcs() });
@@ -222,19 +222,19 @@ impl Amc {
         Ok(mcs)
     }
 
-    /// Sizes in a slot that carries data both ways or whole in one: the largest there are.
+    /// Sizes in a slot used entirely for one direction (or in an FDD slot): the largest ones.
     #[must_use]
     pub fn full(&self) -> &TbsTable {
         &self.full
     }
 
-    /// Slots after which the directions repeat.
+    /// Number of slots after which the slot directions repeat.
     #[must_use]
     pub fn period_slots(&self) -> u64 {
         self.tdd.as_ref().map_or(1, TddPattern::len)
     }
 
-    /// When the MAC pulls data of a direction.
+    /// The times at which the MAC pulls data of a direction.
     #[must_use]
     pub fn pulls(&self, direction: Direction) -> Pulls {
         let Some(tdd) = &self.tdd else { return Pulls::every(self.slot) };
@@ -243,7 +243,7 @@ impl Amc {
         Pulls::of_pattern(tdd, self.slot, direction, (special, most(&self.full)))
     }
 
-    /// What fits into slot number `slot` (from 0) in one direction; `None` if it carries none.
+    /// Transport block sizes in slot number `slot` (from 0) for one direction; `None` if the slot carries no data that way.
     #[must_use]
     #[inline]
     pub fn table(&self, direction: Direction, slot: u64) -> Option<&TbsTable> {
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_inverse_is_the_least_that_fits() {
+    fn rbs_for_is_the_inverse_of_bytes() {
         let amc = Amc::new(&RadioConfig::default()).unwrap();
         for mcs in 0..=28 {
             for bytes in (0..2300).step_by(7) {

@@ -7,16 +7,16 @@
 //!      > 3824: quantised to the nearest, then made to fill code blocks of one size
 //! ```
 //!
-//! Code rates are held as R · 2048, so that 682.5/1024 is whole and the formula is computed without rounding.
+//! Code rates are stored as R · 2048: 682.5/1024 becomes an integer, and the formula is computed without rounding.
 
 use serde::{Deserialize, Serialize};
 
-/// Most resource blocks of a carrier (TS 38.211 §4.4.2).
+/// Maximum number of resource blocks of a carrier (TS 38.211 §4.4.2).
 pub const MAX_RBS: u16 = 275;
-/// Most REs of one RB that count.
+/// Upper limit of the REs counted per RB.
 const MAX_RES: u32 = 156;
 
-/// Which MCS and CQI tables a UE is configured with.
+/// The MCS and CQI tables a UE is configured with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum McsTable {
@@ -57,7 +57,7 @@ const MCS_64_LOW_SE: [Scheme; 29] = [
     r(4, 340), r(4, 378), r(4, 434), r(4, 490), r(4, 553), r(4, 616),
     r(6, 438), r(6, 466), r(6, 517), r(6, 567), r(6, 616), r(6, 666), r(6, 719), r(6, 772),
 ];
-/// CQI 1 to 15; CQI 0 is out of range.
+/// CQI 1 to 15; CQI 0 means out of range.
 #[rustfmt::skip]
 const CQI_64: [Scheme; 15] = [
     r(2, 78), r(2, 120), r(2, 193), r(2, 308), r(2, 449), r(2, 602), r(4, 378), r(4, 490), r(4, 616),
@@ -92,7 +92,7 @@ impl McsTable {
         }
     }
 
-    /// Its clause.
+    /// The clause that defines the MCS table.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -102,13 +102,13 @@ impl McsTable {
         }
     }
 
-    /// Entries that name a code rate.
+    /// Number of entries that specify a code rate.
     #[must_use]
     pub fn mcs_count(self) -> u8 {
         self.schemes().0.len() as u8
     }
 
-    /// For CQI 0 to 15, the highest MCS that is no more efficient than the CQI; 0 for CQI 0.
+    /// For CQI 0 to 15, the highest MCS whose efficiency does not exceed that of the CQI; 0 for CQI 0.
     #[must_use]
     pub fn cqi_to_mcs(self) -> [u8; 16] {
         let (mcs, cqi) = self.schemes();
@@ -122,12 +122,12 @@ impl McsTable {
     }
 }
 
-/// What of a slot carries data.
+/// The part of a slot that carries data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grid {
     /// Symbols of the shared channel, 1 to 14.
     pub symbols: u8,
-    /// REs per RB of DM-RS, in the symbols counted above.
+    /// REs per RB used for DM-RS within these symbols.
     pub dmrs_res: u8,
     /// `xOverhead` per RB: 0, 6, 12 or 18 REs.
     pub overhead_res: u8,
@@ -135,7 +135,7 @@ pub struct Grid {
     pub layers: u8,
 }
 
-/// Bits of a transport block, §5.1.3.2; 0 if nothing fits.
+/// Size in bits of a transport block, §5.1.3.2; 0 if nothing fits.
 #[must_use]
 pub fn tbs_bits(table: McsTable, mcs: u8, grid: Grid, rbs: u16) -> u32 {
     let Some((qm, rate)) = table.schemes().0.get(usize::from(mcs)) else { return 0 };
@@ -163,7 +163,7 @@ fn quantised(info: u64, rate: u32) -> u64 {
     }
     let above = info - 24 * ONE;
     let n = (above / ONE).ilog2() - 5;
-    // To the nearest, halves up.
+    // Round to nearest, halves up.
     let near = (((above + (ONE << n) / 2) / (ONE << n)) << n).max(3840) + 24;
     let blocks = if 4 * u64::from(rate) <= ONE {
         near.div_ceil(3816)
@@ -190,7 +190,7 @@ pub const fn rbg(rbs: u16, second_configuration: bool) -> u16 {
 mod tests {
     use super::*;
 
-    /// Every RE of a slot that may count.
+    /// The maximum number of REs in a slot.
     const ALL: Grid = Grid { symbols: 14, dmrs_res: 12, overhead_res: 0, layers: 1 };
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(tbs_bits(McsTable::Qam64LowSe, 0, little, 1), 24);
         // 273·156·8·948/1024·4 = 1261669.5 → 39·2^15 → 152 code blocks: the largest block of 100 MHz.
         assert_eq!(tbs_bits(McsTable::Qam256, 27, Grid { layers: 4, ..ALL }, 273), 1_277_992);
-        // A low rate takes code blocks of 3816: 275·156·2·30/1024 = 2513.7 → 64·39 = 2496 → 2536 by table,
+        // A low rate uses code blocks of 3816 bits: 275·156·2·30/1024 = 2513.7 → 64·39 = 2496 → 2536 by table,
         // and with 4 layers 10054.7 → 256·39 = 9984 → 3 blocks → 8·3·417 − 24.
         assert_eq!(tbs_bits(McsTable::Qam64LowSe, 0, ALL, 275), 2536);
         assert_eq!(tbs_bits(McsTable::Qam64LowSe, 0, Grid { layers: 4, ..ALL }, 275), 9984);
@@ -219,7 +219,7 @@ mod tests {
                 for mcs in 0..table.mcs_count() {
                     let bits = tbs_bits(table, mcs, Grid { symbols: 12, ..ALL }, rbs);
                     assert_eq!(bits % 8, 0, "{table:?} {mcs} {rbs}");
-                    // 64QAM at 438/1024 carries a trifle less than 16QAM at 658/1024, and 466 likewise.
+                    // 64QAM at 438/1024 carries slightly less than 16QAM at 658/1024; the same holds for 466.
                     assert!(f64::from(bits) >= f64::from(before) * 0.94, "{table:?} {mcs} {rbs}");
                     before = bits;
                 }

@@ -1,45 +1,45 @@
-//! The slots in which the MAC pulls data of one direction, and time as they count it.
+//! The slots in which the MAC pulls data of one direction, and a clock that advances by the capacity of these slots.
 //!
 //! ```text
 //!   slots    D   D   D   S   U   D   D   D   S   U        one run of slots per period; FDD: every slot
-//!   pulls    ▮   ▮   ▮   ▯       ▮   ▮   ▮   ▯            a special slot carries a part of a whole one
+//!   pulls    ▮   ▮   ▮   ▯       ▮   ▮   ▮   ▯            a special slot carries part of a full slot
 //!   clock    └─1─┴─1─┴0.7┴───1───┴─1─┴─1─┴0.7┴──
 //! ```
 //!
-//! The [clock](Pulls::clock) goes from one pull to the next by as much as that pull carries, in units of a slot, and evenly
-//! in between. So a stretch of it is worth as many bytes wherever in the pattern it lies, and uplink slots give
-//! none. With FDD it is the time of day.
+//! From one pull to the next, the [clock](Pulls::clock) advances by the capacity of the next pull, in units of a full
+//! slot; between two pulls it advances at a constant rate. Equal intervals of this clock therefore carry equal numbers of
+//! bytes, wherever they lie in the pattern, and uplink slots add nothing. With FDD it equals real time.
 //!
-//! Both ends know the pattern: it is part of the cell's configuration (TS 38.331 `tdd-UL-DL-ConfigurationCommon`).
+//! Both ends have the pattern: it is part of the cell's configuration (TS 38.331 `tdd-UL-DL-ConfigurationCommon`).
 
 use super::tdd::{Direction, Slot, TddPattern};
 use anabranch_element::time::{Duration, Instant, nanos};
 
-/// The unit of LTE's TTI, which algorithms that were made for it reckon in.
+/// One LTE TTI, the unit of time of algorithms designed for LTE.
 const MILLISECOND_NS: u64 = 1_000_000;
 
-/// See the top of this file.
+/// The pulls of one direction; see the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pulls {
     slot_ns: u64,
-    /// Slots of a period, and those of the run in it.
+    /// Length of a period in slots, and position and length of its run of slots with pulls.
     period: u64,
     first: u64,
     count: u64,
-    /// What the last slot of the run carries, in nanoseconds of a slot.
+    /// Capacity of the last slot of the run, in nanoseconds of a full slot.
     last_ns: u64,
 }
 
 impl Pulls {
-    /// One in every slot of `slot`, which counts as 1 ns if it is zero.
+    /// One pull in every slot of duration `slot`; zero is treated as 1 ns.
     #[must_use]
     pub fn every(slot: Duration) -> Self {
         let slot_ns = nanos(slot).max(1);
         Self { slot_ns, period: 1, first: 0, count: 1, last_ns: slot_ns }
     }
 
-    /// Those of a direction in a TDD pattern; `special` is the share of a whole slot that the downlink of a special slot
-    /// carries. A direction without any counts every slot: nobody waits for it.
+    /// The pulls of a direction in a TDD pattern. `special` is the fraction of a full slot carried by the downlink part of a
+    /// special slot. A direction without any slot gets a pull in every slot, because nothing ever waits for it.
     pub(super) fn of_pattern(
         pattern: &TddPattern,
         slot: Duration,
@@ -68,19 +68,19 @@ impl Pulls {
         Duration::from_nanos(self.slot_ns)
     }
 
-    /// What stands for LTE's TTI of 1 ms, in time of the [clock](Self::clock): as many whole slots as fit into it, at least one.
+    /// The equivalent of LTE's 1 ms TTI in time of the [clock](Self::clock): as many full slots as fit into 1 ms, at least one.
     #[must_use]
     pub fn round(&self) -> Duration {
         Duration::from_nanos((MILLISECOND_NS / self.slot_ns).max(1) * self.slot_ns)
     }
 
-    /// Pulls of a round; 1 in LTE.
+    /// Number of pulls per round; 1 in LTE.
     #[must_use]
     pub fn of_round(&self) -> u64 {
         nanos(self.round()) / self.slot_ns
     }
 
-    /// The pulls of the last `slots` slots until `at`, and the time of the clock that they took; time may go back before 0.
+    /// Number of pulls in the last `slots` slots until `at`, and the clock time they span. The interval may begin before time 0.
     #[must_use]
     pub fn in_slots(&self, slots: u32, at: Instant) -> (u64, u64) {
         let ns = self.slot_ns.saturating_mul(slots.into());
@@ -91,7 +91,7 @@ impl Pulls {
         (self.between(from, at), self.clock(at).saturating_sub(self.clock(from)))
     }
 
-    /// Slots after which every kind of pull has been, in a millisecond at least.
+    /// Number of slots that cover every kind of pull: a TDD period, and at least one round.
     #[must_use]
     pub fn window_slots(&self) -> u64 {
         self.period.max(self.of_round())
@@ -133,13 +133,13 @@ impl Pulls {
         slots_until(until).saturating_sub(slots_until(after))
     }
 
-    /// What the pull at `at` carries of a whole slot, in nanoseconds of a slot.
+    /// Capacity of the pull at `at`, in nanoseconds of a full slot.
     fn carries_ns(&self, at: Instant) -> u64 {
         let within = at.as_nanos() / self.slot_ns % self.period;
         if within + 1 == self.first + self.count { self.last_ns } else { self.slot_ns }
     }
 
-    /// `bytes` of the pull at `from` as the pull at `to` would carry them.
+    /// Converts `bytes` of the pull at `from` to the capacity of the pull at `to`.
     #[must_use]
     pub fn scale(&self, bytes: u32, from: Instant, to: Instant) -> u32 {
         let (from, to) = (self.carries_ns(from), self.carries_ns(to));
@@ -149,20 +149,20 @@ impl Pulls {
         u32::try_from(u64::from(bytes).saturating_mul(to) / from).unwrap_or(u32::MAX)
     }
 
-    /// `bytes` of the pull at `at` as a round would carry them.
+    /// Converts `bytes` of the pull at `at` to the capacity of a round.
     #[must_use]
     pub fn per_round(&self, bytes: u32, at: Instant) -> u64 {
         u64::from(bytes).saturating_mul(nanos(self.round())) / self.carries_ns(at)
     }
 
-    /// The clock at `now`, nanoseconds: see the top of this file.
+    /// The clock at `now`, in nanoseconds; see the module documentation.
     #[must_use]
     pub fn clock(&self, now: Instant) -> u64 {
         if self.count == self.period && self.last_ns == self.slot_ns {
             return now.as_nanos();
         }
         let (last, next) = (self.last_until(now), self.next_after(now));
-        // What all pulls until the last carry.
+        // Capacity of all pulls up to and including the last.
         let slot = last.as_nanos() / self.slot_ns;
         let of_run = (slot % self.period + 1).saturating_sub(self.first).min(self.count);
         let short = self.slot_ns - self.last_ns;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_pattern_it_is_the_time_of_day() {
+    fn without_a_pattern_the_clock_is_real_time() {
         let every = Pulls::every(Duration::from_micros(500));
         for us in [0, 1, 499, 500, 501, 7777] {
             let at = Instant::from_micros(us);
@@ -205,7 +205,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Counted slot by slot, for every pattern that fits.
+        /// Compares with a count slot by slot, for every pattern that is valid for a numerology.
         #[test]
         fn pulls_and_clock_are_those_of_the_slots(
             numerology in 0u8..=4, down in 0usize..9, special in any::<bool>(), up in 0usize..9,

@@ -1,7 +1,7 @@
 //! Transport block sizes of LTE in bits, 3GPP TS 36.213 Table 7.1.7.2.1-1: row I_TBS 0 to 26, column N_PRB 1
 //! to 110. One size is larger than its right neighbour, as in the standard: 328 bits of I_TBS 6 in 1 RB.
 
-/// See the top of this file.
+/// Sizes in bits by I_TBS and N_PRB − 1.
 #[rustfmt::skip]
 pub(super) const TBS_BITS: [[u32; 110]; 27] = [
     [

@@ -1,4 +1,4 @@
-//! Which slots carry which direction: FDD, or a TDD pattern, TS 38.213 §11.1.
+//! The direction of each slot: FDD, or a TDD pattern, TS 38.213 §11.1.
 //!
 //! ```text
 //!   D D D S U  D D D S U …      pattern = "DDDSU": tdd-UL-DL-ConfigurationCommon with 3 downlink slots,
@@ -6,13 +6,13 @@
 //!         └─ ▇▇▇▇▇▇▇▇▇▇··▁▁
 //! ```
 //!
-//! The uplink symbols of a special slot carry sounding and random access here, no data.
+//! The uplink symbols of a special slot carry only sounding and random access in this model, no data.
 
 use super::AmcError;
 use anabranch_element::time::Duration;
 use serde::{Deserialize, Serialize};
 
-/// Which way data goes.
+/// Direction of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -23,20 +23,20 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both, downlink first.
+    /// Both directions, downlink first.
     pub const ALL: [Self; 2] = [Self::Downlink, Self::Uplink];
 }
 
-/// A TDD pattern as written.
+/// Configuration of a TDD pattern.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TddConfig {
-    /// `D`, `S` and `U`, one per slot; it repeats. All D come first, then at most one S, then all U.
+    /// `D`, `S` or `U` for each slot, repeated. All D come first, then at most one S, then all U.
     pub pattern: String,
     /// Downlink symbols of the special slot, 0 to 14.
     #[serde(default = "default_downlink_symbols")]
     pub downlink_symbols: u8,
-    /// Uplink symbols of the special slot, 0 to 14 less the downlink ones.
+    /// Uplink symbols of the special slot, 0 to 14 minus `downlink_symbols`.
     #[serde(default = "default_uplink_symbols")]
     pub uplink_symbols: u8,
 }
@@ -48,7 +48,7 @@ const fn default_uplink_symbols() -> u8 {
     2
 }
 
-/// What a slot carries.
+/// The direction of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Slot {
     Downlink,
@@ -56,7 +56,7 @@ pub(super) enum Slot {
     Uplink,
 }
 
-/// A checked pattern.
+/// A validated pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TddPattern {
     slots: Vec<Slot>,
@@ -66,10 +66,10 @@ pub struct TddPattern {
 const PERIODS_US: [u128; 10] = [500, 625, 1000, 1250, 2000, 2500, 3000, 4000, 5000, 10_000];
 
 impl TddPattern {
-    /// Checks a pattern for slots of `slot`.
+    /// Validates a pattern for slots of duration `slot`.
     ///
     /// # Errors
-    /// A letter, an order, a period or symbols that cannot be.
+    /// An invalid letter, order, period or number of symbols.
     pub fn new(config: &TddConfig, slot: Duration) -> Result<Self, AmcError> {
         let wrong =
             |key, value: &dyn ToString, remedy| AmcError::Value { key, value: value.to_string(), remedy };
@@ -98,7 +98,7 @@ impl TddPattern {
         Ok(Self { slots })
     }
 
-    /// Its slots.
+    /// Number of slots.
     pub(super) fn len(&self) -> u64 {
         self.slots.len().max(1) as u64
     }

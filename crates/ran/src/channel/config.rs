@@ -1,4 +1,4 @@
-//! A channel as a person writes it.
+//! Configuration of a channel.
 //!
 //! ```toml
 //! channel = { model = "constant", mcs = 28 }          # or cqi = 15
@@ -14,11 +14,11 @@ use anabranch_element::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// See the top of this file.
+/// A channel model and its parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "model", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ChannelConfig {
-    /// One quality for ever: an MCS or a CQI.
+    /// A constant quality: an MCS or a CQI.
     Constant {
         /// Modulation and coding scheme.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,44 +29,44 @@ pub enum ChannelConfig {
     },
     /// CSV rows, see [`CqiTrace::csv`].
     Trace {
-        /// Its name, as the loader knows it.
+        /// Name of the trace, passed to the loader.
         file: String,
-        /// When it starts, seconds; before, its first value holds.
+        /// Start time, seconds; the first value applies before it.
         #[serde(default)]
         start_s: f64,
     },
     /// Delivery opportunities, see [`CqiTrace::mahimahi`].
     Mahimahi {
-        /// Its name, as the loader knows it.
+        /// Name of the trace, passed to the loader.
         file: String,
-        /// Over how long a rate is taken, milliseconds.
+        /// Interval over which the rate is averaged, milliseconds.
         #[serde(default = "default_window_ms")]
         window_ms: u32,
-        /// When it starts, seconds.
+        /// Start time, seconds.
         #[serde(default)]
         start_s: f64,
     },
     /// Generated, see [`Markov::PEDESTRIAN`].
     Pedestrian {
-        /// Which trace; left out: drawn by the cell, another for each UE.
+        /// Seed of the trace; default: drawn by the cell, different for each UE.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seed: Option<u64>,
-        /// How long until it repeats, seconds.
+        /// Length of the trace until it repeats, seconds.
         #[serde(default = "default_length_s")]
         length_s: u32,
-        /// When it starts, seconds.
+        /// Start time, seconds.
         #[serde(default)]
         start_s: f64,
     },
     /// Generated, see [`Markov::TRAIN`].
     Train {
-        /// Which trace; left out: drawn by the cell, another for each UE.
+        /// Seed of the trace; default: drawn by the cell, different for each UE.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seed: Option<u64>,
-        /// How long until it repeats, seconds.
+        /// Length of the trace until it repeats, seconds.
         #[serde(default = "default_length_s")]
         length_s: u32,
-        /// When it starts, seconds.
+        /// Start time, seconds.
         #[serde(default)]
         start_s: f64,
     },
@@ -86,10 +86,10 @@ impl ChannelConfig {
         Self::Constant { mcs: Some(mcs), cqi: None }
     }
 
-    /// The channel for a carrier. `load` reads a trace by its name, or says why it cannot.
+    /// Builds the channel for a carrier. `load` returns the text of a trace by name, or the reason why it cannot be read.
     ///
     /// # Errors
-    /// A trace that cannot be read or is malformed, an MCS or CQI the carrier does not have.
+    /// A trace that cannot be read or is malformed, or an MCS or CQI that is not in the carrier's table.
     pub fn build(
         &self,
         amc: &Amc,

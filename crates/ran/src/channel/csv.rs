@@ -1,10 +1,10 @@
 //! Channel traces as CSV: `second,cqi`, or the files of the Irish data sets.
 //!
-//! - **second,cqi**: seconds from 0 and rising, CQI 0 to 15; a header is allowed.
+//! - **second,cqi**: seconds, increasing from 0, and CQI 0 to 15; a header is allowed.
 //! - **Irish 4G and 5G traces** (Raca et al., "Beyond throughput: a 4G LTE dataset with channel and context
-//!   metrics", MMSys 2018; "…, the next generation: a 5G dataset …", MMSys 2020): a header that names `Timestamp`
-//!   and `CQI` among others; time stamps `2018.02.06_11.55.59`; CQI `-` where there is none, which holds the
-//!   value before. Of several rows in a second the last counts.
+//!   metrics", MMSys 2018; "…, the next generation: a 5G dataset …", MMSys 2020): the header contains `Timestamp`
+//!   and `CQI` among other columns. Time stamps have the form `2018.02.06_11.55.59`. A CQI of `-` means no value: the
+//!   previous value remains in force. The last of several rows with the same second counts.
 
 use super::trace::{CqiTrace, MAX_TRACE_NS, clip, data_lines};
 use super::{ChannelError, Quality};
@@ -104,7 +104,7 @@ fn irish<'a>(
             _ => steps.push((at_ns, quality)),
         }
     }
-    // Rows without CQI may come first.
+    // The first rows may have no CQI.
     if let Some(first) = steps.first_mut() {
         first.0 = 0;
     }

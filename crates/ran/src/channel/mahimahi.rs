@@ -1,20 +1,20 @@
-//! mahimahi traces (Netravali et al., ATC 2015) as a channel: each line is a millisecond at which 1500 bytes could
-//! be delivered. In every window the least MCS is taken at which the whole carrier delivers as much; a window
-//! without an opportunity is an outage.
+//! mahimahi traces (Netravali et al., ATC 2015) as a channel. Each line is a millisecond in which 1500 bytes could be
+//! delivered. For every window, the lowest MCS is chosen at which the whole carrier delivers as many bytes. A window
+//! without any opportunity is an outage.
 
 use super::trace::{CqiTrace, MAX_TRACE_NS, clip, data_lines};
 use super::{ChannelError, Quality};
 use crate::amc::{Amc, Direction};
 use anabranch_element::time::nanos;
 
-/// Bytes of one opportunity.
+/// Bytes per delivery opportunity.
 const OPPORTUNITY_BYTES: u64 = 1500;
 
 impl CqiTrace {
     /// Reads a mahimahi trace for a carrier, in windows of `window_ms` (10 to 60 000).
     ///
     /// # Errors
-    /// A line that is no whole number or earlier than the one before, no line, a window out of its range.
+    /// A line that is not a whole number or is smaller than the previous one, an empty trace, or a window out of range.
     pub fn mahimahi(file: &str, text: &str, amc: &Amc, window_ms: u32) -> Result<Self, ChannelError> {
         const REMEDY: &str = "write one delivery opportunity per line, a whole number of milliseconds";
         if !(10..=60_000).contains(&window_ms) {
@@ -58,10 +58,10 @@ impl CqiTrace {
     }
 }
 
-/// The least MCS at which the carrier delivers `bytes` in `window_ms`; the last if none does.
+/// The lowest MCS at which the carrier delivers `bytes` in `window_ms`; the highest if none does.
 fn mcs_of(amc: &Amc, bytes: u64, window_ms: u64) -> u8 {
     let slots = window_ms * 1_000_000 / nanos(amc.slot()).max(1);
-    // Every pattern repeats within 10 ms, 160 slots of the shortest.
+    // Every pattern repeats within 10 ms, which is 160 of the shortest slots.
     let (mut per_mcs, rbs) = (vec![0_u64; usize::from(amc.max_mcs()) + 1], amc.rbs());
     for slot in 0..160 {
         let Some(table) = amc.table(Direction::Downlink, slot) else { continue };

@@ -1,54 +1,54 @@
 //! Generated channels: a Markov chain over CQI 1 to 15, one step per second, from a seed.
 //!
 //! ```text
-//!                  stays with probability `stay`, else moves from i to j ≠ i with a weight of
+//!                  stays with probability `stay`, otherwise moves from i to j ≠ i with weight
 //!   ┌─┐  ┌─┐  ┌─┐          1                          1
 //!   │6│⇄│7│⇄│8│⇄ …  ────────────────  ·  ─────────────────────
 //!   └─┘  └─┘  └─┘    1 + ((j−i)/jump)²     1 + ((j−mean)/spread)⁴
-//!                    short moves are likelier   the mean pulls
+//!                    short moves are likelier   draws towards the mean
 //! ```
 //!
-//! The two presets have the mean CQI, the mean MCS (11.0 and 14.5 by OpenAirInterface's map, RLC §VI-B), and the
-//! number and size of changes of the pedestrian and the train trace of RLC Fig. 12; they are no copies of them.
+//! The two presets match the pedestrian and the train trace of RLC Fig. 12 in mean CQI, mean MCS (11.0 and 14.5 with
+//! OpenAirInterface's mapping, RLC §VI-B), and number and size of changes. They do not reproduce the traces themselves.
 
 use super::trace::CqiTrace;
 use super::{ChannelError, Quality};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
-/// See the top of this file.
+/// Parameters of the chain; see the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Markov {
-    /// CQI it is pulled to.
+    /// CQI towards which the chain is drawn.
     pub mean: f64,
-    /// How far it strays.
+    /// Width of the stationary distribution around the mean, in CQI steps.
     pub spread: f64,
-    /// How far it moves at once.
+    /// Typical size of a single move, in CQI steps.
     pub jump: f64,
-    /// Probability to stay for another second.
+    /// Probability of staying at the same CQI for another second.
     pub stay: f64,
 }
 
-/// Longest generated trace, seconds.
+/// Maximum length of a generated trace, seconds.
 pub const MAX_LENGTH_S: u32 = 24 * 3600;
 
 impl Markov {
-    /// Somebody who walks: mostly CQI 6 and 7, small and rare changes.
+    /// A pedestrian: mostly CQI 6 and 7, with small and rare changes.
     pub const PEDESTRIAN: Self = Self { mean: 6.9, spread: 1.6, jump: 0.8, stay: 0.62 };
     /// A train: CQI 5 to 13, frequent and abrupt changes.
     pub const TRAIN: Self = Self { mean: 8.6, spread: 3.0, jump: 1.4, stay: 0.48 };
 
-    /// `length_s` seconds (1 to a day) of the chain.
+    /// Generates `length_s` seconds (1 to a day).
     ///
     /// # Errors
-    /// A length out of its range.
+    /// The length is out of range.
     pub fn generate(&self, length_s: u32, seed: u64) -> Result<CqiTrace, ChannelError> {
         if !(1..=MAX_LENGTH_S).contains(&length_s) {
             let value = length_s.to_string();
             return Err(ChannelError::Value { key: "length_s", value, remedy: "1 to 86400" });
         }
         let mut rng = ChaCha12Rng::seed_from_u64(seed);
-        // A number of [0, 1): 53 random bits.
+        // A number in [0, 1) from 53 random bits.
         let mut draw = || (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
         let mut cqi = choose(draw(), |j| self.pull(j));
         let steps = (0..u64::from(length_s)).map(|second| {
@@ -72,7 +72,7 @@ impl Markov {
     }
 }
 
-/// One of CQI 1 to 15 by weight.
+/// Draws one of CQI 1 to 15 by weight.
 fn choose(draw: f64, weight: impl Fn(u8) -> f64) -> u8 {
     let total: f64 = (1..=15).map(&weight).sum();
     let mut left = draw * total;
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_presets_have_the_shape_of_the_papers_traces() {
-        // Of the paper's: CQI 7.0 and 8.5, MCS 11.0 and 14.5, 21 and 31 changes, mean size 1.6 and 1.9.
+        // The paper's traces: CQI 7.0 and 8.5, MCS 11.0 and 14.5, 21 and 31 changes, mean size 1.6 and 1.9.
         let [cqi, mcs, changes, size] = shape(Markov::PEDESTRIAN);
         assert!((cqi - 7.0).abs() < 0.4 && (mcs - 11.0).abs() < 1.0, "{cqi} {mcs}");
         assert!((changes - 21.0).abs() < 4.0 && (size - 1.6).abs() < 0.4, "{changes} {size}");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_a_trace() {
+    fn the_same_seed_yields_the_same_trace() {
         let train = |seed| Markov::TRAIN.generate(60, seed).unwrap();
         assert_eq!(train(1), train(1));
         assert_ne!(train(1), train(2));

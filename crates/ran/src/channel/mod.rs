@@ -1,10 +1,10 @@
-//! How good the radio channel of a UE is, and when: constant, recorded or generated.
+//! The radio channel quality of a UE over time: constant, recorded or generated.
 //!
 //! ```text
 //!   constant   ────────────────────   an MCS or a CQI
 //!   trace      ──┐ ┌──┐  ┌────────   "second,cqi" rows, or the CSV of the Irish LTE and 5G data sets
-//!   mahimahi     └─┘  └──┘           opportunities to deliver 1500 bytes, as the MCS that gives their rate
-//!   pedestrian, train                a Markov chain over CQI, seeded: ships with the product
+//!   mahimahi     └─┘  └──┘           opportunities to deliver 1500 bytes, as the MCS with that rate
+//!   pedestrian, train                a seeded Markov chain over CQI; included in the crate
 //! ```
 //!
 //! RLC §V-C sets the MCS of every second from such a trace.
@@ -22,19 +22,19 @@ use super::amc::{Amc, AmcError};
 use anabranch_element::time::{Duration, Instant, nanos};
 use std::sync::Arc;
 
-/// What the channel is like.
+/// Quality of the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quality {
     /// A channel quality indicator, 0 to 15.
     Cqi(u8),
-    /// The MCS to be used.
+    /// The MCS to use.
     Mcs(u8),
-    /// Nothing gets through.
+    /// No transmission succeeds.
     Outage,
 }
 
 impl Quality {
-    /// The MCS to use on a carrier; `None` in an outage. Values a carrier does not have count as its last.
+    /// The MCS to use on a carrier; `None` in an outage. Values beyond the carrier's table are treated as its highest.
     #[must_use]
     #[inline]
     pub fn mcs(self, amc: &Amc) -> Option<u8> {
@@ -46,7 +46,7 @@ impl Quality {
     }
 }
 
-/// Why a channel cannot be as written, where, and what would be right.
+/// Why a channel configuration or trace is invalid, with the position and the valid values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChannelError {
     /// One line of a trace cannot be used.
@@ -54,14 +54,14 @@ pub enum ChannelError {
     Line {
         /// Name of the trace, as the caller gave it.
         file: String,
-        /// Line, from 1.
+        /// Line number, from 1.
         line: usize,
         /// What was found.
         what: String,
         /// What would be valid.
         remedy: &'static str,
     },
-    /// The trace as a whole cannot be used, or read.
+    /// The trace as a whole cannot be used or read.
     #[error("{file}: {what}; {remedy}")]
     Whole {
         /// Name of the trace, as the caller gave it.
@@ -71,17 +71,17 @@ pub enum ChannelError {
         /// What would be valid.
         remedy: &'static str,
     },
-    /// A value is out of its range.
+    /// A value is out of range.
     #[error("channel: {key} = {value}: must be {remedy}")]
     Value {
-        /// The key as written.
+        /// The configuration key.
         key: &'static str,
-        /// Its value.
+        /// The configured value.
         value: String,
-        /// What would be valid.
+        /// The valid values.
         remedy: &'static str,
     },
-    /// An MCS or CQI that the carrier does not have.
+    /// An MCS or CQI that is not in the carrier's table.
     #[error("channel: {0}")]
     Amc(#[from] AmcError),
 }
@@ -99,19 +99,19 @@ enum Kind {
 }
 
 impl Channel {
-    /// One quality for ever.
+    /// A channel of constant quality.
     #[must_use]
     pub fn constant(quality: Quality) -> Self {
         Self { kind: Kind::Constant(quality) }
     }
 
-    /// A trace that starts at `start`, and repeats; before, its first value holds.
+    /// A repeating trace that begins at `start`; its first value applies before that.
     #[must_use]
     pub fn trace(trace: Arc<CqiTrace>, start: Instant) -> Self {
         Self { kind: Kind::Trace { trace, start, at: 0 } }
     }
 
-    /// The quality at `now`; cheap when called with times that do not go back.
+    /// The quality at `now`; cheap if `now` does not decrease between calls.
     #[inline]
     pub fn quality(&mut self, now: Instant) -> Quality {
         match &mut self.kind {
@@ -120,7 +120,7 @@ impl Channel {
         }
     }
 
-    /// Every quality it ever has.
+    /// Every quality that occurs.
     pub fn qualities(&self) -> impl Iterator<Item = Quality> + '_ {
         let (one, trace) = match &self.kind {
             Kind::Constant(quality) => (Some(*quality), None),
@@ -129,7 +129,7 @@ impl Channel {
         one.into_iter().chain(trace.into_iter().flat_map(|trace| trace.steps().map(|(_, quality)| quality)))
     }
 
-    /// The same channel with its trace starting later or earlier.
+    /// The same channel with the start of its trace moved to `at`.
     #[must_use]
     pub fn starting_at(mut self, at: Duration) -> Self {
         if let Kind::Trace { start, .. } = &mut self.kind {

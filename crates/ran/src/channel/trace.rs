@@ -1,29 +1,29 @@
-//! A recorded or generated channel: a quality that holds until the next, and starts over at the end.
+//! A recorded or generated channel: a sequence of qualities, each valid until the next; the sequence repeats.
 
 use super::{ChannelError, Quality};
 
-/// Longest trace, in nanoseconds: 30 days.
+/// Maximum length of a trace, in nanoseconds: 30 days.
 pub(super) const MAX_TRACE_NS: u64 = 30 * 24 * 3600 * 1_000_000_000;
 
-/// See the top of this file.
+/// A repeating sequence of qualities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CqiTrace {
-    /// Start and quality, the first at 0.
+    /// Start in nanoseconds and quality of each step; the first starts at 0.
     steps: Vec<(u64, Quality)>,
     period_ns: u64,
 }
 
 impl CqiTrace {
-    /// Reads rows `second,cqi`, or the CSV of the Irish 4G and 5G data sets (Raca et al., MMSys 2018 and 2020),
-    /// in which CQI `-` holds the value before.
+    /// Reads rows `second,cqi`, or the CSV of the Irish 4G and 5G data sets (Raca et al., MMSys 2018 and 2020), where a
+    /// CQI of `-` repeats the previous value.
     ///
     /// # Errors
-    /// The first line that cannot be read, or what is wrong with the whole.
+    /// The first line that cannot be read, or a fault of the trace as a whole.
     pub fn csv(file: &str, text: &str) -> Result<Self, ChannelError> {
         super::csv::parse(file, text)
     }
 
-    /// Steps of rising times from 0; the last lasts as long as the one before, or a second.
+    /// Steps with increasing times from 0. The last step lasts as long as the one before it, or one second.
     pub(super) fn from_steps(file: &str, steps: Vec<(u64, Quality)>) -> Result<Self, ChannelError> {
         let period_ns = match &steps[..] {
             [] => {
@@ -36,12 +36,12 @@ impl CqiTrace {
         Ok(Self { steps, period_ns })
     }
 
-    /// Joins steps of one quality.
+    /// Merges adjacent steps of equal quality.
     pub(super) fn merge(&mut self) {
         self.steps.dedup_by(|next, before| next.1 == before.1);
     }
 
-    /// The quality `elapsed_ns` after the start. `hint` is where the last call left off.
+    /// The quality `elapsed_ns` after the start. `hint` is the index found by the previous call.
     pub(super) fn at(&self, elapsed_ns: u64, hint: &mut usize) -> Quality {
         let within = elapsed_ns % self.period_ns.max(1);
         let holds = |at: usize| {
@@ -57,7 +57,7 @@ impl CqiTrace {
         self.steps.get(*hint).map_or(Quality::Outage, |s| s.1)
     }
 
-    /// Starts in nanoseconds and qualities.
+    /// Start in nanoseconds and quality of each step.
     pub fn steps(&self) -> impl Iterator<Item = (u64, Quality)> + '_ {
         self.steps.iter().copied()
     }
@@ -69,7 +69,7 @@ impl CqiTrace {
     }
 }
 
-/// Lines that are neither blank nor a comment, numbered from 1. The byte-order mark that some editors write first is not theirs.
+/// Lines that are neither blank nor comments, numbered from 1. A leading byte-order mark, which some editors write, is removed.
 pub(super) fn data_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.trim_start_matches('\u{feff}')
         .lines()
@@ -78,7 +78,7 @@ pub(super) fn data_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// At most 40 characters of a line, for an error.
+/// The first 40 characters of a line, for an error message.
 pub(super) fn clip(line: &str) -> &str {
     line.char_indices().nth(40).map_or(line, |(end, _)| &line[..end])
 }

@@ -11,17 +11,17 @@ use crate::sdap::{DrbConfig, DrbId, Held, Sdap};
 use anabranch_element::packet::Packet;
 use anabranch_element::time::Instant;
 
-/// See the top of this file.
+/// A data radio bearer.
 #[derive(Debug)]
 pub(super) struct Bearer {
     pub(super) id: DrbId,
     pub(super) lcid: u8,
     pub(super) priority: u8,
-    /// Whether RLC sends again what was lost.
+    /// Whether RLC retransmits lost data (acknowledged mode).
     pub(super) acknowledged: bool,
-    /// Most bytes in its RLC buffer.
+    /// Maximum number of bytes in the RLC buffer.
     pub(super) limit_bytes: u64,
-    /// The gNB's end, and the UE's.
+    /// The end at the gNB and the end at the UE.
     ends: [BearerEnd; 2],
 }
 
@@ -30,38 +30,38 @@ struct BearerEnd {
     rlc: Entity,
     pdcp: PdcpRx,
     delivered: DeliveryState,
-    /// What the MAC took since limiters were told last.
+    /// Bytes taken by the MAC since the last report to the limiter.
     served: Served,
 }
 
-/// Packets that were handed up at an end.
+/// Counters of packets delivered at an end.
 #[derive(Debug)]
 struct DeliveryState {
-    /// Whether they carry the SDAP header.
+    /// Whether packets carry the SDAP header.
     header: bool,
     packets: u64,
     bytes: u64,
 }
 
-/// What the MAC took from a bearer whose limiter goes by it.
+/// Bytes taken by the MAC; counted only for bearers whose limiter uses reports.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Served {
-    /// Bytes it had room for.
+    /// Bytes of room in the transport blocks.
     pub(super) granted_bytes: u32,
     /// SDU bytes that left the buffer.
     pub(super) sdu_bytes: u32,
 }
 
-/// A packet that was handed up.
+/// A packet that was delivered in order.
 #[derive(Debug)]
 pub(super) struct Delivered {
     pub(super) packet: Packet,
     pub(super) qfi: u8,
-    /// When it was where; none if too many were under way.
+    /// Time stamps of the packet; `None` if too many packets were in flight.
     pub(super) sent: Option<SentSdu>,
 }
 
-/// Index of the sending end.
+/// Index in `ends` of the sending end.
 const fn sender(direction: Direction) -> usize {
     match direction {
         Direction::Downlink => 0,
@@ -70,7 +70,7 @@ const fn sender(direction: Direction) -> usize {
 }
 
 impl Bearer {
-    /// A bearer, and the limiters of its downlink and uplink.
+    /// Creates a bearer, and the limiters of its downlink and uplink.
     pub(super) fn new(
         drb: &DrbConfig,
         lcid: u8,
@@ -107,7 +107,7 @@ impl Bearer {
         Ok((Self { id, lcid, priority, acknowledged, limit_bytes, ends: [gnb, ue] }, [down, up]))
     }
 
-    /// The entity that sends in a direction.
+    /// The RLC entity that sends in a direction.
     #[inline]
     pub(super) fn tx(&mut self, direction: Direction) -> &mut Entity {
         &mut self.ends[sender(direction)].rlc
@@ -118,17 +118,17 @@ impl Bearer {
         self.ends[sender(direction)].rlc.status(now)
     }
 
-    /// Bytes of the least PDU that carries on with a packet of a direction.
+    /// Bytes of the smallest PDU that continues a segmented packet of a direction.
     pub(super) fn least_pdu(&self, direction: Direction) -> u32 {
         self.ends[sender(direction)].rlc.least_pdu()
     }
 
-    /// Whether nothing new of a direction can leave before an acknowledgement comes.
+    /// Whether new data of a direction must wait for an acknowledgement.
     pub(super) fn is_stalled(&self, direction: Direction) -> bool {
         self.ends[sender(direction)].rlc.is_stalled()
     }
 
-    /// Whether SDUs of which nothing was sent lie in the buffer of a direction.
+    /// Whether the buffer of a direction holds SDUs of which nothing was sent.
     #[inline]
     pub(super) fn has_whole_sdus(&self, direction: Direction) -> bool {
         self.ends[sender(direction)].rlc.has_whole_sdus()
@@ -146,18 +146,19 @@ impl Bearer {
         self.ends[sender(direction)].rlc.air_bytes(per_pdu, now)
     }
 
-    /// The same with what waits in SDAP: what a UE reports of its uplink, and what a grant takes.
+    /// Like [`air_bytes`](Self::air_bytes), including the packets in SDAP: the amount a UE reports for its uplink, and that a
+    /// grant can take.
     #[inline]
     pub(super) fn air_bytes_with(&self, direction: Direction, above: Held, now: Instant) -> u64 {
         self.ends[sender(direction)].rlc.air_bytes_with(above, PER_PDU, now)
     }
 
-    /// Bytes around a packet of a direction that goes whole, on its way from SDAP to the air.
+    /// Overhead in bytes of an unsegmented packet of a direction between SDAP and the air.
     pub(super) fn around(&self, direction: Direction) -> u32 {
         self.ends[sender(direction)].rlc.headers_len() + PER_PDU
     }
 
-    /// What of a forecast is left to bearers of lower priority.
+    /// Reduces a forecast to what remains for bearers of lower priority.
     pub(super) fn take_from(&self, direction: Direction, next: &mut Forecast, now: Instant) {
         let before = self.air_bytes(direction, PER_PDU, now);
         next.bytes = next.bytes.saturating_sub(u32::try_from(before).unwrap_or(u32::MAX));
@@ -174,7 +175,7 @@ impl Bearer {
         self.ends[sender(direction)].rlc.sizes(most, per_pdu, now, out);
     }
 
-    /// Lets a block have what the bearer holds.
+    /// Fills a block from the bearer.
     #[inline]
     pub(super) fn fill(
         &mut self,
@@ -186,8 +187,8 @@ impl Bearer {
         block.fill(self.lcid, &mut self.ends[sender(direction)].rlc, now, pool);
     }
 
-    /// The same where somebody wants to know: counts what is taken, and `sent` gets every packet of which the last byte
-    /// goes. In the uplink, where all layers are in the UE, the block also gets what waits in SDAP.
+    /// Like [`fill`](Self::fill), but counts the bytes taken and calls `sent` for every packet whose last byte was taken. In
+    /// the uplink, where all layers are in the UE, the block also takes packets that wait in SDAP.
     pub(super) fn fill_noted(
         &mut self,
         direction: Direction,
@@ -211,7 +212,7 @@ impl Bearer {
         rlc.sent().since(noted).for_each(|sdu| sent(sdap, sdu));
     }
 
-    /// Fills what is left of an uplink block from SDAP, packet by packet; returns the bytes that came down.
+    /// Fills the rest of an uplink block from SDAP, packet by packet; returns the bytes fetched.
     fn fetch(
         &mut self,
         sdap: &mut Sdap,
@@ -223,7 +224,7 @@ impl Bearer {
         let mut fetched = 0;
         loop {
             let (room, rlc) = (block.room(), &mut self.ends[sender(direction)].rlc);
-            // With less nothing is sent, and a full window lets nothing through.
+            // No PDU fits into less room, and nothing can be sent while the window is full.
             if room <= (PER_PDU + rlc.header_len()) as usize || rlc.status(now).stalled {
                 return fetched;
             }
@@ -239,18 +240,18 @@ impl Bearer {
         }
     }
 
-    /// What the MAC took since the last call.
+    /// Returns the bytes taken by the MAC since the last call, and resets the counter.
     #[inline]
     pub(super) fn take_served(&mut self, direction: Direction) -> Served {
         std::mem::take(&mut self.ends[sender(direction)].served)
     }
 
-    /// Changes the buffer of a direction.
+    /// Replaces the buffer of a direction.
     pub(super) fn set_buffer(&mut self, direction: Direction, buffer: AnyBuffer, now: Instant) {
         self.tx(direction).set_buffer(buffer, now);
     }
 
-    /// When one of its timers is due; [`Instant::MAX`] if none runs.
+    /// Time of the earliest timer of both ends; [`Instant::MAX`] if none runs.
     #[inline]
     pub(super) fn wake(&self) -> Instant {
         let mut wake = Instant::MAX;
@@ -265,8 +266,8 @@ impl Bearer {
         wake
     }
 
-    /// A PDU arrives at the receiving end of a direction: the packet that is handed up, where that is the next and nothing
-    /// waits, as nearly always. `out` gets what is handed up otherwise.
+    /// Passes a PDU to the receiving end of a direction. In the common case (the PDU completes the next packet and none is
+    /// held back) the packet is returned; in all other cases `out` is called for each delivered packet.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -293,7 +294,7 @@ impl Bearer {
         None
     }
 
-    /// Timers of the receiving end of a direction, and of the sending one.
+    /// Handles expired timers of both ends of a direction.
     pub(super) fn on_timeout(
         &mut self,
         direction: Direction,
@@ -315,7 +316,7 @@ impl Bearer {
         }
     }
 
-    /// Whether anything is to be sent.
+    /// Whether an end has anything to send.
     #[inline]
     pub(super) fn has_to_send(&self, now: Instant) -> bool {
         self.ends.iter().any(|end| !end.rlc.is_idle(now))
@@ -349,7 +350,7 @@ impl Bearer {
 }
 
 impl DeliveryState {
-    /// A packet comes out of PDCP: takes the SDAP header off, and finds its times.
+    /// Takes a packet from PDCP, removes the SDAP header and looks up its time stamps.
     #[inline(always)]
     fn deliver(&mut self, sent: &mut SentLog, count: u32, mut packet: Packet) -> Delivered {
         let sent = sent.take(count);

@@ -1,4 +1,4 @@
-//! What no limiter and no scheduler can go below or beyond: the least wait of a packet, and the most bytes of a cell.
+//! Theoretical limits of a cell: the minimum delay of a packet, and the maximum number of bytes carried.
 
 use super::Gnb;
 use super::ue::index;
@@ -6,15 +6,15 @@ use crate::amc::Direction;
 use crate::mac::PER_PDU;
 use anabranch_element::time::{Duration, Instant};
 
-/// Slots after which a packet that has not left is given up.
+/// Number of slots after which the search for a packet's departure ends.
 const MOST_SLOTS: u64 = 100_000;
-/// Bytes of the least RLC header.
+/// Bytes of the smallest RLC header.
 const RLC_HEADER: u32 = 1;
 
 impl Gnb {
-    /// The least time from `from` until the MAC has all of a packet of `bytes`: nothing is before it, every slot gives its UE all RBs
-    /// for data, and of what a block has room for only its sub-header and the least RLC header are taken. `None` if there
-    /// is no such UE, or it does not leave within 100,000 slots.
+    /// The minimum time from `from` until the MAC has taken all of a packet of `bytes` bytes. The queue is empty, the UE gets
+    /// all RBs for data in every slot, and each block loses only its sub-header and the smallest RLC header. `None` if there is
+    /// no such UE or the packet does not leave within 100,000 slots.
     pub fn least_wait(
         &mut self,
         ue: u32,
@@ -34,7 +34,7 @@ impl Gnb {
         None
     }
 
-    /// Bytes of the blocks of the slots from `from` until `until`, if each goes to the UE for which it is largest.
+    /// Bytes of all blocks in the slots from `from` until `until`, each given to the UE with the largest block.
     pub fn capacity_bytes(&mut self, direction: Direction, from: Instant, until: Instant) -> u64 {
         let slots = from.as_nanos().div_ceil(self.slot_ns)..until.as_nanos().div_ceil(self.slot_ns);
         let ues = self.ues.len() as u32;
@@ -49,7 +49,7 @@ impl Gnb {
         sum
     }
 
-    /// Bytes of a slot's block if a UE has all RBs for data.
+    /// Bytes of a slot's block if one UE has all RBs for data.
     fn block_bytes(&mut self, ue: u32, direction: Direction, slot: u64) -> Option<u32> {
         let rbs = self.data_rbs(direction, slot).unwrap_or(0);
         let at = self.time_of(slot);

@@ -1,4 +1,4 @@
-//! From a configuration to a cell.
+//! Construction of a cell from its configuration.
 
 use super::config::{GnbConfig, GnbError, MAX_UES, N3};
 use super::slot::Scratch;
@@ -14,15 +14,15 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use std::collections::VecDeque;
 
-/// Slots from a backlog at the UE to the grant for it, if nobody says otherwise.
+/// Default number of slots from a backlog at the UE to its grant.
 const GRANT_DELAY_SLOTS: u8 = 4;
 
 impl Gnb {
-    /// A cell with nothing in it. `load` reads a channel trace by its name.
+    /// An empty cell. `load` returns the text of a channel trace by name.
     ///
     /// # Errors
-    /// The first thing that cannot be: an RB count or MCS the carrier does not have, shares over 100 %, a value
-    /// that is no number or out of its range, a malformed trace, a name or address that is used twice.
+    /// The first fault found: an RB count or MCS that is not in the carrier's table, shares above 100 %, a value that is not a
+    /// number or out of range, a malformed trace, or a name or address that is used twice.
     pub fn new(config: &GnbConfig, load: &mut Loader<'_>) -> Result<Self, GnbError> {
         let amc = Amc::new(&config.radio)?;
         check_slices(&config.slices)?;
@@ -132,8 +132,8 @@ fn check_mac(config: &GnbConfig, amc: &Amc) -> Result<(), GnbError> {
     Ok(())
 }
 
-/// Slots after which directions and control repeat; what is longer than 2²⁰ counts as that, with an error of
-/// the counters of idle RBs alone.
+/// Number of slots after which directions and control loads repeat. A period above 2²⁰ slots is treated as 2²⁰; only the
+/// counters of idle RBs are then inexact.
 fn period_slots(config: &GnbConfig, amc: &Amc) -> u64 {
     let gcd = |mut a: u64, mut b: u64| {
         while b > 0 {

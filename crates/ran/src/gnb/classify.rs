@@ -1,11 +1,11 @@
-//! Plain IP on N3: whose a packet is, by address, and of which QoS flow, by rule.
+//! Plain IP on N3: finds the UE of a packet by address, and its QoS flow by rule.
 
 use super::config::{QosRule, UeError};
 use crate::amc::Direction;
 use anabranch_rules::{Filter, PortRange, Protocol};
 use anabranch_wire::ip::{FlowKey, IpPacket};
 
-/// Whether rules can be evaluated at a gNB.
+/// Checks that a gNB can evaluate the rules.
 pub(super) fn check(rules: &[QosRule]) -> Result<(), UeError> {
     for rule in rules {
         if rule.qfi > 63 {
@@ -41,7 +41,7 @@ pub(super) fn qfi_of(rules: &[QosRule], default: u8, direction: Direction, packe
     rules.iter().find(matches).map_or(default, |rule| rule.qfi)
 }
 
-/// Whether a protocol has this number.
+/// Whether `number` is the protocol number of `protocol`.
 fn is_number(protocol: Protocol, number: u8) -> bool {
     match protocol {
         Protocol::Tcp => number == 6,
@@ -59,7 +59,7 @@ fn dscp_of(packet: &[u8]) -> Option<u8> {
     }
 }
 
-/// Whether addresses and ports match; the protocol does. The flow is asked for where it matters.
+/// Whether addresses and ports match; the caller has matched the protocol. `flow` is called only if it is needed.
 fn filter_matches(filter: &Filter, direction: Direction, flow: impl FnOnce() -> Option<FlowKey>) -> bool {
     let Filter { protocol, local, remote, local_port, remote_port, .. } = filter;
     if protocol.is_none()
@@ -73,7 +73,7 @@ fn filter_matches(filter: &Filter, direction: Direction, flow: impl FnOnce() -> 
     let Some(flow) = flow() else { return false };
     let within =
         |range: &Option<PortRange>, port: u16| range.is_none_or(|r| (r.first..=r.last).contains(&port));
-    // Seen from the UE: local is the UE.
+    // Filters are written from the UE's point of view: local is the UE.
     let ((own, own_port), (other, other_port)) = match direction {
         Direction::Uplink => ((&flow.src, flow.src_port), (&flow.dst, flow.dst_port)),
         Direction::Downlink => ((&flow.dst, flow.dst_port), (&flow.src, flow.src_port)),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_matches() {
+    fn the_first_matching_rule_applies() {
         let mut down =
             udp_datagram("10.0.0.9:5000".parse().unwrap(), "10.45.0.2:7000".parse().unwrap(), b"x").unwrap();
         let rules = [
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_ue_knows_is_refused() {
+    fn filters_only_a_ue_can_evaluate_are_refused() {
         let why = |text: &str| check(&[rule(1, text)]).unwrap_err().to_string();
         assert!(why(r#""filter": {"domain": "example.org"}"#).contains("without domain, uid and cgroup"));
         assert!(why(r#""dscp": 64"#).contains("qos.dscp = 64: must be 0 to 63"));

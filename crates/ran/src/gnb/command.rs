@@ -1,4 +1,4 @@
-//! What can be changed while the cell runs.
+//! Changes to a running cell.
 
 use super::Gnb;
 use super::config::{GnbError, TelemetryConfig, UeError, grant_wait};
@@ -10,11 +10,11 @@ use crate::sched::{InterConfig, SliceConfig, check_slices};
 use crate::sdap::DrbId;
 use anabranch_element::time::Instant;
 
-/// A change. It takes effect with the next slot.
+/// A change; it takes effect with the next slot.
 #[derive(Debug, Clone)]
 pub enum GnbCommand {
-    /// Other slices, or the same with other shares. Every slice that a UE is in must be among them. If slices
-    /// come, go or change places, quanta and lags start at 0 again; otherwise they are kept.
+    /// Replaces the slices or their shares. Every slice with a UE must remain. If slices are added, removed or reordered,
+    /// quanta and lags are reset to 0; otherwise they are kept.
     Slices(Vec<SliceConfig>),
     /// The share of one slice, 0 to 100.
     Share {
@@ -23,51 +23,51 @@ pub enum GnbCommand {
         /// Percent of the RBs.
         share_percent: f64,
     },
-    /// Another scheduler; quanta and lags start at 0.
+    /// Replaces the scheduler; quanta and lags are reset to 0.
     Scheduler {
-        /// Of which direction.
+        /// The direction.
         direction: Direction,
-        /// Which.
+        /// The new scheduler.
         scheduler: InterConfig,
     },
-    /// A UE moves to another slice.
+    /// Moves a UE to another slice.
     Move {
-        /// Its name.
+        /// Name of the UE.
         ue: String,
-        /// The name of the slice.
+        /// Name of the slice.
         slice: String,
     },
-    /// A UE's channel becomes another one.
+    /// Replaces the channel of a UE.
     Channel {
-        /// The UE's name.
+        /// Name of the UE.
         ue: String,
-        /// Of which direction.
+        /// The direction.
         direction: Direction,
-        /// Which; see [`ChannelConfig::build`](crate::channel::ChannelConfig::build).
+        /// The new channel; see [`ChannelConfig::build`](crate::channel::ChannelConfig::build).
         channel: Channel,
     },
-    /// Another queue discipline for a bearer; what waits is kept, as far as it fits.
+    /// Replaces the queue discipline of a bearer; waiting packets are kept as far as they fit.
     Queue {
-        /// The UE's name.
+        /// Name of the UE.
         ue: String,
         /// The bearer.
         drb: DrbId,
-        /// Of which direction.
+        /// The direction.
         direction: Direction,
-        /// Which.
+        /// The new queue discipline.
         queue: QueueConfig,
-        /// What it is built with.
+        /// Parameters of the bearer for building it.
         params: BearerParams,
     },
-    /// Which events there are from now on.
+    /// Sets the events to emit from now on.
     Telemetry(TelemetryConfig),
 }
 
 impl Gnb {
-    /// Follows a command at `now`.
+    /// Executes a command at `now`.
     ///
     /// # Errors
-    /// Why it cannot be followed; then nothing has changed.
+    /// Why the command was rejected; nothing has changed in that case.
     pub fn apply(&mut self, command: GnbCommand, now: Instant) -> Result<(), GnbError> {
         match command {
             GnbCommand::Slices(slices) => self.set_slices(slices),

@@ -1,4 +1,4 @@
-//! A cell as a person writes it.
+//! Configuration of a cell.
 //!
 //! ```toml
 //! seed = 1
@@ -38,37 +38,37 @@ use anabranch_rules::Filter;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Most UEs of a cell.
+/// Maximum number of UEs in a cell.
 pub const MAX_UES: usize = 65_535;
 
-/// What goes over N3.
+/// Format of packets on N3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum N3 {
-    /// Plain IP packets: the UE by its address, the QoS flow by [`UeConfig::qos`].
+    /// Plain IP packets: the UE is found by address, the QoS flow by [`UeConfig::qos`].
     #[default]
     Ip,
-    /// GTP-U messages: the UE by its TEID, the QoS flow by the PDU session container.
+    /// GTP-U messages: the UE is found by TEID, the QoS flow by the PDU session container.
     Gtpu,
 }
 
-/// What is wrong with a packet by N3 that its sender is to be told.
+/// A fault of a packet on N3 that is reported to its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum N3Fault {
-    /// No UE has a tunnel of this TEID (TS 29.281 §7.3.1).
+    /// No UE has a tunnel with this TEID (TS 29.281 §7.3.1).
     NoTunnel(u32),
-    /// It has an extension header that must be understood and is not (§7.2.3).
+    /// The packet has an extension header that is unknown and whose comprehension is required (§7.2.3).
     UnknownExtension,
 }
 
-/// A cell, as written.
+/// Configuration of a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GnbConfig {
-    /// For whatever is drawn.
+    /// Seed of all random numbers.
     #[serde(default)]
     pub seed: u64,
-    /// What goes over N3.
+    /// Format of packets on N3.
     #[serde(default)]
     pub n3: N3,
     /// The carrier.
@@ -77,13 +77,13 @@ pub struct GnbConfig {
     /// The MAC.
     #[serde(default)]
     pub mac: MacConfig,
-    /// What the air does to transport blocks.
+    /// Block errors and retransmissions.
     #[serde(default)]
     pub harq: HarqConfig,
-    /// How the downlink is divided among slices.
+    /// Inter-slice scheduler of the downlink.
     #[serde(default)]
     pub scheduler: InterConfig,
-    /// How the uplink is; left out: as the downlink.
+    /// Inter-slice scheduler of the uplink; default: that of the downlink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink_scheduler: Option<InterConfig>,
     /// The slices.
@@ -91,10 +91,10 @@ pub struct GnbConfig {
     pub slices: Vec<SliceConfig>,
     /// The UEs.
     pub ues: Vec<UeConfig>,
-    /// What is told.
+    /// Events to emit.
     #[serde(default)]
     pub telemetry: TelemetryConfig,
-    /// As which IOAM node it fills traces that pass; left out: none.
+    /// IOAM node whose data is written into passing traces; default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ioam: Option<IoamConfig>,
 }
@@ -103,29 +103,29 @@ fn one_slice() -> Vec<SliceConfig> {
     vec![SliceConfig::new("default", 100.0)]
 }
 
-/// The MAC's times and loads.
+/// Timing and control load of the MAC.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MacConfig {
-    /// From a tick until the receiver has the block, microseconds; left out: one slot.
+    /// Time from a tick until the receiver has the block, microseconds; default: one slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub air_delay_us: Option<u32>,
-    /// From a backlog at the UE until the grant for it, slots, at most 64: scheduling request, buffer status
-    /// report, grant. Left out: 4.
+    /// Slots from a backlog at the UE to its grant, at most 64: scheduling request, buffer status report, grant.
+    /// Default: 4.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grant_delay_slots: Option<u8>,
     /// RBs of the downlink that carry no user data.
     pub control: Vec<ControlLoad>,
-    /// Whether limiters are told what the MAC expects to give next; left out: yes.
+    /// Whether limiters receive the MAC's forecast of the next pull; default: yes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forecast: Option<bool>,
 }
 
-/// Which events there are.
+/// Events to emit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TelemetryConfig {
-    /// One event per packet that was delivered.
+    /// One event per delivered packet.
     pub packets: PacketEvents,
     /// One event per slot and direction.
     pub slots: bool,
@@ -133,21 +133,21 @@ pub struct TelemetryConfig {
     pub ues: bool,
 }
 
-/// Of which packets there are events.
+/// Packets that cause events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PacketEvents {
-    /// Of none.
+    /// No packets.
     #[default]
     None,
-    /// Of those to UEs.
+    /// Packets to UEs.
     Downlink,
-    /// Of all.
+    /// All packets.
     All,
 }
 
 impl PacketEvents {
-    /// Whether there are events of the packets of a direction.
+    /// Whether packets of a direction cause events.
     #[must_use]
     #[inline]
     pub const fn has(self, direction: Direction) -> bool {
@@ -159,7 +159,7 @@ impl PacketEvents {
     }
 }
 
-/// A UE.
+/// Configuration of a UE.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UeConfig {
@@ -168,39 +168,39 @@ pub struct UeConfig {
     /// The slice it is in.
     #[serde(default = "default_slice")]
     pub slice: String,
-    /// Its addresses, for `n3 = "ip"`.
+    /// IP addresses, for `n3 = "ip"`.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
-    /// Tunnel endpoint identifier of its downlink, for `n3 = "gtpu"`; left out: its number, from 1.
+    /// TEID of the downlink, for `n3 = "gtpu"`; default: the number of the UE, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub teid_downlink: Option<u32>,
-    /// Tunnel endpoint identifier of its uplink at the UPF; left out: as the downlink's.
+    /// TEID of the uplink at the UPF; default: that of the downlink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub teid_uplink: Option<u32>,
-    /// For `intra = "priority"`: the lower, the sooner.
+    /// Priority for `intra = "priority"`: a lower number goes first.
     #[serde(default)]
     pub priority: u8,
     /// The channel of the downlink.
     pub channel: ChannelConfig,
-    /// The channel of the uplink; left out: as the downlink.
+    /// The channel of the uplink; default: that of the downlink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink_channel: Option<ChannelConfig>,
-    /// Which packets belong to which QoS flow; the first that matches.
+    /// Rules that map packets to QoS flows; the first match applies.
     #[serde(default)]
     pub qos: Vec<QosRule>,
-    /// The QoS flow of what no rule matches.
+    /// QoS flow of packets without a matching rule.
     #[serde(default = "default_qfi")]
     pub default_qfi: u8,
     /// SDAP: QoS flows, bearers, scheduler.
     #[serde(default)]
     pub sdap: SdapConfig,
-    /// SDAP of the uplink; left out: as the downlink.
+    /// SDAP of the uplink; default: that of the downlink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink_sdap: Option<SdapConfig>,
-    /// Every bearer that `bearers` does not name.
+    /// Configuration of every bearer that is not in `bearers`.
     #[serde(default)]
     pub bearer: BearerConfig,
-    /// Bearers that are different.
+    /// Bearers with a configuration of their own.
     #[serde(default)]
     pub bearers: Vec<BearerById>,
 }
@@ -213,7 +213,7 @@ const fn default_qfi() -> u8 {
 }
 
 impl UeConfig {
-    /// A UE with a channel and every default.
+    /// A UE with a channel and default values.
     #[must_use]
     pub fn new(name: impl Into<String>, slice: impl Into<String>, channel: ChannelConfig) -> Self {
         Self {
@@ -234,61 +234,61 @@ impl UeConfig {
         }
     }
 
-    /// The bearer with this identity.
+    /// The configuration of the bearer with this identity.
     #[must_use]
     pub fn bearer(&self, id: DrbId) -> &BearerConfig {
         self.bearers.iter().find(|b| b.id == id).map_or(&self.bearer, |b| &b.bearer)
     }
 }
 
-/// Which packets are a QoS flow.
+/// A rule that maps packets to a QoS flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QosRule {
-    /// The QoS flow.
+    /// QFI, 0 to 63.
     pub qfi: u8,
-    /// Differentiated services code point, 0 to 63; left out: any.
+    /// Differentiated services code point, 0 to 63; default: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dscp: Option<u8>,
-    /// Addresses, ports and protocol, seen from the UE; no domain, uid or cgroup.
+    /// Addresses, ports and protocol from the UE's point of view; domain, uid and cgroup are not supported.
     #[serde(default)]
     pub filter: Filter,
 }
 
-/// A bearer with its identity.
+/// Configuration of one bearer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BearerById {
     /// One of `sdap.drbs`.
     pub id: DrbId,
-    /// What it is like.
+    /// Its configuration.
     #[serde(flatten)]
     pub bearer: BearerConfig,
 }
 
-/// Both directions of a bearer.
+/// Configuration of a bearer, both directions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BearerConfig {
-    /// Queue discipline: limiter and RLC buffer of the downlink.
+    /// Queue discipline (limiter and RLC buffer) of the downlink.
     pub queue: QueueConfig,
-    /// And of the uplink; left out: as the downlink.
+    /// Queue discipline of the uplink; default: that of the downlink.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uplink_queue: Option<QueueConfig>,
-    /// Mode of RLC.
+    /// RLC mode and parameters.
     pub rlc: RlcConfig,
-    /// Most bytes in the RLC buffer: OAI's LTE has 1 MB, OAI's NR 100 MB, srsRAN 6.17 MB, ns-3 10 kB.
+    /// Maximum number of bytes in the RLC buffer. For comparison: OAI LTE 1 MB, OAI NR 100 MB, srsRAN 6.17 MB, ns-3 10 kB.
     pub limit_bytes: u64,
-    /// Most packets in the RLC buffer.
+    /// Maximum number of packets in the RLC buffer.
     pub limit_sdus: usize,
-    /// Largest packet expected, bytes, 1 to 9000; a larger one passes all the same.
+    /// Largest expected packet, bytes, 1 to 9000; larger packets pass as well.
     pub mtu_bytes: u32,
     /// Length of the PDCP sequence number, 12 or 18.
     pub pdcp_sn_bits: u8,
-    /// How long PDCP waits for a packet that is missing, milliseconds, 0 to 3000; left out: 50, and 500 where
-    /// RLC AM sends again what HARQ lost.
+    /// How long PDCP waits for a missing packet, milliseconds, 0 to 3000; default: 50, or 500 where RLC AM retransmits what
+    /// HARQ lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub t_reordering_ms: Option<u16>,
-    /// Priority of its logical channel, the lower, the sooner; equal ones in the order of `sdap.drbs`.
+    /// Priority of the logical channel, lower numbers first; equal ones in the order of `sdap.drbs`.
     pub priority: u8,
 }
 
@@ -310,7 +310,7 @@ impl Default for BearerConfig {
 }
 
 impl BearerConfig {
-    /// A bearer with this queue discipline and every default.
+    /// A bearer with this queue discipline and default values.
     #[must_use]
     pub fn with_queue(queue: impl Into<QueueConfig>) -> Self {
         Self { queue: queue.into(), ..Self::default() }
@@ -333,7 +333,7 @@ impl BearerConfig {
     }
 }
 
-/// How long a packet of a direction waits for a grant that comes `delay_slots` after it.
+/// Time from a packet's arrival in a direction until a grant `delay_slots` later.
 pub(super) fn grant_wait(amc: &Amc, direction: Direction, delay_slots: u8) -> Duration {
     match direction {
         Direction::Downlink => Duration::ZERO,
@@ -341,7 +341,7 @@ pub(super) fn grant_wait(amc: &Amc, direction: Direction, delay_slots: u8) -> Du
     }
 }
 
-/// Why a cell cannot be as written.
+/// Why the configuration of a cell is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum GnbError {
     /// The carrier.
@@ -350,27 +350,27 @@ pub enum GnbError {
     /// Slices or a scheduler.
     #[error(transparent)]
     Sched(#[from] SchedError),
-    /// Something of a UE.
+    /// The configuration of a UE.
     #[error("ue \"{ue}\": {what}")]
     Ue {
-        /// Its name.
+        /// Name of the UE.
         ue: String,
-        /// What is wrong with it.
+        /// The fault.
         what: UeError,
     },
-    /// A value is out of its range.
+    /// A value is out of range.
     #[error("{key} = {value}: must be {remedy}")]
     Value {
-        /// The key as written.
+        /// The configuration key.
         key: &'static str,
-        /// Its value.
+        /// The configured value.
         value: String,
-        /// What would be valid.
+        /// The valid values.
         remedy: &'static str,
     },
 }
 
-/// Why a UE cannot be as written.
+/// Why the configuration of a UE is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum UeError {
     /// The channel.
@@ -385,14 +385,14 @@ pub enum UeError {
     /// SDAP.
     #[error(transparent)]
     Sdap(#[from] SdapError),
-    /// A value is out of its range.
+    /// A value is out of range.
     #[error("{key} = {value}: must be {remedy}")]
     Value {
-        /// The key as written.
+        /// The configuration key.
         key: &'static str,
-        /// Its value.
+        /// The configured value.
         value: String,
-        /// What would be valid.
+        /// The valid values.
         remedy: String,
     },
 }

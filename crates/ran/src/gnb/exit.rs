@@ -1,4 +1,4 @@
-//! Where packets leave the cell: counted, told, behind a tunnel header on N3 if there are tunnels.
+//! Where packets leave the cell: counters, events, and the tunnel header on N3.
 
 use super::bearer::Delivered;
 use super::stats::{GnbEvent, LinkStats, PacketTimes};
@@ -11,23 +11,23 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::gtpu::{GtpuHeader, PduSession};
 use std::collections::VecDeque;
 
-/// Where the packets of a UE leave a direction.
+/// The exit of one UE's packets in one direction.
 pub(super) struct Exit<'a> {
     pub(super) direction: Direction,
     pub(super) ue: u32,
-    /// TEID of its uplink, at the UPF, and whether N3 has tunnels at all.
+    /// TEID of the UE's uplink at the UPF, and whether N3 uses tunnels.
     pub(super) teid_uplink: u32,
     pub(super) gtpu: bool,
     pub(super) air_delay: Duration,
-    /// Whether packets are told.
-    pub(super) told: bool,
+    /// Whether each packet causes an event.
+    pub(super) packet_events: bool,
     pub(super) stats: &'a mut LinkStats,
     pub(super) out: &'a mut VecDeque<(Port, Packet)>,
     pub(super) events: &'a mut VecDeque<GnbEvent>,
 }
 
 impl Exit<'_> {
-    /// A packet leaves.
+    /// Sends a delivered packet out of the cell.
     #[inline(always)]
     pub(super) fn deliver(&mut self, drb: DrbId, delivered: Delivered, now: Instant) {
         let Delivered { mut packet, qfi, sent } = delivered;
@@ -35,7 +35,7 @@ impl Exit<'_> {
         let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
         self.stats.delivered_packets += 1;
         self.stats.delivered_bytes += u64::from(bytes);
-        if let Some(sent) = sent.filter(|_| self.told) {
+        if let Some(sent) = sent.filter(|_| self.packet_events) {
             let times = PacketTimes {
                 direction: self.direction,
                 ue: self.ue,
@@ -66,7 +66,7 @@ impl Exit<'_> {
     }
 }
 
-/// Keeps an event.
+/// Queues an event; the oldest is dropped if the queue is full.
 #[inline(always)]
 pub(super) fn note(events: &mut VecDeque<GnbEvent>, event: GnbEvent) {
     if events.len() >= MAX_EVENTS {

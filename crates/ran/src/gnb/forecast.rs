@@ -1,26 +1,27 @@
-//! What the MAC expects to pull from a UE next, for limiters that fill RLC just in time.
+//! The MAC's forecast of its next pull from each UE, for limiters that fill RLC just in time.
 //!
 //! ```text
-//!   demand    of a UE: what RLC holds, and what waits in SDAP for a limiter that follows the forecast
-//!   slice     its share of the RBs, and what slices of less demand leave
-//!   UE        what those of its slice that are ranked before it leave
+//!   demand    of a UE: the bytes in RLC, plus those in SDAP behind a limiter that follows the forecast
+//!   slice     its share of the RBs, plus what slices with less demand leave
+//!   UE        what the UEs ranked before it in its slice leave
 //! ```
 //!
-//! The forecast of a UE is what it would get if it had as much as it likes. It is told after each slot, and again before RLC
-//! is filled, for others' packets come in between.
+//! The forecast of a UE is what it would get if its backlog were unlimited. Limiters receive it after each slot, and again
+//! just before RLC is filled, because packets of other UEs arrive in between.
 //!
-//! Where several UEs have more than a slot carries, the first in rank takes it all, and packets that others have in
-//! RLC, urgent as they are, would wait for their turn. So it leaves room for those that come soon after it, as long
-//! as that wastes next to nothing: a block for every UE means padding in every block.
+//! If several UEs together have more than a slot carries, the first in rank takes the whole slot, and urgent packets that
+//! other UEs have in RLC would wait for their turn. The forecast of the first UE therefore leaves room for the UEs that
+//! follow closely, as long as this wastes almost nothing: one block for every UE means padding in every block.
 //!
-//! A slice gets its share over time and not in each slot: groups of RBs are whole, and packets, if the scheduler looks at them.
-//! A slot with more than was expected finds RLC short. So the forecast grows by what was padding then, and shrinks a
-//! little by every block: it settles where 2 % of the bytes are lost that way. Without slices, and where the scheduler gives the
-//! same in each slot, nothing comes that was not expected.
+//! A slice gets its share over time, not in each slot: groups of RBs are indivisible, and so are packets for some
+//! schedulers. In a slot larger than forecast, RLC holds too little. The forecast therefore grows by the padding of such a
+//! slot and shrinks a little with every block; it settles where 2 % of the bytes are padding for this reason. Without
+//! slices, and with schedulers that give the same in each slot, forecasts are exact.
 //!
-//! A scheduler of whole packets gives a narrow slice one, and then nothing for many slots. What is let down meanwhile would
-//! only be in the way of what is urgent. So the slice's next pull is said to come when it is even, and what is expected then is
-//! at most half of what it may be ahead by: the rest is for what comes before.
+//! A scheduler of whole packets gives a narrow slice one packet and then nothing for many slots. Packets passed to RLC in
+//! the meantime would only delay urgent ones. The forecast therefore places the slice's next pull at the time when its
+//! balance is 0 again, and limits the bytes to half of what the slice may be ahead by; the rest is left for packets that
+//! arrive before.
 
 use super::Gnb;
 use super::bearer::Bearer;
@@ -33,33 +34,33 @@ use crate::sched::{InterSlice, Outlook, SliceConfig};
 use anabranch_element::time::Instant;
 use std::cmp::Reverse;
 
-/// The demand of every UE for the next slot of a direction. Kept from one slot to the next for its memory only.
+/// The demand of every UE for the next slot of a direction. The value is kept between slots only to reuse its memory.
 #[derive(Debug, Default)]
 pub(super) struct Demands {
-    /// By slice and rank.
+    /// Sorted by slice and rank.
     ues: Vec<Demand>,
-    /// Of each UE of the cell, its place among them and one; 0 if it has none.
+    /// For each UE of the cell, its index in `ues` plus one; 0 if it is not listed.
     places: Vec<u32>,
     slices: Vec<SliceDemand>,
-    /// RBs with which each slice is empty; of those whose turn comes later, what is in RLC already.
+    /// RBs that would empty each slice; for slices whose turn comes later, only what is already in RLC.
     slice_rbs: Vec<u32>,
-    /// Slices by what they are owed, the most first. Kept for its memory only.
+    /// Slices by balance, the highest first. Kept only to reuse its memory.
     by_balance: Vec<usize>,
-    /// RBs there are, and those of a slice of them that its UEs may expect.
+    /// For each slice: the RBs of the slot for which it was computed, and the RBs that the slice may expect of them.
     expected: Vec<(u16, u16)>,
-    /// Share of the RBs that carried nothing while packets waited in SDAP, of late.
+    /// Moving average of the share of RBs that carried nothing while packets waited in SDAP.
     waste: f32,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct SliceDemand {
-    /// The first in rank for which packets wait in SDAP.
+    /// The first UE in rank with packets in SDAP.
     first_held: Option<u32>,
-    /// RBs with which the RLC buffers behind it are empty, as far as the last urgent packet.
+    /// RBs that would empty the RLC buffers of the UEs ranked after it, up to the last one with urgent packets.
     room_rbs: u32,
-    /// RBs with which all its RLC buffers are empty.
+    /// RBs that would empty all RLC buffers of the slice.
     rlc_rbs: u32,
-    /// Pulls before its turn comes.
+    /// Pulls before the slice's turn comes.
     wait_pulls: u16,
 }
 
@@ -68,34 +69,36 @@ struct Demand {
     slice: u16,
     rank: Rank,
     ue: u32,
-    /// RBs with which it is empty; all there are at most.
+    /// RBs that would empty the UE, at most all RBs of the carrier.
     rbs: u16,
-    /// Those of what is in RLC.
+    /// The part of `rbs` for data in RLC.
     rlc_rbs: u16,
     /// RBs of the UEs ranked before it in its slice.
     before_rbs: u32,
-    /// Whether packets of it wait in SDAP for a limiter that follows the forecast, and whole ones lie in RLC.
+    /// Whether packets wait in SDAP behind a limiter that follows the forecast; `urgent`: whether whole packets are in RLC
+    /// behind such a limiter.
     held: bool,
     urgent: bool,
 }
 
-/// Pulls after which a slice that is ahead is told its turn comes, at most: longer than any guard.
+/// Upper bound of the announced number of pulls until a slice's turn; it exceeds any guard.
 const MOST_WAIT_PULLS: u16 = 17;
 
-/// Waste above which no room is left for urgent packets, and the weight of a slot in its average.
+/// Waste above which no room is left for urgent packets, and the weight of one slot in the moving average.
 const MAX_WASTE: f32 = 0.004;
 const WASTE_WEIGHT: f32 = 1.0 / 128.0;
 
 impl Demands {
-    /// A slot wasted this share of its RBs.
+    /// Records the share of RBs wasted in a slot.
     pub(super) fn note_waste(&mut self, share: f32) {
         if self.slices.iter().any(|slice| slice.first_held.is_some()) {
             self.waste += WASTE_WEIGHT * (share - self.waste);
         }
     }
 
-    /// Who got whole packets, ahead of its share, by more than it is due in a slot waits until it is even, as long as those that are
-    /// less ahead want all `rbs` RBs; what of it is not in RLC takes nothing from them.
+    /// Determines which slices wait for later slots. A slice that got whole packets ahead of its share, by more than its due
+    /// of one slot, waits until its balance is 0, provided that the slices less far ahead use all `rbs` RBs. Its data outside
+    /// RLC then takes nothing from the other slices.
     fn list_waits(&mut self, balances: &[i32], slices: &[SliceConfig], rbs: u16) {
         let Self { slices: sums, slice_rbs, by_balance, .. } = self;
         let balance = |slice: usize| balances.get(slice).copied().unwrap_or(0);
@@ -108,7 +111,7 @@ impl Demands {
         for of in by_balance.iter().copied() {
             let owes = u64::from(balance(of).min(0).unsigned_abs()).saturating_mul(of_all);
             let pulls = owes.checked_div(u64::from(rbs).saturating_mul(parts(of))).unwrap_or(u64::MAX);
-            // One of a fourth or more gets some in nearly every slot.
+            // A slice with at least a fourth of the weight gets some RBs in nearly every slot.
             if wanted >= u32::from(rbs) && pulls > 0 && 4 * parts(of) < of_all {
                 sums[of].wait_pulls = pulls.min(MOST_WAIT_PULLS.into()) as u16;
                 slice_rbs[of] = sums[of].rlc_rbs;
@@ -118,26 +121,27 @@ impl Demands {
     }
 }
 
-/// What a UE is granted beyond what was expected, and has nothing in RLC for.
+/// Bytes granted to a UE beyond the forecast for which RLC held no data.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Surplus {
     expected_bytes: u32,
     bytes: f32,
 }
 
-/// Share of the bytes granted that may be padding for that reason, and the weight of a block.
+/// Acceptable share of granted bytes that are padding for this reason, and the weight of one block.
 const MAX_PADDING: f32 = 0.02;
 const SURPLUS_WEIGHT: f32 = 0.5;
 
 impl Surplus {
-    /// A block was sent while packets waited in SDAP.
+    /// Records a block that was sent while packets waited in SDAP.
     pub(super) fn note(&mut self, block_bytes: u32, padding_bytes: u32) {
         let beyond = padding_bytes.min(block_bytes.saturating_sub(self.expected_bytes));
         self.bytes += SURPLUS_WEIGHT * (beyond as f32 - MAX_PADDING * block_bytes as f32);
         self.bytes = self.bytes.max(0.0);
     }
 
-    /// Adds what has been too little of late, `most` bytes at most. Nothing is expected of the next slot if the turn comes later.
+    /// Adds the recent shortfall to the forecast, at most `most` bytes. With `later`, the turn comes in a later slot, and
+    /// nothing is expected of the next one.
     fn add_to(&mut self, next: &mut Forecast, most: u32, later: bool) {
         self.bytes = self.bytes.min(most.min(next.most_bytes) as f32);
         next.bytes = next.bytes.saturating_add(self.bytes as u32).min(next.most_bytes);
@@ -146,14 +150,14 @@ impl Surplus {
 }
 
 impl Gnb {
-    /// Tells the limiters that are about to fill RLC what has changed since the slot before.
+    /// Sends an updated forecast to the limiters that are about to fill RLC.
     pub(super) fn announce(&mut self, now: Instant) {
-        // What one UE gets depends on nobody else.
+        // The forecast of a single active UE does not change between slots.
         if !self.forecast || !self.ticking || self.active.len() < 2 {
             return;
         }
         let direction = Direction::Downlink;
-        let follows = |ue: &Ue| ue.wake <= now && ue.look(direction).sdap.held_bytes().0 > 0;
+        let follows = |ue: &Ue| ue.wake <= now && ue.side(direction).sdap.held_bytes().0 > 0;
         if !self.active.iter().any(|n| self.ues.get(*n as usize).is_some_and(follows)) {
             return;
         }
@@ -170,7 +174,7 @@ impl Gnb {
         }
     }
 
-    /// Lists what the UEs will have to send in the slot after `slot`, if a limiter or a trace asks.
+    /// Lists the demand of the UEs for the slot after `slot`, if a limiter or a trace needs it.
     pub(super) fn list_demands(&mut self, direction: Direction, slot: u64, at: Instant) {
         let next = self.pulls_after(direction, slot).next();
         let next_at = self.time_of(next.unwrap_or(slot));
@@ -196,13 +200,13 @@ impl Gnb {
         for number in active.iter() {
             let Some(ue) = ues.get_mut(*number as usize) else { continue };
             let Some(mcs) = ue.mcs(direction, amc, at) else { continue };
-            // It gets nothing new then.
-            if harq.is_due(*number, next_at) || ue.look(direction).harq_waiting >= harq.processes() {
+            // The UE gets no new data in that slot.
+            if harq.is_due(*number, next_at) || ue.side(direction).harq_waiting >= harq.processes() {
                 continue;
             }
             let row = amc.full().row(mcs);
             let in_rlc = ue.air_bytes(direction, PER_PDU, at);
-            let average = ue.look(direction).average.at(slot);
+            let average = ue.side(direction).average.at(slot);
             let bytes = match direction {
                 Direction::Downlink => in_rlc.saturating_add(ue.held_bytes(average)),
                 Direction::Uplink => ue.reported_bytes(at),
@@ -218,7 +222,7 @@ impl Gnb {
                 _ => intra.rank(&ue.metric(direction, slot + 1, row.last().copied().unwrap_or(0))),
             };
             let (rbs, rlc_rbs) = (rbs_of(bytes), rbs_of(in_rlc));
-            // In the uplink nobody leaves room for what is urgent.
+            // In the uplink no room is left for urgent packets.
             let (held, urgent) = (down && bytes > in_rlc, down && ue.has_urgent(direction));
             let (slice, ue) = (ue.slice, *number);
             listed.push(Demand { slice, rank, ue, rbs, rlc_rbs, before_rbs: 0, held, urgent });
@@ -249,13 +253,13 @@ impl Gnb {
         }
     }
 
-    /// When the MAC will pull from a UE's downlink after `slot`, and how many bytes it would take then, at the MCS now in
-    /// force. A UE does not know this of its uplink.
+    /// When the MAC will next pull from a UE's downlink after `slot`, and how many bytes it would take at the current MCS.
+    /// `None` for the uplink, because a UE has no such information.
     pub(super) fn forecast(&mut self, direction: Direction, number: u32, slot: u64) -> Option<Forecast> {
         if !self.forecast || direction == Direction::Uplink {
             return None;
         }
-        if !self.ues.get(number as usize)?.look(direction).listens {
+        if !self.ues.get(number as usize)?.side(direction).listens {
             return None;
         }
         let mut next = self.expectation(direction, number, slot)?;
@@ -280,11 +284,11 @@ impl Gnb {
             None => None,
         };
         let most = most.unwrap_or(next.most_bytes);
-        ue.side(direction).surplus.add_to(&mut next, most, wait > 0);
+        ue.side_mut(direction).surplus.add_to(&mut next, most, wait > 0);
         Some(next)
     }
 
-    /// The same of either direction, whether a limiter listens or not: what the MAC itself knows.
+    /// Like [`forecast`](Self::forecast), for either direction and without regard to limiters: the MAC's own expectation.
     pub(super) fn expectation(&mut self, direction: Direction, number: u32, slot: u64) -> Option<Forecast> {
         let next = self.pulls_after(direction, slot).next()?;
         let (now, at) = (self.time_of(slot), self.time_of(next));
@@ -302,12 +306,13 @@ impl Gnb {
         Some(Forecast { at, bytes, most_bytes: row.last().copied().unwrap_or(0) })
     }
 
-    /// The slots after this one in which a direction sends data, in order; none that is further away than any pattern is long.
+    /// The slots after `slot` in which a direction sends data, in order; limited to the next 1000 slots, which exceeds any
+    /// pattern.
     fn pulls_after(&self, direction: Direction, slot: u64) -> impl Iterator<Item = u64> {
         (slot + 1..slot + 1000).filter(move |next| self.amc.table(direction, *next).is_some())
     }
 
-    /// RBs of `rbs` that a slice gets if it has as much to send as it likes.
+    /// RBs out of `rbs` that a slice gets with an unlimited backlog.
     fn rbs_of_slice(&mut self, direction: Direction, slice: usize, rbs: u16) -> u16 {
         let Demands { slice_rbs, expected, .. } = &mut self.scratch.demands[index(direction)];
         let known = expected.get(slice).copied().unwrap_or_default();
@@ -322,13 +327,13 @@ impl Gnb {
         mine
     }
 
-    /// RBs of its slice's `rbs` that a UE gets if it has as much to send as it likes.
+    /// RBs out of its slice's `rbs` that a UE gets with an unlimited backlog.
     fn rbs_of_ue(&self, direction: Direction, number: u32, slice: usize, rbs: u16) -> u16 {
         let demands = &self.scratch.demands[index(direction)];
         let sum = demands.slices.get(slice).copied().unwrap_or_default();
         let place = demands.places.get(number as usize).copied().unwrap_or(0);
         let own = (place as usize).checked_sub(1).and_then(|place| demands.ues.get(place));
-        // Those that are ranked before it come first. Who has just come was served longest ago.
+        // UEs ranked before it are served first. A UE that has just become active was served longest ago.
         let room = if sum.first_held == Some(number) { sum.room_rbs } else { 0 };
         let taken = own.map_or(0, |d| d.before_rbs) + room;
         u32::from(rbs).saturating_sub(taken) as u16
@@ -336,19 +341,19 @@ impl Gnb {
 }
 
 impl Ue {
-    /// Bytes that wait in the downlink's SDAP and go down before the next pull: all of them behind a limiter that follows the forecast,
-    /// `average` at most behind another, none where RLC cannot send anything new.
+    /// Bytes in the downlink's SDAP that are passed to RLC before the next pull: all bytes behind a limiter that follows the
+    /// forecast, at most `average` behind other limiters, and none where RLC cannot send new data.
     fn held_bytes(&self, average: f32) -> u64 {
-        let sdap = &self.look(Direction::Downlink).sdap;
+        let sdap = &self.side(Direction::Downlink).sdap;
         let (following, others) = sdap.held_bytes();
         let stalled = |b: &&Bearer| sdap.follows_forecast(b.id) && b.is_stalled(Direction::Downlink);
         let stalled = self.bearers.iter().filter(stalled).map(|b| sdap.backlog_bytes(b.id)).sum();
         following.saturating_sub(stalled).saturating_add(others.min(average as u64))
     }
 
-    /// Whether whole packets lie in RLC behind a limiter that follows the forecast.
+    /// Whether RLC holds whole packets behind a limiter that follows the forecast.
     fn has_urgent(&self, direction: Direction) -> bool {
-        let sdap = &self.look(direction).sdap;
+        let sdap = &self.side(direction).sdap;
         self.bearers.iter().any(|b| sdap.follows_forecast(b.id) && b.has_whole_sdus(direction))
     }
 }

@@ -1,32 +1,32 @@
-//! What the gNB knows of a UE's backlog: what it was `delay` slots ago, less what was granted since.
+//! The gNB's view of a UE's uplink backlog: the backlog of `delay` slots ago, minus what was granted since.
 //!
 //! ```text
 //!   UE:   backlog ── scheduling request ─▶ ── buffer status report ─▶ ── grant ─▶ data        delay slots
 //!   gNB:  known(s) = min(backlog(s − delay) − granted in between, backlog(s))
 //! ```
 //!
-//! The steps of TS 38.321 §5.4.4 and §5.4.5 are one fixed delay here. The gNB is never told more than there
-//! is, so no grant is wasted on a report that is out of date. The backlog is what waits in RLC and above it: what a limiter keeps in
-//! SDAP is fetched by the grant.
+//! The steps of TS 38.321 §5.4.4 and §5.4.5 are modelled as one fixed delay. The known backlog never exceeds the actual
+//! one, so no grant is wasted because of an outdated report. The backlog includes RLC and the packets above it: packets
+//! that a limiter keeps in SDAP are fetched by the grant.
 //!
-//! Whoever has a backlog is known to have what the least PDU takes, headers included: a grant of less carries nothing, and
-//! is counted as granted all the same. With 12 bytes left, blocks of 4 went out in three of four slots for ever.
+//! A non-zero backlog is rounded up to the smallest PDU including headers: a smaller grant carries nothing but would be
+//! counted as granted. Without this rule, 12 remaining bytes caused blocks of 4 bytes in three of four slots forever.
 
-/// See the top of this file.
+/// Delays the backlog of one UE by a fixed number of slots.
 #[derive(Debug, Clone)]
 pub(super) struct GrantDelay {
-    /// Granted so far plus backlog, of the last `delay` slots, by slot modulo their number.
+    /// Bytes granted so far plus the backlog, for each of the last `delay` slots, indexed by slot modulo `delay`.
     wanted: Box<[u64]>,
     granted: u64,
-    /// Bytes of the least block that carries any data.
+    /// Bytes of the smallest block that carries any data.
     least: u64,
-    /// The slot after the last noted, and its place.
+    /// The slot after the last recorded one, and its index in `wanted`.
     noted: u64,
     place: usize,
 }
 
 impl GrantDelay {
-    /// `least` is in bytes: of the least block that carries any data.
+    /// `least` is the size in bytes of the smallest block that carries any data.
     pub(super) fn new(delay_slots: u8, least: u32) -> Self {
         let wanted = vec![0; usize::from(delay_slots)].into();
         Self { wanted, granted: 0, least: least.into(), noted: 0, place: 0 }
@@ -37,7 +37,7 @@ impl GrantDelay {
         self.wanted.len() as u8
     }
 
-    /// What is known in `slot`, in which the backlog is `bytes`. Slots left out had the backlog of the last.
+    /// The backlog known in `slot`, in which the actual backlog is `bytes`. Skipped slots count with the last recorded backlog.
     #[inline]
     pub(super) fn known(&mut self, slot: u64, bytes: u64) -> u64 {
         let delay = self.wanted.len();
@@ -57,7 +57,7 @@ impl GrantDelay {
         }
     }
 
-    /// Notes the slots before `slot` that were left out.
+    /// Records the skipped slots before `slot`.
     fn catch_up(&mut self, slot: u64) {
         let delay = self.wanted.len() as u64;
         let at = |slot: u64| (slot % delay) as usize;
@@ -68,7 +68,7 @@ impl GrantDelay {
         self.place = at(slot);
     }
 
-    /// Bytes were granted.
+    /// Records a grant of `bytes`.
     pub(super) fn grant(&mut self, bytes: u64) {
         self.granted = self.granted.saturating_add(bytes);
     }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_of_a_packet_is_granted_headers_and_all() {
+    fn the_rest_of_a_packet_is_granted_with_its_headers() {
         // 2 RBs at MCS 2: blocks of 4 or 9 bytes, of which 7 are headers.
         for (delay, first) in (0..6).flat_map(|delay| (1..200).map(move |bytes| (delay, bytes))) {
             let (mut grants, mut bytes) = (GrantDelay::new(delay, 8), first);
@@ -106,9 +106,9 @@ mod tests {
         assert_eq!(grants.known(4, 40), 40, "60 of 100 are granted");
         grants.grant(40);
         assert_eq!(grants.known(5, 0), 0);
-        // A pause; the next packet waits as long as the first.
+        // After a pause, the next packet waits as long as the first.
         assert_eq!([90, 91, 92, 93].map(|slot| grants.known(slot, 7)), [0, 0, 0, 7]);
-        // A grant beyond the backlog takes nothing from what comes later.
+        // A grant beyond the backlog is not deducted from later packets.
         grants.grant(1000);
         assert_eq!([94, 95, 96, 97].map(|slot| grants.known(slot, 50)), [0, 0, 0, 50]);
         assert_eq!(GrantDelay::new(0, 8).known(9, 5), 5);

@@ -1,4 +1,4 @@
-//! The cell as an IOAM node: what a bearer's queue, RLC and the MAC know, written into traces, both ways.
+//! The cell as an IOAM node: state of a bearer's queue, RLC and the MAC is written into traces, in both directions.
 //!
 //! ```text
 //!   N3 ─▶ arrived: rate, flows ─▶ SDAP, limiter ─▶ fill ─▶ PDCP, RLC ─▶ MAC ─▶ air
@@ -8,19 +8,19 @@
 //!   N3 ◀─ fill ◀─ PDCP, RLC ◀─ MAC ◀─ air ◀─ the modem: arrived, SDAP, RLC
 //! ```
 //!
-//! In the downlink a trace is filled when the packet goes down to PDCP, the last place where a gNB can: behind it packets are ciphered.
-//! Queue depth is what is in front of the packet then, in SDAP and RLC of its bearer together; the capacity is the
-//! buffer's that drops, SDAP's behind a limiter and RLC's otherwise.
+//! In the downlink, a trace is filled when the packet is passed to PDCP: after that the packet is ciphered. The queue depth
+//! is the number of bytes ahead of the packet at that time, in SDAP and RLC of its bearer together. The capacity is that of
+//! the buffer that drops: SDAP behind a limiter, RLC otherwise.
 //!
-//! The link's rate is what the MAC expects to give the UE: its part of the RBs that retransmissions leave, at the MCS now
-//! in force, among those that have something to send. It is smoothed over about 16 slots, and is new with each slot: a
-//! change of the channel is told before the queue shows it.
+//! The link rate is the rate that the MAC expects to give the UE: its part of the RBs that retransmissions leave, among the
+//! UEs with data, at the current MCS. It is smoothed over about 16 slots and updated in each slot, so it reports a change of
+//! the channel before the queue does.
 //!
-//! A loss of the medium is a transport block that was given up, in unacknowledged mode; in acknowledged mode, a packet
-//! that RLC sent as often as it may.
+//! A medium loss is a transport block that HARQ gave up (unacknowledged mode) or a packet that reached RLC's maximum number
+//! of retransmissions (acknowledged mode).
 //!
-//! In the uplink the gNB fills when it hands a packet to N3, with what waits at the modem by then: a cell is both ends of its
-//! bearers. A gNB of its own would know the modem's queue by buffer status reports, and not what the modem dropped.
+//! In the uplink, the gNB fills a trace when it sends the packet to N3, with the modem's queue at that time; the model has
+//! both ends of its bearers. A real gNB would learn the modem's queue from buffer status reports, but not the modem's drops.
 
 use super::Gnb;
 use super::bearer::Bearer;
@@ -32,24 +32,24 @@ use crate::sdap::{DrbId, Sdap};
 use anabranch_element::ioam::{IoamNode, IoamStats, Node, NodeReport, WINDOW};
 use anabranch_element::time::{Duration, Instant, nanos};
 
-/// Each slot moves the expected bytes a sixteenth of the way.
+/// Weight of the moving average: each slot contributes 1/16.
 const WEIGHT: u64 = 16;
-/// Their fraction, so that they do not stick.
+/// Scale of the fixed-point average, so that rounding does not stall it.
 const SCALE: u64 = 1 << 8;
-/// All RBs of the carrier.
+/// The whole carrier in units of half a percent.
 const ALL_HALF_PERCENT: u64 = 200;
 
-/// What a direction of a UE tells.
+/// The reporter of one direction of a UE.
 #[derive(Debug)]
 pub(super) struct Reporter {
-    /// A node per bearer: each has a queue of its own.
+    /// One node per bearer, because each bearer has its own queue.
     nodes: Vec<(DrbId, Node)>,
-    /// Slots of the direction per second.
+    /// Slots per second that carry the direction.
     slots_per_s: u64,
-    /// Bytes per slot that the MAC would give; `None`: nothing was ever to send.
+    /// Expected bytes per slot, times [`SCALE`]; `None` until the UE first has data.
     expected_scaled: Option<u64>,
     mcs: Option<u8>,
-    /// RBs of the window under way: granted, and all.
+    /// RBs in the current window: granted to the UE, and in total.
     rbs: (u64, u64),
     rbs_since: Instant,
     rb_half_percent: Option<u8>,
@@ -70,14 +70,14 @@ impl Reporter {
         }
     }
 
-    /// A packet entered SDAP.
+    /// Records a packet that entered SDAP.
     pub(super) fn arrived(&mut self, id: DrbId, packet: &[u8], at: Instant) {
         if let Some((_, node)) = self.nodes.iter_mut().find(|(drb, _)| *drb == id) {
             node.arrived(packet, at);
         }
     }
 
-    /// A packet goes down to its bearer, or in the uplink leaves it.
+    /// Fills the trace of a packet that is passed to its bearer (downlink) or leaves it (uplink).
     pub(super) fn leaves(
         &mut self,
         direction: Direction,
@@ -108,12 +108,12 @@ impl Reporter {
         });
     }
 
-    /// What the MAC would give; none if nothing was ever to send.
+    /// The expected rate; `None` until the UE first has data.
     pub(super) fn link_bps(&self) -> Option<u64> {
         self.expected_scaled.map(|bytes| (bytes * 8).saturating_mul(self.slots_per_s) / SCALE)
     }
 
-    /// A slot passed in which the UE had something to send; `all` RBs were there for data.
+    /// Records a slot in which the UE had data; `all` is the number of RBs for data.
     fn slot(&mut self, expected: Option<Forecast>, mcs: Option<u8>, all: u16, at: Instant) {
         let now = expected.map_or(0, |forecast| u64::from(forecast.bytes) * SCALE);
         self.expected_scaled = Some(match self.expected_scaled {
@@ -131,12 +131,12 @@ impl Reporter {
         }
     }
 
-    /// The UE was given RBs.
+    /// Records RBs granted to the UE.
     pub(super) fn granted(&mut self, rbs: u16) {
         self.rbs.0 += u64::from(rbs);
     }
 
-    /// A block of it was given up.
+    /// Records a block that HARQ gave up.
     pub(super) fn lost(&mut self) {
         self.lost_blocks += 1;
     }
@@ -157,7 +157,7 @@ impl Reporter {
 }
 
 impl Gnb {
-    /// Has the UEs tell, both ways.
+    /// Enables IOAM for all UEs in both directions.
     pub(super) fn set_ioam(&mut self, config: IoamConfig) -> Result<(), GnbError> {
         if config.check().is_err() {
             return Err(GnbError::value("ioam.node_id", config.node_id, "1 to 16777214"));
@@ -165,32 +165,31 @@ impl Gnb {
         let node = config.node(Duration::ZERO);
         let slots_per_s = Direction::ALL.map(|direction| slots_per_s(&self.amc, direction));
         for ue in &mut self.ues {
-            let teller = |per_s| Reporter::new(node, ue.bearers.iter().map(|bearer| bearer.id), per_s);
-            ue.tellers = Some(Box::new(slots_per_s.map(teller)));
+            let reporter = |per_s| Reporter::new(node, ue.bearers.iter().map(|bearer| bearer.id), per_s);
+            ue.reporters = Some(Box::new(slots_per_s.map(reporter)));
         }
         Ok(())
     }
 
-    /// What the clock of time stamps in traces says when the cell's says 0: the time since 1970, where the cell runs in
-    /// real time.
+    /// Sets the wall-clock time (since 1970) at the cell's time 0, for time stamps in traces, if the cell runs in real time.
     pub fn set_ioam_epoch(&mut self, epoch: Duration) {
-        for teller in self.ues.iter_mut().filter_map(|ue| ue.tellers.as_deref_mut()).flatten() {
-            teller.set_epoch(epoch);
+        for reporter in self.ues.iter_mut().filter_map(|ue| ue.reporters.as_deref_mut()).flatten() {
+            reporter.set_epoch(epoch);
         }
     }
 
-    /// What became of traces, of all UEs, both ways.
+    /// Counters of traces, summed over all UEs and both directions.
     #[must_use]
     pub fn ioam_stats(&self) -> IoamStats {
         let mut all = IoamStats::default();
-        let tellers = self.ues.iter().filter_map(|ue| ue.tellers.as_deref()).flatten();
-        tellers.for_each(|teller| all += teller.stats());
+        let reporters = self.ues.iter().filter_map(|ue| ue.reporters.as_deref()).flatten();
+        reporters.for_each(|reporter| all += reporter.stats());
         all
     }
 
-    /// What the MAC expects after a slot, for the next packet's trace.
+    /// Records the MAC's expectation after a slot, for the traces of the following packets.
     pub(super) fn note_slot(&mut self, direction: Direction, number: u32, slot: u64) {
-        if self.ues.get(number as usize).is_none_or(|ue| ue.tellers.is_none()) {
+        if self.ues.get(number as usize).is_none_or(|ue| ue.reporters.is_none()) {
             return;
         }
         let expected = self.expectation(direction, number, slot);
@@ -199,35 +198,35 @@ impl Gnb {
         let Self { ues, amc, .. } = self;
         let Some(ue) = ues.get_mut(number as usize) else { return };
         let mcs = ue.mcs(direction, amc, at);
-        if let Some(tellers) = &mut ue.tellers {
-            tellers[index(direction)].slot(expected, mcs, all, at);
+        if let Some(reporters) = &mut ue.reporters {
+            reporters[index(direction)].slot(expected, mcs, all, at);
         }
     }
 
-    /// The first packet of a UE is told something, too.
+    /// Records the expectation for a UE without one, so that its first packet carries a rate as well.
     pub(super) fn note_first(&mut self, number: u32, slot: u64) {
         for direction in Direction::ALL {
-            let tellers = self.ues.get(number as usize).and_then(|ue| ue.tellers.as_deref());
-            if tellers.is_some_and(|tellers| tellers[index(direction)].is_new()) {
+            let reporters = self.ues.get(number as usize).and_then(|ue| ue.reporters.as_deref());
+            if reporters.is_some_and(|reporters| reporters[index(direction)].is_new()) {
                 self.note_slot(direction, number, slot);
             }
         }
     }
 
-    /// Notes RBs given to a UE, and a block of it that was given up.
+    /// Records RBs granted to a UE, and whether HARQ gave up a block.
     pub(super) fn note_block(&mut self, direction: Direction, number: u32, rbs: u16, lost: bool) {
         let ue = self.ues.get_mut(number as usize);
-        if let Some(tellers) = ue.and_then(|ue| ue.tellers.as_deref_mut()) {
-            let teller = &mut tellers[index(direction)];
-            teller.granted(rbs);
+        if let Some(reporters) = ue.and_then(|ue| ue.reporters.as_deref_mut()) {
+            let reporter = &mut reporters[index(direction)];
+            reporter.granted(rbs);
             if lost {
-                teller.lost();
+                reporter.lost();
             }
         }
     }
 }
 
-/// Slots per second that carry a direction, in whole or in part.
+/// Slots per second that carry a direction, wholly or in part.
 fn slots_per_s(amc: &Amc, direction: Direction) -> u64 {
     let period = amc.period_slots().max(1);
     let carry = (0..period).filter(|slot| amc.table(direction, *slot).is_some()).count() as u64;
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_tells_both_ways() {
+    fn a_cell_fills_traces_in_both_directions() {
         let mut config: GnbConfig = serde_json::from_str(r#"{"ues": [], "ioam": {"node_id": 7}}"#).unwrap();
         config.ues.push(UeConfig {
             addresses: vec!["fd00::2".parse().unwrap()],
@@ -291,10 +290,13 @@ mod tests {
                 let [node] = nodes[..] else { panic!("{nodes:?}") };
                 assert_eq!(node.hop.unwrap().node_id, Some(7));
                 deepest = deepest.max(node.queue_depth.unwrap());
-                let told = Snapshot::parse(node.snapshot.unwrap()).unwrap().unwrap();
-                assert_eq!((told.mcs, told.queue_drops, told.medium_losses), (Some(20), Some(0), Some(0)));
-                assert!(told.link_kbps.is_some_and(|kbps| kbps > 1000), "{told:?}");
-                assert!(told.capacity_bytes.is_some_and(|bytes| bytes > 40_000), "{told:?}");
+                let snapshot = Snapshot::parse(node.snapshot.unwrap()).unwrap().unwrap();
+                assert_eq!(
+                    (snapshot.mcs, snapshot.queue_drops, snapshot.medium_losses),
+                    (Some(20), Some(0), Some(0))
+                );
+                assert!(snapshot.link_kbps.is_some_and(|kbps| kbps > 1000), "{snapshot:?}");
+                assert!(snapshot.capacity_bytes.is_some_and(|bytes| bytes > 40_000), "{snapshot:?}");
                 assert!(ioam::report(packet, 0).unwrap().unwrap().complete);
             }
             assert!(deepest > 20_000, "{deepest}");

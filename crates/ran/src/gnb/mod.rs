@@ -8,10 +8,10 @@
 //!                  └─────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Both directions are the same machinery; the uplink differs in what the MAC knows and when (`grants`).
-//! Everything a person can set is in [`GnbConfig`]. What happens at one instant happens in this order: blocks
-//! arrive; the MAC ticks, downlink first; timers and SDAP's polls. Slots in which nobody has anything to send
-//! or to wait for are not run, only counted, and no quantum changes in them.
+//! Both directions use the same code; the uplink differs in what the MAC knows, and when (`grants`). [`GnbConfig`]
+//! contains the whole configuration. Events at the same instant are processed in this order: arriving blocks; the MAC tick,
+//! downlink first; timers and SDAP polls. Slots in which no UE has anything to send or to wait for are counted but not run,
+//! and leave all quanta unchanged.
 
 mod bearer;
 mod bound;
@@ -57,12 +57,12 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use ue::{Ue, index};
 
-/// Most events kept until they are polled; older ones give way.
+/// Maximum number of queued events; beyond it the oldest is dropped.
 const MAX_EVENTS: usize = 1 << 16;
-/// Slots made up for when the clock ran ahead; what is further behind is left out.
+/// Maximum number of late slots that are run after the clock jumped ahead; older ones are skipped.
 const MAX_LATE_SLOTS: u64 = 1000;
 
-/// See the top of this file.
+/// A cell; see the module documentation.
 #[derive(Debug)]
 pub struct Gnb {
     n3: N3,
@@ -75,25 +75,25 @@ pub struct Gnb {
     inter: [InterConfig; 2],
     links: [Link; 2],
     ues: Vec<Ue>,
-    /// Sorted.
+    /// Address and UE number, sorted by address.
     by_address: Vec<(IpAddr, u32)>,
-    /// The entry of the packet before.
+    /// The entry found for the previous packet.
     recent_address: Option<(IpAddr, u32)>,
     by_teid: Vec<(u32, u32)>,
-    /// Of the latest packet by N3 that has one.
+    /// Fault of the latest faulty packet on N3.
     n3_fault: Option<N3Fault>,
-    /// UEs with anything to send or to wait for.
+    /// UEs with something to send or to wait for.
     active: Vec<u32>,
-    /// When the first of their timers is due.
+    /// The earliest timer of these UEs.
     wake: Instant,
-    /// Slots after which the RBs for data repeat.
+    /// Number of slots after which the RBs for data repeat.
     period_slots: u64,
-    /// A slot, nanoseconds, at least 1.
+    /// Duration of a slot in nanoseconds, at least 1.
     slot_ns: u64,
-    /// The next slot to run, and whether it has to be.
+    /// The next slot, and whether it is scheduled to run.
     next_slot: u64,
     ticking: bool,
-    /// When anything is due next.
+    /// Time of the next action of the cell.
     due: Instant,
     pool: BufferPool,
     out: VecDeque<(Port, Packet)>,
@@ -101,15 +101,15 @@ pub struct Gnb {
     scratch: Scratch,
 }
 
-/// One direction.
+/// State of one direction.
 #[derive(Debug)]
 struct Link {
     scheduler: AnyInter,
     harq: Harq,
-    /// Blocks that arrive, by time.
+    /// Blocks on the air, by arrival time.
     flights: VecDeque<Flight>,
     stats: LinkStats,
-    /// Slots counted so far.
+    /// Number of slots counted so far.
     counted: u64,
 }
 
@@ -122,10 +122,10 @@ struct Flight {
 }
 
 impl Gnb {
-    /// Towards the UPF.
+    /// The port towards the UPF.
     pub const N3: Port = Port(0);
 
-    /// Behind a UE.
+    /// The port of a UE.
     #[must_use]
     pub const fn ue(number: u16) -> Port {
         Port(number + 1)
@@ -136,31 +136,31 @@ impl Gnb {
         self.ues.iter().map(|ue| ue.name.as_str())
     }
 
-    /// The slices as they are now.
+    /// The current slices.
     #[must_use]
     pub fn slices(&self) -> &[SliceConfig] {
         &self.slices
     }
 
-    /// The slice of a UE: its place among [`slices`](Self::slices).
+    /// The slice of a UE as an index into [`slices`](Self::slices).
     #[must_use]
     pub fn slice_of(&self, ue: u32) -> Option<usize> {
         self.ues.get(ue as usize).map(|ue| usize::from(ue.slice))
     }
 
-    /// The MCS of a UE in force at `now`; `None` in an outage.
+    /// The MCS of a UE at `now`; `None` in an outage.
     pub fn mcs(&mut self, ue: u32, direction: Direction, now: Instant) -> Option<u8> {
         let Self { ues, amc, .. } = self;
         ues.get_mut(ue as usize)?.mcs(direction, amc, now)
     }
 
-    /// When the next slot is to be run; `None` while nobody has anything to send or to wait for.
+    /// Time of the next slot to run; `None` while no UE has anything to send or to wait for.
     #[must_use]
     pub fn slot_due(&self) -> Option<Instant> {
         self.ticking.then(|| self.time_of(self.next_slot))
     }
 
-    /// Which events there are.
+    /// The configured events.
     #[must_use]
     pub const fn telemetry(&self) -> TelemetryConfig {
         self.telemetry
@@ -172,13 +172,13 @@ impl Gnb {
         &self.amc
     }
 
-    /// What each slice is owed in a direction, RBs; empty if the scheduler keeps no account.
+    /// Balance of each slice in a direction, in RBs, positive if the slice is owed service; empty if the scheduler keeps none.
     #[must_use]
     pub fn balances(&self, direction: Direction) -> &[i32] {
         self.links[index(direction)].scheduler.balances()
     }
 
-    /// The MCS of a UE at `now`, and the bytes of a transport block of the whole carrier at it; `None` in an outage.
+    /// The MCS of a UE at `now`, and the bytes of a transport block on the whole carrier with it; `None` in an outage.
     pub fn radio(&mut self, ue: u32, direction: Direction, now: Instant) -> Option<(u8, u32)> {
         let mcs = self.ues.get_mut(ue as usize)?.mcs(direction, &self.amc, now)?;
         Some((mcs, self.amc.full().row(mcs).last().copied().unwrap_or(0)))
@@ -190,10 +190,10 @@ impl Gnb {
         self.links[index(direction)].stats
     }
 
-    /// Counters of a UE in a direction; 0 if there is no such UE.
+    /// Counters of a UE in a direction; all 0 if there is no such UE.
     #[must_use]
     pub fn ue_link_stats(&self, ue: u32, direction: Direction) -> UeLinkStats {
-        self.ues.get(ue as usize).map(|ue| ue.look(direction).stats).unwrap_or_default()
+        self.ues.get(ue as usize).map(|ue| ue.side(direction).stats).unwrap_or_default()
     }
 
     /// Counters of a UE's bearers in a direction.
@@ -207,9 +207,9 @@ impl Gnb {
         bearers.iter().map(move |b| b.stats(direction, now))
     }
 
-    /// Counters of a UE's QoS flows in a direction: QFI and what happened in its queue.
+    /// QFI and counters of each of a UE's QoS flows in a direction.
     pub fn flow_stats(&self, ue: u32, direction: Direction) -> impl Iterator<Item = (u8, FlowStats)> + '_ {
-        let side = self.ues.get(ue as usize).map(|ue| ue.look(direction));
+        let side = self.ues.get(ue as usize).map(|ue| ue.side(direction));
         side.into_iter().flat_map(|side| side.sdap.flow_stats())
     }
 
@@ -218,7 +218,7 @@ impl Gnb {
         Instant::from_nanos(slot.saturating_mul(self.slot_ns))
     }
 
-    /// RBs for data in a slot; none if it carries nothing in this direction.
+    /// RBs for data in a slot; `None` if the slot does not carry this direction.
     #[inline]
     fn data_rbs(&self, direction: Direction, slot: u64) -> Option<u16> {
         self.amc.table(direction, slot)?;
@@ -237,7 +237,7 @@ impl Gnb {
             let carries = range.filter_map(|slot| self.data_rbs(direction, slot));
             carries.fold((0, 0), |(slots, sum), rbs| (slots + 1, sum + u64::from(rbs)))
         };
-        // Whole periods at once, after a long rest.
+        // After a long idle time, whole periods are counted at once.
         let periods = (until - from) / self.period_slots.max(1);
         let of_period = if periods > 0 { count(from..from + self.period_slots) } else { (0, 0) };
         let rest = count(from + periods * self.period_slots..until);
@@ -254,7 +254,7 @@ impl Gnb {
         note(&mut self.events, event);
     }
 
-    /// A UE has, or will have, something to send: slots are run from now on.
+    /// Activates a UE that has, or will have, something to send: slots are run from now on.
     fn activate(&mut self, number: u32, now: Instant) {
         if !self.ticking {
             self.ticking = true;
@@ -262,7 +262,7 @@ impl Gnb {
         }
         self.active.push(number);
         self.ues[number as usize].active = true;
-        // Its limiters hear of the slots in which it had nothing.
+        // Report the idle slots to the limiters of the UE.
         self.note_first(number, self.next_slot.saturating_sub(1));
         if let Some(last) = self.next_slot.checked_sub(1) {
             for direction in Direction::ALL {
@@ -301,7 +301,7 @@ impl Gnb {
         }
     }
 
-    /// A packet enters SDAP at the sending end of a direction.
+    /// Passes a packet to SDAP at the sending end of a direction.
     #[inline]
     fn take_in(&mut self, direction: Direction, number: u32, qfi: Option<u8>, packet: Packet, now: Instant) {
         if self.ues.get(number as usize).is_some_and(|ue| !ue.active) {
@@ -333,12 +333,12 @@ impl Gnb {
         Some(self.by_teid[at].1)
     }
 
-    /// What is wrong with the latest packet by N3: to be told to its sender, once.
+    /// Returns the fault of the latest faulty packet on N3, once; the caller reports it to the sender.
     pub fn take_n3_fault(&mut self) -> Option<N3Fault> {
         self.n3_fault.take()
     }
 
-    /// Answers an echo request (TS 29.281 §7.2): nothing but its Recovery element, which is 0.
+    /// Answers an echo request (TS 29.281 §7.2) with a Recovery element of 0.
     fn echo(&mut self, sequence: Option<u16>, now: Instant) {
         const RECOVERY: [u8; 2] = [14, 0];
         let header = GtpuHeader { message: message::ECHO_RESPONSE, sequence, ..GtpuHeader::g_pdu(0, None) };
@@ -349,7 +349,7 @@ impl Gnb {
         }
     }
 
-    /// A packet was handed up at the receiving end of a direction.
+    /// Sends out a packet that was delivered at the receiving end of a direction.
     fn deliver(
         &mut self,
         direction: Direction,
@@ -366,7 +366,7 @@ impl Gnb {
         exit.deliver(drb, delivered, now);
     }
 
-    /// The packets that were put aside for later.
+    /// Sends out the packets that were put aside.
     fn deliver_rest(&mut self, number: u32, now: Instant) {
         let mut up = std::mem::take(&mut self.scratch.delivered);
         for (direction, drb, delivered) in up.drain(..) {
@@ -375,7 +375,8 @@ impl Gnb {
         self.scratch.delivered = up;
     }
 
-    /// Where packets of a UE leave a direction, and what is borrowed beside it; the last is where they can be put aside.
+    /// The exit for the packets of a UE in a direction, and the other state needed while it is borrowed; the last element is
+    /// the list for packets that are put aside.
     #[inline]
     fn exit(
         &mut self,
@@ -387,12 +388,13 @@ impl Gnb {
         let stats = &mut links[index(direction)].stats;
         let teid_uplink = ue.teid_uplink;
         let (gtpu, air_delay) = (*n3 == N3::Gtpu, *air_delay);
-        let told = telemetry.packets.has(direction);
-        let exit = Exit { direction, ue: number, teid_uplink, gtpu, air_delay, told, stats, out, events };
+        let packet_events = telemetry.packets.has(direction);
+        let exit =
+            Exit { direction, ue: number, teid_uplink, gtpu, air_delay, packet_events, stats, out, events };
         Some((exit, ue, pool, &mut scratch.delivered))
     }
 
-    /// The blocks of a direction that are there by `now`.
+    /// Processes the blocks of a direction that have arrived by `now`.
     fn receive_due(&mut self, direction: Direction, now: Instant) {
         let is_there = |link: &Link| link.flights.front().is_some_and(|flight| flight.due <= now);
         while is_there(&self.links[index(direction)])
@@ -402,19 +404,19 @@ impl Gnb {
         }
     }
 
-    /// A block is there.
+    /// Processes a block that has arrived.
     #[inline]
     fn land(&mut self, direction: Direction, flight: Flight) {
         let Flight { due, ue: number, block } = flight;
         let Some((mut exit, ue, pool, rest)) = self.exit(direction, number) else { return };
-        // A trace is filled with what the bearers have when the whole block is there.
-        let at_once = direction == Direction::Downlink || ue.tellers.is_none();
+        // The trace reports the state of the bearers after the whole block has been processed.
+        let at_once = direction == Direction::Downlink || ue.reporters.is_none();
         for (lcid, pdu) in block.pdus() {
             let Some(bearer) = ue.bearers.iter_mut().find(|b| b.lcid == lcid) else { continue };
             let id = bearer.id;
             let mut put_aside = |delivered| rest.push((direction, id, delivered));
             match bearer.receive(direction, pdu, due, pool, &mut put_aside) {
-                // Nobody overtakes what was put aside.
+                // Packets must not overtake those put aside.
                 Some(next) if at_once && rest.is_empty() => exit.deliver(id, next, due),
                 Some(next) => rest.push((direction, id, next)),
                 None => {}
@@ -422,7 +424,7 @@ impl Gnb {
         }
         let late = !rest.is_empty();
         ue.set_wake(due);
-        // It may have a STATUS PDU to send, or a timer.
+        // The UE may now have a STATUS PDU to send, or a running timer.
         let (active, wake) = (ue.active, ue.wake);
         let wakes_up = !active && ue.is_busy(due);
         pool.give_block(block.bytes);
@@ -437,7 +439,7 @@ impl Gnb {
         }
     }
 
-    /// Timers of UEs that are due at `now`.
+    /// Handles the timers of UEs that are due at `now`.
     fn wake_ues(&mut self, now: Instant) {
         self.announce(now);
         let mut wake = Instant::MAX;
@@ -459,7 +461,7 @@ impl Gnb {
         self.wake = wake;
     }
 
-    /// The slot that is next.
+    /// Runs the next slot.
     fn tick(&mut self) {
         let slot = self.next_slot;
         let at = self.time_of(slot);
@@ -478,8 +480,8 @@ impl Gnb {
         self.ticking = !self.active.is_empty();
     }
 
-    /// Leaves out slots that cannot be made up for: those a thousand behind `now`. What is due does so by itself; who calls
-    /// [`Element::on_timeout`] with the time of what is due, and not with the clock's, has to say so.
+    /// Skips slots that are more than a thousand behind `now`. Called automatically for timeouts; a caller that passes the due
+    /// time instead of the current time to [`Element::on_timeout`] must call it explicitly.
     pub fn leave_out(&mut self, now: Instant) {
         if !self.ticking || now <= self.time_of(self.next_slot + MAX_LATE_SLOTS) {
             return;
@@ -501,7 +503,7 @@ impl Gnb {
         first(down).min(first(up))
     }
 
-    /// Does what is due at or before `now`.
+    /// Does everything that is due at or before `now`.
     fn catch_up(&mut self, now: Instant) {
         self.leave_out(now);
         loop {
@@ -515,7 +517,7 @@ impl Gnb {
             } else if tick == next {
                 self.tick();
             } else {
-                // Polls that were missed are made up for by one, before the slot that takes what they pass on.
+                // Missed polls are replaced by a single one, before the slot that takes the packets it passes on.
                 let behind = self.slot_ns.saturating_mul(MAX_LATE_SLOTS);
                 let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(behind));
                 self.wake_ues(next.max(earliest).min(tick));
@@ -523,7 +525,7 @@ impl Gnb {
         }
     }
 
-    /// Looks up when anything is due next, after something has changed.
+    /// Updates the time of the next action after a change.
     #[inline]
     fn look_ahead(&mut self) {
         self.due = self.next_flight().min(self.next_tick()).min(self.wake);
@@ -540,7 +542,7 @@ impl Element for Gnb {
     type Event = GnbEvent;
 
     fn on_packet(&mut self, port: Port, packet: Packet, now: Instant) {
-        // What is due comes first, whoever is driven first.
+        // Overdue work comes first, regardless of the order in which elements are driven.
         self.on_timeout(now);
         match port.0.checked_sub(1) {
             None => self.downlink(packet, now),
@@ -549,7 +551,7 @@ impl Element for Gnb {
             }
             Some(_) => self.links[1].stats.unroutable_packets += 1,
         }
-        // A packet can start slots and timers, and delays none.
+        // A packet can start slots and timers, but never delays any.
         self.due = self.due.min(self.next_tick()).min(self.wake);
     }
 

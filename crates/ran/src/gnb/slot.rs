@@ -1,4 +1,4 @@
-//! One slot of one direction: retransmissions, scheduler, transport blocks, and the word to the limiters.
+//! One slot of one direction: retransmissions, scheduling, transport blocks, and the report to the limiters.
 
 use super::bearer::Delivered;
 use super::forecast::Demands;
@@ -14,13 +14,13 @@ use crate::sched::{Allocation, Backlog, InterSlice, Tti};
 use crate::sdap::DrbId;
 use anabranch_element::time::{Instant, nanos};
 
-/// Bytes of the smallest packets that are listed one by one: a block full of them is listed wholly.
+/// Minimum packet size used to limit how many packets of a queue are listed: at least one block of such packets.
 const SMALL_BYTES: u32 = 40;
 
-/// Packets that were handed up and leave a little later.
+/// Packets that were delivered and are sent out a little later.
 pub(super) type PutAside = Vec<(Direction, DrbId, Delivered)>;
 
-/// What a slot needs on the way. Kept from one to the next for its memory only.
+/// Temporary data of a slot, kept between slots only to reuse its memory.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub(super) delivered: PutAside,
@@ -28,7 +28,7 @@ pub(super) struct Scratch {
     queues: Vec<Backlog>,
     sizes: Vec<u32>,
     allocation: Allocation,
-    /// By direction.
+    /// Demands by direction.
     pub(super) demands: [Demands; 2],
 }
 
@@ -42,11 +42,11 @@ struct Ranked {
 }
 
 impl Gnb {
-    /// Runs a slot of a direction, if it carries anything that way.
+    /// Runs a slot of a direction if the slot carries that direction.
     pub(super) fn run_slot(&mut self, direction: Direction, slot: u64, at: Instant) {
         self.count_slots(direction, slot);
         let Some(rbs) = self.data_rbs(direction, slot) else {
-            // Backlogs are noted in every slot.
+            // Backlogs are recorded in every slot.
             self.list_backlogs(direction, slot, at, false);
             return;
         };
@@ -75,15 +75,15 @@ impl Gnb {
         }
     }
 
-    /// Blocks that are due again, as far as there are RBs. Returns the RBs they take.
+    /// Sends the due retransmissions for which there are RBs. Returns the RBs used.
     fn retransmit(&mut self, direction: Direction, slot: u64, at: Instant, rbs: u16) -> u16 {
         let full = self.amc.table(direction, slot).is_some_and(|table| std::ptr::eq(table, self.amc.full()));
         let mut taken = 0;
         while let Some(retx) = self.links[index(direction)].harq.take_due(at) {
             let Some(ue) = self.ues.get_mut(retx.ue as usize) else { continue };
-            let side = ue.side(direction);
+            let side = ue.side_mut(direction);
             let fits = retx.block.rbs <= rbs - taken && (full || retx.block.special);
-            // One block of a UE per slot.
+            // At most one block per UE and slot.
             if !fits || side.retx_at > slot {
                 self.links[index(direction)].harq.put_back(retx);
                 break;
@@ -97,7 +97,7 @@ impl Gnb {
         taken
     }
 
-    /// Lists the UEs that may send new data, by slice and rank; without `may`, only notes what the UEs have.
+    /// Lists the UEs that may send new data, by slice and rank. Without `may`, only records the backlogs.
     fn list_backlogs(&mut self, direction: Direction, slot: u64, at: Instant, may: bool) {
         let Self { ues, active, amc, links, scratch, slices, .. } = self;
         let link = &links[index(direction)];
@@ -117,13 +117,13 @@ impl Gnb {
             if bytes == 0 || !may {
                 continue;
             }
-            let side = ue.look(direction);
+            let side = ue.side(direction);
             if side.retx_at > slot || side.harq_waiting >= link.harq.processes() {
                 continue;
             }
             let Some(mcs) = ue.mcs(direction, amc, at) else { continue };
             let mut rank = Rank::default();
-            // The only one is compared with nobody.
+            // A single UE needs no rank.
             if active.len() > 1 {
                 let all = amc.table(direction, slot).map_or(&[][..], |table| table.row(mcs));
                 let metric = ue.metric(direction, slot, all.last().copied().unwrap_or(0));
@@ -133,7 +133,7 @@ impl Gnb {
             ranked.push(Ranked { slice: ue.slice, rank, ue: *number, mcs, bytes });
         }
         if ranked.is_empty() {
-            // An uplink, mostly.
+            // Mostly in the uplink.
             return;
         }
         ranked.sort_unstable_by(|a, b| {
@@ -153,7 +153,7 @@ impl Gnb {
         }
     }
 
-    /// Gives RBs to the UEs listed, and sends their blocks. Returns the RBs given.
+    /// Allocates RBs to the listed UEs and sends their blocks. Returns the RBs allocated.
     fn schedule(&mut self, direction: Direction, slot: u64, at: Instant, rbs: u16) -> u16 {
         if self.scratch.queues.is_empty() || rbs == 0 {
             return 0;
@@ -170,20 +170,27 @@ impl Gnb {
             used += rbs;
             let row = self.amc.table(direction, slot).map_or(&[][..], |table| table.row(mcs));
             let tbs_bytes = row.get(usize::from(rbs)).copied().unwrap_or(0);
-            let told = UeSlotStats { ue, mcs, rbs, tbs_bytes, ..UeSlotStats::none(direction, at) };
-            self.serve(direction, slot, usize::from(slice), told, special);
+            let ue_stats = UeSlotStats { ue, mcs, rbs, tbs_bytes, ..UeSlotStats::none(direction, at) };
+            self.serve(direction, slot, usize::from(slice), ue_stats, special);
         }
         used
     }
 
-    /// Fills and sends a UE's block.
-    fn serve(&mut self, direction: Direction, slot: u64, slice: usize, mut told: UeSlotStats, special: bool) {
-        let at = told.at;
+    /// Fills and sends the block of a UE.
+    fn serve(
+        &mut self,
+        direction: Direction,
+        slot: u64,
+        slice: usize,
+        mut ue_stats: UeSlotStats,
+        special: bool,
+    ) {
+        let at = ue_stats.at;
         let Self { ues, pool, links, telemetry, .. } = self;
-        let Some(ue) = ues.get_mut(told.ue as usize) else { return };
+        let Some(ue) = ues.get_mut(ue_stats.ue as usize) else { return };
         let mut block = None;
-        if told.tbs_bytes > 0 {
-            let mut filled = TransportBlock::new(told.tbs_bytes, told.rbs, pool);
+        if ue_stats.tbs_bytes > 0 {
+            let mut filled = TransportBlock::new(ue_stats.tbs_bytes, ue_stats.rbs, pool);
             filled.special = special;
             let Ue { bearers, sides, .. } = ue;
             let Side { sdap, listens, .. } = &mut sides[index(direction)];
@@ -196,41 +203,42 @@ impl Gnb {
                 bearer.fill_noted(direction, sdap, &mut filled, at, pool, |sdap, sdu| {
                     let wait = at.saturating_since(sdu.forwarded);
                     sdap.on_sent(id, sdu.bytes, wait, at);
-                    told.sent_sdus += 1;
-                    told.rlc_wait_ns = told.rlc_wait_ns.saturating_add(nanos(wait));
+                    ue_stats.sent_sdus += 1;
+                    ue_stats.rlc_wait_ns = ue_stats.rlc_wait_ns.saturating_add(nanos(wait));
                 });
             }
-            told.padding_bytes = u32::try_from(filled.room()).unwrap_or(0);
+            ue_stats.padding_bytes = u32::try_from(filled.room()).unwrap_or(0);
             let stats = &mut links[index(direction)].stats;
             stats.blocks += 1;
-            stats.block_bytes += u64::from(told.tbs_bytes);
-            stats.padding_bytes += u64::from(told.padding_bytes);
+            stats.block_bytes += u64::from(ue_stats.tbs_bytes);
+            stats.padding_bytes += u64::from(ue_stats.padding_bytes);
             if direction == Direction::Uplink {
-                ue.grants.grant(told.tbs_bytes.into());
+                ue.grants.grant(ue_stats.tbs_bytes.into());
             }
-            let side = ue.side(direction);
+            let side = ue.side_mut(direction);
             side.last_served = slot + 1;
-            side.average.served(told.tbs_bytes, slot);
+            side.average.served(ue_stats.tbs_bytes, slot);
             if side.listens && side.sdap.held_bytes().0 > 0 {
-                side.surplus.note(told.tbs_bytes, told.padding_bytes);
+                side.surplus.note(ue_stats.tbs_bytes, ue_stats.padding_bytes);
             }
-            side.stats.used_rbs += u64::from(told.rbs);
-            side.stats.block_bytes += u64::from(told.tbs_bytes);
-            side.stats.padding_bytes += u64::from(told.padding_bytes);
+            side.stats.used_rbs += u64::from(ue_stats.rbs);
+            side.stats.block_bytes += u64::from(ue_stats.tbs_bytes);
+            side.stats.padding_bytes += u64::from(ue_stats.padding_bytes);
             block = Some(filled);
         }
         if telemetry.ues {
-            told.buffer_bytes = ue.buffer_bytes(direction);
-            told.balance_rbs = links[index(direction)].scheduler.balances().get(slice).copied().unwrap_or(0);
-            self.event(GnbEvent::Ue(told));
+            ue_stats.buffer_bytes = ue.buffer_bytes(direction);
+            ue_stats.balance_rbs =
+                links[index(direction)].scheduler.balances().get(slice).copied().unwrap_or(0);
+            self.event(GnbEvent::Ue(ue_stats));
         }
-        self.note_block(direction, told.ue, told.rbs, false);
+        self.note_block(direction, ue_stats.ue, ue_stats.rbs, false);
         if let Some(block) = block {
-            self.send(direction, told.ue, block, at);
+            self.send(direction, ue_stats.ue, block, at);
         }
     }
 
-    /// A block goes on the air.
+    /// Sends a block over the air.
     #[inline(always)]
     fn send(&mut self, direction: Direction, number: u32, mut block: TransportBlock, at: Instant) {
         let due = at + self.air_delay;
@@ -241,7 +249,7 @@ impl Gnb {
                 link.stats.nacks += 1;
                 link.harq.keep(number, block, at);
                 if let Some(ue) = self.ues.get_mut(number as usize) {
-                    let side = ue.side(direction);
+                    let side = ue.side_mut(direction);
                     side.harq_waiting = side.harq_waiting.saturating_add(1);
                 }
             }
@@ -254,14 +262,14 @@ impl Gnb {
         }
     }
 
-    /// Tells the limiters of all UEs with anything to send.
+    /// Reports the slot to the limiters of all active UEs.
     fn report(&mut self, direction: Direction, slot: u64, at: Instant) {
         self.list_demands(direction, slot, at);
         for place in 0..self.active.len() {
             let number = self.active[place];
             let Some(ue) = self.ues.get_mut(number as usize) else { continue };
             if !ue.listens(direction) {
-                ue.side(direction).told = slot + 1;
+                ue.side_mut(direction).reported_until = slot + 1;
                 continue;
             }
             let next = self.forecast(direction, number, slot);
@@ -274,7 +282,7 @@ impl Gnb {
     }
 }
 
-/// Leaves out what lies beyond the first `bytes` bytes of the sizes from `start` on.
+/// Truncates the sizes from index `start` on to those within the first `bytes` bytes.
 fn cut(sizes: &mut Vec<u32>, start: usize, bytes: u64) {
     let mut sum = 0;
     let within = sizes[start..].iter().take_while(|size| {

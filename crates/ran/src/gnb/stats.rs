@@ -1,4 +1,4 @@
-//! What a cell tells: events as they happen, counters since the start.
+//! Events and counters of a cell.
 
 use crate::amc::Direction;
 use crate::pdcp::PdcpRxStats;
@@ -8,23 +8,23 @@ use crate::sdap::DrbId;
 use anabranch_element::time::{Duration, Instant};
 use serde::Serialize;
 
-/// Something worth telling.
+/// An event of a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GnbEvent {
     /// A packet was delivered.
     Packet(PacketTimes),
-    /// A slot passed in one direction.
+    /// A slot of one direction has passed.
     Slot(SlotStats),
     /// A UE with a backlog in a slot.
     Ue(UeSlotStats),
-    /// A command could not be followed, and changed nothing.
+    /// A command was rejected and has changed nothing.
     Refused(super::GnbError),
 }
 
-/// When a packet was where.
+/// Time stamps of a delivered packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketTimes {
-    /// Which way.
+    /// Direction of the packet.
     pub direction: Direction,
     /// Number of the UE.
     pub ue: u32,
@@ -32,79 +32,79 @@ pub struct PacketTimes {
     pub drb: DrbId,
     /// The QoS flow.
     pub qfi: u8,
-    /// Its bytes.
+    /// Size of the packet in bytes.
     pub bytes: u32,
     /// When it entered SDAP.
     pub arrived: Instant,
-    /// When SDAP let it down to RLC.
+    /// When SDAP passed it to RLC.
     pub forwarded: Instant,
-    /// When its first byte went to the MAC.
+    /// When the MAC took its first byte.
     pub first_pull: Instant,
-    /// When its last byte went to the MAC, for the first time.
+    /// When the MAC first took its last byte.
     pub last_pull: Instant,
-    /// When its first byte could be at the receiver.
+    /// When its first byte could have reached the receiver at the earliest.
     pub first_received: Instant,
-    /// When it was handed up, whole and in order.
+    /// When it was delivered, complete and in order.
     pub delivered: Instant,
 }
 
 impl PacketTimes {
-    /// Wait in SDAP.
+    /// Waiting time in SDAP.
     #[must_use]
     pub fn sdap_wait(&self) -> Duration {
         self.forwarded - self.arrived
     }
 
-    /// Wait in RLC, until the last byte is gone.
+    /// Waiting time in RLC until the last byte was taken.
     #[must_use]
     pub fn rlc_wait(&self) -> Duration {
         self.last_pull - self.forwarded
     }
 
-    /// The sum of both: what RLC §V-G measures, without the air and HARQ.
+    /// Waiting time in SDAP and RLC, the delay measured in RLC §V-G: without the air and HARQ.
     #[must_use]
     pub fn queue_wait(&self) -> Duration {
         self.last_pull - self.arrived
     }
 
-    /// Wait at the receiver for the rest of the packet, and for those before it.
+    /// Waiting time at the receiver for the rest of the packet and for the packets before it.
     #[must_use]
     pub fn reassembly_wait(&self) -> Duration {
         self.delivered - self.first_received
     }
 
-    /// From entry to delivery.
+    /// Time from entry to delivery.
     #[must_use]
     pub fn total(&self) -> Duration {
         self.delivered - self.arrived
     }
 }
 
-/// One slot of one direction.
+/// Statistics of one slot of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotStats {
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
-    /// The tick.
+    /// Start of the slot.
     pub at: Instant,
-    /// RBs for new data and retransmissions.
+    /// RBs available for new data and retransmissions.
     pub rbs: u16,
     /// RBs granted for new data.
     pub used_rbs: u16,
-    /// RBs of retransmissions.
+    /// RBs used for retransmissions.
     pub retx_rbs: u16,
-    /// RBs nobody got.
+    /// RBs not used.
     pub unused_rbs: u16,
     /// SDU bytes in the RLC buffers after the slot.
     pub buffer_bytes: u64,
 }
 
-/// One UE in one slot of one direction.
+/// Statistics of one UE in one slot of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UeSlotStats {
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
-    /// The tick.
+    /// Start of the slot.
     pub at: Instant,
     /// Number of the UE.
     pub ue: u32,
@@ -112,17 +112,17 @@ pub struct UeSlotStats {
     pub mcs: u8,
     /// RBs granted.
     pub rbs: u16,
-    /// Bytes of the transport block.
+    /// Size of the transport block in bytes.
     pub tbs_bytes: u32,
-    /// Bytes of it that were padding.
+    /// Padding in the transport block, bytes.
     pub padding_bytes: u32,
-    /// SDU bytes in its RLC buffers after the slot.
+    /// SDU bytes in the UE's RLC buffers after the slot.
     pub buffer_bytes: u64,
-    /// Packets of which the last byte left RLC in this slot.
+    /// Packets whose last byte left RLC in this slot.
     pub sent_sdus: u32,
-    /// The sum of their waits in RLC, nanoseconds.
+    /// Sum of these packets' waiting times in RLC, nanoseconds.
     pub rlc_wait_ns: u64,
-    /// What its slice is owed, RBs: quantum or lag.
+    /// Balance of the UE's slice (quantum or lag), RBs; positive if the slice is owed service.
     pub balance_rbs: i32,
 }
 
@@ -147,38 +147,38 @@ impl UeSlotStats {
 /// Counters of one direction of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct LinkStats {
-    /// Slots of this direction.
+    /// Slots that carried this direction.
     pub slots: u64,
-    /// RBs for new data and retransmissions, Σ over slots.
+    /// RBs available for new data and retransmissions, summed over slots.
     pub rbs: u64,
     /// RBs granted for new data.
     pub used_rbs: u64,
-    /// RBs of retransmissions.
+    /// RBs used for retransmissions.
     pub retx_rbs: u64,
-    /// RBs nobody got.
+    /// RBs not used.
     pub unused_rbs: u64,
-    /// Transport blocks, the first time each.
+    /// Transport blocks, without retransmissions.
     pub blocks: u64,
-    /// Bytes they had room for.
+    /// Size of these blocks, bytes.
     pub block_bytes: u64,
-    /// Bytes of padding in them.
+    /// Padding in these blocks, bytes.
     pub padding_bytes: u64,
     /// Transmissions that were not decoded.
     pub nacks: u64,
-    /// Blocks given up.
+    /// Blocks that HARQ gave up.
     pub lost_blocks: u64,
-    /// Packets handed up.
+    /// Packets delivered.
     pub delivered_packets: u64,
-    /// Their bytes.
+    /// Bytes of the delivered packets.
     pub delivered_bytes: u64,
-    /// Packets for nobody, that could not be read, or that no QoS flow takes.
+    /// Packets for an unknown UE, malformed packets, and packets that no QoS flow accepts.
     pub unroutable_packets: u64,
-    /// Slots that were left out because the clock ran ahead of them.
+    /// Slots skipped because the clock ran ahead of them.
     pub missed_slots: u64,
 }
 
 impl LinkStats {
-    /// Share of the RBs that carried data, 0 to 1; retransmissions count.
+    /// Share of the RBs that carried data, retransmissions included, 0 to 1.
     #[must_use]
     #[cfg(test)]
     pub fn utilisation(&self) -> f64 {
@@ -191,9 +191,9 @@ impl LinkStats {
 pub struct UeLinkStats {
     /// RBs granted for new data.
     pub used_rbs: u64,
-    /// Bytes that its transport blocks had room for, the first time each.
+    /// Size of the UE's transport blocks, without retransmissions, bytes.
     pub block_bytes: u64,
-    /// Bytes of padding in them.
+    /// Padding in these blocks, bytes.
     pub padding_bytes: u64,
 }
 
@@ -202,18 +202,18 @@ pub struct UeLinkStats {
 pub struct BearerStats {
     /// The bearer.
     pub drb: DrbId,
-    /// Packets handed up.
+    /// Packets delivered.
     pub delivered_packets: u64,
-    /// Their bytes.
+    /// Bytes of the delivered packets.
     pub delivered_bytes: u64,
-    /// The sender's RLC buffer.
+    /// Counters of the sender's RLC buffer.
     pub buffer: BufferStats,
-    /// SDU bytes in it now.
+    /// SDU bytes in the sender's RLC buffer now.
     pub buffer_bytes: u64,
-    /// The sender's RLC.
+    /// Counters of the sender's RLC entity.
     pub sender: RlcStats,
-    /// The receiver's RLC.
+    /// Counters of the receiver's RLC entity.
     pub receiver: RlcStats,
-    /// The receiver's PDCP: among others what it gave up or came too late.
+    /// Counters of the receiver's PDCP entity, among others packets given up or received too late.
     pub order: PdcpRxStats,
 }

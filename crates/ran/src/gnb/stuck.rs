@@ -1,8 +1,8 @@
-//! What can never leave: a queue to whose UE no block is ever large enough for a PDU with a byte of data.
+//! Detection of queues that can never be served: no block of their UE is ever large enough for a PDU with a byte of data.
 //!
-//! The MAC pulls a PDU only if its sub-header, its RLC header and a byte of data fit (TS 38.321 §6.1.2, 38.322 §6.2). A slice of one RB
-//! at MCS 0 has blocks of 2 bytes: whatever is offered waits until the buffer is full. That is not an error, since shares
-//! and channels change while a cell runs; a person who did not mean it sees a cell that stands still without a word.
+//! The MAC pulls a PDU only if its sub-header, its RLC header and a byte of data fit (TS 38.321 §6.1.2, 38.322 §6.2). A
+//! slice of one RB at MCS 0 has blocks of 2 bytes: packets wait until the buffer is full. This is not a configuration error,
+//! because shares and channels change while a cell runs, but without a warning the cell would stall silently.
 
 use super::Gnb;
 use super::ue::{Ue, index};
@@ -11,33 +11,33 @@ use crate::mac::PER_PDU;
 use crate::sched::{Capacity, InterAlgorithm};
 use std::fmt;
 
-/// A queue that nothing can ever leave, as the cell is now.
+/// A queue that can never be served in the present state of the cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stuck {
     /// Name of the UE.
     pub ue: String,
-    /// Which of its directions.
+    /// Direction of the queue.
     pub direction: Direction,
-    /// Bytes of the largest block it can get, and the RBs of that.
+    /// Bytes of the largest block the UE can get, and its RBs.
     pub block_bytes: u32,
     /// See `block_bytes`.
     pub block_rbs: u16,
-    /// Bytes of the least block that carries any data.
+    /// Bytes of the smallest block that carries any data.
     pub least_bytes: u32,
-    /// What would change it.
+    /// The change that would help.
     pub remedy: Remedy,
 }
 
-/// What lets something leave.
+/// A change of the configuration that lets data leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remedy {
-    /// A larger share of the slice, by this key, percent.
+    /// A larger share of the slice, set with `key`, percent.
     Share {
-        /// The slice.
+        /// Name of the slice.
         slice: String,
         /// `share_percent` or `max_percent`.
         key: &'static str,
-        /// The least percentage that is enough.
+        /// The smallest sufficient percentage.
         percent: u16,
     },
     /// Fewer RBs for control.
@@ -74,7 +74,7 @@ impl fmt::Display for Stuck {
 }
 
 impl Gnb {
-    /// The queues that nothing can ever leave, as shares, channels and scheduler are now; one per UE and direction.
+    /// The queues that can never be served with the present shares, channels and scheduler; at most one per UE and direction.
     #[must_use]
     pub fn stuck(&self) -> Vec<Stuck> {
         let slots = Direction::ALL.map(|direction| self.kinds_of_slots(direction));
@@ -83,7 +83,7 @@ impl Gnb {
         self.ues.iter().flat_map(both).flatten().collect()
     }
 
-    /// What differs among the slots that carry a direction: sizes of blocks, and RBs for data. A period may have a million slots.
+    /// The distinct slots of a direction: block sizes and RBs for data. A period may have a million slots.
     fn kinds_of_slots(&self, direction: Direction) -> Vec<(&TbsTable, u16)> {
         let mut kinds: Vec<(&TbsTable, u16)> = Vec::new();
         for slot in 0..self.period_slots {
@@ -102,7 +102,7 @@ impl Gnb {
         let mut mcs: Vec<u8> = qualities.filter_map(|quality| quality.mcs(&self.amc)).collect();
         mcs.sort_unstable();
         mcs.dedup();
-        // The largest block of all kinds of slots and qualities.
+        // The largest block over all kinds of slots and all qualities.
         let (mut block, mut without_control, mut whole) = ((0, 0), 0, None);
         for (table, rbs) in slots.iter().copied() {
             let rbs = self.most_rbs(ue, direction, rbs);
@@ -139,7 +139,7 @@ impl Gnb {
         })
     }
 
-    /// The most RBs that a UE's slice gets of `rbs`, whoever else has something to send.
+    /// The maximum number of RBs out of `rbs` that the slice of a UE can get, whatever other slices have to send.
     fn most_rbs(&self, ue: &Ue, direction: Direction, rbs: u16) -> u16 {
         let Some(slice) = self.slices.get(usize::from(ue.slice)) else { return rbs };
         let mut room = Capacity::new(rbs, self.amc.rbg());
@@ -150,10 +150,10 @@ impl Gnb {
                     room.split(other.dedicated_of(rbs));
                 }
                 let all = room.rbs();
-                // Over time it gets all of its maximum, so in some slots the groups that cover it.
+                // Over time the slice gets its whole maximum, so in some slots it gets the groups that cover it.
                 let (most, min_is_max) = slice.most_of(rbs);
                 let mut room = Capacity::new(rbs, self.amc.rbg());
-                // Beyond a minimum the short group comes first.
+                // Above a minimum, the short group is taken first.
                 all.min(if min_is_max { room.take(most) } else { room.take_by_groups(most) })
             }
             _ => rbs,
@@ -161,13 +161,13 @@ impl Gnb {
     }
 }
 
-/// The largest block of `rbs` RBs, and its RBs.
+/// Bytes of the largest block on `rbs` RBs over all `mcs`, and `rbs`.
 fn largest(table: &TbsTable, mcs: &[u8], rbs: u16) -> (u32, u16) {
     let bytes = |mcs: &u8| table.row(*mcs).get(usize::from(rbs)).copied().unwrap_or(0);
     (mcs.iter().map(bytes).max().unwrap_or(0), rbs)
 }
 
-/// The least whole percentage that is `rbs` of `all`.
+/// The smallest whole percentage that yields `rbs` of `all`.
 fn percent_of(rbs: u16, all: u16) -> u16 {
     (u32::from(rbs) * 100).div_ceil(u32::from(all.max(1))).min(100) as u16
 }

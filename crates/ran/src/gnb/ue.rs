@@ -1,4 +1,4 @@
-//! A UE and its bearers, both ends of each: the gNB's and its own.
+//! A UE and its bearers: the gNB's end and the UE's end of each.
 
 use super::bearer::{Bearer, Delivered};
 use super::classify;
@@ -19,57 +19,57 @@ use anabranch_element::time::{Duration, Instant};
 use rand_chacha::ChaCha12Rng;
 use rand_core::RngCore;
 
-/// How a UE's traces are read: by name.
+/// Returns the text of a channel trace by name, or why it cannot be read.
 pub type Loader<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
 
-/// See the top of this file.
+/// A UE.
 #[derive(Debug)]
 pub(super) struct Ue {
     pub(super) name: String,
     pub(super) slice: u16,
     pub(super) priority: u8,
-    /// TEID of its uplink, at the UPF.
+    /// TEID of the uplink, at the UPF.
     pub(super) teid_uplink: u32,
-    /// By logical channel priority.
+    /// Sorted by logical channel priority.
     pub(super) bearers: Vec<Bearer>,
-    /// Whether anything of it is to be sent or waited for.
+    /// Whether the UE has anything to send or to wait for.
     pub(super) active: bool,
-    /// When one of its timers is due.
+    /// The earliest timer of the UE.
     pub(super) wake: Instant,
     pub(super) grants: GrantDelay,
-    /// What each direction tells in traces; most cells tell nothing.
-    pub(super) tellers: Option<Box<[Reporter; 2]>>,
-    /// Whether its limiters may ask for anything: one of them paces, or was changed.
+    /// IOAM reporters by direction; `None` without IOAM.
+    pub(super) reporters: Option<Box<[Reporter; 2]>>,
+    /// Whether a limiter may need polling: one of them paces, or was replaced.
     limited: bool,
-    /// Whether a slot may start timers of it: those of limiters, and of RLC that sends again.
+    /// Whether a slot may start timers of the UE: those of limiters, and of RLC in acknowledged mode.
     timed: bool,
     qos: Vec<QosRule>,
     default_qfi: u8,
     pub(super) sides: [Side; 2],
 }
 
-/// What there is of each direction.
+/// State of one direction.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) sdap: Sdap,
-    /// Whether a limiter goes by what it is told of slots.
+    /// Whether a limiter uses the reports of slots.
     pub(super) listens: bool,
     pub(super) channel: Channel,
-    /// The slot after the one in which it was last served; 0 if never.
+    /// The slot after the one in which the UE was last served; 0 if never.
     pub(super) last_served: u64,
     pub(super) average: Average,
-    /// Blocks that wait to be sent again.
+    /// Number of blocks that wait for retransmission.
     pub(super) harq_waiting: u8,
-    /// The slot after the one in which one of them last was.
+    /// The slot after the one of the last retransmission.
     pub(super) retx_at: u64,
-    /// The slot after the last that limiters were told of.
-    pub(super) told: u64,
-    /// What its grants have been beyond the forecast.
+    /// The slot after the last one reported to the limiters.
+    pub(super) reported_until: u64,
+    /// Bytes granted beyond the forecast.
     pub(super) surplus: Surplus,
     pub(super) stats: UeLinkStats,
 }
 
-/// Index of a direction.
+/// Array index of a direction.
 pub(super) const fn index(direction: Direction) -> usize {
     match direction {
         Direction::Downlink => 0,
@@ -117,7 +117,7 @@ impl Ue {
         let mut side = |direction, sdap, channel: &crate::channel::ChannelConfig, seed| {
             let limiter = |id: DrbId| {
                 let pair = limiters.iter().find(|(drb, _)| *drb == id);
-                // There is one for every bearer.
+                // `pairs` has an entry for every bearer.
                 pair.map_or(AnyLimiter::OPEN, |(_, pair)| pair[index(direction)].clone())
             };
             let sdap = Sdap::new(sdap, limiter)?;
@@ -129,12 +129,12 @@ impl Ue {
                 average: Average::default(),
                 harq_waiting: 0,
                 retx_at: 0,
-                told: 0,
+                reported_until: 0,
                 surplus: Surplus::default(),
                 stats: UeLinkStats::default(),
             })
         };
-        // Both directions of a generated channel are the same one.
+        // Both directions use the same generated channel.
         let seed = seeds.next_u64();
         let up_channel = config.uplink_channel.as_ref().unwrap_or(&config.channel);
         let sides = [
@@ -143,7 +143,7 @@ impl Ue {
         ];
         let of_bearer = |bearer: &Bearer| bearer.least_pdu(Direction::Uplink) + PER_PDU;
         let least_block = bearers.iter().map(of_bearer).max().unwrap_or(0);
-        // Stable: bearers of one priority in the order they are written.
+        // The sort is stable: bearers of equal priority keep the order of the configuration.
         bearers.sort_by_key(|b| b.priority);
         let limited = sides.iter().any(|side| side.listens);
         Ok(Self {
@@ -154,7 +154,7 @@ impl Ue {
             active: false,
             wake: Instant::MAX,
             grants: GrantDelay::new(delay_slots, least_block),
-            tellers: None,
+            reporters: None,
             limited,
             timed: limited || bearers.iter().any(|bearer| bearer.acknowledged),
             bearers,
@@ -165,12 +165,12 @@ impl Ue {
     }
 
     #[inline]
-    pub(super) fn side(&mut self, direction: Direction) -> &mut Side {
+    pub(super) fn side_mut(&mut self, direction: Direction) -> &mut Side {
         &mut self.sides[index(direction)]
     }
 
     #[inline]
-    pub(super) fn look(&self, direction: Direction) -> &Side {
+    pub(super) fn side(&self, direction: Direction) -> &Side {
         &self.sides[index(direction)]
     }
 
@@ -180,7 +180,7 @@ impl Ue {
         classify::qfi_of(&self.qos, self.default_qfi, direction, packet)
     }
 
-    /// A packet enters; what its limiter lets through goes down at once.
+    /// Queues a packet in SDAP, and passes on what the limiter admits.
     #[inline(always)]
     pub(super) fn enqueue(
         &mut self,
@@ -190,15 +190,15 @@ impl Ue {
         now: Instant,
     ) -> Result<(), SdapDrop> {
         let sdap = &mut self.sides[index(direction)].sdap;
-        if let Some(tellers) = &mut self.tellers
+        if let Some(reporters) = &mut self.reporters
             && let Some(id) = sdap.drb_of(qfi)
         {
-            tellers[index(direction)].arrived(id, &packet, now);
+            reporters[index(direction)].arrived(id, &packet, now);
         }
         let packet = match sdap.pass(qfi, packet, now) {
             Ok((id, sdu)) => {
                 self.push(direction, id, sdu, now);
-                // Neither has started a timer, nor has a limiter anything to say.
+                // A packet passed directly starts no timer and requires no poll of the limiter.
                 return Ok(());
             }
             Err(packet) => packet,
@@ -209,7 +209,7 @@ impl Ue {
         result
     }
 
-    /// Lets down what may go.
+    /// Passes admitted packets to their bearers.
     fn forward(&mut self, direction: Direction, now: Instant) {
         if !self.sides[index(direction)].sdap.has_to_ask() {
             return;
@@ -227,31 +227,31 @@ impl Ue {
         }
     }
 
-    /// A packet goes down to its bearer.
+    /// Passes a packet to its bearer.
     #[inline(always)]
     fn push(&mut self, direction: Direction, id: DrbId, mut sdu: Sdu, now: Instant) {
         if let Some(bearer) = self.bearers.iter_mut().find(|b| b.id == id) {
             if direction == Direction::Downlink
-                && let Some([teller, _]) = self.tellers.as_deref_mut()
+                && let Some([reporter, _]) = self.reporters.as_deref_mut()
             {
                 let (sdap, arrived) = (&self.sides[index(direction)].sdap, sdu.arrived);
-                teller.leaves(direction, bearer, sdap, sdu.ip_mut(), arrived, now);
+                reporter.leaves(direction, bearer, sdap, sdu.ip_mut(), arrived, now);
             }
             bearer.tx(direction).push(sdu, now);
         }
     }
 
-    /// An uplink packet leaves the cell.
+    /// Fills the trace of an uplink packet that leaves the cell.
     pub(super) fn uplink_leaves(&mut self, id: DrbId, packet: &mut [u8], arrived: Instant, now: Instant) {
-        if let Some([_, teller]) = self.tellers.as_deref_mut()
+        if let Some([_, reporter]) = self.reporters.as_deref_mut()
             && let Some(bearer) = self.bearers.iter().find(|b| b.id == id)
         {
             let sdap = &self.sides[index(Direction::Uplink)].sdap;
-            teller.leaves(Direction::Uplink, bearer, sdap, packet, arrived, now);
+            reporter.leaves(Direction::Uplink, bearer, sdap, packet, arrived, now);
         }
     }
 
-    /// Does what is due at `now`.
+    /// Handles timers and polls that are due at `now`.
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,
@@ -270,11 +270,11 @@ impl Ue {
             }
         }
         self.set_wake(now);
-        // Whoever asks for what is past is looked at again, but not at once.
+        // A timer in the past is handled again, but not in the same instant.
         self.wake = self.wake.max(now + Duration::from_nanos(1));
     }
 
-    /// Notes when the next timer is due.
+    /// Updates the time of the earliest timer.
     #[inline(always)]
     pub(super) fn set_wake(&mut self, now: Instant) {
         self.wake = self.limiters_wake().min(self.bearers_wake()).max(now);
@@ -286,7 +286,7 @@ impl Ue {
         self.bearers.iter().fold(Instant::MAX, |wake, bearer| wake.min(bearer.wake()))
     }
 
-    /// The same of SDAP's polls and limiters.
+    /// Time of the earliest poll of SDAP or its limiters; [`Instant::MAX`] if there is none.
     #[inline]
     fn limiters_wake(&self) -> Instant {
         if !self.limited {
@@ -296,7 +296,7 @@ impl Ue {
         timers.fold(Instant::MAX, |wake, (at, _)| wake.min(at))
     }
 
-    /// Whether anything is to be sent or waited for.
+    /// Whether the UE has anything to send or to wait for.
     #[inline]
     pub(super) fn is_busy(&self, now: Instant) -> bool {
         self.bearers_wake() < Instant::MAX || self.has_to_send(now)
@@ -309,11 +309,11 @@ impl Ue {
             || self.bearers.iter().any(|bearer| bearer.has_to_send(now) || waits(bearer.id))
     }
 
-    /// After a slot: notes whether it is active, and when the next timer is due; that of a UE which is not has none.
+    /// After a slot: updates `active` and the earliest timer. An inactive UE has no timer.
     #[inline]
     pub(super) fn settle(&mut self, now: Instant) {
         if self.wake == Instant::MAX && !self.timed {
-            // None runs, and the slot has started none.
+            // No timer runs, and the slot has started none.
             self.active = self.has_to_send(now);
             return;
         }
@@ -322,25 +322,25 @@ impl Ue {
         self.wake = if self.active { self.limiters_wake().min(bearers).max(now) } else { Instant::MAX };
     }
 
-    /// Bytes on the air that would empty its buffers.
+    /// Bytes on the air that would empty the buffers of a direction.
     #[inline]
     pub(super) fn air_bytes(&self, direction: Direction, per_pdu: u32, now: Instant) -> u64 {
         self.bearers.iter().map(|b| b.air_bytes(direction, per_pdu, now)).sum()
     }
 
-    /// The same with what waits in SDAP: what its buffer status report says of the uplink. TS 38.323 §5.6 counts packets that
-    /// PDCP has not numbered yet.
+    /// Bytes in the uplink's RLC buffers and SDAP, as in the buffer status report. TS 38.323 §5.6 counts packets that PDCP has
+    /// not numbered yet.
     #[inline]
     pub(super) fn reported_bytes(&self, now: Instant) -> u64 {
         let direction = Direction::Uplink;
-        let side = self.look(direction);
+        let side = self.side(direction);
         if !side.listens {
             return self.air_bytes(direction, PER_PDU, now);
         }
         self.bearers.iter().map(|b| b.air_bytes_with(direction, side.sdap.held(b.id), now)).sum()
     }
 
-    /// Appends the sizes on the air of what it would send next, until `most` PDUs are named.
+    /// Appends the sizes on the air of the UE's next PDUs, at most `most`.
     pub(super) fn sizes(&self, direction: Direction, most: usize, now: Instant, out: &mut Vec<u32>) {
         let start = out.len();
         for bearer in &self.bearers {
@@ -348,27 +348,27 @@ impl Ue {
             bearer.sizes(direction, left, PER_PDU, now, out);
             if direction == Direction::Uplink {
                 let left = most.saturating_sub(out.len() - start);
-                self.look(direction).sdap.sizes(bearer.id, left, bearer.around(direction), out);
+                self.side(direction).sdap.sizes(bearer.id, left, bearer.around(direction), out);
             }
         }
     }
 
-    /// SDU bytes in its buffers.
+    /// SDU bytes in the buffers of a direction.
     #[inline]
     pub(super) fn buffer_bytes(&self, direction: Direction) -> u64 {
         self.bearers.iter().map(|b| b.buffer_bytes(direction)).sum()
     }
 
-    /// The MCS in force; `None` in an outage.
+    /// The current MCS; `None` in an outage.
     #[inline]
     pub(super) fn mcs(&mut self, direction: Direction, amc: &Amc, now: Instant) -> Option<u8> {
-        self.side(direction).channel.quality(now).mcs(amc)
+        self.side_mut(direction).channel.quality(now).mcs(amc)
     }
 
-    /// What an intra-slice scheduler goes by.
+    /// The inputs of an intra-slice scheduler.
     #[inline]
     pub(super) fn metric(&self, direction: Direction, slot: u64, rate_bytes: u32) -> UeMetric {
-        let side = self.look(direction);
+        let side = self.side(direction);
         UeMetric {
             last_served: side.last_served,
             rate_bytes,
@@ -377,14 +377,13 @@ impl Ue {
         }
     }
 
-    /// Whether anybody goes by what is told of the slots of a direction: a limiter, or who fills traces.
+    /// Whether a limiter or an IOAM reporter uses the slots of a direction.
     #[inline]
     pub(super) fn listens(&self, direction: Direction) -> bool {
-        self.tellers.is_some() || self.look(direction).listens
+        self.reporters.is_some() || self.side(direction).listens
     }
 
-    /// Tells the limiters of a direction about a slot; `next` is when the MAC will pull again and what it would
-    /// take then, if it says.
+    /// Reports a slot to the limiters of a direction; `next` is the forecast of the MAC's next pull, if there is one.
     pub(super) fn report(
         &mut self,
         direction: Direction,
@@ -393,8 +392,8 @@ impl Ue {
         next: Option<Forecast>,
     ) {
         let side = &mut self.sides[index(direction)];
-        let elapsed = (slot + 1).saturating_sub(side.told);
-        side.told = slot + 1;
+        let elapsed = (slot + 1).saturating_sub(side.reported_until);
+        side.reported_until = slot + 1;
         if !side.listens {
             return;
         }
@@ -418,7 +417,7 @@ impl Ue {
         }
     }
 
-    /// Tells the limiters of a direction that the MAC expects something else of its next pull.
+    /// Sends a changed forecast of the MAC's next pull to the limiters of a direction.
     pub(super) fn announce(&mut self, direction: Direction, mut next: Forecast, now: Instant) {
         for bearer in &self.bearers {
             self.sides[index(direction)].sdap.on_forecast(bearer.id, next);
@@ -426,20 +425,20 @@ impl Ue {
         }
     }
 
-    /// Changes how a bearer is paced.
+    /// Replaces the limiter of a bearer.
     pub(super) fn set_limiter(&mut self, direction: Direction, drb: DrbId, limiter: AnyLimiter) {
         let side = &mut self.sides[index(direction)];
         side.sdap.set_limiter(drb, limiter);
         side.listens = side.sdap.listens();
         (self.limited, self.timed) = (true, true);
-        // What was taken before is none of its business.
+        // Bytes taken before do not concern the new limiter.
         for bearer in &mut self.bearers {
             bearer.take_served(direction);
         }
     }
 
-    /// Changes a channel.
+    /// Replaces the channel of a direction.
     pub(super) fn set_channel(&mut self, direction: Direction, channel: Channel) {
-        self.side(direction).channel = channel;
+        self.side_mut(direction).channel = channel;
     }
 }

@@ -1,18 +1,19 @@
-//! HARQ: a block that is not decoded is sent again, 8 slots later (LTE: TS 36.321 §5.3.2, FDD), on as many RBs.
+//! HARQ: a block that is not decoded is retransmitted 8 slots later (LTE: TS 36.321 §5.3.2, FDD), on the same number of RBs.
 //!
 //! ```text
 //!   TTI   0    1    2    3    4    5    6    7    8
 //!         ▓ ✗  ▓    ▓    ▓                        ▓ again      later blocks may overtake it: RLC and PDCP
-//!                                                              put that right
+//!                                                              restore the order
 //! ```
 //!
-//! Whether a block is decoded is drawn: `bler` for the first time, `bler_retx` for each time after, for soft
-//! combining makes those better. A UE has one block per slot, and so no new data in a slot with a
-//! retransmission; with as many blocks waiting as it has processes it gets nothing new either.
+//! Decoding errors are random: with probability `bler` for the first transmission and `bler_retx` for each later one, which
+//! soft combining makes more robust. A UE has one block per slot, so it gets no new data in a slot with a retransmission. It
+//! also gets none while as many blocks as it has processes wait for retransmission.
 //!
-//! NR leaves the delay to the gNB (K1, TS 38.213 §9.2.3). 8 slots are 0.5 ms at µ = 4; a UE decodes a block within 20 symbols,
-//! 0.18 ms at µ = 3 (TS 38.214 Table 5.3-1), and the gNB needs as long again. 8 ms there would be 64 and 128 slots,
-//! with 6 and 13 blocks waiting at a BLER of 10 %, so that the processes run out. There are 16 of them (TS 38.214 §5.1), 8 in LTE.
+//! NR leaves the delay to the gNB (K1, TS 38.213 §9.2.3). 8 slots are 0.5 ms at µ = 4. A UE decodes a block within 20
+//! symbols, 0.18 ms at µ = 3 (TS 38.214 Table 5.3-1), and the gNB needs as long again. A delay of 8 ms would be 64 slots at
+//! µ = 3 and 128 at µ = 4, with 6 and 13 waiting blocks at a BLER of 10 %, which exhausts the processes: NR has 16 of them
+//! (TS 38.214 §5.1), LTE 8.
 
 use super::block::TransportBlock;
 use crate::amc::RadioConfig;
@@ -22,25 +23,25 @@ use rand_core::{RngCore, SeedableRng};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Parameters; the defaults lose nothing, as the paper's delay does not count HARQ (RLC §V-G).
+/// Parameters. The defaults lose nothing, because the delay in the paper excludes HARQ (RLC §V-G).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HarqConfig {
-    /// Share of blocks that are not decoded the first time, 0 to 1; 0.1 is what link adaptation aims at.
+    /// Block error rate of first transmissions, 0 to 1; link adaptation aims at 0.1.
     pub bler: f64,
-    /// Share of retransmissions that are not decoded either, 0 to 1.
+    /// Block error rate of retransmissions, 0 to 1.
     pub bler_retx: f64,
-    /// Time to a retransmission, microseconds, at least 1; left out: 8 slots.
+    /// Time to a retransmission, microseconds, at least 1; default: 8 slots.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retx_delay_us: Option<u32>,
-    /// How often a block is sent, 1 to 16; then it is lost.
+    /// Maximum number of transmissions of a block, 1 to 16; after that the block is lost.
     pub max_transmissions: u8,
-    /// Blocks of a UE that may wait to be sent again, 1 to 32; left out: 16, in LTE 8.
+    /// Maximum number of blocks of a UE that wait for retransmission, 1 to 32; default: 16, in LTE 8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes: Option<u8>,
 }
 
-/// Slots to a retransmission if nobody says otherwise.
+/// Default number of slots to a retransmission.
 const DELAY_SLOTS: u32 = 8;
 
 impl Default for HarqConfig {
@@ -50,7 +51,7 @@ impl Default for HarqConfig {
 }
 
 impl HarqConfig {
-    /// The first parameter out of its range: key, value and what would be valid.
+    /// The first parameter that is out of range: key, value and valid values.
     #[must_use]
     pub fn wrong(&self) -> Option<(&'static str, String, &'static str)> {
         let share =
@@ -73,29 +74,29 @@ impl HarqConfig {
     }
 }
 
-/// What the air made of a block.
+/// Result of a transmission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Decoded.
     Arrives,
-    /// To be sent again.
+    /// Not decoded; to be retransmitted.
     Again,
-    /// Sent often enough.
+    /// Not decoded in the last permitted transmission.
     Lost,
 }
 
-/// A block that is sent again.
+/// A block that waits for retransmission.
 #[derive(Debug, Clone)]
 pub struct Retx {
-    /// Not before.
+    /// Earliest time of the retransmission.
     pub due: Instant,
-    /// Whose.
+    /// Number of the UE.
     pub ue: u32,
     /// The block.
     pub block: TransportBlock,
 }
 
-/// The blocks of one direction that wait to be sent again.
+/// The blocks of one direction that wait for retransmission.
 #[derive(Debug, Clone)]
 pub struct Harq {
     config: HarqConfig,
@@ -106,7 +107,7 @@ pub struct Harq {
 }
 
 impl Harq {
-    /// Nothing waits. What is left out is as usual for such a carrier, with slots of `slot`.
+    /// Creates an empty set. Unset parameters take the defaults of the RAT, with slots of duration `slot`.
     #[must_use]
     pub fn new(config: HarqConfig, radio: &RadioConfig, slot: Duration, seed: u64) -> Self {
         let usual = if matches!(radio, RadioConfig::Lte(_)) { 8 } else { 16 };
@@ -119,18 +120,18 @@ impl Harq {
         }
     }
 
-    /// Most blocks of a UE that may wait.
+    /// Maximum number of waiting blocks per UE.
     #[must_use]
     pub fn processes(&self) -> u8 {
         self.processes
     }
 
-    /// A block is sent: what becomes of it.
+    /// Counts a transmission of a block and returns its result.
     #[inline]
     pub fn send(&mut self, block: &mut TransportBlock) -> Outcome {
         block.transmissions = block.transmissions.saturating_add(1);
         let bler = if block.transmissions == 1 { self.config.bler } else { self.config.bler_retx };
-        // Without loss nothing is drawn, so that such runs do not depend on the seed.
+        // Without loss no random number is drawn, so these runs do not depend on the seed.
         let decoded = bler <= 0.0 || (self.rng.next_u64() >> 11) as f64 >= bler * (1_u64 << 53) as f64;
         if decoded {
             Outcome::Arrives
@@ -141,32 +142,32 @@ impl Harq {
         }
     }
 
-    /// Keeps a block that was sent at `now` and is to be sent again.
+    /// Stores a block sent at `now` for retransmission.
     pub fn keep(&mut self, ue: u32, block: TransportBlock, now: Instant) {
         let due = now + self.delay;
-        // All wait equally long, so they stay in order.
+        // All blocks wait equally long, so they stay in order.
         self.waiting.push_back(Retx { due, ue, block });
     }
 
-    /// Puts back what did not fit.
+    /// Puts back a block that did not fit into the slot.
     pub fn put_back(&mut self, retx: Retx) {
         self.waiting.push_front(retx);
     }
 
-    /// The first block that is due.
+    /// Removes the first block that is due.
     #[inline]
     pub fn take_due(&mut self, now: Instant) -> Option<Retx> {
         if self.waiting.front()?.due > now { None } else { self.waiting.pop_front() }
     }
 
-    /// RBs of what will be due at `at`.
+    /// RBs of the retransmissions due at `at`.
     #[must_use]
     pub fn rbs_due(&self, at: Instant) -> u16 {
         let due = self.waiting.iter().take_while(|retx| retx.due <= at);
         due.fold(0, |sum, retx| sum.saturating_add(retx.block.rbs))
     }
 
-    /// Whether a block of a UE will be due at `at`.
+    /// Whether a retransmission of a UE is due at `at`.
     #[must_use]
     pub fn is_due(&self, ue: u32, at: Instant) -> bool {
         self.waiting.iter().take_while(|retx| retx.due <= at).any(|retx| retx.ue == ue)
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_as_frequent_as_asked_for() {
+    fn losses_match_the_configured_rate() {
         let config = HarqConfig { bler: 0.1, bler_retx: 0.5, max_transmissions: 2, ..HarqConfig::default() };
         let mut harq = new(config, 3);
         let (mut again, mut lost) = (0, 0);
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_named() {
+    fn values_out_of_range_are_reported() {
         let wrong = |c: HarqConfig| c.wrong().map(|(key, value, _)| format!("{key} = {value}"));
         let d = HarqConfig::default;
         assert_eq!(wrong(d()), None);

@@ -1,4 +1,4 @@
-//! MAC, TS 38.321: what a transport block is made of, and what the air does to it.
+//! MAC, TS 38.321: composition of transport blocks, and their loss and retransmission on the air.
 //!
 //! ```text
 //!   TTI k:  RBs ─ control ─ retransmissions due ─▶ scheduler ─▶ RBs per UE ─▶ TBS ─▶ ┌────┬────┬────┬───┐
@@ -7,8 +7,8 @@
 //!           └──────────────▶ air                    └──▶ receiver, `air_delay` after the tick
 //! ```
 //!
-//! [`block`] fills a transport block from the RLC entities of a UE, by priority of the logical channel;
-//! [`harq`] decides which blocks arrive, and keeps those that are sent again.
+//! [`block`] fills a transport block from the RLC entities of a UE in the order of logical channel priority. [`harq`]
+//! decides which blocks are decoded, and stores the others for retransmission.
 
 pub mod block;
 pub mod harq;
@@ -18,21 +18,21 @@ pub use harq::{Harq, HarqConfig, Outcome};
 
 use serde::{Deserialize, Serialize};
 
-/// RBs that carry no user data in some slots: system information, paging.
+/// RBs without user data in some slots, such as system information and paging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ControlLoad {
-    /// Once in so many slots, at least 1.
+    /// Period in slots, at least 1.
     pub every_slots: u32,
-    /// In which of them, below `every_slots`.
+    /// Slot within the period, below `every_slots`.
     #[serde(default)]
     pub offset_slots: u32,
-    /// So many RBs.
+    /// Number of RBs.
     pub rbs: u16,
 }
 
 impl ControlLoad {
-    /// RBs it takes in a slot.
+    /// RBs used in a slot.
     #[must_use]
     pub fn rbs_at(&self, slot: u64) -> u16 {
         let at = slot % u64::from(self.every_slots.max(1));

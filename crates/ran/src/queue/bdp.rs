@@ -1,20 +1,19 @@
-//! `5g_bdp`: the pacer that e5G-BDP enhances; Irazabal et al., *Dynamic buffer sizing and pacing as enablers
-//! of 5G low-latency services*, IEEE TMC 2020, as RLC §IV-A describes it.
+//! `5g_bdp`: the pacer that e5G-BDP improves; Irazabal et al., *Dynamic buffer sizing and pacing as enablers of 5G
+//! low-latency services*, IEEE TMC 2020, as described in RLC §IV-A.
 //!
 //! ```text
-//!   quota of a TTI = what the MAC took in the last one − what it left over
-//!   let down so far ≤ quota · (share of the TTI that has passed + ⅓)      or nothing is in RLC at all
+//!   quota of a TTI = bytes taken by the MAC in the previous TTI − bytes left over
+//!   passed so far ≤ quota · (elapsed share of the TTI + ⅓)      or RLC is empty
 //! ```
 //!
-//! It expects every TTI to be like the last: after one in which the bearer got nothing it lets nothing down
-//! until RLC is empty, and a MAC that schedules by occupancy then gives it less still. The size of the packet
-//! plays no part.
+//! It assumes that every TTI equals the previous one. After a TTI without a grant it passes nothing until RLC is empty, and
+//! a MAC that schedules by occupancy then grants even less. The packet size has no influence.
 //!
-//! How this differs from the source: the authors' program counts packets of a 10 ms tick, takes the
-//! channel's capacity in place of what the MAC took (RLC §IV-A: only the occupancy is known), and grants at
-//! least one packet per tick, which below one packet per TTI would fill RLC without end. If polls are rare, the
-//! last look before the tick counts as at 4/5 of the TTI or later ([`Candidate::time_in_round`]). On NR a TTI is a round of
-//! downlink slots, see [`Pulls`] and docs/ran-limiter.md.
+//! Differences from the source: the authors' program counts packets per 10 ms tick, uses the capacity of the channel in
+//! place of the bytes taken by the MAC (RLC §IV-A: only the occupancy is known), and grants at least one packet per tick,
+//! which fills RLC without bound below one packet per TTI. With rare polls, the last poll before the tick is treated as
+//! being at 4/5 of the TTI or later ([`Candidate::time_in_round`]). On NR, a TTI is replaced by a round of downlink slots,
+//! see [`Pulls`] and docs/ran-limiter.md.
 
 use super::{BearerParams, Candidate, Discipline, Limiter, NoParams, TtiReport};
 use crate::amc::Pulls;
@@ -23,7 +22,7 @@ use anabranch_element::time::{Instant, nanos};
 /// Head start of the pace in TTIs.
 const AHEAD: f64 = 1.0 / 3.0;
 
-/// See the top of this file.
+/// The limiter of one bearer.
 #[derive(Debug, Clone)]
 pub struct Bdp {
     pulls: Pulls,
@@ -31,14 +30,14 @@ pub struct Bdp {
     sent_bytes: u64,
     left_bytes: u64,
     last_tti: Instant,
-    /// What the MAC took since the round began, and how long that was.
+    /// Bytes taken by the MAC in the current round, and the length of the round so far.
     served_bytes: u64,
     in_round: u64,
     clock_ns: u64,
 }
 
 impl Bdp {
-    /// A limiter that has seen nothing yet: one packet.
+    /// The limiter of a new bearer; it admits one packet.
     #[must_use]
     pub fn new(bearer: BearerParams) -> Self {
         Self {
@@ -114,7 +113,7 @@ mod tests {
         let mut l = Bdp::new(BearerParams::default());
         let next = Candidate::alone(1500, Instant::ZERO);
         l.on_tti(&report(2289, 289, 1));
-        // 2000 B to send: 667 at once, and as much again in each third of the TTI.
+        // 2000 B to send: 667 at once, and the same again in each third of the TTI.
         assert!(l.admits(&next, Instant::from_micros(1000)));
         l.on_forwarded(1500, Instant::from_micros(1000));
         assert!(!l.admits(&next, Instant::from_micros(1400)));

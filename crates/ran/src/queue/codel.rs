@@ -1,17 +1,17 @@
-//! `codel`: controlled delay in the RLC buffer, RFC 8289; the state machine is shared with `fq_codel`.
+//! `codel`: controlled delay (CoDel) in the RLC buffer, RFC 8289; `fq_codel` uses the same state machine.
 //!
 //! ```text
 //!            sojourn > target for a whole interval
 //!   waiting ───────────────────────────────────────▶ dropping: now, then after interval/√1,
 //!      ▲                                                │       interval/√2, interval/√3 …
-//!      └──── sojourn < target, or less than a MTU ──────┘
+//!      └──── sojourn < target, or less than an MTU ─────┘
 //! ```
 //!
-//! In the uplink a packet waits some slots for its grant, queue or not, and those are added to the target: with ten slots of 1 ms a
-//! target of 5 ms would leave more than half of the carrier empty.
+//! In the uplink, a packet waits some slots for its grant even with an empty queue. This time is added to the target: with
+//! ten slots of 1 ms, a target of 5 ms would leave more than half of the carrier unused.
 //!
-//! RLC §V-D: target 5 ms, interval 100 ms, drops. With `ecn`, packets that can carry it are marked instead
-//! (RFC 8289 §3, as in Linux). The time a packet waits is from SDAP's letting it down to the MAC's pull.
+//! RLC §V-D: target 5 ms, interval 100 ms, drops. With `ecn`, ECN-capable packets are marked instead (RFC 8289 §3, as in
+//! Linux). The sojourn time is from SDAP passing the packet to RLC until the MAC's pull.
 
 use super::vanilla::Fifo;
 use super::{BearerParams, Buffer, BufferStats, Discipline, OutOfRange, Sdu, at_least_1};
@@ -23,11 +23,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CoDelParams {
-    /// Standing delay that is acceptable, microseconds.
+    /// Acceptable standing delay, microseconds.
     pub target_us: u32,
-    /// How long a sender may take to react, microseconds.
+    /// Time a sender may take to react, microseconds.
     pub interval_us: u32,
-    /// Whether to mark what can be marked.
+    /// Whether ECN-capable packets are marked instead of dropped.
     pub ecn: bool,
 }
 
@@ -37,7 +37,7 @@ impl Default for CoDelParams {
     }
 }
 
-/// The state machine of one queue.
+/// The CoDel state of one queue.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct CoDel {
     first_above: Option<Instant>,
@@ -47,7 +47,7 @@ pub(super) struct CoDel {
     dropping: bool,
 }
 
-/// A queue under CoDel: how it pops, how much stays, and who counts.
+/// A queue controlled by CoDel: removal of packets, remaining bytes, counters.
 pub(super) trait Controlled {
     fn pop_front(&mut self, now: Instant) -> Option<Sdu>;
     fn len_bytes(&self) -> u64;
@@ -56,7 +56,7 @@ pub(super) trait Controlled {
 }
 
 impl CoDel {
-    /// The next SDU of `queue`; drops or marks on the way as RFC 8289 §5.5 says.
+    /// The next SDU of `queue`; drops or marks others on the way according to RFC 8289 §5.5.
     pub(super) fn pop(
         &mut self,
         queue: &mut impl Controlled,
@@ -96,7 +96,7 @@ impl CoDel {
             self.dropping = true;
             let interval = Duration::from_micros(params.interval_us.into());
             let delta = self.count.saturating_sub(self.last_count);
-            // Dropping ended not long ago: go on near the rate that controlled the queue then.
+            // The dropping state ended recently: resume near the drop rate that controlled the queue.
             let recent = now.saturating_since(self.drop_next) < interval.saturating_mul(16);
             self.count = if delta > 1 && recent { delta } else { 1 };
             self.drop_next = self.control_law(now, params);
@@ -105,7 +105,7 @@ impl CoDel {
         Some(sdu)
     }
 
-    /// Pops, and says whether the sojourn has been above the target for an interval.
+    /// Removes an SDU, and returns whether the sojourn time has exceeded the target for an interval.
     fn take(
         &mut self,
         queue: &mut impl Controlled,
@@ -259,10 +259,10 @@ mod tests {
     #[test]
     fn drops_come_faster_by_the_square_root() {
         let (at, q) = overload(CoDelParams::default(), 0, 500);
-        // 5 ms of standing queue exist from 10 ms on; then one interval passes.
+        // A standing queue of 5 ms exists from 10 ms on; then one interval passes.
         let first = at[0];
         assert!((109..=112).contains(&first), "{first}");
-        // interval/√1, /√2, /√3 … later, on the millisecond.
+        // Later by interval/√1, /√2, /√3 …, rounded to the millisecond.
         let mut expected = vec![first as f64];
         for n in 1..at.len() {
             expected.push(expected[n - 1] + 100.0 / (n as f64).sqrt());
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marked_packet_says_so() {
+    fn a_marked_packet_carries_ce() {
         let params = CoDelParams { target_us: 1, interval_us: 1, ecn: true };
         let mut q = CoDelQueue::new(params, BearerParams::default());
         for _ in 0..10 {
@@ -308,7 +308,7 @@ mod tests {
                 q.pop(start + Duration::from_millis(ms)).unwrap();
             }
         }
-        // One packet that waits for ever is not dropped: less than a MTU is behind it.
+        // A single packet that waits forever is not dropped: less than an MTU is queued behind it.
         q.push(sdu(Instant::ZERO, 0), Instant::ZERO);
         assert!(q.pop(Instant::from_secs(60)).is_some());
         assert_eq!(q.stats().aqm_drops, 0);

@@ -1,45 +1,45 @@
-//! `drql`: dynamic RLC queue limit; Irazabal et al., IEEE TMC 2020, as RLC §V-D describes it: a limit in
-//! bytes that leaves the equivalent of one MTU in RLC after the TTI. The idea of Linux's byte queue limits.
+//! `drql`: dynamic RLC queue limit; Irazabal et al., IEEE TMC 2020, as described in RLC §V-D: a limit in bytes that leaves
+//! the equivalent of one MTU in RLC after the TTI, similar to Linux's byte queue limits.
 //!
 //! ```text
-//!   limit ▲        ┌────┐   the MAC left more than a MTU: the excess is taken off
+//!   limit ▲        ┌────┐   the MAC left more than an MTU: the limit is reduced by the excess
 //!         │   ┌────┘    └───────
-//!         │───┘  it left less, and the limit was what kept packets in SDAP: the shortfall is added
+//!         │───┘  it left less while the limit kept packets in SDAP: the limit is raised by the shortfall
 //!         └──────────────────────▶ TTI
 //! ```
 //!
-//! Packets go down in a burst right after the TTI, while RLC holds less than the limit.
+//! Packets are passed to RLC in a burst right after the TTI, while RLC holds less than the limit.
 //!
-//! How this differs from the source: the authors' program counts packets, grows by a factor of 1.2 when RLC
-//! ran dry, and shrinks by the least rest of 100 ms; neither the paper nor RLC §V-D gives a rule in bytes.
-//! Here every TTI corrects the limit by its whole error. On NR, where SDAP may look less often than the MAC pulls and
-//! pulls differ, the limit grows after any pull and shrinks by the least rest of a millisecond or TDD period.
+//! Differences from the source: the authors' program counts packets, grows by a factor of 1.2 when RLC ran dry, and shrinks
+//! by the smallest remainder of 100 ms; neither the paper nor RLC §V-D gives a rule in bytes. Here every TTI corrects the
+//! limit by the whole error. On NR, where SDAP may be polled less often than the MAC pulls and pulls differ in size, the
+//! limit grows after any pull and shrinks by the smallest remainder of a millisecond or TDD period.
 
 use super::{BearerParams, Candidate, Discipline, Limiter, NoParams, TtiReport};
 use anabranch_element::time::Instant;
 
-/// The limit never exceeds this, whatever the reports say.
+/// Upper bound of the limit, whatever the reports contain.
 const MAX_LIMIT_BYTES: u64 = 1 << 30;
 
-/// See the top of this file.
+/// The limiter of one bearer.
 #[derive(Debug, Clone)]
 pub struct Drql {
     mtu_bytes: u64,
     limit_bytes: u64,
     in_rlc_bytes: u64,
-    /// A packet had to wait for the limit in this round, and it was not raised since.
+    /// The limit has held back a packet in this round, and was not raised since.
     held: bool,
-    /// Slots of a round, and those of this one so far.
+    /// Length of a round in slots, and the slots elapsed of the current one.
     round_slots: u64,
     in_round: u64,
-    /// Slots after which the limit may shrink, those since it could last, and the least that pulls left in them.
+    /// Length in slots of the window for shrinking the limit, the slots elapsed of it, and the smallest remainder after its pulls.
     window_slots: u64,
     slots: u64,
     least_bytes: u64,
 }
 
 impl Drql {
-    /// A limiter that starts with one MTU.
+    /// The limiter of a new bearer; it starts with one MTU.
     #[must_use]
     pub fn new(bearer: BearerParams) -> Self {
         let mtu_bytes = u64::from(bearer.mtu_bytes.max(1));
@@ -56,7 +56,7 @@ impl Drql {
         }
     }
 
-    /// The limit in force.
+    /// The current limit.
     #[must_use]
     pub fn limit_bytes(&self) -> u64 {
         self.limit_bytes
@@ -109,7 +109,7 @@ impl Limiter for Drql {
 mod tests {
     use super::*;
 
-    /// Lets down what goes, pulls `tbs`, and returns what is left.
+    /// Passes all admitted packets, pulls `tbs` bytes, and returns the remaining bytes.
     fn tti(l: &mut Drql, rlc: &mut u32, tbs: u32, backlog: bool) -> u32 {
         let next = Candidate::alone(1500, Instant::ZERO);
         while backlog && l.admits(&next, Instant::ZERO) {

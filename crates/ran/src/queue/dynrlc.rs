@@ -10,13 +10,12 @@
 //!                 └──────┴──┴──┴──▶ every interval in which an SDU left, 10 ms
 //! ```
 //!
-//! Neither the size of an SDU nor the time within a TTI plays a part.
+//! Neither the size of an SDU nor the time within a TTI has an influence.
 //!
-//! How this differs from the source: the paper is not public; steps are those of the program that RLC
-//! measured (the first author's), which on growth may pass the maximum by one per interval without end. Here
-//! it stops there. The maximum of ten SDUs is more than LTE's largest carrier takes in a millisecond; where a carrier
-//! takes more, as many packets of 1500 bytes as that is are allowed, and one. The sojourn is counted without
-//! uplink slots (TDD).
+//! Differences from the source: the paper is not publicly available. The steps are those of the program measured in RLC (by
+//! the paper's first author), which can exceed the maximum by one per interval without bound; here it stops at the maximum.
+//! A maximum of ten SDUs is more than the largest LTE carrier takes in a millisecond. Where a carrier takes more, the
+//! maximum is the number of packets of 1500 bytes per millisecond, plus one. The sojourn time excludes uplink slots (TDD).
 
 use super::{BearerParams, Candidate, Discipline, Limiter, OutOfRange, TtiReport, at_least_1};
 use crate::amc::Pulls;
@@ -24,22 +23,22 @@ use crate::registry::in_range;
 use anabranch_element::time::{Duration, Instant, nanos};
 use serde::{Deserialize, Serialize};
 
-/// A packet as large as most.
+/// Typical size of a large packet.
 const PACKET_BYTES: u64 = 1500;
 
 /// Parameters; the defaults are those of RLC §V-D.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DynRlcParams {
-    /// Time between two changes, microseconds.
+    /// Time between two adjustments, microseconds.
     pub interval_us: u32,
-    /// Mean sojourn in RLC above which the buffer shrinks, microseconds.
+    /// Mean sojourn time in RLC above which the buffer shrinks, microseconds.
     pub target_us: u32,
-    /// Least SDUs allowed, at least 1.
+    /// Minimum number of SDUs allowed, at least 1.
     pub min_sdus: u32,
-    /// Most SDUs allowed, at least `min_sdus`; more where the carrier takes more in a millisecond.
+    /// Maximum number of SDUs allowed, at least `min_sdus`; higher if the carrier takes more in a millisecond.
     pub max_sdus: u32,
-    /// Share of the way to the bound that one change goes, 0 to 1.
+    /// Fraction of the distance to the bound covered by one adjustment, 0 to 1.
     pub alpha: f64,
 }
 
@@ -49,12 +48,12 @@ impl Default for DynRlcParams {
     }
 }
 
-/// See the top of this file.
+/// The limiter of one bearer.
 #[derive(Debug, Clone)]
 pub struct DynRlc {
     params: DynRlcParams,
     pulls: Pulls,
-    /// SDUs of a millisecond of the whole carrier, and one.
+    /// SDUs of a millisecond of the whole carrier, plus one.
     carrier_sdus: u32,
     allowed_sdus: u32,
     in_rlc_sdus: u64,
@@ -64,7 +63,7 @@ pub struct DynRlc {
 }
 
 impl DynRlc {
-    /// A limiter that starts with the maximum.
+    /// The limiter of a new bearer; it starts with the maximum.
     #[must_use]
     pub fn new(params: DynRlcParams, bearer: BearerParams) -> Self {
         Self {
@@ -79,7 +78,7 @@ impl DynRlc {
         }
     }
 
-    /// SDUs allowed in RLC now.
+    /// SDUs currently allowed in RLC.
     #[must_use]
     pub fn allowed_sdus(&self) -> u32 {
         self.allowed_sdus
@@ -139,7 +138,7 @@ impl Limiter for DynRlc {
             let sdus = self.pulls.per_round(bytes, at).div_ceil(PACKET_BYTES) + 1;
             let sdus = u32::try_from(sdus).unwrap_or(u32::MAX);
             if std::mem::replace(&mut self.carrier_sdus, sdus) == 0 {
-                // It starts with the maximum.
+                // The limit starts with the maximum.
                 self.allowed_sdus = self.allowed_sdus.max(sdus);
             }
         }
@@ -151,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mean_sojourn_steers_it() {
+    fn the_mean_sojourn_time_controls_the_limit() {
         let mut l = DynRlc::new(DynRlcParams::default(), BearerParams::default());
         let ms = Duration::from_millis;
         let at = Instant::from_millis;

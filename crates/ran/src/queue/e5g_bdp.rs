@@ -1,9 +1,9 @@
 //! `e5g_bdp`: enhanced 5G-BDP, RLC §IV-A, Algorithms 1 to 3.
 //!
 //! ```text
-//!  paced bytes                                           bandwidth: EWMA of what the MAC took per TTI
+//!  paced bytes                                           bandwidth: EWMA of the bytes taken per TTI
 //!       ▲                                    ╱ 1.33·bw·t + MTU/7
-//!       │                                  ╱             a packet goes down when
+//!       │                                  ╱             a packet is admitted when
 //!  1544 ┤                               ╱┤                 it fits into half of the paced bytes, or
 //!  1212 ┤                       ┌──╱─────┤                 sent + left over + a share of its size
 //!   814 ┤                ╱──────┘        │                 fits into all of them; never when
@@ -12,28 +12,28 @@
 //!              1/4     1/2     3/4      TTI
 //! ```
 //!
-//! Small packets go early in the TTI, large ones late: until then they can be overtaken in SDAP.
+//! Small packets are admitted early in the TTI, large ones late; until then they can be overtaken in SDAP.
 //!
-//! How this differs from the print, and why:
+//! Differences from the printed algorithms, with reasons:
 //!
 //! - The weight of the EWMA and `reduce_const` are not printed: 0.7 and 0.5.
 //! - The bandwidth is divided by the TTIs that passed since the last update, not by one.
-//! - A bandwidth under 100 B per TTI counts as 0. As printed, at a TBS of 82 B and less `paced_bytes` stays
-//!   below a fifth of a full packet's size, the packet never leaves, and the cell stands at 3–13 %.
-//! - MTU/7 and MTU/4 are shares of the real MTU, or of the packet if it is larger; with 1500 fixed, packets
-//!   over 1875 B would never leave.
-//! - Figure 3 takes 1.2 at t = ½, Algorithm 3 says 1.33 from ½ on: the figure is followed.
-//! - "The maximum capacity under the current MCS" (line 5) is the TBS of the whole carrier as the MAC says it;
-//!   if it does not say, the largest grant of late. The authors' program has the constant 2300.
-//! - The last look before the tick counts as at 4/5 of the TTI or later ([`Candidate::time_in_round`]). As printed,
-//!   with one poll in the first half of each TTI nothing would ever leave, and with one at 3/5 half as much as could.
-//! - NR has slots shorter than 1 ms, and slots without downlink. What the print calls a TTI is a *round* here:
-//!   1 ms of the clock that only downlink slots move on ([`Pulls`]); so is the unit of the bandwidth and of
-//!   the capacity. Derived in docs/ran-limiter.md.
-//! - A pull that takes nothing since the UE has no channel says nothing of the bandwidth, and is none: as printed, the bandwidth is
-//!   gone after some TTIs, and takes a hundred to come back where they carry much (docs/ran-limiter.md). Only the MAC can tell
-//!   (`Forecast::most_bytes` is 0); where it does not, all is as printed.
-//! - Time since the last TTI is capped at one: a MAC that is late gives no credit.
+//! - A bandwidth under 100 B per TTI is treated as 0. As printed, at a TBS of 82 B or less `paced_bytes` stays below a fifth
+//!   of the size of a full packet, the packet never leaves, and the cell's utilisation is 3–13 %.
+//! - MTU/7 and MTU/4 are fractions of the real MTU, or of the packet if it is larger; with a fixed 1500, packets over 1875 B
+//!   would never leave.
+//! - Figure 3 uses 1.2 at t = ½, Algorithm 3 uses 1.33 from ½ on; this implementation follows the figure.
+//! - "The maximum capacity under the current MCS" (line 5) is the TBS of the whole carrier as reported by the MAC; without
+//!   such a report it is the largest recent grant. The authors' program uses a constant of 2300.
+//! - The last poll before the tick is treated as being at 4/5 of the TTI or later ([`Candidate::time_in_round`]). As printed,
+//!   nothing would ever leave with one poll in the first half of each TTI, and half of what is possible with one at 3/5.
+//! - NR has slots shorter than 1 ms, and slots without downlink. A TTI of the paper is a *round* here: 1 ms of the clock that
+//!   only downlink slots advance ([`Pulls`]). A round is also the unit of the bandwidth and of the capacity. Derived in
+//!   docs/ran-limiter.md.
+//! - A pull that takes nothing because the UE has no channel is ignored. As printed, the bandwidth estimate decays to 0 within
+//!   some TTIs, and takes a hundred to recover where TTIs carry much (docs/ran-limiter.md). The MAC indicates such pulls with
+//!   `Forecast::most_bytes` of 0; without a forecast the printed algorithm applies.
+//! - The time since the last TTI is capped at one TTI: a late MAC gives no credit.
 
 use super::{BearerParams, Candidate, Discipline, Limiter, OutOfRange, TtiReport};
 use crate::amc::Pulls;
@@ -47,12 +47,12 @@ use serde::{Deserialize, Serialize};
 pub struct E5gBdpParams {
     /// Weight of the newest TTI in the bandwidth, above 0, up to 1.
     pub alpha: f64,
-    /// Share of the paced bytes into which a packet may go whatever RLC holds, 0 to 1.
+    /// Fraction of the paced bytes into which a packet may go whatever RLC holds, 0 to 1.
     pub reduce_const: f64,
-    /// Bandwidth in bytes per TTI below which there is none.
+    /// Bandwidth in bytes per TTI below which the bandwidth counts as 0.
     pub floor_bytes: u32,
-    /// Since when a TTI's time counts: the MAC's tick (false), or the first evaluation after it (true), as
-    /// Algorithm 2 has it to the letter.
+    /// Start of a TTI's time: the MAC's tick (false), or the first evaluation after it (true) as literally specified in
+    /// Algorithm 2.
     pub clock_from_poll: bool,
 }
 
@@ -62,22 +62,22 @@ impl Default for E5gBdpParams {
     }
 }
 
-/// See the top of this file.
+/// The limiter of one bearer.
 #[derive(Debug, Clone)]
 pub struct E5gBdp {
     params: E5gBdpParams,
     mtu_bytes: u32,
     pulls: Pulls,
-    /// EWMA, bytes per round.
+    /// EWMA in bytes per round.
     bandwidth: f64,
-    /// Bytes let down since the last update.
+    /// Bytes passed to RLC since the last update.
     srs_bytes: u64,
-    /// Bytes that were in RLC at the last update.
+    /// Bytes in RLC at the last update.
     last_acc_bytes: u64,
     last_tti: Instant,
-    /// Bytes of a round of the whole carrier.
+    /// Bytes that the whole carrier takes in a round.
     capacity_bytes: u64,
-    /// The last report since the update, and the pulls and the time of all of them.
+    /// The last report since the update, with the sum of pulls and of time over all reports since then.
     pending: Option<Pending>,
 }
 
@@ -90,7 +90,7 @@ struct Pending {
 }
 
 impl E5gBdp {
-    /// A limiter that has seen nothing yet.
+    /// The limiter of a new bearer.
     #[must_use]
     pub fn new(params: E5gBdpParams, bearer: BearerParams) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl E5gBdp {
         }
     }
 
-    /// The bandwidth it believes in, bytes per round.
+    /// The estimated bandwidth, bytes per round.
     #[must_use]
     #[cfg(test)]
     pub fn bandwidth_bytes(&self) -> f64 {
@@ -165,7 +165,7 @@ impl Discipline for E5gBdp {
 }
 
 impl Limiter for E5gBdp {
-    /// Algorithm 1, with the answer the other way round.
+    /// Algorithm 1, with the result inverted.
     fn admits(&mut self, next: &Candidate, now: Instant) -> bool {
         self.update_bw_est(now);
         let elapsed = self.elapsed(next, now);
@@ -199,7 +199,7 @@ impl Limiter for E5gBdp {
             pulls: pulls.saturating_add(more),
             clock_ns: clock_ns.saturating_add(passed),
         });
-        // Forget an old grant slowly: a MAC that grants by need names small ones in between.
+        // Old grants decay slowly, because a MAC that grants by need reports small ones in between.
         let faded = self.capacity_bytes - self.capacity_bytes.div_ceil(128);
         self.capacity_bytes = match report.next {
             Some(next) => self.pulls.per_round(next.most_bytes, next.at),
@@ -249,8 +249,8 @@ mod tests {
         assert!(l.admits(&bulk, at(4)), "until the end of the TTI");
     }
 
-    /// One bearer on a MAC with a fixed TBS, always backlogged, SDAP polled five times per TTI. Returns the
-    /// share of the capacity used over `ttis`.
+    /// One bearer on a MAC with a fixed TBS, always backlogged, with five polls of SDAP per TTI. Returns the used share of the
+    /// capacity over `ttis`.
     fn utilisation(mut l: E5gBdp, tbs: u32, mtu: u32, forecast: bool, ttis: u64) -> f64 {
         let (mut rlc, mut served) = (0u32, 0u64);
         for tti in 0..ttis {
@@ -317,7 +317,7 @@ mod tests {
         l.on_tti(&TtiReport { at: at(0), elapsed_ttis: 3, granted_bytes: 3000, ..TtiReport::default() });
         l.admits(&Candidate::alone(1, at(0)), at(0));
         assert_eq!(l.bandwidth_bytes(), 1000.0);
-        // Shorter slots: an update once per millisecond.
+        // Shorter slots: one update per millisecond.
         let bearer =
             BearerParams { pulls: Pulls::every(Duration::from_micros(250)), ..BearerParams::default() };
         let mut l = E5gBdp::new(E5gBdpParams { alpha: 1.0, ..Default::default() }, bearer);

@@ -7,13 +7,13 @@
 //!       └▶ ▯▯▯      CoDel ─┘     old flows ─▶ ▢ ▢ ▢      then
 //! ```
 //!
-//! A flow that was empty goes before those that always have something: voice overtakes the bulk flow inside
-//! RLC. That is possible only before an SDU has been cut. PDCP numbers packets as they leave the buffer ([`crate::pdcp`]); where
-//! it had done so before, the UE's would have to deliver out of order (TS 38.323 §5.8).
+//! A flow that was empty is served before the flows that always have packets: voice overtakes the bulk flow inside RLC. This
+//! is possible only before an SDU has been segmented. PDCP numbers packets when they leave the buffer ([`crate::pdcp`]); if
+//! it numbered them earlier, the UE's PDCP would have to deliver out of order (TS 38.323 §5.8).
 //!
-//! How this differs from the source: none in the algorithm. When the buffer is full, the fattest flow loses
-//! from its head half of its bytes, at most 64 packets (RFC 8290 §4.1.3). What is not an IP packet is one
-//! flow. SDUs live in one slab, so that memory is bounded by the limit and not by the limit per flow.
+//! Differences from the source: none in the algorithm. When the buffer is full, the flow with the most bytes loses half of
+//! them from its head, at most 64 packets (RFC 8290 §4.1.3). Packets that are not IP form one flow. All SDUs are in one slab,
+//! which bounds memory by the total limit instead of a limit per flow.
 
 use super::codel::{CoDel, CoDelParams, Controlled};
 use super::{BearerParams, Buffer, BufferLimit, BufferStats, Discipline, OutOfRange, Sdu, at_least_1};
@@ -22,7 +22,7 @@ use anabranch_element::time::Instant;
 use anabranch_wire::ip::{FlowKey, HashKey};
 use serde::{Deserialize, Serialize};
 
-/// Most packets dropped at once when the buffer is full.
+/// Maximum number of packets dropped at once when the buffer is full.
 const DROP_BATCH: usize = 64;
 /// No index.
 const NONE: u32 = u32::MAX;
@@ -35,11 +35,11 @@ pub struct FqCoDelParams {
     pub flows: u32,
     /// Bytes a flow may send per round; 0: one MTU.
     pub quantum_bytes: u32,
-    /// Standing delay that is acceptable, microseconds.
+    /// Acceptable standing delay, microseconds.
     pub target_us: u32,
-    /// How long a sender may take to react, microseconds.
+    /// Time a sender may take to react, microseconds.
     pub interval_us: u32,
-    /// Whether to mark what can be marked.
+    /// Whether ECN-capable packets are marked instead of dropped.
     pub ecn: bool,
 }
 
@@ -49,7 +49,7 @@ impl Default for FqCoDelParams {
     }
 }
 
-/// See the top of this file.
+/// The buffer of one bearer.
 #[derive(Debug, Clone)]
 pub struct FqCoDel {
     codel: CoDelParams,
@@ -72,7 +72,7 @@ struct Flow {
     bytes: u64,
     deficit: i64,
     codel: CoDel,
-    /// The flow after it in its list.
+    /// Index of the next flow in the same list.
     next: u32,
     listed: bool,
 }
@@ -136,7 +136,7 @@ impl List {
     }
 }
 
-/// One flow of the buffer, for CoDel to pop from.
+/// One flow of the buffer, as a queue for CoDel.
 struct One<'a> {
     flow: &'a mut Flow,
     slab: &'a mut Slab,
@@ -209,8 +209,8 @@ impl FqCoDel {
         (&mut self.codel, self.mtu_bytes, one)
     }
 
-    /// RFC 8290 §4.1.3: half of the fattest flow goes, oldest first.
-    fn drop_from_fattest(&mut self, now: Instant) {
+    /// RFC 8290 §4.1.3: drops half of the bytes of the largest flow, oldest first.
+    fn drop_from_largest(&mut self, now: Instant) {
         let fattest = self.flows.iter().enumerate().max_by_key(|(_, f)| f.bytes).map_or(0, |(i, _)| i as u32);
         let (_, _, mut one) = self.one(fattest);
         let keep = one.flow.bytes / 2;
@@ -264,7 +264,7 @@ impl Buffer for FqCoDel {
             self.new_flows.push(&mut self.flows, index);
         }
         while self.is_over() {
-            self.drop_from_fattest(now);
+            self.drop_from_largest(now);
         }
         self.stats.max_bytes = self.stats.max_bytes.max(self.bytes);
     }
@@ -293,8 +293,8 @@ impl Buffer for FqCoDel {
                 self.stats.popped_sdus += 1;
                 return Some(sdu);
             }
-            // A new flow that ran dry goes through the old ones once, or it could come back at once and
-            // starve them (RFC 8290 §4.2).
+            // A new flow that ran dry moves to the end of the old flows; otherwise it could return at once and starve them (RFC 8290
+            // §4.2).
             let list = if from_new { &mut self.new_flows } else { &mut self.old_flows };
             list.pop(&self.flows);
             if from_new && self.old_flows.head != NONE {
@@ -313,7 +313,7 @@ impl Buffer for FqCoDel {
         self.bytes
     }
 
-    /// Flow by flow in the order of the lists; the rounds in between are not foreseen.
+    /// Flow by flow in the order of the lists; rounds are not predicted.
     fn sizes(&self, max_sdus: usize, out: &mut Vec<u32>) {
         let mut left = max_sdus;
         for mut index in [self.new_flows.head, self.old_flows.head] {
@@ -367,7 +367,7 @@ mod tests {
             q.push(sdu(1, 1472, t), t);
             q.push(sdu(2, 972, t), t);
         }
-        // Both have been new once.
+        // Each has been a new flow once.
         for _ in 0..4 {
             q.pop(t).unwrap();
         }
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fattest_flow_pays_when_it_is_full() {
+    fn a_full_buffer_drops_from_the_largest_flow() {
         let t = Instant::ZERO;
         let limit = BufferLimit { bytes: 1 << 30, sdus: 100 };
         let mut q = FqCoDel::new(FqCoDelParams::default(), BearerParams { limit, ..BearerParams::default() });
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn codel_acts_per_flow() {
+    fn codel_applies_to_each_flow_separately() {
         let mut q = FqCoDel::new(FqCoDelParams { ecn: false, ..Default::default() }, BearerParams::default());
         let mut voice = 0;
         for ms in 0..1000 {
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ip_packet_is_one_flow_in_order() {
+    fn packets_that_are_not_ip_are_one_flow_in_order() {
         let t = Instant::ZERO;
         let mut q = FqCoDel::new(FqCoDelParams::default(), BearerParams::default());
         for n in 0..50u8 {

@@ -1,32 +1,31 @@
-//! `jit`: just in time. Our own; derived in docs/ran-limiter.md.
+//! `jit`: just in time. An algorithm of this project, derived in docs/ran-limiter.md.
 //!
 //! ```text
 //!        tick n                                   next tick, announced: grant G
 //!   ───────┬──────────────────────────────────┬───────┬──────▶ t
 //!          │  RLC holds R, the rest of a       │ guard │
-//!          │  packet that was cut              │       │
+//!          │  segmented packet                 │       │
 //!          │                                   ▼       ▼
 //!          │  a packet nothing can overtake:   fill:   MAC takes G,
-//!          │  down at once                     while   R' < one packet stays
+//!          │  passed at once                   while   R' < one packet stays
 //!          │  any other: stays in SDAP         R < G
 //! ```
 //!
-//! What must wait for the next tick waits in SDAP, where it can be overtaken, until `guard` before the tick;
-//! then RLC is filled until it covers the grant, so that no byte of it is padding. Both the time and the size
-//! of the next grant are the MAC's own ([`Forecast`]; between a DU and a CU it is the *desired buffer size* of
-//! TS 38.425 §5.4.2): a change of MCS and RBs taken by HARQ retransmissions count from the TTI in which the
-//! MAC knows of them, a TTI without downlink counts as none. Without a forecast the last grant is expected
-//! again.
+//! Packets for the next tick wait in SDAP, where they can be overtaken, until `guard` before the tick. RLC is then filled
+//! until it covers the grant, so that none of the grant is padding. Time and size of the next grant come from the MAC
+//! ([`Forecast`]; between a DU and a CU, it is the *desired buffer size* of TS 38.425 §5.4.2). Changes of the MCS and RBs
+//! taken by HARQ retransmissions are therefore effective from the TTI in which the MAC learns of them, and a TTI without
+//! downlink counts as none. Without a forecast, the limiter expects the previous grant again.
 //!
-//! One tick more is left to packets that may still come if it costs next to nothing: RLC is not filled when at
-//! most `spare_bytes` of the grant would go unused, fewer where grants and packets are small, and the packet would be in the
-//! way beyond the next tick.
+//! One more tick is left to packets that may still arrive if this costs almost nothing: RLC is not filled if at most
+//! `spare_bytes` of the grant would remain unused (fewer where grants and packets are small) and the packet would occupy RLC
+//! beyond the next tick.
 //!
-//! In the uplink who has the grant fills RLC, and only packets that nothing can overtake go down before.
+//! In the uplink, the grant itself fills RLC from SDAP; only packets that nothing can overtake are passed before.
 //!
-//! The guard is learned: a tick that found RLC short of its grant while packets waited in SDAP means that the
-//! fill came too late, and the guard grows; every other tick shrinks it a little. It settles where one tick
-//! in a thousand is missed, as late as the host's timers allow.
+//! The guard is adaptive. A tick that finds less in RLC than its grant while packets wait in SDAP means that the fill came
+//! too late: the guard grows. Every other tick shrinks it slightly. It settles where one tick in a thousand is missed, as
+//! late as the timers of the host permit.
 
 use super::{BearerParams, Candidate, Discipline, Forecast, Limiter, OutOfRange, TtiReport, at_least_1};
 use crate::amc::{Direction, Pulls};
@@ -34,26 +33,26 @@ use crate::registry::in_range;
 use anabranch_element::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
-/// Steps of the guard: what one miss adds and one hit takes are 999 : 1.
+/// Target rate of missed ticks: a miss adds 999 times as much to the guard as a hit takes from it.
 const MISSES_PER_TICK: f64 = 0.001;
-/// Reports of a grant of nothing, in a row, after which they are not believed any more.
+/// Number of consecutive forecasts of 0 bytes after which they are ignored.
 const MAX_EMPTY_FORECASTS: u32 = 64;
-/// Where the geometric mean of grant and packet is below so many bytes, as much less of a grant may go unused.
+/// Geometric mean of grant and packet, in bytes, below which the permitted unused part of a grant is scaled down in proportion.
 const FULL_SPARE_BYTES: u64 = 400;
-/// Ticks covered at once at most, when slots are shorter than the guard.
+/// Maximum number of ticks covered at once when slots are shorter than the guard.
 const MAX_TICKS: u64 = 64;
 
 /// Parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct JitParams {
-    /// Bytes of a grant that may go unused to leave RLC empty for a TTI; fewer where grant and packets are small.
+    /// Bytes of a grant that may remain unused to keep RLC empty for a TTI; fewer where grant and packets are small.
     pub spare_bytes: u32,
-    /// Shortest time between filling RLC and the tick, microseconds.
+    /// Minimum time between filling RLC and the tick, microseconds.
     pub min_guard_us: u32,
-    /// Longest, at least `min_guard_us`.
+    /// Maximum time between filling RLC and the tick, microseconds, at least `min_guard_us`.
     pub max_guard_us: u32,
-    /// The guard to begin with, between the two.
+    /// Initial guard in microseconds, between the two.
     pub guard_us: u32,
 }
 
@@ -63,10 +62,10 @@ impl Default for JitParams {
     }
 }
 
-/// See the top of this file.
+/// The limiter of one bearer.
 #[derive(Debug, Clone)]
 pub struct Jit {
-    /// RLC is filled by it and not by who has the grant.
+    /// Whether the limiter fills RLC (downlink) rather than the grant (uplink).
     fills: bool,
     pulls: Pulls,
     mtu_bytes: u32,
@@ -74,18 +73,18 @@ pub struct Jit {
     min_guard_ns: f64,
     max_guard_ns: f64,
     guard_ns: f64,
-    /// The next tick, as far as is known.
+    /// The next tick, if known.
     next: Option<Forecast>,
     in_rlc_bytes: u64,
-    /// The last answer was no: a packet waits in SDAP.
+    /// The last answer was negative: a packet waits in SDAP.
     held: bool,
-    /// It was asked since the MAC last said what it expects.
+    /// [`Limiter::admits`] was called since the last forecast.
     asked: bool,
     empty_forecasts: u32,
 }
 
 impl Jit {
-    /// A limiter that knows nothing of the MAC yet.
+    /// The limiter of a new bearer.
     #[must_use]
     pub fn new(params: JitParams, bearer: BearerParams) -> Self {
         let ns = |us: u32| f64::from(us) * 1000.0;
@@ -105,7 +104,7 @@ impl Jit {
         }
     }
 
-    /// How long before the tick RLC is filled.
+    /// Time before the tick at which RLC is filled.
     #[must_use]
     pub fn guard(&self) -> Duration {
         Duration::from_nanos(self.guard_ns as u64)
@@ -116,7 +115,7 @@ impl Jit {
         if next.at > now { next.at } else { self.pulls.next_after(now) }
     }
 
-    /// Whether a packet of `bytes` has to go down at `now` to use up the grants of the ticks within the guard.
+    /// Whether a packet of `bytes` must be passed at `now` to use the grants of the ticks within the guard.
     fn is_due(&self, next: Forecast, bytes: u32, now: Instant) -> bool {
         let first = self.next_tick(next, now);
         let until = now + self.guard();
@@ -124,7 +123,7 @@ impl Jit {
             return false;
         }
         let ticks = (self.pulls.between(first, until) + 1).min(MAX_TICKS);
-        // A grant of nothing that never ends would keep the bearer shut for ever.
+        // An endless series of empty grants must not block the bearer forever.
         let disbelieved = self.empty_forecasts > MAX_EMPTY_FORECASTS;
         let grant = u64::from(next.bytes.max(disbelieved.into()));
         let Some(missing) = (grant * ticks).checked_sub(self.in_rlc_bytes).filter(|missing| *missing > 0)
@@ -159,10 +158,10 @@ impl Limiter for Jit {
     fn admits(&mut self, next: &Candidate, now: Instant) -> bool {
         self.asked = true;
         let Some(forecast) = self.next else {
-            // Nothing is known: one packet at a time.
+            // Without information, one packet at a time.
             return self.in_rlc_bytes == 0;
         };
-        // Waiting in SDAP would gain such a packet nothing; a flow of them still must not flood RLC.
+        // Such a packet gains nothing from waiting in SDAP, but a flow of them must not flood RLC.
         let room = u64::from(forecast.bytes) + 2 * u64::from(self.mtu_bytes);
         let urgent = !next.overtakable && self.in_rlc_bytes.saturating_add(next.bytes.into()) <= room;
         let admitted = urgent || self.fills && self.is_due(forecast, next.bytes, now);
@@ -175,7 +174,7 @@ impl Limiter for Jit {
     }
 
     fn on_tti(&mut self, report: &TtiReport) {
-        // More than was announced, or sooner, is no fault of the guard's.
+        // A grant larger or earlier than announced is not counted as a miss of the guard.
         let announced = self.next.filter(|next| next.at <= report.at).map_or(0, |next| next.bytes);
         let held_bytes = self.in_rlc_bytes.saturating_add(self.spare_bytes);
         let missed = self.held && held_bytes < report.granted_bytes.min(announced).into();
@@ -214,8 +213,8 @@ impl Limiter for Jit {
         if fill > now {
             return Some(fill);
         }
-        // Slots shorter than the guard: the fill for the next tick has been, if it was for what is expected of it now. Then
-        // it is that for the first tick beyond the guard.
+        // Slots shorter than the guard: the fill for the next tick has taken place if the current forecast has been evaluated. The
+        // next fill is then the one for the first tick beyond the guard.
         Some(if self.asked { self.pulls.next_after(now + self.guard()) - self.guard() } else { now })
     }
 }
@@ -267,12 +266,12 @@ mod tests {
         l.on_forwarded(1500, at_us(1900));
         assert!(!l.admits(&bulk(), at_us(1950)), "2400 ≥ 2292");
         assert!(l.admits(&voice(), at_us(1950)));
-        // Asked again after the fill, the next one is a TTI later.
+        // After the fill, the next evaluation is a TTI later.
         assert_eq!(l.wake_at(at_us(1900)), Some(at_us(2900)));
     }
 
     #[test]
-    fn a_tick_is_left_open_if_that_costs_next_to_nothing() {
+    fn a_tick_is_left_open_if_that_costs_almost_nothing() {
         for (bytes, grant, left, goes) in [
             (1500, 300, 259, true),
             (1500, 300, 260, false),
@@ -292,10 +291,10 @@ mod tests {
     #[test]
     fn the_forecast_is_followed_at_once() {
         let mut l = jit(100);
-        // The MCS falls: 400 B in RLC are enough for the next grant.
+        // The MCS falls: 400 B in RLC suffice for the next grant.
         l.on_tti(&report(1000, 2292, 400, Some((2000, 85))));
         assert!(!l.admits(&bulk(), at_us(1950)));
-        // HARQ takes the next TTI: nothing is needed, though RLC is empty.
+        // HARQ uses the next TTI: nothing is needed although RLC is empty.
         l.on_tti(&report(2000, 85, 0, Some((3000, 0))));
         assert!(!l.admits(&bulk(), at_us(2950)));
         // Two TTIs without downlink.
@@ -315,7 +314,7 @@ mod tests {
         assert!(!l.admits(&bulk(), at_us(1950)));
         l.on_tti(&report(2000, 1200, 400, None));
         assert!(l.admits(&bulk(), at_us(2950)));
-        // Not scheduled: as much as before may come.
+        // Not scheduled: expect the same amount as before.
         l.on_tti(&report(3000, 0, 400, None));
         assert!(l.admits(&bulk(), at_us(3950)));
     }
@@ -341,20 +340,20 @@ mod tests {
         );
         let next = Forecast { at: Instant::from_nanos(1_062_500), bytes: 1000, most_bytes: 1000 };
         l.on_tti(&TtiReport { at: at_us(1000), granted_bytes: 1000, next: Some(next), ..Default::default() });
-        // Ticks at 62.5, 125 … µs: at 0 one lies within 100 µs, at 30 µs two do.
+        // Ticks at 62.5, 125 … µs: at 0 one is within 100 µs, at 30 µs two are.
         l.on_forwarded(1000, at_us(1000));
         assert!(!l.is_due(next, 1500, at_us(1000)));
         assert!(l.is_due(next, 1500, at_us(1030)));
-        // What is expected now is covered first.
+        // The current forecast is covered first.
         assert_eq!(l.wake_at(at_us(1000)), Some(at_us(1000)));
         l.admits(&bulk(), at_us(1000));
         assert_eq!(l.wake_at(at_us(1000)), Some(Instant::from_nanos(1_025_000)));
     }
 
     proptest! {
-        /// Whatever the slots, the pattern and the guard: what a report expects of the next pull is looked at before that pull.
+        /// With any slots, pattern and guard, each forecast is evaluated before the pull it describes.
         #[test]
-        fn every_expectation_is_looked_at_in_time(
+        fn every_forecast_is_evaluated_before_its_pull(
             (pattern, numerology) in proptest::sample::select(vec![
                 (None, 0), (None, 3), (None, 4), (Some("DDDSU"), 0), (Some("DDDSU"), 1), (Some("DDDSU"), 3),
                 (Some("DDSU"), 2), (Some("DDDDDDDSUU"), 1), (Some("DDDDDDDSUU"), 4), (Some("DU"), 2),
@@ -388,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guard_finds_the_lateness_of_the_host() {
+    fn the_guard_adapts_to_the_lateness_of_the_host() {
         let params = JitParams { guard_us: 20, ..JitParams::default() };
         let mut l = Jit::new(params, BearerParams::default());
         let (mut missed, mut late) = (0, 1u64);
@@ -414,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announcement_of_nothing_that_never_ends_is_not_believed() {
+    fn an_endless_series_of_empty_forecasts_is_ignored() {
         let mut l = jit(100);
         for tti in 1..=100 {
             l.on_tti(&report(tti * 1000, 0, 0, Some((tti * 1000 + 1000, 0))));

@@ -1,26 +1,25 @@
-//! `l4s`: DualPI2, the dual-queue coupled AQM of L4S in the RLC buffer, RFC 9332 §2 and Appendix A; who goes
-//! where by RFC 9331.
+//! `l4s`: DualPI2, the dual-queue coupled AQM of L4S, in the RLC buffer, RFC 9332 §2 and Appendix A; packets are classified
+//! according to RFC 9331.
 //!
 //! ```text
-//!              ECT(1), CE, or a QFI that asks
+//!              ECT(1), CE, or a configured QFI
 //!   ──▶ ┬──────────────▶ L ▯▯     mark: max(ramp on its own delay, k·p') ──┐
 //!       │                           ▲ k = 2                                 ├─▶ weighted ──▶ MAC
 //!       └──────────────▶ C ▯▯▯▯▯▯▯  │   drop or mark: p'²  ─────────────────┘   9 : 1
 //!           everything else    PI ──┘ p' from the longer delay, every 16 ms
 //! ```
 //!
-//! It needs a scalable sender for the L queue (DCTCP, TCP Prague); with CUBIC or NewReno in the L queue the
-//! marks come far too often for them.
+//! Senders in the L queue must be scalable (DCTCP, TCP Prague); CUBIC or NewReno would be marked far too often there.
 //!
-//! How this differs from the source:
+//! Differences from the source:
 //!
-//! - The L queue's ramp starts one TTI later than its parameter says: what waits less has waited for the
-//!   MAC's clock and not for other packets.
-//! - The queues are served by weight (RFC 9332 §2.5.1.1 allows any such scheduler), as Linux does, instead of
-//!   a time-shifted FIFO.
-//! - `low_latency_qfis`: 3GPP tells L4S traffic by its QoS flow (TS 23.501 §5.37.3); RFC 9332 §2.5.1.1 allows
-//!   other identifiers beside ECT(1). Such packets are dropped where ECT(1) ones are marked only if the queue
-//!   is overloaded.
+//! - The ramp of the L queue starts one TTI later than its parameter: a shorter wait is due to the MAC's clock and not to
+//!   other packets.
+//! - The queues are served by weight, as in Linux, instead of a time-shifted FIFO (RFC 9332 §2.5.1.1 allows any such
+//!   scheduler).
+//! - `low_latency_qfis`: 3GPP identifies L4S traffic by its QoS flow (TS 23.501 §5.37.3); RFC 9332 §2.5.1.1 allows other
+//!   identifiers besides ECT(1). Of these packets, those that are not ECN-capable are dropped only if the queue is
+//!   overloaded.
 
 use super::vanilla::Fifo;
 use super::{BearerParams, Buffer, BufferLimit, BufferStats, Discipline, OutOfRange, Sdu, at_least_1};
@@ -29,20 +28,20 @@ use anabranch_element::time::{Duration, Instant, nanos};
 use anabranch_wire::ip::{Ecn, ecn, set_ce};
 use serde::{Deserialize, Serialize};
 
-/// Coupling factor between p' and the mark probability of L.
+/// Coupling factor between p' and the marking probability of L.
 const COUPLING: f64 = 2.0;
-/// Share of a round that C gets while both wait.
+/// Share of service that C gets while both queues have packets.
 const CLASSIC_SHARE_PERCENT: i64 = 10;
-/// Drop probability of C at which the AQM counts as overloaded (RFC 9332 Appendix A.1: p_Cmax).
+/// Drop probability of C above which the AQM is overloaded (RFC 9332 Appendix A.1: p_Cmax).
 const MAX_CLASSIC_DROP: f64 = 0.25;
-/// PI steps caught up on at once after a pause.
+/// Maximum number of PI steps made up for after a pause.
 const MAX_STEPS: u64 = 64;
 
 /// Parameters; the defaults are those of RFC 9332 Appendix A.1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct L4sParams {
-    /// Delay the classic queue is held at, microseconds.
+    /// Target delay of the classic queue, microseconds.
     pub target_us: u32,
     /// Time between two steps of the PI controller, microseconds.
     pub update_us: u32,
@@ -52,7 +51,7 @@ pub struct L4sParams {
     pub beta_hz: f64,
     /// Delay at which marking in L begins, microseconds.
     pub ramp_start_us: u32,
-    /// How much later every packet in L is marked, microseconds; 0: a step.
+    /// Additional delay at which every packet in L is marked, microseconds; 0: a step.
     pub ramp_range_us: u32,
     /// QoS flows whose packets go to L whatever their ECN bits, 0 to 63.
     pub low_latency_qfis: Vec<u8>,
@@ -72,7 +71,7 @@ impl Default for L4sParams {
     }
 }
 
-/// See the top of this file.
+/// The buffer of one bearer.
 #[derive(Debug, Clone)]
 pub struct L4s {
     target: Duration,
@@ -85,7 +84,7 @@ pub struct L4s {
     limit: BufferLimit,
     l: Lane,
     c: Lane,
-    /// Bytes that C is owed, weighted; below 0 L is next.
+    /// Weighted bytes owed to C; if negative, L is served next.
     credit: i64,
     p: f64,
     last_delay: Duration,
@@ -96,13 +95,13 @@ pub struct L4s {
 #[derive(Debug, Clone)]
 struct Lane {
     fifo: Fifo,
-    /// What is left over of the likelihoods since the last mark or drop.
+    /// Sum of likelihoods since the last mark or drop.
     recur: f64,
 }
 
 impl Lane {
     fn new() -> Self {
-        // The bounds are those of both lanes together.
+        // The limits apply to both queues together, so neither has one of its own.
         Self { fifo: Fifo::new(BufferLimit { bytes: u64::MAX, sdus: usize::MAX }), recur: 0.0 }
     }
 
@@ -110,7 +109,7 @@ impl Lane {
         self.fifo.front().map_or(Duration::ZERO, |sdu| now.saturating_since(sdu.forwarded))
     }
 
-    /// As often as `likelihood` says, evenly spread: RFC 9332 Appendix A.1, `recur`.
+    /// Deterministic equivalent of drawing with probability `likelihood`, evenly spread: RFC 9332 Appendix A.1, `recur`.
     fn is_due(&mut self, likelihood: f64) -> bool {
         self.recur += likelihood.clamp(0.0, 1.0);
         let due = self.recur >= 1.0;
@@ -145,7 +144,7 @@ impl L4s {
         }
     }
 
-    /// p', the base probability: C drops with its square, L marks with twice it.
+    /// p', the base probability: C drops with its square, L marks with twice its value.
     #[must_use]
     #[cfg(test)]
     pub fn base_probability(&self) -> f64 {
@@ -173,7 +172,7 @@ impl L4s {
         matches!(ecn(sdu.ip()), Ecn::Ect1 | Ecn::Ce) || self.low_latency_qfis >> (sdu.qfi & 63) & 1 == 1
     }
 
-    /// Mark probability of L's own queue.
+    /// Marking probability due to L's own queue.
     fn ramp(&self, delay: Duration) -> f64 {
         let over = delay.saturating_sub(self.ramp_start);
         if over >= self.ramp_range {
@@ -183,12 +182,12 @@ impl L4s {
         }
     }
 
-    /// Drops or marks `sdu` as its lane's probabilities say; `None` if it was dropped.
+    /// Drops or marks `sdu` with the probabilities of its queue; `None` if it was dropped.
     fn judge(&mut self, mut sdu: Sdu, low_latency: bool, now: Instant) -> Option<Sdu> {
         let classic = self.p * self.p;
         let overload = classic > MAX_CLASSIC_DROP;
         if !low_latency {
-            // Below two packets there is nothing to control.
+            // With less than two packets there is nothing to control.
             let due = self.c.fifo.len_sdus() > 0 && self.c.is_due(classic);
             return if !due {
                 Some(sdu)
@@ -275,7 +274,7 @@ impl Buffer for L4s {
         self.l.fifo.len_bytes() + self.c.fifo.len_bytes()
     }
 
-    /// L first; C's share in between is not foreseen.
+    /// L first; the share of C is not predicted.
     fn sizes(&self, max_sdus: usize, out: &mut Vec<u32>) {
         let before = out.len();
         self.l.fifo.sizes(max_sdus, out);
@@ -328,7 +327,7 @@ mod tests {
         q.beta = 0.0;
         let t = Instant::ZERO;
         for _ in 0..5000 {
-            // One of each, both lanes never empty.
+            // One packet each; both queues are never empty.
             while q.l.fifo.len_sdus() < 2 {
                 q.push(sdu(t, 1, 1), t);
             }
@@ -347,7 +346,7 @@ mod tests {
 
     #[test]
     fn the_classic_queue_settles_at_its_target() {
-        // A sender whose rate falls with the square root of the drop probability, as Reno's does.
+        // A sender whose rate falls with the square root of the drop probability, like Reno's.
         let mut q = L4s::new(&L4sParams::default(), BearerParams::default());
         let (mut credit, mut delays) = (0.0, Vec::new());
         for ms in 0..30_000u64 {
@@ -396,7 +395,7 @@ mod tests {
         }
         assert!(q.stats().aqm_drops > 1000, "{:?}", q.stats());
         balance(&q);
-        // After a pause of an hour the probability has gone.
+        // After a pause of an hour the probability has decayed.
         q.push(sdu(Instant::from_secs(3600), 1, 1), Instant::from_secs(3600));
         while q.pop(Instant::from_secs(3600)).is_some() {}
         q.pop(Instant::from_secs(7200));

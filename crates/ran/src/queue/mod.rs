@@ -7,25 +7,26 @@
 //!                        └── on_tti(report) ◀──────── once per TTI ─────────┘
 //! ```
 //!
-//! A name picks both ([`Algorithm`]): `codel`, `fq_codel` and `l4s` are buffers behind an open gate, the
-//! pacers are gates before a FIFO, `vanilla` is an open gate before a FIFO. The parameters of a name are one
-//! struct in its file; [`QueueConfig`] is how a person writes them:
+//! A name selects both ([`Algorithm`]): `codel`, `fq_codel` and `l4s` are buffers behind an open limiter, the pacers are
+//! limiters in front of a FIFO, and `vanilla` is an open limiter in front of a FIFO. The parameters of each are a struct in
+//! the same file. [`QueueConfig`] is the configuration:
 //!
 //! ```toml
 //! queue = "e5g_bdp"                                  # the defaults
 //! queue = { algorithm = "codel", target_us = 5000 }   # or some of them changed
 //! ```
 //!
-//! What a limiter sees, in the order in which it happens:
+//! Calls of a limiter, in the order in which they happen:
 //!
-//! 1. [`Limiter::admits`] for the packet that SDAP's scheduler would send next, each time a packet arrives
-//!    and at each poll of SDAP, or when it asked to be woken. It may answer differently later.
-//! 2. [`Limiter::on_forwarded`] when that packet went down.
-//! 3. At each TTI the MAC pulls: [`Limiter::on_sent`] for each SDU of which the last byte left the buffer,
-//!    then one [`Limiter::on_tti`].
+//! 1. [`Limiter::admits`] for the packet that SDAP's scheduler would send next: when a packet arrives, at each poll of SDAP,
+//!    and at the time requested by [`Limiter::wake_at`]. A later answer may differ.
+//! 2. [`Limiter::on_forwarded`] when that packet has been passed to RLC.
+//! 3. At each pull of the MAC: [`Limiter::on_sent`] for each SDU whose last byte left the buffer, then one
+//!    [`Limiter::on_tti`].
 //!
-//! In the uplink a grant also takes what waits in SDAP, whatever the limiter says; it hears of that by `on_forwarded`. So it decides
-//! only what goes down before, and can leave no grant empty (docs/ran-limiter.md).
+//! In the uplink, a grant also takes packets that wait in SDAP, whatever the limiter's answer; the limiter receives
+//! `on_forwarded` for them. It decides only what is passed to RLC earlier, and cannot leave a grant empty
+//! (docs/ran-limiter.md).
 //!
 //! To add an algorithm: a file with its parameters, an implementation of one of the traits and of [`Discipline`]; one
 //! line in the registry below (docs/add-an-algorithm.md).
@@ -41,23 +42,23 @@ use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant, nanos};
 use vanilla::Fifo;
 
-/// A packet below SDAP, with what its way has cost so far.
+/// A packet below SDAP, with its time stamps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sdu {
-    /// The bytes RLC carries. Its `at` is when the packet got to where it is.
+    /// The bytes carried by RLC. Its `at` is the arrival time at its present place.
     pub packet: Packet,
-    /// Bytes in front of the IP packet (SDAP and PDCP headers), for whoever marks ECN or reads the flow.
+    /// Bytes in front of the IP packet (SDAP and PDCP headers), needed for ECN marking and flow classification.
     pub ip_offset: u8,
     /// QoS flow identifier, 0..=63.
     pub qfi: u8,
     /// When it entered SDAP.
     pub arrived: Instant,
-    /// When SDAP let it down to RLC.
+    /// When SDAP passed it to RLC.
     pub forwarded: Instant,
 }
 
 impl Sdu {
-    /// An IP packet that entered at `packet.at` and went down at once.
+    /// An IP packet that entered at `packet.at` and was passed to RLC at once.
     #[must_use]
     #[inline]
     pub fn new(packet: Packet, qfi: u8) -> Self {
@@ -72,36 +73,35 @@ impl Sdu {
         u32::try_from(self.packet.len()).unwrap_or(u32::MAX)
     }
 
-    /// The IP packet inside; empty if `ip_offset` says there is none.
+    /// The IP packet; empty if `ip_offset` is beyond the end.
     #[must_use]
     pub fn ip(&self) -> &[u8] {
         self.packet.get(usize::from(self.ip_offset)..).unwrap_or_default()
     }
 
-    /// The IP packet inside, to change.
+    /// The IP packet, mutable.
     pub fn ip_mut(&mut self) -> &mut [u8] {
         self.packet.get_mut(usize::from(self.ip_offset)..).unwrap_or_default()
     }
 }
 
-/// The packet SDAP would send down next.
+/// The packet that SDAP would pass to RLC next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     /// Its size in bytes as RLC will count it.
     pub bytes: u32,
     /// When it entered SDAP.
     pub arrived: Instant,
-    /// Bytes that wait in SDAP for this bearer, the candidate included.
+    /// Bytes waiting in SDAP for this bearer, including the candidate.
     pub backlog_bytes: u64,
-    /// Whether a packet that arrives later could go before it, if it stayed.
+    /// Whether a later packet could overtake it while it stays in SDAP.
     pub overtakable: bool,
-    /// Time until SDAP's next poll: until then a refusal may stand.
+    /// Time until SDAP's next poll, up to which a refusal may stand.
     pub next_poll_in: Duration,
 }
 
 impl Candidate {
-    /// A packet of `bytes` that came at `arrived`, is all there is, and may be overtaken; SDAP polls all the
-    /// time.
+    /// An overtakable packet of `bytes` that arrived at `arrived` and is the whole backlog, with continuous polling.
     #[must_use]
     pub fn alone(bytes: u32, arrived: Instant) -> Self {
         Self {
@@ -113,13 +113,13 @@ impl Candidate {
         }
     }
 
-    /// Time since the pull at `last`, nanoseconds of the [clock](Pulls::clock), as a limiter that lets down more as a
-    /// round passes should take it: at most a round, and more only by what is pulled after it.
+    /// Time since the pull at `last`, in nanoseconds of the [clock](Pulls::clock), for limiters that admit more as a round
+    /// passes. It is at most one round, plus what is pulled between `now` and the next poll.
     ///
-    /// Nothing goes down between two looks of SDAP. RLC §V-A polls five times per TTI, so its last look before
-    /// the tick is in the last fifth. Where a round is one pull, the last look of rarer polls counts as at 4/5;
-    /// otherwise polls early in the TTI would never let down what fills it. Where it is several, a look counts as at
-    /// the last pull before the next look.
+    /// SDAP passes nothing to RLC between two polls. RLC §V-A polls five times per TTI, so the last poll before the tick is in
+    /// the last fifth. If a round has one pull, the last poll before it is treated as being at 4/5 of the round or later;
+    /// otherwise a single early poll per TTI would never fill the TTI. If a round has several pulls, a poll is treated as being
+    /// at the last pull before the next poll.
     #[must_use]
     pub fn time_in_round(&self, pulls: &Pulls, last: Instant, now: Instant) -> u64 {
         let (round, clock) = (nanos(pulls.round()), pulls.clock(now));
@@ -133,78 +133,78 @@ impl Candidate {
     }
 }
 
-/// What the MAC and RLC tell about one bearer after each TTI.
+/// Report of the MAC and RLC about one bearer after a TTI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TtiReport {
     /// The tick at which the MAC pulled.
     pub at: Instant,
-    /// Slots since the last report of this bearer, those without a pull included; 0 is taken as 1.
+    /// Slots since the last report of this bearer, including those without a pull; 0 is treated as 1.
     pub elapsed_ttis: u32,
-    /// Bytes the MAC had room for in this bearer's share of the transport block, RLC headers included.
+    /// Room in the transport block for this bearer, bytes, RLC headers included.
     pub granted_bytes: u32,
-    /// SDU bytes that left the buffer, headers not counted.
+    /// SDU bytes that left the buffer, without headers.
     pub served_bytes: u32,
-    /// SDU bytes that stayed in the buffer, the rest of a segmented SDU included.
+    /// SDU bytes remaining in the buffer, including the rest of a segmented SDU.
     pub buffer_bytes: u32,
-    /// SDUs that stayed, a partly sent one included.
+    /// SDUs remaining, including a partly sent one.
     pub buffer_sdus: u32,
-    /// What the MAC expects to give next, if it says.
+    /// The MAC's forecast of the next pull, if available.
     pub next: Option<Forecast>,
 }
 
-/// The MAC's own expectation of its next pull from a bearer.
+/// The MAC's forecast of its next pull from a bearer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forecast {
-    /// When it will pull.
+    /// Time of the pull.
     pub at: Instant,
-    /// Bytes it would then take, RLC headers included, if the bearer had that much: the TBS of the RBs that
-    /// neither HARQ retransmissions already due nor the demand of other UEs take, at the MCS now in force.
+    /// Bytes the pull would take, RLC headers included, if the bearer had enough data: the TBS at the current MCS of the RBs
+    /// that are used neither by HARQ retransmissions already due nor by other UEs.
     pub bytes: u32,
-    /// The TBS of the whole carrier at that MCS: no pull takes more.
+    /// The TBS of the whole carrier at that MCS, an upper bound of any pull.
     pub most_bytes: u32,
 }
 
-/// Decides when SDAP's next packet goes down to RLC. One per bearer.
+/// Decides when SDAP passes its next packet to RLC. One instance per bearer.
 pub trait Limiter {
-    /// Whether `next` may go down at `now`. A refusal must not be for ever: with an empty RLC buffer and
-    /// TTIs passing, every packet of any size is admitted in the end, wherever in the TTI the polls are.
+    /// Whether `next` may be passed to RLC at `now`. A refusal must be temporary: with an empty RLC buffer and passing TTIs,
+    /// a packet of any size must eventually be admitted, wherever in the TTI the polls are.
     fn admits(&mut self, next: &Candidate, now: Instant) -> bool;
-    /// `bytes` went down to the RLC buffer.
+    /// A packet of `bytes` was passed to the RLC buffer.
     fn on_forwarded(&mut self, bytes: u32, now: Instant);
-    /// The last byte of an SDU left the RLC buffer, `sojourn` after it went down.
+    /// The last byte of an SDU left the RLC buffer, `sojourn` after the SDU entered it.
     fn on_sent(&mut self, _bytes: u32, _sojourn: Duration, _now: Instant) {}
     /// A TTI passed.
     fn on_tti(&mut self, _report: &TtiReport) {}
-    /// The MAC expects something else of its next pull than its last report said.
+    /// The MAC's forecast of its next pull has changed since the last report.
     fn on_forecast(&mut self, _next: Forecast) {}
-    /// Whether the answer of [`admits`](Self::admits) changes with time alone, so that SDAP must poll.
+    /// Whether the result of [`admits`](Self::admits) changes with time alone, so that SDAP must poll.
     fn wants_polls(&self) -> bool {
         true
     }
-    /// When after `now` to ask again in any case, beside the polls.
+    /// The time after `now` at which SDAP must call [`admits`](Self::admits) in addition to its polls.
     fn wake_at(&self, _now: Instant) -> Option<Instant> {
         None
     }
-    /// Whether it lets down what a [`Forecast`] says before each pull.
+    /// Whether it passes the amount given by a [`Forecast`] before each pull.
     fn follows_forecast(&self) -> bool {
         false
     }
 }
 
-/// Where SDUs wait. It counts everything it drops: `pushed = popped + dropped + still here`.
+/// A queue of SDUs. All drops are counted: `pushed = popped + dropped + remaining`.
 pub trait Buffer {
-    /// Takes an SDU in, or drops it or another for lack of room.
+    /// Appends an SDU; drops it or others if there is no room.
     fn push(&mut self, sdu: Sdu, now: Instant);
-    /// The next SDU to send; `None` only if there is none. May drop or mark others on the way.
+    /// Removes the next SDU to send; `None` only if the buffer is empty. May drop or mark others.
     fn pop(&mut self, now: Instant) -> Option<Sdu>;
-    /// SDUs waiting.
+    /// Number of waiting SDUs.
     fn len_sdus(&self) -> usize;
-    /// Bytes waiting.
+    /// Waiting bytes.
     fn len_bytes(&self) -> u64;
-    /// Appends the sizes in bytes of the SDUs that would be popped next, nearest first, until `max_sdus`
-    /// are named; a guess where the discipline drops or reorders.
+    /// Appends the sizes in bytes of the next SDUs, in order, at most `max_sdus`; an estimate if the discipline drops or
+    /// reorders.
     fn sizes(&self, max_sdus: usize, out: &mut Vec<u32>);
-    /// What happened so far.
+    /// The counters.
     fn stats(&self) -> BufferStats;
 }
 
@@ -217,45 +217,45 @@ pub struct BufferStats {
     pub popped_sdus: u64,
     /// SDUs dropped because the buffer was full.
     pub full_drops: u64,
-    /// SDUs dropped by the discipline to tell the sender.
+    /// SDUs dropped by the discipline as a congestion signal.
     pub aqm_drops: u64,
-    /// SDUs marked with CE in place of a drop.
+    /// SDUs marked with CE instead of being dropped.
     pub ce_marks: u64,
-    /// Most bytes that ever waited.
+    /// Maximum number of bytes that ever waited.
     pub max_bytes: u64,
 }
 
-/// How much may wait in a buffer.
+/// Capacity of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BufferLimit {
-    /// Most bytes waiting.
+    /// Maximum number of waiting bytes.
     pub bytes: u64,
-    /// Most SDUs waiting.
+    /// Maximum number of waiting SDUs.
     pub sdus: usize,
 }
 
 impl Default for BufferLimit {
-    /// 1 MB as OAI's LTE, and as many SDUs of 64 bytes. srsRAN has 6.17 MB, OAI's NR 100 MB, ns-3 10 kB.
+    /// 1 MB as in OAI LTE, and as many SDUs of 64 bytes. For comparison: srsRAN 6.17 MB, OAI NR 100 MB, ns-3 10 kB.
     fn default() -> Self {
         Self { bytes: 1_000_000, sdus: 15_625 }
     }
 }
 
-/// What a limiter or buffer is built with, besides its own parameters.
+/// Properties of the bearer, from which a limiter or buffer is built together with its own parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BearerParams {
-    /// In the uplink RLC asks SDAP for what a grant has room for: no limiter has to see to that.
+    /// Direction. In the uplink, a grant fetches packets from SDAP; no limiter has to fill RLC for it.
     pub direction: Direction,
-    /// How long a packet waits for a grant at least, with nothing before it; zero in the downlink. So long a queue has to be for
-    /// grants of the whole carrier: disciplines that keep a wait to a target do not count it.
+    /// Minimum time a packet waits for a grant on an empty queue; zero in the downlink. A queue must be this long for grants
+    /// of the whole carrier, so disciplines with a target delay add it to the target.
     pub grant_wait: Duration,
     /// When the MAC pulls.
     pub pulls: Pulls,
-    /// Largest SDU in bytes, at least 1; packets may exceed it, only shares of it are used.
+    /// Largest expected SDU in bytes, at least 1. Packets may exceed it; it is only used as a reference size.
     pub mtu_bytes: u32,
-    /// Bounds of the buffer.
+    /// Capacity of the buffer.
     pub limit: BufferLimit,
-    /// For whatever the discipline draws or hashes.
+    /// Seed of random numbers and hashes.
     pub seed: u64,
 }
 
@@ -273,26 +273,26 @@ impl Default for BearerParams {
 }
 
 impl BearerParams {
-    /// A target for the wait, microseconds, with the wait for a grant.
+    /// A target delay plus the wait for a grant, microseconds.
     pub(super) fn target_us(&self, target_us: u32) -> u32 {
         target_us.saturating_add(u32::try_from(self.grant_wait.as_micros()).unwrap_or(u32::MAX))
     }
 }
 
-/// What the registry needs of a limiter or a buffer beside [`Limiter`] or [`Buffer`].
+/// Construction of a limiter or a buffer for the registry, in addition to [`Limiter`] or [`Buffer`].
 pub trait Discipline: Sized {
-    /// Its parameters as a person writes them, with defaults.
+    /// Parameters as configured, with defaults.
     type Params;
 
-    /// Whether every parameter is in its range.
+    /// Checks that every parameter is in range.
     ///
     /// # Errors
-    /// The first that is not, with the range.
+    /// The first parameter that is not, with its range.
     fn check(_: &Self::Params) -> Result<(), OutOfRange> {
         Ok(())
     }
 
-    /// One for a bearer, of parameters that were checked.
+    /// Builds an instance for a bearer from checked parameters.
     fn build(params: &Self::Params, bearer: BearerParams) -> Self;
 }
 
@@ -312,17 +312,17 @@ fn at_least_1(key: &'static str, value: u32) -> Result<(), OutOfRange> {
     in_range(key, value, value > 0, "at least 1")
 }
 
-/// A parameter of a queue discipline out of its range.
+/// A parameter of a queue discipline is out of range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("queue {algorithm}: {wrong}")]
 pub struct QueueError {
     /// The discipline.
     pub algorithm: Algorithm,
-    /// What is wrong with it.
+    /// The fault.
     pub wrong: OutOfRange,
 }
 
-/// The queue disciplines: their files, their names and parameters, and the enums to call them by.
+/// Declares the queue disciplines: their files, names and parameters, and the enums that dispatch to them.
 macro_rules! registry {
     (
         limiters { $( $l_module:ident $l_name:literal $L:ident($Limiter:ty) $l_about:literal; )+ }
@@ -334,7 +334,7 @@ macro_rules! registry {
         configs! {
             /// The disciplines by name.
             Algorithm("queue discipline");
-            /// A discipline and its parameters. What is left out has the default of the discipline's own file.
+            /// A discipline and its parameters. Unset parameters have the defaults in the discipline's file.
             QueueConfig {
                 $( $L(<$Limiter as Discipline>::Params) = $l_name, $l_about; )+
                 $( $B(<$Buffer as Discipline>::Params) = $b_name, $b_about; )+
@@ -342,13 +342,13 @@ macro_rules! registry {
         }
 
         impl QueueConfig {
-            /// Those that let everything down to the buffer, for messages.
+            /// The names of disciplines without a limiter, for messages.
             pub(crate) const OPEN: &str = concat!("vanilla" $(, " or ", $b_name)+);
 
-            /// Whether every parameter is in its range.
+            /// Checks that every parameter is in range.
             ///
             /// # Errors
-            /// The first that is not, with the range.
+            /// The first parameter that is not, with its range.
             pub fn check(&self) -> Result<(), QueueError> {
                 match self {
                     $( Self::$L(params) => <$Limiter>::check(params), )+
@@ -357,10 +357,10 @@ macro_rules! registry {
                 .map_err(|wrong| QueueError { algorithm: self.algorithm(), wrong })
             }
 
-            /// The limiter and the buffer of a bearer: a limiter stands before a FIFO, a buffer behind an open gate.
+            /// Builds the limiter and the buffer of a bearer: a limiter with a FIFO, or a buffer with an open limiter.
             ///
             /// # Errors
-            /// As [`check`](Self::check).
+            /// Those of [`check`](Self::check).
             pub fn build(&self, bearer: BearerParams) -> Result<(AnyLimiter, AnyBuffer), QueueError> {
                 self.check()?;
                 Ok(match self {
@@ -373,7 +373,7 @@ macro_rules! registry {
             }
         }
 
-        /// Any of the limiters, without a virtual call.
+        /// Any limiter, without a virtual call.
         #[derive(Debug, Clone)]
         pub enum AnyLimiter { $( #[doc = $l_about] $L($Limiter), )+ }
 
@@ -408,16 +408,16 @@ macro_rules! registry {
             }
         }
 
-        /// Any of the buffers, without a virtual call.
+        /// Any buffer, without a virtual call.
         #[derive(Debug, Clone)]
         pub enum AnyBuffer {
-            /// First in, first out: behind every limiter.
+            /// First in, first out; used with every limiter.
             Fifo(Fifo),
             $( #[doc = $b_about] $B($Buffer), )+
         }
 
         impl Buffer for AnyBuffer {
-            // A packet is moved from place to place where these are called, and not inlined: it is large.
+            // Not inlined: an SDU is large, and inlining would copy it several times.
             #[inline(always)]
             fn push(&mut self, sdu: Sdu, now: Instant) {
                 match self { Self::Fifo(b) => b.push(sdu, now), $( Self::$B(b) => b.push(sdu, now), )+ }
@@ -444,7 +444,7 @@ macro_rules! registry {
     };
 }
 
-// One line for each: file, name, variant, type, what it is.
+// One line per discipline: file, name, variant, type, description.
 registry! {
     limiters {
         vanilla "vanilla" Vanilla(vanilla::Open) "Everything at once into a FIFO.";
@@ -462,7 +462,7 @@ registry! {
 }
 
 impl AnyLimiter {
-    /// Lets everything down, whatever it is told.
+    /// Admits every packet.
     pub const OPEN: Self = Self::Vanilla(vanilla::Open);
 
     /// Whether it is [`OPEN`](Self::OPEN).

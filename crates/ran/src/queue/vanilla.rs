@@ -1,15 +1,14 @@
-//! `vanilla`: SDAP lets every packet down at once, RLC is one FIFO with tail drop. What OAI, srsRAN and
-//! most deployed base stations do (RLC §V-D, Table 1). With BBR at the sender it is the paper's *BBR*.
-//!
+//! `vanilla`: SDAP passes every packet to RLC at once, and RLC is one FIFO with tail drop, as in OAI, srsRAN and most
+//! deployed base stations (RLC §V-D, Table 1). With BBR at the sender, this is the case called *BBR* in the paper.
 //! ```text
 //!   ──▶ ▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯ ──▶ MAC      the queue a loss-based sender fills
-//! ```
+//!   ──▶ ▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯ ──▶ MAC      a loss-based sender fills the queue
 
 use super::{BearerParams, Buffer, BufferLimit, BufferStats, Candidate, Discipline, Limiter, NoParams, Sdu};
 use anabranch_element::time::Instant;
 use std::collections::VecDeque;
 
-/// Lets everything down at once.
+/// Admits every packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Open;
 
@@ -31,7 +30,7 @@ impl Limiter for Open {
     }
 }
 
-/// First in, first out, tail drop. Also the RLC buffer behind every limiter.
+/// First in, first out, tail drop. Also the RLC buffer used with every limiter.
 #[derive(Debug, Clone)]
 pub struct Fifo {
     limit: BufferLimit,
@@ -47,8 +46,8 @@ impl Fifo {
         Self { limit, queue: VecDeque::new(), bytes: 0, stats: BufferStats::default() }
     }
 
-    /// Counts an SDU that goes through at once as if it were pushed and popped; `false`, and nothing is counted, if
-    /// it does not fit or others wait.
+    /// Counts an SDU that is passed through an empty queue as pushed and popped. Returns `false`, and counts nothing, if it
+    /// does not fit or the queue is not empty.
     #[inline]
     pub(crate) fn pass(&mut self, bytes: u64) -> bool {
         let fits = self.queue.is_empty() && bytes <= self.limit.bytes && self.limit.sdus > 0;
@@ -60,7 +59,7 @@ impl Fifo {
         fits
     }
 
-    /// The SDU that is next.
+    /// The next SDU.
     #[must_use]
     pub fn front(&self) -> Option<&Sdu> {
         self.queue.front()

@@ -1,4 +1,4 @@
-//! RLC as a person writes it.
+//! Configuration of RLC.
 //!
 //! ```toml
 //! rlc = { mode = "um", sn_bits = 12, t_reassembly_ms = 35 }
@@ -14,14 +14,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "mode", rename_all = "lowercase")]
 pub enum RlcConfig {
-    /// Unacknowledged: what is lost is lost.
+    /// Unacknowledged mode: lost data is not retransmitted.
     Um(UmConfig),
-    /// Acknowledged: what is lost is sent again.
+    /// Acknowledged mode: lost data is retransmitted.
     Am(AmConfig),
 }
 
 impl Default for RlcConfig {
-    /// The paper's: unacknowledged (RLC §V-A).
+    /// The mode used in the paper: unacknowledged (RLC §V-A).
     fn default() -> Self {
         Self::Um(UmConfig::default())
     }
@@ -77,7 +77,7 @@ impl From<AmSnBits> for u8 {
 pub struct UmConfig {
     /// Length of the sequence number.
     pub sn_bits: UmSnBits,
-    /// How long a missing segment is waited for, 0 to 200 ms. HARQ must have had its chance.
+    /// How long to wait for a missing segment, 0 to 200 ms; it should cover HARQ retransmissions.
     pub t_reassembly_ms: u16,
 }
 
@@ -93,17 +93,17 @@ impl Default for UmConfig {
 pub struct AmConfig {
     /// Length of the sequence number.
     pub sn_bits: AmSnBits,
-    /// How long a missing segment is waited for before it is reported, 0 to 200 ms.
+    /// How long to wait for a missing segment before it is reported, 0 to 200 ms.
     pub t_reassembly_ms: u16,
-    /// Least time between two STATUS PDUs, 0 to 2400 ms.
+    /// Minimum time between two STATUS PDUs, 0 to 2400 ms.
     pub t_status_prohibit_ms: u16,
-    /// How long the answer to a poll is waited for, 5 to 4000 ms.
+    /// How long to wait for the answer to a poll, 5 to 4000 ms.
     pub t_poll_retransmit_ms: u16,
     /// PDUs between two polls, at least 1.
     pub poll_pdu: u32,
     /// Bytes between two polls, at least 1.
     pub poll_bytes: u32,
-    /// Retransmissions of an SDU that count as a failure of the link, 1 to 32.
+    /// Retransmissions of an SDU that count as a link failure, 1 to 32.
     pub max_retx: u8,
 }
 
@@ -122,7 +122,7 @@ impl Default for AmConfig {
 }
 
 impl AmConfig {
-    /// SDUs that may be unacknowledged: half of the sequence numbers, at most [`MAX_WINDOW`].
+    /// Maximum number of unacknowledged SDUs: half of the sequence numbers, at most [`MAX_WINDOW`].
     #[must_use]
     pub fn window(&self) -> u32 {
         (self.sn_bits.0.modulus() / 2).min(MAX_WINDOW)
@@ -133,23 +133,23 @@ pub(super) fn ms(ms: u16) -> Duration {
     Duration::from_millis(ms.into())
 }
 
-/// A parameter out of its range.
+/// A parameter is out of range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("rlc: {key} = {value}: must be {remedy}")]
 pub struct RlcError {
-    /// The key as written.
+    /// The configuration key.
     pub key: &'static str,
-    /// Its value.
+    /// The configured value.
     pub value: u32,
-    /// What would be valid.
+    /// The valid values.
     pub remedy: &'static str,
 }
 
 impl RlcConfig {
-    /// Whether every parameter is in its range.
+    /// Checks that every parameter is in range.
     ///
     /// # Errors
-    /// The first that is not.
+    /// The first parameter that is not.
     pub fn check(&self) -> Result<(), RlcError> {
         let check = |key, value: u32, ok: bool, remedy| {
             if ok { Ok(()) } else { Err(RlcError { key, value, remedy }) }
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_written_as_the_head_of_this_file_says() {
+    fn the_configuration_examples_in_the_documentation_parse() {
         let parse = |text: &str| serde_json::from_str::<RlcConfig>(text);
         assert_eq!(parse(r#"{"mode": "um"}"#).unwrap(), RlcConfig::default());
         let am = parse(r#"{"mode": "am", "sn_bits": 12, "poll_pdu": 4}"#).unwrap();

@@ -1,4 +1,4 @@
-//! RLC, TS 38.322: cuts packets to the grants of the MAC, and puts them together again.
+//! RLC, TS 38.322: segments packets to fit the grants of the MAC, and reassembles them.
 //!
 //! ```text
 //!            TxQueue                  segmentation           air            reassembly
@@ -8,11 +8,11 @@
 //! ```
 //!
 //! An [`Entity`] is one end of a bearer, in unacknowledged ([`um`]) or acknowledged ([`am`]) mode. The MAC calls
-//! [`Entity::pull`] until it has no room or there is nothing left; each call is one PDU.
+//! [`Entity::pull`] until it has no room or nothing is left; each call yields one PDU.
 //!
-//! How this differs from the standard: no transparent mode; packets are numbered when they are first pulled,
-//! not before; windows hold at most [`MAX_WINDOW`] SDUs, which bounds memory; an SDU that was retransmitted
-//! `max_retx` times is counted and goes on being retransmitted, for there is no RRC to re-establish the bearer.
+//! Differences from the standard: there is no transparent mode. Packets are numbered when they are first pulled, not before.
+//! Windows hold at most [`MAX_WINDOW`] SDUs, which bounds memory. An SDU that was retransmitted `max_retx` times is counted,
+//! and its retransmissions continue, because there is no RRC to re-establish the bearer.
 
 pub mod am;
 mod config;
@@ -31,71 +31,71 @@ use super::queue::{AnyBuffer, Buffer, BufferStats, Sdu};
 use super::sdap::Held;
 use anabranch_element::time::Instant;
 
-/// Most SDUs of a window.
+/// Maximum number of SDUs in a window.
 pub const MAX_WINDOW: u32 = 8192;
 
-/// What waits in an entity.
+/// Data waiting in an entity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BufferStatus {
-    /// SDU bytes not pulled yet, the rest of a partly pulled SDU included.
+    /// SDU bytes not yet pulled, including the rest of a partly pulled SDU.
     pub sdu_bytes: u64,
-    /// SDUs not wholly pulled yet.
+    /// SDUs not yet completely pulled.
     pub sdus: u64,
-    /// Bytes that were lost and wait to be sent again.
+    /// Lost bytes that wait for retransmission.
     pub retx_bytes: u64,
-    /// PDUs those will be, at least.
+    /// Minimum number of PDUs for them.
     pub retx_pdus: u64,
     /// Bytes of the STATUS PDU that is due; 0 if none is.
     pub status_bytes: u64,
-    /// The window is full: the SDUs cannot be pulled, whatever is granted.
+    /// The window is full: no SDU can be pulled, whatever is granted.
     pub stalled: bool,
 }
 
 impl BufferStatus {
-    /// Bytes on the air if all that can be pulled were pulled whole, each PDU with `header` bytes in front and
-    /// `per_pdu` around.
+    /// Bytes on the air if everything that can be pulled were pulled unsegmented, each PDU with `header` bytes in front and
+    /// an overhead of `per_pdu`.
     #[must_use]
     pub fn air_bytes(&self, header: u32, per_pdu: u32) -> u64 {
         let (sdus, sdu_bytes) = if self.stalled { (0, 0) } else { (self.sdus, self.sdu_bytes) };
         let status = if self.status_bytes > 0 { self.status_bytes + u64::from(per_pdu) } else { 0 };
-        // A segment's header has 2 bytes more, and UM's up to 1.
+        // The header of a segment is 2 bytes longer, in UM up to 1 byte more.
         let partly = 3 * (self.retx_pdus + u64::from(sdus > 0));
         sdu_bytes + self.retx_bytes + (sdus + self.retx_pdus) * u64::from(header + per_pdu) + partly + status
     }
 }
 
-/// The transmission buffer, and the numbers PDCP gives to what leaves it.
+/// The transmission buffer, and the PDCP entity that numbers the packets leaving it.
 #[derive(Debug, Clone)]
 pub struct TxQueue {
     buffer: AnyBuffer,
-    /// Counters of buffers that were replaced.
+    /// Counters of replaced buffers.
     past: BufferStats,
     pdcp: PdcpTx,
-    /// More waits in SDAP, which a grant will fetch.
+    /// More packets wait in SDAP, which a grant will fetch.
     more_above: bool,
 }
 
 impl TxQueue {
-    /// An empty buffer before a PDCP entity that has sent nothing.
+    /// An empty buffer with the PDCP entity of a new bearer.
     #[must_use]
     pub fn new(buffer: AnyBuffer, pdcp: PdcpTx) -> Self {
         Self { buffer, past: BufferStats::default(), pdcp, more_above: false }
     }
 
-    /// Takes a packet in, its PDCP header reserved; or drops it, which the buffer counts.
+    /// Appends a packet after reserving its PDCP header; drops are counted by the buffer.
     #[inline(always)]
     fn push(&mut self, mut sdu: Sdu, now: Instant) {
         self.pdcp.reserve(&mut sdu);
         self.buffer.push(sdu, now);
     }
 
-    /// The next packet, numbered: with its COUNT.
+    /// Removes the next packet, numbers it, and returns it with its COUNT.
     #[inline(always)]
     fn pop(&mut self, now: Instant) -> Option<(u32, Sdu)> {
         self.buffer.pop(now).map(|mut sdu| (self.pdcp.number(&mut sdu), sdu))
     }
 
-    /// Another discipline takes over what waits. What the old one drops meanwhile, and what does not fit, is counted.
+    /// Replaces the discipline and moves the waiting packets. Drops of either buffer during the move are counted.
     fn replace(&mut self, mut buffer: AnyBuffer, now: Instant) {
         let mut moved = 0;
         while let Some(sdu) = self.buffer.pop(now) {
@@ -103,13 +103,13 @@ impl TxQueue {
             moved += 1;
         }
         self.past = self.stats();
-        // Neither handed on nor offered again.
+        // The moved packets were neither handed on nor offered again.
         self.past.popped_sdus -= moved;
         self.past.pushed_sdus -= moved;
         self.buffer = buffer;
     }
 
-    /// Counters since the beginning, whatever the discipline.
+    /// Counters since the start, over all disciplines.
     fn stats(&self) -> BufferStats {
         let (now, past) = (self.buffer.stats(), self.past);
         BufferStats {
@@ -126,31 +126,31 @@ impl TxQueue {
 /// Counters of an entity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct RlcStats {
-    /// PDUs of data sent, retransmissions included.
+    /// Data PDUs sent, including retransmissions.
     pub data_pdus: u64,
-    /// SDUs that were cut.
+    /// SDUs that were segmented.
     pub segmented_sdus: u64,
-    /// PDUs sent again.
+    /// PDUs retransmitted.
     pub retx_pdus: u64,
     /// STATUS PDUs sent.
     pub status_pdus: u64,
     /// SDUs that reached `max_retx`.
     pub max_retx_reached: u64,
-    /// SDUs handed up.
+    /// SDUs delivered.
     pub delivered_sdus: u64,
-    /// SDUs given up before they were whole.
+    /// SDUs given up before they were complete.
     pub discarded_sdus: u64,
-    /// PDUs that brought nothing new, or came out of the window.
+    /// PDUs without new data, or outside the window.
     pub stale_pdus: u64,
-    /// PDUs that could not be read, or contradicted others.
+    /// PDUs that were malformed, or inconsistent with others.
     pub malformed_pdus: u64,
 }
 
-/// An entity is in acknowledged mode.
+/// Error of [`Entity::receive_one`]: the entity is in acknowledged mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IsAcknowledged;
 
-/// One end of a bearer: it sends and it receives.
+/// One end of a bearer: sender and receiver.
 #[derive(Debug, Clone)]
 pub struct Entity {
     queue: TxQueue,
@@ -165,33 +165,33 @@ enum Mode {
 }
 
 impl Entity {
-    /// An entity with nothing in it.
+    /// An empty entity.
     ///
     /// # Errors
-    /// What [`RlcConfig::check`] finds.
+    /// Those of [`RlcConfig::check`].
     pub fn new(config: &RlcConfig, queue: TxQueue) -> Result<Self, RlcError> {
         config.check()?;
         let mode = match config {
             RlcConfig::Um(config) => Mode::Um(Box::new(um::Um::new(*config))),
-            // What is ahead of PDCP's window makes it give up what RLC would still bring.
+            // Packets beyond PDCP's window would make PDCP give up packets that RLC still delivers.
             RlcConfig::Am(config) => Mode::Am(Box::new(am::Am::new(*config, queue.pdcp.window()))),
         };
         Ok(Self { queue, mode, sent: SentLog::default() })
     }
 
-    /// A packet comes down from SDAP.
+    /// Queues a packet from SDAP.
     #[inline(always)]
     pub fn push(&mut self, sdu: Sdu, now: Instant) {
         self.queue.push(sdu, now);
     }
 
-    /// Appends the next PDU of at most `room` bytes to `out`; returns its length, 0 if there is none or not
-    /// even a byte fits.
+    /// Appends the next PDU of at most `room` bytes to `out`; returns its length, or 0 if there is none or not a single byte
+    /// of data fits.
     pub fn pull(&mut self, room: usize, now: Instant, out: &mut Vec<u8>, pool: &mut BufferPool) -> usize {
         self.pull_behind(room, now, out, pool, |_| [])
     }
 
-    /// The same behind a header of another layer, which `front` makes of the PDU's length.
+    /// Like [`pull`](Self::pull), but first appends the header of another layer, which `front` builds from the PDU's length.
     #[inline]
     pub fn pull_behind<const N: usize>(
         &mut self,
@@ -216,7 +216,7 @@ impl Entity {
         }
     }
 
-    /// A PDU arrived; `up` gets each SDU that is whole now.
+    /// Processes a received PDU; `up` is called for each SDU that is now complete.
     #[inline]
     pub fn receive(
         &mut self,
@@ -235,11 +235,11 @@ impl Entity {
         }
     }
 
-    /// The same in unacknowledged mode, where a PDU makes at most one SDU whole: that SDU. In acknowledged mode nothing
-    /// happens.
+    /// Like [`receive`](Self::receive) for unacknowledged mode, in which a PDU completes at most one SDU, which is returned. In
+    /// acknowledged mode nothing happens.
     ///
     /// # Errors
-    /// [`IsAcknowledged`]: call [`receive`](Self::receive).
+    /// [`IsAcknowledged`]: call [`receive`](Self::receive) instead.
     #[inline]
     pub fn receive_one(
         &mut self,
@@ -253,7 +253,7 @@ impl Entity {
         }
     }
 
-    /// Does what is due.
+    /// Handles timers that are due.
     pub fn on_timeout(&mut self, now: Instant, pool: &mut BufferPool) {
         match &mut self.mode {
             Mode::Um(um) => um.on_timeout(now, pool),
@@ -261,7 +261,7 @@ impl Entity {
         }
     }
 
-    /// When something is due next.
+    /// Time of the next timer.
     #[must_use]
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
@@ -271,30 +271,30 @@ impl Entity {
         }
     }
 
-    /// The next SDU of which the last byte was pulled for the first time.
+    /// The next SDU whose last byte was pulled for the first time.
     #[inline]
     pub fn poll_sent(&mut self) -> Option<SentSdu> {
         self.sent.pop()
     }
 
-    /// All of those that were neither polled nor taken yet.
+    /// The log of such SDUs that were neither polled nor taken yet.
     #[inline]
     pub fn sent(&mut self) -> &mut SentLog {
         &mut self.sent
     }
 
-    /// Whether nothing waits: [`status`](Self::status) has nothing to say.
+    /// Whether nothing is to be sent: all of [`status`](Self::status) is 0.
     #[inline]
     #[must_use]
     pub fn is_idle(&self, now: Instant) -> bool {
         match &self.mode {
-            // It has no more to send than SDUs.
+            // In unacknowledged mode, there is nothing to send but SDUs.
             Mode::Um(um) => !um.has_head() && self.queue.buffer.len_sdus() == 0,
             Mode::Am(_) => self.status(now) == BufferStatus::default(),
         }
     }
 
-    /// SDU bytes not pulled yet, as in [`BufferStatus::sdu_bytes`].
+    /// SDU bytes not yet pulled, as in [`BufferStatus::sdu_bytes`].
     #[inline]
     #[must_use]
     pub fn waiting_bytes(&self) -> u64 {
@@ -305,7 +305,7 @@ impl Entity {
         self.queue.buffer.len_bytes() + head
     }
 
-    /// Bytes on the air that would empty the buffer, as [`BufferStatus::air_bytes`] of what waits.
+    /// Bytes on the air that would empty the buffer, see [`BufferStatus::air_bytes`].
     #[inline]
     #[must_use]
     pub fn air_bytes(&self, per_pdu: u32, now: Instant) -> u64 {
@@ -316,7 +316,7 @@ impl Entity {
         }
     }
 
-    /// The same if `above` came down, too.
+    /// Like [`air_bytes`](Self::air_bytes), with the packets `above` in the buffer as well.
     #[inline]
     #[must_use]
     pub fn air_bytes_with(&self, above: Held, per_pdu: u32, now: Instant) -> u64 {
@@ -329,26 +329,26 @@ impl Entity {
         status.air_bytes(self.header_len(), per_pdu)
     }
 
-    /// Bytes of the headers of PDCP and RLC in front of a packet that goes whole.
+    /// Bytes of the PDCP and RLC headers of an unsegmented packet.
     #[must_use]
     pub fn headers_len(&self) -> u32 {
         self.queue.pdcp.header_len() + self.header_len()
     }
 
-    /// Whether SDUs of which nothing was pulled wait.
+    /// Whether SDUs wait of which nothing was pulled.
     #[must_use]
     #[inline]
     pub fn has_whole_sdus(&self) -> bool {
         self.queue.buffer.len_sdus() > 0
     }
 
-    /// Whether nothing new can leave before an acknowledgement comes.
+    /// Whether new data must wait for an acknowledgement.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         matches!(&self.mode, Mode::Am(am) if am.is_stalled())
     }
 
-    /// What waits.
+    /// The data waiting in the entity.
     #[inline]
     #[must_use]
     pub fn status(&self, now: Instant) -> BufferStatus {
@@ -364,7 +364,7 @@ impl Entity {
         status
     }
 
-    /// Bytes of the header of a PDU that holds a complete SDU.
+    /// Bytes of the header of a PDU with a complete SDU.
     #[must_use]
     #[inline]
     pub fn header_len(&self) -> u32 {
@@ -374,8 +374,8 @@ impl Entity {
         }
     }
 
-    /// Bytes of the least PDU that carries on with an SDU: a header with an offset, and a byte of data. A first segment may be
-    /// shorter, but what follows it is not.
+    /// Bytes of the smallest PDU that continues an SDU: a header with an offset, and a byte of data. A first segment may be
+    /// shorter, but the segments after it are not.
     #[must_use]
     pub fn least_pdu(&self) -> u32 {
         match &self.mode {
@@ -385,8 +385,7 @@ impl Entity {
         }
     }
 
-    /// Appends the sizes on the air of what would be pulled next, `per_pdu` bytes around each included, until
-    /// `most` PDUs are named.
+    /// Appends the sizes on the air of the next PDUs, each including an overhead of `per_pdu`, at most `most` PDUs.
     pub fn sizes(&self, most: usize, per_pdu: u32, now: Instant, out: &mut Vec<u32>) {
         let start = out.len();
         match &self.mode {
@@ -405,7 +404,8 @@ impl Entity {
         }
     }
 
-    /// Notes whether more waits in SDAP that a grant will fetch. An empty buffer does not poll then (TS 38.322 §5.3.3.2, note).
+    /// Records whether more packets wait in SDAP that a grant will fetch; an empty buffer then does not poll (TS 38.322 §5.3.3.2,
+    /// note).
     pub fn set_more_above(&mut self, more: bool, now: Instant) {
         let ends = std::mem::replace(&mut self.queue.more_above, more) && !more;
         if let (true, Mode::Am(am)) = (ends, &mut self.mode) {
@@ -413,7 +413,7 @@ impl Entity {
         }
     }
 
-    /// Changes the discipline of the transmission buffer.
+    /// Replaces the discipline of the transmission buffer.
     pub fn set_buffer(&mut self, buffer: AnyBuffer, now: Instant) {
         self.queue.replace(buffer, now);
         if let Mode::Am(am) = &mut self.mode {
@@ -421,8 +421,8 @@ impl Entity {
         }
     }
 
-    /// COUNTs of SDUs of which a byte was pulled and that are not known to have arrived, rising; none in UM,
-    /// which does not ask.
+    /// COUNTs, ascending, of SDUs that are at least partly sent and not known to have arrived; none in UM, which has no
+    /// acknowledgements.
     pub fn unacknowledged(&self) -> impl Iterator<Item = u32> {
         let am = match &self.mode {
             Mode::Um(_) => None,
@@ -452,7 +452,7 @@ impl Entity {
 struct Head {
     sdu: Sdu,
     count: u32,
-    /// Bytes pulled.
+    /// Number of bytes pulled.
     offset: usize,
     first_pull: Instant,
 }
@@ -462,12 +462,12 @@ impl Head {
         self.sdu.packet.len().saturating_sub(self.offset)
     }
 
-    /// The SDU's last byte is pulled now.
+    /// The record of the SDU, whose last byte is pulled now.
     fn sent(&self, now: Instant) -> SentSdu {
         Self::sent_of(&self.sdu, self.count, self.first_pull, now)
     }
 
-    /// The last byte of an SDU is pulled at `last_pull`.
+    /// The record of an SDU whose last byte is pulled at `last_pull`.
     #[inline]
     fn sent_of(sdu: &Sdu, count: u32, first_pull: Instant, last_pull: Instant) -> SentSdu {
         SentSdu {

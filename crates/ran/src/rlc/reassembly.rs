@@ -1,26 +1,26 @@
-//! One SDU on its way to being whole again, and the buffers it is put together in.
+//! Reassembly of one SDU, and the pool of buffers used for it.
 
-/// Most bytes of an SDU: a packet of 9000 (TS 38.323 §4.3.1) and the headers of SDAP and PDCP.
+/// Maximum size of an SDU: a packet of 9000 bytes (TS 38.323 §4.3.1) plus the headers of SDAP and PDCP.
 pub const MAX_SDU_BYTES: usize = 9000 + 8;
 
-/// Spare buffers, so that no packet needs a new one: what a sender is done with, a receiver fills.
+/// Reusable buffers, so that no packet needs an allocation: a receiver fills the buffers that a sender has released.
 #[derive(Debug, Clone, Default)]
 pub struct BufferPool {
-    /// Small ones and large ones, so that none is enlarged for what the next would have had room for.
+    /// Small and large buffers, kept apart so that small ones are not enlarged while large ones are free.
     free: [Vec<Vec<u8>>; 2],
-    /// Those of transport blocks, larger than any packet: they are never handed up, and few.
+    /// Buffers of transport blocks, larger than any packet. They are few and never delivered.
     blocks: Vec<Vec<u8>>,
-    /// Lists of what has come of an SDU.
+    /// Lists of received ranges.
     ranges: Vec<Vec<(u16, u16)>>,
 }
 
-/// Most buffers kept of each kind.
+/// Maximum number of buffers kept of each kind.
 const KEPT: usize = 1024;
-/// Most bytes of a small one: an ACK, a packet of a call.
+/// Maximum size of a small buffer: an ACK, or a packet of a call.
 const SMALL_BYTES: usize = 256;
 
 impl BufferPool {
-    /// An empty buffer, with room for `bytes` if there is one.
+    /// An empty buffer, with a capacity of `bytes` if the pool has one.
     #[inline]
     pub fn take(&mut self, bytes: usize) -> Vec<u8> {
         let [small, large] = &mut self.free;
@@ -28,7 +28,7 @@ impl BufferPool {
         first.pop().or_else(|| second.pop()).unwrap_or_default()
     }
 
-    /// A buffer that holds a copy of `bytes`.
+    /// A buffer with a copy of `bytes`.
     #[inline]
     pub fn filled(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut buffer = self.take(bytes.len());
@@ -36,7 +36,7 @@ impl BufferPool {
         buffer
     }
 
-    /// Takes a buffer back; its contents are forgotten.
+    /// Returns a buffer to the pool; its contents are discarded.
     #[inline]
     pub fn give(&mut self, buffer: Vec<u8>) {
         let [small, large] = &mut self.free;
@@ -49,7 +49,7 @@ impl BufferPool {
         self.blocks.pop().unwrap_or_default()
     }
 
-    /// Takes the buffer of a transport block back.
+    /// Returns the buffer of a transport block.
     #[inline]
     pub fn give_block(&mut self, buffer: Vec<u8>) {
         keep(&mut self.blocks, buffer);
@@ -64,26 +64,26 @@ fn keep(free: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
     }
 }
 
-/// What a segment did to an SDU.
+/// Effect of a segment on an SDU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// New bytes, but not all of them yet.
+    /// It contained new bytes; the SDU is still incomplete.
     Kept,
-    /// Now it is whole.
+    /// The SDU is now complete.
     Whole,
-    /// Nothing new.
+    /// It contained nothing new.
     Duplicate,
-    /// It contradicts what came before, or is too long: not kept.
+    /// It contradicts earlier segments, or is too long; discarded.
     Refused,
 }
 
-/// The bytes of an SDU that have come.
+/// The received bytes of an SDU.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Partial {
     bytes: Vec<u8>,
-    /// What has come: `[from, to)`, sorted, neither touching nor overlapping.
+    /// Received ranges `[from, to)`, sorted, neither adjacent nor overlapping.
     have: Vec<(u16, u16)>,
-    /// Length of the SDU, once its last segment has come.
+    /// Length of the SDU, once its last segment has arrived.
     total: Option<u16>,
 }
 
@@ -93,7 +93,7 @@ impl Partial {
         Self { bytes: pool.take(MAX_SDU_BYTES), have: pool.ranges.pop().unwrap_or_default(), total: None }
     }
 
-    /// Appends a segment that fits and is not empty, if it is the next in order; `false`, and nothing is changed, if not.
+    /// Appends a non-empty segment that fits, if it is the next in order; otherwise returns `false` and changes nothing.
     #[inline]
     fn extend(&mut self, offset: u16, data: &[u8]) -> bool {
         let end = offset + data.len() as u16;
@@ -106,7 +106,7 @@ impl Partial {
         true
     }
 
-    /// Puts a segment in its place. Bytes that came before stay as they came.
+    /// Stores a segment. Bytes received earlier are not overwritten.
     #[inline]
     pub(super) fn insert(&mut self, offset: u16, data: &[u8], to_end: bool) -> Outcome {
         let to = usize::from(offset) + data.len();
@@ -119,18 +119,18 @@ impl Partial {
         }
         self.total = total.map(|t| t as u16);
         if self.extend(offset, data) {
-            // The next segment in order, as nearly always.
+            // The common case: the next segment in order.
             return if self.total == Some(to as u16) { Outcome::Whole } else { Outcome::Kept };
         }
         self.fill_in(offset, data)
     }
 
-    /// The same of one that fits, and is not the next in order.
+    /// Like [`insert`](Self::insert), for a segment that fits and is not the next in order.
     fn fill_in(&mut self, start: u16, data: &[u8]) -> Outcome {
         let from = usize::from(start);
         let to = from + data.len();
         let end = to as u16;
-        // The ranges that touch the new one are [first, after).
+        // The ranges [first, after) touch the new one.
         let first = self.have.partition_point(|range| range.1 < start);
         let after = first + self.have[first..].iter().take_while(|range| range.0 <= end).count();
         if self.have.get(first).is_some_and(|range| range.0 <= start && end <= range.1) {
@@ -167,20 +167,20 @@ impl Partial {
         self.bytes[from..to].copy_from_slice(&data[from - base..to - base]);
     }
 
-    /// Whether bytes are missing before the last one that has come.
+    /// Whether bytes before the last received one are missing.
     #[inline]
     pub(super) fn has_gap(&self) -> bool {
         !matches!(self.have[..], [] | [(0, _)])
     }
 
-    /// What is missing, `[from, to)`; the last part has no end if the SDU's is not known.
+    /// Missing ranges `[from, to)`; the last has no end if the length of the SDU is unknown.
     pub(super) fn missing(&self) -> impl Iterator<Item = (u16, Option<u16>)> + '_ {
         let starts = std::iter::once(0).chain(self.have.iter().map(|range| range.1));
         let ends = self.have.iter().map(|range| Some(range.0)).chain(std::iter::once(self.total));
         starts.zip(ends).filter(|(from, to)| to.is_none_or(|to| *from < to))
     }
 
-    /// The buffer, whatever it holds.
+    /// The buffer with its present contents.
     #[inline]
     pub(super) fn into_bytes(self, pool: &mut BufferPool) -> Vec<u8> {
         let mut ranges = self.have;
@@ -191,7 +191,7 @@ impl Partial {
         self.bytes
     }
 
-    /// Gives both buffers back.
+    /// Returns both buffers to the pool.
     pub(super) fn discard(self, pool: &mut BufferPool) {
         let bytes = self.into_bytes(pool);
         pool.give(bytes);
@@ -204,7 +204,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn small_and_large_buffers_are_apart() {
+    fn small_and_large_buffers_are_kept_apart() {
         let mut pool = BufferPool::default();
         let (small, large) = (Vec::with_capacity(SMALL_BYTES), Vec::with_capacity(1500));
         let (of_small, of_large) = (small.as_ptr(), large.as_ptr());
@@ -219,8 +219,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any segments of an SDU, in any order, more than once and overlapping: whole exactly when every byte
-        /// has come, and then the same bytes.
+        /// Any segments of an SDU in any order, repeated and overlapping: the SDU is complete exactly when every byte has arrived,
+        /// and its bytes are correct.
         #[test]
         fn segments_in_any_order(
             len in 1usize..200,

@@ -1,23 +1,23 @@
-//! What was sent and not handed up at the other end yet: when each SDU was where, kept once for all who ask.
+//! Time stamps of SDUs that were sent and not yet delivered at the other end.
 
 use anabranch_element::time::Instant;
 use std::collections::VecDeque;
 
-/// Most SDUs that are kept; older ones give way.
+/// Maximum number of records; beyond it the oldest are dropped.
 const MAX_KEPT: usize = 16_384;
 
-/// What became of an SDU when its last byte was pulled for the first time.
+/// Record of an SDU, made when its last byte was pulled for the first time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentSdu {
     /// PDCP COUNT.
     pub count: u32,
     /// QoS flow.
     pub qfi: u8,
-    /// Its bytes as RLC counts them.
+    /// Size in bytes as seen by RLC.
     pub bytes: u32,
     /// When it entered SDAP.
     pub arrived: Instant,
-    /// When SDAP let it down.
+    /// When SDAP passed it to RLC.
     pub forwarded: Instant,
     /// When its first byte was pulled.
     pub first_pull: Instant,
@@ -25,7 +25,7 @@ pub struct SentSdu {
     pub last_pull: Instant,
 }
 
-/// See the top of this file.
+/// Log of sent SDUs.
 #[derive(Debug, Clone, Default)]
 pub struct SentLog {
     sdus: VecDeque<SentSdu>,
@@ -42,27 +42,27 @@ impl SentLog {
         self.noted += 1;
     }
 
-    /// SDUs that were sent so far.
+    /// Number of SDUs sent so far.
     #[must_use]
     #[inline]
     pub fn noted(&self) -> u64 {
         self.noted
     }
 
-    /// Those that were sent since [`noted`](Self::noted) was `before`, oldest first.
+    /// SDUs sent since [`noted`](Self::noted) was `before`, oldest first.
     pub fn since(&self, before: u64) -> impl Iterator<Item = &SentSdu> {
         let new = usize::try_from(self.noted.saturating_sub(before)).unwrap_or(usize::MAX);
         self.sdus.range(self.sdus.len().saturating_sub(new)..)
     }
 
-    /// The oldest, which is forgotten.
+    /// Removes the oldest record.
     #[inline]
     pub fn pop(&mut self) -> Option<SentSdu> {
         self.sdus.pop_front()
     }
 
-    /// The SDU of a COUNT was handed up, in the order of COUNT: what is known of it. Those before it are lost, and it and
-    /// they are forgotten.
+    /// Removes and returns the record of a COUNT that was delivered. COUNTs are delivered in order, so earlier records belong to
+    /// lost SDUs and are removed as well.
     #[inline]
     pub fn take(&mut self, count: u32) -> Option<SentSdu> {
         loop {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_taken_once_and_what_is_lost_is_forgotten() {
+    fn records_are_taken_once_and_those_of_lost_sdus_removed() {
         let mut log = SentLog::default();
         for count in [u32::MAX - 1, u32::MAX, 0, 1, 2] {
             log.note(sdu(count));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_give_way() {
+    fn the_oldest_records_are_dropped() {
         let mut log = SentLog::default();
         (0..MAX_KEPT as u32 + 2).for_each(|count| log.note(sdu(count)));
         assert_eq!(log.since(0).count(), MAX_KEPT);

@@ -1,5 +1,5 @@
-//! Both ends of a bearer and the air between: whatever the grants, losses, duplicates and detours, no wrong
-//! bytes come out.
+//! Both ends of a bearer and the air between them: whatever the grants, losses, duplicates and reordering, no wrong bytes are
+//! delivered.
 
 use super::*;
 use crate::pdcp::{PdcpRx, PdcpSn, PdcpTx};
@@ -57,7 +57,7 @@ impl Chance {
     }
 }
 
-/// RLC and PDCP of the receiver, and which packets came out.
+/// RLC and PDCP of the receiver, and the numbers of the delivered packets.
 struct Receiver {
     entity: Entity,
     pdcp: PdcpRx,
@@ -116,7 +116,7 @@ fn pull_all(
     }
 }
 
-/// Shares in percent of what is lost, comes twice and comes late; grants are below `grant` bytes.
+/// Percentages of PDUs lost, duplicated and delayed; grants are below `grant` bytes.
 #[derive(Clone, Copy)]
 struct Air {
     lost: u32,
@@ -125,7 +125,7 @@ struct Air {
     grant: u64,
 }
 
-/// Sends packets of `lens` bytes in acknowledged mode until all are there and known to be.
+/// Sends packets of `lens` bytes in acknowledged mode until all are delivered and acknowledged.
 fn over_bad_air(config: RlcConfig, lens: &[usize], air: Air, seed: u64) -> Result<(), TestCaseError> {
     let Air { lost, twice, late, grant } = air;
     let (mut tx, mut rx) = (entity(config), Receiver::new(config, lens));
@@ -169,7 +169,7 @@ fn over_bad_air(config: RlcConfig, lens: &[usize], air: Air, seed: u64) -> Resul
         if next == lens.len() && status == BufferStatus::default() {
             prop_assert!(tx.poll_timeout().is_some(), "it waits, and for nothing");
         }
-        // With grants of a few bytes and most of them lost, a packet takes minutes: what counts is that it comes.
+        // With grants of a few bytes, most of them lost, a packet takes minutes; what counts is progress.
         if delivered > progress.0 {
             progress = (delivered, tti);
         }
@@ -179,7 +179,7 @@ fn over_bad_air(config: RlcConfig, lens: &[usize], air: Air, seed: u64) -> Resul
             lens.len()
         );
     }
-    // Every packet exactly once; PDCP may have lost patience with the order.
+    // Every packet exactly once; PDCP may have given up on the order.
     prop_assert_eq!(rx.entity.stats().discarded_sdus, 0);
     Ok(())
 }
@@ -187,7 +187,7 @@ fn over_bad_air(config: RlcConfig, lens: &[usize], air: Air, seed: u64) -> Resul
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Whatever the grants, the same bytes come out in the same order, and every byte is accounted for.
+    /// With any grants, the same bytes are delivered in the same order, and every byte is accounted for.
     #[test]
     fn any_segmentation_reassembles(
         lens in prop::collection::vec(1usize..3000, 1..40),
@@ -204,7 +204,7 @@ proptest! {
         let mut now = Instant::ZERO;
         let before = tx.status(now);
         prop_assert_eq!(before.sdu_bytes as usize, lens.iter().map(|len| len + 3).sum::<usize>());
-        // A grant of 20 now and then, lest they all be 0.
+        // An occasional grant of 20 in case all are 0.
         for tti in 0.. {
             now += Duration::from_millis(1);
             let grant = if tti % 8 == 7 { 20 } else { *grants.next().unwrap() };
@@ -225,7 +225,7 @@ proptest! {
         prop_assert_eq!(sent, lens.into_iter().enumerate().collect::<Vec<_>>());
     }
 
-    /// Loss, duplication and reordering: what comes out is what went in, once and in order.
+    /// With loss, duplication and reordering, everything delivered was sent, once and in order.
     #[test]
     fn nothing_wrong_comes_out(
         lens in prop::collection::vec(1usize..1600, 1..150),
@@ -244,7 +244,7 @@ proptest! {
         let mut pdus = Vec::new();
         for _ in 0..2000 {
             now += Duration::from_millis(1);
-            // The air first: what was sent in this TTI arrives in a later one.
+            // PDUs sent in this TTI arrive in a later one.
             let (due, later): (Vec<_>, Vec<_>) = air.into_iter().partition(|(at, _)| *at <= now);
             air = later;
             due.iter().for_each(|(_, pdu)| rx.receive(pdu, now));
@@ -266,7 +266,7 @@ proptest! {
         }
     }
 
-    /// Acknowledged mode delivers everything, however bad the air is both ways.
+    /// Acknowledged mode delivers everything, however bad the air in both directions.
     #[test]
     fn acknowledged_mode_delivers_everything(
         lens in prop::collection::vec(1usize..1600, 1..80),
@@ -279,7 +279,7 @@ proptest! {
         over_bad_air(am(sn), &lens, Air { lost, twice, late, grant }, seed)?;
     }
 
-    /// Bytes of any kind do no harm.
+    /// Arbitrary bytes do no harm.
     #[test]
     fn garbage_does_no_harm(
         pdus in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..200),
@@ -302,7 +302,7 @@ proptest! {
 }
 
 #[test]
-fn what_would_be_pulled_is_named_with_its_headers() {
+fn sizes_include_the_headers() {
     for config in [um(UmSn::Bits12), am(AmSn::Bits18)] {
         let mut tx = entity(config);
         let (now, mut pool) = (Instant::ZERO, BufferPool::default());
@@ -312,7 +312,7 @@ fn what_would_be_pulled_is_named_with_its_headers() {
         let (header, mut sizes) = (tx.header_len(), Vec::new());
         tx.sizes(2, 3, now, &mut sizes);
         assert_eq!(sizes, [1503 + header + 3, 203 + header + 3]);
-        // With exactly that much room the first is pulled whole, and with the rest of the second's size, too.
+        // With exactly that much room, the first is pulled unsegmented, and so is the rest of the second.
         let mut out = Vec::new();
         assert_eq!(tx.pull(sizes[0] as usize - 3, now, &mut out, &mut pool), 1503 + header as usize);
         assert_eq!(tx.pull(100, now, &mut out, &mut pool), 100);
@@ -345,10 +345,10 @@ fn a_lost_segment_is_given_up_after_t_reassembly() {
     assert_eq!(rx.entity.poll_timeout(), None);
 }
 
-/// Blocks that hold a header with an offset and few bytes more hold no NACK with offsets, which takes four bytes more, and
-/// none of a run of SDUs, which takes one.
+/// A block with room for a header with an offset and a few bytes cannot hold a NACK with offsets (four bytes more), nor one
+/// for a range of SDUs (one byte more).
 #[test]
-fn losses_are_repaired_in_the_smallest_blocks() {
+fn losses_are_repaired_even_with_the_smallest_blocks() {
     for (sn, least) in [(AmSn::Bits12, 5), (AmSn::Bits18, 6)] {
         for (room, len) in (least..least + 6).flat_map(|room| [1, 40].map(|len| (room, len))) {
             let (mut tx, mut rx) = (entity(am(sn)), Receiver::new(am(sn), &[len; 12]));
@@ -372,7 +372,7 @@ fn losses_are_repaired_in_the_smallest_blocks() {
 }
 
 #[test]
-fn the_last_segment_of_all_is_asked_for_by_poll() {
+fn the_loss_of_the_last_segment_is_detected_by_polling() {
     let config = am(AmSn::Bits12);
     let (mut tx, mut rx) = (entity(config), Receiver::new(config, &[500]));
     let (mut pool, mut pdus) = (BufferPool::default(), Vec::new());
@@ -446,11 +446,11 @@ fn a_status_that_empties_the_buffer_leaves_a_timer() {
     pull_all(&mut tx, 1000, at(0), &mut pool, &mut Vec::new());
     answer(&mut tx, 10, &[0, 1], 2);
     let one = tx.header_len() as usize + 103;
-    // 0 goes out again and is lost again; so does 1, without a poll, for 0 waits.
+    // 0 is retransmitted and lost again, and so is 1, without a poll because 0 waits.
     assert_eq!(tx.pull(one, at(10), &mut Vec::new(), &mut pool), one);
     answer(&mut tx, 20, &[0, 1], 2);
     assert_eq!(tx.pull(one, at(20), &mut Vec::new(), &mut pool), one);
-    // What was sent first came in the end: nothing waits, and 1 is lost.
+    // The first transmission arrives late: nothing waits, and 1 is lost.
     answer(&mut tx, 30, &[], 1);
     assert_eq!((tx.status(at(30)), tx.poll_timeout()), (BufferStatus::default(), Some(at(75))));
     tx.on_timeout(at(75), &mut pool);
@@ -462,10 +462,10 @@ fn a_buffer_that_drops_what_waits_leaves_a_timer() {
     let (mut tx, mut pool, at) = (entity(am(AmSn::Bits12)), BufferPool::default(), Instant::from_millis);
     (0..2).for_each(|i| push(&mut tx, i, 1000, at(0)));
     let one = tx.header_len() as usize + 1003;
-    // Without a poll, for another waits.
+    // Without a poll, because another SDU waits.
     assert_eq!(tx.pull(one, at(1), &mut Vec::new(), &mut pool), one);
     assert_eq!(tx.poll_timeout(), None);
-    // Which has no room in the new buffer.
+    // That SDU has no room in the new buffer.
     tx.set_buffer(AnyBuffer::Fifo(Fifo::new(BufferLimit { bytes: 0, sdus: 0 })), at(1));
     assert_eq!((tx.status(at(1)), tx.poll_timeout()), (BufferStatus::default(), Some(at(46))));
     tx.on_timeout(at(46), &mut pool);
@@ -481,7 +481,7 @@ fn an_empty_buffer_does_not_poll_while_more_waits_above() {
     let one = tx.header_len() as usize + 1003;
     assert_eq!(tx.pull(one, at(1), &mut Vec::new(), &mut pool), one);
     assert_eq!(tx.poll_timeout(), None);
-    // What waited is gone: the loss of the last PDU would never be known.
+    // The waiting packets are gone: without a timer the loss of the last PDU would never be detected.
     tx.set_more_above(false, at(2));
     assert_eq!(tx.poll_timeout(), Some(at(47)));
 }
@@ -492,7 +492,7 @@ fn a_range_that_begins_before_the_window_still_reports_its_rest() {
     (0..4).for_each(|i| push(&mut tx, i, 100, at(0)));
     pull_all(&mut tx, 1000, at(0), &mut pool, &mut Vec::new());
     for (lost, ack_sn) in [(None, 1), (Some(Nack { sn: 0, bytes: None, count: 3 }), 4)] {
-        // The second was written before the first, and comes after it.
+        // The second was written before the first, and arrives after it.
         let mut status = Vec::new();
         let mut writer = StatusWriter::new(AmSn::Bits12, 100, &mut status).unwrap();
         assert!(lost.is_none_or(|nack| writer.push(nack)));
@@ -503,9 +503,9 @@ fn a_range_that_begins_before_the_window_still_reports_its_rest() {
     assert_eq!(tx.stats().stale_pdus, 0);
 }
 
-/// Found by the property above: a packet that was never asked for, and one taken for acknowledged.
+/// Regression found by the property above: a packet that was never requested again, and one wrongly taken as acknowledged.
 #[test]
-fn bad_air_that_once_left_a_packet_behind() {
+fn regression_bad_air_left_a_packet_undelivered() {
     let lens = [
         572, 1, 540, 414, 657, 671, 699, 689, 1, 1, 1, 736, 1077, 1, 1, 662, 1, 1, 1, 1, 1, 1, 563, 1314,
         1075, 1, 1, 95, 1, 1, 1, 190, 182, 1, 1, 1, 453, 1, 1, 1, 2, 142, 1155,
@@ -535,7 +535,7 @@ fn counters_go_on_whatever_the_discipline() {
     pull_all(&mut tx, 300, at(1), &mut pool, &mut Vec::new());
     (0..200).for_each(|i| push(&mut tx, 100 + i, 100, at(2 + i as u64)));
     let before = counts(&tx);
-    // CoDel drops of what has waited for so long.
+    // CoDel drops some of the packets that have waited so long.
     for ms in [600, 1200, 1800] {
         tx.set_buffer(codel(), at(ms));
         assert_eq!(counts(&tx), before);

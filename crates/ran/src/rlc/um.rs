@@ -1,20 +1,20 @@
-//! Unacknowledged mode, TS 38.322 §5.2.2: segments are numbered per SDU, and what is lost is lost.
+//! Unacknowledged mode, TS 38.322 §5.2.2: segments are numbered per SDU; lost data is not retransmitted.
 //!
 //! ```text
 //!                     RX_Next_Highest − window                     RX_Next_Highest
 //!                              ▼                                          ▼
 //!   ── gone ───────────────────┬──────────┬───────────────────────────────┬──────
-//!                              │ done     │ ▒▒ partly here, not here yet  │
+//!                              │ done     │ ▒▒ incomplete or missing      │
 //!                              └──────────┴───────────────────────────────┘
-//!                                         ▲ RX_Next_Reassembly            ▲ RX_Timer_Trigger: what is not
-//!                                                                           whole when t-Reassembly runs out
-//!                                                                           is given up
+//!                                         ▲ RX_Next_Reassembly            ▲ RX_Timer_Trigger: SDUs before it that
+//!                                                                           are incomplete when t-Reassembly
+//!                                                                           expires are given up
 //! ```
 //!
-//! A complete SDU carries no number and is handed up at once.
+//! A complete SDU carries no number and is delivered at once.
 //!
-//! What the mode cannot know: if exactly 64 · n (4096 · n with 12 bits) SDUs in a row are lost between two
-//! segments of one number, they look like one SDU. Only what HARQ gave up counts towards that.
+//! A limitation of the mode: if exactly 64 · n (4096 · n with 12 bits) consecutive SDUs are lost between two segments with
+//! the same number, the segments look like one SDU. Only losses that HARQ did not repair count.
 
 use super::config::{UmConfig, ms};
 use super::reassembly::{BufferPool, Outcome, Partial};
@@ -22,10 +22,10 @@ use super::{BufferStatus, Head, MAX_SDU_BYTES, RlcStats, SentLog, TxQueue};
 use anabranch_element::time::Instant;
 use anabranch_wire::rlc::{Segment, UmHeader, UmSn};
 
-/// Room for the header (TS 38.322 §6.2.2.3: at most 4 bytes) and one of another layer before it.
+/// Room for the header (TS 38.322 §6.2.2.3: at most 4 bytes) and one of another layer in front of it.
 const HEADERS: usize = 8;
 
-/// Both sides of an unacknowledged bearer's end.
+/// Sender and receiver of one end of an unacknowledged bearer.
 #[derive(Debug, Clone)]
 pub struct Um {
     config: UmConfig,
@@ -42,11 +42,11 @@ struct Rx {
     reassembly: u32,
     /// RX_Next_Highest.
     highest: u32,
-    /// RX_Timer_Trigger, and when t-Reassembly expires.
+    /// RX_Timer_Trigger, and the expiry time of t-Reassembly.
     timer: Option<(u32, Instant)>,
-    /// SDUs of which something is here, in no order.
+    /// Incomplete SDUs with at least one segment, unordered.
     partial: Vec<(u32, Partial)>,
-    /// SDUs of the window that were handed up, a bit per number.
+    /// SDUs of the window that were delivered, one bit per number.
     done: Vec<u64>,
 }
 
@@ -61,7 +61,7 @@ impl Um {
         self.config.sn_bits.0
     }
 
-    /// Appends the next PDU behind what `front` makes of its length.
+    /// Appends the next PDU after the header that `front` builds from its length.
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "what belongs to the entity, and what to the call")]
     pub(super) fn pull<const N: usize>(
@@ -79,14 +79,14 @@ impl Um {
         let head = match &mut self.head {
             Some(head) => head,
             none => {
-                // A complete SDU has the least header, a first segment one that is no shorter.
+                // A complete SDU has the smallest header; that of a first segment is at least as long.
                 if room < 1 + UmHeader::len(Segment::Complete, sn) {
                     return 0;
                 }
                 let Some((count, sdu)) = queue.pop(now) else { return 0 };
                 let len = sdu.packet.len();
                 if len > 0 && UmHeader::len(Segment::Complete, sn) + len <= room {
-                    // Whole at once: it is nobody's head.
+                    // Sent unsegmented, so it never becomes the head.
                     let header = UmHeader { segment: Segment::Complete, sn: 0, offset: 0 };
                     let len = UmHeader::len(Segment::Complete, sn) + len;
                     append(out, front(len), header, sn, &sdu.packet);
@@ -127,18 +127,18 @@ impl Um {
         header_len + take
     }
 
-    /// Bytes of the header of a segment that is not the first.
+    /// Bytes of the header of a segment other than the first.
     pub(super) fn segment_header_len(&self) -> u32 {
         UmHeader::len(Segment::Last, self.sn()) as u32
     }
 
-    /// Whether a packet is partly pulled.
+    /// Whether a packet is partly sent.
     #[inline]
     pub(super) fn has_head(&self) -> bool {
         self.head.is_some()
     }
 
-    /// Bytes left of a packet that is partly pulled.
+    /// Remaining bytes of a partly sent packet.
     #[inline]
     pub(super) fn head_bytes(&self) -> u64 {
         self.head.as_ref().map_or(0, |head| head.left() as u64)
@@ -155,7 +155,7 @@ impl Um {
         }
     }
 
-    /// A PDU arrives: the SDU that is whole now, if one is.
+    /// Processes a received PDU; returns the SDU that is now complete, if any.
     #[inline]
     pub(super) fn receive(&mut self, pdu: &[u8], now: Instant, pool: &mut BufferPool) -> Option<Vec<u8>> {
         let Ok((header, data)) = UmHeader::parse(pdu, self.sn()) else {
@@ -173,7 +173,7 @@ impl Um {
         Some(pool.filled(data))
     }
 
-    /// A segment that is not a whole SDU: the SDU, if it is whole now.
+    /// Processes a segment; returns the SDU if it is now complete.
     fn receive_segment(
         &mut self,
         header: UmHeader,
@@ -198,7 +198,7 @@ impl Um {
         let mut whole = None;
         match rx.partial[index].1.insert(header.offset, data, header.segment.to_end()) {
             Outcome::Refused => {
-                // Segments of two SDUs under one number: neither can be trusted.
+                // Segments of two SDUs under the same number: neither can be trusted.
                 self.stats.malformed_pdus += 1;
                 self.stats.discarded_sdus += 1;
                 rx.partial.swap_remove(index).1.discard(pool);
@@ -219,7 +219,7 @@ impl Um {
         whole
     }
 
-    /// §5.2.2.2.3: a segment of SDU `x` was kept, or made it whole.
+    /// §5.2.2.2.3: actions after a segment of SDU `x` was stored or completed it.
     fn update(&mut self, x: u32, now: Instant, pool: &mut BufferPool) {
         let sn = self.sn();
         let rx = &mut self.rx;
@@ -268,14 +268,14 @@ impl Um {
     }
 }
 
-/// Appends a PDU behind the header of another layer.
+/// Appends a PDU after the header of another layer.
 #[inline(always)]
 fn append<const N: usize>(out: &mut Vec<u8>, front: [u8; N], header: UmHeader, sn: UmSn, data: &[u8]) {
     let mut bytes = [0; HEADERS];
     bytes[..N].copy_from_slice(&front);
-    // The room is there.
+    // The room was reserved above.
     let _ = header.emit(sn, &mut bytes[N..]);
-    // At once, for the length is known when this is compiled; what is too much is written over.
+    // One copy of constant length; the surplus is overwritten.
     let end = out.len() + N + UmHeader::len(header.segment, sn);
     out.extend_from_slice(&bytes);
     out.truncate(end);
@@ -288,14 +288,14 @@ impl Rx {
         self.highest.wrapping_sub(sn.modulus() / 2) & (sn.modulus() - 1)
     }
 
-    /// Distance from the start of the window: numbers of the window are below half of all numbers, and
-    /// RX_Next_Highest is exactly half.
+    /// Distance from the start of the window: numbers in the window are below half of the number space, and RX_Next_Highest is
+    /// exactly half.
     #[inline]
     fn age(&self, number: u32, sn: UmSn) -> u32 {
         number.wrapping_sub(self.window_start(sn)) & (sn.modulus() - 1)
     }
 
-    /// At or after RX_Next_Highest; or before the window, once that has moved past the number.
+    /// Whether the number is at or after RX_Next_Highest, or was left behind by the window.
     #[inline]
     fn is_outside(&self, number: u32, sn: UmSn) -> bool {
         self.age(number, sn) >= sn.modulus() / 2
@@ -318,11 +318,11 @@ impl Rx {
         if done { *word |= bit } else { *word &= !bit }
     }
 
-    /// Moves the window up to `highest`; numbers that enter it are new.
+    /// Moves the window up to `highest`; numbers that enter it are reset.
     #[inline]
     fn move_highest(&mut self, highest: u32, sn: UmSn) {
         let mask = sn.modulus() - 1;
-        // Numbers leave the window at its start as others enter at its end.
+        // For each number that enters at the end, one leaves at the start.
         let steps = highest.wrapping_sub(self.highest) & mask;
         let start = self.window_start(sn);
         for i in 0..steps {
@@ -331,7 +331,7 @@ impl Rx {
         self.highest = highest;
     }
 
-    /// RX_Next_Reassembly moves over what was handed up.
+    /// Advances RX_Next_Reassembly over delivered SDUs.
     #[inline]
     fn skip_done(&mut self, sn: UmSn) {
         while self.reassembly != self.highest && self.is_done(self.reassembly) {
@@ -339,7 +339,7 @@ impl Rx {
         }
     }
 
-    /// Whether t-Reassembly has something to wait for.
+    /// Whether t-Reassembly must run.
     #[inline]
     fn has_gap(&self, sn: UmSn) -> bool {
         let ahead = self.highest.wrapping_sub(self.reassembly) & (sn.modulus() - 1);
@@ -347,7 +347,7 @@ impl Rx {
         ahead > 1 || (ahead == 1 && gap(self.reassembly))
     }
 
-    /// Gives up what is partly here and `which` names.
+    /// Gives up the incomplete SDUs selected by `which`.
     fn discard(&mut self, pool: &mut BufferPool, which: impl Fn(&Self, u32) -> bool) -> u64 {
         let mut discarded = 0;
         let mut i = 0;

@@ -1,75 +1,75 @@
-//! Accounts of service among members who share by weight: who is owed, and who is ahead.
+//! Service accounts of members who share a resource by weight: who is owed service, and who is ahead.
 //!
 //! ```text
-//!   each TTI   due:   what the members share, by weight, nobody more than it can use and keep
-//!              given: what each got
+//!   each TTI   due:   the share of each member by weight, at most what it can use and keep
+//!              given: the service it got
 //!              lag += due − given           Σ lag = 0
 //!
-//!   −L ──────────────── 0 ─────── +B     who has nothing left to send keeps at most B;
-//!     ahead            even      owed    what is beyond that is the others'
+//!   −L ──────────────── 0 ─────── +B     a member without backlog keeps at most B;
+//!     ahead            even      owed    the excess goes to the others
 //! ```
 
-/// RBs are counted in 2⁻¹⁶ RB.
+/// One RB; accounts are kept in units of 2⁻¹⁶ RB.
 pub(super) const RB: i64 = 1 << 16;
-/// More than anybody can need: there is no bound.
+/// A need without bound.
 pub(super) const UNBOUNDED: i64 = i64::MAX / 4;
-/// TTIs without a backlog after which a member is owed nothing any more.
+/// Number of TTIs without a backlog after which a member loses what it is owed.
 const KEEP_TTIS: u32 = 200;
 
-/// Service that one slice, or one UE of a slice, is owed and was given, in [`RB`]s.
+/// Account of one slice, or of one UE of a slice, in units of 1/[`RB`] RB.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Account {
-    /// Which; unique.
+    /// Unique identity of the member.
     pub(super) id: u32,
     pub(super) weight: i64,
-    /// What it is owed; negative if it is ahead.
+    /// Service owed; negative if the member is ahead.
     pub(super) lag: i64,
-    /// What it is due in this TTI, and what it was given.
+    /// Service due in this TTI, and service given.
     pub(super) due: i64,
     pub(super) given: i64,
-    /// What would empty it at the start of this TTI; [`UNBOUNDED`] if a TTI cannot.
+    /// Service that would empty the member at the start of this TTI; [`UNBOUNDED`] if one TTI is not enough.
     pub(super) need: i64,
-    /// Whether it has anything left to send, as far as is known.
+    /// Whether the member has data left to send.
     pub(super) unmet: bool,
-    /// TTIs since it had a backlog.
+    /// TTIs since the member last had a backlog.
     empty_ttis: u32,
 }
 
 impl Account {
-    /// One that had no backlog yet.
+    /// Account of a member that had no backlog yet.
     pub(super) fn new(id: u32, weight: i64) -> Self {
         Self { id, weight, empty_ttis: u32::MAX, ..Self::default() }
     }
 
-    /// Its lag if the TTI ended now.
+    /// The lag if the TTI ended now.
     pub(super) fn behind(&self) -> i64 {
         self.lag + self.due - self.given
     }
 
-    /// A TTI begins in which it has no backlog, as far as is known.
+    /// Starts a TTI; the member has no backlog until [`wants`](Self::wants) is called.
     fn begin(&mut self) {
         (self.due, self.given, self.need, self.unmet) = (0, 0, 0, false);
         self.empty_ttis = self.empty_ttis.saturating_add(1);
     }
 
-    /// It has a backlog of `need`.
+    /// Adds a backlog of `need`.
     pub(super) fn wants(&mut self, need: i64) {
         self.need = self.need.saturating_add(need).min(UNBOUNDED);
         (self.unmet, self.empty_ttis) = (true, 0);
     }
 
-    /// Whether it takes part: it has or had a backlog, or owes.
+    /// Whether the member takes part: it has, or recently had, a backlog, or it owes service.
     pub(super) fn takes_part(&self) -> bool {
         self.empty_ttis <= KEEP_TTIS || self.lag < 0
     }
 
-    /// What it may be owed when it has nothing left to send, with `most` for those who were not empty for long.
+    /// Upper bound of the lag once the member has nothing left to send: `most` if it recently had a backlog, otherwise 0.
     fn keeps(&self, most: i64) -> i64 {
         if self.empty_ttis <= KEEP_TTIS { most } else { 0 }
     }
 }
 
-/// A TTI begins. Who has not had a backlog for long, and owes nothing, is owed nothing either.
+/// Starts a TTI. A member that does not take part is no longer owed anything.
 pub(super) fn begin(accounts: &mut [Account]) {
     for account in accounts {
         account.begin();
@@ -79,13 +79,13 @@ pub(super) fn begin(accounts: &mut [Account]) {
     }
 }
 
-/// How much each of those who take part may be owed: with all at that, one would be ahead by `limit`.
+/// Upper bound of the lag of each participating member: if all but one are at this bound, the last is ahead by `limit`.
 pub(super) fn most_owed(accounts: &[Account], limit: i64) -> i64 {
     let others = accounts.iter().filter(|a| a.takes_part()).count().saturating_sub(1);
     limit / (others as i64).max(1)
 }
 
-/// One claim on what is shared.
+/// The claim of one member in a division.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claim {
     weight: i64,
@@ -93,7 +93,7 @@ pub(super) struct Claim {
     place: usize,
 }
 
-/// What each is due before anything is given, if all of them get `total` together.
+/// Sets `due` of each member before anything is given, if all of them together get `total`.
 pub(super) fn reckon(accounts: &mut [Account], total: i64, keep: i64, claims: &mut Vec<Claim>) {
     divide(accounts, total, claims, |a| match a.need {
         UNBOUNDED => UNBOUNDED,
@@ -101,7 +101,7 @@ pub(super) fn reckon(accounts: &mut [Account], total: i64, keep: i64, claims: &m
     });
 }
 
-/// The TTI is over: what each was due in the end, and is owed from now on.
+/// Ends the TTI: sets the final `due` of each member and updates its lag.
 pub(super) fn settle(accounts: &mut [Account], keep: i64, claims: &mut Vec<Claim>) {
     let total = accounts.iter().map(|a| a.given).sum();
     divide(accounts, total, claims, |a| match a.unmet {
@@ -113,8 +113,8 @@ pub(super) fn settle(accounts: &mut [Account], keep: i64, claims: &mut Vec<Claim
     }
 }
 
-/// Divides `total`, and what the sum of lags is off 0 by those who came and went, by weight; nobody gets more than
-/// `most` says, and what that leaves is the others'.
+/// Divides `total` by weight, plus the deviation from 0 of the sum of lags that members caused by joining and leaving. No
+/// member gets more than `most`; the excess goes to the others.
 fn divide(accounts: &mut [Account], total: i64, claims: &mut Vec<Claim>, most: impl Fn(&Account) -> i64) {
     claims.clear();
     let mut left = total;
@@ -123,7 +123,7 @@ fn divide(accounts: &mut [Account], total: i64, claims: &mut Vec<Claim>, most: i
         account.due = 0;
         claims.push(Claim { weight: account.weight, most: most(account), place });
     }
-    // Who has the least room for its weight is done first; what those with a weight leave is for the others equally.
+    // Process members with the least room per weight first. What members with a weight leave is divided equally among the others.
     claims.sort_unstable_by(|a, b| {
         let room = |one: &Claim, other: &Claim| i128::from(one.most) * i128::from(other.weight.max(1));
         let weightless = (a.weight == 0).cmp(&(b.weight == 0));

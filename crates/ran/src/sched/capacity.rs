@@ -1,6 +1,6 @@
-//! Resource block groups that are free.
+//! Free resource block groups.
 
-/// Free RBs as whole groups, and at most one group that is shorter.
+/// Free RBs as whole groups, plus at most one shorter group.
 ///
 /// ```text
 ///   25 RBs in groups of 2:  ▦▦ ▦▦ ▦▦ ▦▦ ▦▦ ▦▦ ▦▦ ▦▦ ▦▦ ▦▦ ▦▦ ▦▦ ▦      12 groups, short 1
@@ -9,9 +9,9 @@
 pub struct Capacity {
     /// RBs of a whole group.
     pub rbg: u16,
-    /// Whole groups.
+    /// Number of free whole groups.
     pub groups: u16,
-    /// RBs of the short group; 0 if there is none.
+    /// RBs of the free short group; 0 if there is none.
     pub short: u16,
 }
 
@@ -24,22 +24,22 @@ impl Capacity {
         Self { rbg, groups: rbs / rbg, short: rbs % rbg }
     }
 
-    /// RBs free.
+    /// Number of free RBs.
     #[must_use]
     #[inline]
     pub fn rbs(&self) -> u16 {
         self.groups * self.rbg + self.short
     }
 
-    /// What `take` would give.
+    /// The number of RBs that [`take`](Self::take) would return.
     #[must_use]
     pub fn would_take(&self, rbs: u16) -> u16 {
         let mut copy = *self;
         copy.take(rbs)
     }
 
-    /// Takes groups that cover `rbs` RBs with as few RBs as can be: the short one where it saves a whole one.
-    /// Takes all there is if that is less. Returns the RBs taken.
+    /// Takes groups that cover `rbs` RBs with as few RBs as possible: the short group where it saves a whole one. Takes
+    /// everything if less is free. Returns the RBs taken.
     #[inline]
     pub fn take(&mut self, rbs: u16) -> u16 {
         if rbs == 0 {
@@ -49,7 +49,7 @@ impl Capacity {
         let short = self.short > 0 && (1..=self.short).contains(&rest);
         let groups = down + u16::from(rest > 0 && !short);
         if groups > self.groups {
-            // The short one helps where a whole one is missing.
+            // The short group helps where one whole group is missing.
             let taken = self.rbs();
             (self.groups, self.short) = (0, 0);
             return taken;
@@ -62,11 +62,11 @@ impl Capacity {
         taken
     }
 
-    /// Takes group after group, as asking for one RB at a time does, until `rbs` RBs are covered or nothing is left.
+    /// Takes one group after another, as repeated requests for one RB would, until `rbs` RBs are covered or nothing is left.
     /// Returns the RBs taken.
     #[inline]
     pub fn take_by_groups(&mut self, rbs: u16) -> u16 {
-        // Of all groups the short one comes first: it saves a whole one.
+        // The short group is taken first, because it saves a whole one.
         let short = if rbs == 0 { 0 } else { self.short };
         let groups = rbs.saturating_sub(short).div_ceil(self.rbg.max(1)).min(self.groups);
         self.short -= short;
@@ -85,7 +85,7 @@ impl Capacity {
         Self { rbg: self.rbg, groups, short }
     }
 
-    /// What is left of a part that was split off.
+    /// Returns the unused rest of a part that was split off.
     #[inline]
     pub fn put_back(&mut self, part: Self) {
         self.groups += part.groups;
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn by_groups_is_one_rb_after_another() {
+    fn taking_by_groups_equals_taking_single_rbs() {
         for (rbs, rbg, wanted) in
             (0..30).flat_map(|rbs| (1..6).flat_map(move |rbg| (0..35).map(move |n| (rbs, rbg, n))))
         {

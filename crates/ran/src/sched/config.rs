@@ -1,4 +1,4 @@
-//! Slices and schedulers as a person writes them.
+//! Configuration of slices and schedulers.
 //!
 //! ```toml
 //! scheduler = "eqp_exact"                                            # the defaults
@@ -13,7 +13,7 @@ use super::intra::IntraKind;
 use super::{InterAlgorithm, OutOfRange};
 use serde::{Deserialize, Serialize};
 
-/// Most slices of a cell (TS 38.413: maxnoofSliceItems).
+/// Maximum number of slices in a cell (TS 38.413: maxnoofSliceItems).
 pub const MAX_SLICES: usize = 1024;
 
 /// A slice.
@@ -22,37 +22,37 @@ pub const MAX_SLICES: usize = 1024;
 pub struct SliceConfig {
     /// Its name, unique.
     pub name: String,
-    /// Its share of the RBs, 0 to 100; those of all slices sum to 100 at most.
+    /// Share of the RBs in percent, 0 to 100; the shares of all slices sum to at most 100.
     pub share_percent: f64,
-    /// How its UEs take turns.
+    /// Intra-slice scheduler.
     #[serde(default)]
     pub intra: IntraKind,
-    /// `rrm_policy`: RBs kept for it even when it does not use them, 0 to its minimum.
+    /// `rrm_policy`: percentage of RBs reserved for the slice even if unused, 0 to its minimum.
     #[serde(default)]
     pub dedicated_percent: f64,
-    /// `rrm_policy`: RBs it gets first; left out: its share.
+    /// `rrm_policy`: percentage of RBs that the slice gets before others; default: its share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_percent: Option<f64>,
-    /// `rrm_policy`: share of all RBs that it never exceeds over time; left out: 100.
+    /// `rrm_policy`: percentage of all RBs that the slice never exceeds over time; default: 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_percent: Option<f64>,
-    /// `static_priority`: the lower, the sooner.
+    /// `static_priority`: a lower number goes first.
     #[serde(default)]
     pub priority: u8,
 }
 
-/// What a slice's shares are counted in: 1 % is 10⁴.
+/// Unit of shares: the whole carrier is 10⁶ parts, 1 % is 10⁴.
 pub(super) const PARTS: u64 = 1_000_000;
 
 fn parts(percent: f64) -> u64 {
-    // Checked to be 0 to 100; `round` is a call.
+    // Validated to be 0 to 100. `round` would be a function call.
     let parts = percent * 1e4;
     let whole = parts as u64;
     whole + u64::from(parts - whole as f64 >= 0.5)
 }
 
 impl SliceConfig {
-    /// A slice with a share and every default.
+    /// A slice with a share and default values.
     #[must_use]
     pub fn new(name: impl Into<String>, share_percent: f64) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl SliceConfig {
         }
     }
 
-    /// Its share in millionths.
+    /// The share in millionths.
     #[must_use]
     pub fn share_parts(&self) -> u64 {
         parts(self.share_percent)
@@ -77,18 +77,18 @@ impl SliceConfig {
         floor_share(self.share_parts(), rbs)
     }
 
-    /// Dedicated RBs of `rbs`.
+    /// Dedicated RBs out of `rbs`.
     pub(crate) fn dedicated_of(&self, rbs: u16) -> u16 {
         floor_share(parts(self.dedicated_percent), rbs)
     }
 
-    /// Minimum and maximum shares in millionths.
+    /// Minimum and maximum share in millionths.
     pub(super) fn policy_parts(&self) -> (u64, u64) {
         let min = self.min_percent.unwrap_or(self.share_percent);
         (parts(min), parts(self.max_percent.unwrap_or(100.0)))
     }
 
-    /// RBs of `rbs` that cover the maximum, and whether the minimum is the maximum.
+    /// RBs out of `rbs` that cover the maximum, and whether minimum and maximum are equal.
     pub(crate) fn most_of(&self, rbs: u16) -> (u16, bool) {
         let (min, max) = self.policy_parts();
         let most = (u64::from(rbs) * max).div_ceil(PARTS).min(u64::from(rbs));
@@ -100,50 +100,50 @@ fn floor_share(parts: u64, rbs: u16) -> u16 {
     (u64::from(rbs) * parts / PARTS).min(u64::from(rbs)) as u16
 }
 
-/// Why slices or a scheduler cannot be as written.
+/// Why a configuration of slices or a scheduler is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SchedError {
-    /// A value of a slice is out of its range.
+    /// A value of a slice is out of range.
     #[error("slice \"{slice}\": {key} = {value}: must be {remedy}")]
     Slice {
-        /// Its name.
+        /// Name of the slice.
         slice: String,
-        /// The key.
+        /// The configuration key.
         key: &'static str,
-        /// Its value.
+        /// The configured value.
         value: f64,
-        /// What would be valid.
+        /// The valid values.
         remedy: &'static str,
     },
-    /// A name is used twice, or is empty.
+    /// A name is empty or used twice.
     #[error("slice \"{0}\": give every slice a name of its own")]
     Name(String),
-    /// The shares are more than there is.
+    /// The shares sum to more than 100 %.
     #[error("the {what} of all slices sum to {percent} %: must be 100 at most")]
     Sum {
-        /// Which shares.
+        /// The key of the shares.
         what: &'static str,
-        /// Their sum.
+        /// The sum in percent.
         percent: f64,
     },
-    /// No slice, or too many.
+    /// No slices, or too many.
     #[error("{0} slices: must be 1 to 1024")]
     Count(usize),
-    /// A parameter of the scheduler is out of its range.
+    /// A parameter of the scheduler is out of range.
     #[error("scheduler {algorithm}: {wrong}")]
     Param {
         /// The scheduler.
         algorithm: InterAlgorithm,
-        /// What is wrong with it.
+        /// The fault.
         wrong: OutOfRange,
     },
 }
 
-/// Whether slices can be as written.
+/// Checks a list of slices.
 ///
 /// # Errors
-/// The first thing that is wrong: no slice, a name twice, a share that is no number of 0 to 100, shares that sum
-/// to more than 100.
+/// The first fault: no slice, a duplicate name, a share that is not a number from 0 to 100, or shares that sum to more
+/// than 100.
 pub fn check_slices(slices: &[SliceConfig]) -> Result<(), SchedError> {
     if !(1..=MAX_SLICES).contains(&slices.len()) {
         return Err(SchedError::Count(slices.len()));
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_that_cannot_be() {
+    fn invalid_slices_are_refused() {
         let why = |slices: &[SliceConfig]| check_slices(slices).unwrap_err().to_string();
         let slice = SliceConfig::new;
         assert_eq!(why(&[]), "0 slices: must be 1 to 1024");

@@ -1,27 +1,27 @@
-//! `drr`: deficit round robin (Shreedhar and Varghese 1996) on RBs in place of bytes.
+//! `drr`: deficit round robin (Shreedhar and Varghese 1996) on RBs instead of bytes.
 //!
 //! ```text
-//!   turn ─▶ slice A: deficit += share · RBs of the TTI; groups while the deficit lasts
+//!   turn ─▶ slice A: deficit += share · RBs of the TTI; groups as long as the deficit lasts
 //!           slice B: the same …                           a slice without backlog loses its deficit
 //! ```
 //!
-//! The turn and the deficits outlive the TTI, so that shares hold over time although groups are whole. The
-//! size of packets plays no part. A round gives a slice at least 1/16 of a group, however small its share.
+//! The turn and the deficits persist across TTIs, so that shares hold over time although groups are indivisible. The packet
+//! size has no influence. Each round gives a slice at least 1/16 of a group, however small its share.
 
 use super::config::PARTS;
 use super::{Allocation, InterSlice, NoParams, Scheduler, Setup, Tti};
 
-/// See the top of this file.
+/// The scheduler of one direction.
 #[derive(Debug, Clone)]
 pub struct Drr {
-    /// RBs · 10⁶.
+    /// Deficits in RBs · 10⁶.
     deficits: Vec<i64>,
     balances: Vec<i32>,
     turn: usize,
 }
 
 impl Drr {
-    /// A scheduler for so many slices.
+    /// A scheduler for `slices` slices.
     #[must_use]
     pub fn new(slices: usize) -> Self {
         Self { deficits: vec![0; slices], balances: vec![0; slices], turn: 0 }
@@ -58,7 +58,7 @@ impl InterSlice for Drr {
         self.note_balances();
     }
 
-    /// Quanta are as many as what is given takes.
+    /// Adds as many quanta as the grant requires.
     fn schedule_single(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
         let ([_], [deficit], 0) = (tti.slices, &mut self.deficits[..], self.turn) else { return None };
         let got = tti.room().take_by_groups(need);
@@ -78,7 +78,7 @@ impl InterSlice for Drr {
 }
 
 impl Drr {
-    /// The next slice gets its quantum.
+    /// Moves the turn to the next slice and gives it its quantum.
     fn turn_over(&mut self, tti: &Tti<'_>, slices: usize) {
         self.turn = (self.turn + 1) % slices.max(1);
         self.deficits[self.turn] += quantum(tti, self.turn);
@@ -91,7 +91,7 @@ impl Drr {
     }
 }
 
-/// What a slice gets when it is its turn.
+/// The quantum of a slice per turn.
 fn quantum(tti: &Tti<'_>, slice: usize) -> i64 {
     let share = tti.slices[slice].share_parts() * u64::from(tti.rbs);
     let least = u64::from(tti.rbg) * PARTS / 16;

@@ -1,15 +1,15 @@
-//! `fixed`: the fixed partition of RLC §V-E, OpenAirInterface's slicing: ⌊share · RBs⌋ each, every TTI.
+//! `fixed`: the fixed partition of RLC §V-E, as in OpenAirInterface's slicing: ⌊share · RBs⌋ for each slice in every TTI.
 //!
 //! ```text
-//!   75 %  ▦▦▦▦▦▦▦▦▦▦▦▦▦▦▦▦▦▦            what a slice does not use, and what rounding leaves, nobody uses
+//!   75 %  ▦▦▦▦▦▦▦▦▦▦▦▦▦▦▦▦▦▦            RBs that a slice does not use, or that rounding leaves, stay unused
 //!   25 %                    ▦▦▦▦▦▦ ▯
 //! ```
 //!
-//! A share is rounded down to whole groups: the groups are what can be given to a UE.
+//! Shares are rounded down to whole groups, the unit of allocation.
 
 use super::{Allocation, InterSlice, NoParams, Outlook, Scheduler, Setup, Tti};
 
-/// See the top of this file.
+/// The scheduler of one direction.
 #[derive(Debug, Clone, Copy)]
 pub struct Fixed;
 

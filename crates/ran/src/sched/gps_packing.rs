@@ -1,9 +1,9 @@
-//! `gps_packing`: whole packets first, never more than a bound away from fair sharing. Ours; derived in
+//! `gps_packing`: whole packets first, within a bound around fair sharing. An algorithm of this project, derived in
 //! docs/ran-scheduler.md.
 //!
 //! ```text
-//!   reference   the RBs of the TTI, shared by weight among the slices that have, or lately had, a backlog:
-//!               due = what the slice would have got
+//!   reference   the RBs of the TTI, shared by weight among the slices that have, or recently had, a backlog:
+//!               due = RBs of the slice in the reference
 //!   lag         Σ (due − given): ahead of it < 0 < behind it, Σ over all slices = 0
 //!
 //!   −L ────────────────┬──────────── +B         B = L / (slices − 1)
@@ -11,24 +11,24 @@
 //!                                    └─ beyond: served before all others
 //! ```
 //!
-//! 1. Who is owed more than B is served first, group by group, the one that is furthest behind next.
-//! 2. The exact [`knapsack`](super::knapsack) picks the packets that leave whole, as EQP does, from slices and UEs
-//!    that it puts no more than L ahead.
-//! 3. What is left goes group by group to the slice and the UE that are furthest behind, as long as there is any
-//!    backlog: the scheduler is work-conserving.
+//! 1. Slices that are owed more than B are served first, group by group, always the one furthest behind.
+//! 2. The exact [`knapsack`](super::knapsack) selects the packets that are sent completely, as in EQP, from slices and UEs
+//!    that this puts at most L ahead.
+//! 3. The remaining RBs go group by group to the slice and the UE furthest behind, as long as there is any backlog: the
+//!    scheduler is work-conserving.
 //!
-//! A slice whose buffers are empty goes on being owed its share, up to B, for as long as it is likely to come back
-//! ([`account`]): behind a limiter a buffer is empty after nearly every TTI, and a flow that would have sent must not
-//! lose its claim to others for that. What it could not keep is the others', at once and by share.
+//! A slice with empty buffers continues to be owed its share, up to B, for as long as it is likely to return ([`account`]).
+//! Behind a limiter, a buffer is empty after nearly every TTI, and a flow must not lose its claim to others for that reason.
+//! Service that such a slice cannot keep goes to the others at once, by share.
 //!
-//! The UEs of a slice share what the slice got in the same way, equally. While one of them is owed more than its B/2,
-//! packets of the slice are not picked: who is furthest behind comes first. B/2 of a UE is at least a TTI's RBs, for
-//! whole packets need that much.
+//! The UEs of a slice share the slice's RBs in the same way, equally. While a UE is owed more than B/2, no packets of the
+//! slice are selected, and the UE furthest behind comes first. B/2 of a UE is at least the RBs of one TTI, because whole
+//! packets need that much.
 //!
-//! Only RBs are counted, never bytes: neither sizes of packets nor an MCS that changes plays a part in the bound.
+//! Only RBs are counted, never bytes: neither packet sizes nor changes of the MCS affect the bound.
 //!
-//! Against EQP: no share is lost to a slice that is idle, so nothing has to be reset; no reserve of 25 %, no
-//! inflated sizes, because what is left over moves lags towards 0 by itself; one bound for any number of slices.
+//! Compared with EQP: no share is lost to an idle slice, so nothing has to be reset. There is no reserve of 25 % and no
+//! inflated size, because the remaining RBs move lags towards 0. One bound holds for any number of slices.
 
 use super::account::{self, Account, Claim, RB, UNBOUNDED};
 use super::knapsack::{Problem, SliceBound};
@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GpsPackingParams {
-    /// L: how far a slice may be ahead of the reference, in RBs, 1 to 10⁶. All slices together may be as far behind.
+    /// L: how far a slice may be ahead of the reference, in RBs, 1 to 10⁶. All slices together may be behind by as much.
     pub lag_limit_rbs: u32,
 }
 
@@ -49,14 +49,14 @@ impl Default for GpsPackingParams {
     }
 }
 
-/// See the top of this file.
+/// The scheduler of one direction.
 #[derive(Debug, Clone)]
 pub struct GpsPacking {
     limit: i64,
     slices: Vec<Account>,
-    /// Of each slice, its UEs by number: those that take part.
+    /// For each slice, the accounts of the participating UEs, sorted by number.
     ues: Vec<Vec<Account>>,
-    /// Of each queue of the TTI, its place among its slice's UEs.
+    /// For each queue of the TTI, the index of its account in `ues` of its slice.
     places: Vec<usize>,
     claims: Vec<Claim>,
     balances: Vec<i32>,
@@ -64,13 +64,13 @@ pub struct GpsPacking {
 }
 
 impl GpsPacking {
-    /// A scheduler for so many slices and UEs, with nobody ahead or behind.
+    /// A scheduler for `slices` slices and `ues` UEs, with all lags 0.
     #[must_use]
     pub fn new(params: GpsPackingParams, slices: usize, ues: usize) -> Self {
         Self {
             limit: i64::from(params.lag_limit_rbs) * RB,
             slices: (0..slices as u32).map(|id| Account::new(id, 0)).collect(),
-            // Most slices have few.
+            // Most slices have few UEs.
             ues: (0..slices).map(|_| Vec::with_capacity(ues.min(16))).collect(),
             places: Vec::new(),
             claims: Vec::new(),
@@ -79,13 +79,13 @@ impl GpsPacking {
         }
     }
 
-    /// What each of a slice's UEs may be owed.
+    /// Upper bound of the lag of each UE of a slice.
     fn most_owed(&self, tti: &Tti<'_>, slice: usize) -> i64 {
         let ues = self.ues.get(slice).map_or(&[][..], |ues| ues);
         account::most_owed(ues, self.limit).max(2 * i64::from(tti.rbs) * RB)
     }
 
-    /// Lists who has a backlog, and what would empty it.
+    /// Updates the accounts with the backlogs of this TTI.
     fn gather(&mut self, tti: &Tti<'_>, allocation: &Allocation) {
         account::begin(&mut self.slices);
         for ues in &mut self.ues {
@@ -119,7 +119,7 @@ impl GpsPacking {
         self.places.extend(tti.queues.iter().map(of_queue));
     }
 
-    /// What everybody is due if RBs are given as far as there is a backlog.
+    /// Computes what is due to every slice and UE if all RBs for which there is a backlog are given.
     fn reckon(&mut self, tti: &Tti<'_>) {
         let wanted = self.slices.iter().fold(0_i64, |sum, a| sum.saturating_add(a.need));
         let total = wanted.min(i64::from(tti.rbs) * RB);
@@ -131,21 +131,21 @@ impl GpsPacking {
         }
     }
 
-    /// The account of a queue's UE.
+    /// The account of the UE of a queue.
     fn ue(&self, tti: &Tti<'_>, queue: usize) -> Option<&Account> {
         self.ues.get(usize::from(tti.queues.get(queue)?.slice))?.get(*self.places.get(queue)?)
     }
 
-    /// Of the slices that have a backlog left, the one that is furthest behind.
+    /// The slice furthest behind among those with a remaining backlog.
     fn slice_behind(&self, allocation: &Allocation) -> Option<usize> {
-        // The first of equals.
+        // On ties, the first slice.
         let open = (0..self.slices.len()).rev().filter(|slice| allocation.next_queue(*slice).is_some());
         open.max_by_key(|slice| self.slices[*slice].behind())
     }
 
-    /// The UE of a slice that is furthest behind, of those that are not served wholly.
+    /// The queue furthest behind among those of a slice that are not completely served.
     fn queue_behind(&self, tti: &Tti<'_>, allocation: &Allocation, slice: usize) -> Option<usize> {
-        // The better ranked of equals.
+        // On ties, the better ranked queue.
         let unmet = allocation.queues_of(slice).filter(|queue| allocation.unmet(*queue) > 0).rev();
         unmet.max_by_key(|queue| self.ue(tti, *queue).map(Account::behind))
     }
@@ -165,7 +165,7 @@ impl GpsPacking {
         got
     }
 
-    /// Gives group by group to who is furthest behind, as long as that is by more than `least`.
+    /// Grants group by group to the slice furthest behind, as long as it is behind by more than `least`.
     fn share_out(&mut self, tti: &Tti<'_>, allocation: &mut Allocation, least: i64) {
         while allocation.room.rbs() > 0
             && let Some(slice) = self.slice_behind(allocation)
@@ -199,7 +199,7 @@ impl GpsPacking {
         }
     }
 
-    /// Gives the picked packets their RBs, those with the short group first.
+    /// Grants RBs to the selected packets, those with the short group first.
     fn assign(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         let first = self.problem.short_at;
         for queue in first.into_iter().chain((0..tti.queues.len()).filter(|queue| Some(*queue) != first)) {
@@ -211,7 +211,7 @@ impl GpsPacking {
         }
     }
 
-    /// What everybody was due in the end.
+    /// Ends the TTI: computes what was finally due to every slice and UE.
     fn settle(&mut self, tti: &Tti<'_>, allocation: &Allocation) {
         for account in self.slices.iter_mut().chain(self.ues.iter_mut().flatten()) {
             account.unmet = account.need == UNBOUNDED;

@@ -1,57 +1,56 @@
-//! The packets that leave whole: a precedence-constrained knapsack over prefixes of queues, RLC §IV-B (1)–(4).
+//! Selection of whole packets: a precedence-constrained knapsack over prefixes of queues, RLC §IV-B (1)–(4).
 //!
 //! ```text
 //!   queue 1   ▤▤▤ ▤▤ ▤          the first k packets need need[k−1] RBs, rounded up to groups
-//!   queue 2   ▤▤▤▤▤▤▤           choose k for each queue: as many packets as can be; among those the largest
-//!   queue 3   ▤ ▤ ▤ ▤           Σ quantum of the packets' slices; within the groups that are free
+//!   queue 2   ▤▤▤▤▤▤▤           choose k for each queue: as many packets as possible; on ties the largest
+//!   queue 3   ▤ ▤ ▤ ▤           Σ quantum of the packets' slices; within the free groups
 //! ```
 //!
-//! Solved exactly by `f(queue, capacity)` = the best score of the queues from here on, which the choice before
-//! does not change: O(N · C) for N packets and C groups. Two refinements, both exact as well:
+//! Solved exactly by `f(queue, capacity)`, the best score of the queues from here on, which does not depend on earlier
+//! choices: O(N · C) for N packets and C groups. Two refinements, both exact:
 //!
-//! - **The short group.** The last group of a carrier may be smaller. It goes to one UE at most, so the state is
+//! - **The short group.** The last group of a carrier may be smaller. It goes to at most one UE, so the state is
 //!   (groups, short group free or not).
-//! - **Bounds per slice.** A slice may take at most `most_rbs`. With several UEs in a slice, an inner f over its own
-//!   groups gives the best score for each number of groups, and the outer f chooses among those.
+//! - **Bounds per slice.** A slice may take at most `most_rbs`. With several UEs in a slice, an inner f over the slice's
+//!   groups yields the best score for each number of groups, and the outer f chooses among those.
 //!
-//! Scores are one integer, packets · B + Σ quantum with B beyond any Σ quantum, in 32 bits where that is enough:
-//! the inner loop is then a maximum of sums over contiguous memory. Equal scores go to the queue that comes
-//! first, that is to the better ranked UE.
+//! A score is one integer, packets · B + Σ quantum with B larger than any Σ quantum, in 32 bits where that is enough: the inner
+//! loop is then a maximum of sums over contiguous memory. On ties, the first queue wins, that is the better ranked UE.
 
 use super::{Capacity, Tti};
 use std::ops::Range;
 
-/// One slice of a problem.
+/// Constraints of one slice.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SliceBound {
-    /// Added to the score for each of its packets, second to their number.
+    /// Secondary score of each of its packets, after the number of packets.
     pub quantum: i32,
-    /// Most RBs it may take.
+    /// Maximum number of RBs it may take.
     pub most_rbs: u32,
-    /// Its queues.
+    /// Indices of its queues.
     pub queues: Range<usize>,
 }
 
-/// A choice to be made. Kept from one TTI to the next for its memory only.
+/// A selection problem and its solution, kept between TTIs only to reuse its memory.
 #[derive(Debug, Clone, Default)]
 pub struct Problem {
-    /// What is free.
+    /// Free groups.
     pub room: Capacity,
     /// The slices, in the order of their queues.
     pub slices: Vec<SliceBound>,
-    /// Of each queue, where in `needs` its packets are.
+    /// For each queue, the range of its packets in `needs`.
     pub queues: Vec<Range<usize>>,
-    /// RBs for the first 1, 2, 3 … packets of a queue; rising or level.
+    /// RBs for the first 1, 2, 3 … packets of a queue, non-decreasing.
     pub needs: Vec<u16>,
-    /// The answer: packets of each queue that leave whole.
+    /// Solution: number of packets of each queue that are sent completely.
     pub packets: Vec<u32>,
-    /// And the queue that has the short group.
+    /// Solution: the queue that gets the short group.
     pub short_at: Option<usize>,
     narrow: Tables<i32>,
     wide: Tables<i64>,
 }
 
-/// An integer that holds a score.
+/// Integer type of a score.
 pub(super) trait Score: Copy + Ord + Default + std::ops::Add<Output = Self> {
     fn of(value: i64) -> Self;
 }
@@ -68,31 +67,31 @@ impl Score for i64 {
     }
 }
 
-/// A way to serve a queue or a slice.
+/// One way to serve a queue or a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Way<T> {
     groups: u16,
     short: bool,
-    /// Packets for a queue's way.
+    /// Number of packets, for a way to serve a queue.
     packets: u32,
     score: T,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Tables<T> {
-    /// Of the queue that is looked at.
+    /// Ways of the current queue.
     ways: Vec<Way<T>>,
-    /// Of every slice, and where each has its own.
+    /// Ways of all slices, and the range of each slice.
     slice_ways: Vec<Way<T>>,
     of_slice: Vec<Range<usize>>,
-    /// The inner f of every slice with several UEs, and where each has its own.
+    /// The inner f of every slice with several UEs, and the start of each.
     inner: Vec<T>,
     inner_at: Vec<usize>,
     /// The outer f.
     outer: Vec<T>,
 }
 
-/// How the rows of a table of f lie: one per step without the short group, and one with it if there is any.
+/// Layout of a table of f: per step, one row without the short group and, if there is one, a row with it.
 #[derive(Debug, Clone, Copy)]
 struct Rows {
     width: usize,
@@ -110,7 +109,7 @@ impl Rows {
 }
 
 impl Problem {
-    /// Empties it for another TTI.
+    /// Resets the problem for another TTI.
     pub fn clear(&mut self, room: Capacity) {
         self.room = room;
         self.slices.clear();
@@ -118,8 +117,8 @@ impl Problem {
         self.needs.clear();
     }
 
-    /// Appends a queue: the RBs its first packets need beyond those it was granted, each packet taken as
-    /// `inflation` times as large; as many packets as the cell could carry.
+    /// Appends a queue with the RBs its first packets need beyond `granted`, each packet counted as `inflation` times as
+    /// large; at most as many packets as the cell can carry.
     pub fn push_queue(&mut self, tti: &Tti<'_>, queue: usize, granted: u16, inflation: f64) {
         let start = self.needs.len();
         let row = tti.queues.get(queue).map_or(&[][..], |q| tti.table.row(q.mcs));
@@ -134,7 +133,7 @@ impl Problem {
         self.queues.push(start..self.needs.len());
     }
 
-    /// Leaves out the packets of the last queue that need more than `most` RBs with those before them.
+    /// Removes the packets of the last queue that, with those before them, need more than `most` RBs.
     pub fn cut_queue(&mut self, most: u16) {
         if let Some(queue) = self.queues.last_mut() {
             let fit = self.needs[queue.clone()].partition_point(|need| *need <= most);
@@ -143,7 +142,7 @@ impl Problem {
         }
     }
 
-    /// RBs the first `packets` packets of a queue need.
+    /// RBs needed by the first `packets` packets of a queue.
     #[must_use]
     pub fn rbs_of(tti: &Tti<'_>, queue: usize, packets: usize) -> u16 {
         let bytes: u64 = tti.sizes_of(queue).iter().take(packets).map(|size| u64::from(*size)).sum();
@@ -151,7 +150,7 @@ impl Problem {
         rbs_from(row, bytes, 0).unwrap_or(row.len().saturating_sub(1)) as u16
     }
 
-    /// Finds the best choice.
+    /// Solves the problem.
     pub fn solve(&mut self) {
         self.packets.clear();
         self.packets.resize(self.queues.len(), 0);
@@ -170,7 +169,7 @@ impl Problem {
         }
     }
 
-    /// Most packets any choice can have.
+    /// Upper bound of the number of packets in any solution.
     fn most_packets(&self) -> i64 {
         let (mut all, mut density) = (0, 0.0_f64);
         for queue in &self.queues {
@@ -179,7 +178,7 @@ impl Problem {
             }
             all += queue.len() as i64;
         }
-        // No choice is denser than its densest queue.
+        // No solution has more packets per RB than the densest queue.
         all.min((density * f64::from(self.room.rbs())) as i64 + 1)
     }
 
@@ -192,7 +191,7 @@ impl Problem {
         tables.inner_at.clear();
         tables.slice_ways.clear();
         tables.of_slice.clear();
-        // From the last slice to the first, so that the first is chosen for first.
+        // From the last slice to the first, so that ties favour the first.
         for (step, slice) in self.slices.iter().rev().enumerate() {
             let start = tables.slice_ways.len();
             self.ways_of_slice(slice, weight, tables);
@@ -215,7 +214,7 @@ impl Problem {
         Rows { width, lanes: if self.room.short > 0 { 2 } else { 1 } }
     }
 
-    /// Appends every way to serve a slice that is better than all cheaper ones, by rising score.
+    /// Appends every way to serve a slice that is better than all cheaper ones, by increasing score.
     fn ways_of_slice<T: Score>(&self, slice: &SliceBound, weight: i64, tables: &mut Tables<T>) {
         tables.inner_at.push(tables.inner.len());
         if slice.queues.len() == 1 {
@@ -252,13 +251,13 @@ impl Problem {
         tables.slice_ways[start..].sort_unstable_by_key(|way| way.score);
     }
 
-    /// Groups a slice may take, and none.
+    /// Number of groups a slice may take, plus one for none.
     fn inner_width(&self, slice: &SliceBound) -> usize {
         let most = slice.most_rbs / u32::from(self.room.rbg.max(1));
         u32::from(self.room.groups).min(most) as usize + 1
     }
 
-    /// Every way to serve a queue, by rising number of packets.
+    /// Lists every way to serve a queue, by increasing number of packets.
     fn ways_of_queue<T: Score>(&self, slice: &SliceBound, queue: usize, weight: i64, ways: &mut Vec<Way<T>>) {
         let Capacity { rbg, groups: all, short } = self.room;
         let rbg = rbg.max(1);
@@ -272,7 +271,7 @@ impl Problem {
                 if groups > all || rbs > slice.most_rbs {
                     return false;
                 }
-                // More packets for the same groups replace fewer; such a way is one of the last two.
+                // More packets in the same groups replace fewer; such a way is one of the last two.
                 let same = |way: &Way<T>| way.groups == groups && way.short == with_short;
                 let at = ways.len().saturating_sub(2);
                 if let Some(i) = ways[at..].iter().position(same) {
@@ -289,7 +288,7 @@ impl Problem {
         }
     }
 
-    /// Notes what a slice's way means for its queues.
+    /// Translates the chosen way of a slice into packets of its queues.
     fn settle<T: Score>(
         &mut self,
         index: usize,
@@ -325,7 +324,7 @@ impl Problem {
     }
 }
 
-/// The least index of a row from `at` on that holds `bytes`, guessed by proportion and then put right.
+/// The smallest index of a row from `at` on that holds `bytes`; starts from a proportional guess.
 fn rbs_from(row: &[u32], bytes: u64, at: usize) -> Option<usize> {
     let last = row.len().checked_sub(1)?;
     let most = u64::from(row[last]);
@@ -365,8 +364,8 @@ fn relax<T: Score>(old: &[T], new: &mut [T], cost: usize, score: T) {
     }
 }
 
-/// The way that step `step` took with so much left: the one with the highest score if several lead there; none
-/// if taking nothing does.
+/// The way chosen in step `step` with so much capacity left: the one with the highest score if several lead there; `None` if
+/// taking nothing does.
 fn trace_back<T: Score>(
     table: &[T],
     rows: Rows,
@@ -391,8 +390,7 @@ mod tests {
     use rand_chacha::ChaCha12Rng;
     use rand_core::{RngCore, SeedableRng};
 
-    /// Packets, Σ quantum and feasibility of a choice: `k` packets of each queue, one of them (or none) with the
-    /// short group.
+    /// Packets and Σ quantum of a selection (`k` packets of each queue, at most one queue with the short group), if feasible.
     fn judge(p: &Problem, k: &[u32], short_at: Option<usize>) -> Option<(u32, i64)> {
         let rbg = p.room.rbg;
         let (mut packets, mut quantum, mut groups) = (0, 0, 0);
@@ -461,7 +459,6 @@ mod tests {
         for instance in 0..20_000 {
             let mut p = random(&mut rng);
             p.solve();
-            // What is set aside was limited to what is there.
             let best = brute_force(&p);
             let found = judge(&p, &p.packets, p.short_at);
             assert_eq!(found, Some(best), "instance {instance}: {p:?}");

@@ -1,4 +1,4 @@
-//! Schedulers of resource blocks: an inter-slice scheduler picks the RBs, an intra-slice one ranks the UEs.
+//! Schedulers of resource blocks: an inter-slice scheduler allocates the RBs, an intra-slice scheduler ranks the UEs.
 //!
 //! ```text
 //!            slices, shares                      per UE: packets, MCS
@@ -12,17 +12,17 @@
 //! | name | what | work-conserving |
 //! |---|---|---|
 //! | `fixed` | [`fixed`]: ⌊share · RBs⌋ each, used or not | no |
-//! | `rrm_policy` | [`rrm_policy`]: dedicated, minimum and maximum shares (O-RAN, TS 28.541) | but for dedicated |
-//! | `static_priority` | [`static_priority`]: the first slice that has something | yes |
+//! | `rrm_policy` | [`rrm_policy`]: dedicated, minimum and maximum shares (O-RAN, TS 28.541) | except for dedicated RBs |
+//! | `static_priority` | [`static_priority`]: the first slice with a backlog | yes |
 //! | `drr` | [`drr`]: deficit round robin on RBs | yes |
 //! | `eqp_exact`, `eqp_paper` | [`eqp`]: elastic quantum partition, whole packets first | with `idle_reset` |
-//! | `gps_packing` | [`gps_packing`]: whole packets first, at most a bound away from fair sharing | yes |
+//! | `gps_packing` | [`gps_packing`]: whole packets first, within a bound around fair sharing | yes |
 //!
-//! RBs are given out in resource block groups (RBGs). The last group of a carrier may be shorter than the
-//! others: 25 RBs in groups of 2 are 12 groups and one RB.
+//! RBs are allocated in resource block groups (RBGs). The last group of a carrier may be shorter than the others: 25 RBs in
+//! groups of 2 are 12 groups and one RB.
 //!
-//! To add one: a file with an implementation of [`InterSlice`] and [`Scheduler`], or of [`IntraSlice`]; one line in the
-//! registry below, or in that of [`intra`] (docs/add-an-algorithm.md).
+//! To add a scheduler: a file with an implementation of [`InterSlice`] and [`Scheduler`], or of [`IntraSlice`], and one line
+//! in the registry below, or in that of [`intra`] (docs/add-an-algorithm.md).
 
 mod account;
 mod capacity;
@@ -43,47 +43,47 @@ use super::amc::{TbsTable, rbs_for};
 use crate::registry::{configs, in_range};
 use std::ops::Range;
 
-/// A UE that has something to send, or to receive.
+/// The backlog of a UE.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backlog {
-    /// Which UE; below the number of UEs.
+    /// Number of the UE, below the number of UEs.
     pub ue: u32,
-    /// Which slice; below the number of slices.
+    /// Index of the slice, below the number of slices.
     pub slice: u16,
-    /// Its MCS in this TTI.
+    /// MCS of the UE in this TTI.
     pub mcs: u8,
-    /// Bytes on the air that would empty it.
+    /// Bytes on the air that would empty the queue.
     pub bytes: u64,
-    /// Where in [`Tti::sizes`] its packets are.
+    /// Range of its packets in [`Tti::sizes`].
     pub sizes: Range<u32>,
 }
 
-/// What a scheduler knows in one TTI.
+/// Input of a scheduler in one TTI.
 #[derive(Debug, Clone, Copy)]
 pub struct Tti<'a> {
-    /// RBs free for new data, in groups of `rbg` and at most one shorter.
+    /// RBs free for new data: groups of `rbg`, and at most one shorter group.
     pub rbs: u16,
     /// RBs of a group, at least 1.
     pub rbg: u16,
-    /// Bytes by MCS and RBs.
+    /// Transport block sizes by MCS and RBs.
     pub table: &'a TbsTable,
     /// The slices.
     pub slices: &'a [SliceConfig],
-    /// UEs with a backlog, by slice, within a slice the best ranked first.
+    /// UEs with a backlog, sorted by slice; within a slice the best ranked first.
     pub queues: &'a [Backlog],
-    /// Sizes on the air of the packets of all of them, nearest first; a partly sent one counts with its rest.
+    /// Sizes on the air of the packets of all queues, in order; a partly sent packet counts with its rest.
     pub sizes: &'a [u32],
 }
 
 impl Tti<'_> {
-    /// The packets of a queue.
+    /// Packet sizes of a queue.
     #[must_use]
     pub fn sizes_of(&self, queue: usize) -> &[u32] {
         let range = self.queues.get(queue).map_or(0..0, |q| q.sizes.start as usize..q.sizes.end as usize);
         self.sizes.get(range).unwrap_or(&[])
     }
 
-    /// RBs with which a queue is empty; all there are at its MCS if those are too few.
+    /// RBs that would empty a queue, at most all RBs of the carrier.
     #[must_use]
     #[inline]
     pub fn need(&self, queue: &Backlog) -> u16 {
@@ -91,7 +91,7 @@ impl Tti<'_> {
         rbs_for(self.table.row(queue.mcs), bytes).unwrap_or(self.table.rbs())
     }
 
-    /// The groups that are free.
+    /// The free groups.
     #[must_use]
     #[inline]
     pub fn room(&self) -> Capacity {
@@ -99,14 +99,14 @@ impl Tti<'_> {
     }
 }
 
-/// What a scheduler decides, and what it needs on the way. Kept from one TTI to the next for its memory only.
+/// The decision of a scheduler with its temporary data, kept between TTIs only to reuse its memory.
 #[derive(Debug, Clone, Default)]
 pub struct Allocation {
-    /// RBs of each queue of [`Tti::queues`].
+    /// RBs granted to each queue of [`Tti::queues`].
     pub grants: Vec<u16>,
-    /// RBs with which each queue is empty.
+    /// RBs that would empty each queue.
     needs: Vec<u16>,
-    /// Queues of each slice, and those of them before which all are served wholly.
+    /// For each slice, the range of its queues, and the index of the first queue that is not completely served.
     of_slice: Vec<Range<usize>>,
     served: Vec<usize>,
     /// RBs granted to each slice.
@@ -115,7 +115,7 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// Clears the allocation for a TTI.
+    /// Resets the allocation for a TTI.
     #[inline]
     pub fn start(&mut self, tti: &Tti<'_>) {
         self.room = tti.room();
@@ -136,19 +136,19 @@ impl Allocation {
         }
     }
 
-    /// RBs nobody has got.
+    /// RBs not granted.
     #[must_use]
     pub fn unused_rbs(&self) -> u16 {
         self.room.rbs()
     }
 
-    /// RBs a slice has got.
+    /// RBs granted to a slice.
     #[must_use]
     pub fn slice_rbs(&self, slice: usize) -> u16 {
         self.slice_rbs.get(slice).copied().unwrap_or(0)
     }
 
-    /// RBs that would empty a slice beyond what it has got.
+    /// RBs that would empty a slice in addition to those granted.
     #[must_use]
     pub fn unmet_rbs(&self, slice: usize) -> u32 {
         self.queues_of(slice).map(|q| u32::from(self.unmet(q))).sum()
@@ -160,7 +160,7 @@ impl Allocation {
         !self.queues_of(slice).is_empty()
     }
 
-    /// The best ranked UE of a slice that is not served wholly yet.
+    /// The best ranked queue of a slice that is not completely served.
     #[must_use]
     #[inline]
     pub fn next_queue(&self, slice: usize) -> Option<usize> {
@@ -168,7 +168,7 @@ impl Allocation {
         (from..self.queues_of(slice).end).find(|q| self.unmet(*q) > 0)
     }
 
-    /// Queues of a slice, best ranked first.
+    /// Queues of a slice, the best ranked first.
     #[must_use]
     #[inline]
     pub fn queues_of(&self, slice: usize) -> Range<usize> {
@@ -183,7 +183,7 @@ impl Allocation {
         need.saturating_sub(self.grants.get(queue).copied().unwrap_or(0))
     }
 
-    /// Gives a queue groups that cover `rbs` RBs, as far as there are; returns the RBs given.
+    /// Grants a queue groups that cover `rbs` RBs, as far as they are free; returns the RBs granted.
     #[inline]
     pub fn grant(&mut self, tti: &Tti<'_>, queue: usize, rbs: u16) -> u16 {
         let got = self.room.take(rbs);
@@ -191,7 +191,7 @@ impl Allocation {
         got
     }
 
-    /// Gives a slice's UEs, best ranked first, what they need out of `part`, which was split off before.
+    /// Grants RBs from `part`, split off before, to the queues of a slice according to need, the best ranked first.
     #[inline]
     fn serve_from(&mut self, tti: &Tti<'_>, slice: usize, part: &mut Capacity) {
         while let Some(queue) = self.next_queue(slice) {
@@ -219,59 +219,60 @@ impl Allocation {
     }
 }
 
-/// Divides the RBs of a TTI among the UEs.
+/// Divides the RBs of a TTI among the queues.
 pub trait InterSlice {
-    /// Fills `allocation.grants`. The allocation was started for this TTI.
+    /// Fills `allocation.grants`. [`Allocation::start`] was called for this TTI.
     fn schedule(&mut self, tti: &Tti<'_>, allocation: &mut Allocation);
-    /// What [`schedule`](Self::schedule) gives the only UE of the only slice, which needs `need` RBs, and does to its
-    /// own state; `None`, and nothing is changed, if it has no shorter way to that.
+    /// Shortcut of [`schedule`](Self::schedule) for a single UE in a single slice that needs `need` RBs: returns the RBs granted
+    /// and updates the state in the same way. `None`, without any change, if the scheduler has no shortcut.
     fn schedule_single(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
         let _ = (tti, need);
         None
     }
-    /// Whether the sizes of packets are looked at; if not, [`Tti::sizes`] may be empty.
+    /// Whether the scheduler uses packet sizes; if not, [`Tti::sizes`] may be empty.
     fn wants_sizes(&self) -> bool {
         false
     }
-    /// RBs that a slice may expect of a TTI if it has as much to send as it likes.
+    /// RBs that a slice with an unlimited backlog may expect of a TTI.
     fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
         next.by_share(slice)
     }
-    /// RBs that a slice may get ahead of its share for packets that leave whole, which its balance tells; `None` if it does not.
+    /// RBs by which a slice may be ahead of its share in order to send whole packets, as shown by its balance; `None` if the
+    /// scheduler does not do this.
     fn most_ahead(&self) -> Option<u16> {
         None
     }
-    /// What each slice is owed, in RBs: quantum, deficit or lag; negative if it owes. Empty without such state.
+    /// Balance of each slice in RBs (quantum, deficit or lag); negative if the slice is ahead. Empty if the scheduler has none.
     fn balances(&self) -> &[i32] {
         &[]
     }
 }
 
-/// What a scheduler is built for.
+/// Parameters of the cell for building a scheduler.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
-    /// The name it was asked for by.
+    /// The configured name.
     pub algorithm: InterAlgorithm,
-    /// Slices of the cell.
+    /// Number of slices.
     pub slices: usize,
-    /// UEs of the cell.
+    /// Number of UEs.
     pub ues: usize,
 }
 
-/// What the registry needs of a scheduler beside [`InterSlice`].
+/// Construction of a scheduler for the registry, in addition to [`InterSlice`].
 pub trait Scheduler: Sized {
-    /// Its parameters as a person writes them, with defaults.
+    /// Parameters as configured, with defaults.
     type Params;
 
-    /// Whether every parameter is in its range.
+    /// Checks that every parameter is in range.
     ///
     /// # Errors
-    /// The first that is not, with the range.
+    /// The first parameter that is not, with its range.
     fn check(_: &Self::Params) -> Result<(), OutOfRange> {
         Ok(())
     }
 
-    /// One for a cell, of parameters that were checked.
+    /// Builds an instance for a cell from checked parameters.
     fn build(params: &Self::Params, cell: &Setup) -> Self;
 }
 
@@ -287,12 +288,12 @@ impl<T: Scheduler> Scheduler for Box<T> {
     }
 }
 
-/// The range of limits in RBs.
+/// Checks a limit in RBs.
 fn bound(key: &'static str, rbs: u32) -> Result<(), OutOfRange> {
     in_range(key, rbs, (1..=1_000_000).contains(&rbs), "1 to 1000000")
 }
 
-/// The inter-slice schedulers: their files, their names and parameters, and the enum to call them by.
+/// Declares the inter-slice schedulers: their files, names and parameters, and the enum that dispatches to them.
 macro_rules! registry {
     ($( $($module:ident)? : $name:literal $Variant:ident($Scheduler:ty) $about:literal; )+) => {
         $( $( pub mod $module; )? )+
@@ -300,15 +301,15 @@ macro_rules! registry {
         configs! {
             /// The inter-slice schedulers by name.
             InterAlgorithm("scheduler");
-            /// A scheduler and its parameters. What is left out has the default of the scheduler's own file.
+            /// A scheduler and its parameters. Unset parameters have the defaults in the scheduler's file.
             InterConfig { $( $Variant(<$Scheduler as Scheduler>::Params) = $name, $about; )+ }
         }
 
         impl InterConfig {
-            /// The scheduler, for so many slices and UEs.
+            /// Builds the scheduler for a number of slices and UEs.
             ///
             /// # Errors
-            /// A parameter out of its range.
+            /// A parameter is out of range.
             pub fn build(&self, slices: usize, ues: usize) -> Result<AnyInter, SchedError> {
                 let algorithm = self.algorithm();
                 let cell = &Setup { algorithm, slices, ues };
@@ -320,7 +321,7 @@ macro_rules! registry {
             }
         }
 
-        /// Any of the inter-slice schedulers, without a virtual call.
+        /// Any inter-slice scheduler, without a virtual call.
         #[derive(Debug, Clone)]
         pub enum AnyInter { $( #[doc = $about] $Variant($Scheduler), )+ }
 
@@ -348,7 +349,7 @@ macro_rules! registry {
     };
 }
 
-// One line for each, the first is the default: file (unless a line above names it), name, variant, type, what it is.
+// One line per scheduler, the first is the default: file (unless a line above names it), name, variant, type, description.
 registry! {
     fixed: "fixed" Fixed(fixed::Fixed) "Fixed partition: ⌊share · RBs⌋ each, used or not.";
     rrm_policy: "rrm_policy" RrmPolicy(rrm_policy::RrmPolicy) "Dedicated, minimum and maximum shares (O-RAN).";
@@ -366,7 +367,7 @@ impl Default for InterConfig {
 }
 
 impl AnyInter {
-    /// Fills `allocation.grants` for a TTI; what else it holds is of no meaning then.
+    /// Fills `allocation.grants` for a TTI; the other fields of `allocation` are unspecified afterwards.
     #[inline]
     pub fn allocate(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         if let ([_], [queue]) = (tti.slices, tti.queues)

@@ -1,23 +1,23 @@
-//! What a scheduler will give a slice, before it does.
+//! Estimate of the RBs that a scheduler will give a slice.
 //!
 //! ```text
-//!   level   ─────────┬───────────┬────────    one level for all, a slice as wide as its share
+//!   level   ─────────┬───────────┬────────    the same level for all slices, each as wide as its share
 //!           ▦▦▦▦▦▦▦▦ │ ▦▦▦▦▦▦▦▦▦ │
-//!                    │           │ ▦▦▦▦▦▦▦    who needs less leaves the rest to the others
+//!                    │           │ ▦▦▦▦▦▦▦    a slice that needs less leaves the rest to the others
 //! ```
 
 use super::{Capacity, SliceConfig};
 
-/// What is known before a TTI: the RBs there will be, and who wants them.
+/// What is known before a TTI: the available RBs and the demand of each slice.
 #[derive(Debug, Clone, Copy)]
 pub struct Outlook<'a> {
-    /// RBs free for new data, in groups of `rbg` and at most one shorter.
+    /// RBs free for new data: groups of `rbg`, and at most one shorter group.
     pub rbs: u16,
     /// RBs of a group, at least 1.
     pub rbg: u16,
     /// The slices.
     pub slices: &'a [SliceConfig],
-    /// RBs that would empty each of them.
+    /// RBs that would empty each slice.
     pub demands: &'a [u32],
 }
 
@@ -29,22 +29,22 @@ impl Outlook<'_> {
         u16::try_from(rbs).map_or(self.rbs, |rbs| rbs.min(self.rbs))
     }
 
-    /// The groups that are free.
+    /// The free groups.
     #[must_use]
     pub fn room(&self) -> Capacity {
         Capacity::new(self.rbs, self.rbg)
     }
 
-    /// What a slice gets if it has as much to send as it likes: its share among those with a demand, and what those that
-    /// need less leave. Groups are whole in each TTI and not over time, so that it is not rounded to them.
+    /// RBs of a slice with an unlimited backlog: its share among the slices with a demand, plus what slices that need less
+    /// leave. The result is not rounded to groups, because groups are indivisible in a TTI but not over time.
     #[must_use]
     pub fn by_share(&self, slice: usize) -> u16 {
         self.by_share_of(slice, |other| self.demand(other))
     }
 
-    /// The same if every other slice wants what `demand` says.
+    /// Like [`by_share`](Self::by_share), with the demand of the other slices given by `demand`.
     pub(super) fn by_share_of(&self, slice: usize, demand: impl Fn(usize) -> u16) -> u16 {
-        // Those without a share divide equally what the others leave.
+        // Slices without a share divide equally what the others leave.
         let weight = |slice: usize| self.slices.get(slice).map_or(0, SliceConfig::share_parts).max(1);
         let own = weight(slice);
         let fits = |mine: u16| {
@@ -61,7 +61,7 @@ impl Outlook<'_> {
             let mid = u16::midpoint(good, bad);
             if fits(mid) { good = mid } else { bad = mid }
         }
-        // Less than an RB comes as whole ones, in some TTIs.
+        // Less than one RB per TTI comes as whole RBs in some TTIs.
         let has_share = self.slices.get(slice).is_some_and(|slice| slice.share_parts() > 0);
         if has_share { good.max(1) } else { good }
     }

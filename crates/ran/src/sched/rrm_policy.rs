@@ -2,47 +2,48 @@
 //!
 //! ```text
 //!   0 ────────── dedicated ─────────── min ──────────────── max ───── 100 %
-//!   kept for the slice,  │ the slice comes  │ shared, by share  │ never
-//!   used or not          │ first            │                   │
+//!   reserved for the     │ before other     │ shared, by share  │ never
+//!   slice, even unused   │ slices           │                   │
 //! ```
 //!
-//! In this order: every slice gets what it needs of its dedicated RBs; then up to its minimum; what is left,
-//! dedicated RBs excepted, goes group by group to the slice that has least for its share, up to the maximum; of several
-//! to the one that waited longest for such a group. So slices whose minimum is less than a group take turns.
+//! In this order: every slice gets what it needs of its dedicated RBs; then up to its minimum; then the rest, except unused
+//! dedicated RBs, goes group by group to the slice with the least RBs for its share, up to the maximum. On ties, the slice
+//! that has waited longest for such a group gets it, so slices whose minimum is less than a group take turns.
 //!
-//! Groups are whole, and neither a minimum nor a maximum is. Both are kept over time, as the quotas of TS 28.541 are: what a slice with
-//! a backlog got less than its minimum in one TTI is added to the minimum of the next, two groups at most; what whole groups leave
-//! of a maximum is added to the maximum of the next, two groups at most, and less than one of a slice without a backlog. So a slice never
-//! has more than its maximum of all RBs so far; one whose maximum is less than a group gets a group now and then. A maximum that
-//! is whole groups is kept in each TTI, unless others made the slice wait.
+//! Minima and maxima are not multiples of a group. Both are kept over time, as the quotas of TS 28.541 are. If a slice with a
+//! backlog got less than its minimum in a TTI, the difference is added to the minimum of the next TTI, up to two groups. What
+//! rounding to groups leaves of a maximum is added to the maximum of the next TTI, up to two groups, or to less than one
+//! group for a slice without a backlog. A slice therefore never has more than its maximum of all RBs so far, and a slice
+//! whose maximum is less than a group gets a group occasionally. A maximum that is a multiple of a group is kept in each TTI,
+//! unless other slices made the slice wait.
 
 use super::config::PARTS;
 use super::{Allocation, InterSlice, NoParams, Outlook, Scheduler, Setup, SliceConfig, Tti};
 
-/// See the top of this file.
+/// The scheduler of one direction.
 #[derive(Debug, Clone, Default)]
 pub struct RrmPolicy {
-    /// RBs that each slice is expected to have got, and `last` of then. Kept for their memory only.
+    /// Temporary data of `expect`: RBs expected for each slice, and its copy of `last`. Kept only to reuse their memory.
     got: Vec<u16>,
     then: Vec<u64>,
-    /// The last of the groups left over that each slice got, counted from 1, and how many there were.
+    /// For each slice, the sequence number (from 1) of the last shared group it got; and the number of such groups so far.
     last: Vec<u64>,
     groups: u64,
     carried: Vec<Carried>,
-    /// Of the TTI at hand. Kept for its memory only.
+    /// Bounds of the current TTI, kept only to reuse their memory.
     bounds: Vec<Bounds>,
 }
 
-/// What the TTIs before left of a slice's bounds, in millionths of an RB.
+/// Carry-over of a slice's bounds from earlier TTIs, in millionths of an RB.
 #[derive(Debug, Clone, Copy, Default)]
 struct Carried {
-    /// Of its minimum.
+    /// Carry-over of the minimum.
     owed: u64,
-    /// Of its maximum.
+    /// Carry-over of the maximum.
     spare: u64,
 }
 
-/// A slice's RBs in a TTI, what was carried included.
+/// Bounds of a slice in a TTI in RBs, including the carry-over.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     dedicated: u16,
@@ -51,7 +52,7 @@ struct Bounds {
 }
 
 impl Carried {
-    /// The minimum and the maximum of `rbs` RBs, in millionths.
+    /// Minimum and maximum out of `rbs` RBs, in millionths of an RB.
     fn limits(self, slice: &SliceConfig, rbs: u16) -> (u64, u64) {
         let (min, max) = slice.policy_parts();
         (min * u64::from(rbs) + self.owed, max * u64::from(rbs) + self.spare)
@@ -63,8 +64,8 @@ impl Carried {
         Bounds { dedicated: slice.dedicated_of(rbs), min: whole(min.min(max)), max: whole(max) }
     }
 
-    /// It got so many of the TTI's RBs. With a backlog it is owed the rest even if that is gone now: behind a limiter a buffer is empty
-    /// after nearly every TTI.
+    /// Updates the carry-over after a TTI in which the slice got `got` RBs. A slice that had a backlog is owed the rest even if
+    /// its queues are empty now, because behind a limiter a buffer is empty after nearly every TTI.
     fn settle(&mut self, slice: &SliceConfig, tti: &Tti<'_>, got: u16, had_backlog: bool) {
         let (min, max) = self.limits(slice, tti.rbs);
         let (got, group) = (u64::from(got) * PARTS, u64::from(tti.rbg.max(1)) * PARTS);
@@ -89,7 +90,7 @@ impl RrmPolicy {
         self.bounds.extend(slices.iter().zip(carried).map(|(slice, carried)| carried.bounds(slice, rbs)));
     }
 
-    /// Who has least goes first.
+    /// Sort key: the slice with the least RBs for its share goes first.
     fn rank(last: &[u64], config: &SliceConfig, slice: usize, rbs: u16) -> (u64, u64) {
         (load(config, rbs), last.get(slice).copied().unwrap_or(0))
     }
@@ -99,7 +100,7 @@ impl InterSlice for RrmPolicy {
     fn schedule(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         self.set_bounds(tti.slices, tti.rbs);
         let Self { last, groups, carried, bounds, .. } = self;
-        // Dedicated RBs that their slice does not use: nobody does.
+        // Dedicated RBs that their slice does not use remain unused.
         let mut idle = allocation.room.split(0);
         for (slice, bounds) in bounds.iter().enumerate() {
             let mut part = allocation.room.split(bounds.dedicated);
@@ -136,7 +137,7 @@ impl InterSlice for RrmPolicy {
         allocation.room.put_back(idle);
     }
 
-    /// The same with what the slices want in place of queues.
+    /// Repeats [`schedule`](InterSlice::schedule) with the demands of the slices instead of queues.
     fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
         self.set_bounds(next.slices, next.rbs);
         let Self { got, then, last, groups, bounds, .. } = self;
@@ -176,7 +177,7 @@ impl InterSlice for RrmPolicy {
     }
 }
 
-/// RBs per share, compared without dividing: the larger share is the smaller load.
+/// RBs relative to the share, as an integer for comparison.
 fn load(slice: &SliceConfig, rbs: u16) -> u64 {
     u64::from(rbs) * PARTS / slice.share_parts().max(1)
 }

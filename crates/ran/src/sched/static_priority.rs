@@ -1,13 +1,13 @@
-//! `static_priority`: the slice with the lowest `priority` gets what it needs, then the next.
+//! `static_priority`: the slice with the lowest `priority` number gets what it needs, then the next.
 //!
 //! ```text
 //!   priority 0  ▦▦▦▦▦▦▦▦▦▦▦▦▦
-//!   priority 1               ▦▦▦▦▦▦▦▦▦▦▦▦      shares play no part: a slice can starve all later ones
+//!   priority 1               ▦▦▦▦▦▦▦▦▦▦▦▦      shares have no influence: a slice can starve all later ones
 //! ```
 
 use super::{Allocation, InterSlice, NoParams, Outlook, Scheduler, Setup, Tti};
 
-/// See the top of this file.
+/// The scheduler of one direction.
 #[derive(Debug, Clone, Default)]
 pub struct StaticPriority {
     order: Vec<u16>,
@@ -25,7 +25,7 @@ impl InterSlice for StaticPriority {
     fn schedule(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         self.order.clear();
         self.order.extend(0..tti.slices.len() as u16);
-        // Stable: slices of one priority in the order they are written.
+        // The sort is stable: slices of equal priority keep the order of the configuration.
         self.order.sort_by_key(|slice| tti.slices[usize::from(*slice)].priority);
         for slice in &self.order {
             let mut all = std::mem::take(&mut allocation.room);

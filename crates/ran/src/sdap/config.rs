@@ -1,4 +1,4 @@
-//! SDAP as a person writes it.
+//! Configuration of SDAP.
 //!
 //! ```toml
 //! scheduler = "priority"       # priority | drr | edf
@@ -25,31 +25,31 @@ use crate::queue::{AnyBuffer, BearerParams, BufferLimit, QueueConfig, QueueError
 use anabranch_element::time::Duration;
 use serde::{Deserialize, Serialize};
 
-/// Most bearers of a UE (TS 38.331: maxDRB).
+/// Maximum number of bearers of a UE (TS 38.331: maxDRB).
 pub const MAX_DRBS: usize = 29;
 
-/// How the flows of a bearer take turns.
+/// Scheduler of the flows of a bearer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SchedulerKind {
-    /// The lowest `priority` that has a packet.
+    /// The flow with the lowest `priority` number that has a packet.
     #[default]
     Priority,
-    /// Deficit round robin by `quantum_bytes`.
+    /// Deficit round robin with `quantum_bytes`.
     Drr,
-    /// Earliest deadline: arrival plus `delay_budget_us`.
+    /// Earliest deadline first: arrival plus `delay_budget_us`.
     Edf,
 }
 
-/// One SDAP entity, as written.
+/// Configuration of one SDAP entity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SdapConfig {
-    /// How the flows of a bearer take turns.
+    /// Scheduler of the flows of a bearer.
     pub scheduler: SchedulerKind,
     /// Time between two polls, microseconds.
     pub poll_us: u32,
-    /// When the first poll is, microseconds after the start; the MAC ticks at whole TTIs.
+    /// Time of the first poll, microseconds after the start; the MAC ticks at multiples of a TTI.
     pub poll_phase_us: u32,
     /// The bearers.
     pub drbs: Vec<DrbConfig>,
@@ -61,9 +61,9 @@ pub struct SdapConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DrbConfig {
-    /// Its identity, 1 to 32.
+    /// Identity of the bearer, 1 to 32.
     pub id: DrbId,
-    /// Whether its packets carry the SDAP header, 1 byte.
+    /// Whether packets carry the SDAP header of 1 byte.
     #[serde(default)]
     pub header: bool,
 }
@@ -72,29 +72,29 @@ pub struct DrbConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowConfig {
-    /// Its identifier, 0 to 63.
+    /// QFI, 0 to 63.
     pub qfi: u8,
-    /// The bearer it is mapped to.
+    /// The bearer to which the flow is mapped.
     pub drb: DrbId,
-    /// Priority level: the lower, the sooner (TS 23.501 §5.7.3.3), 1 to 127.
+    /// Priority level, 1 to 127; a lower number goes first (TS 23.501 §5.7.3.3).
     #[serde(default = "default_priority")]
     pub priority: u8,
     /// Bytes per round of DRR, at least 1.
     #[serde(default = "default_quantum")]
     pub quantum_bytes: u32,
-    /// How long a packet may take, microseconds; the deadline of EDF.
+    /// Delay budget of a packet, microseconds; the deadline of EDF.
     #[serde(default = "default_delay_budget")]
     pub delay_budget_us: u32,
-    /// Whether packets of QFIs that no flow has come here.
+    /// Whether this flow takes packets with a QFI that no flow has.
     #[serde(default)]
     pub unmapped: bool,
-    /// Its queue; a discipline of the RLC buffer, none that paces.
+    /// Queue of the flow: a discipline of the RLC buffer, without a limiter.
     #[serde(default = "default_queue")]
     pub queue: QueueConfig,
-    /// Most bytes waiting.
+    /// Maximum number of waiting bytes.
     #[serde(default = "default_limit_bytes")]
     pub limit_bytes: u64,
-    /// Most packets waiting.
+    /// Maximum number of waiting packets.
     #[serde(default = "default_limit_sdus")]
     pub limit_sdus: usize,
 }
@@ -119,7 +119,7 @@ fn default_limit_sdus() -> usize {
 }
 
 impl Default for SdapConfig {
-    /// One bearer with one flow that takes everything.
+    /// One bearer with one flow that takes all packets.
     fn default() -> Self {
         Self {
             scheduler: SchedulerKind::Priority,
@@ -132,7 +132,7 @@ impl Default for SdapConfig {
 }
 
 impl FlowConfig {
-    /// A flow with every default.
+    /// A flow with default values.
     #[must_use]
     pub fn new(qfi: u8, drb: DrbId) -> Self {
         Self {
@@ -148,10 +148,10 @@ impl FlowConfig {
         }
     }
 
-    /// Its queue, empty.
+    /// Builds the empty queue.
     pub(super) fn build_queue(&self) -> Result<AnyBuffer, SdapError> {
         let limit = BufferLimit { bytes: self.limit_bytes, sdus: self.limit_sdus };
-        // A packet here does not wait for the MAC's clock.
+        // Packets in SDAP do not wait for the MAC's clock.
         let params = BearerParams {
             pulls: Pulls::every(Duration::ZERO),
             limit,
@@ -171,31 +171,31 @@ impl FlowConfig {
     }
 }
 
-/// Why an SDAP entity cannot be made as written.
+/// Why the configuration of an SDAP entity is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SdapError {
-    /// A value is out of its range.
+    /// A value is out of range.
     #[error("sdap {what} {id}: {key} = {value}: must be {remedy}")]
     Value {
         /// "flow" or "drb".
         what: &'static str,
-        /// Its QFI or identity.
+        /// Its QFI or bearer identity.
         id: u8,
-        /// The key.
+        /// The configuration key.
         key: &'static str,
-        /// Its value.
+        /// The configured value.
         value: String,
-        /// What would be valid.
+        /// The valid values.
         remedy: &'static str,
     },
-    /// Too many or too few of something.
+    /// A wrong number of items.
     #[error("sdap: {got} {what}: must be {remedy}")]
     Count {
-        /// Of what.
+        /// The kind of item.
         what: &'static str,
-        /// How many.
+        /// The number found.
         got: usize,
-        /// What would be valid.
+        /// The valid numbers.
         remedy: &'static str,
     },
     /// A flow's queue.
@@ -204,10 +204,10 @@ pub enum SdapError {
 }
 
 impl SdapConfig {
-    /// Whether it can be made.
+    /// Checks the configuration.
     ///
     /// # Errors
-    /// The first thing that is wrong, with the remedy.
+    /// The first fault, with the valid values.
     pub fn check(&self) -> Result<(), SdapError> {
         let count = |what, got, ok: bool, remedy| {
             if ok { Ok(()) } else { Err(SdapError::Count { what, got, remedy }) }

@@ -1,4 +1,4 @@
-//! SDAP with queues and a scheduler, RLC §II (Fig. 1); the map from QoS flows to bearers is TS 37.324 §5.2.
+//! SDAP with queues and a scheduler, RLC §II (Fig. 1); the mapping of QoS flows to bearers is that of TS 37.324 §5.2.
 //!
 //! ```text
 //!   QFI 1 ─▶ ▯▯▯▯ ─┐
@@ -7,14 +7,14 @@
 //!   QFI 9 ─▶ ▯▯▯▯▯ ─── scheduler ─ limiter ─▶ DRB 2
 //! ```
 //!
-//! TS 37.324 has neither queues nor a scheduler: a packet goes to its bearer's RLC at once. Here it waits
-//! until the bearer's limiter ([`crate::queue`]) lets it down, and can be overtaken until then.
+//! TS 37.324 has neither queues nor a scheduler: a packet goes to the RLC of its bearer at once. Here it waits until the
+//! bearer's limiter ([`crate::queue`]) admits it, and can be overtaken until then.
 //!
-//! The scheduler names the one packet that is next; if the limiter keeps that one, all others of the bearer
-//! wait as well. It is asked when a packet arrives and at each poll, 200 µs apart in RLC §V-A. How far the
-//! polls are from the MAC's tick decides how many packets still make the next TTI: that phase is a parameter.
+//! The scheduler selects one packet as the next; if the limiter refuses it, all other packets of the bearer wait as well. The
+//! limiter is evaluated when a packet arrives and at each poll, every 200 µs in RLC §V-A. The distance between the polls and
+//! the MAC's tick determines how many packets still reach the next TTI, so that phase is a parameter.
 //!
-//! Per packet: `Sdu::arrived` to `Sdu::forwarded` is its wait here; per flow [`FlowStats`] sums them up.
+//! The wait of a packet is from `Sdu::arrived` to `Sdu::forwarded`; [`FlowStats`] has the sums per flow.
 
 mod config;
 #[cfg(test)]
@@ -37,10 +37,10 @@ pub const MAX_SDU_BYTES: usize = 9000;
 /// Identity of a data radio bearer, 1 to 32 (TS 38.331).
 pub type DrbId = u8;
 
-/// Why a packet was not taken in.
+/// Why a packet was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SdapDrop {
-    /// No flow has this QFI, and there is none for what is left over.
+    /// No flow has this QFI, and no flow accepts unmapped QFIs.
     #[error("QFI {0} is not mapped; add a flow with it, or one with unmapped = true")]
     Unmapped(u8),
     /// Larger than [`MAX_SDU_BYTES`].
@@ -51,40 +51,40 @@ pub enum SdapDrop {
 /// Counters of one QoS flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct FlowStats {
-    /// Packets let down.
+    /// Packets passed to RLC.
     pub forwarded_sdus: u64,
-    /// Their bytes, without SDAP header.
+    /// Bytes of these packets, without SDAP header.
     pub forwarded_bytes: u64,
-    /// Sum of their waits, nanoseconds.
+    /// Sum of waiting times, nanoseconds.
     pub wait_total_ns: u64,
-    /// Longest wait, nanoseconds.
+    /// Longest waiting time, nanoseconds.
     pub wait_max_ns: u64,
     /// Packets waiting now.
     pub waiting_sdus: u64,
     /// Bytes waiting now.
     pub waiting_bytes: u64,
-    /// The flow's queue; `popped_sdus` is one ahead of `forwarded_sdus` while the head is looked at.
+    /// Counters of the flow's queue; `popped_sdus` is one ahead of `forwarded_sdus` while the head is held for the scheduler.
     #[serde(flatten)]
     pub queue: BufferStats,
 }
 
-/// The queues of a bearer's flows, all together.
+/// The queues of a bearer's flows, summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DrbQueue {
     /// Bytes waiting.
     pub waiting_bytes: u64,
-    /// Most bytes that may.
+    /// Maximum number of waiting bytes.
     pub limit_bytes: u64,
     /// Packets dropped.
     pub drops: u64,
 }
 
-/// Packets that wait for one bearer.
+/// Packets waiting for one bearer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Held {
-    /// How many.
+    /// Number of packets.
     pub sdus: u64,
-    /// Their bytes as RLC will count them, PDCP headers apart.
+    /// Their bytes as RLC will count them, without PDCP headers.
     pub bytes: u64,
 }
 
@@ -93,13 +93,13 @@ pub struct Held {
 pub struct Sdap {
     flows: Vec<Flow>,
     drbs: Vec<Drb>,
-    /// Flow of each QFI.
+    /// Index of the flow of each QFI.
     by_qfi: [Option<u8>; QFIS],
     scheduler: SchedulerKind,
     poll: Duration,
     phase: Duration,
     polled_at: Option<Instant>,
-    /// Bearers to ask, in turn.
+    /// Index of the next bearer to evaluate.
     turn: usize,
     unmapped_drops: u64,
     too_large_drops: u64,
@@ -110,7 +110,7 @@ struct Flow {
     config: FlowConfig,
     drb: usize,
     queue: AnyBuffer,
-    /// The packet the scheduler looks at: out of its queue, not yet let down.
+    /// The packet offered to the scheduler: removed from its queue, but not yet passed to RLC.
     head: Option<Sdu>,
     deficit: i64,
     stats: FlowStats,
@@ -122,21 +122,21 @@ struct Drb {
     limiter: AnyLimiter,
     /// Flows of this bearer, in the order of the configuration.
     flows: Vec<u8>,
-    /// Position in `flows` of the flow whose round it is.
+    /// Position in `flows` of the flow whose turn it is.
     round: usize,
     backlog_sdus: u64,
     backlog_bytes: u64,
-    /// Something happened that may let a packet go.
+    /// The limiter must be evaluated because of a change.
     ask: bool,
-    /// When the limiter wants to be asked.
+    /// Time at which the limiter must be evaluated.
     wake_at: Option<Instant>,
 }
 
 impl Sdap {
-    /// An entity with empty queues. `limiter` makes the limiter of each bearer.
+    /// Creates an entity with empty queues. `limiter` builds the limiter of each bearer.
     ///
     /// # Errors
-    /// What [`SdapConfig::check`] finds.
+    /// Those of [`SdapConfig::check`].
     pub fn new(config: &SdapConfig, mut limiter: impl FnMut(DrbId) -> AnyLimiter) -> Result<Self, SdapError> {
         config.check()?;
         let mut drbs: Vec<Drb> = Vec::with_capacity(config.drbs.len());
@@ -187,12 +187,12 @@ impl Sdap {
         })
     }
 
-    /// A packet of QoS flow `qfi` (its low 6 bits) arrives at `packet.at` and goes on to its bearer at once: where
-    /// nothing waits and nothing is held back, it needs no queue and no choice. Everything is counted as if
-    /// [`enqueue`](Self::enqueue) and [`poll_forward`](Self::poll_forward) had done it.
+    /// Passes a packet of QoS flow `qfi` (the low 6 bits), arriving at `packet.at`, directly to its bearer if nothing waits and
+    /// the limiter is open, so that neither a queue nor a choice is needed. All counters change as if
+    /// [`enqueue`](Self::enqueue) and [`poll_forward`](Self::poll_forward) had been called.
     ///
     /// # Errors
-    /// The packet, if they have to.
+    /// Returns the packet if these must be called.
     #[inline(always)]
     pub fn pass(&mut self, qfi: u8, packet: Packet, now: Instant) -> Result<(DrbId, Sdu), Packet> {
         let Some(index) = self.by_qfi[usize::from(qfi) % QFIS] else { return Err(packet) };
@@ -200,7 +200,7 @@ impl Sdap {
         let drb = &self.drbs[flow.drb];
         let open = drb.limiter.is_open() && drb.backlog_sdus == 0 && !drb.ask;
         let AnyBuffer::Fifo(queue) = &mut flow.queue else { return Err(packet) };
-        // Rounds of DRR go on while nothing waits.
+        // Rounds of DRR advance even while nothing waits.
         let may = open && self.scheduler != SchedulerKind::Drr && packet.len() <= MAX_SDU_BYTES;
         if !may || !queue.pass(packet.len() as u64) {
             return Err(packet);
@@ -211,11 +211,11 @@ impl Sdap {
         Ok((drb.config.id, sdu))
     }
 
-    /// A packet of QoS flow `qfi` (its low 6 bits) arrives at `packet.at`. Call
-    /// [`poll_forward`](Self::poll_forward) next.
+    /// Queues a packet of QoS flow `qfi` (the low 6 bits), arriving at `packet.at`. Call [`poll_forward`](Self::poll_forward)
+    /// afterwards.
     ///
     /// # Errors
-    /// Why it was dropped; drops of a full queue are in its counters only.
+    /// Why the packet was rejected; drops by a full queue appear only in its counters.
     pub fn enqueue(&mut self, qfi: u8, packet: Packet, now: Instant) -> Result<(), SdapDrop> {
         if packet.len() > MAX_SDU_BYTES {
             self.too_large_drops += 1;
@@ -234,7 +234,7 @@ impl Sdap {
         Ok(())
     }
 
-    /// The next packet that goes down now, and the bearer it goes to. Call until there is none.
+    /// Returns the next packet to pass to RLC now, and its bearer. Call repeatedly until `None`.
     pub fn poll_forward(&mut self, now: Instant) -> Option<(DrbId, Sdu)> {
         for _ in 0..self.drbs.len() {
             let turn = self.turn;
@@ -250,21 +250,21 @@ impl Sdap {
         None
     }
 
-    /// The next packet for `drb`, whatever its limiter says: a grant of the uplink has room for it.
+    /// Returns the next packet for `drb` regardless of its limiter, because an uplink grant has room for it.
     pub fn fetch(&mut self, drb: DrbId, now: Instant) -> Option<Sdu> {
         let drb = self.drbs.iter().position(|d| d.config.id == drb)?;
         let chosen = self.choose(drb, now)?;
         self.submit(drb, chosen, now)
     }
 
-    /// Whether [`poll_forward`](Self::poll_forward) may have something.
+    /// Whether [`poll_forward`](Self::poll_forward) may return a packet.
     #[inline]
     #[must_use]
     pub fn has_to_ask(&self) -> bool {
         self.drbs.iter().any(|drb| drb.ask)
     }
 
-    /// Asks the limiters again if a poll is due. Call [`poll_forward`](Self::poll_forward) next.
+    /// Marks the limiters for evaluation if a poll is due. Call [`poll_forward`](Self::poll_forward) afterwards.
     pub fn on_timeout(&mut self, now: Instant) {
         let poll = self.next_poll() <= now;
         if poll {
@@ -275,7 +275,7 @@ impl Sdap {
         }
     }
 
-    /// When the next poll is due; none while nothing waits for time to pass.
+    /// Time of the next poll; `None` while no packet waits for time to pass.
     #[must_use]
     #[inline]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
@@ -296,14 +296,14 @@ impl Sdap {
         }
     }
 
-    /// Whether a limiter goes by what it is told of slots.
+    /// Whether a limiter uses the reports of slots.
     #[must_use]
     #[inline]
     pub fn listens(&self) -> bool {
         self.drbs.iter().any(|drb| !drb.limiter.is_open())
     }
 
-    /// The MAC served `drb`, see [`Limiter::on_tti`].
+    /// Reports to the limiter that the MAC served `drb`, see [`Limiter::on_tti`].
     pub fn on_tti(&mut self, drb: DrbId, report: &TtiReport) {
         if let Some(drb) = self.drb_mut(drb) {
             drb.limiter.on_tti(report);
@@ -311,14 +311,14 @@ impl Sdap {
         }
     }
 
-    /// The MAC expects something else of its next pull from `drb` than it said, see [`Limiter::on_forecast`].
+    /// Updates the forecast of the MAC's next pull from `drb`, see [`Limiter::on_forecast`].
     pub fn on_forecast(&mut self, drb: DrbId, next: Forecast) {
         if let Some(drb) = self.drb_mut(drb) {
             drb.limiter.on_forecast(next);
         }
     }
 
-    /// An SDU left `drb`'s RLC buffer, see [`Limiter::on_sent`].
+    /// Reports to the limiter that an SDU left `drb`'s RLC buffer, see [`Limiter::on_sent`].
     #[inline]
     pub fn on_sent(&mut self, drb: DrbId, bytes: u32, sojourn: Duration, now: Instant) {
         if let Some(drb) = self.drb_mut(drb) {
@@ -326,11 +326,11 @@ impl Sdap {
         }
     }
 
-    /// Changes how `drb` is paced; whether there is such a bearer. What RLC holds is told to the new limiter
-    /// by the next report.
+    /// Replaces the limiter of `drb`; returns whether the bearer exists. The new limiter learns the occupancy of RLC from the
+    /// next report.
     pub fn set_limiter(&mut self, drb: DrbId, limiter: AnyLimiter) -> bool {
         let Some(drb) = self.drb_mut(drb) else { return false };
-        // What waited for the old one may be for nobody else to wake: a limiter that is open asks for nothing.
+        // Packets that waited for the old limiter need an evaluation: an open limiter requests no wake-up.
         (drb.limiter, drb.ask, drb.wake_at) = (limiter, true, Some(Instant::ZERO));
         true
     }
@@ -341,14 +341,14 @@ impl Sdap {
         self.drbs.iter().find(|d| d.config.id == drb).map(|d| &d.limiter)
     }
 
-    /// Bytes that wait for `drb`.
+    /// Bytes waiting for `drb`.
     #[must_use]
     #[inline]
     pub fn backlog_bytes(&self, drb: DrbId) -> u64 {
         self.drbs.iter().find(|d| d.config.id == drb).map_or(0, |d| d.backlog_bytes)
     }
 
-    /// What waits for `drb`.
+    /// Packets waiting for `drb`.
     #[must_use]
     #[inline]
     pub fn held(&self, drb: DrbId) -> Held {
@@ -358,15 +358,15 @@ impl Sdap {
         })
     }
 
-    /// Appends the sizes of what waits for `drb`, as RLC will count them and `around` bytes more each, until `most` are named;
-    /// flow by flow as the priorities are, which is a guess where the scheduler goes by anything else.
+    /// Appends the sizes of the packets waiting for `drb`, as RLC will count them plus `around` bytes each, at most `most`
+    /// packets. The order is by flow priority, an estimate if the scheduler uses another criterion.
     pub fn sizes(&self, drb: DrbId, most: usize, around: u32, out: &mut Vec<u32>) {
         let Some(drb) = self.drbs.iter().find(|d| d.config.id == drb) else { return };
         if drb.backlog_sdus == 0 {
             return;
         }
         let (start, mut after) = (out.len(), None);
-        // The flows by priority, equal ones as they are written.
+        // Flows by priority, equal ones in the order of the configuration.
         let rank = |index: u8| (self.flows[usize::from(index)].config.priority, index);
         while let Some(next) = drb.flows.iter().map(|i| rank(*i)).filter(|r| Some(*r) > after).min() {
             let flow = &self.flows[usize::from(next.1)];
@@ -381,13 +381,13 @@ impl Sdap {
         }
     }
 
-    /// Whether `drb`'s limiter lets down what the MAC says it will take next.
+    /// Whether `drb`'s limiter passes the amount of the MAC's forecast.
     #[must_use]
     pub fn follows_forecast(&self, drb: DrbId) -> bool {
         self.limiter(drb).is_some_and(|limiter| limiter.follows_forecast())
     }
 
-    /// Bytes that wait for a limiter which follows the forecast, and for others.
+    /// Bytes waiting for limiters that follow the forecast, and for other limiters.
     #[must_use]
     pub fn held_bytes(&self) -> (u64, u64) {
         self.drbs.iter().fold((0, 0), |(following, others), drb| {
@@ -400,14 +400,14 @@ impl Sdap {
         })
     }
 
-    /// The bearer that QoS flow `qfi` goes to.
+    /// The bearer of QoS flow `qfi`.
     #[must_use]
     pub fn drb_of(&self, qfi: u8) -> Option<DrbId> {
         let flow = self.flows.get(usize::from(self.by_qfi[usize::from(qfi) % QFIS]?))?;
         self.drbs.get(flow.drb).map(|drb| drb.config.id)
     }
 
-    /// The queues of a bearer's flows, all together.
+    /// The queues of a bearer's flows, summed.
     #[must_use]
     pub fn queue_of(&self, drb: DrbId) -> DrbQueue {
         let Some(drb) = self.drbs.iter().find(|d| d.config.id == drb) else { return DrbQueue::default() };
@@ -423,7 +423,7 @@ impl Sdap {
         })
     }
 
-    /// Counters of each flow, in the order of the configuration.
+    /// QFI and counters of each flow, in the order of the configuration.
     pub fn flow_stats(&self) -> impl Iterator<Item = (u8, FlowStats)> + '_ {
         self.flows.iter().map(|f| {
             let (waiting_sdus, waiting_bytes) = f.waiting();
@@ -432,7 +432,7 @@ impl Sdap {
         })
     }
 
-    /// Packets dropped because no flow has their QFI, and because they were too large.
+    /// Packets dropped because no flow has their QFI, and packets dropped because they were too large.
     #[must_use]
     pub fn drops(&self) -> (u64, u64) {
         (self.unmapped_drops, self.too_large_drops)
@@ -442,7 +442,7 @@ impl Sdap {
         self.drbs.iter_mut().find(|d| d.config.id == id)
     }
 
-    /// The first point of the grid `phase + k · poll` after the last poll.
+    /// The first time `phase + k · poll` after the last poll.
     fn next_poll(&self) -> Instant {
         let (poll, phase) = (nanos(self.poll).max(1), nanos(self.phase));
         match self.polled_at.and_then(|at| at.as_nanos().checked_sub(phase)) {
@@ -451,7 +451,7 @@ impl Sdap {
         }
     }
 
-    /// Lets down the packet that is next for a bearer, if its limiter does.
+    /// Passes the next packet of a bearer if its limiter admits it.
     fn forward(&mut self, drb: usize, now: Instant) -> Option<Sdu> {
         let chosen = self.choose(drb, now)?;
         let head = self.flows[chosen].head.as_ref()?;
@@ -468,7 +468,7 @@ impl Sdap {
         self.submit(drb, chosen, now)
     }
 
-    /// Lets down the head of a flow.
+    /// Passes the head of a flow.
     fn submit(&mut self, drb: usize, flow: usize, now: Instant) -> Option<Sdu> {
         let (drb, flow) = (&mut self.drbs[drb], &mut self.flows[flow]);
         let mut sdu = flow.head.take()?;
@@ -479,7 +479,7 @@ impl Sdap {
         Some(sdu)
     }
 
-    /// The flow whose head goes next, its head looked at.
+    /// The flow whose head goes next; the head has been removed from its queue.
     fn choose(&mut self, drb: usize, now: Instant) -> Option<usize> {
         if self.drbs[drb].backlog_sdus == 0 {
             return None;
@@ -514,7 +514,7 @@ impl Sdap {
         }
     }
 
-    /// Takes the next packet of a flow out of its queue, which may drop others.
+    /// Removes the next packet of a flow from its queue, which may drop others, and stores it as head.
     fn look_at_head(&mut self, flow: usize, now: Instant) {
         let flow = &mut self.flows[flow];
         if flow.head.is_none() && flow.queue.len_sdus() > 0 {
@@ -524,12 +524,12 @@ impl Sdap {
         }
     }
 
-    /// Deficit round robin (Shreedhar and Varghese 1996): a flow's turn lasts while its deficit covers its
-    /// head; the next flow with packets then gets its quantum.
+    /// Deficit round robin (Shreedhar and Varghese 1996): the turn of a flow lasts while its deficit covers its head; then the
+    /// next flow with packets gets its quantum.
     fn round_robin(&mut self, drb: usize) -> Option<usize> {
         let drb = &mut self.drbs[drb];
-        // One pass finds a flow if the quanta cover the packets; otherwise as many rounds as the nearest
-        // flow needs are given at once, and a second pass finds it.
+        // One pass finds a flow if the quanta cover the packets. Otherwise all flows get as many rounds at once as the closest flow
+        // needs, and a second pass finds it.
         for _ in 0..2 {
             for _ in 0..=drb.flows.len() {
                 let index = usize::from(*drb.flows.get(drb.round)?);
@@ -559,14 +559,14 @@ impl Sdap {
 }
 
 impl Flow {
-    /// Packets and bytes waiting.
+    /// Number and bytes of waiting packets.
     fn waiting(&self) -> (u64, u64) {
         let head = self.head.as_ref();
         let sdus = self.queue.len_sdus() as u64 + u64::from(head.is_some());
         (sdus, self.queue.len_bytes() + head.map_or(0, |sdu| u64::from(sdu.bytes())))
     }
 
-    /// Notes that a packet goes down now, with the SDAP header in front if there is one.
+    /// Records that a packet is passed to RLC now, and adds the SDAP header if the bearer has one.
     #[inline(always)]
     fn submit(&mut self, sdu: &mut Sdu, header: bool, now: Instant) {
         let bytes = sdu.bytes();
@@ -584,7 +584,7 @@ impl Flow {
         }
     }
 
-    /// Rounds of DRR until the head may go.
+    /// Number of DRR rounds until the deficit covers the head.
     fn rounds_needed(&self) -> Option<i64> {
         let missing = i64::from(self.head.as_ref()?.bytes()) - self.deficit;
         let quantum = i64::from(self.config.quantum_bytes.max(1));
@@ -593,7 +593,7 @@ impl Flow {
 }
 
 impl Drb {
-    /// A flow of this bearer went from `before` to `after` packets and bytes.
+    /// Updates the sums of the bearer after a flow changed from `before` to `after` (packets, bytes).
     fn account(&mut self, before: (u64, u64), after: (u64, u64)) {
         self.backlog_sdus = (self.backlog_sdus + after.0).saturating_sub(before.0);
         self.backlog_bytes = (self.backlog_bytes + after.1).saturating_sub(before.1);
@@ -604,7 +604,7 @@ impl Drb {
         self.backlog_sdus > 0 && self.limiter.wants_polls()
     }
 
-    /// Nothing more goes down now: when to look again.
+    /// No packet can be passed now: determines when to evaluate the limiter next.
     fn settle(&mut self, now: Instant) {
         self.wake_at = if self.backlog_sdus > 0 { self.limiter.wake_at(now) } else { None };
     }

@@ -14,15 +14,14 @@ fn open(config: &SdapConfig) -> Sdap {
     Sdap::new(config, |_| AnyLimiter::OPEN).unwrap()
 }
 
-/// A bearer whose limiter never lets anything down before `on_tti` says RLC is empty again: DynRLC with
-/// room for one.
+/// A bearer whose limiter admits nothing until `on_tti` reports an empty RLC buffer: DynRLC with room for one SDU.
 fn one_at_a_time(config: &SdapConfig) -> Sdap {
     let one = crate::queue::dynrlc::DynRlcParams { max_sdus: 1, ..Default::default() };
     let queue = QueueConfig::DynRlc(one);
     Sdap::new(config, |_| queue.build(BearerParams::default()).unwrap().0).unwrap()
 }
 
-/// The MAC took all; what goes down next at the poll.
+/// The MAC takes everything; returns the packet passed at the next poll.
 fn step(sdap: &mut Sdap, now: Instant) -> Option<(u8, u32)> {
     sdap.on_tti(1, &TtiReport { at: now, ..TtiReport::default() });
     sdap.on_timeout(now);
@@ -123,7 +122,7 @@ fn flows_go_to_their_bearers() {
     let stats: Vec<(u8, FlowStats)> = sdap.flow_stats().collect();
     assert_eq!(stats[0].1.wait_max_ns, 1_000_000);
     assert_eq!(sdap.poll_timeout(), None);
-    // Left-over QFIs have a home if one is named.
+    // Unmapped QFIs are accepted once a flow is declared for them.
     c.flows[1].unmapped = true;
     let mut sdap = open(&c);
     sdap.enqueue(2, packet(100, t), t).unwrap();
@@ -144,14 +143,14 @@ fn polls_keep_their_grid() {
     let mut due = Vec::new();
     for _ in 0..3 {
         let (at, _) = sdap.poll_timeout().unwrap();
-        // A late wake-up does not move the grid.
+        // A late wake-up does not shift the grid.
         let woken = at.max(us(1000)) + Duration::from_micros(3);
         sdap.on_timeout(woken);
         assert!(sdap.poll_forward(woken).is_none());
         due.push(sdap.poll_timeout().unwrap().0.as_micros());
     }
     assert_eq!(due, [1070, 1270, 1470]);
-    // Between polls nothing is asked.
+    // No evaluation between polls.
     sdap.on_tti(1, &TtiReport::default());
     sdap.on_timeout(us(1469));
     assert!(sdap.poll_forward(us(1469)).is_none());
@@ -202,7 +201,7 @@ fn a_live_change_of_the_limiter() {
 }
 
 #[test]
-fn the_file_form_and_its_errors() {
+fn the_configuration_and_its_errors() {
     let text = r#"{"scheduler": "drr", "drbs": [{"id": 1}], "flows": [
         {"qfi": 1, "drb": 1, "priority": 20}, {"qfi": 9, "drb": 1, "queue": "codel", "unmapped": true}]}"#;
     let good: SdapConfig = serde_json::from_str(text).unwrap();
@@ -231,7 +230,7 @@ fn the_file_form_and_its_errors() {
     );
 }
 
-/// A bearer on a MAC that takes `tbs` bytes at each whole millisecond and knows nothing of the next.
+/// A bearer on a MAC that takes `tbs` bytes at each whole millisecond and gives no forecast.
 struct Air {
     sdap: Sdap,
     rlc_bytes: u32,
@@ -259,7 +258,7 @@ impl Air {
         }
     }
 
-    /// The polls of one TTI, then the tick. Returns the bytes the MAC took.
+    /// The polls of one TTI, then the tick. Returns the bytes taken by the MAC.
     fn tti(&mut self, tbs: u32) -> u32 {
         let tick = self.now + Duration::from_millis(1);
         while let Some((at, _)) = self.sdap.poll_timeout().filter(|(at, _)| *at < tick) {
@@ -295,7 +294,7 @@ fn limiters_fill_the_cell_wherever_in_the_tti_the_polls_are() {
                 for tbs in [82, 800, 2289] {
                     let case = format!("{limiter}, polls every {poll_us} us, first at {phase} us, TBS {tbs}");
                     let mut air = Air::new(limiter, poll_us, phase);
-                    // All at once: what arrives later would make the limiter look between the polls.
+                    // All packets at once: a later arrival would cause an evaluation between the polls.
                     let ttis = 400;
                     for _ in 0..ttis * tbs / 1500 + 4 {
                         air.offer(1500);
@@ -307,7 +306,7 @@ fn limiters_fill_the_cell_wherever_in_the_tti_the_polls_are() {
                         air.tti(tbs);
                     }
                     assert_eq!((air.sdap.backlog_bytes(1), air.rlc_bytes), (0, 0), "{case}: all of it");
-                    // And again after a pause.
+                    // The same after a pause.
                     air.offer(9000);
                     for _ in 0..400 {
                         air.tti(tbs);
@@ -335,7 +334,7 @@ fn a_single_large_packet_leaves_after_silence() {
     }
 }
 
-/// Packets of (QFI, bytes, time since the one before in microseconds) through three flows and two bearers.
+/// Packets of (QFI, bytes, time since the previous one in microseconds) through three flows and two bearers.
 fn accounts(
     scheduler: SchedulerKind,
     limiter: Algorithm,
@@ -354,7 +353,7 @@ fn accounts(
     c.drbs = vec![DrbConfig { id: 1, header: false }, DrbConfig { id: 2, header: true }];
     let config = QueueConfig::from(limiter);
     let mut sdap = Sdap::new(&c, |_| config.build(BearerParams::default()).unwrap().0).unwrap();
-    // Its twin lets packets pass where it can; nobody sees a difference.
+    // The twin uses the direct path where possible; the results must not differ.
     let (mut twin, mut twin_out) = (sdap.clone(), Vec::new());
     let (mut now, mut offered, mut out) = (Instant::ZERO, 0u64, Vec::new());
     let mut tick = Instant::ZERO;
@@ -362,7 +361,7 @@ fn accounts(
         now += Duration::from_micros(wait_us);
         offered += 1;
         let mut p = packet(bytes, now);
-        // Not an IP packet: one flow for every queue. Its number, where there is room for it.
+        // Not IP, so one flow for every queue. The number of the packet is stored where there is room.
         p.iter_mut().for_each(|b| *b = 0);
         if bytes >= 9 {
             p[1..9].copy_from_slice(&offered.to_be_bytes());
@@ -389,8 +388,8 @@ fn accounts(
         }
     }
     prop_assert!(sdap.flow_stats().eq(twin.flow_stats()));
-    let told = |(drb, sdu): &(DrbId, Sdu)| (*drb, sdu.qfi, sdu.arrived, sdu.forwarded, sdu.packet.to_vec());
-    prop_assert!(out.iter().map(told).eq(twin_out.iter().map(told)));
+    let fields = |(drb, sdu): &(DrbId, Sdu)| (*drb, sdu.qfi, sdu.arrived, sdu.forwarded, sdu.packet.to_vec());
+    prop_assert!(out.iter().map(fields).eq(twin_out.iter().map(fields)));
     let stats: Vec<FlowStats> = sdap.flow_stats().map(|(_, s)| s).collect();
     for s in &stats {
         prop_assert!(s.waiting_sdus <= limit as u64 + 1);
@@ -414,7 +413,7 @@ fn accounts(
             .collect();
         prop_assert!(numbers.windows(2).all(|w| w[0] < w[1]));
     }
-    // And it empties: five polls, then the tick.
+    // Finally it empties: five polls, then the tick.
     for poll in 0..3000 {
         now += Duration::from_micros(200);
         sdap.on_timeout(now);

@@ -18,12 +18,12 @@ const BULK_BYTES: usize = 1500;
 /// TTIs from a transport block to its retransmission (TS 36.213 §7).
 const HARQ_TTIS: u64 = 8;
 
-/// What the air gives.
+/// Capacity of the air.
 #[derive(Clone)]
 pub struct Cell {
-    /// Transport block in bytes, by second.
+    /// Transport block size in bytes, per second.
     pub grants: Vec<u32>,
-    /// Share of transport blocks that must be sent again; they take all RBs of their TTI.
+    /// Share of transport blocks that need a retransmission, which takes all RBs of its TTI.
     pub bler: f64,
 }
 
@@ -31,19 +31,19 @@ pub struct Cell {
 pub struct Run {
     pub config: QueueConfig,
     pub cell: Cell,
-    /// Offset of SDAP's polls in the TTI.
+    /// Phase of SDAP's polls in the TTI.
     pub poll_phase_us: u32,
-    /// SDAP's timers fire up to this much late.
+    /// Maximum lateness of SDAP's timers.
     pub late_us: u64,
     pub voice_flows: usize,
     pub seed: u64,
 }
 
-/// What voice and cell got.
+/// Results for voice and for the cell.
 pub struct Outcome {
     /// Delay of each voice packet from SDAP to the MAC, ascending, nanoseconds.
     pub delays_ns: Vec<u64>,
-    /// Share of the bytes offered by the air that carried something.
+    /// Share of the bytes offered by the air that carried data.
     pub used: f64,
 }
 
@@ -132,7 +132,7 @@ impl Run {
             ..SdapConfig::default()
         };
         let mut sdap = Sdap::new(&sdap, |_| limiter.clone()).unwrap();
-        // Phase and drift of each talker: 20 ms are two radio frames, so without drift one number would do.
+        // Phase and drift of each talker. 20 ms are two radio frames, so without drift the phase would never change.
         let mut talkers: Vec<(Instant, Duration)> = (0..self.voice_flows)
             .map(|_| {
                 let phase = Duration::from_nanos(rng.next_u64() % 20_000_000);

@@ -2,7 +2,7 @@
 //! FIFO in RLC with the headers of TS 38.322, and a MAC that pulls once per TTI.
 //!
 //! ```text
-//!   voice ─▶ SDAP ─ limiter ─▶ RLC ─▶ tick: TBS of the MCS, less what HARQ sends again
+//!   voice ─▶ SDAP ─ limiter ─▶ RLC ─▶ tick: TBS of the MCS, less HARQ retransmissions
 //!   bulk  ─▶  │                         │
 //!             └──────── report ◀────────┘
 //! ```
@@ -21,7 +21,7 @@ fn tbs_bytes(mcs: i32) -> u32 {
     lte::tbs_bits(mcs.clamp(0, 28) as u8, 25) / 8
 }
 
-/// One MCS per second: the best, one that wanders, one that leaps.
+/// One MCS per second: constant and best, slowly varying, and abruptly changing.
 fn traces() -> [(&'static str, Vec<u32>); 3] {
     let (mut walk, mut leap, mut draw) = (12i32, Vec::new(), 1u64);
     let mut next = |n: u64| {
@@ -99,7 +99,7 @@ fn just_in_time_does_not_need_an_exact_clock() {
     }
 }
 
-/// What more delay can be bought with resource blocks.
+/// Delay can be traded for resource blocks.
 #[test]
 fn spare_bytes_move_along_the_frontier() {
     let (_, grants) = &traces()[1];

@@ -1,10 +1,10 @@
-//! Nobody waits less than the bound says, and nothing carries more.
+//! No packet waits less than the lower bound, and no cell carries more than the upper bound.
 
 use super::*;
 use crate::mac::ControlLoad;
 
 #[test]
-fn the_least_wait_is_to_the_next_pull_that_has_room() {
+fn the_minimum_wait_ends_at_the_next_pull_with_room() {
     let gnb = |radio, mcs| {
         let mut config = config(&[100.0], &[0], Algorithm::Vanilla);
         config.radio = radio;
@@ -19,13 +19,13 @@ fn the_least_wait_is_to_the_next_pull_that_has_room() {
             .map(|wait| wait.as_micros() as u64)
     };
     let lte = |rbs| RadioConfig::Lte(LteConfig { rbs, rbg_rbs: None });
-    // 25 RBs at MCS 28: one slot; 549 bytes with 6.
+    // 25 RBs at MCS 28 carry the packet in one slot; 6 RBs carry 549 bytes per slot.
     assert_eq!(least(&gnb(lte(25), 28), 5300, 200), Some(700));
     assert_eq!(least(&gnb(lte(25), 28), 6000, 200), Some(0));
     assert_eq!(least(&gnb(lte(6), 28), 5300, 545), Some(700));
     assert_eq!(least(&gnb(lte(6), 28), 5300, 546), Some(1700));
     assert_eq!(least(&gnb(lte(1), 0), 5300, 60), None, "2 bytes are no room");
-    // DDDSU: from the first uplink slot to the downlink after it.
+    // DDDUU: from the last downlink slot to the first one of the next period.
     let tdd =
         serde_json::from_str(r#"{"rat": "nr", "rbs": 51, "numerology": 0, "tdd": {"pattern": "DDDUU"}}"#);
     assert_eq!(least(&gnb(tdd.unwrap(), 20), 2300, 200), Some(2700));

@@ -1,24 +1,24 @@
-//! Limiters in cells of several UEs: what `jit` costs and gives beside `e5g_bdp`, and beside no limiter at all.
+//! Limiters in cells of several UEs: `jit` compared with `e5g_bdp` and with no limiter.
 
 use super::*;
 use crate::queue::jit::JitParams;
 
-/// What a UE receives.
+/// Downlink traffic of a UE.
 #[derive(Debug, Clone, Copy)]
 enum Traffic {
-    /// Packets of so many bytes, always more than leave.
+    /// Packets of this size, always more than can leave.
     Bulk(usize),
-    /// A packet of so many bytes every so many microseconds.
+    /// One packet of this size per interval in microseconds.
     Steady(usize, u64),
 }
 
-/// A cell: RBs, the MCS of every UE, or two of them in turn for so many milliseconds, and the UEs.
+/// A cell: RBs, the MCS of every UE (or two that alternate every so many milliseconds), and the UEs.
 struct Cell {
     name: String,
     rbs: u16,
     mcs: (u8, Option<(u8, u64)>),
     ues: Vec<Traffic>,
-    /// UEs that have a call beside it.
+    /// Number of UEs that also have a call.
     calls: usize,
 }
 
@@ -53,7 +53,7 @@ fn go(cell: &Cell, queue: QueueOf, end_ms: u64) -> Outcome {
                 run.gnb.apply(GnbCommand::Channel { ue, direction, channel }, ms(ms_now)).unwrap();
             }
         }
-        // Everything of this millisecond, by time.
+        // All packets of this millisecond, by time.
         let mut due: Vec<Due> = Vec::new();
         for (ue, traffic) in (0_u32..).zip(&cell.ues) {
             match *traffic {
@@ -156,7 +156,7 @@ fn just_in_time_with_several_ues() {
             jit.p95_ms
         );
         println!("{line}");
-        // Where e5G-BDP wastes several percent on padding it may be sooner: docs/ran-limiter.md.
+        // Where e5G-BDP wastes several percent on padding, it may have the lower delay: docs/ran-limiter.md.
         let sooner = jit.mean_ms <= e5g.mean_ms || share(&e5g) < 95.0;
         if share(&jit) < 99.0_f64.min(share(&e5g)) || !sooner {
             worse.push(line);

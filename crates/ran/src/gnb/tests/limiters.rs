@@ -1,8 +1,8 @@
-//! Limiters that were made for LTE's millisecond, on every numerology and on TDD patterns.
+//! Limiters designed for LTE's 1 ms TTI, on every numerology and on TDD patterns.
 
 use super::*;
 
-/// Patterns by numerology; none is FDD.
+/// Numerologies and TDD patterns; `None` is FDD.
 const CARRIERS: [(u8, Option<&str>); 20] = [
     (0, None),
     (0, Some("DDDSU")),
@@ -26,7 +26,7 @@ const CARRIERS: [(u8, Option<&str>); 20] = [
     (4, Some("DSUUUUUUUU")),
 ];
 
-/// Bytes that were no padding, and the mean wait of voice in ms, beside a bulk flow that never runs dry.
+/// Bytes without padding, and the mean delay of voice in ms, beside a bulk flow that never runs dry.
 fn go(algorithm: Algorithm, radio: NrConfig, phase_us: u32, mcs: u8) -> (u64, f64) {
     let mut config = config(&[100.0], &[0], algorithm);
     config.radio = RadioConfig::Nr(radio);
@@ -47,7 +47,7 @@ fn go(algorithm: Algorithm, radio: NrConfig, phase_us: u32, mcs: u8) -> (u64, f6
 }
 
 #[test]
-fn they_fill_every_numerology_and_tdd_pattern() {
+fn limiters_fill_every_numerology_and_tdd_pattern() {
     let mut worst = Vec::new();
     for (numerology, pattern) in CARRIERS {
         let tdd = pattern.map(|pattern| TddConfig {
@@ -56,7 +56,7 @@ fn they_fill_every_numerology_and_tdd_pattern() {
             uplink_symbols: 2,
         });
         for (rbs, layers, mcs, phase) in [(51, 1, 20, 0), (25, 1, 4, 130), (273, 2, 27, 70)] {
-            // Many packets: as long as two numerologies show it.
+            // Short slots mean many packets: two numerologies suffice here.
             if mcs == 27 && numerology > 1 {
                 continue;
             }
@@ -69,7 +69,7 @@ fn they_fill_every_numerology_and_tdd_pattern() {
                 let share = used as f64 / most as f64;
                 let case = format!("{algorithm}, µ {numerology}, {pattern:?}, {rbs} RBs, MCS {mcs}");
                 println!("{case}: {:.2} % of vanilla's, {wait:.2} ms of {bloat:.2}", share * 100.0);
-                // DynRLC counts SDUs: where one is more than a pull it wastes what it wastes on LTE.
+                // DynRLC counts SDUs: where one SDU exceeds a pull, it wastes as much as on LTE.
                 let least = if algorithm == Algorithm::DynRlc && mcs == 4 { 0.8 } else { 0.97 };
                 if share < least || wait > bloat / 2.0 {
                     worst.push(format!("{case}: {:.2} %, {wait:.2} ms of {bloat:.2}", share * 100.0));

@@ -1,5 +1,5 @@
-//! Cells drawn at random: limiters, schedulers, slices, carriers, traffic, RLC modes, HARQ and outages together. Every packet is
-//! accounted for, everything leaves in the end, slices get their share, and `jit` costs neither RBs nor time.
+//! Randomly generated cells with limiters, schedulers, slices, carriers, traffic, RLC modes, HARQ and outages. Every packet
+//! is accounted for, everything leaves in the end, slices get their share, and `jit` costs neither RBs nor time.
 
 use super::*;
 use crate::amc::Amc;
@@ -15,20 +15,20 @@ impl Draw {
         from[self.0.next_u32() as usize % from.len()].clone()
     }
 
-    /// 0 to `below` − 1.
+    /// A number from 0 to `below` − 1.
     fn n(&mut self, below: u32) -> u32 {
         self.0.next_u32() % below
     }
 }
 
-/// What a UE gets or sends beside its call.
+/// Traffic of a UE besides its call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Traffic {
-    /// Packets of so many bytes, always more than leave.
+    /// Packets of this size, always more than can leave.
     Bulk(usize),
-    /// A packet of so many bytes every so many microseconds.
+    /// One packet of this size per interval in microseconds.
     Steady(usize, u64),
-    /// So many packets of so many bytes at once, every so many milliseconds.
+    /// Bursts: number of packets, their size in bytes, and the interval in milliseconds.
     Burst(u32, usize, u64),
     Nothing,
 }
@@ -38,7 +38,7 @@ struct Cell {
     config: GnbConfig,
     direction: Direction,
     traffic: Vec<Traffic>,
-    /// MCS of each UE; another one in turn, and for how many milliseconds each; `None` in its place is an outage.
+    /// MCS of each UE; `turns` alternates it with another MCS (`None`: an outage) every so many milliseconds.
     mcs: Vec<u8>,
     turns: Option<(Option<u8>, u64)>,
 }
@@ -119,7 +119,7 @@ fn draw(seed: u64) -> Cell {
 
 #[derive(Debug, Default)]
 struct Outcome {
-    /// RBs of new data, less the part of them that was padding.
+    /// RBs of new data, without the part that was padding.
     useful: u64,
     /// RBs of new data of each UE.
     rbs: Vec<u64>,
@@ -226,7 +226,7 @@ fn go(cell: &Cell, queue: Algorithm) -> Outcome {
         rbs: (0..ues).map(|ue| run.gnb.ue_link_stats(ue, way).used_rbs - before.1[ue as usize]).collect(),
         ..Outcome::default()
     };
-    // Everything leaves on a good channel, with another scheduler.
+    // With a good channel and another scheduler, everything leaves.
     let at = ms(LOAD_MS);
     set(&mut run, &|_| Quality::Mcs(20), at);
     let scheduler: InterConfig = InterAlgorithm::GpsPacking.into();
@@ -266,7 +266,8 @@ fn go(cell: &Cell, queue: Algorithm) -> Outcome {
     o
 }
 
-/// Slices whose UEs always have data and that got less than a tenth below their share, or below what they had without a limiter.
+/// Slices whose UEs always have data and that got more than 10 % less than the smaller of their share and their result
+/// without a limiter.
 fn short(cell: &Cell, amc: &Amc, got: &Outcome, vanilla: &Outcome) -> Vec<String> {
     let mut short = Vec::new();
     for (slice, config) in cell.config.slices.iter().enumerate() {
@@ -302,7 +303,7 @@ fn no_drawn_cell_loses_packets_shares_or_time_by_a_limiter() {
         let slot_ms = amc.slot().as_secs_f64() * 1e3;
         let vanilla = go(&cell, Algorithm::Vanilla);
         let mut wrong: Vec<String> = vanilla.wrong.clone();
-        // The window of RLC AM may be less than the carrier takes until it is acknowledged.
+        // The window of RLC AM may be smaller than what the carrier takes before the acknowledgement.
         let steady = cell.turns.is_none() && matches!(cell.config.ues[0].bearer.rlc, RlcConfig::Um(_));
         let by_share = steady && scheduler != InterAlgorithm::StaticPriority;
         if by_share {

@@ -1,4 +1,4 @@
-//! The cell as an element.
+//! Tests of the cell as an element.
 
 mod bound;
 mod cells;
@@ -26,24 +26,24 @@ use anabranch_wire::ip::udp_datagram;
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// Port of voice packets; everything else is bulk.
+/// Port of voice packets; all others are bulk.
 const VOICE: u16 = 4000;
 
 fn address(ue: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from(0x0a2d_0000 + ue + 1))
 }
 
-/// An IP packet of `bytes` bytes to a UE; the number is in the payload.
+/// An IP packet of `bytes` bytes to a UE, with its number in the payload.
 fn down(ue: u32, port: u16, bytes: usize, number: u32) -> Vec<u8> {
     let mut payload = vec![0; bytes - 28];
     payload[..4].copy_from_slice(&number.to_be_bytes());
     udp_datagram("198.51.100.1:9".parse().unwrap(), SocketAddr::new(address(ue), port), &payload).unwrap()
 }
 
-/// What is offered: when in microseconds, by which UE, to which port, in how many bytes.
+/// An offered packet: time in microseconds, UE, port, size in bytes.
 type Due = (u64, u32, u16, usize);
 
-/// A call of each UE: 200 bytes every 20,377 µs. When its next packet is due.
+/// Calls, one per UE: 200 bytes every 20,377 µs. The values are the times of the next packets.
 struct Calls(Vec<u64>);
 
 impl Calls {
@@ -51,7 +51,7 @@ impl Calls {
         Self((0..ues as u64).map(|ue| 1370 + 5119 * ue % 20_000).collect())
     }
 
-    /// Adds what is due before `end_us`.
+    /// Adds the packets that are due before `end_us`.
     fn take(&mut self, end_us: u64, due: &mut Vec<Due>) {
         for (ue, at) in (0..).zip(&mut self.0) {
             while *at < end_us {
@@ -66,7 +66,7 @@ fn number_of(packet: &[u8]) -> u32 {
     u32::from_be_bytes(packet[28..32].try_into().unwrap())
 }
 
-/// UEs of slices in one cell, with voice before bulk.
+/// A configuration with slices and UEs, voice before bulk.
 fn config(shares: &[f64], slice_of: &[usize], queue: impl Into<QueueOf>) -> GnbConfig {
     let queue = queue.into().0;
     let slices: Vec<_> =
@@ -145,8 +145,8 @@ impl Run {
         self.load_of(1500, bulk, bytes, voice, end);
     }
 
-    /// Keeps `bytes` of bulk in packets of `size` waiting for some UEs until `end`, looked at every half millisecond, and
-    /// offers voice every 20 ms with a phase that drifts.
+    /// Keeps `bytes` of bulk in packets of `size` waiting for the UEs `bulk` until `end`, topped up every half millisecond, and
+    /// offers voice every 20 ms with a drifting phase.
     fn load_of(&mut self, size: usize, bulk: &[u32], bytes: u64, voice: &[u32], end: Instant) {
         let mut number = 0;
         let mut speaks = vec![self.out.now + Duration::from_micros(1370); voice.len()];
@@ -197,7 +197,7 @@ fn ms(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
-/// Share of voice packets that waited less than 1 ms, and the mean in ms.
+/// Share of voice packets that waited less than 1 ms, and the mean wait in ms.
 fn waits(times: &[PacketTimes]) -> (f64, f64) {
     let waits: Vec<f64> = times.iter().map(|t| t.queue_wait().as_secs_f64() * 1e3).collect();
     let within = waits.iter().filter(|w| **w < 1.0).count();
@@ -206,7 +206,7 @@ fn waits(times: &[PacketTimes]) -> (f64, f64) {
 
 #[test]
 fn figure_4_of_the_paper() {
-    // Four slices of 25 %, one packet each that needs 4 TTIs of 6 RBs, or one TTI of 25.
+    // Four slices of 25 %, each with one packet that needs 4 TTIs of 6 RBs, or one TTI of 25.
     for (scheduler, mean) in
         [(InterAlgorithm::Fixed, 4.0), (InterAlgorithm::EqpExact, 2.5), (InterAlgorithm::EqpPaper, 2.5)]
     {
@@ -234,7 +234,7 @@ fn padding_of_the_paper_s_example() {
     let slot = run.slots()[0];
     assert_eq!((slot.rbs, slot.tbs_bytes, slot.padding_bytes), (18, 1692, 42));
     assert_eq!((slot.sent_sdus, slot.rlc_wait_ns, slot.at), (1, 900_000, ms(1)));
-    // On the air for one slot.
+    // One slot on the air.
     assert_eq!(run.out.packets[0].0, ms(2));
 }
 
@@ -242,7 +242,7 @@ fn padding_of_the_paper_s_example() {
 fn shares_deviate_by_no_more_than_the_quantum_limit() {
     for idle in [Idle::Strict, Idle::IdleReset] {
         for scheduler in [InterAlgorithm::EqpExact, InterAlgorithm::EqpPaper] {
-            // With `idle_reset` the bound is for slices that are never empty.
+            // With `idle_reset` the bound holds for slices that are never empty.
             let queue = if idle == Idle::Strict { Algorithm::E5gBdp } else { Algorithm::Vanilla };
             let mut config = config(&[25.0, 75.0], &[0, 1], queue);
             let params = EqpParams { quantum_limit_rbs: 100, idle };
@@ -302,7 +302,7 @@ fn a_special_slot_that_carries_nothing_is_none() {
         config.ues[0].channel = ChannelConfig::mcs(9);
         config.telemetry.ues = true;
         let mut run = Run::new(&config);
-        // 1000 periods of 2.5 ms; four symbols are two less those of control, and so carry a little.
+        // 1000 periods of 2.5 ms. Four symbols are two less after control, and carry a little.
         let end = ms(2499) + Duration::from_micros(500);
         run.load(&[0], 60_000, &[], end);
         let stats = run.gnb.link_stats(Direction::Downlink, end);
@@ -409,7 +409,7 @@ fn the_uplink_waits_for_its_grant() {
             .unwrap();
         run.offer(Gnb::ue(0), up.clone(), Instant::from_micros(10_300));
         run.until(ms(100));
-        // Known from slot 11 on, granted `delay` slots later, there a slot after that.
+        // Known from slot 11 on, granted `delay` slots later, received one slot after that.
         assert_eq!(run.out.packets.len(), 1);
         let (at, port, packet) = &run.out.packets[0];
         assert_eq!((*at, *port, &packet[..]), (ms(12 + expected), Gnb::N3, &up[..]));
@@ -467,7 +467,7 @@ fn shares_change_while_it_runs() {
     };
     let slots = run.slots();
     assert!((part(&slots[..first]) - 0.25).abs() < 0.02 && (part(&slots[first..]) - 0.60).abs() < 0.02);
-    // Slices come and change places; a UE moves.
+    // Slices are added and reordered; a UE moves.
     let three =
         vec![SliceConfig::new("new", 50.0), SliceConfig::new("s1", 20.0), SliceConfig::new("s0", 30.0)];
     run.gnb.apply(GnbCommand::Slices(three), ms(2000)).unwrap();
@@ -493,8 +493,8 @@ fn shares_change_while_it_runs() {
 }
 
 #[test]
-fn what_waits_for_a_limiter_goes_when_another_takes_its_place() {
-    // Nothing else comes that would ask the new one, which is open and asks for nothing.
+fn waiting_packets_leave_when_the_limiter_is_replaced() {
+    // No other packet arrives that would trigger the new limiter, which is open and requests no poll.
     let mut run = Run::new(&config(&[100.0], &[0], Algorithm::Jit));
     for n in 0..20 {
         run.offer(Gnb::N3, down(0, 5000, 1300, n), ms(1));
@@ -530,12 +530,12 @@ fn gtpu_on_n3() {
     assert_eq!(run.gnb.take_n3_fault(), None);
     run.offer(Gnb::N3, g_pdu(0x99, None), ms(2));
     assert_eq!((run.gnb.take_n3_fault(), run.gnb.take_n3_fault()), (Some(N3Fault::NoTunnel(0x99)), None));
-    // An extension header of a type that must be understood (0xc5), of four bytes, and one that need not be.
+    // A four-byte extension header of a type whose comprehension is required (0xc5), and one that may be ignored.
     for (kind, fault) in [(0xc5, Some(N3Fault::UnknownExtension)), (0x05, Some(N3Fault::NoTunnel(0x99)))] {
         let mut extended = vec![0x34, 255, 0, 8, 0, 0, 0, 0x99, 0, 0, 0, kind, 1, 0, 0, 0];
         run.offer(Gnb::N3, extended.clone(), ms(2));
         assert_eq!(run.gnb.take_n3_fault(), fault, "{kind:#x}");
-        // The same by another message than G-PDU is not answered.
+        // The same header in a message other than G-PDU is not answered.
         extended[1] = 254;
         run.offer(Gnb::N3, extended, ms(2));
         assert_eq!(run.gnb.take_n3_fault(), None, "{kind:#x}");
@@ -582,7 +582,7 @@ fn the_same_seed_twice_is_the_same() {
 }
 
 #[test]
-fn a_quiet_cell_is_counted_and_not_run() {
+fn idle_slots_are_counted_but_not_run() {
     let mut config = config(&[100.0], &[0], Algorithm::E5gBdp);
     config.mac.control = vec![ControlLoad { every_slots: 5, offset_slots: 1, rbs: 8 }];
     let mut run = Run::new(&config);
@@ -594,14 +594,14 @@ fn a_quiet_cell_is_counted_and_not_run() {
     let stats = run.gnb.link_stats(Direction::Downlink, ms(10_000));
     assert_eq!((stats.slots, stats.rbs), (10_000, 10_000 * 25 - 2000 * 8));
     assert_eq!(stats.used_rbs + stats.unused_rbs, stats.rbs);
-    // A clock that leaps does not make it run for ever.
+    // A jump of the clock does not cause an endless loop.
     (0..60).for_each(|_| run.offer(Gnb::N3, down(0, 5000, 1000, 0), ms(10_001)));
     run.gnb.on_timeout(ms(100_000_000));
     assert!(run.gnb.link_stats(Direction::Downlink, ms(10_001)).missed_slots > 99_000_000 / 2);
 }
 
 #[test]
-fn after_a_leap_of_the_clock_nothing_is_pulled_before_it_was_passed_on() {
+fn after_a_clock_jump_packets_are_pulled_only_after_they_were_passed_on() {
     for algorithm in [Algorithm::DynRlc, Algorithm::Drql, Algorithm::Bdp, Algorithm::E5gBdp, Algorithm::Jit] {
         let mut config = config(&[100.0], &[0], algorithm);
         config.telemetry.packets = PacketEvents::All;
@@ -672,7 +672,7 @@ fn what_is_wrong_is_named_once() {
 }
 
 #[test]
-fn a_cell_as_a_person_writes_it() {
+fn a_cell_configuration_in_toml() {
     let text = include_str!("../config.rs");
     let example: String = text
         .lines()

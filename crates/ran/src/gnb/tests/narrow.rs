@@ -1,20 +1,20 @@
-//! Narrow slices, in which a packet of a bulk flow takes several slots' share: what a call beside it waits for.
+//! Narrow slices, in which a packet of a bulk flow takes the share of several slots: delay of a call beside it.
 
 use super::*;
 use crate::amc::Amc;
 use crate::sched::InterAlgorithm::{Drr, EqpExact, GpsPacking};
 
-/// What a slice got.
+/// Result of a slice.
 struct Got {
-    /// Its part of the RBs that were used.
+    /// Its part of the used RBs.
     part: f64,
-    /// Bytes that were no padding.
+    /// Bytes without padding.
     bytes: f64,
-    /// Mean wait of its call, ms.
+    /// Mean delay of its call, ms.
     wait: f64,
 }
 
-/// A slice of `share` percent beside one of the rest, each with a bulk flow that never runs dry and a call.
+/// A slice of `share` percent beside one with the rest, each with a bulk flow that never runs dry and a call.
 fn go(
     queue: Algorithm,
     scheduler: InterAlgorithm,
@@ -31,7 +31,7 @@ fn go(
     let mut run = Run::new(&config);
     let all = run.gnb.amc().full().row(28).last().copied().unwrap();
     let per_ms = u64::from(all) * 1_000_000 / u64::try_from(run.gnb.amc().slot().as_nanos()).unwrap();
-    // Short slots have many packets.
+    // Short slots mean many packets.
     let end = ms(if run.gnb.amc().slot() < Duration::from_micros(200) { 800 } else { 3000 });
     run.load(&[0, 1], 20_000 + 2 * per_ms, &[0, 1], end);
     let stats = [0, 1].map(|ue| run.gnb.ue_link_stats(ue, Direction::Downlink));
@@ -43,11 +43,11 @@ fn go(
     }
 }
 
-/// A scheduler of whole packets gives a narrow slice one at a time, and then nothing until it is even. A limiter that is told to
-/// expect its share in each slot puts the next packet into RLC at once, and the call waits behind that for as long as the
-/// slice is ahead. Told when its turn comes, it leaves RLC empty: the call goes next.
+/// A scheduler of whole packets gives a narrow slice one packet at a time, and then nothing until its balance is 0. A limiter
+/// that is told to expect its share in each slot passes the next packet to RLC at once, and the call waits behind it for as
+/// long as the slice is ahead. With a forecast of the slice's next turn, RLC stays empty and the call goes first.
 #[test]
-fn a_call_waits_for_no_packet_whose_turn_comes_later() {
+fn a_call_does_not_wait_for_packets_of_a_later_turn() {
     let nr = |numerology, rbs| RadioConfig::Nr(NrConfig { rbs, numerology, ..NrConfig::default() });
     let lte = RadioConfig::Lte(LteConfig { rbs: 25, rbg_rbs: None });
     let walk = ChannelConfig::Pedestrian { seed: Some(1), length_s: 60, start_s: 0.0 };
@@ -71,7 +71,7 @@ fn a_call_waits_for_no_packet_whose_turn_comes_later() {
                     jit.part
                 );
                 println!("{line}");
-                // Where a packet takes many slots' share, whole ones are far sooner; where it takes few, no later.
+                // Where a packet takes the share of many slots, whole packets are far sooner; where it takes few, no later.
                 let most = match *carrier {
                     "LTE" if share < 10.0 => 0.5 * by_groups.wait,
                     _ => 1.8 * by_groups.wait + 3.0 * slot_ms,
@@ -79,7 +79,7 @@ fn a_call_waits_for_no_packet_whose_turn_comes_later() {
                 if jit.wait > most {
                     late.push(line.clone());
                 }
-                // What whole groups leave of whole packets: more, the narrower.
+                // Rounding whole packets to whole groups costs more, the narrower the slice.
                 let least = if share < 5.0 { 0.88 } else { 0.93 };
                 if jit.bytes < least * vanilla.bytes || jit.part < 0.97 * share {
                     lost.push(line);

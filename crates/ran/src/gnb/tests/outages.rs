@@ -1,8 +1,8 @@
-//! Limiters of a UE whose channel is gone for some milliseconds, again and again.
+//! Limiters of a UE whose channel is repeatedly lost for some milliseconds.
 
 use super::*;
 
-/// Bytes that were no padding, of a bulk flow in packets of `size`, with the channel gone for the last `gone` of every `period` ms.
+/// Bytes without padding of a bulk flow in packets of `size`; the channel is lost for the last `gone` ms of every `period` ms.
 fn useful(queue: Algorithm, radio: &RadioConfig, mcs: u8, size: usize, gone: u64, period: u64) -> u64 {
     let mut config = config(&[100.0], &[0], queue);
     config.radio = radio.clone();

@@ -1,10 +1,9 @@
-//! Limiters in cells of several slices: what the MAC expects to give is what it gives.
+//! Limiters in cells of several slices: the MAC's forecast matches what it gives.
 
 use super::*;
 use crate::sched::InterAlgorithm::{Drr, EqpExact, Fixed, GpsPacking, RrmPolicy, StaticPriority};
 
-/// A bulk flow of packets of so many bytes in each slice, and a call: each slice's bytes that were no padding, and the
-/// mean wait of its call in ms.
+/// One bulk flow and one call per slice: each slice's bytes without padding, and the mean delay of its call in ms.
 fn go_with(
     queue: Algorithm,
     rbs: u16,
@@ -52,7 +51,7 @@ fn just_in_time_costs_no_slice_its_share() {
                         vanilla.1
                     );
                     println!("{line}");
-                    // 0.95 and more but for 4 of 316 cases: `drr` with a twentieth in groups that are larger, above all.
+                    // At least 0.95 except in 4 of 316 cases, mostly `drr` with a share of 1/20 in groups that are larger.
                     if (jit.0 as f64) < 0.89 * vanilla.0 as f64 {
                         worse.push(line);
                     }
@@ -63,8 +62,8 @@ fn just_in_time_costs_no_slice_its_share() {
     assert!(worse.is_empty(), "{} cases:\n{}", worse.len(), worse.join("\n"));
 }
 
-/// What limiters are told of a slice, and what traces say of its link, is what the scheduler gives, whatever else that goes by
-/// than shares.
+/// The forecast for a slice, and the link rate in traces, match what the scheduler gives, even with schedulers that use
+/// other criteria than shares.
 #[test]
 fn priorities_and_ratios_are_expected() {
     let mut wrong = Vec::new();
@@ -119,12 +118,12 @@ fn a_slice_at_its_maximum_is_as_one_of_a_partition() {
             (most, waits(&run.times(0, 1)).1)
         };
         let ((_, fixed), (most, policy)) = (go(Fixed, 20.0), go(RrmPolicy, 20.0));
-        // Over time the policy gives all of the maximum, in some slots the groups that cover it.
+        // Over time the policy gives the whole maximum, in some slots the groups that cover it.
         let amc = Amc::new(&RadioConfig::Nr(NrConfig { rbs, ..NrConfig::default() })).unwrap();
         let covers = f64::from((rbs / 5 + 1).next_multiple_of(amc.rbg())) / f64::from(rbs);
         let (most_fixed, _) = go(Fixed, (100.0 * covers).ceil());
         println!("{rbs} RBs, µ {numerology}: {most} B in RLC after a tick, {policy:.3} ms of {fixed:.3}");
-        // Where slots are shorter than the guard there are several grants of bytes.
+        // Where slots are shorter than the guard, RLC covers several grants.
         assert!(most < 2000.max(most_fixed + 200), "{rbs} RBs, µ {numerology}: {most} B");
         assert!(policy <= 1.2 * fixed, "{rbs} RBs, µ {numerology}: {policy} ms, {fixed} with `fixed`");
     }
@@ -149,17 +148,18 @@ fn the_link_rate_is_what_a_slice_gets() {
                 run.load(if idle { &[0] } else { &[0, 1] }, backlog, &[], ms(300));
                 let stats = run.gnb.ue_link_stats(0, Direction::Downlink);
                 let bps = (stats.block_bytes * 8) as f64 / 0.3;
-                let told = run.gnb.ues[0].tellers.as_ref().unwrap()[0].link_bps().unwrap() as f64;
-                let case =
-                    format!("{scheduler}, {rbs} RBs, {shares:?}, idle {idle}: {told} told, {bps} given");
+                let reported = run.gnb.ues[0].reporters.as_ref().unwrap()[0].link_bps().unwrap() as f64;
+                let case = format!(
+                    "{scheduler}, {rbs} RBs, {shares:?}, idle {idle}: {reported} reported, {bps} given"
+                );
                 println!("{case}");
-                assert!((told - bps).abs() < 0.1 * bps, "{case}");
+                assert!((reported - bps).abs() < 0.1 * bps, "{case}");
             }
         }
     }
 }
 
-/// What whole groups leave of a minimum in one slot is made up for in others, whoever else has less than a group.
+/// What rounding to groups takes from a minimum in one slot is made up in others, even if other slices have less than a group.
 #[test]
 fn minima_hold_in_groups_that_do_not_divide_them() {
     for (rbs, numerology) in [25, 51, 106, 273].into_iter().flat_map(|rbs| [(rbs, 0), (rbs, 3)]) {
@@ -187,9 +187,9 @@ fn minima_hold_in_groups_that_do_not_divide_them() {
     }
 }
 
-/// A UE whose RLC waits for an acknowledgement sends nothing of what waits for it, and others get its RBs.
+/// A UE whose RLC waits for an acknowledgement sends none of its waiting data, and other UEs get its RBs.
 #[test]
-fn who_cannot_send_takes_nothing_from_the_forecast_of_others() {
+fn a_stalled_ue_does_not_reduce_the_forecast_of_others() {
     let go = |queue: Algorithm| {
         let mut config = config(&[100.0], &[0; 3], queue);
         config.radio = RadioConfig::Nr(NrConfig { rbs: 273, numerology: 3, ..NrConfig::default() });

@@ -1,4 +1,4 @@
-//! What is said to be stuck is, what is not said to be leaves, and the remedy is one.
+//! Queues reported as stuck are stuck, all others are served, and the proposed remedy works.
 
 use super::*;
 use crate::mac::ControlLoad;
@@ -17,7 +17,7 @@ fn cell(radio: RadioConfig, mcs: u8, inter: InterAlgorithm, share: f64, rlc: Rlc
     config
 }
 
-/// Bytes that wait after 5 s of what was offered at the beginning.
+/// Bytes still waiting after 5 s of those offered at the start.
 fn waits(config: &GnbConfig, direction: Direction) -> u64 {
     let mut run = Run::new(config);
     for number in 0..3 {
@@ -31,7 +31,7 @@ fn waits(config: &GnbConfig, direction: Direction) -> u64 {
 }
 
 #[test]
-fn nothing_else_stays_and_the_remedy_helps() {
+fn other_queues_drain_and_the_remedy_works() {
     let lte = |rbs| RadioConfig::Lte(LteConfig { rbs, rbg_rbs: None });
     let nr = RadioConfig::Nr(NrConfig { rbs: 11, numerology: 0, ..NrConfig::default() });
     let modes = [RlcConfig::default(), RlcConfig::Am(AmConfig::default())];
@@ -77,7 +77,7 @@ fn nothing_else_stays_and_the_remedy_helps() {
 }
 
 #[test]
-fn it_says_what_to_do() {
+fn the_message_states_the_remedy() {
     let lte = RadioConfig::Lte(LteConfig { rbs: 25, rbg_rbs: None });
     let mut config = cell(lte, 0, InterAlgorithm::Fixed, 8.0, RlcConfig::default());
     let said = build(&config).unwrap().stuck();
@@ -92,7 +92,7 @@ fn it_says_what_to_do() {
     config.mac.control = vec![ControlLoad { every_slots: 1, offset_slots: 0, rbs: 25 }];
     let said = build(&config).unwrap().stuck();
     assert_eq!((said.len(), &said[0].remedy), (1, &Remedy::Control));
-    // Every second slot is enough.
+    // Control in every second slot leaves enough.
     config.mac.control[0].every_slots = 2;
     assert_eq!(build(&config).unwrap().stuck(), []);
 }
@@ -110,9 +110,9 @@ fn a_pattern_without_uplink_is_named() {
     );
 }
 
-/// Loads of control that coincide once in a million slots, and many UEs.
+/// Control loads that coincide once in a million slots, and many UEs.
 #[test]
-fn a_long_period_is_looked_through_once() {
+fn a_long_period_is_examined_once() {
     let mut config = config(&[50.0], &[0; 400], Algorithm::Vanilla);
     config.mac.control =
         [1009, 1013].map(|every_slots| ControlLoad { every_slots, offset_slots: 0, rbs: 5 }).into();

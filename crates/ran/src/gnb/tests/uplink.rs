@@ -1,4 +1,4 @@
-//! Limiters in the uplink: a grant takes what waits above RLC, and the buffer status report counts it.
+//! Limiters in the uplink: a grant takes packets that wait above RLC, and the buffer status report counts them.
 
 use super::*;
 use proptest::prelude::*;
@@ -22,18 +22,18 @@ fn nr(numerology: u8, pattern: Option<&str>) -> RadioConfig {
     RadioConfig::Nr(NrConfig { numerology, rbs: 10, tdd, ..NrConfig::default() })
 }
 
-/// What a UE sends beside its call.
+/// Traffic of a UE besides its call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Traffic {
-    /// Packets of 1500 bytes, always more than leave.
+    /// Packets of 1500 bytes, always more than can leave.
     Bulk,
-    /// Nothing.
+    /// Only calls.
     Calls,
-    /// By turns: the same, packets of 172 bytes without end, a packet of 1200 bytes every 4 ms.
+    /// By UE in turn: bulk of 1500 bytes, endless packets of 172 bytes, one packet of 1200 bytes every 4 ms.
     Mixed,
 }
 
-/// Bytes that were no padding, and the mean wait of the calls in ms.
+/// Bytes without padding, and the mean delay of the calls in ms.
 fn go(radio: &RadioConfig, delay: u8, ues: u32, traffic: Traffic, algorithm: Algorithm) -> (u64, f64) {
     let mut config = config(&[100.0], &vec![0; ues as usize], algorithm);
     config.radio = radio.clone();
@@ -46,7 +46,7 @@ fn go(radio: &RadioConfig, delay: u8, ues: u32, traffic: Traffic, algorithm: Alg
     let mut run = Run::new(&config);
     let amc = run.gnb.amc();
     let (carrier, slot) = (u64::from(*amc.full().row(20).last().unwrap()), amc.slot().as_nanos() as u64);
-    // More than the carrier takes from one report to the grant that follows from it, and in the longest gap.
+    // More than the carrier takes between a report and the resulting grant, plus the longest gap.
     let backlog = 6000 + carrier * (u64::from(delay) + 2 + 6_000_000 / slot);
     let end_ms = 130;
     let mut calls: Vec<u64> = (0..u64::from(ues)).map(|ue| 1370 + 5119 * ue % 20_000).collect();
@@ -87,7 +87,7 @@ fn go(radio: &RadioConfig, delay: u8, ues: u32, traffic: Traffic, algorithm: Alg
     }
     let stats = run.gnb.link_stats(Direction::Uplink, ms(end_ms));
     let useful = |s: &LinkStats| s.block_bytes - s.padding_bytes;
-    // Nobody is left out of the mean who waited longest.
+    // Packets that waited longest are included in the mean.
     run.until(ms(end_ms + 4000));
     let times: Vec<PacketTimes> = (0..ues).flat_map(|ue| run.times(ue, 1)).collect();
     (useful(&stats) - useful(&before), waits(&times).1)
@@ -121,7 +121,7 @@ fn a_limiter_costs_the_uplink_nothing() {
     let mut worse = Vec::new();
     for (radio, delay, ues) in cases {
         for traffic in [Traffic::Bulk, Traffic::Calls, Traffic::Mixed] {
-            // One UE of mixed traffic is one of bulk, and calls do not disturb one another.
+            // One UE of mixed traffic equals one of bulk, and calls do not disturb each other.
             if matches!((traffic, ues), (Traffic::Mixed, 1) | (Traffic::Calls, 2 | 5)) {
                 continue;
             }
@@ -144,7 +144,7 @@ fn a_limiter_costs_the_uplink_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Packets of one flow leave in the very slots in which they leave without a limiter.
+    /// Packets of one flow leave in exactly the slots in which they leave without a limiter.
     #[test]
     fn no_limiter_delays_the_uplink(
         packets in prop::collection::vec((0u64..60_000, 0u32..3, 40usize..1501), 1..200),

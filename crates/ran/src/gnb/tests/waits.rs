@@ -1,9 +1,9 @@
-//! How long a UE of a slice waits for others of the slice whose packets take fewer RBs.
+//! Delay of a UE whose slice has other UEs with packets of fewer RBs.
 
 use super::*;
 
-/// The longest time that a UE had data and got no block, in ms. In the first slice are UEs that flood with packets of 100 bytes at
-/// MCS 26, one with packets of 1500 bytes at MCS 4, and one with a call at MCS 8; in the second is a bulk flow.
+/// The longest time in ms that a UE had data and got no block. The first slice has UEs that flood with packets of 100 bytes at
+/// MCS 26, one with packets of 1500 bytes at MCS 4, and one with a call at MCS 8; the second has a bulk flow.
 fn longest_wait(radio: &RadioConfig, scheduler: &InterConfig, share: f64, direction: Direction) -> u64 {
     let end = 1500;
     let mut config = config(&[share, 100.0 - share], &[0, 0, 0, 0, 1], Algorithm::Vanilla);

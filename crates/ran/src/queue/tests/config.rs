@@ -1,4 +1,4 @@
-//! Queues as people write them.
+//! Configuration of queue disciplines.
 
 use super::super::codel::CoDelParams;
 use super::super::dynrlc::DynRlcParams;

@@ -1,4 +1,4 @@
-//! What every discipline must keep, whatever the bearer, the traffic and the MAC do.
+//! Properties of every discipline, with any bearer, traffic and MAC.
 
 mod config;
 
@@ -13,7 +13,7 @@ struct Bearer {
     buffer: AnyBuffer,
     sdap: [VecDeque<Sdu>; 2],
     backlog: u64,
-    /// The SDU that is being sent, and its bytes still to go.
+    /// The SDU being sent, and its remaining bytes.
     cut: Option<(Sdu, u32)>,
     sent: Vec<(u8, u64)>,
     offered: u64,
@@ -42,7 +42,7 @@ impl Bearer {
         }
     }
 
-    /// A packet of class 0 (voice) or 1 (bulk) that carries its own number; not IP, so one flow.
+    /// Offers a packet of class 0 (voice) or 1 (bulk) with its number as payload; it is not IP, so all form one flow.
     fn offer(&mut self, class: usize, bytes: usize, now: Instant) {
         let mut data = vec![0; bytes.max(9)];
         data[1..9].copy_from_slice(&self.next_number[class].to_be_bytes());
@@ -73,12 +73,12 @@ impl Bearer {
         }
     }
 
-    /// One TTI: polls at `phase` and every 200 µs, then the MAC takes `tbs`. Returns the bytes it got.
+    /// One TTI: polls at `phase` and every 200 µs, then the MAC takes `tbs`. Returns the bytes it received.
     fn tti(&mut self, tbs: u32, phase_us: u64) -> u32 {
         let start = self.tti * TTI_US;
         let mut asked: Vec<Instant> =
             (0..5).map(|poll| Instant::from_micros(start + phase_us + poll * 200)).collect();
-        // And once when the limiter asks to be woken.
+        // And at the time requested by the limiter.
         asked.extend(self.limiter.wake_at(Instant::from_micros(start)));
         asked.sort();
         for at in asked {
@@ -152,7 +152,7 @@ fn nothing_locks_up_at_any_tbs() {
         for forecast in [false, true] {
             for (tbs, phase) in [(1, 0), (1, 199), (7, 100), (50, 0), (82, 30), (100, 199), (2289, 0)] {
                 let mut b = Bearer::new(&algorithm.into(), BufferLimit::default(), forecast);
-                // After a pause, after a good time: neither may leave it stuck.
+                // Neither a pause nor a preceding period with large grants may block it.
                 for _ in 0..20 {
                     b.tti(tbs, phase);
                 }
@@ -166,7 +166,7 @@ fn nothing_locks_up_at_any_tbs() {
                     b.offer(1, 1500, Instant::from_micros(b.tti * TTI_US));
                 }
                 let mut got = 0;
-                // All that may still be there, and some time to find the pace.
+                // Time for all packets that may still be there, and some to adapt.
                 let ttis = 1500 * 82 / tbs + 100;
                 for _ in 0..ttis {
                     got += b.tti(tbs, phase);
@@ -195,7 +195,7 @@ fn pacers_keep_the_rlc_buffer_short_and_the_cell_busy() {
                 }
             }
             let share = used as f64 / (2000.0 * f64::from(tbs));
-            // DynRLC counts SDUs: at most ten, and it wastes what its paper says it wastes.
+            // DynRLC counts SDUs: at most ten, and it wastes as much as stated in its paper.
             let (least, most) =
                 if algorithm == Algorithm::DynRlc { (0.8, 15_000) } else { (0.95, u64::from(tbs) + 4500) };
             assert!(share >= least, "{algorithm} at TBS {tbs} used {share}");
@@ -241,7 +241,7 @@ proptest! {
     }
 
     #[test]
-    fn no_input_is_too_strange(
+    fn inconsistent_reports_do_not_panic(
         config in any_config(),
         steps in prop::collection::vec((any::<u64>(), any::<[u32; 6]>(), 0u8..5), 1..200),
     ) {
@@ -249,7 +249,7 @@ proptest! {
             pulls: Pulls::every(Duration::ZERO), mtu_bytes: 0, ..BearerParams::default()
         }).unwrap();
         for (ns, v, what) in steps {
-            // Times in any order, counters that contradict one another.
+            // Times in any order, and inconsistent counters.
             let now = Instant::from_nanos(ns);
             match what {
                 0 => {

@@ -1,13 +1,13 @@
-//! Acknowledged mode, TS 38.322 §5.2.3 and §5.3: every SDU has a number, and is sent until it is acknowledged.
+//! Acknowledged mode, TS 38.322 §5.2.3 and §5.3: every SDU is numbered and retransmitted until it is acknowledged.
 //!
 //! ```text
 //!   sender      TX_Next_Ack ▼          ▼ TX_Next
-//!               ────────────┬──────────┬─────────        STATUS: ACK_SN, and what is missing before it
+//!               ────────────┬──────────┬─────────        STATUS: ACK_SN, and the missing parts before it
 //!               acknowledged│ in flight│ in the buffer   ◀──────────────────────────────────────┐
 //!                           └──────────┘                                                        │
 //!   receiver         RX_Next ▼      ▼ RX_Highest_Status  ▼ RX_Next_Highest                      │
-//!               ─────────────┬──────┬────────────────────┬─────     t-Reassembly: wait, then ask┘
-//!               handed up    │ ask  │ may still come     │
+//!               ─────────────┬──────┬────────────────────┬─────     after t-Reassembly: report ─┘
+//!               delivered    │report│ may still arrive   │
 //! ```
 
 mod rx;
@@ -19,7 +19,7 @@ use super::{BufferStatus, RlcStats, SentLog, TxQueue};
 use anabranch_element::time::Instant;
 use anabranch_wire::rlc::{AmHeader, AmPdu, AmSn, Segment};
 
-/// Both sides of an acknowledged bearer's end.
+/// Sender and receiver of one end of an acknowledged bearer.
 #[derive(Debug, Clone)]
 pub struct Am {
     sn: AmSn,
@@ -29,7 +29,7 @@ pub struct Am {
 }
 
 impl Am {
-    /// With at most `most` SDUs under way at a time.
+    /// At most `most` SDUs are in flight at a time.
     pub(super) fn new(config: AmConfig, most: u32) -> Self {
         Self {
             sn: config.sn_bits.0,
@@ -39,7 +39,7 @@ impl Am {
         }
     }
 
-    /// §5.2.3.1.1: first the STATUS PDU, then what was lost, then what is new.
+    /// §5.2.3.1.1: sends first the STATUS PDU, then retransmissions, then new data.
     pub(super) fn pull(
         &mut self,
         queue: &mut TxQueue,
@@ -76,7 +76,7 @@ impl Am {
         self.rx.on_timeout(now);
     }
 
-    /// What waited may be gone.
+    /// Handles a change of the buffer, which may now be empty.
     pub(super) fn buffer_changed(&mut self, queue: &TxQueue, now: Instant) {
         self.tx.settle(queue, now);
     }
@@ -130,12 +130,12 @@ impl Am {
     }
 }
 
-/// Distance from `base` to `number`, forwards.
+/// Distance from `base` forward to `number`.
 fn ahead(number: u32, base: u32, sn: AmSn) -> u32 {
     number.wrapping_sub(base) & (sn.modulus() - 1)
 }
 
-/// `number + n`.
+/// `number + n`, modulo the number space.
 fn after(number: u32, n: u32, sn: AmSn) -> u32 {
     number.wrapping_add(n) & (sn.modulus() - 1)
 }

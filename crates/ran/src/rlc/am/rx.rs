@@ -1,4 +1,4 @@
-//! The receiving side of acknowledged mode, TS 38.322 §5.2.3.2 and §5.3.4.
+//! The receiver of acknowledged mode, TS 38.322 §5.2.3.2 and §5.3.4.
 
 use super::super::RlcStats;
 use super::super::config::{AmConfig, ms};
@@ -12,19 +12,19 @@ use std::collections::VecDeque;
 pub(super) struct Rx {
     config: AmConfig,
     sn: AmSn,
-    /// RX_Next: number of the first of `slots`.
+    /// RX_Next: the number of the first of `slots`.
     next: u32,
-    /// From RX_Next to before RX_Next_Highest.
+    /// SDUs from RX_Next up to, but excluding, RX_Next_Highest.
     slots: VecDeque<Slot>,
     /// RX_Highest_Status, as a distance from RX_Next.
     highest_status: u32,
-    /// RX_Next_Status_Trigger, and when t-Reassembly expires.
+    /// RX_Next_Status_Trigger, and the expiry time of t-Reassembly.
     reassembly: Option<(u32, Instant)>,
-    /// A STATUS PDU is wanted.
+    /// A STATUS PDU is to be sent.
     wanted: bool,
-    /// A poll for this number waits until the number can be reported on.
+    /// A poll for this number is deferred until the number can be reported.
     delayed_poll: Option<u32>,
-    /// t-StatusProhibit.
+    /// Expiry time of t-StatusProhibit.
     prohibited_until: Instant,
     pub(super) stats: RlcStats,
 }
@@ -81,7 +81,7 @@ impl Rx {
         self.check_delayed_poll();
     }
 
-    /// Puts a segment in its place; whether it brought something new.
+    /// Stores a segment; returns whether it contained new bytes.
     fn place(
         &mut self,
         distance: u32,
@@ -119,7 +119,7 @@ impl Rx {
             let sdu = partial.into_bytes(pool);
             up(sdu, pool);
         }
-        // §5.2.3.2.3: the state variables move over what is done.
+        // §5.2.3.2.3: the state variables advance over completed SDUs.
         self.skip_done();
         while matches!(self.slots.front(), Some(Slot::Done)) {
             self.slots.pop_front();
@@ -135,12 +135,12 @@ impl Rx {
         }
     }
 
-    /// The number was handed up and has left the window.
+    /// Whether the number was delivered and has left the window.
     fn is_past(&self, number: u32) -> bool {
         ahead(number, self.next, self.sn) >= self.sn.modulus() / 2
     }
 
-    /// Something between `index` and RX_Next_Highest has not come, or lacks bytes before others.
+    /// Whether an SDU between `index` and RX_Next_Highest is missing, or lacks bytes before received ones.
     fn has_gap(&self, index: u32) -> bool {
         let behind = (self.slots.len() as u32).saturating_sub(index);
         behind > 1
@@ -197,7 +197,7 @@ impl Rx {
         self.reassembly.map(|(_, at)| at)
     }
 
-    /// Bytes of the STATUS PDU that is due now; an upper bound.
+    /// Upper bound of the bytes of the STATUS PDU that is now due.
     pub(super) fn status_bytes(&self, now: Instant) -> u64 {
         if !self.wanted || now < self.prohibited_until {
             return 0;
@@ -215,7 +215,7 @@ impl Rx {
         let Some(mut writer) = StatusWriter::new(self.sn, room, out) else { return 0 };
         let mut reported = self.highest_status;
         let mut index = 0;
-        // Of the first loss something has to be said, however small the block: it would be lost for ever.
+        // At least the first loss must be reported, however small the block; otherwise it would never be repaired.
         let mut first = true;
         while index < self.highest_status {
             let sn = after(self.next, index, self.sn);
@@ -239,7 +239,7 @@ impl Rx {
                         said |= fits;
                         fits
                     });
-                    // All of it again takes more of the air than its missing bytes, and less of this PDU.
+                    // Requesting the whole SDU costs more air time than its missing bytes, but less of this PDU.
                     (all || !said && writer.push(Nack { sn, bytes: None, count: 1 }), 1)
                 }
             };

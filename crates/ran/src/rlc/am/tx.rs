@@ -1,4 +1,4 @@
-//! The sending side of acknowledged mode, TS 38.322 §5.2.3.1, §5.3.2 and §5.3.3.
+//! The sender of acknowledged mode, TS 38.322 §5.2.3.1, §5.3.2 and §5.3.3.
 
 use super::super::config::{AmConfig, ms};
 use super::super::reassembly::BufferPool;
@@ -13,22 +13,22 @@ use std::collections::VecDeque;
 pub(super) struct Tx {
     config: AmConfig,
     sn: AmSn,
-    /// SDUs that may be unacknowledged.
+    /// Maximum number of unacknowledged SDUs.
     window: u32,
-    /// TX_Next_Ack: number of the first of `flight`.
+    /// TX_Next_Ack: the number of the first of `flight`.
     next_ack: u32,
-    /// SDUs sent, the last perhaps in part, and not acknowledged.
+    /// SDUs sent, the last perhaps in part, and not yet acknowledged.
     flight: VecDeque<InFlight>,
-    /// Whether the last of `flight` is to be pulled further.
+    /// Whether the last of `flight` is only partly sent.
     partial: bool,
-    /// What is to be sent again: parts of SDUs in flight, as the STATUS PDUs named them.
+    /// Parts of SDUs in flight to retransmit, as reported by STATUS PDUs.
     retx: VecDeque<Retx>,
     retx_bytes: u64,
     pdu_without_poll: u32,
     byte_without_poll: u32,
-    /// POLL_SN while t-PollRetransmit runs, and when that expires.
+    /// POLL_SN while t-PollRetransmit runs, and its expiry time.
     poll: Option<(u32, Instant)>,
-    /// t-PollRetransmit expired: the next PDU polls.
+    /// t-PollRetransmit has expired: the next PDU carries a poll.
     must_poll: bool,
     pub(super) stats: RlcStats,
 }
@@ -83,7 +83,7 @@ impl Tx {
                 return 0;
             }
             let Some((count, sdu)) = queue.pop(now) else {
-                // An AQM has dropped what waited.
+                // An AQM has dropped all waiting SDUs.
                 self.settle(queue, now);
                 return 0;
             };
@@ -149,12 +149,12 @@ impl Tx {
         self.write(AmHeader { poll, segment, sn: number, offset: from }, take, out)
     }
 
-    /// Appends header and bytes of an SDU in flight.
+    /// Appends header and data of an SDU in flight.
     fn write(&mut self, header: AmHeader, take: usize, out: &mut Vec<u8>) -> usize {
         let start = out.len();
         let header_len = AmHeader::len(header.segment, self.sn);
         out.resize(start + header_len, 0);
-        // The room was just made.
+        // The room was reserved above.
         let _ = header.emit(self.sn, &mut out[start..]);
         let index = ahead(header.sn, self.next_ack, self.sn) as usize;
         let from = usize::from(header.offset);
@@ -165,28 +165,28 @@ impl Tx {
         out.len() - start
     }
 
-    /// The window is full.
+    /// Whether the window is full.
     fn stalled(&self) -> bool {
         self.flight.len() >= self.window as usize
     }
 
-    /// Nothing new can be sent before a STATUS comes.
+    /// Whether no new data can be sent before a STATUS PDU arrives.
     pub(super) fn is_stalled(&self) -> bool {
         !self.partial && self.stalled()
     }
 
-    /// Nothing can be sent, for the first time or again, before a STATUS comes.
+    /// Whether nothing, neither new data nor a retransmission, can be sent before a STATUS PDU arrives.
     fn rests(&self, queue: &TxQueue) -> bool {
         let is_empty = queue.buffer.len_sdus() == 0 && !queue.more_above;
         !self.partial && self.retx.is_empty() && (is_empty || self.stalled())
     }
 
-    /// TX_Next: the number of the next SDU, or of one that is still to be pulled further.
+    /// TX_Next: the number of the next SDU, or of the one that is partly sent.
     fn next(&self) -> u32 {
         after(self.next_ack, self.flight.len() as u32 - u32::from(self.partial), self.sn)
     }
 
-    /// §5.3.3.2: a poll goes out now.
+    /// §5.3.3.2: a poll is sent now.
     fn polled(&mut self, now: Instant) {
         self.pdu_without_poll = 0;
         self.byte_without_poll = 0;
@@ -212,7 +212,7 @@ impl Tx {
         let reported = ahead(status.ack_sn, base, sn) as usize;
         let known = ahead(self.next(), base, sn) as usize;
         if reported > known {
-            // Of a window that is gone, or never was.
+            // It reports numbers of an old window, or numbers never sent.
             self.stats.stale_pdus += 1;
             return;
         }
@@ -221,8 +221,8 @@ impl Tx {
             for i in 0..u32::from(nack.count) {
                 let number = after(nack.sn, i, sn);
                 let index = ahead(number, base, sn) as usize;
-                // A number before the window: a STATUS that was overtaken; what follows it may be inside. One
-                // behind what is reported was never sent, but bytes of an SDU still being pulled may be missing.
+                // A number before the window belongs to a STATUS PDU that was overtaken; numbers after it may be inside. A
+                // number beyond ACK_SN was never sent; ACK_SN itself may be an SDU that is partly sent and lacks bytes.
                 if index >= self.flight.len() || index > reported {
                     continue;
                 }
@@ -252,33 +252,33 @@ impl Tx {
             }
             self.next_ack = after(self.next_ack, 1, sn);
         }
-        // What this STATUS crossed out may have been all that waited.
+        // This STATUS PDU may have removed all pending retransmissions.
         self.settle(queue, now);
     }
 
-    /// If nothing can be sent any more though the last PDU went without a poll: without a timer its loss would
-    /// never be known.
+    /// If nothing can be sent any more and the last PDU carried no poll, starts t-PollRetransmit; otherwise the loss of that
+    /// PDU would never be detected.
     pub(super) fn settle(&mut self, queue: &TxQueue, now: Instant) {
         if self.poll.is_none() && !self.flight.is_empty() && self.rests(queue) {
             self.wait_for_answer(now);
         }
     }
 
-    /// COUNTs of SDUs of which a byte was pulled and that are not known to have arrived, rising.
+    /// COUNTs, ascending, of SDUs that are at least partly sent and not acknowledged.
     pub(super) fn unacknowledged(&self) -> impl Iterator<Item = u32> {
         self.flight.iter().filter(|flying| !flying.acked).map(|flying| flying.head.count)
     }
 
-    /// SDUs `[from, to)` of the window arrived whole.
+    /// Marks SDUs `[from, to)` of the window as acknowledged.
     fn acknowledge(&mut self, from: usize, to: usize) {
-        // One that is still to be pulled further cannot have.
+        // The SDU that is partly sent cannot be acknowledged.
         let whole = self.flight.len() - usize::from(self.partial && !self.flight.is_empty());
         for flying in self.flight.range_mut(from.min(whole)..to.min(whole).max(from.min(whole))) {
             flying.acked = true;
         }
     }
 
-    /// Bytes `from` to `last`, inclusive, of an SDU in flight are to be sent again.
+    /// Schedules bytes `from` to `last`, inclusive, of an SDU in flight for retransmission.
     fn ask_again(&mut self, index: usize, from: u16, last: u16) {
         let number = after(self.next_ack, index as u32, self.sn);
         let Some(flying) = self.flight.get_mut(index) else { return };
@@ -292,7 +292,7 @@ impl Tx {
             flying.retx_count = flying.retx_count.saturating_add(1);
             self.stats.max_retx_reached += u64::from(flying.retx_count == self.config.max_retx);
         }
-        // What is pending already is not asked for twice: only the parts between.
+        // Skip the parts that are already scheduled.
         let mut at = from;
         while at < to {
             let covering =
@@ -309,7 +309,7 @@ impl Tx {
         }
     }
 
-    /// §5.3.3.4: no answer to the poll.
+    /// §5.3.3.4: the poll was not answered in time.
     pub(super) fn on_timeout(&mut self, now: Instant, queue: &TxQueue) {
         let Some((_, at)) = self.poll else { return };
         if at > now {
@@ -328,7 +328,7 @@ impl Tx {
         self.poll.map(|(_, at)| at)
     }
 
-    /// Bytes left of a packet that is partly pulled.
+    /// Remaining bytes of a partly sent packet.
     pub(super) fn head_bytes(&self) -> u64 {
         self.flight.back().filter(|_| self.partial).map_or(0, |last| last.head.left() as u64)
     }

@@ -1,4 +1,4 @@
-//! Quanta: what each slice is owed in RBs. Their sum is 0 after every TTI.
+//! Quanta: the balance of each slice in RBs. Their sum is 0 after every TTI.
 
 use super::super::SliceConfig;
 
@@ -6,13 +6,13 @@ use super::super::SliceConfig;
 #[derive(Debug, Clone)]
 pub struct Bank {
     quanta: Vec<i32>,
-    /// What rounding has kept from each slice, in RBs times the sum of all shares, and that sum.
+    /// The rounding remainder of each slice, in RBs times the sum of all shares; and that sum.
     carry: Vec<i64>,
     sum: i64,
     credit: Vec<(i64, u16)>,
-    /// RBs credited by share in this TTI, before what was left or too much.
+    /// RBs credited by share in this TTI, before the rounding correction.
     whole: Vec<i64>,
-    /// RBs that a slice has paid for and nobody has used yet.
+    /// RBs that a slice has paid for and that are not yet used.
     prepaid: u16,
 }
 
@@ -36,17 +36,16 @@ impl Bank {
         self.quanta.get(slice).copied().unwrap_or(0)
     }
 
-    /// Line 1 of Algorithm 4: `rbs` RBs are credited by share. Whole RBs: each slice gets its part rounded down,
-    /// and what is left goes to the largest remainders. A remainder is carried on, so that shares hold exactly
-    /// over time; whoever got more than its part gives nothing back, but waits until its part has come. Shares
-    /// that sum to less than 100 % are taken as parts of their sum.
+    /// Line 1 of Algorithm 4: credits `rbs` RBs by share, in whole RBs. Each slice gets its part rounded down; the rest goes to
+    /// the largest remainders. Remainders are carried over, so that shares hold exactly over time: a slice that got more than
+    /// its part gets less later. Shares that sum to less than 100 % count relative to their sum.
     pub(super) fn credit(&mut self, slices: &[SliceConfig], rbs: u16) {
         let shares = || slices.iter().map(|s| s.share_parts() as i64);
         let sum: i64 = shares().sum();
-        // Without any share all are equal.
+        // Without any share, all slices are equal.
         let (sum, equal) = if sum > 0 { (sum, 0) } else { (slices.len().max(1) as i64, 1) };
         if std::mem::replace(&mut self.sum, sum) != sum {
-            // Parts of another sum are not worth the same: a few RBs, as many too many as too few, are forgotten.
+            // Remainders relative to another sum are not comparable. Dropping them forgets a few RBs, which cancel out.
             self.carry.fill(0);
         }
         self.credit.clear();
@@ -62,8 +61,8 @@ impl Bank {
             self.whole[at] = whole;
         }
         self.credit.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
-        // Carries sum to 0 and are above -1 RB: what is left is less than one RB per slice that has a carry, and
-        // what is too much is less than one per slice that waits.
+        // Remainders sum to 0 and are above -1 RB. A positive `left` is less than one RB per slice with a remainder, a negative
+        // one less than one RB per slice with a negative remainder.
         for (_, slice) in self.credit.iter().take(left.max(0) as usize) {
             let at = usize::from(*slice);
             self.quanta[at] += 1;
@@ -79,7 +78,7 @@ impl Bank {
         self.prepaid = 0;
     }
 
-    /// A slice uses RBs; those paid for already cost nothing.
+    /// A slice uses RBs; RBs that were prepaid cost nothing.
     pub(super) fn charge(&mut self, slice: usize, rbs: u16) {
         let free = self.prepaid.min(rbs);
         self.prepaid -= free;
@@ -88,7 +87,7 @@ impl Bank {
         }
     }
 
-    /// A slice pays for RBs that nobody uses.
+    /// A slice pays for RBs that remain unused.
     pub(super) fn charge_unused(&mut self, slice: usize, rbs: u16) {
         if let Some(quantum) = self.quanta.get_mut(slice) {
             *quantum -= i32::from(rbs);
@@ -103,13 +102,13 @@ impl Bank {
         }
     }
 
-    /// RBs paid for that nobody used.
+    /// Prepaid RBs that are not yet used.
     pub(super) fn prepaid(&self) -> u16 {
         self.prepaid
     }
 
-    /// What idle slices are owed goes to those that owe, to those with a backlog first; if nobody does, to those
-    /// with a backlog.
+    /// Transfers the positive quanta of idle slices to slices in debt, those with a backlog first; if none is in debt, to the
+    /// slices with a backlog.
     pub(super) fn forfeit(&mut self, is_idle: impl Fn(usize) -> bool) {
         let mut pot = 0;
         for (slice, quantum) in self.quanta.iter_mut().enumerate() {
@@ -120,13 +119,13 @@ impl Bank {
         pot = self.raise(pot, 0, |slice| !is_idle(slice));
         pot = self.raise(pot, 0, &is_idle);
         pot = self.raise(pot, i64::MAX, |slice| !is_idle(slice));
-        // Nobody is there to take it: the first keeps it for all.
+        // No slice can take the rest: the first one keeps it so that the sum stays 0.
         if let Some(first) = self.quanta.first_mut() {
             *first += pot as i32;
         }
     }
 
-    /// Raises the lowest quanta among some to one level, `most` at most; returns what is left of the pot.
+    /// Raises the lowest quanta of the selected slices to a common level, at most `most`; returns the rest of the pot.
     fn raise(&mut self, mut pot: i64, most: i64, among: impl Fn(usize) -> bool) -> i64 {
         if pot == 0 {
             return 0;
@@ -153,10 +152,10 @@ impl Bank {
         pot
     }
 
-    /// The slice that is owed most.
+    /// The slice with the highest quantum.
     pub(super) fn richest(&self, among: impl Fn(usize) -> bool) -> Option<usize> {
         let slices = (0..self.quanta.len()).filter(|slice| among(*slice));
-        // The first of equals.
+        // On ties, the first slice.
         slices.rev().max_by_key(|slice| self.quanta[*slice])
     }
 
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn credit_takes_from_nobody() {
+    fn credit_never_lowers_a_quantum() {
         let slices = slices(&[12.0, 12.0, 5.0, 71.0]);
         let mut bank = Bank::new(4);
         let (mut total, mut before) = (0, vec![0; 4]);
@@ -216,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_idle_are_owed_lifts_the_poorest() {
+    fn forfeits_of_idle_slices_raise_the_lowest_quanta() {
         let mut bank = Bank::new(4);
         bank.quanta = vec![100, -60, -30, -10];
         bank.forfeit(|slice| slice == 0);
@@ -230,7 +229,7 @@ mod tests {
         bank.quanta = vec![-5, 5, 0, 0];
         bank.forfeit(|_| true);
         assert_eq!(bank.quanta(), [0; 4]);
-        // Nobody is lifted above 0 while anybody owes, be it an idle slice.
+        // No slice is raised above 0 while any slice, even an idle one, is in debt.
         bank.quanta = vec![30, 20, -40, 5];
         bank.forfeit(|slice| slice != 3);
         assert_eq!(bank.quanta(), [0, 0, 0, 15]);
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_paid_for_is_free() {
+    fn prepaid_rbs_cost_nothing() {
         let mut bank = Bank::new(2);
         bank.prepay(0, 5);
         bank.charge(1, 3);

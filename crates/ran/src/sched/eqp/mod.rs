@@ -4,48 +4,47 @@
 //!            fixed partition                                 EQP
 //!   TTI  1      2      3      4                      1      2      3      4
 //!      ▤▥▦▧   ▤▥▦▧   ▤▥▦▧   ▤▥▦▧                   ▤▤▤▤   ▥▥▥▥   ▦▦▦▦   ▧▧▧▧        four packets of 4 RBs,
-//!      every packet is whole after 4 TTIs           after 1, 2, 3, 4: 2.5 in the mean      4 RBs per TTI
+//!      every packet is complete after 4 TTIs        after 1, 2, 3, 4: mean 2.5             4 RBs per TTI
 //! ```
 //!
-//! Each TTI a slice's *quantum* grows by its share of the RBs and shrinks by what it gets. Within a limit it may
-//! be negative (the slice has borrowed) or positive (it has lent).
+//! In each TTI, the *quantum* of a slice grows by its share of the RBs and shrinks by the RBs it gets. Within a limit it may be
+//! negative (the slice has borrowed) or positive (it has lent).
 //!
 //! 1. Quanta grow by share.
-//! 2. A knapsack picks the packets that leave whole: as many as can be, among those the largest Σ quantum.
-//!    Packets of a slice that owes look larger, by max(1, 5 · x⁵) for x = borrowed / limit.
-//! 3. What is left goes group by group to the slice that is owed most and has a backlog, unless it owes more
-//!    than 75 % of the limit: a reserve for whole packets to come.
-//! 4. What is left then is charged to the slices that are owed most, even if they have nothing to send.
+//! 2. A knapsack selects the packets that are sent completely: as many as possible, and among those selections the one with
+//!    the largest Σ quantum. Packets of a slice in debt count as larger, by max(1, 5 · x⁵) for x = borrowed / limit.
+//! 3. The remaining RBs go group by group to the slice with the highest quantum that has a backlog, unless it owes more
+//!    than 75 % of the limit: a reserve for future whole packets.
+//! 4. RBs left after that are charged to the slices with the highest quanta, even if these have nothing to send.
 //!
-//! How this differs from the print, and why:
+//! Differences from the printed algorithms, with reasons:
 //!
-//! - Algorithm 5 increments the packet index before it names the packet, memoises under indices it has changed,
-//!   and memoises a value that holds the prefix: it selects other packets than it means. `eqp_exact` has the
-//!   exact solution of [`knapsack`](super::knapsack); `eqp_paper` ([`paper`]) is Algorithm 5 with these three
-//!   repaired.
-//! - Σ quantum is 0 after every TTI, which the paper says and Algorithm 4 does not keep: what is charged are the
-//!   RBs given, not those asked for; credit is whole and sums to the TTI's RBs; what is left over is charged.
-//! - The larger look of step 2 is for the knapsack alone: the print does not say, but charging it would break
-//!   the sum. A slice's packets are cut off where it would owe more than the limit.
-//! - With more than two slices one could be owed more than the limit, as others borrow up to it each. RBs beyond
-//!   the limit are its own in this TTI, before anybody borrows, group by group to whoever is owed most. So with
-//!   groups of one RB every quantum is within ± limit, and a slice's RBs deviate from its share by at most
-//!   2 · limit over any time. Groups are given whole: no slice owes more than the limit, or a group if that is
-//!   more, and none of n slices is owed more than limit + group · (1/2 + 1/3 + … + 1/n): of two slices, no more
-//!   than the other owes.
-//! - `idle = "strict"` is the paper's: a slice that has nothing to send is owed more and more, until the others
-//!   may borrow no more, and its share is lost. `idle = "idle_reset"`: what an idle slice is owed is forfeited to
-//!   those that owe, and what step 4 charges is used by whoever has a backlog.
+//! - Algorithm 5 increments the packet index before it records the packet, memoises under indices that it has changed, and
+//!   memoises a value that includes the prefix. It therefore selects other packets than intended. `eqp_exact` uses the exact
+//!   solution of [`knapsack`](super::knapsack); `eqp_paper` ([`paper`]) is Algorithm 5 with these three faults repaired.
+//! - Σ quantum is 0 after every TTI, as stated in the paper but not ensured by Algorithm 4: the RBs given are charged, not
+//!   those requested; the credit is in whole RBs and sums to the RBs of the TTI; RBs left over are charged.
+//! - The inflated size of step 2 is used only by the knapsack. The paper does not specify this, but charging it would break
+//!   the sum. The packet list of a slice is cut where the slice would owe more than the limit.
+//! - With more than two slices, one slice could be owed more than the limit, because each of the others borrows up to it. RBs
+//!   beyond the limit are reserved for that slice in this TTI, before any borrowing, group by group to the slice with the
+//!   highest quantum. With groups of one RB, every quantum is therefore within ± limit, and the RBs of a slice deviate from
+//!   its share by at most 2 · limit over any time. Groups are indivisible: no slice owes more than the limit (or one group,
+//!   if that is larger), and none of n slices is owed more than limit + group · (1/2 + 1/3 + … + 1/n). With two slices,
+//!   neither is owed more than the other owes.
+//! - `idle = "strict"` is the behaviour of the paper: the quantum of an idle slice grows until the others may borrow no more,
+//!   and its share is lost. With `idle = "idle_reset"`, an idle slice forfeits its quantum to the slices in debt, and the RBs
+//!   charged in step 4 may be used by any slice with a backlog.
 //!
-//! - The print looks at no UE: the packets of fewest RBs are picked, TTI after TTI, and a slice in debt has no RBs left for others, so that
-//!   a UE of a low MCS, or with larger packets, could have none at all for as long as others flood. Here, if the first in rank of a slice has
-//!   had no block of any use for [`MOST_WAIT_TTIS`], only its packets are picked from that slice until it has one.
+//! - The printed algorithm ignores UEs: it selects the packets with the fewest RBs, TTI after TTI, and a slice in debt has no
+//!   RBs left for others. A UE with a low MCS or larger packets could get none while others flood. Here, if the first in rank
+//!   of a slice has had no useful block for [`MOST_WAIT_TTIS`], only its packets are selected from that slice until it gets one.
 //!
-//! The bound above the limit, with Sₖ the mean of the k largest quanta and g the largest group so far: if a TTI
-//! ends with a quantum beyond the limit, all its RBs went to the largest quantum of the moment. Went they all to
-//! the k that are largest in the end, then Sₖ has not grown; else one outside was larger than all of these
-//! before its last group, so that Sₖ ≤ Sₖ₊₁ + g / (k + 1). Sₙ is 0. What idle slices forfeit lifts nobody above 0
-//! as long as anybody owes, so that no Sₖ grows by it, and once nobody owes, Σ quantum is this TTI's RBs.
+//! Proof of the bound above the limit, with Sₖ the mean of the k largest quanta and g the largest group so far. If a TTI ends
+//! with a quantum beyond the limit, every RB went to the largest quantum at that moment. If all went to the k slices that are
+//! largest at the end, Sₖ has not grown. Otherwise a slice outside was larger than all of these before its last group, so
+//! Sₖ ≤ Sₖ₊₁ + g / (k + 1). Sₙ is 0. Forfeits of idle slices raise no quantum above 0 while any slice is in debt, so they
+//! increase no Sₖ; once none is in debt, Σ quantum equals the RBs of this TTI.
 
 mod bank;
 pub mod paper;
@@ -57,19 +56,19 @@ use super::{
 use bank::Bank;
 use serde::{Deserialize, Serialize};
 
-/// TTIs with a backlog after which the first in rank of a slice comes before the others of the slice.
+/// TTIs with a backlog but no useful block after which only packets of the first in rank of a slice are selected.
 const MOST_WAIT_TTIS: u32 = 200;
-/// Bytes of a block that is of use, whatever waits: headers, and more data than that.
+/// Minimum size of a useful block: it holds headers and more data than that. If less waits, that is enough.
 const USEFUL_BYTES: u32 = 24;
 
-/// What becomes of the share of a slice that has nothing to send.
+/// Treatment of the share of a slice that has nothing to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Idle {
-    /// It is owed, up to the limit; then it is lost.
+    /// The slice is owed its share up to the limit; beyond that the share is lost.
     #[default]
     Strict,
-    /// The others have it.
+    /// The other slices use it.
     IdleReset,
 }
 
@@ -77,9 +76,9 @@ pub enum Idle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EqpParams {
-    /// Most RBs a slice may owe, 1 to 10⁶.
+    /// Maximum number of RBs a slice may owe, 1 to 10⁶.
     pub quantum_limit_rbs: u32,
-    /// What becomes of the share of a slice that has nothing to send.
+    /// Treatment of the share of a slice that has nothing to send.
     pub idle: Idle,
 }
 
@@ -89,7 +88,7 @@ impl Default for EqpParams {
     }
 }
 
-/// How whole packets are picked.
+/// Algorithm that selects whole packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Selection {
     /// [`super::knapsack`].
@@ -98,7 +97,7 @@ pub enum Selection {
     Paper,
 }
 
-/// See the top of this file.
+/// The scheduler of one direction.
 #[derive(Debug, Clone)]
 pub struct Eqp {
     limit: i32,
@@ -107,12 +106,12 @@ pub struct Eqp {
     bank: Bank,
     problem: Problem,
     paper: paper::Memo,
-    /// Of each UE, TTIs with a backlog since it had a block of any use.
+    /// For each UE, TTIs with a backlog since its last useful block.
     waits: Vec<u32>,
 }
 
 impl Eqp {
-    /// A scheduler for so many slices and UEs, with nobody owing anything.
+    /// A scheduler for `slices` slices and `ues` UEs, with all quanta 0.
     #[must_use]
     pub fn new(params: EqpParams, selection: Selection, slices: usize, ues: usize) -> Self {
         Self {
@@ -126,12 +125,12 @@ impl Eqp {
         }
     }
 
-    /// How long a queue's UE has had no block of any use.
+    /// TTIs that the UE of a queue has waited for a useful block.
     fn wait(&self, tti: &Tti<'_>, queue: usize) -> u32 {
         tti.queues.get(queue).and_then(|q| self.waits.get(q.ue as usize)).copied().unwrap_or(0)
     }
 
-    /// Counts the TTI for those that got nothing of any use.
+    /// Counts this TTI for the UEs that got no useful block.
     fn note_waits(&mut self, tti: &Tti<'_>, allocation: &Allocation) {
         for (queue, backlog) in tti.queues.iter().enumerate() {
             let Some(wait) = self.waits.get_mut(backlog.ue as usize) else { continue };
@@ -142,13 +141,13 @@ impl Eqp {
         }
     }
 
-    /// What is owed beyond the limit is the slice's own now, group by group to whoever is owed most. Returns what
-    /// nobody may use.
+    /// Serves slices whose quantum exceeds the limit, group by group, the highest quantum first. Returns the RBs that no other
+    /// slice may use.
     fn serve_lenders(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) -> Capacity {
         let mut unused = allocation.room.split(0);
         let beyond = |quantum: i32| quantum.saturating_sub(self.limit).clamp(0, tti.rbs.into()) as u16;
         let wanted = self.bank.quanta().iter().map(|q| u32::from(beyond(*q).next_multiple_of(tti.rbg)));
-        // As long as there is enough for all, one after another is the same.
+        // If there is enough for all, the order does not matter.
         let enough = wanted.sum::<u32>() <= u32::from(allocation.room.groups) * u32::from(tti.rbg);
         while let Some(slice) = self.bank.richest(|_| true) {
             let beyond = beyond(self.bank.get(slice));
@@ -163,7 +162,7 @@ impl Eqp {
             }
             allocation.serve_from(tti, slice, &mut part);
             self.bank.charge(slice, before - part.rbs());
-            // What it has no use for it pays for all the same.
+            // The slice also pays for RBs that it cannot use.
             match self.idle {
                 Idle::Strict => self.bank.charge_unused(slice, part.rbs()),
                 Idle::IdleReset => self.bank.prepay(slice, part.rbs()),
@@ -176,7 +175,7 @@ impl Eqp {
         unused
     }
 
-    /// Lists the packets that could leave whole (`generate_rbs` of Algorithm 4).
+    /// Lists the packets that could be sent completely (`generate_rbs` of Algorithm 4).
     fn list_packets(&mut self, tti: &Tti<'_>, allocation: &Allocation) {
         self.problem.clear(allocation.room);
         for slice in 0..tti.slices.len() {
@@ -185,7 +184,7 @@ impl Eqp {
             let inflation = self.inflation(quantum);
             let first_alone = self.wait(tti, queues.start) >= MOST_WAIT_TTIS;
             for queue in queues.clone() {
-                // What it got as a lender comes first.
+                // RBs already granted because of a quantum beyond the limit.
                 let granted = allocation.grants[queue];
                 self.problem.push_queue(tti, queue, granted, inflation);
                 if first_alone && queue != queues.start {
@@ -200,13 +199,13 @@ impl Eqp {
         }
     }
 
-    /// How much larger packets of a slice look.
+    /// Factor by which packets of a slice count as larger.
     fn inflation(&self, quantum: i32) -> f64 {
         let x = f64::from(-quantum.min(0)) / f64::from(self.limit.max(1));
         (5.0 * (x * x * x * x * x)).max(1.0)
     }
 
-    /// Gives the picked packets their RBs, those with the short group first.
+    /// Grants RBs to the selected packets, those with the short group first.
     fn assign(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         let first = self.problem.short_at;
         let rest = (0..tti.queues.len()).filter(|queue| Some(*queue) != first);
@@ -244,11 +243,11 @@ impl Eqp {
         }
     }
 
-    /// Lines 18 to 20: what is left is charged to those that are owed most.
+    /// Lines 18 to 20: charges the RBs left to the slices with the highest quanta.
     fn charge_the_rest(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         let mut left = match self.idle {
             Idle::Strict => allocation.room.rbs(),
-            // Some of it is paid for.
+            // The prepaid RBs are already charged.
             Idle::IdleReset => allocation.room.rbs().saturating_sub(self.bank.prepaid()),
         };
         while left > 0 {
@@ -261,7 +260,7 @@ impl Eqp {
             left -= part;
         }
         if self.idle == Idle::IdleReset {
-            // It is paid for: whoever has a backlog may have it, the richest first.
+            // The RBs are prepaid: any slice with a backlog may use them, the highest quantum first.
             while allocation.room.rbs() > 0 {
                 let Some(slice) = self.bank.richest(|slice| allocation.next_queue(slice).is_some()) else {
                     return;
@@ -313,7 +312,7 @@ impl InterSlice for Eqp {
 
     fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
         match self.idle {
-            // Idle slices lend, but get it back.
+            // Idle slices lend, but are repaid.
             Idle::Strict => next.by_share_of(slice, |_| next.rbs),
             Idle::IdleReset => next.by_share(slice),
         }

@@ -6,17 +6,17 @@
 //!       don't take:          f(queue + 1, 0, capacity)                        line 24
 //! ```
 //!
-//! Repaired: line 22 names the packet before line 17 moves on; lines 9 and 31 memoise under the indices the call
-//! came with; and what is memoised is the rest from there on, not the packets chosen before. Kept: groups are
-//! rounded per packet (`adjust_rbgs`), the last group may be short (the least group is limited to the RBs left;
-//! nothing of the same queue follows it), a tie is not taken, and the bound of a slice holds per queue only.
+//! Repaired: line 22 records the packet before line 17 advances the index; lines 9 and 31 memoise under the indices with
+//! which the call was made; and the memoised value is the rest from there on, without the packets selected before.
+//! Unchanged: groups are rounded per packet (`adjust_rbgs`); the last group may be short (the least group is limited to the
+//! RBs left, and no packet of the same queue follows it); a tie is not taken; and the bound of a slice applies per queue.
 //!
-//! The recursion is written as the table it fills, for its depth is the number of packets. As in the exact
-//! selection a pair (packets, Σ quantum) is one integer, so that the inner loop runs over contiguous memory.
+//! The recursion is implemented as the table that it fills, because its depth equals the number of packets. As in the exact
+//! selection, a pair (packets, Σ quantum) is one integer, so that the inner loop runs over contiguous memory.
 
 use super::super::knapsack::{Problem, Score};
 
-/// The table. Kept from one TTI to the next for its memory only.
+/// The table, kept between TTIs only to reuse its memory.
 #[derive(Debug, Clone, Default)]
 pub struct Memo {
     narrow: Rows<i32>,
@@ -41,7 +41,7 @@ impl Memo {
         self.takes.clear();
         self.takes.resize(packets * width, false);
         let quantum = problem.slices.iter().map(|s| i64::from(s.quantum).abs()).max().unwrap_or(0);
-        // Beyond any Σ quantum.
+        // Larger than any Σ quantum.
         let weight = 2 * packets as i64 * quantum + 1;
         if (packets as i64).saturating_mul(weight + quantum) < i64::from(i32::MAX) {
             self.narrow.fill(problem, width, weight, &mut self.takes);
@@ -83,7 +83,7 @@ impl<T: Score> Rows<T> {
             let each = T::of(weight + i64::from(slice.quantum));
             for queue in slice.queues.clone().rev() {
                 let needs = problem.queues[queue].clone();
-                // A packet beyond the slice's bound is not taken, nor is any after it.
+                // A packet beyond the slice's bound is not taken, nor is any packet after it.
                 let within = |need: &u16| u32::from(rounded(problem, *need)) <= slice.most_rbs;
                 let usable = problem.needs[needs.clone()].partition_point(within);
                 next_packet.clone_from(next_queue);
@@ -92,7 +92,7 @@ impl<T: Score> Rows<T> {
                     let (cost, least) = cost_of(problem, needs.start, packet);
                     let (cost, least) = (usize::from(cost).min(width), usize::from(least));
                     let takes = &mut takes[(needs.start + packet) * width..][..width];
-                    // The short group is what is left, and ends the queue.
+                    // The short group is the RBs left, and ends the queue.
                     take(&mut row[..cost], std::iter::repeat(next_queue[0]), each, &mut takes[..cost], least);
                     take(&mut row[cost..], next_packet.iter().copied(), each, &mut takes[cost..], 0);
                     std::mem::swap(next_packet, row);
@@ -103,7 +103,7 @@ impl<T: Score> Rows<T> {
     }
 }
 
-/// From the capacity `least` on: takes the packet where `after + each` is better than what is there.
+/// For capacities from `least` on: takes the packet where `after + each` is better than the present value.
 fn take<T: Score>(row: &mut [T], after: impl Iterator<Item = T>, each: T, takes: &mut [bool], least: usize) {
     for ((best, takes), after) in row.iter_mut().zip(takes).zip(after).skip(least) {
         let taken = after + each;
@@ -116,7 +116,7 @@ fn rounded(problem: &Problem, rbs: u16) -> u16 {
     rbs.next_multiple_of(problem.room.rbg.max(1))
 }
 
-/// RBs a packet adds to those before it in its queue, in whole groups, and those it cannot do without.
+/// RBs that a packet adds to those of its queue before it, in whole groups, and the minimum it needs.
 fn cost_of(problem: &Problem, start: usize, packet: usize) -> (u16, u16) {
     let need = problem.needs[start + packet];
     let before = packet.checked_sub(1).map_or(0, |before| rounded(problem, problem.needs[start + before]));
@@ -131,7 +131,7 @@ mod tests {
     use rand_chacha::ChaCha12Rng;
     use rand_core::{RngCore, SeedableRng};
 
-    /// The definition on top of this file, word for word: packets, Σ quantum, and what is taken.
+    /// The definition in the module documentation, literally: packets, Σ quantum, and the selection.
     fn recursion(p: &Problem, queue: usize, packet: usize, capacity: usize) -> (u32, i64, Vec<usize>) {
         let Some(needs) = p.queues.get(queue) else { return (0, 0, Vec::new()) };
         let leave = || recursion(p, queue + 1, 0, capacity);
@@ -186,7 +186,7 @@ mod tests {
             taken.iter().for_each(|queue| expected[*queue] += 1);
             memo.solve(&mut p);
             assert_eq!(p.packets, expected, "instance {instance}: {p:?}");
-            // In 64 bits as well.
+            // Also with 64-bit scores.
             let width = usize::from(p.room.rbs()) + 1;
             let narrow = memo.takes.clone();
             memo.takes.fill(false);

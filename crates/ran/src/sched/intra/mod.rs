@@ -1,26 +1,26 @@
-//! Intra-slice schedulers: they rank the UEs of a slice, and give out nothing.
+//! Intra-slice schedulers: they rank the UEs of a slice, but do not allocate RBs.
 
 use std::cmp::Ordering;
 
-/// What a rank is made of.
+/// Inputs of a rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct UeMetric {
-    /// The TTI in which it was last served; 0 if never.
+    /// The TTI in which the UE was last served; 0 if never.
     pub last_served: u64,
-    /// Bytes of all RBs at its MCS.
+    /// Bytes of a block on all RBs at the UE's MCS.
     pub rate_bytes: u32,
-    /// Bytes per TTI it got of late.
+    /// Moving average of the bytes it got per TTI.
     pub average_bytes: f32,
-    /// Its own priority: the lower, the sooner.
+    /// Priority of the UE: a lower number goes first.
     pub priority: u8,
 }
 
-/// A rank: the smaller, the better. Equal ones go to the UE that waits longest.
+/// A rank: smaller is better. On ties, the UE that waits longest goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Rank {
-    /// What the discipline goes by.
+    /// The criterion of the discipline.
     pub first: f32,
-    /// The TTI in which it was last served.
+    /// The TTI in which the UE was last served.
     pub last_served: u64,
 }
 
@@ -32,13 +32,13 @@ impl Rank {
     }
 }
 
-/// Ranks UEs.
+/// A discipline that ranks UEs.
 pub trait IntraSlice {
     /// The rank of a UE.
     fn rank(&self, ue: &UeMetric) -> Rank;
 }
 
-/// The intra-slice schedulers: their files, their names, and how each ranks.
+/// Declares the intra-slice schedulers: their files, names and ranking functions.
 macro_rules! registry {
     ($( $module:ident $name:literal $Variant:ident($Scheduler:expr) $about:literal; )+) => {
         $( mod $module; )+
@@ -56,15 +56,15 @@ macro_rules! registry {
     };
 }
 
-// One line for each: file, name, variant, value, what it is. The first is the default.
+// One line per scheduler: file, name, variant, value, description. The first is the default.
 registry! {
     rr "rr" Rr(rr::RoundRobin) "Round robin.";
     pf "pf" Pf(pf::ProportionalFair) "Proportional fair.";
     priority "priority" Priority(priority::Priority) "By the UE's own priority.";
 }
 
-/// What a UE got of late: an exponential average over about [`Average::TTIS`] TTIs, brought up to date when it
-/// is looked at, so that UEs without traffic cost nothing.
+/// Moving average of the bytes a UE got: exponential over about [`Average::TTIS`] TTIs. It is updated only when read, so that
+/// idle UEs cost nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Average {
     bytes: f32,
@@ -72,7 +72,7 @@ pub struct Average {
 }
 
 impl Average {
-    /// The window.
+    /// Length of the window in TTIs.
     pub const TTIS: f32 = 100.0;
 
     /// Bytes per TTI at TTI `now`.
@@ -80,13 +80,13 @@ impl Average {
     pub fn at(&self, now: u64) -> f32 {
         let kept = 1.0 - 1.0 / Self::TTIS;
         match i32::try_from(now.saturating_sub(self.at)).unwrap_or(i32::MAX) {
-            // Who is served in each does without a call.
+            // Shortcut for a UE that is served in every TTI: avoids a function call.
             1 => self.bytes * kept,
             passed => self.bytes * kept.powi(passed),
         }
     }
 
-    /// So many bytes were served in TTI `now`.
+    /// Records that `bytes` were served in TTI `now`.
     pub fn served(&mut self, bytes: u32, now: u64) {
         self.bytes = self.at(now) + bytes as f32 / Self::TTIS;
         self.at = now;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn each_goes_by_its_own() {
+    fn each_scheduler_ranks_by_its_own_criterion() {
         let longer = UeMetric { last_served: 4, ..UE };
         let faster = UeMetric { rate_bytes: 2500, ..UE };
         let richer = UeMetric { average_bytes: 150.0, ..faster };

@@ -1,8 +1,8 @@
-//! `priority`: the UE with the lowest priority number; among equals, who was served longest ago.
+//! `priority`: the UE with the lowest priority number; on ties, the UE that was served longest ago.
 
 use super::{IntraSlice, Rank, UeMetric};
 
-/// See the top of this file.
+/// The ranking by priority.
 #[derive(Debug, Clone, Copy)]
 pub struct Priority;
 

@@ -2,7 +2,7 @@
 
 use super::{IntraSlice, Rank, UeMetric};
 
-/// See the top of this file.
+/// The round robin ranking.
 #[derive(Debug, Clone, Copy)]
 pub struct RoundRobin;
 

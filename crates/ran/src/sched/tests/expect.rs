@@ -1,9 +1,9 @@
-//! What a scheduler says it will give is what it gives.
+//! Estimates of a scheduler match what it gives.
 
 use super::*;
 
 proptest! {
-    /// One slice has as much to send as it likes, the others the same demand in every TTI.
+    /// One slice has an unlimited backlog, the others have the same demand in every TTI.
     #[test]
     fn what_is_expected_is_given(
         (rbs, rbg) in (1u16..276, prop::sample::select(vec![1u16, 2, 4, 8, 16])),
@@ -13,7 +13,7 @@ proptest! {
     ) {
         let shares: Vec<f64> = slices.iter().map(|s| s.0.min(25).into()).collect();
         let mut all = every();
-        // What idle slices forfeit there raises those that owe, whatever their share.
+        // Forfeits of idle slices raise the slices in debt there, whatever their share.
         all.retain(|config| {
             !matches!(config, InterConfig::EqpExact(p) | InterConfig::EqpPaper(p) if p.idle == Idle::IdleReset)
         });
@@ -43,7 +43,7 @@ proptest! {
         }
         let got = cell.got[mine] as f64 / f64::from(ttis);
         let expected = expected as f64 / f64::from(ttis);
-        // What others get is whole groups, and what EQP and the like owe is not even in the end.
+        // Other slices get whole groups, and balances of EQP and similar schedulers are not 0 at the end.
         let within = match config.algorithm() {
             InterAlgorithm::Fixed | InterAlgorithm::StaticPriority | InterAlgorithm::RrmPolicy => 0.0,
             _ => 2.0 + f64::from(rbg) * slices.len() as f64,
@@ -52,7 +52,7 @@ proptest! {
     }
 }
 
-/// The last group of a TTI goes to one of two with the same load: who got none for longest, in this TTI as well.
+/// The last group of a TTI goes to one of two slices with equal load, the one that has waited longest, also within this TTI.
 #[test]
 fn ties_of_a_policy_are_expected_as_they_are_given() {
     let mut cell =

@@ -1,4 +1,4 @@
-//! Every inter-slice scheduler on the same cells: what each promises, whatever the traffic.
+//! Every inter-slice scheduler on the same cells: the guarantees of each with any traffic.
 
 mod expect;
 mod policy;
@@ -12,12 +12,12 @@ use proptest::prelude::*;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
-/// A cell where `bytes` bytes go into one RB, as the paper's examples have it.
+/// A cell with `bytes` bytes per RB, as in the paper's examples.
 fn linear(bytes: u32, rbs: u16) -> TbsTable {
     TbsTable::linear(bytes, rbs)
 }
 
-/// UEs with packets, a table and a scheduler; the scheduler's grants empty the queues.
+/// UEs with packets, a table and a scheduler, whose grants empty the queues.
 struct Cell {
     table: TbsTable,
     rbg: u16,
@@ -26,7 +26,7 @@ struct Cell {
     /// Slice and packets of each UE.
     ues: Vec<(u16, Vec<u32>)>,
     allocation: Allocation,
-    /// RBs each slice got, and packets that left.
+    /// RBs of each slice, and packets sent.
     got: Vec<u64>,
     left_whole: u64,
     unused: u64,
@@ -50,7 +50,7 @@ impl Cell {
         }
     }
 
-    /// One TTI with `rbs` RBs at MCS 0; the UEs that had packets leave wholly.
+    /// Runs one TTI with `rbs` RBs at MCS 0; returns the UEs whose packets were all sent.
     fn tti(&mut self, rbs: u16) -> Vec<(usize, usize)> {
         let (mut queues, mut sizes) = (Vec::new(), Vec::new());
         for slice in 0..self.slices.len() {
@@ -114,7 +114,7 @@ fn every() -> Vec<InterConfig> {
 
 #[test]
 fn figure_4_of_the_paper() {
-    // Four slices, one packet of 4 RBs each, 4 RBs per TTI: the TTI in which each packet is whole.
+    // Four slices, one packet of 4 RBs each, 4 RBs per TTI: the TTI in which each packet is complete.
     for config in every() {
         let mut cell = Cell::new(&config, &[25.0; 4], linear(100, 4), 1, &[0, 1, 2, 3]);
         cell.ues.iter_mut().for_each(|ue| ue.1.push(400));
@@ -125,7 +125,7 @@ fn figure_4_of_the_paper() {
         let mean = done.iter().sum::<i32>() as f64 / 4.0;
         let expected = match config.algorithm() {
             InterAlgorithm::Fixed | InterAlgorithm::Drr => 4.0,
-            // By minimum share first: the same.
+            // With equal minima, the result is the same as that of the fixed partition.
             InterAlgorithm::RrmPolicy => 4.0,
             _ => 2.5,
         };
@@ -149,7 +149,7 @@ fn packets_of_the_paper_in_rbs() {
     assert_eq!((rbs, amc.full().bytes(28, rbs).unwrap() - 1650), (18, 42));
 }
 
-/// Backlogged slices: shares hold within what a scheduler promises.
+/// With backlogged slices, shares hold within the bounds of each scheduler.
 #[test]
 fn shares_hold() {
     for config in every() {
@@ -185,7 +185,7 @@ fn shares_hold() {
     }
 }
 
-/// What n slices may owe and be owed with EQP, where groups have so many RBs: see the top of `eqp`.
+/// Bounds of the quanta of n slices with EQP and groups of `group` RBs: see the documentation of `eqp`.
 fn quantum_bounds(limit: u32, group: u16, slices: usize) -> std::ops::RangeInclusive<i32> {
     let harmonic: f64 = (2..=slices).map(|k| 1.0 / k as f64).sum();
     let above = if group > 1 { (f64::from(group) * harmonic) as i32 } else { 0 };
@@ -194,7 +194,7 @@ fn quantum_bounds(limit: u32, group: u16, slices: usize) -> std::ops::RangeInclu
 
 #[test]
 fn one_group_for_all_slices() {
-    // The whole carrier is one group, and larger than the limit: slices take turns.
+    // The whole carrier is one group, larger than the limit: slices take turns.
     for (idle, n) in [Idle::Strict, Idle::IdleReset].into_iter().flat_map(|idle| [(idle, 2), (idle, 12)]) {
         for paper in [false, true] {
             let mut config = eqp(paper, idle);
@@ -206,7 +206,7 @@ fn one_group_for_all_slices() {
                 Cell::new(&config, &vec![100.0 / f64::from(n); ues.len()], linear(88, 149), 149, &ues);
             let bounds = quantum_bounds(9, 149, ues.len());
             for tti in 0..3000 {
-                // All at once, none, and some.
+                // All slices backlogged at once, none, and some.
                 for (ue, (_, packets)) in cell.ues.iter_mut().enumerate() {
                     let busy = match tti / 100 % 3 {
                         0 => true,
@@ -237,7 +237,7 @@ fn slices_that_go_idle_together_leave_nobody_a_fortune() {
     let ues: Vec<u16> = (0..12).collect();
     let mut cell = Cell::new(&config, &[100.0 / 12.0; 12], linear(88, 30), 1, &ues);
     for _ in 0..500 {
-        // Small packets borrow, large ones lend.
+        // Slices with small packets borrow, those with large packets lend.
         for (ue, (_, packets)) in cell.ues.iter_mut().enumerate() {
             packets.resize(20, if ue < 6 { 80 } else { 9000 });
         }
@@ -283,7 +283,7 @@ fn an_idle_share_is_lost_or_not() {
 
 #[test]
 fn quantum_is_borrowed_for_whole_packets_and_given_back() {
-    // A slice with few RBs and a small packet now and then behind a large one; the other is always backlogged.
+    // One slice has few RBs and occasionally a small packet behind a large one; the other is always backlogged.
     for (config, together) in
         [(InterConfig::from(InterAlgorithm::Fixed), false), (eqp(false, Idle::Strict), true)]
     {
@@ -357,7 +357,7 @@ fn strict_priority() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// The short way of a UE that is alone gives what the long one gives, and leaves the same balances.
+    /// The shortcut for a single UE grants the same as the general path, and leaves the same balances.
     #[test]
     fn alone_it_gets_the_same(
         share in 0.0..=100.0_f64,
@@ -383,8 +383,8 @@ proptest! {
         }
     }
 
-    /// Any traffic, any RBs, any groups: nothing is given twice, Σ quantum and Σ lag are 0 (asserted inside), no
-    /// bound is exceeded, and whoever says so leaves no RB idle while somebody waits.
+    /// With any traffic, RBs and groups: nothing is granted twice, Σ quantum and Σ lag are 0 (asserted inside), all bounds hold,
+    /// and a work-conserving scheduler leaves no RB idle while a UE waits.
     #[test]
     fn any_traffic(
         seed in any::<u64>(),
@@ -426,7 +426,7 @@ proptest! {
                     cell.ues[ue].1.push(size);
                 }
             }
-            // Retransmissions take RBs now and then.
+            // Retransmissions occasionally take RBs.
             let rbs = if below(4) == 0 { below(31) as u16 } else { 30 };
             cell.tti(rbs);
             if conserving && cell.allocation.unused_rbs() > 0 {
@@ -439,7 +439,7 @@ proptest! {
         }
     }
 
-    /// The repaired printed selection is never better than the exact one, and as good without a short group.
+    /// The repaired printed selection is never better than the exact one, and equally good without a short group.
     #[test]
     fn the_printed_selection_against_the_exact_one(seed in any::<u64>(), rbg in 1u16..4, rbs in 1u16..40) {
         let mut rng = ChaCha12Rng::seed_from_u64(seed);
@@ -527,7 +527,7 @@ fn slices_without_a_share_take_turns() {
 
 #[test]
 fn slices_of_less_than_a_group_take_turns() {
-    // Of 25 RBs in groups of 2 the first has 11 groups at once, the second the single RB.
+    // Of 25 RBs in groups of 2, the first slice has 11 groups at once and the second the single RB.
     for shares in [&[90.0, 4.0, 3.0, 3.0][..], &[50.0, 50.0], &[3.25; 30]] {
         let of_slice: Vec<u16> = (0..shares.len() as u16).collect();
         let mut cell = Cell::new(&InterAlgorithm::RrmPolicy.into(), shares, linear(88, 25), 2, &of_slice);

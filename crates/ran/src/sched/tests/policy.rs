@@ -1,8 +1,8 @@
-//! Minima and maxima of `rrm_policy` over time, whatever part of a group they are.
+//! Minima and maxima of `rrm_policy` over time, for any fraction of a group.
 
 use super::*;
 
-/// A carrier with its groups and slices of these dedicated, minimum and maximum percentages; all slices always have data, for
+/// A carrier with groups, and slices with these dedicated, minimum and maximum percentages; all slices always have data, for
 /// `ttis` TTIs.
 fn run(rbs: u16, rbg: u16, slices: &[[f64; 3]], ttis: u64) -> Cell {
     let shares = vec![100.0 / slices.len() as f64; slices.len()];
@@ -70,7 +70,7 @@ proptest! {
             let least = min / 100.0 * all - 2.0 * group - 1.0;
             prop_assert!(got >= least, "{:?}: {} of {}", slices, got, min / 100.0 * all);
         }
-        // What maxima allow is used.
+        // RBs permitted by the maxima are used.
         let most = slices.iter().map(|[.., max]| max / 100.0 * all).sum::<f64>().min(all);
         let used = all - cell.unused as f64;
         prop_assert!(used >= 0.98 * most - 3.0 * group * slices.len() as f64, "{:?}: {} of {}", slices, used, most);

@@ -1,20 +1,20 @@
-//! `gps_packing` against whoever would take more than its share: small packets against large ones, small buffers
-//! behind limiters, an MCS that changes per TTI, slices and UEs that come and go.
+//! `gps_packing` with competitors that could gain more than their share: small packets against large ones, small buffers
+//! behind limiters, an MCS that changes per TTI, and slices and UEs that come and go.
 
 use super::*;
 use crate::sched::gps_packing::GpsPackingParams;
 use std::collections::VecDeque;
 
-/// What feeds a UE's RLC buffer.
+/// Source of a UE's RLC buffer.
 #[derive(Debug, Clone, Copy)]
 enum Feed {
-    /// As many packets wait there, always.
+    /// Keeps this number of packets waiting.
     Keep(usize),
-    /// What the MAC took of late, and a third, and a packet: a limiter that follows the MAC.
+    /// Like a limiter that follows the MAC: four thirds of the recent service, plus one packet.
     Paced,
-    /// Packets come and go: so many TTIs with 40 packets waiting, then so many without.
+    /// Alternates between the first number of TTIs with 40 waiting packets and the second number without.
     OnOff(u32, u32),
-    /// In so many of 100 TTIs a packet comes.
+    /// A packet arrives in this number of every 100 TTIs.
     Sparse(u32),
 }
 
@@ -23,7 +23,7 @@ struct User {
     slice: u16,
     feed: Feed,
     sizes: (u32, u32),
-    /// MCS by TTI, over and over.
+    /// MCS by TTI, repeated.
     mcs: Vec<u8>,
     rlc: VecDeque<u32>,
     average: f64,
@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    /// One TTI with `rbs` RBs; what was granted.
+    /// Runs one TTI with `rbs` RBs; returns the RBs granted.
     fn step(&mut self, rbs: u16) -> u16 {
         let tti = self.tti;
         self.tti += 1;
@@ -99,7 +99,7 @@ impl World {
         let (mut queues, mut sizes) = (Vec::new(), Vec::new());
         let mut order: Vec<usize> =
             (0..self.users.len()).filter(|u| !self.users[*u].rlc.is_empty()).collect();
-        // Who got least goes first in its slice.
+        // Within a slice, the UE that got least goes first.
         order.sort_by_key(|u| (self.users[*u].slice, self.users[*u].got, *u));
         for u in order {
             let user = &self.users[u];
@@ -149,8 +149,8 @@ fn gps(limit: u32) -> InterConfig {
     InterConfig::GpsPacking(GpsPackingParams { lag_limit_rbs: limit })
 }
 
-/// A slice that keeps few packets waiting gets its share, whatever the packets of the other, if it could carry that: one
-/// packet of 16 RBs per TTI, of which a part may be gone, makes up for a share of half.
+/// A slice with few waiting packets gets its share, whatever the packets of the other slice, if its packets could carry that
+/// share: one packet of 16 RBs per TTI, possibly partly sent, is enough for a share of half.
 #[test]
 fn small_buffers_do_not_lose_to_small_packets() {
     for (share, keep) in [(0.5, 1), (0.5, 2), (0.5, 8), (0.25, 1), (0.1, 1), (0.75, 2), (0.9, 2), (0.9, 16)] {
@@ -161,7 +161,7 @@ fn small_buffers_do_not_lose_to_small_packets() {
                 let mut world = World::new(&gps(limit), 25, &shares, users, 1);
                 (0..4000).for_each(|_| _ = world.step(25));
                 let part = world.got(0) as f64 / (4000.0 * 25.0);
-                // 2 L RBs, and a few groups.
+                // 2 L RBs, plus a few groups.
                 let off = (part - share).abs() * 4000.0 * 25.0;
                 assert!(
                     off <= f64::from(2 * limit) + 10.0,
@@ -172,7 +172,7 @@ fn small_buffers_do_not_lose_to_small_packets() {
     }
 }
 
-/// The same of UEs of one slice.
+/// The same for UEs of one slice.
 #[test]
 fn a_ue_of_small_packets_starves_no_ue_of_its_slice() {
     for (others, bytes) in [(1, 60), (1, 1500), (3, 40), (7, 172), (7, 60), (19, 100)] {
@@ -190,9 +190,9 @@ fn a_ue_of_small_packets_starves_no_ue_of_its_slice() {
     }
 }
 
-/// A UE that is alone in its slice for long, beside many that say little, shares equally with one that comes.
+/// A UE that was alone in its slice for long, beside many slices with little data, shares equally with a new one.
 #[test]
-fn nobody_pays_for_what_others_did_not_want() {
+fn no_member_pays_for_rbs_that_others_left_unused() {
     let mut users = vec![User::new(0, Feed::Keep(20), 1500)];
     users.extend((0..19).map(|_| User::new(0, Feed::Sparse(5), 200)));
     users.push(User::new(0, Feed::OnOff(4000, 4000), 1500));
@@ -209,7 +209,7 @@ fn nobody_pays_for_what_others_did_not_want() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// The bound of docs/ran-scheduler.md.
+    /// The bound derived in docs/ran-scheduler.md.
     #[test]
     fn shares_hold_within_the_bound(
         seed in any::<u64>(),
@@ -244,9 +244,9 @@ proptest! {
         let mut world = World::new(&gps(limit), rbs, &percent, users, seed);
         let group = i32::from(world.amc.rbg());
         let n = shares.len() as i32;
-        // B + g · (1/2 + … + 1/n), and −L − what rounds up to groups of everybody.
+        // B + g · (1/2 + … + 1/n), and −L minus the rounding to groups of each member.
         let bounds = -(limit as i32) - group * n..=limit as i32 + group * (1 + n / 2);
-        // What a slice that never runs dry is behind its share of all RBs: the most over any stretch of time.
+        // For a slice that never runs dry: the maximum lag behind its share of all RBs over any stretch of time.
         let mut behind = vec![(0.0_f64, 0.0_f64); shares.len()];
         let mut least = vec![f64::INFINITY; shares.len()];
         for _ in 0..600 {
