@@ -1,11 +1,11 @@
-//! A hash index over entries that are kept elsewhere: eight bytes a slot, whatever the key.
+//! A hash index over entries that are stored elsewhere: eight bytes per slot, whatever the key.
 //!
 //! ```text
-//!   hash --> slot (upper half of the hash, entry number) --> entry, which has the key
+//!   hash --> slot (upper half of the hash, entry number) --> entry, which contains the key
 //! ```
 //!
-//! Open addressing, linear probing, deletion by shifting back; a power of two of slots, at most 3/4 in use. The caller hashes
-//! (keyed, where strangers choose keys) and compares.
+//! Open addressing with linear probing and deletion by shifting back. The number of slots is a power of two, of which at most
+//! 3/4 are used. The caller computes the hash (keyed, if untrusted peers choose keys) and compares keys.
 //!
 //! ```
 //! use anabranch_element::index::HashIndex;
@@ -19,7 +19,7 @@
 //! assert_eq!(index.find(hash("ue-2"), |entry| names[entry as usize] == "ue-2"), Some(1));
 //! ```
 
-/// One slot; `NONE` in `entry`: empty.
+/// One slot; it is empty if `entry` is `NONE`.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     tag: u32,
@@ -37,20 +37,20 @@ pub struct HashIndex {
 }
 
 impl HashIndex {
-    /// One with room for so many entries.
+    /// An index with room for `entries` entries.
     #[must_use]
     pub fn with_capacity(entries: usize) -> Self {
         Self { slots: vec![EMPTY; (entries * 4).div_ceil(3).next_power_of_two()], len: 0 }
     }
 
-    /// The entry with this hash that `is_it`.
+    /// The entry with this hash for which `is_it` is true.
     #[must_use]
     #[inline]
     pub fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         self.search(hash, is_it).map(|i| self.slots[i].entry)
     }
 
-    /// Adds an entry that is not there.
+    /// Adds an entry that is not in the index.
     pub fn insert(&mut self, hash: u64, entry: u32) {
         if self.is_full() {
             let slots = vec![EMPTY; (self.slots.len() * 2).max(8)];
@@ -61,7 +61,7 @@ impl HashIndex {
         self.len += 1;
     }
 
-    /// Removes an entry; nothing happens if it is not there.
+    /// Removes an entry; no effect if it is absent.
     pub fn remove(&mut self, hash: u64, entry: u32) {
         let Some(mut hole) = self.search(hash, |other| other == entry) else { return };
         let mut i = hole;
@@ -80,14 +80,14 @@ impl HashIndex {
         self.len -= 1;
     }
 
-    /// Gives an entry another number; nothing happens if it is not there.
+    /// Changes the number of an entry; no effect if it is absent.
     pub fn renumber(&mut self, hash: u64, entry: u32, to: u32) {
         if let Some(i) = self.search(hash, |other| other == entry) {
             self.slots[i].entry = to;
         }
     }
 
-    /// Whether one more makes it grow.
+    /// Whether inserting one more entry enlarges the index.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         (self.len + 1) * 4 > self.slots.len() * 3
@@ -99,7 +99,7 @@ impl HashIndex {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether there are no entries.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -117,7 +117,7 @@ impl HashIndex {
             return None;
         }
         let mut i = self.home(tag(hash));
-        // Ends: at least a quarter of the slots is empty.
+        // The loop ends because at least a quarter of the slots are empty.
         loop {
             let slot = self.slots[i];
             if slot.entry == NONE {
@@ -163,7 +163,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// Few different tags, so that runs are long.
+    /// Only a few different tags, so that runs are long.
     fn hash(key: u32) -> u64 {
         u64::from(key % 7) << 33
     }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_gets_another_number() {
+    fn renumbering_an_entry() {
         let mut index = HashIndex::with_capacity(3);
         (0..3).for_each(|key| index.insert(hash(key), key));
         assert!(index.is_full() && index.bytes() == 4 * 8, "room for three, and no more");

@@ -1,12 +1,12 @@
-//! An IOAM node (RFC 9197): what it measures of arrivals, and what it writes into traces. Links, cells, both ends of the tunnel and LWIP nodes
-//! are nodes by it.
+//! An IOAM node (RFC 9197): measures arrivals and writes data into traces. Used by links, cells, both ends of the tunnel and
+//! LWIP nodes.
 //!
 //! ```text
-//!   packet arrives ──▶ Node::arrived      rate and flows of the last whole 50 ms
-//!   packet leaves  ──▶ Node::fill         has a trace of our namespace with room? hop, stamp, queue, snapshot
+//!   packet arrives ──▶ Node::arrived      rate and number of flows of the last complete 50 ms
+//!   packet leaves  ──▶ Node::fill         if it has a trace of our namespace with room: hop, stamp, queue, snapshot
 //! ```
 //!
-//! The node leaves the hop limit as it is, and writes the one it saw: it bridges.
+//! The node is a bridge: it does not decrement the hop limit, and writes the received value.
 
 use crate::time::{Duration, Instant, nanos};
 use anabranch_wire::ioam::{
@@ -16,22 +16,22 @@ use anabranch_wire::ioam::{
 use anabranch_wire::ip::FlowKey;
 use serde::{Deserialize, Serialize};
 
-/// How long arrivals are measured before they are told.
+/// Interval over which arrivals are measured.
 pub const WINDOW: Duration = Duration::from_millis(50);
-/// Bits of the sketch that counts flows: what two flows share is missed, 1 in 130 among 32.
+/// Number of 64-bit words of the flow-counting sketch. Flows with the same bit count once: 1 in 130 among 32 flows.
 const SKETCH_WORDS: usize = 64;
-/// The namespace of the kernel's own examples, and of our source.
+/// The namespace used in the Linux kernel's examples and by our IOAM source.
 pub const DEFAULT_NAMESPACE: u16 = 123;
-/// Highest node id: all ones are none.
+/// Highest node id; all ones mean unknown.
 pub const MOST_NODE_ID: u32 = 0x00ff_fffe;
 
-/// What people say of a node, wherever there may be one.
+/// Configuration of an IOAM node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IoamConfig {
     /// Node id, 1 to 16777214.
     pub node_id: u32,
-    /// IOAM namespace: traces of others are left alone.
+    /// IOAM namespace; traces of other namespaces are not changed.
     #[serde(default = "default_namespace")]
     pub namespace: u16,
 }
@@ -40,42 +40,42 @@ const fn default_namespace() -> u16 {
     DEFAULT_NAMESPACE
 }
 
-/// A node id that is none.
+/// An invalid node id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("node_id is {0}: must be 1 to {MOST_NODE_ID}")]
 pub struct BadNodeId(pub u32);
 
 impl IoamConfig {
-    /// Whether a node can be called so.
+    /// Checks the node id.
     ///
     /// # Errors
-    /// It cannot.
+    /// The node id is invalid.
     pub fn check(&self) -> Result<(), BadNodeId> {
         if (1..=MOST_NODE_ID).contains(&self.node_id) { Ok(()) } else { Err(BadNodeId(self.node_id)) }
     }
 
-    /// The node; see [`IoamNode::epoch`].
+    /// The node with this configuration; for `epoch` see [`IoamNode::epoch`].
     #[must_use]
     pub const fn node(&self, epoch: Duration) -> IoamNode {
         IoamNode { node_id: self.node_id, namespace: self.namespace, epoch }
     }
 }
 
-/// Packets with a trace, by what became of it. Others are not counted.
+/// Counters of packets with a trace, by result. Packets without a trace are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IoamStats {
-    /// The node wrote into it.
+    /// The node's data was written.
     pub marked: u64,
-    /// There was no room: the overflow flag is set.
+    /// The trace had no room; the overflow flag was set.
     pub no_room: u64,
-    /// It is of another namespace, and left as it is.
+    /// The trace has another namespace and was not changed.
     pub other_namespace: u64,
-    /// It does not hold together, and is left as it is.
+    /// The trace is malformed and was not changed.
     pub malformed: u64,
 }
 
 impl IoamStats {
-    /// Each with its name as a metrics label.
+    /// Each counter with its metrics label.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let Self { marked, no_room, other_namespace, malformed } = *self;
         let all = [
@@ -97,53 +97,54 @@ impl core::ops::AddAssign for IoamStats {
     }
 }
 
-/// Who the node is.
+/// Identity of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IoamNode {
     /// Node id, 24 bits.
     pub node_id: u32,
-    /// IOAM namespace: traces of others are left alone.
+    /// IOAM namespace; traces of other namespaces are not changed.
     pub namespace: u16,
-    /// What the clock of time stamps says when ours says 0; Linux stamps with the time since 1970. Zero in virtual time.
+    /// Value of the time-stamp clock at time 0; Linux uses the time since 1970. Zero in virtual time.
     pub epoch: Duration,
 }
 
-/// What a node tells when a packet leaves it. `None`: it does not know.
+/// State of a node when a packet leaves it; `None`: unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NodeReport {
-    /// Bytes behind the packet.
+    /// Bytes queued behind the packet.
     pub depth_bytes: Option<u64>,
-    /// Most bytes the queue holds.
+    /// Capacity of the queue in bytes.
     pub capacity_bytes: Option<u64>,
-    /// What the link behind it carries at present, bit/s.
+    /// Current rate of the link behind the queue, bit/s.
     pub link_bps: Option<u64>,
-    /// Packets the queue dropped so far. Who does not know must not say 0: losses would be taken for the medium's.
+    /// Packets dropped by the queue so far. An unknown number must not be reported as 0, or losses would be attributed to the
+    /// medium.
     pub queue_drops: Option<u64>,
-    /// Packets the medium lost so far.
+    /// Packets lost by the medium so far.
     pub medium_losses: Option<u64>,
     /// Modulation and coding scheme of the radio link.
     pub mcs: Option<u8>,
-    /// Resource blocks the bearer got of late, half percents of the carrier's.
+    /// Recent share of the carrier's resource blocks granted to the bearer, in units of half a percent.
     pub rb_half_percent: Option<u8>,
-    /// Of the depth, the bytes in RLC.
+    /// The part of the depth that is in RLC, bytes.
     pub rlc_bytes: Option<u64>,
 }
 
-/// See the top of this file.
+/// An IOAM node; see the module documentation.
 #[derive(Debug, Clone)]
 pub struct Node {
     config: IoamNode,
-    /// The window under way.
+    /// Start of the current window.
     since: Instant,
     bytes: u64,
     flows: Box<[u64; SKETCH_WORDS]>,
-    /// The last whole window.
+    /// Rate in the last complete window.
     arrival_kbps: Option<u32>,
     flow_count: Option<u16>,
     stats: IoamStats,
 }
 
-/// A node of what forwards both ways: each way has its own arrivals.
+/// The node of a bidirectional forwarder: arrivals are measured separately per direction.
 #[derive(Debug, Clone)]
 pub struct BothWays {
     /// Towards the data network.
@@ -153,7 +154,7 @@ pub struct BothWays {
 }
 
 impl BothWays {
-    /// A node that has seen nothing either way.
+    /// A node without any measurement.
     #[must_use]
     pub fn new(config: IoamNode) -> Self {
         Self { up: Node::new(config), down: Node::new(config) }
@@ -165,7 +166,7 @@ impl BothWays {
         self.down.set_epoch(epoch);
     }
 
-    /// Both ways together.
+    /// Counters of both directions, summed.
     #[must_use]
     pub fn stats(&self) -> IoamStats {
         let mut stats = self.up.stats();
@@ -175,7 +176,7 @@ impl BothWays {
 }
 
 impl Node {
-    /// A node that has seen nothing.
+    /// A node without any measurement.
     #[must_use]
     pub fn new(config: IoamNode) -> Self {
         Self {
@@ -194,30 +195,30 @@ impl Node {
         self.config.epoch = epoch;
     }
 
-    /// What became of the traces so far.
+    /// Counters of traces.
     #[must_use]
     pub const fn stats(&self) -> IoamStats {
         self.stats
     }
 
-    /// An IP packet was offered to the queue.
+    /// Records an IP packet that was offered to the queue.
     pub fn arrived(&mut self, packet: &[u8], at: Instant) {
         self.turn(at);
         self.bytes += packet.len() as u64;
         if let Ok(flow) = FlowKey::parse(packet) {
-            // No secret key: a flow that hides in another's bit gains nothing it could not have by being one.
+            // No secret key is needed: a flow that shares another's bit gains no more than by being part of that flow.
             let hash = flow.hash64((0, 0)) as usize % (64 * SKETCH_WORDS);
             self.flows[hash / 64] |= 1 << (hash % 64);
         }
     }
 
-    /// Ends the window if its time is over.
+    /// Ends the window if its time has elapsed.
     fn turn(&mut self, at: Instant) {
         let passed = at.saturating_since(self.since);
         if passed < WINDOW {
             return;
         }
-        // Bits per millisecond are kbit/s. Silence of more than a window counts as part of it.
+        // Bits per millisecond are kbit/s. A pause longer than the window is part of it.
         let ms = passed.as_millis().max(1) as u64;
         self.arrival_kbps = Some(u32::try_from(self.bytes * 8 / ms).unwrap_or(u32::MAX - 1));
         let flows: u32 = self.flows.iter().map(|w| w.count_ones()).sum();
@@ -227,16 +228,16 @@ impl Node {
         self.since = at;
     }
 
-    /// A packet that came at `arrived` leaves at `at`: fills its trace, if it has one of our namespace with room; `told` is
-    /// asked for only then. The stamp is that of its coming (RFC 9197 §4.4.2.3).
+    /// Fills the trace of a packet that arrived at `arrived` and leaves at `at`, if it has one of our namespace with room; `report`
+    /// is called only in that case. The time stamp is that of the arrival (RFC 9197 §4.4.2.3).
     pub fn fill(
         &mut self,
         packet: &mut [u8],
         arrived: Instant,
         at: Instant,
-        told: impl FnOnce() -> NodeReport,
+        report: impl FnOnce() -> NodeReport,
     ) {
-        // Most have none.
+        // Most packets have no trace.
         if packet.len() < 48 || packet[0] >> 4 != 6 || packet[6] != HOP_BY_HOP {
             return;
         }
@@ -259,19 +260,19 @@ impl Node {
             return;
         }
         self.turn(at);
-        let told = told();
+        let report = report();
         let short = |value: u64| u32::try_from(value).unwrap_or(u32::MAX - 1);
-        // Counters wrap, and leave out what stands for unknown.
+        // Counters wrap before the value that means unknown.
         let counter = |value: u64| (value % u64::from(u32::MAX)) as u32;
         let snapshot = Snapshot {
             arrival_kbps: self.arrival_kbps,
-            link_kbps: told.link_bps.map(|bps| short(bps / 1000)),
-            capacity_bytes: told.capacity_bytes.map(short),
+            link_kbps: report.link_bps.map(|bps| short(bps / 1000)),
+            capacity_bytes: report.capacity_bytes.map(short),
             flows: self.flow_count,
-            mcs: told.mcs,
-            rb_half_percent: told.rb_half_percent,
-            queue_drops: told.queue_drops.map(counter),
-            medium_losses: told.medium_losses.map(counter),
+            mcs: report.mcs,
+            rb_half_percent: report.rb_half_percent,
+            queue_drops: report.queue_drops.map(counter),
+            medium_losses: report.medium_losses.map(counter),
         };
         let data = snapshot.emit();
         let asked = |bit| trace.header().trace_type.contains(bit);
@@ -280,15 +281,15 @@ impl Node {
             hop: Some(Hop { limit, node_id: Some(self.config.node_id) }),
             seconds: asked(TraceType::SECONDS).then_some((stamp_us / 1_000_000) as u32),
             fraction: asked(TraceType::FRACTION).then_some((stamp_us % 1_000_000) as u32),
-            queue_depth: told.depth_bytes.map(short),
-            buffer: told.rlc_bytes.filter(|_| asked(TraceType::BUFFER)).map(short),
+            queue_depth: report.depth_bytes.map(short),
+            buffer: report.rlc_bytes.filter(|_| asked(TraceType::BUFFER)).map(short),
             snapshot: Some(Opaque { schema: SNAPSHOT_SCHEMA, data: &data }),
             ..NodeData::default()
         };
         match ioam::fill(option, &node) {
             Ok(Filled::Yes) => self.stats.marked += 1,
             Ok(Filled::NoRoom) => self.stats.no_room += 1,
-            // It parsed before.
+            // Cannot happen: the option was parsed above.
             Err(_) => self.stats.malformed += 1,
         }
     }
@@ -313,7 +314,7 @@ mod tests {
         packet
     }
 
-    fn told() -> NodeReport {
+    fn report() -> NodeReport {
         NodeReport {
             depth_bytes: Some(3000),
             queue_drops: Some(u64::from(u32::MAX) + 4),
@@ -336,7 +337,7 @@ mod tests {
         let at = Instant::from_millis(1500);
         node.arrived(&packet, Instant::from_millis(10));
         node.arrived(&packet, at);
-        node.fill(&mut packet, at, Instant::from_millis(1600), told);
+        node.fill(&mut packet, at, Instant::from_millis(1600), report);
         assert_eq!(node.stats(), IoamStats { marked: 1, ..IoamStats::default() });
 
         let range = trace_range(&packet).unwrap().unwrap();
@@ -359,12 +360,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_or_does_not_hold_together_is_left_alone() {
+    fn other_namespaces_and_malformed_traces_are_not_changed() {
         let mut node = Node::new(ME);
         let at = Instant::from_millis(1);
         let mut unchanged = |mut packet: Vec<u8>, stats: IoamStats| {
             let before = packet.clone();
-            node.fill(&mut packet, at, at, told);
+            node.fill(&mut packet, at, at, report);
             assert_eq!((packet, node.stats()), (before, stats));
         };
         let mut stats = IoamStats::default();
@@ -382,7 +383,7 @@ mod tests {
         unchanged(other, stats);
         stats.other_namespace = 1;
         unchanged(traced(124, TraceType::REPORTED, 9), stats);
-        // Shorter than it says; a header beyond the packet; a length of nodes that the type does not ask for.
+        // Truncated, with a header beyond the packet, and with a node length that does not match the type.
         let whole = traced(123, TraceType::REPORTED, 9);
         for (at, value) in [(5, 0), (41, 200), (50, 0xf8), (45, 60)] {
             let mut broken = whole.clone();
@@ -393,14 +394,14 @@ mod tests {
     }
 
     #[test]
-    fn without_room_the_overflow_flag_is_all() {
+    fn without_room_only_the_overflow_flag_is_set() {
         let mut node = Node::new(ME);
         let at = Instant::from_millis(1);
         let before = traced(123, TraceType::REPORTED, 10);
         let mut packet = before.clone();
-        node.fill(&mut packet, at, at, told);
+        node.fill(&mut packet, at, at, report);
         let full = packet.clone();
-        node.fill(&mut packet, at, at, told);
+        node.fill(&mut packet, at, at, report);
         assert_eq!(node.stats(), IoamStats { marked: 1, no_room: 1, ..IoamStats::default() });
         let different: Vec<usize> = (0..full.len()).filter(|i| packet[*i] != full[*i]).collect();
         let start = trace_range(&packet).unwrap().unwrap().start;
@@ -409,7 +410,7 @@ mod tests {
     }
 
     proptest! {
-        /// Damage anywhere changes nothing outside of the option, and no length.
+        /// Any damage causes no change outside the option, nor of its length.
         #[test]
         fn any_damage_is_harmless(damage in proptest::collection::vec((0usize..120, any::<u8>()), 0..6), words in 0u8..40) {
             let mut packet = traced(123, TraceType::REPORTED, words);
@@ -417,7 +418,7 @@ mod tests {
             let before = packet.clone();
             let mut node = Node::new(ME);
             node.arrived(&packet, Instant::ZERO);
-            node.fill(&mut packet, Instant::ZERO, Instant::ZERO, told);
+            node.fill(&mut packet, Instant::ZERO, Instant::ZERO, report);
             prop_assert_eq!(packet.len(), before.len());
             let range = trace_range(&before).ok().flatten().unwrap_or(0..0);
             prop_assert_eq!(&packet[..range.start], &before[..range.start]);

@@ -1,5 +1,4 @@
-//! The contract: every box of the drawing in ARCHITECTURE.md is one [`Element`], and one [`drive`]
-//! empties it.
+//! The contract of all components: every box of the drawing in ARCHITECTURE.md is one [`Element`], and [`drive`] drains it.
 //!
 //! ```text
 //!            on_command            poll_event
@@ -13,9 +12,9 @@
 //!            on_timeout            poll_timeout (when, why)
 //! ```
 //!
-//! An element never blocks, sleeps, reads a clock or draws its own randomness. The shape here is per
-//! packet, for reading and for the simulator; the data path of `node` calls the batch forms that each
-//! element documents beside it, on the same state.
+//! An element never blocks, sleeps, reads a clock or draws its own randomness. The interface here is per packet, for clarity
+//! and for the simulator; the data path of `node` calls the batch functions that each element documents beside it, which
+//! operate on the same state.
 //!
 //! An element that holds each packet for 5 ms, and the loop that drives it:
 //!
@@ -75,53 +74,53 @@ pub mod time;
 use crate::packet::Packet;
 use crate::time::Instant;
 
-/// Which side of an element a packet enters or leaves by. Elements name their ports as constants.
+/// The side of an element on which a packet enters or leaves. Elements define their ports as constants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Port(pub u16);
 
-/// Why a timer is set; shown in logs and in the simulator's trace.
+/// Reason for which a timer is set; shown in logs and in the simulator's trace.
 pub type Reason = &'static str;
 
-/// A sans-IO state machine: packets, commands and time in; packets, events and deadlines out.
+/// A sans-IO state machine. Inputs: packets, commands and time; outputs: packets, events and deadlines.
 pub trait Element {
-    /// Control in.
+    /// Type of commands.
     type Command;
-    /// Telemetry out.
+    /// Type of events.
     type Event;
 
-    /// A packet enters by `port`.
+    /// Processes a packet that enters by `port`.
     fn on_packet(&mut self, port: Port, packet: Packet, now: Instant);
-    /// The next packet that leaves, if one is ready at `now`.
+    /// Returns the next packet that is ready to leave at `now`, with its port.
     fn poll_transmit(&mut self, now: Instant) -> Option<(Port, Packet)>;
-    /// A command takes effect.
+    /// Executes a command.
     fn on_command(&mut self, command: Self::Command, now: Instant);
-    /// The next event, oldest first.
+    /// Returns the next event, oldest first.
     fn poll_event(&mut self) -> Option<Self::Event>;
-    /// Does whatever is due at or before `now`; harmless when nothing is.
+    /// Does everything that is due at or before `now`; harmless if nothing is.
     fn on_timeout(&mut self, now: Instant);
-    /// When to call [`Element::on_timeout`] next, and why.
+    /// When to call [`Element::on_timeout`] next, and for what reason.
     fn poll_timeout(&self) -> Option<(Instant, Reason)>;
 }
 
-/// Where [`drive`] puts what an element produced.
+/// Destination of the output that [`drive`] takes from an element.
 pub trait Sink<Event> {
-    /// A packet left by `port`.
+    /// Takes a packet that leaves by `port`.
     fn transmit(&mut self, port: Port, packet: Packet);
-    /// Something worth telling happened.
+    /// Takes an event.
     fn event(&mut self, event: Event);
-    /// Whether events are wanted now; otherwise they stay with the element, until it is asked for them.
+    /// Whether events are wanted now; otherwise they remain queued in the element.
     #[inline(always)]
     fn wants_events(&self) -> bool {
         true
     }
 }
 
-/// Fires what is due, drains everything the element has to say, and returns its next deadline.
+/// Does what is due, drains the element's packets and events, and returns its next deadline.
 ///
-/// This is the only loop over an element: the simulator calls it from a heap of deadlines, `node`
-/// after each batch of I/O. The deadline returned is later than `now`: an element that keeps asking
-/// for an instant already past is woken once per call, never spun on.
-// Where it stands is where the reason of the deadline is wanted or not.
+/// This is the only loop over an element: the simulator calls it from a heap of deadlines, `node` after each batch of I/O.
+/// The returned deadline is always later than `now`: an element that repeatedly requests a time in the past is woken once
+/// per call and cannot cause a busy loop.
+// Inlined, so that the compiler can drop the reason where the caller ignores it.
 #[inline(always)]
 pub fn drive<E: Element + ?Sized>(
     element: &mut E,
@@ -150,7 +149,7 @@ mod tests {
     use crate::time::Duration;
     use std::collections::VecDeque;
 
-    /// Holds each packet for a fixed time.
+    /// Delays each packet by a fixed time.
     struct Delay(Duration, VecDeque<(Instant, Packet)>);
 
     impl Element for Delay {
@@ -197,7 +196,7 @@ mod tests {
             drive(&mut d, Instant::from_millis(2), &mut out),
             Some((Instant::from_millis(5), "delay"))
         );
-        // A late wake-up does not move the logical time of the packet.
+        // A late wake-up does not change the logical time of the packet.
         assert_eq!(
             drive(&mut d, Instant::from_millis(6), &mut out),
             Some((Instant::from_millis(7), "delay"))

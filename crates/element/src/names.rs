@@ -1,4 +1,4 @@
-//! Names that people write: what a list of names is made of, and what is said of a name that is not in it.
+//! Names in configuration files: enums of names, and suggestions for unknown names.
 //!
 //! ```
 //! anabranch_element::names! {
@@ -17,8 +17,8 @@
 
 use std::fmt;
 
-/// Declares an enum of names: every value, its name and what it is, parser, display and serde, from one list. The first
-/// is the default.
+/// Declares an enum of names from one list of variants, names and descriptions, with parser, display and serde. The first
+/// variant is the default.
 ///
 /// The caller depends on `serde` with `derive`.
 #[macro_export]
@@ -40,13 +40,13 @@ macro_rules! names {
             /// Every name, in the order of [`ALL`](Self::ALL).
             pub const NAMES: &[&str] = &[$( $name ),+];
 
-            /// Its name in files and reports.
+            /// The name in files and reports.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $( Self::$Variant => $name, )+ }
             }
 
-            /// What it is, in a sentence.
+            /// A one-sentence description.
             #[must_use]
             pub const fn about(self) -> &'static str {
                 match self { $( Self::$Variant => $about, )+ }
@@ -88,7 +88,7 @@ macro_rules! names {
     };
 }
 
-/// A name that is not in its list.
+/// An unknown name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownName {
     what: &'static str,
@@ -97,7 +97,7 @@ pub struct UnknownName {
 }
 
 impl UnknownName {
-    /// `name` is no `what`; `valid` are the names there are.
+    /// The error that `name` is not a valid `what`; `valid` lists the valid names.
     #[must_use]
     pub fn new(what: &'static str, name: &str, valid: &'static [&'static str]) -> Self {
         Self { what, name: name.to_owned(), valid }
@@ -114,13 +114,13 @@ impl fmt::Display for UnknownName {
 
 impl std::error::Error for UnknownName {}
 
-/// `; did you mean "…"?` with the nearest of `valid`, or nothing if none is near.
+/// `; did you mean "…"?` with the closest of `valid`, or an empty string if none is close.
 pub fn did_you_mean<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
     nearest(wrong, valid, 1).pop().map_or_else(String::new, |name| format!("; did you mean \"{name}\"?"))
 }
 
-/// The names, `most` at most, that are near enough to `wrong` to be meant, the nearest first; of equals the first.
-/// Upper and lower case are the same.
+/// Up to `most` of the names that are close enough to `wrong` to be meant, the closest first; ties in the given order. Case
+/// is ignored.
 pub fn nearest<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
     let wrong = wrong.to_lowercase();
     let letters = wrong.chars().count();
@@ -129,7 +129,7 @@ pub fn nearest<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>, most: 
         let name = written.to_lowercase();
         let enough = best.get(most.saturating_sub(1)).map_or(0.5, |(score, _)| *score);
         let mut score = prefix_score(&wrong, &name);
-        // No edit distance is less than the difference of the lengths; most names need not be looked at closer.
+        // The edit distance is at least the difference of the lengths, which rules out most names without computing it.
         let count = name.chars().count();
         if 1.0 - letters.abs_diff(count) as f64 / letters.max(count).max(1) as f64 >= enough {
             score = score.max(strsim::normalized_damerau_levenshtein(&wrong, &name));
@@ -142,7 +142,7 @@ pub fn nearest<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>, most: 
     best.into_iter().map(|(_, name)| name).collect()
 }
 
-/// A shared beginning of at least three letters says as much as a small edit distance.
+/// A common prefix of at least three letters counts as much as a small edit distance.
 fn prefix_score(a: &str, b: &str) -> f64 {
     let same = a.bytes().zip(b.bytes()).take_while(|(x, y)| x == y).count();
     if same < 3 { 0.0 } else { 0.9 * same as f64 / a.len().max(b.len()) as f64 + 0.1 }
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_meant_is_found_and_nothing_else() {
+    fn suggestions_are_close_names_only() {
         let keys = ["rate_mbps", "delay_ms", "jitter_ms", "queue_bytes"];
         assert_eq!(did_you_mean("rate_mbit", keys), "; did you mean \"rate_mbps\"?");
         assert_eq!(nearest("Dealy_ms", keys, 1), ["delay_ms"]);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// What is not looked at closer would not have been among the nearest.
+        /// Names ruled out by their length would not be among the closest.
         #[test]
         fn the_nearest_are_the_nearest_of_all(
             wrong in "[ab_]{0,9}", valid in proptest::collection::btree_set("[ab_]{0,9}", 0..20), most in 1usize..4,

@@ -1,4 +1,4 @@
-//! A packet on its way: bytes with headroom, and the logical time at which it is where it is.
+//! A packet: bytes with headroom, and the logical time of its arrival at its present place.
 
 use crate::time::Instant;
 use core::fmt;
@@ -6,9 +6,9 @@ use core::ops::{Deref, DerefMut};
 
 /// Owned packet bytes plus a logical timestamp.
 ///
-/// `at` is when the packet *logically* arrived at its present place. An element that delays a packet
-/// computes from `at`, not from `now`, so a late timer in a real-time run does not accumulate.
-/// Bytes in front of the packet (the headroom) let an encapsulation prepend without a copy.
+/// `at` is the time at which the packet *logically* arrived at its present place. An element that delays a packet computes
+/// from `at`, not from `now`, so that late timers in a real-time run do not accumulate. The bytes in front of the packet (the
+/// headroom) allow encapsulation without a copy.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Packet {
     /// Logical arrival time.
@@ -25,7 +25,7 @@ impl Packet {
         Self { at, buf: bytes, start: 0 }
     }
 
-    /// A packet holding a copy of `bytes` behind `headroom` spare bytes.
+    /// A packet with a copy of `bytes` behind `headroom` spare bytes.
     #[inline]
     #[must_use]
     pub fn with_headroom(at: Instant, headroom: usize, bytes: &[u8]) -> Self {
@@ -35,7 +35,7 @@ impl Packet {
         Self { at, buf, start: headroom }
     }
 
-    /// A packet in a buffer of which the first `headroom` bytes are spare.
+    /// A packet in a buffer whose first `headroom` bytes are spare.
     #[inline]
     #[must_use]
     pub fn behind_headroom(at: Instant, headroom: usize, bytes: Vec<u8>) -> Self {
@@ -43,7 +43,7 @@ impl Packet {
         Self { at, buf: bytes, start }
     }
 
-    /// Makes room for `n` bytes in front and returns the whole packet, the new bytes zeroed.
+    /// Adds `n` zeroed bytes in front and returns the whole packet.
     #[inline]
     pub fn push_front(&mut self, n: usize) -> &mut [u8] {
         if self.start < n {
@@ -65,19 +65,19 @@ impl Packet {
         self.start
     }
 
-    /// Drops up to `n` bytes from the front.
+    /// Removes up to `n` bytes from the front.
     #[inline]
     pub fn pull_front(&mut self, n: usize) {
         self.start = (self.start + n).min(self.buf.len());
     }
 
-    /// Takes back up to `n` bytes in front that [`Packet::pull_front`] dropped, with what they held.
+    /// Restores up to `n` bytes in front that [`Packet::pull_front`] removed, with their contents.
     #[inline]
     pub fn restore_front(&mut self, n: usize) {
         self.start = self.start.saturating_sub(n);
     }
 
-    /// Shortens the packet to `len` bytes; longer than it is has no effect.
+    /// Shortens the packet to `len` bytes; no effect if it is not longer.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         self.buf.truncate(self.start.saturating_add(len));
@@ -89,7 +89,7 @@ impl Packet {
         self.buf.extend_from_slice(bytes);
     }
 
-    /// The memory the packet was in, emptied, for another one.
+    /// The packet's memory, emptied, for another packet.
     #[inline]
     #[must_use]
     pub fn into_buffer(mut self) -> Vec<u8> {
@@ -97,14 +97,14 @@ impl Packet {
         self.buf
     }
 
-    /// The memory the packet was in with all it holds, headroom included: for one that writes every byte.
+    /// The packet's memory with all its contents, headroom included, for a user that overwrites every byte.
     #[inline]
     #[must_use]
     pub fn into_used_buffer(self) -> Vec<u8> {
         self.buf
     }
 
-    /// The packet's bytes as a vector, headroom dropped.
+    /// The packet's bytes as a vector, without headroom.
     #[inline]
     #[must_use]
     pub fn into_bytes(mut self) -> Vec<u8> {

@@ -1,7 +1,7 @@
-//! The one clock of the project: an integer count of nanoseconds that somebody else advances.
+//! The clock of the project: an integer count of nanoseconds, advanced by the caller.
 //!
-//! Simulated time starts at [`Instant::ZERO`]; a real-time run maps the monotonic clock onto it.
-//! Nothing in this crate ever asks what time it is: `now` is always an argument.
+//! Simulated time starts at [`Instant::ZERO`]; a real-time run maps the monotonic clock onto it. This crate never reads a
+//! clock: `now` is always an argument.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
@@ -9,7 +9,7 @@ pub use core::time::Duration;
 
 /// A point in time, in nanoseconds since the start of the run.
 ///
-/// Arithmetic saturates: a deadline far beyond the representable range (584 years) stays there.
+/// Arithmetic saturates at the end of the representable range (584 years).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
@@ -96,7 +96,7 @@ impl Instant {
 pub fn nanos(duration: Duration) -> u64 {
     const SECOND: u64 = 1_000_000_000;
     let (secs, rest) = (duration.as_secs(), u64::from(duration.subsec_nanos()));
-    // As nearly always, and the compiler sees that it undoes `from_nanos`.
+    // The common case; the compiler recognises it as the inverse of `from_nanos`.
     if secs < u64::MAX / SECOND {
         return secs * SECOND + rest;
     }

@@ -11,7 +11,7 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_element::{Element, Port, Reason};
 use serde::{Deserialize, Serialize};
 
-/// Which way a change applies.
+/// The directions to which a change applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
@@ -19,7 +19,7 @@ pub enum Direction {
     AToB,
     /// From port B to port A.
     BToA,
-    /// Both ways.
+    /// Both directions.
     #[default]
     Both,
 }
@@ -27,16 +27,16 @@ pub enum Direction {
 /// A change to a running duplex link.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinkCommand {
-    /// Which way.
+    /// The directions it applies to.
     pub direction: Direction,
-    /// What.
+    /// The change.
     pub change: LinkChange,
 }
 
-/// What a duplex link tells.
+/// An event of a duplex link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkEvent {
-    /// Carrier came or went. A link has carrier when both directions are up.
+    /// Carrier was gained or lost. A link has carrier when both directions are up.
     Carrier {
         /// Whether there is carrier now.
         up: bool,
@@ -48,8 +48,8 @@ pub enum LinkEvent {
 pub struct DuplexLink {
     a_to_b: Link,
     b_to_a: Link,
-    /// At most one event waits: only the latest state of the carrier is news.
-    carrier_news: Option<bool>,
+    /// Pending carrier event; a newer state replaces an older one.
+    carrier_event: Option<bool>,
     carrier_told: bool,
 }
 
@@ -59,14 +59,14 @@ impl DuplexLink {
     /// Port B.
     pub const B: Port = Port(1);
 
-    /// A link from its two directions. Each draws from its own stream of the seed.
+    /// Creates a link from its two directions, each with its own random stream derived from `seed`.
     #[must_use]
     pub fn new(a_to_b: LinkConfig, b_to_a: LinkConfig, seed: u64) -> Self {
         let up = a_to_b.up && b_to_a.up;
         Self {
             a_to_b: Link::new(a_to_b, seed),
             b_to_a: Link::new(b_to_a, seed ^ 0x9e37_79b9_7f4a_7c15),
-            carrier_news: None,
+            carrier_event: None,
             carrier_told: up,
         }
     }
@@ -77,18 +77,18 @@ impl DuplexLink {
         self.a_to_b.is_up() && self.b_to_a.is_up()
     }
 
-    /// Counters of A to B and of B to A as of `now`.
+    /// Counters as of `now`: A to B, then B to A.
     pub fn stats(&mut self, now: Instant) -> [LinkStats; 2] {
         [self.a_to_b.stats(now), self.b_to_a.stats(now)]
     }
 
-    /// [`Link::set_ioam_epoch`] of both.
+    /// Calls [`Link::set_ioam_epoch`] for both directions.
     pub fn set_ioam_epoch(&mut self, epoch: Duration) {
         self.a_to_b.set_ioam_epoch(epoch);
         self.b_to_a.set_ioam_epoch(epoch);
     }
 
-    /// The two directions, A to B first, for callers that hold each apart (one thread per direction).
+    /// The two directions, A to B first, for callers that run one thread per direction.
     #[must_use]
     pub fn split(self) -> (Link, Link) {
         (self.a_to_b, self.b_to_a)
@@ -130,13 +130,13 @@ impl Element for DuplexLink {
         let up = self.has_carrier();
         if up != self.carrier_told {
             self.carrier_told = up;
-            self.carrier_news = Some(up);
+            self.carrier_event = Some(up);
         }
     }
 
     #[inline]
     fn poll_event(&mut self) -> Option<LinkEvent> {
-        self.carrier_news.take().map(|up| LinkEvent::Carrier { up })
+        self.carrier_event.take().map(|up| LinkEvent::Carrier { up })
     }
 
     #[inline]
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn carrier_is_told_once_per_change() {
+    fn each_carrier_change_causes_one_event() {
         let mut l = link();
         let set = |l: &mut DuplexLink, direction, up| {
             l.on_command(LinkCommand { direction, change: LinkChange::Up(up) }, Instant::ZERO);

@@ -1,17 +1,17 @@
-//! A link as an IOAM node: what its queue and its medium know, written into traces that pass (RFC 9197).
+//! A link as an IOAM node: state of its queue and medium is written into passing traces (RFC 9197).
 //!
 //! ```text
 //!  packet sent ──▶ has a trace of our namespace? ──▶ hop, queue depth, snapshot ──▶ medium
-//!                                                     │
+//!  packet sent ──▶ has a trace of our namespace? ──▶ hop, queue depth, snapshot ──▶ medium
 //!     arrivals of the last 50 ms: rate, flows ────────┤
 //!     queue: capacity, drops · medium: losses ────────┘   `element::ioam`
 //! ```
 //!
-//! The node bridges: it leaves the hop limit as it is, and writes the one it saw. Its losses of the medium are
-//! what a Wi-Fi or cellular transmitter learns from missing acknowledgements; it does not tell of the packet at
-//! hand, which the receiver would see anyway.
+//! The node is a bridge: it does not decrement the hop limit, and writes the received value. Its medium losses are those
+//! that a Wi-Fi or cellular transmitter learns from missing acknowledgements. The loss of the packet being filled is not
+//! included; the receiver detects it anyway.
 //!
-//! A link can also be the middlebox that takes telemetry off ([`Strip`]).
+//! A link can also act as a middlebox that removes telemetry ([`Strip`]).
 
 use super::link::LinkStats;
 use anabranch_element::ioam::{Node, NodeReport};
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 pub use anabranch_element::ioam::IoamNode;
 
-/// What a link takes off the packets that pass, as middleboxes do with options they do not know.
+/// Telemetry that a link removes from passing packets, as middleboxes do with unknown options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strip {
@@ -32,13 +32,13 @@ pub enum Strip {
     None,
     /// IOAM options headers.
     Traces,
-    /// Reports and the marks of packets with a trace: TCP options of kind 0x72 and 0x73.
+    /// Reports, and the marks of packets with a trace: TCP options of kind 0x72 and 0x73.
     Reports,
     /// Both.
     Both,
 }
 
-/// All that one direction of a link does to telemetry.
+/// Telemetry functions of one direction of a link.
 #[derive(Debug, Clone)]
 pub(super) struct Telemetry {
     pub node: Option<Node>,
@@ -46,12 +46,12 @@ pub(super) struct Telemetry {
 }
 
 impl Telemetry {
-    /// Nothing at all for a link that does nothing, so that one look tells.
+    /// Returns `None` for a link without any telemetry function, which makes the check per packet cheap.
     pub(super) fn new(node: Option<IoamNode>, strip: Strip) -> Option<Box<Self>> {
         (node.is_some() || strip != Strip::None).then(|| Box::new(Self { node: node.map(Node::new), strip }))
     }
 
-    /// A packet goes to the medium.
+    /// Processes a packet that is put on the medium.
     pub(super) fn passes(&mut self, packet: &mut Packet, at: Instant, queue: Queue, stats: &LinkStats) {
         if let Some(node) = &mut self.node {
             let arrived = packet.at;
@@ -68,7 +68,7 @@ impl Telemetry {
             && ioam::trace_range(packet).is_ok_and(|trace| trace.is_some())
         {
             let mut bytes = packet.to_vec();
-            // What cannot be read stays as it is. So does what is in front: a frame's header, in real time.
+            // A malformed packet is not changed, nor is the headroom in front of it: in real time it holds the frame header.
             if ioam::strip(&mut bytes).is_ok() {
                 packet[..bytes.len()].copy_from_slice(&bytes);
                 packet.truncate(bytes.len());
@@ -82,13 +82,13 @@ impl Telemetry {
     }
 }
 
-/// What the queue knows when a packet leaves it.
+/// State of the queue when a packet leaves it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Queue {
-    /// Bytes behind the packet.
+    /// Bytes queued behind the packet.
     pub depth_bytes: usize,
-    /// Most bytes it holds.
+    /// Maximum number of bytes.
     pub capacity_bytes: usize,
-    /// Present rate, bit/s.
+    /// Current rate, bit/s; `None` if unlimited.
     pub rate_bps: Option<u64>,
 }

@@ -10,9 +10,9 @@
 //!                                         Elliott
 //! ```
 //!
-//! - [`link`]: one direction. [`duplex`]: both, as an element. [`spec`]: how a person writes a link.
+//! - [`link`]: one direction. [`duplex`]: both, as an element. [`spec`]: the configuration of a link.
 //! - [`ioam`]: a link that fills IOAM traces.
-//! - [`rate`]: when a packet has been sent. [`trace`]: recorded rates. [`loss`]: loss models.
+//! - [`rate`]: transmission times. [`trace`]: recorded rates. [`loss`]: loss models.
 //!
 //! ```
 //! use anabranch_element::packet::Packet;

@@ -16,17 +16,17 @@
 //!              r
 //! ```
 //!
-//! The chain starts in `good` and steps once per packet, after that packet's fate is drawn.
+//! The chain starts in `good` and steps once per packet, after the loss of that packet has been drawn.
 
 use rand_chacha::ChaCha12Rng;
 use rand_core::RngCore;
 use serde::{Deserialize, Serialize};
 
-/// How packets are lost on the medium. All probabilities are in 0.0 ..= 1.0.
+/// Loss model of the medium. All probabilities are in 0.0 ..= 1.0.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(tag = "model", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum LossModel {
-    /// Nothing is lost.
+    /// No loss.
     #[default]
     None,
     /// Every packet is lost independently.
@@ -34,7 +34,7 @@ pub enum LossModel {
         /// Probability that a packet is lost.
         probability: f64,
     },
-    /// Loss in bursts; see the drawing on top of this file.
+    /// Loss in bursts; see the module documentation.
     GilbertElliott {
         /// Probability, per packet, of going from good to bad.
         p: f64,
@@ -66,7 +66,7 @@ impl LossModel {
         }
     }
 
-    /// The long-run share of packets lost.
+    /// The long-run share of lost packets.
     #[must_use]
     pub fn mean(&self) -> f64 {
         match *self {
@@ -110,13 +110,13 @@ impl LossProcess {
         Self { model, in_bad: false, rng }
     }
 
-    /// Changes the model; the chain starts again in the good state, the random stream goes on.
+    /// Replaces the model; the chain restarts in the good state, the random stream continues.
     pub fn set_model(&mut self, model: LossModel) {
         self.model = model;
         self.in_bad = false;
     }
 
-    /// Draws the fate of the next packet: true if it is lost.
+    /// Draws whether the next packet is lost.
     #[inline]
     pub fn lost(&mut self) -> bool {
         match self.model {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn gilbert_has_the_mean_and_the_burst_length_asked_for() {
+    fn gilbert_matches_the_configured_mean_and_burst_length() {
         let model = LossModel::bursts(0.02, 8.0);
         assert!((model.mean() - 0.02).abs() < 1e-9);
         let lost = run(model, 400_000);

@@ -1,32 +1,32 @@
-//! The server of a link: one packet at a time, at a fixed rate or after a trace.
+//! The server of a link: sends one packet at a time, at a fixed rate or according to a trace.
 
 use super::trace::{Trace, WORK_PER_BIT};
 use anabranch_element::time::{Instant, nanos};
 use std::sync::Arc;
 
-/// How fast a link sends.
+/// Transmission rate of a link.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Rate {
-    /// Sending takes no time.
+    /// Transmission takes no time.
     #[default]
     Unlimited,
-    /// Bits per second; 0 stalls the link without dropping anything but what the queue cannot hold.
+    /// Bits per second. 0 stalls the link; packets are dropped only when the queue is full.
     Fixed(u64),
-    /// A recorded rate; it starts when the link is made or when the command takes effect.
+    /// A recorded rate; it starts when the link is created or when the command takes effect.
     Trace(Arc<Trace>),
 }
 
-/// Computes when packets have been sent, and what is left of one when the rate changes under way.
+/// Computes when transmissions end, and the remaining work of a packet when the rate changes during its transmission.
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     rate: Rate,
-    /// When the trace started.
+    /// Start of the trace.
     origin: Instant,
-    /// When the last packet was, or will be, sent.
+    /// End of the current or last transmission.
     free_at: Instant,
-    /// Start of the present packet.
+    /// Start of the current packet.
     started_at: Instant,
-    /// Work (bits·10⁹) of the present packet, and the position where it starts, which only a trace needs.
+    /// Work (bits·10⁹) of the current packet, and the trace position at its start (used only with a trace).
     work: u128,
     position: u128,
 }
@@ -49,18 +49,18 @@ impl Server {
         }
     }
 
-    /// Starts the next packet, which was there at `at`; returns when it has been sent.
+    /// Starts the next packet, which arrived at `at`; returns when its transmission ends.
     #[inline]
     pub(super) fn start(&mut self, at: Instant, bytes: usize) -> Instant {
         self.started_at = self.free_at.max(at);
-        // Where the last packet ended within an opportunity is where this one may begin.
+        // A packet may use the rest of the delivery opportunity in which the previous one ended.
         if matches!(self.rate, Rate::Trace(_)) {
             self.position = self.position.saturating_add(self.work);
         }
         self.begin(bytes as u128 * 8 * WORK_PER_BIT)
     }
 
-    /// Changes the rate at `now`. Returns the new end of the packet being sent, if `busy`.
+    /// Changes the rate at `now`. Returns the new end of the current transmission, if `busy`.
     pub(super) fn set_rate(&mut self, rate: Rate, now: Instant, busy: bool) -> Option<Instant> {
         let left = if busy { self.work_left(now) } else { 0 };
         self.rate = rate;
@@ -69,7 +69,7 @@ impl Server {
         self.work = 0;
         self.started_at = now;
         if !busy {
-            // Free since it was free; a stalled server that dropped its packet is free now.
+            // An idle server keeps its time; a stalled server whose packet was dropped is free from now on.
             self.free_at = self.free_at.min(now);
             return None;
         }
@@ -89,7 +89,7 @@ impl Server {
             Rate::Unlimited => self.started_at,
             Rate::Fixed(0) => Instant::MAX,
             Rate::Fixed(bps) => {
-                // All but packets of gigabytes: division of 64 bits is many times faster.
+                // Sufficient except for packets of gigabytes: 64-bit division is many times faster.
                 let ns = match u64::try_from(work) {
                     Ok(work) => work.div_ceil(*bps),
                     Err(_) => u64::try_from(work.div_ceil(u128::from(*bps))).unwrap_or(u64::MAX),
@@ -140,14 +140,14 @@ mod tests {
     fn a_rate_change_rescales_what_is_left() {
         let mut s = Server::new(Rate::Fixed(12_000_000), Instant::ZERO);
         s.start(ms(0), 15_000);
-        // 5 of 10 ms done; half the packet at a fifth of the rate.
+        // 5 of 10 ms have passed; half of the packet remains at a fifth of the rate.
         assert_eq!(s.set_rate(Rate::Fixed(2_400_000), ms(5), true), Some(ms(30)));
         assert_eq!(s.set_rate(Rate::Fixed(0), ms(10), true), Some(Instant::MAX));
         assert_eq!(s.set_rate(Rate::Fixed(12_000_000), ms(100), true), Some(ms(104)));
     }
 
     #[test]
-    fn a_trace_wastes_what_nobody_uses_and_shares_what_is_left() {
+    fn unused_opportunities_expire_and_partly_used_ones_are_shared() {
         let trace = Trace::parse("t", "1\n2\n3\n4\n").unwrap();
         let mut s = Server::new(Rate::Trace(Arc::new(trace)), Instant::ZERO);
         assert_eq!(s.start(Instant::from_micros(2500), 500), ms(3));

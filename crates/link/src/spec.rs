@@ -1,8 +1,7 @@
-//! How a person writes a link: the same keys in scenario files and in the files and commands of
-//! `anabranch link`.
+//! Configuration of a link: the same keys in scenario files, and in the files and commands of `anabranch link`.
 //!
 //! ```toml
-//! rate_bps = 60_000_000        # left out: unlimited
+//! rate_bps = 60_000_000        # default: unlimited
 //! delay_ms = 10.0              # one way
 //! jitter_ms = 3.0              # extra delay, uniform in 0 ..= jitter_ms
 //! loss = { model = "bernoulli", probability = 0.01 }
@@ -19,46 +18,46 @@ use anabranch_element::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// One direction of a link, as written.
+/// Configuration of one direction of a link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LinkSpec {
-    /// Rate in bit/s of whole IP packets; left out: unlimited, unless there is a trace.
+    /// Rate in bit/s of whole IP packets; default: unlimited, unless there is a trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_bps: Option<u64>,
     /// A trace file, mahimahi or CSV; excludes `rate_bps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
-    /// Whether a CSV trace starts again at its end. mahimahi traces always do.
+    /// Whether a CSV trace restarts at its end. mahimahi traces always do.
     pub trace_repeat: bool,
     /// Propagation delay in milliseconds, one way.
     pub delay_ms: f64,
-    /// Bound of the random extra delay in milliseconds.
+    /// Upper bound of the random extra delay in milliseconds.
     pub jitter_ms: f64,
     /// Whether jitter may reorder packets.
     pub reorder: bool,
     /// Loss on the medium.
     pub loss: LossModel,
-    /// Most packets waiting; 1000 if neither limit is given.
+    /// Maximum number of waiting packets; 1000 if neither limit is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_packets: Option<usize>,
-    /// Most bytes waiting.
+    /// Maximum number of waiting bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_bytes: Option<usize>,
-    /// Largest packet in bytes; larger ones are dropped silently.
+    /// Maximum packet size in bytes; larger packets are dropped silently.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu_bytes: Option<usize>,
     /// Whether the link starts with carrier.
     pub up: bool,
     /// Whether the link starts as a black hole.
     pub black_hole: bool,
-    /// Fills IOAM traces that pass, as the node of this id, 1 to 16777214; left out: it does not.
+    /// Fills passing IOAM traces as the node with this id, 1 to 16777214; default: no IOAM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ioam_node: Option<u32>,
-    /// IOAM namespace of the traces it fills.
+    /// IOAM namespace of the traces to fill.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ioam_namespace: Option<u16>,
-    /// What it takes off the packets that pass: `none`, `traces`, `reports` or `both`.
+    /// Telemetry to remove from passing packets: `none`, `traces`, `reports` or `both`.
     pub strip: Strip,
 }
 
@@ -84,7 +83,7 @@ impl Default for LinkSpec {
     }
 }
 
-/// Changes to a running link, as written: only the keys given change.
+/// Changes to a running link; only the given keys change.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LinkPatch {
@@ -94,7 +93,7 @@ pub struct LinkPatch {
     /// New trace file; excludes `rate_bps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
-    /// Whether the new CSV trace starts again at its end.
+    /// Whether the new CSV trace restarts at its end.
     pub trace_repeat: bool,
     /// New propagation delay in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -108,13 +107,13 @@ pub struct LinkPatch {
     /// New loss model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<LossModel>,
-    /// New limit of waiting packets; a limit left out is lifted when the other is given.
+    /// New limit of waiting packets. If only one limit is given, the other is removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_packets: Option<usize>,
     /// New limit of waiting bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_bytes: Option<usize>,
-    /// New largest packet in bytes; 0: any size.
+    /// New maximum packet size in bytes; 0: unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu_bytes: Option<usize>,
     /// Carrier up or down.
@@ -123,22 +122,22 @@ pub struct LinkPatch {
     /// Black hole on or off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub black_hole: Option<bool>,
-    /// What it takes off from now on.
+    /// Telemetry to remove from now on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strip: Option<Strip>,
 }
 
-/// Why a link cannot be made as written.
+/// Why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
     /// A value is out of range.
     #[error("{key} = {value}: {remedy}")]
     Value {
-        /// The key.
+        /// The configuration key.
         key: String,
-        /// What it was set to.
+        /// The configured value.
         value: String,
-        /// What would be valid.
+        /// The valid values.
         remedy: &'static str,
     },
     /// The trace file cannot be read.
@@ -146,22 +145,22 @@ pub enum SpecError {
     TraceFile {
         /// The path as written.
         file: String,
-        /// What the system said.
+        /// The error of the operating system.
         cause: String,
     },
-    /// The trace file is not a trace.
+    /// The trace file is malformed.
     #[error(transparent)]
     Trace(#[from] TraceError),
 }
 
-/// Reads the text of a trace file by its name as written; core itself opens no file.
+/// Returns the text of a trace file by its configured name; this crate opens no files.
 pub type ReadTrace<'a> = &'a mut dyn FnMut(&str) -> Result<String, String>;
 
 impl LinkSpec {
-    /// Checks every value and reads the trace.
+    /// Validates every value and reads the trace.
     ///
     /// # Errors
-    /// The first value that is out of range, by key, or what is wrong with the trace.
+    /// The first value that is out of range, by key, or the fault of the trace.
     pub fn build(&self, read_trace: ReadTrace<'_>) -> Result<LinkConfig, SpecError> {
         let rate = rate(self.rate_bps, self.trace.as_deref(), self.trace_repeat, read_trace)?;
         Ok(LinkConfig {
@@ -181,10 +180,10 @@ impl LinkSpec {
 }
 
 impl LinkPatch {
-    /// Checks every value, reads the trace, and lists the changes in the order they apply.
+    /// Validates every value, reads the trace, and lists the changes in the order in which they apply.
     ///
     /// # Errors
-    /// As [`LinkSpec::build`].
+    /// Those of [`LinkSpec::build`].
     pub fn build(&self, read_trace: ReadTrace<'_>) -> Result<Vec<LinkChange>, SpecError> {
         let rate = rate(self.rate_bps, self.trace.as_deref(), self.trace_repeat, read_trace)?;
         let delay = self.delay_ms.map(|ms| milliseconds("delay_ms", ms)).transpose()?;
@@ -208,7 +207,7 @@ impl LinkPatch {
     }
 }
 
-/// Longest delay or jitter: a minute, far beyond any link that carries interactive traffic.
+/// Maximum delay or jitter: one minute, far beyond any link with interactive traffic.
 const MAX_DELAY_MS: f64 = 60_000.0;
 
 fn milliseconds(key: &str, ms: f64) -> Result<Duration, SpecError> {
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_changes_only_what_it_names() {
+    fn a_patch_changes_only_the_given_keys() {
         let patch: LinkPatch = serde_json::from_str(r#"{"rate_bps": 1000, "up": false}"#).unwrap();
         let changes = patch.build(&mut |_| Err("unused".into())).unwrap();
         assert_eq!(changes, [LinkChange::Rate(Rate::Fixed(1000)), LinkChange::Up(false)]);

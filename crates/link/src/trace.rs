@@ -1,33 +1,33 @@
 //! Recorded rates: mahimahi's delivery opportunities, and CSV steps `time_s,rate_bps`.
 //!
-//! Both are the same thing to a link: a function C(t) that never falls, the work a link could have
-//! done since the start of the trace. A packet that needs `b` bits and starts at C = c is sent at the
-//! first t with C(t) ≥ c + b. Work is counted in bits·10⁹ (bit/s × ns), so that nothing is rounded.
+//! Both define a non-decreasing function C(t), the work a link could have done since the start of the trace. A packet of `b`
+//! bits that starts at C = c is sent at the first t with C(t) ≥ c + b. Work is counted in bits·10⁹ (bit/s × ns), so that
+//! nothing is rounded.
 //!
-//! - **mahimahi** (R. Netravali et al., "Mahimahi: accurate record-and-replay for HTTP", ATC 2015): each
-//!   line is a millisecond at which 1500 bytes can leave. An opportunity nobody uses is gone; what one
-//!   packet leaves of it, the next waiting packet uses. The trace repeats with the last line as period.
-//! - **CSV**: each row holds until the next. Without repetition the last rate holds for ever; with it,
-//!   the last row lasts as long as the row before it.
+//! - **mahimahi** (R. Netravali et al., "Mahimahi: accurate record-and-replay for HTTP", ATC 2015): each line is a
+//!   millisecond at which 1500 bytes can leave. Unused opportunities expire; if a packet uses part of an opportunity, the next
+//!   waiting packet uses the rest. The trace repeats with the last line as its period.
+//! - **CSV**: each rate is valid until the next row. Without repetition the last rate is valid forever; with repetition the
+//!   last row lasts as long as the row before it.
 
 use std::fmt;
 
 /// Bytes of one mahimahi delivery opportunity.
 pub const OPPORTUNITY_BYTES: u64 = 1500;
 const OPPORTUNITY_WORK: u128 = OPPORTUNITY_BYTES as u128 * 8 * WORK_PER_BIT;
-/// One bit, in the unit work is counted in.
+/// One bit in the unit of work.
 pub const WORK_PER_BIT: u128 = 1_000_000_000;
 
 /// A recorded rate.
 #[derive(Clone, PartialEq)]
 pub struct Trace {
     kind: Kind,
-    /// Length of one repetition in nanoseconds; `None`: the last rate holds for ever.
+    /// Length of one repetition in nanoseconds; `None`: the last rate is valid forever.
     period_ns: Option<u64>,
     work_per_period: u128,
 }
 
-/// What is wrong with a trace, where, and what would be right.
+/// Why a trace is invalid, with the position and the valid values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// One line cannot be read.
@@ -35,7 +35,7 @@ pub enum TraceError {
     Line {
         /// Name of the trace, as the caller gave it.
         file: String,
-        /// Line, from 1.
+        /// Line number, from 1.
         line: usize,
         /// What was found.
         what: String,
@@ -56,9 +56,9 @@ pub enum TraceError {
 
 #[derive(Clone, PartialEq)]
 enum Kind {
-    /// Milliseconds, never falling.
+    /// Non-decreasing times in milliseconds.
     Opportunities(Vec<u64>),
-    /// At least one, the first at 0.
+    /// At least one step, the first at time 0.
     Steps(Vec<Step>),
 }
 
@@ -66,12 +66,12 @@ enum Kind {
 struct Step {
     at_ns: u64,
     rate_bps: u64,
-    /// Work done before this step.
+    /// Work offered before this step.
     before: u128,
 }
 
 impl Trace {
-    /// Reads either format: a first data line with a comma is CSV, else mahimahi.
+    /// Reads either format: CSV if the first data line contains a comma, otherwise mahimahi.
     ///
     /// # Errors
     /// See [`Trace::mahimahi`] and [`Trace::csv`].
@@ -83,10 +83,10 @@ impl Trace {
         }
     }
 
-    /// Reads mahimahi's format: one millisecond per line, never falling; `#` starts a comment.
+    /// Reads mahimahi's format: one millisecond per line, non-decreasing; `#` starts a comment.
     ///
     /// # Errors
-    /// A line that is no whole number or is earlier than the one before; no line; a last line of 0.
+    /// A line that is not a whole number or is smaller than the previous one, an empty trace, or a last line of 0.
     pub fn mahimahi(file: &str, text: &str) -> Result<Self, TraceError> {
         const REMEDY: &str = "write one delivery opportunity per line, a whole number of milliseconds";
         let mut opportunities = Vec::new();
@@ -124,11 +124,11 @@ impl Trace {
         })
     }
 
-    /// Reads CSV rows `time_s,rate_bps`: times from 0 and rising, rates at or above 0; a header
-    /// `time_s,rate_bps` and `#` comments are allowed. Does not repeat: see [`Trace::repeating`].
+    /// Reads CSV rows `time_s,rate_bps` with times increasing from 0 and rates of at least 0; a header `time_s,rate_bps` and `#`
+    /// comments are allowed. The trace does not repeat: see [`Trace::repeating`].
     ///
     /// # Errors
-    /// A row that is not two numbers in range, times that do not rise from 0, no row.
+    /// A row that is not two numbers in range, times that do not increase from 0, or an empty trace.
     pub fn csv(file: &str, text: &str) -> Result<Self, TraceError> {
         const REMEDY: &str = "write rows \"time_s,rate_bps\", such as \"1.5,20000000\"";
         let mut steps: Vec<Step> = Vec::new();
@@ -172,10 +172,10 @@ impl Trace {
         Ok(Self { kind: Kind::Steps(steps), period_ns: None, work_per_period: 0 })
     }
 
-    /// The trace with repetition on. A mahimahi trace repeats anyway; a CSV trace of one row is constant.
+    /// The same trace with repetition. A mahimahi trace always repeats; a CSV trace of one row is constant.
     ///
     /// # Errors
-    /// A CSV trace whose rates are all 0 would never send anything.
+    /// All rates of a CSV trace are 0, so nothing would ever be sent.
     pub fn repeating(mut self, file: &str) -> Result<Self, TraceError> {
         if let Kind::Steps(steps) = &self.kind
             && let [.., before_last, last] = &steps[..]
@@ -194,7 +194,7 @@ impl Trace {
         Ok(self)
     }
 
-    /// Mean rate in bit/s over one repetition, or over the rows if it does not repeat.
+    /// Mean rate in bit/s over one repetition, or over the rows if the trace does not repeat.
     #[must_use]
     pub fn mean_bps(&self) -> u64 {
         let (work, span_ns) = match (&self.kind, self.period_ns) {
@@ -209,8 +209,8 @@ impl Trace {
         u64::try_from(work / u128::from(span_ns.max(1))).unwrap_or(u64::MAX)
     }
 
-    /// The rate at that time in bit/s: of a CSV trace the row's, of a mahimahi trace that of the last 100 ms (at its start, of
-    /// the first).
+    /// The rate in bit/s at `elapsed_ns`: that of the row in a CSV trace; in a mahimahi trace the mean of the preceding 100 ms (at
+    /// the start, of the first 100 ms).
     #[must_use]
     pub fn bps_at(&self, elapsed_ns: u64) -> u64 {
         match &self.kind {
@@ -227,13 +227,13 @@ impl Trace {
         }
     }
 
-    /// The work that was on offer before `elapsed_ns`, in bits·10⁹.
+    /// The work offered before `elapsed_ns`, in bits·10⁹.
     #[must_use]
     pub fn work_before(&self, elapsed_ns: u64) -> u128 {
         let Some(first_ns) = elapsed_ns.checked_sub(1) else { return 0 };
         match (&self.kind, self.period_ns) {
             (Kind::Opportunities(list), Some(period_ns)) => {
-                // The remainder runs from 1 to the period, so that the last line belongs to its own round.
+                // The remainder is in 1 ..= period, so that the last line belongs to its own repetition.
                 let (round, rest_ns) = (first_ns / period_ns, first_ns % period_ns + 1);
                 let used = list.partition_point(|ms| ms * 1_000_000 < rest_ns);
                 u128::from(round) * self.work_per_period + used as u128 * OPPORTUNITY_WORK
@@ -247,7 +247,7 @@ impl Trace {
         }
     }
 
-    /// The first time, in nanoseconds, at which `work` (bits·10⁹) has been on offer; `None`: never.
+    /// The first time, in nanoseconds, at which `work` (bits·10⁹) has been offered; `None`: never.
     #[must_use]
     pub fn time_of(&self, work: u128) -> Option<u64> {
         if work == 0 {
@@ -285,9 +285,9 @@ impl fmt::Debug for Trace {
     }
 }
 
-/// Over how long delivery opportunities make a rate.
+/// Interval over which delivery opportunities are averaged to a rate.
 const PRESENT_NS: u64 = 100_000_000;
-/// Longest trace, in seconds: 30 days.
+/// Maximum length of a trace, in seconds: 30 days.
 const MAX_TRACE_S: u64 = 30 * 24 * 3600;
 const MAX_RATE_BPS: u64 = 10_000_000_000_000;
 
@@ -303,7 +303,7 @@ fn work_in(steps: &[Step], elapsed_ns: u64) -> u128 {
     steps.get(index).map_or(0, |s| s.before + s.work(elapsed_ns))
 }
 
-/// Lines that are neither blank nor a comment, numbered from 1. The byte-order mark that some editors write first is not theirs.
+/// Lines that are neither blank nor comments, numbered from 1. A leading byte-order mark, which some editors write, is removed.
 fn data_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.trim_start_matches('\u{feff}')
         .lines()
@@ -312,7 +312,7 @@ fn data_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// At most 40 characters of a line, for an error.
+/// The first 40 characters of a line, for an error message.
 fn clip(line: &str) -> &str {
     line.char_indices().nth(40).map_or(line, |(end, _)| &line[..end])
 }
@@ -334,7 +334,7 @@ mod tests {
         );
         let round = steps.repeating("t").unwrap();
         assert_eq!([4 * s, 5 * s, 6 * s].map(|at| round.bps_at(at)), [0, 20_000_000, 5_000_000]);
-        // An opportunity in each of the first 100 ms, and in every tenth of the next 900.
+        // An opportunity in each of the first 100 ms, then one every 10 ms up to 1000 ms.
         let lines = (1..=100).chain((110..=1000).step_by(10)).map(|ms: u64| format!("{ms}\n"));
         let radio = Trace::parse("t", &lines.collect::<String>()).unwrap();
         assert_eq!(
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_order_mark_is_none_of_a_line() {
+    fn a_byte_order_mark_is_not_part_of_the_first_line() {
         for text in ["1\n4\n", "# c\n1\n4\n", "0,1e6\n1,2e6\n", "time_s,rate_bps\n0,1e6\n1,2e6\n"] {
             let trace = Trace::parse("t", text).unwrap();
             assert!(Trace::parse("t", &format!("\u{feff}{text}")) == Ok(trace), "{text:?}");

@@ -1,4 +1,4 @@
-//! What several capabilities say of traffic in the same words: filters and names of accesses, as people write them.
+//! Terms shared by several capabilities to describe traffic: filters, and names of accesses.
 //!
 //! ```
 //! use anabranch_rules::{Filter, Protocol};
@@ -16,21 +16,21 @@ use serde::{Deserialize, Serialize};
 /// The name of an access of a UE, such as `5g` or `wifi`.
 pub type AccessName = String;
 
-/// Most bytes of a name.
+/// Maximum length of a name in bytes.
 const MAX_NAME: usize = 128;
 
-/// Whether what people, and peers, call a rule or a UE can be shown in any log, table or metric: 1 to 128 bytes without
-/// control characters, quotes and backslashes.
+/// Whether a name of a rule or a UE, given in configuration or by a peer, can be shown in any log, table or metric: 1 to 128
+/// bytes without control characters, quotes and backslashes.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     let bad = |c: char| c.is_control() || c == '"' || c == '\\';
     (1..=MAX_NAME).contains(&name.len()) && !name.contains(bad)
 }
 
-/// Traffic selector, written from the UE's side: *local* is the UE, *remote* the far end.
+/// Traffic selector from the UE's point of view: *local* is the UE, *remote* the far end.
 ///
-/// All fields given must match. `domain`, `uid` and `cgroup` can only be evaluated at the UE; a rule
-/// that has one matches downlink packets of a flow because the flow was classified by the UE first.
+/// All given fields must match. `domain`, `uid` and `cgroup` can be evaluated only at the UE; a rule with one of them matches
+/// downlink packets of a flow because the UE has classified the flow before.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Filter {
@@ -49,7 +49,7 @@ pub struct Filter {
     /// Port or port range of the far side.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_port: Option<PortRange>,
-    /// Domain name; matches the name and everything below it, learned from DNS answers.
+    /// Domain name; matches the name and all its subdomains, as learned from DNS answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
     /// Numeric user id of the sending process on the UE.
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_range_names_the_remedy() {
+    fn the_error_of_a_wrong_range_states_the_remedy() {
         let error = serde_json::from_str::<Filter>(r#"{"local_port":"9-1"}"#).unwrap_err().to_string();
         assert!(error.contains("\"9-1\"") && error.contains("first-last"), "{error}");
     }

@@ -1,15 +1,15 @@
 //! One direction of a link.
 //!
-//! Packets wait in a bounded queue, are sent one at a time, may be lost on the medium, and arrive after
-//! the propagation delay. Every step is computed from the packet's logical time, so a caller that wakes
-//! late delivers late but shifts nothing after it, and how often it polls changes no result.
+//! Packets wait in a bounded queue, are sent one at a time, may be lost on the medium, and arrive after the propagation
+//! delay. Every step is computed from the packet's logical time: a caller that wakes late delivers late, but does not shift
+//! later packets, and the frequency of polling does not change any result.
 //!
-//! - The queue limit counts packets that wait, not the one being sent. Tail drop.
-//! - Loss is drawn when a packet has been sent: it used its share of the rate, as on radio.
-//! - Delay of a packet: `delay` plus a uniform draw from 0 ..= `jitter`. Order is kept by holding a
-//!   packet until the one before it is due, unless `reorder` is set.
-//! - Down: everything inside and everything offered is dropped, and carrier is lost. Black hole: what is
-//!   sent never arrives, carrier stays, and what has been sent already still arrives.
+//! - The queue limit counts waiting packets without the one being sent. Tail drop.
+//! - Loss is drawn when a packet has been sent: a lost packet has used the rate, as on radio.
+//! - The delay of a packet is `delay` plus a uniform draw from 0 ..= `jitter`. The order is kept by holding a packet until
+//!   the previous one is due, unless `reorder` is set.
+//! - Down: all packets inside and all offered packets are dropped, and carrier is lost. Black hole: packets sent from now on
+//!   never arrive, carrier stays, and packets sent before still arrive.
 
 use super::ioam::{IoamNode, Queue, Strip, Telemetry};
 use super::loss::{LossModel, LossProcess};
@@ -20,18 +20,18 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use std::collections::VecDeque;
 
-/// Most packets a link holds on the medium, whatever its rate and delay.
+/// Maximum number of packets on the medium, whatever the rate and delay.
 pub const MAX_IN_FLIGHT_PACKETS: usize = 1 << 18;
-/// Most bytes a link holds on the medium, whatever its rate and delay.
+/// Maximum number of bytes on the medium, whatever the rate and delay.
 pub const MAX_IN_FLIGHT_BYTES: usize = 256 << 20;
 
-/// What a queue limit in packets counts for in bytes, where a node tells its capacity.
+/// Bytes per packet for converting a queue limit in packets to the capacity in bytes reported in traces.
 const FULL_PACKET_BYTES: usize = 1500;
 
-/// What one direction of a link does.
+/// Configuration of one direction of a link.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinkConfig {
-    /// How fast packets are sent.
+    /// Transmission rate.
     pub rate: Rate,
     /// Propagation delay.
     pub delay: Duration,
@@ -41,33 +41,33 @@ pub struct LinkConfig {
     pub reorder: bool,
     /// Loss on the medium.
     pub loss: LossModel,
-    /// How much may wait.
+    /// Capacity of the queue.
     pub queue: QueueLimit,
-    /// Largest packet in bytes; larger ones are dropped without a word.
+    /// Maximum packet size in bytes; larger packets are dropped silently.
     pub mtu_bytes: Option<usize>,
     /// Whether the link has carrier.
     pub up: bool,
-    /// Whether the medium swallows everything.
+    /// Whether the medium drops every packet.
     pub black_hole: bool,
-    /// Whether it fills IOAM traces, and as whom.
+    /// The IOAM node whose data is written into traces, if any.
     pub ioam: Option<IoamNode>,
-    /// What it takes off the packets that pass.
+    /// Telemetry to remove from passing packets.
     pub strip: Strip,
 }
 
-/// How much may wait to be sent; a packet that exceeds either bound is dropped.
+/// Capacity of the queue; a packet that exceeds either limit is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueLimit {
-    /// Most packets waiting.
+    /// Maximum number of waiting packets.
     pub packets: usize,
-    /// Most bytes waiting.
+    /// Maximum number of waiting bytes.
     pub bytes: usize,
 }
 
 /// A change to a running link.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LinkChange {
-    /// New rate; a packet being sent goes on at the new one.
+    /// New rate; a packet being sent continues at the new rate.
     Rate(Rate),
     /// New propagation delay, for packets sent from now on.
     Delay(Duration),
@@ -75,21 +75,21 @@ pub enum LinkChange {
     Jitter(Duration),
     /// Whether jitter may reorder.
     Reorder(bool),
-    /// New loss model; a burst under way ends.
+    /// New loss model; a current burst ends.
     Loss(LossModel),
-    /// New queue limit; packets that already wait stay.
+    /// New queue limit; packets that already wait are kept.
     Queue(QueueLimit),
-    /// New packet size limit in bytes.
+    /// New maximum packet size in bytes.
     Mtu(Option<usize>),
-    /// Carrier comes (true) or is lost (false), with everything inside.
+    /// Carrier is gained (true), or lost together with all packets inside (false).
     Up(bool),
-    /// The medium swallows what is sent (true), or no longer (false).
+    /// The medium starts (true) or stops (false) dropping every packet.
     BlackHole(bool),
-    /// What it takes off the packets that pass, from now on.
+    /// Telemetry to remove from passing packets from now on.
     Strip(Strip),
 }
 
-/// Counters and depth of one direction. Bytes are those of whole packets as offered.
+/// Counters and queue depth of one direction. Bytes are those of whole packets as offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct LinkStats {
     /// Packets offered.
@@ -100,36 +100,36 @@ pub struct LinkStats {
     pub packets_out: u64,
     /// Bytes that arrived at the far end.
     pub bytes_out: u64,
-    /// Packets the queue had no room for.
+    /// Packets dropped because the queue was full.
     pub queue_drops: u64,
     /// Packets lost by the loss model.
     pub random_drops: u64,
-    /// Packets dropped because the link was or went down.
+    /// Packets dropped because the link was down or went down.
     pub down_drops: u64,
-    /// Packets swallowed by a black hole.
+    /// Packets dropped by a black hole.
     pub black_hole_drops: u64,
     /// Packets larger than the link's MTU.
     pub oversize_drops: u64,
-    /// Packets the bounded medium had no room for (see [`MAX_IN_FLIGHT_PACKETS`]).
+    /// Packets dropped because the medium was full (see [`MAX_IN_FLIGHT_PACKETS`]).
     pub overflow_drops: u64,
     /// Packets waiting or being sent now.
     pub queue_packets: u64,
     /// Bytes waiting or being sent now.
     pub queue_bytes: u64,
-    /// Most bytes that ever waited or were being sent.
+    /// Maximum number of bytes that ever waited or were being sent.
     pub queue_bytes_max: u64,
-    /// Packets that have been sent (including those lost on the medium).
+    /// Packets sent, including those lost on the medium.
     pub sent_packets: u64,
-    /// Sum over sent packets of the time from arrival to sent, in nanoseconds.
+    /// Sum over sent packets of the time from arrival until sent, in nanoseconds.
     pub sojourn_total_ns: u64,
     /// Largest such time, in nanoseconds.
     pub sojourn_max_ns: u64,
-    /// That time of the packet sent last, in nanoseconds.
+    /// That time for the last packet sent, in nanoseconds.
     pub sojourn_last_ns: u64,
 }
 
 impl LinkStats {
-    /// All packets that went in and will never come out.
+    /// Number of packets that went in and will never come out.
     #[must_use]
     pub fn drops(&self) -> u64 {
         self.queue_drops
@@ -166,7 +166,7 @@ impl Default for LinkConfig {
     }
 }
 
-/// One direction of a link; see the top of this file.
+/// One direction of a link; see the module documentation.
 #[derive(Debug, Clone)]
 pub struct Link {
     delay_ns: u64,
@@ -179,19 +179,19 @@ pub struct Link {
     loss: LossProcess,
     jitter_rng: ChaCha12Rng,
     server: Server,
-    /// Packets on the medium with the time they are due, earliest first; behind them the one being sent, and behind
-    /// that those that wait, none of which is due at any time. A packet stays in its place from end to end.
+    /// All packets inside. First those on the medium with the time at which they are due, earliest first; then the one being
+    /// sent and those waiting, with [`Instant::MAX`]. A packet is stored once, from entry to exit.
     line: VecDeque<(Instant, Packet)>,
-    /// How many of them are on the medium.
+    /// Number of packets on the medium.
     in_flight: usize,
     flight_bytes: usize,
-    /// The latest time at which a packet was ever due that was not dropped.
+    /// The latest due time of any packet put on the medium.
     last_due: Instant,
-    /// When the packet being sent will have been; [`Instant::MAX`]: there is none, or the link stalls.
+    /// End of the current transmission; [`Instant::MAX`] if there is none, or the link stalls.
     sent_at: Instant,
     sending_bytes: usize,
     waiting_bytes: usize,
-    /// When something may arrive next, see [`Link::next_at`]; [`Instant::MAX`]: never by itself.
+    /// Earliest possible arrival, see [`Link::next_at`]; [`Instant::MAX`] if there is none without further packets or changes.
     next: Instant,
     last_in: Instant,
     telemetry: Option<Box<Telemetry>>,
@@ -199,7 +199,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link that is idle at time 0. The seed decides loss and jitter.
+    /// A link that is idle at time 0. The seed determines loss and jitter.
     #[must_use]
     pub fn new(config: LinkConfig, seed: u64) -> Self {
         Self {
@@ -227,15 +227,15 @@ impl Link {
         }
     }
 
-    /// Its wall clock may have been set: what it says at time 0 ([`IoamNode::epoch`]). Nothing where this is no IOAM node.
+    /// Sets the wall-clock time at time 0 ([`IoamNode::epoch`]), after the clock was set. No effect on a link that is no IOAM
+    /// node.
     pub fn set_ioam_epoch(&mut self, epoch: Duration) {
         if let Some(Telemetry { node: Some(node), .. }) = self.telemetry.as_deref_mut() {
             node.set_epoch(epoch);
         }
     }
 
-    /// Offers a packet at its logical time `packet.at`, which never counts as earlier than that of the
-    /// packet before.
+    /// Offers a packet at its logical time `packet.at`; a time earlier than that of the previous packet is raised to it.
     #[inline]
     pub fn offer(&mut self, mut packet: Packet) {
         packet.at = packet.at.max(self.last_in);
@@ -272,16 +272,16 @@ impl Link {
         self.stats.queue_bytes_max = self.stats.queue_bytes_max.max(self.queue_bytes() as u64);
     }
 
-    /// The next packet that has arrived at the far end by `now`; its `at` is when it arrived.
+    /// The next packet that has arrived at the far end by `now`; its `at` is the arrival time.
     #[inline(always)]
     pub fn take(&mut self, now: Instant) -> Option<Packet> {
         if self.next > now { None } else { self.take_due(now) }
     }
 
-    /// The same where something may be due.
+    /// Like [`take`](Self::take), when something may be due.
     fn take_due(&mut self, now: Instant) -> Option<Packet> {
         self.advance(now);
-        // Of what is not on the medium nothing is due, however late it is.
+        // Packets that are not yet on the medium are never due, whatever `now` is.
         if self.in_flight == 0 || self.line.front()?.0 > now {
             return None;
         }
@@ -295,18 +295,18 @@ impl Link {
         Some(packet)
     }
 
-    /// The earliest time at which [`Link::take`] could have something that it has not now.
+    /// The earliest time at which [`Link::take`] may return a packet.
     #[must_use]
     #[inline]
     pub fn next_at(&self) -> Option<Instant> {
         Some(self.next).filter(|next| *next < Instant::MAX)
     }
 
-    /// Notes when something may arrive next, after anything has changed.
+    /// Updates the earliest possible arrival after a change.
     #[inline]
     fn look_ahead(&mut self) {
-        // Nothing arrives sooner than the delay after it was sent. While something is in flight in order,
-        // that is due first, which saves a wake-up per packet.
+        // A packet arrives no sooner than the delay after it was sent. With packets in flight and order kept, the first of them is
+        // due first; waiting for it alone saves one wake-up per packet.
         let sent = self.sent_at.after_nanos(self.delay_ns);
         self.next = match self.line.front() {
             Some((due, _)) if self.in_flight > 0 && self.reorder => sent.min(*due),
@@ -350,7 +350,7 @@ impl Link {
         self.up
     }
 
-    /// The present rate.
+    /// The current rate.
     #[must_use]
     pub fn rate(&self) -> &Rate {
         self.server.rate()
@@ -366,7 +366,7 @@ impl Link {
         }
     }
 
-    /// Packets that wait or are being sent: the first of them is.
+    /// Number of packets that wait or are being sent; the first of them is being sent.
     #[inline]
     fn inside(&self) -> usize {
         self.line.len() - self.in_flight
@@ -377,7 +377,7 @@ impl Link {
         self.waiting_bytes + self.sending_bytes
     }
 
-    /// Sends what can have been sent by `to`.
+    /// Completes all transmissions that end by `to`.
     #[inline]
     fn advance(&mut self, to: Instant) {
         if self.sent_at <= to && self.inside() > 0 {
@@ -398,14 +398,14 @@ impl Link {
         self.look_ahead();
     }
 
-    /// Starts to send the first packet that is not on the medium.
+    /// Starts the transmission of the first packet that is not on the medium.
     #[inline]
     fn send(&mut self, at: Instant, len: usize) {
         self.sending_bytes = len;
         self.sent_at = self.server.start(at, len);
     }
 
-    /// The packet being sent has been.
+    /// Ends the current transmission: the packet is put on the medium, or lost.
     #[inline(always)]
     fn put_on_medium(&mut self) {
         let Some((place_due, packet)) = self.line.get_mut(self.in_flight) else { return };
@@ -423,7 +423,7 @@ impl Link {
             telemetry.passes(packet, self.sent_at, queue, &self.stats);
         }
         let len = packet.len();
-        // Both draws are always made, so that a change of one model does not shift the other's stream.
+        // Both numbers are always drawn, so that a change of one model does not shift the random stream of the other.
         let lost = self.loss.lost();
         let due = self
             .sent_at
@@ -450,7 +450,7 @@ impl Link {
         self.line.remove(self.in_flight);
     }
 
-    /// The last packet on the medium is due before others.
+    /// Moves the last packet on the medium forward, because it is due before others.
     fn overtake(&mut self, due: Instant) {
         let mut place = self.in_flight - 1;
         self.line[place].0 = due;
@@ -461,7 +461,7 @@ impl Link {
     }
 
     fn drop_everything(&mut self, now: Instant) {
-        // What was due by now has arrived, even if nobody has taken it yet.
+        // Packets due by now have arrived, even if they were not taken yet.
         let arrived = self.line.iter().take(self.in_flight).take_while(|(due, _)| *due <= now).count();
         self.stats.down_drops += (self.line.len() - arrived) as u64;
         self.line.truncate(arrived);
@@ -474,7 +474,7 @@ impl Link {
     }
 }
 
-/// A draw from 0 ..= `bound_ns`.
+/// A random number from 0 ..= `bound_ns`.
 #[inline]
 fn jitter_ns(rng: &mut ChaCha12Rng, bound_ns: u64) -> u64 {
     if bound_ns == 0 {

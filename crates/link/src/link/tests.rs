@@ -106,7 +106,7 @@ fn down_drops_everything_and_black_hole_only_what_is_sent() {
 }
 
 #[test]
-fn what_has_arrived_survives_going_down() {
+fn arrived_packets_survive_going_down() {
     let mut link = Link::new(base(), 1);
     link.offer(packet(ms(0), 1500, 1));
     link.change(LinkChange::Up(false), ms(30));
@@ -114,14 +114,14 @@ fn what_has_arrived_survives_going_down() {
 }
 
 #[test]
-fn jitter_keeps_order_unless_told_otherwise() {
+fn jitter_keeps_order_unless_reorder_is_set() {
     for reorder in [false, true] {
         let mut link = Link::new(LinkConfig { jitter: Duration::from_millis(5), reorder, ..base() }, 3);
         for i in 0..200u8 {
             link.offer(packet(ms(u64::from(i)), 1500, i));
         }
         let mut got = Vec::new();
-        // Wake only when told to: no arrival may be missed.
+        // Wake only at the announced times: no arrival may be missed.
         while let Some(at) = link.next_at() {
             got.extend(drain(&mut link, at));
         }
@@ -146,7 +146,7 @@ fn a_mahimahi_trace_sets_the_rate() {
 }
 
 #[test]
-fn oversize_packets_vanish() {
+fn oversize_packets_are_dropped_silently() {
     let mut link = Link::new(LinkConfig { mtu_bytes: Some(1400), ..base() }, 1);
     link.offer(packet(ms(0), 1401, 1));
     link.offer(packet(ms(0), 1400, 2));
@@ -167,9 +167,9 @@ fn memory_is_bounded_even_without_a_rate() {
 }
 
 proptest! {
-    /// However the caller polls, the same packets arrive at the same times; nothing is made or forgotten.
+    /// The caller's polling pattern does not change which packets arrive, or when; no packet is invented or forgotten.
     #[test]
-    fn polling_changes_nothing(
+    fn results_do_not_depend_on_polling(
         offers in prop::collection::vec((0u64..3_000, 1usize..1600), 1..80),
         polls in prop::collection::vec(0u64..120_000, 0..40),
         reorder: bool,
@@ -208,7 +208,7 @@ proptest! {
     }
 }
 
-/// A trace is filled with what the queue knew when the packet was sent; other packets stay as they are.
+/// A trace is filled with the state of the queue when the packet was sent; other packets are not changed.
 #[test]
 fn a_link_fills_traces() {
     use super::super::IoamNode;
@@ -266,9 +266,9 @@ fn a_link_fills_traces() {
     assert_eq!(filled, [(123, 1), (9, 0)], "of its namespace only");
 }
 
-/// A middlebox takes traces or reports off, and leaves the rest of the packet as it was.
+/// A middlebox removes traces or reports, and does not change the rest of the packet.
 #[test]
-fn a_link_takes_telemetry_off() {
+fn a_link_removes_telemetry() {
     use super::super::Strip;
     use anabranch_wire::ioam::{self, Feedback, HOP_BY_HOP, TraceHeader, TraceType};
     use anabranch_wire::tcp::{TcpHeader, TcpOptions, emit_packet, parse_packet};

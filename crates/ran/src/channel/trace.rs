@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_order_mark_is_none_of_a_line() {
+    fn a_byte_order_mark_is_not_part_of_the_first_line() {
         let lines = |text| data_lines(text).collect::<Vec<_>>();
         assert_eq!(lines("\u{feff}second,cqi\n0,9\n"), [(1, "second,cqi"), (2, "0,9")]);
         assert_eq!(lines("\u{feff}# c\n0,9\n"), [(2, "0,9")]);
