@@ -1,8 +1,8 @@
-//! Coded redundancy: what the header of a coded packet and of a repair packet say.
+//! Coded redundancy: headers of coded packets and repair packets.
 //!
-//! A coded source packet is a Data message with SEQ and CODED: a coding word stands between the inner header and the
-//! packet. A repair packet is a Data message with CODED alone and no packet: its sequence field is the coding word of
-//! the newest source it covers, a repair header and the repair symbol follow.
+//! A coded source packet is a Data message with SEQ and CODED: a coding word precedes the inner packet. A repair packet is a
+//! Data message with CODED alone and without an inner packet: its sequence field is the coding word of the newest source
+//! packet it covers, followed by a repair header and the repair symbol.
 //!
 //! ```text
 //! coding word                                    repair header
@@ -11,21 +11,21 @@
 //! +---------------+-----------------------------+ +---------------+---------------+-------------------+
 //! ```
 //!
-//! The source symbol, what is coded: the message as it would be without coding (inner header with the length of the
-//! packet and without CODED, then the packet), continued with zeros. docs/atsss-coded.md has the code.
+//! The source symbol, the data that is coded, is the message as it would be without coding (an inner header with the length of
+//! the packet and without CODED, then the packet), padded with zeros. The code is specified in docs/atsss-coded.md.
 
 use crate::WireError;
 use crate::read::{need, u16_at};
 
-/// Most source packets one repair packet covers.
+/// Maximum number of source packets covered by one repair packet.
 pub const MAX_COVERS: u8 = 128;
 
-/// Which source packet of which code.
+/// Identifies a source packet of a code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct CodeWord {
-    /// Which stream of the session: the sender's rule.
+    /// Stream of the session; corresponds to a rule of the sender.
     pub stream: u8,
-    /// Counts the source packets of the stream, modulo 2^24.
+    /// Number of the source packet in the stream, modulo 2^24.
     pub position: u32,
 }
 
@@ -35,21 +35,21 @@ impl CodeWord {
     /// Bits of a position.
     pub const BITS: u32 = 24;
 
-    /// As a 32-bit field. Higher bits of the position are left out.
+    /// Encodes it as a 32-bit field. Higher bits of the position are dropped.
     #[inline]
     #[must_use]
     pub const fn to_u32(self) -> u32 {
         (self.stream as u32) << Self::BITS | self.position & ((1 << Self::BITS) - 1)
     }
 
-    /// From a 32-bit field; every value means something.
+    /// Decodes a 32-bit field; every value is valid.
     #[inline]
     #[must_use]
     pub const fn from_u32(word: u32) -> Self {
         Self { stream: (word >> Self::BITS) as u8, position: word & ((1 << Self::BITS) - 1) }
     }
 
-    /// Splits what follows the inner header of a coded source packet into the word and the packet.
+    /// Splits the payload of a coded source packet into the coding word and the packet.
     #[inline]
     #[must_use]
     pub fn split(payload: &mut [u8]) -> Option<(Self, &mut [u8])> {
@@ -58,14 +58,14 @@ impl CodeWord {
     }
 }
 
-/// What a repair symbol is the sum of, and for how long it is of use.
+/// The source packets summed in a repair symbol, and its useful lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RepairHeader {
-    /// Source packets covered, up to the one the sequence field names: 1 to [`MAX_COVERS`].
+    /// Number of source packets covered, up to and including the one in the sequence field: 1 to [`MAX_COVERS`].
     pub covers: u8,
     /// Row of the code: 0 to 127.
     pub index: u8,
-    /// How long after its place was passed a source packet is still wanted, in units of 100 us.
+    /// How long after its position was passed in the delivery order a source packet is still of use, in units of 100 us.
     pub wait_100us: u16,
 }
 
@@ -73,11 +73,11 @@ impl RepairHeader {
     /// Bytes of the header.
     pub const LEN: usize = 4;
 
-    /// Reads what follows the inner header of a repair packet: the repair header and the symbol.
+    /// Parses the payload of a repair packet: the repair header and the symbol.
     ///
     /// # Errors
-    /// [`WireError::Truncated`] without a symbol; [`WireError::Value`] if it covers nothing or too much, or the index is
-    /// above 127.
+    /// [`WireError::Truncated`] without a symbol; [`WireError::Value`] if the number of covered packets is 0 or too large, or the
+    /// index is above 127.
     #[inline]
     pub fn parse(payload: &[u8]) -> Result<(Self, &[u8]), WireError> {
         need(payload, "repair packet", Self::LEN + 1)?;
@@ -91,7 +91,7 @@ impl RepairHeader {
         Ok((Self { covers, index, wait_100us: u16_at(payload, 2) }, &payload[Self::LEN..]))
     }
 
-    /// The header's bytes.
+    /// The encoded header.
     #[inline]
     #[must_use]
     pub const fn to_bytes(self) -> [u8; Self::LEN] {

@@ -1,6 +1,6 @@
-//! Control messages between the tunnel ends. They travel inside the secure form only.
+//! Control messages between the tunnel ends, carried only in the secure form.
 //!
-//! Each is an inner header (next protocol 59, sequence 0) and a body:
+//! Each message is an inner header (next protocol 59, sequence 0) and a body:
 //!
 //! ```text
 //! 0x9/A/B probe (60)        0xC notify (8)            0xD config              0xD|ACK config ack (6)
@@ -21,9 +21,9 @@ use crate::read::{need, put, u16_at, u32_at, u64_at};
 use crate::tunnel::{InnerHeader, InnerType, SECURE_OVERHEAD, flag};
 use crate::{MAX_PATHS, WireError};
 
-/// Most bytes of configuration in one fragment.
+/// Maximum number of configuration bytes in one fragment.
 pub const CONFIG_FRAGMENT_MAX: usize = 1024;
-/// Most fragments of one configuration: 256 KiB in all.
+/// Maximum number of fragments of one configuration, 256 KiB in total.
 pub const CONFIG_FRAGMENTS_MAX: u16 = 256;
 
 const PROBE_LEN: usize = 60;
@@ -36,38 +36,38 @@ const CAPACITY_ACK_LEN: usize = 12;
 pub enum Control<'a> {
     /// One leg of the three-way probe.
     Probe(Probe),
-    /// An access changed.
+    /// An access has changed.
     Notify(Notify),
-    /// A piece of the configuration, UPF to UE.
+    /// A fragment of the configuration, UPF to UE.
     Config(Config<'a>),
-    /// A piece of the configuration has arrived, UE to UPF.
+    /// Acknowledges a fragment of the configuration, UE to UPF.
     ConfigAck(ConfigAck),
-    /// Does a datagram of this size arrive?
+    /// Probes whether a datagram of this size arrives.
     MtuProbe(MtuProbe),
-    /// It does.
+    /// Acknowledges an MTU probe.
     MtuAck(MtuAck),
-    /// One of a train that measures what the path carries.
+    /// One packet of a train that measures the capacity of the path.
     CapacityProbe(CapacityProbe),
-    /// It has arrived.
+    /// Acknowledges a capacity probe.
     CapacityAck(CapacityAck),
     /// The session ends.
     Close(Close),
 }
 
-/// Which leg of the three-way probe (JUNCTION §V-E) a [`Probe`] is.
+/// The leg of the three-way probe (JUNCTION §V-E) that a [`Probe`] is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProbeKind {
     /// UE to UPF.
     Request,
-    /// UPF to UE, at once.
+    /// UPF to UE, immediately after the request.
     Reply,
-    /// UE to UPF, at once.
+    /// UE to UPF, immediately after the reply.
     Ack,
 }
 
-/// What one end counted on one path since the session began.
+/// Counters of one end for one path, since the session began.
 ///
-/// Never reset while the session lives; loss is the difference of two readings.
+/// They are never reset during the session; loss is the difference of two readings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PathCounters {
     /// Packets sent on the path.
@@ -83,116 +83,115 @@ pub struct PathCounters {
 /// One leg of the three-way probe: request(w), reply(x, echo w), ack(y, echo x).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
-    /// Which leg.
+    /// The leg.
     pub kind: ProbeKind,
-    /// Equal on the three legs; counts up at the UE.
+    /// Identical on the three legs; incremented by the UE.
     pub id: u32,
-    /// When the sender sent this, on its own clock, in ns.
+    /// When this leg was sent, on the sender's clock, in ns.
     pub timestamp_ns: u64,
-    /// The timestamp of the leg that this answers, in ns; 0 on a request.
+    /// The timestamp of the leg being answered, in ns; 0 in a request.
     pub echo_ns: u64,
-    /// The sender's smoothed RTT of the path, in us; 0 if it has none yet.
+    /// The sender's smoothed RTT of the path, in us; 0 if there is none yet.
     pub rtt_us: u32,
     /// The sender's counters of the path.
     pub counters: PathCounters,
     /// Free reordering queues at the sender.
     pub reorder_available: u16,
-    /// Loss without congestion of what the sender sends on the path, as far as it lasts for two seconds, in hundredths of a percent,
-    /// 0 to 10,000; 0 from ends that do not tell it.
+    /// Loss without congestion of the sender's packets on the path that persists for two seconds, in hundredths of a percent, 0 to
+    /// 10,000; 0 from ends that do not report it.
     pub lasting_loss: u16,
 }
 
-/// An access went down or came up, told on another.
+/// Reports that an access went down or came up; sent on another access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Notify {
-    /// Which path, below [`MAX_PATHS`].
+    /// The path, below [`MAX_PATHS`].
     pub path: u8,
-    /// Up, or down.
+    /// Whether the access is up.
     pub up: bool,
-    /// Why; the numbers are the session's.
+    /// Reason code, defined by the session layer.
     pub reason: u8,
-    /// Counts up per session and direction: an older one than the last is stale.
+    /// Incremented per session and direction; a number older than the last one received is stale.
     pub sequence: u32,
 }
 
-/// A piece of the configuration.
+/// A fragment of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config<'a> {
-    /// Version of the whole.
+    /// Version of the configuration.
     pub version: u32,
-    /// Index of this piece, below `fragments`.
+    /// Index of the fragment, below `fragments`.
     pub fragment: u16,
-    /// How many pieces there are: 1 to [`CONFIG_FRAGMENTS_MAX`].
+    /// Number of fragments: 1 to [`CONFIG_FRAGMENTS_MAX`].
     pub fragments: u16,
-    /// 1 to [`CONFIG_FRAGMENT_MAX`] bytes. All pieces together are JSON in UTF-8; a cut may fall
-    /// inside a character.
+    /// 1 to [`CONFIG_FRAGMENT_MAX`] bytes. All fragments together are JSON in UTF-8; a fragment may end inside a character.
     pub bytes: &'a [u8],
 }
 
-/// A piece of the configuration has arrived.
+/// Acknowledges a fragment of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConfigAck {
-    /// Version of the whole.
+    /// Version of the configuration.
     pub version: u32,
-    /// Index of the piece.
+    /// Index of the fragment.
     pub fragment: u16,
 }
 
-/// A packet padded to a size, to see whether it arrives.
+/// A packet padded to a given size, to test whether it arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MtuProbe {
-    /// Bytes of the whole UDP payload in the secure form; at least [`MtuProbe::MIN`].
+    /// Size of the whole UDP payload in the secure form, in bytes; at least [`MtuProbe::MIN`].
     pub size: u16,
 }
 
 impl MtuProbe {
-    /// The smallest size that can be probed: a secure packet with nothing but the size in it.
+    /// The smallest size: a secure packet that contains only the size.
     pub const MIN: u16 = (SECURE_OVERHEAD + 2) as u16;
 }
 
-/// An [`MtuProbe`] of this size arrived.
+/// Reports that an [`MtuProbe`] of this size arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MtuAck {
-    /// Bytes of the UDP payload that arrived.
+    /// Size of the received UDP payload, in bytes.
     pub size: u16,
 }
 
-/// One of a train of packets that leave back to back: the gaps in which they arrive tell what the path carries.
+/// One packet of a train sent back to back; the gaps between arrivals show the capacity of the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CapacityProbe {
-    /// Bytes of the whole UDP payload in the secure form; at least [`CapacityProbe::MIN`].
+    /// Size of the whole UDP payload in the secure form, in bytes; at least [`CapacityProbe::MIN`].
     pub size: u16,
     /// Number of the train on this path.
     pub train: u16,
-    /// Place in the train, from 0.
+    /// Index within the train, from 0.
     pub index: u16,
 }
 
 impl CapacityProbe {
-    /// The smallest: as long as the answer to it.
+    /// The smallest size: that of the acknowledgement.
     pub const MIN: u16 = (SECURE_OVERHEAD + CAPACITY_ACK_LEN) as u16;
 }
 
-/// A [`CapacityProbe`] has arrived.
+/// Acknowledges a [`CapacityProbe`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CapacityAck {
-    /// Number of its train.
+    /// Number of the train.
     pub train: u16,
-    /// Its place.
+    /// Index within the train.
     pub index: u16,
-    /// When it arrived, by the clock of the end that received it, in ns.
+    /// When the probe arrived, on the receiver's clock, in ns.
     pub timestamp_ns: u64,
 }
 
 /// The session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Close {
-    /// Why; the numbers are the session's.
+    /// Reason code, defined by the session layer.
     pub reason: u8,
 }
 
 impl<'a> Control<'a> {
-    /// Reads a control message: inner header and body.
+    /// Parses a control message: inner header and body.
     ///
     /// # Errors
     /// A [`WireError`] from the header; [`WireError::Type`] for Data; [`WireError::Length`],
@@ -202,10 +201,10 @@ impl<'a> Control<'a> {
         Self::parse_body(&header, body)
     }
 
-    /// Reads the body of a control message whose header has been read.
+    /// Parses the body of a control message whose header has been parsed.
     ///
     /// # Errors
-    /// As [`Control::parse`].
+    /// Those of [`Control::parse`].
     pub fn parse_body(header: &InnerHeader, body: &'a [u8]) -> Result<Self, WireError> {
         let capacity = header.kind == InnerType::MtuProbe && header.flags & flag::TRAIN != 0;
         let ack = match (header.kind, header.flags & !(u8::from(capacity) * flag::TRAIN)) {
@@ -261,7 +260,7 @@ impl<'a> Control<'a> {
         })
     }
 
-    /// Bytes that [`Control::emit`] writes, inner header included.
+    /// Number of bytes written by [`Control::emit`], including the inner header.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         InnerHeader::LEN + self.body_len()
@@ -277,7 +276,7 @@ impl<'a> Control<'a> {
         let length = self.body_len();
         need(buf, "control message", InnerHeader::LEN + length)?;
         let (kind, flags) = self.kind();
-        // `check` has bounded every body: the longest is an MTU probe of 65,535 bytes less overhead.
+        // `check` bounds every body: the longest is an MTU probe of 65,535 bytes minus overhead.
         InnerHeader::control(kind, flags, length as u16).emit(buf)?;
         let b = &mut buf[InnerHeader::LEN..InnerHeader::LEN + length];
         b.fill(0);
@@ -329,7 +328,7 @@ impl<'a> Control<'a> {
     /// Inner header and body as a vector.
     ///
     /// # Errors
-    /// As [`Control::emit`].
+    /// Those of [`Control::emit`].
     pub fn encode(&self) -> Result<Vec<u8>, WireError> {
         let mut b = vec![0; self.encoded_len()];
         self.emit(&mut b)?;
@@ -522,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn out_of_range_is_refused_both_ways() {
+    fn values_out_of_range_are_refused_when_read_and_written() {
         for bad in [
             Control::Notify(Notify { path: 8, up: true, reason: 0, sequence: 0 }),
             Control::Config(Config { version: 0, fragment: 1, fragments: 1, bytes: b"x" }),
@@ -555,7 +554,7 @@ mod tests {
             lossy[InnerHeader::LEN + 58..].copy_from_slice(&loss.to_be_bytes());
             assert_eq!(Control::parse(&lossy).is_ok(), good, "{loss}");
         }
-        // 1232 bytes of UDP payload mean 1232 bytes once sealed.
+        // A probe of 1232 bytes of UDP payload has exactly that size once sealed.
         let probe = Control::MtuProbe(MtuProbe { size: 1232 });
         assert_eq!(probe.encoded_len() + SECURE_OVERHEAD - InnerHeader::LEN, 1232);
     }

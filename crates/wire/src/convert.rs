@@ -1,12 +1,12 @@
-//! The 0-RTT TCP Convert Protocol (RFC 8803): what a client and a Transport Converter say to each other at the start of a
-//! TCP connection, before the bytes of the connection they make into one.
+//! The 0-RTT TCP Convert Protocol (RFC 8803): messages between a client and a Transport Converter at the start of a TCP
+//! connection, before the payload of the proxied connection.
 //!
 //! ```text
 //!  0               1               2               3
 //! +---------------+---------------+-------------------------------+
 //! | version = 1   | total length  | magic = 0x2263                |   lengths in units of 4 bytes
 //! +---------------+---------------+-------------------------------+
-//! | type          | length        | value ..                      |   one or more TLVs; each ends on a multiple of 4
+//! | type          | length        | value ..                      |   one or more TLVs, each padded to a multiple of 4
 //! +---------------+---------------+-------------------------------+
 //!
 //!  1    Info                       length 1, 2 zero bytes
@@ -15,24 +15,24 @@
 //!  21   Supported TCP Extensions   2 zero bytes, kinds of TCP options
 //!  22   Cookie                     2 zero bytes, opaque
 //!  30   Error                      code (1), value
-//!  192  Source port (private use)  port (2): the port the server is to see; ours, not of the RFC
+//!  192  Source port (private use)  port (2): source port towards the server; specific to this project, not in the RFC
 //! ```
 //!
-//! A message is at most [`MAX_BYTES`] bytes. What follows it in the byte stream belongs to the connection itself.
+//! A message has at most [`MAX_BYTES`] bytes. The bytes after it belong to the proxied connection.
 
 use crate::WireError;
 use crate::read::{array, need, put, u16_at};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The version spoken here (RFC 8803, section 6.1).
+/// The implemented version (RFC 8803, section 6.1).
 pub const VERSION: u8 = 1;
 /// Magic of the fixed header.
 pub const MAGIC: u16 = 0x2263;
 /// Bytes of the fixed header.
 pub const HEADER_BYTES: usize = 4;
-/// Most bytes of a message: 255 units of four bytes.
+/// Maximum size of a message: 255 units of four bytes.
 pub const MAX_BYTES: usize = 255 * UNIT;
-/// The kind of TCP options of Multipath TCP (RFC 8684).
+/// TCP option kind of Multipath TCP (RFC 8684).
 pub const MPTCP_OPTION: u8 = 30;
 
 const UNIT: usize = 4;
@@ -45,30 +45,30 @@ const COOKIE: u8 = 22;
 const ERROR: u8 = 30;
 const SOURCE_PORT: u8 = 192;
 
-/// Why a converter refuses (RFC 8803, section 6.2.8). Codes that are not listed there keep their number.
+/// Error codes of a converter (RFC 8803, section 6.2.8). Codes not listed there are kept as numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
     /// The version of the fixed header is not supported.
     UnsupportedVersion,
-    /// The message cannot be read.
+    /// The message is malformed.
     MalformedMessage,
-    /// The message can be read and is not supported.
+    /// The message is well-formed but not supported.
     UnsupportedMessage,
     /// A cookie is missing or wrong.
     MissingCookie,
-    /// The client may not have this connection.
+    /// The client is not authorised for this connection.
     NotAuthorized,
-    /// A TCP option asked for is not supported.
+    /// A requested TCP option is not supported.
     UnsupportedTcpOption,
-    /// The converter has no room for it.
+    /// The converter lacks resources.
     ResourceExceeded,
-    /// The network between converter and server failed.
+    /// A failure of the network between converter and server.
     NetworkFailure,
     /// The server reset the connection.
     ConnectionReset,
-    /// The server cannot be reached.
+    /// The server is unreachable.
     DestinationUnreachable,
-    /// Any other.
+    /// Any other code.
     Other(u8),
 }
 
@@ -86,7 +86,7 @@ impl ErrorCode {
         (Self::DestinationUnreachable, 97),
     ];
 
-    /// Its number on the wire.
+    /// The code on the wire.
     #[must_use]
     pub fn number(self) -> u8 {
         match self {
@@ -95,69 +95,69 @@ impl ErrorCode {
         }
     }
 
-    /// The code of a number.
+    /// The code for a number on the wire.
     #[must_use]
     pub fn of(number: u8) -> Self {
         Self::KNOWN.iter().find(|(_, n)| *n == number).map_or(Self::Other(number), |(code, _)| *code)
     }
 }
 
-/// One part of a message.
+/// One TLV of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tlv<'a> {
-    /// Which TCP extensions are supported?
+    /// Requests the list of supported TCP extensions.
     Info,
-    /// Connect to this server, with these options in the SYN.
+    /// Requests a connection to this server, with these options in the SYN.
     Connect {
-        /// The server; a mapped IPv6 address stands for IPv4.
+        /// The server; an IPv4-mapped IPv6 address means IPv4.
         server: SocketAddr,
-        /// TCP options, as in a header; padded by zeros to four bytes.
+        /// TCP options in header format, padded with zeros to a multiple of four bytes.
         options: &'a [u8],
     },
-    /// The server accepted, with these options.
+    /// The server has accepted the connection, with these options.
     ExtendedTcpHeader {
-        /// TCP options, as in a header; padded by zeros to four bytes.
+        /// TCP options in header format, padded with zeros to a multiple of four bytes.
         options: &'a [u8],
     },
-    /// Kinds of TCP options that the converter supports; zeros are padding.
+    /// TCP option kinds supported by the converter; zeros are padding.
     SupportedTcpExtensions {
-        /// Kinds.
+        /// Option kinds.
         kinds: &'a [u8],
     },
-    /// What a converter wants to be shown again.
+    /// A cookie that the converter requires in the next request.
     Cookie {
-        /// Opaque; padded by zeros to four bytes.
+        /// Opaque; padded with zeros to a multiple of four bytes.
         cookie: &'a [u8],
     },
     /// The connection is refused.
     Error {
-        /// Why.
+        /// Error code.
         code: ErrorCode,
-        /// More about it, by code; padded by zeros to four bytes less one.
+        /// Additional information, depending on the code; padded with zeros so that code and value fill multiples of four bytes.
         value: &'a [u8],
     },
-    /// The port from which the server is to be connected to.
+    /// The source port for the connection to the server.
     SourcePort(u16),
-    /// One that is not known here: whoever reads it decides whether it matters.
+    /// A TLV of unknown type; the reader decides whether to ignore it.
     Unknown {
         /// Its type.
         kind: u8,
-        /// What is in it.
+        /// The value.
         value: &'a [u8],
     },
 }
 
-/// A message that was checked: every TLV can be read.
+/// A validated message: every TLV is readable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
     body: &'a [u8],
 }
 
-/// How long the message is that begins with the fixed header in `b`, in bytes.
+/// Length in bytes of the message whose fixed header is at the start of `b`.
 ///
 /// # Errors
-/// [`WireError::Truncated`] while there are fewer than [`HEADER_BYTES`]; [`WireError::Value`] if it is no message, or one
-/// of another version.
+/// [`WireError::Truncated`] if `b` is shorter than [`HEADER_BYTES`]; [`WireError::Value`] if it is not a Convert message, or
+/// has another version.
 pub fn message_bytes(b: &[u8]) -> Result<usize, WireError> {
     need(b, "Convert header", HEADER_BYTES)?;
     let magic = u16_at(b, 2);
@@ -177,7 +177,7 @@ pub fn message_bytes(b: &[u8]) -> Result<usize, WireError> {
 
 const VERSION_FIELD: &str = "version of a Convert message";
 
-/// The code that answers a message which could not be read.
+/// The error code that answers a message for which parsing failed.
 #[must_use]
 pub fn refusal(error: &WireError) -> ErrorCode {
     match error {
@@ -187,10 +187,10 @@ pub fn refusal(error: &WireError) -> ErrorCode {
 }
 
 impl<'a> Message<'a> {
-    /// Reads a message at the start of `b`; also what follows it.
+    /// Parses the message at the start of `b`; also returns the bytes after it.
     ///
     /// # Errors
-    /// As [`message_bytes`]; [`WireError::Truncated`] while it is not all there; [`WireError::Length`] or
+    /// Those of [`message_bytes`]; [`WireError::Truncated`] if the message is incomplete; [`WireError::Length`] or
     /// [`WireError::Value`] from a TLV.
     pub fn parse(b: &'a [u8]) -> Result<(Self, &'a [u8]), WireError> {
         let bytes = message_bytes(b)?;
@@ -203,7 +203,7 @@ impl<'a> Message<'a> {
         Ok((Self { body: &message[HEADER_BYTES..] }, rest))
     }
 
-    /// Its parts in order.
+    /// The TLVs in order.
     pub fn tlvs(&self) -> impl Iterator<Item = Tlv<'a>> + use<'a> {
         let mut left = self.body;
         core::iter::from_fn(move || {
@@ -223,7 +223,7 @@ fn one(b: &[u8]) -> Result<(Tlv<'_>, &[u8]), WireError> {
     }
     let (tlv, rest) = b.split_at(bytes);
     let value = &tlv[2..];
-    // Two zero bytes come first where there is nothing else to fill the unit with.
+    // Two zero bytes fill the unit where there are no other fixed fields.
     let after_zeros = &tlv[UNIT..];
     let tlv = match kind {
         INFO if bytes == UNIT => Tlv::Info,
@@ -248,7 +248,7 @@ fn one(b: &[u8]) -> Result<(Tlv<'_>, &[u8]), WireError> {
 }
 
 impl Tlv<'_> {
-    /// Bytes it takes.
+    /// Encoded length in bytes.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         let bytes = match self {
@@ -263,7 +263,7 @@ impl Tlv<'_> {
         bytes.next_multiple_of(UNIT)
     }
 
-    /// `b` is zeros, and as long as this TLV.
+    /// Writes the TLV into `b`, which is zeroed and has the length of the TLV.
     fn write(&self, b: &mut [u8]) {
         let units = (b.len() / UNIT) as u8;
         let kind = match self {
@@ -301,10 +301,10 @@ impl Tlv<'_> {
     }
 }
 
-/// A message of these parts.
+/// Encodes a message from TLVs.
 ///
 /// # Errors
-/// [`WireError::TooLong`] above [`MAX_BYTES`].
+/// [`WireError::TooLong`] if the message exceeds [`MAX_BYTES`].
 pub fn encode(tlvs: &[Tlv<'_>]) -> Result<Vec<u8>, WireError> {
     let bytes = HEADER_BYTES + tlvs.iter().map(Tlv::encoded_len).sum::<usize>();
     if bytes > MAX_BYTES {
@@ -355,9 +355,9 @@ mod tests {
         assert_eq!(encode(&[kinds]).unwrap(), bytes);
     }
 
-    /// What a stranger, a browser or a later version might send first.
+    /// First bytes that an unrelated client, a browser or a later version might send.
     #[test]
-    fn what_is_no_message_is_refused_with_the_code_for_it() {
+    fn bytes_that_are_no_message_are_refused_with_the_matching_code() {
         let code = |bytes: &[u8]| refusal(&Message::parse(bytes).unwrap_err());
         assert_eq!(code(b"GET / HTTP/1.1\r\n"), ErrorCode::MalformedMessage);
         assert_eq!(code(&[2, 2, 0x22, 0x63, 1, 1, 0, 0]), ErrorCode::UnsupportedVersion);
@@ -380,7 +380,7 @@ mod tests {
         (0..20usize).prop_flat_map(|n| prop::collection::vec(any::<u8>(), n * UNIT))
     }
 
-    /// A TLV whose parts fill their units, so that padding does not show.
+    /// A TLV whose fields fill whole units, so that there is no padding.
     #[derive(Debug, Clone)]
     enum Made {
         Info,

@@ -1,8 +1,8 @@
-//! Bytes only: a checked view and a parsed value for every header anabranch speaks.
+//! Wire formats: a validated view and a parsed value for every header used by anabranch.
 //!
-//! Everything on the wire is big-endian. Parsers never panic, never allocate for what they only look
-//! at, and refuse with a [`WireError`] that names the field; emitters write exactly what their parser
-//! reads. `docs/wire-formats.md` is the same in prose.
+//! All fields are big-endian. Parsers never panic and do not allocate for views; they reject malformed data with a
+//! [`WireError`] that names the field. Emitters write exactly the format that the parsers accept. `docs/wire-formats.md`
+//! describes the formats in prose.
 //!
 //! | module | what |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! | [`convert`] | the 0-RTT TCP Convert Protocol: how a TCP lane says where to connect to |
 //! | [`ioam`] | in-situ OAM as IPv6 options; telemetry as a TCP option |
 //! | [`ip`] | flow keys, checksums, MSS clamping, packet-too-big, outer UDP/IP |
-//! | [`tcp`] | TCP segments for the simulated hosts |
+//! | [`convert`] | the 0-RTT TCP Convert Protocol, with which a TCP lane requests a connection |
 //! | [`mac`] | MAC sub-PDUs of a transport block |
 //! | [`pdcp`] | PDCP data PDUs |
 //! | [`rlc`] | RLC data and STATUS PDUs of the radio access |
@@ -38,5 +38,5 @@ pub mod tunnel;
 
 pub use error::WireError;
 
-/// Most paths one session may have; a path id is smaller than this everywhere on the wire.
+/// Maximum number of paths of a session; path ids on the wire are smaller than this.
 pub const MAX_PATHS: usize = 8;

@@ -5,17 +5,17 @@
 //! |R|F|   LCID     |       L        |     LCID 1 to 32: a logical channel; 63: padding, to the end of the
 //! +-+-+------------+----------------+     transport block, without L
 //! |      (L)       |  RLC PDU …     |
-//! +----------------+----------------+     one such sub-PDU after another
+//! +----------------+----------------+     sub-PDUs follow one another
 //! ```
 //!
-//! Sub-headers are always written with the long L: three bytes.
+//! Sub-headers are always written with the long form of L: three bytes.
 
 use crate::WireError;
 use crate::read::{need, u16_at};
 
 /// LCID of padding.
 pub const LCID_PADDING: u8 = 63;
-/// Bytes of a sub-header as written.
+/// Size of a written sub-header in bytes.
 pub const MAC_SUBHEADER_LEN: usize = 3;
 
 /// The sub-header of an SDU of `len` bytes.
@@ -26,12 +26,12 @@ pub const fn subheader(lcid: u8, len: u16) -> [u8; MAC_SUBHEADER_LEN] {
     [0x40 | lcid & 0x3f, high, low]
 }
 
-/// The sub-PDUs of a transport block: LCID and SDU, until padding or the end.
+/// Iterates over the sub-PDUs of a transport block, LCID and SDU, until padding or the end.
 #[derive(Debug, Clone)]
 pub struct MacSubPdus<'a>(&'a [u8]);
 
 impl<'a> MacSubPdus<'a> {
-    /// Of a transport block.
+    /// The sub-PDUs of `block`.
     #[must_use]
     pub fn new(block: &'a [u8]) -> Self {
         Self(block)
@@ -41,7 +41,7 @@ impl<'a> MacSubPdus<'a> {
 impl<'a> Iterator for MacSubPdus<'a> {
     type Item = Result<(u8, &'a [u8]), WireError>;
 
-    /// The next sub-PDU; after an error nothing follows.
+    /// The next sub-PDU; an error ends the iteration.
     fn next(&mut self) -> Option<Self::Item> {
         const WHAT: &str = "MAC sub-PDU";
         let block = std::mem::take(&mut self.0);

@@ -23,7 +23,7 @@ pub enum PdcpSn {
 }
 
 impl PdcpSn {
-    /// How many sequence numbers there are.
+    /// Number of sequence numbers.
     #[must_use]
     pub const fn modulus(self) -> u32 {
         match self {
@@ -41,7 +41,7 @@ impl PdcpSn {
         }
     }
 
-    /// Reads a data PDU: its sequence number and its SDU.
+    /// Parses a data PDU: its sequence number and its SDU.
     ///
     /// # Errors
     /// Too short, or a control PDU.
@@ -62,7 +62,7 @@ impl PdcpSn {
         Ok((u32::from_be_bytes([0, first, mid, low]), &pdu[self.header_len()..]))
     }
 
-    /// Writes the header to the front of `out`.
+    /// Writes the header to the start of `out`.
     ///
     /// # Errors
     /// `out` is too short.
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn round_trip() {
         let mut out = [9; 4];
         PdcpSn::Bits12.emit(0x1abc, &mut out).unwrap();
         assert_eq!(out, [0x8a, 0xbc, 9, 9]);

@@ -1,5 +1,5 @@
-//! Fixed-size big-endian access. Readers take an offset that the caller has already checked against
-//! the length; beyond the end they yield zero rather than panic.
+//! Big-endian access to fields of fixed size. The caller has checked offsets against the length; beyond the end, readers
+//! return zero instead of panicking.
 
 /// The `N` bytes at `at`; zeros beyond the end.
 #[inline]
@@ -33,7 +33,7 @@ pub(crate) fn put(b: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
-/// Fails unless `b` has at least `need` bytes.
+/// An error unless `b` has at least `need` bytes.
 #[inline]
 pub(crate) fn need(b: &[u8], what: &'static str, need: usize) -> Result<(), crate::WireError> {
     if b.len() < need {

@@ -1,4 +1,4 @@
-//! The tunnel between UE and UPF: what a UDP payload is, and the two headers of the data path.
+//! The tunnel between UE and UPF: types of UDP payloads, and the two headers of the data path.
 //!
 //! The high nibble of the first byte of every UDP payload is its type ([`classify`]):
 //!
@@ -8,19 +8,19 @@
 //! 0x8 Data                               plain form: inner header, payload
 //! ```
 //!
-//! Inner header, 8 bytes: the JUNCTION header (§V-G). It is the whole of the plain form.
+//! Inner header, 8 bytes: the JUNCTION header (§V-G). It is the only header of the plain form.
 //!
 //! ```text
 //!  0                   1                   2                   3
 //!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
 //! +-------+-------+---------------+-------------------------------+
-//! | type  | flags | next protocol |   length of what follows      |
+//! | type  | flags | next protocol |   length after this header    |
 //! +-------+-------+---------------+-------------------------------+
 //! |                           sequence                            |
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! Secure header, 16 bytes, all of it authenticated:
+//! Secure header, 16 bytes, fully authenticated:
 //!
 //! ```text
 //! +-------+-------+---------------+-------------------------------+
@@ -33,26 +33,26 @@
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! The paper's §V-G speaks of 32 bytes of overhead; IPv4 20 + UDP 8 + header 8 is 36.
+//! The paper's §V-G states an overhead of 32 bytes; IPv4 20 + UDP 8 + header 8 is 36.
 //!
-//! A message that a path does not carry whole is cut into pieces, each a [`Fragment`] in the secure form.
+//! A message that exceeds the MTU of a path is split into pieces, each sent as a [`Fragment`] in the secure form.
 
 use crate::coding::{CodeWord, RepairHeader};
 use crate::handshake;
 use crate::read::{need, put, u16_at, u32_at, u64_at};
 use crate::{MAX_PATHS, WireError};
 
-/// Bytes of the AEAD tag behind a secure packet.
+/// Size of the AEAD tag at the end of a secure packet.
 pub const TAG_LEN: usize = 16;
-/// Bytes the plain form adds to an inner packet inside the UDP payload.
+/// Overhead of the plain form per inner packet inside the UDP payload, bytes.
 pub const PLAIN_OVERHEAD: usize = InnerHeader::LEN;
-/// Bytes the secure form adds to an inner packet inside the UDP payload.
+/// Overhead of the secure form per inner packet inside the UDP payload, bytes.
 pub const SECURE_OVERHEAD: usize = SecureHeader::LEN + InnerHeader::LEN + TAG_LEN;
-/// Bytes a repair packet adds to the largest packet it covers, besides what carries that packet uncoded.
+/// Size of a repair packet beyond the largest packet it covers, without the overhead of that packet in uncoded form.
 pub const REPAIR_OVERHEAD: usize = InnerHeader::LEN + RepairHeader::LEN;
-/// Bytes of the outer IPv4 and UDP headers.
+/// Size of the outer IPv4 and UDP headers in bytes.
 pub const OUTER_IPV4: usize = 28;
-/// Bytes of the outer IPv6 and UDP headers.
+/// Size of the outer IPv6 and UDP headers in bytes.
 pub const OUTER_IPV6: usize = 48;
 
 /// Values of the next-protocol field of the inner header (IANA protocol numbers).
@@ -73,20 +73,20 @@ pub mod flag {
     pub const START: u8 = 0x2;
     /// The sequence field is a [`StreamWord`](super::StreamWord).
     pub const STREAM: u8 = 0x4;
-    /// With [`STREAM`] alone: last packet of the EX path; no payload.
+    /// With [`STREAM`] alone: last packet on the EX path; no payload.
     pub const MARK: u8 = 0x8;
-    /// [`START`] without [`SEQ`]: the sequence field is the per-flow sequence, and no earlier packet of the flow is
-    /// under way on another path. With [`STREAM`]: first packet of the flow's sequence.
+    /// [`START`] without [`SEQ`]: the sequence field is the per-flow sequence, and no earlier packet of the flow is in flight on
+    /// another path. With [`STREAM`]: first packet of the flow's sequence.
     pub const SOLE: u8 = START;
-    /// With [`SEQ`]: a [`CodeWord`](crate::coding::CodeWord) stands before the packet. Alone: a repair packet.
+    /// With [`SEQ`]: a [`CodeWord`](crate::coding::CodeWord) precedes the packet. Alone: a repair packet.
     pub const CODED: u8 = MARK;
-    /// Of Config and MtuProbe: this acknowledges.
+    /// In Config and MtuProbe: an acknowledgement.
     pub const ACK: u8 = 0x1;
-    /// Of MtuProbe: one of a train that measures the capacity, or its acknowledgement.
+    /// In MtuProbe: a packet of a train that measures the capacity, or its acknowledgement.
     pub const TRAIN: u8 = START;
 }
 
-/// What a UDP payload is.
+/// Type of a UDP payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageType {
     /// Handshake initiation, UE to UPF.
@@ -101,11 +101,11 @@ pub enum MessageType {
     PlainData,
 }
 
-/// Says what a UDP payload is, by type and least length.
+/// Determines the type of a UDP payload, and checks its minimum length.
 ///
 /// # Errors
-/// [`WireError::Type`] for an unknown type, or for control in the clear; [`WireError::Truncated`] if
-/// the payload is shorter than the least message of its type.
+/// [`WireError::Type`] for an unknown type, or for a control message in the clear; [`WireError::Truncated`] if the payload is
+/// shorter than the smallest message of its type.
 #[inline]
 pub fn classify(datagram: &[u8]) -> Result<MessageType, WireError> {
     let Some(&first) = datagram.first() else {
@@ -148,7 +148,7 @@ pub enum InnerType {
 }
 
 impl InnerType {
-    /// The type a nibble stands for.
+    /// The type of a nibble.
     #[must_use]
     pub const fn from_nibble(nibble: u8) -> Option<Self> {
         Some(match nibble {
@@ -166,18 +166,18 @@ impl InnerType {
     }
 }
 
-/// The inner header; see the [module](self) for the drawing.
+/// The inner header; see the [module](self) for its layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InnerHeader {
-    /// What follows.
+    /// Type of the message.
     pub kind: InnerType,
     /// Low nibble of the first byte; see [`flag`].
     pub flags: u8,
-    /// What the payload is; see [`next_protocol`].
+    /// Protocol of the payload; see [`next_protocol`].
     pub next_protocol: u8,
-    /// Bytes that follow the header.
+    /// Number of bytes after the header.
     pub length: u16,
-    /// Sequence field; of Data, read it with [`InnerHeader::order`]; of Fragment, the number of the message.
+    /// Sequence field. For Data, interpret it with [`InnerHeader::order`]; for Fragment, it is the number of the message.
     pub sequence: u32,
 }
 
@@ -185,11 +185,11 @@ impl InnerHeader {
     /// Bytes of the header.
     pub const LEN: usize = 8;
 
-    /// Header of a Data packet with `payload` behind it: a whole IP packet, after a coding word in a coded one; nothing
-    /// for a marker; a repair.
+    /// Header of a Data message with `payload`: a whole IP packet, preceded by a coding word if coded; empty for a marker; or a
+    /// repair.
     ///
-    /// The next protocol is read off the packet's version nibble. `None` if the packet is neither
-    /// IPv4 nor IPv6 nor empty, or the payload is longer than 65,535 bytes.
+    /// The next protocol is derived from the packet's version nibble. `None` if the packet is neither IPv4 nor IPv6 nor empty, or
+    /// the payload exceeds 65,535 bytes.
     #[inline]
     #[must_use]
     pub fn data(payload: &[u8], order: DeliveryOrder) -> Option<Self> {
@@ -215,13 +215,12 @@ impl InnerHeader {
         Self { kind, flags: flags & 0xF, next_protocol: next_protocol::NONE, length, sequence: 0 }
     }
 
-    /// Reads the header and returns it with exactly the bytes it covers.
+    /// Parses the header and returns it with exactly the bytes it covers.
     ///
     /// # Errors
-    /// [`WireError::Truncated`] below 8 bytes; [`WireError::Type`] for a type below 7;
-    /// [`WireError::Length`] unless the length field is exactly what follows, or 0 in Data without flags, which goes up to
-    /// the datagram's end; [`WireError::Value`] if the flags contradict each other, or the next protocol does not fit
-    /// type and payload.
+    /// [`WireError::Truncated`] below 8 bytes; [`WireError::Type`] for a type below 7; [`WireError::Length`] unless the length
+    /// field equals the number of bytes that follow, or is 0 in Data without flags, which extends to the end of the datagram;
+    /// [`WireError::Value`] if the flags are contradictory, or the next protocol does not match type and payload.
     #[inline]
     pub fn parse(buf: &[u8]) -> Result<(Self, &[u8]), WireError> {
         need(buf, "inner header", Self::LEN)?;
@@ -234,7 +233,7 @@ impl InnerHeader {
             sequence: u32_at(buf, 4),
         };
         let payload = &buf[Self::LEN..];
-        // What segmentation copies cannot say how long each piece is.
+        // Segmentation offload copies the header and cannot adjust the length of each piece.
         let open = kind == InnerType::Data && (header.flags, header.length) == (0, 0);
         if usize::from(header.length) != payload.len() && !open {
             let expected = header.length.into();
@@ -247,7 +246,7 @@ impl InnerHeader {
                 expected: CodeWord::LEN + 1,
                 have: payload.len(),
             })?;
-            // A marker and a repair carry no packet, and only they may.
+            // Only markers and repairs carry no packet, and they must not.
             let version = packet.first().map(|b| b >> 4);
             let bare = matches!(order, DeliveryOrder::Mark(_) | DeliveryOrder::Repair(_));
             let fits = match header.next_protocol {
@@ -265,7 +264,7 @@ impl InnerHeader {
         Ok((header, payload))
     }
 
-    /// The inner packet of a Data message, nothing checked but that there is room for what its flags put before it.
+    /// The inner packet of a Data message. Only the room for the fields required by the flags is checked.
     #[inline]
     #[must_use]
     pub fn packet(message: &[u8]) -> Option<&[u8]> {
@@ -288,29 +287,29 @@ impl InnerHeader {
         Ok(())
     }
 
-    /// What flags and sequence of a Data packet ask of the receiver.
+    /// The delivery order required by flags and sequence of a Data message.
     ///
     /// # Errors
-    /// [`WireError::Value`] for flags that contradict each other.
+    /// [`WireError::Value`] for contradictory flags.
     #[inline]
     pub fn order(&self) -> Result<DeliveryOrder, WireError> {
         DeliveryOrder::from_wire(self.flags, self.sequence)
     }
 }
 
-/// How a Data packet is to be ordered at the receiver: the meaning of flags and sequence together.
+/// Order in which a Data packet is delivered at the receiver: the combined meaning of flags and sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryOrder {
     /// Deliver at once. The sequence field is sent as 0 and ignored.
     None,
-    /// Per-flow sequence: hold until what comes before is there, or time is up.
+    /// Per-flow sequence: hold the packet until all earlier ones have arrived or the timeout has expired.
     Flow {
         /// Position in the flow.
         sequence: u32,
         /// First packet of the flow's sequence.
         start: bool,
-        /// Every earlier packet of the flow took this path too, or has arrived by now or is lost: what is
-        /// missing can only come by this path.
+        /// Every earlier packet of the flow was sent on this path, has arrived, or is lost: missing packets can arrive only on
+        /// this path.
         sole: bool,
     },
     /// Per-flow sequence for de-duplication only: drop a second copy, never hold.
@@ -322,18 +321,18 @@ pub enum DeliveryOrder {
     },
     /// Stream-wise reordering (JUNCTION §V-D): part of a stream that changed path.
     Stream(StreamWord),
-    /// Last packet of the EX path of a stream; carries nothing else.
+    /// Last packet of a stream on the EX path; no payload.
     Mark(StreamWord),
-    /// Per-flow sequence as in [`DeliveryOrder::Flow`] (`hold`) or [`DeliveryOrder::Dedup`], behind a coding word.
+    /// Per-flow sequence as in [`DeliveryOrder::Flow`] (`hold`) or [`DeliveryOrder::Dedup`], with a coding word.
     Coded {
         /// Position in the flow.
         sequence: u32,
         /// First packet of the flow's sequence.
         start: bool,
-        /// Order is restored.
+        /// The order is restored.
         hold: bool,
     },
-    /// A repair of coded packets, up to and including this one.
+    /// A repair of the coded packets up to and including this one.
     Repair(CodeWord),
 }
 
@@ -364,7 +363,7 @@ impl DeliveryOrder {
         if hold { Self::Flow { sequence, start, sole: false } } else { Self::Dedup { sequence, start } }
     }
 
-    /// The inner packet in what follows the header; `None` if there must be one, or a repair, and there is none.
+    /// The inner packet in the payload of a message; `None` if a required packet or repair is missing.
     #[inline]
     fn packet(self, payload: &[u8]) -> Option<&[u8]> {
         match self {
@@ -404,23 +403,23 @@ impl DeliveryOrder {
 /// `[stream id 8][epoch 8][hold timeout 16, unit 100 us]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct StreamWord {
-    /// Which stream of the session.
+    /// Number of the stream in the session.
     pub stream: u8,
-    /// Counts the path changes of the stream, modulo 256.
+    /// Number of path changes of the stream, modulo 256.
     pub epoch: u8,
-    /// How long CURRENT packets may wait for the EX path, in units of 100 us (0 to 6.55 s).
+    /// How long packets on the CURRENT path may wait for the EX path, in units of 100 us (0 to 6.55 s).
     pub timeout_100us: u16,
 }
 
 impl StreamWord {
-    /// As the sequence field.
+    /// Encodes it as the sequence field.
     #[inline]
     #[must_use]
     pub const fn to_u32(self) -> u32 {
         (self.stream as u32) << 24 | (self.epoch as u32) << 16 | self.timeout_100us as u32
     }
 
-    /// From the sequence field; every value means something.
+    /// Decodes the sequence field; every value is valid.
     #[inline]
     #[must_use]
     pub const fn from_u32(word: u32) -> Self {
@@ -428,11 +427,11 @@ impl StreamWord {
     }
 }
 
-/// A piece of an inner message (inner header and what follows it) that is too large for the path it takes.
+/// A piece of an inner message (inner header and payload) that exceeds the MTU of its path.
 ///
 /// ```text
 /// +-------+-------+---------------+-------------------------------+
-/// | 0x7   | 0     |      59       |   length of what follows      |
+/// | 0x7   | 0     |      59       |   length after this header    |
 /// +-------+-------+---------------+-------------------------------+
 /// |                 number of the message                         |
 /// +-------------------------------+-------------------------------+
@@ -441,34 +440,35 @@ impl StreamWord {
 /// |   bytes of the message ...
 /// ```
 ///
-/// Always in the secure form, also on a path whose data is plain: nobody else can put pieces among ours, and the
-/// receiver index says whose they are. Every piece but the last is a multiple of [`Fragment::UNIT`] bytes long.
+/// Fragments are always sent in the secure form, even on a path with plain data: this prevents insertion of pieces by others,
+/// and the receiver index identifies the session. The length of every piece but the last is a multiple of [`Fragment::UNIT`]
+/// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fragment<'a> {
-    /// Counts up by one for each message cut on the path, in this direction.
+    /// Number of the message, incremented for each fragmented message on the path in this direction.
     pub number: u32,
-    /// Bytes of the whole message: [`InnerHeader::LEN`] + 1 at least.
+    /// Size of the whole message in bytes, at least [`InnerHeader::LEN`] + 1.
     pub total: u16,
-    /// Where the piece belongs, in bytes from the message's start; a multiple of [`Fragment::UNIT`].
+    /// Offset of the piece in the message in bytes; a multiple of [`Fragment::UNIT`].
     pub offset: u16,
     /// The piece, at least one byte.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Fragment<'a> {
-    /// Bytes before the piece, inner header included.
+    /// Size of the headers in front of the piece, including the inner header.
     pub const HEADER: usize = InnerHeader::LEN + 4;
-    /// Bytes a piece adds inside the UDP payload.
+    /// Overhead of a piece inside the UDP payload.
     pub const OVERHEAD: usize = SECURE_OVERHEAD + 4;
-    /// What offsets, and lengths of pieces but the last, are multiples of.
+    /// Unit of offsets, and of the lengths of all pieces but the last.
     pub const UNIT: usize = 8;
 
-    /// Reads a piece whose inner header has been read; `body` is what follows that.
+    /// Parses a fragment whose inner header has been parsed; `body` are the bytes after the header.
     ///
     /// # Errors
-    /// [`WireError::Type`] if it is no fragment; [`WireError::Truncated`] without a byte of the message;
-    /// [`WireError::Value`] for flags, or a piece that does not lie within the message, or not at a multiple of
-    /// [`Fragment::UNIT`], or is the whole message.
+    /// [`WireError::Type`] if it is not a fragment; [`WireError::Truncated`] if the piece is empty; [`WireError::Value`] for flags,
+    /// or if the piece extends beyond the message, has an offset that is not a multiple of [`Fragment::UNIT`], or is the whole
+    /// message.
     pub fn parse_body(header: &InnerHeader, body: &'a [u8]) -> Result<Self, WireError> {
         if header.kind != InnerType::Fragment {
             return Err(WireError::Type((header.kind as u8) << 4));
@@ -483,25 +483,24 @@ impl<'a> Fragment<'a> {
         Ok(piece)
     }
 
-    /// Writes inner header and piece into the first bytes of `buf`, [`Fragment::HEADER`] and the piece's.
+    /// Writes inner header and piece to the start of `buf`: [`Fragment::HEADER`] bytes plus the length of the piece.
     ///
     /// # Errors
-    /// [`WireError::Truncated`] if `buf` is too small; [`WireError::Value`] as [`Fragment::parse_body`].
+    /// [`WireError::Truncated`] if `buf` is too small; [`WireError::Value`] as in [`Fragment::parse_body`].
     pub fn emit(&self, buf: &mut [u8]) -> Result<(), WireError> {
         self.emit_header(self.bytes.len(), buf)?;
         put(buf, Self::HEADER, self.bytes);
         Ok(())
     }
 
-    /// As [`Fragment::emit`], without the piece, which is `len` bytes long and put behind it by the caller;
-    /// [`Fragment::bytes`] is not looked at.
+    /// Like [`Fragment::emit`] without the piece: the caller appends `len` bytes. [`Fragment::bytes`] is ignored.
     ///
     /// # Errors
-    /// As [`Fragment::emit`].
+    /// Those of [`Fragment::emit`].
     pub fn emit_header(&self, len: usize, buf: &mut [u8]) -> Result<(), WireError> {
         self.check_len(len)?;
         need(buf, "fragment", Self::HEADER + len)?;
-        // `check_len` has bounded it by `total`.
+        // `check_len` has bounded the length by `total`.
         let mut header = InnerHeader::control(InnerType::Fragment, 0, len as u16 + 4);
         header.sequence = self.number;
         header.emit(buf)?;
@@ -527,13 +526,12 @@ impl<'a> Fragment<'a> {
     }
 }
 
-/// The secure header; see the [module](self) for the drawing. All of it is authenticated.
+/// The secure header; see the [module](self) for its layout. It is fully authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SecureHeader {
-    /// Path the packet was sent on; selects packet-number space and replay window. Below
-    /// [`MAX_PATHS`].
+    /// The path on which the packet was sent, below [`MAX_PATHS`]; selects the packet-number space and the replay window.
     pub path: u8,
-    /// Index the receiver gave this key epoch in the handshake.
+    /// Index that the receiver assigned to this key epoch in the handshake.
     pub receiver: u32,
     /// Counts from 0 per path, direction and key epoch.
     pub packet_number: u64,
@@ -543,12 +541,11 @@ impl SecureHeader {
     /// Bytes of the header.
     pub const LEN: usize = 16;
 
-    /// Reads the header of a whole secure packet; the sealed part is `datagram[SecureHeader::LEN..]`.
+    /// Parses the header of a whole secure packet; the sealed part is `datagram[SecureHeader::LEN..]`.
     ///
     /// # Errors
-    /// [`WireError::Truncated`] if there is no room for header, inner header and tag;
-    /// [`WireError::Type`] if it is not a secure packet; [`WireError::Value`] for a path id of
-    /// [`MAX_PATHS`] or more, or a reserved field that is not zero.
+    /// [`WireError::Truncated`] if shorter than header, inner header and tag; [`WireError::Type`] if it is not a secure packet;
+    /// [`WireError::Value`] for a path id of [`MAX_PATHS`] or more, or a non-zero reserved field.
     #[inline]
     pub fn parse(datagram: &[u8]) -> Result<Self, WireError> {
         need(datagram, "secure packet", SECURE_OVERHEAD)?;
@@ -580,7 +577,7 @@ impl SecureHeader {
         Ok(())
     }
 
-    /// The header's bytes: what goes in front of the sealed part, and its additional data.
+    /// The encoded header, which precedes the sealed part and is its additional data.
     #[inline]
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
@@ -610,7 +607,7 @@ mod tests {
         assert_eq!(InnerHeader::parse(&b).unwrap(), (h, &packet[..]));
         assert_eq!(h.order(), Ok(DeliveryOrder::Stream(word)));
         assert_eq!(classify(&b), Ok(MessageType::PlainData));
-        // A marker is a bare header.
+        // A marker consists of the header alone.
         let h = InnerHeader::data(&[], DeliveryOrder::Mark(word)).unwrap();
         let mut b = [0; 8];
         h.emit(&mut b).unwrap();
@@ -706,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn control_in_the_clear_is_no_message() {
+    fn control_in_the_clear_is_refused() {
         for nibble in [0u8, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15] {
             assert_eq!(classify(&[nibble << 4; 200]), Err(WireError::Type(nibble << 4 | nibble << 4)));
         }

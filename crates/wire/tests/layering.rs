@@ -1,16 +1,16 @@
-//! Keeps what the compiler does not see: which crate may build on which (ARCHITECTURE.md has the drawing), that the
-//! algorithm crates do no IO, and that only `kern` has unsafe code. Clocks are kept out by clippy.toml.
+//! Rules that the compiler does not enforce: the permitted dependencies between crates (drawing in ARCHITECTURE.md), no IO in
+//! the algorithm crates, and unsafe code only in `kern`. clippy.toml bans clocks.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Crates without IO, clock and private randomness.
+/// Crates without IO, clocks and randomness of their own.
 const ALGORITHMS: [&str; 11] =
     ["wire", "element", "rules", "steer", "atsss", "ran", "lwip", "cc", "slice", "selection", "link"];
 
-/// What the programs build on. The lab starts `anabranch` as a process, and needs no root for virtual time; of `kern` it takes
-/// options of sockets.
+/// Crates on which the programs may depend. The lab starts `anabranch` as a process, and needs no root for virtual time; it
+/// uses `kern` only for socket options.
 const PROGRAM: &[&str] = &[
     "wire",
     "element",
@@ -26,7 +26,7 @@ const PROGRAM: &[&str] = &[
     "kern",
 ];
 
-/// Which of our crates each crate may build on.
+/// The crates of the workspace on which each crate may depend.
 const CRATES: [(&str, &[&str]); 15] = [
     ("wire", &[]),
     ("element", &["wire"]),
@@ -46,17 +46,17 @@ const CRATES: [(&str, &[&str]); 15] = [
     ("taps", &["element", "selection", "kern", "wire"]),
 ];
 
-/// Which further crates the tests, benchmarks and examples of a crate may use.
+/// Additional crates that the tests, benchmarks and examples of a crate may use.
 const FOR_TESTS: [(&str, &[&str]); 5] = [
     ("atsss", &["link"]),
     ("lwip", &["atsss"]),
     ("cc", &["ran", "steer", "link"]),
     ("kern", &["wire"]),
-    // That the library and `anabranch ue` fit together.
+    // For the test that the library works with `anabranch ue`.
     ("node", &["taps"]),
 ];
 
-/// What needs an operating system.
+/// Modules of the standard library that require an operating system.
 const IO: [&str; 9] = [
     "std::env",
     "std::fs",
@@ -94,7 +94,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Identifiers and punctuation, with line numbers; comments, strings and characters left out.
+/// Identifiers and punctuation with line numbers, without comments, strings and characters.
 fn tokens(source: &str) -> Vec<(usize, String)> {
     let text: Vec<char> = source.chars().collect();
     let (mut tokens, mut line, mut i) = (Vec::new(), 1, 0);
@@ -210,7 +210,7 @@ fn algorithms_do_no_io() {
 }
 
 #[test]
-fn words_in_comments_and_strings_are_no_code() {
+fn words_in_comments_and_strings_are_ignored() {
     let source = r##"
         // std::fs::read
         const S: &str = "std::fs"; const R: &str = r#"std::"fs"#; const C: char = '"';

@@ -1,4 +1,4 @@
-//! Every link between pages of this repository leads to a file that is there, and every anchor to a heading.
+//! Every link between pages of this repository leads to an existing file, and every anchor to an existing heading.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +8,7 @@ fn top() -> PathBuf {
     normal(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
 }
 
-/// Without `.` and `..`.
+/// Resolves `.` and `..`.
 fn normal(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
@@ -31,7 +31,7 @@ fn pages() -> BTreeMap<PathBuf, String> {
         .collect()
 }
 
-/// What GitHub makes of a heading: the words in lower case, `-` for spaces, without other marks.
+/// GitHub's anchor for a heading: lower case, `-` for spaces, other punctuation removed.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     text.chars()
@@ -43,7 +43,7 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// Lines outside of fenced code.
+/// Lines outside fenced code blocks.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut code = false;
     text.lines().filter(move |line| {
@@ -69,7 +69,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_link_between_pages_leads_somewhere() {
+fn every_link_between_pages_resolves() {
     let pages = pages();
     let anchors: BTreeMap<_, _> = pages.iter().map(|(path, text)| (path.clone(), anchors(text))).collect();
     let (mut count, mut broken) = (0, Vec::new());

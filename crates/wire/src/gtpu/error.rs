@@ -1,4 +1,4 @@
-//! Error Indication, TS 29.281 §7.3.1: the sender has no tunnel of the TEID that a G-PDU named.
+//! Error Indication, TS 29.281 §7.3.1: the sender has no tunnel with the TEID of a received G-PDU.
 //!
 //! ```text
 //! +------+-------------------------------+------+---------------+------------------------------+
@@ -13,27 +13,28 @@ use std::net::IpAddr;
 
 const TEID_DATA_I: u8 = 16;
 const PEER_ADDRESS: u8 = 133;
-/// Types from here on have a length; below, TS 29.281 has those of 2 bytes in [`SHORT`] and [`TEID_DATA_I`].
+/// Information elements from this type on have a length field. Below it the length depends on the type: 5 bytes for
+/// [`TEID_DATA_I`], 2 bytes for the types in [`SHORT`].
 const WITH_LENGTH: u8 = 128;
 const SHORT: [u8; 1] = [14];
 
-/// Which tunnel is not there, and where.
+/// The missing tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ErrorIndication {
     /// TEID of the G-PDU.
     pub teid: u32,
-    /// Where the G-PDU was sent to.
+    /// Address to which the G-PDU was sent.
     pub peer: IpAddr,
 }
 
 impl ErrorIndication {
-    /// Bytes of the longest message.
+    /// Size of the longest message in bytes.
     pub const MAX: usize = 12 + 5 + 3 + 16;
 
-    /// Reads the information elements, which follow the header; those that are not known are skipped.
+    /// Parses the information elements after the header; unknown elements are skipped.
     ///
     /// # Errors
-    /// Neither or one of the elements, one that is cut short, or a type below 128 whose length is not known.
+    /// An element is missing or truncated, or has a type below 128 with an unknown length.
     pub fn parse(mut b: &[u8]) -> Result<Self, WireError> {
         const WHAT: &str = "GTP-U error indication";
         let (mut teid, mut peer) = (None, None);
@@ -66,12 +67,12 @@ impl ErrorIndication {
         }
     }
 
-    /// The whole message, header included, to the front of `out`; returns its length.
+    /// Writes the whole message, including the header, to the start of `out`; returns its length.
     ///
     /// # Errors
-    /// `out` is too short; [`Self::MAX`] is enough.
+    /// `out` is too short; [`Self::MAX`] bytes are always enough.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
-        // The sequence number is there and means nothing (§5.1).
+        // The sequence number is present but meaningless (§5.1).
         let header = GtpuHeader {
             message: message::ERROR_INDICATION,
             sequence: Some(0),
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_looks_as_in_the_specification() {
+    fn round_trip_and_layout_of_the_specification() {
         for peer in ["10.1.2.3", "fd00::1"] {
             let told = ErrorIndication { teid: 0x0102_0304, peer: peer.parse().unwrap() };
             let mut out = [0xff; ErrorIndication::MAX];
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_that_are_not_known_are_skipped_where_their_length_is() {
+    fn unknown_elements_of_known_length_are_skipped() {
         let teid = [16, 0, 0, 0, 7];
         let peer = [133, 0, 4, 10, 0, 0, 1];
         let of = |parts: &[&[u8]]| ErrorIndication::parse(&parts.concat());

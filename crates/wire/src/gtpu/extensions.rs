@@ -1,5 +1,5 @@
-//! Supported Extension Headers Notification, TS 29.281 §7.2.3: the sender does not know an extension header that must be
-//! understood, and says which ones it knows.
+//! Supported Extension Headers Notification, TS 29.281 §7.2.3: the sender does not support an extension header whose
+//! comprehension is required, and lists the supported ones.
 //!
 //! ```text
 //! +------+--------+-----------------------------------+
@@ -13,22 +13,22 @@ use crate::read::{need, put};
 
 const EXTENSION_TYPES: u8 = 141;
 
-/// Extension headers that an endpoint knows.
+/// Extension header types supported by an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SupportedExtensions<'a>(&'a [u8]);
 
 impl SupportedExtensions<'static> {
-    /// Those that are known here.
+    /// The types supported by this implementation.
     pub const OWN: Self = Self(&[SESSION_CONTAINER]);
-    /// Bytes of the message with those.
+    /// Size in bytes of the message with [`OWN`](Self::OWN).
     pub const OWN_LEN: usize = 12 + 2 + 1;
 }
 
 impl<'a> SupportedExtensions<'a> {
-    /// Reads the information element, which follows the header; what follows it is skipped.
+    /// Parses the information element after the header; anything after it is ignored.
     ///
     /// # Errors
-    /// It is another element, or cut short.
+    /// Another element, or a truncated one.
     pub fn parse(b: &'a [u8]) -> Result<Self, WireError> {
         const WHAT: &str = "GTP-U extension header type list";
         need(b, WHAT, 2)?;
@@ -40,19 +40,19 @@ impl<'a> SupportedExtensions<'a> {
         Ok(Self(&b[2..end]))
     }
 
-    /// Whether PDU session containers are among them.
+    /// Whether PDU session containers are supported.
     #[must_use]
     pub fn has_session_container(&self) -> bool {
         self.0.contains(&SESSION_CONTAINER)
     }
 
-    /// The whole message, header included, to the front of `out`; returns its length.
+    /// Writes the whole message, including the header, to the start of `out`; returns its length.
     ///
     /// # Errors
-    /// `out` is too short, or there are more than 255.
+    /// `out` is too short, or there are more than 255 types.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
         const WHAT: &str = "GTP-U extension header type list";
-        // The sequence number is there and means nothing (§5.1).
+        // The sequence number is present but meaningless (§5.1).
         let header = GtpuHeader {
             message: message::SUPPORTED_EXTENSION_HEADERS,
             sequence: Some(0),
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_looks_as_in_the_specification() {
+    fn round_trip_and_layout_of_the_specification() {
         let mut out = [0xff; 32];
         let len = SupportedExtensions::OWN.emit(&mut out).unwrap();
         assert_eq!(out[..len], [0x32, 31, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 141, 1, 0x85]);

@@ -1,14 +1,14 @@
-//! GTP-U, 3GPP TS 29.281, with the PDU session container of TS 38.415: what N3 speaks.
+//! GTP-U, 3GPP TS 29.281, with the PDU session container of TS 38.415: the protocol of N3.
 //!
 //! ```text
 //! +-----+--+-+-+-+-+---------------+-------------------------------+
-//! | v=1 |PT|0|E|S|N| message type  |  length of what follows TEID  |   255 G-PDU, 1 and 2 echo,
+//! | v=1 |PT|0|E|S|N| message type  |  length after the TEID        |   255 G-PDU, 1 and 2 echo,
 //! +-----+--+-+-+-+-+---------------+-------------------------------+   26 error indication, 31 extensions,
 //! |                 tunnel endpoint identifier                     |   254 end marker
 //! +-------------------------------+---------------+----------------+
 //! |        sequence number        |  N-PDU number | next extension |   if any of E, S, N
 //! +-------------------------------+---------------+----------------+
-//! | length / 4    | extension's content …         | next extension |   while there is a next one
+//! | length / 4    | content of the extension …    | next extension |   repeated until the next extension is 0
 //! +---------------+---------------+---------------+----------------+
 //!
 //! PDU session container, extension 0x85, downlink      uplink
@@ -36,13 +36,13 @@ pub const GTPU_HEADER_LEN: usize = 8;
 
 /// Message types (TS 29.281 §6.1).
 pub mod message {
-    /// Is the peer there?
+    /// Echo request.
     pub const ECHO_REQUEST: u8 = 1;
-    /// Yes.
+    /// Echo response.
     pub const ECHO_RESPONSE: u8 = 2;
-    /// There is no such tunnel: [`super::ErrorIndication`].
+    /// No such tunnel: [`super::ErrorIndication`].
     pub const ERROR_INDICATION: u8 = 26;
-    /// An extension header that must be understood is not: [`super::SupportedExtensions`].
+    /// Unsupported extension header whose comprehension is required: [`super::SupportedExtensions`].
     pub const SUPPORTED_EXTENSION_HEADERS: u8 = 31;
     /// A user's packet.
     pub const G_PDU: u8 = 255;
@@ -50,7 +50,7 @@ pub mod message {
 
 const UNKNOWN_EXTENSION: &str = "GTP-U extension header type";
 
-/// Whether a message was refused because of an extension header that must be understood and is not (§5.2.1).
+/// Whether parsing failed because of an unknown extension header whose comprehension is required (§5.2.1).
 #[must_use]
 pub fn is_unknown_extension(error: &WireError) -> bool {
     matches!(error, WireError::Value { what: UNKNOWN_EXTENSION, .. })
@@ -64,13 +64,13 @@ const SESSION_CONTAINER: u8 = 0x85;
 /// Header of a GTP-U message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GtpuHeader {
-    /// See [`message`].
+    /// Message type; see [`message`].
     pub message: u8,
-    /// Which tunnel, at the receiver.
+    /// Tunnel endpoint identifier at the receiver.
     pub teid: u32,
-    /// Sequence number, if there is one.
+    /// Sequence number, if present.
     pub sequence: Option<u16>,
-    /// PDU session container, if there is one.
+    /// PDU session container, if present.
     pub session: Option<PduSession>,
 }
 
@@ -81,7 +81,7 @@ impl GtpuHeader {
         Self { message: message::G_PDU, teid, sequence: None, session }
     }
 
-    /// Bytes it takes when written.
+    /// Encoded length in bytes.
     #[must_use]
     pub fn header_len(&self) -> usize {
         let options = self.sequence.is_some() || self.session.is_some();
@@ -89,13 +89,13 @@ impl GtpuHeader {
         GTPU_HEADER_LEN + if options { 4 } else { 0 } + session
     }
 
-    /// Reads a message; the rest is what the tunnel carries, or the message's information elements.
+    /// Parses a message; the rest is the tunnelled packet, or the information elements of the message.
     ///
-    /// N-PDU numbers and extensions that need not be understood are skipped.
+    /// N-PDU numbers and extensions whose comprehension is not required are skipped.
     ///
     /// # Errors
-    /// Another version or protocol, a length that is not the message's, an extension that must be understood
-    /// and is not, a container that says more than it holds.
+    /// Another version or protocol, a length that does not match the message, an unknown extension whose comprehension is
+    /// required, or a container that is inconsistent with its length.
     pub fn parse(b: &[u8]) -> Result<(Self, &[u8]), WireError> {
         const WHAT: &str = "GTP-U message";
         need(b, WHAT, GTPU_HEADER_LEN)?;
@@ -129,7 +129,7 @@ impl GtpuHeader {
                     return Err(WireError::Repeated("PDU session container"));
                 }
                 SESSION_CONTAINER => header.session = Some(PduSession::parse(&b[at + 1..end - 1])?),
-                // The two high bits say whether an endpoint must understand it (§5.2.1).
+                // The two high bits show whether comprehension is required at an endpoint (§5.2.1).
                 other if other & 0x80 != 0 => {
                     return Err(WireError::Value { what: UNKNOWN_EXTENSION, got: other.into() });
                 }
@@ -141,7 +141,7 @@ impl GtpuHeader {
         Ok((header, &b[at..]))
     }
 
-    /// Writes it to the front of `out`, before `payload_len` bytes; returns its length.
+    /// Writes the header of a message with `payload_len` bytes of payload to the start of `out`; returns the header's length.
     ///
     /// # Errors
     /// `out` is too short, or the message too long for its length field.
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn round_trip() {
         let sessions = [
             None,
             Some(PduSession::downlink(63)),

@@ -3,7 +3,7 @@
 use crate::WireError;
 use crate::read::{array, need, put, u64_at};
 
-/// Which way the packet goes.
+/// Direction of the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionKind {
     /// To the UE.
@@ -12,18 +12,18 @@ pub enum SessionKind {
     Uplink,
 }
 
-/// What a PDU session container says. Measured delays of the uplink are skipped when read, and not written.
+/// Contents of a PDU session container. Delay measurements of the uplink are skipped when parsed, and never written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PduSession {
     /// Downlink or uplink information.
     pub kind: SessionKind,
     /// QoS flow identifier, 0 to 63.
     pub qfi: u8,
-    /// Reflective QoS is to be applied; downlink only.
+    /// Reflective QoS applies; downlink only.
     pub reflective: bool,
     /// Paging policy indicator, 0 to 7; downlink only.
     pub paging: Option<u8>,
-    /// When the UPF sent it, for QoS monitoring: seconds and fraction as in NTP; downlink only.
+    /// Time stamp of the UPF for QoS monitoring, seconds and fraction in NTP format; downlink only.
     pub sent: Option<u64>,
     /// Sequence number of the QoS flow, 24 bits.
     pub sequence: Option<u32>,
@@ -32,20 +32,20 @@ pub struct PduSession {
 const QMP: u8 = 0x08;
 
 impl PduSession {
-    /// A downlink packet of a QoS flow.
+    /// For a downlink packet of a QoS flow.
     #[must_use]
     pub const fn downlink(qfi: u8) -> Self {
         let kind = SessionKind::Downlink;
         Self { kind, qfi, reflective: false, paging: None, sent: None, sequence: None }
     }
 
-    /// An uplink packet of a QoS flow.
+    /// For an uplink packet of a QoS flow.
     #[must_use]
     pub const fn uplink(qfi: u8) -> Self {
         Self { kind: SessionKind::Uplink, ..Self::downlink(qfi) }
     }
 
-    /// Bytes written, padded so that with a length and a type around them they fill words.
+    /// Encoded length in bytes, padded so that it fills whole words together with the length and next-type fields around it.
     pub(super) fn len(&self) -> usize {
         let mut len = 2 + if self.sequence.is_some() { 3 } else { 0 };
         if self.kind == SessionKind::Downlink {

@@ -1,4 +1,4 @@
-//! Handshake messages: a Noise IK exchange with two MACs in front of it.
+//! Handshake messages: a Noise IK exchange followed by two MACs.
 //!
 //! ```text
 //! init                                             response
@@ -28,18 +28,18 @@
 //! +------------------------+
 //! ```
 //!
-//! mac1 covers everything before it; mac2 covers everything before it, mac1 included. This module
-//! knows where the bytes are; `anabranch_atsss::crypto` knows what they must be.
+//! mac1 covers all bytes before it; mac2 covers all bytes before it, including mac1. This module defines the layout;
+//! `anabranch_atsss::crypto` computes and verifies the contents.
 //!
-//! Hello and welcome are TLVs: type 8, length 8, value. Unknown types are skipped, so either end may
-//! learn new ones first.
+//! Hello and welcome are sequences of TLVs: type 8, length 8, value. Unknown types are skipped, so either end can be extended
+//! first.
 
 use crate::read::{array, need, put, u16_at, u32_at, u64_at};
 use crate::tunnel::TAG_LEN;
 use crate::{MAX_PATHS, WireError};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Version of the protocol that this crate speaks.
+/// Version of the protocol implemented by this crate.
 pub const VERSION: u8 = 1;
 /// Bytes of mac1, and of mac2.
 pub const MAC_LEN: usize = 16;
@@ -53,28 +53,28 @@ pub const COOKIE_LEN: usize = 8 + COOKIE_NONCE_LEN + COOKIE_SECRET_LEN + TAG_LEN
 pub const NOISE_1_OVERHEAD: usize = 32 + 48 + TAG_LEN;
 /// Bytes that Noise adds to the payload of message 2: e, tag.
 pub const NOISE_2_OVERHEAD: usize = 32 + TAG_LEN;
-/// Least bytes of an init: the timestamp is always there.
+/// Minimum size of an init; the timestamp is always present.
 pub const INIT_MIN: usize = INIT_HEADER + NOISE_1_OVERHEAD + 8 + 2 * MAC_LEN;
-/// Least bytes of a response: the sender index is always there.
+/// Minimum size of a response; the sender index is always present.
 pub const RESPONSE_MIN: usize = RESPONSE_HEADER + NOISE_2_OVERHEAD + 4 + 2 * MAC_LEN;
-/// Most bytes of a handshake message: fits a path of 1280 bytes, outer IPv6 and UDP included.
+/// Maximum size of a handshake message; fits a path of 1280 bytes including outer IPv6 and UDP headers.
 pub const HANDSHAKE_MAX: usize = 1232;
-/// Longest name of an access, in bytes.
+/// Maximum length of the name of an access, in bytes.
 pub const NAME_MAX: usize = 32;
-/// Smallest MTU that hello or welcome may name, in bytes.
+/// Smallest MTU permitted in hello and welcome, in bytes.
 pub const MTU_MIN: u16 = 576;
 
 const INIT_HEADER: usize = 8;
 const RESPONSE_HEADER: usize = 12;
 
-/// AEAD of the handshake and of the tunnel after it.
+/// AEAD of the handshake and of the tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum Suite {
     /// AES-256-GCM, for processors with AES instructions.
     #[default]
     Aes256Gcm = 1,
-    /// ChaCha20-Poly1305, for the others.
+    /// ChaCha20-Poly1305, for other processors.
     ChaCha20Poly1305 = 2,
 }
 
@@ -89,7 +89,7 @@ impl TryFrom<u8> for Suite {
     }
 }
 
-/// Checked view of an init.
+/// Validated view of an init.
 #[derive(Debug, Clone, Copy)]
 pub struct Init<'a> {
     bytes: &'a [u8],
@@ -100,7 +100,7 @@ impl<'a> Init<'a> {
     /// Bytes before the Noise message.
     pub const HEADER: usize = INIT_HEADER;
 
-    /// Checks type, version, suite and length.
+    /// Validates type, version, suite and length.
     ///
     /// # Errors
     /// A [`WireError`] that names the field.
@@ -109,7 +109,7 @@ impl<'a> Init<'a> {
         Ok(Self { bytes, suite })
     }
 
-    /// A buffer for an init whose Noise message is `noise` bytes long, header filled in.
+    /// A buffer for an init with a Noise message of `noise` bytes; the header is filled in.
     #[must_use]
     pub fn emit(suite: Suite, shard_hint: u8, sender: u32, noise: usize) -> Vec<u8> {
         let mut b = vec![0; INIT_HEADER + noise + 2 * MAC_LEN];
@@ -118,7 +118,7 @@ impl<'a> Init<'a> {
         b
     }
 
-    /// AEAD asked for.
+    /// The requested AEAD.
     #[must_use]
     pub fn suite(&self) -> Suite {
         self.suite
@@ -128,7 +128,7 @@ impl<'a> Init<'a> {
     pub fn shard_hint(&self) -> u8 {
         self.bytes[3]
     }
-    /// Index under which the UE wants to receive.
+    /// Receiver index chosen by the UE.
     #[must_use]
     pub fn sender(&self) -> u32 {
         u32_at(self.bytes, 4)
@@ -150,7 +150,7 @@ impl<'a> Init<'a> {
     }
 }
 
-/// Checked view of a response.
+/// Validated view of a response.
 #[derive(Debug, Clone, Copy)]
 pub struct Response<'a> {
     bytes: &'a [u8],
@@ -161,7 +161,7 @@ impl<'a> Response<'a> {
     /// Bytes before the Noise message.
     pub const HEADER: usize = RESPONSE_HEADER;
 
-    /// Checks type, version, suite, path id and length.
+    /// Validates type, version, suite, path id and length.
     ///
     /// # Errors
     /// A [`WireError`] that names the field.
@@ -171,7 +171,7 @@ impl<'a> Response<'a> {
         Ok(Self { bytes, suite })
     }
 
-    /// A buffer for a response whose Noise message is `noise` bytes long, header filled in.
+    /// A buffer for a response with a Noise message of `noise` bytes; the header is filled in.
     #[must_use]
     pub fn emit(suite: Suite, path: u8, sender: u32, receiver: u32, noise: usize) -> Vec<u8> {
         let mut b = vec![0; RESPONSE_HEADER + noise + 2 * MAC_LEN];
@@ -181,17 +181,17 @@ impl<'a> Response<'a> {
         b
     }
 
-    /// AEAD agreed on.
+    /// The agreed AEAD.
     #[must_use]
     pub fn suite(&self) -> Suite {
         self.suite
     }
-    /// Path that the init came in on.
+    /// The path on which the init arrived.
     #[must_use]
     pub fn path(&self) -> u8 {
         self.bytes[3]
     }
-    /// Index under which the UPF wants to receive.
+    /// Receiver index chosen by the UPF.
     #[must_use]
     pub fn sender(&self) -> u32 {
         u32_at(self.bytes, 4)
@@ -218,19 +218,19 @@ impl<'a> Response<'a> {
     }
 }
 
-/// A cookie message: the UPF under load asks the UE to prove its address.
+/// A cookie message: a UPF under load requires the UE to prove its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CookieMessage {
     /// The UE's index, from the init.
     pub receiver: u32,
     /// Nonce of the sealed cookie.
     pub nonce: [u8; COOKIE_NONCE_LEN],
-    /// The cookie, sealed, and its tag.
+    /// The sealed cookie with its tag.
     pub sealed: [u8; COOKIE_SECRET_LEN + TAG_LEN],
 }
 
 impl CookieMessage {
-    /// Reads a cookie message.
+    /// Parses a cookie message.
     ///
     /// # Errors
     /// A [`WireError`] that names the field.
@@ -247,7 +247,7 @@ impl CookieMessage {
         Ok(Self { receiver: u32_at(bytes, 4), nonce: array(bytes, 8), sealed: array(bytes, 32) })
     }
 
-    /// The message's bytes.
+    /// The encoded message.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; COOKIE_LEN] {
         let mut b = [0; COOKIE_LEN];
@@ -268,18 +268,18 @@ pub struct Access {
     pub name: String,
 }
 
-/// What the UE says of itself inside the init.
+/// Contents of the init from the UE.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// Path this init is sent on.
+    /// The path on which this init is sent.
     pub path: u8,
     /// The UE's accesses, each path at most once.
     pub accesses: Vec<Access>,
-    /// Largest inner packet the UE can take, in bytes; at least [`MTU_MIN`].
+    /// Largest inner packet accepted by the UE, in bytes; at least [`MTU_MIN`].
     pub mtu: u16,
-    /// Index under which the UPF received the previous key epoch, if this is a rekey or a return.
+    /// The UPF's receiver index of the previous key epoch, if this is a rekey or a resumption.
     pub resume: Option<u32>,
-    /// Bit *i*: the UE would have user data in the clear on path *i*. Only paths it announces.
+    /// Bit *i*: the UE offers user data in the clear on path *i*. Only for announced paths.
     pub plain: u8,
 }
 
@@ -292,10 +292,10 @@ mod hello_tlv {
 }
 
 impl Hello {
-    /// Payload of Noise message 1: the timestamp (unix time in ns), then the hello.
+    /// Encodes the payload of Noise message 1: the timestamp (unix time in ns), then the hello.
     ///
     /// # Errors
-    /// A [`WireError`] if a field is out of its range.
+    /// A [`WireError`] if a field is out of range.
     pub fn encode(&self, timestamp_ns: u64) -> Result<Vec<u8>, WireError> {
         path_id(self.path)?;
         mtu(self.mtu)?;
@@ -318,10 +318,10 @@ impl Hello {
         Ok(b)
     }
 
-    /// Reads the payload of Noise message 1.
+    /// Decodes the payload of Noise message 1.
     ///
     /// # Errors
-    /// A [`WireError`] if a part is missing, repeated, malformed or out of its range.
+    /// A [`WireError`] if a part is missing, repeated, malformed or out of range.
     pub fn decode(payload: &[u8]) -> Result<(u64, Self), WireError> {
         need(payload, "hello timestamp", 8)?;
         let (mut path, mut mtu_value, mut resume, mut plain) = (None, None, None, None);
@@ -356,13 +356,13 @@ impl Hello {
         }
         let path = path.ok_or(WireError::Missing("hello path"))?;
         let mtu = mtu_value.ok_or(WireError::Missing("hello MTU"))?;
-        // Who says nothing wants everything sealed.
+        // By default everything is sealed.
         let plain = plain_of(plain.unwrap_or(0), seen)?;
         Ok((u64_at(payload, 0), Self { path, accesses, mtu, resume, plain }))
     }
 }
 
-/// What the UPF gives the UE inside the response.
+/// Contents of the response from the UPF.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcome {
     /// Virtual IPv4 address of the session, and its prefix length (0 to 32).
@@ -373,9 +373,9 @@ pub struct Welcome {
     pub inner_mtu: u16,
     /// Free reordering queues at the UPF (JUNCTION §V-D, admission control).
     pub reorder_available: u16,
-    /// Drawn anew for every session of the UPF: a UE that sees another value knows that its state there is gone.
+    /// Random for every instance of the session at the UPF. A different value means that the earlier state there is lost.
     pub instance: u32,
-    /// Bit *i*: the UPF would have user data in the clear on path *i* of those that the UE announced.
+    /// Bit *i*: the UPF offers user data in the clear on path *i* of those announced by the UE.
     pub plain: u8,
 }
 
@@ -389,26 +389,26 @@ mod welcome_tlv {
     pub const PLAIN: u8 = 7;
 }
 
-/// The UPF knows the UE and will not have it now: in the place of a [`Welcome`], so that nobody else can say so.
+/// The UPF knows the UE but refuses the session. Sent in place of a [`Welcome`], so that it is authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Refused(
-    /// Why, as a code; see [`Refused::as_str`].
+    /// Reason code; see [`Refused::as_str`].
     pub u8,
 );
 
 impl Refused {
-    /// There are as many sessions as the UPF was told to have.
+    /// The configured maximum number of sessions is reached.
     pub const FULL: Self = Self(1);
-    /// The paths the UE announces do not fit together.
+    /// The announced paths are inconsistent.
     pub const ACCESSES: Self = Self(2);
-    /// On no access do both ends want the same security.
+    /// There is no access with the same security setting at both ends.
     pub const SECURITY: Self = Self(3);
-    /// The time stamp of the init is further in the future than the UPF accepts.
+    /// The time stamp of the init is too far in the future.
     pub const CLOCK_AHEAD: Self = Self(4);
-    /// The time stamp is older than one the UPF has accepted before.
+    /// The time stamp is older than one accepted before.
     pub const CLOCK_BEHIND: Self = Self(5);
 
-    /// The reason for people.
+    /// The reason as text.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -428,13 +428,13 @@ impl Refused {
         }
     }
 
-    /// Payload of Noise message 2: no sender index, as there is no session, and the reason.
+    /// Encodes the payload of Noise message 2 for a refusal: the reason, without a sender index, as there is no session.
     #[must_use]
     pub fn encode(self) -> Vec<u8> {
         vec![0, 0, 0, 0, welcome_tlv::REFUSED, 1, self.0]
     }
 
-    /// The refusal in the payload of a Noise message 2, if it is one.
+    /// Decodes a refusal from the payload of a Noise message 2, if it is one.
     #[must_use]
     pub fn decode(payload: &[u8]) -> Option<Self> {
         let mut tlvs = Tlvs(payload.get(4..)?);
@@ -446,11 +446,10 @@ impl Refused {
 }
 
 impl Welcome {
-    /// Payload of Noise message 2: the response's sender index once more, now authenticated, then the
-    /// welcome.
+    /// Encodes the payload of Noise message 2: the response's sender index, repeated here to authenticate it, then the welcome.
     ///
     /// # Errors
-    /// A [`WireError`] if a field is out of its range or there is no address at all.
+    /// A [`WireError`] if a field is out of range or there is no address.
     pub fn encode(&self, sender: u32) -> Result<Vec<u8>, WireError> {
         mtu(self.inner_mtu)?;
         if self.ipv4.is_none() && self.ipv6.is_none() {
@@ -478,10 +477,10 @@ impl Welcome {
         Ok(b)
     }
 
-    /// Reads the payload of Noise message 2: the sender index, and the welcome.
+    /// Decodes the payload of Noise message 2: the sender index, and the welcome.
     ///
     /// # Errors
-    /// A [`WireError`] if a part is missing, repeated, malformed or out of its range.
+    /// A [`WireError`] if a part is missing, repeated, malformed or out of range.
     pub fn decode(payload: &[u8]) -> Result<(u32, Self), WireError> {
         need(payload, "welcome sender index", 4)?;
         let (mut ipv4, mut ipv6, mut inner_mtu) = (None, None, None);
@@ -527,14 +526,14 @@ impl Welcome {
             inner_mtu: inner_mtu.ok_or(WireError::Missing("welcome MTU"))?,
             reorder_available: reorder.unwrap_or(0),
             instance: instance.unwrap_or(0),
-            // Who says nothing wants everything sealed.
+            // By default everything is sealed.
             plain: plain.unwrap_or(0),
         };
         Ok((u32_at(payload, 0), welcome))
     }
 }
 
-/// Type, length, value; stops at the first that does not fit.
+/// Iterates over type, length and value; stops at the first TLV that does not fit.
 struct Tlvs<'a>(&'a [u8]);
 
 impl<'a> Iterator for Tlvs<'a> {
@@ -590,7 +589,7 @@ fn path_id(path: u8) -> Result<u8, WireError> {
     }
 }
 
-/// `plain`, if its paths are among those `announced`.
+/// Returns `plain` if all of its paths are in `announced`.
 fn plain_of(plain: u8, announced: u8) -> Result<u8, WireError> {
     let stranger = plain & !announced;
     if stranger == 0 { Ok(plain) } else { Err(WireError::Value { what: "plain path", got: plain.into() }) }
@@ -614,7 +613,7 @@ fn name(bytes: &[u8]) -> Result<&str, WireError> {
     if fits { std::str::from_utf8(bytes).ok() } else { None }.ok_or(WireError::Name("access name"))
 }
 
-/// Notes `path` in the bit set `seen`; a second time is an error.
+/// Adds `path` to the bit set `seen`; an error if it is already in it.
 fn once(seen: &mut u8, path: u8) -> Result<(), WireError> {
     let bit = 1 << path_id(path)?;
     if *seen & bit != 0 {

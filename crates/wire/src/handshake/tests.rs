@@ -134,7 +134,7 @@ fn message_layouts_golden() {
 }
 
 #[test]
-fn wrong_type_version_suite_and_size_are_named() {
+fn errors_name_type_version_suite_and_size() {
     let b = Init::emit(Suite::Aes256Gcm, 0, 1, NOISE_1_OVERHEAD + 8);
     let with = |at: usize, v: u8| {
         let mut c = b.clone();

@@ -1,15 +1,15 @@
-//! Edge-to-edge option, RFC 9197 §4.6, and the sender's TCP state that travels beside it.
+//! Edge-to-edge option, RFC 9197 §4.6, and an option with the sender's TCP state.
 //!
-//! The source paper puts the congestion window into the end-to-end part of its telemetry, with a flag that says
-//! so (Fig. 2). RFC 9197 has no such field and reserves the type bits, so the TCP state is an option of its own
-//! in the same destination options header: 0x1e, the type for experiments that a receiver skips if it does not
-//! know it (RFC 4727 §3.3), with an identifier of ours in front.
+//! The source paper puts the congestion window into the end-to-end part of its telemetry, with a flag that indicates this
+//! (Fig. 2). RFC 9197 has no such field and reserves the type bits, so the TCP state is a separate option in the same
+//! destination options header: type 0x1e, which is reserved for experiments and skipped by receivers that do not know it
+//! (RFC 4727 §3.3), starting with an identifier of this project.
 //!
 //! ```text
 //! +---------------+---------------+-------------------------------+
 //! | 0x1e          |  length 18    |  0x4142                       |
 //! +---------------+---------------+-------------------------------+
-//! |  flags: 0x80000000 the rest is filled (the paper's TCP flag)  |
+//! |  flags: 0x80000000 the rest is valid (the paper's TCP flag)   |
 //! +---------------------------------------------------------------+
 //! |  cwnd, segments                                               |
 //! +---------------------------------------------------------------+
@@ -34,13 +34,13 @@ pub enum Sequence {
 /// Edge-to-edge option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EdgeToEdge {
-    /// Whose data it is.
+    /// Namespace of the data.
     pub namespace: u16,
     /// Number of the packet within its flow.
     pub sequence: Option<Sequence>,
-    /// When the source sent it: seconds.
+    /// Send time at the source: seconds.
     pub seconds: Option<u32>,
-    /// When the source sent it: fraction of a second.
+    /// Send time at the source: fraction of a second.
     pub fraction: Option<u32>,
 }
 
@@ -50,7 +50,7 @@ const SECONDS: u16 = 0x2000;
 const FRACTION: u16 = 0x1000;
 
 impl EdgeToEdge {
-    /// Bytes it takes.
+    /// Encoded length in bytes.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         let sequence = match self.sequence {
@@ -61,10 +61,10 @@ impl EdgeToEdge {
         4 + sequence + 4 * (usize::from(self.seconds.is_some()) + usize::from(self.fraction.is_some()))
     }
 
-    /// Reads an option's data, from the namespace on.
+    /// Parses the data of an option, starting with the namespace.
     ///
     /// # Errors
-    /// Another length than its type asks for; both sequence numbers; a type that is not defined.
+    /// The length does not match the type; both sequence numbers are present; or the type is undefined.
     pub fn parse(b: &[u8]) -> Result<Self, WireError> {
         const WHAT: &str = "IOAM edge-to-edge option";
         need(b, WHAT, 4)?;
@@ -94,7 +94,7 @@ impl EdgeToEdge {
         })
     }
 
-    /// Writes it to the front of `out`; returns its length.
+    /// Writes the option's data to the start of `out`; returns its length.
     ///
     /// # Errors
     /// `out` is too short.
@@ -125,27 +125,27 @@ impl EdgeToEdge {
     }
 }
 
-/// Data bytes of the TCP state option.
+/// Length of the data of the TCP state option in bytes.
 pub const TCP_STATE_LEN: usize = 18;
 const IDENTIFIER: u16 = 0x4142;
 const FILLED: u32 = 0x8000_0000;
 
-/// The sender's TCP state, as traced when the packet left.
+/// TCP state of the sender when the packet was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpState {
     /// Congestion window, segments.
     pub cwnd: u32,
-    /// Slow-start threshold, segments; all ones before the first congestion.
+    /// Slow-start threshold, segments; all ones before the first congestion event.
     pub ssthresh: u32,
     /// Smoothed RTT, microseconds.
     pub srtt_us: u32,
 }
 
 impl TcpState {
-    /// Reads the data of an option of type 0x1e; `None` if it is another's experiment, or not filled.
+    /// Parses the data of an option of type 0x1e; `None` if it has another identifier, or is not valid.
     ///
     /// # Errors
-    /// Our identifier with another length.
+    /// Our identifier with a wrong length.
     pub fn parse(b: &[u8]) -> Result<Option<Self>, WireError> {
         if b.len() < 2 || u16_at(b, 0) != IDENTIFIER {
             return Ok(None);
@@ -161,7 +161,7 @@ impl TcpState {
         Ok((u32_at(b, 2) & FILLED != 0).then_some(state))
     }
 
-    /// Its data.
+    /// The encoded data.
     #[must_use]
     pub fn emit(&self) -> [u8; TCP_STATE_LEN] {
         let mut b = [0; TCP_STATE_LEN];

@@ -1,4 +1,4 @@
-//! What the receiver tells the sender of the path, on its ACKs: a TCP option of kind 0x72.
+//! Report of the path state from the receiver to the sender, in ACKs: a TCP option of kind 0x72.
 //!
 //! ```text
 //! +---------------+---------------+---------------+---+-+---------+
@@ -14,19 +14,20 @@
 //! code: 0xffff unknown, else mantissa (11 bits) << shift (5 bits): 0 to 2^42, at most 2^-10 too low
 //! ```
 //!
-//! Rates, queue and flow count are those of the bottleneck, the hop with the least link rate per flow; drops
-//! and losses are sums over all hops. *Complete*: every hop from the source to the receiver told its drops, so
-//! a loss without a drop was the medium's. *Age*: how long the trace lay at the receiver; 31 is 248 ms or more.
+//! Rates, queue and flow count are those of the bottleneck, the hop with the smallest link rate per flow. Drops and losses are
+//! sums over all hops. *Complete*: every hop from the source to the receiver reported its drops, so a loss without a drop
+//! occurred on the medium. *Age*: time the trace waited at the receiver; 31 means 248 ms or more.
 //!
-//! TCP has 40 bytes for options. Beside timestamps 28 are left, beside one SACK block 16, beside two 8,
-//! beside three none: the short form is what still fits while losses are being reported. Kind 0x72 is not
-//! assigned by IANA; Intel's TCP-INT uses it with a length of 12, so the two are told apart.
+//! TCP has 40 bytes for options. 28 are left with timestamps, 16 with one SACK block as well, 8 with two, and none with three:
+//! the short form is what still fits while losses are being reported. Kind 0x72 is not assigned by IANA; Intel's TCP-INT uses
+//! it with a length of 12, which distinguishes the two.
 //!
-//! Where both ends have a key, the kernel's programs (`bpf/feedback.bpf.c`) add a tag of 8 bytes to either form; then v is 2, and
-//! this reads it as another's.
+//! If both ends have a key, the kernel programs (`bpf/feedback.bpf.c`) append a tag of 8 bytes to either form and set v to 2;
+//! this parser then treats the option as foreign.
 //!
-//! The other way, an option of two bytes says that there is a trace in front of the TCP header, so that a receiver need not look for one in
-//! every packet. It stands where the kernel has two NOPs, in front of the time stamps (`bpf/ioam_source.bpf.c`):
+//! In the other direction, an option of two bytes indicates that a trace precedes the TCP header, so that a receiver need not
+//! search every packet for one. It replaces the two NOPs that the kernel puts in front of the time stamps
+//! (`bpf/ioam_source.bpf.c`):
 //!
 //! ```text
 //! +---------------+---------------+---------------+---------------+
@@ -39,21 +40,21 @@ use crate::read::{put, u16_at};
 
 /// Kind of the option.
 pub const TCP_OPTION_KIND: u8 = 0x72;
-/// Kind of the option of a packet with a trace.
+/// Kind of the option that indicates a trace in the packet.
 pub const TCP_MARK_KIND: u8 = 0x73;
-/// Bytes of the full form, kind and length included.
+/// Size of the full form in bytes, including kind and length.
 pub const FEEDBACK_LEN: usize = 16;
-/// Bytes of the short form.
+/// Size of the short form in bytes.
 pub const FEEDBACK_SHORT_LEN: usize = 8;
 
 const VERSION: u8 = 1 << 6;
 const COMPLETE: u8 = 1 << 5;
 const UNKNOWN: u16 = u16::MAX;
 
-/// A number in 16 bits: see the top of this file.
+/// A floating-point number in 16 bits; see the module documentation.
 pub type Code = u16;
 
-/// The code of `value`, rounded down; above what a code can say, the greatest there is.
+/// Encodes `value`, rounded down; larger values than can be encoded yield the maximum.
 #[must_use]
 pub const fn code(value: u64) -> Code {
     let bits = 64 - value.leading_zeros();
@@ -65,30 +66,30 @@ pub const fn code(value: u64) -> Code {
     if code == UNKNOWN { UNKNOWN - 1 } else { code }
 }
 
-/// What a code stands for; `None` if the hop did not know.
+/// Decodes a code; `None` if it means unknown.
 #[must_use]
 pub const fn decode(code: Code) -> Option<u64> {
     if code == UNKNOWN { None } else { Some(((code & 0x7ff) as u64) << (code >> 11)) }
 }
 
-/// The option's content.
+/// Contents of the option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Feedback {
-    /// Flows at the bottleneck, rounded down to what 5 bits and a shift can say; 0: unknown. At most 3,968.
+    /// Flows at the bottleneck, rounded down to 5 significant bits, at most 3,968; 0: unknown.
     pub flows: u16,
-    /// Every hop told its drops.
+    /// Whether every hop reported its drops.
     pub complete: bool,
-    /// How long the trace lay at the receiver, in units of 8 ms; at most 31.
+    /// Time the trace waited at the receiver, in units of 8 ms; at most 31.
     pub age: u8,
-    /// Packets dropped by queues on the path, modulo 2^16.
+    /// Packets dropped by all queues on the path, modulo 2^16.
     pub queue_drops: u16,
-    /// Packets lost by media on the path, modulo 2^16.
+    /// Packets lost by all media on the path, modulo 2^16.
     pub medium_losses: u16,
-    /// The rest, absent in the short form.
+    /// State of the bottleneck; absent in the short form.
     pub bottleneck: Option<Bottleneck>,
 }
 
-/// The hop with the least link rate per flow. `None`: it does not know.
+/// The hop with the smallest link rate per flow. `None` in a field: unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bottleneck {
     /// Link rate, kbit/s.
@@ -102,16 +103,16 @@ pub struct Bottleneck {
 }
 
 impl Feedback {
-    /// Bytes it takes.
+    /// Encoded length in bytes.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         if self.bottleneck.is_some() { FEEDBACK_LEN } else { FEEDBACK_SHORT_LEN }
     }
 
-    /// Reads a whole option of kind 0x72; `None` if it is of another's making.
+    /// Parses a whole option of kind 0x72; `None` if it has another format.
     ///
     /// # Errors
-    /// The option is shorter than it says.
+    /// The option is shorter than its length field.
     pub fn parse(b: &[u8]) -> Result<Option<Self>, WireError> {
         crate::read::need(b, "TCP option", 2)?;
         let len = usize::from(b[1]);
@@ -138,7 +139,7 @@ impl Feedback {
         }))
     }
 
-    /// Writes it to the front of `out`; returns its length.
+    /// Writes the option to the start of `out`; returns its length.
     ///
     /// # Errors
     /// `out` is too short.

@@ -1,6 +1,6 @@
-//! What the first bytes of a packet tell of its flow and its path, for who only looks on: a collector.
+//! Flow and path telemetry from the first bytes of a packet, for passive observers such as a collector.
 //!
-//! The packet may be cut short behind its options headers, as captured packets are.
+//! The packet may be truncated after its options headers, as captured packets often are.
 
 use super::edge::{EdgeToEdge, TcpState};
 use super::ipv6::{ExtOption, options, options_in_front};
@@ -13,23 +13,23 @@ use crate::read::u16_at;
 /// The telemetry in front of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head<'a> {
-    /// Its flow; ports are 0 where the packet ends before them, or what follows has none.
+    /// Flow of the packet; ports are 0 if the packet ends before them or its protocol has none.
     pub flow: FlowKey,
-    /// Its hop limit here.
+    /// Hop limit at the observer.
     pub hop_limit: u8,
-    /// Its pre-allocated trace.
+    /// Pre-allocated trace.
     pub trace: Option<TraceView<'a>>,
-    /// Its edge-to-edge data.
+    /// Edge-to-edge data.
     pub edge: Option<EdgeToEdge>,
-    /// Its sender's TCP state.
+    /// TCP state of the sender.
     pub tcp: Option<TcpState>,
 }
 
-/// Reads the head of an IPv6 packet: the options headers must be whole, what is behind them need not be there. Of two
-/// options of a kind the first counts.
+/// Parses the head of an IPv6 packet. The options headers must be complete; data after them may be missing. The first of
+/// several options of the same kind is used.
 ///
 /// # Errors
-/// Not an IPv6 packet, a header that ends beyond it, or an option of ours that does not hold together.
+/// Not an IPv6 packet, a header that extends beyond it, or a malformed option of those read here.
 pub fn head(packet: &[u8]) -> Result<Head<'_>, WireError> {
     let (found, (next, at)) = options_in_front(packet)?;
     let (src, dst) = src_dst(packet)?;
@@ -71,7 +71,7 @@ mod tests {
     use crate::tcp::{TcpHeader, emit_packet};
 
     #[test]
-    fn a_cut_packet_still_tells_all() {
+    fn a_truncated_packet_still_yields_its_telemetry() {
         let (src, dst) = ("[fd00::1]:4711".parse().unwrap(), "[fd00::2]:80".parse().unwrap());
         let mut packet = emit_packet(src, dst, &TcpHeader::default(), &[7; 500]).unwrap();
         let edge = EdgeToEdge { namespace: 1, sequence: Some(Sequence::Short(9)), ..EdgeToEdge::default() };
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!((told.flow.src_port, told.flow.dst_port, told.flow.protocol), (4711, 80, 6));
         assert_eq!((told.edge, told.tcp), (Some(edge), Some(tcp)));
         assert_eq!(told.trace.unwrap().nodes().next(), Some(node));
-        // Without the TCP header it is still the same hosts; without a whole options header it is nothing.
+        // Without the TCP header the addresses are still known; with a truncated options header parsing fails.
         packet.truncate(40 + header.len() + len);
         assert_eq!(head(&packet).unwrap().flow.src_port, 0);
         packet.pop();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! +---------------+---------------+---------------+---------------+
-//! |  next header  | length/8 − 1  |  PadN, so that what follows   |
+//! |  next header  | length/8 − 1  |  PadN, so that the option     |
 //! +---------------+---------------+       starts at 4n            |
 //! |  option, its type IOAM …                                      |
 //! |  … Pad1 or PadN up to 8n                                      |
@@ -21,31 +21,31 @@ pub const HOP_BY_HOP: u8 = 0;
 /// Next-header value of destination options.
 pub const DESTINATION_OPTIONS: u8 = 60;
 
-/// IOAM option that nodes on the way may change (RFC 9486 §3).
+/// IOAM option that nodes may change in transit (RFC 9486 §3).
 const MUTABLE: u8 = 0x31;
-/// IOAM option that they may not.
+/// IOAM option that nodes must not change.
 const FIXED: u8 = 0x11;
-/// An experiment's option (RFC 4727 §3.3).
+/// Option type for experiments (RFC 4727 §3.3).
 const EXPERIMENT: u8 = 0x1e;
 const PAD1: u8 = 0;
 const PADN: u8 = 1;
 const IPV6_LEN: usize = 40;
-/// Most bytes of option data.
+/// Maximum length of option data in bytes.
 const OPTION_MAX: usize = 255;
 
 /// An option in an extension header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExtOption<'a> {
-    /// IOAM, with its IOAM type and what follows that.
+    /// IOAM option: its IOAM type and data.
     Ioam {
         /// See [`option_type`].
         kind: u8,
-        /// From the namespace on.
+        /// Data, starting with the namespace.
         data: &'a [u8],
     },
     /// The sender's TCP state.
     Tcp(TcpState),
-    /// Any other.
+    /// Any other option.
     Other {
         /// Option type.
         kind: u8,
@@ -54,7 +54,7 @@ pub enum ExtOption<'a> {
     },
 }
 
-/// The options of a whole extension header, padding left out. A malformed one ends the list with its error.
+/// The options of a whole extension header without padding. A malformed option ends the iteration with its error.
 pub fn options(header: &[u8]) -> impl Iterator<Item = Result<ExtOption<'_>, WireError>> {
     let mut at = Some(2);
     core::iter::from_fn(move || {
@@ -99,13 +99,13 @@ fn read_option(kind: u8, data: &[u8]) -> Result<ExtOption<'_>, WireError> {
     }
 }
 
-/// Up to two options headers of a packet: the next-header value that names each, and where it is.
+/// Up to two options headers of a packet: their next-header values and positions.
 pub type OptionsHeaders = [Option<(u8, Range<usize>)>; 2];
 
-/// Where the hop-by-hop (if first) and destination options headers of an IPv6 packet are.
+/// Positions of the hop-by-hop (if first) and destination options headers of an IPv6 packet.
 ///
 /// # Errors
-/// Not a whole IPv6 packet, or a header that ends beyond it.
+/// Not a complete IPv6 packet, or a header that extends beyond it.
 pub fn find_options(packet: &[u8]) -> Result<OptionsHeaders, WireError> {
     let (found, _) = options_in_front(packet)?;
     let expected = IPV6_LEN + usize::from(u16_at(packet, 4));
@@ -117,11 +117,11 @@ pub fn find_options(packet: &[u8]) -> Result<OptionsHeaders, WireError> {
 
 const WHAT: &str = "IPv6 packet";
 
-/// The same in a packet that may end early behind these headers; beside it, the protocol behind them and where that
-/// starts.
+/// Like [`find_options`] for a packet that may be truncated after these headers; also returns the protocol after them and its
+/// position.
 ///
 /// # Errors
-/// Not an IPv6 packet, or a header that ends beyond what is there.
+/// Not an IPv6 packet, or a header that extends beyond the bytes present.
 pub(super) fn options_in_front(packet: &[u8]) -> Result<(OptionsHeaders, (u8, usize)), WireError> {
     need(packet, WHAT, IPV6_LEN)?;
     if packet[0] >> 4 != 6 {
@@ -144,11 +144,11 @@ pub(super) fn options_in_front(packet: &[u8]) -> Result<(OptionsHeaders, (u8, us
     Ok((found, (next, at)))
 }
 
-/// Where a packet's pre-allocated trace is, from its namespace on: what [`fill`](super::fill) and
-/// [`TraceView`](super::TraceView) take. `None` if it has none.
+/// Position of a packet's pre-allocated trace, starting with its namespace, as expected by [`fill`](super::fill) and
+/// [`TraceView`](super::TraceView). `None` if there is none.
 ///
 /// # Errors
-/// As [`find_options`]; a hop-by-hop header whose options do not add up.
+/// Those of [`find_options`]; a hop-by-hop header with inconsistent options.
 pub fn trace_range(packet: &[u8]) -> Result<Option<Range<usize>>, WireError> {
     let Some((HOP_BY_HOP, header)) = find_options(packet)?[0].clone() else { return Ok(None) };
     let mut at = 2;
@@ -167,17 +167,17 @@ pub fn trace_range(packet: &[u8]) -> Result<Option<Range<usize>>, WireError> {
     Ok(None)
 }
 
-/// Bytes of a hop-by-hop header with a trace that has room for `words` units of 4 bytes.
+/// Size in bytes of a hop-by-hop header with a trace that has room for `words` units of 4 bytes.
 #[must_use]
 pub const fn trace_header_len(words: u8) -> usize {
     (4 + 4 + TRACE_HEADER_LEN + 4 * words as usize).next_multiple_of(8)
 }
 
-/// Writes a hop-by-hop options header with an empty pre-allocated trace to the front of `out`, which is
-/// [`trace_header_len`] bytes of [`TraceHeader::remaining_words`]; returns its length.
+/// Writes a hop-by-hop options header with an empty pre-allocated trace to the start of `out`; returns its length, which is
+/// [`trace_header_len`] of [`TraceHeader::remaining_words`].
 ///
 /// # Errors
-/// `out` is too short, or the trace longer than an IPv6 option can be (61 units).
+/// `out` is too short, or the trace exceeds the maximum length of an IPv6 option (61 units).
 pub fn emit_trace_header(next_header: u8, trace: &TraceHeader, out: &mut [u8]) -> Result<usize, WireError> {
     let data = TRACE_HEADER_LEN + 4 * usize::from(trace.remaining_words);
     let len = trace_header_len(trace.remaining_words);
@@ -188,8 +188,8 @@ pub fn emit_trace_header(next_header: u8, trace: &TraceHeader, out: &mut [u8]) -
     Ok(len)
 }
 
-/// Writes a destination options header with an edge-to-edge option, and the TCP state if there is one, to the
-/// front of `out` (at most 56 bytes); returns its length.
+/// Writes a destination options header with an edge-to-edge option, and optionally the TCP state, to the start of `out` (at
+/// most 56 bytes); returns its length.
 ///
 /// # Errors
 /// `out` is too short.
@@ -215,12 +215,12 @@ pub fn emit_edge_header(
     Ok(len)
 }
 
-/// Puts a whole extension header right behind the fixed header of an IPv6 packet; its next-header byte must
-/// be what the packet's was.
+/// Inserts a whole extension header after the fixed header of an IPv6 packet. The header's next-header byte must equal that of
+/// the packet.
 ///
 /// # Errors
-/// Not an IPv6 packet, a header that is no multiple of 8 or names another next header, or a packet that would
-/// be too long for its length field.
+/// Not an IPv6 packet; a header whose length is not a multiple of 8, or with another next-header value; or a packet that would
+/// exceed its length field.
 pub fn insert(packet: &mut Vec<u8>, kind: u8, header: &[u8]) -> Result<(), WireError> {
     find_options(packet)?;
     if header.is_empty() || !header.len().is_multiple_of(8) {
@@ -242,15 +242,15 @@ pub fn insert(packet: &mut Vec<u8>, kind: u8, header: &[u8]) -> Result<(), WireE
     Ok(())
 }
 
-/// Takes off the options headers in front of a packet that hold IOAM; others stay. Returns how many bytes
-/// went.
+/// Removes the options headers at the start of a packet that contain IOAM; others are kept. Returns the number of bytes
+/// removed.
 ///
 /// # Errors
-/// As [`find_options`]; options that do not add up.
+/// Those of [`find_options`]; inconsistent options.
 pub fn strip(packet: &mut Vec<u8>) -> Result<usize, WireError> {
     let found = find_options(packet)?;
     let before = packet.len();
-    // The last first, so that what is in front of it stays where it is.
+    // The last header first, so that positions before it remain valid.
     for (i, slot) in found.iter().enumerate().rev() {
         let Some((_, range)) = slot else { continue };
         let mut ioam = false;
@@ -272,7 +272,7 @@ pub fn strip(packet: &mut Vec<u8>) -> Result<usize, WireError> {
     Ok(before - packet.len())
 }
 
-/// The first four bytes of an extension header: PadN brings what follows to 4n.
+/// Writes the first four bytes of an extension header: PadN aligns the option to 4n.
 fn start(next_header: u8, len: usize, out: &mut [u8]) -> Result<(), WireError> {
     need(out, "room for an IPv6 extension header", len)?;
     out[..len].fill(0);
@@ -280,7 +280,7 @@ fn start(next_header: u8, len: usize, out: &mut [u8]) -> Result<(), WireError> {
     Ok(())
 }
 
-/// An IOAM option's first four bytes at `at`; returns where its data goes.
+/// Writes the first four bytes of an IOAM option at `at`; returns the position of its data.
 fn emit_ioam(kind: u8, ioam: u8, data: usize, at: usize, out: &mut [u8]) -> Result<usize, WireError> {
     let have = data + 2;
     let length =
@@ -289,7 +289,7 @@ fn emit_ioam(kind: u8, ioam: u8, data: usize, at: usize, out: &mut [u8]) -> Resu
     Ok(at + 4)
 }
 
-/// Fills the rest of an extension header; zeros are Pad1 already.
+/// Pads the rest of an extension header; zeros are already Pad1.
 fn pad(rest: &mut [u8]) {
     if let Some(data) = rest.len().checked_sub(2) {
         put(rest, 0, &[PADN, data as u8]);

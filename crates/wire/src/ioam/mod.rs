@@ -1,4 +1,4 @@
-//! In-situ OAM, RFC 9197, as IPv6 options, RFC 9486: telemetry that rides in the packets it is about.
+//! In-situ OAM, RFC 9197, as IPv6 options, RFC 9486: telemetry carried in the packets that it describes.
 //!
 //! ```text
 //! IPv6 ── hop-by-hop options: pre-allocated trace ── destination options: edge-to-edge, TCP state ── TCP
@@ -27,18 +27,18 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `types` | which data a trace asks for, and their sizes |
-//! | `node` | one node's data |
-//! | `trace` | both kinds of trace: the checked view, filling and pushing |
-//! | `snapshot` | our schema of the opaque state snapshot: what a queue and a link know |
-//! | `edge` | edge-to-edge option, and the sender's TCP state beside it |
-//! | `ipv6` | extension headers: building, finding, inserting, taking off |
-//! | `feedback` | what the receiver tells the sender, as a TCP option |
-//! | `path` | from a trace that arrived to that report |
-//! | `head` | all of it in the first bytes of a packet, for who only looks on |
+//! | `types` | the data requested by a trace, and its sizes |
+//! | `node` | the data of one node |
+//! | `trace` | both kinds of trace: validated view, filling and pushing |
+//! | `snapshot` | our schema of the opaque state snapshot: state of a queue and a link |
+//! | `edge` | edge-to-edge option, and an option with the sender's TCP state |
+//! | `ipv6` | extension headers: building, finding, inserting, removing |
+//! | `feedback` | the receiver's report to the sender, as a TCP option |
+//! | `path` | computes this report from a received trace |
+//! | `head` | all telemetry in the first bytes of a packet, for passive observers |
 //!
-//! The incremental trace grows on its way, which IPv6 forbids to extension headers; RFC 9486 leaves it out
-//! and so does `ipv6`. Its codec is here for other carriers.
+//! The incremental trace grows in transit, which IPv6 forbids for extension headers; RFC 9486 omits it, and so does `ipv6`. Its
+//! codec is provided for other carriers.
 
 mod edge;
 mod feedback;

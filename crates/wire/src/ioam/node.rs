@@ -1,7 +1,7 @@
-//! What one node wrote into a trace, RFC 9197 §4.4.2.
+//! The data of one node in a trace, RFC 9197 §4.4.2.
 //!
-//! All ones mean that the node could not tell (§4.4.2); here that is `None`. A field whose bit the trace type
-//! does not set is not on the wire and is `None`, too.
+//! All ones mean that the value is not available (§4.4.2); it is represented as `None`. A field whose bit is not set in the
+//! trace type is not on the wire, and is also `None`.
 
 use super::types::TraceType;
 use crate::WireError;
@@ -28,7 +28,7 @@ pub struct HopWide {
 /// Time a packet spent in a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransitDelay {
-    /// It was longer than the field can say.
+    /// The time exceeds the range of the field.
     pub overflow: bool,
     /// Nanoseconds, 31 bits.
     pub ns: u32,
@@ -37,40 +37,40 @@ pub struct TransitDelay {
 /// An opaque state snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opaque<'a> {
-    /// Which schema its bytes follow, 24 bits; all ones: none.
+    /// Schema of the data, 24 bits; all ones: none.
     pub schema: u32,
-    /// A multiple of 4, at most 1,020 bytes.
+    /// Length: a multiple of 4, at most 1,020 bytes.
     pub data: &'a [u8],
 }
 
-/// One node's data.
+/// The data of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NodeData<'a> {
     /// Hop limit and short id.
     pub hop: Option<Hop>,
     /// Short interface ids, in and out.
     pub interfaces: Option<(u16, u16)>,
-    /// Seconds of the time the packet came, in the namespace's format (Linux: since 1970).
+    /// Arrival time of the packet: seconds in the namespace's format (Linux: since 1970).
     pub seconds: Option<u32>,
-    /// Fraction of a second (Linux: microseconds).
+    /// Arrival time of the packet: fraction of a second (Linux: microseconds).
     pub fraction: Option<u32>,
-    /// Time in the node.
+    /// Time spent in the node.
     pub transit_delay: Option<TransitDelay>,
-    /// What the namespace defines.
+    /// Data defined by the namespace.
     pub namespace: Option<u32>,
-    /// Bytes waiting at the egress (Linux and ours).
+    /// Bytes waiting at the egress (in Linux and here).
     pub queue_depth: Option<u32>,
-    /// Keeps the transport checksum true.
+    /// Checksum complement, which keeps the transport checksum valid.
     pub checksum_complement: Option<u32>,
     /// Hop limit and wide id.
     pub hop_wide: Option<HopWide>,
     /// Wide interface ids, in and out.
     pub interfaces_wide: Option<(u32, u32)>,
-    /// What the namespace defines, wide.
+    /// Wide data defined by the namespace.
     pub namespace_wide: Option<u64>,
     /// Occupancy of the node's buffers.
     pub buffer: Option<u32>,
-    /// Opaque state snapshot; an empty one without schema is `None`.
+    /// Opaque state snapshot; an empty snapshot without schema is `None`.
     pub snapshot: Option<Opaque<'a>>,
 }
 
@@ -78,7 +78,7 @@ const NO_ID: u32 = 0x00ff_ffff;
 const NO_ID_WIDE: u64 = 0x00ff_ffff_ffff_ffff;
 
 impl<'a> NodeData<'a> {
-    /// Bytes it takes in a trace of this type, snapshot included.
+    /// Encoded length in bytes for this trace type, including the snapshot.
     #[must_use]
     pub fn len_in(&self, of: TraceType) -> usize {
         let snapshot = match self.snapshot {
@@ -88,16 +88,16 @@ impl<'a> NodeData<'a> {
         4 * of.node_words() + snapshot
     }
 
-    /// Reads the node at the front of `b`; returns it and its length.
+    /// Parses the node at the start of `b`; returns it and its length.
     ///
     /// # Errors
-    /// `b` ends before the node does.
+    /// `b` ends before the end of the node's data.
     pub fn parse(b: &'a [u8], of: TraceType) -> Result<(Self, usize), WireError> {
         const WHAT: &str = "node data of an IOAM trace";
         let fixed = 4 * of.node_words();
         crate::read::need(b, WHAT, fixed)?;
         let mut at = 0;
-        // The offset of the field of `bit`, if the trace has it.
+        // The offset of the field of `bit`, if the trace contains it.
         let mut next = |bit: TraceType, len: usize| {
             of.contains(bit).then(|| {
                 at += len;
@@ -143,10 +143,10 @@ impl<'a> NodeData<'a> {
         Ok((node, end))
     }
 
-    /// Writes it to the front of `out`; returns its length.
+    /// Writes the node's data to the start of `out`; returns its length.
     ///
     /// # Errors
-    /// `out` is too short, or the snapshot is no multiple of 4 or longer than its length field can say.
+    /// `out` is too short, or the length of the snapshot is not a multiple of 4 or exceeds its length field.
     pub fn emit(&self, of: TraceType, out: &mut [u8]) -> Result<usize, WireError> {
         let len = self.len_in(of);
         let snapshot = self.snapshot.map_or(0, |s| s.data.len());
@@ -183,7 +183,7 @@ impl<'a> NodeData<'a> {
         write(TraceType::INTERFACES_WIDE, &(u64::from(i) << 32 | u64::from(o)).to_be_bytes());
         write(TraceType::NAMESPACE_WIDE, &self.namespace_wide.unwrap_or(u64::MAX).to_be_bytes());
         write(TraceType::BUFFER, &word(self.buffer));
-        // What bits without a meaning ask for cannot be told (§4.4.2).
+        // Fields of undefined bits are not available (§4.4.2).
         let unknown = at + 4 * of.undefined();
         out[at..unknown].fill(0xff);
         if of.contains(TraceType::SNAPSHOT) {

@@ -1,5 +1,4 @@
-//! What the receiver of a trace makes of it: the path as its report tells it. **`bpf/feedback.bpf.c` is this file
-//! in C: change both.**
+//! Computes the path report from a received trace. **`bpf/feedback.bpf.c` contains the same algorithm in C: change both.**
 
 use super::feedback::{Bottleneck, Feedback};
 use super::ipv6::trace_range;
@@ -7,48 +6,50 @@ use super::snapshot::Snapshot;
 use super::trace::{TraceKind, TraceView};
 use crate::WireError;
 
-/// First hop limits in use.
+/// Common initial hop limits.
 const FIRST_LIMITS: [u8; 3] = [64, 128, 255];
-/// A hop that does not know.
+/// An unknown value.
 const UNKNOWN: u64 = u64::MAX;
 
-/// Routers on the way of a packet that arrived with the hop limit `arrived`, and whose first node wrote `first`. Each takes one, a
-/// bridge none.
+/// Number of routers that a packet with the received hop limit `arrived` has passed, if its first node wrote `first`. Each
+/// router decrements the limit, a bridge does not.
 #[must_use]
 pub fn routers(first: u8, arrived: u8) -> Option<u8> {
     FIRST_LIMITS.into_iter().find(|limit| *limit >= first)?.checked_sub(arrived)
 }
 
-/// The report on the pre-allocated trace in an IPv6 packet as it arrived; `None` if it has none, or nobody wrote
-/// into it. Its age is 0.
+/// The report for the pre-allocated trace in a received IPv6 packet; `None` if there is no trace or no node wrote into it. The
+/// age is 0.
 ///
-/// It is complete if every node told its drops, and the hop limits tell of at most as many routers as are known to have no queue that
-/// drops, each in front of a node: then no queue on the path can have dropped unseen, unless it is a bridge's. Nodes that tell
-/// drops bridge, and leave the hop limit as it is; so whoever took one from it told nothing. Where a node found no room, the bottleneck is not known: it may be that one.
+/// The report is complete if every node reported its drops, and the hop limits show no more routers than `known_routers`, the
+/// number known to have no dropping queue, each in front of a node. No queue on the path can then have dropped without being
+/// reported, except in a bridge: nodes that report drops are bridges and do not decrement the hop limit, so every decrement is
+/// by a hop without telemetry. If a node found no room, the bottleneck is unknown, because it may be that node.
 ///
 /// # Errors
-/// A packet, header or trace that does not hold together.
+/// A malformed packet, header or trace.
 pub fn report(packet: &[u8], known_routers: u8) -> Result<Option<Feedback>, WireError> {
     let Some(range) = trace_range(packet)? else { return Ok(None) };
     let trace = TraceView::parse(&packet[range], TraceKind::PreAllocated)?;
-    let (mut told, mut unbroken, mut nodes) = (true, true, false);
+    let (mut drops_known, mut unbroken, mut nodes) = (true, true, false);
     let arrived = packet[7];
     let mut oldest = arrived;
     let mut least = UNKNOWN;
     let mut report = Feedback { bottleneck: Some(Bottleneck::default()), ..Feedback::default() };
     for (at, node) in trace.nodes().enumerate() {
         nodes = true;
-        // Newest first: as it arrived; then the same, or with one router in between.
+        // Newest first. The newest node must have the hop limit of the arrival; each older node has the same limit as the one
+        // after it, or one more if there is a router in between.
         let limit = node.hop.map_or(0, |hop| hop.limit);
         unbroken &=
             node.hop.is_some() && limit.checked_sub(oldest).is_some_and(|routers| routers <= at.min(1) as u8);
         oldest = limit;
-        // One of another schema, or of a wrong length, tells us nothing.
-        let Some(snapshot) = node.snapshot.and_then(|told| Snapshot::parse(told).ok().flatten()) else {
-            told = false;
+        // A snapshot of another schema or with a wrong length contains no usable data.
+        let Some(snapshot) = node.snapshot.and_then(|opaque| Snapshot::parse(opaque).ok().flatten()) else {
+            drops_known = false;
             continue;
         };
-        told &= snapshot.queue_drops.is_some();
+        drops_known &= snapshot.queue_drops.is_some();
         let drops = snapshot.queue_drops.unwrap_or(0) as u16;
         report.queue_drops = report.queue_drops.wrapping_add(drops);
         let losses = snapshot.medium_losses.unwrap_or(0) as u16;
@@ -75,7 +76,7 @@ pub fn report(packet: &[u8], known_routers: u8) -> Result<Option<Feedback>, Wire
         (report.flows, report.bottleneck) = (0, Some(Bottleneck::default()));
     }
     let routers = routers(oldest, arrived).filter(|_| unbroken);
-    report.complete = told && !overflow && routers.is_some_and(|routers| routers <= known_routers);
+    report.complete = drops_known && !overflow && routers.is_some_and(|routers| routers <= known_routers);
     Ok(nodes.then_some(report))
 }
 
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bottleneck_is_the_least_share_and_losses_add_up() {
+    fn the_bottleneck_has_the_smallest_share_and_losses_add_up() {
         let report = |packet: &[u8]| report(packet, 0);
         let told = report(&packet(&[(64, queue(9000, 1, 0xffff), 1), (64, queue(10_000, 4, 3), 4000)], 64));
         let told = told.unwrap().unwrap();
@@ -132,8 +133,8 @@ mod tests {
         let hop = told.bottleneck.unwrap();
         assert_eq!((hop.link_kbps, hop.arrival_kbps), (Some(10_000), Some(7)));
         assert_eq!((hop.depth_bytes, hop.free_bytes), (Some(4000), Some(6000)));
-        // Routers: none; in front of the second node; of the first; of both; of the receiver, where no node tells of it; two in a
-        // row. And hop limits that nobody begins with, or that grow on the way.
+        // Routers: none; in front of the second node; of the first; of both; of the receiver, where no node is behind it; two in a
+        // row. Then hop limits that are no common initial value, or that grow along the path.
         for (limits, arrives, routers) in [
             ([64, 64], 64, Some(0)),
             ([64, 63], 63, Some(1)),
@@ -153,15 +154,15 @@ mod tests {
                 assert_eq!(complete, routers.is_some_and(|routers| routers <= known), "{limits:?} {known}");
             }
         }
-        // A hop that wrote nothing of ours.
+        // A hop without data of our schema.
         let silent = report(&packet(&[(64, queue(9000, 1, 0), 1), (64, None, 4000)], 64)).unwrap().unwrap();
         assert!(!silent.complete && silent.flows == 1);
-        // One that cannot know what was dropped, as the end of a tunnel.
+        // A hop that cannot know its drops, such as the end of a tunnel.
         let end = queue(9000, 1, 0).map(|s| Snapshot { queue_drops: None, medium_losses: None, ..s });
         let tunnel = report(&packet(&[(64, queue(9000, 1, 5), 1), (64, end, 0)], 64)).unwrap().unwrap();
         assert_eq!((tunnel.complete, tunnel.queue_drops, tunnel.medium_losses), (false, 5, 2));
         assert_eq!(report(&packet(&[], 64)), Ok(None));
-        // A fourth node where there is room for three: it may be the one that has least.
+        // A fourth node with room for only three: it may be the bottleneck.
         let nodes = [64, 63, 62, 61].map(|limit| (limit, queue(9000, 1, 1), 0));
         let told = report(&packet(&nodes, 61)).unwrap().unwrap();
         assert_eq!((told.complete, told.queue_drops, told.flows), (false, 3, 0));

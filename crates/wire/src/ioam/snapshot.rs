@@ -1,4 +1,4 @@
-//! Our schema of the opaque state snapshot: what a queue and the link behind it know of themselves.
+//! Our schema of the opaque state snapshot: state of a queue and the link behind it.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -19,10 +19,10 @@
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! All ones: the node does not know, as the ends of a tunnel do not know what was dropped inside it; a counter that is known
-//! skips that value. The RB share is 1 plus half percents; 0, which was reserved once: not told. The queue's depth is in the standard's own field (bit 6), which Linux fills as well,
-//! in bytes. A cell tells what of that depth has left the limiter and waits in RLC in the standard's buffer occupancy
-//! (bit 11), in bytes, where the trace asks for it.
+//! All ones: unknown, for example at the ends of a tunnel, which do not know what was dropped inside it; known counters skip
+//! that value. The RB share is 1 plus the share in half percents; 0 (formerly reserved): not reported. The queue depth is in
+//! the standard field (bit 6), in bytes as in Linux. A cell also reports the part of that depth that has passed the limiter and
+//! waits in RLC, as the standard buffer occupancy (bit 11), in bytes, if the trace requests it.
 
 use super::node::Opaque;
 use crate::WireError;
@@ -30,39 +30,39 @@ use crate::read::{put, u16_at, u32_at};
 
 /// Schema id, 24 bits: "AB", version 1.
 pub const SNAPSHOT_SCHEMA: u32 = 0x41_42_01;
-/// Bytes of its data, without the word that holds length and schema.
+/// Length of the data in bytes, without the word that contains length and schema.
 pub const SNAPSHOT_LEN: usize = 24;
 
-/// All RBs of the carrier.
+/// All RBs of the carrier, in half percents.
 const MOST_SHARE: u8 = 200;
 
-/// See the top of this file.
+/// State of a queue and its link; see the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Snapshot {
-    /// What arrived at the queue over the last measuring interval, kbit/s.
+    /// Arrival rate at the queue over the last measuring interval, kbit/s.
     pub arrival_kbps: Option<u32>,
-    /// What the link behind it carries at present, kbit/s.
+    /// Current rate of the link behind the queue, kbit/s.
     pub link_kbps: Option<u32>,
-    /// Most bytes the queue holds.
+    /// Capacity of the queue in bytes.
     pub capacity_bytes: Option<u32>,
     /// Flows with packets in the last measuring interval.
     pub flows: Option<u16>,
     /// Modulation and coding scheme of the radio link.
     pub mcs: Option<u8>,
-    /// Resource blocks of the carrier that the flow's bearer got over the last measuring interval, half percents,
-    /// at most 200.
+    /// Share of the carrier's resource blocks granted to the bearer over the last measuring interval, in half percents, at most
+    /// 200.
     pub rb_half_percent: Option<u8>,
-    /// Packets dropped because the queue was full or its discipline chose so; wraps.
+    /// Packets dropped because the queue was full or by its discipline; wraps.
     pub queue_drops: Option<u32>,
-    /// Packets the medium lost in spite of retransmission; wraps.
+    /// Packets lost by the medium in spite of retransmission; wraps.
     pub medium_losses: Option<u32>,
 }
 
 impl Snapshot {
-    /// Reads a snapshot; `None` if it follows another schema.
+    /// Parses a snapshot; `None` if it has another schema.
     ///
     /// # Errors
-    /// Our schema with another length.
+    /// Our schema with a wrong length.
     pub fn parse(opaque: Opaque<'_>) -> Result<Option<Self>, WireError> {
         if opaque.schema != SNAPSHOT_SCHEMA {
             return Ok(None);
@@ -88,7 +88,7 @@ impl Snapshot {
         }))
     }
 
-    /// Its bytes, for [`Opaque::data`].
+    /// The encoded data, for [`Opaque::data`].
     #[must_use]
     pub fn emit(&self) -> [u8; SNAPSHOT_LEN] {
         let mut b = [0; SNAPSHOT_LEN];

@@ -9,7 +9,7 @@ prop_compose! {
     }
 }
 
-/// What a node may say: fields that can be told, and all-ones kept for what it cannot.
+/// Values of a node: available fields, and all ones for unavailable ones.
 #[derive(Debug, Clone)]
 struct Said {
     words: [u32; 12],
@@ -57,9 +57,9 @@ impl Said {
 }
 
 proptest! {
-    /// Nodes fill until there is no room; what is in is read back, newest first, and nothing else.
+    /// Nodes fill until there is no room; exactly their data is read back, newest first.
     #[test]
-    fn what_nodes_fill_is_read(namespace: u16, of in any_type(), words in 0u8..=61, said in vec(said(), 0..5)) {
+    fn filled_nodes_are_read_back(namespace: u16, of in any_type(), words in 0u8..=61, said in vec(said(), 0..5)) {
         let mut out = [0xaa; 264];
         let header = TraceHeader::new(namespace, of, words);
         let len = emit_trace_header(6, &header, &mut out).unwrap();
@@ -82,9 +82,9 @@ proptest! {
         prop_assert_eq!(trace.nodes().collect::<Vec<_>>(), kept);
     }
 
-    /// The same for a trace that grows; and both kinds hold the same nodes.
+    /// The same for an incremental trace; both kinds contain the same nodes.
     #[test]
-    fn what_nodes_push_is_read(of in any_type(), words in 0u8..=127, said in vec(said(), 0..5)) {
+    fn pushed_nodes_are_read_back(of in any_type(), words in 0u8..=127, said in vec(said(), 0..5)) {
         let header = TraceHeader::new(7, of, words);
         let mut grows = vec![0; TRACE_HEADER_LEN];
         header.emit(&mut grows).unwrap();
@@ -133,7 +133,7 @@ proptest! {
         prop_assert_eq!(opaque(1), Ok(None));
     }
 
-    /// Never more than was said, and hardly less.
+    /// Decoded codes never exceed the value, and are at most 2^-10 lower.
     #[test]
     fn codes_round_down(value in 0u64..1 << 42, shift in 0u32..42) {
         let value = value >> shift;
@@ -163,12 +163,12 @@ proptest! {
             link_kbps: rounded(b.link_kbps), arrival_kbps: rounded(b.arrival_kbps),
             depth_bytes: rounded(b.depth_bytes), free_bytes: rounded(b.free_bytes),
         }));
-        // What was read once is read the same again.
+        // Parsed data is parsed again identically after being written.
         let again = read.emit(&mut out).unwrap();
         prop_assert_eq!(Feedback::parse(&out[..again]), Ok(Some(read)));
     }
 
-    /// Arbitrary bytes as every kind of thing: no panic, and what parses is written the same.
+    /// Arbitrary bytes for every parser: no panic, and what parses is written identically.
     #[test]
     fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..200), at in 0usize..60, of in any_type()) {
         for kind in [TraceKind::PreAllocated, TraceKind::Incremental] {
@@ -180,7 +180,7 @@ proptest! {
         let _ = (EdgeToEdge::parse(&bytes), TcpState::parse(&bytes), Feedback::parse(&bytes));
         let _ = options(&bytes).count();
         let _ = NodeData::parse(&bytes, of);
-        // A packet that is one up to its extension headers.
+        // A packet that is valid up to its extension headers.
         let mut packet = vec![0x60; 40];
         packet[4..6].copy_from_slice(&(bytes.len() as u16).to_be_bytes());
         packet[6] = if at % 2 == 0 { HOP_BY_HOP } else { DESTINATION_OPTIONS };
@@ -242,9 +242,9 @@ fn refusals() {
     assert!(strip(&mut v4).is_err());
 }
 
-/// A trace inside another's hop-by-hop header is found behind padding and foreign options.
+/// A trace inside a foreign hop-by-hop header is found after padding and foreign options.
 #[test]
-fn foreign_options_stay() {
+fn foreign_options_are_kept() {
     let mut packet = vec![0x60; 40];
     packet[4..6].copy_from_slice(&24u16.to_be_bytes());
     packet[6] = HOP_BY_HOP;

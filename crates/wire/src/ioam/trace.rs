@@ -1,4 +1,4 @@
-//! Pre-allocated and incremental trace, RFC 9197 §4.4: reading, and what a node on the way does.
+//! Pre-allocated and incremental trace, RFC 9197 §4.4: parsing, and adding a node's data in transit.
 
 use super::node::NodeData;
 use super::types::TraceType;
@@ -13,29 +13,29 @@ const LOOPBACK: u16 = 0x0200;
 const ACTIVE: u16 = 0x0100;
 const WHAT: &str = "IOAM trace";
 
-/// How room for nodes comes about.
+/// How room for node data is provided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TraceKind {
-    /// The source left free space; nodes fill it from its end.
+    /// The source reserves free space, which nodes fill from its end.
     PreAllocated,
-    /// Nodes push their data in front of what is there.
+    /// Nodes insert their data in front of the existing data.
     Incremental,
 }
 
 /// Header of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceHeader {
-    /// Whose data it is: nodes fill traces of namespaces they are in.
+    /// Namespace; nodes fill only traces of namespaces to which they belong.
     pub namespace: u16,
-    /// A node had no room; nobody adds after that.
+    /// A node had no room; no further data is added.
     pub overflow: bool,
-    /// A copy goes back to the source (RFC 9322).
+    /// A copy is sent back to the source (RFC 9322).
     pub loopback: bool,
     /// The packet is a probe (RFC 9322).
     pub active: bool,
-    /// Units of 4 bytes still free (pre-allocated), or that may still be added (incremental). At most 127.
+    /// Units of 4 bytes that are free (pre-allocated), or may still be added (incremental); at most 127.
     pub remaining_words: u8,
-    /// What each node is to write.
+    /// The data requested of each node.
     pub trace_type: TraceType,
 }
 
@@ -53,16 +53,16 @@ impl TraceHeader {
         }
     }
 
-    /// Reads it from the front of a trace option.
+    /// Parses the header at the start of a trace option.
     ///
     /// # Errors
-    /// Too short, or a NodeLen that the trace type does not ask for.
+    /// Too short, or a NodeLen that does not match the trace type.
     pub fn parse(b: &[u8]) -> Result<Self, WireError> {
         need(b, WHAT, TRACE_HEADER_LEN)?;
         let lengths = u16_at(b, 2);
         let trace_type = TraceType::from_bits(u32_at(b, 4) >> 8);
         let words = usize::from(lengths >> 11);
-        // A trace of snapshots alone has nothing else per node; Linux and tshark want at least one word.
+        // A trace with snapshots alone has no other data per node; Linux and tshark require at least one word.
         if words == 0 || words != trace_type.node_words() {
             return Err(WireError::Value { what: "NodeLen of an IOAM trace", got: words as u64 });
         }
@@ -76,10 +76,10 @@ impl TraceHeader {
         })
     }
 
-    /// Writes it to the front of `out`.
+    /// Writes the header to the start of `out`.
     ///
     /// # Errors
-    /// `out` is too short, more than 127 units remain, or the type asks for nothing.
+    /// `out` is too short, more than 127 units remain, or the type requests nothing.
     pub fn emit(&self, out: &mut [u8]) -> Result<(), WireError> {
         need(out, "room for an IOAM trace", TRACE_HEADER_LEN)?;
         let (most, have) = (127, usize::from(self.remaining_words));
@@ -101,7 +101,7 @@ impl TraceHeader {
     }
 }
 
-/// A trace option that has been checked: its nodes can be read without further doubt.
+/// A validated trace option, whose nodes can be read without errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceView<'a> {
     header: TraceHeader,
@@ -109,10 +109,10 @@ pub struct TraceView<'a> {
 }
 
 impl<'a> TraceView<'a> {
-    /// Checks an option's data, from the namespace on.
+    /// Validates the data of an option, starting with the namespace.
     ///
     /// # Errors
-    /// Lengths that contradict one another, or a node that does not end with the option.
+    /// Inconsistent lengths, or a node that extends beyond the option.
     pub fn parse(b: &'a [u8], kind: TraceKind) -> Result<Self, WireError> {
         let header = TraceHeader::parse(b)?;
         let free = match kind {
@@ -129,7 +129,7 @@ impl<'a> TraceView<'a> {
         Ok(Self { header, nodes })
     }
 
-    /// Its header.
+    /// The header.
     #[must_use]
     pub const fn header(&self) -> &TraceHeader {
         &self.header
@@ -161,19 +161,19 @@ impl<'a> Iterator for Nodes<'a> {
     }
 }
 
-/// What became of a node's wish to add its data.
+/// Result of adding a node's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filled {
-    /// It is in.
+    /// The data was added.
     Yes,
-    /// There was no room: the overflow flag is set now, or was before.
+    /// There was no room: the overflow flag is set.
     NoRoom,
 }
 
-/// Adds a node to a pre-allocated trace, in place (RFC 9197 §4.4): the option keeps its length.
+/// Adds a node's data to a pre-allocated trace, in place (RFC 9197 §4.4): the length of the option does not change.
 ///
 /// # Errors
-/// The option is none, or the node's snapshot cannot be written.
+/// The option is not a valid trace, or the node's snapshot cannot be encoded.
 pub fn fill(option: &mut [u8], node: &NodeData<'_>) -> Result<Filled, WireError> {
     let mut header = TraceHeader::parse(option)?;
     let free = 4 * usize::from(header.remaining_words);
@@ -190,11 +190,10 @@ pub fn fill(option: &mut [u8], node: &NodeData<'_>) -> Result<Filled, WireError>
     Ok(Filled::Yes)
 }
 
-/// Adds a node to an incremental trace: the option grows by [`NodeData::len_in`], or only gets its overflow
-/// flag.
+/// Adds a node's data to an incremental trace: the option grows by [`NodeData::len_in`], or only its overflow flag is set.
 ///
 /// # Errors
-/// As [`fill`].
+/// Those of [`fill`].
 pub fn push(option: &mut Vec<u8>, node: &NodeData<'_>) -> Result<Filled, WireError> {
     let mut header = TraceHeader::parse(option)?;
     let len = node.len_in(header.trace_type);

@@ -1,4 +1,4 @@
-//! Which data a trace asks for: the trace type, RFC 9197 §4.4.1.
+//! The trace type: the data requested by a trace, RFC 9197 §4.4.1.
 
 use core::fmt;
 use core::ops::BitOr;
@@ -14,13 +14,13 @@ impl TraceType {
     pub const INTERFACES: Self = Self::bit(1);
     /// Bit 2: seconds of the time stamp, 4 bytes.
     pub const SECONDS: Self = Self::bit(2);
-    /// Bit 3: fraction of the time stamp, 4 bytes; the unit is the namespace's (Linux: microseconds).
+    /// Bit 3: fraction of the time stamp, 4 bytes; the unit depends on the namespace (Linux: microseconds).
     pub const FRACTION: Self = Self::bit(3);
-    /// Bit 4: time in the node, 4 bytes.
+    /// Bit 4: time spent in the node, 4 bytes.
     pub const TRANSIT_DELAY: Self = Self::bit(4);
-    /// Bit 5: what the namespace defines, 4 bytes.
+    /// Bit 5: data defined by the namespace, 4 bytes.
     pub const NAMESPACE: Self = Self::bit(5);
-    /// Bit 6: queue depth, 4 bytes; Linux and we: bytes at the egress.
+    /// Bit 6: queue depth, 4 bytes; in Linux and here the bytes at the egress.
     pub const QUEUE_DEPTH: Self = Self::bit(6);
     /// Bit 7: checksum complement, 4 bytes.
     pub const CHECKSUM: Self = Self::bit(7);
@@ -28,49 +28,49 @@ impl TraceType {
     pub const HOP_WIDE: Self = Self::bit(8);
     /// Bit 9: wide ids of the interfaces, in and out, 8 bytes.
     pub const INTERFACES_WIDE: Self = Self::bit(9);
-    /// Bit 10: what the namespace defines, 8 bytes.
+    /// Bit 10: data defined by the namespace, 8 bytes.
     pub const NAMESPACE_WIDE: Self = Self::bit(10);
     /// Bit 11: occupancy of the node's buffers, 4 bytes.
     pub const BUFFER: Self = Self::bit(11);
-    /// Bit 22: opaque state snapshot, as long as the node says, beyond NodeLen.
+    /// Bit 22: opaque state snapshot of variable length, not included in NodeLen.
     pub const SNAPSHOT: Self = Self::bit(22);
 
-    /// What a report is made of: our source asks for it.
+    /// The data needed for a path report; requested by our IOAM source.
     pub const REPORTED: Self = Self(Self::HOP.0 | Self::QUEUE_DEPTH.0 | Self::SNAPSHOT.0);
 
-    /// Bits 12 to 21 mean nothing yet; where set, each takes 4 bytes.
+    /// Bits 12 to 21 are undefined; each bit set takes 4 bytes.
     const UNDEFINED: u32 = 0x0000_0ffc;
 
     const fn bit(n: u32) -> Self {
         Self(1 << (23 - n))
     }
 
-    /// The type of these 24 bits; higher bits are ignored, and bit 23, which is reserved, is dropped.
+    /// The type with these 24 bits; higher bits are ignored, and the reserved bit 23 is cleared.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits & 0x00ff_fffe)
     }
 
-    /// Its 24 bits.
+    /// The 24 bits.
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// Whether all of `other` is asked for.
+    /// Whether all data of `other` is requested.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// NodeLen: units of 4 bytes that one node takes without its snapshot. 0 to 25.
+    /// NodeLen: units of 4 bytes per node without its snapshot, 0 to 25.
     #[must_use]
     pub const fn node_words(self) -> usize {
         let wide = Self::HOP_WIDE.0 | Self::INTERFACES_WIDE.0 | Self::NAMESPACE_WIDE.0;
         (self.0 & !Self::SNAPSHOT.0).count_ones() as usize + (self.0 & wide).count_ones() as usize
     }
 
-    /// How many undefined bits are set.
+    /// Number of undefined bits that are set.
     pub(super) const fn undefined(self) -> usize {
         (self.0 & Self::UNDEFINED).count_ones() as usize
     }

@@ -1,15 +1,15 @@
-//! The internet checksum (RFC 1071), whole and incremental (RFC 1624).
+//! The internet checksum: full (RFC 1071) and incremental (RFC 1624).
 
 use super::IpPacket;
 use std::net::IpAddr;
 
-/// One's-complement sum of `bytes` as 16-bit big-endian words, unfolded; an odd last byte counts as if
-/// a zero followed. Sums of even-length parts may be added. Exact up to 4 GiB.
+/// One's-complement sum of `bytes` as 16-bit big-endian words, unfolded; an odd last byte is padded with a zero. Sums of
+/// even-length parts may be added. Exact up to 4 GiB.
 #[inline]
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u64 {
-    // Words of any width in native order give the right sum with its bytes swapped (RFC 1071 §2 (B)), and
-    // carries of a sum of 64-bit words are one addition each: fewer than vector code without AVX needs.
+    // Native-order words of any width give the correct sum with its bytes swapped (RFC 1071 §2 (B)), and carries of a sum of
+    // 64-bit words cost one addition each: fewer instructions than vector code without AVX.
     let word = |w: &[u8; 8]| u128::from(u64::from_ne_bytes(*w));
     let (blocks, rest) = bytes.as_chunks::<32>();
     let mut total = 0;
@@ -27,7 +27,7 @@ pub fn sum(bytes: &[u8]) -> u64 {
         *to = *from;
     }
     total += word(&last);
-    // 2³² is 1 in one's complement of 16 bits, too.
+    // 2³² is congruent to 1 in 16-bit one's complement as well.
     let halves = (total as u64 & 0xFFFF_FFFF) + (total as u64 >> 32) + (total >> 64) as u64;
     u64::from(u16::from_be_bytes(fold(halves).to_ne_bytes()))
 }
@@ -42,7 +42,7 @@ pub fn fold(mut total: u64) -> u16 {
     total as u16
 }
 
-/// Checksum of `bytes` (complemented), as it stands in a header whose checksum field is zero.
+/// Checksum of `bytes` (complemented), as stored in a header whose checksum field was zero.
 #[inline]
 #[must_use]
 pub fn internet_checksum(bytes: &[u8]) -> u16 {
@@ -51,22 +51,22 @@ pub fn internet_checksum(bytes: &[u8]) -> u16 {
 
 /// Unfolded sum of the pseudo header of TCP, UDP or ICMPv6 (RFC 9293 §3.1, RFC 8200 §8.1).
 ///
-/// `length` is the bytes of transport header and payload.
+/// `length` is the number of bytes of transport header and payload.
 #[inline]
 #[must_use]
 pub fn pseudo_header_sum(src: IpAddr, dst: IpAddr, protocol: u8, length: usize) -> u64 {
     let addresses = match (src, dst) {
         (IpAddr::V4(s), IpAddr::V4(d)) => sum(&s.octets()) + sum(&d.octets()),
         (IpAddr::V6(s), IpAddr::V6(d)) => sum(&s.octets()) + sum(&d.octets()),
-        // Never a valid packet; the callers refuse mixed families.
+        // Never a valid packet; callers reject mixed families.
         _ => 0,
     };
     addresses + u64::from(protocol) + u64::from(fold(length as u64))
 }
 
-/// Completes the checksum of a TCP or UDP packet if its field holds the pseudo header's sum, which is what the kernel leaves
-/// there for an interface to complete. Any other packet stays as it is; one in 65,536 complete ones has that value,
-/// too, and keeps it.
+/// Completes the checksum of a TCP or UDP packet if the field contains the sum of the pseudo header, as left by the kernel for
+/// an interface with checksum offload. Any other packet is not changed. One in 65,536 complete packets happens to have that
+/// value as well, and keeps it.
 pub fn complete_checksum(packet: &mut [u8]) {
     let Ok(ip) = IpPacket::parse(packet) else { return };
     let at = match ip.protocol {
@@ -79,9 +79,9 @@ pub fn complete_checksum(packet: &mut [u8]) {
     if covered.get(at..at + 2) != Some(&pseudo.to_be_bytes()[..]) {
         return;
     }
-    // The field is part of the sum, and stands for the pseudo header.
+    // The field is part of the sum, and represents the pseudo header.
     let value = internet_checksum(covered);
-    // A UDP checksum of 0 would mean that there is none (RFC 768).
+    // A UDP checksum of 0 would mean no checksum (RFC 768).
     let value = if value == 0 && at == 6 { 0xffff } else { value };
     covered[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interface_was_to_complete_is_completed_and_nothing_else() {
+    fn only_partial_checksums_are_completed() {
         let (from, to) = ("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:9".parse().unwrap());
         let right = crate::ip::udp_datagram(from, to, &[7; 101]).unwrap();
         let mut packet = right.clone();
@@ -143,7 +143,7 @@ mod tests {
 
         #[test]
         fn update_agrees_with_recomputing(mut bytes in proptest::collection::vec(any::<u8>(), 4..64), new: u16) {
-            // A real header always has a word that is not zero.
+            // A real header always contains a non-zero word.
             bytes[0] = 0x45;
             let before = internet_checksum(&bytes);
             let old = u16::from_be_bytes([bytes[2], bytes[3]]);

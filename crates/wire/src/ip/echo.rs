@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6 echo: the question every host answers (RFC 792, RFC 4443 §4).
+//! ICMP and ICMPv6 echo (RFC 792, RFC 4443 §4).
 
 use super::{checked_ip, emit_ip, fold, protocol, pseudo_header_sum, sum};
 use crate::WireError;
@@ -6,7 +6,7 @@ use crate::read::{need, put, u16_at};
 use core::ops::Range;
 use std::net::IpAddr;
 
-/// Bytes of an echo's header.
+/// Size of the header of an echo message in bytes.
 pub const ECHO_HEADER_LEN: usize = 8;
 
 /// An echo request or reply.
@@ -22,11 +22,11 @@ pub struct Echo {
     pub id: u16,
     /// Sequence number.
     pub sequence: u16,
-    /// Where the payload is in the packet.
+    /// Position of the payload in the packet.
     pub payload: Range<usize>,
 }
 
-/// A whole IP packet with an echo, checksums filled in.
+/// Builds a whole IP packet with an echo message, with checksums.
 ///
 /// # Errors
 /// [`WireError::Family`] if source and destination differ in family; [`WireError::TooLong`].
@@ -55,10 +55,11 @@ pub fn emit_echo(
     Ok(b)
 }
 
-/// Reads a whole IP packet with an echo; checksums are verified.
+/// Parses a whole IP packet with an echo message; checksums are verified.
 ///
 /// # Errors
-/// As [`super::IpPacket::parse`]; [`WireError::Value`] if it is a fragment or no echo; [`WireError::Checksum`].
+/// Those of [`super::IpPacket::parse`]; [`WireError::Value`] if it is a fragment or not an echo message;
+/// [`WireError::Checksum`].
 pub fn parse_echo(packet: &[u8]) -> Result<Echo, WireError> {
     let v4 = packet.first().is_some_and(|b| b >> 4 == 4);
     let ip = checked_ip(packet, if v4 { protocol::ICMP } else { protocol::ICMPV6 })?;

@@ -10,12 +10,12 @@
 use super::update_u16;
 use crate::read::{put, u16_at};
 
-/// The codepoint of a packet.
+/// The ECN codepoint of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ecn {
     /// Not ECN-capable.
     NotEct,
-    /// ECN-capable; with L4S, that it wants the low-latency treatment (RFC 9331).
+    /// ECN-capable; with L4S, a request for low-latency treatment (RFC 9331).
     Ect1,
     /// ECN-capable.
     Ect0,
@@ -23,7 +23,7 @@ pub enum Ecn {
     Ce,
 }
 
-/// The codepoint of an IP packet; `NotEct` of what is none.
+/// The codepoint of an IP packet; `NotEct` for other data.
 #[inline]
 #[must_use]
 pub fn ecn(packet: &[u8]) -> Ecn {
@@ -35,7 +35,7 @@ pub fn ecn(packet: &[u8]) -> Ecn {
     [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce][usize::from(bits)]
 }
 
-/// Sets CE if the packet is ECN-capable, the IPv4 checksum following in place; whether it now is CE.
+/// Sets CE if the packet is ECN-capable, and updates the IPv4 checksum; returns whether the packet now has CE.
 #[inline]
 pub fn set_ce(packet: &mut [u8]) -> bool {
     if ecn(packet) == Ecn::NotEct {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn ce_is_set_on_what_can_carry_it() {
+    fn ce_is_set_on_ecn_capable_packets() {
         for v6 in [false, true] {
             for (bits, was) in [(0, Ecn::NotEct), (1, Ecn::Ect1), (2, Ecn::Ect0), (3, Ecn::Ce)] {
                 let mut p = packet(v6, bits);

@@ -1,7 +1,7 @@
-//! Which flow a packet belongs to.
+//! The flow of a packet.
 //!
-//! Plain IPv4 and IPv6 with TCP, UDP or ICMP right behind the fixed header are read by hand; IPv6
-//! extension headers and whatever else is rare go through etherparse.
+//! Plain IPv4 and IPv6 with TCP, UDP or ICMP directly after the fixed header are parsed here; IPv6 extension headers and other
+//! rare cases are parsed with etherparse.
 
 use super::protocol;
 use crate::WireError;
@@ -11,7 +11,7 @@ use etherparse::IpSlice;
 use siphasher::sip::SipHasher13;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A checked IP packet: addresses, transport protocol, and where the transport part is.
+/// A validated IP packet: addresses, transport protocol, and position of the transport part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IpPacket {
     /// Source address.
@@ -20,18 +20,17 @@ pub struct IpPacket {
     pub dst: IpAddr,
     /// Transport protocol, extension headers skipped.
     pub protocol: u8,
-    /// Part of a fragmented packet: the transport header may not be there.
+    /// Part of a fragmented packet; the transport header may be missing.
     pub fragment: bool,
-    /// Where transport header and payload are.
+    /// Position of transport header and payload.
     pub payload: Range<usize>,
 }
 
 impl IpPacket {
-    /// Reads an IP packet. Bytes behind the length the IP header gives are ignored.
+    /// Parses an IP packet. Bytes beyond the length in the IP header are ignored.
     ///
     /// # Errors
-    /// [`WireError::Truncated`], [`WireError::Length`] or [`WireError::Value`] if the headers do not
-    /// hold together.
+    /// [`WireError::Truncated`], [`WireError::Length`] or [`WireError::Value`] if the headers are malformed.
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<Self, WireError> {
         match packet.first().map(|b| b >> 4) {
@@ -45,39 +44,39 @@ impl IpPacket {
 
 /// A flow: the 5-tuple, in the direction of the packet.
 ///
-/// Fragments have ports 0, all of them alike. An ICMP echo has its identifier in both ports, so that
-/// request and reply are each other's reverse.
+/// All fragments have ports 0. An ICMP echo has its identifier in both ports, so that request and reply are each other's
+/// reverse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey {
     /// Source address.
     pub src: IpAddr,
     /// Destination address.
     pub dst: IpAddr,
-    /// Source port; 0 where the protocol has none.
+    /// Source port; 0 if the protocol has none.
     pub src_port: u16,
-    /// Destination port; 0 where the protocol has none.
+    /// Destination port; 0 if the protocol has none.
     pub dst_port: u16,
     /// Transport protocol.
     pub protocol: u8,
 }
 
-/// The secret key of [`FlowKey::hash64`]: who does not know it cannot make flows collide.
+/// The secret key of [`FlowKey::hash64`]. Without it, an attacker cannot produce colliding flows.
 pub type HashKey = (u64, u64);
 
 impl FlowKey {
     /// The flow of an IP packet.
     ///
     /// # Errors
-    /// As [`IpPacket::parse`]; [`WireError::Truncated`] if the ports are not there.
+    /// Those of [`IpPacket::parse`]; [`WireError::Truncated`] if the ports are missing.
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<Self, WireError> {
         Self::of(&IpPacket::parse(packet)?, packet)
     }
 
-    /// The flow of a packet that was read as `ip`.
+    /// The flow of a packet that was parsed as `ip`.
     ///
     /// # Errors
-    /// [`WireError::Truncated`] if the ports are not there.
+    /// [`WireError::Truncated`] if the ports are missing.
     #[inline]
     pub fn of(ip: &IpPacket, packet: &[u8]) -> Result<Self, WireError> {
         let transport = packet.get(ip.payload.clone()).unwrap_or_default();
@@ -85,8 +84,8 @@ impl FlowKey {
         Ok(Self { src: ip.src, dst: ip.dst, src_port, dst_port, protocol: ip.protocol })
     }
 
-    /// Whether the source is none, or an address of its link only: such a packet no router forwards (RFC 4291 §2.5.2 and §2.5.6,
-    /// RFC 3927 §2.7).
+    /// Whether the source is unspecified or link-local: routers do not forward such a packet (RFC 4291 §2.5.2 and §2.5.6, RFC 3927
+    /// §2.7).
     #[inline]
     #[must_use]
     pub fn is_link_local(&self) -> bool {
@@ -106,7 +105,7 @@ impl FlowKey {
         }
     }
 
-    /// SipHash-1-3 of the flow under `key`: the same on every machine.
+    /// SipHash-1-3 of the flow under `key`; identical on every machine.
     #[inline]
     #[must_use]
     pub fn hash64(&self, key: HashKey) -> u64 {
@@ -140,10 +139,10 @@ pub fn is_link_local(source: IpAddr) -> bool {
     }
 }
 
-/// Transport protocol and destination port of an IP packet, as [`FlowKey::parse`] has them.
+/// Transport protocol and destination port of an IP packet, as in [`FlowKey::parse`].
 ///
 /// # Errors
-/// As [`FlowKey::parse`].
+/// Those of [`FlowKey::parse`].
 #[inline]
 pub fn protocol_and_port(packet: &[u8]) -> Result<(u8, u16), WireError> {
     let ip = IpPacket::parse(packet)?;
@@ -151,10 +150,10 @@ pub fn protocol_and_port(packet: &[u8]) -> Result<(u8, u16), WireError> {
     Ok((ip.protocol, to))
 }
 
-/// Source and destination of an IP packet, with no more looked at than their place.
+/// Source and destination of an IP packet, without any other validation.
 ///
 /// # Errors
-/// [`WireError::Truncated`] below the fixed header; [`WireError::Value`] for an unknown version.
+/// [`WireError::Truncated`] if shorter than the fixed header; [`WireError::Value`] for an unknown version.
 #[inline]
 pub fn src_dst(packet: &[u8]) -> Result<(IpAddr, IpAddr), WireError> {
     match packet.first().map(|b| b >> 4) {
@@ -171,10 +170,10 @@ pub fn src_dst(packet: &[u8]) -> Result<(IpAddr, IpAddr), WireError> {
     }
 }
 
-/// Destination of an IP packet, as [`src_dst`] has it.
+/// Destination of an IP packet, as in [`src_dst`].
 ///
 /// # Errors
-/// As [`src_dst`].
+/// Those of [`src_dst`].
 #[inline]
 pub fn dst(packet: &[u8]) -> Result<IpAddr, WireError> {
     src_dst(packet).map(|(_, dst)| dst)
@@ -196,7 +195,7 @@ fn v4(packet: &[u8]) -> Result<IpPacket, WireError> {
         src: v4_at(packet, 12),
         dst: v4_at(packet, 16),
         protocol: packet[9],
-        // More-fragments or an offset; the don't-fragment bit is none of these.
+        // More-fragments, or an offset; the don't-fragment bit is masked out.
         fragment: u16_at(packet, 6) & 0x3FFF != 0,
         payload: header..total,
     })
@@ -221,7 +220,7 @@ fn v6_extended(packet: &[u8], total: usize, src: IpAddr, dst: IpAddr) -> Result<
     let ip = IpSlice::from_slice(&packet[..total])
         .map_err(|_| WireError::Value { what: "IPv6 extension headers", got: packet[6].into() })?;
     let payload = ip.payload();
-    // etherparse's payload runs to the end of what it was given, so its length says where it starts.
+    // etherparse's payload extends to the end of its input, so its length determines its start.
     let start = total.saturating_sub(payload.payload.len());
     Ok(IpPacket {
         src,

@@ -1,4 +1,4 @@
-//! Inner and outer IP packets: who talks to whom, and the few bytes a tunnel must change or make.
+//! Inner and outer IP packets: addresses and flows, and the few fields that a tunnel must change or generate.
 
 mod checksum;
 mod echo;

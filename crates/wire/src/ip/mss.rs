@@ -1,21 +1,21 @@
-//! MSS clamping: a TCP that is told a small segment size never meets the tunnel's MTU.
+//! MSS clamping: a TCP sender with a sufficiently small segment size never exceeds the tunnel's MTU.
 
 use super::{FlowKey, IpPacket, protocol, update_u16};
 use crate::read::{put, u16_at};
 use std::net::IpAddr;
 
-/// Lowers the MSS option of a TCP SYN so that full segments fit `mtu` bytes of IP packet; the
-/// checksum is updated in place (RFC 1624). Returns the old MSS if it was lowered.
+/// Lowers the MSS option of a TCP SYN so that full segments fit into IP packets of `mtu` bytes; the checksum is updated in
+/// place (RFC 1624). Returns the old MSS if it was lowered.
 ///
-/// The segment size that fits is `mtu` less the fixed IP and TCP headers (RFC 9293 §3.7.1, RFC 6691).
-/// Anything that is not a well-formed SYN with an MSS option is left alone.
+/// The largest permitted segment is `mtu` minus the fixed IP and TCP headers (RFC 9293 §3.7.1, RFC 6691). A packet that is not
+/// a well-formed SYN with an MSS option is not changed.
 pub fn clamp_mss(packet: &mut [u8], mtu: u16) -> Option<u16> {
     clamp_mss_with(&IpPacket::parse(packet).ok()?, packet, || mtu)
 }
 
-/// As [`clamp_mss`], of a packet that was read as `ip`; `mtu` is asked for only if it has an MSS option.
+/// Like [`clamp_mss`] for a packet that was parsed as `ip`; `mtu` is called only if there is an MSS option.
 pub fn clamp_mss_with(ip: &IpPacket, packet: &mut [u8], mtu: impl FnOnce() -> u16) -> Option<u16> {
-    // Nearly every packet leaves here: not TCP, or no SYN.
+    // Nearly every packet returns here: not TCP, or not a SYN.
     if ip.protocol != protocol::TCP || ip.fragment {
         return None;
     }
@@ -32,14 +32,14 @@ pub fn clamp_mss_with(ip: &IpPacket, packet: &mut [u8], mtu: impl FnOnce() -> u1
         return None;
     }
     put(tcp, at, &most.to_be_bytes());
-    // At an odd offset the value straddles two words; the sum then sees it with its bytes swapped.
+    // At an odd offset the value spans two words, and contributes to the sum with its bytes swapped.
     let (was, is) = if at % 2 == 0 { (old, most) } else { (old.swap_bytes(), most.swap_bytes()) };
     let checksum = update_u16(u16_at(tcp, 16), was, is);
     put(tcp, 16, &checksum.to_be_bytes());
     Some(old)
 }
 
-/// Whether a packet that was read as `ip` ends the connection in its direction: TCP with FIN or RST.
+/// Whether a packet that was parsed as `ip` ends the connection in its direction: TCP with FIN or RST.
 #[must_use]
 pub fn ends_connection(ip: &IpPacket, packet: &[u8]) -> bool {
     const FIN_OR_RST: u8 = 0x05;
@@ -71,7 +71,7 @@ fn mss_offset(options: &[u8]) -> Option<usize> {
 }
 
 impl FlowKey {
-    /// Whether this is a flow of TCP.
+    /// Whether this is a TCP flow.
     #[must_use]
     pub const fn is_tcp(&self) -> bool {
         self.protocol == protocol::TCP

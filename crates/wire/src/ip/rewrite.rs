@@ -1,26 +1,26 @@
-//! Another destination or source address for a packet on its way: address translation as a node in the
-//! middle does it, checksums updated incrementally (RFC 1624).
+//! Replaces the destination or source address of a packet in transit, as for network address translation; checksums are
+//! updated incrementally (RFC 1624).
 
 use super::{IpPacket, fold, protocol, sum};
 use crate::WireError;
 use crate::read::{put, u16_at};
 use std::net::IpAddr;
 
-/// Replaces the destination address. The checksums of the IPv4 header and of the transport that covers it
-/// (TCP, UDP, UDP-Lite, DCCP, ICMPv6) stay as right, or as wrong, as they were.
+/// Replaces the destination address. The checksums of the IPv4 header and of the transport that covers the address (TCP, UDP,
+/// UDP-Lite, DCCP, ICMPv6) remain as correct, or as wrong, as before.
 ///
 /// # Errors
-/// As [`IpPacket::parse`]; [`WireError::Family`] if `to` is of the other family; [`WireError::Value`] for IPv6
-/// with extension headers, which may name the final destination elsewhere; [`WireError::Truncated`] if the
-/// transport's checksum is not there. Then nothing has been changed.
+/// Those of [`IpPacket::parse`]; [`WireError::Family`] if `to` is of the other family; [`WireError::Value`] for IPv6 with
+/// extension headers, which may contain the final destination; [`WireError::Truncated`] if the transport checksum is missing.
+/// The packet is not changed in these cases.
 pub fn rewrite_dst(packet: &mut [u8], to: IpAddr) -> Result<(), WireError> {
     rewrite(packet, to, 16, 24)
 }
 
-/// Replaces the source address; as [`rewrite_dst`].
+/// Replaces the source address; see [`rewrite_dst`].
 ///
 /// # Errors
-/// As [`rewrite_dst`].
+/// Those of [`rewrite_dst`].
 pub fn rewrite_src(packet: &mut [u8], to: IpAddr) -> Result<(), WireError> {
     rewrite(packet, to, 12, 8)
 }
@@ -29,8 +29,8 @@ fn rewrite(packet: &mut [u8], to: IpAddr, at_v4: usize, at_v6: usize) -> Result<
     let ip = IpPacket::parse(packet)?;
     match (ip.src, to) {
         (IpAddr::V4(_), IpAddr::V4(to)) => {
-            // Only the first fragment has the transport header; its checksum covers the whole datagram, and
-            // an incremental update does not need the rest.
+            // Only the first fragment contains the transport header. Its checksum covers the whole datagram, but an incremental
+            // update does not need the rest.
             let first = u16_at(packet, 6) & 0x1FFF == 0;
             let transport = if first { checksum_at(ip.protocol, ip.payload.start) } else { None };
             let transport = checked(transport, ip.payload.end)?;
@@ -48,7 +48,7 @@ fn rewrite(packet: &mut [u8], to: IpAddr, at_v4: usize, at_v6: usize) -> Result<
     Ok(())
 }
 
-/// Where a checksum over the pseudo header is, and whether zero means that there is none.
+/// Position of a checksum that covers the pseudo header, and whether zero means no checksum.
 const fn checksum_at(protocol: u8, start: usize) -> Option<(usize, bool)> {
     match protocol {
         protocol::TCP => Some((start + 16, false)),
@@ -70,7 +70,7 @@ fn checked(at: Option<(usize, bool)>, end: usize) -> Result<Option<(usize, bool)
 
 fn replace(packet: &mut [u8], at: usize, to: &[u8], checksums: [Option<(usize, bool)>; 2]) {
     let Some(old) = packet.get(at..at + to.len()) else { return };
-    // `~m + m'` over all words at once: the complement of n words is n * 0xFFFF less their sum.
+    // `~m + m'` over all words at once: the complement of n words is n * 0xFFFF minus their sum.
     let change = (to.len() as u64 / 2) * 0xFFFF - u64::from(fold(sum(old))) + sum(to);
     put(packet, at, to);
     for (at, zero_is_none) in checksums.into_iter().flatten() {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_rewritten_is_left_as_it_was() {
+    fn packets_that_cannot_be_rewritten_are_not_changed() {
         let (s, d) = ends(true);
         let mut p = udp_datagram(s, d, b"hello").unwrap();
         let before = p.clone();

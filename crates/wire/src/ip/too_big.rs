@@ -1,29 +1,28 @@
-//! Telling a sender that its packet does not fit (RFC 1191, RFC 8201).
+//! ICMP errors for packets that exceed the MTU (RFC 1191, RFC 8201).
 
 use super::{IpPacket, fold, internet_checksum, protocol, pseudo_header_sum, sum};
 use crate::read::put;
 use std::net::IpAddr;
 
-/// Most bytes of an ICMPv4 error (RFC 1812 §4.3.2.3).
+/// Maximum size of an ICMPv4 error in bytes (RFC 1812 §4.3.2.3).
 const ICMPV4_ERROR_MAX: usize = 576;
-/// Most bytes of an ICMPv6 error (RFC 4443 §2.4 (c)).
+/// Maximum size of an ICMPv6 error in bytes (RFC 4443 §2.4 (c)).
 const ICMPV6_ERROR_MAX: usize = 1280;
 
-/// Whether routers may fragment this packet: IPv4 without don't-fragment. Such a packet needs no
-/// error, it can be cut instead.
+/// Whether routers may fragment this packet: IPv4 without don't-fragment. Such a packet needs no error, because it can be
+/// fragmented instead.
 #[must_use]
 pub fn may_fragment(packet: &[u8]) -> bool {
     matches!(packet, [first, _, _, _, _, _, flags, ..] if first >> 4 == 4 && flags & 0x40 == 0)
 }
 
-/// The ICMP error that tells the sender of `original` that only `mtu` bytes fit, sent from `from`:
-/// ICMPv4 *fragmentation needed* or ICMPv6 *packet too big*.
+/// The ICMP error for the sender of `original`, stating that only `mtu` bytes fit, with source address `from`: ICMPv4
+/// *fragmentation needed* or ICMPv6 *packet too big*.
 ///
-/// An IPv6 `mtu` below 1280 is told as 1280: a smaller one only makes senders add a fragment header
-/// (RFC 8201 §4).
+/// An IPv6 `mtu` below 1280 is reported as 1280: a smaller value only makes senders add a fragment header (RFC 8201 §4).
 ///
-/// `None` where no error may be sent: to an ICMP error, to a later fragment, to or from an address that is not one host's
-/// (RFC 1122 §3.2.2, RFC 4443 §2.4 (e)), or if `original` is malformed or `from` of the other family.
+/// `None` if no error may be sent (for an ICMP error, a later fragment, or a source or destination address that does not
+/// identify a single host; RFC 1122 §3.2.2, RFC 4443 §2.4 (e)), if `original` is malformed, or if `from` is of the other family.
 #[must_use]
 pub fn packet_too_big(original: &[u8], mtu: u16, from: IpAddr) -> Option<Vec<u8>> {
     let ip = IpPacket::parse(original).ok()?;
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn none_where_none_may_be_sent() {
+    fn no_error_where_none_may_be_sent() {
         let from = "10.0.0.254".parse().unwrap();
         let with = |at: usize, v: u8| {
             let mut p = big(false);
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn only_ipv4_without_df_may_be_cut() {
+    fn only_ipv4_without_df_may_be_fragmented() {
         let mut p = big(false);
         p[6] |= 0x40;
         assert!(!may_fragment(&p));

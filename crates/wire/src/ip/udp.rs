@@ -1,4 +1,4 @@
-//! Outer packets, whole: what a link of the simulator carries.
+//! Complete outer packets, as carried by links of the simulator.
 
 use super::{IpPacket, fold, internet_checksum, protocol, pseudo_header_sum, sum};
 use crate::WireError;
@@ -6,7 +6,7 @@ use crate::read::{need, put, u16_at};
 use core::ops::Range;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Bytes of IP and UDP header of a packet to `dst`.
+/// Size of the IP and UDP headers of a packet to `dst`.
 #[must_use]
 pub const fn ip_udp_len(dst: &SocketAddr) -> usize {
     match dst {
@@ -15,9 +15,9 @@ pub const fn ip_udp_len(dst: &SocketAddr) -> usize {
     }
 }
 
-/// A whole IP packet with UDP, checksums filled in.
+/// Builds a whole IP packet with UDP, with checksums.
 ///
-/// IPv4 packets have don't-fragment set: a tunnel finds its MTU out.
+/// IPv4 packets have don't-fragment set, because a tunnel discovers its MTU.
 ///
 /// # Errors
 /// [`WireError::Family`] if source and destination differ in family; [`WireError::TooLong`] if the
@@ -31,10 +31,10 @@ pub fn udp_datagram(src: SocketAddr, dst: SocketAddr, payload: &[u8]) -> Result<
     put(udp, 0, &src.port().to_be_bytes());
     put(udp, 2, &dst.port().to_be_bytes());
     let length = udp.len();
-    // `emit_ip` has bounded it.
+    // `emit_ip` has bounded the length.
     put(udp, 4, &(length as u16).to_be_bytes());
     let pseudo = pseudo_header_sum(src.ip(), dst.ip(), protocol::UDP, length);
-    // Zero means "no checksum"; its other spelling is the same number (RFC 768).
+    // Zero means no checksum; 0xffff represents the same number (RFC 768).
     let checksum = match !fold(pseudo + sum(udp)) {
         0 => 0xFFFF,
         other => other,
@@ -46,8 +46,8 @@ pub fn udp_datagram(src: SocketAddr, dst: SocketAddr, payload: &[u8]) -> Result<
 /// Source, destination and payload of a whole IP packet with UDP; both checksums are verified.
 ///
 /// # Errors
-/// As [`IpPacket::parse`]; [`WireError::Value`] if it is not UDP or a fragment;
-/// [`WireError::Length`] if the UDP length is not what is there; [`WireError::Checksum`].
+/// Those of [`IpPacket::parse`]; [`WireError::Value`] if it is not UDP or is a fragment; [`WireError::Length`] if the UDP
+/// length does not match the payload; [`WireError::Checksum`].
 pub fn parse_udp(packet: &[u8]) -> Result<(SocketAddr, SocketAddr, Range<usize>), WireError> {
     let ip = checked_ip(packet, protocol::UDP)?;
     let udp = &packet[ip.payload.clone()];
@@ -66,7 +66,7 @@ pub fn parse_udp(packet: &[u8]) -> Result<(SocketAddr, SocketAddr, Range<usize>)
     Ok((src, dst, ip.payload.start + 8..ip.payload.start + length))
 }
 
-/// An unfragmented IP packet of `protocol` whose header checksum verifies.
+/// Parses an unfragmented IP packet of `protocol` with a correct header checksum.
 #[inline]
 pub(crate) fn checked_ip(packet: &[u8], protocol: u8) -> Result<IpPacket, WireError> {
     let ip = IpPacket::parse(packet)?;
@@ -77,7 +77,7 @@ pub(crate) fn checked_ip(packet: &[u8], protocol: u8) -> Result<IpPacket, WireEr
         return Err(WireError::Value { what: "fragment", got: 1 });
     }
     let header = &packet[..ip.payload.start];
-    // Without options, as nearly always, its length is known when this is compiled.
+    // The common case without options: the length is a compile-time constant.
     let checksum = || match header.first_chunk::<20>().filter(|plain| plain.len() == header.len()) {
         Some(plain) => internet_checksum(plain),
         None => internet_checksum(header),

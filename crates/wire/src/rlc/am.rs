@@ -15,7 +15,7 @@ pub enum AmSn {
 }
 
 impl AmSn {
-    /// How many sequence numbers there are.
+    /// Number of sequence numbers.
     #[must_use]
     pub const fn modulus(self) -> u32 {
         match self {
@@ -28,21 +28,21 @@ impl AmSn {
 /// Header of an AMD PDU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AmHeader {
-    /// The sender asks for a STATUS PDU.
+    /// The sender requests a STATUS PDU.
     pub poll: bool,
-    /// Which part of the SDU follows.
+    /// Part of the SDU in the PDU.
     pub segment: Segment,
     /// Sequence number.
     pub sn: u32,
-    /// Where in the SDU the segment starts, bytes; 0 for the first and the complete.
+    /// Offset of the segment in the SDU in bytes; 0 for a first segment or a complete SDU.
     pub offset: u16,
 }
 
 impl AmHeader {
-    /// Most bytes it takes.
+    /// Maximum size in bytes.
     pub const MAX_LEN: usize = 5;
 
-    /// Bytes it takes.
+    /// Encoded length in bytes.
     #[must_use]
     pub const fn len(segment: Segment, sn: AmSn) -> usize {
         let number = match sn {
@@ -52,7 +52,7 @@ impl AmHeader {
         number + if segment.has_offset() { 2 } else { 0 }
     }
 
-    /// Writes it to the front of `out`; returns its length.
+    /// Writes the header to the start of `out`; returns its length.
     ///
     /// # Errors
     /// `out` is too short.
@@ -79,16 +79,16 @@ impl AmHeader {
 pub enum AmPdu<'a> {
     /// Header and SDU or segment.
     Data(AmHeader, &'a [u8]),
-    /// A report of what arrived.
+    /// A report of received PDUs.
     Status(StatusPdu<'a>),
 }
 
 impl<'a> AmPdu<'a> {
-    /// Reads a PDU.
+    /// Parses a PDU.
     ///
     /// # Errors
-    /// Too short; an offset of 0 in a middle or last segment; a control PDU that is no STATUS, or one that
-    /// does not end where it says.
+    /// Too short; an offset of 0 in a middle or last segment; a control PDU other than STATUS, or one whose length is
+    /// inconsistent.
     pub fn parse(pdu: &'a [u8], sn: AmSn) -> Result<Self, WireError> {
         need(pdu, "RLC AM PDU", 3)?;
         let [first, mid, low] = array(pdu, 0);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn round_trip() {
         for sn in [AmSn::Bits12, AmSn::Bits18] {
             for segment in [Segment::Complete, Segment::First, Segment::Last, Segment::Middle] {
                 for number in (0..sn.modulus()).step_by(777) {

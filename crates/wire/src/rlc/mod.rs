@@ -12,12 +12,12 @@
 //! +-+-+--+--------+     +-+-+--+--+-----+            01 first segment
 //! |1|P|SI| SN     |     |1|P|SI|R | SN  |            10 last segment
 //! +-+-+--+--------+     +-+-+--+--+-----+            11 middle segment
-//! |      SN       |     |      SN       |        P   asks for a STATUS PDU
+//! |      SN       |     |      SN       |        P   requests a STATUS PDU
 //! +---------------+     +---------------+        + the segment offset in a middle or last segment
 //! | SDU …               |      SN       |
 //! ```
 //!
-//! Reserved bits are written as 0 and not looked at (§6.2.3.8).
+//! Reserved bits are written as 0 and ignored when parsed (§6.2.3.8).
 
 mod am;
 mod status;
@@ -27,21 +27,21 @@ pub use am::{AmHeader, AmPdu, AmSn};
 pub use status::{Nack, SO_END, StatusPdu, StatusWriter};
 pub use um::{UmHeader, UmSn};
 
-/// Which part of an SDU a data PDU carries (§6.2.3.4).
+/// The part of an SDU in a data PDU (§6.2.3.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Segment {
-    /// All of it.
+    /// The complete SDU.
     Complete,
-    /// Its first bytes.
+    /// The first bytes.
     First,
-    /// Its last bytes.
+    /// The last bytes.
     Last,
-    /// Neither the first nor the last.
+    /// Bytes in the middle.
     Middle,
 }
 
 impl Segment {
-    /// The part that starts at `offset` and ends at the SDU's end, or does not.
+    /// The part that starts at `offset` and, with `to_end`, extends to the end of the SDU.
     #[inline]
     #[must_use]
     pub const fn of(offset: usize, to_end: bool) -> Self {
@@ -53,14 +53,14 @@ impl Segment {
         }
     }
 
-    /// Whether a segment offset is written.
+    /// Whether the header has a segment offset.
     #[inline]
     #[must_use]
     pub const fn has_offset(self) -> bool {
         matches!(self, Self::Last | Self::Middle)
     }
 
-    /// Whether it is the end of the SDU.
+    /// Whether the part extends to the end of the SDU.
     #[inline]
     #[must_use]
     pub const fn to_end(self) -> bool {
@@ -86,7 +86,7 @@ impl Segment {
     }
 }
 
-/// The segment offset at `at`; 0 where none is written. 0 in a segment that cannot be the first is refused.
+/// The segment offset at `at`; 0 if there is none. An offset of 0 in a middle or last segment is an error.
 fn offset(pdu: &[u8], segment: Segment, at: usize) -> Result<u16, crate::WireError> {
     if !segment.has_offset() {
         return Ok(0);

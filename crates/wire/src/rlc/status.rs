@@ -4,7 +4,7 @@
 //! 12 bit SN                          18 bit SN
 //! +-+-----+-------+                  +-+-----+-------+         0: control PDU
 //! |0| CPT |ACK_SN |                  |0| CPT |ACK_SN |         CPT 000: STATUS
-//! +-+-----+-------+                  +-+-----+-------+         ACK_SN: the first SN not reported on
+//! +-+-----+-------+                  +-+-----+-------+         ACK_SN: the first SN not reported
 //! |    ACK_SN     |                  |    ACK_SN     |
 //! +--+------------+                  +-----------+--+-+
 //! |E1| R          |                  |  ACK_SN   |E1|R|        E1: a NACK_SN with its E1, E2, E3 follows
@@ -31,10 +31,10 @@ pub const SO_END: u16 = 0xffff;
 pub struct Nack {
     /// The first SDU that is missing, whole or in part.
     pub sn: u32,
-    /// First and last missing byte; [`SO_END`] as the last is the end of the SDU. With a range the first is of
-    /// the first SDU, the last of the last. `None`: from the first byte to the end.
+    /// First and last missing byte; a last byte of [`SO_END`] means the end of the SDU. With a range, the first byte refers to the
+    /// first SDU, the last to the last SDU. `None`: the whole SDUs.
     pub bytes: Option<(u16, u16)>,
-    /// How many SDUs in a row, at least 1.
+    /// Number of consecutive SDUs, at least 1.
     pub count: u8,
 }
 
@@ -53,7 +53,7 @@ const E1: u8 = 4;
 const E2: u8 = 2;
 const E3: u8 = 1;
 
-/// Where the three extension bits of a NACK are: shift within its last byte of the sequence number.
+/// Position of the three extension bits of a NACK: shift within the last byte of its sequence number.
 const fn extension_shift(sn: AmSn) -> u8 {
     match sn {
         AmSn::Bits12 => 1,
@@ -69,21 +69,20 @@ const fn header_e1(sn: AmSn) -> u8 {
     }
 }
 
-/// A checked view of a STATUS PDU.
+/// A validated view of a STATUS PDU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatusPdu<'a> {
     sn: AmSn,
-    /// The first SN that is not reported on: everything before it arrived but what [`nacks`](Self::nacks) lists.
+    /// The first SN that is not reported: all SDUs before it arrived, except those in [`nacks`](Self::nacks).
     pub ack_sn: u32,
     nacks: &'a [u8],
 }
 
 impl<'a> StatusPdu<'a> {
-    /// Reads a PDU and walks through its NACKs.
+    /// Parses a PDU and validates its NACKs.
     ///
     /// # Errors
-    /// A type that is not STATUS; NACKs that do not end where the PDU does; a range of 0; a last missing byte
-    /// before the first.
+    /// A control PDU other than STATUS; NACKs that do not end with the PDU; a range of 0; a last missing byte before the first.
     pub fn parse(pdu: &'a [u8], sn: AmSn) -> Result<Self, WireError> {
         need(pdu, "STATUS PDU", HEADER_LEN)?;
         let [first, mid, low] = array(pdu, 0);
@@ -115,7 +114,7 @@ impl<'a> StatusPdu<'a> {
         Ok(status)
     }
 
-    /// The losses, in the order written.
+    /// The losses in the order of the PDU.
     pub fn nacks(&self) -> impl Iterator<Item = Nack> + 'a {
         let (mut rest, sn) = (self.nacks, self.sn);
         std::iter::from_fn(move || {
@@ -126,7 +125,7 @@ impl<'a> StatusPdu<'a> {
     }
 }
 
-/// A NACK, whether another follows, and what follows.
+/// Parses a NACK; returns whether another follows, and the remaining bytes.
 fn read_nack(b: &[u8], sn: AmSn) -> Result<(Nack, bool, &[u8]), WireError> {
     const WHAT: &str = "NACK of a STATUS PDU";
     need(b, WHAT, 2)?;
@@ -156,14 +155,14 @@ fn read_nack(b: &[u8], sn: AmSn) -> Result<(Nack, bool, &[u8]), WireError> {
     Ok((nack, has(E1), &b[at..]))
 }
 
-/// Appends a STATUS PDU to a buffer, as much of it as there is room for.
+/// Appends a STATUS PDU to a buffer, as far as there is room.
 #[derive(Debug)]
 pub struct StatusWriter<'a> {
     sn: AmSn,
     out: &'a mut Vec<u8>,
     start: usize,
     room: usize,
-    /// Byte and mask of the E1 bit that says whether there is one more.
+    /// Byte and mask of the E1 bit that announces another NACK.
     e1: (usize, u8),
 }
 
@@ -179,7 +178,7 @@ impl<'a> StatusWriter<'a> {
         Some(Self { sn, out, start, room: room - HEADER_LEN, e1: (start + 2, header_e1(sn)) })
     }
 
-    /// Adds a loss; `false`, and nothing written, if it does not fit.
+    /// Adds a loss; returns `false`, and writes nothing, if it does not fit.
     pub fn push(&mut self, nack: Nack) -> bool {
         let len = nack.len(self.sn);
         if len > self.room {
@@ -212,7 +211,7 @@ impl<'a> StatusWriter<'a> {
         true
     }
 
-    /// Writes the first SN that is not reported on, and returns the PDU's length.
+    /// Sets the first SN that is not reported, and returns the length of the PDU.
     pub fn finish(self, ack_sn: u32) -> usize {
         match self.sn {
             AmSn::Bits12 => put(self.out, self.start, &((ack_sn & 0xfff) as u16).to_be_bytes()),
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn round_trip() {
         let nacks = [
             Nack { sn: 5, bytes: None, count: 1 },
             Nack { sn: 6, bytes: Some((100, 200)), count: 1 },

@@ -14,7 +14,7 @@ pub enum UmSn {
 }
 
 impl UmSn {
-    /// How many sequence numbers there are.
+    /// Number of sequence numbers.
     #[inline]
     #[must_use]
     pub const fn modulus(self) -> u32 {
@@ -28,19 +28,19 @@ impl UmSn {
 /// Header of a UMD PDU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UmHeader {
-    /// Which part of the SDU follows.
+    /// Part of the SDU in the PDU.
     pub segment: Segment,
-    /// Sequence number; 0 for a complete SDU, which carries none.
+    /// Sequence number; 0 for a complete SDU, which has none.
     pub sn: u16,
-    /// Where in the SDU the segment starts, bytes; 0 for the first and the complete.
+    /// Offset of the segment in the SDU in bytes; 0 for a first segment or a complete SDU.
     pub offset: u16,
 }
 
 impl UmHeader {
-    /// Most bytes it takes.
+    /// Maximum size in bytes.
     pub const MAX_LEN: usize = 4;
 
-    /// Bytes it takes.
+    /// Encoded length in bytes.
     #[inline]
     #[must_use]
     pub const fn len(segment: Segment, sn: UmSn) -> usize {
@@ -51,10 +51,10 @@ impl UmHeader {
         number + if segment.has_offset() { 2 } else { 0 }
     }
 
-    /// Reads a PDU: the header, and the SDU or segment.
+    /// Parses a PDU: the header, and the SDU or segment.
     ///
     /// # Errors
-    /// Too short to hold a header and one byte; an offset of 0 in a middle or last segment.
+    /// Shorter than a header and one byte of data; an offset of 0 in a middle or last segment.
     #[inline]
     pub fn parse(pdu: &[u8], sn: UmSn) -> Result<(Self, &[u8]), WireError> {
         need(pdu, "UMD PDU", 2)?;
@@ -71,7 +71,7 @@ impl UmHeader {
         Ok((Self { segment, sn: number, offset }, &pdu[len..]))
     }
 
-    /// Writes it to the front of `out`; returns its length.
+    /// Writes the header to the start of `out`; returns its length.
     ///
     /// # Errors
     /// `out` is too short.
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn round_trip() {
         for sn in [UmSn::Bits6, UmSn::Bits12] {
             for segment in [Segment::Complete, Segment::First, Segment::Last, Segment::Middle] {
                 for number in (0..sn.modulus()).step_by(13) {

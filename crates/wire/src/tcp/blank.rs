@@ -1,15 +1,15 @@
-//! Taking an option out of a segment on its way, as a middlebox does that does not know it.
+//! Removes an option from a segment in transit, as a middlebox does with unknown options.
 
 use super::{TCP_HEADER_LEN, TCP_OPTIONS_MAX, TcpView};
 use crate::WireError;
 use crate::ip::{IpPacket, fold, protocol, pseudo_header_sum, sum};
 use crate::read::put;
 
-/// Overwrites every option of this kind with padding; the segment keeps its length. True if there was one. A
-/// packet that is no TCP segment, is a fragment, has a wrong checksum or cannot be read stays as it is.
+/// Overwrites every option of this kind with padding; the segment keeps its length. Returns whether there was one. A packet
+/// that is not TCP, is a fragment, has a wrong checksum or is malformed is not changed.
 ///
 /// # Errors
-/// Not an IP packet, or a TCP header or option that ends beyond it.
+/// Not an IP packet, or a TCP header or option that extends beyond it.
 pub fn blank_option(packet: &mut [u8], kind: u8) -> Result<bool, WireError> {
     let ip = IpPacket::parse(packet)?;
     if ip.protocol != protocol::TCP || ip.fragment {
@@ -18,7 +18,7 @@ pub fn blank_option(packet: &mut [u8], kind: u8) -> Result<bool, WireError> {
     let tcp = &mut packet[ip.payload.clone()];
     let view = TcpView::parse(tcp)?;
     let header = tcp.len() - view.payload_len();
-    // A copy, until the last of them has been read.
+    // Work on a copy until all options have been parsed.
     let mut options = [0; TCP_OPTIONS_MAX];
     let options = &mut options[..header - TCP_HEADER_LEN];
     options.copy_from_slice(&tcp[TCP_HEADER_LEN..header]);
@@ -60,7 +60,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_option_goes_and_the_rest_stays() {
+    fn only_the_given_option_is_blanked() {
         let (src, dst) = ("[fd00::1]:1".parse().unwrap(), "[fd00::2]:2".parse().unwrap());
         let mut options = TcpOptions { timestamps: Some((1, 2)), ..TcpOptions::default() };
         Feedback { flows: 3, ..Feedback::default() }.emit(&mut options.report).unwrap();
@@ -79,7 +79,7 @@ mod tests {
             (Ok(false), before),
             "not ours to mend"
         );
-        // Behind the report one that ends beyond the header: nothing is done by halves.
+        // The option after the report extends beyond the header: nothing is changed.
         let mut broken = emit_packet(src, dst, &header, b"abc").unwrap();
         let end = broken.len() - 3;
         broken[end - 2..end].copy_from_slice(&[0x73, 9]);

@@ -1,4 +1,4 @@
-//! TCP segments (RFC 9293), as far as the simulated hosts speak it.
+//! TCP segments (RFC 9293), as needed by the simulated hosts.
 //!
 //! ```text
 //! +-------------------------------+-------------------------------+
@@ -35,7 +35,7 @@ use std::net::SocketAddr;
 
 /// Bytes of the header without options.
 pub const TCP_HEADER_LEN: usize = 20;
-/// Most bytes of options.
+/// Maximum length of options in bytes.
 pub const TCP_OPTIONS_MAX: usize = 40;
 
 /// The flags byte.
@@ -43,7 +43,7 @@ pub const TCP_OPTIONS_MAX: usize = 40;
 pub struct TcpFlags(pub u8);
 
 impl TcpFlags {
-    /// No flag.
+    /// No flags.
     pub const NONE: Self = Self(0);
     /// No more data from the sender.
     pub const FIN: Self = Self(0x01);
@@ -53,9 +53,9 @@ impl TcpFlags {
     pub const RST: Self = Self(0x04);
     /// Push.
     pub const PSH: Self = Self(0x08);
-    /// The acknowledgment number counts.
+    /// The acknowledgment number is valid.
     pub const ACK: Self = Self(0x10);
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: Self = Self(0x20);
     /// ECN echo (RFC 3168).
     pub const ECE: Self = Self(0x40);
@@ -101,7 +101,7 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// Adds a block; `false` if there are four already.
+    /// Adds a block; returns `false` if there are already four.
     pub fn push(&mut self, left: u32, right: u32) -> bool {
         match self.blocks.get_mut(usize::from(self.count)) {
             Some(slot) => {
@@ -119,19 +119,19 @@ impl SackBlocks {
         &self.blocks[..usize::from(self.count)]
     }
 
-    /// Whether there is none.
+    /// Whether there are no blocks.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 }
 
-/// The options that are understood; others are skipped.
+/// The supported options; others are skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpOptions {
     /// Maximum segment size, bytes (RFC 9293 §3.7.1).
     pub mss: Option<u16>,
-    /// Window scale, bits (RFC 7323 §2); above 14 counts as 14.
+    /// Window scale, bits (RFC 7323 §2); values above 14 are treated as 14.
     pub window_scale: Option<u8>,
     /// SACK permitted (RFC 2018).
     pub sack_permitted: bool,
@@ -139,14 +139,14 @@ pub struct TcpOptions {
     pub timestamps: Option<(u32, u32)>,
     /// SACK blocks. With timestamps only the first three fit and are written.
     pub sack: SackBlocks,
-    /// A report of the path ([`crate::ioam::Feedback`]) as its bytes, kind and length first; zeros: none. It is
-    /// for the caller to see that it fits beside the others.
+    /// An encoded path report ([`crate::ioam::Feedback`]), starting with kind and length; zeros: none. The caller ensures that it
+    /// fits together with the other options.
     pub report: [u8; FEEDBACK_LEN],
 }
 
 impl TcpOptions {
-    /// Bytes the options take, padded to a multiple of 4; at most [`TCP_OPTIONS_MAX`] but for a SYN
-    /// that also has SACK blocks, which [`emit_packet`] refuses.
+    /// Encoded length in bytes, padded to a multiple of 4; at most [`TCP_OPTIONS_MAX`], except for a SYN with SACK blocks, which
+    /// [`emit_packet`] rejects.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -178,16 +178,16 @@ impl TcpOptions {
         len.next_multiple_of(4)
     }
 
-    /// The timestamps, if they are all there is.
+    /// The timestamps, if they are the only option.
     #[inline]
     fn only_timestamps(&self) -> Option<(u32, u32)> {
-        // All are looked at: that is quicker than to stop at one.
+        // Evaluated without short-circuiting, which is faster.
         let others = self.mss.is_some() | self.window_scale.is_some() | self.sack_permitted;
         let more = !self.sack.is_empty() | (self.report[1] != 0);
         if others | more { None } else { self.timestamps }
     }
 
-    /// Whether there is no option.
+    /// Whether there are no options.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -238,7 +238,7 @@ impl TcpOptions {
 
     #[inline]
     fn parse(options: &[u8]) -> Result<Self, WireError> {
-        // As nearly always: timestamps and nothing else, in either of the usual orders.
+        // The common case: timestamps alone, in either of the usual orders.
         if let Ok([8, 10, v @ .., 1, 1] | [1, 1, 8, 10, v @ ..]) = <&[u8; 12]>::try_from(options) {
             return Ok(Self { timestamps: Some((u32_at(v, 0), u32_at(v, 4))), ..Self::default() });
         }
@@ -289,7 +289,7 @@ impl TcpOptions {
 pub struct TcpHeader {
     /// Sequence number of the first byte of payload (or of SYN or FIN).
     pub seq: u32,
-    /// Next sequence number expected; counts with [`TcpFlags::ACK`].
+    /// Next sequence number expected; valid with [`TcpFlags::ACK`].
     pub ack: u32,
     /// Flags.
     pub flags: TcpFlags,
@@ -299,7 +299,7 @@ pub struct TcpHeader {
     pub options: TcpOptions,
 }
 
-/// A TCP segment read from a whole IP packet.
+/// A TCP segment parsed from a whole IP packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpPacket {
     /// Source address and port.
@@ -308,11 +308,11 @@ pub struct TcpPacket {
     pub dst: SocketAddr,
     /// Header.
     pub header: TcpHeader,
-    /// Where the payload is in the packet.
+    /// Position of the payload in the packet.
     pub payload: Range<usize>,
 }
 
-/// A whole IP packet with a TCP segment, checksums filled in.
+/// Builds a whole IP packet with a TCP segment, with checksums.
 ///
 /// # Errors
 /// [`WireError::Family`] if source and destination differ in family; [`WireError::TooLong`] if options
@@ -330,17 +330,17 @@ pub fn emit_packet(
     Ok(b)
 }
 
-/// Bytes of the IP and TCP headers in front of a payload.
+/// Size of the IP and TCP headers in front of a payload.
 #[must_use]
 pub fn headers_len(dst: SocketAddr, header: &TcpHeader) -> usize {
     let ip = if dst.is_ipv4() { 20 } else { 40 };
     ip + TCP_HEADER_LEN + header.options.len()
 }
 
-/// Writes the headers around a payload that is in its place already, [`headers_len`] bytes into `b`.
+/// Writes the headers in front of a payload that is already in `b`, at offset [`headers_len`].
 ///
 /// # Errors
-/// As [`emit_packet`]; [`WireError::Truncated`] if `b` does not hold the headers.
+/// Those of [`emit_packet`]; [`WireError::Truncated`] if `b` is shorter than the headers.
 pub fn emit_around(
     b: &mut [u8],
     src: SocketAddr,
@@ -352,20 +352,20 @@ pub fn emit_around(
     TcpTemplate::new(src, dst)?.emit(b, header, payload_sum)
 }
 
-/// Reads a whole IP packet with a TCP segment; both checksums are verified.
+/// Parses a whole IP packet with a TCP segment; both checksums are verified.
 ///
 /// # Errors
-/// As [`crate::ip::IpPacket::parse`]; [`WireError::Value`] if it is not TCP, a fragment, or has a bad
-/// header length or option; [`WireError::Checksum`].
+/// Those of [`crate::ip::IpPacket::parse`]; [`WireError::Value`] if it is not TCP, is a fragment, or has an invalid header
+/// length or option; [`WireError::Checksum`].
 pub fn parse_packet(packet: &[u8]) -> Result<TcpPacket, WireError> {
     parse_packet_with(packet, |_, _| None)
 }
 
-/// As [`parse_packet`], for who may know the sum of the payload ([`sum`]): it is asked with the header, which is not
-/// verified yet, and the payload. Where it does not know, the payload is summed up.
+/// Like [`parse_packet`], for callers that may already have the [`sum`] of the payload: `payload_sum` is called with the header,
+/// which is not verified yet, and the payload. If it returns `None`, the sum is computed.
 ///
 /// # Errors
-/// As [`parse_packet`].
+/// Those of [`parse_packet`].
 #[inline]
 pub fn parse_packet_with(
     packet: &[u8],
@@ -399,7 +399,7 @@ pub fn parse_packet_with(
     })
 }
 
-/// The sum of a header; that of the usual length, with timestamps, is known when this is compiled.
+/// The sum of a header; for the usual header with timestamps, the length is a compile-time constant.
 #[inline]
 fn sum_of_header(head: &[u8]) -> u64 {
     match head.first_chunk::<32>().filter(|usual| usual.len() == head.len()) {

@@ -1,7 +1,8 @@
 //! The headers of one direction of a connection.
 //!
-//! Addresses, ports, and what IP always says stand ready, with their sums; a packet adds what is its own. The same
-//! knowledge reads the packets of that direction: what nearly all of them look like is compared, not taken apart.
+//! Addresses, ports and constant IP fields are prepared, with their sums; only the variable fields are added per packet. The
+//! same template parses packets of that direction: packets of the usual form are compared with it instead of being parsed
+//! field by field.
 
 use super::{TCP_HEADER_LEN, TCP_OPTIONS_MAX, TcpFlags, TcpHeader, TcpOptions};
 use crate::WireError;
@@ -9,37 +10,37 @@ use crate::ip::{emit_ip, fold, most, protocol, pseudo_header_sum, sum};
 use crate::read::{need, put, u16_at, u32_at};
 use std::net::SocketAddr;
 
-/// Bytes of an IPv4 and of an IPv6 header.
+/// Sizes of an IPv4 and of an IPv6 header in bytes.
 const IP_LEN: [usize; 2] = [20, 40];
 
-/// Bytes of the headers of nearly every packet: IPv4, TCP, timestamps.
+/// Size of the usual headers in bytes: IPv4, TCP, timestamps.
 const USUAL_LEN: usize = 20 + TCP_HEADER_LEN + 12;
 
-/// See the top of this file.
+/// Headers of one direction of a connection; see the module documentation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpTemplate {
     v4: bool,
-    /// The IP header of a packet without length; IPv4 in the first 20 bytes.
+    /// The IP header without length; IPv4 in the first 20 bytes.
     ip: [u8; 40],
     /// Sum of the IPv4 header.
     ip_sum: u64,
     src_port: u16,
     dst_port: u16,
-    /// Sum of the pseudo header without length, and of the ports.
+    /// Sum of the pseudo header without length, plus the ports.
     fixed_sum: u64,
 }
 
 impl TcpTemplate {
-    /// Of the packets from `src` to `dst`.
+    /// The template for packets from `src` to `dst`.
     ///
     /// # Errors
-    /// [`WireError::Family`] if they differ in family.
+    /// [`WireError::Family`] if the families differ.
     #[inline]
     pub fn new(src: SocketAddr, dst: SocketAddr) -> Result<Self, WireError> {
         let v4 = dst.is_ipv4();
         let mut ip = [0; 40];
         emit_ip(&mut ip[..IP_LEN[usize::from(!v4)]], src.ip(), dst.ip(), protocol::TCP)?;
-        // Length and checksum are a packet's own.
+        // Length and checksum differ per packet.
         if v4 {
             ip[2..4].fill(0);
             ip[10..12].fill(0);
@@ -55,19 +56,18 @@ impl TcpTemplate {
         })
     }
 
-    /// Bytes of the IP and TCP headers in front of a payload.
+    /// Size of the IP and TCP headers in front of a payload.
     #[inline]
     #[must_use]
     pub fn headers_len(&self, header: &TcpHeader) -> usize {
         IP_LEN[usize::from(!self.v4)] + TCP_HEADER_LEN + header.options.len()
     }
 
-    /// Writes the headers around a payload that is in its place already, [`TcpTemplate::headers_len`] bytes into
-    /// `b`, and has `payload_sum` ([`sum`]).
+    /// Writes the headers in front of a payload that is already in `b`, at offset [`TcpTemplate::headers_len`], and whose [`sum`]
+    /// is `payload_sum`.
     ///
     /// # Errors
-    /// [`WireError::TooLong`] if options or packet would be too long; [`WireError::Truncated`] if `b` does not hold
-    /// the headers.
+    /// [`WireError::TooLong`] if options or packet would be too long; [`WireError::Truncated`] if `b` is shorter than the headers.
     #[inline]
     pub fn emit(&self, b: &mut [u8], header: &TcpHeader, payload_sum: u64) -> Result<(), WireError> {
         let total = b.len();
@@ -80,7 +80,7 @@ impl TcpTemplate {
         self.emit_any(b, header, payload_sum)
     }
 
-    /// Writes the headers of nearly every packet, which has `total` bytes.
+    /// Writes headers of the usual form for a packet of `total` bytes.
     #[inline]
     fn emit_usual(
         &self,
@@ -106,7 +106,7 @@ impl TcpTemplate {
         tcp[22..26].copy_from_slice(&value.to_be_bytes());
         tcp[26..30].copy_from_slice(&echo.to_be_bytes());
         tcp[30..].copy_from_slice(&[1, 1]);
-        // Words of 32 bits count as their halves do.
+        // In one's complement, a 32-bit word is congruent to the sum of its halves.
         let words = u64::from(*seq) + u64::from(*ack) + u64::from(value) + u64::from(echo);
         let halves = u64::from(WORDS) << 12 | u64::from(flags.0);
         let fixed = self.fixed_sum + 0x080a + 0x0101 + (total - 20) as u64;
@@ -158,10 +158,10 @@ impl TcpTemplate {
         Ok(())
     }
 
-    /// Reads a packet of this direction that looks as nearly all do: IPv4 and timestamps without other options, no
-    /// fragment, nothing behind it. Its header and where its payload begins; both checksums are verified, with
-    /// `payload_sum` as in [`parse_packet_with`](super::parse_packet_with). None is no error: that one takes any packet,
-    /// and reads the same out of this.
+    /// Parses a packet of this direction that has the usual form: IPv4 and timestamps without other options, not a fragment, nothing
+    /// after it. Returns its header and the offset of its payload; both checksums are verified, with `payload_sum` as in
+    /// [`parse_packet_with`](super::parse_packet_with). `None` is not an error: that function accepts any packet, with the same
+    /// result for the usual form.
     #[inline]
     #[must_use]
     pub fn read(
@@ -189,7 +189,7 @@ impl TcpTemplate {
         };
         let payload_sum = payload_sum(&header, payload).unwrap_or_else(|| sum(payload));
         let length = (tcp.len() + payload.len()) as u64;
-        // The ports are in the sum that stands ready, and in the packet's.
+        // The ports are part of both the prepared sum and the packet's sum.
         let ports = u64::from(self.src_port) + u64::from(self.dst_port);
         let total = self.fixed_sum - ports + length + sum_of_words(tcp) + payload_sum;
         let intact = fold(sum_of_words(ip)) == 0xFFFF && fold(total) == 0xFFFF;
@@ -197,16 +197,16 @@ impl TcpTemplate {
     }
 }
 
-/// The sum of a header of whole words of 32 bits, and of few: nothing is carried.
+/// The sum of a short header of whole 32-bit words, without carries.
 #[inline(always)]
 fn sum_of_words<const N: usize>(header: &[u8; N]) -> u64 {
     let (words, _) = header.as_chunks::<4>();
     let total = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
-    // Of words in native order the sum has its bytes swapped (RFC 1071 §2 (B)).
+    // A sum of native-order words has its bytes swapped (RFC 1071 §2 (B)).
     u64::from(u16::from_be_bytes(fold(total).to_ne_bytes()))
 }
 
-/// The sum of both halves of a word of 32 bits.
+/// The sum of the two halves of a 32-bit word.
 #[inline]
 fn halves(word: u32) -> u64 {
     u64::from(word >> 16) + u64::from(word & 0xFFFF)
@@ -219,7 +219,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever stood in the buffer, and whoever summed the payload up.
+        /// With any previous content of the buffer, and with or without a precomputed payload sum.
         #[test]
         fn packets_are_the_same_whoever_knows_the_sum(
             v6: bool, numbers: (u32, u32, u16, u8), timestamps: Option<(u32, u32)>, block: Option<(u32, u32)>,
@@ -246,12 +246,12 @@ mod tests {
             prop_assert_eq!(&b[read.payload.clone()], &payload[..]);
             let known = parse_packet_with(&b, |h, p| (*h == header).then(|| sum(p)));
             prop_assert_eq!(known.as_ref(), Ok(&read));
-            // A sum that is wrong is found out.
+            // A wrong sum is detected.
             prop_assert!(parse_packet_with(&b, |_, p| Some(sum(p) + 1)).is_err());
             prop_assert!(template.read(&b, |_, p| Some(sum(p) + 1)).is_none());
         }
 
-        /// What a template reads is what anybody reads; and it reads whatever looks as usual.
+        /// A template parses the same as the general parser, and it parses every packet of the usual form.
         #[test]
         fn a_template_reads_what_everybody_reads(
             v6 in 0u8..8, numbers: (u32, u32, u16, u8), ttl in 1u8.., block in 0u8..4,
@@ -269,7 +269,7 @@ mod tests {
             let header = TcpHeader { seq, ack, flags: TcpFlags(flags), window, options };
             let mut b = crate::tcp::emit_packet(src, dst, &header, &payload).unwrap();
             if v6 > 0 {
-                // A router on the way.
+                // A router decrements the TTL.
                 let old = u16::from_be_bytes([b[8], b[9]]);
                 b[8] = ttl;
                 let new = u16::from_be_bytes([b[8], b[9]]);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn packets_that_are_too_long_are_refused() {
         let (v4, v6) = ("10.0.0.1:9".parse().unwrap(), "[fd00::2]:80".parse().unwrap());
         assert_eq!(TcpTemplate::new(v4, v6), Err(WireError::Family));
         let template = TcpTemplate::new(v4, v4).unwrap();

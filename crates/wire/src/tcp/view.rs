@@ -1,11 +1,11 @@
-//! A look at a TCP segment on its way: nothing is copied, nothing is verified that is not asked for.
+//! A lazy view of a TCP segment in transit: nothing is copied, and nothing is verified unless requested.
 
 use super::{SackBlocks, TCP_HEADER_LEN, TcpFlags};
 use crate::WireError;
 use crate::ip::{IpPacket, fold, protocol, pseudo_header_sum, sum};
 use crate::read::{need, u16_at, u32_at};
 
-/// A TCP segment within an IP packet; the length of its header has been checked, its checksum has not.
+/// A TCP segment within an IP packet; the length of its header has been validated, its checksum has not.
 #[derive(Debug, Clone, Copy)]
 pub struct TcpView<'a> {
     tcp: &'a [u8],
@@ -13,11 +13,11 @@ pub struct TcpView<'a> {
 }
 
 impl<'a> TcpView<'a> {
-    /// Reads the transport part of an IP packet.
+    /// Parses the transport part of an IP packet.
     ///
     /// # Errors
-    /// [`WireError::Truncated`] below the fixed header; [`WireError::Value`] if the header's length is less
-    /// than that or more than there is.
+    /// [`WireError::Truncated`] if shorter than the fixed header; [`WireError::Value`] if the header length is less than that or
+    /// more than the segment.
     #[inline]
     pub fn parse(tcp: &'a [u8]) -> Result<Self, WireError> {
         need(tcp, "TCP header", TCP_HEADER_LEN)?;
@@ -42,7 +42,7 @@ impl<'a> TcpView<'a> {
         u32_at(self.tcp, 4)
     }
 
-    /// Acknowledgment number; counts with [`TcpFlags::ACK`].
+    /// Acknowledgment number; valid with [`TcpFlags::ACK`].
     #[inline]
     #[must_use]
     pub fn ack(&self) -> u32 {
@@ -56,7 +56,7 @@ impl<'a> TcpView<'a> {
         TcpFlags(self.tcp[13])
     }
 
-    /// The bits of ECN: AE, CWR and ECE (RFC 3168, and the accurate form), as `0b_AE_CWR_ECE`.
+    /// The ECN bits AE, CWR and ECE (RFC 3168 and accurate ECN), as `0b_AE_CWR_ECE`.
     #[inline]
     #[must_use]
     pub fn ecn_bits(&self) -> u8 {
@@ -70,14 +70,14 @@ impl<'a> TcpView<'a> {
         u16_at(self.tcp, 14)
     }
 
-    /// Bytes of payload.
+    /// Length of the payload in bytes.
     #[inline]
     #[must_use]
     pub fn payload_len(&self) -> usize {
         self.tcp.len() - self.header
     }
 
-    /// What it takes of the space of sequence numbers: its payload, SYN and FIN.
+    /// Length in sequence space: payload, SYN and FIN.
     #[inline]
     #[must_use]
     pub fn sequence_len(&self) -> u32 {
@@ -87,18 +87,18 @@ impl<'a> TcpView<'a> {
             + u32::from(flags.contains(TcpFlags::FIN))
     }
 
-    /// The options, one after the other.
+    /// Iterates over the options.
     #[inline]
     #[must_use]
     pub fn options(&self) -> Options<'a> {
         Options(self.tcp.get(TCP_HEADER_LEN..self.header).unwrap_or_default())
     }
 
-    /// Value and echo of the timestamps option (RFC 7323 §3), if there is one in front of anything unreadable.
+    /// Value and echo of the timestamps option (RFC 7323 §3), if there is one before any malformed option.
     #[inline]
     #[must_use]
     pub fn timestamps(&self) -> Option<(u32, u32)> {
-        // Where nearly every stack puts it: behind two bytes of padding, at the front (RFC 7323 appendix A).
+        // The usual position: after two bytes of padding at the start (RFC 7323 appendix A).
         let options = &self.options().0;
         if options.len() >= 12 && options[..4] == [1, 1, 8, 10] {
             return Some((u32_at(options, 4), u32_at(options, 8)));
@@ -109,7 +109,7 @@ impl<'a> TcpView<'a> {
         })
     }
 
-    /// Whether the checksum is right for the packet this is in.
+    /// Whether the checksum is correct for the enclosing IP packet.
     #[must_use]
     pub fn verifies(&self, ip: &IpPacket) -> bool {
         fold(pseudo_header_sum(ip.src, ip.dst, protocol::TCP, self.tcp.len()) + sum(self.tcp)) == 0xFFFF
@@ -123,17 +123,17 @@ pub enum TcpOption<'a> {
     Mss(u16),
     /// Shift of the window, 0 to 14.
     WindowScale(u8),
-    /// SACK may be used.
+    /// SACK is permitted.
     SackPermitted,
     /// Timestamp value and echo.
     Timestamps(u32, u32),
     /// SACK blocks.
     Sack(SackBlocks),
-    /// Any other: its kind, and what is behind kind and length.
+    /// Any other option: its kind, and its data.
     Other(u8, &'a [u8]),
 }
 
-/// Options of a segment: an iterator that ends with the list, or with an error where it does not hold together.
+/// Iterates over the options of a segment; ends with the list, or with an error at a malformed option.
 #[derive(Debug, Clone)]
 pub struct Options<'a>(&'a [u8]);
 
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_do_not_hold_together_end_the_list() {
+    fn malformed_options_end_the_list() {
         for bad in [&[2u8, 3, 0][..], &[5, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[8, 1], &[8], &[3, 4, 0, 0]] {
             let mut options = Options(bad);
             assert!(options.next().is_some_and(|option| option.is_err()), "{bad:?}");
