@@ -1,27 +1,27 @@
-//! CUBIC as Linux has it (`tcp_cubic.c` of 6.18): RFC 9438, with HyStart in slow start.
+//! CUBIC as in Linux (`tcp_cubic.c` of 6.18): RFC 9438, with HyStart in slow start.
 //!
 //! ```text
 //!  cwnd                          W_cubic(t) = C·(t − K)³ + W_max
 //!   │                        ╱   K = ∛((W_max − cwnd_epoch) / C)
 //!   │ W_max ........____----      C = 0.4 segments/s³, β = 0.7
 //!   │         __---
-//!   │       ╱                     Reno-friendly: never behind W_est, which grows by
+//!   │       ╱                     Reno-friendly: at least W_est, which grows by
 //!   │ cwnd_epoch                  α = 8/15 segments per RTT
 //!   └───────┴──────┴───── t
 //!           0      K
 //! ```
 //!
-//! Where Linux differs from RFC 9438 it is followed, for what it does is what a sender meets:
+//! Where Linux differs from RFC 9438, this implementation follows Linux, because this is what senders use:
 //!
-//! - windows are whole segments, rounded down where they are reduced (§4.6): at 5 % loss that is a third of the window;
-//! - the curve is looked at a least round trip ahead, not a smoothed one (§4.2);
-//! - W_est never grows by a whole segment per RTT (§4.3: once it has reached the window before the loss);
-//! - before the first loss the window grows by 5 % per RTT at least: HyStart may have ended slow start early, and the
-//!   curve, which then starts at its plateau, would take long to find what is free;
-//! - a reduction that was a mistake gives the window back, but not the curve (§4.9.2): it starts anew, at its plateau;
-//! - after a timeout nothing is remembered (§4.8).
+//! - Windows are whole segments, rounded down on a reduction (§4.6): at 5 % loss this is a third of the window.
+//! - The curve is evaluated one minimum RTT ahead, not one smoothed RTT (§4.2).
+//! - W_est always grows by less than a whole segment per RTT (§4.3: once it has reached the window before the loss).
+//! - Before the first loss, the window grows by at least 5 % per RTT: HyStart may have ended slow start early, and the curve,
+//!   which then starts at its plateau, would take long to find the available bandwidth.
+//! - A spurious reduction restores the window, but not the curve (§4.9.2), which restarts at its plateau.
+//! - After a timeout all state is reset (§4.8).
 //!
-//! Time during which the application was the limit does not count in t (§5.8).
+//! Time during which the application was the limit does not count towards t (§5.8).
 
 use super::hystart::HyStart;
 use super::{Ack, CcConfig, CongestionController, after_idle, to_bytes};
@@ -31,39 +31,39 @@ use anabranch_element::time::{Duration, Instant};
 pub const C: f64 = 0.4;
 /// Multiplicative decrease (§4.6).
 pub const BETA: f64 = 0.7;
-/// W_est grows by so many segments per window acknowledged: 3(1 − β)/(1 + β), as Linux rounds it.
+/// Growth of W_est in segments per window acknowledged: 3(1 − β)/(1 + β), rounded as in Linux.
 const ALPHA: f64 = 8.0 / 15.0;
-/// A window grows by half of what is acknowledged at most.
+/// The window grows by at most half of the acknowledged segments.
 const LEAST_COUNT: f64 = 2.0;
-/// Before the first loss it grows by a segment for so many at least.
+/// Before the first loss, the window grows by at least one segment per this many acknowledged ones.
 const FIRST_COUNT: f64 = 20.0;
-/// On the plateau it grows by a segment in so many round trips.
+/// On the plateau, the window grows by one segment in this many round trips.
 const PLATEAU_RTTS: f64 = 100.0;
-/// Delays so soon after a reduction tell of the queue that drains.
+/// Delay samples within this time after a reduction are ignored, because the queue is still draining.
 const AFTER_REDUCTION: Duration = Duration::from_secs(1);
 
-/// See the top of this file. Windows are kept in segments, times in seconds.
+/// A CUBIC controller; see the module documentation. Windows are kept in segments, times in seconds.
 #[derive(Debug, Clone)]
 pub struct Cubic {
     config: CcConfig,
     state: State,
-    /// Window and threshold before the last reduction.
+    /// Window and threshold before the last reduction, for undoing it.
     before: Option<(f64, f64)>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct State {
-    /// Whole segments, unless somebody else sets it.
+    /// Whole segments, unless set by another algorithm.
     cwnd: f64,
-    /// Segments acknowledged towards the next one of the window.
+    /// Acknowledged segments counted towards the next increment of the window.
     credit: f64,
     ssthresh: f64,
-    /// 0: there was no loss yet.
+    /// 0: no loss yet.
     w_max: f64,
     epoch: Option<Epoch>,
-    /// Least round trip since the connection began or timed out.
+    /// Minimum RTT since the connection began or timed out.
     delay_min: Option<Duration>,
-    /// Since when the application has been the limit.
+    /// Start of the current application-limited period.
     unlimited_since: Option<Instant>,
     hystart: Option<HyStart>,
 }
@@ -73,10 +73,10 @@ struct State {
 struct Epoch {
     start: Instant,
     k: f64,
-    /// Where the plateau is.
+    /// The plateau of the curve, segments.
     origin: f64,
     w_est: f64,
-    /// Segments acknowledged towards the next one of `w_est`.
+    /// Acknowledged segments counted towards the next increment of `w_est`.
     w_est_credit: f64,
 }
 
@@ -106,7 +106,7 @@ impl Cubic {
         self.state.cwnd
     }
 
-    /// A loss answered by going on at `segments`, on the same curve.
+    /// Response to a loss: continues with `segments`, on the same curve.
     pub(super) fn keep(&mut self, segments: f64) {
         self.before = Some((self.state.cwnd, self.state.ssthresh));
         self.state.ssthresh = segments.max(2.0);
@@ -114,18 +114,18 @@ impl Cubic {
         self.state.hystart = None;
     }
 
-    /// A timeout answered by starting anew from one segment, up to where it was.
+    /// Response to a timeout: restarts from one segment, with a threshold of `segments`.
     pub(super) fn restart_towards(&mut self, segments: f64) {
         self.keep(segments);
         self.state.cwnd = 1.0;
     }
 
-    /// Slow start by another's rule, not beyond ssthresh.
+    /// Slow start with growth given by the caller, limited by ssthresh.
     pub(super) fn grow(&mut self, segments: f64) {
         self.state.cwnd = (self.state.cwnd + segments).min(self.state.ssthresh.max(self.state.cwnd));
     }
 
-    /// Goes on from `segments` as if slow start had ended there.
+    /// Continues with `segments` as if slow start had ended there.
     pub(super) fn resume(&mut self, segments: f64) {
         let mut fresh = Self::new(self.config).state;
         fresh.cwnd = segments.max(2.0);
@@ -199,7 +199,7 @@ impl CongestionController for Cubic {
 }
 
 impl State {
-    /// Learns the least delay; ends slow start if delays say so.
+    /// Updates the minimum RTT; ends slow start if HyStart detects a full path.
     fn sample_delay(&mut self, ack: &Ack) {
         let Some(rtt) = ack.rtt else { return };
         if self.epoch.is_some_and(|epoch| ack.now.saturating_since(epoch.start) < AFTER_REDUCTION) {
@@ -216,8 +216,7 @@ impl State {
         }
     }
 
-    /// §4.6, and fast convergence §4.7: a flow that lost before it regained its last maximum leaves more
-    /// room to the others.
+    /// §4.6, and fast convergence §4.7: a flow that lost before reaching its previous maximum leaves more room to others.
     fn reduce(&mut self) {
         let cwnd = self.cwnd.floor();
         self.w_max = if cwnd < self.w_max { (cwnd * (1.0 + BETA) / 2.0).floor() } else { cwnd };
@@ -231,7 +230,7 @@ impl State {
     fn avoid_congestion(&mut self, now: Instant, segments: f64) {
         let cwnd = self.cwnd;
         let epoch = self.epoch.get_or_insert_with(|| {
-            // If slow start ended above the old maximum, or there is none, the curve starts at its plateau.
+            // If slow start ended above the previous maximum, or there is none, the curve starts at its plateau.
             let origin = if self.w_max <= cwnd { cwnd } else { self.w_max };
             let k = cube_root((origin - cwnd) / C);
             Epoch { start: now, k, origin, w_est: cwnd, w_est_credit: 0.0 }
@@ -239,7 +238,7 @@ impl State {
         epoch.w_est_credit += segments;
         let t = now.saturating_since(epoch.start) + self.delay_min.unwrap_or_default();
         let d = t.as_secs_f64() - epoch.k;
-        // Whole segments from the plateau.
+        // Whole segments relative to the plateau.
         let target = epoch.origin + (C * d * d * d).trunc();
         let mut count = if target > cwnd { cwnd / (target - cwnd) } else { PLATEAU_RTTS * cwnd };
         if self.w_max == 0.0 {
@@ -255,10 +254,10 @@ impl State {
         self.add(count.floor().max(LEAST_COUNT), segments);
     }
 
-    /// A segment more for each `count` acknowledged.
+    /// Increments the window by one segment per `count` acknowledged ones.
     fn add(&mut self, count: f64, segments: f64) {
         if self.credit >= count {
-            // Saved up under a larger count.
+            // The credit was accumulated with a larger count.
             self.credit = 0.0;
             self.cwnd += 1.0;
         }
@@ -269,13 +268,12 @@ impl State {
     }
 }
 
-/// The cube root of x ≥ 0 by Newton's method with basic operations only, so that every machine gets the
-/// same bits.
+/// The cube root of x ≥ 0 by Newton's method, using only basic operations for bit-identical results on every machine.
 fn cube_root(x: f64) -> f64 {
     if x <= 0.0 || !x.is_finite() {
         return 0.0;
     }
-    // Bring x into [1, 8) by powers of 8; the root then scales by powers of 2.
+    // Scale x to [1, 8) by powers of 8; the root then scales by powers of 2.
     let (mut m, mut scale) = (x, 1.0);
     while m >= 8.0 {
         m /= 8.0;
@@ -307,7 +305,7 @@ mod tests {
         })
     }
 
-    /// Plays `seconds` of ACKs, one per segment, `cwnd` segments per RTT; calls `check` every RTT.
+    /// Simulates `seconds` of ACKs, one per segment and `cwnd` segments per RTT; calls `check` every RTT.
     fn play(c: &mut Cubic, from: Instant, seconds: f64, rtt: Duration, mut check: impl FnMut(f64, f64)) {
         let mut now = from;
         while now.saturating_since(from).as_secs_f64() < seconds {
@@ -335,7 +333,7 @@ mod tests {
         assert_eq!((cube_root(0.0), cube_root(-1.0), cube_root(f64::NAN)), (0.0, 0.0, 0.0));
     }
 
-    /// The golden: after a loss at 1000 segments the window follows W_cubic(t), reaching W_max at K.
+    /// Reference curve: after a loss at 1000 segments the window follows W_cubic(t) and reaches W_max at K.
     #[test]
     fn the_curve_is_the_formula() {
         let mut c = cubic(1000);
@@ -351,7 +349,7 @@ mod tests {
         assert!(checked > 100);
     }
 
-    /// With a small window and RTT the cubic is too slow and the window grows as Reno's would.
+    /// With a small window and RTT, the cubic curve is too slow and the window grows like Reno's.
     #[test]
     fn small_windows_are_reno_friendly() {
         let mut c = cubic(20);
@@ -359,7 +357,7 @@ mod tests {
         let rtt = Duration::from_millis(10);
         let mut at_half_a_second = 0.0;
         play(&mut c, Instant::ZERO, 0.5, rtt, |_, cwnd| at_half_a_second = cwnd);
-        // From 14, 8/15 of a segment in each of some 50 RTTs.
+        // From 14, by 8/15 of a segment in each of about 50 RTTs.
         assert!((36.0..=42.0).contains(&at_half_a_second), "{at_half_a_second}");
     }
 
@@ -392,7 +390,7 @@ mod tests {
         assert_eq!(c.cwnd_bytes(), 2 * u64::from(MSS), "never below two");
     }
 
-    /// HyStart may end slow start at a fraction of what is free.
+    /// HyStart may end slow start at a fraction of the available bandwidth.
     #[test]
     fn before_the_first_loss_the_window_grows_by_a_twentieth_per_round_trip() {
         let mut c = cubic(100);
@@ -422,13 +420,13 @@ mod tests {
     }
 
     #[test]
-    fn slow_start_ends_when_acks_say_that_the_path_is_full() {
+    fn slow_start_ends_when_acks_show_a_full_path() {
         for (rtt_ms, ends) in [(20, false), (40, true)] {
             let mut c = Cubic::new(CcConfig { mss_bytes: MSS, ..CcConfig::default() });
             let base = Duration::from_millis(20);
             play(&mut c, Instant::ZERO, 0.03, base, |_, _| ());
             assert_eq!(c.ssthresh_bytes(), u64::MAX);
-            // ACKs too far apart for a train.
+            // ACKs too far apart to form a train.
             let mut now = Instant::from_secs(1);
             for i in 0..12 {
                 now += Duration::from_millis(3);
@@ -449,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn time_without_need_does_not_count() {
+    fn application_limited_time_does_not_count() {
         let (mut busy, mut paused) = (cubic(1000), cubic(1000));
         let rtt = Duration::from_millis(100);
         for c in [&mut busy, &mut paused] {

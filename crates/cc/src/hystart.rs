@@ -1,45 +1,45 @@
-//! HyStart: leave slow start when ACKs say that the path is full, before the queue overflows. Ha and Rhee, *Hybrid slow
-//! start for high-bandwidth and long-distance networks*, PFLDnet 2008, as `tcp_cubic.c` of Linux 6.18 has it.
+//! HyStart: ends slow start when ACKs show that the path is full, before the queue overflows. Ha and Rhee, *Hybrid slow start
+//! for high-bandwidth and long-distance networks*, PFLDnet 2008, as in `tcp_cubic.c` of Linux 6.18.
 //!
 //! ```text
-//!   one round trip of ACKs
+//!   ACKs of one round trip
 //!   ─|||||||||||||||||||||||──────────────────▶ t
-//!    └───── train ────────┘  longer than half the least RTT (+ 1 ms): a window fills half the path there and back
-//!       least of the first 8 RTTs > least RTT + an eighth of it (4 ms to 16 ms): a queue stands
+//!    └───── train ────────┘  longer than half the minimum RTT (+ 1 ms): a window fills half of the path there and back
+//!       minimum of the first 8 RTTs > minimum RTT + 1/8 of it (4 ms to 16 ms): there is a standing queue
 //! ```
 //!
-//! RFC 9406 (HyStart++) has no train, compares a round with the one before, and slows down before it stops; Linux has
-//! not taken it up.
+//! RFC 9406 (HyStart++) uses no train, compares a round with the previous one, and slows down before it stops; Linux has not
+//! adopted it.
 
 use super::Ack;
 use anabranch_element::time::{Duration, Instant};
 
-/// Segments below which a window is too small to judge by.
+/// Windows below this number of segments are too small for a decision.
 const LOW_WINDOW: f64 = 16.0;
-/// ACKs further apart are of no one train.
+/// A larger gap between ACKs ends a train.
 const TRAIN_GAP: Duration = Duration::from_millis(2);
-/// What offloads at both ends may add to a train. Above 2 Gbit/s Linux counts less.
+/// Time that offloads at both ends may add to a train. Above 2 Gbit/s, Linux uses less.
 const OFFLOAD_DELAY: Duration = Duration::from_millis(1);
 const MIN_RISE: Duration = Duration::from_millis(4);
 const MAX_RISE: Duration = Duration::from_millis(16);
 const RISE_DIVISOR: u32 = 8;
 const SAMPLES: u32 = 8;
 
-/// The state of a slow start.
+/// State of a slow start.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HyStart {
-    /// The round is over when more than this is acknowledged; `None` before the first ACK.
+    /// The round ends when more than this is acknowledged; `None` before the first ACK.
     end: Option<u64>,
     started: Instant,
-    /// The last ACK of the train.
+    /// Time of the last ACK of the train.
     train: Instant,
     least: Option<Duration>,
     samples: u32,
 }
 
 impl HyStart {
-    /// Takes in an ACK in slow start, with a window of `cwnd` segments; `least` is the least RTT of the connection.
-    /// Whether slow start is to end.
+    /// Processes an ACK in slow start with a window of `cwnd` segments; `least` is the minimum RTT of the connection. Returns
+    /// whether slow start must end.
     pub fn on_ack(&mut self, ack: &Ack, rtt: Duration, least: Duration, cwnd: f64) -> bool {
         if self.end.is_none_or(|end| ack.unacknowledged > end) {
             let end = Some(ack.next_to_send);
@@ -52,7 +52,7 @@ impl HyStart {
         if ack.now.saturating_since(self.train) <= TRAIN_GAP {
             self.train = ack.now;
             let length = least + OFFLOAD_DELAY;
-            // A sender that paces spreads a window over half a round trip itself.
+            // A pacing sender spreads a window over half a round trip by itself.
             let length = if ack.paced { length } else { length / 2 };
             full = ack.now.saturating_since(self.started) > length;
         }
@@ -72,7 +72,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A round of ACKs, `apart` from each other, all of one RTT; whether one of them ends slow start.
+    /// A round of `acks` ACKs, `apart` from each other, all with the same RTT; returns whether one of them ends slow start.
     fn round(h: &mut HyStart, n: u64, acks: u32, apart: Duration, rtt_ms: u32, paced: bool) -> bool {
         (0..acks).any(|i| {
             let ack = Ack {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rise_of_an_eighth_in_each_of_the_first_samples_is_a_queue() {
+    fn a_rise_of_an_eighth_in_all_first_samples_is_a_queue() {
         let mut h = HyStart::default();
         assert!(!round(&mut h, 0, 10, 3 * MS, 40, false));
         assert!(!round(&mut h, 1, 10, 3 * MS, 45, false), "an eighth is no rise");
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn one_fast_ack_among_the_first_shows_that_there_is_no_queue() {
+    fn one_fast_ack_among_the_first_means_no_queue() {
         let mut h = HyStart::default();
         let ack = Ack { now: Instant::from_secs(5), unacknowledged: 1, next_to_send: 1000, ..Ack::default() };
         assert!(!h.on_ack(&ack, MS * 40, MS * 40, 20.0));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn small_windows_are_not_judged() {
+    fn small_windows_do_not_end_slow_start() {
         let mut h = HyStart::default();
         assert!(!(1..99u64).any(|i| {
             let ack =

@@ -1,17 +1,17 @@
-//! CUBIC that keeps its window when the medium loses. Paper §VI-A.1, Table I "CUBIC New L1".
+//! CUBIC that keeps its window on medium loss. Paper §VI-A.1, Table I "CUBIC New L1".
 //!
-//! The paper keeps cwnd constant at every loss "due to the lossy medium". What it leaves open, and how it is here:
+//! The paper keeps cwnd constant at every loss "due to the lossy medium". Points left open by the paper:
 //!
-//! - how a loss is told from congestion: [`View`](super::int::View), and a late report takes the judgement back;
-//! - a timeout: cwnd starts anew from one segment (RFC 5681 §3.1), but ssthresh is the window before the first
-//!   medium loss, so that slow start leads back to it; the paper's tool would have forgotten it.
+//! - Classification of losses: [`View`](super::int::View); a late report may revoke it.
+//! - Timeout: cwnd restarts from one segment (RFC 5681 §3.1), but ssthresh is the window before the first medium loss, so that
+//!   slow start returns to it; the paper's tool would have lost this value.
 
 use super::int::{Keeping, Rule};
 
-/// See the top of this file.
+/// The controller.
 pub type IntCubicL1 = Keeping<All>;
 
-/// All of the window is left.
+/// Keeps the whole window.
 #[derive(Debug, Clone, Default)]
 pub struct All;
 

@@ -1,20 +1,20 @@
-//! CUBIC whose slow start follows the queue ahead. Paper §VI-A, Eq. 1.
+//! CUBIC whose slow start follows the state of the bottleneck's queue. Paper §VI-A, Eq. 1.
 //!
 //! ```text
 //!   cwnd += available_queue_capacity · increment / (arrival_rate · flow_count)      on every ACK
 //! ```
 //!
-//! The paper gives no units and no bound: both are in [`View`](super::int::View) and [`IntConfig`](super::int::IntConfig). While Eq. 1 is in
-//! force HyStart is not: the queue is seen, not guessed at. Where the path does not tell enough, or no
-//! longer, slow start is CUBIC's. With a queue much smaller than the bandwidth-delay product Eq. 1 is slower
-//! than doubling, for it knows nothing of the empty pipe; that is the paper's law and stays so.
+//! The paper specifies neither units nor a bound: both are in [`View`](super::int::View) and
+//! [`IntConfig`](super::int::IntConfig). While Eq. 1 applies, HyStart is disabled: the queue is measured, not estimated. If the
+//! path does not report enough, slow start is CUBIC's. With a queue much smaller than the bandwidth-delay product, Eq. 1 is
+//! slower than doubling, because it does not account for the empty pipe; the paper's law is kept as it is.
 
 use super::int::{CubicWithReports, GROWTH_UNIT, View};
 use super::{Ack, CcConfig, CongestionController};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ioam::Feedback;
 
-/// See the top of this file.
+/// The controller.
 #[derive(Debug, Clone)]
 pub struct IntCubicSs {
     inner: CubicWithReports,
@@ -27,7 +27,7 @@ impl IntCubicSs {
         Self { inner: CubicWithReports::new(config) }
     }
 
-    /// Segments to add for `acked` acknowledged ones, if Eq. 1 is in force.
+    /// Segments to add for `acked` acknowledged ones, if Eq. 1 applies.
     fn growth(&self, acked: f64) -> Option<f64> {
         let CubicWithReports { view, config, srtt_us, mss_bytes, cubic, .. } = &self.inner;
         let most = View::ceiling_window(config.ceiling_bps, *srtt_us, *mss_bytes) as f64;

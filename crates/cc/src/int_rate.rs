@@ -1,38 +1,38 @@
-//! Paced at the bottleneck's fair share. Ours; the paper leaves fairness and flow control open (§VII).
+//! Pacing at the bottleneck's fair share. Developed in this project; the paper leaves fairness and flow control open (§VII).
 //!
 //! ```text
 //!                                                   reports stale, or none; a timeout;
 //!            reports with a link rate,              a loss, a mark or a delay of a
-//!            or one that the window carries         queue that tells nothing
+//!            or one that the window carries         queue without telemetry
 //!   ┌─────────────────────────────────────┐          ┌─────────────────────────────┐
 //!   │ paced: rate = fair share − drain    │ ───────▶ │ CUBIC, from the last        │
 //!   │ cwnd = 2 · rate · RTT, a bound only │ ◀─────── │ rate · RTT                  │
 //!   └─────────────────────────────────────┘          └─────────────────────────────┘
 //! ```
 //!
-//! The law is in [`View`](super::int::View). Where every hop tells its drops, what is lost changes nothing while paced, be it the
-//! medium's or a queue's: a queue that drops is full, and the drain term has answered that already. Where one is silent,
-//! telemetry can make the flow slower than CUBIC, and faster only where CUBIC's own window reached the rate. The rate is set
-//! anew once per round trip, for its term of unused capacity adds to what the flow had.
+//! The law is in [`View`](super::int::View). If every hop reports its drops, losses have no effect while the flow is paced, whether
+//! on the medium or in a queue: a queue that drops is full, and the drain term has already reacted. If a hop has no telemetry,
+//! reports can make the flow slower than CUBIC, and faster only where CUBIC's own window reached the rate. The rate is updated
+//! once per round trip, because its term for unused capacity is relative to the previous rate.
 
 use super::int::{CubicWithReports, View, micros};
 use super::{Ack, CcConfig, CongestionController};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ioam::Feedback;
 
-/// See the top of this file.
+/// The controller; see the module documentation.
 #[derive(Debug, Clone)]
 pub struct IntRate {
     inner: CubicWithReports,
-    /// Rate paced at, bit/s; 0: CUBIC is in force.
+    /// Pacing rate, bit/s; 0: CUBIC is active.
     rate_bps: u64,
-    /// When the rate is set next, microseconds.
+    /// Time of the next update of the rate, microseconds.
     next_us: u64,
-    /// The window that bounds it, set with the rate, bytes.
+    /// The bounding window, updated with the rate, bytes.
     window_bytes: u64,
-    /// Least smoothed round trip since it began to pace, microseconds; 0: none.
+    /// Minimum smoothed RTT since pacing began, microseconds; 0: none.
     least_us: u64,
-    /// A queue that tells nothing dropped: the window has to carry the rate before the flow is paced.
+    /// A queue without telemetry dropped: the window has to carry the rate before the flow is paced.
     doubt: bool,
 }
 
@@ -50,13 +50,13 @@ impl IntRate {
         }
     }
 
-    /// Whether telemetry rules.
+    /// Whether the flow is paced by telemetry.
     #[must_use]
     pub const fn paced(&self) -> bool {
         self.rate_bps != 0
     }
 
-    /// From what the rate is in a round trip of so long.
+    /// Returns to CUBIC with the window of the present rate and a round trip of `rtt_us`.
     fn back_to_cubic(&mut self, rtt_us: u64) {
         let bdp = View::rate_window(self.rate_bps, rtt_us, self.inner.mss_bytes) / 2;
         self.inner.cubic.resume(bdp as f64);
@@ -67,7 +67,7 @@ impl IntRate {
         self.inner.view.unseen(micros(now), self.inner.srtt_us)
     }
 
-    /// Ends pacing if a loss or mark may be of a queue that tells nothing. Whether CUBIC is to answer it.
+    /// Ends pacing if a loss or mark may be due to a queue without telemetry. Returns whether CUBIC must react to it.
     fn cubic_answers(&mut self, now: Instant) -> bool {
         if self.paced() && self.unseen(now) {
             self.overrun();
@@ -75,7 +75,7 @@ impl IntRate {
         !self.paced()
     }
 
-    /// Leaves the rate for what the path delivered in a round trip, if that is less.
+    /// Returns to CUBIC with the window of the rate, or the segments delivered per round trip if less.
     fn overrun(&mut self) {
         let complete = self.inner.view.complete();
         let delivered = f64::from(self.inner.view.delivered(self.inner.delivered()));
@@ -86,7 +86,7 @@ impl IntRate {
         }
     }
 
-    /// Sets the rate, once per round trip.
+    /// Updates the rate, once per round trip.
     fn steer(&mut self, now_us: u64) {
         if now_us < self.next_us {
             return;
@@ -95,7 +95,7 @@ impl IntRate {
         let fresh = view.detailed(*srtt_us, config.stale_rtts);
         match view.rate(self.rate_bps, *srtt_us, *mss_bytes, config.ceiling_bps).filter(|_| fresh) {
             Some(rate) => {
-                // In slow start the path has carried half of it.
+                // In slow start, the path has carried half of the window.
                 let slow_start = u64::from(self.inner.cubic.in_slow_start());
                 let cwnd = self.inner.cubic.segments() as u64 >> slow_start;
                 if !self.paced() && (self.doubt || !view.complete()) {
@@ -112,7 +112,7 @@ impl IntRate {
                     self.back_to_cubic(self.least_us);
                     return;
                 }
-                // A recovery may last for long, and only its begin asks.
+                // A recovery may last long, and only its start is checked for losses in unreported queues.
                 if self.paced() && view.complete() && view.passed[1] > 0 && view.unseen(now_us, *srtt_us) {
                     self.overrun();
                     return;
@@ -153,7 +153,7 @@ impl CongestionController for IntRate {
     }
 
     fn on_rto(&mut self, now: Instant, in_flight_bytes: u64, first: bool) {
-        // Nothing came for a long time: what was known of the path may be wrong.
+        // After a long time without ACKs, the knowledge of the path may be outdated.
         if self.paced() {
             self.doubt = self.unseen(now);
             self.back_to_cubic(if self.doubt { self.least_us } else { self.inner.srtt_us });

@@ -1,12 +1,11 @@
-//! Congestion control: one trait, one file per algorithm, dispatch by an enum, the name from a file.
+//! Congestion control: one trait, one file per algorithm, dispatch by enum, selection by name.
 //!
-//! A controller owns cwnd and ssthresh. Its caller, a TCP sender, owns loss detection, recovery (PRR) and
-//! the clock. Windows are in bytes, rates in bit/s.
+//! A controller owns cwnd and ssthresh. Its caller, a TCP sender, owns loss detection, recovery (PRR) and the clock. Windows are in
+//! bytes, rates in bit/s.
 //!
-//! To add an algorithm: a file with a type that implements [`CongestionController`] and has `new(CcConfig)`, and one
-//! line in the registry below (docs/add-an-algorithm.md). Rate samples (for BBR and its kin) are in every
-//! [`Ack`]; a controller that also rules the window during recovery says so with
-//! [`CongestionController::rules_recovery`].
+//! To add an algorithm: a file with a type that implements [`CongestionController`] and has `new(CcConfig)`, and one line in the
+//! registry below (docs/add-an-algorithm.md). Every [`Ack`] contains a rate sample (for BBR and similar algorithms). A controller
+//! that also controls the window during recovery declares this with [`CongestionController::rules_recovery`].
 //!
 //! ```
 //! use anabranch_cc::{Ack, Algorithm, CcConfig, CongestionController};
@@ -40,36 +39,35 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ioam::Feedback;
 use int::IntConfig;
 
-/// What one ACK told the sender.
+/// Information from one ACK.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ack {
-    /// When it came.
+    /// Time of arrival.
     pub now: Instant,
-    /// Bytes to count for growth: those newly delivered if it advanced the cumulative acknowledgment,
-    /// else 0 (as Linux; a jump over what SACK told before counts for nothing).
+    /// Bytes that count for growth: the newly delivered ones if the cumulative acknowledgment advanced, otherwise 0 (as in Linux;
+    /// advancing over data acknowledged by SACK before counts as 0).
     pub acked_bytes: u64,
     /// Bytes newly known to be delivered, cumulatively or by SACK.
     pub delivered_bytes: u64,
-    /// Bytes newly marked lost because of it.
+    /// Bytes newly marked as lost because of this ACK.
     pub lost_bytes: u64,
-    /// Bytes in flight after it was taken in.
+    /// Bytes in flight after processing it.
     pub in_flight_bytes: u64,
     /// First byte of the stream not yet acknowledged.
     pub unacknowledged: u64,
     /// First byte of the stream not yet sent.
     pub next_to_send: u64,
-    /// RTT sample, if it gave one.
+    /// RTT sample, if available.
     pub rtt: Option<Duration>,
     /// Smoothed RTT; zero if there is none yet.
     pub srtt: Duration,
-    /// Whether cwnd was what kept the sender from sending more; growth without that has no basis
-    /// (RFC 7661).
+    /// Whether cwnd limited the sender; growth is not justified otherwise (RFC 7661).
     pub cwnd_limited: bool,
     /// Whether the sender is in loss recovery.
     pub in_recovery: bool,
-    /// Whether the sender paces; bursts then do not disturb delay measurements.
+    /// Whether the sender is pacing; delay measurements are then not disturbed by bursts.
     pub paced: bool,
-    /// Delivery rate, if it could be measured.
+    /// Delivery rate sample, if available.
     pub rate: Option<RateSample>,
 }
 
@@ -80,12 +78,12 @@ pub struct RateSample {
     pub delivered_bytes: u64,
     /// The longer of the send and the ACK interval.
     pub interval: Duration,
-    /// Bytes that had been delivered in all when the newest acknowledged segment was sent; a round trip
-    /// is over when this reaches what had been delivered when the round began.
+    /// Total bytes delivered when the newest acknowledged segment was sent. A round trip ends when this reaches the total at the
+    /// start of the round.
     pub prior_delivered_bytes: u64,
     /// Bytes marked lost since the segment was sent.
     pub lost_bytes: u64,
-    /// Whether the application had too little to send, so that the rate is a lower bound.
+    /// Whether the application had too little to send, so that the rate is only a lower bound.
     pub app_limited: bool,
 }
 
@@ -98,7 +96,7 @@ impl RateSample {
     }
 }
 
-/// What every controller starts from.
+/// Parameters common to all controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CcConfig {
     /// Sender's maximum segment size in bytes, at least 1.
@@ -107,7 +105,7 @@ pub struct CcConfig {
     pub initial_window_segments: u32,
     /// Whether CUBIC's slow start may end early on long trains of ACKs or rising delay (HyStart).
     pub hystart: bool,
-    /// For the controllers that take reports.
+    /// Parameters of the controllers that use path reports.
     pub int: IntConfig,
 }
 
@@ -119,52 +117,50 @@ impl Default for CcConfig {
 
 /// A congestion controller.
 pub trait CongestionController {
-    /// Whether it reads the reports of the path ([`on_report`](Self::on_report)).
+    /// Whether it uses the path reports ([`on_report`](Self::on_report)).
     const READS_REPORTS: bool = false;
 
-    /// An ACK that acknowledged or delivered something.
+    /// An ACK acknowledged or delivered data.
     fn on_ack(&mut self, ack: &Ack);
     /// Loss was detected and recovery begins; called once per recovery.
     fn on_loss(&mut self, now: Instant, in_flight_bytes: u64);
-    /// The network marked instead of dropping; called at most once per round trip.
+    /// The network set an ECN mark; called at most once per round trip.
     fn on_ecn(&mut self, now: Instant, in_flight_bytes: u64) {
         self.on_loss(now, in_flight_bytes);
     }
-    /// The retransmission timer fired. `first`: nothing has been reduced for this flight yet, neither by
-    /// an earlier timeout nor on loss; otherwise only cwnd collapses and ssthresh stays.
+    /// The retransmission timer expired. `first`: no reduction for this flight has occurred yet, neither by an earlier timeout nor
+    /// on loss; otherwise only cwnd collapses, and ssthresh is kept.
     fn on_rto(&mut self, now: Instant, in_flight_bytes: u64, first: bool);
-    /// The last [`on_loss`](Self::on_loss) or [`on_rto`](Self::on_rto) was a mistake: nothing had been
-    /// lost. Takes back what it did.
+    /// The last [`on_loss`](Self::on_loss) or [`on_rto`](Self::on_rto) was spurious: nothing had been lost. Undoes its effects.
     fn on_spurious(&mut self, now: Instant);
     /// Sending starts again after `idle`, longer than `rto` (RFC 2861, Linux `tcp_cwnd_restart`).
     fn on_idle(&mut self, now: Instant, idle: Duration, rto: Duration);
-    /// The receiver reports on the path; called before [`on_ack`](Self::on_ack) of the same ACK. Only the
-    /// controllers of [`int`] care.
+    /// The receiver reported on the path; called before [`on_ack`](Self::on_ack) for the same ACK. Used only by the controllers of
+    /// [`int`].
     fn on_report(&mut self, _report: &Feedback, _now: Instant) {}
     /// Congestion window in bytes.
     fn cwnd_bytes(&self) -> u64;
     /// Slow-start threshold in bytes; `u64::MAX` before the first congestion.
     fn ssthresh_bytes(&self) -> u64;
-    /// Rate to pace payload at in bit/s, if the algorithm has an opinion; the sender then paces whatever
-    /// its own settings say.
+    /// Pacing rate for payload in bit/s, if the algorithm defines one; the sender then paces regardless of its own settings.
     fn pacing_bps(&self) -> Option<u64> {
         None
     }
-    /// Whether cwnd is to be obeyed during recovery too, in place of PRR.
+    /// Whether cwnd also applies during recovery, in place of PRR.
     fn rules_recovery(&self) -> bool {
         false
     }
-    /// Whether it reads [`Ack::rate`]; for one that does not, nobody needs to measure.
+    /// Whether it uses [`Ack::rate`]; if not, the sender need not measure it.
     fn wants_rate(&self) -> bool {
         false
     }
-    /// Whether the window is growing exponentially.
+    /// Whether the window grows exponentially.
     fn in_slow_start(&self) -> bool {
         self.cwnd_bytes() < self.ssthresh_bytes()
     }
 }
 
-/// The controllers: their files, their names, the one enum to build and the one to call them by.
+/// Declares the controllers: their files and names, and the enums to build and call them.
 macro_rules! registry {
     ($( $module:ident $name:literal $Variant:ident($Controller:ty) $about:literal; )+) => {
         $( pub mod $module; )+
@@ -181,14 +177,14 @@ macro_rules! registry {
                 match self { $( Self::$Variant => Controller::$Variant(<$Controller>::new(config)), )+ }
             }
 
-            /// Whether its controller reads the reports of the path.
+            /// Whether the controller uses path reports.
             #[must_use]
             pub const fn reads_reports(self) -> bool {
                 match self { $( Self::$Variant => <$Controller>::READS_REPORTS, )+ }
             }
         }
 
-        /// Any of the controllers, without a virtual call.
+        /// Any controller, without a virtual call.
         #[derive(Debug, Clone)]
         pub enum Controller { $( #[doc = $about] $Variant($Controller), )+ }
 
@@ -236,7 +232,7 @@ macro_rules! registry {
     };
 }
 
-// One line for each: file, name, variant, type, what it is. The first is the default.
+// One line per controller: file, name, variant, type, description. The first is the default.
 registry! {
     cubic "cubic" Cubic(cubic::Cubic) "CUBIC, RFC 9438.";
     reno "reno" Reno(reno::Reno) "NewReno, RFC 5681 and 6582.";
@@ -247,13 +243,13 @@ registry! {
     int_rate "int_rate" IntRate(int_rate::IntRate) "Paced at the bottleneck's fair share.";
 }
 
-/// The tutorial's examples are compiled and run.
+/// Compiles and runs the examples of the tutorial.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/add-an-algorithm.md")]
 struct Tutorial;
 
-/// RFC 2861: halve the window for every RTO of idleness, not below the initial window, and remember
-/// three quarters of it in ssthresh. Returns (cwnd, ssthresh).
+/// RFC 2861: halves the window for every RTO of idle time, not below the initial window, and stores three quarters of it in
+/// ssthresh. Returns (cwnd, ssthresh).
 fn after_idle(cwnd: f64, ssthresh: f64, initial: f64, idle: Duration, rto: Duration) -> (f64, f64) {
     let floor = initial.min(cwnd);
     let halvings = idle.as_nanos() / rto.as_nanos().max(1);
@@ -265,9 +261,9 @@ fn after_idle(cwnd: f64, ssthresh: f64, initial: f64, idle: Duration, rto: Durat
     (shrunk.max(floor), ssthresh)
 }
 
-/// A window of `segments` in bytes; infinite is `u64::MAX`.
+/// A window of `segments` in bytes; infinity becomes `u64::MAX`.
 fn to_bytes(segments: f64, mss_bytes: u32) -> u64 {
-    // `as` saturates, which is what an infinite threshold needs.
+    // `as` saturates, as required for an infinite threshold.
     (segments * f64::from(mss_bytes)) as u64
 }
 
@@ -276,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_name_gets_the_nearest_right_one() {
+    fn an_unknown_name_suggests_the_nearest() {
         assert_eq!("cubic".parse(), Ok(Algorithm::Cubic));
         let there_are = "cubic, reno, bbr, int_cubic_l1, int_cubic_l2, int_cubic_ss, int_rate";
         let error = |name: &str| name.parse::<Algorithm>().unwrap_err().to_string();

@@ -1,10 +1,10 @@
-//! NewReno. RFC 5681 (slow start, congestion avoidance), RFC 6582 (one reduction per recovery), with
-//! appropriate byte counting (RFC 3465, without its limit, as Linux). Recovery itself is the sender's.
+//! NewReno. RFC 5681 (slow start, congestion avoidance), RFC 6582 (one reduction per recovery), with appropriate byte counting
+//! (RFC 3465, without its limit, as in Linux). Recovery itself is implemented by the sender.
 
 use super::{Ack, CcConfig, CongestionController, after_idle, to_bytes};
 use anabranch_element::time::{Duration, Instant};
 
-/// See the top of this file. Windows are kept in segments.
+/// A NewReno controller. Windows are kept in segments.
 #[derive(Debug, Clone)]
 pub struct Reno {
     config: CcConfig,

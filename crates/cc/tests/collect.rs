@@ -1,4 +1,4 @@
-//! The collector beside what fills traces: each node of ours is understood by it.
+//! The collector with the elements that fill traces: it understands each of our nodes.
 
 use anabranch_cc::collect::{CollectConfig, Collector, LevelView, Sighting};
 use anabranch_element::Element;
@@ -26,7 +26,7 @@ fn traced(port: u16) -> Vec<u8> {
 }
 
 #[test]
-fn our_links_are_understood() {
+fn traces_of_our_links_are_understood() {
     let ioam = Some(IoamNode { node_id: 1, namespace: 1, ..IoamNode::default() });
     let one = LinkConfig { ioam, rate: Rate::Fixed(8_000_000), ..LinkConfig::default() };
     let mut link = DuplexLink::new(one, LinkConfig::default(), 1);
@@ -47,9 +47,9 @@ fn our_links_are_understood() {
     assert_eq!((hop.queue_drops, hop.medium_losses), (Some(0), Some(0)));
 }
 
-/// A cell with a UE that has more to get than the air carries.
+/// A cell with a UE whose traffic exceeds the capacity of the air.
 #[test]
-fn our_cells_are_understood() {
+fn traces_of_our_cells_are_understood() {
     let config = serde_json::from_value(serde_json::json!({
         "radio": { "rat": "lte", "rbs": 25 },
         "ioam": { "node_id": 9, "namespace": 1 },
@@ -62,7 +62,7 @@ fn our_cells_are_understood() {
     let mut cell = Gnb::new(&config.unwrap(), &mut |_| Err("no file".into())).unwrap();
     let mut collector = Collector::new(CollectConfig::default());
     let mut now = Instant::ZERO;
-    // 25 Mbit/s into a carrier of 25 RBs, which has about 10 at MCS 20.
+    // 25 Mbit/s into a carrier of 25 RBs, which carries about 10 Mbit/s at MCS 20.
     for step in 0..2000_u64 {
         now = Instant::from_micros(step * 350);
         cell.on_packet(Gnb::N3, Packet::new(now, traced((step % 3) as u16)), now);
@@ -79,12 +79,12 @@ fn our_cells_are_understood() {
     let last = |level: Option<LevelView>| level.unwrap().last;
     assert_eq!((hop.mcs, hop.flows), (Some(20), Some(3)), "{hop:?}");
     assert!(hop.rb_share_percent > Some(90.0), "{hop:?}");
-    // What it says of its rate is what it delivers, headers of MAC, RLC and PDCP apart.
+    // The reported rate equals the delivered rate, apart from MAC, RLC and PDCP headers.
     let delivered = cell.link_stats(Direction::Downlink, now).delivered_bytes * 8;
     let kbps = delivered as f64 / now.as_secs_f64() / 1e3;
     let told = f64::from(last(hop.link_kbps));
     assert!((kbps * 0.98..kbps * 1.08).contains(&told), "{told} and {kbps} kbit/s");
-    // The queue is full, the limiter keeps it out of RLC, and what did not fit was dropped.
+    // The queue is full, the limiter keeps it out of RLC, and packets without room were dropped.
     assert!((95_000..=130_000).contains(&last(hop.depth_bytes)), "{hop:?}");
     assert!(last(hop.rlc_bytes) < 10_000 && hop.capacity_bytes == Some(100_000), "{hop:?}");
     assert!(hop.queue_drops > Some(500) && hop.medium_losses == Some(0), "{hop:?}");

@@ -1,10 +1,10 @@
-//! What BBR remembers of the path: the largest delivery rate of late, and how much ACKs are bundled.
+//! Path estimates of BBR: the recent maximum delivery rate, and the degree of ACK aggregation.
 
 use crate::Ack;
 use anabranch_element::time::{Duration, Instant};
 
-/// Largest value within a window of rounds, in constant space: Kathleen Nichols' algorithm as in Linux
-/// `lib/win_minmax.c`. It keeps the best, the best after that one, and the best after that one.
+/// Maximum over a window of rounds, in constant space: Kathleen Nichols' algorithm as in Linux `lib/win_minmax.c`. It stores the
+/// best value, the best one after that, and the best one after that.
 #[derive(Debug, Clone)]
 pub(super) struct MaxFilter {
     window: u64,
@@ -34,7 +34,7 @@ impl MaxFilter {
         }
         let age = round.saturating_sub(b[0].0);
         if age > self.window {
-            // The best has gone by: the next ones move up.
+            // The best value has left the window: the next ones move up.
             *b = [b[1], b[2], new];
             if round.saturating_sub(b[0].0) > self.window {
                 *b = [b[1], b[2], new];
@@ -47,13 +47,13 @@ impl MaxFilter {
     }
 }
 
-/// How much more than the bandwidth explains was acknowledged at once: room for that much is added to the
-/// window, or the sender would fall silent between bundles (Linux 5.1 and later).
+/// Excess of acknowledged data over what the bandwidth explains. The window is enlarged by this amount; otherwise the sender
+/// would pause between bundled ACKs (Linux 5.1 and later).
 #[derive(Debug, Clone, Default)]
 pub(super) struct AckAggregation {
     epoch: Instant,
     acked: u64,
-    /// Largest excess of the last windows of five rounds.
+    /// Maximum excess in the last windows of five rounds.
     excess: [u64; 2],
     current: usize,
     rounds: u32,
@@ -61,7 +61,7 @@ pub(super) struct AckAggregation {
 
 impl AckAggregation {
     const ROUNDS: u32 = 5;
-    /// Most time's worth of bandwidth that counts.
+    /// Upper bound of the excess, in seconds of bandwidth.
     const MOST: f64 = 0.1;
 
     pub(super) fn update(&mut self, ack: &Ack, round_start: bool, bandwidth: f64, cwnd: u64) {

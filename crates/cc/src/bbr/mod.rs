@@ -13,11 +13,11 @@
 //!   min RTT   = min over 10 s                                   cwnd = 2 · bandwidth · min RTT + …
 //! ```
 //!
-//! Loss plays no part, but for one round of packet conservation when recovery begins. ECN plays none.
+//! Loss has no effect, except for one round of packet conservation when recovery begins. ECN has none.
 //!
-//! How this differs from the source: no long-term sampling for token-bucket policers (Linux only, off unless
-//! a fifth of the packets is lost); the phase in which the gain cycle starts comes from the clock instead of
-//! a random number, so that a run can be repeated.
+//! Differences from the source: no long-term sampling for token-bucket policers (Linux only, inactive unless a fifth of the
+//! packets is lost); the starting phase of the gain cycle is derived from the clock instead of a random number, so that runs are
+//! reproducible.
 
 mod filter;
 #[cfg(test)]
@@ -29,40 +29,40 @@ use filter::{AckAggregation, MaxFilter};
 
 /// 2/ln 2: the smallest gain that doubles the rate each round.
 const HIGH_GAIN: f64 = 2885.0 / 1000.0;
-/// Takes out in a round what a round of [`HIGH_GAIN`] put into the queue.
+/// Drains within a round the queue that a round of [`HIGH_GAIN`] has built.
 const DRAIN_GAIN: f64 = 1000.0 / 2885.0;
-/// Window in BDPs in PROBE_BW: room for delayed and stretched ACKs.
+/// Window in BDPs in PROBE_BW, with room for delayed and stretched ACKs.
 const CWND_GAIN: f64 = 2.0;
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
-/// Round trips a delivery rate counts.
+/// Number of round trips for which a delivery rate counts.
 const BANDWIDTH_ROUNDS: u64 = 10;
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
 const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
-/// Least window in segments.
+/// Minimum window in segments.
 const MIN_SEGMENTS: u64 = 4;
 /// The pipe is full if the bandwidth has not grown by a quarter in three rounds.
 const FULL_GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u32 = 3;
-/// Pace this much below the estimate, so that no queue builds up from its error.
+/// Pacing is reduced by 1 %, so that errors of the estimate do not build up a queue.
 const PACING_MARGIN: f64 = 0.99;
 
-/// Far beyond any window, so that sums stay in range.
+/// Larger than any window; keeps sums in range.
 const MAX_WINDOW: u64 = 1 << 48;
 
-/// Where the state machine stands.
+/// State of the state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Doubling the rate each round.
+    /// Doubles the rate in each round.
     Startup,
-    /// Emptying the queue that startup made.
+    /// Drains the queue built up during startup.
     Drain,
-    /// Cycling around the estimated bandwidth.
+    /// Cycles around the estimated bandwidth.
     ProbeBw,
-    /// Looking for the path's RTT with next to nothing in flight.
+    /// Measures the path's RTT with almost nothing in flight.
     ProbeRtt,
 }
 
-/// See the top of this file.
+/// A BBR controller; see the module documentation.
 #[derive(Debug, Clone)]
 pub struct Bbr {
     mss: u64,
@@ -74,7 +74,7 @@ pub struct Bbr {
     cwnd_gain: f64,
     pacing_bps: u64,
     has_seen_rtt: bool,
-    /// Bytes per second, by round.
+    /// Delivery rate in bytes per second, by round.
     bandwidth: MaxFilter,
     aggregation: AckAggregation,
     rounds: u64,
@@ -90,12 +90,12 @@ pub struct Bbr {
     full_pipe: bool,
     probe_rtt_done_at: Option<Instant>,
     probe_rtt_round_done: bool,
-    /// Samples of segments sent between these amounts delivered are not the path's rate.
+    /// Range of delivered bytes whose rate samples are not representative, because of PROBE_RTT.
     probe_rtt_limited: Option<(u64, u64)>,
     idle_restart: bool,
     recovery: Recovery,
     conserve_packets: bool,
-    /// After a timeout: restore the window when this much is acknowledged; `None` until it is known.
+    /// After a timeout: the window is restored when this amount is acknowledged; the inner `None` means not yet known.
     after_timeout: Option<Option<u64>>,
 }
 
@@ -120,7 +120,7 @@ impl Bbr {
             prior_cwnd: 0,
             pacing_gain: HIGH_GAIN,
             cwnd_gain: HIGH_GAIN,
-            // Until there is a RTT, as if it were 1 ms.
+            // Without an RTT, pace as if it were 1 ms.
             pacing_bps: to_bps(HIGH_GAIN * initial_cwnd as f64 * 1000.0),
             has_seen_rtt: false,
             bandwidth: MaxFilter::new(BANDWIDTH_ROUNDS),
@@ -146,20 +146,20 @@ impl Bbr {
         }
     }
 
-    /// The state it is in.
+    /// The current state.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The estimated bandwidth of the path in bit/s of payload.
+    /// The estimated bandwidth of the path, bit/s of payload.
     #[must_use]
     #[cfg(test)]
     pub fn bandwidth_bps(&self) -> u64 {
         to_bps(self.bandwidth.max())
     }
 
-    /// The estimated RTT of the path without queues.
+    /// The estimated RTT of the path without queueing.
     #[must_use]
     pub fn min_rtt(&self) -> Option<Duration> {
         self.min_rtt
@@ -168,23 +168,23 @@ impl Bbr {
     fn bdp(&self, gain: f64) -> f64 {
         match self.min_rtt {
             Some(rtt) => gain * self.bandwidth.max() * rtt.as_secs_f64(),
-            // No RTT yet: the initial window.
+            // Without an RTT: the initial window.
             None => self.initial_cwnd as f64,
         }
     }
 
-    /// Bytes a paced sender hands down at once.
+    /// Bytes that a paced sender passes down at once.
     fn send_quantum(&self) -> u64 {
         let bps = self.pacing_bps;
         let quantum = if bps < 1_200_000 { 1 } else { (bps / 8000 / self.mss).max(2) };
         (quantum * self.mss).min(64 << 10)
     }
 
-    /// Window for `gain` BDPs and `extra` bytes, with room for what host and receiver hold back.
+    /// Window for `gain` BDPs plus `extra` bytes, with room for data held back by host and receiver.
     fn target(&self, gain: f64, extra: u64) -> u64 {
         let bytes = (self.bdp(gain) as u64).saturating_add(extra).min(MAX_WINDOW) + 3 * self.send_quantum();
         let even = bytes.div_ceil(self.mss).next_multiple_of(2) * self.mss;
-        // The probe must not be held back by rounding.
+        // Rounding must not hold back the probe.
         let probing = self.mode == Mode::ProbeBw && self.cycle == 0;
         even + if probing { 2 * self.mss } else { 0 }
     }
@@ -233,7 +233,7 @@ impl Bbr {
     fn enter_probe_bw(&mut self, now: Instant) {
         self.mode = Mode::ProbeBw;
         self.cwnd_gain = CWND_GAIN;
-        // Any phase but the one that drains: a number from the clock, well mixed (SplitMix64).
+        // Any phase except the draining one, selected by hashing the clock (SplitMix64).
         let mut mixed = now.as_nanos().wrapping_add(0x9E37_79B9_7F4A_7C15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let phase = ((mixed >> 33) % 7) as usize;
@@ -349,8 +349,8 @@ impl Bbr {
         }
     }
 
-    /// In the first round of recovery as much is sent as arrives; at its end the window is as it was.
-    /// Whether that settled the window.
+    /// In the first round of recovery, sends as much as is delivered; at its end, restores the window. Returns whether this
+    /// determined the window.
     fn recover_or_restore(&mut self, ack: &Ack) -> bool {
         if ack.lost_bytes > 0 {
             self.cwnd = self.cwnd.saturating_sub(ack.lost_bytes).max(self.mss);
@@ -408,7 +408,7 @@ impl CongestionController for Bbr {
 
     fn on_loss(&mut self, _: Instant, _: u64) {
         self.save_cwnd();
-        // One recovery right behind another is, as in Linux, one.
+        // As in Linux, a recovery that follows immediately counts as the same one.
         if self.recovery == Recovery::No {
             self.recovery = Recovery::Entering;
         }
@@ -429,7 +429,7 @@ impl CongestionController for Bbr {
     }
 
     fn on_spurious(&mut self, _: Instant) {
-        // What looked like loss was a spike of delay: the estimate of a full pipe may be wrong as well.
+        // The apparent loss was a delay spike: the estimate of a full pipe may be wrong as well.
         self.full_bandwidth = 0.0;
         self.full_rounds = 0;
         if self.after_timeout.take().is_some() {
@@ -474,7 +474,7 @@ impl CongestionController for Bbr {
     }
 }
 
-/// At least one bit per second: a pace of 0 would never end.
+/// Converts to bit/s, at least 1: a pacing rate of 0 would block forever.
 fn to_bps(bytes_per_second: f64) -> u64 {
     ((bytes_per_second * 8.0) as u64).max(1)
 }

@@ -8,20 +8,20 @@ fn config() -> CcConfig {
     CcConfig { mss_bytes: MSS as u32, ..CcConfig::default() }
 }
 
-/// A paced, window-limited sender with endless data behind one bottleneck, every packet acknowledged. What
-/// is lost is known one RTT later and sent again as new data.
+/// A paced, window-limited sender with endless data behind one bottleneck; every packet is acknowledged. Losses are known one
+/// RTT later and are sent again as new data.
 struct Path {
     cc: Bbr,
     bps: u64,
     rtt: Duration,
     buffer: u64,
-    /// Every n-th packet is lost on the way.
+    /// Every n-th packet is lost in transit.
     lose_every: u64,
     now: Instant,
     pace_at: Instant,
     link_free: Instant,
     queue: VecDeque<Instant>,
-    /// By time of arrival of its ACK.
+    /// Packets by arrival time of their ACK.
     acks: BTreeMap<(Instant, u64), Sent>,
     sent: u64,
     in_flight: u64,
@@ -29,7 +29,7 @@ struct Path {
     delivered_at: Instant,
     first_sent_at: Instant,
     lost: u64,
-    /// Recovery lasts until what was lost has been sent again and arrived.
+    /// Recovery lasts until the lost data has been retransmitted and has arrived.
     recover_until: Instant,
     most_queued: u64,
     least_in_flight: u64,
@@ -148,7 +148,7 @@ impl Path {
         self.cc.on_ack(&ack);
     }
 
-    /// Runs to `until`; returns the goodput in bit/s over that time.
+    /// Runs until `until`; returns the goodput of this interval in bit/s.
     fn run(&mut self, until: Instant) -> f64 {
         let (from, before) = (self.now, self.delivered);
         (self.most_queued, self.least_in_flight) = (0, u64::MAX);
@@ -200,8 +200,8 @@ fn it_finds_the_rate_and_keeps_the_queue_short() {
 #[test]
 fn startup_doubles_each_round_and_ends() {
     let mut path = Path::new(50_000_000, 40);
-    // 10 segments to 173 (one BDP): 4.1 doublings; three rounds to notice, of up to three RTTs because of the
-    // queue that makes; and the time to drain it.
+    // 10 segments to 173 (one BDP): 4.1 doublings; three rounds for detection, each up to three RTTs because of the resulting
+    // queue; and the time to drain it.
     path.run(Instant::from_millis(40 * 4));
     assert_eq!(path.cc.mode(), Mode::Startup);
     assert!(path.cc.in_slow_start());
@@ -226,7 +226,7 @@ fn every_ten_seconds_it_drains_the_pipe_for_200_ms() {
         }
         was = mode;
     }
-    // At about 10, 20 and 30 s; each gives back the bandwidth it had.
+    // At about 10, 20 and 30 s; the previous bandwidth is restored each time.
     assert_eq!(entered.len(), 3, "{entered:?}");
     assert!(entered.windows(2).all(|w| (10_000..11_000).contains(&(w[1] - w[0]))), "{entered:?}");
     let each = in_probe / 3;
@@ -314,7 +314,7 @@ fn a_timeout_starts_from_one_segment_and_the_window_comes_back() {
     ack.next_to_send = 60_000;
     path.cc.on_ack(&ack);
     assert!(path.cc.cwnd_bytes() >= cwnd);
-    // A timeout that was a mistake is taken back at once.
+    // A spurious timeout is undone at once.
     path.cc.on_rto(path.now, path.in_flight, true);
     path.cc.on_spurious(path.now);
     assert!(path.cc.cwnd_bytes() >= cwnd);
@@ -341,7 +341,7 @@ fn the_filter_keeps_the_largest_of_ten_rounds() {
     for (round, value) in values.into_iter().enumerate() {
         filter.update(round as u64, value);
         let of_window = values[round.saturating_sub(10)..=round].iter().copied().fold(0.0, f64::max);
-        // Three values stand for all: right, or the largest of a slightly shorter window.
+        // Three values represent all: the result is the maximum, or that of a slightly shorter window.
         let of_shorter = values[round.saturating_sub(6)..=round].iter().copied().fold(0.0, f64::max);
         assert!((of_shorter..=of_window).contains(&filter.max()), "round {round}: {}", filter.max());
     }
@@ -364,7 +364,7 @@ proptest! {
     }
 
     #[test]
-    fn no_input_breaks_it(steps in prop::collection::vec((0u8..6, any::<[u64; 8]>(), any::<[bool; 4]>()), 1..200)) {
+    fn no_input_breaks_the_controller(steps in prop::collection::vec((0u8..6, any::<[u64; 8]>(), any::<[bool; 4]>()), 1..200)) {
         let mut cc = Bbr::new(CcConfig { mss_bytes: 0, initial_window_segments: 0, hystart: false, ..CcConfig::default() });
         for (what, v, b) in steps {
             let now = Instant::from_nanos(v[0]);

@@ -1,26 +1,27 @@
-//! A map that holds so many and no more.
+//! A map with a maximum number of entries.
 //!
-//! Room is made by whoever is silent; where nobody is, by the one that was used longest ago among those that were used least often, by
-//! powers of two. So keys that are ever new push out one another, and none that comes again and again.
+//! If the map is full, the entry unused for the longest time is removed if it is silent. Otherwise the victim is, among the
+//! entries with the fewest uses (compared by powers of two), the one unused for the longest time. Keys that are always new thus
+//! replace each other, but not keys that are used repeatedly.
 
 use std::collections::BTreeMap;
 
-/// Ranks of entries: one that was used 2^n times has rank n, and the last rank is of all beyond.
+/// Number of ranks. An entry used at least 2^n times has rank n; the last rank has no upper bound.
 const RANKS: usize = 9;
 
-/// See the top of this file.
+/// A map with a maximum number of entries; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Bounded<K, V> {
     most: usize,
     by_key: BTreeMap<K, Entry<V>>,
-    /// Those of each rank by when they were used last.
+    /// For each rank, its keys by last use.
     by_use: [BTreeMap<u64, K>; RANKS],
     uses: u64,
 }
 
 #[derive(Debug)]
 struct Entry<V> {
-    /// The last use among all uses of the map.
+    /// Sequence number of the last use, among all uses of the map.
     last: u64,
     uses: u64,
     value: V,
@@ -33,12 +34,12 @@ impl<V> Entry<V> {
 }
 
 impl<K: Ord + Copy, V> Bounded<K, V> {
-    /// An empty one for `most` entries, at least one.
+    /// An empty map for up to `most` entries, at least one.
     pub(super) fn new(most: usize) -> Self {
         Self { most: most.max(1), by_key: BTreeMap::new(), by_use: Default::default(), uses: 0 }
     }
 
-    /// The entry of a key, made if it is not there, and whether another made room for it. It counts as used now.
+    /// Returns the entry of a key, creating it if absent, and whether another entry was removed for it. Counts as a use.
     pub(super) fn at(
         &mut self,
         key: K,
@@ -67,23 +68,23 @@ impl<K: Ord + Copy, V> Bounded<K, V> {
         (&mut entry.value, evicted)
     }
 
-    /// The one that was used longest ago.
+    /// The entry that has been unused for the longest time.
     pub(super) fn oldest(&self) -> Option<&V> {
         let (_, key) = self.by_use[self.oldest_rank()?].first_key_value()?;
         self.by_key.get(key).map(|entry| &entry.value)
     }
 
-    /// Takes that one out.
+    /// Removes that entry.
     pub(super) fn remove_oldest(&mut self) {
         self.remove_first_of(self.oldest_rank());
     }
 
-    /// Takes out the one that was used longest ago among those of the least rank.
+    /// Removes the entry that has been unused for the longest time among those of the lowest rank.
     fn remove_least(&mut self) {
         self.remove_first_of(self.by_use.iter().position(|of| !of.is_empty()));
     }
 
-    /// The rank of the one that was used longest ago.
+    /// The rank of the entry that has been unused for the longest time.
     fn oldest_rank(&self) -> Option<usize> {
         let last = |rank: usize| self.by_use[rank].first_key_value().map(|(last, _)| (*last, rank));
         (0..RANKS).filter_map(last).min().map(|(_, rank)| rank)
@@ -99,7 +100,7 @@ impl<K: Ord + Copy, V> Bounded<K, V> {
         self.by_key.len()
     }
 
-    /// All, by key.
+    /// All entries, by key.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.by_key.iter().map(|(key, entry)| (key, &entry.value))
     }
@@ -110,17 +111,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_used_makes_room() {
+    fn the_least_used_entry_is_removed() {
         let mut map = Bounded::new(2);
         let is_used = |_: &i32| false;
         for (key, evicted) in [(1, false), (2, false), (1, false), (3, true), (4, true), (3, true)] {
             assert_eq!(map.at(key, is_used, || key * 10).1, evicted, "{key}");
         }
         assert_eq!(map.iter().collect::<Vec<_>>(), [(&1, &10), (&3, &30)]);
-        // Of those that are used as often it is the one that was used longest ago.
+        // Among entries with equal use, the one unused for the longest time.
         assert!(!map.at(3, is_used, || 0).1 && map.at(5, is_used, || 50).1);
         assert_eq!(map.iter().collect::<Vec<_>>(), [(&3, &30), (&5, &50)]);
-        // And whoever is silent, however often it was used.
+        // A silent entry is removed however often it was used.
         assert!(map.at(6, |oldest| *oldest == 30, || 60).1);
         assert_eq!((map.iter().collect::<Vec<_>>(), map.oldest()), (vec![(&5, &50), (&6, &60)], Some(&50)));
         map.remove_oldest();

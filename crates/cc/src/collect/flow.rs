@@ -1,4 +1,4 @@
-//! One flow: which path it takes, its sender's TCP state, and what got lost between source and collector.
+//! One flow: its path, its sender's TCP state, and the losses between source and collector.
 
 use super::Sighting;
 use super::level::{Latency, Level, Newest, stamp_us};
@@ -8,18 +8,18 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ioam::{Head, Sequence, TcpState};
 use anabranch_wire::ip::FlowKey;
 
-/// Packet numbers that lie further ahead, or behind, are a source that started again.
+/// A packet number that differs by more than this from the expected one means that the source restarted.
 const JUMP: i64 = 1 << 20;
 
-/// Packets by the numbers that the source gave them.
+/// Accounting of packets by the sequence numbers of the source.
 #[derive(Debug, Clone, Copy)]
 struct Numbered {
     first: i64,
     highest: i64,
-    /// What it is as sent: the highest, wrapped.
+    /// The highest number in its wire form, wrapped.
     raw: Sequence,
     received: u64,
-    /// Before the source started again.
+    /// Missing packets before the last restart of the source.
     missing_before: u64,
 }
 
@@ -28,7 +28,7 @@ impl Numbered {
         Self { first: 0, highest: 0, raw, received: 1, missing_before }
     }
 
-    /// Takes one; whether a newer one had come before.
+    /// Records a packet; returns whether it was overtaken by a newer one.
     fn take(&mut self, raw: Sequence) -> bool {
         let ahead = match (self.raw, raw) {
             (Sequence::Short(before), Sequence::Short(now)) => i64::from(now.wrapping_sub(before) as i32),
@@ -49,17 +49,17 @@ impl Numbered {
         ahead < 0
     }
 
-    /// Packets that were sent with a number and not seen; what comes twice hides as many.
+    /// Number of sequence numbers that were sent but not seen; duplicates reduce it.
     fn missing(&self) -> u64 {
         let sent = (self.highest - self.first + 1).unsigned_abs();
         self.missing_before + sent.saturating_sub(self.received)
     }
 }
 
-/// See the top of this file.
+/// One flow.
 #[derive(Debug)]
 pub(super) struct Flow {
-    /// The number of its path.
+    /// Number of the flow's path.
     pub(super) path: u64,
     path_changes: u64,
     traces: u64,
@@ -88,14 +88,14 @@ impl Flow {
         }
     }
 
-    /// Takes a packet of this flow.
+    /// Records a packet of this flow.
     pub(super) fn take(&mut self, path: u64, head: &Head<'_>, seen: &Sighting, window: Duration) {
         self.traces += 1;
         self.bytes += u64::from(seen.bytes);
         self.last = self.last.max(seen.at);
         let sent = head.edge.and_then(|edge| stamp_us(edge.seconds, edge.fraction));
         let mut overtaken = self.newest.was_overtaken(sent, seen.at);
-        // Numbers know better.
+        // Sequence numbers are more reliable than time stamps.
         match (&mut self.numbered, head.edge.and_then(|edge| edge.sequence)) {
             (Some(numbered), Some(raw)) => overtaken = numbered.take(raw),
             (none, Some(raw)) => *none = Some(Numbered::new(raw, 0)),
@@ -106,7 +106,7 @@ impl Flow {
             self.path = path;
             self.tcp = head.tcp.or(self.tcp);
         }
-        // The path counts what is wrong with the clocks; here it is the same packet.
+        // Clock errors are counted by the path; this is the same packet.
         let _ = self.end_to_end.note((sent, wall_us(seen)), Level::noting(overtaken), seen.at, window);
     }
 
@@ -136,18 +136,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_numbers_are_counted_late_ones_taken_back() {
+    fn missing_numbers_are_counted_and_late_ones_deducted() {
         let short = Sequence::Short;
         let mut numbered = Numbered::new(short(u32::MAX), 0);
         let mut missing = |raw| {
             let _ = numbered.take(raw);
             numbered.missing()
         };
-        // Over the end of 32 bits; 1 and 2 are late, and come.
+        // Across the 32-bit wrap; 1 and 2 arrive late.
         assert_eq!([0, 3, 2, 1].map(|n| missing(short(n))), [0, 2, 1, 0]);
-        // One that was sent before the first that was seen.
+        // A packet sent before the first one that was seen.
         assert_eq!(missing(short(u32::MAX - 1)), 0);
-        // A source that starts again keeps what was missing before.
+        // A restart of the source keeps the earlier count of missing packets.
         assert_eq!(missing(short(6)), 2);
         assert_eq!([7, 9].map(|n| missing(Sequence::Long(n))), [2, 3]);
     }

@@ -1,19 +1,19 @@
-//! Figures of a path: a level that goes up and down, a counter that wraps, a latency.
+//! Figures of a path: a gauge, a wrapping counter, and a latency.
 
 use super::view::{LatencyView, LevelView};
 use anabranch_element::time::{Duration, Instant};
 
-/// A mean moves an eighth of the way to each new value, as TCP's smoothed round trip.
+/// Weight of the mean: each value contributes 1/8, as in TCP's smoothed RTT.
 const WEIGHT: u64 = 8;
-/// The mean's fraction, so that it does not stick.
+/// Scale of the fixed-point mean, so that rounding does not stall it.
 const SCALE: u64 = 1 << 8;
 
-/// A figure that goes up and down: its last value, its mean, its maximum of late.
+/// A gauge: its last value, mean, and recent maximum.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Level {
     last: u32,
     mean_scaled: u64,
-    /// Maximum of the window under way, and of the one before.
+    /// Maximum of the current window, and of the previous one.
     most: [u32; 2],
     since: Instant,
 }
@@ -22,7 +22,7 @@ pub(super) struct Level {
 pub(super) type Note = fn(&mut Option<Level>, Option<u32>, Instant, Duration);
 
 impl Level {
-    /// How to note what was overtaken, or was not.
+    /// The function that records a value, depending on whether its packet was overtaken.
     pub(super) fn noting(overtaken: bool) -> Note {
         if overtaken { Self::note_behind } else { Self::note }
     }
@@ -31,7 +31,7 @@ impl Level {
         Self { last: value, mean_scaled: u64::from(value) * SCALE, most: [value, value], since: at }
     }
 
-    /// Notes a value in `level`; nothing if the node did not know.
+    /// Records a value in `level`; nothing if the node did not report one.
     pub(super) fn note(level: &mut Option<Self>, value: Option<u32>, at: Instant, window: Duration) {
         let Some(value) = value else { return };
         let Some(level) = level else {
@@ -44,7 +44,7 @@ impl Level {
         level.mean_scaled = (level.mean_scaled * (WEIGHT - 1) + u64::from(value) * SCALE) / WEIGHT;
     }
 
-    /// Notes a value that a newer one has overtaken: the maximum asks for no order.
+    /// Records the value of a packet that was overtaken; it affects only the maximum, which does not depend on order.
     pub(super) fn note_behind(level: &mut Option<Self>, value: Option<u32>, at: Instant, window: Duration) {
         let Some((known, value)) = level.as_mut().zip(value) else {
             return Self::note(level, value, at, window);
@@ -58,7 +58,7 @@ impl Level {
         if passed < window {
             return;
         }
-        // After a longer silence the last value is all that is known.
+        // After a long pause only the last value is known.
         self.most = [0, if passed < window * 2 { self.most[0] } else { self.last }];
         self.since = at;
     }
@@ -74,12 +74,12 @@ impl Level {
     }
 }
 
-/// A node that has been silent for so long, and now counts less than before, has started again.
+/// A counter that decreases after its node has been silent for this time means that the node restarted.
 const RESTART: Duration = Duration::from_secs(1);
-/// What is further ahead than this is behind.
+/// A difference above this, modulo 2^32, is negative.
 const HALF: u32 = 1 << 31;
 
-/// A node's 32-bit counter, summed since it was first seen.
+/// A node's 32-bit counter, accumulated since it was first seen.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tally {
     value: u32,
@@ -87,12 +87,12 @@ pub(super) struct Tally {
     pub(super) total: u64,
 }
 
-/// What became of a value.
+/// Interpretation of a counter value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counted {
-    /// It counts on, or is of a trace that was overtaken.
+    /// The counter continues, or the value is of a trace that was overtaken.
     On,
-    /// It starts again: what it had counted meanwhile is not known.
+    /// The counter restarted; what it counted in the meantime is unknown.
     Restarted,
 }
 
@@ -101,7 +101,7 @@ impl Tally {
         Self { value, at, total: 0 }
     }
 
-    /// Notes the counter's value in a trace seen at `at`.
+    /// Records the counter value of a trace seen at `at`.
     pub(super) fn note(&mut self, value: u32, at: Instant) -> Counted {
         let more = value.wrapping_sub(self.value);
         if more < HALF {
@@ -115,13 +115,13 @@ impl Tally {
     }
 }
 
-/// Which of the packets of one clock is the newest, by its stamps.
+/// Tracks the newest packet by the time stamps of one clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Newest(Option<(i64, Instant)>);
 
 impl Newest {
-    /// Whether a packet that was seen at `at` was overtaken by one before; without a stamp it was not. A clock that goes back further
-    /// than [`RESTART`], or stays behind for that long, was set.
+    /// Whether a packet seen at `at` was overtaken by an earlier one; `false` without a time stamp. If the clock steps back by more
+    /// than [`RESTART`], or stays behind for that long, it was adjusted.
     pub(super) fn was_overtaken(&mut self, stamp_us: Option<i64>, at: Instant) -> bool {
         let Some(stamp_us) = stamp_us else { return false };
         let overtaken = self.0.is_some_and(|(newest_us, seen)| {
@@ -135,7 +135,7 @@ impl Newest {
     }
 }
 
-/// A latency that is longer is a difference of clocks.
+/// Upper bound of a plausible latency; longer ones are due to differing clocks.
 const MOST_US: i64 = 60_000_000;
 
 /// Time between two stamps.
@@ -143,8 +143,8 @@ const MOST_US: i64 = 60_000_000;
 pub(super) struct Latency(Option<Level>);
 
 impl Latency {
-    /// Notes the time from the first to the second, both in microseconds of the same clock, by [`Level::note`] or
-    /// [`Level::note_behind`]; `false` if there is none that makes sense.
+    /// Records the time between two stamps, both in microseconds of the same clock, using [`Level::note`] or
+    /// [`Level::note_behind`]; returns `false` if the difference is implausible.
     pub(super) fn note(
         &mut self,
         (from, to): (Option<i64>, Option<i64>),
@@ -167,8 +167,8 @@ impl Latency {
     }
 }
 
-/// A node's or a source's stamp as microseconds: seconds, and the fraction as Linux has it. A fraction of a second or
-/// more is of another format.
+/// Converts a time stamp of a node or source to microseconds: seconds plus a fraction in Linux format. A fraction of one second
+/// or more has another format and yields `None`.
 pub(super) fn stamp_us(seconds: Option<u32>, fraction: Option<u32>) -> Option<i64> {
     let fraction = fraction.filter(|us| *us < 1_000_000)?;
     Some(i64::from(seconds?) * 1_000_000 + i64::from(fraction))
@@ -191,7 +191,7 @@ mod tests {
         }
         let view = |at| level.unwrap().view(ms(at), W);
         assert_eq!((view(200).last, view(200).most), (100, 900));
-        // 100 + 800/8, and an eighth of that back.
+        // 100 + 800/8, minus an eighth of that.
         assert_eq!(view(200).mean, 188);
         assert_eq!((view(1100).most, view(2100).most), (900, 100));
     }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_overtaken_raises_the_maximum_and_no_more() {
+    fn overtaken_values_affect_only_the_maximum() {
         let ms = Instant::from_millis;
         let (mut level, mut newest) = (None, Newest::default());
         let mut take = |at, stamp_ms: i64, value| {
@@ -219,10 +219,10 @@ mod tests {
         assert_eq!(take(0, 5000, 100).last, 100);
         let overtaken = take(10, 4990, 900);
         assert_eq!((overtaken.last, overtaken.mean, overtaken.most), (100, 100, 900));
-        // Its clock was set back: much, which is seen at once, or a little.
+        // The clock was set back: by much, which is detected at once, or by little.
         assert_eq!(take(20, 4000, 300).last, 300);
         assert_eq!([(1019, 400), (1020, 500)].map(|(at, value)| take(at, 3999, value).last), [300, 500]);
-        // A stamp that lies far ahead holds nobody up.
+        // A single stamp in the far future does not block later ones.
         assert_eq!(
             [(1030, 9_000_000, 1), (1040, 4020, 2)].map(|(at, stamp, v)| take(at, stamp, v).last),
             [1, 2]
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_of_other_formats_are_none() {
+    fn stamps_of_other_formats_are_ignored() {
         assert_eq!(stamp_us(Some(2), Some(5)), Some(2_000_005));
         assert_eq!((stamp_us(Some(2), Some(1_000_000)), stamp_us(None, Some(5))), (None, None));
         let mut latency = Latency::default();

@@ -1,4 +1,4 @@
-//! The collector: what in-band telemetry tells, kept per path and per flow.
+//! The collector: in-band telemetry, aggregated per path and per flow.
 //!
 //! ```text
 //!  packet ──▶ ioam::head ──▶ Collector::observe ─┬─▶ path  (namespace, nodes in order)   hops, rates, queues, losses
@@ -7,26 +7,27 @@
 //!                                                        └─▶ views: table, JSON, metrics, MQTT, BPF map
 //! ```
 //!
-//! - **Bounded.** As many paths and flows as configured, 16 hops each; what has been silent for long goes by itself. Where there
-//!   is no room it is made, and counted, by one that was silent for an eighth of that time, else by one of those with the fewest traces.
-//! - **Forged or broken packets** cost what they cost to read. They can enter paths and flows that are not there. None that goes on is
-//!   pushed out by those that have less than half as many traces each (what has 256 counts as no less than any), and an eighth of the idle
-//!   time after they end they make room for all others. They can say what they like of nodes whose ids they use: keep the option inside
-//!   your domain.
-//! - **Counters of nodes wrap and restart.** What a node lost or dropped is summed from the first trace that it was seen
-//!   in; traces that overtook one another take nothing back.
-//! - **Traces that were overtaken**, as the stamps of each node tell and for a flow the source's numbers or stamps, count, raise
-//!   maxima, and leave what newer ones told. Without stamps what came last is the newest.
-//! - **Latency** of a hop is the time between its stamp and the next node's: its queue, its link, and what the two clocks
-//!   differ by. What comes out below zero or above a minute is counted as an error of the clocks, and not shown.
+//! - **Bounded.** The numbers of paths and flows are configured; a path has up to 16 hops. Idle entries are removed after a
+//!   timeout. If there is no room, an entry that has been silent for an eighth of that timeout is removed, otherwise one with
+//!   the fewest traces; both are counted.
+//! - **Forged or malformed packets** cost no more than parsing them. They can create entries for paths and flows that do not
+//!   exist. These cannot displace an active path or flow as long as each has less than half as many traces (256 traces rank
+//!   equal to any higher number), and an eighth of the idle timeout after they stop they make room for all others. They can
+//!   report arbitrary values for the node ids they use: keep the option inside your domain.
+//! - **Counters of nodes wrap and restart.** Losses and drops of a node are accumulated from the first trace with that node;
+//!   traces that were overtaken never decrease the sums.
+//! - **Overtaken traces**, detected by the time stamps of each node, and for a flow by the source's numbers or stamps, are
+//!   counted and can raise maxima, but do not replace newer values. Without time stamps, the last trace received is the newest.
+//! - **Latency** of a hop is the time between its stamp and that of the next node: queue, link, and the difference of the two
+//!   clocks. A value below zero or above a minute is counted as a clock error and not shown.
 //!
 //! | file | what |
 //! |---|---|
-//! | `bounded` | a map that holds so many, and knows which was used longest ago |
-//! | `level` | a figure that goes up and down; a counter that wraps; a latency |
-//! | `path` | one path: what its traces said |
+//! | `bounded` | a map with a maximum number of entries, ordered by use |
+//! | `level` | a gauge; a wrapping counter; a latency |
+//! | `path` | one path, from its traces |
 //! | `flow` | one flow |
-//! | `view` | both as they are shown |
+//! | `view` | representation of paths and flows |
 
 mod bounded;
 mod flow;
@@ -48,23 +49,23 @@ use serde::{Deserialize, Serialize};
 
 pub use anabranch_wire::ioam::{Head, head};
 
-/// A path or flow that was silent for this part of the idle time makes room for others.
+/// A path or flow that was silent for 1/8 of the idle timeout may be removed to make room.
 const SILENT_PART: u32 = 8;
 
-/// How much a collector keeps, and for how long.
+/// Limits of a collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CollectConfig {
-    /// Traces of this namespace only; `None`: of all.
+    /// IOAM namespace of the traces to collect; `None`: all.
     pub namespace: Option<u16>,
-    /// Most paths, 1 to 4096. Default 64.
+    /// Maximum number of paths, 1 to 4096. Default 64.
     pub paths: usize,
-    /// Most flows, 1 to 65,536. Default 1024.
+    /// Maximum number of flows, 1 to 65,536. Default 1024.
     pub flows: usize,
-    /// A path or flow that was silent for so long is forgotten. Default 60 s.
+    /// Time after which a silent path or flow is removed. Default 60 s.
     pub idle: Duration,
-    /// Maxima are of the last one to two of these. Default 1 s.
+    /// Window of maxima, which cover the last one to two windows. Default 1 s.
     pub window: Duration,
-    /// Routers on a path that are known to have no queue that drops. Default 0.
+    /// Number of routers on a path that are known to have no dropping queue. Default 0.
     pub known_routers: u8,
 }
 
@@ -81,58 +82,57 @@ impl Default for CollectConfig {
     }
 }
 
-/// What a collector counts of itself.
+/// Counters of a collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CollectCounters {
-    /// Packets with a trace that was taken.
+    /// Packets whose trace was recorded.
     pub traces: u64,
-    /// Packets without anything to take: no trace, of another namespace, or one that no node has written in.
+    /// Packets without usable data: no trace, another namespace, or a trace without nodes.
     pub passed: u64,
-    /// Packets whose headers or options do not hold together.
+    /// Packets with malformed headers or options.
     pub malformed: u64,
     /// Traces in which a node found no room.
     pub overflowed: u64,
-    /// Nodes beyond the 16th of a trace.
+    /// Nodes beyond the 16th of a trace, which were ignored.
     pub hops_left_out: u64,
-    /// Paths that made room for others.
+    /// Paths removed to make room.
     pub paths_evicted: u64,
-    /// Paths that were silent for too long.
+    /// Paths removed after the idle timeout.
     pub paths_aged: u64,
-    /// Flows that made room for others.
+    /// Flows removed to make room.
     pub flows_evicted: u64,
-    /// Flows that were silent for too long.
+    /// Flows removed after the idle timeout.
     pub flows_aged: u64,
-    /// Nodes whose counters started again.
+    /// Restarts of a node's counters.
     pub node_restarts: u64,
-    /// Latencies below zero or above a minute: clocks that differ.
+    /// Latencies below zero or above a minute, caused by differing clocks.
     pub clock_errors: u64,
 }
 
-/// A packet with telemetry, as it was seen.
+/// Circumstances in which a packet was seen.
 #[derive(Debug, Clone, Copy)]
 pub struct Sighting {
-    /// When, on the collector's own clock.
+    /// Time on the collector's own clock.
     pub at: Instant,
-    /// The same on the clock of the nodes' stamps (Linux: since 1970), for the latency of the last hop; `None`: there is no
-    /// such clock.
+    /// Time on the clock of the nodes' stamps (Linux: since 1970), for the latency of the last hop; `None` without such a clock.
     pub wall: Option<Duration>,
-    /// The packet's length, bytes.
+    /// Length of the packet in bytes.
     pub bytes: u32,
 }
 
-/// See the top of this file.
+/// The collector; see the module documentation.
 #[derive(Debug)]
 pub struct Collector {
     config: CollectConfig,
     paths: Bounded<PathKey, Path>,
     flows: Bounded<FlowKey, Flow>,
-    /// Paths seen so far.
+    /// Number of paths seen so far.
     numbers: u64,
     counters: CollectCounters,
 }
 
 impl Collector {
-    /// An empty one. Numbers out of range are taken as the nearest in it.
+    /// An empty collector. Values out of range are replaced by the nearest valid ones.
     #[must_use]
     pub fn new(config: CollectConfig) -> Self {
         Self {
@@ -144,7 +144,7 @@ impl Collector {
         }
     }
 
-    /// Takes a packet, or the first bytes of one: see [`head`]. Whatever it is, the cost is bounded.
+    /// Records a packet, or its first bytes: see [`head`]. The cost is bounded for any input.
     pub fn observe_packet(&mut self, packet: &[u8], seen: Sighting) {
         match head(packet) {
             Ok(head) => self.observe(&head, seen),
@@ -152,7 +152,7 @@ impl Collector {
         }
     }
 
-    /// Takes what the head of a packet told.
+    /// Records the parsed head of a packet.
     pub fn observe(&mut self, head: &Head<'_>, seen: Sighting) {
         self.age(seen.at);
         let wanted = |namespace| self.config.namespace.is_none_or(|ours| ours == namespace);
@@ -186,7 +186,7 @@ impl Collector {
         flow.take(number, head, &seen, config.window);
     }
 
-    /// Forgets what has been silent for too long. `observe` does it, too.
+    /// Removes entries after the idle timeout. `observe` does the same.
     pub fn age(&mut self, now: Instant) {
         let idle = self.config.idle;
         let old = |last: Instant| now.saturating_since(last) > idle;
@@ -200,19 +200,19 @@ impl Collector {
         }
     }
 
-    /// Paths known, and flows.
+    /// Number of paths, and of flows.
     #[must_use]
     pub fn len(&self) -> (usize, usize) {
         (self.paths.len(), self.flows.len())
     }
 
-    /// Whether nothing is known.
+    /// Whether there are neither paths nor flows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == (0, 0)
     }
 
-    /// What it counted.
+    /// The counters.
     #[must_use]
     pub const fn counters(&self) -> &CollectCounters {
         &self.counters
@@ -232,7 +232,7 @@ impl Collector {
         views
     }
 
-    /// The flows as of `now`, by addresses and ports.
+    /// The flows as of `now`, sorted by addresses and ports.
     #[must_use]
     pub fn flows(&self, now: Instant) -> Vec<FlowView> {
         self.flows.iter().map(|(key, flow)| flow.view(key, now, self.config.window)).collect()

@@ -1,4 +1,4 @@
-//! One path: the nodes that its traces name, in order, and what each said.
+//! One path: the sequence of nodes in its traces, and the state of each.
 
 use super::level::{Counted, Latency, Level, Newest, Tally, stamp_us};
 use super::view::{HopView, PathView};
@@ -6,12 +6,12 @@ use super::{CollectConfig, CollectCounters, Sighting};
 use anabranch_element::time::{Duration, Instant, nanos};
 use anabranch_wire::ioam::{Head, NodeData, Snapshot, TraceView, routers};
 
-/// Most hops of a path; an IPv6 option has no room for more with our data.
+/// Maximum number of hops; an IPv6 option has no room for more with our data.
 pub const MAX_HOPS: usize = 16;
-/// A node that did not tell its id.
+/// A node without an id.
 const NO_ID: u64 = u64::MAX;
 
-/// What makes a path: the namespace and the nodes, first hop first.
+/// Identity of a path: the namespace and the nodes, first hop first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PathKey {
     namespace: u16,
@@ -26,17 +26,17 @@ pub(super) struct Trail<'a> {
     overflow: bool,
     hops: usize,
     nodes: [NodeData<'a>; MAX_HOPS],
-    /// Nodes that there was no room for here: those nearest to the collector.
+    /// Number of nodes beyond the maximum: those nearest to the collector.
     pub(super) left_out: u64,
 }
 
 impl<'a> Trail<'a> {
-    /// Reads a trace; `None` if nobody wrote in it.
+    /// Reads the nodes of a trace; `None` if it has none.
     pub(super) fn read(trace: &TraceView<'a>) -> Option<Self> {
         let all = trace.nodes().count();
         let hops = all.min(MAX_HOPS);
         let mut nodes = [NodeData::default(); MAX_HOPS];
-        // Newest first in the trace.
+        // Nodes in a trace are listed newest first.
         for (slot, node) in nodes[..hops].iter_mut().rev().zip(trace.nodes().skip(all - hops)) {
             *slot = node;
         }
@@ -63,7 +63,7 @@ impl<'a> Trail<'a> {
         &self.nodes[..self.hops]
     }
 
-    /// Whether the hop limits tell of at most so many routers, as `wire::ioam::report` has it.
+    /// Whether the hop limits show no more than `known_routers` routers, see `wire::ioam::report`.
     fn unbroken(&self, arrived: u8, known_routers: u8) -> bool {
         if self.overflow || self.left_out > 0 {
             return false;
@@ -71,7 +71,7 @@ impl<'a> Trail<'a> {
         let mut before = arrived;
         for (at, node) in self.nodes().iter().rev().enumerate() {
             match limit(node) {
-                // As it arrived; then the same, or with one router in between.
+                // The newest node must have the hop limit of the arrival; each older one the same as its successor, or one more.
                 Some(limit)
                     if limit.checked_sub(before).is_some_and(|routers| routers <= at.min(1) as u8) =>
                 {
@@ -88,7 +88,7 @@ fn limit(node: &NodeData<'_>) -> Option<u8> {
     node.hop.map(|hop| hop.limit).or(node.hop_wide.map(|hop| hop.limit))
 }
 
-/// One hop.
+/// State of one hop.
 #[derive(Debug, Clone, Copy, Default)]
 struct Hop {
     limit: Option<u8>,
@@ -105,25 +105,25 @@ struct Hop {
     buffer: Option<Level>,
     transit: Option<Level>,
     newest: Newest,
-    /// From this node's stamp to the next one's, or to the collector.
+    /// Time from this node's stamp to that of the next node, or to the collector.
     latency: Latency,
 }
 
-/// See the top of this file.
+/// One path.
 #[derive(Debug)]
 pub(super) struct Path {
-    /// In the order of first sight, from 1.
+    /// Number in the order of first sight, from 1.
     pub(super) number: u64,
     hops: Box<[Hop]>,
     traces: u64,
     bytes: u64,
     first: Instant,
     pub(super) last: Instant,
-    /// Every hop told its drops, and none on the way was silent.
+    /// Every hop reported its drops, and the hop limits show no hop without telemetry.
     complete: bool,
     overflow: bool,
     newest: Newest,
-    /// From the source's stamp to the first node, and to the collector.
+    /// Time from the source's stamp to the first node, and to the collector.
     to_first: Latency,
     end_to_end: Latency,
 }
@@ -145,7 +145,7 @@ impl Path {
         }
     }
 
-    /// Takes a trace of this path.
+    /// Records a trace of this path.
     pub(super) fn take(
         &mut self,
         trail: &Trail<'_>,
@@ -163,21 +163,21 @@ impl Path {
         let arrived = wall_us(seen);
         let nodes = trail.nodes();
         let next = nodes.iter().skip(1).map(stamp).chain([arrived]);
-        let (mut told, mut right) = (true, true);
+        let (mut drops_known, mut plausible) = (true, true);
         for ((hop, node), next) in self.hops.iter_mut().zip(nodes).zip(next) {
             let written = stamp(node);
             let overtaken = hop.newest.was_overtaken(written, seen.at);
-            told &= hop.take(node, overtaken, seen.at, window, counters);
-            right &= hop.latency.note((written, next), Level::noting(overtaken), seen.at, window);
+            drops_known &= hop.take(node, overtaken, seen.at, window, counters);
+            plausible &= hop.latency.note((written, next), Level::noting(overtaken), seen.at, window);
         }
-        self.complete = told && trail.unbroken(head.hop_limit, config.known_routers);
+        self.complete = drops_known && trail.unbroken(head.hop_limit, config.known_routers);
         if let Some(edge) = head.edge {
             let sent = stamp_us(edge.seconds, edge.fraction);
             let note = Level::noting(self.newest.was_overtaken(sent, seen.at));
-            right &= self.to_first.note((sent, nodes.first().and_then(stamp)), note, seen.at, window);
-            right &= self.end_to_end.note((sent, arrived), note, seen.at, window);
+            plausible &= self.to_first.note((sent, nodes.first().and_then(stamp)), note, seen.at, window);
+            plausible &= self.end_to_end.note((sent, arrived), note, seen.at, window);
         }
-        counters.clock_errors += u64::from(!right);
+        counters.clock_errors += u64::from(!plausible);
     }
 
     pub(super) fn view(&self, key: &PathKey, now: Instant, window: Duration) -> PathView {
@@ -209,7 +209,7 @@ impl Path {
     }
 }
 
-/// When a packet was seen, on the clock of the stamps.
+/// When the packet was seen, on the clock of the stamps.
 pub(super) fn wall_us(seen: &Sighting) -> Option<i64> {
     i64::try_from(nanos(seen.wall?) / 1000).ok()
 }
@@ -218,13 +218,13 @@ pub(super) fn ms(time: Duration) -> u64 {
     nanos(time) / 1_000_000
 }
 
-/// Keeps what was told, unless something newer was.
-fn newest<T: Copy>(known: &mut Option<T>, told: Option<T>, overtaken: bool) {
-    *known = if overtaken { known.or(told) } else { told.or(*known) };
+/// Stores a reported value, unless a newer one is known.
+fn newest<T: Copy>(known: &mut Option<T>, reported: Option<T>, overtaken: bool) {
+    *known = if overtaken { known.or(reported) } else { reported.or(*known) };
 }
 
 impl Hop {
-    /// Takes what the node wrote, after what it wrote later if `overtaken`; whether it told its drops.
+    /// Records the data of the node; with `overtaken`, newer data is already known. Returns whether the node reported its drops.
     fn take(
         &mut self,
         node: &NodeData<'_>,
@@ -243,22 +243,23 @@ impl Hop {
         level(&mut self.buffer, node.buffer, at, window);
         let transit = node.transit_delay.filter(|delay| !delay.overflow);
         level(&mut self.transit, transit.map(|delay| delay.ns / 1000), at, window);
-        // A snapshot of another schema, or of a wrong length, tells us nothing.
-        let Some(Ok(Some(told))) = node.snapshot.map(Snapshot::parse) else { return false };
-        level(&mut self.arrival, told.arrival_kbps, at, window);
-        level(&mut self.link, told.link_kbps, at, window);
-        newest(&mut self.capacity, told.capacity_bytes, overtaken);
-        newest(&mut self.flows, told.flows, overtaken);
-        newest(&mut self.mcs, told.mcs, overtaken);
-        newest(&mut self.rb_half_percent, told.rb_half_percent, overtaken);
+        // A snapshot of another schema or with a wrong length contains no usable data.
+        let Some(Ok(Some(snapshot))) = node.snapshot.map(Snapshot::parse) else { return false };
+        level(&mut self.arrival, snapshot.arrival_kbps, at, window);
+        level(&mut self.link, snapshot.link_kbps, at, window);
+        newest(&mut self.capacity, snapshot.capacity_bytes, overtaken);
+        newest(&mut self.flows, snapshot.flows, overtaken);
+        newest(&mut self.mcs, snapshot.mcs, overtaken);
+        newest(&mut self.rb_half_percent, snapshot.rb_half_percent, overtaken);
         let note = |tally: &mut Option<Tally>, value: Option<u32>| {
             value.is_some_and(|value| {
                 tally.get_or_insert(Tally::new(value, at)).note(value, at) == Counted::Restarted
             })
         };
-        let restarted = note(&mut self.drops, told.queue_drops) | note(&mut self.losses, told.medium_losses);
+        let restarted =
+            note(&mut self.drops, snapshot.queue_drops) | note(&mut self.losses, snapshot.medium_losses);
         counters.node_restarts += u64::from(restarted);
-        told.queue_drops.is_some()
+        snapshot.queue_drops.is_some()
     }
 
     fn view(&self, id: u64, now: Instant, window: Duration) -> HopView {
@@ -280,7 +281,7 @@ impl Hop {
             rb_share_percent: self.rb_half_percent.map(|half| f64::from(half) / 2.0),
             rlc_bytes: level(self.buffer),
             queue_us: self.depth.zip(self.link).and_then(|(depth, link)| {
-                // Bits by kbit/s are ms.
+                // Bits divided by kbit/s yield milliseconds.
                 let us = u64::from(depth.last()) * 8_000;
                 us.checked_div(u64::from(link.last()))
             }),

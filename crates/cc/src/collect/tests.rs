@@ -17,7 +17,7 @@ const EVERYTHING: [TraceType; 6] = [
     TraceType::SNAPSHOT,
 ];
 
-/// What a node says, shortly.
+/// Data of a node in short form.
 #[derive(Debug, Clone, Copy, Default)]
 struct Said {
     id: u32,
@@ -75,7 +75,7 @@ fn queue(link_kbps: u32, flows: u16, queue_drops: u32, medium_losses: u32) -> Op
 }
 
 #[test]
-fn a_path_is_told_hop_by_hop() {
+fn a_path_is_reported_hop_by_hop() {
     let mut collector = Collector::new(CollectConfig { known_routers: 3, ..CollectConfig::default() });
     let mut strict = Collector::new(CollectConfig { known_routers: 2, ..CollectConfig::default() });
     for (i, (drops, losses)) in [(10, 3), (14, 3), (14, 9)].into_iter().enumerate() {
@@ -108,7 +108,7 @@ fn a_path_is_told_hop_by_hop() {
     let [path] = &paths[..] else { panic!("{paths:#?}") };
     assert_eq!((path.name.clone(), path.bottleneck, path.complete), ("1-2-3".into(), Some(1), true));
     assert_eq!((path.traces, path.bytes, path.flows_seen, path.silent_ms), (3, 3000, 1, 5));
-    // 12,500 bytes at 40 Mbit/s are 2.5 ms; counters count from the first trace on.
+    // 12,500 bytes at 40 Mbit/s are 2.5 ms; counters start with the first trace.
     let [_, two, three] = &path.hops[..] else { panic!("{path:#?}") };
     assert_eq!((two.queue_us, two.queue_drops, two.medium_losses), (Some(2_500), Some(4), Some(0)));
     assert_eq!((three.medium_losses, three.mcs, three.rb_share_percent), (Some(6), Some(17), Some(37.5)));
@@ -128,9 +128,9 @@ fn a_path_is_told_hop_by_hop() {
 }
 
 #[test]
-fn what_is_not_told_is_not_made_up() {
+fn unreported_values_are_absent() {
     let mut collector = Collector::new(CollectConfig::default());
-    // A Linux router: no snapshot; and clocks an hour apart.
+    // A Linux router without a snapshot, and clocks that differ by an hour.
     let said = [Said { id: 7, at_us: 5, depth: 1, ..Said::default() }];
     let mut cut = packet(1, &said, None);
     cut.truncate(cut.len() - 100);
@@ -139,7 +139,7 @@ fn what_is_not_told_is_not_made_up() {
     assert!(!path.complete && path.bottleneck.is_none() && path.hops[0].latency.is_none());
     assert_eq!((path.hops[0].queue_drops, path.hops[0].link_kbps), (None, None));
     assert_eq!(collector.counters().clock_errors, 1);
-    // Neither broken packets, nor those without a trace, nor an empty trace are paths.
+    // Malformed packets, packets without a trace and empty traces do not create paths.
     let bare = emit_packet(
         "[fd00::1]:1".parse().unwrap(),
         "[fd00::2]:2".parse().unwrap(),
@@ -155,7 +155,7 @@ fn what_is_not_told_is_not_made_up() {
 }
 
 #[test]
-fn of_another_namespace_nothing_is_taken() {
+fn traces_of_other_namespaces_are_ignored() {
     let config = CollectConfig { namespace: Some(2), ..CollectConfig::default() };
     let mut collector = Collector::new(config);
     collector.observe_packet(&packet(1, &[Said::default()], None), seen(0, 0));
@@ -163,7 +163,7 @@ fn of_another_namespace_nothing_is_taken() {
 }
 
 #[test]
-fn the_silent_are_forgotten_and_the_full_make_room() {
+fn silent_entries_age_and_full_tables_evict() {
     let config = CollectConfig { paths: 2, flows: 3, ..CollectConfig::default() };
     let mut collector = Collector::new(config);
     for (ms, id, port) in [(0, 1, 1), (1, 2, 2), (2, 1, 3), (3, 3, 4), (4, 1, 5)] {
@@ -172,7 +172,7 @@ fn the_silent_are_forgotten_and_the_full_make_room() {
     let names = |collector: &Collector| -> Vec<String> {
         collector.paths(Instant::from_millis(5)).into_iter().map(|path| path.name).collect()
     };
-    // Path 2 was seen longest ago when 3 came.
+    // Path 2 was unused for the longest time when 3 arrived.
     assert_eq!(names(&collector), ["1", "3"]);
     let counters = *collector.counters();
     assert_eq!((counters.paths_evicted, counters.flows_evicted), (1, 2));
@@ -183,7 +183,7 @@ fn the_silent_are_forgotten_and_the_full_make_room() {
     assert_eq!((collector.counters().paths_aged, collector.counters().flows_aged), (2, 3));
 }
 
-/// One step: a packet of some flow over some nodes, broken somewhere or not, some time later.
+/// One step: a packet of some flow over some nodes, possibly damaged, some time later.
 #[derive(Debug, Clone)]
 struct Step {
     nodes: Vec<u32>,
@@ -248,7 +248,7 @@ fn play(steps: &[Step], config: CollectConfig) -> (Collector, Instant) {
     (collector, at)
 }
 
-/// A trace of a flow over nodes 1 and 2 as it was made, and how much later it came than it should have.
+/// A trace of a flow over nodes 1 and 2 as generated, and its delay.
 #[derive(Debug, Clone, Copy)]
 struct Made {
     at_us: u64,
@@ -258,7 +258,7 @@ struct Made {
     drops: u32,
 }
 
-/// Less than what is taken for a node that started again.
+/// Less than the threshold for a restarted node.
 const LATE_US: u64 = 500_000;
 
 prop_compose! {
@@ -279,7 +279,7 @@ prop_compose! {
     }
 }
 
-/// What is known at last of traces that came in this order.
+/// Final state after traces in this order.
 fn known_of(order: &[(u64, Made)]) -> (PathView, FlowView, CollectCounters) {
     let config = CollectConfig { window: Duration::from_secs(3600), ..CollectConfig::default() };
     let mut collector = Collector::new(config);
@@ -311,10 +311,10 @@ fn known_of(order: &[(u64, Made)]) -> (PathView, FlowView, CollectCounters) {
 }
 
 proptest! {
-    /// Traces in any order, each up to half a second late: what is summed, the newest and the most are as in order. Means are of
-    /// what was not overtaken, and so between the least and the most that was told.
+    /// Traces in any order, each up to half a second late: sums, newest values and maxima equal those in order. Means cover the
+    /// traces that were not overtaken, and thus lie between the minimum and the maximum reported.
     #[test]
-    fn traces_that_were_overtaken_take_nothing_back(made in made()) {
+    fn overtaken_traces_change_sums_and_maxima_only(made in made()) {
         let in_order: Vec<(u64, Made)> = made.iter().map(|made| (made.at_us, *made)).collect();
         let mut late: Vec<(u64, Made)> = made.iter().map(|made| (made.at_us + made.late_us, *made)).collect();
         late.sort_by_key(|(at_us, _)| *at_us);
@@ -322,7 +322,7 @@ proptest! {
         let (wanted_path, wanted_flow, wanted_counters) = known_of(&in_order);
         prop_assert_eq!(counters, wanted_counters);
         prop_assert_eq!(counters.node_restarts + counters.clock_errors, 0);
-        // To the collector it took as long as they were late.
+        // The latency to the collector includes the delay.
         path.end_to_end = wanted_path.end_to_end;
         path.silent_ms = wanted_path.silent_ms;
         path.hops[1].latency = wanted_path.hops[1].latency;
@@ -343,7 +343,7 @@ proptest! {
     }
 }
 
-/// What somebody sends who makes nodes up: a list of nodes that nobody has named before, so often, as a flow of its own.
+/// Traces of an attacker who invents nodes: a new list of nodes, repeated a number of times, as a flow of its own.
 #[derive(Debug, Clone)]
 struct Forged {
     nodes: usize,
@@ -358,7 +358,7 @@ prop_compose! {
     }
 }
 
-/// What tells the truth: one trace in 100 ms over nodes 1 and 2.
+/// The honest source: one trace per 100 ms over nodes 1 and 2.
 fn honest(collector: &mut Collector, n: u64) {
     let said =
         |id| Said { id, at_us: n * 100_000, depth: n as u32, rlc: None, snapshot: queue(9, 1, n as u32, 0) };
@@ -366,10 +366,10 @@ fn honest(collector: &mut Collector, n: u64) {
 }
 
 proptest! {
-    /// However many nodes somebody makes up, what they are said to count, and whenever they say it was: what has twice as many traces as
-    /// each of these is known as without them.
+    /// Whatever number of invented nodes, their counters and time stamps: a path with twice as many traces as each of these has the
+    /// same state as without them.
     #[test]
-    fn a_flood_of_nodes_pushes_out_none_that_is_seen_more_often(flood in vec(vec(forged(), 0..20), 1..12)) {
+    fn a_flood_of_forged_nodes_displaces_no_path_seen_more_often(flood in vec(vec(forged(), 0..20), 1..12)) {
         let config = CollectConfig { paths: 3, flows: 3, ..CollectConfig::default() };
         let (mut flooded, mut quiet) = (Collector::new(config), Collector::new(config));
         let both = |flooded: &mut Collector, quiet: &mut Collector, n| {
@@ -403,9 +403,10 @@ proptest! {
     }
 }
 
-/// Made-up nodes of as many traces as one likes have all the room. An eighth of the idle time after they end who comes is there to stay.
+/// Invented nodes with any number of traces may occupy all the room. A path that starts an eighth of the idle timeout after they
+/// stop is kept.
 #[test]
-fn after_a_flood_there_is_room_again() {
+fn room_is_available_again_after_a_flood() {
     let config =
         CollectConfig { paths: 4, flows: 4, idle: Duration::from_secs(8), ..CollectConfig::default() };
     let mut collector = Collector::new(config);
@@ -419,7 +420,7 @@ fn after_a_flood_there_is_room_again() {
             collector.observe_packet(&packet(id, &[said], None), seen(ms, 0));
         }
     };
-    // Until then one of them pushes out the other.
+    // Until then, each of the two displaces the other.
     both(&mut collector, 900);
     both(&mut collector, 1000);
     assert_eq!(collector.counters().paths_evicted, 4);
@@ -429,7 +430,7 @@ fn after_a_flood_there_is_room_again() {
     let paths = collector.paths(Instant::from_millis(1300));
     let known: Vec<_> =
         paths.iter().map(|path| (&path.name[..], path.traces)).filter(|(name, _)| name.len() < 2).collect();
-    // The second was there already.
+    // The second was already present.
     assert_eq!(known, [("2", 5), ("1", 4)]);
     let flows = collector.flows(Instant::from_millis(1300));
     assert_eq!(flows.iter().filter(|flow| flow.source.port() < 10).count(), 2);
@@ -437,8 +438,7 @@ fn after_a_flood_there_is_room_again() {
 }
 
 proptest! {
-    /// Whatever comes, what is kept is bounded, sums only grow, every packet is counted once, and the same packets
-    /// give the same views.
+    /// For any input, state is bounded, sums never decrease, every packet is counted once, and equal packets yield equal views.
     #[test]
     fn anything_is_bounded_and_deterministic(steps in vec(step(), 0..60)) {
         let config = CollectConfig { paths: 3, flows: 5, idle: Duration::from_secs(10), ..CollectConfig::default() };

@@ -1,99 +1,99 @@
-//! Paths and flows as they are shown: the same in tables, JSON, metrics and MQTT.
+//! Representation of paths and flows, common to tables, JSON, metrics and MQTT.
 
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// A figure that goes up and down.
+/// A gauge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LevelView {
-    /// Of the newest trace.
+    /// Value in the newest trace.
     pub last: u32,
-    /// Smoothed: each trace moves it by an eighth.
+    /// Mean; each trace contributes 1/8.
     pub mean: u32,
-    /// Highest of the last one to two windows.
+    /// Maximum of the last one to two windows.
     pub most: u32,
 }
 
 /// A time between two stamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyView {
-    /// Of the newest trace, microseconds.
+    /// Value of the newest trace, microseconds.
     pub last_us: u32,
-    /// Smoothed, microseconds.
+    /// Mean, microseconds.
     pub mean_us: u32,
-    /// Highest of the last one to two windows, microseconds.
+    /// Maximum of the last one to two windows, microseconds.
     pub most_us: u32,
 }
 
-/// A node of a path. What it did not tell is `None`.
+/// A node of a path. Values that it did not report are `None`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HopView {
     /// Node id.
     pub node: Option<u64>,
-    /// Hop limit with which packets leave it.
+    /// Hop limit written by the node.
     pub hop_limit: Option<u8>,
-    /// Id of the interface they came in by.
+    /// Id of the ingress interface.
     pub interface_in: Option<u32>,
-    /// Id of the interface they leave by.
+    /// Id of the egress interface.
     pub interface_out: Option<u32>,
-    /// Queue behind the packet, bytes.
+    /// Queue depth behind the packet, bytes.
     pub depth_bytes: Option<LevelView>,
-    /// Most bytes the queue holds.
+    /// Capacity of the queue, bytes.
     pub capacity_bytes: Option<u32>,
-    /// What arrives at the queue, kbit/s.
+    /// Arrival rate at the queue, kbit/s.
     pub arrival_kbps: Option<LevelView>,
-    /// What the link behind it carries, kbit/s.
+    /// Rate of the link behind the queue, kbit/s.
     pub link_kbps: Option<LevelView>,
-    /// Flows of late.
+    /// Number of recently active flows.
     pub flows: Option<u16>,
-    /// Packets its queue dropped since the first trace.
+    /// Packets dropped by its queue since the first trace.
     pub queue_drops: Option<u64>,
-    /// Packets its medium lost since the first trace.
+    /// Packets lost by its medium since the first trace.
     pub medium_losses: Option<u64>,
     /// Modulation and coding scheme.
     pub mcs: Option<u8>,
-    /// Part of the carrier's resource blocks that the bearer got, percent.
+    /// Share of the carrier's resource blocks granted to the bearer, percent.
     pub rb_share_percent: Option<f64>,
-    /// Buffer occupancy, bytes; of a cell: what waits in RLC.
+    /// Buffer occupancy, bytes; for a cell, the bytes in RLC.
     pub rlc_bytes: Option<LevelView>,
-    /// How long the queue takes to leave at the link's rate, microseconds.
+    /// Time to drain the queue at the link rate, microseconds.
     pub queue_us: Option<u64>,
-    /// Time in the node as it measured it, microseconds.
+    /// Transit delay measured by the node, microseconds.
     pub transit_us: Option<LevelView>,
-    /// From its stamp to the next node's, or to the collector.
+    /// Time from its stamp to that of the next node, or to the collector.
     pub latency: Option<LatencyView>,
 }
 
 /// A path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PathView {
-    /// In the order of first sight, from 1.
+    /// Number in the order of first sight, from 1.
     pub number: u64,
-    /// Its nodes as people write them: `1-2-3`, `?` for one without an id.
+    /// The node ids as text: `1-2-3`, `?` for a node without id.
     pub name: String,
     /// IOAM namespace.
     pub namespace: u16,
     /// Its nodes, first hop first.
     pub hops: Vec<HopView>,
-    /// Which of them has the least link rate per flow; `None`: none told its rate.
+    /// Index of the node with the smallest link rate per flow; `None` if no node reported its rate.
     pub bottleneck: Option<usize>,
-    /// Traces.
+    /// Number of traces.
     pub traces: u64,
-    /// Bytes of the packets that carried them.
+    /// Bytes of the packets with these traces.
     pub bytes: u64,
-    /// Flows that the collector knows on it.
+    /// Number of flows on the path known to the collector.
     pub flows_seen: u64,
-    /// When it was first seen, milliseconds of the collector's clock.
+    /// When the path was first seen, milliseconds of the collector's clock.
     pub first_ms: u64,
-    /// How long ago it was last seen, milliseconds.
+    /// Time since it was last seen, milliseconds.
     pub silent_ms: u64,
-    /// Every hop told its drops and none on the way was silent: a loss without a drop was the medium's.
+    /// Every hop reported its drops and no hop is without telemetry: a loss without a drop occurred on the medium.
     pub complete: bool,
     /// A node found no room in the newest trace.
     pub overflow: bool,
-    /// From the source to the first node.
+    /// Latency from the source to the first node.
     pub to_first: Option<LatencyView>,
-    /// From the source to the collector.
+    /// Latency from the source to the collector.
     pub end_to_end: Option<LatencyView>,
 }
 
@@ -106,28 +106,28 @@ pub struct FlowView {
     pub destination: SocketAddr,
     /// IANA protocol number.
     pub protocol: u8,
-    /// Number of its path.
+    /// Number of the flow's path.
     pub path: u64,
-    /// How often that changed.
+    /// Number of path changes.
     pub path_changes: u64,
-    /// Traces.
+    /// Number of traces.
     pub traces: u64,
-    /// Bytes of the packets that carried them.
+    /// Bytes of the packets with these traces.
     pub bytes: u64,
-    /// When it was first seen, milliseconds of the collector's clock.
+    /// When the flow was first seen, milliseconds of the collector's clock.
     pub first_ms: u64,
-    /// How long ago it was last seen, milliseconds.
+    /// Time since it was last seen, milliseconds.
     pub silent_ms: u64,
-    /// Packets that the source had numbered; `None`: it does not.
+    /// Packets with a sequence number of the source; `None` if the source does not number them.
     pub numbered: Option<u64>,
-    /// Numbers that never came.
+    /// Sequence numbers that were not seen.
     pub missing: Option<u64>,
-    /// The sender's congestion window.
+    /// Congestion window of the sender, segments.
     pub cwnd_segments: Option<u32>,
-    /// Its slow-start threshold; `None`: not told, or before the first loss.
+    /// Slow-start threshold of the sender, segments; `None`: not reported, or before the first loss.
     pub ssthresh_segments: Option<u32>,
-    /// Its smoothed round trip, microseconds.
+    /// Smoothed RTT of the sender, microseconds.
     pub srtt_us: Option<u32>,
-    /// From the source to the collector.
+    /// Latency from the source to the collector.
     pub end_to_end: Option<LatencyView>,
 }

@@ -1,4 +1,4 @@
-//! CUBIC that keeps most of its window when the medium loses: what L1 and L2 of the paper have in common.
+//! CUBIC that keeps most of its window on medium loss: the common part of L1 and L2 of the paper.
 
 use super::CubicWithReports;
 use crate::{Ack, CcConfig, CongestionController};
@@ -6,12 +6,12 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ioam::Feedback;
 use std::fmt::Debug;
 
-/// What a loss of the medium leaves of a window.
+/// The reaction of the window to a medium loss.
 pub trait Rule: Debug + Clone + Default {
-    /// Whether a loss that was found by duplicates leads back to the window it left, as a timeout does.
+    /// Whether, after a loss detected by duplicate ACKs, the window may grow back to its reduced value as after a timeout.
     const LOSS_LEADS_BACK: bool;
 
-    /// What it leaves of `segments`.
+    /// The window after a loss at `segments`.
     fn left(&mut self, segments: f64) -> f64;
 }
 
@@ -19,7 +19,7 @@ pub trait Rule: Debug + Clone + Default {
 #[derive(Debug, Clone)]
 pub struct Keeping<R> {
     inner: CubicWithReports,
-    /// Window that losses of the medium leave, segments; 0: none.
+    /// Window to which the flow may grow back after medium losses, segments; 0: none.
     kept: f64,
     rule: R,
 }
@@ -37,12 +37,12 @@ impl<R: Rule> CongestionController for Keeping<R> {
 
     fn on_ack(&mut self, ack: &Ack) {
         self.inner.on_ack(ack);
-        // In the kernel a controller on CUBIC is not called for those of recovery.
+        // The kernel does not call a controller based on CUBIC for ACKs during recovery.
         if !ack.in_recovery {
             self.inner.measured(ack);
         }
         self.inner.cubic.on_ack(ack);
-        // Grown back to where it was: nothing is owed any more.
+        // The window has been reached again.
         if self.inner.cubic.segments() >= self.kept {
             self.kept = 0.0;
         }
@@ -73,7 +73,7 @@ impl<R: Rule> CongestionController for Keeping<R> {
             self.kept = self.rule.left(from);
             self.inner.cubic.restart_towards(self.kept);
         } else {
-            // What followed the reduction that led here is no new finding.
+            // A repeated timeout is a consequence of the reduction, not a new indication.
             if first {
                 self.kept = 0.0;
             }

@@ -1,5 +1,5 @@
-//! Controllers that hear from the path: *Adaptive Transport Layer Protocols using In-band Network Telemetry and
-//! eBPF* (§VI), and one of ours.
+//! Controllers that use path telemetry: *Adaptive Transport Layer Protocols using In-band Network Telemetry and eBPF* (§VI),
+//! and one developed in this project.
 //!
 //! ```text
 //! IOAM trace, filled by the nodes ──▶ receiver ──TCP option 0x72, on ACKs──▶ [`View`] ──▶ control law
@@ -7,17 +7,16 @@
 //!
 //! | name | law | file |
 //! |---|---|---|
-//! | `int_cubic_l1` | CUBIC; what the medium lost leaves the window as it is | `int_cubic_l1.rs` |
-//! | `int_cubic_l2` | CUBIC; what the medium lost costs 5 % (β = 0.95) | `int_cubic_l2.rs` |
+//! | `int_cubic_l1` | CUBIC; a medium loss does not change the window | `int_cubic_l1.rs` |
+//! | `int_cubic_l2` | CUBIC; a medium loss reduces the window by 5 % (β = 0.95) | `int_cubic_l2.rs` |
 //! | `int_cubic_ss` | CUBIC; Eq. 1 of the paper in slow start | `int_cubic_ss.rs` |
-//! | `int_rate` | ours: paces at the bottleneck's fair share, less what drains its queue | `int_rate.rs` |
+//! | `int_rate` | this project's: paces at the bottleneck's fair share, minus a term that drains its queue | `int_rate.rs` |
 //!
-//! Each runs in the kernel, too (`bpf/`). What telemetry decides is integer arithmetic in [`View`], and the
-//! same in C in `bpf/lib/int_law.h`; a test of `anabranch-kern` holds the two together.
+//! Each also runs in the kernel (`bpf/`). Decisions based on telemetry are integer arithmetic in [`View`], and identical C code
+//! in `bpf/lib/int_law.h`; a test of `anabranch-kern` compares the two.
 //!
-//! **Trust.** Reports come from the network. They can make a flow slower, but never faster than
-//! [`IntConfig::ceiling_bps`]; a flow whose reports stop is a plain CUBIC flow [`IntConfig::stale_rtts`] round
-//! trips later.
+//! **Trust.** Reports come from the network. They can make a flow slower, but never faster than [`IntConfig::ceiling_bps`].
+//! [`IntConfig::stale_rtts`] round trips after its reports stop, a flow is a plain CUBIC flow.
 
 mod keeping;
 #[cfg(test)]
@@ -32,17 +31,16 @@ use super::cubic::Cubic;
 use anabranch_element::time::{Duration, Instant, nanos};
 use anabranch_wire::ioam::Feedback;
 
-/// What bounds the controllers of this module.
+/// Limits of the controllers of this module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IntConfig {
-    /// No telemetry can raise a flow above this rate, bit/s. Default 1 Gbit/s; set it to the rate of the access.
+    /// Upper bound of the rate to which telemetry can raise a flow, bit/s. Default 1 Gbit/s; set it to the rate of the access.
     pub ceiling_bps: u64,
     /// *increment* of Eq. 1: 1, 2 or 3 in the paper; 1 to 16. Default 2.
     pub increment: u32,
-    /// Most segments that Eq. 1 may add per acknowledged one; 1 is ordinary slow start. 1 to 16, default 2.
+    /// Maximum number of segments that Eq. 1 may add per acknowledged one; 1 is ordinary slow start. 1 to 16, default 2.
     pub growth_cap: u32,
-    /// Reports older than this many round trips, when an ACK comes without one, count for nothing. 1 to 255,
-    /// default 8.
+    /// Age in round trips above which a report is ignored, measured when an ACK without a report arrives. 1 to 255, default 8.
     pub stale_rtts: u32,
 }
 
@@ -52,7 +50,7 @@ impl Default for IntConfig {
     }
 }
 
-/// Microseconds; time 0 is kept free for "never".
+/// Microseconds since the start, at least 1: 0 means "never".
 pub(crate) fn micros(now: Instant) -> u64 {
     now.as_micros() + 1
 }
@@ -61,7 +59,7 @@ pub(crate) fn rtt_us(srtt: Duration) -> u64 {
     nanos(srtt) / 1000
 }
 
-/// What the laws on CUBIC share: CUBIC, the view, and whether a loss was the medium's.
+/// Common part of the laws based on CUBIC: CUBIC, the view, and the classification of losses.
 #[derive(Debug, Clone)]
 pub(crate) struct CubicWithReports {
     pub(crate) cubic: Cubic,
@@ -93,12 +91,12 @@ impl CubicWithReports {
         self.lost_bytes += ack.lost_bytes;
     }
 
-    /// Segments that were delivered, modulo 2^32.
+    /// Number of segments delivered, modulo 2^32.
     pub(crate) const fn delivered(&self) -> u32 {
         (self.delivered_bytes / self.mss_bytes) as u32
     }
 
-    /// What only those need who ask for the cause of a loss.
+    /// Updates the measurements needed for classifying losses.
     pub(crate) fn measured(&mut self, ack: &Ack) {
         self.view.measured(
             micros(ack.now),
@@ -109,14 +107,14 @@ impl CubicWithReports {
         );
     }
 
-    /// Whether the loss that was just found is the medium's, and `cwnd` is one that may be kept.
+    /// Whether the loss just detected occurred on the medium, and `cwnd_segments` is within the ceiling and may be kept.
     pub(crate) fn medium(&mut self, now: Instant, cwnd_segments: f64) -> bool {
         self.view.medium(micros(now), self.srtt_us, self.config.stale_rtts)
             && cwnd_segments
                 <= View::ceiling_window(self.config.ceiling_bps, self.srtt_us, self.mss_bytes) as f64
     }
 
-    /// Takes a report; true if it tells that the last loss was a queue's after all.
+    /// Processes a report; returns true if it shows that the last loss was due to congestion after all.
     pub(crate) fn on_report(&mut self, report: &Feedback, now: Instant) -> bool {
         self.view.take(report, micros(now))
     }

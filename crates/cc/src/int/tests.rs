@@ -14,7 +14,7 @@ fn config() -> CcConfig {
     CcConfig { mss_bytes: MSS, initial_window_segments: 10, hystart: false, ..CcConfig::default() }
 }
 
-/// A path without drops whose bottleneck carries 20 Mbit/s.
+/// A path without drops and with a bottleneck of 20 Mbit/s.
 fn report() -> Feedback {
     Feedback {
         flows: 1,
@@ -56,7 +56,7 @@ fn l1_keeps_what_the_medium_lost() {
     told(&mut c, &report(), 20);
     c.on_loss(at(21), 0);
     assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (11_000, 11_000));
-    // A timeout starts anew, towards where it was; another does not forget.
+    // A timeout restarts towards the previous window; a second one does not forget it.
     c.on_rto(at(22), 0, true);
     assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (1000, 11_000));
     told(&mut c, &report(), 40);
@@ -65,17 +65,17 @@ fn l1_keeps_what_the_medium_lost() {
 }
 
 #[test]
-fn l2_gives_way_by_a_twentieth() {
+fn l2_reduces_by_a_twentieth() {
     let mut c = IntCubicL2::new(CcConfig { initial_window_segments: 99, ..config() });
     told(&mut c, &report(), 20);
-    // 5100 / 1024 segments: 4, and 1004 / 1024 are owed; then 5.
+    // 5100 / 1024 segments: 4, with a remainder of 1004 / 1024; then 5.
     c.on_loss(at(21), 0);
     assert_eq!(c.cwnd_bytes(), 96_000);
     c.on_loss(at(22), 0);
     assert_eq!(c.cwnd_bytes(), 91_000);
 }
 
-/// A small window loses a segment every few losses, not a fifth at each.
+/// A small window loses one segment every few losses, not a fifth at each.
 #[test]
 fn l2_takes_whole_segments_when_they_are_due() {
     let (mut cwnd, mut owed, mut exact) = (10_u32, 0, 10.0);
@@ -86,7 +86,7 @@ fn l2_takes_whole_segments_when_they_are_due() {
     }
 }
 
-/// A loss on the way back from a timeout takes 5 % of the window before it.
+/// A loss on the way back from a timeout takes 5 % of the window before the timeout.
 #[test]
 fn l2_keeps_its_window_through_a_timeout() {
     let mut c = IntCubicL2::new(CcConfig { initial_window_segments: 99, ..config() });
@@ -100,7 +100,7 @@ fn l2_keeps_its_window_through_a_timeout() {
     assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (1000, 86_000));
 }
 
-/// A window that a medium's timeout left is forgotten at a timeout for congestion.
+/// A window kept after a medium timeout is forgotten on a congestion timeout.
 #[test]
 fn congestion_on_the_way_back_from_a_timeout_counts() {
     let dropped = Feedback { queue_drops: 1, ..report() };
@@ -112,16 +112,16 @@ fn congestion_on_the_way_back_from_a_timeout_counts() {
         c.on_rto(at(41), 0, true);
         let after = c.ssthresh_bytes();
         assert!(after <= 2000, "{algorithm}: 0.7 of the few segments there were, and not {after}");
-        // The next loss of the medium leaves what there is.
+        // The next medium loss keeps the present window.
         told(&mut c, &dropped, 200);
         c.on_loss(at(201), 0);
         assert!(c.cwnd_bytes() <= 4000, "{algorithm}: {}", c.cwnd_bytes());
     }
 }
 
-/// A drop on the path, no telemetry, stale telemetry, a hop that tells no drops: CUBIC's 0.7.
+/// A drop on the path, no telemetry, stale telemetry, or a hop that does not report drops: CUBIC's 0.7.
 #[test]
-fn what_may_be_congestion_is() {
+fn ambiguous_losses_are_congestion() {
     let dropped = Feedback { queue_drops: 1, ..report() };
     let partial = Feedback { complete: false, ..report() };
     let is = |c: &Controller, segments: u64| c.cwnd_bytes() == 1000 * segments;
@@ -156,7 +156,7 @@ fn what_may_be_congestion_is() {
 }
 
 #[test]
-fn an_old_drop_is_no_excuse_and_a_late_report_is() {
+fn only_a_late_report_revokes_the_classification() {
     let dropped = Feedback { queue_drops: 1, ..report() };
     let mut c = IntCubicL1::new(CcConfig { initial_window_segments: 100, ..config() });
     told(&mut c, &report(), 20);
@@ -167,7 +167,7 @@ fn an_old_drop_is_no_excuse_and_a_late_report_is() {
     let twice = Feedback { queue_drops: 2, ..report() };
     c.on_report(&twice, at(110));
     assert_eq!(c.cwnd_bytes(), 72_000, "the report came after the loss was found");
-    // Only once; and not after two round trips.
+    // Only once, and not after two round trips.
     c.on_report(&Feedback { queue_drops: 3, ..report() }, at(112));
     assert_eq!(c.cwnd_bytes(), 72_000);
     told(&mut c, &twice, 300);
@@ -178,10 +178,10 @@ fn an_old_drop_is_no_excuse_and_a_late_report_is() {
     assert!(c.cwnd_bytes() >= kept);
 }
 
-/// The golden of Eq. 1's units: 30,000 bytes free, 4 Mbit/s arriving are 10,000 bytes per round trip of 20 ms:
-/// three segments per acknowledged one, times the increment, capped.
+/// Reference values for the units of Eq. 1: 30,000 bytes free, and 4 Mbit/s arriving, which is 10,000 bytes per round trip of
+/// 20 ms: three segments per acknowledged one, times the increment, capped.
 #[test]
-fn equation_one_in_our_units() {
+fn equation_one_units() {
     let mut view = View::default();
     view.take(&report(), 1);
     assert_eq!(view.slow_start_growth(20_000, 1, 16), Some(3 * GROWTH_UNIT));
@@ -205,7 +205,7 @@ fn equation_one_in_our_units() {
 }
 
 #[test]
-fn rate_paces_and_comes_back_to_cubic() {
+fn rate_paces_and_returns_to_cubic() {
     let mut c = IntRate::new(config());
     c.on_ack(&ack(1));
     assert_eq!((c.pacing_bps(), c.cwnd_bytes(), c.rules_recovery()), (None, 11_000, false));
@@ -215,7 +215,7 @@ fn rate_paces_and_comes_back_to_cubic() {
     assert_eq!(c.cwnd_bytes(), 104_000, "two bandwidth-delay products and four segments");
     c.on_loss(at(21), 0);
     assert_eq!(c.pacing_bps(), Some(rate));
-    // Reports stop, ACKs do not: CUBIC from one bandwidth-delay product.
+    // Reports stop but ACKs continue: CUBIC from one bandwidth-delay product.
     for ms in (40..400).step_by(20) {
         c.on_ack(&ack(ms));
     }
@@ -230,47 +230,47 @@ fn rate_paces_and_comes_back_to_cubic() {
     assert_eq!((c.cwnd_bytes(), c.pacing_bps()), (1000, None));
 }
 
-/// A path on which a hop tells no drops.
+/// A path with a hop that does not report drops.
 fn incomplete() -> Feedback {
     Feedback { complete: false, ..report() }
 }
 
-/// A flow of CUBIC that has grown to `segments`, and is told what `report` says from then on.
+/// A CUBIC flow that has grown to `segments`, and receives `report` from then on.
 fn grown(segments: u32, report: &Feedback) -> IntRate {
     let mut c = IntRate::new(CcConfig { initial_window_segments: segments, ..config() });
     told(&mut c, report, 20);
     c
 }
 
-/// 20 Mbit/s at 20 ms are 52 segments with the two of the bound; seven eighths of that are 46.
+/// 20 Mbit/s at 20 ms are 52 segments including the two of the bound; seven eighths of that are 46.
 #[test]
-fn where_a_hop_is_silent_the_window_has_to_carry_the_rate() {
+fn the_window_must_carry_the_rate_on_an_incomplete_path() {
     let mut c = grown(10, &incomplete());
     assert_eq!((c.pacing_bps(), c.cwnd_bytes()), (None, 11_000), "slow start goes on");
     for ms in 21..120 {
         told(&mut c, &incomplete(), ms);
     }
     assert!(c.paced());
-    // Half of a window of slow start has been carried.
+    // In slow start, half of the window has been carried.
     assert!(grown(92, &incomplete()).paced());
     assert!(!grown(91, &incomplete()).paced());
     assert!(grown(10, &report()).paced(), "and nothing where all tell their drops");
 }
 
 #[test]
-fn where_a_hop_is_silent_a_loss_is_a_queue_that_tells_nothing() {
+fn loss_on_an_incomplete_path_is_an_unreported_queue() {
     let mut c = grown(100, &incomplete());
     assert!(c.paced());
     c.on_loss(at(21), 0);
     assert_eq!((c.pacing_bps(), c.cwnd_bytes()), (None, 36_000), "0.7 of 52");
-    // Not paced again before the window carries the rate, also where the path becomes complete.
+    // Not paced again before the window carries the rate, even if the path becomes complete.
     told(&mut c, &incomplete(), 40);
     told(&mut c, &report(), 60);
     assert!(!c.paced());
     c.on_spurious(at(61));
     told(&mut c, &report(), 80);
     assert!(c.paced(), "nothing was lost");
-    // A mark is the same; so is a timeout.
+    // A mark has the same effect, and so has a timeout.
     for timeout in [false, true] {
         let mut c = grown(100, &incomplete());
         if timeout {
@@ -282,16 +282,16 @@ fn where_a_hop_is_silent_a_loss_is_a_queue_that_tells_nothing() {
         told(&mut c, &incomplete(), 40);
         assert!(!c.paced());
     }
-    // A drop that was told is the telemetry's to answer.
+    // A reported drop is handled by the telemetry law.
     let mut c = grown(100, &incomplete());
     told(&mut c, &Feedback { queue_drops: 1, ..incomplete() }, 30);
     c.on_loss(at(31), 0);
     assert!(c.paced());
 }
 
-/// A round trip of 20 ms that becomes one of 50 ms: 10 more than twice as long is as much as is not asked about.
+/// A round trip that grows from 20 ms to 50 ms: 10 ms more than twice the minimum is tolerated.
 #[test]
-fn a_round_trip_that_nobody_explains_is_a_queue_that_tells_nothing() {
+fn an_unexplained_round_trip_indicates_an_unreported_queue() {
     let slow = |c: &mut IntRate, report: &Feedback, ms: u64, srtt_ms: u64| {
         c.on_report(report, at(ms));
         c.on_ack(&Ack { srtt: Duration::from_millis(srtt_ms), ..ack(ms) });
@@ -313,13 +313,13 @@ fn a_round_trip_that_nobody_explains_is_a_queue_that_tells_nothing() {
             assert_eq!(c.cwnd_bytes(), 1000 * segments, "what the rate is in the least round trip");
         }
     }
-    // The window that bounds a flow is one for a round trip that is explained: 2 · 20 Mbit/s · 50 ms.
+    // The bounding window is computed for an explained round trip: 2 · 20 Mbit/s · 50 ms.
     let mut c = grown(100, &report());
     slow(&mut c, &report(), 41, 600);
     assert_eq!(c.cwnd_bytes(), 254_000);
 }
 
-/// Round trips of `ms`, one ACK each millisecond, for so long.
+/// Round trips of `ms` with one ACK per millisecond, for `for_ms`.
 fn round_trips(c: &mut impl CongestionController, report: &Feedback, from_ms: u64, for_ms: u64, ms: u64) {
     for now in from_ms..from_ms + for_ms {
         c.on_report(report, at(now));
@@ -328,9 +328,10 @@ fn round_trips(c: &mut impl CongestionController, report: &Feedback, from_ms: u6
     }
 }
 
-/// A silent bridge: the path looks complete. A loss alone is the medium's, one beside a round trip that stays long is not.
+/// A bridge without telemetry: the path looks complete. A loss alone is classified as medium loss, a loss with a round trip that
+/// stays long is not.
 #[test]
-fn a_queue_that_stands_and_that_nobody_tells_of_is_congestion() {
+fn an_unreported_standing_queue_is_congestion() {
     let queue = |kb: u64, free_kb: u64| Feedback {
         bottleneck: Some(Bottleneck {
             depth_bytes: Some(kb * 1000),
@@ -340,8 +341,8 @@ fn a_queue_that_stands_and_that_nobody_tells_of_is_congestion() {
         ..report()
     };
     let short = Feedback { bottleneck: None, ..report() };
-    // Of 20 ms a quarter is 5; 25,000 bytes at 20 Mbit/s are 10 ms. Beside SACK blocks no queue is told: then any may be there
-    // that has room.
+    // A quarter of 20 ms is 5 ms; 25,000 bytes at 20 Mbit/s are 10 ms. With SACK blocks no queue is reported: then any depth for
+    // which there is room is possible.
     for (report, least_ms, ms, medium) in [
         (queue(0, 100), 20, 25, true),
         (queue(0, 100), 20, 26, false),
@@ -359,7 +360,7 @@ fn a_queue_that_stands_and_that_nobody_tells_of_is_congestion() {
         round_trips(&mut l1, &queue(0, 100), 21, 400, least_ms);
         round_trips(&mut rate, &queue(0, 100), 21, 400, least_ms);
         let window = l1.cwnd_bytes();
-        // A single long round trip is nothing that stands.
+        // A single long round trip is not a standing queue.
         round_trips(&mut l1, &report, 421, 1, ms);
         round_trips(&mut l1, &report, 422, 2, least_ms);
         l1.on_loss(at(424), 0);
@@ -371,7 +372,7 @@ fn a_queue_that_stands_and_that_nobody_tells_of_is_congestion() {
         rate.on_loss(at(425 + 4 * ms), 0);
         assert_eq!(l1.cwnd_bytes() >= window, medium, "{ms} of {least_ms} ms");
         assert_eq!(rate.paced(), medium, "{ms} of {least_ms} ms");
-        // A telling for 20 ms.
+        // Reports for 20 ms.
         if !medium && least_ms == 20 {
             told(&mut rate, &queue(0, 100), 426 + 4 * ms);
             assert!(!rate.paced(), "the window has to carry the rate first");
@@ -379,9 +380,9 @@ fn a_queue_that_stands_and_that_nobody_tells_of_is_congestion() {
     }
 }
 
-/// A silent queue too short to be seen by round trips: where more is lost than delivered, nobody goes on at the rate.
+/// An unreported queue too short to be detected by round trips: if more is lost than delivered, no flow keeps its rate.
 #[test]
-fn a_queue_that_nobody_tells_of_and_loses_most_is_congestion() {
+fn an_unreported_queue_with_heavy_loss_is_congestion() {
     let mss = u64::from(MSS);
     for (lost, paced) in [(0, true), (mss, true), (mss + mss / 5, false), (6 * mss, false)] {
         let mut c = grown(100, &report());
@@ -390,16 +391,16 @@ fn a_queue_that_nobody_tells_of_and_loses_most_is_congestion() {
             c.on_ack(&Ack { lost_bytes: lost, in_recovery: true, ..ack(ms) });
         }
         assert_eq!(c.paced(), paced, "{lost} bytes lost for each {mss} delivered");
-        // 20 segments came in a round trip of 20 ms.
+        // 20 segments arrived in a round trip of 20 ms.
         let window = c.cwnd_bytes() / mss;
         assert!(paced || (10..=21).contains(&window), "{window}");
     }
 }
 
-/// A flow that is sprayed over two paths hears of the drops of each in turn, and none of these is one. A loss is then no told queue's, nor
-/// is it the medium's for sure.
+/// A flow that is sprayed over two paths receives the drop counters of both in turn; the differences are not drops. A loss is then
+/// neither attributed to a reporting queue nor certain to be a medium loss.
 #[test]
-fn reports_of_two_paths_in_turn_are_no_drops() {
+fn alternating_reports_of_two_paths_are_not_drops() {
     for there in [1, 100, 4_900, 0x7fff, 0x8000, 0xff00, 0xffff] {
         let drops = |ms: u64| if ms.is_multiple_of(2) { 0 } else { there };
         let mut rate = grown(100, &incomplete());
@@ -417,9 +418,10 @@ fn reports_of_two_paths_in_turn_are_no_drops() {
     }
 }
 
-/// An ACK with an old report that comes behind one with a new one makes what is known no older: 31 are 248 ms, more than 8 round trips.
+/// An ACK with an old report after one with a newer report does not make telemetry older: an age of 31 is 248 ms, more than 8
+/// round trips.
 #[test]
-fn a_report_that_was_overtaken_makes_none_stale() {
+fn an_overtaken_report_makes_none_stale() {
     let mut c = grown(100, &report());
     told(&mut c, &report(), 480);
     let paced = (c.pacing_bps(), c.cwnd_bytes());
@@ -429,9 +431,9 @@ fn a_report_that_was_overtaken_makes_none_stale() {
     assert_eq!((c.pacing_bps(), c.cwnd_bytes()), paced);
 }
 
-/// What a hop tells may jump; a flow over one that tells nothing doubles its rate at most.
+/// Reported values may jump; a flow over a hop without telemetry at most doubles its rate.
 #[test]
-fn where_a_hop_is_silent_the_rate_doubles_at_most() {
+fn the_rate_at_most_doubles_on_an_incomplete_path() {
     let faster =
         Bottleneck { link_kbps: Some(1_000_000), arrival_kbps: Some(20_000), ..report().bottleneck.unwrap() };
     for complete in [false, true] {
@@ -442,7 +444,7 @@ fn where_a_hop_is_silent_the_rate_doubles_at_most() {
     }
 }
 
-/// Flows that share one queue, as fluid: they come to equal rates, fill the link, and keep the queue low.
+/// Flows that share one queue, as a fluid model: they converge to equal rates, fill the link, and keep the queue short.
 #[test]
 fn rate_shares_a_link() {
     for (flows, link_bps) in [(1, 20e6), (2, 20e6), (8, 50e6)] {
@@ -470,7 +472,7 @@ fn rate_shares_a_link() {
                     *rate = next;
                 }
             }
-            // On the wire 5 % more than the payload that is paced.
+            // On the wire 5 % more than the paced payload.
             arrival = rates.iter().sum::<u64>() as f64 * 1.05;
             queue = (queue + (arrival - link_bps) * rtt / 8.0).max(0.0);
         }
@@ -482,7 +484,7 @@ fn rate_shares_a_link() {
     }
 }
 
-/// What one flow leaves unused, another takes up.
+/// Capacity left unused by one flow is taken up by another.
 #[test]
 fn rate_takes_up_what_others_leave() {
     let mut rate = 5_000_000;
@@ -500,7 +502,7 @@ fn rate_takes_up_what_others_leave() {
     assert!((18_500_000..=19_500_000).contains(&rate), "{rate}");
 }
 
-/// One step of somebody's life.
+/// One step of a random sequence.
 #[derive(Debug, Clone)]
 enum Step {
     Ack { srtt_us: u32 },
@@ -544,10 +546,10 @@ fn play(c: &mut Controller, steps: &[Step], mut after: impl FnMut(&Controller, u
     }
 }
 
-/// How late the reports below come, less than what is taken for a node that started again.
+/// Delay of the reports below, less than the threshold for a restarted node.
 const LATE_US: u64 = 200_000;
 
-/// A view of these reports, told at these times, and how often its counter moved on.
+/// The view after these reports at these times, and the number of drop counter increments.
 fn view_of<'a>(reports: impl IntoIterator<Item = &'a (u64, Feedback)>) -> (View, usize) {
     let (mut view, mut drops) = (View::default(), 0);
     for (now_us, report) in reports {
@@ -559,8 +561,8 @@ fn view_of<'a>(reports: impl IntoIterator<Item = &'a (u64, Feedback)>) -> (View,
 }
 
 proptest! {
-    /// Reports of one path in any order, each up to 200 ms late: the counter is as in order and moved no more often, times are up to as
-    /// much later (by ages, exact to 8 ms), and rates are those of a report that is as much older at most.
+    /// Reports of one path in any order, each up to 200 ms late: the counter is the same as in order and moved no more often, times
+    /// are later by at most the delay (by ages, exact to 8 ms), and rates are those of a report older by at most the delay.
     #[test]
     fn overtaken_reports_change_little(
         steps in proptest::collection::vec((1u64..30_000, 0..LATE_US, 0u16..3, 0u8..32, any::<bool>()), 1..80), start: u16,
@@ -594,9 +596,9 @@ proptest! {
         prop_assert!(told_us(view.link_kbps) >= told_us(wanted.link_kbps).map(|at| at.saturating_sub(LATE_US)));
     }
 
-    /// Whatever was told before, who tells the truth for as long as an answer is told and two round trips is believed.
+    /// After any false reports, an honest reporter is believed after the answer time plus two round trips.
     #[test]
-    fn after_lies_the_truth_is_known(lies in proptest::collection::vec((any::<[u8; 16]>(), 0u64..50_000), 0..50), queue_drops: u16) {
+    fn honest_reports_are_believed_after_false_ones(lies in proptest::collection::vec((any::<[u8; 16]>(), 0u64..50_000), 0..50), queue_drops: u16) {
         let (mut view, mut now_us) = (View::default(), 1_000_000);
         for (mut option, later_us) in lies {
             (option[0], option[1]) = (0x72, if option[1] % 2 == 0 { 8 } else { 16 });
@@ -615,13 +617,13 @@ proptest! {
         let honest = view_of(&[(now_us, truth)]).0;
         prop_assert_eq!(view.rate(0, 20_000, 1000, 1 << 40), honest.rate(0, 20_000, 1000, 1 << 40));
         prop_assert_eq!((view.drops, view.losses, view.flows), (honest.drops, honest.losses, honest.flows));
-        // And a drop that is told next is a drop.
+        // A drop reported next is recognised as a drop.
         let dropped = Feedback { queue_drops: queue_drops.wrapping_add(1), ..truth };
         prop_assert!(view.take(&dropped, now_us + 1) && view.dropped_us == now_us + 1);
     }
 
-    /// Whatever comes from the network: no panic, a window of at least one segment, and no flow faster than the
-    /// ceiling because of it.
+    /// For any input from the network: no panic, a window of at least one segment, and no flow faster than the ceiling because of
+    /// it.
     #[test]
     fn hostile_reports_are_bounded(steps in proptest::collection::vec(step(), 1..200), ceiling_kbps in 1u64..1_000_000) {
         let ceiling_bps = ceiling_kbps * 1000;
@@ -635,7 +637,7 @@ proptest! {
             for (cwnd, pacing, srtt_us, before, _) in grown {
                 prop_assert!(cwnd >= u64::from(MSS));
                 prop_assert!(pacing.is_none_or(|rate| rate <= ceiling_bps), "{algorithm}");
-                // Telemetry's own growth beyond one segment per segment ends at the ceiling's window.
+                // Growth by telemetry beyond one segment per acknowledged segment ends at the ceiling's window.
                 let most = View::ceiling_window(ceiling_bps, srtt_us, MSS.into()) * u64::from(MSS);
                 if algorithm == Algorithm::IntCubicSs && cwnd > before + u64::from(MSS) && cwnd > most {
                     prop_assert!(steps.iter().any(|s| matches!(s, Step::Spurious)), "{cwnd} {before} {most}");
@@ -644,9 +646,9 @@ proptest! {
         }
     }
 
-    /// Without reports each is CUBIC to the byte.
+    /// Without reports, each controller equals CUBIC to the byte.
     #[test]
-    fn without_reports_each_is_cubic(steps in proptest::collection::vec(step(), 1..200)) {
+    fn without_reports_each_controller_is_cubic(steps in proptest::collection::vec(step(), 1..200)) {
         let steps: Vec<Step> = steps.into_iter().filter(|s| !matches!(s, Step::Report { .. })).collect();
         let mut cubic = Vec::new();
         play(&mut Algorithm::Cubic.build(config()), &steps, |c, _, _| cubic.push((c.cwnd_bytes(), c.ssthresh_bytes())));

@@ -1,65 +1,67 @@
-//! What a flow knows of its path, and what follows from it: integers only, so that the kernel can do the same.
-//! **`bpf/lib/int_law.h` is this file in C: change both.**
+//! A flow's knowledge of its path, and the decisions based on it; integers only, for identical results in the kernel.
+//! **`bpf/lib/int_law.h` contains the same algorithm in C: change both.**
 //!
-//! # Was a loss the medium's?
+//! # Classification of a loss
 //!
 //! ```text
-//!    loss found at t;  the lost packet passed the queue between t − 2·RTT and t
-//!    ├─ reports are stale, or a hop did not tell its drops ───────────▶ congestion: we do not know better
-//!    ├─ there is a queue that nobody tells of ─────────────────────────▶ congestion
+//!    loss detected at t; the lost packet passed the queue between t − 2·RTT and t
+//!    ├─ reports are stale, or a hop did not report its drops ─────────▶ congestion, for lack of information
+//!    ├─ there is a queue without telemetry ────────────────────────────▶ congestion
 //!    ├─ the path's drop counter moved at t − 2·RTT or later ──────────▶ congestion
 //!    └─ else ─────────────────────────────────────────────────────────▶ medium, provisionally:
-//!         a report that moves the counter before t + 2·RTT takes it back (the report was late)
+//!         revoked by a report that moves the counter before t + 2·RTT (the report was late)
 //! ```
 //!
-//! RTT is the smoothed round trip here, or [`TELEMETRY_INTERVAL_US`] if that is longer: a report is not earlier than that.
+//! RTT is the smoothed RTT here, or [`TELEMETRY_INTERVAL_US`] if that is longer, because reports are no more frequent than that.
 //!
-//! The counter is of all flows' drops: somebody else's drop makes us careful, too. With telemetry in every n-th
-//! packet only, a report may come after the loss was found; hence *provisionally*.
+//! The counter covers the drops of all flows, so drops of other flows also lead to the congestion response. With telemetry only
+//! in every n-th packet, a report may arrive after the loss was detected; hence *provisionally*.
 //!
-//! # Reports that were overtaken
+//! # Overtaken reports
 //!
-//! Packets with traces overtake one another, and so do ACKs; a flow that is sprayed over several paths hears of each in turn. Nothing in a
-//! report says when its trace was made, so what was told last is in force, but for what must not go back:
+//! Packets with traces can overtake each other, and so can ACKs; a flow that is sprayed over several paths receives reports of each
+//! in turn. A report does not contain the time of its trace, so the last one received applies, except for values that must not
+//! go back:
 //!
-//! - *When the last report left* is that of the newest one, by its age, within the 8 ms that an age is exact to.
-//! - *The drop counter* counts on from the highest that was told. One behind it is of a trace that was overtaken, of another path, or of a
-//!   node that started again: it moves the counter as far as the cause of a loss is asked for (we are careful), it is no drop that a queue
-//!   told, and when it comes back nothing has been dropped either. Where nothing at or beyond the highest was told for
-//!   [`ANSWER_US`], the counter counts on from there.
+//! - The *time of the last report* is that of the newest one according to its age, which has a resolution of 8 ms.
+//! - The *drop counter* continues from the highest value received. A lower value is of a trace that was overtaken, of another
+//!   path, or of a node that restarted. For the classification of losses it counts as a movement of the counter (to be
+//!   conservative), but not as a drop of a reporting queue, and neither does the return to the higher value. If no value at or
+//!   above the highest is received for [`ANSWER_US`], the counter continues from the lower value.
 //!
-//! So reports of one path that come up to D late, D below [`ANSWER_US`], leave the same counter as in order, and times up to D later (within
-//! 8 ms, where they are by ages); of rates and queues those of a trace up to D older, until the next report.
+//! Reports of one path that are up to D late, with D below [`ANSWER_US`], therefore lead to the same counter as in order, and to
+//! times up to D later (within 8 ms where they are derived from ages). Rates and queues are those of a trace up to D older, until
+//! the next report.
 //!
 //! # Equation 1
 //!
-//! `cwnd += available_queue_capacity · increment / (arrival_rate · flow_count)` on every ACK, without units in
-//! the paper. Ours: capacity in bytes, arrival rate in bytes per round trip; then the term is segments per
-//! acknowledged segment, and over one round trip a flow adds `increment` times its share of the free queue. It is
-//! capped per acknowledged segment ([`super::IntConfig::growth_cap`]).
+//! `cwnd += available_queue_capacity · increment / (arrival_rate · flow_count)` on every ACK, without units in the paper. Units
+//! used here: capacity in bytes, arrival rate in bytes per round trip. The term is then in segments per acknowledged segment, and
+//! over one round trip a flow adds `increment` times its share of the free queue. It is capped per acknowledged segment
+//! ([`super::IntConfig::growth_cap`]).
 //!
 //! # Fair share
 //!
-//! `max(link / flows, own + (link − arrival) / flows) − queue / (flows · 2·RTT)`: the second term takes up what
-//! others leave unused, the last drains the queue within two round trips (gain · delay = ½: damped). Headers
-//! are not subtracted, so the target is a few per cent above what the link carries as payload; the queue
-//! settles where the drain term balances that, near a tenth of the bandwidth-delay product.
+//! `max(link / flows, own + (link − arrival) / flows) − queue / (flows · 2·RTT)`: the second term uses capacity left unused by
+//! others, the last drains the queue within two round trips (gain · delay = ½: damped). Headers are not subtracted, so the
+//! target is a few per cent above the payload capacity of the link; the queue settles where the drain term balances that, near a
+//! tenth of the bandwidth-delay product.
 //!
-//! # A hop that tells nothing
+//! # Hops without telemetry
 //!
-//! A path is *complete* if every hop tells its drops. On one that is not, a slower hop may be silent, and a flow that paces by
-//! the others' rates would overrun it. So there
+//! A path is *complete* if every hop reports its drops. On an incomplete path, there may be a slower hop without telemetry, which a
+//! flow paced by the rates of the other hops would overrun. Therefore, on such a path:
 //!
-//! - a flow paces only once its own window has carried seven eighths of the rate ([`View::carries`]);
-//! - the rate at most doubles per round trip;
-//! - a loss or a mark while none of the told queues dropped ([`View::unseen`]), and a round trip that the told queue does not explain
-//!   ([`View::unexplained`]), end it.
+//! - A flow is paced only once its own window has carried seven eighths of the rate ([`View::carries`]).
+//! - The rate at most doubles per round trip.
+//! - Pacing ends on a loss or mark while no reporting queue dropped ([`View::unseen`]), and on a round trip that the reported
+//!   queue does not explain ([`View::unexplained`]).
 //!
-//! A silent bridge leaves no trace in hop limits, and a path with one looks complete. It shows by what it does ([`View::untold`]). While it
-//! does, no loss is the medium's, pacing ends, and the window has to carry the rate before the flow paces again. The window that
-//! bounds the flow is one for a round trip that is explained.
+//! A bridge without telemetry leaves no trace in hop limits, so its path looks complete. It is detected by its effects
+//! ([`View::untold`]). While it is detected, no loss is classified as medium loss, pacing ends, and the window has to carry the
+//! rate before the flow is paced again. The window that bounds the flow is computed for an explained round trip.
 //!
-//! The seven eighths leave room for headers, which the link carries and a window does not count.
+//! Seven eighths leave room for headers, which the link carries but a window does not count.
 
 use anabranch_wire::ioam::Feedback;
 
@@ -69,82 +71,82 @@ const MOVED: u32 = 4;
 const PROVISIONAL: u32 = 8;
 const DETAILED: u32 = 16;
 
-/// A hop that does not know.
+/// An unknown value.
 const UNKNOWN: u64 = u64::MAX;
-/// 1 Tbit/s: beyond that a report is nonsense, and products would not fit.
+/// 1 Tbit/s: higher reported rates are implausible, and products would overflow.
 const MOST_KBPS: u64 = 1_000_000_000;
 const MOST_BYTES: u64 = u32::MAX as u64;
 const MOST_RTT_US: u64 = 16_000_000;
-/// A flow gets a trace, and its sender the same report again, once in so long at most: telemetry that comes a few times in
-/// a round trip of the access is enough for every law here, and each costs. A shorter round trip counts as this where
-/// the age of telemetry is told by it.
+/// Minimum interval between traces of a flow, and between repetitions of the same report to its sender. A few reports per round
+/// trip of the access suffice for every law here, and each has a cost. Where the age of telemetry is measured in round trips,
+/// a shorter round trip counts as this interval.
 pub const TELEMETRY_INTERVAL_US: u64 = 1000;
-/// A round trip may be so much longer than told queues explain: schedulers and air interfaces take their time.
+/// Tolerance for a round trip longer than the reported queues explain, for schedulers and air interfaces.
 pub const SLACK_US: u64 = 10_000;
 const LEAST_SLACK_US: u64 = 2_000;
-/// Segments (RFC 6928).
+/// Initial window in segments (RFC 6928).
 const FIRST_WINDOW: u64 = 10;
-/// So many segments lost are no accident.
+/// Minimum number of lost segments that indicates an overflowing queue.
 const MOST_OF: u32 = 16;
-/// For so long a least round trip counts, and for as long again until there is another.
+/// Span over which the minimum RTT is taken; the minimum of the previous span counts as well.
 const LEAST_US: u64 = 10_000_000;
-/// For so long a receiver tells of a trace: what the age field can say. What comes later was not overtaken.
+/// Time for which a receiver reports on a trace, the maximum of the age field. Later values were not overtaken.
 pub const ANSWER_US: u64 = 248_000;
 /// Unit of a report's age.
 const AGE_US: u64 = 8_000;
-/// What is further ahead than this, modulo 2^16, is behind.
+/// A difference above this, modulo 2^16, is negative.
 const HALF_OF_DROPS: u16 = 1 << 15;
 /// One segment in the unit of [`View::slow_start_growth`].
 pub const GROWTH_UNIT: u64 = 1024;
 
-/// See the top of this file. Times are microseconds of any clock that starts above 0.
+/// A flow's knowledge of its path. Times are in microseconds of any clock that starts above 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct View {
-    /// When the last report left its last node, as far as is known.
+    /// When the last report left its last node, as estimated from its age.
     pub received_us: u64,
-    /// When the last report with the bottleneck's rates came.
+    /// When the last report with the bottleneck's rates was received.
     pub detailed_us: u64,
-    /// When the last ACK came.
+    /// When the last ACK was received.
     pub acked_us: u64,
-    /// When the drop counter last moved, on or back.
+    /// When the drop counter last moved, forward or back.
     pub moved_us: u64,
-    /// When it last moved on; 0: never.
+    /// When it last moved forward; 0: never.
     pub dropped_us: u64,
-    /// When it was last told as it is kept here.
+    /// When its stored value was last confirmed.
     pub counted_us: u64,
-    /// The latest that `received_us` was.
+    /// Maximum of `received_us` so far.
     pub newest_us: u64,
-    /// Until when the last judgement may be taken back.
+    /// Until when the last classification as medium loss may be revoked.
     pub provisional_us: u64,
-    /// When the span of `least_us` ends.
+    /// End of the current span of `least_us`.
     pub least_ends_us: u64,
-    /// When the round trip of `low_us`, `peak_bytes` and what follows ends.
+    /// End of the current round trip, for `low_us`, `peak_bytes` and the fields after them.
     pub round_ends_us: u64,
-    /// Link rate at the bottleneck, kbit/s; all ones here and below: unknown.
+    /// Link rate at the bottleneck, kbit/s; here and below, all ones mean unknown.
     pub link_kbps: u64,
-    /// Arrival rate there, kbit/s.
+    /// Arrival rate at the bottleneck, kbit/s.
     pub arrival_kbps: u64,
-    /// Queue depth there, bytes.
+    /// Queue depth at the bottleneck, bytes.
     pub depth_bytes: u64,
-    /// Free space of its queue, bytes.
+    /// Free space of the bottleneck's queue, bytes.
     pub free_bytes: u64,
-    /// Flows there, at least 1.
+    /// Number of flows at the bottleneck, at least 1.
     pub flows: u32,
-    /// Packets dropped by queues, modulo 2^16: the most that was told.
+    /// Packets dropped by queues, modulo 2^16: the highest value reported.
     pub drops: u32,
     /// Packets lost by media, modulo 2^16.
     pub losses: u32,
     flags: u32,
-    /// Least round trip of this span of [`LEAST_US`] and of the one before, microseconds; 0: none.
+    /// Minimum RTT in the current span of [`LEAST_US`] and in the previous one, microseconds; 0: none.
     pub least_us: [u32; 2],
-    /// The same of this round trip and of the one before.
+    /// Minimum RTT in the current round trip and in the previous one, microseconds; 0: none.
     pub low_us: [u32; 2],
-    /// Most that the bottleneck's queue may have had within them, as far as is told, bytes.
+    /// Upper bound of the bottleneck's queue during these round trips, as far as reported, bytes.
     pub peak_bytes: [u32; 2],
-    /// Segments that had been delivered and lost in all when this round trip began.
+    /// Total segments delivered and lost at the start of the current round trip.
     pub began: [u32; 2],
-    /// Segments that were delivered and lost in the one before.
+    /// Segments delivered and lost in the previous round trip.
     pub passed: [u32; 2],
 }
 
@@ -186,7 +188,7 @@ const fn rtt(srtt_us: u64) -> u64 {
     }
 }
 
-/// The round trip by which telemetry's age is told.
+/// The round trip for measuring the age of telemetry.
 const fn span(srtt_us: u64) -> u64 {
     let rtt = rtt(srtt_us);
     if rtt < TELEMETRY_INTERVAL_US { TELEMETRY_INTERVAL_US } else { rtt }
@@ -196,7 +198,7 @@ const fn at_most(value: u64, most: u64) -> u64 {
     if value > most { most } else { value }
 }
 
-/// The lesser of two, of which 0 is none.
+/// The smaller of two values, of which 0 means none.
 const fn lesser(one_us: u32, other_us: u32) -> u32 {
     if one_us == 0 || (other_us != 0 && other_us < one_us) { other_us } else { one_us }
 }
@@ -206,8 +208,8 @@ const fn more(one: u64, other: u64) -> u64 {
 }
 
 impl View {
-    /// Takes a report. True if it takes back the judgement that the last loss was the medium's: the caller
-    /// then reduces as on any loss.
+    /// Processes a report. Returns true if it revokes the classification of the last loss as medium loss: the caller then reduces
+    /// the window as for any loss.
     pub fn take(&mut self, report: &Feedback, now_us: u64) -> bool {
         let drops = u32::from(report.queue_drops);
         let moved = self.flags & KNOWN != 0 && drops != self.drops;
@@ -248,12 +250,12 @@ impl View {
         late
     }
 
-    /// An ACK came, with a report or without.
+    /// Records an ACK, with or without a report.
     pub fn acked(&mut self, now_us: u64) {
         self.acked_us = now_us;
     }
 
-    /// An ACK came, with this sample of the round trip (0: none). So many segments are delivered and lost by now, modulo 2^32.
+    /// Records an ACK with an RTT sample (0: none), and the total numbers of segments delivered and lost, modulo 2^32.
     pub fn measured(&mut self, now_us: u64, rtt_us: u64, srtt_us: u64, delivered: u32, lost: u32) {
         let sample = if rtt_us == 0 { 0 } else { rtt(rtt_us) as u32 };
         if now_us >= self.least_ends_us {
@@ -274,10 +276,10 @@ impl View {
         self.low_us[0] = lesser(self.low_us[0], sample);
     }
 
-    /// Whether there is a queue that nobody tells of, where every hop seems to tell its drops. Either it stands: the least of the last one
-    /// to two round trips is longer than the least of the last ten to twenty seconds by more than a quarter of that (2 ms at least,
-    /// [`SLACK_US`] at most) and what the told queue took to leave. Or it overflows: in the last round trip more
-    /// segments were lost than delivered, 16 at least.
+    /// Whether there is a queue without telemetry although every hop seems to report its drops. A standing queue: the minimum RTT of the
+    /// last one to two round trips exceeds the minimum of the last ten to twenty seconds by more than a quarter of the latter (at
+    /// least 2 ms, at most [`SLACK_US`]) plus the time to drain the reported queue. An overflowing queue: in the last round trip more
+    /// segments were lost than delivered, and at least 16.
     #[must_use]
     pub const fn untold(&self) -> bool {
         let low = lesser(self.low_us[0], self.low_us[1]) as u64;
@@ -288,30 +290,28 @@ impl View {
         low > base + slack + told || (lost > delivered && lost >= MOST_OF)
     }
 
-    /// What the path delivers in a round trip, segments: in the last, or in this one until now, when `total` are delivered in all. A first
-    /// window at least.
+    /// Segments delivered per round trip: in the previous one, or so far in the current one with a total of `total`, whichever is
+    /// larger; at least the initial window.
     #[must_use]
     pub const fn delivered(&self, total: u32) -> u32 {
         let now = total.wrapping_sub(self.began[0]) as u64;
         more(more(now, self.passed[0] as u64), FIRST_WINDOW) as u32
     }
 
-    /// What so many bytes take to leave the bottleneck.
+    /// Time to drain `bytes` at the bottleneck, microseconds.
     const fn drains_us(&self, bytes: u64) -> u64 {
         if self.link_kbps == UNKNOWN || self.link_kbps == 0 { 0 } else { bytes * 8000 / self.link_kbps }
     }
 
-    /// Whether reports still come: the last is at most `stale_rtts` round trips (or intervals of
-    /// telemetry, if those are longer) older than the last ACK.
-    /// Silence alone makes nothing stale, for then there are no ACKs either.
+    /// Whether reports are current: the last one is at most `stale_rtts` round trips (or telemetry intervals, if longer) older than the
+    /// last ACK. A pause alone does not make reports stale, because there are no ACKs either.
     #[must_use]
     pub const fn fresh(&self, srtt_us: u64, stale_rtts: u32) -> bool {
         self.flags & KNOWN != 0
             && self.acked_us.saturating_sub(self.received_us) <= span(srtt_us) * stale_rtts as u64
     }
 
-    /// As [`fresh`](Self::fresh), for rates and queues: they do not fit beside SACK blocks, so they may be four
-    /// times as old.
+    /// Like [`fresh`](Self::fresh), for rates and queues: these do not fit beside SACK blocks, so they may be four times as old.
     #[must_use]
     pub const fn detailed(&self, srtt_us: u64, stale_rtts: u32) -> bool {
         self.flags & DETAILED != 0
@@ -319,7 +319,7 @@ impl View {
             && self.acked_us.saturating_sub(self.detailed_us) <= 4 * span(srtt_us) * stale_rtts as u64
     }
 
-    /// Whether a loss that was found now is the medium's. Remembers to take a late report into account.
+    /// Whether a loss detected now occurred on the medium; if so, a late report may revoke this.
     pub fn medium(&mut self, now_us: u64, srtt_us: u64, stale_rtts: u32) -> bool {
         let near = 2 * span(srtt_us);
         self.flags &= !PROVISIONAL;
@@ -335,41 +335,41 @@ impl View {
         true
     }
 
-    /// Whether every hop tells its drops, so that no queue on the path is unseen.
+    /// Whether every hop reports its drops.
     #[must_use]
     pub const fn complete(&self) -> bool {
         self.flags & COMPLETE != 0
     }
 
-    /// Whether a loss or mark that was found now may be of a queue that tells nothing.
+    /// Whether a loss or mark detected now may be due to a queue without telemetry.
     #[must_use]
     pub const fn unseen(&self, now_us: u64, srtt_us: u64) -> bool {
         let told = self.dropped_us != 0 && now_us.saturating_sub(self.dropped_us) <= 2 * span(srtt_us);
         !told && (!self.complete() || self.untold())
     }
 
-    /// The longest round trip that what is told explains, where the least was `least_us`: that and as much again and [`SLACK_US`], and what
-    /// the told queue takes to leave.
+    /// The longest round trip explained by the reports for a minimum of `least_us`: twice the minimum, plus [`SLACK_US`], plus the
+    /// time to drain the reported queue.
     #[must_use]
     pub const fn explained_us(&self, least_us: u64) -> u64 {
         let depth = if self.depth_bytes == UNKNOWN { 0 } else { at_most(self.depth_bytes, MOST_BYTES) };
         2 * rtt(least_us) + SLACK_US + self.drains_us(depth)
     }
 
-    /// Whether a round trip of `srtt_us`, which was `least_us` at best, is a queue that tells nothing.
+    /// Whether a round trip of `srtt_us`, with a minimum of `least_us`, indicates a queue without telemetry.
     #[must_use]
     pub const fn unexplained(&self, least_us: u64, srtt_us: u64) -> bool {
         rtt(srtt_us) > self.explained_us(least_us)
     }
 
-    /// Whether this window is one for seven eighths of `rate_bps`.
+    /// Whether this window sustains seven eighths of `rate_bps`.
     #[must_use]
     pub const fn carries(cwnd_segments: u64, rate_bps: u64, srtt_us: u64, mss_bytes: u64) -> bool {
         8 * cwnd_segments >= 7 * (Self::rate_window(rate_bps, srtt_us, mss_bytes) / 2)
     }
 
-    /// Equation 1: what to add to cwnd per acknowledged segment, in 1/[`GROWTH_UNIT`] segments; `None` if the
-    /// path does not tell enough.
+    /// Equation 1: growth of cwnd per acknowledged segment, in 1/[`GROWTH_UNIT`] segments; `None` if the path does not report
+    /// enough.
     #[must_use]
     pub const fn slow_start_growth(&self, srtt_us: u64, increment: u32, growth_cap: u32) -> Option<u64> {
         if self.free_bytes == UNKNOWN || self.arrival_kbps == UNKNOWN {
@@ -380,15 +380,15 @@ impl View {
         let per_flow = arrival * self.flows as u64;
         let free = at_most(self.free_bytes, MOST_BYTES);
         let cap = GROWTH_UNIT * growth_cap as u64;
-        // Nothing arrives: the whole queue is ours.
+        // Nothing arrives: the flow may use the whole queue.
         Some(match (free * increment as u64 * GROWTH_UNIT).checked_div(per_flow) {
             Some(growth) => at_most(growth, cap),
             None => cap,
         })
     }
 
-    /// The rate to pace at, bit/s, given the one paced at now; `None` if the path does not tell its link
-    /// rate. Between two segments per round trip and `ceiling_bps`.
+    /// The pacing rate, bit/s, given the current one; `None` if the link rate is not reported. Between two segments per round trip
+    /// and `ceiling_bps`.
     #[must_use]
     pub const fn rate(&self, own_bps: u64, srtt_us: u64, mss_bytes: u64, ceiling_bps: u64) -> Option<u64> {
         if self.link_kbps == UNKNOWN {
@@ -422,15 +422,14 @@ impl View {
         Some(at_most(if target < least { least } else { target }, ceiling_bps))
     }
 
-    /// The window that bounds a flow paced at `rate_bps`: two bandwidth-delay products and four segments.
+    /// The bounding window of a flow paced at `rate_bps`: two bandwidth-delay products plus four segments.
     #[must_use]
     pub const fn rate_window(rate_bps: u64, srtt_us: u64, mss_bytes: u64) -> u64 {
         at_most(rate_bps, MOST_KBPS * 1000) / 4 * rtt(srtt_us) / 1_000_000 / mss_bytes + 4
     }
 
-    /// What a window is after a loss of the medium by β = 0.95, in the units of the kernel's CUBIC (973 / 1024), and what
-    /// is still owed. A window has whole segments: what is less than one is owed, in 1/1024 segments, until there is one
-    /// to take.
+    /// Window after a medium loss with β = 0.95, in the units of the kernel's CUBIC (973 / 1024), and the remaining debt. Windows are
+    /// whole segments: a reduction of less than one segment is carried over, in 1/1024 segments, until it amounts to a whole one.
     #[must_use]
     pub const fn give_way(cwnd_segments: u32, owed: u32) -> (u32, u32) {
         let take = (owed & 1023) as u64 + cwnd_segments as u64 * (1024 - 973);
