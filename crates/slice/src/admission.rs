@@ -1,14 +1,15 @@
-//! Whether there is room: the sum of what was promised never exceeds what there is.
+//! Admission control: the sum of all guarantees never exceeds the capacity.
 //!
-//! A promise is three numbers per access: downlink, uplink, and the share of RBs that carries them. A change that is
-//! under way counts as the larger of before and after in each, so that neither going on nor going back can exceed.
+//! A guarantee is three numbers per access: downlink rate, uplink rate, and the share of RBs that carries them. During a change,
+//! the larger of the old and the new value counts for each number, so that neither completing nor undoing the change can exceed
+//! the capacity.
 
 use super::inventory::{Access, Inventory, WHOLE};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What a slice is promised on one access.
+/// Guarantee of a slice on one access.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guarantee {
@@ -21,17 +22,17 @@ pub struct Guarantee {
 }
 
 impl Guarantee {
-    /// Rates, and the smallest share of the access's RBs that carries the larger of them.
+    /// A guarantee of these rates, with the smallest share of the access's RBs that carries the larger of them.
     #[must_use]
     pub fn of_rates(downlink_bps: u64, uplink_bps: u64, access: &Access) -> Self {
         let share =
             |rate: u64, of: u64| (u128::from(rate) * u128::from(WHOLE)).div_ceil(u128::from(of.max(1)));
         let share = share(downlink_bps, access.downlink_bps).max(share(uplink_bps, access.uplink_bps));
-        // More than the whole is refused later; u32::MAX is more than the whole.
+        // A share above the whole is rejected later; u32::MAX is above the whole.
         Self { downlink_bps, uplink_bps, share_ppm: u32::try_from(share).unwrap_or(u32::MAX) }
     }
 
-    /// The larger of both in each.
+    /// The larger of each value.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self {
@@ -42,10 +43,10 @@ impl Guarantee {
     }
 }
 
-/// What a slice is promised, by access.
+/// Guarantees of a slice by access.
 pub type Demand = BTreeMap<String, Guarantee>;
 
-/// The larger of both on every access of either.
+/// The larger of each value, on every access of either.
 #[must_use]
 pub fn larger(a: &Demand, b: &Demand) -> Demand {
     let mut all = a.clone();
@@ -56,7 +57,7 @@ pub fn larger(a: &Demand, b: &Demand) -> Demand {
     all
 }
 
-/// What can run out.
+/// A resource of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resource {
@@ -64,7 +65,7 @@ pub enum Resource {
     DownlinkBps,
     /// Uplink rate, bit/s.
     UplinkBps,
-    /// RBs, millionths.
+    /// Share of RBs, millionths.
     SharePpm,
 }
 
@@ -81,33 +82,33 @@ impl fmt::Display for Resource {
 /// Why a slice is not admitted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Shortage {
-    /// There is not enough.
+    /// A resource is insufficient.
     #[error(
         "access \"{access}\" has {free} {resource} left, and {wanted} are needed: ask for less, or remove a slice"
     )]
     Full {
-        /// Which access.
+        /// Name of the access.
         access: String,
-        /// What there is too little of.
+        /// The insufficient resource.
         resource: Resource,
-        /// What is needed.
+        /// Amount needed.
         wanted: u64,
-        /// What is left.
+        /// Amount left.
         free: u64,
     },
-    /// There is no such access.
+    /// The access does not exist.
     #[error("there is no access \"{0}\": see the configuration of the slice manager")]
     Unknown(String),
 }
 
-/// What was promised so far, by access.
+/// Sum of guarantees by access.
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
     sums: BTreeMap<String, (u64, u64, u64)>,
 }
 
 impl Ledger {
-    /// Adds what one slice was promised.
+    /// Adds the guarantees of one slice.
     pub fn add(&mut self, demand: &Demand) {
         for (access, g) in demand {
             let sum = self.sums.entry(access.clone()).or_default();
@@ -117,10 +118,10 @@ impl Ledger {
         }
     }
 
-    /// Whether there is room for one more.
+    /// Checks that there is room for another slice.
     ///
     /// # Errors
-    /// The first access and resource of which there is too little, by name.
+    /// The first insufficient resource, in the order of access names.
     pub fn admit(&self, demand: &Demand, inventory: &Inventory) -> Result<(), Shortage> {
         for (name, g) in demand {
             let access = inventory.get(name).ok_or_else(|| Shortage::Unknown(name.clone()))?;
@@ -139,11 +140,11 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether there is room for a change of what is not in these sums, from what is `held` to what is `reserved` until it is
-    /// done. What does not grow is held whether or not there is room, of an access that has less than it had, for instance.
+    /// Checks that there is room for a change from `held` to `reserved`, where `held` is not included in these sums. Amounts that do
+    /// not grow are accepted even without room, for instance on an access whose capacity was reduced.
     ///
     /// # Errors
-    /// As [`Self::admit`].
+    /// Those of [`Self::admit`].
     pub fn admit_change(
         &self,
         held: &Demand,
@@ -162,7 +163,7 @@ impl Ledger {
         self.admit(&reserved.iter().filter_map(grows).collect(), inventory)
     }
 
-    /// Promised on an access: downlink and uplink in bit/s, share in millionths.
+    /// Sum of guarantees on an access: downlink and uplink in bit/s, share in millionths.
     #[must_use]
     pub fn promised(&self, access: &str) -> (u64, u64, u64) {
         self.sums.get(access).copied().unwrap_or_default()
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shortage_names_the_access_and_what_is_left() {
+    fn a_shortage_states_the_access_and_the_remainder() {
         let inventory = cell();
         let access = inventory.get("cell").unwrap();
         let mut ledger = Ledger::default();
@@ -197,7 +198,7 @@ mod tests {
         ledger.add(&demand);
         let error = ledger.admit(&demand, &inventory).unwrap_err().to_string();
         assert!(error.contains("\"cell\" has 40000000 bit/s downlink left"), "{error}");
-        // The rate would fit, the RBs do not: a tenth is kept.
+        // The rate would fit, but not the RBs: a tenth is reserved.
         let small = [("cell".to_owned(), Guarantee::of_rates(35_000_000, 0, access))].into();
         let error = ledger.admit(&small, &inventory).unwrap_err().to_string();
         assert!(error.contains("300000 millionths of the RBs"), "{error}");

@@ -1,4 +1,4 @@
-//! The policy compiler: what slices promise, in the words of those that keep the promise.
+//! The policy compiler: translates slice profiles into scheduler settings of cells.
 
 use super::admission::Guarantee;
 use super::inventory::{Access, WHOLE};
@@ -8,24 +8,25 @@ use super::record::Slice;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a cell's scheduler is told of one slice.
+/// Settings of one slice in a cell's scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SliceShare {
-    /// The slice's name at the cell.
+    /// Name of the slice at the cell.
     pub name: String,
     /// Share of the RBs, millionths.
     pub share_ppm: u32,
-    /// Of it, kept even when unused: the whole share of a slice isolated in the RAN (NG.116 isolation 2 and 3).
+    /// Part of the share that is reserved even when unused: the whole share of a slice isolated in the RAN (NG.116 isolation 2
+    /// and 3).
     pub dedicated_ppm: u32,
-    /// Share never exceeded: what carries the maximum rate.
+    /// Share that is never exceeded; it carries the maximum rate.
     pub max_ppm: u32,
-    /// The lower, the sooner: the priority level of its most urgent 5QI.
+    /// Priority level of the slice's most urgent 5QI; a lower number goes first.
     pub priority: u8,
 }
 
 impl SliceShare {
-    /// A slice with this profile and guarantee on this access.
+    /// Settings for a slice with this profile and guarantee on this access.
     #[must_use]
     pub fn new(slice: &Slice, profile: &ServiceProfile, guarantee: Guarantee, access: &Access) -> Self {
         let most = |kbps: Option<f64>| kbps.map_or(u64::MAX, |kbps| (kbps * 1e3).round() as u64);
@@ -47,8 +48,8 @@ impl SliceShare {
     }
 }
 
-/// The shares of a cell once `action` of the slice `id` is done; the other slices stay as they are. Their sum is within
-/// what was admitted, whichever changes are under way.
+/// The shares of a cell after `action` of slice `id`; those of other slices do not change. Their sum is within the admitted
+/// amounts, whichever changes are in progress.
 #[must_use]
 pub fn shares(
     slices: &BTreeMap<String, Slice>,
@@ -67,13 +68,13 @@ pub fn shares(
     slices.values().filter_map(of).collect()
 }
 
-/// The shares of a cell as they should be now.
+/// The current shares of a cell.
 #[must_use]
 pub fn shares_now(slices: &BTreeMap<String, Slice>, access: &Access) -> Vec<SliceShare> {
     slices.values().filter_map(|slice| now(slice, access)).collect()
 }
 
-/// What a slice should have now: of a change under way, what its cell was told and took.
+/// The current share of a slice; during a change, the share that its cell has accepted.
 fn now(slice: &Slice, access: &Access) -> Option<SliceShare> {
     let guarantee = *slice.applied.get(&access.name)?;
     let pending = slice.pending.as_ref().filter(|p| p.applied.contains(&access.name));

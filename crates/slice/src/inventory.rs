@@ -1,31 +1,31 @@
-//! What there is to share: accesses and their capacity.
+//! Inventory: accesses and their capacity.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// All RBs of a cell, in the unit of shares: millionths.
+/// All RBs of a cell in the unit of shares, millionths.
 pub const WHOLE: u32 = 1_000_000;
 
-/// One access of the network: a cell, or a Wi-Fi access point.
+/// An access of the network: a cell, or a Wi-Fi access point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Access {
     /// Unique name.
     pub name: String,
-    /// Where it serves: the name a NEST's `coverage` uses, compared without regard to case. Empty: everywhere.
+    /// Location served, as named in a NEST's `coverage`, compared case-insensitively. Empty: everywhere.
     #[serde(default)]
     pub location: String,
-    /// Downlink rate that can be promised, bit/s.
+    /// Downlink rate available for guarantees, bit/s.
     pub downlink_bps: u64,
-    /// Uplink rate that can be promised, bit/s.
+    /// Uplink rate available for guarantees, bit/s.
     pub uplink_bps: u64,
-    /// Share of its RBs that can be promised, millionths; what is left is for traffic of no slice.
+    /// Share of RBs available for guarantees, millionths; the rest is for traffic outside slices.
     #[serde(default = "whole")]
     pub max_share_ppm: u32,
-    /// What a packet waits on it at least, milliseconds one way; a slice that must be faster is not placed there.
+    /// Minimum one-way delay of the access, milliseconds; a slice with a lower latency requirement is not placed there.
     #[serde(default)]
     pub delay_ms: f64,
-    /// The slice of its cell that those are in who have no other: none of ours is called so there.
+    /// Name of the cell's slice for UEs without another slice; slices of this manager never use this name there.
     #[serde(default = "rest")]
     pub rest_slice: String,
 }
@@ -38,35 +38,35 @@ fn whole() -> u32 {
     WHOLE
 }
 
-/// Everything there is to share, by name.
+/// All accesses by name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Inventory {
     accesses: BTreeMap<String, Access>,
 }
 
-/// Why accesses cannot be as written.
+/// Why the accesses are invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum InventoryError {
-    /// A name is used twice, or is empty.
+    /// A name is empty or used twice.
     #[error("access \"{0}\": give every access a name of its own")]
     Name(String),
-    /// A value is out of its range.
+    /// A value is out of range.
     #[error("access \"{access}\": {key} must be {remedy}")]
     Value {
-        /// Its name.
+        /// Name of the access.
         access: String,
-        /// The key.
+        /// The configuration key.
         key: &'static str,
-        /// What would be valid.
+        /// The valid values.
         remedy: &'static str,
     },
 }
 
 impl Inventory {
-    /// The accesses there are.
+    /// Validates the accesses.
     ///
     /// # Errors
-    /// A name that is empty or used twice; no capacity; a share above the whole.
+    /// An empty or duplicate name, no capacity, or a share above the whole.
     pub fn new(accesses: impl IntoIterator<Item = Access>) -> Result<Self, InventoryError> {
         let mut all = BTreeMap::new();
         for access in accesses {
@@ -88,18 +88,18 @@ impl Inventory {
         Ok(Self { accesses: all })
     }
 
-    /// The access of this name.
+    /// The access with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Access> {
         self.accesses.get(name)
     }
 
-    /// All, in order of their names.
+    /// All accesses in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = &Access> {
         self.accesses.values()
     }
 
-    /// Those that serve a location.
+    /// The accesses that serve a location.
     pub fn at<'a>(&'a self, location: &'a str) -> impl Iterator<Item = &'a Access> {
         self.iter().filter(move |a| a.location.is_empty() || a.location.eq_ignore_ascii_case(location))
     }

@@ -1,10 +1,8 @@
-//! Network slices: what a slice promises, whether there is room for it, how it comes and goes, and what a UE is
-//! told about it.
+//! Network slices: their profiles, admission control, life cycle, and the information given to UEs.
 //!
-//! Source: *Extending Network Slice Management to the End-host* (§2, §3.1, §3.3), GSMA NG.116 (GST and NEST),
-//! TS 28.541 §6.3 (ServiceProfile), TS 28.531 §5.1 (provisioning). Where this differs from the paper's Katana: every
-//! attribute of a NEST is kept and reaches the UE, what is promised is admitted against capacity, and every step that
-//! changes the network can be undone.
+//! Sources: *Extending Network Slice Management to the End-host* (§2, §3.1, §3.3), GSMA NG.116 (GST and NEST), TS 28.541 §6.3
+//! (ServiceProfile), TS 28.531 §5.1 (provisioning). Differences from the paper's Katana: every attribute of a NEST is kept and
+//! reaches the UE, guarantees are admitted against capacity, and every step that changes the network can be undone.
 //!
 //! ```text
 //!  NEST ──▶ nest ──▶ profile ──▶ admission ──▶ plan ──▶ (daemon: southbound) ──▶ lifecycle
@@ -12,10 +10,10 @@
 //!                               inventory                        view ◀── manager ◀───┘
 //! ```
 //!
-//! [`Manager`] decides and never acts: a command gives the records to be stored, the daemon stores them, and only then
-//! are they put back. So a command that fails, or a store that does, changes nothing.
+//! [`Manager`] makes decisions without side effects: a command returns the records to store, the daemon stores them, and only
+//! then passes them back to the manager. A command or a store that fails therefore changes nothing.
 //!
-//! What was promised is held against capacity:
+//! Guarantees are checked against capacity:
 //!
 //! ```
 //! use anabranch_slice::{Access, Demand, Guarantee, Inventory, Ledger};

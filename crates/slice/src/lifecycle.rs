@@ -1,4 +1,4 @@
-//! The life of a slice (TS 28.531 §5.1; the states are Katana's, made explicit).
+//! Life cycle of a slice (TS 28.531 §5.1; the states are those of Katana, made explicit).
 //!
 //! ```text
 //!  Init ─placed─▶ Placement ─provision─▶ Provisioning ─activate─▶ Activation ─run─▶ Running ⇄ Degraded(why)
@@ -11,63 +11,63 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Where a slice is in its life.
+/// State of a slice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", content = "reason")]
 pub enum State {
-    /// Known, and nothing done yet.
+    /// The slice is known; nothing has been done yet.
     Init,
-    /// Its accesses are chosen and its guarantees reserved.
+    /// Its accesses are selected and its guarantees reserved.
     Placement,
-    /// The network is being changed.
+    /// The network is being configured.
     Provisioning,
-    /// The network was changed; it is made sure that it works.
+    /// The network has been configured; the result is being verified.
     Activation,
-    /// It carries traffic as promised.
+    /// The slice carries traffic with its guarantees.
     Running,
-    /// It carries traffic, but not as promised: why.
+    /// The slice carries traffic, but not as guaranteed, for this reason.
     Degraded(String),
-    /// The network is being changed back.
+    /// The configuration is being removed.
     Terminating,
-    /// It could not be made: why. What was done was undone; it is tried again, or changed.
+    /// The slice could not be created, for this reason. Its steps were undone; it will be retried or changed.
     Failed(String),
 }
 
-/// What happens to a slice.
+/// An event in the life cycle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// Accesses were chosen.
+    /// Accesses were selected.
     Placed,
-    /// Changing the network begins.
+    /// Configuration of the network begins.
     Provision,
-    /// The last change was made.
+    /// The last configuration step was completed.
     Activate,
-    /// It was made sure that it works.
+    /// The configuration was verified.
     Run,
-    /// Something is wrong.
+    /// A fault was detected.
     Degrade(String),
-    /// Nothing is wrong any more.
+    /// All faults are cleared.
     Recover,
-    /// Other guarantees are wanted, or the same once more.
+    /// A change of the guarantees, or a retry with the same ones.
     Change,
-    /// It cannot be made.
+    /// The slice cannot be created.
     Fail(String),
-    /// It is not wanted any more.
+    /// The slice is to be removed.
     Terminate,
 }
 
-/// What cannot happen in this state.
+/// An event that is not permitted in a state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a slice that is {from} cannot {what}")]
 pub struct Illegal {
     /// The state.
     pub from: &'static str,
-    /// What was to happen.
+    /// The event.
     pub what: &'static str,
 }
 
 impl State {
-    /// Its name, as Katana and the interface write it.
+    /// Name of the state, as in Katana and in the interface.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -82,7 +82,7 @@ impl State {
         }
     }
 
-    /// Why, where that is known.
+    /// The reason, if there is one.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
         match self {
@@ -97,10 +97,10 @@ impl State {
         matches!(self, Self::Running | Self::Degraded(_))
     }
 
-    /// The state after `phase`.
+    /// The state after an event.
     ///
     /// # Errors
-    /// The drawing has no such arrow.
+    /// The transition is not in the diagram.
     pub fn after(&self, phase: &Phase) -> Result<Self, Illegal> {
         Ok(match (self, phase) {
             (Self::Init, Phase::Placed) => Self::Placement,
@@ -113,7 +113,7 @@ impl State {
             (Self::Init | Self::Placement | Self::Provisioning | Self::Activation, Phase::Fail(why)) => {
                 Self::Failed(why.clone())
             }
-            // A change that failed left the slice as it was.
+            // After a failed change, the slice is as before.
             (Self::Provisioning | Self::Activation | Self::Placement, Phase::Recover) => Self::Running,
             (from, Phase::Terminate) if *from != Self::Terminating => Self::Terminating,
             (from, phase) => return Err(Illegal { from: from.name(), what: phase.name() }),
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_whole_life_and_no_other() {
+    fn only_the_transitions_of_the_diagram_are_permitted() {
         let mut state = State::Init;
         for phase in [
             Phase::Placed,

@@ -1,59 +1,59 @@
-//! Plan, execute, roll back: the steps that make a change in the network, one at a time, each of which can be undone.
+//! Plan, execute, roll back: the steps of a change in the network, one at a time, each of which can be undone.
 //!
 //! ```text
-//!  steps  a ─▶ b ─▶ c ─▶ Done          a step says what is to be so, not what is to be changed: done twice
-//!              │ fails                 (after a crash) it is the same
+//!  steps  a ─▶ b ─▶ c ─▶ Done          a step describes a target state, not a difference: it is
+//!              │ fails                 idempotent and can be repeated after a crash
 //!         undo a ◀─ undo b ─▶ Undone(why)
 //! ```
 
 use serde::{Deserialize, Serialize};
 
-/// One change in the network.
+/// A change in the network.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum Step {
     /// The RB shares of a cell.
     Shares {
-        /// Which.
+        /// Name of the access.
         access: String,
     },
-    /// Network services that MANO starts (a NEST's `ns_list`).
+    /// Network services started by MANO (a NEST's `ns_list`).
     Services,
-    /// Whether what was changed is in force.
+    /// Verification that the changes are in force.
     Verify {
-        /// Where.
+        /// Name of the access.
         access: String,
     },
 }
 
-/// What is to be done now.
+/// The next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Make it so.
+    /// Apply the step.
     Do(Step),
-    /// Make it as it was before.
+    /// Restore the previous state.
     Undo(Step),
 }
 
-/// How a plan ended.
+/// Result of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Everything is done.
+    /// All steps were applied.
     Done,
-    /// A step failed, for this reason; all before it were undone, but for those listed.
+    /// A step failed; all steps before it were undone, except those listed.
     Undone {
         /// Why the step failed.
         why: String,
-        /// What could not be undone.
+        /// Steps that could not be undone.
         left: Vec<Step>,
     },
 }
 
-/// A plan and how far it is.
+/// A plan and its progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Execution {
     steps: Vec<Step>,
-    /// Going forward: steps done. Going back: steps still to undo.
+    /// Forward: number of steps applied. Backward: number of steps still to undo.
     at: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failed: Option<String>,
@@ -62,16 +62,16 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// Steps in the order they are done.
+    /// A plan with these steps in order.
     #[must_use]
     pub fn new(steps: Vec<Step>) -> Self {
         Self { steps, at: 0, failed: None, left: Vec::new() }
     }
 
-    /// What is to be done, or how it ended.
+    /// The next action, or the outcome.
     ///
     /// # Errors
-    /// None; the `Err` side is the end.
+    /// No failure: `Err` is the outcome of a plan that has ended.
     pub fn next(&self) -> Result<Action, Outcome> {
         match &self.failed {
             None => self.steps.get(self.at).cloned().map(Action::Do).ok_or(Outcome::Done),
@@ -82,12 +82,12 @@ impl Execution {
         }
     }
 
-    /// Tells how the step went that [`Self::next`] named. A failure turns round; a failure on the way back is noted,
-    /// and the way goes on.
+    /// Records the result of the action returned by [`Self::next`]. A failure starts the rollback; a failure during the rollback is
+    /// recorded, and the rollback continues.
     pub fn done(&mut self, result: Result<(), String>) {
         match (&self.failed, result) {
             (None, Ok(())) => self.at = (self.at + 1).min(self.steps.len()),
-            // The step that failed may have been done in part: it is undone, too.
+            // The failed step may have been applied in part, so it is undone as well.
             (None, Err(why)) => {
                 self.failed = Some(why);
                 self.at = (self.at + 1).min(self.steps.len());
@@ -118,14 +118,14 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever fails: the plan ends, and what was done and not undone is exactly what it says.
+        /// With any failures, the plan ends, and the steps applied and not undone are exactly those reported.
         #[test]
-        fn what_is_left_is_what_it_says(n in 0_usize..6, fails in prop::collection::vec(any::<bool>(), 16)) {
+        fn remaining_steps_are_reported_exactly(n in 0_usize..6, fails in prop::collection::vec(any::<bool>(), 16)) {
             let mut plan = Execution::new(steps(n));
             let mut made = std::collections::BTreeSet::new();
             let mut fails = fails.into_iter();
             for _ in 0..=2 * n {
-                // As a crash would: what is stored goes on.
+                // After a crash, execution continues from the stored state.
                 plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
                 let Ok(action) = plan.next() else { break };
                 let fail = fails.next().unwrap_or(false);

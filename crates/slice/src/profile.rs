@@ -1,5 +1,5 @@
-//! ServiceProfile: what a slice promises, in the names of TS 28.541 §6.3.3 and Table 6.4.1 (also its OpenAPI,
-//! `TS28541_SliceNrm.yaml`). Rates are in kbit/s, latencies in milliseconds, jitter in microseconds there and here.
+//! ServiceProfile: the properties of a slice, named as in TS 28.541 §6.3.3 and Table 6.4.1 (and its OpenAPI,
+//! `TS28541_SliceNrm.yaml`). Rates are in kbit/s, latencies in milliseconds, and jitter in microseconds, as in the specification.
 
 use super::nest::Nest;
 use serde::{Deserialize, Serialize};
@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Thpt {
-    /// Promised, kbit/s.
+    /// Guaranteed rate, kbit/s.
     #[serde(rename = "guaThpt", default, skip_serializing_if = "Option::is_none")]
     pub gua: Option<f64>,
-    /// Never exceeded, kbit/s.
+    /// Maximum rate, kbit/s.
     #[serde(rename = "maxThpt", default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
 }
@@ -28,22 +28,22 @@ pub struct Snssai {
     pub sd: Option<String>,
 }
 
-/// What a slice promises.
+/// The properties of a slice.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServiceProfile {
     /// Slice/service type.
     #[serde(default)]
     pub sst: u8,
-    /// S-NSSAIs, of one PLMN.
+    /// S-NSSAIs of one PLMN.
     #[serde(rename = "sNSSAIList", default, skip_serializing_if = "Vec::is_empty")]
     pub snssai_list: Vec<Snssai>,
-    /// Data network; not of TS 28.541.
+    /// Data network; not in TS 28.541.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dnn: Option<String>,
-    /// Most UEs.
+    /// Maximum number of UEs.
     #[serde(rename = "maxNumberofUEs", default, skip_serializing_if = "Option::is_none")]
     pub max_ues: Option<u64>,
-    /// Most PDU sessions.
+    /// Maximum number of PDU sessions.
     #[serde(rename = "maxNumberofPDUSessions", default, skip_serializing_if = "Option::is_none")]
     pub max_sessions: Option<u64>,
     /// Downlink latency through the RAN, core and transport, milliseconds.
@@ -52,10 +52,10 @@ pub struct ServiceProfile {
     /// Uplink latency, milliseconds.
     #[serde(rename = "uLLatency", default, skip_serializing_if = "Option::is_none")]
     pub ul_latency: Option<f64>,
-    /// Microseconds.
+    /// Jitter, microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter: Option<f64>,
-    /// Share of packets that arrive in time, percent.
+    /// Share of packets that arrive within the latency, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reliability: Option<f64>,
     /// `SUPPORTED` or `NOT SUPPORTED`.
@@ -64,34 +64,34 @@ pub struct ServiceProfile {
     /// `SHARED` or `NON-SHARED`.
     #[serde(rename = "networkSliceSharingIndicator", default, skip_serializing_if = "Option::is_none")]
     pub sharing: Option<String>,
-    /// Downlink of the whole slice.
+    /// Downlink rates of the whole slice.
     #[serde(rename = "dLThptPerSlice", default)]
     pub dl_slice: Thpt,
-    /// Downlink of a UE.
+    /// Downlink rates of a UE.
     #[serde(rename = "dLThptPerUE", default)]
     pub dl_ue: Thpt,
-    /// Uplink of the whole slice.
+    /// Uplink rates of the whole slice.
     #[serde(rename = "uLThptPerSlice", default)]
     pub ul_slice: Thpt,
-    /// Uplink of a UE.
+    /// Uplink rates of a UE.
     #[serde(rename = "uLThptPerUE", default)]
     pub ul_ue: Thpt,
-    /// Largest packet, bytes, downlink.
+    /// Maximum packet size downlink, bytes.
     #[serde(rename = "dLMaxPktSize", default, skip_serializing_if = "Option::is_none")]
     pub dl_packet: Option<u16>,
-    /// Largest packet, bytes, uplink.
+    /// Maximum packet size uplink, bytes.
     #[serde(rename = "uLMaxPktSize", default, skip_serializing_if = "Option::is_none")]
     pub ul_packet: Option<u16>,
-    /// Where it serves.
+    /// Locations served.
     #[serde(rename = "coverageArea", default, skip_serializing_if = "Vec::is_empty")]
     pub coverage: Vec<String>,
-    /// Attributes that are passed on as they are.
+    /// Attributes that are passed on unchanged.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl From<&Nest> for ServiceProfile {
-    /// Everything of a NEST that TS 28.541 has a name for; the rest stays in the NEST, which is kept, too.
+    /// Converts all values of a NEST with an equivalent in TS 28.541; the NEST is kept with the rest.
     fn from(nest: &Nest) -> Self {
         let kbps = |bps: Option<u64>| bps.map(|bps| bps as f64 / 1e3);
         let thpt =
@@ -150,28 +150,28 @@ impl From<&Nest> for ServiceProfile {
     }
 }
 
-/// What of a profile is out of its range, and what would be right.
+/// A value of a profile that is out of range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {what}")]
 pub struct ProfileError {
     /// The attribute.
     pub key: &'static str,
-    /// What is wrong with it.
+    /// The fault, and the valid values.
     pub what: String,
 }
 
-/// Largest rate taken, kbit/s.
+/// Maximum rate, kbit/s.
 const MAX_KBPS: f64 = 1e9;
-/// Longest text that UEs are told, or places are found by, bytes; as of a NEST.
+/// Maximum length in bytes of texts sent to UEs or used to find locations; as in a NEST.
 const MAX_TEXT: usize = 128;
-/// Most QoS parameters, as of a NEST: UEs are told the 5QI of each.
+/// Maximum number of QoS parameters, as in a NEST: the 5QI of each is sent to UEs.
 const MAX_QOS: usize = 256;
 
 impl ServiceProfile {
-    /// Whether its values make sense together.
+    /// Checks that the values are consistent.
     ///
     /// # Errors
-    /// The first attribute that is out of its range, or whose guarantee is above its maximum.
+    /// The first attribute that is out of range, or whose guarantee is above its maximum.
     pub fn check(&self) -> Result<(), ProfileError> {
         for (key, t) in [
             ("dLThptPerSlice", self.dl_slice),
@@ -227,7 +227,7 @@ impl ServiceProfile {
         Ok(())
     }
 
-    /// This one with what differs between two others: who changes one attribute leaves the rest as they are now.
+    /// This profile with the differences between `old` and `new`: changing one attribute leaves the others at their current values.
     #[must_use]
     pub fn with_changes(&self, old: &Self, new: &Self) -> Self {
         fn patch(to: &mut Map<String, Value>, old: &Map<String, Value>, new: &Map<String, Value>) {
@@ -255,7 +255,7 @@ impl ServiceProfile {
         serde_json::from_value(Value::Object(to)).unwrap_or_default()
     }
 
-    /// What the whole slice is promised: its guarantee; where a UE's is more, or it has none, that, once.
+    /// Guaranteed rates of the whole slice: its guarantee, or that of one UE if it is larger or the only one.
     #[must_use]
     pub fn rates_bps(&self) -> (u64, u64) {
         let bps = |slice: Thpt, ue: Thpt| {
@@ -270,9 +270,9 @@ impl ServiceProfile {
 mod tests {
     use super::*;
 
-    /// What a UE is told stays short, whoever made its slice.
+    /// Information for UEs stays short, whatever the origin of the profile.
     #[test]
-    fn what_ues_are_told_is_bounded() {
+    fn information_for_ues_is_bounded() {
         let fits = ServiceProfile { dnn: Some("a".repeat(MAX_TEXT)), ..ServiceProfile::default() };
         assert_eq!(fits.check(), Ok(()));
         let key = |profile: ServiceProfile| profile.check().unwrap_err().key;

@@ -1,4 +1,4 @@
-//! What is stored: slices, UEs, and documents that are kept as they were sent.
+//! Stored records: slices, UEs, and documents that are kept as received.
 
 use super::admission::{Demand, larger};
 use super::lifecycle::State;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What kind of record.
+/// Kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A [`Slice`].
@@ -18,7 +18,7 @@ pub enum Kind {
     Ue,
     /// A base slice descriptor.
     Base,
-    /// A NEST as it was sent.
+    /// A NEST as received.
     Gst,
     /// A network function.
     Function,
@@ -30,12 +30,12 @@ pub enum Kind {
     Booking,
     /// A QoS session (CAMARA).
     Qod,
-    /// An access whose shares this manager sets: what its cell gives to other slices is taken away.
+    /// An access whose shares are controlled by this manager; other slices at its cell are removed.
     Access,
 }
 
 impl Kind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 10] = [
         Self::Slice,
         Self::Ue,
@@ -49,7 +49,7 @@ impl Kind {
         Self::Access,
     ];
 
-    /// As it is stored.
+    /// The stored name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,7 +66,7 @@ impl Kind {
         }
     }
 
-    /// The kind of this name.
+    /// The kind with this name.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|k| k.name() == name)
@@ -80,15 +80,15 @@ pub enum Record {
     Slice(Box<Slice>),
     /// A UE.
     Ue(Box<Ue>),
-    /// Anything else.
+    /// Any other document.
     Document(Value),
 }
 
 impl Record {
-    /// As it is stored.
+    /// Serialises the record.
     ///
     /// # Errors
-    /// A number that JSON has no form for.
+    /// A number that cannot be represented in JSON.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         match self {
             Self::Slice(slice) => serde_json::to_string(slice),
@@ -97,10 +97,10 @@ impl Record {
         }
     }
 
-    /// As it was stored.
+    /// Deserialises a record.
     ///
     /// # Errors
-    /// The text is not of this kind.
+    /// The text is not a record of this kind.
     pub fn from_json(kind: Kind, text: &str) -> Result<Self, serde_json::Error> {
         Ok(match kind {
             Kind::Slice => Self::Slice(serde_json::from_str(text)?),
@@ -110,88 +110,88 @@ impl Record {
     }
 }
 
-/// A change that is under way.
+/// A change in progress.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pending {
-    /// The profile once it is done.
+    /// The profile after the change.
     pub profile: ServiceProfile,
-    /// The NEST once it is done.
+    /// The NEST after the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nest: Option<Value>,
-    /// Its name once it is done, if that changes.
+    /// The name after the change, if it changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Where it was asked for once it is done.
+    /// The requested accesses after the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accesses: Option<Vec<String>>,
-    /// The share that was asked for once it is done.
+    /// The requested share after the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_ppm: Option<u32>,
-    /// By what UEs have it grow once it is done.
+    /// The growth for UEs after the change.
     #[serde(default, skip_serializing_if = "Growth::is_empty")]
     pub growth: Growth,
-    /// Accesses at which it is in force already.
+    /// Accesses at which the change is already applied.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub applied: BTreeSet<String>,
 }
 
-/// What a UE needs of a slice.
+/// A UE's need of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Need {
-    /// Downlink, bit/s.
+    /// Downlink rate, bit/s.
     pub dl_bps: u64,
-    /// Uplink, bit/s.
+    /// Uplink rate, bit/s.
     pub ul_bps: u64,
-    /// How long that counts, Unix milliseconds.
+    /// When the need expires, Unix milliseconds.
     pub until_ms: u64,
 }
 
-/// By what UEs have a slice grow beyond what its operator asked for.
+/// Growth of a slice beyond the operator's request, for its UEs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Growth {
-    /// What they need, by UE.
+    /// Needs by UE.
     pub needs: BTreeMap<String, Need>,
-    /// The profile without it; absent where nobody needs more.
+    /// The profile without the growth; absent if there is none.
     pub asked: Option<Box<ServiceProfile>>,
 }
 
 impl Growth {
-    /// Whether nobody needs more.
+    /// Whether there are no needs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.needs.is_empty() && self.asked.is_none()
     }
 }
 
-/// What an operator asked a slice to be, whichever interface it came by: what PUT sets and GET shows.
+/// An operator's request for a slice, from any interface: what PUT sets and GET shows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Asked {
-    /// Its name.
+    /// Name of the slice.
     pub name: String,
-    /// What it is to promise, without what UEs have it grow by.
+    /// The profile without growth for UEs.
     pub profile: ServiceProfile,
-    /// The NEST, kept in step with the profile.
+    /// The NEST, updated with the profile.
     pub nest: Option<Value>,
-    /// Where; empty: where its coverage says.
+    /// Accesses; empty: those of its coverage.
     pub accesses: Vec<String>,
     /// Share of the RBs, millionths.
     pub share_ppm: Option<u32>,
 }
 
-/// How long each phase of the deployment took, milliseconds.
+/// Duration of each phase of the deployment, milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timing {
-    /// Choosing accesses and reserving.
+    /// Selecting accesses and reserving guarantees.
     pub placement_ms: u64,
-    /// Changing the network.
+    /// Configuring the network.
     pub provisioning_ms: u64,
-    /// Making sure that it works.
+    /// Verifying the configuration.
     pub activation_ms: u64,
 }
 
-/// Most errors that are kept.
+/// Maximum number of errors kept.
 pub const MAX_ERRORS: usize = 32;
 
 /// A slice.
@@ -199,83 +199,83 @@ pub const MAX_ERRORS: usize = 32;
 pub struct Slice {
     /// Identifier.
     pub id: String,
-    /// The tenant whose it is; absent: the operator's.
+    /// The tenant; absent: the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// Its name; not unique.
     pub name: String,
     /// Its name at a cell; unique.
     pub cell_name: String,
-    /// Where it is in its life.
+    /// State in the life cycle.
     #[serde(flatten)]
     pub state: State,
-    /// What it promises.
+    /// Profile in force.
     pub profile: ServiceProfile,
-    /// The NEST it was made of, as sent.
+    /// The NEST from which it was created, as received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nest: Option<Value>,
-    /// A share of the RBs that was asked for, whatever the rates.
+    /// Requested minimum share of the RBs, millionths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_ppm: Option<u32>,
-    /// Where it was asked for; empty: where its coverage says. Absent in records of before 0.2.
+    /// Requested accesses; empty: those of its coverage. Absent in records of versions before 0.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accesses: Option<Vec<String>>,
-    /// By what UEs have it grow.
+    /// Growth for UEs.
     #[serde(default, skip_serializing_if = "Growth::is_empty")]
     pub growth: Growth,
     /// Guarantees in force.
     #[serde(default)]
     pub applied: Demand,
-    /// Guarantees that are to be in force.
+    /// Guarantees to be in force after the change.
     #[serde(default)]
     pub wanted: Demand,
-    /// Guarantees before the change that is under way.
+    /// Guarantees before the change in progress.
     #[serde(default)]
     pub before: Demand,
-    /// Guarantees that a cell may still have, since it did not say that it has not.
+    /// Guarantees that a cell may still have, because it has not confirmed their removal.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unsure: Demand,
-    /// What is being done.
+    /// The plan in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Execution>,
-    /// What it becomes when that is done.
+    /// The properties after the plan is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<Box<Pending>>,
-    /// Whether removing goes on past failures.
+    /// Whether removal proceeds despite failures.
     #[serde(default)]
     pub force: bool,
-    /// What is wrong, by access.
+    /// Faults by access.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub problems: BTreeMap<String, String>,
-    /// What went wrong, oldest first.
+    /// Errors, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<String>,
-    /// Places its NEST names and no access serves.
+    /// Locations in its NEST that no access serves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_supported: Vec<String>,
-    /// When it was asked for, Unix milliseconds.
+    /// When it was requested, Unix milliseconds.
     pub created_ms: u64,
-    /// When it came into its state, Unix milliseconds.
+    /// When it entered its state, Unix milliseconds.
     pub since_ms: u64,
-    /// How often in a row it could not be made.
+    /// Number of consecutive failures.
     #[serde(default)]
     pub tries: u32,
-    /// When it is tried again if it has failed, Unix milliseconds.
+    /// When it is retried after a failure, Unix milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_ms: Option<u64>,
-    /// How long it took.
+    /// Duration of the deployment.
     #[serde(default)]
     pub timing: Timing,
 }
 
 impl Slice {
-    /// What it holds back on every access, whichever way the change under way ends.
+    /// Guarantees reserved on every access, whichever way the change in progress ends.
     #[must_use]
     pub fn reserved(&self) -> Demand {
         larger(&larger(&self.applied, &self.wanted), &larger(&self.before, &self.unsure))
     }
 
-    /// What its operator asked for last, whether or not it is in force yet.
+    /// The operator's last request, whether or not it is in force yet.
     #[must_use]
     pub fn asked(&self) -> Asked {
         let (name, nest, accesses, share_ppm, growth, profile) = match &self.pending {
@@ -298,20 +298,20 @@ impl Slice {
             name: name.clone(),
             profile: growth.asked.as_ref().map_or(profile, |asked| asked).clone(),
             nest: nest.cloned(),
-            // Where nothing is said, it is to stay where it is.
+            // By default it stays at its accesses.
             accesses: accesses.clone().unwrap_or_else(|| self.reserved().into_keys().collect()),
             share_ppm,
         }
     }
 
-    /// Whether MANO has services to start for it.
+    /// Whether MANO has to start services for it.
     #[must_use]
     pub fn has_services(nest: Option<&Value>) -> bool {
         let list = nest.and_then(|n| n.get("service_descriptor")?.get("ns_list")?.as_array());
         list.is_some_and(|list| !list.is_empty())
     }
 
-    /// Notes an error; the oldest go.
+    /// Records an error; the oldest are dropped.
     pub fn note(&mut self, error: String) {
         if self.errors.len() >= MAX_ERRORS {
             self.errors.remove(0);
@@ -320,27 +320,27 @@ impl Slice {
     }
 }
 
-/// How far the network is with a UE's place in a slice.
+/// Progress of applying a UE's place in a slice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "attachment", content = "why", rename_all = "snake_case")]
 pub enum Attachment {
-    /// To be done.
+    /// Not yet applied.
     Pending,
-    /// Done.
+    /// Applied.
     Active,
-    /// It was refused.
+    /// Refused, for this reason.
     Failed(String),
 }
 
 /// A UE's place in a slice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
-    /// The slice's identifier.
+    /// Identifier of the slice.
     pub slice: String,
-    /// The UE's name at the cells, if it has one there.
+    /// Name of the UE at the cells, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cell_ue: Option<String>,
-    /// How far the network is.
+    /// Progress in the network.
     #[serde(flatten)]
     pub attachment: Attachment,
 }
@@ -349,7 +349,7 @@ pub struct Assignment {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SessionRule {
-    /// The UE's public key, base64.
+    /// Public key of the UE, base64.
     pub public_key: String,
     /// Its steering rules.
     #[serde(default)]
@@ -366,28 +366,28 @@ pub struct Ue {
     /// Its slices.
     #[serde(default)]
     pub slices: Vec<Assignment>,
-    /// Policies pushed to it, as they were given.
+    /// Policies pushed to it, as received.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<Value>,
-    /// Its session at the UPF, if it is to have one.
+    /// Its session at the UPF, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionRule>,
-    /// How far the UPF is with it.
+    /// Progress at the UPF.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_state: Option<Attachment>,
-    /// Its names at the cells that are to be put back into the rest: their places were taken away.
+    /// Names at the cells to be moved back to the default slice, because their places were removed.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub released: BTreeSet<String>,
-    /// It is being forgotten: its session is to end first, and its names are to be put back.
+    /// Being deleted: its session must end first, and its names must be moved back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
-    /// When it registered, Unix milliseconds; absent when it has not, or left.
+    /// When it registered, Unix milliseconds; absent if it has not, or has left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered_ms: Option<u64>,
 }
 
 impl Ue {
-    /// A UE that has nothing yet and has not registered.
+    /// A new UE that has not registered.
     #[must_use]
     pub const fn new(id: String, token_hash: String) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! What a UE is told: its slices and nobody else's, in few bytes (the paper's §5 leaves the overhead open: "up to
-//! several kB" a message).
+//! Information for a UE: its own slices only, in few bytes (the paper's §5 leaves the overhead open: "up to several kB" per
+//! message).
 
 use super::lifecycle::State;
 use super::manager::Manager;
@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::hash::Hasher;
 
-/// What a UE is told of one slice. What is not known is left out.
+/// Information about one slice for a UE. Unknown values are omitted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SliceFacts {
     /// Identifier.
     pub id: String,
     /// Name.
     pub name: String,
-    /// State, as [`State::name`]; while a change is under way, that of what still holds.
+    /// State, as [`State::name`]; during a change, the state of the profile in force.
     pub state: String,
-    /// Why, if it is degraded.
+    /// Reason, if degraded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Slice/service type.
@@ -29,22 +29,22 @@ pub struct SliceFacts {
     /// Data network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dnn: Option<String>,
-    /// Promised to this UE downlink, bit/s: the guarantee per UE, or the slice's where there is none; at most what it can have.
+    /// Guaranteed downlink rate of this UE, bit/s: the guarantee per UE, otherwise that of the slice; at most the UE's maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dl_guaranteed_bps: Option<u64>,
-    /// Never exceeded downlink, bit/s.
+    /// Maximum downlink rate, bit/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dl_max_bps: Option<u64>,
-    /// Promised to this UE uplink, bit/s.
+    /// Guaranteed uplink rate of this UE, bit/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ul_guaranteed_bps: Option<u64>,
-    /// Never exceeded uplink, bit/s.
+    /// Maximum uplink rate, bit/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ul_max_bps: Option<u64>,
     /// Packet delay budget between UE and UPF, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_ms: Option<f64>,
-    /// Milliseconds.
+    /// Jitter, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter_ms: Option<f64>,
     /// Packets lost or late, percent.
@@ -53,13 +53,13 @@ pub struct SliceFacts {
     /// 5QIs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub qi: Vec<u8>,
-    /// Largest packet, bytes.
+    /// Maximum packet size, bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu_bytes: Option<u16>,
-    /// Whether it shares the RAN with other slices.
+    /// True if the slice does not share the RAN with other slices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolated: Option<bool>,
-    /// The accesses it is on.
+    /// Accesses of the slice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub accesses: Vec<String>,
 }
@@ -68,10 +68,10 @@ impl From<&Slice> for SliceFacts {
     fn from(slice: &Slice) -> Self {
         let p = &slice.profile;
         let bps = |kbps: Option<f64>| kbps.map(|kbps| (kbps * 1e3).round() as u64);
-        // What neither a UE nor the slice may exceed.
+        // Neither the UE's nor the slice's maximum may be exceeded.
         let most = |ue: Thpt, slice: Thpt| bps(ue.max.into_iter().chain(slice.max).min_by(f64::total_cmp));
         let (dl_max_bps, ul_max_bps) = (most(p.dl_ue, p.dl_slice), most(p.ul_ue, p.ul_slice));
-        // The guarantee of a slice is for all of its UEs, and may be more than one can have.
+        // The guarantee of a slice is for all of its UEs, and may exceed what one UE can have.
         let promised = |ue: Thpt, slice: Thpt, most: Option<u64>| {
             bps(ue.gua.or(slice.gua)).map(|bps| bps.min(most.unwrap_or(u64::MAX)))
         };
@@ -100,7 +100,7 @@ impl From<&Slice> for SliceFacts {
     }
 }
 
-/// While a change is under way, the old profile holds: a UE need not hear of the steps.
+/// During a change the old profile applies: a UE need not see the intermediate steps.
 fn state(slice: &Slice) -> &'static str {
     match (&slice.pending, slice.problems.is_empty()) {
         (None, _) => slice.state.name(),
@@ -109,10 +109,10 @@ fn state(slice: &Slice) -> &'static str {
     }
 }
 
-/// What a UE is told.
+/// Information for a UE.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct UeView {
-    /// How long this counts, seconds: after it without an answer, the UE forgets.
+    /// Lifetime in seconds: without a newer answer, the UE then discards the information.
     pub ttl_s: u32,
     /// Its slices.
     pub slices: Vec<SliceFacts>,
@@ -121,7 +121,7 @@ pub struct UeView {
     pub policies: Vec<Value>,
 }
 
-/// The view of a UE; slices that are gone are left out.
+/// The information for a UE; removed slices are omitted.
 #[must_use]
 pub fn view(manager: &Manager, ue: &Ue, ttl_s: u32) -> UeView {
     let slices = ue.slices.iter().filter_map(|a| manager.slices().get(&a.slice));
@@ -129,8 +129,8 @@ pub fn view(manager: &Manager, ue: &Ue, ttl_s: u32) -> UeView {
     UeView { ttl_s, slices: told.map(SliceFacts::from).collect(), policies: ue.policies.clone() }
 }
 
-/// A short name of a text, for ETags, since every poll has it twice: 36 bits as six letters. A change is missed once in 69
-/// thousand million.
+/// A short hash of a text for ETags, kept small because every poll contains it twice: 36 bits as six characters. A change is missed
+/// once in 69 thousand million.
 #[must_use]
 pub fn tag(text: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

@@ -1,40 +1,41 @@
-//! CAMARA's bookings and QoS sessions: a booking is a slice for a time, a QoS session a place in one for a time.
+//! CAMARA bookings and QoS sessions: a booking is a slice for a limited time, a QoS session a UE's place in a slice for a limited
+//! time.
 //!
 //! ```text
-//!  booking  made with its slice ─▶ time is over, or removed, or its slice is gone ─▶ ended, shown for a while ─▶ gone
-//!  session  made ─▶ time is over ─▶ ended, shown for a while ─▶ gone;  removed ─▶ gone
+//!  booking  created with its slice ─▶ expired, deleted, or slice removed ─▶ ended, shown for a while ─▶ removed
+//!  session  created ─▶ expired ─▶ ended, shown for a while ─▶ removed;  deleted ─▶ removed
 //! ```
 //!
-//! Each is a document: `request` and `owner` as they were given, `slice`, `end_ms`, `ended_ms` once it has ended, `told` (the
-//! status that its sink knows); of a session also `ue`, `started_ms`, and `had`: whether the place stays when it ends. All
-//! sessions of a UE in a slice have the same `had`.
+//! Each is a JSON document: `request` and `owner` as received, `slice`, `end_ms`, `ended_ms` once it has ended, and `told`, the
+//! last status sent to its sink. A session also has `ue`, `started_ms`, and `had`: whether the place remains when the session
+//! ends. All sessions of a UE in a slice have the same `had`.
 
 use super::{Manager, Refusal, SliceRequest, Write};
 use crate::lifecycle::State;
 use crate::record::{Attachment, Kind, Record};
 use serde_json::{Value, json};
 
-/// How long one that has ended is shown, milliseconds (Quality on Demand: at least 360 s).
+/// Time for which an ended booking or session is shown, milliseconds (Quality on Demand: at least 360 s).
 pub const KEPT_MS: u64 = 360_000;
-/// Longest QoS session, seconds (the default of CAMARA's profiles).
+/// Maximum duration of a QoS session, seconds (the default of CAMARA's profiles).
 pub const MAX_DURATION_S: u64 = 86_400;
-/// Clocks of instances agree at least so well, milliseconds.
+/// Maximum clock difference between instances, milliseconds.
 const SKEW_MS: u64 = 60_000;
-/// Most that are settled at a time, of each kind.
+/// Maximum number of items of each kind processed at a time.
 const AT_A_TIME: usize = 1000;
 
-/// What a sink is told.
+/// A notification for a sink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct News {
     /// `REQUESTED`, `AVAILABLE` or `UNAVAILABLE`.
     pub status: &'static str,
-    /// Such as `DURATION_EXPIRED`.
+    /// Status information, such as `DURATION_EXPIRED`.
     pub info: Option<&'static str>,
-    /// In words.
+    /// Explanation as text.
     pub reason: Option<String>,
 }
 
-/// Whether it has ended, and is only shown.
+/// Whether it has ended and is only shown.
 fn has_ended(v: &Value) -> bool {
     v["ended_ms"].is_u64()
 }
@@ -48,7 +49,7 @@ fn document(kind: Kind, id: &str, v: Value) -> Write {
 }
 
 impl Manager {
-    /// The status of a slice in CAMARA's words, and why.
+    /// The CAMARA status of a slice, and the reason.
     #[must_use]
     pub fn slice_status(&self, slice: &str) -> (&'static str, Option<String>) {
         match self.slices.get(slice).map(|s| &s.state) {
@@ -61,7 +62,7 @@ impl Manager {
         }
     }
 
-    /// The same of a booking or QoS session: that of its slice, and of the device's place there.
+    /// The CAMARA status of a booking or QoS session: that of its slice, and for a session also of the device's place in it.
     #[must_use]
     pub fn camara_status(&self, kind: Kind, v: &Value) -> (&'static str, Option<String>) {
         let slice = text(v, "slice");
@@ -76,16 +77,16 @@ impl Manager {
                 ("UNAVAILABLE", Some("the operator took the device's place in the slice away".to_owned()))
             }
             Some((Attachment::Failed(why), _)) => ("UNAVAILABLE", Some(why.clone())),
-            // Without a name at the cells there is nothing that they are told.
+            // Without a name at the cells, there is nothing to send to them.
             Some((Attachment::Pending, Some(_))) => ("REQUESTED", why),
             Some(_) => (status, why),
         }
     }
 
-    /// Makes a booking: its slice, and the document, which has what is in `given`.
+    /// Creates a booking: its slice, and a document that includes `given`.
     ///
     /// # Errors
-    /// As [`Self::create`].
+    /// Those of [`Self::create`].
     pub fn book(
         &self,
         id: &str,
@@ -101,20 +102,20 @@ impl Manager {
         Ok(writes)
     }
 
-    /// Ends a booking, and its slice; nobody is shown it any more.
+    /// Ends a booking and its slice; it is no longer shown.
     #[must_use]
     pub fn unbook(&self, id: &str, now_ms: u64) -> Vec<Write> {
         let mut writes = vec![Write { kind: Kind::Booking, id: id.to_owned(), record: None }];
-        // One that is being removed, or gone, needs nothing more.
+        // A slice that is being removed, or is gone, needs no further action.
         writes.extend(self.remove(id, false, now_ms).unwrap_or_default());
         writes
     }
 
-    /// Makes a QoS session of `duration_s` seconds: the UE's place in a slice unless it has one, and the document, which has
-    /// what is in `given`.
+    /// Creates a QoS session of `duration_s` seconds: the UE's place in a slice, unless it has one, and a document that includes
+    /// `given`.
     ///
     /// # Errors
-    /// As [`Self::assign`].
+    /// Those of [`Self::assign`].
     pub fn open_session(
         &self,
         id: &str,
@@ -123,7 +124,7 @@ impl Manager {
         now_ms: u64,
     ) -> Result<Vec<Write>, Refusal> {
         let is_placed = self.ue(ue)?.slices.iter().any(|a| a.slice == slice);
-        // A place that another session made goes with the last of them.
+        // A place created by another session ends with the last of them.
         let had =
             is_placed && self.live(ue, slice).next().is_none_or(|(_, other)| other["had"] == json!(true));
         let mut writes = Vec::new();
@@ -145,8 +146,8 @@ impl Manager {
         Ok(writes)
     }
 
-    /// Has a QoS session last longer by so many seconds, in all at most [`MAX_DURATION_S`]: the document with its new
-    /// `end_ms` and `request.duration`. Nothing where it is not available any more, or its time is over.
+    /// Extends a QoS session by `more_s` seconds, to a total of at most [`MAX_DURATION_S`]: returns the document with new `end_ms` and
+    /// `request.duration`. `None` if the session is not available or has expired.
     #[must_use]
     pub fn extended(&self, v: &Value, more_s: u64, now_ms: u64) -> Option<Value> {
         let is_over = has_ended(v) || v["end_ms"].as_u64().is_some_and(|end| end <= now_ms);
@@ -161,7 +162,7 @@ impl Manager {
         Some(v)
     }
 
-    /// Ends a QoS session; a place that the UE had before stays. Nobody is shown it any more.
+    /// Ends a QoS session; a place that the UE had before remains. The session is no longer shown.
     #[must_use]
     pub fn close_session(&self, id: &str, v: &Value) -> Vec<Write> {
         let mut writes = vec![Write { kind: Kind::Qod, id: id.to_owned(), record: None }];
@@ -172,7 +173,7 @@ impl Manager {
         let shared = self.live(ue, slice).any(|(other, _)| other != id);
         if v["had"] != json!(true)
             && !shared
-            // The slice, or the UE, may be gone. How many names wait to be put back does not matter here.
+            // The slice or the UE may be gone. The limit of released names does not apply here.
             && let Some(mut ue) = self.ues.get(ue).cloned()
             && ue.release(|place| place.slice == slice)
         {
@@ -187,7 +188,7 @@ impl Manager {
         self.documents(Kind::Qod).filter(move |(_, v)| of(v))
     }
 
-    /// Whether a UE's place in a slice stays when its QoS sessions there end: what the operator said last counts.
+    /// Sets whether a UE's place in a slice remains when its QoS sessions there end; the operator's last request applies.
     #[must_use]
     pub fn place_stays(&self, ue: &str, slice: &str, stays: bool) -> Vec<Write> {
         let others = self.live(ue, slice).filter(|(_, v)| v["had"] != json!(stays));
@@ -199,8 +200,8 @@ impl Manager {
         changed.collect()
     }
 
-    /// Bookings and QoS sessions whose time is over, of whose status their sink is to be told, or that were shown for long
-    /// enough: kind, identifier and document.
+    /// Bookings and QoS sessions that have expired, whose sink is to be notified of a new status, or whose time of being shown is
+    /// over: kind, identifier and document.
     #[must_use]
     pub fn camara_due(&self, now_ms: u64) -> Vec<(Kind, String, Value)> {
         let of = |kind| {
@@ -215,13 +216,13 @@ impl Manager {
             // Later than now: the clock was ahead when it ended.
             return at.saturating_add(KEPT_MS) <= now_ms || at > now_ms.saturating_add(SKEW_MS);
         }
-        // A booking is over with its slice, whenever it was to end.
+        // A booking ends with its slice, whatever its end time.
         let lost = kind == Kind::Booking && self.slice(text(v, "slice")).is_err();
         let over = v["end_ms"].as_u64().is_some_and(|end| end <= now_ms);
         over || lost || v["told"] != self.camara_status(kind, v).0
     }
 
-    /// Settles one of [`Self::camara_due`], unless it has changed since: what is to be stored, and what its sink is told.
+    /// Processes one item of [`Self::camara_due`], unless it has changed since: the records to store, and the notification.
     #[must_use]
     pub fn camara_settled(
         &self,
@@ -263,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ended_while_the_clock_was_ahead_is_shown_no_longer_than_else() {
+    fn items_ended_while_the_clock_was_ahead_are_not_shown_longer() {
         let now = 1_700_000_000_000;
         let mut m = Manager::default();
         let ended = |at: u64| json!({"ue": "phone", "slice": "none", "end_ms": now, "ended_ms": at});
@@ -277,7 +278,7 @@ mod tests {
             for due in due {
                 let (writes, news) = m.camara_settled(&due, now);
                 assert_eq!(news, None);
-                // What was settled is settled on what is there alone.
+                // Processing an item again has no effect on the new state.
                 writes.into_iter().for_each(|write| m.put(write));
                 assert_eq!(m.camara_settled(&due, now).0, []);
             }
@@ -290,9 +291,9 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_extended_while_it_is_there_and_to_a_day_at_most() {
+    fn a_session_is_extended_while_available_up_to_a_day() {
         let m = Manager::default();
-        // Its slice is gone.
+        // The slice is gone.
         let v = json!({"ue": "phone", "slice": "none", "started_ms": 0, "end_ms": 60_000, "request": {"duration": 60}});
         assert_eq!(m.extended(&v, 60, 1_000), None);
         assert_eq!(m.camara_status(Kind::Qod, &v).0, "UNAVAILABLE");

@@ -1,4 +1,4 @@
-//! What cells are to have, and what is learnt of them.
+//! Expected configuration of cells, and their health.
 
 use super::change::degrade;
 use super::{Manager, State, Write};
@@ -7,33 +7,33 @@ use crate::plan::Action;
 use crate::record::{Kind, Slice};
 use std::collections::BTreeSet;
 
-/// What a cell must say it has.
+/// The configuration that a cell must report.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expected {
-    /// These shares.
+    /// The required shares.
     pub shares: Vec<SliceShare>,
-    /// Other slices that it may have besides, by their names there; `None`: any.
+    /// Other slices permitted at the cell, by their names there; `None`: any.
     pub others: Option<BTreeSet<String>>,
 }
 
 impl Manager {
-    /// Whether this manager sets the shares of an access: it has or had a slice there. Until then what its cell gives is
-    /// the operator's.
+    /// Whether this manager controls the shares of an access, because it has or had a slice there. Before that, the configuration of
+    /// its cell belongs to the operator.
     #[must_use]
     pub fn sets_shares(&self, access: &str) -> bool {
         self.documents.contains_key(&(Kind::Access, access.to_owned()))
             || self.slices.values().any(|slice| slice.reserved().contains_key(access))
     }
 
-    /// The shares an access must have once `action` of slice `id` is done.
+    /// The shares an access must have after `action` of slice `id`.
     #[must_use]
     pub fn shares(&self, access: &str, id: &str, action: &Action) -> Vec<SliceShare> {
         let access = self.inventory.get(access);
         access.map_or_else(Vec::new, |access| compile::shares(&self.slices, access, id, action))
     }
 
-    /// What an access must say it has while `action` of slice `id` is checked. Of slices that are changing or not sure there it
-    /// may have either.
+    /// The configuration that an access must report when `action` of slice `id` is verified. Slices that are changing or in an unknown
+    /// state there may be present in either form.
     #[must_use]
     pub fn verified(&self, access: &str, id: &str, action: &Action) -> Expected {
         let is_open = |s: &Slice| s.id != id && (s.unsure.contains_key(access) || changes_at(s, access));
@@ -41,8 +41,8 @@ impl Manager {
             .but(self.slices.values().filter(|s| is_open(s)))
     }
 
-    /// What an access must say it has when it is looked at; `None` while its shares change, for what it says then tells
-    /// nothing. Of slices that are being removed there, which may last, it may have either.
+    /// The configuration that an access must report in a health check; `None` while its shares change, because its report is then
+    /// inconclusive. Slices that are being removed there, which may take long, may be present in either form.
     #[must_use]
     pub fn looked_at(&self, access: &str) -> Option<Expected> {
         let changing: Vec<&Slice> = self.slices.values().filter(|s| changes_at(s, access)).collect();
@@ -53,17 +53,17 @@ impl Manager {
         Some(Expected { others, shares: self.shares_now(access) }.but(changing.into_iter()))
     }
 
-    /// The shares an access should have now.
+    /// The current shares of an access.
     #[must_use]
     pub fn shares_now(&self, access: &str) -> Vec<SliceShare> {
         let access = self.inventory.get(access);
         access.map_or_else(Vec::new, |access| compile::shares_now(&self.slices, access))
     }
 
-    /// How an access is: `Some(why)` when something is wrong there. Gives the slices whose state changes.
+    /// Records the health of an access: `Some(reason)` for a fault. Returns the slices whose state changes.
     pub fn health(&self, access: &str, problem: Option<&str>, now_ms: u64) -> Vec<Write> {
         let changes = |s: &&Slice| {
-            // It has what it should, and nothing else.
+            // The access has exactly the expected configuration.
             let sure = problem.is_none() && s.plan.is_none() && s.unsure.contains_key(access);
             let told = s.problems.get(access).map(String::as_str) != problem;
             sure || s.applied.contains_key(access) && told
@@ -91,7 +91,7 @@ impl Manager {
 }
 
 impl Expected {
-    /// Of these slices it may have either.
+    /// Permits these slices in either form.
     fn but<'a>(mut self, open: impl Iterator<Item = &'a Slice>) -> Self {
         let open: BTreeSet<String> = open.map(|s| s.cell_name.clone()).collect();
         self.shares.retain(|share| !open.contains(&share.name));
@@ -102,7 +102,7 @@ impl Expected {
     }
 }
 
-/// Whether a change of what a slice has at an access is under way.
+/// Whether a change of a slice's configuration at an access is in progress.
 fn changes_at(slice: &Slice, access: &str) -> bool {
     slice.plan.is_some() && slice.reserved().contains_key(access)
 }

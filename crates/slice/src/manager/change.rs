@@ -1,4 +1,4 @@
-//! What a change does to the record of a slice.
+//! Effects of a change on the record of a slice.
 
 use crate::lifecycle::{Illegal, Phase, State};
 use crate::plan::{Execution, Step};
@@ -6,12 +6,12 @@ use crate::profile::ServiceProfile;
 use crate::record::{Need, Slice};
 use std::collections::BTreeSet;
 
-/// Pause before a slice that failed is tried again, milliseconds; it doubles each time.
+/// Initial pause before a failed slice is retried, milliseconds; it doubles each time.
 const RETRY_MS: u64 = 5_000;
-/// The longest of these pauses, milliseconds.
+/// Maximum of this pause, milliseconds.
 pub const MAX_RETRY_MS: u64 = 300_000;
 
-/// Shares first, then services, and then a look at each access.
+/// The plan of a change: shares first, then services, then verification of each access.
 pub fn steps(slice: &Slice, services: bool) -> Execution {
     let accesses: BTreeSet<&String> = slice.wanted.keys().chain(slice.before.keys()).collect();
     let mut all: Vec<Step> = accesses.iter().map(|a| Step::Shares { access: (*a).clone() }).collect();
@@ -22,14 +22,14 @@ pub fn steps(slice: &Slice, services: bool) -> Execution {
     Execution::new(all)
 }
 
-/// When one that failed is tried again.
+/// Schedules the retry of a failed slice.
 pub fn wait(slice: &mut Slice, now_ms: u64) {
     let pause = RETRY_MS.saturating_mul(1 << slice.tries.min(16)).min(MAX_RETRY_MS);
     slice.tries = slice.tries.saturating_add(1);
     slice.retry_ms = Some(now_ms.saturating_add(pause));
 }
 
-/// A profile that promises each of these UEs what it needs.
+/// A profile that guarantees each UE what it needs.
 pub fn grown<'a>(asked: &ServiceProfile, needs: impl Iterator<Item = &'a Need>) -> ServiceProfile {
     let mut profile = asked.clone();
     for need in needs {
@@ -50,7 +50,7 @@ pub fn grown<'a>(asked: &ServiceProfile, needs: impl Iterator<Item = &'a Need>) 
     profile
 }
 
-/// An access has what was wanted, or, going back, what it had before.
+/// Records that an access has the new configuration or, with `back`, the previous one.
 pub fn settle(slice: &mut Slice, access: &str, back: bool) {
     let to = if back { &slice.before } else { &slice.wanted };
     match to.get(access).copied() {
@@ -64,16 +64,16 @@ pub fn settle(slice: &mut Slice, access: &str, back: bool) {
             pending.applied.insert(access.to_owned())
         };
     }
-    // It said what it has.
+    // The access has confirmed its configuration.
     slice.unsure.remove(access);
 }
 
-/// The state that fits what is wrong.
+/// Updates the state according to the known faults.
 pub fn degrade(slice: &mut Slice) -> Result<(), Illegal> {
     if !slice.state.usable() {
         return Ok(());
     }
-    // What is wrong where it has nothing any more is no problem of this slice.
+    // Faults at accesses where the slice is no longer present do not concern it.
     slice.problems.retain(|access, _| slice.applied.contains_key(access));
     let wrong: Vec<String> = slice.problems.iter().map(|(access, why)| format!("{access}: {why}")).collect();
     slice.state = match (&slice.state, wrong.is_empty()) {

@@ -1,4 +1,4 @@
-//! Decides what becomes of slices and UEs: commands in, records out.
+//! The decision logic for slices and UEs: commands in, records out.
 
 pub mod camara;
 mod cells;
@@ -19,14 +19,14 @@ pub use places::{Place, Released};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most slices.
+/// Maximum number of slices.
 pub const MAX_SLICES: usize = 1000;
-/// Most UEs.
+/// Maximum number of UEs.
 pub const MAX_UES: usize = 100_000;
-/// Most slices of one UE (TS 23.501 §5.15.1: eight S-NSSAIs at a time).
+/// Maximum number of slices of one UE (TS 23.501 §5.15.1: eight S-NSSAIs at a time).
 pub const MAX_UE_SLICES: usize = 8;
 
-/// A record to be stored; without one, it is to be removed.
+/// A record to store, or to remove if `record` is `None`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Write {
     /// Its kind.
@@ -42,29 +42,29 @@ impl Write {
         Self { kind: Kind::Slice, id: slice.id.clone(), record: Some(Record::Slice(Box::new(slice))) }
     }
 
-    /// A UE to be stored.
+    /// Stores a UE.
     #[must_use]
     pub fn ue(ue: Ue) -> Self {
         Self { kind: Kind::Ue, id: ue.id.clone(), record: Some(Record::Ue(Box::new(ue))) }
     }
 }
 
-/// A slice that is asked for.
+/// A request for a slice.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SliceRequest {
-    /// Its name.
+    /// Name of the slice.
     pub name: String,
-    /// What it is to promise.
+    /// The requested profile.
     pub profile: ServiceProfile,
-    /// The NEST, as sent.
+    /// The NEST as received.
     pub nest: Option<Value>,
-    /// Network services it needs.
+    /// Whether it needs network services.
     pub services: bool,
-    /// Where; empty: where its coverage says.
+    /// Accesses; empty: those of its coverage.
     pub accesses: Vec<String>,
-    /// Share of the RBs, whatever the rates, millionths.
+    /// Minimum share of the RBs regardless of the rates, millionths.
     pub share_ppm: Option<u32>,
-    /// The tenant it is made for; one that is there keeps its own.
+    /// The tenant; an existing slice keeps its tenant.
     pub owner: Option<String>,
 }
 
@@ -82,43 +82,43 @@ impl From<&Nest> for SliceRequest {
     }
 }
 
-/// Why a command is refused. Nothing has changed.
+/// Why a command was rejected. Nothing has changed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Refusal {
-    /// There is no such thing.
+    /// The object does not exist.
     #[error("there is no {0} \"{1}\"")]
     Unknown(&'static str, String),
-    /// There is one already.
+    /// The object exists already.
     #[error("there is a {0} \"{1}\" already")]
     Exists(&'static str, String),
-    /// There is not enough.
+    /// Insufficient capacity.
     #[error(transparent)]
     Shortage(#[from] Shortage),
-    /// Not in this state.
+    /// Not permitted in the present state.
     #[error(transparent)]
     State(#[from] Illegal),
-    /// No access serves what it needs.
+    /// No access satisfies the requirements.
     #[error("no access serves {0}: see the configuration of the slice manager for those there are")]
     Nowhere(String),
-    /// It has as many as it can have.
+    /// A limit is reached.
     #[error("{what}: at most {most}")]
     Full {
-        /// Of what.
+        /// What is limited.
         what: &'static str,
-        /// How many there can be.
+        /// The limit.
         most: u64,
     },
-    /// It is still needed.
+    /// The object is in use.
     #[error("{0}")]
     InUse(String),
 }
 
-/// By how much UEs may have slices grow, and for how long.
+/// Limits for the growth of slices requested by UEs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrowthLimits {
-    /// Of the rates of each access, most for all that one UE needs, percent.
+    /// Maximum growth for all needs of one UE, in percent of the rates of each access.
     pub percent: u32,
-    /// How long a need counts that is not said again, seconds.
+    /// Lifetime of a need that is not renewed, seconds.
     pub seconds: u32,
 }
 
@@ -128,7 +128,7 @@ impl Default for GrowthLimits {
     }
 }
 
-/// Every record, and what there is to share.
+/// All records, and the inventory.
 #[derive(Debug, Clone, Default)]
 pub struct Manager {
     inventory: Inventory,
@@ -139,13 +139,13 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Without any record.
+    /// A manager without records.
     #[must_use]
     pub fn new(inventory: Inventory, growth: GrowthLimits) -> Self {
         Self { inventory, growth, ..Self::default() }
     }
 
-    /// What there is to share.
+    /// The inventory.
     #[must_use]
     pub fn inventory(&self) -> &Inventory {
         &self.inventory
@@ -163,29 +163,29 @@ impl Manager {
         &self.ues
     }
 
-    /// One slice.
+    /// Returns a slice.
     ///
     /// # Errors
-    /// There is none of this identifier.
+    /// There is no slice with this identifier.
     pub fn slice(&self, id: &str) -> Result<&Slice, Refusal> {
         self.slices.get(id).ok_or_else(|| Refusal::Unknown("slice", id.to_owned()))
     }
 
-    /// One UE.
+    /// Returns a UE.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is no UE with this name.
     pub fn ue(&self, id: &str) -> Result<&Ue, Refusal> {
         self.ues.get(id).ok_or_else(|| Refusal::Unknown("UE", id.to_owned()))
     }
 
-    /// One document.
+    /// Returns a document.
     #[must_use]
     pub fn document(&self, kind: Kind, id: &str) -> Option<&Value> {
         self.documents.get(&(kind, id.to_owned()))
     }
 
-    /// Documents of a kind, by identifier.
+    /// The documents of a kind, by identifier.
     pub fn documents(&self, kind: Kind) -> impl Iterator<Item = (&str, &Value)> {
         let from = (kind, String::new());
         self.documents
@@ -201,7 +201,7 @@ impl Manager {
         self.documents(Kind::Base).map(|(_, v)| v).find(named).and_then(Value::as_object).cloned()
     }
 
-    /// Takes over a record that was stored, or removes it.
+    /// Applies a record that was stored, or a removal.
     pub fn put(&mut self, write: Write) {
         let Write { kind, id, record } = write;
         match record {
@@ -216,7 +216,7 @@ impl Manager {
         }
     }
 
-    /// What was promised, but to slice `except`.
+    /// Sum of the guarantees of all slices except `except`.
     #[must_use]
     pub fn ledger(&self, except: Option<&str>) -> Ledger {
         let mut ledger = Ledger::default();
@@ -224,10 +224,10 @@ impl Manager {
         ledger
     }
 
-    /// Makes a slice: its accesses are chosen and its guarantees reserved.
+    /// Creates a slice: selects its accesses and reserves its guarantees.
     ///
     /// # Errors
-    /// No access serves it, or one has too little left; the identifier is taken; there are too many.
+    /// No access satisfies the requirements, capacity is insufficient, the identifier is taken, or there are too many slices.
     pub fn create(&self, id: &str, order: SliceRequest, now_ms: u64) -> Result<Vec<Write>, Refusal> {
         if self.slices.contains_key(id) {
             return Err(Refusal::Exists("slice", id.to_owned()));
@@ -269,7 +269,7 @@ impl Manager {
         Ok(self.with_accesses(slice))
     }
 
-    /// A name at the cells that no other slice has, nor what is there for those of no slice.
+    /// A name at the cells that is used neither by another slice nor for UEs without a slice.
     fn cell_name(&self, name: &str, id: &str) -> String {
         let is_free = |name: &String| {
             !self.slices.values().any(|s| s.cell_name == *name)
@@ -281,7 +281,7 @@ impl Manager {
         first.into_iter().chain(more).find(is_free).unwrap_or_else(|| id.to_owned())
     }
 
-    /// A slice to be stored, first, and the accesses that it is the first to have a share of.
+    /// Stores a slice, and then the accesses that get shares from this manager for the first time.
     fn with_accesses(&self, slice: Slice) -> Vec<Write> {
         let new = |access: &&String| !self.sets_shares(access);
         let accesses = slice.wanted.keys().filter(new).map(|access| Write {
@@ -294,11 +294,11 @@ impl Manager {
         writes
     }
 
-    /// Gives a slice another profile. The old one holds until everything is in place; of one that failed nothing does. What
-    /// UEs had it grow by is forgotten: they ask again.
+    /// Changes the profile of a slice. The old profile applies until the change is complete; a failed slice has none. Growth requested
+    /// by UEs is discarded; they repeat their requests.
     ///
     /// # Errors
-    /// As [`Self::create`]; a change is under way.
+    /// Those of [`Self::create`]; a change is in progress.
     pub fn modify(&self, id: &str, mut order: SliceRequest, now_ms: u64) -> Result<Vec<Write>, Refusal> {
         let slice = self.slice(id)?;
         if order.nest.is_none() {
@@ -312,7 +312,7 @@ impl Manager {
         self.change(slice.clone(), order, places, Growth::default(), now_ms)
     }
 
-    /// Has a slice changed. `places` is where, and may be less than `order` says.
+    /// Starts a change of a slice. `places` are the accesses; they may be fewer than in `order`.
     fn change(
         &self,
         mut slice: Slice,
@@ -331,7 +331,7 @@ impl Manager {
         slice.not_supported = not_supported;
         slice.plan = Some(steps(&slice, order.services));
         if failed {
-            // There is nothing to go back to.
+            // There is no earlier state to return to.
             (slice.name, slice.profile, slice.nest) = (order.name, order.profile, order.nest);
             (slice.accesses, slice.share_ppm, slice.growth) = (Some(order.accesses), order.share_ppm, growth);
         } else {
@@ -350,7 +350,7 @@ impl Manager {
         Ok(self.with_accesses(slice))
     }
 
-    /// What a slice's operator asked for, as it would be asked for again.
+    /// The last request of the slice's operator.
     fn order(slice: &Slice) -> SliceRequest {
         let asked = slice.asked();
         SliceRequest {
@@ -364,14 +364,14 @@ impl Manager {
         }
     }
 
-    /// What time alone brings: slices that failed are tried again, and what UEs do not need any more is given back.
+    /// Actions due to the passage of time: retries of failed slices, and release of growth that UEs no longer need.
     #[must_use]
     pub fn due(&self, now_ms: u64) -> Vec<Write> {
         let of = |slice: &Slice| {
             if slice.plan.is_some() {
                 return Vec::new();
             }
-            // Later than the longest pause: the clock was ahead when it failed.
+            // Later than the maximum pause: the clock was ahead when the slice failed.
             let longest = now_ms.saturating_add(MAX_RETRY_MS);
             if slice.retry_ms.is_some_and(|at| at <= now_ms || at > longest) {
                 return self.retry(slice, now_ms);
@@ -408,7 +408,7 @@ impl Manager {
         }
     }
 
-    /// What a UE needed counts no longer: it has left.
+    /// Discards the needs of a UE that has left.
     #[must_use]
     pub fn needs_nothing(&self, ue: &str) -> Vec<Write> {
         let of = |slice: &Slice| {
@@ -424,10 +424,10 @@ impl Manager {
         self.slices.values().filter_map(of).collect()
     }
 
-    /// Begins to remove a slice; with `force`, failures on the way do not keep it.
+    /// Starts the removal of a slice; with `force`, failures do not stop it.
     ///
     /// # Errors
-    /// There is none; it is being removed already (with `force` that is allowed); a QoS session or a booking has it.
+    /// There is no such slice; its removal is in progress (permitted with `force`); or a QoS session or a booking uses it.
     pub fn remove(&self, id: &str, force: bool, now_ms: u64) -> Result<Vec<Write>, Refusal> {
         let mut slice = self.slice(id)?.clone();
         if slice.state == State::Terminating {
@@ -453,14 +453,13 @@ impl Manager {
         Ok(vec![Write::slice(slice)])
     }
 
-    /// What is to be done in the network, slice by slice: its identifier and the action.
+    /// Pending actions in the network: slice identifier, and the action (`None`: the plan has ended).
     pub fn todo(&self) -> impl Iterator<Item = (&str, Option<Action>)> {
         self.slices.values().filter_map(|s| Some((s.id.as_str(), s.plan.as_ref()?.next().ok())))
     }
 
-    /// Whether a slice waits for `action`, and for the change that was under way in `before`: what was learnt of the action
-    /// then counts now. The action alone does not tell, since a slice that is removed begins with the same as one that is
-    /// made.
+    /// Whether a slice still waits for `action` of the change in progress in `before`, so that a result of the action applies. The
+    /// action alone is not sufficient, because removal of a slice begins with the same action as its creation.
     #[must_use]
     pub fn waits_for(&self, before: &Slice, action: Option<&Action>) -> bool {
         self.slices.get(&before.id).is_some_and(|now| {
@@ -469,10 +468,10 @@ impl Manager {
         })
     }
 
-    /// Tells how the step went that is to be done for slice `id`; with no step left, ends the plan.
+    /// Records the result of the current step of slice `id`; ends the plan if no step is left.
     ///
     /// # Errors
-    /// There is no such slice. One without a plan is left as it is.
+    /// There is no such slice. A slice without a plan is not changed.
     pub fn step_done(
         &self,
         id: &str,
@@ -501,7 +500,7 @@ impl Manager {
         }
         let is_done = result.is_ok();
         let result = match result {
-            // Removing neither turns round nor gives up; forced, it goes on.
+            // Removal neither rolls back nor gives up; forced removal proceeds despite the failure.
             Err(_) if slice.state == State::Terminating && !slice.force => {
                 slice.plan = Some(plan);
                 return Ok(vec![Write::slice(slice)]);
@@ -515,7 +514,7 @@ impl Manager {
                     Action::Do(Step::Shares { access }) => {
                         settle(&mut slice, access, false);
                         if is_done && slice.state == State::Terminating {
-                            // It said that it has nothing: nothing is held back there, nor is it waited for.
+                            // The access confirmed that it has nothing: nothing remains reserved there, and it is no longer waited for.
                             slice.before.remove(access);
                         }
                     }
@@ -560,7 +559,7 @@ impl Manager {
                 let unsure: Demand = slice.reserved().into_iter().filter(|(a, _)| left.contains(a)).collect();
                 slice.wanted = std::mem::take(&mut slice.before);
                 slice.unsure = larger(&slice.unsure, &unsure);
-                // What it should have now, and what cells are told again where they have something else.
+                // The expected configuration; cells with a different one are reconfigured.
                 slice.applied.clone_from(&slice.wanted);
                 move_to(&mut slice, &if was_there { Phase::Recover } else { Phase::Fail(why) })?;
                 if !was_there {
@@ -574,7 +573,7 @@ impl Manager {
         Ok(vec![Write::slice(slice)])
     }
 
-    /// A slice that is gone with its NEST as it was sent, and the UEs that had it. A cell that refused the place may have the UE in another one yet.
+    /// Removes a slice with its NEST, and its places from UEs. A cell that refused a place may still have the UE in another slice.
     fn gone(&self, id: &str) -> Vec<Write> {
         let mut writes = vec![Write { kind: Kind::Slice, id: id.to_owned(), record: None }];
         if self.document(Kind::Gst, id).is_some() {
@@ -588,11 +587,11 @@ impl Manager {
         writes
     }
 
-    /// What a UE asks a slice of its own to promise it at least, bit/s: the slice grows within its maximum and what is
-    /// left. Nothing where it promises as much.
+    /// Raises the guarantee of a slice at the request of one of its UEs to at least these rates, bit/s, within the slice's maximum and
+    /// the free capacity. No change if the guarantee is sufficient.
     ///
     /// # Errors
-    /// It is not the UE's; it is not running; its maximum, or an access, has too little.
+    /// The slice is not one of the UE's; it is not running; or its maximum, or the capacity of an access, is insufficient.
     pub fn grow(
         &self,
         ue: &str,
@@ -605,7 +604,7 @@ impl Manager {
         let slice = self.slice(id).ok().filter(|_| own);
         let slice = slice.ok_or_else(|| Refusal::Unknown("slice of this UE", id.to_owned()))?;
         if !slice.state.usable() {
-            // One that failed is tried again as its operator asked for it.
+            // A failed slice is retried with its operator's request.
             return Err(Illegal { from: slice.state.name(), what: "grow" }.into());
         }
         let asked = slice.asked().profile;
@@ -628,7 +627,7 @@ impl Manager {
         needs.retain(|other, need| other != ue && need.until_ms > now_ms);
         needs.insert(ue.to_owned(), need);
         if grown(&asked, needs.values()) == slice.profile && slice.pending.is_none() {
-            // It promises as much; that this one needs it is remembered, and not written with every question.
+            // The guarantee is sufficient: the need is recorded, but not stored with every request.
             let half = u64::from(self.growth.seconds) * 500;
             let known = slice.growth.needs.get(ue);
             if known.is_some_and(|k| (k.dl_bps, k.ul_bps) == (dl_bps, ul_bps) && k.until_ms > now_ms + half) {
@@ -641,7 +640,8 @@ impl Manager {
         self.regrow(slice, needs, now_ms)
     }
 
-    /// Whether what one UE has slices grow by, this one grown to `alone` for it alone, is within its share of each access.
+    /// Checks that the growth of all slices for one UE, including this slice grown to `alone` for it, is within the UE's limit on each
+    /// access.
     fn bounded(
         &self,
         ue: &str,
@@ -676,7 +676,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Has a slice promise what its operator asked for and what these UEs need.
+    /// Starts a change to the operator's request plus the needs of these UEs.
     fn regrow(
         &self,
         slice: &Slice,
@@ -686,14 +686,14 @@ impl Manager {
         let order = Self::order(slice);
         let profile = grown(&order.profile, needs.values());
         let asked = (!needs.is_empty()).then(|| Box::new(order.profile));
-        // Where it is: it is not to move because a UE asks.
+        // At its present accesses: a UE's request must not move the slice.
         let places = slice.applied.keys().cloned().collect();
         let order = SliceRequest { profile, ..order };
         self.change(slice.clone(), order, places, Growth { needs, asked }, now_ms)
     }
 
-    /// Where a slice goes, and what it is promised there. Its guarantee holds on each of its accesses: all of its UEs
-    /// may be at one of them.
+    /// Selects the accesses of a slice and its guarantees there. The guarantee is reserved in full on each access, because all of
+    /// its UEs may be at the same one.
     fn place(&self, order: &SliceRequest, places: &[String]) -> Result<(Demand, Vec<String>), Refusal> {
         let mut chosen = BTreeSet::new();
         let mut not_supported = Vec::new();

@@ -1,51 +1,51 @@
-//! Which slice a UE is in at the cells.
+//! The slice of each UE at the cells.
 //!
-//! A UE with a name at the cells is in one slice there: of the places with this name the newest counts. It is told to the cells
-//! (`Pending`), and again where a cell has it elsewhere, for a cell that starts again has its UEs where its configuration says. A
-//! name whose place is taken away, or whose slice is removed, is kept with the UE until the cells at which it has no other
-//! place have put it back into the rest.
+//! A UE with a name at the cells is in one slice there: of several places with this name, the newest applies. The place is sent to
+//! the cells (`Pending`), and sent again if a cell has the UE in another slice: after a restart, a cell has its UEs where its
+//! configuration places them. If a place is removed, or its slice, its name is kept with the UE until the cells at which it has
+//! no other place have moved it back to their default slice.
 
 use super::{Illegal, MAX_UE_SLICES, Manager, Refusal, Write};
 use crate::lifecycle::State;
 use crate::record::{Assignment, Attachment, Kind, Ue};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names of a UE that wait to be put back into the rest, at most; those of slices that are removed are always kept.
+/// Maximum number of names of a UE that wait for the move to the default slice; names of removed slices are always kept.
 const MAX_RELEASED: usize = 64;
 
-/// A place that cells are to be told.
+/// A place to send to cells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The UE's name.
+    /// Name of the UE.
     pub ue: String,
-    /// The slice's identifier.
+    /// Identifier of the slice.
     pub slice: String,
-    /// The UE's name at the cells, if it has one there.
+    /// Name of the UE at the cells, if any.
     pub cell_ue: Option<String>,
-    /// The slice's name at the cells.
+    /// Name of the slice at the cells.
     pub cell_name: String,
-    /// Accesses the slice is at; the UE is at one of them.
+    /// Accesses of the slice; the UE is at one of them.
     pub accesses: Vec<String>,
 }
 
-/// A name that cells are to put back into the rest.
+/// A name that cells must move back to the default slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Released {
-    /// The UE's name.
+    /// Name of the UE.
     pub ue: String,
-    /// Its name at the cells.
+    /// Name of the UE at the cells.
     pub cell_ue: String,
-    /// Accesses whose cells were not told, for it has a place there.
+    /// Accesses whose cells are excluded, because the name has a place there.
     pub placed_at: Vec<String>,
 }
 
 impl Ue {
-    /// Whether a name at the cells is that of one of its places, or waits to be put back.
+    /// Whether a name at the cells belongs to one of the UE's places, or waits to be moved back.
     fn has(&self, name: &str) -> bool {
         self.released.contains(name) || self.slices.iter().any(|place| place.cell_ue.as_deref() == Some(name))
     }
 
-    /// A name at the cells is no longer this UE's.
+    /// Removes a name at the cells from this UE.
     fn lose(&mut self, name: &str) {
         self.released.remove(name);
         for place in self.slices.iter_mut().filter(|place| place.cell_ue.as_deref() == Some(name)) {
@@ -53,7 +53,7 @@ impl Ue {
         }
     }
 
-    /// Takes places away, if there are such; their names are to be put back.
+    /// Removes places; their names are to be moved back. Returns whether there were any.
     pub(super) fn release(&mut self, gone: impl Fn(&Assignment) -> bool) -> bool {
         let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.slices).into_iter().partition(gone);
         let any = !gone.is_empty();
@@ -62,7 +62,7 @@ impl Ue {
         any
     }
 
-    /// Its record; none, if it was being forgotten and nothing is left to be done.
+    /// Stores the record, or removes it if the UE is being deleted and nothing is left to do.
     #[must_use]
     pub fn written(self) -> Write {
         if self.leaving && self.released.is_empty() && self.session_state.is_none() {
@@ -73,11 +73,11 @@ impl Ue {
 }
 
 impl Manager {
-    /// Gives a UE a place in a slice, or changes it. Another place with the same name at the cells loses the name.
+    /// Assigns a UE to a slice, or changes its place. Another place with the same name at the cells loses the name.
     ///
     /// # Errors
-    /// There is no such UE or slice, or neither is there to stay; it has as many UEs as it promises, or the UE as
-    /// many slices as it can have, or names that wait to be put back.
+    /// The UE or slice does not exist or is being removed; the slice has its maximum number of UEs; or the UE has its maximum number
+    /// of slices, or of names waiting to be moved back.
     pub fn assign(&self, ue: &str, id: &str, cell_ue: Option<String>) -> Result<Vec<Write>, Refusal> {
         let mut ue = self.ue(ue)?.clone();
         if ue.leaving {
@@ -103,7 +103,7 @@ impl Manager {
             let had: Vec<&Ue> = self.ues.values().filter(|owner| owner.has(name)).collect();
             ue.lose(name);
             if !had.is_empty() {
-                // The cell that has it may be none of the slice's.
+                // The cell that has the name may not be one of the slice's.
                 ue.released.insert(name.clone());
             }
             for owner in had.into_iter().filter(|owner| owner.id != ue.id) {
@@ -120,10 +120,10 @@ impl Manager {
         Ok(writes)
     }
 
-    /// Takes a UE's place in a slice away.
+    /// Removes a UE's place in a slice.
     ///
     /// # Errors
-    /// There is no such UE, or it has none there, or too many names wait to be put back.
+    /// There is no such UE or place, or too many names wait to be moved back.
     pub fn unassign(&self, ue: &str, id: &str) -> Result<Vec<Write>, Refusal> {
         let mut ue = self.ue(ue)?.clone();
         if !ue.release(|place| place.slice == id) {
@@ -133,10 +133,11 @@ impl Manager {
         Ok(vec![Write::ue(ue)])
     }
 
-    /// Forgets a UE; its token and what it needed are void at once. Its record goes when its session has ended and the cells have put it back.
+    /// Deletes a UE; its token and needs become invalid at once. Its record is removed after its session has ended and the cells have
+    /// moved it back.
     ///
     /// # Errors
-    /// There is no such UE, or too many names wait to be put back.
+    /// There is no such UE, or too many names wait to be moved back.
     pub fn forget(&self, ue: &str) -> Result<Vec<Write>, Refusal> {
         let mut ue = self.ue(ue)?.clone();
         ue.release(|_| true);
@@ -150,7 +151,7 @@ impl Manager {
         Ok(writes)
     }
 
-    /// Places that cells are to be told, so many at most.
+    /// Up to `most` places to send to cells.
     #[must_use]
     pub fn untold(&self, most: usize) -> Vec<Place> {
         let of = |ue: &Ue| {
@@ -170,7 +171,7 @@ impl Manager {
         self.ues.values().flat_map(of).take(most).collect()
     }
 
-    /// Cells were told places, and this came of it. A place that was changed meanwhile is still to be told.
+    /// Records the results of sending places to cells. A place that was changed in the meantime remains to be sent.
     #[must_use]
     pub fn told(&self, results: Vec<(Place, Result<(), String>)>) -> Vec<Write> {
         let mut ues: BTreeMap<String, Ue> = BTreeMap::new();
@@ -187,20 +188,20 @@ impl Manager {
         ues.into_values().map(Write::ue).collect()
     }
 
-    /// Whether some UE has a place with a name at an access.
+    /// Whether any UE has a place with a name at an access.
     #[must_use]
     pub fn has_place(&self, access: &str) -> bool {
         self.names_at(access).next().is_some()
     }
 
-    /// Names that have a place at an access.
+    /// Names with a place at an access.
     pub(super) fn names_at(&self, access: &str) -> impl Iterator<Item = &str> {
         let at = move |a: &&Assignment| self.is_at(a, access);
         self.ues.values().flat_map(|ue| &ue.slices).filter(at).filter_map(|a| a.cell_ue.as_deref())
     }
 
-    /// Places that are to be told again, for the cell of an access has the UE in another slice, or has it and refused.
-    /// `there`: its slices by the names of its UEs.
+    /// Places to send again, because the cell of an access has the UE in another slice, or has it although it refused before. `there`:
+    /// the slice of each UE name at the cell.
     #[must_use]
     pub fn strays(&self, access: &str, there: &BTreeMap<String, String>) -> Vec<Write> {
         let strays = |a: &Assignment| {
@@ -226,7 +227,7 @@ impl Manager {
         self.slices.get(&place.slice).is_some_and(|s| s.state.usable() && s.applied.contains_key(access))
     }
 
-    /// Names that cells are to put back into the rest, so many at most.
+    /// Up to `most` names that cells must move back to the default slice.
     #[must_use]
     pub fn released(&self, most: usize) -> Vec<Released> {
         let of = |ue: &Ue| {
@@ -237,14 +238,14 @@ impl Manager {
         self.ues.values().flat_map(of).take(most).collect()
     }
 
-    /// Notes which of these have a place at an access: its cell is not told of them.
+    /// Marks the names with a place at an access: its cell is excluded.
     pub fn note_placed(&self, access: &str, names: &mut [Released]) {
         let at: BTreeSet<&str> = self.names_at(access).collect();
         let placed = names.iter_mut().filter(|name| at.contains(name.cell_ue.as_str()));
         placed.for_each(|name| name.placed_at.push(access.to_owned()));
     }
 
-    /// Cells have put these back. A name that lost a place meanwhile, for which a cell was not told, is still to be put back.
+    /// Records that cells have moved these names back. A name that has since lost a place at an excluded cell remains to be moved.
     #[must_use]
     pub fn put_back(&self, names: &[Released]) -> Vec<Write> {
         let mut ues: BTreeMap<&str, Ue> = BTreeMap::new();
@@ -261,7 +262,7 @@ impl Manager {
     }
 }
 
-/// Whether a UE has no more names that wait to be put back than it may have.
+/// Checks the limit of names waiting to be moved back.
 fn bounded(ue: &Ue) -> Result<(), Refusal> {
     if ue.released.len() > MAX_RELEASED {
         let what = "names at the cells that wait to be put back";

@@ -5,12 +5,12 @@ use crate::record::{Attachment, Ue};
 use std::collections::BTreeMap;
 
 impl Manager {
-    /// UEs whose session the UPF has not made, or not ended.
+    /// UEs whose session the UPF has not yet created or ended.
     pub fn open_sessions(&self) -> impl Iterator<Item = &Ue> {
         self.ues.values().filter(|ue| !matches!(ue.session_state, None | Some(Attachment::Active)))
     }
 
-    /// The UPF was told the session of a UE as it was in `told`, and this came of it. Nothing where it is another by now.
+    /// Records the result of sending the session of a UE, as in `told`, to the UPF. No effect if the session has changed since.
     #[must_use]
     pub fn session_told(&self, told: &Ue, state: Option<Attachment>) -> Vec<Write> {
         let same = |now: &&Ue| now.session == told.session && now.leaving == told.leaving;
@@ -18,7 +18,7 @@ impl Manager {
         now.map(|now| Ue { session_state: state, ..now.clone() }.written()).into_iter().collect()
     }
 
-    /// Sessions that the UPF is to be told again: it has none of this UE, or one with another key. `there`: the keys of its
+    /// Sessions to send to the UPF again, because it has no session for the UE or one with another key. `there`: the keys of its
     /// sessions by UE.
     #[must_use]
     pub fn sessions_lost(&self, there: &BTreeMap<String, String>) -> Vec<Write> {

@@ -38,14 +38,14 @@ fn order(name: &str, coverage: &[&str], dl_mbps: f64, ul_mbps: f64) -> SliceRequ
 
 fn put(manager: &mut Manager, writes: Vec<Write>) {
     for write in writes {
-        // As through the database.
+        // Through the serialised form, as in the database.
         let Write { kind, id, record } = write;
         let record = record.map(|r| Record::from_json(kind, &r.to_json().unwrap()).unwrap());
         manager.put(Write { kind, id, record });
     }
 }
 
-/// Does every step; those for which `fails` is true fail.
+/// Runs every step; those for which `fails` returns true fail.
 fn run(manager: &mut Manager, id: &str, mut fails: impl FnMut(&Action) -> bool) {
     for _ in 0..32 {
         let Some(action) = manager.todo().find(|(i, _)| *i == id).map(|(_, a)| a) else { return };
@@ -98,9 +98,9 @@ fn a_slice_is_placed_made_changed_and_removed() {
     assert_eq!(m.ledger(None).promised("cell-1"), (0, 0, 0));
 }
 
-/// NEST: a guarantee for the slice, and a most for each of its UEs, or the other way round.
+/// NEST: a guarantee for the slice with a maximum per UE, or the reverse.
 #[test]
-fn a_ue_is_promised_no_more_than_it_can_have_and_no_more_than_is_held_back() {
+fn a_ue_is_guaranteed_at_most_its_maximum_and_the_reserved_rate() {
     let thpt = |gua: Option<f64>, max: Option<f64>| Thpt { gua, max };
     let mut m = manager();
     for (i, slice, ue, told, held) in [
@@ -134,9 +134,9 @@ fn a_ue_is_promised_no_more_than_it_can_have_and_no_more_than_is_held_back() {
     }
 }
 
-/// The operator has less of an access than was promised: what makes it better is not refused.
+/// With less capacity than guaranteed, a change that reduces the shortage is accepted.
 #[test]
-fn a_slice_can_become_smaller_where_there_is_too_little() {
+fn a_change_that_reduces_a_shortage_is_accepted() {
     let mut m = manager();
     for (id, mbps) in [("s1", 50.0), ("s2", 30.0)] {
         let writes = m.create(id, order(id, &["pier"], mbps, 5.0), 10).unwrap();
@@ -156,13 +156,13 @@ fn a_slice_can_become_smaller_where_there_is_too_little() {
 }
 
 #[test]
-fn an_answer_to_the_making_does_not_count_for_the_removal() {
+fn a_result_of_the_creation_does_not_apply_to_the_removal() {
     let mut m = manager();
     let writes = m.create("s1", order("video", &["pier"], 40.0, 5.0), 10).unwrap();
     put(&mut m, writes);
     let (made, action) = (m.slice("s1").unwrap().clone(), m.todo().next().unwrap().1);
     assert!(m.waits_for(&made, action.as_ref()));
-    // The cell has been told, and has not answered.
+    // The request was sent to the cell, which has not answered.
     let writes = m.remove("s1", false, 20).unwrap();
     put(&mut m, writes);
     assert_eq!(m.todo().next().unwrap().1, action, "the removal begins with the same step");
@@ -170,7 +170,7 @@ fn an_answer_to_the_making_does_not_count_for_the_removal() {
 }
 
 #[test]
-fn a_slice_that_failed_while_the_clock_was_ahead_is_tried_again() {
+fn a_slice_that_failed_while_the_clock_was_ahead_is_retried() {
     const DAY_MS: u64 = 86_400_000;
     let mut m = manager();
     let writes = m.create("s1", order("video", &["pier"], 40.0, 5.0), DAY_MS).unwrap();
@@ -185,7 +185,7 @@ fn a_slice_that_failed_while_the_clock_was_ahead_is_tried_again() {
 }
 
 #[test]
-fn what_fails_is_undone() {
+fn failed_changes_are_undone() {
     let mut m = manager();
     let writes = m.create("s1", order("video", &["pier", "far", "moon"], 40.0, 5.0), 10).unwrap();
     put(&mut m, writes);
@@ -195,7 +195,7 @@ fn what_fails_is_undone() {
     assert_eq!(slice.state, State::Failed("cell says no".into()));
     assert!(slice.reserved().is_empty());
 
-    // A cell that cannot be told to go back may still have it: that stays reserved until it can.
+    // A cell that cannot be reached for undoing may still have the slice: it stays reserved until it can.
     let writes = m.create("s2", order("video", &["pier"], 40.0, 5.0), 10).unwrap();
     put(&mut m, writes);
     run(&mut m, "s2", |a| !matches!(a, Action::Do(Step::Shares { .. })));
@@ -210,7 +210,7 @@ fn what_fails_is_undone() {
 }
 
 #[test]
-fn a_change_that_fails_leaves_the_slice_as_it_was() {
+fn a_failed_change_restores_the_slice() {
     let mut m = manager();
     let writes = m.create("s1", order("video", &["pier"], 40.0, 5.0), 10).unwrap();
     put(&mut m, writes);
@@ -240,9 +240,9 @@ fn health_degrades_and_recovers() {
     assert_eq!(m.slice("s1").unwrap().state, State::Running);
 }
 
-/// What is wrong at an access concerns a slice only while it has something there.
+/// A fault at an access concerns a slice only while the slice is present there.
 #[test]
-fn a_slice_that_left_an_access_is_not_degraded_by_it() {
+fn faults_at_former_accesses_do_not_degrade_a_slice() {
     let mut m = manager();
     let writes = m.create("s1", order("video", &["pier"], 40.0, 5.0), 10).unwrap();
     put(&mut m, writes);
@@ -281,18 +281,18 @@ fn a_ue_may_ask_for_more_of_its_own_slice() {
     assert_eq!(m.ledger(None).promised("cell-1").0, 70_000_000);
 }
 
-/// A slice that failed holds nothing back but what a cell may still have, is tried again, later each time, and can be changed.
+/// A failed slice reserves only what a cell may still have; it is retried with growing pauses, and can be changed.
 #[test]
 fn a_slice_that_failed_is_tried_again() {
     let mut m = manager();
     let writes = m.create("s1", order("video", &["pier"], 60.0, 0.0), 0).unwrap();
     put(&mut m, writes);
-    // Verifying fails, and so does undoing: the cell may have it.
+    // Verification fails, and so does undoing: the cell may have the slice.
     run(&mut m, "s1", |action| !matches!(action, Action::Do(Step::Shares { .. })));
     let slice = m.slice("s1").unwrap();
     assert!(matches!(slice.state, State::Failed(_)) && slice.applied.is_empty());
     assert_eq!(slice.reserved()["cell-1"].downlink_bps, 60_000_000);
-    // The cell was told again, and has what it should: nothing.
+    // The cell was reconfigured and has what it should: nothing.
     let writes = m.health("cell-1", None, 1_000);
     put(&mut m, writes);
     assert!(m.slice("s1").unwrap().reserved().is_empty());
@@ -315,7 +315,7 @@ fn a_slice_that_failed_is_tried_again() {
         put(&mut m, writes);
     }
     assert_eq!(pauses, [10, 20, 40, 80, 160, 300, 300, 300, 300]);
-    // Meanwhile another took its room: it waits on, and says why.
+    // Meanwhile another slice took its capacity: it waits on, with the reason.
     let writes = m.create("s2", order("other", &["pier"], 60.0, 0.0), now).unwrap();
     put(&mut m, writes);
     run(&mut m, "s2", |_| false);
@@ -326,7 +326,7 @@ fn a_slice_that_failed_is_tried_again() {
         slice.state.reason().unwrap().contains("bit/s downlink left") && slice.retry_ms > Some(now),
         "{slice:?}"
     );
-    // What is asked for now fits.
+    // The new request fits.
     let writes = m.modify("s1", order("smaller", &["pier"], 20.0, 0.0), now).unwrap();
     put(&mut m, writes);
     run(&mut m, "s1", |_| false);
@@ -335,7 +335,7 @@ fn a_slice_that_failed_is_tried_again() {
     assert_eq!(m.due(u64::MAX), Vec::new());
 }
 
-/// What UEs need is within a share of the access for each, is not what the operator asked for, and lapses.
+/// Needs of UEs are limited per access, are not part of the operator's request, and expire.
 #[test]
 fn what_a_ue_has_slices_grow_by_is_bounded_and_ends() {
     for percent in [10, 25, 50] {
@@ -358,7 +358,7 @@ fn what_a_ue_has_slices_grow_by_is_bounded_and_ends() {
         let share = u64::from(percent) * 1_000_000;
         let over = m.grow("phone", "s1", 10_000_000 + share + 1, 0, 1_000);
         assert!(matches!(over, Err(Refusal::Full { most, .. }) if most == share), "{over:?}");
-        // Half of its share here, and no more than the other half there.
+        // Half of the UE's limit here, and at most the other half there.
         let writes = m.grow("phone", "s1", 10_000_000 + share / 2, 0, 1_000).unwrap();
         put(&mut m, writes);
         assert_eq!(m.slice("s1").unwrap().asked(), asked, "under way");
@@ -371,7 +371,7 @@ fn what_a_ue_has_slices_grow_by_is_bounded_and_ends() {
         let slice = m.slice("s1").unwrap();
         assert_eq!(slice.asked(), asked);
         assert_eq!(m.ledger(None).promised("cell-1").0, 15_000_000 + share / 2);
-        // Another that needs less changes nothing; then the first leaves, and what is left is the other's.
+        // A UE that needs less changes nothing; when the first leaves, the need of the other remains.
         let writes = m.grow("tv", "s1", 10_000_000 + share / 4, 0, 2_000).unwrap();
         put(&mut m, writes);
         assert!(m.slice("s1").unwrap().plan.is_none());
@@ -383,7 +383,7 @@ fn what_a_ue_has_slices_grow_by_is_bounded_and_ends() {
         put(&mut m, writes);
         run(&mut m, "s1", |_| false);
         assert_eq!(m.ledger(None).promised("cell-1").0, 15_000_000 + share / 4);
-        // Not said again, it lapses; what the operator asked for stays.
+        // Without renewal the need expires; the operator's request remains.
         let writes = m.due(62_000);
         put(&mut m, writes);
         run(&mut m, "s1", |_| false);
@@ -392,7 +392,7 @@ fn what_a_ue_has_slices_grow_by_is_bounded_and_ends() {
     }
 }
 
-/// A change that fails takes everything back that it asked for, not only the profile.
+/// A failed change restores everything in the request, not only the profile.
 #[test]
 fn a_change_that_fails_leaves_what_was_asked_for() {
     let mut m = manager();
@@ -421,7 +421,7 @@ fn a_change_that_fails_leaves_what_was_asked_for() {
 }
 
 proptest! {
-    /// Who changes some attributes of a profile leaves the rest as it is now.
+    /// Changing some attributes of a profile leaves the others at their current values.
     #[test]
     fn changes_of_one_view_do_not_undo_those_of_another(
         now in prop::array::uniform4(prop::option::of(0_u32..9)), old in prop::array::uniform4(prop::option::of(0_u32..9)),
@@ -442,7 +442,7 @@ proptest! {
 }
 
 #[test]
-fn refusals_say_why() {
+fn refusals_state_the_reason() {
     let m = manager();
     let why = |order| m.create("x", order, 0).unwrap_err().to_string();
     assert!(
@@ -458,8 +458,8 @@ fn refusals_say_why() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2048))]
-    /// Whatever is asked for in whatever order, by operators and by UEs, and whatever fails: neither what is reserved nor
-    /// what the cells were told exceeds what there is, and no slice grows past its maximum.
+    /// For any sequence of requests by operators and UEs, and any failures: neither the reserved amounts nor those sent to cells exceed
+    /// the capacity, and no slice grows beyond its maximum.
     #[test]
     fn admission_never_exceeds_capacity(
         ops in prop::collection::vec((0_u8..16, 0_usize..4, 0_u32..120, 0_u32..70, prop::bool::weighted(0.8)), 1..100)
@@ -467,7 +467,7 @@ proptest! {
         let mut m = manager();
         let assignment = |i: usize| Assignment { slice: format!("s{i}"), cell_ue: None, attachment: Attachment::Active };
         put(&mut m, vec![Write::ue(Ue { slices: (0..4).map(assignment).collect(), ..ue("phone") })]);
-        // What each cell has: the last list it was told, which may be one that it then said it refused.
+        // The configuration of each cell: the last list sent, which may be one that it then reported as refused.
         let mut told: BTreeMap<String, u64> = BTreeMap::new();
         for (i, (op, at, dl, ul, flag)) in ops.into_iter().enumerate() {
             let id = format!("s{at}");
@@ -484,7 +484,7 @@ proptest! {
                 }
                 6 => Ok(m.due(now + u64::from(dl) * 100_000)),
                 7 => {
-                    // The cell is looked at, and told again what it should have.
+                    // The cell is checked and reconfigured.
                     let access = ["cell-1", "cell-2"][at % 2];
                     if m.looked_at(access).is_some() {
                         let sum = m.shares_now(access).iter().map(|s| u64::from(s.share_ppm)).sum();
@@ -520,7 +520,7 @@ proptest! {
                     | State::Activation | State::Terminating), "stuck in {}", slice.state);
                 let thpt = slice.profile.dl_slice;
                 prop_assert!(thpt.max.is_none_or(|most| thpt.gua.unwrap_or(0.0) <= most));
-                // One that failed is tried again some time, and is told to no cell meanwhile.
+                // A failed slice is scheduled for a retry, and sent to no cell in the meantime.
                 if matches!(slice.state, State::Failed(_)) {
                     prop_assert!(slice.retry_ms.is_some() && slice.applied.is_empty());
                 }
@@ -529,10 +529,10 @@ proptest! {
     }
 }
 
-/// A name at the cells is one place's, whatever was assigned before; what lost its place is put back, by cells where it has no
-/// other.
+/// A name at the cells belongs to one place, whatever was assigned before; a name without its place is moved back by the cells at
+/// which it has no other place.
 #[test]
-fn a_name_at_the_cells_has_one_place_or_is_put_back() {
+fn a_name_at_the_cells_has_one_place_or_is_moved_back() {
     let mut m = manager();
     for (id, name) in [("s1", "video"), ("s2", "voice")] {
         let writes = m.create(id, order(name, &["pier"], 10.0, 1.0), 10).unwrap();
@@ -554,17 +554,17 @@ fn a_name_at_the_cells_has_one_place_or_is_put_back() {
     assert_eq!((m.untold(10).len(), m.untold(10)[0].cell_name.as_str()), (1, "video"));
     tell(&mut m, Ok(()));
     assert!(m.strays(&access, &cell("video")).is_empty() && is_placed(&m));
-    // The cell starts again.
+    // The cell restarts.
     let writes = m.strays(&access, &cell("rest"));
     put(&mut m, writes);
     assert_eq!(m.untold(10).len(), 1);
-    // What could not be told is told again once the cell has it.
+    // A failed place is sent again once the cell has the UE.
     tell(&mut m, Err("no such UE".into()));
     assert!(m.strays(&access, &BTreeMap::new()).is_empty());
     let writes = m.strays(&access, &cell("video"));
     put(&mut m, writes);
     let places = m.untold(10);
-    // A place that changes meanwhile is not told yet.
+    // A place that changes in the meantime remains to be sent.
     let writes = m.assign("tablet", "s2", Some("p1".into())).unwrap();
     put(&mut m, writes);
     let writes = m.told(places.into_iter().map(|place| (place, Ok(()))).collect());
@@ -584,7 +584,7 @@ fn a_name_at_the_cells_has_one_place_or_is_put_back() {
     put(&mut m, writes);
     assert!(m.released(10).is_empty());
 
-    // A cell is not told of a name that has a place there; when that is taken away before the others have answered, it is to be.
+    // A cell is excluded for a name with a place there; if that place is removed before the others have answered, it is included.
     for slice in ["s1", "s2"] {
         let writes = m.assign("tablet", slice, Some("p1".into())).unwrap();
         put(&mut m, writes);
@@ -601,7 +601,7 @@ fn a_name_at_the_cells_has_one_place_or_is_put_back() {
     let writes = m.put_back(&m.released(10));
     put(&mut m, writes);
 
-    // So is the name of a slice that is removed: the cell that refused this place may have the UE in another one.
+    // The same for a removed slice: the cell that refused the place may have the UE in another slice.
     let writes = m.assign("tablet", "s2", Some("p1".into())).unwrap();
     put(&mut m, writes);
     tell(&mut m, Err("no such UE".into()));
@@ -613,7 +613,7 @@ fn a_name_at_the_cells_has_one_place_or_is_put_back() {
     let writes = m.put_back(&released);
     put(&mut m, writes);
 
-    // A UE that is forgotten stays until the cells know, and takes nothing meanwhile.
+    // A deleted UE remains until the cells know, and cannot be assigned in the meantime.
     let writes = m.assign("phone", "s1", Some("p1".into())).unwrap();
     put(&mut m, writes);
     let writes = m.forget("phone").unwrap();
@@ -628,9 +628,9 @@ fn a_name_at_the_cells_has_one_place_or_is_put_back() {
     assert!(m.ue("tablet").is_err(), "nothing is left to be done");
 }
 
-/// While one slice is checked another is changed: the cell may have of it what it had or what it gets.
+/// While one slice is verified, another is changed: the cell may have its old or its new configuration.
 #[test]
-fn a_check_leaves_out_what_is_changing() {
+fn verification_accepts_changing_slices_in_either_form() {
     let mut m = manager();
     for (id, name) in [("s1", "video"), ("s2", "voice"), ("s3", "rest of it")] {
         let writes = m.create(id, order(name, &["pier"], 10.0, 1.0), 10).unwrap();
@@ -650,16 +650,16 @@ fn a_check_leaves_out_what_is_changing() {
     assert_eq!(names(&m), (vec![all[0].clone(), all[2].clone()], vec![all[1].clone()]));
     run(&mut m, "s2", |_| false);
     assert_eq!(names(&m), (vec![all[0].clone(), all[2].clone()], vec![]));
-    // Its own change is what is checked.
+    // The slice's own change is what is verified.
     let writes = m.modify("s1", order("video", &["pier"], 20.0, 1.0), 30).unwrap();
     put(&mut m, writes);
     let own = m.verified("cell-1", "s1", &check).shares.into_iter().find(|share| share.name == "video");
     assert_eq!(own.map(|share| share.share_ppm), Some(m.slice("s1").unwrap().wanted["cell-1"].share_ppm));
 }
 
-/// A slice whose removal one cell keeps waiting holds nothing back at the others, and does not keep anybody from looking at them.
+/// A slice whose removal waits for one cell reserves nothing at the others, and does not prevent their health checks.
 #[test]
-fn a_removal_that_one_cell_keeps_waiting_concerns_no_other_cell() {
+fn a_removal_waiting_for_one_cell_does_not_affect_others() {
     let mut m = manager();
     for (id, places) in [("s1", &["pier", "far"][..]), ("s2", &["pier"]), ("s3", &["far"])] {
         let writes = m.create(id, order(id, places, 20.0, 1.0), 10).unwrap();
@@ -685,16 +685,15 @@ fn a_removal_that_one_cell_keeps_waiting_concerns_no_other_cell() {
         (m.ledger(None).promised("cell-1").0, m.ledger(None).promised("cell-2").0),
         (20_000_000, 40_000_000)
     );
-    // A slice that changes is another matter.
+    // A change, in contrast, does.
     let writes = m.modify("s2", order("s2", &["pier"], 30.0, 1.0), 23).unwrap();
     put(&mut m, writes);
     assert_eq!(names(&m, "cell-1"), None);
 }
 
-/// While a change is under way cells are told the new profile once it is this slice's turn there, and after a change that
-/// fails the old one.
+/// During a change, cells receive the new profile once it is this slice's turn there, and the old one after the change failed.
 #[test]
-fn a_change_that_fails_leaves_what_the_cells_were_told() {
+fn a_failed_change_restores_the_shares_sent_to_cells() {
     let mut m = manager();
     for id in ["s1", "s2"] {
         let mut order = order(id, &[], 20.0, 1.0);
@@ -720,7 +719,7 @@ fn a_change_that_fails_leaves_what_the_cells_were_told() {
     assert_eq!((told[0].max_ppm, told[0].dedicated_ppm, told[0].priority), (600_000, 200_000, 7));
     let writes = m.step_done("s1", Ok(()), 21).unwrap();
     put(&mut m, writes);
-    // In force at one of the two.
+    // Applied at one of the two.
     assert_eq!((m.shares_now("cell-1"), of_other(&m, "cell-1")), (told.clone(), told));
     assert_eq!((m.shares_now("cell-2"), of_other(&m, "cell-2")), (far.clone(), far.clone()));
     let mut undone = BTreeMap::new();
@@ -737,9 +736,9 @@ fn a_change_that_fails_leaves_what_the_cells_were_told() {
     assert_eq!(m.shares_now("cell-1"), before);
 }
 
-/// What a UE needs does not have a slice that failed made, least of all where it was not asked for.
+/// A UE's need does not retry a failed slice, in particular not at other accesses.
 #[test]
-fn a_slice_that_failed_does_not_grow() {
+fn a_failed_slice_does_not_grow() {
     let mut m = manager();
     put(&mut m, vec![Write::ue(ue("phone"))]);
     let here = SliceRequest { accesses: vec!["cell-1".into()], ..order("video", &[], 10.0, 1.0) };
@@ -766,7 +765,7 @@ fn no_slice_has_the_name_of_another_or_of_the_rest_at_a_cell() {
     let mut m = Manager::new(inventory, GrowthLimits::default());
     let names = ["best-effort", "default", "video-00000002", "video", "video", "video-00000005-id"];
     for (n, name) in names.iter().enumerate() {
-        // The identifiers begin alike, as they seldom do.
+        // Identifiers with equal prefixes, which are rare.
         let id = format!("{:08}-id{n}", if n == 4 { 3 } else { n });
         let writes = m.create(&id, order(name, &["pier"], 1.0, 1.0), 1).unwrap();
         put(&mut m, writes);

@@ -1,47 +1,46 @@
-//! Network slice templates as Katana takes them (GSMA NG.116: a GST with values is a NEST).
+//! Network slice templates in Katana's format (GSMA NG.116: a GST with values is a NEST).
 //!
-//! A NEST stays as it was sent, with every key it has, known or not; what the slice manager acts on is read from it
-//! and checked. Rates are in kbit/s and times in seconds there, as in Katana's model; everything else here is in
-//! bit/s and milliseconds.
+//! A NEST is kept as received, with all keys, known or not; the values used by the slice manager are read from it and validated.
+//! Its rates are in kbit/s and its times in seconds, as in Katana's model; all other values here are in bit/s and milliseconds.
 //!
-//! Added to Katana's keys: `sst`, `sd`, `dnn`, and `s_nssai {sst, sd}`, so that a NEST can name its S-NSSAI.
+//! In addition to Katana's keys: `sst`, `sd`, `dnn`, and `s_nssai {sst, sd}`, so that a NEST can specify its S-NSSAI.
 
 use super::profile::ServiceProfile;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Most base descriptors in a chain of references.
+/// Maximum number of base descriptors in a chain of references.
 const MAX_DEPTH: usize = 16;
-/// Largest rate taken, kbit/s: a terabit.
+/// Maximum rate, kbit/s: 1 Tbit/s.
 const MAX_KBPS: f64 = 1e9;
-/// Most entries of a list.
+/// Maximum number of entries of a list.
 const MAX_LIST: usize = 256;
-/// Longest name.
+/// Maximum length of a name in bytes.
 const MAX_NAME: usize = 128;
 
-/// Why a NEST is refused.
+/// Why a NEST is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {what}")]
 pub struct NestError {
-    /// Where, such as `base_slice_descriptor.mtu`.
+    /// Position, such as `base_slice_descriptor.mtu`.
     pub path: String,
-    /// What is wrong there, and what would be right.
+    /// The fault, and the valid values.
     pub what: String,
 }
 
-/// A rate that is promised and one that is never exceeded, bit/s.
+/// A guaranteed and a maximum rate, bit/s.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Throughput {
-    /// Promised.
+    /// Guaranteed rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guaranteed_bps: Option<u64>,
-    /// Never exceeded.
+    /// Maximum rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maximum_bps: Option<u64>,
 }
 
-/// A 5QI and the characteristics that go with it (TS 23.501 Table 5.7.4-1).
+/// A 5QI and its characteristics (TS 23.501 Table 5.7.4-1).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Qos {
     /// 5QI, 1 to 255.
@@ -50,33 +49,33 @@ pub struct Qos {
     /// 0 GBR, 1 delay-critical GBR, 2 non-GBR.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_type: Option<u8>,
-    /// 1 to 127, the lower the sooner.
+    /// Priority level, 1 to 127; a lower number goes first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_level: Option<u8>,
-    /// From UE to UPF, milliseconds.
+    /// Packet delay budget between UE and UPF, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packet_delay_budget_ms: Option<f64>,
-    /// Percent.
+    /// Packet error rate, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packet_error_rate_percent: Option<f64>,
-    /// Milliseconds.
+    /// Jitter, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter_ms: Option<f64>,
-    /// Percent.
+    /// Maximum packet loss rate, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_packet_loss_rate_percent: Option<f64>,
 }
 
-/// A checked NEST: the document, and what was read from it.
+/// A validated NEST: the document, and the values read from it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Nest {
-    /// As it was sent.
+    /// The document as received.
     pub document: Map<String, Value>,
-    /// Its base descriptor with everything from those it refers to.
+    /// Its base descriptor, completed from the descriptors it refers to.
     pub base: Map<String, Value>,
     /// `base_slice_des_id`: the name of the slice.
     pub name: String,
-    /// Slice/service type: as given, else 1 (eMBB) for delay-tolerant slices and 2 (URLLC) for others, as in Katana.
+    /// Slice/service type: as given, otherwise 1 (eMBB) for delay-tolerant slices and 2 (URLLC) for others, as in Katana.
     pub sst: u8,
     /// Slice differentiator, six hexadecimal digits.
     pub sd: Option<String>,
@@ -84,34 +83,34 @@ pub struct Nest {
     pub dnn: Option<String>,
     /// Locations, in lower case as in Katana.
     pub coverage: Vec<String>,
-    /// Whether delay matters little.
+    /// Whether the slice is delay tolerant.
     pub delay_tolerance: bool,
-    /// Of the whole slice, downlink.
+    /// Rates of the whole slice, downlink.
     pub network_dl: Throughput,
-    /// Of the whole slice, uplink.
+    /// Rates of the whole slice, uplink.
     pub network_ul: Throughput,
-    /// Of one UE, downlink.
+    /// Rates of one UE, downlink.
     pub ue_dl: Throughput,
-    /// Of one UE, uplink.
+    /// Rates of one UE, uplink.
     pub ue_ul: Throughput,
-    /// 0 none, 1 core, 2 RAN, 3 both.
+    /// Isolation: 0 none, 1 core, 2 RAN, 3 both.
     pub isolation: u8,
-    /// Largest packet, bytes.
+    /// Maximum packet size, bytes.
     pub mtu: Option<u16>,
-    /// Most UEs.
+    /// Maximum number of UEs.
     pub terminals: Option<u64>,
-    /// Most sessions.
+    /// Maximum number of sessions.
     pub connections: Option<u64>,
-    /// 5QIs.
+    /// 5QIs with their characteristics.
     pub qos: Vec<Qos>,
 }
 
 impl Nest {
-    /// Reads and checks a NEST. `base_of` finds a base descriptor by its `base_slice_des_id`.
+    /// Reads and validates a NEST. `base_of` returns a base descriptor by its `base_slice_des_id`.
     ///
     /// # Errors
-    /// The first thing wrong: a key that must be there, a value of another kind or out of its range, a guarantee above
-    /// the maximum, a reference to nothing or in a circle.
+    /// The first fault: a missing mandatory key, a value of a wrong type or out of range, a guarantee above the maximum, or a
+    /// dangling or circular reference.
     pub fn parse(
         document: &Value,
         base_of: &dyn Fn(&str) -> Option<Map<String, Value>>,
@@ -167,7 +166,7 @@ impl Nest {
         Ok(nest)
     }
 
-    /// Network services for MANO, as sent.
+    /// Network services for MANO, as received.
     #[must_use]
     pub fn services(&self) -> &[Value] {
         let list = self.document.get("service_descriptor").and_then(|s| s.get("ns_list"));
@@ -175,7 +174,7 @@ impl Nest {
     }
 }
 
-/// Writes what a profile promises into a NEST, so that who reads it there sees what holds.
+/// Writes the values of a profile into a NEST, so that readers see the values in force.
 pub fn reflect(document: &mut Value, profile: &ServiceProfile) {
     let Some(Value::Object(own)) = document.get_mut("base_slice_descriptor") else { return };
     for (key, thpt) in [
@@ -188,7 +187,7 @@ pub fn reflect(document: &mut Value, profile: &ServiceProfile) {
         for (name, kbps) in [("guaranteed", thpt.gua), ("maximum", thpt.max)] {
             rates.extend(kbps.map(|kbps| (name.to_owned(), rate(kbps))));
         }
-        // One key has to be there, and says zero where nothing is promised.
+        // This key is mandatory, and 0 where nothing is guaranteed.
         if !rates.is_empty() || own.contains_key(key) {
             own.insert(key.to_owned(), Value::Object(rates));
         }
@@ -204,13 +203,12 @@ pub fn reflect(document: &mut Value, profile: &ServiceProfile) {
     }
 }
 
-/// A whole number where it is one, as people write it.
+/// Writes a whole number as an integer.
 fn rate(kbps: f64) -> Value {
     if kbps.fract() == 0.0 { Value::from(kbps as u64) } else { Value::from(kbps) }
 }
 
-/// What a descriptor says itself, and for the rest what those it refers to say. Null and an empty list say nothing, as
-/// in Katana.
+/// The values of a descriptor, completed from the descriptors it refers to. Null and an empty list count as absent, as in Katana.
 fn resolve(
     own: &Map<String, Value>,
     base_of: &dyn Fn(&str) -> Option<Map<String, Value>>,
@@ -237,7 +235,7 @@ fn resolve(
             .ok_or_else(|| wrong(path, &format!("there is no base slice descriptor \"{name}\"")))?;
         next = base.get("base_slice_des_ref").cloned().unwrap_or(Value::Null);
         for (key, value) in base {
-            // The name and the reference are its own; `_id` is of the store.
+            // Name and reference are never inherited; `_id` belongs to the store.
             if matches!(key.as_str(), "base_slice_des_ref" | "_id") {
                 continue;
             }
@@ -250,17 +248,17 @@ fn resolve(
     }
 }
 
-/// Checks a base slice descriptor that is to be stored: its values, and that it does not refer to itself.
+/// Validates a base slice descriptor before it is stored: its values, and that it does not refer to itself.
 ///
 /// # Errors
-/// As [`Nest::parse`]; nothing has to be there but the name.
+/// Those of [`Nest::parse`]; only the name is mandatory.
 pub fn check_base(
     descriptor: &Map<String, Value>,
     base_of: &dyn Fn(&str) -> Option<Map<String, Value>>,
 ) -> Result<String, NestError> {
     let of = Reader { map: descriptor, path: String::new() };
     let name = of.text("base_slice_des_id")?.ok_or_else(|| wrong("base_slice_des_id", "is missing"))?;
-    // As it will be once it is stored.
+    // Resolve as if it were already stored.
     let with = |wanted: &str| if wanted == name { Some(descriptor.clone()) } else { base_of(wanted) };
     let base = resolve(descriptor, &with)?;
     let of = Reader { map: &base, path: String::new() };
@@ -312,7 +310,7 @@ fn wrong(path: &str, what: &str) -> NestError {
     }
 }
 
-/// Reads an object, naming the key at fault.
+/// Reads an object; errors name the key.
 struct Reader<'a> {
     map: &'a Map<String, Value>,
     path: String,
@@ -404,7 +402,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Values that are only passed on are checked for their kind, so that a wrong unit is not passed on.
+    /// Values that are only passed on are validated as well, so that a wrong unit is not passed on.
     fn rest(&self) -> Result<(), NestError> {
         for (key, max) in
             [("group_communication_support", 3), ("simultaneous_nsi", 15), ("device_velocity", 4)]

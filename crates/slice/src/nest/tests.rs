@@ -5,7 +5,7 @@ fn none(_: &str) -> Option<Map<String, Value>> {
     None
 }
 
-/// Every key of Katana's model, and two it does not have.
+/// Every key of Katana's model, plus two that it does not have.
 fn full() -> Value {
     json!({
         "base_slice_descriptor": {
@@ -33,7 +33,7 @@ fn full() -> Value {
 }
 
 #[test]
-fn every_key_is_read_or_kept() {
+fn every_key_is_read_or_preserved() {
     let document = full();
     let nest = Nest::parse(&document, &none).unwrap();
     assert_eq!(Value::Object(nest.document.clone()), document);
@@ -47,7 +47,7 @@ fn every_key_is_read_or_kept() {
     assert_eq!(nest.dnn.as_deref(), Some("harbour.lan"));
 }
 
-/// Katana's shortest published form, with its uplink that promises a UE more than the slice.
+/// Katana's shortest published form, whose uplink guarantees a UE more than the slice.
 #[test]
 fn a_short_one_gets_katanas_defaults() {
     let nest = json!({"base_slice_descriptor": {
@@ -58,9 +58,9 @@ fn a_short_one_gets_katanas_defaults() {
     assert_eq!((nest.sst, nest.sd, nest.isolation), (1, None, 0));
 }
 
-/// A cell takes no slice without a name.
+/// Cells accept no slice without a name.
 #[test]
-fn an_empty_name_is_none() {
+fn an_empty_name_counts_as_absent() {
     for name in [json!(""), json!(null)] {
         let nest = json!({"base_slice_descriptor": {"base_slice_des_id": name, "delay_tolerance": true,
             "network_DL_throughput": {}}});
@@ -100,7 +100,7 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
-fn base_descriptors_fill_in_and_do_not_go_round() {
+fn base_descriptors_complete_each_other_without_cycles() {
     let base = |name: &str, next: Option<&str>, extra: Value| {
         let mut map = json!({"base_slice_des_id": name, "base_slice_des_ref": next});
         map.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
@@ -133,7 +133,7 @@ fn base_descriptors_fill_in_and_do_not_go_round() {
 }
 
 proptest::proptest! {
-    /// Any values in any of the places: an answer, never a panic.
+    /// Any values in any place: a result, never a panic.
     #[test]
     fn nothing_panics(key in 0_usize..26, value in "[\\[\\]{}\",:a-z0-9.eE+-]{0,24}", number in proptest::num::f64::ANY) {
         let mut document = full();
