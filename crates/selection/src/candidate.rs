@@ -1,15 +1,15 @@
-//! One way to make the connection, and why it ranks where it does.
+//! A candidate connection, and the reasons for its rank.
 
 use super::{Endpoint, Protocol};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A path by name: an interface, and the slice on it.
+/// Name of a path: an interface, and a slice on it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PathName {
     /// The interface.
     pub interface: String,
-    /// The slice, if it is not the interface's default.
+    /// The slice, unless it is the interface's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pvd: Option<String>,
 }
@@ -23,25 +23,26 @@ impl fmt::Display for PathName {
     }
 }
 
-/// One way to make the connection.
+/// A candidate connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// Place in the order, from 0.
+    /// Rank, from 0.
     pub rank: usize,
-    /// The paths, the best first; more than one only for a multipath protocol.
+    /// The paths, best first; several only for a multipath protocol.
     pub paths: Vec<PathName>,
     /// The protocol.
     pub protocol: Protocol,
-    /// Where to.
+    /// The remote endpoint.
     pub endpoint: Endpoint,
-    /// Upper bound of the round-trip time, in microseconds, of the slowest path; none if not known of all. Racing waits by it.
+    /// Upper bound of the round-trip time of the slowest path, in microseconds; `None` if it is not known for all paths. Determines
+    /// the delay between attempts when racing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_us: Option<u64>,
-    /// Wishes about the path fulfilled, less those to avoid that it has.
+    /// Number of path preferences fulfilled, minus the properties to avoid that the paths have.
     pub path_points: i32,
-    /// The same about the protocol.
+    /// The same for protocol preferences.
     pub protocol_points: i32,
-    /// Why it ranks where it does, in the order of weight.
+    /// Reasons for the rank, in the order of weight.
     pub reasons: Vec<Reason>,
 }
 
@@ -50,9 +51,9 @@ pub struct Candidate {
 pub struct Reason {
     /// The property.
     pub property: String,
-    /// What it does to the rank.
+    /// Its effect on the rank.
     pub effect: Effect,
-    /// What the candidate has.
+    /// The candidate's value of the property.
     pub has: String,
 }
 
@@ -62,18 +63,18 @@ impl Reason {
     }
 }
 
-/// What a property does to a candidate's rank.
+/// Effect of a property on the rank of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Effect {
-    /// It was required and is there, or was prohibited and is not.
+    /// Required and present, or prohibited and absent.
     Satisfies,
-    /// A wish fulfilled: up.
+    /// A fulfilled preference: raises the rank.
     Preferred,
-    /// A wish not fulfilled, or not known to be.
+    /// A preference that is not fulfilled, or not known to be.
     Missed,
-    /// Something to avoid: down.
+    /// A property to avoid: lowers the rank.
     Avoided,
-    /// A measure that equals are ordered by.
+    /// A measure that orders otherwise equal candidates.
     Orders,
 }

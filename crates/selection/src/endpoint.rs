@@ -1,4 +1,4 @@
-//! Where to: resolved addresses, and the order in which equals are tried (RFC 8305 §4).
+//! Remote endpoints: resolved addresses, and the order in which equal ones are tried (RFC 8305 §4).
 
 use super::Protocol;
 use serde::{Deserialize, Serialize};
@@ -9,20 +9,20 @@ use std::net::{IpAddr, SocketAddr};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
-    /// The resolver's order (SVCB, SRV): smaller first. Default: 0.
+    /// Priority given by the resolver (SVCB, SRV): smaller first. Default: 0.
     #[serde(default)]
     pub priority: u16,
     /// Address.
     pub address: IpAddr,
     /// Port.
     pub port: u16,
-    /// The protocols it is known to speak; empty: not known, all are tried.
+    /// Protocols known to be supported; empty: unknown, all are tried.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub protocols: BTreeSet<Protocol>,
 }
 
 impl Endpoint {
-    /// An address of which no more is known.
+    /// An address without further information.
     #[must_use]
     pub fn new(address: IpAddr, port: u16) -> Self {
         Self { priority: 0, address, port, protocols: BTreeSet::new() }
@@ -34,15 +34,15 @@ impl Endpoint {
         SocketAddr::new(self.address, self.port)
     }
 
-    /// Whether it is known not to speak `protocol`.
+    /// Whether it is known not to support `protocol`.
     #[must_use]
     pub fn refuses(&self, protocol: Protocol) -> bool {
         !self.protocols.is_empty() && !self.protocols.contains(&protocol)
     }
 }
 
-/// The order in which endpoints are tried: by priority, then IPv6 and IPv4 in turn, IPv6 first; by address
-/// within a family, so that the order does not depend on that of the answer.
+/// Sorts endpoints: by priority, then alternating IPv6 and IPv4, IPv6 first; by address within a family, so that the result does
+/// not depend on the order of the DNS answer.
 pub(super) fn in_order(endpoints: &[Endpoint]) -> Vec<Endpoint> {
     let sorted: BTreeSet<&Endpoint> = endpoints.iter().collect();
     let mut ordered = Vec::with_capacity(sorted.len());

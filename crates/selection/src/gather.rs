@@ -1,4 +1,4 @@
-//! Which paths, alone or together, a connection may use (RFC 9623 §4.1; the paper, §4.4).
+//! Gathers the paths, alone or together, that a connection may use (RFC 9623 §4.1; the paper, §4.4).
 
 use super::path::{Path, PathSet, Rates};
 use super::properties::{Multipath, Properties};
@@ -7,10 +7,10 @@ use super::{Host, MAX_PATHS, Request, rank};
 use anabranch_element::time::Instant;
 use std::collections::BTreeSet;
 
-/// The sets of paths that violate nothing, and those left out with the reason.
+/// The sets of paths that violate no requirement, and those excluded with the reason.
 ///
-/// Several paths together are one more set for each family of the peer's addresses: all that have one, if the application
-/// wants multipath; only as many as the rates need, if it left that to the host and no single path meets them.
+/// Several paths together form one additional set per address family of the peer: all paths with that family if the application
+/// wants multipath, or only as many as the rates need if it leaves the choice to the host and no single path meets them.
 pub(super) fn path_sets<'a>(
     request: &Request,
     host: &'a Host,
@@ -44,8 +44,8 @@ pub(super) fn path_sets<'a>(
     (sets, pruned)
 }
 
-/// The members of the set of several paths, if there is to be one, the one of least delay first. Each has an interface of its
-/// own: subflows are told apart by their addresses.
+/// The members of the multipath set, if there is one, the path with the least delay first. Each has a different interface,
+/// because subflows are distinguished by their addresses.
 fn together<'a>(p: &Properties, eligible: &[Path<'a>]) -> Option<Vec<Path<'a>>> {
     let wanted = Rates::wanted(p);
     let mut members = match p.multipath {
@@ -66,8 +66,8 @@ fn together<'a>(p: &Properties, eligible: &[Path<'a>]) -> Option<Vec<Path<'a>>> 
     Some(members)
 }
 
-/// The fewest paths that meet the rates together, or all of known rate if even they do not; none if nothing
-/// is asked for, or a single one is enough.
+/// The fewest paths that together meet the rates, or all with a known rate if even they do not; `None` if no rate is requested or
+/// a single path suffices.
 fn fewest<'a>(wanted: Rates, eligible: &[Path<'a>]) -> Option<Vec<Path<'a>>> {
     if !wanted.any() || eligible.iter().any(|path| PathSet::one(path.clone()).meets(&wanted)) {
         return None;
@@ -75,7 +75,7 @@ fn fewest<'a>(wanted: Rates, eligible: &[Path<'a>]) -> Option<Vec<Path<'a>>> {
     let rate = |path: &Path<'a>| {
         let facts = path.facts?;
         let share = |need: Option<u64>, has: Option<u64>| match need {
-            // In millionths of what is needed.
+            // In millionths of the required rate.
             Some(need) => has.map(|has| u128::from(has) * 1_000_000 / u128::from(need.max(1))),
             None => Some(u128::MAX),
         };
@@ -99,7 +99,7 @@ fn fewest<'a>(wanted: Rates, eligible: &[Path<'a>]) -> Option<Vec<Path<'a>>> {
     Some(set.members)
 }
 
-/// A required or prohibited guarantee that the set violates.
+/// A required or prohibited rate guarantee that the set violates.
 fn rate_violation(p: &Properties, set: &PathSet<'_>) -> Option<(String, String)> {
     let bounds = [
         ("_slice.guaranteedSendRate", p.slice_send_rate, set.send_bps(), "uplink"),

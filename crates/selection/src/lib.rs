@@ -1,4 +1,4 @@
-//! Transport Services (TAPS): an application says what it needs, the host picks slice, path, protocol and window.
+//! Transport Services (TAPS): an application states its requirements; the host selects slice, path, protocol and window.
 //!
 //! ```text
 //!  properties ──▶ gather ──▶ prune ──▶ sort ──▶ ranked candidates ──▶ race ──▶ connection
@@ -8,14 +8,13 @@
 //!  host: interfaces, slices ─────┴──▶ refusal: property, candidates    plan: mark, device, window, pacing, MPTCP
 //! ```
 //!
-//! A slice is a provisioning domain (`pvd`, RFC 7556); what the network tells about it are *facts* with a
-//! time to live, and facts that are too old stop counting. Sources: RFC 9621 to 9623 (Transport Services),
-//! RFC 8305 (racing); "Extending Network Slice Management to the End-host" (5G-MeMU '21) for the initial
-//! window (Eq. 1), the mapping to slices and the rule when to aggregate; NEAT's policy manager for [`neat`];
-//! TS 24.526 and TS 29.522 for [`ursp`].
+//! A slice is a provisioning domain (`pvd`, RFC 7556). Information about it from the network is called *facts*; they have a time to
+//! live and are ignored once it has expired. Sources: RFC 9621 to 9623 (Transport Services), RFC 8305 (racing); "Extending
+//! Network Slice Management to the End-host" (5G-MeMU '21) for the initial window (Eq. 1), the mapping to slices and the rule for
+//! aggregation; NEAT's policy manager for [`neat`]; TS 24.526 and TS 29.522 for [`ursp`].
 //!
-//! Everything here is a function of its arguments: no clock, no sockets, no randomness. The order of
-//! candidates is total, and does not depend on the order in which anything was given.
+//! Every function depends only on its arguments: no clock, no sockets, no randomness. The order of candidates is total and does
+//! not depend on the order of the inputs.
 //!
 //! ```
 //! use anabranch_element::time::Instant;

@@ -1,25 +1,25 @@
-//! What the application needs and no slice gives: the request that goes up to the slice manager.
+//! Rates required by the application that no slice guarantees: the request to the slice manager.
 
 use super::path::{PathSet, Rates};
 use super::properties::Properties;
 use serde::{Deserialize, Serialize};
 
-/// A rate asked for that no single slice guarantees.
+/// A required rate that no single slice guarantees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Need {
     /// `minSendRate` or `minRecvRate`.
     pub property: String,
-    /// What is asked for, in bit/s.
+    /// The required rate, in bit/s.
     pub asked_bps: u64,
-    /// The most a single slice guarantees, in bit/s.
+    /// The highest guarantee of a single slice, in bit/s.
     pub best_single_bps: u64,
-    /// The most any candidate guarantees, several paths together included, in bit/s.
+    /// The highest guarantee of any candidate, including several paths together, in bit/s.
     pub best_bps: u64,
-    /// The slices the connection may use, the ones that may grow.
+    /// The slices that the connection may use, and whose guarantee may be raised.
     pub slices: Vec<String>,
 }
 
-/// Needs that the sets leave open.
+/// Needs that no set of paths satisfies.
 pub(super) fn open(p: &Properties, sets: &[PathSet<'_>]) -> Vec<Need> {
     let asked = Rates { send_bps: p.min_send_rate.get(), recv_bps: p.min_recv_rate.get() };
     let mut slices: Vec<String> =

@@ -1,21 +1,21 @@
-//! Paths, alone and together: what they have of what can be asked for.
+//! Paths, alone and together: their values of the selection properties.
 
 use super::properties::Properties;
 use super::{Host, Interface, Isolation, PathName, Preference, SliceFacts};
 use anabranch_element::time::Instant;
 use std::net::IpAddr;
 
-/// A path: an interface, and a slice on it or not.
+/// A path: an interface, with or without a slice.
 #[derive(Debug, Clone)]
 pub(super) struct Path<'a> {
     pub name: PathName,
     pub interface: &'a Interface,
     pub facts: Option<&'a SliceFacts>,
-    /// Why nothing is known of a slice.
+    /// Whether the slice's facts have expired.
     pub stale: bool,
 }
 
-/// Every path of the host, in the order of names. An interface that a slice takes whole is no path of its own.
+/// Every path of the host, in the order of names. An interface used as a whole by a slice is not a separate path.
 pub(super) fn paths(host: &Host, now: Instant) -> Vec<Path<'_>> {
     let whole = |name: &str| host.slices.values().any(|s| s.mark.is_none() && s.interface == name);
     let plain = host.interfaces.iter().filter(|(name, _)| !whole(name)).map(|(name, interface)| Path {
@@ -39,12 +39,12 @@ pub(super) fn paths(host: &Host, now: Instant) -> Vec<Path<'_>> {
 }
 
 impl Path<'_> {
-    /// Whether it has an address of the family of `remote`.
+    /// Whether it has an address in the family of `remote`.
     pub fn reaches(&self, remote: IpAddr) -> bool {
         self.has_family(remote.is_ipv6())
     }
 
-    /// Whether it has an address of IPv6, or of IPv4.
+    /// Whether it has an IPv6 or IPv4 address.
     pub fn has_family(&self, v6: bool) -> bool {
         self.interface.addresses.iter().any(|a| a.is_ipv6() == v6)
     }
@@ -53,7 +53,7 @@ impl Path<'_> {
         self.name.interface == wanted || (!wanted.is_empty() && self.interface.kind == wanted)
     }
 
-    /// The first requirement or prohibition it violates, apart from rates: property, and what it has.
+    /// The first violated requirement or prohibition, except rates: the property, and the path's value.
     pub fn violates(&self, p: &Properties) -> Option<(String, String)> {
         if !self.interface.up {
             return Some(("interface".into(), "the interface is down".into()));
@@ -112,7 +112,7 @@ impl Path<'_> {
         })
     }
 
-    /// What it has instead of the slices that a route selection policy allows.
+    /// The path's slice, if a route selection policy excludes it.
     pub fn is_outside(&self, bound_to: &[String]) -> Option<(String, String)> {
         let pvd = self.name.pvd.as_ref();
         let inside = bound_to.is_empty() || pvd.is_some_and(|id| bound_to.contains(id));
@@ -134,7 +134,7 @@ fn kind(interface: &Interface) -> String {
     if interface.kind.is_empty() { String::new() } else { format!(" ({})", interface.kind) }
 }
 
-/// One path, or several that one connection uses together.
+/// One path, or several paths of one connection.
 #[derive(Debug, Clone)]
 pub(super) struct PathSet<'a> {
     pub members: Vec<Path<'a>>,
@@ -153,12 +153,12 @@ impl<'a> PathSet<'a> {
         self.members.iter().map(|m| m.name.clone()).collect()
     }
 
-    /// Whether any member is this interface.
+    /// Whether any member has this interface.
     pub fn has_interface(&self, wanted: &str) -> bool {
         self.members.iter().any(|m| m.is_interface(wanted))
     }
 
-    /// Whether any member is this provisioning domain.
+    /// Whether any member is in this provisioning domain.
     pub fn has_pvd(&self, wanted: &str) -> bool {
         self.members.iter().any(|m| m.name.pvd.as_deref() == Some(wanted))
     }
@@ -168,27 +168,27 @@ impl<'a> PathSet<'a> {
         self.members.iter().any(|m| m.facts.is_some_and(|f| f.five_qi.contains(&qi)))
     }
 
-    /// The round-trip time of the slowest member, if known of all.
+    /// Round-trip time of the slowest member, if known for all.
     pub fn rtt_us(&self) -> Option<u64> {
         self.of_all(|f| f.rtt_us).and_then(|all| all.into_iter().max())
     }
 
-    /// The weakest isolation, if known of all.
+    /// The weakest isolation, if known for all.
     pub fn isolation(&self) -> Option<Isolation> {
         self.of_all(|f| f.isolation).and_then(|all| all.into_iter().min())
     }
 
-    /// What is guaranteed to it uplink, all members together, if known of all, in bit/s.
+    /// Guaranteed uplink rate in bit/s, summed over all members, if known for all.
     pub fn send_bps(&self) -> Option<u64> {
         self.of_all(|f| f.uplink_guaranteed_bps).map(sum)
     }
 
-    /// The same downlink.
+    /// Guaranteed downlink rate in bit/s, summed over all members, if known for all.
     pub fn recv_bps(&self) -> Option<u64> {
         self.of_all(|f| f.downlink_guaranteed_bps).map(sum)
     }
 
-    /// The most it can carry both ways, as far as known, in bit/s.
+    /// Maximum rate of both directions in bit/s, as far as known.
     pub fn most_bps(&self) -> Option<u64> {
         let most = |max: Option<u64>, guaranteed: Option<u64>| max.or(guaranteed);
         self.of_all(|f| {
@@ -199,7 +199,7 @@ impl<'a> PathSet<'a> {
         .map(sum)
     }
 
-    /// Whether what is guaranteed meets the minimum rates asked for; nothing known meets nothing.
+    /// Whether the guarantees meet the required minimum rates; unknown guarantees do not.
     pub fn meets(&self, needs: &Rates) -> bool {
         let enough =
             |need: Option<u64>, has: Option<u64>| need.is_none_or(|need| has.is_some_and(|h| h >= need));
@@ -215,7 +215,7 @@ fn sum(all: Vec<u64>) -> u64 {
     all.into_iter().fold(0, u64::saturating_add)
 }
 
-/// Rates asked for, in bit/s.
+/// Required rates, in bit/s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Rates {
     pub send_bps: Option<u64>,
@@ -223,7 +223,7 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// All that is asked for: connection properties, and what is required or preferred of the slice.
+    /// All required rates: connection properties, and rates required or preferred of the slice.
     pub fn wanted(p: &Properties) -> Self {
         let bound = |b: Option<super::RateBound>| {
             b.filter(|b| matches!(b.preference, Preference::Require | Preference::Prefer))

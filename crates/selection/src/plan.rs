@@ -1,8 +1,8 @@
-//! What has to be done on the host so that a candidate's connection uses its slice: a list of steps, each of
-//! which can be undone. Nothing is done here.
+//! The plan of a candidate: the steps on the host that make its connection use its slice, each of which can be undone. This module
+//! executes nothing.
 //!
-//! The one definition of steps and answers: the agent writes them (`POST /connections/select`), `anabranch-taps` and the lab
-//! read them.
+//! This is the only definition of steps and answers: the agent writes them (`POST /connections/select`), and `anabranch-taps` and
+//! the lab read them.
 
 use super::ursp::Matched;
 pub use super::window::InitialWindow;
@@ -15,16 +15,16 @@ use anabranch_element::time::Instant;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// What the host's owner decides about plans.
+/// Settings for plans, chosen by the owner of the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanConfig {
     /// α of Eq. 1; above 0, at most 1.
     pub alpha: f64,
-    /// The largest segment's payload, in bytes.
+    /// Maximum payload of a segment, in bytes.
     pub segment_bytes: u32,
-    /// The receive window the peer is known to open with, in bytes.
+    /// The initial receive window of the peer, if known, in bytes.
     pub peer_window_bytes: Option<u64>,
-    /// The congestion control by the kernel's name.
+    /// The kernel's name of the congestion control.
     pub congestion_control: String,
 }
 
@@ -38,85 +38,85 @@ impl Default for PlanConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "kebab-case")]
 pub enum Action {
-    /// The socket is one of Multipath TCP (`IPPROTO_MPTCP`). Without this step TCP is plain TCP.
+    /// Create the socket with Multipath TCP (`IPPROTO_MPTCP`). Without this step, TCP is plain TCP.
     Mptcp,
-    /// Packets carry this mark, and a rule sends it to this routing table.
+    /// Mark the packets; a rule sends packets with the mark to a routing table.
     Mark {
         /// The mark (`SO_MARK`).
         mark: u32,
-        /// The table.
+        /// The routing table.
         table: u32,
     },
-    /// The socket is bound to this address: the first path of several. A mark would lead all of them over one.
+    /// Bind the socket to the address of the first of several paths. A mark would send all of them over one path.
     LocalAddress {
         /// Local address.
         address: IpAddr,
         /// Its interface.
         interface: String,
     },
-    /// The socket is bound to this device (`SO_BINDTODEVICE`).
+    /// Bind the socket to a device (`SO_BINDTODEVICE`).
     Device {
         /// The interface.
         interface: String,
     },
-    /// The initial window, by a route of this bucket or by sockops.
+    /// Set the initial window, by a route of this bucket or by sockops.
     InitialWindow {
-        /// The window and what bounded it.
+        /// The window, and what limited it.
         window: InitialWindow,
         /// `initcwnd` of the route.
         route_bucket: u32,
     },
-    /// The socket sends at most at this rate (`SO_MAX_PACING_RATE`).
+    /// Limit the sending rate of the socket (`SO_MAX_PACING_RATE`).
     Pacing {
-        /// In bit/s.
+        /// Rate in bit/s.
         bps: u64,
     },
-    /// Further addresses of a Multipath TCP connection (`ip mptcp endpoint`).
+    /// Add an address to a Multipath TCP connection (`ip mptcp endpoint`).
     MptcpEndpoint {
         /// Local address.
         address: IpAddr,
         /// Its interface.
         interface: String,
-        /// Used only when no other path is left.
+        /// Whether it is used only when no other path is left.
         backup: bool,
     },
-    /// The congestion control (`TCP_CONGESTION`).
+    /// Set the congestion control (`TCP_CONGESTION`).
     CongestionControl {
         /// The kernel's name.
         name: String,
     },
-    /// The code point of what is sent (`IP_TOS`, `IPV6_TCLASS`), by the capacity profile ([`dscp`]).
+    /// Set the DSCP of sent packets (`IP_TOS`, `IPV6_TCLASS`) according to the capacity profile ([`dscp`]).
     Dscp {
         /// Six bits, 0 to 63; not shifted.
         dscp: u8,
     },
-    /// A step that this version does not know; whoever cannot do a step leaves the candidate. Never made here.
+    /// A step unknown to this version; a client that cannot perform a step skips the candidate. Never generated here.
     #[serde(other)]
     Unknown,
 }
 
-/// A candidate, and the steps for it.
+/// A candidate with its plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Planned {
     /// The candidate.
     #[serde(flatten)]
     pub candidate: Candidate,
-    /// What to do before its connection is opened, in this order.
+    /// Steps before the connection is opened, in this order.
     pub plan: Vec<Action>,
 }
 
-/// What an agent answers to `POST /connections/select`.
+/// Answer of an agent to `POST /connections/select`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// The candidates with their plans, the best first; never empty.
     pub candidates: Vec<Planned>,
-    /// What was left out, and why.
+    /// Excluded candidates, with reasons.
     pub pruned: Vec<Pruned>,
-    /// Rates asked for that no single slice guarantees.
+    /// Required rates that no single slice guarantees.
     pub needs: Vec<Need>,
-    /// The steps for the first candidate, once more.
+    /// The steps for the first candidate, repeated.
     pub plan: Vec<Action>,
-    /// The route selection rule that bound it.
+    /// The route selection rule that was applied.
     pub ursp: Option<Matched>,
 }
 
@@ -138,8 +138,8 @@ impl Answer {
     }
 }
 
-/// The code point a capacity profile asks of the network, six bits (RFC 9622 §8.1.6; of an Assured Forwarding class the
-/// one that is dropped last, RFC 2597).
+/// The DSCP for a capacity profile, six bits (RFC 9622 §8.1.6; of an Assured Forwarding class, the one with the lowest drop
+/// precedence, RFC 2597).
 #[must_use]
 pub const fn dscp(profile: CapacityProfile) -> u8 {
     match profile {
@@ -158,9 +158,9 @@ pub const fn dscp(profile: CapacityProfile) -> u8 {
     }
 }
 
-/// The steps for a candidate, in the order in which they are to be done.
+/// The steps for a candidate, in the order of execution.
 ///
-/// A path whose slice the host no longer has gives no step: the candidate is out of date.
+/// A path whose slice no longer exists on the host yields no step: the candidate is outdated.
 #[must_use]
 pub fn plan(
     candidate: &Candidate,
@@ -181,7 +181,7 @@ pub fn plan(
         actions.push(Action::Mptcp);
     }
     match slice.and_then(|s| Some((s.mark?, s.table?))) {
-        // Several paths: each subflow goes by its address.
+        // With several paths, each subflow is routed by its address.
         _ if candidate.paths.len() > 1 => {
             let (interface, address) = (first.interface.clone(), address_of(&first.interface));
             actions.extend(address.map(|address| Action::LocalAddress { address, interface }));
@@ -204,7 +204,7 @@ pub fn plan(
     if let Some(bps) = pacing {
         actions.push(Action::Pacing { bps });
     }
-    // Datagrams have no congestion control of their own. QUIC has, in the program, and takes name and window, too.
+    // Datagrams have no congestion control. QUIC has one in user space, to which name and window apply as well.
     if candidate.protocol != Protocol::Udp {
         actions.push(Action::CongestionControl { name: config.congestion_control.clone() });
         let input = facts.and_then(|f| {
@@ -230,8 +230,8 @@ pub fn plan(
     actions
 }
 
-/// The rate to pace at: the most the application sends, and the most the slice takes. Over several paths only
-/// the former, since the socket's rate is that of every subflow.
+/// The pacing rate: the minimum of the application's and the slice's maximum. Over several paths only the former applies, because
+/// the rate of the socket applies to every subflow.
 fn pacing_bps(properties: &Properties, single: bool, facts: Option<&SliceFacts>) -> Option<u64> {
     let slice = facts.filter(|_| single).and_then(|f| f.uplink_max_bps.or(f.uplink_guaranteed_bps));
     [properties.max_send_rate.get(), slice].into_iter().flatten().min()

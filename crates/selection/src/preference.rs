@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How much an application wants, or does not want, a property.
+/// Preference of an application for a property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preference {
@@ -25,8 +25,8 @@ impl Preference {
     /// All levels, from the most to the least wanted.
     pub const ALL: [Self; 5] = [Self::Require, Self::Prefer, Self::NoPreference, Self::Avoid, Self::Prohibit];
 
-    /// Whether a candidate may be used that has the property, or has it not. What is not known does not
-    /// satisfy Require, and does not violate Prohibit.
+    /// Whether a candidate with or without the property may be used. Unknown values do not satisfy Require, and do not violate
+    /// Prohibit.
     #[must_use]
     pub const fn allows(self, has: Option<bool>) -> bool {
         match self {
@@ -36,8 +36,7 @@ impl Preference {
         }
     }
 
-    /// What having the property, or not, adds to a candidate's rank: 1 for a wish fulfilled, -1 for
-    /// something to avoid, else 0.
+    /// Contribution to a candidate's rank: 1 for a fulfilled preference, -1 for a property to avoid, otherwise 0.
     #[must_use]
     pub const fn points(self, has: Option<bool>) -> i32 {
         match (self, has) {
@@ -47,7 +46,7 @@ impl Preference {
         }
     }
 
-    /// Its name, as in JSON.
+    /// The name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

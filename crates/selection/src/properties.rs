@@ -1,9 +1,9 @@
-//! What an application says about a connection: selection properties (RFC 9622 §6.2), connection
-//! properties (§8.1) and, under `_slice.`, wishes about what the network says of a slice.
+//! Requirements of an application for a connection: selection properties (RFC 9622 §6.2), connection properties (§8.1) and, under
+//! `_slice.`, preferences about a slice's facts.
 //!
-//! Names and defaults are those of RFC 9622, with one difference: `multipath` has no default here. Left out,
-//! the host uses several paths only when no single one meets the rates asked for (the paper, §4.4);
-//! `"disabled"`, RFC 9622's default, forbids even that.
+//! Names and defaults are those of RFC 9622, with one difference: `multipath` has no default here. If it is not set, the host uses
+//! several paths only when no single one meets the required rates (the paper, §4.4). `"disabled"`, RFC 9622's default, excludes
+//! that as well.
 
 use super::{Isolation, Preference};
 use anabranch_element::names::did_you_mean;
@@ -13,10 +13,10 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-/// Most entries of one set property (`interface`, `pvd`, `_slice.5qi`).
+/// Maximum number of entries of one set property (`interface`, `pvd`, `_slice.5qi`).
 pub const MAX_SET: usize = 64;
 
-/// The properties of a connection to be.
+/// The properties of a future connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Properties {
@@ -28,13 +28,13 @@ pub struct Properties {
     pub per_msg_reliability: Preference,
     /// Data arrives in order. Default: require.
     pub preserve_order: Preference,
-    /// A first message before the handshake has ended. Default: no preference.
+    /// A first message may be sent before the handshake has completed. Default: no preference.
     pub zero_rtt_msg: Preference,
     /// Streams over one connection. Default: prefer.
     pub multistreaming: Preference,
-    /// A checksum over all that is sent. Default: require.
+    /// The checksum covers all data sent. Default: require.
     pub full_checksum_send: Preference,
-    /// A checksum over all that is received. Default: require.
+    /// The checksum covers all data received. Default: require.
     pub full_checksum_recv: Preference,
     /// Congestion control. Default: require.
     pub congestion_control: Preference,
@@ -44,46 +44,46 @@ pub struct Properties {
     pub soft_error_notify: Preference,
     /// The initiator may read before it has sent. Default: no preference.
     pub active_read_before_send: Preference,
-    /// Interfaces by name (`wwan0`) or kind (`cellular`). With several required ones, any of them will do.
+    /// Interfaces by name (`wwan0`) or kind (`cellular`). If several are required, any of them suffices.
     pub interface: BTreeMap<String, Preference>,
-    /// Provisioning domains, that is slices, by id. With several required ones, any of them will do.
+    /// Provisioning domains, that is slices, by id. If several are required, any of them suffices.
     pub pvd: BTreeMap<String, Preference>,
-    /// A temporary address as source (RFC 8981). Default: prefer.
+    /// A temporary source address (RFC 8981). Default: prefer.
     pub use_temporary_local_address: Preference,
-    /// Several paths in one connection. Left out: only when the rates asked for need it.
+    /// Several paths in one connection. Default: only if the required rates need it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multipath: Option<Multipath>,
-    /// Whether further local addresses may be told to the peer. Default: false.
+    /// Whether additional local addresses may be advertised to the peer. Default: false.
     pub advertises_altaddr: bool,
-    /// Which way data flows. Default: both.
+    /// Direction of data. Default: both.
     pub direction: Direction,
     /// Priority among the connections of a group, smaller is more urgent. Default: 100.
     pub conn_priority: u32,
-    /// What kind of traffic. Default: best effort.
+    /// Type of traffic. Default: best effort.
     pub conn_capacity_profile: CapacityProfile,
-    /// What several paths are for. Default: handover.
+    /// Use of several paths. Default: handover.
     pub multipath_policy: MultipathPolicy,
-    /// Least rate to send at. Default: none asked.
+    /// Minimum sending rate. Default: none.
     pub min_send_rate: Rate,
-    /// Least rate to receive at. Default: none asked.
+    /// Minimum receiving rate. Default: none.
     pub min_recv_rate: Rate,
-    /// Most it will send; pacing keeps to it. Default: no limit.
+    /// Maximum sending rate, enforced by pacing. Default: no limit.
     pub max_send_rate: Rate,
-    /// Most it will receive. Default: no limit.
+    /// Maximum receiving rate. Default: no limit.
     pub max_recv_rate: Rate,
-    /// A bound for the slice's round-trip time.
+    /// Bound for the slice's round-trip time.
     #[serde(rename = "_slice.latency", skip_serializing_if = "Option::is_none")]
     pub slice_latency: Option<LatencyBound>,
-    /// What the slice guarantees uplink.
+    /// Bound for the slice's guaranteed uplink rate.
     #[serde(rename = "_slice.guaranteedSendRate", skip_serializing_if = "Option::is_none")]
     pub slice_send_rate: Option<RateBound>,
-    /// What the slice guarantees downlink.
+    /// Bound for the slice's guaranteed downlink rate.
     #[serde(rename = "_slice.guaranteedRecvRate", skip_serializing_if = "Option::is_none")]
     pub slice_recv_rate: Option<RateBound>,
-    /// 5G QoS identifiers the slice carries (TS 23.501 §5.7.4). With several required ones, any will do.
+    /// 5G QoS identifiers of the slice (TS 23.501 §5.7.4). If several are required, any of them suffices.
     #[serde(rename = "_slice.5qi")]
     pub slice_5qi: BTreeMap<u8, Preference>,
-    /// How well the slice is isolated.
+    /// Bound for the slice's isolation.
     #[serde(rename = "_slice.isolation", skip_serializing_if = "Option::is_none")]
     pub slice_isolation: Option<IsolationBound>,
 }
@@ -134,56 +134,56 @@ pub enum Multipath {
     Disabled,
     /// Wanted.
     Active,
-    /// If the peer wants it.
+    /// Only if the peer requests it.
     Passive,
 }
 
-/// Which way data flows (RFC 9622 §6.2.16). Every protocol here can do all three.
+/// Direction of data (RFC 9622 §6.2.16). Every protocol here supports all three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
     /// Both ways.
     #[default]
     Bidirectional,
-    /// Only from here.
+    /// Only towards the peer.
     UnidirectionalSend,
-    /// Only to here.
+    /// Only from the peer.
     UnidirectionalReceive,
 }
 
-/// What kind of traffic (RFC 9622 §8.1.6).
+/// Type of traffic (RFC 9622 §8.1.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CapacityProfile {
     /// Best effort.
     #[default]
     Default,
-    /// May wait for everybody else.
+    /// Background traffic that may wait for all other traffic.
     Scavenger,
-    /// A person or a controller waits for each message.
+    /// Each message is awaited by a person or a controller.
     LowLatencyInteractive,
-    /// Fast, but nobody waits for the answer.
+    /// Low latency without an awaited answer.
     LowLatencyNonInteractive,
-    /// A steady rate.
+    /// A constant rate.
     ConstantRateStreaming,
-    /// As much as there is.
+    /// As much capacity as is available.
     CapacitySeeking,
 }
 
-/// What several paths are for (RFC 9622 §8.1.7).
+/// Use of several paths (RFC 9622 §8.1.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MultipathPolicy {
-    /// One after the other.
+    /// One path at a time.
     #[default]
     Handover,
-    /// The path of least delay.
+    /// The path with the least delay.
     Interactive,
-    /// All together.
+    /// All paths together.
     Aggregate,
 }
 
-/// A rate in bit/s, or none asked for; in JSON a positive number or `"Unlimited"` (RFC 9622 §8.1.10).
+/// A rate in bit/s, or none; in JSON a positive number or `"Unlimited"` (RFC 9622 §8.1.10).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Rate {
     /// No bound.
@@ -194,13 +194,13 @@ pub enum Rate {
 }
 
 impl Rate {
-    /// A rate in bit/s; 0 means none is asked for.
+    /// A rate in bit/s; 0 means none.
     #[must_use]
     pub fn bps(bps: u64) -> Self {
         NonZeroU64::new(bps).map_or(Self::Unlimited, Self::Bps)
     }
 
-    /// The rate in bit/s, if one is asked for.
+    /// The rate in bit/s, if set.
     #[must_use]
     pub const fn get(self) -> Option<u64> {
         match self {
@@ -238,20 +238,20 @@ impl<'de> Deserialize<'de> for Rate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LatencyBound {
-    /// The upper bound of the round-trip time that will do, in microseconds.
+    /// Maximum acceptable upper bound of the round-trip time, in microseconds.
     pub at_most_us: NonZeroU64,
-    /// How much it is wanted. Default: prefer.
+    /// The preference. Default: prefer.
     #[serde(default = "prefer")]
     pub preference: Preference,
 }
 
-/// A bound for a rate a slice guarantees.
+/// A bound for a guaranteed rate of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RateBound {
-    /// The least guarantee that will do, in bit/s.
+    /// Minimum acceptable guarantee, in bit/s.
     pub at_least_bps: NonZeroU64,
-    /// How much it is wanted. Default: prefer.
+    /// The preference. Default: prefer.
     #[serde(default = "prefer")]
     pub preference: Preference,
 }
@@ -260,9 +260,9 @@ pub struct RateBound {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct IsolationBound {
-    /// The least isolation that will do.
+    /// Minimum acceptable isolation.
     pub at_least: Isolation,
-    /// How much it is wanted. Default: prefer.
+    /// The preference. Default: prefer.
     #[serde(default = "prefer")]
     pub preference: Preference,
 }
@@ -271,13 +271,13 @@ fn prefer() -> Preference {
     Preference::Prefer
 }
 
-/// Why properties cannot be read.
+/// Why properties are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("property \"{property}\": {reason}")]
 pub struct PropertyError {
-    /// The property at fault; empty when it is the document.
+    /// The faulty property; empty for the whole document.
     pub property: String,
-    /// What is wrong, and what would be right.
+    /// The fault, and the valid form.
     pub reason: String,
 }
 
@@ -325,10 +325,10 @@ impl Properties {
     /// The names of all properties, as in JSON.
     pub const NAMES: &'static [&'static str] = &NAMES;
 
-    /// Reads properties from a JSON object; what is left out has its default.
+    /// Reads properties from a JSON object; omitted ones have their defaults.
     ///
     /// # Errors
-    /// The property at fault, and what would be valid.
+    /// The faulty property, and the valid values.
     pub fn from_json(value: Value) -> Result<Self, PropertyError> {
         let Value::Object(map) = value else {
             return Err(PropertyError::new(
@@ -344,7 +344,7 @@ impl Properties {
                     format!("there is no such property{}", did_you_mean(&name, NAMES)),
                 ));
             }
-            // One at a time, so that an error is that property's.
+            // One at a time, so that an error can be attributed to the property.
             let one = Map::from_iter([(name.clone(), value.clone())]);
             serde_json::from_value::<Self>(Value::Object(one))
                 .map_err(|e| PropertyError::new(&name, e.to_string()))?;
@@ -356,10 +356,10 @@ impl Properties {
         Ok(read)
     }
 
-    /// Refuses what contradicts itself.
+    /// Rejects contradictory properties.
     ///
     /// # Errors
-    /// The property at fault, and why.
+    /// The faulty property, and the reason.
     pub fn check(&self) -> Result<(), PropertyError> {
         let sizes = [
             ("interface", self.interface.len()),

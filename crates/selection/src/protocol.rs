@@ -1,4 +1,4 @@
-//! The transport protocols and what each offers (RFC 8303, RFC 8923; RFC 9623 §10 maps them to the API).
+//! The transport protocols and their features (RFC 8303, RFC 8923; RFC 9623 §10 maps them to the API).
 
 use super::Preference;
 use super::properties::Properties;
@@ -20,7 +20,7 @@ pub enum Protocol {
     Udp,
 }
 
-/// Something a transport protocol has or has not, by the name of its selection property (RFC 9622 §6.2).
+/// A feature of a transport protocol, named after its selection property (RFC 9622 §6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Feature {
@@ -32,13 +32,13 @@ pub enum Feature {
     PerMsgReliability,
     /// Data arrives in order, §6.2.4.
     PreserveOrder,
-    /// A first message may travel before the handshake has ended, §6.2.5.
+    /// A first message may be sent before the handshake has completed, §6.2.5.
     ZeroRttMsg,
     /// Streams over one connection, §6.2.6.
     Multistreaming,
-    /// A checksum covers all that is sent, §6.2.7.
+    /// The checksum covers all data sent, §6.2.7.
     FullChecksumSend,
-    /// A checksum covers all that is received, §6.2.8.
+    /// The checksum covers all data received, §6.2.8.
     FullChecksumRecv,
     /// Congestion control, §6.2.9.
     CongestionControl,
@@ -67,7 +67,7 @@ impl Feature {
         Self::ActiveReadBeforeSend,
     ];
 
-    /// The property's name.
+    /// The name of the property.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -86,7 +86,7 @@ impl Feature {
         }
     }
 
-    /// What the application said about it.
+    /// The application's preference for it.
     #[must_use]
     pub const fn wanted(self, p: &Properties) -> Preference {
         match self {
@@ -107,10 +107,10 @@ impl Feature {
 }
 
 impl Protocol {
-    /// All protocols, in the order in which equals rank: what works nearly everywhere first.
+    /// All protocols, in the order of equal ranks: the most widely usable first.
     pub const ALL: [Self; 4] = [Self::Tcp, Self::Quic, Self::Mptcp, Self::Udp];
 
-    /// Its name, as in JSON.
+    /// The name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -121,14 +121,14 @@ impl Protocol {
         }
     }
 
-    /// Whether one connection can use several paths at once.
+    /// Whether one connection can use several paths.
     #[must_use]
     pub const fn is_multipath(self) -> bool {
         matches!(self, Self::Mptcp)
     }
 
-    /// What it offers as Linux and this program's API speak it: no TCP Fast Open (servers seldom have it),
-    /// streams of bytes over QUIC.
+    /// Its features as implemented by Linux and this program's API: no TCP Fast Open (few servers support it), byte streams over
+    /// QUIC.
     #[must_use]
     pub fn features(self) -> BTreeSet<Feature> {
         use Feature as F;
@@ -164,13 +164,13 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// A protocol this host speaks, and what it offers here.
+/// A protocol supported by this host, with its features.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stack {
     /// The protocol.
     pub protocol: Protocol,
-    /// What it offers.
+    /// Its features.
     pub features: BTreeSet<Feature>,
 }
 

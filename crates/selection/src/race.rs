@@ -11,16 +11,16 @@
 use anabranch_element::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// How a race is run.
+/// Parameters of a race.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RaceConfig {
-    /// Time between two attempts when nothing is known of the path (RFC 8305 §8: 250 ms).
+    /// Time between two attempts without information about the path (RFC 8305 §8: 250 ms).
     pub attempt_delay: Duration,
-    /// Least time between two attempts (RFC 8305 §8: 100 ms, and never less than 10 ms).
+    /// Minimum time between two attempts (RFC 8305 §8: 100 ms, and never less than 10 ms).
     pub least_delay: Duration,
-    /// Most time between two attempts (RFC 8305 §8: 2 s).
+    /// Maximum time between two attempts (RFC 8305 §8: 2 s).
     pub most_delay: Duration,
-    /// Time for all.
+    /// Total time.
     pub deadline: Duration,
 }
 
@@ -36,8 +36,7 @@ impl Default for RaceConfig {
 }
 
 impl RaceConfig {
-    /// How long to wait for an attempt before the next one starts: two round-trip times where the bound is
-    /// known, within the limits.
+    /// Delay between an attempt and the next one: two round-trip times if the bound is known, within the limits.
     #[must_use]
     pub fn delay(&self, rtt_us: Option<u64>) -> Duration {
         let least = self.least_delay.max(Duration::from_millis(10));
@@ -48,25 +47,25 @@ impl RaceConfig {
     }
 }
 
-/// What the caller has to do.
+/// An action for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RaceAction {
     /// Start the attempt.
     Start(usize),
-    /// Give the attempt up, and close it if it succeeds yet.
+    /// Abandon the attempt, and close it if it still succeeds.
     Cancel(usize),
-    /// The attempt is the connection; nothing follows.
+    /// The attempt is the connection; the race is over.
     Won(usize),
-    /// No attempt succeeded; nothing follows.
+    /// No attempt succeeded; the race is over.
     Failed,
 }
 
-/// Why a race wants to be called.
+/// Reason of a race's timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RaceReason {
     /// The next attempt starts.
     NextAttempt,
-    /// The time for all is over.
+    /// The total time is over.
     Deadline,
 }
 
@@ -77,7 +76,7 @@ enum Attempt {
     Over,
 }
 
-/// One race. Attempts are numbered as the candidates are ranked.
+/// A race. Attempts are numbered by the rank of their candidates.
 #[derive(Debug, Clone)]
 pub struct Race {
     attempts: Vec<Attempt>,
@@ -89,8 +88,8 @@ pub struct Race {
 }
 
 impl Race {
-    /// Starts a race at `now` of as many attempts as there are delays; `delays[i]` is the time between the
-    /// start of `i` and that of the next one ([`RaceConfig::delay`]).
+    /// Starts a race at `now` with one attempt per delay; `delays[i]` is the time between the start of attempt `i` and that of the next
+    /// one ([`RaceConfig::delay`]).
     #[must_use]
     pub fn new(delays: Vec<Duration>, config: &RaceConfig, now: Instant) -> Self {
         let mut race = Self {
@@ -105,12 +104,12 @@ impl Race {
         race
     }
 
-    /// What to do now; call until it gives none.
+    /// The next action; call repeatedly until `None`.
     pub fn poll_action(&mut self) -> Option<RaceAction> {
         self.actions.pop_front()
     }
 
-    /// When to call [`Race::on_timeout`], and why.
+    /// When to call [`Race::on_timeout`], and for what reason.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, RaceReason)> {
         if self.decided {
@@ -122,7 +121,7 @@ impl Race {
         }
     }
 
-    /// Time has passed.
+    /// Handles the passage of time.
     pub fn on_timeout(&mut self, now: Instant) {
         if self.decided {
             return;
@@ -134,7 +133,7 @@ impl Race {
         }
     }
 
-    /// An attempt succeeded. One that was given up, or comes too late, changes nothing.
+    /// Records that an attempt succeeded. Abandoned and late attempts have no effect.
     pub fn on_connected(&mut self, attempt: usize) {
         if self.decided || self.attempts.get(attempt) != Some(&Attempt::Trying) {
             return;
@@ -145,7 +144,7 @@ impl Race {
         self.cancel();
     }
 
-    /// An attempt failed: the next one starts at once (RFC 8305 §5).
+    /// Records that an attempt failed: the next one starts at once (RFC 8305 §5).
     pub fn on_failed(&mut self, attempt: usize, now: Instant) {
         if self.decided || self.attempts.get(attempt) != Some(&Attempt::Trying) {
             return;

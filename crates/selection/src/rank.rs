@@ -1,9 +1,9 @@
 //! The order of candidates: paths before protocols before endpoints (RFC 9623 §4.1.3).
 //!
-//! Paths, in this order: wishes fulfilled less those to avoid; whether the rates asked for are met; what the
-//! capacity profile asks for; the interface's metric; one path before several; the name. Protocols: wishes
-//! fulfilled less those to avoid; the order of [`Protocol::ALL`]. So a wish about a path always weighs more
-//! than one about a protocol (RFC 9622 §6.2), and two candidates are never equal.
+//! Paths are ordered by: fulfilled preferences minus properties to avoid; whether the required rates are met; the criterion of the
+//! capacity profile; the interface's metric; one path before several; the name. Protocols are ordered by: fulfilled preferences
+//! minus properties to avoid; the order of [`Protocol::ALL`]. A preference about a path therefore always outweighs one about a
+//! protocol (RFC 9622 §6.2), and no two candidates are equal.
 
 use super::candidate::{Effect, Reason};
 use super::path::{PathSet, Rates};
@@ -11,7 +11,7 @@ use super::properties::{CapacityProfile, Multipath, Properties};
 use super::{Feature, PathName, Preference, Protocol, Stack};
 use std::cmp::Reverse;
 
-/// A set of paths with its place in the order. Smaller keys come first.
+/// A set of paths with its sort key. Smaller keys come first.
 pub(super) struct RankedPaths<'a> {
     pub set: PathSet<'a>,
     pub points: i32,
@@ -21,7 +21,7 @@ pub(super) struct RankedPaths<'a> {
 
 type PathKey = (Reverse<i32>, bool, (bool, u64), u32, usize, Vec<PathName>);
 
-/// Orders sets of paths.
+/// Sorts sets of paths.
 pub(super) fn paths<'a>(p: &Properties, sets: Vec<PathSet<'a>>) -> Vec<RankedPaths<'a>> {
     let mut ranked: Vec<RankedPaths<'a>> = sets.into_iter().map(|set| rank_paths(p, set)).collect();
     ranked.sort_by(|a, b| a.key.cmp(&b.key));
@@ -92,7 +92,7 @@ fn rank_paths<'a>(p: &Properties, set: PathSet<'a>) -> RankedPaths<'a> {
     RankedPaths { set, points, reasons, key }
 }
 
-/// What the capacity profile orders equals by: known before not known, then smaller first.
+/// Sort key of the capacity profile: known before unknown, then smaller first.
 fn profile_order(profile: CapacityProfile, set: &PathSet<'_>) -> (bool, u64) {
     let small = |value: Option<u64>| (value.is_none(), value.unwrap_or(0));
     let large = |value: Option<u64>| (value.is_none(), value.map_or(0, |v| u64::MAX - v));
@@ -103,7 +103,7 @@ fn profile_order(profile: CapacityProfile, set: &PathSet<'_>) -> (bool, u64) {
         }
         CapacityProfile::ConstantRateStreaming => large(guaranteed(set)),
         CapacityProfile::CapacitySeeking => large(set.most_bps()),
-        // Out of everybody's way: where least is promised to anyone, or nothing.
+        // Background traffic: the path with the smallest guarantees, or none.
         CapacityProfile::Scavenger => (false, guaranteed(set).unwrap_or(0)),
     }
 }
@@ -129,14 +129,14 @@ fn guaranteed(set: &PathSet<'_>) -> Option<u64> {
     send.or(recv).map(|_| send.unwrap_or(0).saturating_add(recv.unwrap_or(0)))
 }
 
-/// A protocol with its place in the order.
+/// A protocol with its sort key.
 pub(super) struct RankedProtocol {
     pub protocol: Protocol,
     pub points: i32,
     pub reasons: Vec<Reason>,
 }
 
-/// Orders protocols.
+/// Sorts protocols.
 pub(super) fn protocols(p: &Properties, stacks: &[Stack]) -> Vec<RankedProtocol> {
     let mut ranked: Vec<RankedProtocol> = stacks
         .iter()
@@ -155,7 +155,7 @@ pub(super) fn protocols(p: &Properties, stacks: &[Stack]) -> Vec<RankedProtocol>
     ranked
 }
 
-/// The first requirement or prohibition a protocol violates: property, and what it has.
+/// The first requirement or prohibition violated by a protocol: the property, and the protocol's value.
 pub(super) fn protocol_violation(p: &Properties, stack: &Stack) -> Option<(String, String)> {
     Feature::ALL.into_iter().find_map(|feature| {
         let has = stack.features.contains(&feature);

@@ -1,21 +1,21 @@
-//! What is asked of [`super::select`], and the bounds of it.
+//! The input of [`super::select`], and its limits.
 
 use super::{Endpoint, Properties};
 
-/// Most paths that are looked at: interfaces, and slices on them.
+/// Maximum number of paths considered: interfaces, and slices on them.
 pub const MAX_PATHS: usize = 256;
-/// Most addresses of the peer.
+/// Maximum number of remote addresses.
 pub const MAX_ENDPOINTS: usize = 64;
-/// Most candidates in an answer; the best ones are kept.
+/// Maximum number of candidates in an answer; the best ones are kept.
 pub const MAX_CANDIDATES: usize = 1024;
 
-/// A connection somebody wants.
+/// A requested connection.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Request {
-    /// What it should be like.
+    /// Its properties.
     pub properties: Properties,
-    /// Where to.
+    /// Remote endpoints.
     pub remote: Vec<Endpoint>,
-    /// The slices that a route selection policy binds it to, whatever it would like better; empty: none does.
+    /// The slices to which a route selection policy binds it, regardless of preferences; empty: none.
     pub bound_to: Vec<String>,
 }

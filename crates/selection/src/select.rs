@@ -1,5 +1,4 @@
-//! The answer to "how should this connection be made": ranked candidates and why, or a refusal that names
-//! the property at fault.
+//! Selection: ranked candidates with reasons, or a refusal that names the violated properties.
 
 use super::candidate::{Candidate, PathName};
 use super::properties::{Multipath, Properties, PropertyError};
@@ -15,20 +14,20 @@ use std::fmt;
 pub struct Selection {
     /// The candidates, the best first; never empty.
     pub candidates: Vec<Candidate>,
-    /// What was left out, and why.
+    /// Excluded paths, protocols and endpoints, with reasons.
     pub pruned: Vec<Pruned>,
-    /// Rates asked for that no single slice guarantees.
+    /// Required rates that no single slice guarantees.
     pub needs: Vec<Need>,
 }
 
-/// Something that cannot be part of a candidate.
+/// Something that was excluded.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Pruned {
-    /// The property that failed.
+    /// The violated property.
     pub property: String,
-    /// The path, protocol or endpoint, or several, that it failed for.
+    /// The paths, protocols or endpoints that violate it.
     pub candidate: String,
-    /// What it has instead.
+    /// Their value of the property.
     pub has: String,
 }
 
@@ -47,10 +46,10 @@ impl Pruned {
     }
 }
 
-/// No candidate is left: which properties failed, and for what.
+/// No candidate is left: the violated properties.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// The properties that failed, each with what it failed for.
+    /// The violated properties, each with the items that violate it.
     pub failed: Vec<Pruned>,
 }
 
@@ -76,8 +75,8 @@ impl From<PropertyError> for Refusal {
 /// Gathers, prunes and ranks (RFC 9623 §4.1).
 ///
 /// # Errors
-/// If no candidate satisfies every requirement and prohibition: the properties that failed, and for which
-/// paths, protocols or endpoints.
+/// No candidate satisfies every requirement and prohibition: the violated properties with the paths, protocols or endpoints that
+/// violate them.
 pub fn select(request: &Request, host: &Host, now: Instant) -> Result<Selection, Refusal> {
     let p = &request.properties;
     p.check()?;
@@ -128,14 +127,14 @@ pub fn select(request: &Request, host: &Host, now: Instant) -> Result<Selection,
     Ok(Selection { candidates, pruned, needs })
 }
 
-/// Whether a protocol can carry a connection over these paths: several need a multipath protocol, and that
-/// is used over a single one only if the application wants more of them as they come.
+/// Whether a protocol can carry a connection over these paths: several paths require a multipath protocol, which is used over a
+/// single path only if the application wants additional paths to be used when they appear.
 fn carries(p: &Properties, protocol: Protocol, several: bool) -> bool {
     let wanted = matches!(p.multipath, Some(Multipath::Active | Multipath::Passive));
     if protocol.is_multipath() { several || wanted } else { !several }
 }
 
-/// The protocols that violate nothing.
+/// The protocols that violate no requirement.
 fn stacks(p: &Properties, host: &Host, pruned: &mut Vec<Pruned>) -> Vec<Stack> {
     let mut by_name = BTreeMap::new();
     for stack in &host.protocols {
@@ -151,7 +150,7 @@ fn stacks(p: &Properties, host: &Host, pruned: &mut Vec<Pruned>) -> Vec<Stack> {
     by_name.into_values().collect()
 }
 
-/// The failures of a refusal; a host or a request with nothing in it fails by that.
+/// The reasons of a refusal; an empty host or request is a reason of its own.
 fn refused(request: &Request, host: &Host, mut failed: Vec<Pruned>) -> Vec<Pruned> {
     let mut nothing = |what: &str, has: &str| {
         failed.insert(0, Pruned::new("the host".into(), what.into(), has.into()));

@@ -1,4 +1,4 @@
-//! The engine as a whole: the paper's examples, refusals by name, and what must hold for any host and request.
+//! The engine as a whole: the paper's examples, named refusals, and properties for any host and request.
 
 use super::plan::{Action, PlanConfig, plan};
 use super::*;
@@ -98,10 +98,10 @@ fn several_paths_only_when_no_single_slice_meets_the_rate() {
     assert!(ways(&wanted)[0].starts_with("mptcp B on wwan1 + A on wwan0 + wlan0"), "{:?}", ways(&wanted)[0]);
 }
 
-/// Two slices on one interface share its address, and subflows are told apart by address; and what has no address of the peer's
-/// family is no path to it.
+/// Two slices on one interface share its address, but subflows are distinguished by address; and an interface without an address in
+/// the peer's family is not a path to it.
 #[test]
-fn several_paths_are_of_several_interfaces_that_reach_the_peer() {
+fn several_paths_use_different_interfaces_that_reach_the_peer() {
     let mut host = testbed();
     for interface in ["wwan0", "wwan1"] {
         host.interfaces.get_mut(interface).unwrap().addresses.push("2001:db8::2".parse().unwrap());
@@ -123,7 +123,7 @@ fn several_paths_are_of_several_interfaces_that_reach_the_peer() {
         let found = select(&Request { remote, ..request(properties) }, &host, now()).unwrap();
         ways(&found).into_iter().filter(|w| w.contains(" + ")).collect::<Vec<_>>()
     };
-    // A and C together would have 190, over one address.
+    // A and C together would have 190, but share one address.
     assert_eq!(several(json!({"minRecvRate": 150_000_000}), "192.0.2.9"), ["mptcp B on wwan1 + A on wwan0"]);
     assert_eq!(
         several(json!({"multipath": "active", "pvd": {"C": "prefer"}}), "192.0.2.9"),
@@ -136,21 +136,21 @@ fn several_paths_are_of_several_interfaces_that_reach_the_peer() {
 }
 
 #[test]
-fn a_route_selection_policy_binds_whatever_is_wished() {
+fn a_route_selection_policy_binds_regardless_of_preferences() {
     let ask = |properties: serde_json::Value, bound_to: &[&str]| {
         let bound_to = bound_to.iter().map(|id| (*id).to_owned()).collect();
         let request = Request { bound_to, ..request(properties) };
         select(&request, &testbed(), now())
             .map(|found| found.candidates.iter().map(|c| c.paths[0].to_string()).collect::<Vec<_>>())
     };
-    // A wish among the slices it leads to is heard, and rules out none; one of others' is not.
+    // A preference among the permitted slices applies, and excludes none; one about other slices does not.
     let found = ask(json!({"pvd": {"B": "prefer"}, "multistreaming": "prohibit"}), &["A", "B"]).unwrap();
     assert_eq!(found, ["B on wwan1", "A on wwan0"]);
     for wish in ["prefer", "no-preference", "avoid"] {
         let found = ask(json!({"pvd": {"B": wish}, "multistreaming": "prohibit"}), &["B"]).unwrap();
         assert_eq!(found, ["B on wwan1"], "{wish}");
     }
-    // What it requires itself holds, too.
+    // A requirement of the request applies as well.
     let refused = ask(json!({"pvd": {"A": "require"}}), &["B"]).unwrap_err();
     let why = |candidate: &str| {
         refused.failed.iter().find(|f| f.candidate == candidate).map(|f| f.property.as_str())
@@ -180,7 +180,7 @@ fn a_refusal_names_the_property_and_the_candidates() {
 }
 
 #[test]
-fn facts_past_their_time_do_not_count() {
+fn expired_facts_are_ignored() {
     let require = request(json!({"_slice.latency": {"atMostUs": 15_000, "preference": "require"}}));
     assert_eq!(ways(&select(&require, &testbed(), now()).unwrap()), ["quic B on wwan1", "tcp B on wwan1"]);
     let e = select(&require, &testbed(), Instant::from_secs(125)).unwrap_err().to_string();
@@ -188,7 +188,7 @@ fn facts_past_their_time_do_not_count() {
 }
 
 #[test]
-fn a_wish_about_a_path_weighs_more_than_one_about_a_protocol() {
+fn path_preferences_outweigh_protocol_preferences() {
     let mut host = testbed();
     host.protocols.retain(|s| s.protocol == Protocol::Tcp);
     host.protocols.push(Protocol::Quic.into());
@@ -210,7 +210,7 @@ fn a_wish_about_a_path_weighs_more_than_one_about_a_protocol() {
 }
 
 #[test]
-fn addresses_take_turns_between_the_families() {
+fn address_families_alternate() {
     let mut host = testbed();
     for interface in host.interfaces.values_mut() {
         interface.addresses.push("2001:db8::2".parse().unwrap());
@@ -360,7 +360,7 @@ prop_compose! {
         five_qi in proptest::collection::btree_map(1u8..4, preference(), 0..2),
         isolation in proptest::option::of((proptest::sample::select(vec![Isolation::None, Isolation::Logical, Isolation::Physical]), preference())),
     ) -> Properties {
-        // Twelve random features leave no protocol: in half of the cases only some are asked for.
+        // Twelve random features leave no protocol: in half of the cases only some are requested.
         let f = |i: usize| if strict || i.is_multiple_of(4) { features[i] } else { Preference::NoPreference };
         let rate = |b: Option<(u64, Preference)>| b.map(|(v, preference)| RateBound { at_least_bps: v.try_into().unwrap(), preference });
         Properties {
@@ -395,7 +395,7 @@ fn any_remote() -> impl Strategy<Value = Vec<Endpoint>> {
     proptest::collection::vec(one, 0..5)
 }
 
-/// What a requirement or prohibition says about a set of values one of which may be there.
+/// Requirements and prohibitions about a set of values, of which one may be present.
 fn set_is_kept(wanted: impl Iterator<Item = (bool, Preference)>) -> bool {
     let all: Vec<(bool, Preference)> = wanted.collect();
     let required = all.iter().any(|(_, l)| *l == Preference::Require);
@@ -403,7 +403,7 @@ fn set_is_kept(wanted: impl Iterator<Item = (bool, Preference)>) -> bool {
         && (!required || all.iter().any(|(has, l)| *has && *l == Preference::Require))
 }
 
-/// Every requirement and prohibition, checked on a candidate from the host's description alone.
+/// Checks every requirement and prohibition of a candidate using only the description of the host.
 fn is_kept(p: &Properties, c: &Candidate, host: &Host) -> Result<(), String> {
     let fail = |what: &str| Err(format!("{what}: {c:?}"));
     for feature in Feature::ALL {

@@ -1,18 +1,18 @@
-//! The initial congestion window from what a slice guarantees (the paper, §4.2, Eq. 1).
+//! The initial congestion window from the guarantee of a slice (the paper, §4.2, Eq. 1).
 //!
-//! `IW' = α · T · RTT / S`: T the uplink rate reserved for the UE, RTT the upper bound of the slice's round-trip
-//! time, S the largest segment. The paper leaves open how to do this safely; here the result is clamped:
-//! never below 10 segments (RFC 6928), never above what pacing sends in one RTT, nor above what the peer's
-//! first receive window takes. Without pacing it stays at 10, since the whole window would leave as one burst.
+//! `IW' = α · T · RTT / S`: T is the uplink rate reserved for the UE, RTT the upper bound of the slice's round-trip time, S the
+//! maximum segment size. The paper leaves open how to do this safely. Here the result is clamped: at least 10 segments (RFC 6928),
+//! at most what pacing sends in one RTT, and at most the peer's initial receive window. Without pacing it stays at 10, because the
+//! whole window would be sent as one burst.
 
 use serde::{Deserialize, Serialize};
 
-/// The smallest initial window, in segments (RFC 6928).
+/// Minimum initial window, in segments (RFC 6928).
 pub const MIN_SEGMENTS: u32 = 10;
-/// The largest initial window, in segments: 64 MB of 1000-byte segments, beyond any first flight.
+/// Maximum initial window, in segments: 64 MB with segments of 1000 bytes, more than any first flight.
 pub const MAX_SEGMENTS: u32 = 65_535;
 
-/// What the window is computed from.
+/// Inputs of the computation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WindowInput {
     /// α: the share of the guarantee to use at once; above 0, at most 1.
@@ -21,27 +21,27 @@ pub struct WindowInput {
     pub rate_bps: u64,
     /// RTT: upper bound of the round-trip time, in microseconds.
     pub rtt_us: u64,
-    /// S: the largest segment's payload, in bytes.
+    /// S: the maximum payload of a segment, in bytes.
     pub segment_bytes: u32,
-    /// The rate at which pacing sends, in bit/s; none: no pacing.
+    /// Pacing rate, in bit/s; `None`: no pacing.
     pub pacing_bps: Option<u64>,
-    /// The receive window the peer is known to open with, in bytes.
+    /// The initial receive window of the peer, if known, in bytes.
     pub peer_window_bytes: Option<u64>,
 }
 
-/// What bounded a window.
+/// The limit that determined a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WindowLimit {
-    /// Nothing: it is α·T·RTT/S.
+    /// None: the window is α·T·RTT/S.
     Equation,
-    /// The least there is.
+    /// The minimum.
     Floor,
-    /// What pacing sends in one RTT, or that there is no pacing.
+    /// Pacing in one RTT, or the absence of pacing.
     Pacing,
     /// The peer's receive window.
     PeerWindow,
-    /// The most there is.
+    /// The maximum.
     Ceiling,
 }
 
@@ -50,15 +50,15 @@ pub enum WindowLimit {
 pub struct InitialWindow {
     /// The window, in segments.
     pub segments: u32,
-    /// What the equation alone says, in segments.
+    /// The result of the equation without limits, in segments.
     pub equation_segments: u64,
-    /// What bounded it.
+    /// The limit that determined the window.
     pub limit: WindowLimit,
 }
 
 /// The window for a slice, in segments.
 ///
-/// An α outside (0, 1], or a segment of 0 bytes, gives the least window.
+/// An α outside (0, 1], or a segment size of 0, yields the minimum window.
 #[must_use]
 pub fn initial_window(i: &WindowInput) -> InitialWindow {
     let in_one_rtt = |bps: u64| {
@@ -68,7 +68,7 @@ pub fn initial_window(i: &WindowInput) -> InitialWindow {
     let sound = i.alpha > 0.0 && i.alpha <= 1.0 && i.segment_bytes > 0;
     let exact =
         i.alpha * i.rate_bps as f64 / 8.0 * (i.rtt_us as f64 / 1e6) / f64::from(i.segment_bytes.max(1));
-    // A whole number of segments, not more than the guarantee; a float's cast saturates.
+    // A whole number of segments within the guarantee; a float cast saturates.
     let equation_segments = if sound { (exact + 1e-9).floor() as u64 } else { 0 };
     let mut window = (equation_segments, WindowLimit::Equation);
     let caps = [
@@ -85,7 +85,7 @@ pub fn initial_window(i: &WindowInput) -> InitialWindow {
         }
     }
     let limit = match window {
-        // Which of two bounds holds: the reason is the one that took the window down, if one did.
+        // If two limits apply, report the one that lowered the window, if any.
         (segments, WindowLimit::Equation) if segments < u64::from(MIN_SEGMENTS) => WindowLimit::Floor,
         (_, limit) => limit,
     };
@@ -93,12 +93,12 @@ pub fn initial_window(i: &WindowInput) -> InitialWindow {
     InitialWindow { segments, equation_segments, limit }
 }
 
-/// The steps of one decade of route buckets, about 10 % apart (the E24 series).
+/// The values of one decade of route buckets, about 10 % apart (the E24 series).
 const STEPS: [u32; 24] =
     [10, 11, 12, 13, 15, 16, 18, 20, 22, 24, 27, 30, 33, 36, 39, 43, 47, 51, 56, 62, 68, 75, 82, 91];
 
-/// The bucket a window falls into: the largest step that is not larger. Routes carry `initcwnd` per (slice,
-/// bucket), so that there are few of them; at most 9 % of the window is lost.
+/// The bucket of a window: the largest value that does not exceed it. Routes have `initcwnd` per (slice, bucket), which keeps
+/// their number small; at most 9 % of the window is lost.
 #[must_use]
 pub fn bucket(segments: u32) -> u32 {
     let decades = [1, 10, 100, 1000];
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn each_clamp_says_so() {
+    fn each_clamp_reports_its_limit() {
         let clamp = |i: WindowInput| {
             let w = initial_window(&i);
             (w.segments, w.limit)

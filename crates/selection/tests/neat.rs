@@ -1,13 +1,13 @@
-//! The NEAT-compatible mode against answers recorded from NEAT's policy manager in Python by `tests/data/neat_record.py`:
-//! `neat.json` has questions of our own over every feature; `neat_published.json` those over NEAT's published examples, which
-//! are not copied here. `NEAT_POLICY` says where they are: the folder `policy` of a checkout.
+//! The NEAT-compatible mode compared with answers recorded from NEAT's Python policy manager by `tests/data/neat_record.py`:
+//! `neat.json` contains our own questions about every feature; `neat_published.json` those about NEAT's published examples, which are
+//! not included here. `NEAT_POLICY` is the path of the folder `policy` of a checkout.
 
 use anabranch_selection::neat::{Manager, Node, Policy};
 use serde_json::{Value, json};
 
 const NOW: u64 = 1_800_000_000;
 
-/// A document as it was written: here, or in a file of NEAT's.
+/// A document in its original text: from here, or from a file of NEAT.
 fn text(document: &Value) -> String {
     if let Some(file) = document["file"].as_str() {
         let folder = std::env::var("NEAT_POLICY").expect("NEAT_POLICY");
@@ -32,7 +32,7 @@ fn manager(case: &Value) -> Manager {
     manager
 }
 
-/// The answer as recorded: groups of equal score, each in the order of text; sets in the order of text.
+/// The answer in recorded form: groups of equal score, each sorted by text; sets sorted by text.
 fn answer(manager: &Manager, case: &Value) -> Value {
     let request = text(&case["request"]);
     let candidates = manager.ask(&request, NOW).expect("an answer");
@@ -61,7 +61,7 @@ fn in_order(value: Value) -> Value {
     }
 }
 
-/// Recorded answers, their groups sorted by our notion of text.
+/// Recorded answers, with groups sorted by our text form.
 fn recorded(case: &Value) -> Value {
     let mut groups = case["answer"]["groups"].clone();
     for group in groups.as_array_mut().into_iter().flatten() {
@@ -95,7 +95,7 @@ fn the_same_ranked_candidates_as_neat() {
 }
 
 #[test]
-fn the_same_over_what_neat_publishes() {
+fn the_same_for_the_published_neat_examples() {
     if std::env::var_os("NEAT_POLICY").is_none() {
         println!("skipped: NEAT_POLICY does not say where NEAT's examples are");
         return;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PropertyArray(BTreeMap<String, Property>);
 
-/// What an array weighs: properties that were compared, and the others.
+/// Score of an array, in two parts: properties that were compared, and the others.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Score {
     /// Sum over properties that were compared with another one.
@@ -21,17 +21,17 @@ pub struct Score {
 }
 
 impl Score {
-    /// The better one first.
+    /// Orders the better score first.
     pub(super) fn best_first(&self, other: &Self) -> Ordering {
         other.evaluated.total_cmp(&self.evaluated).then(other.other.total_cmp(&self.other))
     }
 }
 
 impl PropertyArray {
-    /// Reads an object of properties. A list as value is the same key several times, each laid over the last.
+    /// Reads an object of properties. A list as value means several properties with the same key, each overriding the previous one.
     ///
     /// # Errors
-    /// The property at fault.
+    /// The faulty property.
     pub fn from_json(json: &Json) -> Result<Self, NeatError> {
         let mut array = Self::default();
         for (key, attributes) in object(json, "properties")? {
@@ -66,10 +66,10 @@ impl PropertyArray {
         Ok(multi)
     }
 
-    /// Adds a property; one of the same key is updated by it.
+    /// Adds a property, or updates the one with the same key.
     ///
     /// # Errors
-    /// If both are immutable and differ.
+    /// Both are immutable and differ.
     pub fn add(&mut self, key: &str, property: Property) -> Result<(), NeatError> {
         let key = key.to_lowercase();
         match self.0.get_mut(&key) {
@@ -81,10 +81,10 @@ impl PropertyArray {
         }
     }
 
-    /// These properties with others laid over them.
+    /// These properties overridden by others.
     ///
     /// # Errors
-    /// If a property is immutable in both, and differs.
+    /// A property is immutable in both, and differs.
     pub fn plus(&self, other: &Self) -> Result<Self, NeatError> {
         let mut sum = self.clone();
         for (key, property) in &other.0 {
@@ -97,7 +97,7 @@ impl PropertyArray {
         Ok(sum)
     }
 
-    /// These properties, and of others those whose keys are not here.
+    /// These properties, completed by those of `others` with other keys.
     pub(super) fn before(&self, others: &Self) -> Self {
         let mut row = others.clone();
         row.0.extend(self.0.clone());
@@ -110,17 +110,17 @@ impl PropertyArray {
         self.0.iter().all(|(key, property)| other.0.get(key).is_some_and(|o| property.overlaps(o)))
     }
 
-    /// Whether both have the same keys and overlap in all of them, which is NEAT's equality.
+    /// Whether both have the same keys and all properties overlap, which is NEAT's definition of equality.
     pub(super) fn equals(&self, other: &Self) -> bool {
         self.0.len() == other.0.len() && self.is_within(other)
     }
 
-    /// The immutable ones.
+    /// The immutable properties.
     pub(super) fn immutable(&self) -> impl Iterator<Item = (&String, &Property)> {
         self.0.iter().filter(|(_, p)| p.precedence == Precedence::Immutable)
     }
 
-    /// What it weighs.
+    /// The score.
     #[must_use]
     pub fn score(&self) -> Score {
         let sum = |evaluated: bool| {
@@ -129,7 +129,7 @@ impl PropertyArray {
         Score { evaluated: sum(true), other: sum(false) }
     }
 
-    /// A property by its key in lower case.
+    /// The property with a key in lower case.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Property> {
         self.0.get(key)
@@ -140,13 +140,13 @@ impl PropertyArray {
         self.0.iter()
     }
 
-    /// How many there are.
+    /// Number of properties.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -156,19 +156,19 @@ impl PropertyArray {
         self.0.remove(key)
     }
 
-    /// As JSON, every attribute given, by key.
+    /// As JSON with every attribute, by key.
     #[must_use]
     pub fn json(&self) -> Json {
         Json::Object(self.0.iter().map(|(k, p)| (k.clone(), p.json())).collect::<Map<_, _>>())
     }
 
-    /// What orders equals.
+    /// Text that determines the order of equals.
     pub(super) fn text(&self) -> String {
         self.json().to_string()
     }
 }
 
-/// A list of alternatives for each of several groups of properties; their product is what they stand for.
+/// A list of alternatives for each of several groups of properties; it represents their product.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MultiArray(pub(super) Vec<Vec<PropertyArray>>);
 
@@ -176,7 +176,7 @@ impl MultiArray {
     /// Reads `properties` of a file: an object, or a list of objects and of lists of alternative objects.
     ///
     /// # Errors
-    /// The property at fault, or that there are too many alternatives.
+    /// The faulty property, or too many alternatives.
     pub fn from_json(json: Option<&Json>) -> Result<Self, NeatError> {
         let groups = json.map_or(&[][..], list);
         let mut multi = Self::default();
@@ -187,10 +187,10 @@ impl MultiArray {
         Ok(multi)
     }
 
-    /// Every combination, the last group turning fastest.
+    /// Every combination; the last group varies fastest.
     ///
     /// # Errors
-    /// If two groups differ in an immutable property, or there are too many combinations.
+    /// Two groups differ in an immutable property, or there are too many combinations.
     pub fn expand(&self) -> Result<Vec<PropertyArray>, NeatError> {
         let count = self.0.iter().fold(1usize, |n, group| n.saturating_mul(group.len()));
         if count > MAX_ROWS {
@@ -218,7 +218,7 @@ impl MultiArray {
     }
 }
 
-/// The elements of a list; anything else is a list of itself.
+/// The elements of a list; any other value is treated as a list with one element.
 pub(super) fn list(json: &Json) -> &[Json] {
     json.as_array().map_or(std::slice::from_ref(json), Vec::as_slice)
 }

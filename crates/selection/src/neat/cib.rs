@@ -1,8 +1,8 @@
-//! What is known of the host and the network: nodes, and the rows they make together.
+//! The characteristics information base (CIB): nodes that describe the host and the network, and the rows formed from them.
 //!
-//! A row starts at a node that is a `root`; nodes with `link` that match a node (by `uid`, or by properties) are
-//! appended to it, along every simple path, and the earlier node's properties win. Nodes without `link` but with
-//! `match` add copies of whole rows with their own properties in front.
+//! A row starts at a node with `root`. Nodes with `link` that match a node (by `uid`, or by properties) are appended to it along
+//! every simple path; on conflicts, the earlier node's properties take precedence. Nodes without `link` but with `match` add copies
+//! of whole rows, with their own properties taking precedence.
 
 use super::array::{MultiArray, PropertyArray};
 use super::pib::{text, uid};
@@ -12,9 +12,9 @@ use super::{MAX_ENTRIES, MAX_ROWS, NeatError, json};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 
-/// How long a node counts that says nothing about it, in seconds.
+/// Lifetime of a node without an expiry time, in seconds.
 const DEFAULT_EXPIRY_S: f64 = 600.0;
-/// How many candidates a lookup keeps.
+/// Maximum number of candidates returned by a lookup.
 const KEPT: usize = 5;
 
 /// One node.
@@ -24,11 +24,11 @@ pub struct Node {
     pub uid: String,
     /// Whether rows start here.
     pub root: bool,
-    /// Whether it is appended to the nodes it matches.
+    /// Whether it is appended to the nodes that it matches.
     pub link: bool,
-    /// Until when it counts, in seconds since 1970; none: for ever.
+    /// Expiry time, in seconds since 1970; `None`: never.
     pub expires_unix_s: Option<f64>,
-    /// What is said about it.
+    /// Description.
     pub description: String,
     matches: Vec<PropertyArray>,
     rows: Vec<PropertyArray>,
@@ -39,15 +39,15 @@ impl Node {
     /// Reads a CIB file.
     ///
     /// # Errors
-    /// The place at fault, and what would be right.
+    /// The faulty place, and the valid form.
     pub fn from_json(text: &str, now_unix_s: u64) -> Result<Self, NeatError> {
         Self::from_value(&json::parse(text, "CIB node")?, now_unix_s)
     }
 
-    /// Reads a node; without `expire` it counts for ten minutes from now.
+    /// Reads a node; without `expire` it expires in ten minutes.
     ///
     /// # Errors
-    /// As [`Node::from_json`].
+    /// Those of [`Node::from_json`].
     pub fn from_value(value: &Json, now_unix_s: u64) -> Result<Self, NeatError> {
         let object = super::value::object(value, "CIB node")?;
         let uid = uid(value);
@@ -99,12 +99,12 @@ impl Node {
         })
     }
 
-    fn counts_at(&self, now_unix_s: u64) -> bool {
+    fn is_valid_at(&self, now_unix_s: u64) -> bool {
         self.expires_unix_s.is_none_or(|at| now_unix_s as f64 <= at)
     }
 
-    /// Whether this node hangs on `other`: one of its matches lies within a row of it, its name included.
-    fn hangs_on(&self, other: &Self) -> bool {
+    /// Whether this node is appended to `other`: one of its matches is within a row of `other`, including its uid.
+    fn is_appended_to(&self, other: &Self) -> bool {
         let name = Property::new(Value::Single(Scalar::Text(other.uid.clone())), Precedence::Optional);
         self.matches.iter().any(|m| {
             other.rows.iter().any(|row| {
@@ -121,10 +121,10 @@ impl Node {
 pub struct Cib(BTreeMap<String, Node>);
 
 impl Cib {
-    /// Adds a node; one of the same uid goes.
+    /// Adds a node, replacing one with the same uid.
     ///
     /// # Errors
-    /// If the repository is full.
+    /// The repository is full.
     pub fn insert(&mut self, node: Node) -> Result<(), NeatError> {
         if self.0.len() >= MAX_ENTRIES && !self.0.contains_key(&node.uid) {
             return Err(NeatError::new(node.uid, format!("{MAX_ENTRIES} nodes are there; remove one")));
@@ -138,29 +138,29 @@ impl Cib {
         self.0.remove(uid)
     }
 
-    /// A node by name.
+    /// The node with this uid.
     #[must_use]
     pub fn get(&self, uid: &str) -> Option<&Node> {
         self.0.get(uid)
     }
 
-    /// The names of all.
+    /// All uids.
     pub fn uids(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// All rows that count at this time.
+    /// All rows of nodes that have not expired.
     ///
     /// # Errors
-    /// If there are too many.
+    /// Too many rows.
     pub fn rows(&self, now_unix_s: u64) -> Result<Vec<PropertyArray>, NeatError> {
-        let nodes: Vec<&Node> = self.0.values().filter(|n| n.counts_at(now_unix_s)).collect();
+        let nodes: Vec<&Node> = self.0.values().filter(|n| n.is_valid_at(now_unix_s)).collect();
         let hanging: Vec<Vec<usize>> = nodes
             .iter()
             .enumerate()
             .map(|(to, node)| {
                 (0..nodes.len())
-                    .filter(|from| *from != to && nodes[*from].link && nodes[*from].hangs_on(node))
+                    .filter(|from| *from != to && nodes[*from].link && nodes[*from].is_appended_to(node))
                     .collect()
             })
             .collect();
@@ -206,7 +206,7 @@ impl Cib {
         Ok(all)
     }
 
-    /// The request itself, and every row that has all of its immutable properties, updated by it; the best five.
+    /// The request itself, and every row that contains all of its immutable properties, updated by it; the best five.
     pub(super) fn lookup(rows: &[PropertyArray], input: &PropertyArray) -> Vec<PropertyArray> {
         let mut found: Vec<PropertyArray> = rows
             .iter()
@@ -223,7 +223,7 @@ impl Cib {
     }
 }
 
-/// Every path that cannot go on without meeting itself.
+/// Every simple path that cannot be extended without repeating a node.
 fn simple_paths(root: usize, hanging: &[Vec<usize>]) -> Result<Vec<Vec<usize>>, NeatError> {
     let (mut done, mut open) = (Vec::new(), vec![vec![root]]);
     while let Some(path) = open.pop() {

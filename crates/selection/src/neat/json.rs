@@ -1,4 +1,4 @@
-//! JSON as NEAT's Python reads and writes it: with bare `Infinity` and `NaN`.
+//! JSON as read and written by NEAT's Python code, with bare `Infinity` and `NaN`.
 
 use super::NeatError;
 use serde_json::Value as Json;

@@ -1,4 +1,4 @@
-//! A request's way through profiles, CIB and policies.
+//! Processing of a request by profiles, CIB and policies.
 
 use super::array::{MultiArray, PropertyArray, Score, list};
 use super::cib::Cib;
@@ -8,17 +8,17 @@ use super::value::{Scalar, Value};
 use super::{MAX_ROWS, NeatError, json};
 use serde_json::Value as Json;
 
-/// How many candidates an answer has.
+/// Maximum number of candidates in an answer.
 const ANSWERED: usize = 10;
-/// Most requests in one question, alternatives multiplied out.
+/// Maximum number of requests in one question after expansion of alternatives.
 const MAX_REQUESTS: usize = 64;
 
 /// One ranked candidate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
-    /// Its properties.
+    /// The properties.
     pub properties: PropertyArray,
-    /// What it is ranked by.
+    /// The score that determines its rank.
     pub score: Score,
 }
 
@@ -29,23 +29,23 @@ pub struct Manager {
     pub profiles: Pib,
     /// Applied after the CIB.
     pub policies: Pib,
-    /// What is known.
+    /// Information about host and network.
     pub cib: Cib,
 }
 
 impl Manager {
-    /// Ranked candidates for a question: a list of requests, each an object of properties or a list of them.
+    /// Ranked candidates for a question: a list of requests, each an object of properties or a list of such objects.
     ///
     /// # Errors
-    /// What is wrong with the question, or that it has too many candidates.
+    /// A fault of the question, or too many candidates.
     pub fn ask(&self, question: &str, now_unix_s: u64) -> Result<Vec<Candidate>, NeatError> {
         self.ask_value(&json::parse(question, "request")?, now_unix_s)
     }
 
-    /// The same for a question that is read already.
+    /// Like [`Manager::ask`] for a question that has been parsed.
     ///
     /// # Errors
-    /// As [`Manager::ask`].
+    /// Those of [`Manager::ask`].
     pub fn ask_value(&self, question: &Json, now_unix_s: u64) -> Result<Vec<Candidate>, NeatError> {
         let requests = requests(question)?;
         if let Some(requests) = pre_resolve(&requests) {
@@ -88,7 +88,7 @@ fn push_new(all: &mut Vec<PropertyArray>, new: PropertyArray) -> Result<(), Neat
     Ok(())
 }
 
-/// The requests of a question, alternatives multiplied out.
+/// The requests of a question after expansion of alternatives.
 fn requests(question: &Json) -> Result<Vec<PropertyArray>, NeatError> {
     let all = question.as_array().ok_or_else(|| {
         NeatError::new("request", "write a list of requests, such as [{\"transport\": {\"value\": \"TCP\"}}]")
@@ -119,7 +119,7 @@ fn requests(question: &Json) -> Result<Vec<PropertyArray>, NeatError> {
     Ok(requests)
 }
 
-/// `address@interface` becomes `local_ip` and `interface`.
+/// Splits `address@interface` into `local_ip` and `interface`.
 fn split_local_endpoint(request: &mut PropertyArray) -> Result<(), NeatError> {
     let Some(whole) = request.remove("local_endpoint") else { return Ok(()) };
     let parts = match &whole.value {
@@ -136,7 +136,7 @@ fn split_local_endpoint(request: &mut PropertyArray) -> Result<(), NeatError> {
     Ok(())
 }
 
-/// A question asked before names are resolved is answered by itself.
+/// A question asked before name resolution is answered with its own requests.
 fn pre_resolve(requests: &[PropertyArray]) -> Option<Vec<PropertyArray>> {
     let asked = Value::Single(Scalar::Text("pre-resolve".into()));
     let is = |r: &PropertyArray| r.get("__request_type").is_some_and(|p| p.value == asked);
@@ -147,7 +147,7 @@ fn pre_resolve(requests: &[PropertyArray]) -> Option<Vec<PropertyArray>> {
     })
 }
 
-/// A candidate for each transport it allows.
+/// One candidate for each permitted transport.
 fn one_transport(candidate: PropertyArray) -> Vec<PropertyArray> {
     let Some(transport) = candidate.get("transport").filter(|t| matches!(t.value, Value::Set(_))).cloned()
     else {
@@ -157,14 +157,14 @@ fn one_transport(candidate: PropertyArray) -> Vec<PropertyArray> {
         let mut single = candidate.clone();
         single.remove("transport");
         let property = super::Property { value: Value::Single(one.clone()), ..transport.clone() };
-        // There is none left that it could contradict.
+        // The property was removed, so this cannot conflict.
         let _ = single.add("transport", property);
         single
     };
     transport.value.scalars().iter().map(with).collect()
 }
 
-/// Without what is of no use outside, and socket options by number.
+/// Removes internal properties, and replaces names of socket options by numbers.
 fn cleaned(mut candidate: PropertyArray) -> PropertyArray {
     candidate.remove("default_profile");
     candidate.remove("uid");
@@ -176,7 +176,7 @@ fn cleaned(mut candidate: PropertyArray) -> PropertyArray {
             SocketOption::Number(number) if number == key => {}
             SocketOption::Number(number) => {
                 if let Some(property) = candidate.remove(&key) {
-                    // Of two names of one option that contradict, the first by name stays.
+                    // If two names of one option conflict, the first by name is kept.
                     let _ = candidate.add(&number, property);
                 }
             }

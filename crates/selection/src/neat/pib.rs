@@ -1,4 +1,4 @@
-//! Policies and profiles: what matches, and what it adds.
+//! Policies and profiles: their match conditions and added properties.
 
 use super::array::{MultiArray, PropertyArray};
 use super::{MAX_ENTRIES, MAX_ROWS, NeatError, json};
@@ -12,17 +12,17 @@ use std::hash::Hasher;
 pub struct Policy {
     /// Its name, in lower case.
     pub uid: String,
-    /// Smaller ones are applied first.
+    /// Policies with smaller values are applied first.
     pub priority: i64,
-    /// Whether what matched is removed before the properties are added.
+    /// Whether the matched properties are removed before others are added.
     pub replace_matched: bool,
-    /// What is said about it.
+    /// Description.
     pub description: String,
-    /// Whether it calls itself a profile (`policy_type`).
+    /// Whether it is declared as a profile (`policy_type`).
     pub is_profile: bool,
-    /// What a candidate must have; empty: any candidate.
+    /// Properties that a candidate must have; empty: any candidate.
     pub matches: PropertyArray,
-    /// What is added, alternatives multiplied out.
+    /// Properties to add, after expansion of alternatives.
     pub properties: Vec<PropertyArray>,
     written: MultiArray,
 }
@@ -31,7 +31,7 @@ impl Policy {
     /// Reads a policy file.
     ///
     /// # Errors
-    /// The place at fault, and what would be right.
+    /// The faulty place, and the valid form.
     pub fn from_json(text: &str) -> Result<Self, NeatError> {
         Self::from_value(&json::parse(text, "policy")?)
     }
@@ -39,7 +39,7 @@ impl Policy {
     /// Reads a policy.
     ///
     /// # Errors
-    /// As [`Policy::from_json`].
+    /// Those of [`Policy::from_json`].
     pub fn from_value(value: &Json) -> Result<Self, NeatError> {
         let object = super::value::object(value, "policy")?;
         let uid = uid(value).to_lowercase();
@@ -49,7 +49,7 @@ impl Policy {
         let priority = match object.get("priority") {
             None => Some(0),
             Some(Json::String(text)) => text.trim().parse().ok(),
-            // Towards zero, as Python's int().
+            // Truncates like Python's int().
             Some(number) => number.as_i64().or_else(|| number.as_f64().map(|n| n as i64)),
         };
         Ok(Self {
@@ -84,10 +84,10 @@ impl Policy {
 pub struct Pib(BTreeMap<String, Policy>);
 
 impl Pib {
-    /// Adds a policy; one of the same uid goes.
+    /// Adds a policy, replacing one with the same uid.
     ///
     /// # Errors
-    /// If the repository is full.
+    /// The repository is full.
     pub fn insert(&mut self, policy: Policy) -> Result<(), NeatError> {
         if self.0.len() >= MAX_ENTRIES && !self.0.contains_key(&policy.uid) {
             return Err(NeatError::new(policy.uid, format!("{MAX_ENTRIES} policies are there; remove one")));
@@ -101,21 +101,21 @@ impl Pib {
         self.0.remove(&uid.to_lowercase())
     }
 
-    /// A policy by name.
+    /// The policy with this uid.
     #[must_use]
     pub fn get(&self, uid: &str) -> Option<&Policy> {
         self.0.get(&uid.to_lowercase())
     }
 
-    /// The names of all.
+    /// All uids.
     pub fn uids(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// Applies every policy that matches, by priority; a candidate may become several, or none.
+    /// Applies every matching policy in the order of priority; a candidate may become several, or none.
     ///
     /// # Errors
-    /// If there would be too many.
+    /// Too many candidates.
     pub fn lookup(&self, input: PropertyArray) -> Result<Vec<PropertyArray>, NeatError> {
         let mut ordered: Vec<&Policy> = self.0.values().collect();
         ordered.sort_by_key(|p| p.priority);
@@ -132,7 +132,7 @@ impl Pib {
                         candidate.remove(key);
                     }
                 }
-                // What contradicts an immutable property is no candidate.
+                // A candidate that conflicts with an immutable property is dropped.
                 updated.extend(policy.properties.iter().filter_map(|p| candidate.plus(p).ok()));
                 if updated.len() > MAX_ROWS {
                     return Err(NeatError::too_many(format!("policy \"{}\"", policy.uid)));
@@ -144,7 +144,7 @@ impl Pib {
     }
 }
 
-/// The name an entry gives itself, else one made from its content.
+/// The uid in an entry, otherwise one derived from its content.
 pub(super) fn uid(value: &Json) -> String {
     match value.get("uid") {
         Some(Json::String(uid)) => uid.clone(),

@@ -1,17 +1,17 @@
-//! One property: a value, how fixed it is, and what it weighs.
+//! A property: its value, precedence and score.
 
 use super::NeatError;
 use super::value::{Value, number_json};
 use serde_json::{Value as Json, json};
 
-/// How fixed a property is.
+/// Precedence of a property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Precedence {
-    /// 0: a default, for those who say nothing.
+    /// 0: a default.
     Base,
-    /// 1: asked for, may change.
+    /// 1: requested, may change.
     Optional,
-    /// 2: cannot change. What the network says of a slice is of this kind.
+    /// 2: immutable. Facts about slices from the network have this precedence.
     Immutable,
 }
 
@@ -30,25 +30,25 @@ impl Precedence {
 pub struct Property {
     /// Its value.
     pub value: Value,
-    /// How fixed it is.
+    /// Its precedence.
     pub precedence: Precedence,
-    /// What it weighs.
+    /// Its score.
     pub score: f64,
-    /// Whether another one was compared with it.
+    /// Whether it was compared with another property.
     pub evaluated: bool,
 }
 
 impl Property {
-    /// A property of no weight.
+    /// A property with score 0.
     #[must_use]
     pub const fn new(value: Value, precedence: Precedence) -> Self {
         Self { value, precedence, score: 0.0, evaluated: false }
     }
 
-    /// Reads one; keys that mean nothing here, such as `description` and `banned`, are passed over.
+    /// Reads a property; irrelevant keys such as `description` and `banned` are ignored.
     ///
     /// # Errors
-    /// The property, and what is wrong with it.
+    /// The property and its fault.
     pub fn from_json(key: &str, json: &Json) -> Result<Self, NeatError> {
         let wrong = |reason: String| NeatError::new(format!("property \"{key}\""), reason);
         let object = json.as_object().ok_or_else(|| {
@@ -75,7 +75,7 @@ impl Property {
         })
     }
 
-    /// As JSON, every attribute given.
+    /// As JSON with every attribute.
     #[must_use]
     pub fn json(&self) -> Json {
         json!({
@@ -86,12 +86,12 @@ impl Property {
         })
     }
 
-    /// This property with another one of the same key laid over it.
+    /// This property overridden by another one with the same key.
     ///
     /// # Errors
-    /// If both are immutable and differ.
+    /// Both are immutable and differ.
     pub fn merged(&self, over: &Self, key: &str) -> Result<Self, NeatError> {
-        // A default gives way to whatever is there, and that does not count as a comparison.
+        // A default is overridden by any existing property, and this does not count as a comparison.
         if over.precedence == Precedence::Base {
             let mut base = over.clone();
             base.update(self, false, key)?;
@@ -121,12 +121,12 @@ impl Property {
         Ok(())
     }
 
-    /// Adds one of the same key, as a file that names a key twice does.
+    /// Adds a property with the same key, for files that contain a key twice.
     pub(super) fn add(&mut self, other: &Self, key: &str) -> Result<(), NeatError> {
         self.update(other, true, key)
     }
 
-    /// Whether both allow some value.
+    /// Whether there is a value that both permit.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         self.value.intersection(&other.value).is_some()

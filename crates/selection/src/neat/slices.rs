@@ -1,4 +1,4 @@
-//! What the network tells about a slice, as a CIB node: all of precedence 2, since nobody here can change it.
+//! A slice's facts as a CIB node: all of precedence 2, because the host cannot change them.
 
 use super::NeatError;
 use super::cib::Node;
@@ -6,11 +6,11 @@ use crate::{Interface, Slice};
 use anabranch_element::time::Instant;
 use serde_json::{Map, json};
 
-/// The node of a slice, a root with one row per local address; `rtt` in milliseconds, capacities in Mbit/s.
-/// Without facts that still count there is none. `now` and `now_unix_s` are the same moment.
+/// The node of a slice: a root with one row per local address; `rtt` in milliseconds, capacities in Mbit/s. `None` without valid
+/// facts. `now` and `now_unix_s` are the same time.
 ///
 /// # Errors
-/// None for a slice this program made; what [`Node::from_value`] says otherwise.
+/// None for a slice created by this program; otherwise those of [`Node::from_value`].
 pub fn slice_node(
     id: &str,
     slice: &Slice,
@@ -25,7 +25,7 @@ pub fn slice_node(
     };
     tell("interface", json!(slice.interface));
     tell("slice", json!(id));
-    // A request whose transport is settled asks every row for it.
+    // A request with a fixed transport requires it of every row.
     tell("transport", json!(["TCP", "MPTCP", "UDP", "QUIC"]));
     let mbit = |bps: u64| json!(bps as f64 / 1e6);
     for (key, bps) in [
@@ -61,7 +61,7 @@ pub fn slice_node(
     if !addresses.is_empty() {
         groups.push(addresses.into());
     }
-    // The facts' end in whole seconds, rounded up.
+    // Expiry of the facts in whole seconds, rounded up.
     let left = facts.ttl.saturating_sub(now.saturating_since(facts.as_of));
     let node = json!({
         "uid": format!("slice/{id}"),

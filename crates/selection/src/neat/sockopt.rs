@@ -1,17 +1,17 @@
-//! Socket options by name, as properties `SO/<level>/<option>` give them, and their numbers on Linux.
+//! Socket options by name, as in properties `SO/<level>/<option>`, and their numbers on Linux.
 
-/// What a property's key is.
+/// Interpretation of a property's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SocketOption {
-    /// No socket option.
+    /// Not a socket option.
     NotOne,
-    /// A socket option this host does not know.
+    /// A socket option that is unknown to this host.
     Unknown,
     /// `so/<level>/<option>` with numbers.
     Number(String),
 }
 
-/// Levels and options that Linux has and NEAT's Python knows by name.
+/// Levels and options that exist on Linux and are known by name to NEAT's Python code.
 const NAMES: &[(&str, u16)] = &[
     ("SOL_SOCKET", 1),
     ("SOL_IP", 0),
@@ -101,7 +101,7 @@ const NAMES: &[(&str, u16)] = &[
     ("IPPROTO_MPTCP", 262),
 ];
 
-/// What a property's key, in lower case, is as a socket option.
+/// Interprets a property's key, in lower case, as a socket option.
 pub(super) fn socket_option(key: &str) -> SocketOption {
     let mut parts = key.split('/');
     if parts.next() != Some("so") {

@@ -1,4 +1,4 @@
-//! What recorded answers cannot show: refusals, time, and independence of order.
+//! Properties not covered by recorded answers: errors, time, and independence of order.
 
 use super::*;
 use anabranch_element::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn value(json: serde_json::Value) -> Value {
 }
 
 #[test]
-fn what_two_values_have_in_common() {
+fn intersections_of_values() {
     for (a, b, both) in [
         (json!("TCP"), json!(["TCP", "UDP"]), Some(json!("TCP"))),
         (json!([1, 2, 3]), json!({"start": 2, "end": 9}), Some(json!([2, 3]))),
@@ -51,7 +51,7 @@ fn infinity_is_written_as_a_text() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_place() {
+fn errors_name_the_place() {
     let wrong = |v: serde_json::Value| Policy::from_value(&v).unwrap_err().to_string();
     let e = wrong(json!({"uid": "P", "properties": {"x": {"value": 1, "precedence": 3}}}));
     assert_eq!(e, "policy \"p\": property \"x\": precedence 3 is none; write 0, 1 or 2");
@@ -77,7 +77,7 @@ fn what_cannot_be_is_refused_with_its_place() {
 }
 
 #[test]
-fn a_slice_is_true_while_it_is_fresh() {
+fn facts_are_immutable_until_they_expire() {
     let slice = crate::Slice {
         interface: "wwan0".into(),
         facts: Some(crate::SliceFacts {
@@ -102,7 +102,7 @@ fn a_slice_is_true_while_it_is_fresh() {
     m.cib.insert(node).unwrap();
     assert_eq!(m.cib.rows(NOW).unwrap().len(), 2);
     assert!(m.cib.rows(NOW).unwrap()[0].iter().all(|(_, p)| p.precedence == Precedence::Immutable));
-    // Nobody overrules it: a request for less delay than it has finds no row.
+    // It cannot be overridden: a request for less delay finds no row.
     let ask = |rtt: u64| {
         let request = json!([{"rtt": {"value": {"start": 0, "end": rtt}, "precedence": 2}, "transport": {"value": "TCP"}}]);
         m.ask_value(&request, NOW).unwrap()
@@ -112,7 +112,7 @@ fn a_slice_is_true_while_it_is_fresh() {
     assert_eq!(m.cib.rows(NOW + 4).unwrap(), []);
 }
 
-/// A thousand rows, and nodes that add each of a thousand alternatives to every one.
+/// A thousand rows, and nodes that add a thousand alternatives to each of them.
 #[test]
 fn rows_are_bounded_while_they_are_made() {
     let many = |key: &str| -> Vec<serde_json::Value> {
@@ -129,7 +129,7 @@ fn rows_are_bounded_while_they_are_made() {
 }
 
 #[test]
-fn entries_go_by_their_name() {
+fn entries_are_identified_by_uid() {
     let mut pib = Pib::default();
     pib.insert(policy(json!({"uid": "One", "priority": 1}))).unwrap();
     pib.insert(policy(json!({"uid": "ONE", "priority": 2}))).unwrap();
@@ -193,7 +193,7 @@ proptest! {
             };
             for p in turn(&profiles) { m.profiles.insert(policy(p)).unwrap(); }
             for p in turn(&policies) { m.policies.insert(policy(p)).unwrap(); }
-            // One node of each name, so that the order of insertion does not say which one is there.
+            // One node of each name, so that the order of insertion does not decide which one is present.
             let nodes: Vec<_> = nodes.iter().map(|(i, n)| { let mut n = n.clone(); n["uid"] = json!(i.to_string()); n }).collect();
             for n in turn(&nodes) { m.cib.insert(node(n)).unwrap(); }
             m

@@ -1,4 +1,4 @@
-//! Values of properties, and what two of them have in common.
+//! Values of properties, and their intersections.
 
 use super::NeatError;
 use serde_json::{Map, Number, Value as Json, json};
@@ -8,7 +8,7 @@ use std::fmt;
 /// A single value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scalar {
-    /// A truth value; equal to 0 or 1.
+    /// A Boolean; equal to 0 or 1.
     Bool(bool),
     /// A number.
     Number(f64),
@@ -17,7 +17,7 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// The number it is, if it is one.
+    /// The value as a number, if it is one.
     #[must_use]
     pub fn number(&self) -> Option<f64> {
         match self {
@@ -52,13 +52,13 @@ impl Scalar {
 /// The value of a property.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Whatever it may be (`null`).
+    /// Any value (`null`).
     Any,
     /// One value.
     Single(Scalar),
-    /// One of several, in order, none twice, two or more.
+    /// Two or more distinct values, in order.
     Set(Vec<Scalar>),
-    /// A number from the first to the second.
+    /// A number in this closed range.
     Range(f64, f64),
 }
 
@@ -66,7 +66,7 @@ impl Value {
     /// Reads a value.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault.
     pub fn from_json(json: &Json) -> Result<Self, NeatError> {
         let wrong = |reason: String| NeatError::new("value", reason);
         Ok(match json {
@@ -104,7 +104,7 @@ impl Value {
         }
     }
 
-    /// What both allow, if anything.
+    /// The values that both permit, if any.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Option<Self> {
         match (self, other) {
@@ -130,7 +130,7 @@ impl Value {
         }
     }
 
-    /// The values it lists; none if it is a range or anything.
+    /// The listed values; empty for a range or any value.
     #[must_use]
     pub fn scalars(&self) -> &[Scalar] {
         match self {
@@ -140,7 +140,7 @@ impl Value {
         }
     }
 
-    /// As JSON; infinite ends of ranges are the text `"Inf"` or `"-Inf"`.
+    /// As JSON; infinite bounds of ranges are the text `"Inf"` or `"-Inf"`.
     #[must_use]
     pub fn json(&self) -> Json {
         match self {
@@ -158,14 +158,14 @@ impl fmt::Display for Value {
     }
 }
 
-/// A number, whole where it is; what JSON has no number for is a text.
+/// A number, written as an integer if it is whole; non-finite numbers are text.
 pub(super) fn number_json(n: f64) -> Json {
     if n == f64::INFINITY {
         "Inf".into()
     } else if n == f64::NEG_INFINITY {
         "-Inf".into()
     } else if n.fract() == 0.0 && n.abs() < 9e15 {
-        // Whole and small enough for the cast to be exact.
+        // Whole and small enough for an exact cast.
         Json::Number(Number::from(n as i64))
     } else {
         Number::from_f64(n).map_or(Json::Null, Json::Number)
@@ -187,7 +187,7 @@ fn scalar(json: &Json) -> Result<Scalar, NeatError> {
     }
 }
 
-/// An end of a range: a number, or a text that says it is infinite.
+/// A bound of a range: a number, or a text for infinity.
 fn bound(json: &Json) -> Option<f64> {
     match json {
         Json::Number(n) => n.as_f64(),
@@ -201,7 +201,7 @@ fn bound(json: &Json) -> Option<f64> {
     }
 }
 
-/// A JSON object's field, or an empty object.
+/// A JSON object; an error for any other value.
 pub(super) fn object<'a>(json: &'a Json, place: &str) -> Result<&'a Map<String, Json>, NeatError> {
     json.as_object().ok_or_else(|| {
         NeatError::new(place, "this is to be an object, such as {\"transport\": {\"value\": \"TCP\"}}")

@@ -9,16 +9,16 @@ use std::str::FromStr;
 /// Protocol, address and ports of the server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FlowDescription {
-    /// IP protocol number; none: any.
+    /// IP protocol number; `None`: any.
     pub protocol: Option<u8>,
-    /// The server's address or prefix; none: any.
+    /// The server's address or prefix; `None`: any.
     pub server: Option<IpNet>,
     /// The server's ports; empty: any.
     pub ports: Vec<PortRange>,
 }
 
 impl FlowDescription {
-    /// Whether a packet to this server belongs to it.
+    /// Whether a packet to this server matches.
     #[must_use]
     pub fn matches(&self, protocol: u8, address: IpAddr, port: u16) -> bool {
         self.protocol.is_none_or(|p| p == protocol)
@@ -27,8 +27,7 @@ impl FlowDescription {
     }
 }
 
-/// The server is where `out` (to the UE) comes from, or where `in` goes to; the UE's side may only be `any` or
-/// `assigned`.
+/// With `out` (to the UE) the server is the source, with `in` the destination; the UE's side may only be `any` or `assigned`.
 impl FromStr for FlowDescription {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {

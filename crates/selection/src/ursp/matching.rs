@@ -1,33 +1,33 @@
-//! Which rule a flow falls under, and which of the host's slices that means (TS 24.526 §4.2.2).
+//! Matching of flows to rules, and of rules to the host's slices (TS 24.526 §4.2.2).
 
 use super::{Route, Rule, Snssai, TrafficDescriptor, Ursp};
 use crate::{Host, Request};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// What is known about a flow.
+/// Known attributes of a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Flow {
     /// Operating system id and application id.
     pub application: Option<(String, String)>,
     /// IP protocol number, and the server.
     pub server: Option<(u8, SocketAddr)>,
-    /// The server's name.
+    /// Name of the server.
     pub domain: Option<String>,
-    /// The data network the application asks for.
+    /// The data network requested by the application.
     pub dnn: Option<String>,
-    /// The capability it asks for.
+    /// The capability requested by the application.
     pub capability: Option<String>,
 }
 
-/// The rule a flow falls under, and the slices it leads to.
+/// The rule that matches a flow, and its slices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Matched {
-    /// Index of the rule, as written.
+    /// Index of the rule in the document.
     pub rule: usize,
     /// Index of the route in it.
     pub route: usize,
-    /// The host's slices that the route names, by id; one or more.
+    /// The host's slices selected by the route, by id; at least one.
     pub slices: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ impl Ursp {
     }
 }
 
-/// With their places, the smallest precedence first, then as written.
+/// Items with their indices, the smallest precedence first, then in the order of the document.
 fn by_precedence<T>(all: &[T], precedence: impl Fn(&T) -> Option<u32>) -> Vec<(usize, &T)> {
     let mut ordered: Vec<(usize, &T)> = all.iter().enumerate().collect();
     ordered.sort_by_key(|(_, t)| precedence(t).map_or(u64::MAX, u64::from));
@@ -60,7 +60,7 @@ fn by_precedence<T>(all: &[T], precedence: impl Fn(&T) -> Option<u32>) -> Vec<(u
 }
 
 impl Rule {
-    /// Whether a flow falls under it.
+    /// Whether a flow matches.
     #[must_use]
     pub fn matches(&self, flow: &Flow) -> bool {
         self.traffic.as_ref().is_none_or(|t| t.matches(flow))
@@ -94,13 +94,13 @@ impl TrafficDescriptor {
     }
 }
 
-/// Whether a domain descriptor is a name, and not a regular expression.
+/// Whether a domain descriptor is a name rather than a regular expression.
 fn is_name(domain: &str) -> bool {
     domain.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
 }
 
 impl Route {
-    /// The host's slices it names; none if it is bound to places, since the host does not know where it is.
+    /// The host's slices selected by the route; none if it is bound to locations, because the host does not know its location.
     fn slices(&self, host: &Host) -> Vec<String> {
         if !self.places.is_empty() {
             return Vec::new();

@@ -1,13 +1,13 @@
-//! UE route selection policy: which application or flow belongs to which slice (TS 24.526 §4.2), as the JSON of
-//! `urspGuidance` (TS 29.522 §5.11, `TS29522_ServiceParameter.yaml`).
+//! UE route selection policy: the mapping of applications and flows to slices (TS 24.526 §4.2), as the JSON of `urspGuidance`
+//! (TS 29.522 §5.11, `TS29522_ServiceParameter.yaml`).
 //!
-//! A rule has a traffic descriptor and routes, each a slice (S-NSSAI) and data network (DNN). Rules and routes
-//! are tried by precedence, the smallest first. Every kind of component a descriptor names must match; of one
-//! kind, any entry will do. A rule without a descriptor matches everything.
+//! A rule has a traffic descriptor and routes, each with a slice (S-NSSAI) and a data network (DNN). Rules and routes are tried by
+//! precedence, the smallest first. Every kind of component in a descriptor must match; among components of the same kind, any entry
+//! suffices. A rule without a descriptor matches all traffic.
 //!
-//! Read and kept, but not evaluated here, so that such an entry matches nothing: Ethernet flow descriptions,
-//! domains that are regular expressions, routes bound to places. Members of `ServiceParameterData` other than
-//! `urspGuidance` are kept as they are.
+//! Preserved but not evaluated, so that such an entry never matches: Ethernet flow descriptions, domains that are regular
+//! expressions, and routes bound to locations. Members of `ServiceParameterData` other than `urspGuidance` are preserved
+//! unchanged.
 
 mod flow;
 mod matching;
@@ -19,42 +19,42 @@ pub use matching::{Flow, Matched};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Most rules of one policy.
+/// Maximum number of rules of one policy.
 pub const MAX_RULES: usize = 1024;
-/// Most entries of one list in a rule.
+/// Maximum number of entries of one list in a rule.
 pub const MAX_LIST: usize = 256;
 
-/// Why a policy cannot be read.
+/// Why a policy is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {reason}")]
 pub struct UrspError {
-    /// Where in the document, such as `urspGuidance[2].routeSelParamSets[0].snssai.sd`.
+    /// Position in the document, such as `urspGuidance[2].routeSelParamSets[0].snssai.sd`.
     pub place: String,
-    /// What is wrong, and what would be right.
+    /// The fault, and the valid form.
     pub reason: String,
 }
 
 /// A policy.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Ursp {
-    /// The rules, as written.
+    /// The rules in the order of the document.
     pub rules: Vec<Rule>,
-    /// What else the document says.
+    /// Other members of the document.
     pub other: Map<String, Value>,
 }
 
 /// One rule.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Rule {
-    /// Which traffic; none: all of it.
+    /// Traffic descriptor; `None`: all traffic.
     pub traffic: Option<TrafficDescriptor>,
-    /// Smaller ones are tried first; none: after all others.
+    /// Smaller values are tried first; `None`: after all others.
     pub precedence: Option<u32>,
-    /// Where to, one or more.
+    /// Routes, at least one.
     pub routes: Vec<Route>,
 }
 
-/// Which traffic.
+/// A traffic descriptor.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TrafficDescriptor {
     /// Applications: operating system id → name → application id.
@@ -63,24 +63,24 @@ pub struct TrafficDescriptor {
     pub flows: Vec<FlowDescription>,
     /// Fully qualified domain names, or regular expressions.
     pub domains: Vec<String>,
-    /// Data networks the application asks for by name.
+    /// Data networks requested by the application.
     pub dnns: Vec<String>,
-    /// Capabilities it asks for: `IMS`, `MMS`, `SUPL`, `INTERNET`, or later ones.
+    /// Capabilities requested by the application: `IMS`, `MMS`, `SUPL`, `INTERNET`, or later ones.
     pub capabilities: Vec<String>,
-    /// Ethernet flows, kept as they are.
+    /// Ethernet flows, preserved unchanged.
     pub ethernet: Vec<Value>,
 }
 
-/// Where to.
+/// A route.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Route {
     /// Data network.
     pub dnn: Option<String>,
     /// Slice.
     pub snssai: Option<Snssai>,
-    /// Smaller ones are tried first; none: after all others.
+    /// Smaller values are tried first; `None`: after all others.
     pub precedence: Option<u32>,
-    /// Members that bind it to places, kept as they are.
+    /// Members that bind it to locations, preserved unchanged.
     pub places: Map<String, Value>,
 }
 
@@ -97,7 +97,7 @@ impl Ursp {
     /// Reads `ServiceParameterData`, or only its list `urspGuidance`.
     ///
     /// # Errors
-    /// The place at fault, and what would be right.
+    /// The faulty position, and the valid form.
     pub fn from_json(text: &str) -> Result<Self, UrspError> {
         let value = serde_json::from_str(text)
             .map_err(|e| UrspError { place: "document".into(), reason: format!("this is no JSON: {e}") })?;

@@ -1,4 +1,4 @@
-//! Reading a policy, with the place of whatever is wrong.
+//! Parsing of a policy; errors contain the position.
 
 use super::{MAX_LIST, MAX_RULES, Route, Rule, Snssai, TrafficDescriptor, Ursp, UrspError};
 use anabranch_element::names::did_you_mean;
@@ -184,7 +184,7 @@ fn uinteger(value: &Value, place: &str) -> Read<u32> {
     }
 }
 
-/// As much of a value as fits into a message.
+/// A value, shortened for an error message.
 fn short(value: &Value) -> String {
     value.to_string().chars().take(40).collect()
 }

@@ -1,4 +1,4 @@
-//! Import, export, refusals, and the way of a flow to its slice.
+//! Import, export, errors, and the matching of flows to slices.
 
 use super::*;
 use crate::{Host, Request, Slice};
@@ -43,7 +43,7 @@ fn host() -> Host {
 }
 
 #[test]
-fn a_flow_finds_its_slice() {
+fn a_flow_is_mapped_to_its_slice() {
     let ursp = Ursp::from_json(EXAMPLE).unwrap();
     let pilot = Flow {
         application: Some(("97a498e3-fc92-5c94-8986-0333d06e4e47".into(), "pilot".into())),
@@ -73,7 +73,7 @@ fn a_flow_finds_its_slice() {
 }
 
 #[test]
-fn what_is_not_evaluated_matches_nothing() {
+fn entries_that_are_not_evaluated_match_nothing() {
     let rule = |traffic: &str, place: &str| {
         let text =
             format!(r#"[{{"trafficDesc": {traffic}, "routeSelParamSets": [{{"dnn": "internet"{place}}}]}}]"#);
@@ -87,7 +87,7 @@ fn what_is_not_evaluated_matches_nothing() {
 }
 
 #[test]
-fn nothing_is_lost_between_import_and_export() {
+fn import_and_export_preserve_everything() {
     let ursp = Ursp::from_json(EXAMPLE).unwrap();
     let out = ursp.json();
     assert_eq!(out["anyUeInd"], true);
@@ -98,7 +98,7 @@ fn nothing_is_lost_between_import_and_export() {
 }
 
 #[test]
-fn errors_name_the_place_and_the_remedy() {
+fn errors_state_the_place_and_the_remedy() {
     let rule = |traffic: &str, route: &str| {
         let text =
             format!(r#"{{"urspGuidance": [{{"trafficDesc": {traffic}, "routeSelParamSets": [{route}]}}]}}"#);
