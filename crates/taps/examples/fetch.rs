@@ -1,10 +1,10 @@
-//! Fetches a file over HTTP: reliable, and over a slice if there is a fitting one.
+//! Fetches a file over HTTP: reliably, and over a slice if a suitable one exists.
 //!
 //! ```text
 //! cargo run -p anabranch-taps --example fetch -- http://server.example/file [slice]
 //! ```
 //!
-//! With `anabranch ue` on this machine the connection goes where its policy says; without, as the routes do.
+//! With `anabranch ue` on this machine, its policy selects the path; otherwise the routes of the host do.
 
 use anabranch_taps::{Connection, MessageContext, Preconnection, Preference, Properties, RemoteEndpoint};
 use std::io::Write;
@@ -39,14 +39,14 @@ async fn fetch(url: &str, slice: Option<String>) -> Result<usize, Box<dyn std::e
         properties.pvd.insert(slice, Preference::Prefer);
     }
     let request = format!("GET /{path} HTTP/1.0\r\nHost: {host}\r\n\r\n");
-    // The request may be sent again, so that it can travel with the handshake where there is one for it.
+    // The request may be repeated, so it can be sent with the handshake if there is one that permits it.
     let (connection, _) = Preconnection::new(properties)
         .remote(RemoteEndpoint::hostname(name).port(port))
         .initiate_with_send(request, &MessageContext::new().safely_replayable())
         .await?;
     describe(&connection);
     let (mut bytes, mut out) = (0, std::io::stdout());
-    // Without a framer the stream is one message, which comes in parts.
+    // Without a framer, the stream is one message, received in parts.
     while let Some(part) = connection.receive().await? {
         bytes += part.data.len();
         out.write_all(&part.data)?;

@@ -1,4 +1,4 @@
-//! The agent of this machine's `anabranch ue`, which knows the slices: `POST /connections/select`.
+//! The agent in this machine's `anabranch ue`, which knows the slices: `POST /connections/select`.
 
 use crate::error::Error;
 use anabranch_selection::plan::Answer;
@@ -8,22 +8,22 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where `anabranch ue` listens if its configuration says nothing else.
+/// Socket of `anabranch ue` in the default configuration.
 const DEFAULT_SOCKET: &str = "/run/anabranch/ue.sock";
-/// An agent that takes longer is taken for absent: a connection should not wait for advice.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest answer: 1024 candidates take about 1 MB.
+/// An agent that takes longer is treated as absent, so that connections do not wait for it.
+const AGENT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum size of an answer: 1024 candidates take about 1 MB.
 const MOST_BYTES: usize = 16 << 20;
 
-/// Which agent is asked.
+/// The agent to query.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Agent {
-    /// The one at `/run/anabranch/ue.sock`, if there is one.
+    /// The one at `/run/anabranch/ue.sock`, if present.
     #[default]
     Local,
     /// The one at this socket.
     Socket(PathBuf),
-    /// None: candidates are made of this host's own interfaces.
+    /// No agent: candidates are this host's own interfaces.
     None,
 }
 
@@ -36,15 +36,15 @@ impl Agent {
         }
     }
 
-    /// Its answer; none if there is no agent, or none of a UE. `flow` is what is known of the flow beside that, for the route
-    /// selection policy.
+    /// Queries the agent; `None` if there is none, or it does not belong to a UE. `flow` contains further attributes of the flow for
+    /// the route selection policy.
     ///
     /// # Errors
-    /// The policy refuses, and for which property; or it answers what cannot be understood.
+    /// The policy refuses the connection because of a property, or the answer is not understood.
     pub(crate) async fn ask(&self, request: &Request, flow: &Value) -> Result<Option<Answer>, Error> {
         let Some(path) = self.path().filter(|path| path.exists()) else { return Ok(None) };
         let wrong = |reason: String| Error::Agent { place: path.display().to_string(), reason };
-        let client = reqwest::Client::builder().no_proxy().unix_socket(path).timeout(PATIENCE).build();
+        let client = reqwest::Client::builder().no_proxy().unix_socket(path).timeout(AGENT_TIMEOUT).build();
         let client = client.map_err(|e| wrong(e.to_string()))?;
         let absent = |error: reqwest::Error| {
             tracing::debug!("the agent at {} does not answer: {error}", path.display());
@@ -84,7 +84,7 @@ impl Agent {
                 let (property, reason) = (said(&problem, "field"), said(&problem, "detail"));
                 Err(PropertyError { property, reason }.into())
             }
-            // The agent of another part, which chooses no connections.
+            // An agent of another role, which does not select connections.
             StatusCode::METHOD_NOT_ALLOWED => Ok(None),
             other => Err(wrong(format!("it answers {other}: {}", said(&problem(), "detail")))),
         }
@@ -98,22 +98,22 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixListener;
 
-    /// An agent that answers one question.
+    /// Queries an agent that gives this answer.
     async fn answering(status: &str, body: &str) -> Result<Option<Answer>, Error> {
         let name =
             format!("anabranch-taps-{}-{}", std::process::id(), status.split(' ').next().unwrap_or("0"));
         let path = std::env::temp_dir().join(name);
-        // It may be there from an earlier run.
+        // Left over from an earlier run, if present.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
         let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         let serve = async {
             let (mut stream, _) = listener.accept().await.unwrap();
-            // The question comes in one piece or two; its end is not looked for.
+            // The query arrives in one or two pieces; its end is not checked.
             let mut question = vec![0; 65536];
             assert!(stream.read(&mut question).await.unwrap() > 0);
             stream.write_all(answer.as_bytes()).await.unwrap();
-            // Whatever comes after it, until the other side ends.
+            // Drain further data until the other side ends.
             while stream.read(&mut question).await.is_ok_and(|bytes| bytes > 0) {}
         };
         let request = Request { remote: vec![Endpoint::new([127, 0, 0, 1].into(), 1)], ..Request::default() };
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refusals_name_the_property_and_other_agents_are_none() {
+    async fn refusals_name_the_property_and_other_agents_are_ignored() {
         let refused =
             answering("409 Conflict", r#"{"field": "pvd", "detail": "no candidate is left"}"#).await;
         assert!(matches!(refused, Err(Error::Refused { property, .. }) if property == "pvd"));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_nobody_listens_there_is_none() {
+    async fn without_a_listener_there_is_no_agent() {
         let agent = Agent::Socket("/nonexistent/agent.sock".into());
         assert!(matches!(agent.ask(&Request::default(), &json!({})).await, Ok(None)));
         assert!(matches!(Agent::None.ask(&Request::default(), &json!({})).await, Ok(None)));

@@ -1,4 +1,4 @@
-//! From what a program says to ranked candidates with their plans: the agent's, or this host's own.
+//! Ranked candidates with their plans for the requirements of a program, from the agent or from this host's interfaces.
 
 use crate::endpoint::{LocalEndpoint, Resolved};
 use crate::error::Error;
@@ -9,19 +9,19 @@ use anabranch_selection::{Host, Preference, Properties, PropertyError, Protocol,
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// Candidates, and who ranked them.
+/// Candidates, and their origin.
 pub(crate) struct Choice {
     pub candidates: Vec<Planned>,
     pub by_agent: bool,
 }
 
-/// What is asked.
+/// The input.
 pub(crate) struct Question<'a> {
     pub properties: &'a Properties,
     pub local: &'a LocalEndpoint,
     pub security: &'a Security,
     pub agent: &'a Agent,
-    /// What this host has, where there is no agent.
+    /// Description of this host, used without an agent.
     pub interfaces: fn() -> Host,
 }
 
@@ -32,7 +32,7 @@ impl Question<'_> {
         let (allowed, left_out) = self.protocols(&properties);
         let mut request = Request { properties, remote: resolved.endpoints.clone(), ..Request::default() };
         for endpoint in &mut request.remote {
-            // Most peers say nothing of their protocols.
+            // For most peers the supported protocols are unknown.
             let spoken: BTreeSet<Protocol> = if endpoint.protocols.is_empty() {
                 allowed.clone()
             } else {
@@ -56,7 +56,7 @@ impl Question<'_> {
                 return refused("endpoint", "no remote endpoint has the address family of the local one");
             }
         }
-        // Nothing of this host's own is in a slice.
+        // The host's own addresses are in no slice.
         let here = request.remote.iter().all(|e| e.address.is_loopback());
         let flow = flow(&request, resolved);
         let asked = if here { Ok(None) } else { self.agent.ask(&request, &flow).await };
@@ -70,7 +70,7 @@ impl Question<'_> {
         Ok(Choice { candidates: usable(answer, &allowed), by_agent })
     }
 
-    /// The properties with what the local endpoint restricts.
+    /// The properties, restricted by the local endpoint.
     fn restricted(&self) -> Result<Properties, Error> {
         let mut properties = self.properties.clone();
         properties.check()?;
@@ -79,14 +79,14 @@ impl Question<'_> {
                 let reason = format!("\"{name}\" is prohibited, and the local endpoint is on it");
                 return Err(PropertyError { property: "interface".into(), reason }.into());
             }
-            // Any of several required ones would do: only this one does.
+            // Any of several required ones would suffice; the local endpoint selects this one.
             properties.interface.retain(|_, level| *level != Preference::Require);
             properties.interface.insert(name.clone(), Preference::Require);
         }
         Ok(properties)
     }
 
-    /// The protocols that can be used, and why others cannot.
+    /// The usable protocols, and the reasons why others are excluded.
     fn protocols(&self, properties: &Properties) -> (BTreeSet<Protocol>, Vec<(String, String)>) {
         let mut left_out = Vec::new();
         let strict = strict_path_property(properties);
@@ -112,7 +112,7 @@ impl Question<'_> {
     }
 }
 
-/// What is known of the flow for the route selection policy: the name of the peer, and what it runs over, where there is one.
+/// Known attributes of the flow for the route selection policy: the name of the peer, and the protocol if there is only one.
 fn flow(request: &Request, resolved: &Resolved) -> Value {
     let names: BTreeSet<&String> = resolved.names.values().collect();
     let number = |protocol: &Protocol| match protocol {
@@ -130,7 +130,7 @@ fn flow(request: &Request, resolved: &Resolved) -> Value {
     flow.into()
 }
 
-/// A refusal, and what was left out before.
+/// A refusal, extended by earlier exclusions.
 fn explained(error: Error, left_out: &[(String, String)]) -> Error {
     match error {
         Error::Refused { property, mut reason } => {
@@ -143,13 +143,13 @@ fn explained(error: Error, left_out: &[(String, String)]) -> Error {
     }
 }
 
-/// What an older or stricter reading of the request would have left out.
+/// Drops candidates that an agent of another version did not exclude.
 fn usable(answer: Answer, allowed: &BTreeSet<Protocol>) -> Vec<Planned> {
     answer.candidates.into_iter().filter(|c| allowed.contains(&c.candidate.protocol)).collect()
 }
 
-/// A property that rules out paths. The kernel opens further subflows of Multipath TCP by itself, over whatever
-/// `ip mptcp endpoint` names, for every connection of the host: binding the first subflow does not bind those.
+/// A property that excludes paths. The kernel opens additional subflows of Multipath TCP by itself, over all addresses in
+/// `ip mptcp endpoint` and for every connection of the host; binding the first subflow does not restrict them.
 pub(crate) fn strict_path_property(p: &Properties) -> Option<&'static str> {
     let strict = |level: &Preference| matches!(level, Preference::Require | Preference::Prohibit);
     let of = |bound: Option<Preference>| bound.is_some_and(|level| strict(&level));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_is_told_what_is_known_of_a_flow() {
+    fn the_policy_gets_the_known_attributes_of_a_flow() {
         let peer = |protocols: &[Protocol]| Endpoint {
             protocols: protocols.iter().copied().collect(),
             ..Endpoint::new([198, 51, 100, 7].into(), 443)
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_path_that_is_ruled_out_is_left_to_multipath_tcp() {
+    async fn multipath_tcp_is_excluded_if_paths_are_excluded() {
         let several = |p: Properties| Properties { multipath: Some(Multipath::Active), ..p };
         let free =
             ask(several(Properties::default()), Security::disabled(), LocalEndpoint::new()).await.unwrap();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_local_endpoint_restricts_and_may_contradict() {
+    async fn the_local_endpoint_restricts_and_can_conflict() {
         let on = |name: &str| LocalEndpoint::new().interface(name);
         let found = ask(Properties::default(), Security::disabled(), on("wlan0")).await.unwrap();
         assert_eq!(found, ["tcp wlan0"]);

@@ -1,11 +1,11 @@
-//! Where from and where to (RFC 9622 §6.1).
+//! Local and remote endpoints (RFC 9622 §6.1).
 
 use crate::error::Error;
 use anabranch_selection::{Endpoint, Protocol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-/// The peer: a name or an address, a port, and the protocols it is known to speak.
+/// The peer: a name or an address, a port, and the protocols it is known to support.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RemoteEndpoint {
     hostname: Option<String>,
@@ -16,7 +16,7 @@ pub struct RemoteEndpoint {
 }
 
 impl RemoteEndpoint {
-    /// A peer by name, which is resolved when a connection is opened; certificates are checked against it.
+    /// A peer by name, resolved when a connection is opened; certificates are checked against this name.
     #[must_use]
     pub fn hostname(name: impl Into<String>) -> Self {
         Self { hostname: Some(name.into()), ..Self::default() }
@@ -28,21 +28,21 @@ impl RemoteEndpoint {
         Self { address: Some(address.into()), ..Self::default() }
     }
 
-    /// The port; needed.
+    /// Sets the port; required.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
         self
     }
 
-    /// A protocol it speaks; with none said, all are tried.
+    /// Adds a supported protocol; without any, all are tried.
     #[must_use]
     pub fn protocol(mut self, protocol: Protocol) -> Self {
         self.protocols.insert(protocol);
         self
     }
 
-    /// Its place among several peers: smaller first. Default: 0.
+    /// Sets the priority among several peers: smaller first. Default: 0.
     #[must_use]
     pub fn priority(mut self, priority: u16) -> Self {
         self.priority = priority;
@@ -56,7 +56,7 @@ impl From<SocketAddr> for RemoteEndpoint {
     }
 }
 
-/// This end: all of it optional, to restrict what would be chosen otherwise.
+/// The local endpoint; every part is optional and restricts the selection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LocalEndpoint {
     pub(crate) interface: Option<String>,
@@ -65,13 +65,13 @@ pub struct LocalEndpoint {
 }
 
 impl LocalEndpoint {
-    /// Anything.
+    /// No restriction.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Only this interface, the same as to require it in the property `interface` (RFC 9622 §6.1.2).
+    /// Only this interface, equivalent to requiring it in the property `interface` (RFC 9622 §6.1.2).
     #[must_use]
     pub fn interface(mut self, name: impl Into<String>) -> Self {
         self.interface = Some(name.into());
@@ -85,7 +85,7 @@ impl LocalEndpoint {
         self
     }
 
-    /// Only this port; for a listener 0 is any that is free.
+    /// Only this port; for a listener, 0 means any free port.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
@@ -99,15 +99,15 @@ impl From<SocketAddr> for LocalEndpoint {
     }
 }
 
-/// Resolved peers, and the names they had.
+/// Resolved peers, with their names.
 pub(crate) struct Resolved {
     pub endpoints: Vec<Endpoint>,
     pub names: BTreeMap<SocketAddr, String>,
-    /// Why the first name that has no address has none.
+    /// The error of the first name without an address.
     pub failed: Option<Error>,
 }
 
-/// Resolves names by the system's resolver. All are the same peer: one that has no address does not stand in the others' way.
+/// Resolves names with the system's resolver. All are the same peer: a name without an address does not affect the others.
 pub(crate) async fn resolve(remotes: &[RemoteEndpoint]) -> Result<Resolved, Error> {
     if remotes.is_empty() {
         let hint = "a connection needs a remote one: Preconnection::remote";
@@ -119,7 +119,7 @@ pub(crate) async fn resolve(remotes: &[RemoteEndpoint]) -> Result<Resolved, Erro
             return Err(Error::Endpoint(format!("{remote:?} has no port: RemoteEndpoint::port")));
         };
         let mut add = |address: IpAddr| {
-            // An IPv4 address in IPv6 clothes is an IPv4 address.
+            // An IPv4-mapped IPv6 address is treated as IPv4.
             let address = address.to_canonical();
             let (priority, protocols) = (remote.priority, remote.protocols.clone());
             resolved.endpoints.push(Endpoint { priority, address, port, protocols });

@@ -1,57 +1,57 @@
-//! What can go wrong, by action. A refusal names the property; a failed establishment names every candidate and its error.
+//! Errors by action. A refusal names the property; a failed establishment lists every candidate with its error.
 
 use crate::framer::FramerError;
 use crate::security::SecurityError;
 use anabranch_selection::{Candidate, PropertyError, Refusal};
 use std::{fmt, io};
 
-/// No connection (RFC 9622 §7: `EstablishmentError`).
+/// The connection was not established (RFC 9622 §7: `EstablishmentError`).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No candidate satisfies the properties.
     #[error("{reason}")]
     Refused {
-        /// The first property that failed.
+        /// The first violated property.
         property: String,
-        /// Every property that failed, for what, and what that has instead.
+        /// Every violated property, with the items that violate it and their values.
         reason: String,
     },
-    /// A property contradicts itself or another.
+    /// Contradictory properties.
     #[error(transparent)]
     Property(#[from] PropertyError),
-    /// An endpoint lacks something.
+    /// An endpoint is incomplete.
     #[error("endpoint: {0}")]
     Endpoint(String),
-    /// A name has no address.
+    /// A name cannot be resolved.
     #[error("{name} cannot be resolved: {source}")]
     Resolve {
         /// The name.
         name: String,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// The agent answers what cannot be understood.
+    /// The answer of the agent is not understood.
     #[error("the agent at {place}: {reason}")]
     Agent {
-        /// Where it was asked.
+        /// Socket of the agent.
         place: String,
-        /// What is wrong, and what to do.
+        /// The fault, and the remedy.
         reason: String,
     },
-    /// Every candidate was tried.
+    /// Every candidate failed.
     #[error("no candidate could be connected{}", Attempts(.0))]
     Failed(Vec<Attempt>),
-    /// It took longer than the caller allows.
+    /// The time limit was exceeded.
     #[error("not connected in time{}", Attempts(.0))]
     TimedOut(Vec<Attempt>),
-    /// Certificates, keys or names are wrong.
+    /// Invalid certificates, keys or names.
     #[error(transparent)]
     Security(#[from] SecurityError),
-    /// A local address cannot be listened at.
+    /// The local endpoint cannot be listened on.
     #[error("cannot listen: {0}")]
     Listen(String),
-    /// The first message was refused.
+    /// The first message was rejected.
     #[error(transparent)]
     Send(#[from] SendError),
 }
@@ -63,12 +63,12 @@ impl From<Refusal> for Error {
     }
 }
 
-/// A candidate that did not become the connection.
+/// A candidate that failed.
 #[derive(Debug, Clone)]
 pub struct Attempt {
     /// The candidate.
     pub candidate: Candidate,
-    /// Why not.
+    /// The error.
     pub error: String,
 }
 
@@ -87,33 +87,33 @@ impl fmt::Display for Attempts<'_> {
     }
 }
 
-/// A message that is not sent (RFC 9622 §9.2.2.3).
+/// A message was not sent (RFC 9622 §9.2.2.3).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
     /// The connection is closed, or its sending side is.
     #[error("the connection is closed for sending")]
     Closed,
-    /// A final message was sent already.
+    /// A final message was sent before.
     #[error("property \"final\": the last message was sent already")]
     AfterFinal,
-    /// A message property that this connection cannot keep.
+    /// A message property that this connection does not support.
     #[error("property \"{property}\": {reason}")]
     Property {
         /// Its name in RFC 9622.
         property: &'static str,
-        /// Why not, and what would be right.
+        /// The reason, and the remedy.
         reason: String,
     },
-    /// It is longer than this connection sends.
+    /// The message exceeds the maximum of this connection.
     #[error("a message of {bytes} bytes: this connection sends at most {most}")]
     TooLong {
         /// Its length.
         bytes: usize,
-        /// The most there is.
+        /// The maximum.
         most: usize,
     },
-    /// A framer refuses it.
+    /// Rejected by a framer.
     #[error(transparent)]
     Framer(#[from] FramerError),
 }
@@ -122,31 +122,31 @@ pub enum SendError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// The connection is closed here.
+    /// The connection was closed locally.
     #[error("the connection is closed")]
     Closed,
     /// The protocol failed.
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
-    /// What arrived is no message of the framer's.
+    /// The received data is not a valid message of the framer.
     #[error(transparent)]
     Framer(#[from] FramerError),
-    /// The peer ended in the middle of a message.
+    /// The peer ended within a message.
     #[error("the peer ended inside a message: {0} bytes of it arrived")]
     Incomplete(usize),
 }
 
-/// A connection that cannot be cloned, or left its group (RFC 9622 §7.4).
+/// A connection that cannot be cloned, or has left its group (RFC 9622 §7.4).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloneError {
-    /// Only who opened it can open another one.
+    /// Only the side that opened it can open another one.
     #[error("the peer opened this connection: over {0} only the peer can open another one")]
     Passive(anabranch_selection::Protocol),
-    /// It is closed.
+    /// The connection is closed.
     #[error("the connection is closed")]
     Closed,
-    /// The new one cannot be opened.
+    /// The clone cannot be opened.
     #[error("the clone cannot be opened: {0}")]
     Open(#[from] io::Error),
 }

@@ -1,40 +1,40 @@
-//! What happens to a connection (RFC 9622 §7 to §10).
+//! Events of a connection (RFC 9622 §7 to §10).
 
 use crate::message::MessageId;
 
-/// Something that happened. Events of a connection come in order; who does not ask for them loses the oldest beyond 256.
+/// An event. Events of a connection are in order; if they are not read, the oldest beyond 256 are dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// It is established.
+    /// The connection is established.
     Ready,
-    /// A message was handed to the kernel, or to QUIC.
+    /// A message was passed to the kernel, or to QUIC.
     Sent(MessageId),
-    /// A message waited longer than its lifetime, and is not sent.
+    /// A message exceeded its lifetime and was not sent.
     Expired(MessageId),
-    /// A message is not sent.
+    /// A message was not sent.
     SendError(MessageId, String),
-    /// A message, or a part of one, was given to the program.
+    /// A message, or a part of one, was returned to the program.
     Received {
         /// Its length.
         bytes: usize,
         /// Whether it ends the message.
         end_of_message: bool,
     },
-    /// A path was added or lost, or the connection moved to another one.
+    /// A path was added or lost, or the connection moved to another path.
     PathChange {
-        /// How many paths it uses now; 0 while that is not known.
+        /// Number of paths in use; 0 if unknown.
         paths: u8,
     },
-    /// The network said something that does not end the connection: an ICMP error; or a step of the plan that concerns how
-    /// packets are treated, not where they go, could not be done.
+    /// An error that does not end the connection: an ICMP error; or a failed step of the plan that concerns the treatment of packets
+    /// but not their path.
     SoftError(String),
-    /// It is no longer entangled with its group: a property could not be set on it.
+    /// The connection has left its group: a property could not be set on it.
     CloneError(String),
-    /// It was closed without error; nothing follows.
+    /// The connection was closed without error; no further events.
     Closed,
-    /// It failed; nothing follows.
+    /// The connection failed; no further events.
     ConnectionError(String),
-    /// So many events were lost because nobody asked for them.
+    /// This number of events was dropped because they were not read.
     Lost(u64),
 }

@@ -1,52 +1,52 @@
-//! Framers: messages over streams of bytes (RFC 9622 §9.1.2).
+//! Framers: messages over byte streams (RFC 9622 §9.1.2).
 //!
 //! ```text
 //!  send ──▶ last added ─▶ … ─▶ first added ─▶ transport
 //!  receive ◀─ last added ◀─ … ◀─ first added ◀─ transport
 //! ```
 //!
-//! "The last one added runs first when framing outbound Messages, and last when parsing inbound data." Over datagrams every
-//! datagram is parsed by itself.
+//! "The last one added runs first when framing outbound Messages, and last when parsing inbound data." Over UDP, every datagram is
+//! parsed separately.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::fmt;
 
-/// Turns messages into bytes and back. One instance serves both directions of one connection.
+/// Converts messages to bytes and back. One instance handles both directions of one connection.
 pub trait Framer: Send + Sync + fmt::Debug {
-    /// Its name, for errors.
+    /// Name for error messages.
     fn name(&self) -> &'static str;
 
-    /// A fresh one for another connection.
+    /// A new instance in its initial state, for another connection.
     fn fresh(&self) -> Box<dyn Framer>;
 
-    /// The longest message it takes and gives, in bytes.
+    /// Maximum message length in both directions, in bytes.
     fn most(&self) -> usize;
 
-    /// Appends `message` to `out` as it goes over the wire.
+    /// Appends the framed form of `message` to `out`.
     ///
     /// # Errors
-    /// It cannot be framed; nothing is sent of it then.
+    /// The message cannot be framed; nothing of it is sent.
     fn frame(&mut self, message: &[u8], out: &mut BytesMut) -> Result<(), FramerError>;
 
-    /// Takes the next whole message from the front of `input`, or none until more has come. Called again until it gives none.
-    /// What it may keep waiting is bounded by its own limits: it fails rather than wait for more than [`Framer::most`].
+    /// Removes the next complete message from the front of `input`, or returns `None` until more data has arrived. Called repeatedly
+    /// until `None`. Implementations must bound the data they wait for: they fail rather than wait for more than [`Framer::most`].
     ///
     /// # Errors
     /// `input` cannot be the beginning of a message; the connection is aborted.
     fn deframe(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, FramerError>;
 }
 
-/// Why something cannot be framed, or is no frame.
+/// Why data cannot be framed, or is not a valid frame.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("framer {framer}: {reason}")]
 pub struct FramerError {
     /// The framer's name.
     pub framer: &'static str,
-    /// What is wrong.
+    /// The fault.
     pub reason: String,
 }
 
-/// Four bytes of length, most significant first, before every message.
+/// A length of four bytes, most significant first, before every message.
 #[derive(Debug, Clone)]
 pub struct LengthPrefix {
     most: u32,
@@ -111,14 +111,14 @@ impl Framer for LengthPrefix {
     }
 }
 
-/// The framers of a connection, first added first, each with what has come up to it so far.
+/// The framers of a connection, first added first, each with its pending input.
 #[derive(Debug, Default)]
 pub(crate) struct Stack {
     levels: Vec<(Box<dyn Framer>, BytesMut)>,
 }
 
 impl Clone for Stack {
-    /// The same framers, fresh.
+    /// The same framers in their initial state.
     fn clone(&self) -> Self {
         Self { levels: self.levels.iter().map(|(f, _)| (f.fresh(), BytesMut::new())).collect() }
     }
@@ -133,12 +133,12 @@ impl Stack {
         self.levels.is_empty()
     }
 
-    /// The longest message that can be sent and received.
+    /// The maximum length of messages in both directions.
     pub fn most(&self) -> Option<usize> {
         self.levels.iter().map(|(f, _)| f.most()).min()
     }
 
-    /// A message as it goes over the wire.
+    /// The framed form of a message.
     pub fn frame(&mut self, message: Bytes) -> Result<Bytes, FramerError> {
         let mut data = message;
         for (framer, _) in self.levels.iter_mut().rev() {
@@ -149,12 +149,12 @@ impl Stack {
         Ok(data)
     }
 
-    /// Where to put what came from the transport; none without framers.
+    /// Buffer for data from the transport; `None` without framers.
     pub fn input(&mut self) -> Option<&mut BytesMut> {
         self.levels.first_mut().map(|(_, input)| input)
     }
 
-    /// The next whole message, if there is one.
+    /// The next complete message, if any.
     pub fn deframe(&mut self) -> Result<Option<Bytes>, FramerError> {
         let Some(mut level) = self.levels.len().checked_sub(1) else { return Ok(None) };
         loop {
@@ -165,19 +165,19 @@ impl Stack {
                     level += 1;
                     self.levels[level].1.extend_from_slice(&message);
                 }
-                // Nothing here: ask the one below for more.
+                // No complete message at this level: get more from the one below.
                 None if level == 0 => return Ok(None),
                 None => level -= 1,
             }
         }
     }
 
-    /// How many bytes have come that are no whole message yet.
+    /// Number of received bytes that do not yet form a complete message.
     pub fn waiting(&self) -> usize {
         self.levels.iter().map(|(_, input)| input.len()).sum()
     }
 
-    /// Forgets them.
+    /// Discards these bytes.
     pub fn forget(&mut self) {
         self.levels.iter_mut().for_each(|(_, input)| input.clear());
     }
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Turns every byte around; a message is what there is.
+    /// Inverts every byte; all available data is one message.
     #[derive(Debug)]
     struct Invert;
 
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_back_whole_however_the_bytes_are_cut() {
+    fn messages_are_reassembled_from_any_segmentation() {
         let messages = ["", "a", "four", &"x".repeat(1000)];
         let mut stack = Stack::default();
         stack.add(Box::new(LengthPrefix::default()));
@@ -243,7 +243,7 @@ mod tests {
             cuts in proptest::collection::vec(1usize..100, 1..50),
         ) {
             let mut stack = Stack::default();
-            // Twice, so that a level's message is cut by the one below.
+            // Twice, so that messages of one level are split by the one below.
             stack.add(Box::new(LengthPrefix::default()));
             stack.add(Box::new(LengthPrefix::default()));
             let mut wire = BytesMut::new();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_refused_both_ways_before_it_is_waited_for() {
+    fn messages_that_are_too_long_are_refused_before_they_are_buffered() {
         let mut stack = Stack::default();
         stack.add(Box::new(LengthPrefix::new(3)));
         assert!(stack.frame(Bytes::from("four")).unwrap_err().to_string().contains("at most 3"));

@@ -1,5 +1,4 @@
-//! Connection groups (RFC 9622 §7.4): connections that were cloned from one another share their connection properties, all
-//! but the priority.
+//! Connection groups (RFC 9622 §7.4): connections cloned from one another share their connection properties, except the priority.
 
 use crate::connection::Inner;
 use crate::event::Event;
@@ -14,19 +13,19 @@ use std::time::Duration;
 /// Connection properties that can change while a connection is open (RFC 9622 §8.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Live {
-    /// `connTimeout`: how long data may stay without an acknowledgement before the connection is given up; none: the
-    /// kernel's. QUIC: set before it is opened.
+    /// `connTimeout`: how long data may remain unacknowledged before the connection is given up; `None`: the kernel's default. QUIC:
+    /// set before opening.
     pub timeout: Option<Duration>,
-    /// `keepAliveTimeout`: how long it may be idle before it is probed; none: never. QUIC: set before it is opened.
+    /// `keepAliveTimeout`: idle time before probes are sent; `None`: never. QUIC: set before opening.
     pub keep_alive_timeout: Option<Duration>,
-    /// `connCapacityProfile`: marks (DSCP) and, over TCP, whether small messages wait for one another. The path stays.
+    /// `connCapacityProfile`: sets the DSCP and, over TCP, disables Nagle's algorithm for low latency. The path does not change.
     pub capacity_profile: CapacityProfile,
-    /// `maxSendRate`: TCP and Multipath TCP pace at it.
+    /// `maxSendRate`: pacing rate of TCP and Multipath TCP.
     pub max_send_rate: Rate,
 }
 
 impl Live {
-    /// What `properties` say of them.
+    /// The values in `properties`.
     pub(crate) fn of(properties: &Properties) -> Self {
         Self {
             timeout: None,
@@ -36,7 +35,7 @@ impl Live {
         }
     }
 
-    /// Sets a TCP socket that was just opened; marks and pace are the plan's.
+    /// Applies them to a newly opened TCP socket; DSCP and pacing are part of the plan.
     pub(crate) fn apply_all(&self, socket: &SockRef<'_>) -> io::Result<()> {
         let default = Self::default();
         if self.timeout != default.timeout {
@@ -51,7 +50,7 @@ impl Live {
         Ok(())
     }
 
-    /// Sets what differs from `old`. `most_bps` is the plan's pace, which a program cannot exceed.
+    /// Applies what differs from `old`. `most_bps` is the plan's pacing rate, which a program cannot exceed.
     ///
     /// # Errors
     /// The property that cannot be set, and why.
@@ -74,7 +73,7 @@ impl Live {
         if self.timeout != old.timeout {
             match &socket {
                 Some(socket) if tcp => named("connTimeout", setup::set_timeout(socket, self.timeout))?,
-                // Nothing is ever given up.
+                // UDP has no timeout.
                 _ if protocol == Protocol::Udp => {}
                 _ => named("connTimeout", Err(fixed()))?,
             }
@@ -135,10 +134,10 @@ impl Group {
         self.shared().members.iter().filter_map(Weak::upgrade).filter(|m| m.is_open()).collect()
     }
 
-    /// Sets properties on `first`, and then on the others; one of those that cannot take them is told.
+    /// Applies properties to `first`, and then to the others; those that cannot apply them get an event.
     ///
     /// # Errors
-    /// `first` cannot take them: nothing has changed for the others.
+    /// `first` cannot apply them: the others are unchanged.
     pub fn set(&self, live: Live, first: &Arc<Inner>) -> io::Result<()> {
         let old = self.live();
         first.apply(&live, &old)?;
@@ -151,7 +150,7 @@ impl Group {
         Ok(())
     }
 
-    /// A panic in between leaves it whole.
+    /// A panic while the lock is held leaves the data consistent.
     fn shared(&self) -> std::sync::MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,7 +1,7 @@
-//! This host as it is, for where no agent runs: interfaces without slices, plain facts.
+//! Description of this host, used without an agent: interfaces without slices.
 //!
-//! The kernel's routes are the policy then. A program that says nothing about paths gets the one they lead to, unbound, so
-//! that tunnels and policy routing keep what is theirs; only one that does gets the others, too.
+//! The kernel's routes are then the policy. A program without path requirements gets the path selected by the routes, unbound, so
+//! that tunnels and policy routing work as usual; only a program with such requirements also gets the other paths.
 
 use anabranch_element::time::Instant;
 use anabranch_selection::plan::{Action, Answer, PlanConfig, plan};
@@ -11,17 +11,17 @@ use anabranch_selection::{
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// Ranked candidates of this host. `interfaces`: what there is.
+/// Ranked candidates of this host. `interfaces` returns its description.
 pub(crate) fn answer(request: &Request, interfaces: fn() -> Host) -> Result<Answer, Refusal> {
     let properties = &request.properties;
     let wishes = has_path_wishes(properties);
     let mut host =
         if request.remote.iter().all(|e| e.address.is_loopback()) { loopback() } else { interfaces() };
-    // Where the kernel would go comes first, and is the only way unless the program has wishes.
+    // The interface selected by the kernel comes first, and is the only one unless the program has path requirements.
     let routed: BTreeSet<IpAddr> = request.remote.iter().filter_map(source).collect();
     let is_routed = |i: &Interface| i.addresses.iter().any(|a| routed.contains(a));
     host.interfaces.values_mut().for_each(|i| i.metric = u32::from(!is_routed(i)));
-    // The address may be on none of them: on loopback, where a host has it whichever of its links are up.
+    // The address may be on none of them, for example on loopback, which is independent of the state of any link.
     if !wishes && host.interfaces.values().any(is_routed) {
         host.interfaces.retain(|_, interface| interface.metric == 0);
     }
@@ -29,7 +29,7 @@ pub(crate) fn answer(request: &Request, interfaces: fn() -> Host) -> Result<Answ
     let selection = select(request, &host, now)?;
     Ok(Answer::new(selection, None, |candidate| {
         let mut steps = plan(candidate, properties, &host, &PlanConfig::default(), now);
-        // Nobody decided on a congestion control here: the kernel's stays.
+        // No policy has selected a congestion control here: the kernel's default stays.
         steps.retain(|s| !matches!(s, Action::CongestionControl { .. }));
         if !wishes || candidate.endpoint.address.is_loopback() {
             steps.retain(|s| !matches!(s, Action::Device { .. }));
@@ -38,7 +38,7 @@ pub(crate) fn answer(request: &Request, interfaces: fn() -> Host) -> Result<Answ
     }))
 }
 
-/// Whether a program says anything that distinguishes paths.
+/// Whether a program has requirements that distinguish paths.
 fn has_path_wishes(p: &Properties) -> bool {
     let wish = |level: &Preference| *level != Preference::NoPreference;
     p.interface.values().any(wish)
@@ -64,12 +64,12 @@ fn loopback() -> Host {
     host
 }
 
-/// The address the kernel would send from; nothing is sent.
+/// The source address that the kernel would use; nothing is sent.
 fn source(to: &Endpoint) -> Option<IpAddr> {
     let any: IpAddr =
         if to.address.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
-    // Port 0 cannot be connected to; any other will do.
+    // Connecting to port 0 is not possible; any other port works.
     socket.connect(SocketAddr::new(to.address, to.port.max(1))).ok()?;
     socket.local_addr().ok().map(|a| a.ip())
 }
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn only_wishes_about_paths_bind_to_devices() {
-        // None of the made-up interfaces has the address that the kernel would take, if it has a route at all.
+        // None of the invented interfaces has the address that the kernel would use, if it has a route at all.
         let wishes = Properties {
             interface: [("wifi".to_owned(), Preference::Prefer)].into(),
             ..Properties::default()
@@ -137,10 +137,10 @@ mod tests {
         assert!(answer.candidates.iter().all(|c| c.plan == [device(&c.candidate.paths[0].interface)]));
     }
 
-    /// The kernel would send from an address that is on no interface, or has no route: its own affair.
+    /// If the kernel's source address is on no interface, or there is no route, no interface is excluded.
     #[test]
-    fn an_address_that_is_on_no_interface_rules_out_none() {
-        // Nobody sends from these.
+    fn an_address_on_no_interface_excludes_none() {
+        // Addresses that are never used as source.
         let others = || with_addresses(["203.0.113.1", "203.0.113.2"]);
         let answer = answer(&request("198.51.100.7", Properties::default()), others).unwrap();
         assert_eq!(names(&answer), ["eth0", "wlan0"]);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_cannot_be_had_without_an_agent_and_the_refusal_says_so() {
+    fn slices_require_an_agent_and_the_refusal_states_it() {
         let wishes =
             Properties { pvd: [("B".to_owned(), Preference::Require)].into(), ..Properties::default() };
         let refusal = answer(&request("198.51.100.7", wishes), made_up).unwrap_err();

@@ -1,5 +1,5 @@
-//! Transport Services for Rust programs (RFC 9622): a program says what a connection needs, and gets one. Which slice, path,
-//! protocol and address it is made of is the policy's affair.
+//! Transport Services for Rust programs (RFC 9622): a program states the requirements of a connection; the policy selects its
+//! slice, path, protocol and address.
 //!
 //! ```text
 //!  Preconnection ── initiate ──▶ candidates ──▶ race ──▶ Connection ── send, receive, clone, close
@@ -7,7 +7,7 @@
 //!  properties       │             │  │ plans      ▼          ▼ │ framers
 //!  security         ▼             ▼  │        TCP · Multipath TCP · UDP · QUIC
 //!  framers       Listener        agent of `anabranch ue` (POST /connections/select),
-//!                                or, where none runs, this host's own interfaces
+//!                                or, without an agent, this host's own interfaces
 //! ```
 //!
 //! ```no_run
@@ -27,10 +27,10 @@
 //! # }
 //! ```
 //!
-//! Everything runs on tokio. The machinery of selection is `anabranch_selection`; here are the sockets. What is not offered
-//! is refused by name, never silently left out: docs/taps-api.md has the list and the map from RFC 9622.
+//! Everything runs on tokio. `anabranch_selection` implements the selection, this crate the sockets. Unsupported features are refused
+//! by name, never silently ignored: docs/taps-api.md lists them and maps the API to RFC 9622.
 #![deny(missing_docs)]
-// Connections are made in real time.
+// Connections run in real time.
 #![allow(clippy::disallowed_methods)]
 
 mod agent;

@@ -1,4 +1,4 @@
-//! Listeners (RFC 9622 §7.2): one local endpoint, every protocol that satisfies the properties.
+//! Listeners (RFC 9622 §7.2): one local endpoint, with every protocol that satisfies the properties.
 
 use crate::candidates::strict_path_property;
 use crate::connection::{Connection, Making};
@@ -27,16 +27,16 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinHandle;
 
-/// Connections that wait in the kernel until we take them.
+/// Number of connections queued in the kernel.
 const BACKLOG: i32 = 1024;
-/// Most connections that wait here; more than one turn of a task can bring, which has no others' turn in it.
-const MOST_WAITING: usize = 256;
-/// Ports tried where any will do.
-const MOST_PORTS: usize = 256;
-/// How long a failed accept rests: out of descriptors, most likely.
-const REST: std::time::Duration = std::time::Duration::from_millis(100);
+/// Maximum number of connections queued here; more than one poll of a task can add without yielding.
+const MAX_WAITING: usize = 256;
+/// Number of ports tried if any port is acceptable.
+const MAX_PORTS: usize = 256;
+/// Pause after a failed accept, most likely due to a lack of descriptors.
+const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// Waits for connections. Dropped, it stops; connections that it gave live on.
+/// Waits for connections. It stops when dropped; the connections it returned remain open.
 pub struct Listener {
     local: SocketAddr,
     protocols: Vec<Protocol>,
@@ -49,7 +49,7 @@ pub struct Listener {
     framers: Stack,
 }
 
-/// Tasks that end with the listener, or with an attempt to make one.
+/// Tasks that end with the listener, or with an attempt to create one.
 struct Tasks(Vec<JoinHandle<()>>);
 
 impl Tasks {
@@ -64,7 +64,7 @@ impl Drop for Tasks {
     }
 }
 
-/// A connection to be.
+/// A connection not yet returned.
 struct Received {
     opened: Opened,
     protocol: Protocol,
@@ -72,7 +72,7 @@ struct Received {
 }
 
 impl Listener {
-    /// The next connection (`ConnectionReceived`); none once it has stopped. Waits while the limit of new connections is 0.
+    /// The next connection (`ConnectionReceived`); `None` after it has stopped. Waits while the limit of new connections is 0.
     pub async fn next(&self) -> Option<Connection> {
         let mut stopped = self.stopped.subscribe();
         tokio::select! {
@@ -83,14 +83,14 @@ impl Listener {
     }
 
     async fn connection(&self) -> Option<Connection> {
-        // Held until the connection is counted: the limit is that of all who wait.
+        // Locked until the connection is counted, because the limit applies to all waiting callers together.
         let mut waiting = self.received.lock().await;
         let mut limit = self.limit.subscribe();
         loop {
             let open = *limit.borrow_and_update() != Some(0);
             let received = tokio::select! {
                 biased;
-                // The sender lives as long as we do.
+                // The sender exists as long as this object.
                 _ = limit.changed() => continue,
                 received = waiting.recv(), if open => received?,
             };
@@ -103,7 +103,7 @@ impl Listener {
                 group: received.group,
                 priority: self.properties.conn_priority,
             };
-            // One that ended before it was asked for is none.
+            // A connection that ended before it was requested is skipped.
             if let Ok(connection) = Connection::start(received.opened, making) {
                 self.limit.send_modify(|limit| *limit = limit.map(|l| l.saturating_sub(1)));
                 return Some(connection);
@@ -111,24 +111,24 @@ impl Listener {
         }
     }
 
-    /// `SetNewConnectionLimit`: gives so many more connections; none: as many as come.
+    /// `SetNewConnectionLimit`: returns at most this number of further connections; `None`: unlimited.
     pub fn set_new_connection_limit(&self, limit: Option<u64>) {
         self.limit.send_replace(limit);
     }
 
-    /// Where it listens: the port, where any was asked for.
+    /// The local address, with the port that was selected if any was acceptable.
     #[must_use]
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// The protocols it listens for. A listener of Multipath TCP takes TCP, too.
+    /// The protocols it listens for. A listener for Multipath TCP also accepts TCP.
     #[must_use]
     pub fn protocols(&self) -> &[Protocol] {
         &self.protocols
     }
 
-    /// Stops; [`Listener::next`] gives none from now on. Connections that it gave live on.
+    /// Stops; [`Listener::next`] returns `None` from now on. The connections it returned remain open.
     pub fn stop(&self) {
         self.stopped.send_replace(true);
         self.accepting.store(false, Relaxed);
@@ -148,13 +148,13 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// What every accepting task needs.
+/// State needed by every accepting task.
 #[derive(Clone)]
 struct Accept {
     to: mpsc::Sender<Received>,
     from: Arc<BTreeSet<IpAddr>>,
     live: Live,
-    /// Whether data from before the end of the handshake is taken.
+    /// Whether data sent before the end of the handshake is accepted.
     early: bool,
 }
 
@@ -165,14 +165,14 @@ pub(crate) async fn listen(pre: &Preconnection) -> Result<Listener, Error> {
     } else {
         let resolved = resolve(&pre.remotes).await?;
         if let Some(error) = resolved.failed {
-            // That peer would never be taken.
+            // This peer would never be accepted.
             return Err(error);
         }
         resolved.endpoints.iter().map(|e| e.address).collect()
     };
-    let (to, received) = mpsc::channel(MOST_WAITING);
+    let (to, received) = mpsc::channel(MAX_WAITING);
     let (live, accepting) = (pre.live(), Arc::new(AtomicBool::new(true)));
-    // Who must prove who they are do so with the handshake's end.
+    // Peers that must authenticate do so at the end of the handshake.
     let early = matches!(pre.properties.zero_rtt_msg, Preference::Require | Preference::Prefer)
         && !pre.security.asks_for_proof();
     let accept = Accept { to, from: Arc::new(from), live, early };
@@ -190,7 +190,7 @@ pub(crate) async fn listen(pre: &Preconnection) -> Result<Listener, Error> {
             }
             Protocol::Udp => {
                 let socket = UdpSocket::from_std(socket.into()).map_err(bound)?;
-                // It serves the connections it gave after it has stopped, so nobody aborts it.
+                // It continues to serve its connections after the listener has stopped, so it is not aborted.
                 tokio::spawn(accept.datagrams(Demultiplexer::new(socket, accepting.clone())));
                 None
             }
@@ -222,7 +222,7 @@ impl Accept {
         self.from.is_empty() || self.from.contains(&peer.to_canonical())
     }
 
-    /// Whether there is still somebody to give connections to.
+    /// Queues a connection; returns whether the listener still exists.
     async fn give(&self, opened: Opened, protocol: Protocol, group: Arc<Group>) -> bool {
         self.to.send(Received { opened, protocol, group }).await.is_ok()
     }
@@ -233,14 +233,14 @@ impl Accept {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::debug!("accept: {error}");
-                    tokio::time::sleep(REST).await;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
             if !self.allows(peer.ip()) {
                 continue;
             }
-            // A peer that speaks only TCP gets it from a listener of Multipath TCP, too.
+            // A peer that supports only TCP gets TCP from a listener for Multipath TCP.
             let multipath = mptcp_paths(&stream).is_ok_and(|paths| paths.is_some());
             let protocol = if multipath { Protocol::Mptcp } else { Protocol::Tcp };
             let treated = treat(&SockRef::from(&stream), &self.live);
@@ -255,16 +255,16 @@ impl Accept {
     async fn datagrams(self, mut from: Demultiplexer) {
         while let Some(opened) = from.next(|peer| self.allows(peer)).await {
             let (protocol, group) = (Protocol::Udp, Group::new(self.live));
-            // Nobody waits for room here: those that are connected get their datagrams from this task, too.
+            // Must not wait for room: this task also delivers datagrams to existing connections.
             match self.to.try_send(Received { opened, protocol, group }) {
-                // Without room its first datagram is lost, as any may be; with the next it comes again.
+                // Without room, its first datagram is lost, as any datagram may be; the next one creates the peer again.
                 Ok(()) | Err(TrySendError::Full(_)) => {}
                 Err(TrySendError::Closed(_)) => from.stop(),
             }
         }
     }
 
-    /// Where early data is taken, streams are, too, before the handshake has ended.
+    /// If early data is accepted, so are streams before the end of the handshake.
     async fn handshake(
         &self,
         incoming: quinn::Incoming,
@@ -292,7 +292,7 @@ impl Accept {
                     Err(error) => return tracing::debug!("a handshake failed: {error}"),
                 };
                 let group = Group::new(accept.live);
-                // Until the connection ends, or the listener.
+                // Until the connection or the listener ends.
                 loop {
                     let opened = tokio::select! {
                         () = accept.to.closed() => return,
@@ -308,7 +308,7 @@ impl Accept {
     }
 }
 
-/// Connection properties on a socket that was accepted.
+/// Applies connection properties to an accepted socket.
 fn treat(socket: &SockRef<'_>, live: &Live) -> io::Result<()> {
     live.apply_all(socket)?;
     match plan::dscp(live.capacity_profile) {
@@ -321,17 +321,18 @@ fn treat(socket: &SockRef<'_>, live: &Live) -> io::Result<()> {
     Ok(())
 }
 
-/// Where to listen.
+/// The address to listen on.
 fn address(pre: &Preconnection) -> SocketAddr {
-    // Every address of both families, if nothing is said.
+    // By default every address of both families.
     let ip = pre.local.address.unwrap_or(Ipv6Addr::UNSPECIFIED.into());
     SocketAddr::new(ip, pre.local.port.unwrap_or(0))
 }
 
-/// A socket for each protocol, all with one port. Where any will do, one that the first is given may be another's already.
+/// One socket per protocol, all with the same port. If any port is acceptable, the port of the first socket may be in use for
+/// another protocol; then further ports are tried.
 fn sockets(pre: &Preconnection, wanted: &[Protocol]) -> Result<Vec<(Protocol, Socket)>, Error> {
     let place = address(pre);
-    // Held meanwhile, so that each try is given another port.
+    // Kept open in the meantime, so that each attempt gets another port.
     let mut held = Vec::new();
     loop {
         let (mut at, mut sockets) = (place, Vec::new());
@@ -348,7 +349,7 @@ fn sockets(pre: &Preconnection, wanted: &[Protocol]) -> Result<Vec<(Protocol, So
         let Some((protocol, at, error)) = failed else { return Ok(sockets) };
         let again = place.port() == 0 && error.kind() == io::ErrorKind::AddrInUse && !sockets.is_empty();
         held.append(&mut sockets);
-        if !again || held.len() > MOST_PORTS {
+        if !again || held.len() > MAX_PORTS {
             return Err(Error::Listen(format!("{protocol} at {at}: {error}")));
         }
     }
@@ -366,7 +367,7 @@ fn socket(pre: &Preconnection, protocol: Protocol, at: SocketAddr) -> io::Result
             let at = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port());
             return self::socket(pre, protocol, at);
         }
-        // A kernel without it; what offers Multipath TCP offers TCP.
+        // A kernel without Multipath TCP: fall back to TCP.
         Err(_) if protocol == Protocol::Mptcp => return self::socket(pre, Protocol::Tcp, at),
         other => other?,
     };
@@ -375,7 +376,7 @@ fn socket(pre: &Preconnection, protocol: Protocol, at: SocketAddr) -> io::Result
         socket.set_only_v6(false)?;
     }
     if kind == Type::STREAM {
-        // A restart need not wait for the last connections to be forgotten.
+        // A restart need not wait for TIME_WAIT connections.
         socket.set_reuse_address(true)?;
     }
     if let Some(device) = &pre.local.interface {
@@ -391,7 +392,7 @@ fn protocols(pre: &Preconnection) -> Result<Vec<Protocol>, Error> {
     p.check()?;
     let mut bound = p.clone();
     if let Some(interface) = &pre.local.interface {
-        // Bound to it, it gives nothing else.
+        // Bound to this interface, the listener satisfies the requirement.
         bound.interface.retain(|name, level| !(name == interface && *level == Preference::Require));
     }
     if let Some(property) = strict_path_property(&bound) {
@@ -400,7 +401,7 @@ fn protocols(pre: &Preconnection) -> Result<Vec<Protocol>, Error> {
         );
         return Err(Error::Refused { property: property.into(), reason });
     }
-    // Paths do not matter: every protocol over one that is always there.
+    // Paths are irrelevant: evaluate every protocol over one that always exists.
     let disabled = p.multipath == Some(Multipath::Disabled);
     let properties = Properties {
         multipath: (!disabled).then_some(Multipath::Passive),
@@ -427,7 +428,7 @@ fn protocols(pre: &Preconnection) -> Result<Vec<Protocol>, Error> {
     Ok(chosen)
 }
 
-/// One for streams, one for datagrams: two cannot share a port.
+/// One protocol for streams and one for datagrams, because two of a kind cannot share a port.
 fn one_of_a_kind(fit: &[Protocol], security: &Security) -> Vec<Protocol> {
     let has = |protocol| fit.contains(&protocol);
     let plain = security.allows_plain();

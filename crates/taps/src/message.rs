@@ -6,36 +6,35 @@ use bytes::Bytes;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Names a message that was given to `send`, unique in its connection, from 1 on.
+/// Identifies a message that was passed to `send`, unique within its connection, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(pub(crate) u64);
 
-/// Properties of one message (RFC 9622 §9.1.3). What is `None` follows from the connection.
+/// Properties of one message (RFC 9622 §9.1.3). `None` means the value of the connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MessageContext {
-    /// `msgLifetime`: how long it may wait here before it is sent.
+    /// `msgLifetime`: maximum time in the send queue.
     pub lifetime: Option<Duration>,
-    /// `msgPriority`: smaller first, among messages that need not keep their order. Default: 100.
+    /// `msgPriority`: smaller first, among messages without required order. Default: 100.
     pub priority: Option<u32>,
-    /// `msgOrdered`: whether it keeps its place behind those sent before. Default: whether `preserveOrder` is required or
-    /// preferred.
+    /// `msgOrdered`: whether it stays behind messages sent before. Default: whether `preserveOrder` is required or preferred.
     pub ordered: Option<bool>,
-    /// `safelyReplayable`: it may arrive more than once, and so may travel before the handshake has ended.
+    /// `safelyReplayable`: it may arrive more than once, and may therefore be sent before the handshake has completed.
     pub safely_replayable: bool,
-    /// `final`: it is the last one.
+    /// `final`: the last message.
     pub last: bool,
-    /// `msgReliable`. Default: as the connection. Only a connection whose protocol can choose by message takes another one.
+    /// `msgReliable`. Default: as the connection. Other values require a protocol with reliability per message.
     pub reliable: Option<bool>,
-    /// `msgCapacityProfile`. Default: the connection's. No protocol here can mark single messages of a stream.
+    /// `msgCapacityProfile`. Default: that of the connection. No protocol here can mark single messages of a stream.
     pub capacity_profile: Option<CapacityProfile>,
-    /// `noFragmentation`: not to be fragmented by the network layer.
+    /// `noFragmentation`: the network layer must not fragment it.
     pub no_fragmentation: bool,
-    /// `noSegmentation`: one packet or an error.
+    /// `noSegmentation`: a single packet, or an error.
     pub no_segmentation: bool,
 }
 
 impl MessageContext {
-    /// Nothing but defaults.
+    /// Default properties.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -48,7 +47,7 @@ impl MessageContext {
         self
     }
 
-    /// Sets `msgPriority`, and that the message need not keep its order.
+    /// Sets `msgPriority`, and removes the ordering requirement.
     #[must_use]
     pub fn priority(mut self, priority: u32) -> Self {
         (self.priority, self.ordered) = (Some(priority), Some(false));
@@ -69,7 +68,7 @@ impl MessageContext {
         self
     }
 
-    /// The place in the queue: ordered messages keep theirs among themselves.
+    /// Rank in the send queue; ordered messages have equal ranks, which keeps their order.
     pub(crate) fn rank(&self, properties: &Properties) -> u32 {
         let wanted = matches!(properties.preserve_order, Preference::Require | Preference::Prefer);
         if self.ordered.unwrap_or(wanted) {
@@ -79,7 +78,7 @@ impl MessageContext {
         }
     }
 
-    /// Refuses what the protocol cannot keep; `singular` is the most that fits in one packet, if that is known.
+    /// Rejects properties that the protocol does not support; `singular` is the maximum size for one packet, if known.
     pub(crate) fn check(
         &self,
         bytes: usize,
@@ -112,23 +111,23 @@ impl MessageContext {
     }
 }
 
-/// `msgPriority` and `connPriority` where nothing is said.
+/// Default of `msgPriority` and `connPriority`.
 pub(crate) const DEFAULT_PRIORITY: u32 = 100;
 
-/// What was received.
+/// A received message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     /// The data.
     pub data: Bytes,
-    /// Whether this ends the message. A stream of bytes without a framer is one message that comes in parts.
+    /// Whether this ends the message. A byte stream without a framer is one message, received in parts.
     pub end_of_message: bool,
-    /// Whether it was sent as the last one (RFC 9622 §9.3.3.3).
+    /// Whether the peer sent it as the final message (RFC 9622 §9.3.3.3).
     pub last: bool,
-    /// Whether it came before the handshake had ended, so that it may be a repetition (§9.3.3.2). Only to listeners that require
-    /// or prefer `zeroRttMsg`, and ask for no certificates.
+    /// Whether it arrived before the handshake had completed, and may be a replay (§9.3.3.2). Only with listeners that require or
+    /// prefer `zeroRttMsg`, and do not request certificates.
     pub early: bool,
-    /// The peer's address.
+    /// Address of the peer.
     pub remote: SocketAddr,
-    /// Our own.
+    /// Local address.
     pub local: SocketAddr,
 }

@@ -1,4 +1,4 @@
-//! Preconnections: everything that is said before a connection is there (RFC 9622 §6, §7).
+//! Preconnections: the specification of a connection before it exists (RFC 9622 §6, §7).
 
 use crate::candidates::{Choice, Question};
 use crate::connection::{Connection, Info, Making};
@@ -20,11 +20,11 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// `keepAliveTimeout` where keep-alive is wanted and no time is said: what NATs let idle flows live at least (RFC 9000 §10.1.2
-/// speaks of 30 s for UDP).
+/// Default of `keepAliveTimeout` if keep-alive is requested: below the lifetime of idle flows in NATs (RFC 9000 §10.1.2 mentions
+/// 30 s for UDP).
 const KEEP_ALIVE: Duration = Duration::from_secs(25);
 
-/// What a connection is to be like; opens as many as wanted. Later changes of it change no connection.
+/// The specification of a connection, from which any number can be opened. Later changes do not affect open connections.
 #[derive(Debug, Clone)]
 pub struct Preconnection {
     pub(crate) properties: Properties,
@@ -40,7 +40,7 @@ pub struct Preconnection {
 }
 
 impl Preconnection {
-    /// One with these properties, and no security.
+    /// A preconnection with these properties, without security.
     #[must_use]
     pub fn new(properties: Properties) -> Self {
         Self {
@@ -57,21 +57,21 @@ impl Preconnection {
         }
     }
 
-    /// Restricts this end.
+    /// Restricts the local endpoint.
     #[must_use]
     pub fn local(mut self, local: impl Into<LocalEndpoint>) -> Self {
         self.local = local.into();
         self
     }
 
-    /// Adds a way to name the peer; all of them are the same peer. A listener takes connections from them only.
+    /// Adds a remote endpoint; all of them are alternatives for the same peer. A listener accepts connections only from them.
     #[must_use]
     pub fn remote(mut self, remote: impl Into<RemoteEndpoint>) -> Self {
         self.remotes.push(remote.into());
         self
     }
 
-    /// What protects the connection.
+    /// Sets the security parameters.
     #[must_use]
     pub fn security(mut self, security: Security) -> Self {
         self.security = security;
@@ -92,40 +92,40 @@ impl Preconnection {
         self
     }
 
-    /// `keepAliveTimeout`; without it 25 s, where the property `keepAlive` asks for keep-alive.
+    /// `keepAliveTimeout`; default 25 s if the property `keepAlive` requests keep-alive.
     #[must_use]
     pub fn keep_alive_timeout(mut self, timeout: Duration) -> Self {
         self.keep_alive_timeout = Some(timeout);
         self
     }
 
-    /// Which agent is asked. Default: the local one.
+    /// Sets the agent to query. Default: the local one.
     #[must_use]
     pub fn agent(mut self, agent: Agent) -> Self {
         self.agent = agent;
         self
     }
 
-    /// How long establishing may take in all. Default: 30 s.
+    /// Maximum total time for establishment. Default: 30 s.
     #[must_use]
     pub fn establish_within(mut self, timeout: Duration) -> Self {
         self.race.deadline = timeout;
         self
     }
 
-    /// Opens a connection (`Initiate`): candidates are raced, and the first that succeeds is it.
+    /// Opens a connection (`Initiate`): candidates are raced, and the first to succeed is used.
     ///
     /// # Errors
-    /// No candidate satisfies the properties, and which property failed; or every candidate failed, and why each.
+    /// No candidate satisfies the properties, with the violated ones; or every candidate failed, with the reasons.
     pub async fn initiate(&self) -> Result<Connection, Error> {
         self.open(None).await.map(|(connection, _)| connection)
     }
 
-    /// Opens a connection and sends a first message (`InitiateWithSend`). One that is safely replayable travels with the
-    /// handshake where QUIC knows the peer from before.
+    /// Opens a connection and sends a first message (`InitiateWithSend`). A safely replayable message is sent with the handshake if
+    /// QUIC has connected to the peer before.
     ///
     /// # Errors
-    /// As [`Preconnection::initiate`]; or the message cannot be sent.
+    /// Those of [`Preconnection::initiate`]; or the message cannot be sent.
     pub async fn initiate_with_send(
         &self,
         data: impl Into<Bytes>,
@@ -134,20 +134,20 @@ impl Preconnection {
         let (connection, sent) = self.open(Some((data.into(), context))).await?;
         match sent {
             Some(id) => Ok((connection, id)),
-            // It was said above that there is a message.
+            // Cannot happen: a message was given above.
             None => Err(crate::SendError::Closed.into()),
         }
     }
 
-    /// Waits for connections at the local endpoint (`Listen`).
+    /// Waits for connections on the local endpoint (`Listen`).
     ///
     /// # Errors
-    /// No protocol satisfies the properties; or the endpoint cannot be listened at.
+    /// No protocol satisfies the properties, or the endpoint cannot be listened on.
     pub async fn listen(&self) -> Result<Listener, Error> {
         listener::listen(self).await
     }
 
-    /// Connection properties to begin with.
+    /// Initial connection properties.
     pub(crate) fn live(&self) -> Live {
         let wanted = matches!(self.properties.keep_alive, Preference::Require | Preference::Prefer);
         Live {
@@ -157,7 +157,7 @@ impl Preconnection {
         }
     }
 
-    /// The peer's addresses, and how each may be reached.
+    /// The peer's addresses, and the candidates to reach them.
     async fn candidates(&self) -> Result<(Resolved, Choice), Error> {
         let resolved = resolve(&self.remotes).await?;
         if resolved.endpoints.is_empty()
@@ -206,7 +206,7 @@ impl Preconnection {
             let candidate = candidates[i].candidate.clone();
             failed.push(Attempt { candidate, error: error.to_string() });
         };
-        // Of the time for all, what names and the agent have left.
+        // The part of the total time that remains after name resolution and the agent.
         let race = RaceConfig { deadline: self.race.deadline.saturating_sub(started.elapsed()), ..self.race };
         let outcome = race::run(&Real::start(), delays, &race, attempt, tell).await;
         let (won, (recipe, opened)) = match outcome {
@@ -243,7 +243,7 @@ impl Preconnection {
             group: Group::new(live),
             priority: self.properties.conn_priority,
         };
-        // It may have ended since.
+        // It may have ended in the meantime.
         let connection = Connection::start(made.opened, making).map_err(|_| Error::Failed(failed))?;
         let sent = first.filter(|_| sent_first).map(|context| connection.sent_early(context.last));
         Ok((connection, sent))

@@ -1,4 +1,4 @@
-//! What waits to be sent by one connection: bounded, by priority, with lifetimes.
+//! Send queue of a connection: bounded, ordered by priority, with lifetimes.
 
 use crate::error::SendError;
 use crate::message::MessageId;
@@ -8,28 +8,28 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::Notify;
 
-/// Most bytes that wait, apart from a single longer message.
+/// Maximum number of queued bytes, except for a single longer message.
 const MOST_BYTES: usize = 1 << 20;
-/// Most messages that wait.
-const MOST_MESSAGES: usize = 1024;
+/// Maximum number of queued messages.
+const MAX_MESSAGES: usize = 1024;
 
-/// A message that waits.
+/// A queued message.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub id: MessageId,
     pub data: Bytes,
-    /// After this it is not sent.
+    /// Time after which it is not sent.
     pub expires: Option<Instant>,
 }
 
-/// What to do next.
+/// The next action.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// Send it.
+    /// Send the message.
     Send(Waiting),
-    /// It waited too long.
+    /// The lifetime of the message was exceeded.
     Expired(MessageId),
-    /// Nothing follows.
+    /// No further messages.
     End,
 }
 
@@ -38,23 +38,23 @@ struct State {
     waiting: BTreeMap<(u32, u64), Waiting>,
     bytes: usize,
     last_id: u64,
-    /// Nothing is taken any more; `final` says whether by a last message.
+    /// No further messages are accepted; `final` tells whether because of a last message.
     closed: bool,
     by_last: bool,
 }
 
-/// The queue.
+/// The send queue.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     state: Mutex<State>,
-    /// There is something to send, or the end.
+    /// Notified when there is a message, or the end.
     filled: Notify,
-    /// There is room.
+    /// Notified when there is room.
     room: Notify,
 }
 
 impl Queue {
-    /// Puts a message in, when there is room. Messages of smaller `rank` go first, equal ones in the order given.
+    /// Appends a message when there is room. Smaller `rank` goes first; equal ranks keep their order.
     pub async fn push(
         &self,
         data: Bytes,
@@ -64,7 +64,7 @@ impl Queue {
     ) -> Result<MessageId, SendError> {
         loop {
             let mut room = std::pin::pin!(self.room.notified());
-            // Whoever makes room after this is heard.
+            // Register first, so that no notification is missed.
             room.as_mut().enable();
             {
                 let mut state = self.state();
@@ -72,7 +72,7 @@ impl Queue {
                     return Err(if state.by_last { SendError::AfterFinal } else { SendError::Closed });
                 }
                 let fits = state.waiting.is_empty() || state.bytes + data.len() <= MOST_BYTES;
-                if fits && state.waiting.len() < MOST_MESSAGES {
+                if fits && state.waiting.len() < MAX_MESSAGES {
                     state.last_id += 1;
                     let id = MessageId(state.last_id);
                     state.bytes += data.len();
@@ -80,7 +80,7 @@ impl Queue {
                     state.waiting.insert((rank, id.0), Waiting { id, data, expires });
                     if last {
                         (state.closed, state.by_last) = (true, true);
-                        // Those who wait for room find it closed.
+                        // Wakes the callers waiting for room, which then find the queue closed.
                         self.room.notify_waiters();
                     }
                     self.filled.notify_one();
@@ -91,7 +91,7 @@ impl Queue {
         }
     }
 
-    /// Names a message that was sent already.
+    /// Assigns an identifier to a message that was sent already.
     pub fn skip(&self, last: bool) -> MessageId {
         let id = {
             let mut state = self.state();
@@ -105,14 +105,14 @@ impl Queue {
         id
     }
 
-    /// Takes nothing more; what waits is still sent.
+    /// Accepts no further messages; queued ones are still sent.
     pub fn close(&self) {
         self.state().closed = true;
         self.filled.notify_one();
         self.room.notify_waiters();
     }
 
-    /// Takes nothing more, and forgets what waits.
+    /// Accepts no further messages, and discards queued ones.
     pub fn abort(&self) {
         {
             let mut state = self.state();
@@ -124,12 +124,12 @@ impl Queue {
         self.room.notify_waiters();
     }
 
-    /// Whether a message would be taken.
+    /// Whether messages are accepted.
     pub fn is_open(&self) -> bool {
         !self.state().closed
     }
 
-    /// What to do next, when there is something. One caller only.
+    /// The next action, when there is one. Only one caller at a time.
     pub async fn next(&self) -> Next {
         loop {
             {
@@ -149,7 +149,7 @@ impl Queue {
         }
     }
 
-    /// A panic in between leaves the maps whole.
+    /// A panic while the lock is held leaves the data consistent.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waited_too_long_is_not_sent() {
+    async fn expired_messages_are_not_sent() {
         let queue = Queue::default();
         let soon = Instant::now() + Duration::from_millis(5);
         queue.push(Bytes::from("old"), 100, Some(soon), false).await.unwrap();
@@ -198,9 +198,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_queue_lets_the_sender_wait_and_closing_lets_it_go() {
+    async fn a_full_queue_blocks_the_sender_until_room_or_close() {
         let queue = std::sync::Arc::new(Queue::default());
-        // Longer than the bound, but alone.
+        // Exceeds the bound, but is alone.
         queue.push(Bytes::from(vec![0; MOST_BYTES + 1]), 100, None, false).await.unwrap();
         let (q, r) = (queue.clone(), queue.clone());
         let waits = tokio::spawn(async move { q.push(Bytes::from("x"), 100, None, false).await });

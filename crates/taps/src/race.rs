@@ -1,5 +1,5 @@
-//! The race of candidates (RFC 8305 §5) in time: `selection::race` says when an attempt starts and which is given up, here
-//! attempts are futures and the clock is a real one.
+//! Execution of the race of candidates (RFC 8305 §5): `selection::race` decides when an attempt starts and which is abandoned;
+//! here attempts are futures, and the clock is real.
 
 use anabranch_element::time::Instant;
 use anabranch_selection::race::{Race, RaceAction, RaceConfig};
@@ -8,11 +8,11 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-/// Time as the race sees it.
+/// The clock of a race.
 pub(crate) trait Clock {
-    /// Time since some beginning.
+    /// Time since an arbitrary origin.
     fn now(&self) -> Instant;
-    /// Waits until then.
+    /// Waits until `when`.
     fn until(&self, when: Instant) -> impl Future<Output = ()>;
 }
 
@@ -27,7 +27,7 @@ impl Real {
 
 impl Clock for Real {
     fn now(&self) -> Instant {
-        // As long as a u64 of nanoseconds lasts: 584 years.
+        // Sufficient for 584 years.
         Instant::from_nanos(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
@@ -36,16 +36,17 @@ impl Clock for Real {
     }
 }
 
-/// How a race ended.
+/// Result of a race.
 pub(crate) enum Outcome<T> {
-    /// This attempt is the connection.
+    /// This attempt succeeded.
     Won(usize, T),
-    /// None is; whether it was for the time.
+    /// No attempt succeeded, possibly because of the time limit.
     Failed { timed_out: bool },
 }
 
-/// Runs attempts as ranked, the next one after the delay of the last or its failure. Gives the first that succeeds; `failed`
-/// is told of the others that ended. What is under way when the race is decided is dropped, and by that closed.
+/// Runs attempts in the order of rank, each started after the delay of the previous one or its failure. Returns the first that
+/// succeeds; `failed` is called for the others that ended. Attempts in progress when the race is decided are dropped, which
+/// closes them.
 pub(crate) async fn run<T, E, F: Future<Output = Result<T, E>>>(
     clock: &impl Clock,
     delays: Vec<Duration>,
@@ -103,7 +104,7 @@ mod tests {
     use std::sync::Arc;
     use std::task::{Context, Wake, Waker};
 
-    /// A clock that stands until somebody waits, and then jumps to the first deadline.
+    /// A clock that stands still until it is waited for, and then jumps to the first deadline.
     #[derive(Default)]
     struct Virtual {
         now: Cell<Instant>,
@@ -132,7 +133,7 @@ mod tests {
         fn wake(self: Arc<Self>) {}
     }
 
-    /// Runs a race in virtual time; what each attempt does is (after so many milliseconds, succeeds).
+    /// Runs a race in virtual time; each attempt is given by (duration in milliseconds, whether it succeeds).
     fn race(
         attempts: &[Option<(u64, bool)>],
         rtt_us: Option<u64>,
@@ -168,10 +169,10 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_first_candidate_costs_one_delay() {
+    fn an_unresponsive_first_candidate_costs_one_delay() {
         let answer = race(&[None, Some((30, true)), Some((5, true))], None);
         assert_eq!(answer, (Some(1), false, vec![(0, 0), (250, 1)], 280));
-        // Where the round trip is known, two of them.
+        // If the round-trip time is known, the delay is twice that.
         let answer = race(&[None, Some((30, true))], Some(70_000));
         assert_eq!(answer, (Some(1), false, vec![(0, 0), (140, 1)], 170));
     }

@@ -1,5 +1,5 @@
-//! Security parameters (RFC 9622 §6.3), minimal: whom to trust, who we are, which application protocol, and whether it may
-//! go unprotected.
+//! Security parameters (RFC 9622 §6.3), a minimal set: trusted certificates, own identity, application protocol, and whether
+//! protection is required.
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use rustls::pki_types::pem::PemObject;
@@ -9,7 +9,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// Why security parameters cannot be used.
+/// Why security parameters are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("security, {what}: {reason}")]
 pub struct SecurityError {
@@ -31,9 +31,9 @@ enum Mode {
     Required,
 }
 
-/// What protects a connection. Only QUIC has protection here (TLS 1.3); over TCP and UDP a program brings its own.
+/// Protection of a connection. Only QUIC provides it here (TLS 1.3); over TCP and UDP, programs use their own.
 ///
-/// Clones share what allows a later connection to resume an earlier one.
+/// Clones share the state with which later connections resume earlier ones.
 #[derive(Clone)]
 pub struct Security {
     mode: Mode,
@@ -56,29 +56,29 @@ impl Security {
         }
     }
 
-    /// None: TCP, Multipath TCP and UDP as they are; QUIC, which is never without, is left out.
+    /// No protection: TCP, Multipath TCP and UDP; QUIC, which is always protected, is excluded.
     #[must_use]
     pub fn disabled() -> Self {
         Self::with(Mode::Disabled)
     }
 
-    /// Protected where the protocol has it, that is over QUIC, and then by a certificate that is trusted; else without. RFC 9622
-    /// has protection without proof of who the peer is; here the proof is always asked for.
+    /// Protection where the protocol has it, that is over QUIC with a trusted certificate; otherwise none. RFC 9622 permits protection
+    /// without authentication of the peer; here authentication is always required.
     #[must_use]
     pub fn opportunistic() -> Self {
         Self::with(Mode::Opportunistic)
     }
 
-    /// Protected: QUIC only.
+    /// Protection required: QUIC only.
     #[must_use]
     pub fn required() -> Self {
         Self::with(Mode::Required)
     }
 
-    /// Trusts the certificates of `pem`, as roots (`PEM`, one or more). There are no others: not even the system's.
+    /// Trusts the certificates in `pem` as roots (`PEM`, one or more). No others are trusted, not even those of the system.
     ///
     /// # Errors
-    /// There is no certificate in it.
+    /// `pem` contains no certificate.
     pub fn trust_pem(mut self, pem: &[u8]) -> Result<Self, SecurityError> {
         let wrong = |reason: String| SecurityError::new("trusted certificates", reason);
         let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
@@ -90,8 +90,8 @@ impl Security {
         Ok(self.changed())
     }
 
-    /// Shows this certificate, with its chain, to peers: needed to listen for QUIC (`serverCertificate`), and asked for by
-    /// some servers (`clientCertificate`).
+    /// Presents this certificate, with its chain, to peers: required to listen for QUIC (`serverCertificate`), and requested by some
+    /// servers (`clientCertificate`).
     ///
     /// # Errors
     /// There is no certificate, or no private key.
@@ -107,42 +107,42 @@ impl Security {
         Ok(self.changed())
     }
 
-    /// Offers, or accepts, this application protocol (RFC 7301).
+    /// Offers or accepts this application protocol (RFC 7301).
     #[must_use]
     pub fn alpn(mut self, protocol: impl Into<Vec<u8>>) -> Self {
         self.alpn.push(protocol.into());
         self.changed()
     }
 
-    /// The name in the peer's certificate, where it is not the remote endpoint's.
+    /// The name in the peer's certificate, if it differs from the remote endpoint's.
     #[must_use]
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.server_name = Some(name.into());
         self
     }
 
-    /// Sessions of other parameters are not resumed.
+    /// Drops the resumption state, because sessions with other parameters must not be resumed.
     fn changed(mut self) -> Self {
         self.client = Arc::default();
         self
     }
 
-    /// Whether a protocol without protection will do.
+    /// Whether unprotected protocols are permitted.
     pub(crate) fn allows_plain(&self) -> bool {
         self.mode != Mode::Required
     }
 
-    /// Whether QUIC can be had.
+    /// Whether QUIC is permitted.
     pub(crate) fn allows_quic(&self) -> bool {
         self.mode != Mode::Disabled
     }
 
-    /// Whether QUIC can be listened for.
+    /// Whether listening for QUIC is possible.
     pub(crate) fn has_identity(&self) -> bool {
         self.identity.is_some()
     }
 
-    /// Whether a listener asks its peers for certificates.
+    /// Whether a listener requests certificates from its peers.
     pub(crate) fn asks_for_proof(&self) -> bool {
         !self.trusted.is_empty()
     }
@@ -151,7 +151,7 @@ impl Security {
         self.server_name.as_deref()
     }
 
-    /// What a client of QUIC needs; made once, since it keeps what connections are resumed with.
+    /// The configuration of a QUIC client; created once, because it contains the resumption state.
     pub(crate) fn client(&self) -> Result<Arc<QuicClientConfig>, SecurityError> {
         if let Some(client) = self.client.get() {
             return Ok(client.clone());
@@ -187,8 +187,8 @@ impl Security {
         Ok(roots)
     }
 
-    /// What a server of QUIC needs. Where certificates are trusted, peers must prove themselves by them. `early`: whether data
-    /// from before the end of the handshake is taken, which may be a repetition.
+    /// The configuration of a QUIC server. If certificates are trusted, peers must authenticate with them. `early`: whether data sent
+    /// before the end of the handshake, which may be a replay, is accepted.
     pub(crate) fn server(&self, early: bool) -> Result<Arc<QuicServerConfig>, SecurityError> {
         let wrong = |e: rustls::Error| SecurityError::new("server", e);
         let Some((chain, key)) = &self.identity else {
@@ -207,7 +207,7 @@ impl Security {
         };
         let mut config = builder.with_single_cert(chain.clone(), key.clone_key()).map_err(wrong)?;
         config.alpn_protocols.clone_from(&self.alpn);
-        // QUIC knows only "none" and "all" (RFC 9001 §4.6.1).
+        // QUIC only permits "none" and "all" (RFC 9001 §4.6.1).
         config.max_early_data_size = if early { u32::MAX } else { 0 };
         let config = QuicServerConfig::try_from(config).map_err(|e| SecurityError::new("server", e))?;
         Ok(Arc::new(config))
@@ -221,7 +221,7 @@ impl Default for Security {
 }
 
 impl fmt::Debug for Security {
-    /// Without keys.
+    /// Omits keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (trusted, identity) = (self.trusted.len(), self.identity.is_some());
         write!(f, "Security({:?}, {trusted} trusted, identity: {identity})", self.mode)
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_parameters_are_named() {
         let of = |e: Result<Security, SecurityError>| e.unwrap_err().to_string();
         assert!(of(Security::required().trust_pem(b"x")).contains("no \"BEGIN CERTIFICATE\""));
         assert!(of(Security::required().identity_pem(b"", b"")).starts_with("security, identity"));

@@ -1,5 +1,6 @@
-//! A plan carried out on a socket. Steps that say where packets go must succeed, or the candidate is left: a connection on
-//! the wrong slice is worse than none. Steps that say how they are treated may fail; the program is told by a soft error.
+//! Execution of a plan on a socket. Steps that determine the path must succeed, otherwise the candidate is skipped: a connection
+//! on the wrong slice is worse than none. Steps that determine the treatment of packets may fail, which is reported as a soft
+//! error.
 
 use crate::endpoint::LocalEndpoint;
 use anabranch_kern::socket::set_max_pacing_rate;
@@ -10,7 +11,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-/// What a plan says of a socket.
+/// The parts of a plan that concern a socket.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Setup {
     pub mptcp: bool,
@@ -40,7 +41,7 @@ impl Setup {
                 Action::CongestionControl { name } => setup.congestion_control = Some(name.clone()),
                 Action::InitialWindow { window, .. } => setup.window = Some(*window),
                 Action::Dscp { dscp } => setup.dscp = Some(*dscp),
-                // Of the whole host, and so the agent's (docs/taps-api.md).
+                // Applies to the whole host, and is therefore executed by the agent (docs/taps-api.md).
                 Action::MptcpEndpoint { .. } => {}
                 Action::Unknown => {
                     let reason = "the plan has a step that this version does not know: the agent is newer";
@@ -51,8 +52,8 @@ impl Setup {
         Ok(setup)
     }
 
-    /// A socket of `protocol` towards `remote`, bound as the plan and `local` say; and what could not be done for its
-    /// packets' treatment.
+    /// A socket of `protocol` towards `remote`, bound according to the plan and `local`; and the failed steps for the treatment of its
+    /// packets.
     pub fn socket(
         &self,
         protocol: Protocol,
@@ -84,7 +85,7 @@ impl Setup {
             return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, reason));
         }
         if local.port.is_some() && !datagrams {
-            // Candidates race from the same port, and one that has ended may keep it for a minute.
+            // Candidates race from the same port, and an ended one may occupy it for a minute.
             socket.set_reuse_address(true)?;
         }
         let source = local.address.or(self.source);
@@ -98,7 +99,7 @@ impl Setup {
         Ok((socket, refused))
     }
 
-    /// How packets are treated; what was refused.
+    /// Applies the treatment of packets; returns the failures.
     fn treat(&self, socket: &Socket, protocol: Protocol) -> Vec<String> {
         let mut refused = Vec::new();
         let mut soft = |what: String, result: io::Result<()>| {
@@ -119,30 +120,30 @@ impl Setup {
     }
 }
 
-/// Sets the code point of what a socket sends; the two bits below are ECN's, the kernel's own.
+/// Sets the DSCP of a socket; the two bits below it belong to ECN and the kernel.
 pub(crate) fn set_dscp(socket: &SockRef<'_>, dscp: u8) -> io::Result<()> {
     let byte = u32::from(dscp) << 2;
     if socket.domain()? != Domain::IPV6 {
         return socket.set_tos_v4(byte);
     }
-    // A socket of both families speaks IPv4, too; one of IPv6 alone may refuse.
+    // A dual-stack socket also sends IPv4; an IPv6-only socket may refuse this.
     let _ = socket.set_tos_v4(byte);
     socket.set_tclass_v6(byte)
 }
 
-/// Sets the most a socket sends.
+/// Sets the maximum sending rate of a socket.
 pub(crate) fn set_rate(socket: &SockRef<'_>, rate: Rate) -> io::Result<()> {
-    // SockRef is a Socket; none is the kernel's word for no limit.
+    // SockRef dereferences to Socket; the maximum means no limit.
     set_max_pacing_rate(&**socket, rate.get().map_or(u64::MAX, |bps| (bps / 8).max(1)))
 }
 
-/// `TCP_NODELAY`: nobody waits for a packet to fill where latency counts (RFC 9622 §8.1.6).
+/// `TCP_NODELAY`: no waiting for full packets where latency matters (RFC 9622 §8.1.6).
 pub(crate) fn set_profile(socket: &SockRef<'_>, profile: CapacityProfile) -> io::Result<()> {
     use CapacityProfile::{LowLatencyInteractive, LowLatencyNonInteractive};
     socket.set_tcp_nodelay(matches!(profile, LowLatencyInteractive | LowLatencyNonInteractive))
 }
 
-/// `keepAliveTimeout`: probes after so long without packets; none switches them off.
+/// `keepAliveTimeout`: probes after this idle time; `None` disables them.
 pub(crate) fn set_keep_alive(socket: &SockRef<'_>, idle: Option<Duration>) -> io::Result<()> {
     match idle {
         Some(idle) => socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(whole_s(idle))),
@@ -150,22 +151,22 @@ pub(crate) fn set_keep_alive(socket: &SockRef<'_>, idle: Option<Duration>) -> io
     }
 }
 
-/// `connTimeout`: how long sent data may stay without an acknowledgement.
+/// `connTimeout`: how long sent data may remain unacknowledged.
 pub(crate) fn set_timeout(socket: &SockRef<'_>, timeout: Option<Duration>) -> io::Result<()> {
     socket.set_tcp_user_timeout(timeout.map(whole_ms))
 }
 
-/// A time as protocols count it: whole milliseconds, of which 0 would be none at all, and 24 days are the most TCP takes.
+/// Converts a time to whole milliseconds, at least 1 (0 would disable it) and at most 24 days (the limit of TCP).
 pub(crate) fn whole_ms(timeout: Duration) -> Duration {
     timeout.clamp(Duration::from_millis(1), Duration::from_millis(i32::MAX as u64))
 }
 
-/// The same of `keepAliveTimeout`: the kernel counts whole seconds, 1 to 32767.
+/// Converts a time to whole seconds, 1 to 32767, as the kernel requires for `keepAliveTimeout`.
 pub(crate) fn whole_s(idle: Duration) -> Duration {
     Duration::from_secs(idle.as_secs().clamp(1, 32_767))
 }
 
-/// An error of a step, with its name and, where that helps, the remedy.
+/// An error of a step, with its name and, if helpful, the remedy.
 fn named(step: &str, error: io::Error) -> io::Error {
     let remedy = match error.kind() {
         io::ErrorKind::PermissionDenied => " (a mark takes CAP_NET_ADMIN or CAP_NET_RAW)",
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_what_protocols_can_count() {
+    fn times_are_rounded_to_the_units_of_protocols() {
         let tcp = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         for (time, set) in [
             (Duration::ZERO, Duration::from_millis(1)),
@@ -210,13 +211,13 @@ mod tests {
             set_timeout(&SockRef::from(&tcp), Some(time)).unwrap();
             assert_eq!(tcp.tcp_user_timeout().unwrap(), Some(set), "{time:?}");
         }
-        // 0 would have QUIC say "still here" without end.
+        // With 0, QUIC would send keep-alive packets endlessly.
         assert_eq!(whole_s(Duration::ZERO), Duration::from_secs(1));
         assert_eq!(whole_s(Duration::MAX), Duration::from_secs(32_767));
     }
 
     #[test]
-    fn what_concerns_the_way_must_succeed_and_what_concerns_the_treatment_may_fail() {
+    fn path_steps_must_succeed_and_treatment_steps_may_fail() {
         let remote = "127.0.0.1:9".parse().unwrap();
         let none = LocalEndpoint::new();
         let device = Setup::read(&[Action::Device { interface: "no-such-device".into() }]).unwrap();

@@ -1,4 +1,4 @@
-//! What stands in the way of a connection, and how long: names, agents, ports, times at their limits.
+//! Obstacles to establishing a connection, and their duration: names, agents, ports, extreme times.
 
 // These tests run in real time.
 #![allow(clippy::disallowed_methods)]
@@ -16,8 +16,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// Not this machine, and the kernel sends nothing to it over TCP.
-const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::BROADCAST), 9);
+/// Not an address of this machine; the kernel sends no TCP to it.
+const UNREACHABLE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::BROADCAST), 9);
 
 fn pre() -> Preconnection {
     let plain = Properties { multipath: Some(Multipath::Disabled), ..Properties::default() };
@@ -28,7 +28,7 @@ async fn listen() -> Listener {
     pre().local(LocalEndpoint::new().ip(HERE)).listen().await.unwrap()
 }
 
-/// A server whose queue is full: it answers no SYN. What fills it comes along.
+/// A server whose accept queue is full, so that it answers no SYN; returned with the connections that fill it.
 fn dead() -> (SocketAddr, Socket, Vec<TcpStream>) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from((HERE, 0)).into()).unwrap();
@@ -44,7 +44,7 @@ async fn candidates_race_from_one_port() {
     within(async {
         let (dead, _socket, _held) = dead();
         let listener = listen().await;
-        // One that is free.
+        // A free port.
         let port = std::net::TcpListener::bind((HERE, 0)).unwrap().local_addr().unwrap().port();
         let live = RemoteEndpoint::from(listener.local()).priority(1);
         let dial = pre().local(LocalEndpoint::new().port(port)).remote(dead).remote(live);
@@ -55,20 +55,20 @@ async fn candidates_race_from_one_port() {
 }
 
 #[tokio::test]
-async fn a_name_without_address_does_not_stand_in_the_way_of_the_other_ways_to_name_the_peer() {
+async fn a_name_without_address_does_not_affect_other_names() {
     within(async {
         let listener = listen().await;
         let nameless = || RemoteEndpoint::hostname("no.such.name.invalid").port(1);
         let dial = pre().remote(nameless()).remote(listener.local());
         assert_eq!(dial.initiate().await.unwrap().remote(), listener.local());
-        // Of a listener's peers each is wanted.
+        // For a listener, every peer is required.
         let strict = pre().remote(nameless()).remote(listener.local()).listen().await;
         assert!(matches!(strict, Err(Error::Resolve { .. })), "{strict:?}");
     })
     .await;
 }
 
-/// An agent that takes questions, and answers with `answer` and no more.
+/// An agent that accepts queries, and answers with `answer`.
 fn agent(folder: &std::path::Path, answer: &'static str) -> Agent {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let path = folder.join(format!("{}.sock", answer.len()));
@@ -86,11 +86,11 @@ fn agent(folder: &std::path::Path, answer: &'static str) -> Agent {
 }
 
 #[tokio::test]
-async fn the_time_for_all_is_also_the_agents() {
+async fn the_total_time_includes_the_agent() {
     within(async {
         let folder = tempfile::tempdir().unwrap();
         let began = Instant::now();
-        let dial = pre().agent(agent(folder.path(), "")).remote(NOBODY);
+        let dial = pre().agent(agent(folder.path(), "")).remote(UNREACHABLE);
         let failed = dial.establish_within(Duration::from_millis(200)).initiate().await.unwrap_err();
         assert!(matches!(failed, Error::TimedOut(_)), "{failed}");
         assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
@@ -99,11 +99,11 @@ async fn the_time_for_all_is_also_the_agents() {
 }
 
 #[tokio::test]
-async fn an_agent_that_breaks_off_is_none() {
+async fn an_agent_that_breaks_off_is_ignored() {
     within(async {
         let folder = tempfile::tempdir().unwrap();
         let begun = "HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{\"candidates\": [";
-        let dial = pre().agent(agent(folder.path(), begun)).remote(NOBODY);
+        let dial = pre().agent(agent(folder.path(), begun)).remote(UNREACHABLE);
         let failed = dial.establish_within(Duration::from_secs(4)).initiate().await.unwrap_err();
         assert!(!matches!(failed, Error::Agent { .. }), "{failed}");
     })
@@ -111,7 +111,7 @@ async fn an_agent_that_breaks_off_is_none() {
 }
 
 #[tokio::test]
-async fn the_limit_of_new_connections_is_that_of_all_who_wait_and_counts_while_they_do() {
+async fn the_connection_limit_applies_to_all_waiting_callers() {
     within(async {
         let listener = std::sync::Arc::new(listen().await);
         let dial = async || pre().remote(listener.local()).initiate().await.unwrap();
@@ -124,7 +124,7 @@ async fn the_limit_of_new_connections_is_that_of_all_who_wait_and_counts_while_t
         let (_one, _two) = (dial().await, dial().await);
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert_eq!(all.iter().filter(|task| task.is_finished()).count(), 1);
-        // Who waits already is told of a new limit.
+        // A waiting caller is notified of a new limit.
         listener.set_new_connection_limit(None);
         while all.iter().filter(|task| task.is_finished()).count() < 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -142,7 +142,7 @@ async fn the_limit_of_new_connections_is_that_of_all_who_wait_and_counts_while_t
 }
 
 #[tokio::test]
-async fn times_at_their_limits_open_connections_still() {
+async fn extreme_times_still_open_connections() {
     within(async {
         let identity = Identity::new();
         let tcp = listen().await;
@@ -154,7 +154,7 @@ async fn times_at_their_limits_open_connections_still() {
                 let mut dial = pre().remote(RemoteEndpoint::from(to.local()).protocol(protocol));
                 if protocol == Protocol::Quic {
                     dial = dial.security(identity.client());
-                    // A connection over which nothing may be silent for a moment is none.
+                    // A connection that must never be silent for a moment cannot work.
                     dial = dial.connection_timeout(time.max(Duration::from_secs(30)));
                 } else {
                     dial = dial.connection_timeout(time);
@@ -167,7 +167,7 @@ async fn times_at_their_limits_open_connections_still() {
     .await;
 }
 
-/// Runs `body` where programs get one of the four `ports` if they ask for any.
+/// Runs `body` where requests for any port yield one of the four `ports`.
 fn with_few_ports(body: impl FnOnce(std::ops::Range<u16>) + Send) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -186,9 +186,9 @@ fn with_few_ports(body: impl FnOnce(std::ops::Range<u16>) + Send) {
     });
 }
 
-/// Where any port will do, it is one that each protocol can have, and the listener says which.
+/// If any port is acceptable, the listener takes one that is free for each protocol, and reports it.
 #[test]
-fn a_listener_at_any_port_takes_one_that_is_free_for_all_of_its_protocols() {
+fn a_listener_on_any_port_selects_one_free_for_all_protocols() {
     let identity = Identity::new();
     with_few_ports(|ports| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -228,12 +228,12 @@ fn a_listener_at_any_port_takes_one_that_is_free_for_all_of_its_protocols() {
                         "{listener:?}"
                     );
                     drop((listener, taken));
-                    // What it had is free again within a second or two.
+                    // Its ports are free again within one or two seconds.
                     while std::net::UdpSocket::bind((HERE, free)).is_err() {
                         tokio::time::sleep(Duration::from_millis(50)).await;
                     }
                 }
-                // None is free for both: the refusal names the protocol.
+                // No port is free for both: the error names the protocol.
                 let taken: Vec<_> =
                     ports.clone().map(|port| std::net::UdpSocket::bind((HERE, port)).unwrap()).collect();
                 let error = pre().listen().await.unwrap_err();

@@ -30,7 +30,7 @@ fn at(address: SocketAddr, protocol: Protocol) -> RemoteEndpoint {
     RemoteEndpoint::from(address).protocol(protocol)
 }
 
-/// Sends every message back, until the peer ends; then ends, too.
+/// Sends every message back until the peer ends, and then ends as well.
 async fn echo(connection: Connection) {
     while let Some(message) = connection.receive().await.unwrap() {
         if !message.data.is_empty() {
@@ -50,7 +50,7 @@ fn serve(listener: Listener) -> tokio::task::JoinHandle<()> {
     })
 }
 
-/// Framed messages there and back, in order, and the end of both sides.
+/// Framed messages in both directions, in order, and the end of both sides.
 async fn round_trip(connection: &Connection) {
     let messages = ["first", "", &"long ".repeat(50_000), "last"];
     for message in messages {
@@ -133,7 +133,7 @@ async fn a_stream_without_framers_is_one_message_in_parts() {
         let end = served.receive().await.unwrap().unwrap();
         assert!(end.data.is_empty() && end.end_of_message && end.last);
         assert!(served.receive().await.unwrap().is_none());
-        // The other way, no more than asked for at a time.
+        // In the other direction, no more than requested at a time.
         served.send("abcdef").await.unwrap();
         for part in ["ab", "cd", "ef"] {
             assert_eq!(connection.receive_part(2, 2).await.unwrap().unwrap().data, part);
@@ -143,7 +143,7 @@ async fn a_stream_without_framers_is_one_message_in_parts() {
 }
 
 #[tokio::test]
-async fn datagrams_keep_their_bounds_and_peers_are_told_apart() {
+async fn datagrams_keep_their_boundaries_and_peers_are_distinguished() {
     within(async {
         let listener = listen(pre(datagrams())).await;
         assert_eq!(listener.protocols(), [Protocol::Udp]);
@@ -155,7 +155,7 @@ async fn datagrams_keep_their_bounds_and_peers_are_told_apart() {
             let served = listener.next().await.unwrap();
             assert_eq!(served.remote(), connection.local());
             assert_eq!(served.receive().await.unwrap().unwrap().data, text);
-            // The listener's own end does not end what it gave.
+            // The end of the listener does not end its connections.
             listener.set_new_connection_limit(None);
             served.send("").await.unwrap();
             served.send("answer").await.unwrap();
@@ -223,7 +223,7 @@ async fn streams_of_quic_are_a_group() {
         round_trip(&second).await;
         round_trip(&first).await;
         assert!(first.rtt().is_some());
-        // What is set for one is set for all, and what cannot be set is named.
+        // A property set for one is set for all, and one that cannot be set is named.
         let faster =
             anabranch_taps::Live { keep_alive_timeout: Some(Duration::from_secs(5)), ..first.live() };
         let error = second.set_live(faster).unwrap_err().to_string();
@@ -236,7 +236,7 @@ async fn streams_of_quic_are_a_group() {
     .await;
 }
 
-/// Each side marks what it sends, by its own capacity profile; ECN keeps its two bits.
+/// Each side marks its packets according to its own capacity profile; ECN keeps its two bits.
 #[tokio::test]
 async fn quic_has_the_code_point_of_its_capacity_profile() {
     within(async {
@@ -253,7 +253,7 @@ async fn quic_has_the_code_point_of_its_capacity_profile() {
             let client = pre(calls(ours)).security(identity.client()).framer(LengthPrefix::default());
             let connection = client.remote(at(to, Protocol::Quic)).initiate().await.unwrap();
             round_trip(&connection).await;
-            // Batches, too: 250 kB came back.
+            // Batches as well: 250 kB came back.
             let points = |seen: &Seen| seen.classes().into_iter().map(|c| c >> 2).collect::<BTreeSet<_>>();
             assert_eq!((points(&sent), points(&answered)), ([up].into(), [down].into()));
             assert!(sent.classes().contains(&(up << 2 | 2)), "ECT(0): {:?}", sent.classes());
@@ -264,7 +264,7 @@ async fn quic_has_the_code_point_of_its_capacity_profile() {
 }
 
 #[tokio::test]
-async fn a_replayable_first_message_goes_with_the_handshake_the_second_time() {
+async fn a_replayable_first_message_is_sent_with_the_second_handshake() {
     within(async {
         let early = Properties { zero_rtt_msg: Preference::Prefer, ..Properties::default() };
         let identity = Identity::new();
@@ -281,7 +281,7 @@ async fn a_replayable_first_message_goes_with_the_handshake_the_second_time() {
             assert_eq!(message.early, round == 1, "round {round}");
             next_event(&connection, |e| matches!(e, Event::Sent(_))).await;
             served.send_with("ok", &MessageContext::new().last()).await.unwrap();
-            // With the answer comes what the next connection is resumed by.
+            // The resumption state arrives with the answer.
             assert_eq!(connection.receive().await.unwrap().unwrap().data, "ok");
         }
     })
@@ -336,14 +336,14 @@ async fn clones_over_tcp_are_connections_that_share_their_properties() {
 }
 
 #[tokio::test]
-async fn what_waits_too_long_expires_and_urgent_messages_overtake() {
+async fn queued_messages_expire_and_urgent_ones_overtake() {
     within(async {
         let loose = Properties { preserve_order: Preference::NoPreference, ..Properties::default() };
         let listener = listen(pre(loose.clone()).framer(LengthPrefix::default())).await;
         let connection =
             pre(loose).framer(LengthPrefix::default()).remote(listener.local()).initiate().await.unwrap();
         let served = listener.next().await.unwrap();
-        // Nobody reads: the kernel's buffers fill, and then messages wait here.
+        // Without a reader, the kernel's buffers fill, and then messages queue here.
         let big = vec![7u8; 512 << 10];
         let mut sent = 0;
         while let Ok(result) =
@@ -352,7 +352,7 @@ async fn what_waits_too_long_expires_and_urgent_messages_overtake() {
             result.unwrap();
             sent += 1;
         }
-        // One is half sent, two wait: room for small ones comes with the first that leaves.
+        // One is partly sent, two wait: room for small ones appears when the first is sent.
         let late = MessageContext::new().lifetime(Duration::from_millis(1));
         let urgent = MessageContext::new().priority(1);
         let (reads, writes) = tokio::join!(
@@ -382,7 +382,7 @@ async fn what_waits_too_long_expires_and_urgent_messages_overtake() {
             }
         );
         assert_eq!(sent, 0, "every big one arrived");
-        // How far reading was when the late one was queued is the scheduler's affair; that nothing is lost or sent twice is ours.
+        // How far reading had progressed when the late one was queued depends on the scheduler; nothing may be lost or sent twice.
         assert_eq!(reads.len() + writes, 3, "{reads:?}");
         assert!(reads.contains(&"urgent".to_owned()) && reads.contains(&"normal".to_owned()));
     })
@@ -390,7 +390,7 @@ async fn what_waits_too_long_expires_and_urgent_messages_overtake() {
 }
 
 #[tokio::test]
-async fn a_candidate_that_refuses_gives_way_at_once() {
+async fn a_refused_candidate_is_skipped_at_once() {
     within(async {
         let dead = std::net::TcpListener::bind((HERE, 0)).unwrap().local_addr().unwrap();
         let listener = listen(pre(Properties::default())).await;
@@ -440,7 +440,7 @@ async fn refusals_name_the_property() {
 }
 
 #[tokio::test]
-async fn without_an_address_a_listener_is_there_for_both_families() {
+async fn without_an_address_a_listener_serves_both_families() {
     within(async {
         let quick = Properties {
             conn_capacity_profile: CapacityProfile::LowLatencyInteractive,
@@ -456,7 +456,7 @@ async fn without_an_address_a_listener_is_there_for_both_families() {
             let served = listener.next().await.unwrap();
             connection.send(here).await.unwrap();
             assert_eq!(served.receive_part(here.len(), 100).await.unwrap().unwrap().data, here);
-            // Nothing of the treatment was refused.
+            // No treatment of packets failed.
             assert_eq!(served.event().await, Some(Event::Ready));
             served.send("ok").await.unwrap();
             assert!(matches!(served.event().await, Some(Event::Received { .. })));
@@ -467,7 +467,7 @@ async fn without_an_address_a_listener_is_there_for_both_families() {
 }
 
 #[tokio::test]
-async fn a_listener_gives_as_many_as_it_may_from_whom_it_may_until_it_stops() {
+async fn a_listener_honours_limit_and_peers_until_it_stops() {
     within(async {
         let listener = listen(pre(Properties::default())).await;
         let to = listener.local();
@@ -482,7 +482,7 @@ async fn a_listener_gives_as_many_as_it_may_from_whom_it_may_until_it_stops() {
         assert!(listener.next().await.is_some());
         listener.stop();
         assert!(listener.next().await.is_none());
-        // What it gave lives on.
+        // Its connections remain open.
         one.send("still here").await.unwrap();
         assert_eq!(first.receive_part(10, 10).await.unwrap().unwrap().data, "still here");
 
@@ -496,7 +496,7 @@ async fn a_listener_gives_as_many_as_it_may_from_whom_it_may_until_it_stops() {
 }
 
 #[tokio::test]
-async fn new_peers_that_nobody_asks_for_do_not_keep_datagrams_from_those_there_are() {
+async fn unaccepted_peers_do_not_block_datagrams_of_existing_ones() {
     within(async {
         let listener = listen(pre(datagrams())).await;
         let one = pre(datagrams()).remote(listener.local()).initiate().await.unwrap();
@@ -507,10 +507,10 @@ async fn new_peers_that_nobody_asks_for_do_not_keep_datagrams_from_those_there_a
         for _ in 0..500 {
             let other = std::net::UdpSocket::bind((HERE, 0)).unwrap();
             other.send_to(b"hello", listener.local()).unwrap();
-            // The socket's buffer does not take all of them at once.
+            // The socket's buffer cannot hold all of them at once.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // UDP may lose what comes while the socket's buffer is full.
+        // UDP may lose datagrams while the socket's buffer is full.
         loop {
             one.send("second").await.unwrap();
             let soon = tokio::time::timeout(Duration::from_millis(200), served.receive()).await;
@@ -518,7 +518,7 @@ async fn new_peers_that_nobody_asks_for_do_not_keep_datagrams_from_those_there_a
                 break;
             }
         }
-        // They are there once somebody asks.
+        // They are returned once requested.
         listener.set_new_connection_limit(None);
         assert_eq!(listener.next().await.unwrap().receive().await.unwrap().unwrap().data, "hello");
     })
@@ -526,13 +526,13 @@ async fn new_peers_that_nobody_asks_for_do_not_keep_datagrams_from_those_there_a
 }
 
 #[tokio::test]
-async fn a_datagram_that_is_too_long_is_lost_alone() {
+async fn an_oversized_datagram_is_the_only_loss() {
     within(async {
         let listener = listen(pre(datagrams()).framer(LengthPrefix::default())).await;
         let to = listener.local();
         let connection =
             pre(datagrams()).remote(to).framer(LengthPrefix::default()).initiate().await.unwrap();
-        // As long as a datagram may be, and four bytes of the framer's.
+        // The maximum length of a datagram, plus four bytes of the framer.
         let id = connection.send(vec![0; connection.send_msg_max_len()]).await.unwrap();
         next_event(&connection, |e| matches!(e, Event::SendError(lost, _) if *lost == id)).await;
         connection.send("short").await.unwrap();
@@ -542,9 +542,9 @@ async fn a_datagram_that_is_too_long_is_lost_alone() {
     .await;
 }
 
-/// Given up while ICMP says "unreachable": that is what it fails with, and no end of the stream.
+/// Given up while ICMP reports "unreachable": the connection fails with this error, and not with a regular end of the stream.
 #[test]
-fn a_connection_whose_peer_cannot_be_reached_any_more_fails() {
+fn a_connection_to_an_unreachable_peer_fails() {
     let sh = |command: &str| {
         assert!(std::process::Command::new("sh").args(["-ec", command]).status().unwrap().success());
     };
@@ -569,7 +569,7 @@ fn a_connection_whose_peer_cannot_be_reached_any_more_fails() {
                 .await;
             let connection = connection.unwrap();
             let _served = listener.next().await.unwrap();
-            // Nobody answers for it, and the kernel says so after three seconds, to itself.
+            // The address is unanswered, and after three seconds the kernel reports this to itself.
             sh("ip addr del 10.0.0.2/32 dev lo; ip route add 10.0.0.2 dev v0");
             connection.send("lost").await.unwrap();
             let error = connection.receive().await.unwrap_err();

@@ -1,4 +1,4 @@
-//! The tasks of a connection: one sends what waits and closes, one looks after paths.
+//! The tasks of a connection: one sends queued messages and closes, one monitors the paths.
 
 use super::{Inner, State, locked};
 use crate::event::Event;
@@ -8,15 +8,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long the peer's last words are waited for when we close: unread data would make the kernel break the connection
-/// before ours has arrived.
+/// How long to wait for the peer's last data when closing: with unread data the kernel would reset the connection before our data
+/// has arrived.
 const LINGER: Duration = Duration::from_secs(1);
-/// Between two looks at the paths.
-const WATCH: Duration = Duration::from_millis(250);
+/// Interval between checks of the paths.
+const PATH_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Sends until the end, and closes.
 pub(super) async fn write(inner: Arc<Inner>, mut writer: Writer) {
-    // Closed counts first: an abort must not look like an end to the peer.
+    // The closed state has precedence: an abort must not look like a regular end to the peer.
     let over = tokio::select! {
         biased;
         () = inner.closed() => true,
@@ -31,10 +31,10 @@ pub(super) async fn write(inner: Arc<Inner>, mut writer: Writer) {
         tokio::select! {
             biased;
             () = inner.closed() => {}
-            () = farewell(&inner, &mut writer) => inner.end(None),
+            () = finish_sending(&inner, &mut writer) => inner.end(None),
         }
     }
-    // Nobody reads any more; whoever does now is told so, and lets go.
+    // No reader is left; a later one gets an error and releases the lock.
     inner.incoming.lock().await.take();
 }
 
@@ -68,12 +68,12 @@ async fn send_all(inner: &Inner, writer: &mut Writer) -> Result<(), String> {
     }
 }
 
-/// No more follows from us; then, once the program closes, the end.
-async fn farewell(inner: &Inner, writer: &mut Writer) {
+/// Ends our direction, then waits until the program closes.
+async fn finish_sending(inner: &Inner, writer: &mut Writer) {
     if let Err(error) = writer.finish().await {
         inner.emit(Event::SoftError(error.to_string()));
     }
-    // The program may go on receiving after its last message.
+    // The program may continue to receive after its last message.
     let _ = inner.state.subscribe().wait_for(|s| *s != State::Established).await;
     if matches!(writer, Writer::Stream(_)) {
         let drain = async {
@@ -81,12 +81,12 @@ async fn farewell(inner: &Inner, writer: &mut Writer) {
             let Some(incoming) = incoming.as_mut() else { return };
             while let Ok(Read::Data(_) | Read::Soft(_)) = incoming.reader.read(usize::MAX).await {}
         };
-        // Whoever does not end in time is left.
+        // A peer that does not end in time is not waited for.
         let _ = tokio::time::timeout(LINGER, drain).await;
     }
 }
 
-/// Tells of paths that come and go, as long as the connection is there.
+/// Reports added and lost paths while the connection exists.
 pub(super) async fn watch_paths(inner: Weak<Inner>) {
     let mut before = None;
     loop {
@@ -105,6 +105,6 @@ pub(super) async fn watch_paths(inner: Weak<Inner>) {
             }
             before = Some(now);
         }
-        tokio::time::sleep(WATCH).await;
+        tokio::time::sleep(PATH_CHECK_INTERVAL).await;
     }
 }

@@ -1,7 +1,7 @@
-//! Connections: messages out, messages in, events, clones, the end (RFC 9622 §7.4, §8 to §10).
+//! Connections: sending and receiving messages, events, clones, termination (RFC 9622 §7.4, §8 to §10).
 //!
 //! ```text
-//!  Established ── close, or a failure ──▶ Closing ── all is sent ──▶ Closed
+//!  Established ── close, or a failure ──▶ Closing ── all sent ──▶ Closed
 //!       └───────────── abort ─────────────────────────────────────────▲
 //! ```
 
@@ -27,47 +27,47 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{broadcast, watch};
 
-/// Most events that wait.
-const MOST_EVENTS: usize = 256;
-/// Most bytes that [`Connection::receive`] gives of a stream without a framer.
-const MOST_PART: usize = 64 << 10;
-/// The longest message that is put together from parts, where no framer says less.
-const MOST_MESSAGE: usize = 64 << 20;
-/// The longest payload of UDP over IPv4.
-const MOST_DATAGRAM: usize = 65_507;
+/// Maximum number of queued events.
+const MAX_EVENTS: usize = 256;
+/// Maximum number of bytes returned by [`Connection::receive`] for a stream without a framer.
+const MAX_PART_BYTES: usize = 64 << 10;
+/// Maximum size of a message assembled from parts, unless a framer has a lower limit.
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
+/// Maximum payload of UDP over IPv4.
+const MAX_DATAGRAM_BYTES: usize = 65_507;
 
-/// Where a connection stands (RFC 9622 §8.1.11.1). One that is being established is no connection yet.
+/// State of a connection (RFC 9622 §8.1.11.1). A connection exists only after it is established.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// It is open.
     Established,
-    /// What waits is sent still.
+    /// Queued messages are still being sent.
     Closing,
     /// It is over.
     Closed,
 }
 
-/// How a connection that was initiated came to be.
+/// How an initiated connection was established.
 #[derive(Debug, Clone)]
 pub struct Info {
-    /// The candidate that won.
+    /// The successful candidate.
     pub candidate: Candidate,
-    /// The steps that were carried out for it.
+    /// The steps executed for it.
     pub plan: Vec<Action>,
-    /// Whether an agent ranked the candidates; else they are this host's own.
+    /// Whether an agent ranked the candidates; otherwise they are this host's own.
     pub by_agent: bool,
     /// The candidates that failed before.
     pub failed: Vec<Attempt>,
 }
 
-/// A connection. When it is dropped, what waits is sent still, and then it is closed.
+/// A connection. When it is dropped, queued messages are still sent, and then it is closed.
 pub struct Connection {
     inner: Arc<Inner>,
     events: tokio::sync::Mutex<broadcast::Receiver<Event>>,
     over: AtomicBool,
 }
 
-/// What the handle, the tasks and the group share.
+/// State shared by the handle, the tasks and the group.
 pub(crate) struct Inner {
     id: u64,
     protocol: Protocol,
@@ -80,7 +80,7 @@ pub(crate) struct Inner {
     priority: AtomicU32,
     queue: Queue,
     framers: Mutex<Stack>,
-    /// The beginning of a message that comes in parts.
+    /// The first parts of a message that is sent in parts.
     begun: Mutex<BytesMut>,
     incoming: tokio::sync::Mutex<Option<Incoming>>,
     link: Mutex<Option<Link>>,
@@ -88,7 +88,7 @@ pub(crate) struct Inner {
     events: broadcast::Sender<Event>,
 }
 
-/// What a connection is made with, beside its transport.
+/// Parameters of a connection besides its transport.
 pub(crate) struct Making {
     pub protocol: Protocol,
     pub properties: Properties,
@@ -100,10 +100,10 @@ pub(crate) struct Making {
 }
 
 impl Connection {
-    /// A connection over an open transport; its tasks start.
+    /// Creates a connection over an open transport, and starts its tasks.
     pub(crate) fn start(opened: Opened, making: Making) -> std::io::Result<Self> {
         static IDS: AtomicU64 = AtomicU64::new(1);
-        let (events, receiver) = broadcast::channel(MOST_EVENTS);
+        let (events, receiver) = broadcast::channel(MAX_EVENTS);
         let inner = Arc::new(Inner {
             id: IDS.fetch_add(1, Relaxed),
             protocol: making.protocol,
@@ -134,10 +134,10 @@ impl Connection {
         Ok(Self { inner, events: tokio::sync::Mutex::new(receiver), over: AtomicBool::new(false) })
     }
 
-    /// Sends a message with default properties. Waits while too much waits already (1 MiB or 1024 messages).
+    /// Sends a message with default properties. Waits while the queue is full (1 MiB or 1024 messages).
     ///
     /// # Errors
-    /// It cannot be sent over this connection.
+    /// The message cannot be sent over this connection.
     pub async fn send(&self, data: impl Into<Bytes>) -> Result<MessageId, SendError> {
         self.send_with(data, &MessageContext::new()).await
     }
@@ -145,7 +145,7 @@ impl Connection {
     /// Sends a message.
     ///
     /// # Errors
-    /// It, or a property of it, cannot be kept by this connection; which one.
+    /// The connection cannot send the message or support one of its properties.
     pub async fn send_with(
         &self,
         data: impl Into<Bytes>,
@@ -157,11 +157,11 @@ impl Connection {
         inner.queue.push(data, context.rank(&inner.properties), expires, context.last).await
     }
 
-    /// Sends a part of a message (RFC 9622 §9.2.3). Over a stream without framers it leaves at once; else it waits until the
-    /// message is whole, and the name comes then.
+    /// Sends a part of a message (RFC 9622 §9.2.3). Over a stream without framers it is sent at once; otherwise it waits until the
+    /// message is complete, and only then an identifier is returned.
     ///
     /// # Errors
-    /// As [`Connection::send_with`]; what was begun is forgotten.
+    /// Those of [`Connection::send_with`]; earlier parts are discarded.
     pub async fn send_partial(
         &self,
         data: impl Into<Bytes>,
@@ -189,19 +189,20 @@ impl Connection {
         self.send_with(whole, context).await.map(Some)
     }
 
-    /// Receives the next message; of a stream without framers the next part. None once the peer has sent its last.
-    /// Dropping the future loses nothing.
+    /// Receives the next message, or the next part of a stream without framers; `None` after the peer's last message. Cancel-safe:
+    /// dropping the future loses no data.
     ///
     /// # Errors
-    /// The connection is closed or failed, or what arrived is no message.
+    /// The connection is closed or has failed, or the received data is not a valid message.
     pub async fn receive(&self) -> Result<Option<Message>, ReceiveError> {
-        self.receive_part(0, MOST_PART).await
+        self.receive_part(0, MAX_PART_BYTES).await
     }
 
-    /// The same; of a stream without framers at least `least` bytes, unless the peer ends before, and at most `most`.
+    /// Like [`Connection::receive`]; for a stream without framers at least `least` bytes, unless the peer ends before, and at most
+    /// `most`.
     ///
     /// # Errors
-    /// As [`Connection::receive`].
+    /// Those of [`Connection::receive`].
     pub async fn receive_part(&self, least: usize, most: usize) -> Result<Option<Message>, ReceiveError> {
         let inner = &self.inner;
         let received = tokio::select! {
@@ -228,14 +229,14 @@ impl Connection {
         }
     }
 
-    /// The first message went with the handshake.
+    /// Records that the first message was sent with the handshake.
     pub(crate) fn sent_early(&self, last: bool) -> MessageId {
         let id = self.inner.queue.skip(last);
         self.inner.emit(Event::Sent(id));
         id
     }
 
-    /// The next event; none after `Closed` or `ConnectionError`.
+    /// The next event; `None` after `Closed` or `ConnectionError`.
     pub async fn event(&self) -> Option<Event> {
         let mut events = self.events.lock().await;
         if self.over.load(Relaxed) {
@@ -252,11 +253,11 @@ impl Connection {
         }
     }
 
-    /// Another connection to the same peer, in the same group (`Clone`): over QUIC a further stream, else a further connection
-    /// over the same path. Framers are copied, fresh.
+    /// Opens another connection to the same peer, in the same group (`Clone`): over QUIC an additional stream, otherwise an additional
+    /// connection over the same path. Framers are copied in their initial state.
     ///
     /// # Errors
-    /// It is closed, cannot be opened, or is not ours to open.
+    /// The connection is closed, the clone cannot be opened, or this side did not open the connection.
     pub async fn clone_connection(&self) -> Result<Self, CloneError> {
         let framers = locked(&self.inner.framers).clone();
         self.clone_with(framers).await
@@ -286,18 +287,18 @@ impl Connection {
         Ok(Self::start(opened, making)?)
     }
 
-    /// The connections of this one's group that are open, by [`Connection::id`], this one among them.
+    /// The open connections of the group by [`Connection::id`], including this one.
     #[must_use]
     pub fn grouped_connections(&self) -> Vec<u64> {
         self.inner.group.members().iter().map(|m| m.id).collect()
     }
 
-    /// Sends what waits, tells the peer that no more follows, and closes. [`Event::Closed`] says when that is done.
+    /// Sends queued messages, signals the end to the peer, and closes. [`Event::Closed`] reports completion.
     pub fn close(&self) {
         self.inner.close();
     }
 
-    /// Closes at once: what waits is lost, and the peer is told of a failure where the protocol can.
+    /// Closes at once: queued messages are lost, and a failure is signalled to the peer where the protocol can.
     pub fn abort(&self) {
         self.inner.abort();
     }
@@ -312,32 +313,32 @@ impl Connection {
         self.inner.group.members().iter().for_each(|m| m.abort());
     }
 
-    /// Connection properties that can change now, shared by the group.
+    /// Current connection properties that can change, shared by the group.
     #[must_use]
     pub fn live(&self) -> Live {
         self.inner.group.live()
     }
 
-    /// Changes them, for the whole group.
+    /// Changes them for the whole group.
     ///
     /// # Errors
-    /// The property that cannot be set on this connection; nothing has changed for the others.
+    /// The property that cannot be set on this connection; the others are then unchanged.
     pub fn set_live(&self, live: Live) -> std::io::Result<()> {
         self.inner.group.set(live, &self.inner)
     }
 
-    /// `connPriority`: smaller first, among the connections of the group. Only QUIC heeds it.
+    /// `connPriority` among the connections of the group, smaller first. Effective only with QUIC.
     #[must_use]
     pub fn priority(&self) -> u32 {
         self.inner.priority.load(Relaxed)
     }
 
-    /// Changes it, for this connection alone.
+    /// Changes the priority of this connection alone.
     pub fn set_priority(&self, priority: u32) {
         self.inner.priority.store(priority, Relaxed);
     }
 
-    /// A number of its own within this process.
+    /// A number that is unique within this process.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.inner.id
@@ -355,43 +356,43 @@ impl Connection {
         self.inner.queue.is_open() && self.inner.properties.direction != Direction::UnidirectionalReceive
     }
 
-    /// `canReceive`: as far as is known before the peer ends.
+    /// `canReceive`; known only until the peer ends.
     #[must_use]
     pub fn can_receive(&self) -> bool {
         self.state() == State::Established && self.inner.properties.direction != Direction::UnidirectionalSend
     }
 
-    /// The protocol it runs over.
+    /// The protocol in use.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.inner.protocol
     }
 
-    /// The selection properties it was made with.
+    /// The selection properties with which it was established.
     #[must_use]
     pub fn properties(&self) -> &Properties {
         &self.inner.properties
     }
 
-    /// How it came to be; none for one that a listener gave.
+    /// How it was established; `None` for a connection from a listener.
     #[must_use]
     pub fn info(&self) -> Option<&Info> {
         self.inner.info.as_ref()
     }
 
-    /// Our address.
+    /// The local address.
     #[must_use]
     pub fn local(&self) -> SocketAddr {
         self.inner.local
     }
 
-    /// The peer's address.
+    /// The remote address.
     #[must_use]
     pub fn remote(&self) -> SocketAddr {
         self.inner.remote
     }
 
-    /// The smoothed round-trip time; none over UDP, which knows none, and once it is closed.
+    /// The smoothed round-trip time; `None` over UDP, which measures none, and after it is closed.
     #[must_use]
     pub fn rtt(&self) -> Option<Duration> {
         match locked(&self.inner.link).as_ref()? {
@@ -401,8 +402,8 @@ impl Connection {
         }
     }
 
-    /// How many paths it uses now: of Multipath TCP its subflows; 1 for all others, and for Multipath TCP whose peer speaks
-    /// only TCP; 0 once it is closed.
+    /// Number of paths in use: the subflows of Multipath TCP; 1 for all other protocols, and for Multipath TCP with a peer that
+    /// supports only TCP; 0 after it is closed.
     #[must_use]
     pub fn paths(&self) -> u8 {
         self.inner.paths()
@@ -462,7 +463,7 @@ impl Inner {
     }
 
     fn most_bytes(&self) -> usize {
-        let transport = if self.protocol == Protocol::Udp { MOST_DATAGRAM } else { MOST_MESSAGE };
+        let transport = if self.protocol == Protocol::Udp { MAX_DATAGRAM_BYTES } else { MAX_MESSAGE_BYTES };
         locked(&self.framers).most().unwrap_or(usize::MAX).min(transport)
     }
 
@@ -493,13 +494,13 @@ impl Inner {
         let closed = || std::io::Error::new(std::io::ErrorKind::NotConnected, "the connection is closed");
         let link = locked(&self.link).clone().ok_or_else(closed)?;
         let planned = self.recipe.as_ref().and_then(|r| r.setup.pacing_bps);
-        // The plan's pace has the program's own rate in it: what remains is the slice's.
+        // The plan's rate includes the program's own limit: the rest is that of the slice.
         let of_slice = planned.filter(|bps| Some(*bps) != self.properties.max_send_rate.get());
         live.apply(old, &link, self.protocol, of_slice)
     }
 
     pub(crate) fn emit(&self, event: Event) {
-        // The handle may be gone.
+        // The handle may have been dropped.
         let _ = self.events.send(event);
     }
 
@@ -508,7 +509,7 @@ impl Inner {
     }
 
     async fn closed(&self) {
-        // The sender lives as long as we do.
+        // The sender exists as long as this object.
         let _ = self.state.subscribe().wait_for(|s| *s == State::Closed).await;
     }
 
@@ -530,7 +531,7 @@ impl Inner {
         self.end(None);
     }
 
-    /// It is over: of itself, or by a failure. Only the first call counts.
+    /// Ends the connection, regularly or with a failure. Only the first call has an effect.
     pub(crate) fn end(&self, failure: Option<String>) {
         let first = self.state.send_if_modified(|state| {
             let open = *state != State::Closed;
@@ -545,7 +546,7 @@ impl Inner {
     }
 }
 
-/// A panic in between leaves what is behind these locks whole.
+/// A panic while the lock is held leaves the data consistent.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What arrives, put together to messages.
+//! Assembles received data into messages.
 
 use super::{Inner, locked};
 use crate::error::ReceiveError;
@@ -7,16 +7,16 @@ use crate::transport::{Read, Reader};
 use anabranch_selection::Protocol;
 use bytes::{Bytes, BytesMut};
 
-/// The receiving side of a connection.
+/// The receiver of a connection.
 pub(super) struct Incoming {
     pub reader: Reader,
-    /// Of a stream without framers: what came while more was asked for.
+    /// For a stream without framers: data received while more was requested.
     held: BytesMut,
     ended: bool,
     told: bool,
 }
 
-/// A message, or a part of one.
+/// A message or a part of one.
 pub(super) struct Part {
     pub data: Bytes,
     pub end_of_message: bool,
@@ -29,7 +29,7 @@ impl Incoming {
         Self { reader, held: BytesMut::new(), ended: false, told: false }
     }
 
-    /// The next message or part. What has arrived stays here if this is dropped before it is done.
+    /// The next message or part. Received data is kept here if the future is dropped before completion.
     pub async fn receive(
         &mut self,
         inner: &Inner,
@@ -66,14 +66,14 @@ impl Incoming {
                     return Ok(Some(Part { data, end_of_message: false, last: false, early }));
                 }
                 if self.ended {
-                    // The whole stream is one message, and this is its end.
+                    // The whole stream is one message, which ends here.
                     let end = Part { data: Bytes::new(), end_of_message: true, last: true, early };
                     return Ok((!std::mem::replace(&mut self.told, true)).then_some(end));
                 }
             } else if self.ended {
                 return Ok(None);
             }
-            // Without anything held, what comes is passed on as it is.
+            // With nothing buffered, data is passed on as it arrives.
             let room = if framed { usize::MAX } else { most.saturating_sub(self.held.len()).max(1) };
             match self.reader.read(room).await? {
                 Read::End => self.ended = true,

@@ -1,4 +1,4 @@
-//! UDP: a socket of one's own towards a peer, or a listener's socket whose peers are told apart by address.
+//! UDP: a socket connected to one peer, or a listener's socket with peers distinguished by address.
 
 use super::{DATAGRAM, Link, Opened, Read, Reader, Recipe, Writer, is_soft, taken};
 use bytes::{Bytes, BytesMut};
@@ -11,10 +11,10 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 
-/// Most peers of one listener at a time.
-const MOST_PEERS: usize = 4096;
-/// Most datagrams that wait for one peer's connection; later ones are dropped, as UDP does.
-const MOST_WAITING: usize = 128;
+/// Maximum number of simultaneous peers of one listener.
+const MAX_PEERS: usize = 4096;
+/// Maximum number of datagrams queued for one peer's connection; further ones are dropped, as usual with UDP.
+const MAX_WAITING: usize = 128;
 
 pub(super) fn open(recipe: &Recipe) -> io::Result<Opened> {
     let (socket, refused) = recipe.setup.socket(recipe.protocol, recipe.remote, &recipe.local)?;
@@ -49,7 +49,7 @@ pub(super) async fn write(
         None => socket.send(data).await,
     };
     match send().await {
-        // It was about an earlier one, and this one was not sent.
+        // The error was about an earlier datagram, and this one was not sent.
         Err(error) if is_soft(&error) => {
             soft(error);
             match send().await {
@@ -62,13 +62,13 @@ pub(super) async fn write(
     Ok(())
 }
 
-/// How often a demultiplexer looks whether anybody needs it still.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval at which a demultiplexer checks whether it is still in use.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Tells a listener's peers apart.
+/// Distributes datagrams to a listener's peers.
 pub(crate) struct Demultiplexer {
     socket: Arc<UdpSocket>,
-    /// Whether new peers are taken.
+    /// Whether new peers are accepted.
     accepting: Arc<AtomicBool>,
     peers: BTreeMap<SocketAddr, mpsc::Sender<Bytes>>,
     buffer: BytesMut,
@@ -79,23 +79,24 @@ impl Demultiplexer {
         Self { socket: Arc::new(socket), accepting, peers: BTreeMap::new(), buffer: BytesMut::new() }
     }
 
-    /// Takes no new peers any more.
+    /// Stops accepting new peers.
     pub fn stop(&self) {
         self.accepting.store(false, Relaxed);
     }
 
-    /// Hands datagrams to their connections; gives the next new peer that is allowed, with its first one. None once it is
+    /// Delivers datagrams to their connections; returns the next permitted new peer, with its first datagram. `None` after it was
     /// stopped and its connections are closed.
     pub async fn next(&mut self, allows: impl Fn(IpAddr) -> bool) -> Option<Opened> {
         loop {
             self.buffer.reserve(DATAGRAM);
-            let received = tokio::time::timeout(LOOK, self.socket.recv_buf_from(&mut self.buffer)).await;
+            let received =
+                tokio::time::timeout(CHECK_INTERVAL, self.socket.recv_buf_from(&mut self.buffer)).await;
             let accepting = self.accepting.load(Relaxed);
             if !accepting && self.peers.values().all(mpsc::Sender::is_closed) {
                 return None;
             }
             let Ok(received) = received else { continue };
-            // An error is about a datagram that was sent earlier.
+            // The error is about a datagram that was sent earlier.
             let Ok((_, peer)) = received else { continue };
             let data = taken(&mut self.buffer);
             if !allows(peer.ip()) {
@@ -103,20 +104,20 @@ impl Demultiplexer {
             }
             let data = match self.peers.get(&peer).map(|to| to.try_send(data.clone())) {
                 Some(Ok(()) | Err(mpsc::error::TrySendError::Full(_))) => continue,
-                // Its connection is closed: this is the first of a new one.
+                // Its connection is closed: this is the first datagram of a new one.
                 Some(Err(mpsc::error::TrySendError::Closed(_))) | None => data,
             };
             if !accepting {
                 continue;
             }
-            if self.peers.len() >= MOST_PEERS {
+            if self.peers.len() >= MAX_PEERS {
                 self.peers.retain(|_, to| !to.is_closed());
-                if self.peers.len() >= MOST_PEERS {
+                if self.peers.len() >= MAX_PEERS {
                     continue;
                 }
             }
-            let (to, datagrams) = mpsc::channel(MOST_WAITING);
-            // There is room: it is new.
+            let (to, datagrams) = mpsc::channel(MAX_WAITING);
+            // A new queue has room.
             let _ = to.try_send(data);
             self.peers.insert(peer, to);
             return Some(Opened {

@@ -1,5 +1,5 @@
-//! The socket of a QUIC endpoint whose datagrams have a code point: quinn's own writes the whole traffic class with every
-//! send, for ECN, and leaves no room for one. Receiving is quinn's.
+//! The socket of a QUIC endpoint with a DSCP: quinn's own socket writes the whole traffic class with every send, for ECN, which
+//! leaves no room for a DSCP. Receiving is delegated to quinn.
 
 use anabranch_kern::datagram::{Datagrams, send};
 use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
@@ -14,19 +14,19 @@ use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-/// See the file's first lines.
+/// A UDP socket with a DSCP.
 #[derive(Debug)]
 pub(super) struct Marked {
     io: UdpSocket,
     state: UdpSocketState,
-    /// Six bits.
+    /// The DSCP, six bits.
     dscp: u8,
-    /// Whether the device takes batches; until one is refused.
+    /// Whether the device accepts batches (GSO); cleared when one is refused.
     batches: AtomicBool,
 }
 
 impl Marked {
-    /// On a bound socket that does not wait; inside the runtime.
+    /// Wraps a bound non-blocking socket; must be called within the runtime.
     pub fn new(socket: std::net::UdpSocket, dscp: u8) -> io::Result<Arc<Self>> {
         let state = UdpSocketState::new((&socket).into())?;
         Ok(Arc::new(Self { io: UdpSocket::from_std(socket)?, state, dscp, batches: AtomicBool::new(true) }))
@@ -49,7 +49,7 @@ impl AsyncUdpSocket for Marked {
         let sent = self.io.try_io(Interest::WRITABLE, || send(&SockRef::from(&self.io), &datagrams));
         match sent {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
-            // What is refused is lost, as any datagram may be; QUIC sends it again, in single ones.
+            // A refused datagram is lost, as any datagram may be; QUIC retransmits it, then without batches.
             Err(error) => {
                 if datagrams.segment_bytes.is_some() && self.batches.swap(false, Relaxed) {
                     tracing::info!("UDP: no batches from now on ({error})");
@@ -71,7 +71,7 @@ impl AsyncUdpSocket for Marked {
             let receive = || self.state.recv((&self.io).into(), buffers, metas);
             match self.io.try_io(Interest::READABLE, receive) {
                 Ok(count) => return Poll::Ready(Ok(count)),
-                // Not any more, or what ICMP says of an earlier datagram.
+                // No longer writable, or an ICMP error about an earlier datagram.
                 Err(_) => continue,
             }
         }
@@ -96,7 +96,7 @@ impl AsyncUdpSocket for Marked {
 
 type Waits = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
 
-/// One task that waits for room in the socket's buffer; there is one per connection.
+/// A task that waits for room in the socket's buffer; one per connection.
 struct Writable {
     socket: Arc<Marked>,
     waits: Option<Waits>,

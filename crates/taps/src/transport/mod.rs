@@ -1,4 +1,4 @@
-//! The protocols, each as a reader, a writer, and a link that tells about both.
+//! The protocols, each as a reader, a writer, and a link with information about both.
 
 mod datagram;
 mod marked;
@@ -21,12 +21,12 @@ use std::sync::Arc;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::mpsc;
 
-/// Most bytes of one read.
+/// Maximum number of bytes per read.
 const READ: usize = 64 << 10;
-/// The longest datagram (RFC 768).
+/// Maximum size of a datagram (RFC 768).
 const DATAGRAM: usize = 65_535;
 
-/// How a candidate is opened; once more for every clone.
+/// Parameters for opening a candidate, and its clones.
 #[derive(Debug, Clone)]
 pub(crate) struct Recipe {
     pub protocol: Protocol,
@@ -34,25 +34,25 @@ pub(crate) struct Recipe {
     pub setup: Setup,
     pub local: LocalEndpoint,
     pub security: Security,
-    /// The name that the peer's certificate has to have.
+    /// The required name in the peer's certificate.
     pub server_name: String,
-    /// Whether ICMP errors are asked for.
+    /// Whether ICMP errors are reported.
     pub soft_errors: bool,
 }
 
-/// A connection that is open.
+/// An open connection.
 pub(crate) struct Opened {
     pub reader: Reader,
     pub writer: Writer,
     pub link: Link,
-    /// Steps about the treatment of packets that were refused.
+    /// Failed steps for the treatment of packets.
     pub refused: Vec<String>,
     /// Whether the first message was sent with the handshake.
     pub sent_first: bool,
 }
 
 impl Recipe {
-    /// Opens it. `first`, if there is one, may be sent more than once.
+    /// Opens the connection. `first`, if given, may be sent more than once.
     pub async fn open(&self, live: &Live, first: Option<&Bytes>) -> io::Result<Opened> {
         match self.protocol {
             Protocol::Tcp | Protocol::Mptcp => stream::open(self, live).await,
@@ -62,17 +62,17 @@ impl Recipe {
     }
 }
 
-/// What was read.
+/// Result of a read.
 pub(crate) enum Read {
-    /// So much of a stream, or one datagram.
+    /// A part of a stream, or one datagram.
     Data(Bytes),
-    /// The network said something that does not end the connection.
+    /// An error that does not end the connection.
     Soft(io::Error),
-    /// The peer will send no more.
+    /// The peer will send no further data.
     End,
 }
 
-/// What a read brought. A little of it does not keep the whole buffer as long as somebody has it.
+/// Takes the received data. Small amounts are copied, so that they do not keep the whole buffer alive.
 fn taken(buffer: &mut BytesMut) -> Bytes {
     if buffer.len() > READ / 4 {
         return buffer.split().freeze();
@@ -82,17 +82,17 @@ fn taken(buffer: &mut BytesMut) -> Bytes {
     data
 }
 
-/// The receiving side.
+/// The receiver.
 pub(crate) enum Reader {
     Stream(Arc<TcpStream>, BytesMut),
     Connected(Arc<UdpSocket>, BytesMut),
-    /// Datagrams of one peer, from a listener's socket.
+    /// Datagrams of one peer of a listener's socket.
     Sorted(mpsc::Receiver<Bytes>),
     Quic(quinn::RecvStream),
 }
 
 impl Reader {
-    /// Reads what is there, at most `most` bytes of a stream. Nothing is lost if it is dropped before it is done.
+    /// Reads available data, at most `most` bytes of a stream. Cancel-safe.
     pub async fn read(&mut self, most: usize) -> io::Result<Read> {
         match self {
             Self::Stream(socket, buffer) => stream::read(socket, buffer, most.clamp(1, READ)).await,
@@ -105,13 +105,13 @@ impl Reader {
         }
     }
 
-    /// Whether what is read now may be a repetition (RFC 9622 §9.3.3.2).
+    /// Whether data read now may be a replay (RFC 9622 §9.3.3.2).
     pub fn is_early(&self) -> bool {
         matches!(self, Self::Quic(stream) if stream.is_0rtt())
     }
 }
 
-/// The sending side.
+/// The sender.
 pub(crate) enum Writer {
     Stream(Arc<TcpStream>),
     Connected(Arc<UdpSocket>),
@@ -121,7 +121,7 @@ pub(crate) enum Writer {
 }
 
 impl Writer {
-    /// Sends all of it, or one datagram. `soft` is told of what does not end the connection.
+    /// Sends all data, or one datagram. `soft` is called for errors that do not end the connection.
     pub async fn write(&mut self, data: Bytes, soft: &mut (dyn FnMut(io::Error) + Send)) -> io::Result<()> {
         match self {
             Self::Stream(socket) => stream::write(socket, &data, soft).await,
@@ -131,23 +131,23 @@ impl Writer {
         }
     }
 
-    /// Smaller is more urgent; only streams of one connection know each other.
+    /// Sets the priority, smaller is more urgent; effective only among streams of one connection.
     pub fn prioritise(&self, priority: u32) {
         if let Self::Quic(stream) = self {
-            // A stream that was reset has no priority any more.
+            // A stream that was reset has no priority.
             let _ = stream.set_priority(-i32::try_from(priority).unwrap_or(i32::MAX));
         }
     }
 
-    /// Whether a message that failed so is lost, and nothing else: a datagram that is too long, or for which there is no room or no
-    /// leave here.
+    /// Whether an error means only the loss of the message: a datagram that is too long, or for which there was no buffer or no
+    /// permission.
     pub fn loses_only(&self, error: &io::Error) -> bool {
         let here = [nix::libc::EMSGSIZE, nix::libc::ENOBUFS, nix::libc::EPERM];
         matches!(self, Self::Connected(_) | Self::To(..))
             && error.raw_os_error().is_some_and(|code| here.contains(&code))
     }
 
-    /// Tells the peer that no more follows, where the protocol can, and waits until it has everything, where that shows.
+    /// Signals the end to the peer where the protocol can, and waits for the acknowledgement of all data where it is visible.
     pub async fn finish(&mut self) -> io::Result<()> {
         match self {
             Self::Stream(socket) => socket2::SockRef::from(&**socket).shutdown(std::net::Shutdown::Write),
@@ -157,7 +157,7 @@ impl Writer {
     }
 }
 
-/// What is known about a connection while it is open.
+/// Information about an open connection.
 #[derive(Clone)]
 pub(crate) enum Link {
     Stream(Arc<TcpStream>),
@@ -188,7 +188,7 @@ impl Link {
         }
     }
 
-    /// The socket that belongs to this connection alone.
+    /// The socket used only by this connection.
     pub fn own_socket(&self) -> Option<socket2::SockRef<'_>> {
         match self {
             Self::Stream(socket) => Some(socket2::SockRef::from(&**socket)),
@@ -197,11 +197,11 @@ impl Link {
         }
     }
 
-    /// Makes what is under way end without a farewell, once all parts are dropped.
+    /// Makes the connection end abruptly once all parts are dropped.
     pub fn cut(&self) {
         match self {
             Self::Stream(socket) => {
-                // It is gone already if it says so.
+                // Fails only if the connection is already gone.
                 let _ = socket2::SockRef::from(&**socket).set_linger(Some(std::time::Duration::ZERO));
             }
             Self::Connected(_) | Self::To(..) => {}
@@ -210,7 +210,7 @@ impl Link {
     }
 }
 
-/// Errors that ICMP brings and that pass (RFC 1122 §4.2.3.9): the connection goes on.
+/// Transient errors from ICMP (RFC 1122 §4.2.3.9): the connection continues.
 fn is_soft(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
     matches!(error.kind(), HostUnreachable | NetworkUnreachable | ConnectionRefused)

@@ -1,4 +1,4 @@
-//! QUIC by quinn: a connection of ours is one bidirectional stream; clones are further streams of the same connection.
+//! QUIC with quinn: a connection is one bidirectional stream; clones are further streams of the same QUIC connection.
 
 use super::marked::Marked;
 use super::{Link, Opened, Reader, Recipe, Writer};
@@ -16,12 +16,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most streams the peer may have open in one connection.
-const MOST_STREAMS: u32 = 256;
-/// Most connections whose handshake is under way.
-const MOST_INCOMING: usize = 1024;
-/// How long the peer has to acknowledge what was sent last.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// Maximum number of streams that the peer may have open in one connection.
+const MAX_STREAMS: u32 = 256;
+/// Maximum number of connections with a handshake in progress.
+const MAX_INCOMING: usize = 1024;
+/// How long to wait for the peer to acknowledge the last data.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn open(recipe: &Recipe, live: &Live, first: Option<&Bytes>) -> io::Result<Opened> {
     let (socket, mut refused) = recipe.setup.socket(recipe.protocol, recipe.remote, &recipe.local)?;
@@ -36,7 +36,7 @@ pub(super) async fn open(recipe: &Recipe, live: &Live, first: Option<&Bytes>) ->
         None => (connecting.await?, None),
         Some(_) => match connecting.into_0rtt() {
             Ok((connection, accepted)) => (connection, Some(accepted)),
-            // Nothing is known of an earlier connection.
+            // No resumption state.
             Err(connecting) => (connecting.await?, None),
         },
     };
@@ -46,7 +46,7 @@ pub(super) async fn open(recipe: &Recipe, live: &Live, first: Option<&Bytes>) ->
         send.write_all(first).await?;
         sent_first = accepted.await;
         if !sent_first {
-            // The server has forgotten us; what was sent and opened before the handshake does not exist.
+            // The server rejected early data; the stream opened before the handshake does not exist.
             (send, receive) = connection.open_bi().await?;
         }
     }
@@ -59,7 +59,7 @@ pub(super) async fn open(recipe: &Recipe, live: &Live, first: Option<&Bytes>) ->
     })
 }
 
-/// What of a plan is QUIC's own: congestion control and initial window.
+/// The parts of a plan that QUIC implements itself: congestion control and initial window.
 fn transport(setup: &Setup, live: &Live, refused: &mut Vec<String>) -> io::Result<TransportConfig> {
     let mut config = common(live)?;
     let window = setup.window.map(|w| u64::from(w.segments) * u64::from(PlanConfig::default().segment_bytes));
@@ -87,8 +87,8 @@ fn transport(setup: &Setup, live: &Live, refused: &mut Vec<String>) -> io::Resul
 
 fn common(live: &Live) -> io::Result<TransportConfig> {
     let mut config = TransportConfig::default();
-    config.max_concurrent_bidi_streams(VarInt::from_u32(MOST_STREAMS));
-    // Nobody takes them.
+    config.max_concurrent_bidi_streams(VarInt::from_u32(MAX_STREAMS));
+    // Unidirectional streams are not used.
     config.max_concurrent_uni_streams(VarInt::from_u32(0));
     config.keep_alive_interval(live.keep_alive_timeout.map(whole_s));
     if let Some(timeout) = live.timeout {
@@ -109,11 +109,11 @@ pub(crate) fn server(
     let crypto = security.server(early).map_err(io::Error::other)?;
     let mut config = ServerConfig::with_crypto(crypto);
     config.transport_config(Arc::new(common(live)?));
-    config.max_incoming(MOST_INCOMING);
+    config.max_incoming(MAX_INCOMING);
     endpoint(socket, Some(config), Some(plan::dscp(live.capacity_profile)))
 }
 
-/// An endpoint whose datagrams have this code point.
+/// An endpoint whose datagrams have this DSCP.
 fn endpoint(
     socket: std::net::UdpSocket,
     server: Option<ServerConfig>,
@@ -126,13 +126,13 @@ fn endpoint(
     }
 }
 
-/// One more stream of an open connection.
+/// Opens another stream of an open connection.
 pub(crate) async fn another(connection: &Connection, endpoint: &Endpoint) -> io::Result<Opened> {
     let (send, receive) = connection.open_bi().await?;
     Ok(opened(connection, endpoint, send, receive))
 }
 
-/// The next stream that the peer opens.
+/// Accepts the next stream opened by the peer.
 pub(crate) async fn accept_stream(connection: &Connection, endpoint: &Endpoint) -> io::Result<Opened> {
     let (send, receive) = connection.accept_bi().await?;
     Ok(opened(connection, endpoint, send, receive))
@@ -155,10 +155,10 @@ fn opened(
 
 pub(super) async fn finish(stream: &mut SendStream) -> io::Result<()> {
     if stream.finish().is_err() {
-        // Reset already.
+        // The stream was already reset.
         return Ok(());
     }
-    match tokio::time::timeout(FAREWELL, stream.stopped()).await {
+    match tokio::time::timeout(CLOSE_TIMEOUT, stream.stopped()).await {
         Ok(Ok(_)) | Err(_) => Ok(()),
         Ok(Err(error)) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, error)),
     }

@@ -14,7 +14,7 @@ pub(super) async fn open(recipe: &Recipe, live: &Live) -> io::Result<Opened> {
     let stream = socket.connect(recipe.remote).await?;
     live.apply_all(&socket2::SockRef::from(&stream))?;
     if recipe.soft_errors {
-        // Without it ICMP errors show only when the connection is given up.
+        // Without this option, ICMP errors show only when the connection is given up.
         match recipe.remote.is_ipv6() {
             true => setsockopt(&stream, sockopt::Ipv6RecvErr, &true)?,
             false => setsockopt(&stream, sockopt::Ipv4RecvErr, &true)?,
@@ -25,7 +25,7 @@ pub(super) async fn open(recipe: &Recipe, live: &Live) -> io::Result<Opened> {
     Ok(opened)
 }
 
-/// Both sides of a stream.
+/// Reader, writer and link of a stream.
 pub(crate) fn opened(stream: TcpStream) -> Opened {
     let stream = Arc::new(stream);
     Opened {
@@ -51,8 +51,8 @@ pub(super) async fn read(stream: &TcpStream, buffer: &mut BytesMut, most: usize)
     }
 }
 
-/// Whether the connection goes on after an error. One that is given up fails with what ICMP said last, and would seem to have
-/// ended by itself afterwards.
+/// Whether the connection continues after an error. A connection that was given up fails with the last ICMP error, and would
+/// afterwards appear to have ended regularly.
 fn passes(stream: &TcpStream, error: &io::Error) -> bool {
     is_soft(error) && stream.peer_addr().is_ok()
 }

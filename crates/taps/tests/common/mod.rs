@@ -1,16 +1,16 @@
-//! What tests of connections share.
+//! Common parts of connection tests.
 
 pub mod relay;
 
 use anabranch_taps::{Connection, Event, Preference, Properties, Security};
 use std::time::Duration;
 
-/// The test, or its failure after a minute.
+/// Runs the test; fails after a minute.
 pub async fn within(test: impl Future<Output = ()>) {
     tokio::time::timeout(Duration::from_secs(60), test).await.expect("it hangs");
 }
 
-/// Properties that only datagrams have.
+/// Properties that only datagram protocols satisfy.
 pub fn datagrams() -> Properties {
     Properties {
         preserve_msg_boundaries: Preference::Require,

@@ -1,4 +1,4 @@
-//! A relay between a client and a server that sees the code points of both.
+//! A relay between a client and a server that records the DSCPs of both.
 
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
-/// Traffic classes of what came so far.
+/// Traffic classes received so far.
 #[derive(Debug, Default, Clone)]
 pub struct Seen(Arc<Mutex<BTreeSet<u8>>>);
 
@@ -17,7 +17,7 @@ impl Seen {
     }
 }
 
-/// Starts it: where the client is to connect to, what it sends, and what the server does.
+/// Starts the relay; returns the address for the client, and the classes sent by client and server.
 pub fn relay(server: SocketAddr) -> (SocketAddr, Seen, Seen) {
     let (near, far) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     far.connect(server).unwrap();
@@ -31,13 +31,13 @@ pub fn relay(server: SocketAddr) -> (SocketAddr, Seen, Seen) {
     for upwards in [true, false] {
         let (near, far, client) = (near.clone(), far.clone(), client.clone());
         let seen = if upwards { up.clone() } else { down.clone() };
-        // They end with the test.
+        // The threads end with the test.
         std::thread::spawn(move || {
             let mut buffer = vec![0; 65_536];
             loop {
                 let (len, from, class) = receive(if upwards { &near } else { &far }, &mut buffer);
                 seen.0.lock().unwrap().insert(class);
-                // What is lost is lost.
+                // Lost datagrams are ignored.
                 let _ = if upwards {
                     *client.lock().unwrap() = from;
                     far.send(&buffer[..len])
