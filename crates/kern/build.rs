@@ -1,5 +1,5 @@
-//! With the feature `bpf`: compiles every program of `bpf/` for the kernel, and its arithmetic natively for the
-//! tests. Without it nothing is needed and nothing is done.
+//! With the feature `bpf`: compiles every program in `bpf/` for the kernel, and its arithmetic natively for the tests. Without the
+//! feature, nothing is required and nothing is done.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,7 +42,7 @@ fn compile(bpf: &Path, headers: &Path, program: &Path, out: &Path) {
         .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror", "-I."])
         // Half of what the kernel allows.
         .arg("-Wframe-larger-than=256")
-        // No path of the machine it was built on in what is shipped.
+        // Keep paths of the build machine out of the object files.
         .arg(format!("-ffile-prefix-map={}=bpf", bpf.display()))
         .arg("-fdebug-compilation-dir=bpf")
         .arg("-isystem")

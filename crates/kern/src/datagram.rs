@@ -1,38 +1,38 @@
-//! Sending datagrams with the whole traffic class: code point and congestion mark, in batches (UDP GSO).
+//! Sends datagrams with a given traffic class (DSCP and ECN), in batches (UDP GSO).
 //!
-//! quinn-udp writes that byte with every send, and has no room for a code point in it (RFC 2474, RFC 3168).
+//! quinn-udp writes that byte with every send, and has no parameter for a DSCP (RFC 2474, RFC 3168).
 
 use socket2::{MsgHdr, SockAddr, SockRef};
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 
-/// Room for a traffic class, a segment's length and a source: each a header of 16 bytes, and 20 bytes at most.
+/// Room for a traffic class, a segment length and a source: each a header of 16 bytes plus at most 20 bytes.
 const CONTROL_BYTES: usize = 128;
 
-/// Datagrams of one peer.
+/// Datagrams to one peer.
 #[derive(Debug, Clone, Copy)]
 pub struct Datagrams<'a> {
-    /// Where they go.
+    /// Destination.
     pub to: SocketAddr,
-    /// Where they come from, where the socket alone does not say.
+    /// Source address, if not determined by the socket.
     pub from: Option<IpAddr>,
-    /// Their payload, one after the other.
+    /// The concatenated payloads.
     pub bytes: &'a [u8],
-    /// How long each is; the last may be shorter. None: it is one.
+    /// Payload size of each datagram; the last may be shorter. `None`: a single datagram.
     pub segment_bytes: Option<u16>,
-    /// Traffic class: a code point in the upper six bits, ECN in the lower two.
+    /// Traffic class: DSCP in the upper six bits, ECN in the lower two.
     pub class: u8,
 }
 
-/// Sends them, all in one call.
+/// Sends the datagrams in one call.
 ///
 /// # Errors
-/// What sendmsg(2) says: `WouldBlock` where the socket does not wait and its buffer is full; EIO or EINVAL where the
-/// device takes no batches, or they are longer than 65,507 bytes together.
+/// Those of sendmsg(2): `WouldBlock` if a non-blocking socket's buffer is full; EIO or EINVAL if the device does not support
+/// batches, or their total size exceeds 65,507 bytes.
 pub fn send(socket: &SockRef<'_>, datagrams: &Datagrams<'_>) -> io::Result<()> {
     let Datagrams { to, from, bytes, segment_bytes, class } = *datagrams;
     let mut control = Control { bytes: [0; CONTROL_BYTES], len: 0 };
-    // A socket of both families speaks IPv4 by addresses that are mapped.
+    // A dual-stack socket sends IPv4 with mapped addresses.
     let v4 = match to.ip() {
         IpAddr::V4(_) => true,
         IpAddr::V6(address) => address.to_ipv4_mapped().is_some(),
@@ -43,7 +43,7 @@ pub fn send(socket: &SockRef<'_>, datagrams: &Datagrams<'_>) -> io::Result<()> {
         control.push((libc::SOL_UDP, libc::UDP_SEGMENT), &segment.to_ne_bytes());
     }
     match from {
-        // struct in_pktinfo: interface, address, and one that only the receiver is told.
+        // struct in_pktinfo: interface, source address, and an address only used on reception.
         Some(IpAddr::V4(address)) => {
             let mut info = [0; 12];
             info[4..8].copy_from_slice(&address.octets());
@@ -75,7 +75,7 @@ struct Control {
 }
 
 impl Control {
-    /// struct cmsghdr, the data, and what is missing to the next word.
+    /// Appends struct cmsghdr and the data, padded to a word.
     fn push(&mut self, (level, kind): (libc::c_int, libc::c_int), data: &[u8]) {
         const HEAD: usize = size_of::<libc::cmsghdr>();
         const WORD: usize = size_of::<usize>();
@@ -100,7 +100,7 @@ mod tests {
     use std::net::UdpSocket;
     use std::os::fd::AsRawFd;
 
-    /// The next datagram: its bytes, who sent it, and its traffic class.
+    /// The next datagram: its payload, sender and traffic class.
     fn receive(socket: &UdpSocket) -> (Vec<u8>, String, i32) {
         let (mut buffer, mut control) = ([0; 2048], nix::cmsg_space!(i32, i32));
         let mut parts = [IoSliceMut::new(&mut buffer)];
@@ -121,7 +121,7 @@ mod tests {
         for (any, to, source) in [
             ("0.0.0.0:0", "127.0.0.1:0", "127.0.0.5"),
             ("[::]:0", "[::1]:0", "::1"),
-            // Of both families.
+            // Dual-stack.
             ("[::]:0", "127.0.0.1:0", "::ffff:127.0.0.5"),
         ] {
             let (Ok(sender), Ok(server)) = (UdpSocket::bind(any), UdpSocket::bind(to)) else { continue };

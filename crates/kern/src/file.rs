@@ -1,16 +1,16 @@
-//! Files that people write.
+//! Reading of configuration files.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
 use std::path::Path;
 
-/// Largest scenario or trace, in bytes. A device that never ends is larger than that, too.
+/// Maximum size of a scenario or trace, in bytes; also ends the reading of endless devices.
 pub const MAX_TEXT_BYTES: u64 = 64 << 20;
 
-/// Reads a text.
+/// Reads a text file.
 ///
 /// # Errors
-/// It cannot be read, is larger than [`MAX_TEXT_BYTES`], or is not UTF-8.
+/// The file cannot be read, is larger than [`MAX_TEXT_BYTES`], or is not UTF-8.
 pub fn read_text(path: &Path) -> Result<String> {
     let mut text = String::new();
     let read = File::open(path)?.take(MAX_TEXT_BYTES + 1).read_to_string(&mut text)?;

@@ -1,4 +1,4 @@
-//! The machine's interfaces as Transport Services see them: for the agent of a UE, and for programs where none runs.
+//! The machine's interfaces as seen by Transport Services: for the agent of a UE, and for programs without an agent.
 
 use anabranch_selection::{Host, Interface};
 use nix::ifaddrs::getifaddrs;
@@ -6,8 +6,7 @@ use nix::net::if_::InterfaceFlags;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// The interfaces there are now, loopback left out. A machine that does not answer has none, and the refusal of
-/// a connection says so.
+/// The current interfaces, without loopback. Empty if the system does not answer, which the refusal of a connection then states.
 pub fn interfaces() -> Host {
     let mut host = Host::with_all_protocols();
     let metrics = default_routes();
@@ -22,7 +21,7 @@ pub fn interfaces() -> Host {
         });
         let interface = host.interfaces.entry(entry.interface_name).or_insert_with_key(|name| Interface {
             kind: kind(name),
-            // Where nothing is said about paths, those that the host itself would take come first.
+            // Without requirements about paths, the interface used by the host's routes comes first.
             metric: metrics.get(name).copied().unwrap_or(u32::MAX),
             up: entry.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING),
             ..Interface::default()
@@ -32,7 +31,7 @@ pub fn interfaces() -> Host {
     host
 }
 
-/// The metric of each interface's default route in the main table, the better one of both families.
+/// The metric of each interface's default route in the main table, the lower one of both families.
 fn default_routes() -> BTreeMap<String, u32> {
     let read =
         |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
@@ -44,7 +43,7 @@ fn default_routes() -> BTreeMap<String, u32> {
     found
 }
 
-/// Iface Destination Gateway Flags RefCnt Use Metric Mask …
+/// Fields: Iface Destination Gateway Flags RefCnt Use Metric Mask …
 fn defaults_v4(text: &str) -> impl Iterator<Item = (&str, u32)> {
     text.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -53,13 +52,13 @@ fn defaults_v4(text: &str) -> impl Iterator<Item = (&str, u32)> {
     })
 }
 
-/// Destination and length, source and length, next hop, metric, RefCnt, Use, flags, device; hexadecimal.
+/// Fields: destination and length, source and length, next hop, metric, RefCnt, Use, flags, device; in hexadecimal.
 fn defaults_v6(text: &str) -> impl Iterator<Item = (&str, u32)> {
     const ANY: &str = "00000000000000000000000000000000";
     text.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [ANY, "00", _, "00", _, metric, _, _, _, name] = words[..] else { return None };
-        // The kernel's route that refuses is on lo.
+        // The kernel's unreachable default route is on lo.
         Some((name, u32::from_str_radix(metric, 16).ok()?)).filter(|(name, _)| *name != "lo")
     })
 }
@@ -71,7 +70,7 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// What the kernel calls the device: `wwan` is cellular, `wlan` Wi-Fi; what it has no name for is Ethernet.
+/// The kind of an interface by the kernel's name: `wwan` is cellular, `wlan` Wi-Fi; others are Ethernet.
 fn kind(name: &str) -> String {
     let text = std::fs::read_to_string(format!("/sys/class/net/{name}/uevent")).unwrap_or_default();
     match text.lines().find_map(|l| l.strip_prefix("DEVTYPE=")) {

@@ -1,4 +1,4 @@
-//! Small requests about one network interface (netdevice(7)), where a whole netlink client is too much.
+//! Simple requests about one network interface (netdevice(7)), for which a netlink client would be too much.
 
 use std::ffi::CString;
 use std::io;
@@ -19,15 +19,15 @@ pub fn index(name: &str) -> io::Result<u32> {
 pub fn mac(name: &str) -> io::Result<[u8; 6]> {
     let mut request = Request::new(name)?;
     request.call(libc::SIOCGIFHWADDR)?;
-    // SAFETY: SIOCGIFHWADDR succeeded and filled in this member of the union.
+    // SAFETY: SIOCGIFHWADDR succeeded and has initialised this member of the union.
     let data = unsafe { request.0.ifr_ifru.ifru_hwaddr.sa_data };
     Ok(std::array::from_fn(|i| data[i] as u8))
 }
 
-/// Modems, and the kernel's own devices for them (linux/if_arp.h).
+/// Modems, and the kernel's devices for them (linux/if_arp.h).
 const ARPHRD_RAWIP: u16 = 519;
 
-/// Bytes of the header that it puts in front of an IP packet: 14 with Ethernet and on the loopback device, 0 at a TUN device, a
+/// Size of the link-layer header in front of an IP packet: 14 with Ethernet and on the loopback device, 0 on a TUN device, a
 /// tunnel, PPP and a modem.
 ///
 /// # Errors
@@ -35,11 +35,11 @@ const ARPHRD_RAWIP: u16 = 519;
 pub fn link_header_bytes(name: &str) -> io::Result<u32> {
     let mut request = Request::new(name)?;
     request.call(libc::SIOCGIFHWADDR)?;
-    // SAFETY: SIOCGIFHWADDR succeeded and filled in this member of the union.
+    // SAFETY: SIOCGIFHWADDR succeeded and has initialised this member of the union.
     let kind = unsafe { request.0.ifr_ifru.ifru_hwaddr.sa_family };
     match kind {
         libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Ok(14),
-        // What they put in front they do later, behind the programs at their egress.
+        // Their headers are added later, after the programs at their egress.
         libc::ARPHRD_NONE | libc::ARPHRD_PPP | libc::ARPHRD_TUNNEL6 | libc::ARPHRD_SIT | ARPHRD_RAWIP => {
             Ok(0)
         }
@@ -52,27 +52,27 @@ pub fn link_header_bytes(name: &str) -> io::Result<u32> {
     }
 }
 
-/// Its MTU in bytes.
+/// The MTU in bytes.
 pub fn mtu(name: &str) -> io::Result<u32> {
     let mut request = Request::new(name)?;
     request.call(libc::SIOCGIFMTU)?;
-    // SAFETY: SIOCGIFMTU succeeded and filled in this member of the union.
+    // SAFETY: SIOCGIFMTU succeeded and has initialised this member of the union.
     Ok(unsafe { request.0.ifr_ifru.ifru_mtu } as u32)
 }
 
-/// Switches it on or off. The far end of a veth pair sees its carrier go and come.
+/// Sets the interface up or down. The far end of a veth pair sees the carrier change.
 pub fn set_up(name: &str, up: bool) -> io::Result<()> {
     let mut request = Request::new(name)?;
     request.call(libc::SIOCGIFFLAGS)?;
-    // SAFETY: SIOCGIFFLAGS succeeded and filled in this member of the union.
+    // SAFETY: SIOCGIFFLAGS succeeded and has initialised this member of the union.
     let flags = unsafe { request.0.ifr_ifru.ifru_flags };
     let bit = libc::IFF_UP as libc::c_short;
     request.0.ifr_ifru.ifru_flags = if up { flags | bit } else { flags & !bit };
     request.call(libc::SIOCSIFFLAGS)
 }
 
-/// Switches off segmentation, receive coalescing and checksum offload, so that every packet on a veth
-/// pair is at most one MTU long and carries its full checksum. Do this at the end that sends.
+/// Disables segmentation, receive coalescing and checksum offload, so that every packet on a veth pair is at most one MTU long and
+/// has its full checksum. Must be applied at the sending end.
 pub fn disable_offloads(name: &str) -> io::Result<()> {
     const ETHTOOL_STXCSUM: u32 = 0x17;
     const ETHTOOL_STSO: u32 = 0x1f;
@@ -94,7 +94,7 @@ impl Request {
     fn new(name: &str) -> io::Result<Self> {
         // SAFETY: an all-zero ifreq is a valid value.
         let mut request: libc::ifreq = unsafe { zeroed() };
-        // One byte stays zero: the name is NUL-terminated.
+        // One byte remains zero: the name is NUL-terminated.
         if name.is_empty() || name.len() >= request.ifr_name.len() || name.bytes().any(|b| b == 0) {
             return Err(unknown(name));
         }

@@ -1,5 +1,5 @@
-//! Kernel interfaces that no kept library offers safely. The only crate with `unsafe` code: each block
-//! says why it is sound, and nothing unsafe shows in the public interface.
+//! Kernel interfaces that no maintained library provides safely. This is the only crate with `unsafe` code: each block states why it
+//! is sound, and the public interface is safe.
 #![deny(missing_docs)]
 
 #[cfg(feature = "bpf")]
@@ -17,8 +17,8 @@ pub mod socket;
 
 #[cfg(test)]
 mod tests {
-    /// Runs `body` in a network namespace of its own, after the shell commands of `setup`. Where that is
-    /// not allowed the test says so and does nothing; CI counts that as a failure.
+    /// Runs `body` in a network namespace of its own, after the shell commands in `setup`. Without permission, the test prints a message
+    /// and does nothing; in CI it fails.
     pub(crate) fn in_private_network(setup: &'static str, body: impl FnOnce() + Send) {
         std::thread::scope(|scope| {
             let done = scope.spawn(|| {

@@ -1,11 +1,10 @@
-//! Being woken on time, or giving way to others.
+//! Scheduling of threads: prompt wake-ups, or lowest priority.
 
 use std::io;
 use std::mem::zeroed;
 
-/// Puts the calling thread ahead of every ordinary thread (`SCHED_FIFO`, priority 1). Needs
-/// `CAP_SYS_NICE` in the first user namespace or an `RLIMIT_RTPRIO`; only for threads that sleep most of
-/// the time.
+/// Gives the calling thread precedence over every ordinary thread (`SCHED_FIFO`, priority 1). Requires `CAP_SYS_NICE` in the initial
+/// user namespace or an `RLIMIT_RTPRIO`; only for threads that sleep most of the time.
 pub fn real_time() -> io::Result<()> {
     // SAFETY: an all-zero sched_param is a valid value.
     let mut parameters: libc::sched_param = unsafe { zeroed() };
@@ -17,8 +16,8 @@ pub fn real_time() -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Lets the calling thread preempt others of its class when it wakes, by asking for a short slice (0.1 ms; Linux 6.12 and later,
-/// no effect before). Its share stays the same, and so does a policy that somebody has chosen. For threads that sleep most of
+/// Lets the calling thread preempt others of its class when it wakes, by requesting a short slice (0.1 ms; Linux 6.12 and later, no
+/// effect before). Its share does not change, and a scheduling policy that was set explicitly is kept. For threads that sleep most of
 /// the time.
 pub fn short_slice() -> io::Result<()> {
     // SAFETY: the call takes no pointers; thread 0 is the caller.
@@ -37,13 +36,13 @@ pub fn short_slice() -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The shortest slice that Linux takes.
+/// The shortest slice accepted by Linux.
 const SHORT_SLICE_NS: u64 = 100_000;
 
-/// Gives the calling thread only time that no ordinary thread wants (`SCHED_IDLE`): any of them preempts it at once. There may
-/// be none for long; an unprivileged thread cannot take it back.
+/// Runs the calling thread only when no ordinary thread needs the processor (`SCHED_IDLE`); any ordinary thread preempts it at once.
+/// It may not run for a long time; an unprivileged thread cannot revert this.
 pub fn idle() -> io::Result<()> {
-    // SAFETY: an all-zero sched_param is a valid value, and the one this policy takes.
+    // SAFETY: an all-zero sched_param is valid, and the required value for this policy.
     let parameters: libc::sched_param = unsafe { zeroed() };
     // SAFETY: thread 0 is the caller; the pointer is to `parameters`, which outlives the call.
     let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };

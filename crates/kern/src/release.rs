@@ -1,17 +1,17 @@
-//! Which Linux this is.
+//! The version of the running Linux kernel.
 
 use std::io;
 
-/// Release of the kernel that runs, such as `6.8.0-51-generic`.
+/// Release of the running kernel, such as `6.8.0-51-generic`.
 ///
 /// # Errors
-/// /proc is not there.
+/// /proc is not mounted.
 pub fn release() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned())
 }
 
-/// Major and minor number of a release; `None` if it does not begin with them. A candidate (`6.12-rc1`) is what it is one for:
-/// what is new in a version is in its first candidate.
+/// Major and minor number of a release; `None` if it does not begin with them. A release candidate (`6.12-rc1`) counts as its
+/// version, because the first candidate already contains the new features.
 #[must_use]
 pub fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().ok());

@@ -1,23 +1,22 @@
-//! Which of several SO_REUSEPORT sockets gets a datagram of the tunnel: the one of the worker that has the
-//! session (classic BPF, SO_ATTACH_REUSEPORT_CBPF).
+//! Distribution of the tunnel's datagrams among several SO_REUSEPORT sockets, to the worker that has the session (classic BPF,
+//! SO_ATTACH_REUSEPORT_CBPF).
 //!
 //! ```text
 //!  first byte   meaning       worker
 //!  0x4…         secure        receiver index          (bytes 4 to 7) mod n
 //!  0x1…         handshake     shard hint              (byte 3) mod n
-//!  0x8…         plain data    inner source address    (its last byte) mod n; a guess, the workers hand over
-//!  else                       as the kernel would: by the hash of the addresses
+//!  0x8…         plain data    inner source address    (its last byte) mod n; an estimate, workers forward if wrong
+//!  other                      the kernel's default: by the hash of the addresses
 //! ```
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
-/// Spreads the datagrams of the group that `socket` belongs to over its `workers` members, in the order
-/// in which they were bound.
+/// Distributes the datagrams of the group of `socket` over its `workers` members, numbered in the order in which they were bound.
 ///
 /// # Errors
-/// What setsockopt(2) says: the socket is not bound, or is not SO_REUSEPORT.
+/// Those of setsockopt(2): the socket is not bound, or is not SO_REUSEPORT.
 pub fn spread(socket: &impl AsFd, workers: u32) -> io::Result<()> {
     let mut program = program(workers.max(1));
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
@@ -34,7 +33,7 @@ pub fn spread(socket: &impl AsFd, workers: u32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Offsets count from the start of the UDP payload. A load past the end returns 0: the first worker.
+/// Offsets are relative to the UDP payload. A load beyond its end returns 0: the first worker.
 fn program(workers: u32) -> [libc::sock_filter; 20] {
     const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
     const LOAD_WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
@@ -43,7 +42,7 @@ fn program(workers: u32) -> [libc::sock_filter; 20] {
     const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
     const RETURN_A: u32 = libc::BPF_RET | libc::BPF_A;
     let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    // Jumps `over` so many instructions if the accumulator is `k`.
+    // Skips `over` instructions if the accumulator equals `k`.
     let skip_if = |k: u32, over: u8| libc::sock_filter {
         code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
         jt: over,
@@ -65,7 +64,7 @@ fn program(workers: u32) -> [libc::sock_filter; 20] {
         op(LOAD_BYTE, 3),
         op(MODULO, workers),
         op(RETURN_A, 0),
-        // Plain: eight bytes of header, then IPv6 or IPv4.
+        // Plain: a header of eight bytes, then IPv6 or IPv4.
         op(LOAD_BYTE, 8),
         op(SHIFT_RIGHT, 4),
         skip_if(6, 2),
@@ -83,7 +82,7 @@ mod tests {
     use std::net::UdpSocket;
     use std::os::fd::{FromRawFd, OwnedFd};
 
-    /// A UDP socket on loopback with SO_REUSEPORT; port 0 chooses one.
+    /// A UDP socket on loopback with SO_REUSEPORT; port 0 selects a free port.
     fn member(port: u16) -> UdpSocket {
         let address = libc::sockaddr_in {
             sin_family: libc::AF_INET as u16,
@@ -137,7 +136,7 @@ mod tests {
             (plain[0], plain[8], plain[8 + 23]) = (0x80, 0x60, hint);
             assert_eq!(who(&plain), usize::from(hint % 3));
         }
-        // Anything else still reaches somebody.
+        // Other datagrams still reach a member.
         for other in [&[][..], &[0x40], &[0x10, 1], &[0xff; 9]] {
             who(other);
         }

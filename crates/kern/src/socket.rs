@@ -1,17 +1,16 @@
-//! Options of sockets that applications open themselves (`anabranch-taps`): the pacing rate, and what the kernel
-//! measures of a connection.
+//! Options of sockets opened by applications (`anabranch-taps`): the pacing rate, and the kernel's measurements of a connection.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Limits what a socket sends to `bytes_per_s` (`SO_MAX_PACING_RATE`); `u64::MAX` is no limit. TCP paces by itself;
-/// datagrams only below the `fq` queue.
+/// Limits the sending rate of a socket to `bytes_per_s` (`SO_MAX_PACING_RATE`); `u64::MAX` means no limit. TCP paces by itself;
+/// datagrams are paced only with the `fq` qdisc.
 ///
 /// # Errors
-/// What setsockopt(2) says.
+/// Those of setsockopt(2).
 pub fn set_max_pacing_rate(socket: &impl AsFd, bytes_per_s: u64) -> io::Result<()> {
-    // SAFETY: the kernel copies eight bytes from where a u64 is.
+    // SAFETY: the kernel copies eight bytes from the address of a u64.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -27,10 +26,10 @@ pub fn set_max_pacing_rate(socket: &impl AsFd, bytes_per_s: u64) -> io::Result<(
 /// The smoothed round-trip time of a TCP connection, in microseconds (`TCP_INFO`).
 ///
 /// # Errors
-/// What getsockopt(2) says: it is no TCP socket.
+/// Those of getsockopt(2): it is not a TCP socket.
 pub fn tcp_rtt_us(socket: &impl AsFd) -> io::Result<u32> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
-    // An older kernel fills less; what it leaves is zero.
+    // An older kernel fills in less; the rest is zero.
     let filled = get(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)?;
     if filled < std::mem::offset_of!(libc::tcp_info, tcpi_rttvar) {
         return Err(io::ErrorKind::Unsupported.into());
@@ -39,22 +38,22 @@ pub fn tcp_rtt_us(socket: &impl AsFd) -> io::Result<u32> {
     Ok(unsafe { info.assume_init() }.tcpi_rtt)
 }
 
-/// How many paths a Multipath TCP connection uses at present (`MPTCP_INFO`): 1, and its further subflows. None once
-/// it has fallen back to TCP.
+/// Number of paths in use by a Multipath TCP connection (`MPTCP_INFO`): 1 plus its additional subflows. `None` after a fallback to
+/// TCP.
 ///
 /// # Errors
-/// What getsockopt(2) says: it is no Multipath TCP socket, or the kernel is older than 5.16.
+/// Those of getsockopt(2): it is not a Multipath TCP socket, or the kernel is older than 5.16.
 pub fn mptcp_paths(socket: &impl AsFd) -> io::Result<Option<u8>> {
     const SOL_MPTCP: libc::c_int = 284;
     const MPTCP_INFO: libc::c_int = 1;
-    // struct mptcp_info: eight counts of a byte each, the first that of subflows besides the first one, which may have ended;
-    // then two words, of which the first is flags. The number of all subflows is there since Linux 6.6.
+    // struct mptcp_info: eight counts of one byte each, the first of which is the number of subflows besides the first one, which may
+    // have ended; then two words, the first of which is flags. The total number of subflows is available since Linux 6.6.
     const FLAGS: usize = 8;
     const TOTAL: usize = 80;
     const FALLBACK: u8 = 1;
     let mut info = MaybeUninit::<[u8; 96]>::zeroed();
     let filled = match get(socket, SOL_MPTCP, MPTCP_INFO, &mut info) {
-        // A connection that fell back has no such level any more.
+        // After a fallback the connection no longer has this level.
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(None),
         other => other?,
     };
@@ -71,10 +70,10 @@ pub fn mptcp_paths(socket: &impl AsFd) -> io::Result<Option<u8>> {
 /// The congestion window of a TCP connection, in segments (`TCP_INFO`).
 ///
 /// # Errors
-/// What getsockopt(2) says: it is no TCP socket.
+/// Those of getsockopt(2): it is not a TCP socket.
 pub fn tcp_window_segments(socket: &impl AsFd) -> io::Result<u32> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
-    // An older kernel fills less; what it leaves is zero.
+    // An older kernel fills in less; the rest is zero.
     let filled = get(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)?;
     if filled < std::mem::offset_of!(libc::tcp_info, tcpi_advmss) {
         return Err(io::ErrorKind::Unsupported.into());
@@ -83,10 +82,10 @@ pub fn tcp_window_segments(socket: &impl AsFd) -> io::Result<u32> {
     Ok(unsafe { info.assume_init() }.tcpi_snd_cwnd)
 }
 
-/// The network namespace of a socket, as kernel programs know it (`SO_NETNS_COOKIE`).
+/// The network namespace cookie of a socket, as used by kernel programs (`SO_NETNS_COOKIE`).
 ///
 /// # Errors
-/// What getsockopt(2) says: the kernel is older than 5.14.
+/// Those of getsockopt(2): the kernel is older than 5.14.
 pub fn netns_cookie(socket: &impl AsFd) -> io::Result<u64> {
     const SO_NETNS_COOKIE: libc::c_int = 71;
     let mut cookie = MaybeUninit::<u64>::zeroed();
@@ -95,7 +94,7 @@ pub fn netns_cookie(socket: &impl AsFd) -> io::Result<u64> {
     Ok(unsafe { cookie.assume_init() })
 }
 
-/// Reads an option into zeroed memory; gives how many bytes the kernel wrote.
+/// Reads an option into zeroed memory; returns the number of bytes written by the kernel.
 fn get<T>(
     socket: &impl AsFd,
     level: libc::c_int,
@@ -103,7 +102,7 @@ fn get<T>(
     into: &mut MaybeUninit<T>,
 ) -> io::Result<usize> {
     let mut length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to where that many are, and the length to `length`.
+    // SAFETY: the kernel writes at most `length` bytes into a buffer of that size, and the length to `length`.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),

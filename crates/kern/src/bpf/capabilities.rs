@@ -1,4 +1,4 @@
-//! What the calling thread may do (capabilities(7)), as far as kernel programs go.
+//! Capabilities of the calling thread that concern kernel programs (capabilities(7)).
 
 use std::fs::read_to_string;
 
@@ -10,13 +10,13 @@ const SYS_ADMIN: Capability = (21, "CAP_SYS_ADMIN");
 const PERFMON: Capability = (38, "CAP_PERFMON");
 const BPF: Capability = (39, "CAP_BPF");
 
-/// What loading and attaching them takes: maps and programs, programs that read the kernel's memory, interfaces and sockets.
+/// Required for loading and attaching: maps and programs, programs that read kernel memory, interfaces and sockets.
 pub(super) const FOR_BPF: [Capability; 3] = [BPF, PERFMON, NET_ADMIN];
 
-/// What it takes to see those of others.
+/// Required for reading programs and maps of other processes.
 pub(super) const TO_SEE: [Capability; 1] = [SYS_ADMIN];
 
-/// Which of these the calling thread does not have in effect. All, if the kernel does not say.
+/// Those of `wanted` that the calling thread lacks; all of them if the kernel does not report its capabilities.
 pub(super) fn missing(wanted: &[Capability]) -> Vec<&'static str> {
     let status = read_to_string("/proc/thread-self/status").unwrap_or_default();
     missing_in(wanted, effective(&status).unwrap_or(0))
@@ -24,7 +24,7 @@ pub(super) fn missing(wanted: &[Capability]) -> Vec<&'static str> {
 
 fn missing_in(wanted: &[Capability], effective: u64) -> Vec<&'static str> {
     let has = |bit: u32| effective & 1 << bit != 0;
-    // CAP_SYS_ADMIN stands for the two that were once a part of it.
+    // CAP_SYS_ADMIN includes the two that were split off from it.
     let given = |(bit, _): &&Capability| has(*bit) || (*bit > SYS_ADMIN.0 && has(SYS_ADMIN.0));
     wanted.iter().filter(|capability| !given(capability)).map(|(_, name)| *name).collect()
 }
@@ -56,7 +56,7 @@ mod tests {
             if !nix::unistd::geteuid().is_root() {
                 return None;
             }
-            // SAFETY: a plain system call about the calling thread, with two structures of the sizes that version 3 has.
+            // SAFETY: a plain system call about the calling thread, with two structures of the sizes defined by version 3.
             let done = unsafe {
                 let header = [0x2008_0522u32, 0];
                 let none = [0u32; 6];
@@ -71,7 +71,7 @@ mod tests {
         });
         if let Some((done, missing, published, shown)) = dropped.join().unwrap() {
             assert_eq!((done, missing), (0, 3));
-            // Not that there is nothing.
+            // The error, and not an empty result.
             for seen in [published, shown] {
                 let why = seen.map(|error| error.to_string()).unwrap_or_default();
                 assert_eq!(why, "what is at work on this machine cannot be seen: CAP_SYS_ADMIN is needed");

@@ -1,4 +1,4 @@
-//! Congestion controllers, registered with the kernel (struct_ops).
+//! Congestion controllers, registered in the kernel (struct_ops).
 
 use super::feedback::{Feedback, FeedbackConfig};
 use super::object::{Counters, configure, counters, open};
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::{fs, io};
 
-/// The controllers that have a kernel program.
+/// The controllers with a kernel program.
 pub const LOADABLE: [Algorithm; 4] =
     [Algorithm::IntCubicL1, Algorithm::IntCubicL2, Algorithm::IntCubicSs, Algorithm::IntRate];
 
@@ -39,16 +39,16 @@ fn bytes(algorithm: Algorithm) -> Result<&'static [u8], BpfError> {
     })
 }
 
-/// The Linux that a controller needs beyond what all of them do.
+/// Linux version required by a controller beyond the common requirements.
 const fn oldest(algorithm: Algorithm) -> Option<(u32, u32)> {
     match algorithm {
-        // cong_control has the ACK and its flags since then.
+        // cong_control receives the ACK and its flags since this version.
         Algorithm::IntRate => Some((6, 10)),
         _ => None,
     }
 }
 
-/// Names of the congestion controllers that the kernel has at present, ours or not.
+/// Names of the congestion controllers currently available in the kernel, including those of others.
 ///
 /// # Errors
 /// The kernel's list cannot be read.
@@ -57,37 +57,37 @@ pub fn available() -> io::Result<Vec<String>> {
     Ok(list.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Controllers that are registered as long as this lives.
+/// Registered controllers; they are unregistered when this is dropped.
 #[derive(Debug)]
 pub struct Controllers {
     // Registrations before objects: unregistered first.
     loaded: Vec<(Registration, Algorithm, Object)>,
-    // The sockets' state of the version that was replaced.
+    // Socket state shared with the replaced version.
     inherited: Option<MapHandle>,
     replaced: Vec<Algorithm>,
 }
 
-/// What keeps a controller registered.
+/// A registration of a controller.
 #[derive(Debug)]
 #[allow(dead_code, reason = "held, not read")]
 enum Registration {
-    /// Ours from the start.
+    /// Registered by this process.
     Own(Link),
-    /// Another process's, with our program in it: it lives as long as either of us holds it.
+    /// Registered by another process and updated with our program: it exists as long as either process holds it.
     TakenOver(OwnedFd),
 }
 
 impl Controllers {
-    /// Registers controllers. One that another process of ours keeps registered is replaced, without a moment in
-    /// which there is none: connections made from now on run the new version and open ones keep the old, which
-    /// stays in the kernel until the last of them closes. Both share the sockets' state, so reports go on to reach
-    /// both. The other process has nothing left to hold then and can end; [`Self::replaced`] names what was taken.
+    /// Registers controllers. A controller that another anabranch process keeps registered is replaced atomically: new connections
+    /// use the new version, and open connections keep the old one, which stays in the kernel until the last of them closes. Both share
+    /// the sockets' state, so both continue to receive reports. The other process is then no longer needed and can end;
+    /// [`Self::replaced`] returns the replaced controllers.
     ///
-    /// Without replacement it is all or none; a replacement that has been made is not taken back when a later one
-    /// fails, but nothing becomes unregistered as long as the other process lives.
+    /// Without replacement, either all or none are registered. A completed replacement is not reverted when a later one fails, but
+    /// nothing is unregistered as long as the other process lives.
     ///
     /// # Errors
-    /// One has no kernel program or is registered by somebody else; the machine cannot; the verifier refuses.
+    /// A controller has no kernel program or is registered by other software; the machine lacks support; or the verifier rejects it.
     pub fn load(algorithms: &[Algorithm], config: &IntConfig) -> Result<Self, BpfError> {
         supported()?;
         let mut all = Self { loaded: Vec::new(), inherited: None, replaced: Vec::new() };
@@ -98,7 +98,7 @@ impl Controllers {
         Ok(all)
     }
 
-    /// Which controllers were another process's before.
+    /// The controllers that were registered by another process before.
     #[must_use]
     pub fn replaced(&self) -> &[Algorithm] {
         &self.replaced
@@ -116,7 +116,7 @@ impl Controllers {
         let release = release().unwrap_or_default();
         let is_before = |oldest| version(&release).is_some_and(|version| version < oldest);
         let mut object = match (object.load(), oldest(algorithm)) {
-            // A distribution may have given an older kernel what it takes.
+            // A distribution may have backported the requirement to an older kernel.
             (Err(_), Some(oldest)) if is_before(oldest) => {
                 let (major, minor) = oldest;
                 return Err(BpfError::Unsupported(format!(
@@ -128,7 +128,7 @@ impl Controllers {
         let ops = object.maps_mut().find(|m| m.map_type() == MapType::StructOps);
         let mut ops = ops.ok_or_else(|| BpfError::Unsupported(format!("{name} has no operations")))?;
         let own = match (!there).then(|| ops.attach_struct_ops()) {
-            // Another process has been faster since.
+            // Another process has registered it in the meantime.
             Some(Err(error)) if error.kind() == ErrorKind::AlreadyExists => None,
             registered => registered.map(|link| tried(format!("registering {name}"), link)).transpose()?,
         };
@@ -143,16 +143,16 @@ impl Controllers {
         Ok(())
     }
 
-    /// The controllers, with what each has counted.
+    /// The controllers with their counters.
     ///
     /// # Errors
-    /// The kernel does not let them be read.
+    /// The kernel refuses to read them.
     pub fn counters(&self) -> Result<Vec<(Algorithm, Counters)>, BpfError> {
         self.loaded.iter().map(|(_, algorithm, object)| Ok((*algorithm, counters(object)?))).collect()
     }
 
-    /// Telemetry's way back for the sockets in `cgroup` (cgroup v2) and below, as long as the result lives. With a key, reports
-    /// without its tag are not taken, and those that are sent have it.
+    /// Attaches the feedback program to the sockets in `cgroup` (cgroup v2) and below, until the result is dropped. With a key, received
+    /// reports without a valid tag are ignored, and sent ones have a tag.
     ///
     /// # Errors
     /// No such cgroup, or the kernel refuses.
@@ -160,7 +160,7 @@ impl Controllers {
         Feedback::attach(cgroup, config, self.sockets())
     }
 
-    /// The map with the sockets' state: of the first that was loaded, or of the version replaced.
+    /// The map with the sockets' state: that of the first loaded controller, or of the replaced version.
     fn sockets(&self) -> Option<MapHandle> {
         let Some((_, _, first)) = self.loaded.first() else {
             let map = self.inherited.as_ref()?;
@@ -180,7 +180,7 @@ fn constants(config: &IntConfig) -> Vec<u8> {
     b
 }
 
-/// Lets `object` use the sockets' state in `map`.
+/// Makes `object` use the sockets' state in `map`.
 pub(super) fn share_sockets(object: &mut libbpf_rs::OpenObject, map: &MapHandle) -> Result<(), BpfError> {
     let ours = object.maps_mut().find(|m| m.name() == OsStr::new(SOCKETS));
     match ours {

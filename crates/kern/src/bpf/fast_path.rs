@@ -1,13 +1,12 @@
-//! The kernel's fast path of the tunnel's plain form: `bpf/fast_path.bpf.c` at the inner interface and at the accesses.
+//! The kernel fast path for the plain form of the tunnel: `bpf/fast_path.bpf.c` on the inner interface and on the accesses.
 //!
 //! ```text
-//!   slot: one path of one session, with a lease        flow: which slot carries it, and since which generation
+//!   slot: one path of one session, with a lease        flow: its slot, and the generation in which it was added
 //!
-//!   open ──▶ offload(flow) … ──▶ renew every little while ──▶ revoke: no flow until it is given again ──▶ close
-//! ```
+//!   open ──▶ offload(flow) … ──▶ renew regularly ──▶ revoke: drops all flows until they are offloaded again ──▶ close
 //!
-//! A slot works for as long as its lease: who stops renewing it, or dies, has every packet back at once. Nothing here is
-//! called per packet.
+//! A slot works only during its lease: if user space stops renewing it, or dies, it gets every packet again at once. No function here
+//! is called per packet.
 
 use super::controllers::object;
 use super::mapped::Mapped;
@@ -21,65 +20,65 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Words of `struct ab_fast_slot`, and where they are.
+/// Number of words of `struct ab_fast_slot`, and the indices of its fields.
 pub(super) const WORDS: usize = 16;
 const UNTIL: usize = 0;
 const GENERATION: usize = 1;
-/// Datagrams lost are the second half of the word before the counters.
+/// The number of lost datagrams is the second half of the word before the counters.
 const FAILED: usize = 9;
 const COUNTERS: usize = 10;
 const THEN: usize = 14;
-/// Bytes of IPv4 and UDP header.
+/// Size of IPv4 and UDP header.
 const OUTER_LEN: usize = 28;
-/// Most slots: 8 MiB.
+/// Maximum number of slots: 8 MiB.
 pub const MOST_SLOTS: u32 = 65536;
 const HOP_LIMIT: u8 = 64;
 const DONT_FRAGMENT: u8 = 0x40;
 const UDP: u8 = 17;
 
-/// What it is to do.
+/// Configuration of the fast path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FastPathConfig {
-    /// At the UE: whatever comes from the far end is taken, and answers of name servers go to user space. At the UPF only
-    /// packets from the session's own addresses are taken.
+    /// At the UE, every inner source from the far end is accepted, and answers of name servers go to user space. At the UPF, only
+    /// packets from the session's own addresses are accepted.
     pub ue: bool,
-    /// Paths of sessions it has room for, 1 to [`MOST_SLOTS`] (taken as one of these otherwise).
+    /// Number of slots, that is paths of sessions, 1 to [`MOST_SLOTS`] (clamped).
     pub slots: u32,
-    /// Flows it has room for; of more, the least used go to user space. At least 1.
+    /// Number of flows, at least 1; beyond it, the least recently used go to user space.
     pub flows: u32,
 }
 
 /// One path of one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FastTunnel {
-    /// Index of the interface its datagrams leave and come by: Ethernet.
+    /// Index of the interface for its datagrams, an Ethernet device.
     pub interface: u32,
-    /// Our end.
+    /// Local end.
     pub local: SocketAddrV4,
-    /// The far end.
+    /// Far end.
     pub remote: SocketAddrV4,
     /// Firewall mark of the datagrams.
     pub mark: u32,
-    /// Largest inner packet, bytes.
+    /// Maximum size of an inner packet, bytes.
     pub mtu: u16,
-    /// The session's addresses.
+    /// IPv4 address of the session.
     pub inner_v4: Option<Ipv4Addr>,
-    /// The session's addresses.
+    /// IPv6 address of the session.
     pub inner_v6: Option<Ipv6Addr>,
 }
 
-/// A flow, as its packets have it when they go into the tunnel.
+/// A flow in the direction into the tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FastFlow {
     /// Source address and port.
     pub source: SocketAddr,
     /// Destination address and port.
     pub destination: SocketAddr,
-    /// Protocol: 6 or 17.
+    /// Protocol: 6 (TCP) or 17 (UDP).
     pub protocol: u8,
 }
 
-/// What a slot has carried.
+/// Counters of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FastCounters {
     /// Datagrams sent.
@@ -90,11 +89,11 @@ pub struct FastCounters {
     pub rx_packets: u64,
     /// Their UDP payload, bytes.
     pub rx_bytes: u64,
-    /// Datagrams lost while they were made.
+    /// Datagrams lost during encapsulation.
     pub tx_failed: u64,
 }
 
-/// The programs at work, as long as this lives.
+/// The attached programs; detached when this is dropped.
 #[derive(Debug)]
 pub struct FastPath {
     slots: Mapped,
@@ -105,19 +104,19 @@ pub struct FastPath {
 
 #[derive(Debug)]
 struct Control {
-    /// Interfaces with their programs.
+    /// Interfaces with an attached program.
     links: Vec<(u32, Link)>,
     _out: Link,
-    /// Slots not in use; the one that has been so for longest comes first.
+    /// Free slots; the one that has been free for longest is first.
     free: VecDeque<u32>,
     object: Object,
 }
 
 impl FastPath {
-    /// Attaches it to the inner interface `inner`, a TUN device, in the network namespace of the calling thread.
+    /// Attaches the program to the inner interface `inner`, a TUN device, in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// No such interface, a kernel before 6.6, or it refuses.
+    /// No such interface, a kernel before 6.6, or a refusal of the kernel.
     pub fn attach(inner: &str, config: FastPathConfig) -> Result<Self, BpfError> {
         loadable_here()?;
         let what = || format!("interface {inner}");
@@ -148,10 +147,10 @@ impl FastPath {
         Ok(Self { slots: mapped, flows, peers, control: Mutex::new(control) })
     }
 
-    /// Takes a slot for a path, without a lease. `None`: there is none free.
+    /// Allocates a slot for a path, without a lease. `None`: no slot is free.
     ///
     /// # Errors
-    /// The kernel refuses the interface, or the far end has a slot already.
+    /// The kernel refuses the interface, or the far end already has a slot.
     pub fn open(&self, tunnel: &FastTunnel) -> Result<Option<u32>, BpfError> {
         let mut control = self.control();
         if control.links.iter().all(|(index, _)| *index != tunnel.interface) {
@@ -169,51 +168,51 @@ impl FastPath {
         Ok(Some(slot))
     }
 
-    /// Gives a slot of [`FastPath::open`] back; `tunnel` is the one it was opened for.
+    /// Frees a slot allocated with [`FastPath::open`] for `tunnel`.
     pub fn close(&self, slot: u32, tunnel: &FastTunnel) {
         let mut control = self.control();
         self.revoke(slot);
         self.store(slot, UNTIL, 0);
-        // One that is gone is as good as removed.
+        // Deleting an absent entry is not an error.
         let _ = self.peers.delete(&peer_key(tunnel));
         control.free.push_back(slot);
     }
 
-    /// The slot works for `lease` from now on.
+    /// Extends the lease of a slot: it works for `lease` from now on.
     pub fn renew(&self, slot: u32, lease: Duration) {
         let until = monotonic() + lease;
         self.store(slot, UNTIL, u64::try_from(until.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// The slot carries `flow`, until [`FastPath::revoke`].
+    /// Makes the slot carry `flow`, until [`FastPath::revoke`].
     ///
     /// # Errors
-    /// The kernel has no room.
+    /// The map is full.
     pub fn offload(&self, slot: u32, flow: &FastFlow) -> Result<(), BpfError> {
         let generation = self.head(slot)[0];
         let value = [slot.to_ne_bytes(), generation.to_ne_bytes()].concat();
         tried("giving a flow to the kernel", self.flows.update(&flow_key(flow), &value, MapFlags::ANY))
     }
 
-    /// No slot carries `flow` any more.
+    /// Removes `flow` from its slot.
     pub fn drop_flow(&self, flow: &FastFlow) {
-        // One that is gone is as good as removed.
+        // Deleting an absent entry is not an error.
         let _ = self.flows.delete(&flow_key(flow));
     }
 
-    /// The slot carries no flow that it was given before.
+    /// Removes all flows from a slot.
     pub fn revoke(&self, slot: u32) {
         let [generation, interface] = self.head(slot);
         self.store(slot, GENERATION, pair(generation.wrapping_add(1), interface));
     }
 
-    /// What the slot has carried since it was opened.
+    /// Counters of a slot since it was opened.
     #[must_use]
     pub fn counters(&self, slot: u32) -> FastCounters {
         self.read(slot, COUNTERS + 2)
     }
 
-    /// As [`FastPath::counters`], with what had been received when the last datagram came that the slot did not carry.
+    /// Counters with the number of datagrams received when the last datagram arrived that the slot did not carry.
     #[must_use]
     pub fn counters_then(&self, slot: u32) -> FastCounters {
         self.read(slot, THEN)
@@ -227,7 +226,7 @@ impl FastPath {
         FastCounters { tx_packets, tx_bytes, rx_packets, rx_bytes, tx_failed }
     }
 
-    /// Writes everything but the lease; programs do not look at a slot without one.
+    /// Writes everything except the lease; programs ignore a slot without one.
     fn write(&self, slot: u32, tunnel: &FastTunnel) {
         let outer = outer(tunnel);
         let sum = outer[..20].chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
@@ -247,7 +246,7 @@ impl FastPath {
         (COUNTERS..WORDS).for_each(|index| self.store(slot, index, 0));
     }
 
-    /// Generation and interface of a slot.
+    /// Generation and interface index of a slot.
     fn head(&self, slot: u32) -> [u32; 2] {
         let word =
             self.slots.entry(slot as usize).map_or(0, |words| words[GENERATION].load(Ordering::Relaxed));
@@ -275,7 +274,7 @@ fn pair(first: u32, second: u32) -> u64 {
     u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// IPv4 and UDP header, lengths and checksums 0.
+/// IPv4 and UDP header with lengths and checksums 0.
 fn outer(tunnel: &FastTunnel) -> [u8; OUTER_LEN] {
     let mut outer = [0; OUTER_LEN];
     outer[0] = 0x45;
@@ -315,7 +314,7 @@ fn flow_key(flow: &FastFlow) -> [u8; 40] {
     key
 }
 
-/// CLOCK_MONOTONIC, which the programs read.
+/// CLOCK_MONOTONIC, the clock used by the programs.
 fn monotonic() -> Duration {
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Telemetry's way back: `bpf/feedback.bpf.c` on a cgroup.
+//! The feedback program, which carries telemetry back to the sender: `bpf/feedback.bpf.c` on a cgroup.
 
 use super::controllers::{object, share_sockets};
 use super::object::{Counters, attach, configure, counters, open};
@@ -8,15 +8,15 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// What makes reports trustworthy: both ends of a connection have the same, and take no report without its tag.
+/// Key that authenticates reports: both ends of a connection have the same key, and ignore reports without a valid tag.
 #[derive(Clone)]
 pub struct ReportKey([u8; Self::LEN]);
 
 impl ReportKey {
-    /// Bytes of a key.
+    /// Size of a key in bytes.
     pub const LEN: usize = 16;
 
-    /// From secret bytes, all of them equally likely; zeros alone would be none.
+    /// A key from uniformly distributed secret bytes; all zeros mean no key.
     #[must_use]
     pub const fn new(bytes: [u8; Self::LEN]) -> Self {
         Self(bytes)
@@ -29,21 +29,21 @@ impl std::fmt::Debug for ReportKey {
     }
 }
 
-/// How reports are made and read.
+/// Configuration of the feedback program.
 #[derive(Debug, Clone, Default)]
 pub struct FeedbackConfig {
-    /// Reports have a tag by it, and those without one count for nothing.
+    /// Key of the tags; reports without a valid tag are ignored.
     pub key: Option<ReportKey>,
-    /// Routers on the way of traces that are known to have no queue that drops.
+    /// Number of routers on the path that are known to have no dropping queue.
     pub known_routers: u8,
 }
 
 impl FeedbackConfig {
-    /// Bytes of what the program is told.
+    /// Size of the constants.
     #[cfg(test)]
     pub(super) const LEN: usize = 24;
 
-    /// `struct ab_feedback_config`: two numbers, the first bytes the least (SipHash's own order), and the routers.
+    /// `struct ab_feedback_config`: two little-endian numbers (the byte order of SipHash), and the number of routers.
     fn constants(&self) -> Vec<u8> {
         let bytes = self.key.as_ref().map_or([0; ReportKey::LEN], |key| key.0);
         let number = u128::from_le_bytes(bytes);
@@ -52,7 +52,7 @@ impl FeedbackConfig {
     }
 }
 
-/// Attached as long as this lives.
+/// The attached program; detached when this is dropped.
 #[derive(Debug)]
 pub struct Feedback {
     _links: Vec<Link>,
@@ -60,10 +60,10 @@ pub struct Feedback {
 }
 
 impl Feedback {
-    /// Attaches it to the sockets of `cgroup`; a receiver needs no controllers.
+    /// Attaches the program to the sockets of `cgroup`; a receiver needs no controllers.
     ///
     /// # Errors
-    /// No such cgroup, or the kernel refuses.
+    /// No such cgroup, or a refusal of the kernel.
     pub fn receiver(cgroup: &Path, config: &FeedbackConfig) -> Result<Self, BpfError> {
         loadable_here()?;
         Self::attach(cgroup, config, None)
@@ -88,10 +88,10 @@ impl Feedback {
         Ok(Self { _links: links, object })
     }
 
-    /// What it has counted.
+    /// The counters.
     ///
     /// # Errors
-    /// The kernel does not let them be read.
+    /// The kernel refuses to read them.
     pub fn counters(&self) -> Result<Counters, BpfError> {
         counters(&self.object)
     }

@@ -1,4 +1,4 @@
-//! What of ours is at work on this machine, whoever holds it: asked of the kernel, not of files.
+//! Our programs on this machine, whichever process holds them, as reported by the kernel.
 
 use super::object::{Counters, read_counters};
 use super::{BpfError, LOADABLE, available, visible_here};
@@ -11,16 +11,16 @@ use std::{fs, io};
 /// Prefix of the counters' maps: `ab_int_rate`, `ab_feedback`, `ab_ioam_source`.
 const PREFIX: &str = "ab_";
 
-/// What every program of ours on this machine has counted: its name, its map's number, the counts. Root only.
+/// The counters of all our programs on this machine: name, map id, counters. Root only.
 ///
 /// # Errors
-/// The kernel does not let them be read.
+/// The kernel refuses to read them.
 pub fn shown() -> Result<Vec<(String, u32, Counters)>, BpfError> {
     visible_here()?;
     let mut all = Vec::new();
     for info in MapInfoIter::default().filter(|info| info.ty == MapType::PercpuArray) {
         let Some(name) = info.name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
-        // One that has gone since is none.
+        // A map that has disappeared in the meantime is skipped.
         let Ok(map) = MapHandle::from_map_id(info.id) else { continue };
         if info.max_entries == super::object::COUNTERS && info.value_size == 8 {
             all.push((name.to_owned(), info.id, read_counters(&map)?));
@@ -51,19 +51,18 @@ pub fn holders(name: &str) -> io::Result<Vec<u32>> {
     Ok(holders)
 }
 
-/// Numbers of the maps that a process holds. One that has gone, or may not be looked at, holds none.
+/// Ids of the maps held by a process; none if it has ended or may not be inspected.
 pub(super) fn maps_of(pid: u32) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return Vec::new() };
     let map = |text: String| {
         let field = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
-        // A link tells the map that it is on; a map its own.
+        // A link has the id of its map; a map its own.
         field("link_type:").is_none().then(|| field("map_id:")?.parse().ok())?
     };
     entries.flatten().filter_map(|entry| map(fs::read_to_string(entry.path()).ok()?)).collect()
 }
 
-/// Whether a process has a struct_ops link on one of `maps`. Processes come and go: what cannot be read holds
-/// nothing.
+/// Whether a process has a struct_ops link on one of `maps`. A process that cannot be inspected counts as having none.
 fn holds(fdinfo: &Path, maps: &[u32]) -> bool {
     let Ok(entries) = fs::read_dir(fdinfo) else { return false };
     entries.flatten().any(|entry| {
@@ -74,7 +73,7 @@ fn holds(fdinfo: &Path, maps: &[u32]) -> bool {
     })
 }
 
-/// Which of our controllers are registered at present.
+/// Our controllers that are currently registered.
 ///
 /// # Errors
 /// The kernel's list cannot be read.

@@ -1,4 +1,4 @@
-//! An array of the kernel in this process's memory (`BPF_F_MMAPABLE`): words that programs, processes and we change at any time.
+//! A kernel array in the memory of this process (`BPF_F_MMAPABLE`): words that programs and processes may change at any time.
 
 use super::BpfError;
 use std::io;
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU64;
 
-/// The entries of a map.
+/// The mapped entries of a map.
 #[derive(Debug)]
 pub(super) struct Mapped {
     at: NonNull<AtomicU64>,
@@ -14,13 +14,13 @@ pub(super) struct Mapped {
     words: usize,
 }
 
-// SAFETY: the memory is only reached by atomic operations, from whatever thread.
+// SAFETY: the memory is accessed only by atomic operations, from any thread.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps the `entries` of `map`, of so many words of 64 bits each; `protection` is that of mmap(2).
+    /// Maps the `entries` of `map`, each of `words` 64-bit words; `protection` is that of mmap(2).
     pub(super) fn new(
         map: &impl AsFd,
         name: &str,
@@ -30,8 +30,8 @@ impl Mapped {
     ) -> Result<Self, BpfError> {
         let entries = entries as usize;
         let bytes = entries * words * size_of::<u64>();
-        // SAFETY: a new mapping where the kernel finds room; the descriptor is open for the time of the call, and the mapping
-        // keeps the map.
+        // SAFETY: a new mapping at an address chosen by the kernel; the descriptor is open during the call, and the mapping
+        // keeps the map alive.
         let at = unsafe {
             libc::mmap(ptr::null_mut(), bytes, protection, libc::MAP_SHARED, map.as_fd().as_raw_fd(), 0)
         };
@@ -42,7 +42,7 @@ impl Mapped {
         }
     }
 
-    /// How many there are.
+    /// Number of entries.
     pub(super) fn len(&self) -> usize {
         self.entries
     }
@@ -52,15 +52,15 @@ impl Mapped {
         if index >= self.entries {
             return None;
         }
-        // SAFETY: the index is within the mapping, which is as long as `self`, aligned to a page, and of whole entries; others
-        // that change it (processes, kernel programs) are why the words are atomic.
+        // SAFETY: the index is within the mapping, which is as long as `self`, page-aligned, and consists of whole entries. The
+        // words are atomic because processes and kernel programs change them concurrently.
         Some(unsafe { std::slice::from_raw_parts(self.at.as_ptr().add(index * self.words), self.words) })
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made, and nobody has a reference into it that outlives `self`.
+        // SAFETY: the mapping created in `new`; no reference into it outlives `self`.
         unsafe { libc::munmap(self.at.as_ptr().cast(), self.entries * self.words * size_of::<u64>()) };
     }
 }

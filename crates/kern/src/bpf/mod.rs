@@ -1,25 +1,23 @@
-//! The programs of `bpf/`: congestion controllers by telemetry, telemetry's way back, and its source; initial windows.
+//! The programs in `bpf/`: congestion controllers that use telemetry, the source and the return path of telemetry, and others.
 //!
 //! ```text
-//!  Controllers   struct_ops: int_cubic_l1, int_cubic_l2, int_cubic_ss, int_rate      ┐ share each socket's state
+//!  Controllers   struct_ops: int_cubic_l1, int_cubic_l2, int_cubic_ss, int_rate      ┐ share the state of each socket
 //!  Feedback      sockops on a cgroup: traces in, reports out on ACKs, reports in      ┘ (the map ab_sockets)
-//!  InitialWindows  sockops on a cgroup: the first flight of connections by their mark
-//!  Source        tcx egress on an interface: puts empty traces into TCP over IPv6
-//!  FastPath      tcx on the inner interface and the accesses: packets of the plain form whose path is decided
-//!  Trace         the kernel's trace points of TCP: windows and losses as they change
-//!  PathsMap      what a monitor knows of paths, in memory that programs and processes read
+//!  InitialWindows  sockops on a cgroup: initial window of connections by mark
+//!  Source        tcx egress on an interface: inserts empty traces into TCP over IPv6
+//!  FastPath      tcx on the inner interface and the accesses: packets of the plain form on a decided path
+//!  Trace         the kernel's TCP trace points: changes of windows, and losses
+//!  PathsMap      a monitor's paths, in memory readable by programs and processes
 //! ```
 //!
-//! **Nothing stays.** Everything is held by file descriptors of this process and nothing is pinned: when a value
-//! is dropped, or the process is killed in whatever way, the kernel takes its programs off by itself. A
-//! connection that runs one of our controllers keeps it until it ends.
+//! **No persistent state.** Everything is held by file descriptors of this process, and nothing is pinned: when a value is dropped,
+//! or the process is killed, the kernel detaches its programs. A connection with one of our controllers keeps it until it ends.
 //!
-//! **A newer version goes in without a gap.** Loading over a loaded controller puts the new one in the old one's
-//! place ([`Controllers::load`]): new connections run the new version, open ones keep theirs, and reports reach
-//! both, for they share the sockets' state.
+//! **Upgrades are seamless.** Loading a controller that is already loaded replaces it ([`Controllers::load`]): new connections use
+//! the new version, open ones keep theirs, and both receive reports, because they share the sockets' state.
 //!
-//! Registration of a controller is global for the machine: every network namespace sees its name. No one uses it
-//! who does not ask for it by name (`TCP_CONGESTION`, `congctl` of a route, a sysctl of a namespace).
+//! The registration of a controller is global: its name is visible in every network namespace. It is used only by sockets that
+//! select it by name (`TCP_CONGESTION`, `congctl` of a route, a sysctl of a namespace).
 
 mod capabilities;
 mod controllers;
@@ -50,36 +48,36 @@ pub use window::{InitialWindows, MOST_WINDOWS, WindowCounters};
 
 use std::path::Path;
 
-/// Why a kernel program is not at work.
+/// Why a kernel program cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BpfError {
-    /// The machine or the user cannot do it.
+    /// The machine or the user lacks support or permission.
     #[error("kernel programs cannot run here: {0}")]
     Unsupported(String),
-    /// The user cannot see programs and maps of others.
+    /// The user may not read programs and maps of other processes.
     #[error("what is at work on this machine cannot be seen: {0} is needed")]
     Unseen(&'static str),
     /// The kernel refused.
     #[error("{what}: {source}")]
     Kernel {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// What libbpf said.
+        /// The error of libbpf.
         source: libbpf_rs::Error,
     },
-    /// A controller of that name is registered, and by no link that could be taken over.
+    /// A controller with that name is registered by other means than a replaceable link.
     #[error("\"{0}\" is registered already, and not by anabranch; take that one away first")]
     Registered(&'static str),
-    /// No kernel program of that name.
+    /// There is no kernel program with that name.
     #[error("{0} is not one of the kernel's; there are: {names}", names = loadable())]
     NotLoadable(anabranch_cc::Algorithm),
-    /// A cgroup or interface that is not there.
+    /// A cgroup or interface does not exist.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
@@ -88,12 +86,12 @@ fn loadable() -> String {
     LOADABLE.map(anabranch_cc::Algorithm::name).join(", ")
 }
 
-/// Adds what was tried.
+/// Adds the operation to an error.
 fn tried<T>(what: impl Into<String>, result: libbpf_rs::Result<T>) -> Result<T, BpfError> {
     result.map_err(|source| BpfError::Kernel { what: what.into(), source })
 }
 
-/// Whether this machine and user can load our programs.
+/// Checks whether this machine and user can load the programs.
 ///
 /// # Errors
 /// [`BpfError::Unsupported`] with the reason and the remedy.
@@ -105,7 +103,7 @@ pub fn supported() -> Result<(), BpfError> {
     Ok(())
 }
 
-/// The same of programs that have nothing to do with congestion control.
+/// The checks of [`supported`] for programs that are not congestion controllers.
 fn loadable_here() -> Result<(), BpfError> {
     let missing = capabilities::missing(&capabilities::FOR_BPF);
     if !missing.is_empty() {
@@ -117,7 +115,7 @@ fn loadable_here() -> Result<(), BpfError> {
     Ok(())
 }
 
-/// Whether this user can see what of ours is at work: the kernel shows nothing to others, and says so to nobody who walks its lists.
+/// Checks whether this user can read our programs and maps: the kernel hides them from unprivileged users without an error.
 fn visible_here() -> Result<(), BpfError> {
     match capabilities::missing(&capabilities::TO_SEE)[..] {
         [] => Ok(()),

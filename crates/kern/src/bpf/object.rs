@@ -1,4 +1,4 @@
-//! Objects compiled by build.rs: opening, configuring, loading, counting.
+//! Objects compiled by build.rs: opening, configuring, loading, and counters.
 
 use super::{BpfError, tried};
 use libbpf_rs::{AsRawLibbpf, Link, MapCore, MapFlags, MapType, Object, ObjectBuilder, OpenObject};
@@ -7,7 +7,7 @@ use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::Once;
 
-/// Opens an object; libbpf's complaints go nowhere else than into the error.
+/// Opens an object; libbpf's messages go only into the error.
 pub(super) fn open(name: &str, bytes: &[u8]) -> Result<OpenObject, BpfError> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
@@ -18,7 +18,7 @@ pub(super) fn open(name: &str, bytes: &[u8]) -> Result<OpenObject, BpfError> {
     tried(format!("opening {name}"), ObjectBuilder::default().open_memory(bytes))
 }
 
-/// Sets the object's constants, before it is loaded.
+/// Sets the constants of an object before it is loaded.
 pub(super) fn configure(object: &mut OpenObject, config: &[u8]) -> Result<(), BpfError> {
     for mut map in object.maps_mut() {
         if map.name() == OsStr::new(".rodata.config") {
@@ -28,7 +28,7 @@ pub(super) fn configure(object: &mut OpenObject, config: &[u8]) -> Result<(), Bp
     Err(BpfError::Unsupported("the object has no constants to set".into()))
 }
 
-/// Attaches every program of `object` named in `names` with `attach`.
+/// Attaches the programs of `object` in `names` with `attach`.
 pub(super) fn attach(
     object: &Object,
     names: &[&str],
@@ -43,7 +43,7 @@ pub(super) fn attach(
     Ok(links)
 }
 
-/// Attaches the program `name` of `object` to the interface with that index, after those that are there.
+/// Attaches the program `name` of `object` to an interface by index, after existing programs.
 pub(super) fn attach_tcx(
     object: &Object,
     name: &str,
@@ -51,7 +51,7 @@ pub(super) fn attach_tcx(
     what: impl Fn() -> String,
 ) -> Result<Link, BpfError> {
     let mut links = attach(object, &[name], |program| {
-        // SAFETY: the program is loaded and lives in `object`; no options are passed.
+        // SAFETY: the program is loaded and owned by `object`; no options are passed.
         let link = unsafe {
             libbpf_sys::bpf_program__attach_tcx(
                 program.as_libbpf_object().as_ptr(),
@@ -59,9 +59,9 @@ pub(super) fn attach_tcx(
                 ptr::null(),
             )
         };
-        // With libbpf 1 a failure is a null pointer and errno.
+        // In libbpf 1, a failure is a null pointer with errno.
         match NonNull::new(link) {
-            // SAFETY: libbpf made it, and nobody else has it.
+            // SAFETY: the link was created by libbpf and has no other owner.
             Some(link) => Ok(unsafe { Link::from_ptr(link) }),
             None => Err(BpfError::Io { what: what(), source: io::Error::last_os_error() }),
         }
@@ -69,37 +69,37 @@ pub(super) fn attach_tcx(
     links.pop().ok_or_else(|| BpfError::Unsupported(format!("no program {name}")))
 }
 
-/// What a program counted; `bpf/abi.h` has the list.
+/// Counters of a program; see the list in `bpf/abi.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// ACKs outside of recovery (int_rate: all).
     pub acks: u64,
-    /// Losses that were the medium's.
+    /// Losses classified as medium losses.
     pub losses_medium: u64,
-    /// Losses taken for congestion.
+    /// Losses classified as congestion.
     pub losses_congestion: u64,
-    /// Judgements that a late report took back.
+    /// Classifications revoked by a late report.
     pub losses_taken_back: u64,
-    /// ACKs that found telemetry stale.
+    /// ACKs with stale telemetry.
     pub acks_stale: u64,
-    /// Reports that came as TCP options.
+    /// Reports received as TCP options.
     pub reports_in: u64,
-    /// Reports that went out.
+    /// Reports sent.
     pub reports_out: u64,
-    /// Options of our kind that were not ours.
+    /// Options of our kind with another format.
     pub reports_bad: u64,
     /// Traces read.
     pub traces_in: u64,
-    /// Traces put into packets.
+    /// Traces inserted into packets.
     pub traces_out: u64,
-    /// Traces left out because they would not have fitted.
+    /// Traces omitted for lack of room.
     pub traces_skipped: u64,
 }
 
-/// Entries of the counters' map.
+/// Number of entries of the counters' map.
 pub(super) const COUNTERS: u32 = 11;
 
-/// Reads the counters of an object: the one array of that many numbers.
+/// Reads the counters of an object, from its only array of that size.
 pub(super) fn counters(object: &Object) -> Result<Counters, BpfError> {
     let is_it = |m: &libbpf_rs::Map<'_>| m.map_type() == MapType::PercpuArray && m.max_entries() == COUNTERS;
     match object.maps().find(is_it) {
@@ -108,7 +108,7 @@ pub(super) fn counters(object: &Object) -> Result<Counters, BpfError> {
     }
 }
 
-/// Reads a map of counters: sums over the processors.
+/// Reads a map of counters, summed over processors.
 pub(super) fn read_counters(map: &impl MapCore) -> Result<Counters, BpfError> {
     let mut all = [0; COUNTERS as usize];
     for (key, value) in (0u32..).zip(&mut all) {

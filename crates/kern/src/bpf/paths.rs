@@ -1,12 +1,12 @@
-//! The paths a monitor knows, in a BPF map that others read without a call: `struct ab_path` of bpf/abi.h.
+//! A monitor's paths in a BPF map that others read without system calls: `struct ab_path` in bpf/abi.h.
 //!
 //! ```text
 //!   anabranch int monitor --map ──writes──▶ array ab_paths, mapped into memory ◀──reads── anabranch int paths,
-//!                                           (BPF_F_MMAPABLE)                              BPF programs, anybody's
+//!                                           (BPF_F_MMAPABLE)                              BPF programs of others
 //! ```
 //!
-//! The map lives as long as somebody holds it. A reader maps it without the right to write. Each entry has a sequence
-//! number that is odd while it is written, as seqlocks have: a reader never takes half of one path and half of another.
+//! The map exists as long as a process holds it. Readers map it read-only. Each entry has a sequence number that is odd during a
+//! write, as in a seqlock, so readers never mix parts of different paths.
 
 use super::mapped::Mapped;
 use super::{BpfError, loadable_here, tried, visible_here};
@@ -17,51 +17,51 @@ use std::sync::atomic::{Ordering, fence};
 
 /// Name of the maps.
 const NAME: &str = "ab_paths";
-/// Nodes of a path that an entry has room for; of longer ones, the first.
+/// Maximum number of nodes of a path in an entry; longer paths are truncated.
 pub const PATH_NODES: usize = 16;
-/// Words of `struct ab_path`.
+/// Number of words of `struct ab_path`.
 pub(super) const WORDS: usize = 18;
-/// Most entries of a map that is read.
+/// Maximum number of entries read from a map.
 const MOST_ENTRIES: u32 = 4096;
-/// A writer that was stopped in the middle of an entry is not waited for.
+/// Number of attempts; a writer that was stopped within an entry is not waited for.
 const TRIES: usize = 1000;
 const UNKNOWN: u64 = u64::MAX;
 const NO_NODE: u32 = u32::MAX;
 const COMPLETE: u8 = 1;
 
-/// One path, as it is published.
+/// A published path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PublishedPath {
-    /// When its last trace came, microseconds of CLOCK_MONOTONIC.
+    /// Time of its last trace, microseconds of CLOCK_MONOTONIC.
     pub seen_us: u64,
-    /// Traces so far.
+    /// Number of traces.
     pub traces: u64,
-    /// Packets its queues dropped, all hops together.
+    /// Packets dropped by its queues, summed over all hops.
     pub queue_drops: u64,
-    /// Packets its media lost, all hops together.
+    /// Packets lost by its media, summed over all hops.
     pub medium_losses: u64,
     /// Link rate of the bottleneck, kbit/s.
     pub link_kbps: Option<u64>,
-    /// What arrives there, kbit/s.
+    /// Arrival rate at the bottleneck, kbit/s.
     pub arrival_kbps: Option<u64>,
-    /// Its queue, bytes.
+    /// Queue depth at the bottleneck, bytes.
     pub depth_bytes: Option<u64>,
-    /// What its queue has room for, bytes.
+    /// Free space of the bottleneck's queue, bytes.
     pub free_bytes: Option<u64>,
-    /// Flows there; 0: unknown.
+    /// Flows at the bottleneck; 0: unknown.
     pub flows: u32,
     /// IOAM namespace.
     pub namespace: u16,
-    /// Hops.
+    /// Number of hops.
     pub hops: u8,
-    /// Every hop told its drops, and none was silent.
+    /// Every hop reported its drops, and no hop is without telemetry.
     pub complete: bool,
-    /// Node ids, first hop first; `None`: beyond the last, or without a short id.
+    /// Node ids, first hop first; `None`: beyond the last hop, or without a short id.
     pub nodes: [Option<u32>; PATH_NODES],
 }
 
 impl PublishedPath {
-    /// Everything behind the sequence number.
+    /// All words after the sequence number.
     fn words(&self) -> [u64; WORDS - 1] {
         let or = |value: Option<u64>| value.unwrap_or(UNKNOWN);
         let mut tail = [0; 8];
@@ -116,7 +116,7 @@ impl PublishedPath {
     }
 }
 
-/// An entry as it was at one time; `None`: nothing yet, or somebody stopped while writing it.
+/// A consistent copy of an entry; `None`: it is unused, or its writer stopped within it.
 fn read(memory: &Mapped, index: usize) -> Option<PublishedPath> {
     let (sequence, rest) = memory.entry(index)?.split_first()?;
     for _ in 0..TRIES {
@@ -127,7 +127,7 @@ fn read(memory: &Mapped, index: usize) -> Option<PublishedPath> {
         let words = std::array::from_fn(|i| rest[i].load(Ordering::Relaxed));
         fence(Ordering::Acquire);
         if before % 2 == 0 && sequence.load(Ordering::Relaxed) == before {
-            // One that was taken back has no hops.
+            // A withdrawn entry has no hops.
             return Some(PublishedPath::parse(&words)).filter(|path| path.hops > 0);
         }
         std::hint::spin_loop();
@@ -135,7 +135,7 @@ fn read(memory: &Mapped, index: usize) -> Option<PublishedPath> {
     None
 }
 
-/// A map of ours; gone when this is, and nobody else holds it.
+/// A map owned by this process; it is removed when this is dropped and no other process holds it.
 #[derive(Debug)]
 pub struct PathsMap {
     _map: MapHandle,
@@ -143,10 +143,10 @@ pub struct PathsMap {
 }
 
 impl PathsMap {
-    /// An empty map for `entries` paths, 1 to 4096 (taken as one of these otherwise).
+    /// An empty map for `entries` paths, 1 to 4096 (clamped).
     ///
     /// # Errors
-    /// The machine or the user cannot, or the kernel refuses.
+    /// The machine lacks support, the user lacks permission, or the kernel refuses.
     pub fn create(entries: u32) -> Result<Self, BpfError> {
         loadable_here()?;
         let entries = entries.clamp(1, MOST_ENTRIES);
@@ -162,8 +162,8 @@ impl PathsMap {
         Ok(Self { _map: map, memory })
     }
 
-    /// Publishes these paths in this order, and takes back what was published beyond them. No call into the kernel.
-    /// What there is no room for is left out.
+    /// Publishes these paths in this order, and withdraws earlier ones beyond them, without system calls. Paths beyond the size of the
+    /// map are omitted.
     pub fn publish(&mut self, paths: impl IntoIterator<Item = PublishedPath>) {
         let all = paths.into_iter().map(Some).chain(std::iter::repeat(None));
         for (index, path) in (0..self.memory.len()).zip(all) {
@@ -185,10 +185,10 @@ impl PathsMap {
     }
 }
 
-/// What the monitors of this machine publish: the number of each one's map, and its paths. Root only.
+/// The maps published by the monitors of this machine: the id of each map, and its paths. Root only.
 ///
 /// # Errors
-/// The kernel does not let them be read.
+/// The kernel refuses to read them.
 pub fn published() -> Result<Vec<(u32, Vec<PublishedPath>)>, BpfError> {
     visible_here()?;
     let mut all = Vec::new();
@@ -200,7 +200,7 @@ pub fn published() -> Result<Vec<(u32, Vec<PublishedPath>)>, BpfError> {
         if !ours {
             continue;
         }
-        // One that has gone since has no paths.
+        // A map that has disappeared in the meantime has no paths.
         let Ok(map) = MapHandle::from_map_id(info.id) else { continue };
         let memory = Mapped::new(&map, NAME, info.max_entries, WORDS, libc::PROT_READ)?;
         all.push((info.id, (0..memory.len()).filter_map(|index| read(&memory, index)).collect()));
@@ -245,12 +245,12 @@ mod tests {
             return;
         };
         let read = |map: &PathsMap| {
-            // By the map's number, as another process would.
+            // By the map's id, as in another process.
             let id = map._map.info().unwrap().info.id;
             published().unwrap().into_iter().find(|(other, _)| *other == id).unwrap().1
         };
         assert_eq!(read(&map), []);
-        // More than there is room for.
+        // More than fit.
         map.publish((1..=5).map(sample));
         assert_eq!(read(&map), (1..=4).map(sample).collect::<Vec<_>>());
         map.publish([sample(9)]);
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(read(&map), []);
     }
 
-    /// A reader beside a writer: every path it takes is one that was written, whole.
+    /// A reader concurrent with a writer: every path it returns is one that was written, complete.
     #[test]
     fn a_reader_takes_no_halves() {
         let Ok(mut map) = PathsMap::create(1) else { return };

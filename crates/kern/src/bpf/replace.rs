@@ -1,7 +1,7 @@
-//! A newer version in the place of a loaded one (`BPF_LINK_UPDATE` on its struct_ops link).
+//! Replaces a loaded controller with a newer version (`BPF_LINK_UPDATE` on its struct_ops link).
 //!
-//! The kernel swaps the operations under a name in one step: a socket that asks for the name gets the old ones or
-//! the new ones, never none. Sockets that run the old ones keep them and, through them, the old programs.
+//! The kernel swaps the operations of a name atomically: a socket that selects the name gets either the old or the new ones. Sockets
+//! with the old operations keep them and, through them, the old programs.
 
 use super::inspect::{holders, maps_of};
 use super::sockets::SOCKETS;
@@ -13,14 +13,14 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-/// Bytes of `struct ab_socket`.
+/// Size of `struct ab_socket`.
 pub(super) const SOCKET_LEN: u32 = 272;
 
-/// Puts `ops` in the place of what is registered as `name`; the result keeps it there.
+/// Replaces the operations registered as `name` by `ops`; they stay registered as long as the result exists.
 pub(super) fn replace(name: &'static str, ops: &mut MapMut<'_>) -> Result<OwnedFd, BpfError> {
     let link = link_of(name).ok_or(BpfError::Registered(name))?;
-    // libbpf fills the new operations in when it registers them, and has no other way to ask for that. The name is
-    // taken, so registering comes to nothing; with it gone since, we have registered it ourselves.
+    // libbpf fills in the new operations only during registration. The name is in use, so the registration fails; if it was
+    // unregistered in the meantime, the registration has succeeded.
     if let Ok(own) = ops.attach_struct_ops() {
         drop(own);
         return Err(BpfError::Unsupported(format!("{name} was unregistered meanwhile: try again")));
@@ -33,7 +33,7 @@ pub(super) fn replace(name: &'static str, ops: &mut MapMut<'_>) -> Result<OwnedF
     Ok(link)
 }
 
-/// The sockets' state that the loaded version of `name` uses, if it is of our layout.
+/// The sockets' state used by the loaded version of `name`, if its layout equals ours.
 pub(super) fn sockets_of(name: &str) -> Option<MapHandle> {
     let held: Vec<u32> = holders(name).ok()?.into_iter().flat_map(maps_of).collect();
     let info = MapInfoIter::default().find(|info| {
@@ -45,7 +45,7 @@ pub(super) fn sockets_of(name: &str) -> Option<MapHandle> {
     MapHandle::from_map_id(info.id).ok()
 }
 
-/// The link by which a controller of ours is registered.
+/// The link by which one of our controllers is registered.
 fn link_of(name: &str) -> Option<OwnedFd> {
     let maps: Vec<u32> = MapInfoIter::default()
         .filter(|info| info.ty == MapType::StructOps && info.name == OsStr::new(name))
@@ -55,7 +55,7 @@ fn link_of(name: &str) -> Option<OwnedFd> {
         LinkTypeInfo::StructOps(ops) if maps.contains(&ops.map_id) => Some(link.id),
         _ => None,
     })?;
-    // SAFETY: takes a number; a descriptor that comes back is nobody else's.
+    // SAFETY: the call takes a number; a returned descriptor has no other owner.
     unsafe {
         let fd = libbpf_sys::bpf_link_get_fd_by_id(id);
         (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))

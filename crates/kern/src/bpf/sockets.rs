@@ -1,4 +1,4 @@
-//! The sockets that keep state of ours, one by one: `bpf/sockets.bpf.c` over every map of theirs on this machine.
+//! The sockets with state of our programs: `bpf/sockets.bpf.c` iterates over every such map on this machine.
 
 use super::controllers::object;
 use super::object::{attach, open};
@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Bytes of `struct ab_shown`.
+/// Size of `struct ab_shown`.
 pub(super) const SHOWN_LEN: usize = 176;
 /// Name of the maps with the sockets' state.
 pub(super) const SOCKETS: &str = "ab_sockets";
@@ -22,53 +22,53 @@ const STATE_CEILING: u32 = 4;
 const KNOWN: u32 = 1;
 const COMPLETE: u32 = 2;
 const DETAILED: u32 = 16;
-/// What ssthresh is before the first loss (the kernel's TCP_INFINITE_SSTHRESH).
+/// Value of ssthresh before the first loss (the kernel's TCP_INFINITE_SSTHRESH).
 pub(super) const NO_SSTHRESH: u32 = 0x7fff_ffff;
 
-/// A TCP socket that runs one of our controllers, or sends or hears reports.
+/// A TCP socket that uses one of our controllers, or sends or receives reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketState {
-    /// The kernel's number for it; never used twice.
+    /// The kernel's cookie of the socket; never reused.
     pub cookie: u64,
     /// Inode of its network namespace, as in `lsns -t net`.
     pub netns: u32,
-    /// Its own address.
+    /// Local address.
     pub local: SocketAddr,
-    /// Its peer's.
+    /// Remote address.
     pub remote: SocketAddr,
-    /// Its congestion controller, ours or not.
+    /// Its congestion controller, ours or another.
     pub controller: String,
     /// Congestion window, segments.
     pub cwnd: u32,
     /// Slow-start threshold, segments; `None` before the first loss.
     pub ssthresh: Option<u32>,
-    /// What the socket is paced at, bit/s; `None`: as fast as the window lets it.
+    /// Pacing rate of the socket, bit/s; `None`: not paced.
     pub pacing_bps: Option<u64>,
-    /// Smoothed round trip.
+    /// Smoothed RTT.
     pub srtt: Duration,
-    /// Segments under way.
+    /// Segments in flight.
     pub in_flight: u32,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub resent: u32,
-    /// Of these, after losses that were taken for congestion.
+    /// Of these, after losses classified as congestion.
     pub resent_congestion: u32,
-    /// Of these, after losses that were taken for the medium's.
+    /// Of these, after losses classified as medium losses.
     pub resent_medium: u32,
-    /// Losses taken for congestion.
+    /// Losses classified as congestion.
     pub losses_congestion: u32,
-    /// Losses taken for the medium's.
+    /// Losses classified as medium losses.
     pub losses_medium: u32,
-    /// Judgements that a late report took back.
+    /// Classifications revoked by a late report.
     pub losses_taken_back: u32,
-    /// Age of the newest report; `None`: there was none.
+    /// Age of the newest report; `None`: no report yet.
     pub report_age: Option<Duration>,
-    /// Age of the newest trace that it tells its peer of; `None`: it is no receiver.
+    /// Age of the newest trace that it reports to its peer; `None`: it is not a receiver.
     pub trace_age: Option<Duration>,
-    /// The newest report was fresh for the last ACK: telemetry counts. Otherwise it is CUBIC.
+    /// Whether reports were fresh at the last ACK, so that telemetry is used; otherwise it is CUBIC.
     pub fresh: bool,
-    /// Every hop told its drops.
+    /// Every hop reported its drops.
     pub complete: bool,
-    /// int_rate: the rate that telemetry gives it, bit/s; `None`: CUBIC is in force.
+    /// int_rate: the rate derived from telemetry, bit/s; `None`: CUBIC is active.
     pub rate_bps: Option<u64>,
     /// Link rate of the bottleneck, kbit/s.
     pub link_kbps: Option<u64>,
@@ -76,26 +76,26 @@ pub struct SocketState {
     pub depth_bytes: Option<u64>,
     /// Flows at the bottleneck.
     pub flows: Option<u32>,
-    /// The ceiling (`--ceiling-bps`) is in force.
+    /// Whether the ceiling (`--ceiling-bps`) is in force.
     pub at_ceiling: bool,
-    /// Most segments the socket may have under way by its own settings; `None`: no bound.
+    /// Maximum window set for the socket, segments; `None`: no limit.
     pub cwnd_clamp: Option<u32>,
 }
 
-/// Every such socket that a process has open, of all network namespaces, by cookie. Root only.
+/// Every such socket that is open in a process, of all network namespaces, by cookie. Root only.
 ///
 /// # Errors
-/// The machine cannot, or the kernel refuses.
+/// The machine lacks support, or the kernel refuses.
 pub fn sockets() -> Result<Vec<SocketState>, BpfError> {
     loadable_here()?;
     let mut all = Vec::new();
     for info in MapInfoIter::default() {
-        // A version with another idea of a socket's state; its own `cc show` reads it.
+        // Another version with another layout of the state; its own `cc show` can read it.
         let other = info.value_size != SOCKET_LEN;
         if info.ty != MapType::SkStorage || info.name != OsStr::new(SOCKETS) || other {
             continue;
         }
-        // One that has gone since has no sockets.
+        // A map that has disappeared in the meantime has no sockets.
         let Ok(map) = MapHandle::from_map_id(info.id) else { continue };
         let mut object = open("sockets", object!("sockets"))?;
         for mut own in object.maps_mut().filter(|own| own.name() == OsStr::new(SOCKETS)) {
@@ -114,7 +114,7 @@ pub fn sockets() -> Result<Vec<SocketState>, BpfError> {
         all.extend(bytes.chunks_exact(SHOWN_LEN).map(parse));
     }
     all.sort_by_key(|s| s.cookie);
-    // A socket may be open in two processes, and have storage in the maps of two loaders; the one with reports tells more.
+    // A socket may be open in two processes and have state in the maps of two loaders; the one with reports is preferred.
     all.dedup_by(|later, first| {
         let same = later.cookie == first.cookie;
         if same && first.report_age.is_none() && first.trace_age.is_none() {

@@ -1,4 +1,4 @@
-//! Telemetry's source: `bpf/ioam_source.bpf.c` at an interface's egress.
+//! The telemetry source: `bpf/ioam_source.bpf.c` at the egress of an interface.
 
 use super::controllers::object;
 use super::object::{Counters, attach_tcx, configure, counters, open};
@@ -6,32 +6,31 @@ use super::{BpfError, loadable_here, tried};
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, Object};
 
-/// Most nodes that a trace of ours has room for: the stack of a kernel program is small.
+/// Maximum number of nodes in a trace, due to the small stack of kernel programs.
 pub const MOST_NODES: u8 = 4;
-/// The same with [`SourceConfig::detail`].
+/// Maximum number of nodes with [`SourceConfig::detail`].
 pub const MOST_NODES_DETAIL: u8 = 3;
 
-/// Bytes that a trace with room for `nodes` adds to a packet: what the route's MTU is to be lowered by.
+/// Bytes that a trace with room for `nodes` adds to a packet; the MTU of the route must be lowered by this.
 #[must_use]
 pub const fn trace_bytes(nodes: u8, detail: bool) -> usize {
     let node = if detail { 48 } else { 36 };
     (16 + node * nodes as usize).next_multiple_of(8)
 }
 
-/// What a source puts into packets.
+/// Configuration of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SourceConfig {
-    /// IOAM namespace; nodes fill traces of theirs. Default 123.
+    /// IOAM namespace. Default 123.
     pub namespace: u16,
-    /// One data segment in so many carries a trace; 1: each. Default 8, with full segments 1.3 % of the bytes.
+    /// One data segment in this number carries a trace; 1: each. Default 8, with full segments 1.3 % of the bytes.
     pub every: u32,
-    /// Nodes a trace has room for, 1 to [`MOST_NODES`] (taken as one of these otherwise). Default 4.
+    /// Number of nodes for which a trace has room, 1 to [`MOST_NODES`] (clamped). Default 4.
     pub nodes: u8,
-    /// Ask nodes for time stamps and buffer occupancy, too; then at most [`MOST_NODES_DETAIL`]. Default no.
+    /// Also requests time stamps and buffer occupancy; then at most [`MOST_NODES_DETAIL`] nodes. Default no.
     pub detail: bool,
-    /// Traces also where the kernel has to move a packet to a larger buffer for them; otherwise such packets go without. Where
-    /// the receiver gets the sender's own packets, on one machine, that leads the kernel astray (docs/int-cc.md,
-    /// Limits). Default no.
+    /// Inserts traces even if the kernel must move a packet to a larger buffer; otherwise such packets carry none. If the receiver
+    /// gets the sender's own packets, on one machine, this misleads the kernel (docs/int-cc.md, Limits). Default no.
     pub beyond_headroom: bool,
 }
 
@@ -41,7 +40,7 @@ impl Default for SourceConfig {
     }
 }
 
-/// Attached as long as this lives.
+/// An attached source; detached when this is dropped.
 #[derive(Debug)]
 pub struct Source {
     link: Link,
@@ -51,10 +50,10 @@ pub struct Source {
 }
 
 impl Source {
-    /// Attaches it to the egress of `interface`, in the network namespace of the calling thread.
+    /// Attaches the source to the egress of `interface`, in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// No such interface, a kernel before 6.6, or it refuses.
+    /// No such interface, a kernel before 6.6, or a refusal of the kernel.
     pub fn attach(interface: &str, config: SourceConfig) -> Result<Self, BpfError> {
         loadable_here()?;
         let what = || format!("interface {interface}");
@@ -74,22 +73,22 @@ impl Source {
         Ok(Self { link, object, interface: interface.to_owned(), index })
     }
 
-    /// Whether its interface is gone, and the program with it, or another one has its name: that one needs another source. One that is
-    /// only called otherwise by now has it still.
+    /// Whether its interface has been removed, with the program, or another interface has taken its name: that one needs another
+    /// source. A renamed interface keeps its source.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         let is_taken_off = || match self.link.info().map(|link| link.info) {
-            // The kernel forgets the number of an interface that goes, to another network namespace, too.
+            // The index becomes 0 when the interface is removed, or moved to another network namespace.
             Ok(LinkTypeInfo::Tcx(tcx)) => tcx.ifindex == 0,
             _ => false,
         };
         crate::interface::index(&self.interface).is_ok_and(|index| index != self.index) || is_taken_off()
     }
 
-    /// What it has counted.
+    /// The counters.
     ///
     /// # Errors
-    /// The kernel does not let them be read.
+    /// The kernel refuses to read them.
     pub fn counters(&self) -> Result<Counters, BpfError> {
         counters(&self.object)
     }

@@ -1,4 +1,4 @@
-//! Windows and losses of TCP sockets as they change, ACK by ACK: `bpf/tcp_trace.bpf.c` at the kernel's own trace points.
+//! Changes of windows, and losses, of TCP sockets, per ACK: `bpf/tcp_trace.bpf.c` at the kernel's own trace points.
 
 use super::controllers::object;
 use super::object::{attach, configure, counters, open};
@@ -9,32 +9,32 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// Bytes of `struct ab_event`.
+/// Size of `struct ab_event`.
 const EVENT_LEN: usize = 48;
 const PROGRAMS: [&str; 3] = ["ab_trace_ack", "ab_trace_retransmit", "ab_trace_state"];
 
-/// Which sockets are traced.
+/// The sockets to trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TraceFilter {
-    /// Those with this port at either end; none: all.
+    /// Sockets with this port at either end; `None`: all.
     pub port: Option<u16>,
-    /// Those of every network namespace; otherwise those of the calling thread's.
+    /// Sockets of every network namespace; otherwise those of the calling thread's.
     pub every_namespace: bool,
 }
 
-/// What happened to a socket.
+/// Kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TraceKind {
-    /// A segment has come.
+    /// A segment was received.
     Received,
-    /// A segment was sent again.
+    /// A segment was retransmitted.
     Retransmitted,
-    /// The state of recovery is another: `Open`, `Disorder`, `CWR`, `Recovery`, `Loss`.
+    /// The recovery state changed: `Open`, `Disorder`, `CWR`, `Recovery`, `Loss`.
     State(&'static str),
 }
 
 impl TraceKind {
-    /// As it is written: `received`, `retransmitted`, or the state.
+    /// Name in output: `received`, `retransmitted`, or the state.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,36 +45,36 @@ impl TraceKind {
     }
 }
 
-/// A socket at one moment.
+/// State of a socket at an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceEvent {
-    /// When, since the clock CLOCK_MONOTONIC began.
+    /// Time of CLOCK_MONOTONIC.
     pub at: Duration,
-    /// The kernel's number for the socket; never used twice.
+    /// The kernel's cookie of the socket; never reused.
     pub socket: u64,
-    /// Its own port.
+    /// Local port.
     pub local_port: u16,
-    /// Its peer's.
+    /// Remote port.
     pub remote_port: u16,
-    /// What happened.
+    /// The event.
     pub kind: TraceKind,
     /// Congestion window, segments.
     pub cwnd: u32,
     /// Slow-start threshold, segments; `None` before the first loss.
     pub ssthresh: Option<u32>,
-    /// Smoothed round trip.
+    /// Smoothed RTT.
     pub srtt: Duration,
-    /// Segments under way.
+    /// Segments in flight.
     pub in_flight: u32,
-    /// Segments sent again so far.
+    /// Total number of retransmitted segments.
     pub retransmitted: u32,
-    /// Segments held to be lost at present.
+    /// Segments currently considered lost.
     pub lost: u32,
 }
 
-/// At work as long as this lives.
+/// An attached trace; detached when this is dropped.
 pub struct Trace {
-    // The links go first, then what they feed.
+    // The links are dropped before the buffer that they feed.
     _links: Vec<Link>,
     ring: RingBuffer<'static>,
     events: Receiver<TraceEvent>,
@@ -82,16 +82,16 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Begins.
+    /// Attaches the trace.
     ///
     /// # Errors
-    /// The machine or the user cannot, or the kernel refuses.
+    /// The machine lacks support, the user lacks permission, or the kernel refuses.
     pub fn attach(filter: TraceFilter) -> Result<Self, BpfError> {
         loadable_here()?;
         let io = |source| BpfError::Io { what: "which network namespace this is".to_owned(), source };
         let netns = match filter.every_namespace {
             true => 0,
-            // The kernel's numbers of namespaces have 32 bits.
+            // The kernel's namespace inode numbers have 32 bits.
             false => std::fs::metadata("/proc/thread-self/ns/net").map_err(io)?.ino() as u32,
         };
         let mut object = open("tcp_trace", object!("tcp_trace"))?;
@@ -104,7 +104,7 @@ impl Trace {
             let map = map.ok_or_else(|| BpfError::Unsupported("the object has no ring buffer".into()))?;
             let mut builder = RingBufferBuilder::new();
             let take = move |bytes: &[u8]| {
-                // Nobody listens any more: the trace is ending.
+                // Without a receiver, the trace is ending.
                 let _ = parse(bytes).map(|event| tell.send(event));
                 0
             };
@@ -116,10 +116,10 @@ impl Trace {
         Ok(Self { _links: links, ring, events, object })
     }
 
-    /// What has happened since this was asked last; waits for up to `timeout` if that is nothing.
+    /// The events since the last call; waits for up to `timeout` if there are none.
     ///
     /// # Errors
-    /// The kernel does not let the buffer be read.
+    /// The kernel refuses to read the buffer.
     pub fn wait(&self, timeout: Duration) -> Result<impl Iterator<Item = TraceEvent> + '_, BpfError> {
         match self.ring.poll(timeout) {
             Err(error) if error.kind() == libbpf_rs::ErrorKind::Interrupted => {}
@@ -128,10 +128,10 @@ impl Trace {
         Ok(self.events.try_iter())
     }
 
-    /// Events that nobody took in time.
+    /// Number of events lost because the buffer was full.
     ///
     /// # Errors
-    /// The kernel does not let the counter be read.
+    /// The kernel refuses to read the counter.
     pub fn lost(&self) -> Result<u64, BpfError> {
         Ok(counters(&self.object)?.traces_skipped)
     }

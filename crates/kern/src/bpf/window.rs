@@ -1,4 +1,4 @@
-//! Initial windows by mark: `bpf/initial_window.bpf.c` on a cgroup.
+//! Initial windows by packet mark: `bpf/initial_window.bpf.c` on a cgroup.
 
 use super::controllers::object;
 use super::object::{attach, open};
@@ -11,21 +11,21 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// Most marks that have a window.
+/// Maximum number of marks with a window.
 pub const MOST_WINDOWS: usize = 1024;
 
-/// What became of connections whose mark has a window.
+/// Counters of connections whose mark has a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WindowCounters {
-    /// They got it.
+    /// The window was set.
     pub set: u64,
-    /// The kernel refused it: data had left already.
+    /// The kernel refused it, because data had already been sent.
     pub refused: u64,
-    /// Their SYN was lost, and they start with one segment as they should (RFC 5681 §3.1).
+    /// The SYN was lost, so the connection starts with one segment as required (RFC 5681 §3.1).
     pub left: u64,
 }
 
-/// Attached as long as this lives.
+/// The attached program; detached when this is dropped.
 #[derive(Debug)]
 pub struct InitialWindows {
     _links: Vec<Link>,
@@ -34,10 +34,10 @@ pub struct InitialWindows {
 }
 
 impl InitialWindows {
-    /// Attaches it to the sockets of `cgroup` and below. Marks are those of the calling thread's network namespace.
+    /// Attaches the program to the sockets of `cgroup` and below. Marks apply to the calling thread's network namespace.
     ///
     /// # Errors
-    /// No such cgroup, a kernel before 5.15, or it refuses.
+    /// No such cgroup, a kernel before 5.15, or a refusal of the kernel.
     pub fn attach(cgroup: &Path) -> Result<Self, BpfError> {
         loadable_here()?;
         let what = || format!("{} (a cgroup v2 directory is needed)", cgroup.display());
@@ -53,10 +53,10 @@ impl InitialWindows {
         Ok(Self { _links: links, object, netns })
     }
 
-    /// Connections with this mark start with so many segments from now on; none: as the kernel has it.
+    /// Sets the initial window of connections with this mark, in segments; `None`: the kernel's default.
     ///
     /// # Errors
-    /// There are [`MOST_WINDOWS`] already.
+    /// There are already [`MOST_WINDOWS`].
     pub fn set(&self, mark: u32, segments: Option<u32>) -> Result<(), BpfError> {
         // struct ab_window_key
         let mut key = self.netns.to_ne_bytes().to_vec();
@@ -68,7 +68,7 @@ impl InitialWindows {
                 let value = segments.to_ne_bytes();
                 tried(format!("the window of mark {mark}"), map.update(&key, &value, MapFlags::ANY))
             }
-            // One that is not there is as good as removed.
+            // Deleting an absent entry is not an error.
             None => {
                 let there = tried(format!("the window of mark {mark}"), map.lookup(&key, MapFlags::ANY))?;
                 match there {
@@ -79,10 +79,10 @@ impl InitialWindows {
         }
     }
 
-    /// What it has counted.
+    /// The counters.
     ///
     /// # Errors
-    /// The kernel does not let them be read.
+    /// The kernel refuses to read them.
     pub fn counters(&self) -> Result<WindowCounters, BpfError> {
         let map = self.map("ab_window_counts")?;
         let mut all = [0; 3];

@@ -1,30 +1,30 @@
-//! Which packets a socket reads: a classic BPF program that the kernel runs on each (SO_ATTACH_FILTER).
+//! Selects the packets read by a socket: a classic BPF program that the kernel runs for each packet (SO_ATTACH_FILTER).
 
 use super::Framing;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 
-/// Which packets a [`PacketSocket`](super::PacketSocket) reads.
+/// The packets read by a [`PacketSocket`](super::PacketSocket).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Only {
-    /// All.
+    /// All packets.
     #[default]
     All,
-    /// IPv6 packets with hop-by-hop options right behind the fixed header: those that can carry a trace.
+    /// IPv6 packets with hop-by-hop options directly after the fixed header, which may carry a trace.
     HopByHop,
 }
 
 const ETHERNET: u32 = 14;
-/// Where the version and the next header are in an IPv6 header.
+/// Offsets of version and next header in an IPv6 header.
 const VERSION: u32 = 0;
 const NEXT_HEADER: u32 = 6;
 const HOP_BY_HOP: u32 = 0;
 
-/// Has the kernel keep only packets of [`Only::HopByHop`] for a socket that is not bound yet.
+/// Attaches the filter for [`Only::HopByHop`] to a socket that is not bound yet.
 pub(super) fn hop_by_hop(fd: &OwnedFd, framing: Framing) -> io::Result<()> {
-    // A frame's type is looked at by the version in the byte behind it: what is 6 there and has next header 0, and is no
-    // IPv6, is refused by whoever parses it.
+    // The type of a frame is inferred from the version in the byte after the header: a packet with a 6 there and next header 0 that
+    // is not IPv6 is rejected by the parser.
     let at = match framing {
         Framing::Ethernet => ETHERNET,
         Framing::Ip { .. } => 0,
@@ -54,7 +54,7 @@ pub(super) fn hop_by_hop(fd: &OwnedFd, framing: Framing) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// One instruction; `yes` and `no`: how many to skip.
+/// One instruction; `yes` and `no` are the numbers of instructions to skip.
 const fn instruction(code: u32, yes: u8, no: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: yes, jf: no, k }
 }
@@ -79,7 +79,7 @@ mod tests {
                 let only = Options { only: Only::HopByHop, ..all };
                 let mut tap = PacketSocket::open("va", &only).unwrap();
                 let six = |next: u8| [&[0x60, 0, 0, 0, 0, 8, next, 64][..], &[next; 40]].concat();
-                // Options; TCP; destination options; IPv4, with a byte that is 0 there; options again.
+                // Options; TCP; destination options; IPv4 with a 0 at the offset of the next header; options again.
                 let mut four = vec![0x45; 48];
                 four[6] = 0;
                 for packet in [six(0), six(6), six(60), four, six(0)] {

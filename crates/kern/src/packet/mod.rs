@@ -14,15 +14,15 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
-/// A VLAN tag (IEEE 802.1Q): its EtherType and what it says.
+/// Size of a VLAN tag (IEEE 802.1Q): EtherType and tag control information.
 const TAG_BYTES: usize = 4;
-/// Destination and source of a frame; a tag is behind them.
+/// Destination and source address of a frame; a tag follows them.
 const MACS_BYTES: usize = 12;
 
-/// Room for both control messages that are asked for, with slack.
+/// Room for both requested control messages, with slack.
 const CONTROL_BYTES: usize = 128;
 
-/// What one packet of the socket is.
+/// Contents of a packet of the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
     /// Ethernet frames, header and VLAN tags included, without the frame check sequence.
@@ -35,18 +35,18 @@ pub enum Framing {
     },
 }
 
-/// How to open a [`PacketSocket`].
+/// Parameters of a [`PacketSocket`].
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What one packet is.
+    /// Contents of a packet.
     pub framing: Framing,
     /// Packets per system call, 1 to 64.
     pub batch: usize,
-    /// Longest packet, in bytes. A longer one is handed over cut short (see [`Received::wire_bytes`]).
+    /// Maximum packet size in bytes. Longer packets are truncated (see [`Received::wire_bytes`]).
     pub slot_bytes: usize,
-    /// Kernel receive buffer, in bytes; without the right to exceed `net.core.rmem_max`, that much.
+    /// Kernel receive buffer in bytes; limited to `net.core.rmem_max` without the permission to exceed it.
     pub buffer_bytes: usize,
-    /// Which packets are read. The kernel drops the others before they cost a copy.
+    /// The packets to read. The kernel drops the others before they are copied.
     pub only: Only,
 }
 
@@ -67,33 +67,30 @@ impl Default for Options {
 pub struct Received<'a> {
     /// Its bytes, at most [`Options::slot_bytes`].
     pub bytes: &'a mut [u8],
-    /// Its length before it was cut to fit.
+    /// Its length before truncation.
     pub wire_bytes: usize,
-    /// When the kernel took it, in nanoseconds of `CLOCK_MONOTONIC`. Earlier than now when the process
-    /// was late to ask.
+    /// When the kernel received it, in nanoseconds of `CLOCK_MONOTONIC`. Earlier than the current time if the process was late.
     pub arrived_ns: u64,
-    /// Its transport checksum was left to a network card that does not exist: the sender's interface
-    /// still has checksum offload on.
+    /// Its transport checksum was left to non-existent hardware: checksum offload is still enabled on the sender's interface.
     pub partial_checksum: bool,
 }
 
-/// What became of the packets of a [`PacketSocket::flush`].
+/// Result of a [`PacketSocket::flush`].
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Flushed {
-    /// Handed to the interface.
+    /// Packets passed to the interface.
     pub sent: usize,
-    /// Refused by it (down, no buffer, longer than the MTU).
+    /// Packets refused by the interface (down, no buffer, longer than the MTU).
     pub dropped: usize,
 }
 
-/// A non-blocking socket bound to one interface. Packets the host itself sends by that interface are
-/// not seen.
+/// A non-blocking socket bound to one interface. Packets sent by the host itself on that interface are not received.
 #[derive(Debug)]
 pub struct PacketSocket {
     fd: OwnedFd,
     slot_bytes: usize,
     batch: usize,
-    /// For [`Framing::Ip`]: the address of an IPv4 and of an IPv6 packet.
+    /// For [`Framing::Ip`]: the link-layer addresses for IPv4 and for IPv6 packets.
     to: Option<[libc::sockaddr_ll; 2]>,
     rx: Box<[u8]>,
     control: Box<[Control]>,
@@ -106,15 +103,14 @@ pub struct PacketSocket {
 struct Control([u8; CONTROL_BYTES]);
 
 impl PacketSocket {
-    /// Opens a socket on `interface` of the calling thread's network namespace. Needs `CAP_NET_RAW`
-    /// there.
+    /// Opens a socket on `interface` in the calling thread's network namespace. Requires `CAP_NET_RAW` there.
     pub fn open(interface: &str, options: &Options) -> io::Result<Self> {
         let index = interface::index(interface)?;
         let kind = match options.framing {
             Framing::Ethernet => libc::SOCK_RAW,
             Framing::Ip { .. } => libc::SOCK_DGRAM,
         };
-        // Protocol 0: nothing is queued before bind() names the interface.
+        // Protocol 0: nothing is queued before bind() sets the interface.
         // SAFETY: socket() takes no pointers.
         let raw =
             unsafe { libc::socket(libc::AF_PACKET, kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0) };
@@ -170,8 +166,8 @@ impl PacketSocket {
         })
     }
 
-    /// Hands up to one batch of waiting packets to `each`, oldest first, and returns how many the kernel
-    /// gave (0: none was waiting). An interface that is down has none.
+    /// Passes up to one batch of waiting packets to `each`, oldest first, and returns their number (0: none was waiting, or the
+    /// interface is down).
     pub fn recv(&mut self, mut each: impl FnMut(Received<'_>)) -> io::Result<usize> {
         let mut headers = [const { Header::EMPTY }; MAX_BATCH];
         let mut vectors = [const { Vector::EMPTY }; MAX_BATCH];
@@ -201,18 +197,18 @@ impl PacketSocket {
         let Ok(n) = usize::try_from(n) else {
             let error = io::Error::last_os_error();
             return match error.raw_os_error() {
-                // ENETDOWN is reported once when the interface goes down; it works again when it is up.
+                // ENETDOWN is reported once when the interface goes down; the socket works again when it is up.
                 Some(libc::EAGAIN | libc::EINTR | libc::ENETDOWN) => Ok(0),
                 _ => Err(error),
             };
         };
-        // The kernel stamps packets with the wall clock; the difference to the monotonic one is taken
-        // now, so a step of the wall clock cannot last longer than one batch.
+        // The kernel stamps packets with the wall clock. The difference to the monotonic clock is determined here, so that a step of the
+        // wall clock affects at most one batch.
         let now = clock(libc::CLOCK_MONOTONIC);
         let ahead = clock(libc::CLOCK_REALTIME).wrapping_sub(now);
         let ip_only = self.to.is_some();
         for (slot, header) in self.rx.chunks_exact_mut(TAG_BYTES + self.slot_bytes).zip(&headers[..n]) {
-            // SAFETY: the header was filled in by the kernel and its control buffer is still alive.
+            // SAFETY: the header was filled in by the kernel, and its control buffer is still alive.
             let told = unsafe { control_messages(&header.0.msg_hdr) };
             let (mut wire_bytes, mut start) = (header.0.msg_len as usize, TAG_BYTES);
             if let Some(tag) = told.tag.filter(|_| !ip_only && wire_bytes >= MACS_BYTES) {
@@ -230,20 +226,20 @@ impl PacketSocket {
         Ok(n)
     }
 
-    /// Packets per system call. A [`recv`](Self::recv) that returns fewer has emptied the socket.
+    /// Packets per system call. If [`recv`](Self::recv) returns fewer, the socket is empty.
     #[must_use]
     pub fn batch(&self) -> usize {
         self.batch
     }
 
-    /// Packets that can still be [`push`](Self::push)ed before a [`flush`](Self::flush).
+    /// Number of packets that can be [`push`](Self::push)ed before the next [`flush`](Self::flush).
     #[must_use]
     pub fn room(&self) -> usize {
         self.batch - self.tx_len.len()
     }
 
-    /// Copies `packet` into the batch to be sent. False when there is no [`room`](Self::room), the packet
-    /// is longer than a slot, or (with [`Framing::Ip`]) it is not an IP packet.
+    /// Copies `packet` into the batch to be sent. Returns `false` if there is no [`room`](Self::room), the packet is longer than a slot,
+    /// or (with [`Framing::Ip`]) it is not an IP packet.
     #[must_use]
     pub fn push(&mut self, packet: &[u8]) -> bool {
         let ip = matches!(packet.first().map(|b| b >> 4), Some(4 | 6));
@@ -256,8 +252,7 @@ impl PacketSocket {
         true
     }
 
-    /// Sends what was pushed, in order. A packet the interface refuses is dropped and counted; an error
-    /// is one of the socket itself.
+    /// Sends the batch in order. Packets refused by the interface are dropped and counted; errors are those of the socket itself.
     pub fn flush(&mut self) -> io::Result<Flushed> {
         let mut outcome = Flushed::default();
         while outcome.sent + outcome.dropped < self.tx_len.len() {
@@ -284,7 +279,7 @@ impl PacketSocket {
         Ok(outcome)
     }
 
-    /// Packets the kernel had no buffer for since the last call.
+    /// Number of packets dropped by the kernel for lack of buffers since the last call.
     pub fn kernel_drops(&self) -> io::Result<u64> {
         // SAFETY: an all-zero tpacket_stats is a valid value.
         let mut stats: libc::tpacket_stats = unsafe { zeroed() };
@@ -302,8 +297,8 @@ impl PacketSocket {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(u64::from(stats.tp_drops)) }
     }
 
-    /// The index of its interface, whatever that is called by now; `None` if it is gone for good: one of the same name that is made
-    /// later is another, and needs another socket.
+    /// The index of its interface, even if renamed; `None` if the interface has been removed. A later interface with the same name
+    /// needs another socket.
     #[must_use]
     pub fn index(&self) -> Option<u32> {
         // SAFETY: an all-zero sockaddr_ll is a valid value.
@@ -312,7 +307,7 @@ impl PacketSocket {
         // SAFETY: the pointers describe `name` and `len`, which outlive the call.
         let result =
             unsafe { libc::getsockname(self.fd.as_raw_fd(), ptr::from_mut(&mut name).cast(), &raw mut len) };
-        // The kernel forgets the number of an interface that goes.
+        // The index becomes 0 when the interface is removed.
         u32::try_from(name.sll_ifindex).ok().filter(|index| result == 0 && *index > 0)
     }
 
@@ -354,7 +349,7 @@ impl AsRawFd for PacketSocket {
     }
 }
 
-/// Headers live on the stack of each call: nothing in the socket points at itself.
+/// Headers are on the stack of each call: the socket contains no self-references.
 const MAX_BATCH: usize = 64;
 
 #[repr(transparent)]
@@ -375,18 +370,18 @@ impl Vector {
     const EMPTY: Self = Self(unsafe { zeroed() });
 }
 
-/// What the kernel tells of a packet beside it.
+/// Ancillary data of a received packet.
 #[derive(Default)]
 struct Told {
-    /// The wall-clock time stamp (ns).
+    /// Wall-clock time stamp (ns).
     stamp: Option<u64>,
-    /// The checksum was left open.
+    /// The checksum is incomplete.
     partial_checksum: bool,
-    /// The outermost VLAN tag, which the kernel takes off every frame that it receives.
+    /// The outermost VLAN tag, which the kernel removes from every received frame.
     tag: Option<[u8; TAG_BYTES]>,
 }
 
-/// Reads it.
+/// Reads the ancillary data.
 ///
 /// # Safety
 /// `header` must have been filled in by a successful receive and its control buffer must be alive.
@@ -503,7 +498,7 @@ mod tests {
             let expected: Vec<_> = (0..3).flat_map(|r| (0..4).map(move |i| (r, i))).collect();
             assert_eq!(got, expected);
 
-            // A frame longer than the slot arrives cut, with its true length.
+            // A frame longer than the slot is truncated, and its true length is reported.
             let mut big = PacketSocket::open("vb", &Options::default()).unwrap();
             let mut frame = [0xee; 1000];
             frame[12..14].copy_from_slice(&[0x88, 0xb5]);
@@ -520,7 +515,7 @@ mod tests {
         });
     }
 
-    /// The kernel takes the outermost tag off what it receives; here it is where it was.
+    /// The kernel removes the outermost tag of received frames; it is reinserted here.
     #[test]
     fn tagged_frames_are_whole() {
         in_private_network("ip link add va type veth peer vb; ip link set va up; ip link set vb up", || {
@@ -530,7 +525,7 @@ mod tests {
             let ip = Options { framing: Framing::Ip { peer: [0; 6] }, ..Options::default() };
             let mut bare = PacketSocket::open("vb", &ip).unwrap();
             let (q, ad) = ([0x81, 0, 0x60, 7], [0x88, 0xa8, 0, 9]);
-            // The kernel sends one tag beside a packet of the MTU, if it is a customer's.
+            // The kernel sends one customer tag in addition to a packet of the MTU.
             let tagged =
                 [(&[][..], 1500), (&[q][..], 1500), (&[ad], 1496), (&[ad, q], 1492), (&[q, q, ad], 1400)];
             let frames = tagged.map(|(tags, len)| {

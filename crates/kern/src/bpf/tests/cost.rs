@@ -1,16 +1,16 @@
-//! What the programs cost: to the verifier, and per call.
+//! Cost of the programs: verification, and time per call.
 
 use super::*;
 use libbpf_rs::query::ProgInfoIter;
 
-/// Instructions the verifier may have to look at, over all ways through a program; it gives up at 1,000,000. What a
-/// program grows to beyond this is a mistake more likely than a need.
+/// Maximum number of instructions processed by the verifier, over all paths of a program; its own limit is 1,000,000. Growth beyond
+/// this value is more likely a mistake than a need.
 const MOST_VERIFIED: u32 = 20_000;
 
-/// Beginnings of our programs' names. Stack is bounded where they are compiled (build.rs).
+/// Prefixes of our programs' names. Stack usage is checked at compile time (build.rs).
 const OURS: [&str; 5] = ["l1_", "l2_", "ss_", "rate_", "ab_"];
 
-/// Our programs at work: name, instructions verified, nanoseconds and calls.
+/// Our loaded programs: name, verified instructions, nanoseconds and calls.
 fn programs() -> Vec<(String, u32, u64, u64)> {
     ProgInfoIter::default()
         .filter_map(|info| {
@@ -41,12 +41,12 @@ fn the_verifier_sees_small_programs() {
             eprintln!("{name}: {verified} instructions verified");
             assert!(*verified > 0 && *verified <= MOST_VERIFIED, "{name}: {verified} instructions");
         }
-        // Six operations of each controller or more, and two programs around them.
+        // At least six operations of each controller, and two other programs.
         assert!(all.len() >= 4 * 6 + 2, "{all:?}");
     });
 }
 
-/// Lets the kernel count the time of programs, as long as it lives.
+/// Enables the kernel's time accounting of programs while it exists.
 struct Timed(String);
 
 impl Timed {
@@ -65,10 +65,10 @@ impl Drop for Timed {
     }
 }
 
-/// Rounds of the measurement; the median of them is what counts on a machine that others use.
+/// Number of rounds; the median is used, because other processes use the machine.
 const ROUNDS: usize = 7;
 
-/// One flow over the loopback device for `mib` MiB: each program's name, nanoseconds per call, and calls per ACK.
+/// One flow of `mib` MiB over the loopback device: each program's name, nanoseconds per call, and calls per ACK.
 fn one_flow(algorithm: Algorithm, group: &OwnGroup, mib: usize) -> Vec<(String, f64, f64)> {
     let controllers = Controllers::load(&[algorithm], &IntConfig::default()).unwrap();
     let feedback = controllers.feedback(&group.path, &FeedbackConfig::default()).unwrap();
@@ -86,7 +86,7 @@ fn one_flow(algorithm: Algorithm, group: &OwnGroup, mib: usize) -> Vec<(String, 
         stream.write_all(&block).unwrap();
     }
     let (_, counted) = controllers.counters().unwrap()[0];
-    // Those of the round before may still be there, as long as its connection is.
+    // Programs of the previous round may still exist as long as its connection does.
     let own = OURS[LOADABLE.iter().position(|a| *a == algorithm).unwrap_or(0)];
     let measured = programs()
         .into_iter()
@@ -111,7 +111,7 @@ fn nanoseconds_per_call() {
     crate::tests::in_private_network(SETUP, || {
         let _timed = Timed::new();
         println!("controller       program          ns/call: median    least     most   calls/ACK");
-        // Round by round, so that a busy moment is nobody's alone.
+        // Interleaved rounds, so that a busy moment does not affect only one of them.
         let mut all: std::collections::BTreeMap<(&str, String), (Vec<f64>, f64)> = Default::default();
         for _ in 0..ROUNDS {
             for algorithm in LOADABLE {

@@ -1,6 +1,6 @@
-//! The fast path on real interfaces: what leaves the far end of a veth pair, and what an application gets.
+//! The fast path on real interfaces: packets at the far end of a veth pair, and data received by an application.
 
-// Packets take their time.
+// Packets need real time.
 #![allow(clippy::disallowed_methods)]
 
 use super::alone;
@@ -11,7 +11,7 @@ use crate::tests::in_private_network;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-/// `v0` is the access, `v1` what is seen of it; nobody reads the TUN device.
+/// `v0` is the access, observed at `v1`; nobody reads the TUN device.
 const NETWORK: &str = "ip link set lo up; ip tuntap add anb0 mode tun; ip link set anb0 up mtu 1400
 ip addr add 10.64.0.2/32 dev anb0; ip route add 10.64.0.0/24 dev anb0
 ip link add v0 type veth peer name v1; ip link set v0 address 02:00:00:00:00:01
@@ -35,7 +35,7 @@ fn flow(source: &str, destination: &str) -> FastFlow {
     FastFlow { source: source.parse().unwrap(), destination: destination.parse().unwrap(), protocol: 17 }
 }
 
-/// Frames of the tunnel that `wire` sees within a moment.
+/// Frames of the tunnel seen by `wire` within a short time.
 fn seen(wire: &mut PacketSocket) -> Vec<Vec<u8>> {
     std::thread::sleep(Duration::from_millis(20));
     let mut all = Vec::new();
@@ -57,7 +57,7 @@ fn folded(bytes: &[u8]) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// A frame from the far end: headers without checksums, one inner UDP packet.
+/// A frame from the far end: headers without checksums, and one inner UDP packet.
 fn frame(source: SocketAddr, destination: SocketAddr, from_port: u16, text: &[u8]) -> Vec<u8> {
     let octets = |a: SocketAddr| match a.ip() {
         std::net::IpAddr::V4(v4) => v4.octets(),
@@ -160,14 +160,14 @@ fn what_comes_by_another_interface_is_not_taken_for_the_far_end() {
     let second = "ip link add v2 type veth peer name v3; ip link set v2 address 02:00:00:00:00:01
 ip addr add 10.1.0.1/24 dev v2; ip link set v2 up; ip link set v3 up
 ip neigh add 10.1.0.2 lladdr 02:00:00:00:00:02 dev v2";
-    // What runs there outlives this call, as far as the compiler knows.
+    // The closure outlives this call, as far as the compiler knows.
     let network: &str = Box::leak(format!("{NETWORK}; {second}").into_boxed_str());
     in_private_network(network, || {
         let application = UdpSocket::bind("10.64.0.2:5000").unwrap();
         application.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let fast = FastPath::attach("anb0", FastPathConfig { ue: true, slots: 2, flows: 16 }).unwrap();
         let here = tunnel();
-        // One of another session: the program is at that interface, too.
+        // A path of another session: the program is on that interface as well.
         let there = FastTunnel {
             interface: interface::index("v2").unwrap(),
             local: "10.1.0.1:4000".parse().unwrap(),

@@ -1,5 +1,5 @@
 //! A thousand connections at once, and a version replaced while they are open.
-// Waits for a kernel, in real time.
+// Waits for the kernel, in real time.
 #![allow(clippy::disallowed_methods)]
 
 use super::*;
@@ -8,7 +8,7 @@ use libbpf_rs::query::MapInfoIter;
 
 const CONNECTIONS: usize = 1000;
 
-/// Room for both ends of all of them.
+/// Raises the limit of open files to have both ends of all of them.
 fn files() {
     // SAFETY: the pointer is to a value of this frame.
     unsafe {
@@ -21,7 +21,7 @@ fn files() {
     }
 }
 
-/// Maps of ours: name and most entries.
+/// Our maps: name and maximum number of entries.
 fn maps() -> Vec<(String, u32)> {
     let mut all: Vec<_> = MapInfoIter::default()
         .filter(|info| info.ty != MapType::StructOps)
@@ -32,7 +32,7 @@ fn maps() -> Vec<(String, u32)> {
     all
 }
 
-/// The sockets that one of our controllers runs on, in this namespace.
+/// The sockets in this namespace that use one of our controllers.
 fn senders(port: u16) -> Vec<SocketState> {
     sockets()
         .unwrap()
@@ -46,7 +46,7 @@ fn a_thousand_connections_leave_nothing() {
     let Some(_alone) = alone() else { return };
     let Some(group) = own_group() else { return };
     files();
-    // Those of the test before may still be going.
+    // Those of the previous test may still be disappearing.
     let at_start = maps().len();
     crate::tests::in_private_network(NODE, || {
         let names = [Algorithm::IntRate, Algorithm::IntCubicL1];
@@ -54,7 +54,7 @@ fn a_thousand_connections_leave_nothing() {
         let feedback = controllers.feedback(&group.path, &FeedbackConfig::default()).unwrap();
         let _source = Source::attach("lo", loopback_source()).unwrap();
         let before = maps();
-        // Of destinations some are remembered, and one makes room for another.
+        // Only a limited number of destinations is remembered.
         let is_small = |(name, most): &(String, u32)| *most <= 16 || name == "ab_told";
         assert!(before.iter().all(is_small), "{before:?}");
 
@@ -68,7 +68,7 @@ fn a_thousand_connections_leave_nothing() {
             receiver.read_exact(&mut [0; 3000]).unwrap();
             pairs.push((sender, receiver));
         }
-        // Two more rounds, so that reports have come back on ACKs.
+        // Two more rounds, so that reports have returned with ACKs.
         for _ in 0..2 {
             for (sender, receiver) in &mut pairs {
                 sender.write_all(&[2; 3000]).unwrap();
@@ -85,7 +85,7 @@ fn a_thousand_connections_leave_nothing() {
         );
         let heard = all.iter().filter(|s| s.report_age.is_some()).count();
         assert!(heard > CONNECTIONS * 9 / 10, "{heard} of {CONNECTIONS} heard a report");
-        // The far ends tell what they saw; they run what the kernel has.
+        // The receivers report what they saw; they use the kernel's default controller.
         let receivers = sockets().unwrap().into_iter().filter(|s| s.local.port() == port).collect::<Vec<_>>();
         let told = receivers.iter().filter(|s| s.trace_age.is_some()).count();
         assert!(told > CONNECTIONS * 9 / 10, "{told} of {} saw a trace", receivers.len());
@@ -95,7 +95,7 @@ fn a_thousand_connections_leave_nothing() {
             "{before:?} {after:?}"
         );
 
-        // A version in the place of the one that they run, as another process would do it: nobody is cut off.
+        // Replace the version, as another process would: no connection is interrupted.
         let newer = Controllers::load(&names, &IntConfig { stale_rtts: 9, ..IntConfig::default() }).unwrap();
         assert_eq!(newer.replaced(), names);
         drop(controllers);
@@ -113,7 +113,7 @@ fn a_thousand_connections_leave_nothing() {
         );
         drop(fresh);
 
-        // What a socket keeps goes with it.
+        // The state of a socket disappears with it.
         drop(pairs);
         until("every socket's state is gone", || senders(port).is_empty());
         drop((feedback, newer));

@@ -78,7 +78,7 @@ unsafe extern "C" {
 
 #[test]
 fn the_contract_has_the_sizes_we_write() {
-    // SAFETY: takes a number and returns one.
+    // SAFETY: the call takes a number and returns one.
     let sizes: Vec<u64> = (0..20).map(|i| unsafe { abn_size(i) }).collect();
     let view = size_of::<CView>() as u64;
     let shown = sockets::SHOWN_LEN as u64;
@@ -114,11 +114,11 @@ fn the_contract_has_the_sizes_we_write() {
 #[derive(Debug, Clone)]
 enum Step {
     Option([u8; 16]),
-    /// A sample of the round trip (0: none), and segments delivered and lost with it.
+    /// An RTT sample (0: none), with the number of segments delivered and lost.
     Ack(u64, u32, u32),
-    /// An ACK in recovery: `cc` hears of it, the kernel's program does not.
+    /// An ACK in recovery: `cc` processes it, the kernel program does not.
     Unseen,
-    /// The flow has nothing in flight, and begins to send.
+    /// The flow had nothing in flight, and begins to send.
     Begin,
     Loss,
     Ask {
@@ -145,13 +145,13 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// What `int_cubic_l2` leaves of a window, loss after loss, is what `cc` leaves.
+    /// The window left by `int_cubic_l2` after repeated losses equals that in `cc`.
     #[test]
     fn l2_gives_way_as_in_core(mut cwnd in any::<u32>(), mut owed in any::<u32>(), losses in 1u32..100) {
         let mut owed_there = owed;
         let mut there = cwnd;
         for _ in 0..losses {
-            // SAFETY: takes a number and a place for one.
+            // SAFETY: the call takes a number and a place for one.
             there = unsafe { abn_give_way(there, &raw mut owed_there) };
             (cwnd, owed) = View::give_way(cwnd, owed);
             prop_assert_eq!((there, owed_there), (cwnd, owed));
@@ -205,32 +205,32 @@ fn all_of_c(v: &CView) -> [u64; 15] {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// The twins: the same reports, ACKs and losses through `cc` and through what the kernel runs.
+    /// The same reports, ACKs and losses through `cc` and through the kernel's code.
     #[test]
     fn the_kernels_arithmetic_is_cores(
         steps in proptest::collection::vec((step(), 1u64..200_000, 0u64..20_000_000), 1..60), stale in 1u32..=255,
     ) {
         let mut ours = View::default();
         let mut theirs = CView::default();
-        // SAFETY: here and below: pointers to values of this frame, of the layout that C has (tested above).
+        // SAFETY: here and below: pointers to values of this frame with the C layout (tested above).
         unsafe { abn_init(&mut theirs) };
         let mut now = 1;
-        // What the kernel notes of deliveries (tcp_rate.c): when the last came, and when its packet was sent.
+        // The kernel's record of deliveries (tcp_rate.c): time of the last one, and when its packet was sent.
         let (mut delivered, mut first_sent) = (0, 0);
-        // In recovery the program does not know of the last ACK before it asks, which is at a loss.
+        // During recovery the program is not called for ACKs; it learns of the last one when it is called at a loss.
         let mut unseen = false;
         let (mut total, mut lost) = (0u32, 0u32);
         for (step, later, srtt) in steps {
             now += later;
             match step {
                 Step::Option(mut option) => {
-                    // Mostly ours: kind, one of the lengths, the version.
+                    // Mostly valid: kind, one of the lengths, the version.
                     if option[0] < 250 {
                         option[0] = 0x72;
                         option[1] = if option[1] % 3 == 0 { 8 } else { 16 };
                         option[3] = 0x40 | option[3] & 0x3f;
                     }
-                    // Few different drop counts, so that some do not move, on either side of the wrap and of half of it.
+                    // Few different drop counts, so that some do not move, around the wrap and around half of it.
                     let around: u16 = [0, 0, 0, 0, 0, 0x7ffe, 0x8000, 0xfffe][usize::from(option[4] & 7)];
                     let drops = around.wrapping_add(u16::from(option[5] & 3));
                     option[4..6].copy_from_slice(&drops.to_be_bytes());
@@ -259,7 +259,7 @@ proptest! {
                     (delivered, first_sent) = (now, now - 1);
                     unseen = true;
                 }
-                // Only from the end of recovery on: before it something is in flight.
+                // Only after the end of recovery: before it something is in flight.
                 Step::Begin if unseen => {}
                 Step::Begin => (delivered, first_sent) = (now, now),
                 Step::Loss => {
@@ -300,7 +300,7 @@ proptest! {
                     prop_assert_eq!(ours.unseen(now, srtt), unseen);
                     prop_assert_eq!(ours.unexplained(mss * 100, srtt), unexplained);
                     prop_assert_eq!(View::carries(u64::from(cap), own_kbps * 10, srtt, mss), carries);
-                    // Around it, and where the product would be too large.
+                    // Around the ceiling, and where the product would overflow.
                     for cwnd in [most - 1, most, most + 1, 1, 4, 1 << 26, 1 << 27, 1 << 30] {
                         let cwnd = u32::try_from(cwnd).unwrap_or(u32::MAX);
                         // SAFETY: takes numbers and returns one.
@@ -329,13 +329,13 @@ proptest! {
         }
     }
 
-    /// The kernel's tags are SipHash-2-4, as Rust's library has it.
+    /// The kernel's tags are SipHash-2-4, as in Rust's library.
     #[test]
     fn tags_are_siphash(k0: u64, k1: u64, words in proptest::collection::vec(any::<u64>(), 0..10)) {
         #[allow(deprecated, reason = "of the two in the library it is the one with four last rounds")]
         let mut hash = std::hash::SipHasher::new_with_keys(k0, k1);
         words.iter().for_each(|word| std::hash::Hasher::write(&mut hash, &word.to_ne_bytes()));
-        // SAFETY: so many words are there.
+        // SAFETY: the slice has this many words.
         let ours = unsafe { abn_siphash(k0, k1, words.as_ptr(), words.len() as u32) };
         prop_assert_eq!(ours, std::hash::Hasher::finish(&hash));
     }
@@ -343,7 +343,7 @@ proptest! {
     #[test]
     fn codes_are_the_same(value: u64, shift in 0u32..64, any: u16, flows: u16) {
         let value = value >> shift;
-        // All ones mean "unknown" to the kernel, which has no Option.
+        // All ones mean unknown in the kernel, which has no Option.
         prop_assume!(value != u64::MAX);
         let report = Report { flows, ..Report::default() };
         let mut option = [0; 16];
@@ -357,8 +357,8 @@ proptest! {
     }
 }
 
-/// Registration is the machine's: one test at a time, of those of `anabranch-node`, too. `None`, with a line that says why, where it
-/// cannot be.
+/// Registration is global: one test at a time, including those of `anabranch-node`. `None`, with a message, if registration is
+/// not possible here.
 fn alone() -> Option<(MutexGuard<'static, ()>, File)> {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -370,7 +370,7 @@ fn alone() -> Option<(MutexGuard<'static, ()>, File)> {
             Some((guard, of_all))
         }
         Err(why) => {
-            // SAFETY: takes nothing and always succeeds.
+            // SAFETY: the call takes nothing and always succeeds.
             let root = unsafe { libc::geteuid() } == 0;
             assert!(!root || std::env::var_os("CI").is_none(), "CI must be able to: {why}");
             eprintln!("skipped: {why}");
@@ -411,7 +411,7 @@ fn what_is_not_there_is_named() {
     assert!(why.starts_with("/no/such (a cgroup v2 directory is needed)"), "{why}");
 }
 
-/// A cgroup of this process's own; it goes back where it was.
+/// A cgroup of this process; the process returns to its previous one at the end.
 struct OwnGroup {
     path: PathBuf,
     before: PathBuf,
@@ -437,7 +437,7 @@ impl OwnGroup {
         Some(group)
     }
 
-    /// Sockets made from now on are of this group.
+    /// Sockets created from now on belong to this group.
     fn enter(&self) -> Option<()> {
         std::fs::write(self.path.join("cgroup.procs"), "0").ok()
     }
@@ -450,18 +450,18 @@ impl Drop for OwnGroup {
     }
 }
 
-/// A trace in every packet, short enough for the room that TCP leaves in front of its headers: where the receiver has the
-/// sender's own packets, a longer one leads the kernel astray (docs/int-cc.md, Limits).
+/// A trace in every packet, short enough for the headroom of TCP: where the receiver gets the sender's own packets, a longer one
+/// misleads the kernel (docs/int-cc.md, Limits).
 fn loopback_source() -> SourceConfig {
     SourceConfig { every: 1, nodes: 1, ..SourceConfig::default() }
 }
 
-/// A TCP socket for IPv6 with a congestion control and a segment size, connected to `port` of this machine.
+/// A TCP socket for IPv6 with a congestion controller and a segment size, connected to `port` of this machine.
 fn connect(port: u16, congestion_control: &str) -> TcpStream {
     connect_to(Ipv6Addr::LOCALHOST, port, congestion_control)
 }
 
-/// The same, to another one.
+/// Like [`connect`], to another address.
 fn connect_to(address: Ipv6Addr, port: u16, congestion_control: &str) -> TcpStream {
     // SAFETY: plain system calls; every pointer is to a value of this frame, with its size.
     unsafe {
@@ -471,7 +471,7 @@ fn connect_to(address: Ipv6Addr, port: u16, congestion_control: &str) -> TcpStre
         let name = congestion_control.as_bytes();
         let set = libc::setsockopt(fd, 6, libc::TCP_CONGESTION, name.as_ptr().cast(), name.len() as u32);
         assert_eq!(set, 0, "{congestion_control}: {}", std::io::Error::last_os_error());
-        // Room for the trace.
+        // Leaves room for the trace.
         let mss: i32 = 1200;
         assert_eq!(libc::setsockopt(fd, 6, libc::TCP_MAXSEG, (&raw const mss).cast(), 4), 0);
         let mut to: libc::sockaddr_in6 = std::mem::zeroed();
@@ -484,11 +484,11 @@ fn connect_to(address: Ipv6Addr, port: u16, congestion_control: &str) -> TcpStre
     }
 }
 
-/// Names of what a network namespace needs so that its loopback device is a node that fills traces.
+/// Commands that make the loopback device of a network namespace a node that fills traces.
 const NODE: &str = "ip link set lo mtu 1500 up; ip ioam namespace add 123; \
                     echo 1 > /proc/sys/net/ipv6/conf/lo/ioam6_enabled; echo 7 > /proc/sys/net/ipv6/ioam6_id";
 
-/// The group for a test's sockets, or a line that says why there is none.
+/// The group for a test's sockets; `None`, with a message, if it cannot be created.
 fn own_group() -> Option<OwnGroup> {
     let group = OwnGroup::new();
     if group.is_none() {
@@ -510,8 +510,8 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
     panic!("not after 20 s: {what}");
 }
 
-/// The whole loop through the kernel: source → a Linux node that fills the trace → receiver → option on ACKs →
-/// controller. And with the programs gone mid-flow the connection goes on.
+/// The whole loop through the kernel: source → a Linux node that fills the trace → receiver → option on ACKs → controller. When the
+/// programs are removed during a transfer, the connection continues.
 #[test]
 fn reports_go_round() {
     let Some(_alone) = alone() else { return };
@@ -538,17 +538,17 @@ fn reports_go_round() {
             for _ in 0..megabytes {
                 stream.write_all(&block).unwrap();
             }
-            // The last ACKs may be on their way.
+            // The last ACKs may still be in flight.
             until(&format!("{algorithm} heard a report"), || feedback.counters().unwrap().reports_in > 0);
             let (loop_counts, sent) = (feedback.counters().unwrap(), source.counters().unwrap());
             let (_, acks) = controllers.counters().unwrap()[0];
             assert!(sent.traces_out > 0, "{algorithm}: {sent:?}");
             assert!(loop_counts.traces_in > 0 && loop_counts.reports_out > 0, "{algorithm}: {loop_counts:?}");
             assert_eq!(loop_counts.reports_bad, 0);
-            // Each trace is told three times at most, beside what SACK leaves no room to tell in full.
+            // Each trace is reported at most three times, apart from those for which SACK leaves no room in full.
             assert!(loop_counts.reports_out <= 3 * loop_counts.traces_in, "{algorithm}: {loop_counts:?}");
             assert!(acks.acks > 0, "{algorithm}: {acks:?}");
-            // Everything of ours goes; the connection does not.
+            // All our programs are removed; the connection continues.
             drop((source, feedback, controllers));
             assert_eq!(registered(), [""; 0]);
             stream.write_all(&block).unwrap();
@@ -558,8 +558,7 @@ fn reports_go_round() {
     });
 }
 
-/// An end that has sent data for long, with nothing to tell, is not asked whether it has. When the other end sends data,
-/// and telemetry comes with it, it tells.
+/// An end that only sends data skips the check for reports. When the other end starts to send data with telemetry, it reports.
 #[test]
 fn who_was_quiet_tells_when_roles_change() {
     let Some(_alone) = alone() else { return };
@@ -590,7 +589,7 @@ fn who_was_quiet_tells_when_roles_change() {
     });
 }
 
-/// Reports count where both ends have the same key, or none, and nowhere else.
+/// Reports are used only if both ends have the same key, or none.
 #[test]
 fn reports_need_the_key_of_both_ends() {
     let Some(_alone) = alone() else { return };

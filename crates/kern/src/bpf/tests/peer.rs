@@ -1,4 +1,4 @@
-//! A sender that the kernel runs, and a peer that is this test: it says what the ACKs say.
+//! A sender in the kernel, and a peer implemented by this test, which determines the contents of the ACKs.
 
 // They wait for the kernel, in real time.
 #![allow(clippy::disallowed_methods)]
@@ -17,13 +17,13 @@ use anabranch_wire::tcp::{
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// What `v0` sends is seen at `v1`, and what is written there comes to it.
+/// Packets sent by `v0` are seen at `v1`, and packets written there arrive at `v0`.
 const WIRE: &str = "ip link add v0 address 02:00:00:00:00:01 type veth peer name v1 address 02:00:00:00:00:02
 echo 1 > /proc/sys/net/ipv6/conf/v1/disable_ipv6; echo 1 > /proc/sys/net/ipv4/tcp_ecn
 ip link set v0 up; ip link set v1 up; ip -6 addr add fd00::1/64 dev v0 nodad
 ip -6 neigh add fd00::2 lladdr 02:00:00:00:00:02 dev v0";
 const PORT: u16 = 5201;
-/// Bytes of a segment: what `connect_to` sets, less the time stamps.
+/// Payload of a segment: the value set by `connect_to`, minus the time stamps.
 const MSS: u32 = 1200 - 12;
 
 struct Peer {
@@ -31,14 +31,14 @@ struct Peer {
     seen: VecDeque<TcpPacket>,
     sender: SocketAddr,
     own: SocketAddr,
-    /// Of the kernel's sender: its first byte of data, and its newest time stamp.
+    /// The first data byte of the kernel's sender, and its newest time stamp.
     start: u32,
     stamp: u32,
     now: u32,
 }
 
 impl Peer {
-    /// A connection of the kernel's, and its peer.
+    /// A connection of the kernel, and its peer.
     fn connected(controller: &str) -> (TcpStream, Self) {
         let wire = PacketSocket::open("v1", &Options::default()).unwrap();
         let own = SocketAddr::new("fd00::2".parse().unwrap(), PORT);
@@ -51,13 +51,13 @@ impl Peer {
             let options = TcpOptions { mss: Some(1400), sack_permitted: true, ..TcpOptions::default() };
             peer.send(0, TcpFlags::SYN | TcpFlags::ACK | TcpFlags::ECE, 0, options);
             let stream = stream.join().unwrap();
-            // What it is given is what it has room for.
+            // The send buffer determines how much data is written.
             stream.set_nonblocking(true).unwrap();
             (stream, peer)
         })
     }
 
-    /// The next packet of the sender's that is wanted.
+    /// The next packet of the sender for which `wanted` is true.
     fn next(&mut self, wanted: impl Fn(&TcpPacket) -> bool) -> TcpPacket {
         let mut found = None;
         until("the sender sends", || {
@@ -78,7 +78,7 @@ impl Peer {
         found.unwrap()
     }
 
-    /// Acknowledges so many segments.
+    /// Acknowledges `segments` segments.
     fn send(&mut self, seq: u32, flags: TcpFlags, segments: u32, options: TcpOptions) {
         self.now += 1;
         let header = TcpHeader {
@@ -91,14 +91,14 @@ impl Peer {
         self.put(&emit_packet(self.own, self.sender, &header, &[]).unwrap());
     }
 
-    /// A packet to the sender, as it is.
+    /// Sends a packet to the sender.
     fn put(&mut self, packet: &[u8]) {
         let frame = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd][..], packet].concat();
         assert!(self.wire.push(&frame));
         assert_eq!(self.wire.flush().unwrap().sent, 1);
     }
 
-    /// Acknowledges so many segments, and waits for the next; the packets that it came in and after, from their IPv6 headers on.
+    /// Acknowledges `segments` segments and waits for the next one; returns the packets received, starting with their IPv6 headers.
     fn packets_after(&mut self, segments: u32) -> Vec<Vec<u8>> {
         self.send(1, TcpFlags::ACK, segments, TcpOptions::default());
         let (port, mut packets) = (self.sender.port().to_be_bytes(), Vec::new());
@@ -112,7 +112,7 @@ impl Peer {
         packets
     }
 
-    /// What the sender's socket has come to, once that is so.
+    /// Waits until `is` holds for the sender's socket, and returns its state.
     fn sender_is(&self, what: &str, is: impl Fn(&SocketState) -> bool) -> SocketState {
         let mut found = None;
         until(what, || {
@@ -123,7 +123,7 @@ impl Peer {
     }
 }
 
-/// A path on which nothing was dropped.
+/// A path without drops.
 fn told() -> TcpOptions {
     let hop = Bottleneck { link_kbps: Some(20_000), ..Bottleneck::default() };
     let report = Report { flows: 1, complete: true, bottleneck: Some(hop), ..Report::default() };
@@ -132,7 +132,7 @@ fn told() -> TcpOptions {
     options
 }
 
-/// Where nothing was dropped a loss is the medium's. An ECN mark is congestion all the same, and L1 and L2 give way to it.
+/// On a path without drops a loss is a medium loss. An ECN mark is congestion regardless, and L1 and L2 reduce their windows.
 #[test]
 fn a_mark_is_congestion_whatever_reports_say() {
     let Some(_alone) = alone() else { return };
@@ -175,7 +175,7 @@ fn a_mark_is_congestion_whatever_reports_say() {
     });
 }
 
-/// TCP counts the segments of a large packet by their length: a trace in each makes them no more.
+/// TCP counts the segments of a large packet by their length: a trace in each does not increase their number.
 #[test]
 fn a_trace_leaves_the_segments_of_a_large_packet_as_long() {
     let Some(_alone) = alone() else { return };
@@ -195,7 +195,7 @@ fn a_trace_leaves_the_segments_of_a_large_packet_as_long() {
     });
 }
 
-/// An ICMPv6 message that a packet was too big (RFC 4443 §3.2), from a router on the way.
+/// An ICMPv6 packet-too-big message (RFC 4443 §3.2) from a router on the path.
 fn too_big(packet: &[u8], mtu: u32) -> Vec<u8> {
     let (from, to) = ("fd00::9".parse::<Ipv6Addr>().unwrap(), "fd00::1".parse::<Ipv6Addr>().unwrap());
     let packet = &packet[..packet.len().min(1280 - 48)];
@@ -206,8 +206,8 @@ fn too_big(packet: &[u8], mtu: u32) -> Vec<u8> {
     [&[0x60, 0, 0, 0, length[0], length[1], 58, 64][..], &from.octets(), &to.octets(), &message].concat()
 }
 
-/// A packet that the path does not carry for its trace, while it carries the segment: TCP does not change its segments for that
-/// and would send it in vain for ever. This connection has no more such traces, and the next one to there begins without.
+/// A packet that exceeds the path MTU only because of its trace: TCP does not change its segments for this, and would retransmit
+/// endlessly. This connection gets no further such traces, and the next one to that destination starts without.
 #[test]
 fn a_trace_that_the_path_has_no_room_for_is_left_out() {
     let Some(_alone) = alone() else { return };
@@ -216,28 +216,28 @@ fn a_trace_that_the_path_has_no_room_for_is_left_out() {
         let source = Source::attach("v0", loopback_source()).unwrap();
         let has_trace = |packet: &Vec<u8>| packet[6] == HOP_BY_HOP;
         let with_trace = MSS + 12 + 20 + 40 + 56;
-        // What the path carries; whether that is enough.
+        // The path MTU, and whether it is sufficient.
         for (mtu, enough) in [(with_trace, true), (with_trace - 1, false)] {
             let (mut stream, mut peer) = Peer::connected("cubic");
             let mut first = None;
             let mut acknowledged = 0;
             let mut feed = |peer: &mut Peer| {
                 let _ = stream.write(&[7; 20 * MSS as usize]);
-                // Two round trips are longer than traces are apart.
+                // Two round trips exceed the interval of traces.
                 std::thread::sleep(std::time::Duration::from_millis(3));
                 acknowledged += 1;
                 peer.packets_after(acknowledged)
             };
-            // What has been acknowledged nobody tells of.
+            // After the acknowledgement no report is pending.
             feed(&mut peer);
-            // The first to a destination has an answer within two round trips, and there is none until then.
+            // The first connection to a destination gets an answer within two round trips; until then there is no further trace.
             for _ in 0..200 {
                 first = first.or_else(|| feed(&mut peer).into_iter().find(has_trace));
             }
             let first = first.unwrap_or_else(|| panic!("no trace before anybody told of {mtu}"));
             assert_eq!(first.len(), with_trace as usize);
             peer.put(&too_big(&first, mtu));
-            // One may be under way.
+            // One may be in flight.
             feed(&mut peer);
             let later = (0..20).flat_map(|_| feed(&mut peer)).filter(has_trace).count();
             assert_eq!(later > 0, enough, "{later} traces on a path of {mtu} bytes");
@@ -252,17 +252,17 @@ fn a_trace_that_the_path_has_no_room_for_is_left_out() {
     });
 }
 
-/// Of a node: hop limit, queue depth, snapshot.
+/// Data of a node: hop limit, queue depth, snapshot.
 type Told = (u8, u32, Option<Snapshot>);
 
-/// A data segment of the peer's with a trace that these nodes wrote in, marked as the source marks it.
+/// A data segment of the peer with a trace written by these nodes, marked as by the source.
 fn traced(peer: &Peer, nodes: &[Told], more: TraceType, words: u8) -> Vec<u8> {
     let timestamps = Some((peer.now + 1, peer.stamp));
     let options = TcpOptions { timestamps, ..TcpOptions::default() };
     let (ack, flags, window) = (peer.start, TcpFlags::ACK, u16::MAX);
     let header = TcpHeader { seq: 1, ack, flags, window, options };
     let mut packet = emit_packet(peer.own, peer.sender, &header, b"data").unwrap();
-    // As Linux orders them, by whole words; and then the mark in place of the NOPs.
+    // The order of Linux, in whole words; then the mark replaces the NOPs.
     packet[60..72].rotate_right(2);
     let mark = [TCP_MARK_KIND, 2];
     let check = update_u16(u16::from_be_bytes([packet[56], packet[57]]), 0x0101, u16::from_be_bytes(mark));
@@ -285,7 +285,7 @@ fn traced(peer: &Peer, nodes: &[Told], more: TraceType, words: u8) -> Vec<u8> {
     packet
 }
 
-/// The report that the kernel's receiver sends on a packet, its age left out.
+/// The report sent by the kernel's receiver for a packet, without its age.
 fn answer(make: impl Fn(&Peer) -> Vec<u8>) -> (Vec<u8>, Option<[u8; 16]>) {
     let (_stream, mut peer) = Peer::connected("cubic");
     let packet = make(&peer);
@@ -307,12 +307,11 @@ fn answer(make: impl Fn(&Peer) -> Vec<u8>) -> (Vec<u8>, Option<[u8; 16]>) {
             return (packet, Some(report).filter(|report| report[0] != 0));
         }
     }
-    // The kernel dropped it.
+    // The kernel dropped the packet.
     (packet, None)
 }
 
-/// What the kernel's receiver makes of traces is what `wire::ioam::report` does: of routers that tell the truth, that lie, and of
-/// traces that do not hold together.
+/// The kernel's receiver and `wire::ioam::report` yield the same for correct, false and malformed traces.
 #[test]
 fn the_kernel_reads_traces_as_wire_does() {
     let Some(_alone) = alone() else { return };
@@ -352,7 +351,7 @@ fn the_kernel_reads_traces_as_wire_does() {
             let mut heard = 0;
             let mut is_the_same = |what: &str, make: &dyn Fn(&Peer) -> Vec<u8>| {
                 let (packet, told) = answer(make);
-                // Only what a source of ours writes is read: its option comes first, behind an empty PadN, and asks for hop limits.
+                // Only traces of our source are read: the option is first, after an empty PadN, and requests hop limits.
                 let ours = packet[40 + 2..][..3] == [1, 0, 0x31]
                     && packet[40 + 7] == 0
                     && packet[40 + 12] & 0x80 > 0;
@@ -373,7 +372,7 @@ fn the_kernel_reads_traces_as_wire_does() {
                     });
                 }
             }
-            // Hop limits, as the nodes wrote them and as they arrive: nobody, loops, jumps, an overflow.
+            // Hop limits written by the nodes and at arrival: none, loops, jumps, an overflow.
             for limits in [&[][..], &[64], &[63, 64], &[62], &[255, 0], &[0, 0], &[64, 63, 62], &[64; 6]] {
                 let nodes: Vec<Told> = limits.iter().map(|limit| (*limit, 5, Some(honest))).collect();
                 for arrived in [64, 63, 0, 255] {
@@ -387,7 +386,7 @@ fn the_kernel_reads_traces_as_wire_does() {
             if known_routers > 0 {
                 break;
             }
-            // Every byte in front of the nodes, and those of the first one, wrong in several ways; and the same with details.
+            // Every byte in front of the nodes and of the first node, corrupted in several ways; and the same with details.
             let details = TraceType::SECONDS | TraceType::FRACTION | TraceType::BUFFER;
             for (more, words) in [(TraceType::default(), 20), (details, 25)] {
                 for at in (2..16).chain(16 + 8..16 + 8 + 24) {

@@ -1,6 +1,6 @@
-//! The source alone, at a router: what it makes of packets that pass.
+//! The source alone, on a router: its effect on forwarded packets.
 
-// Packets take their time.
+// Packets need real time.
 #![allow(clippy::disallowed_methods)]
 
 use super::alone;
@@ -15,7 +15,7 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::Duration;
 
-/// `x1` sends to the router's `x0`; what leaves by `v0`, where the source is, is seen at `v1`.
+/// `x1` sends to the router's `x0`; packets that leave by `v0`, where the source is attached, are seen at `v1`.
 const NETWORK: &str = "echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
 for i in x v; do ip link add ${i}0 type veth peer name ${i}1; ip link set ${i}0 up; ip link set ${i}1 up; done
 ip link set x0 address 02:00:00:00:00:02
@@ -25,12 +25,12 @@ const IPV6_LEN: usize = 40;
 const HOP_LIMIT: usize = 7;
 const TCP_LEN: usize = 20;
 
-/// What comes of a packet that passes, from its IPv6 header on.
+/// The form in which a forwarded packet arrives, from its IPv6 header on.
 fn passed(out: &mut PacketSocket, wire: &mut PacketSocket, packet: &[u8]) -> Vec<u8> {
     let frame = [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd][..], packet].concat();
     assert!(out.push(&frame));
     assert_eq!(out.flush().unwrap().sent, 1);
-    // Longer than a flow's traces are apart at least.
+    // Longer than the minimum interval between traces of a flow.
     std::thread::sleep(Duration::from_millis(20));
     let (mut seen, ports) = (Vec::new(), &packet[IPV6_LEN..][..4]);
     while wire
@@ -62,7 +62,7 @@ fn data_with_time_stamps_is_marked_and_its_checksum_right() {
             emit_packet(src, dst, &TcpHeader { seq: 9, options, ..TcpHeader::default() }, data).unwrap()
         };
 
-        // As Linux orders them: the NOPs first. The checksum stays the same, for they go by whole words.
+        // The order of Linux: NOPs first. The checksum does not change, because whole words are moved.
         let mut sent = segment(with, &[7; 301]);
         sent[IPV6_LEN + TCP_LEN..][..12].rotate_right(2);
         let mut marked = passed(&mut out, &mut wire, &sent);
@@ -73,7 +73,7 @@ fn data_with_time_stamps_is_marked_and_its_checksum_right() {
         assert_eq!(blank_option(&mut marked, TCP_MARK_KIND), Ok(true));
         assert_eq!(marked, sent);
 
-        // A trace for monitors, and no mark: options that begin otherwise, and none.
+        // A trace for monitors, but no mark: options in another order, and none.
         for unmarked in [segment(with, b"data"), segment(TcpOptions::default(), b"data")] {
             let mut bare = passed(&mut out, &mut wire, &unmarked);
             assert!(ioam::trace_range(&bare).unwrap().is_some());
@@ -81,14 +81,14 @@ fn data_with_time_stamps_is_marked_and_its_checksum_right() {
             assert_eq!(bare, unmarked);
         }
 
-        // Nothing at all.
+        // Neither.
         let ack = segment(with, b"");
         assert_eq!(passed(&mut out, &mut wire, &ack), ack);
         assert_eq!(source.counters().unwrap().traces_out, 3);
     });
 }
 
-/// A segment that makes or closes a connection goes without a trace, also one with data: middleboxes look at these.
+/// Segments that open or close a connection carry no trace, even with data, because middleboxes inspect them.
 #[test]
 fn connections_are_made_and_closed_without() {
     let Some(_alone) = alone() else { return };
@@ -109,7 +109,7 @@ fn connections_are_made_and_closed_without() {
     });
 }
 
-/// One segment in so many of each flow: what others send takes no trace away from it.
+/// One segment in a fixed number of each flow: other flows do not reduce a flow's traces.
 #[test]
 fn every_flow_has_its_traces() {
     let Some(_alone) = alone() else { return };
@@ -118,14 +118,14 @@ fn every_flow_has_its_traces() {
         let _source = Source::attach("v0", config).unwrap();
         let mut out = PacketSocket::open("x1", &Options::default()).unwrap();
         let mut wire = PacketSocket::open("v1", &Options::default()).unwrap();
-        // Flows of one hash share, which is rare: of two tries one is of two.
+        // Flows with the same hash share, which is rare: one of two attempts uses different ones.
         let shares = [1000u16, 2000].map(|first| {
             let mut is_traced = |port: u16| {
                 let (src, dst) = (format!("[fd00::1]:{port}"), "[fd00::2]:5201".parse().unwrap());
                 let sent = emit_packet(src.parse().unwrap(), dst, &TcpHeader::default(), b"data").unwrap();
                 usize::from(passed(&mut out, &mut wire, &sent) != sent)
             };
-            // In step: each fourth packet is the thin flow's.
+            // In step: each fourth packet belongs to the thin flow.
             let rounds = (0..8).map(|_| {
                 let bulk = (0..3).map(|_| is_traced(first)).sum::<usize>();
                 [bulk, is_traced(first + 1)]
@@ -142,7 +142,7 @@ fn ip(words: &str) {
     assert!(status.success(), "ip {words}");
 }
 
-/// A source stays on an interface that is called otherwise, and says when it is on none, or another one has the name.
+/// A source stays attached to a renamed interface, and reports when its interface is gone, or another one has the name.
 #[test]
 fn a_source_knows_its_interface() {
     let Some(_alone) = alone() else { return };
@@ -163,10 +163,10 @@ fn a_source_knows_its_interface() {
         ip("link set w0 name v0");
         assert!(is_traced() && !source.is_gone());
 
-        // To another network namespace and back: it is the same, and has the same number.
+        // Moved to another network namespace and back, it is the same interface with the same index.
         let mut other = Command::new("unshare").args(["-n", "sleep", "60"]).spawn().unwrap();
         let pid = other.id();
-        // SAFETY: takes nothing and always succeeds.
+        // SAFETY: the call takes nothing and always succeeds.
         let here = unsafe { libc::gettid() };
         super::until("the other namespace is there", || {
             let net = |id: &str| std::fs::read_link(format!("/proc/{id}/ns/net")).ok();
@@ -188,7 +188,7 @@ fn a_source_knows_its_interface() {
     });
 }
 
-/// A TUN device that says it is of this kind (linux/if_arp.h).
+/// A TUN device with this hardware type (linux/if_arp.h).
 fn tun(kind: libc::c_ulong) -> File {
     const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
     const TUNSETLINK: libc::c_ulong = 0x4004_54cd;
@@ -204,7 +204,7 @@ fn tun(kind: libc::c_ulong) -> File {
     tun
 }
 
-/// Tunnels, PPP and modems have bare IP packets at their egress, as TUN devices do.
+/// Tunnels, PPP and modems have bare IP packets at their egress, like TUN devices.
 #[test]
 fn devices_for_bare_packets_have_traces() {
     let Some(_alone) = alone() else { return };
@@ -223,7 +223,7 @@ fn devices_for_bare_packets_have_traces() {
             let frame = [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd][..], &sent].concat();
             assert!(out.push(&frame));
             assert_eq!(out.flush().unwrap().sent, 1);
-            // Beside what the kernel itself says there.
+            // Among packets sent by the kernel itself.
             let passed = loop {
                 let mut packet = [0; 2000];
                 let n = tun.read(&mut packet).unwrap();

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// Moves a megabyte over a connection to a new port; the port.
+/// Transfers a megabyte over a connection to a new port; returns the port.
 fn transfer() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -58,7 +58,7 @@ fn windows_are_told_ack_by_ack_of_the_sockets_that_were_asked_for() {
         transfer();
         assert_eq!(taken(&other), [], "another port");
     });
-    // Another namespace's sockets: only if they are asked for.
+    // Sockets of another namespace: only if requested.
     let (own, every) = (TraceFilter::default(), TraceFilter { every_namespace: true, port: None });
     for (filter, expected) in [(own, false), (every, true)] {
         let trace = Trace::attach(filter).unwrap();

@@ -1,4 +1,4 @@
-//! Initial windows with the kernel's own TCP: what a connection starts with, and what leaves in its first flight.
+//! Initial windows with the kernel's own TCP: the window of a new connection, and the size of its first flight.
 
 use super::{OwnGroup, alone};
 use crate::bpf::{InitialWindows, WindowCounters};
@@ -7,7 +7,7 @@ use crate::tests::in_private_network;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd};
 
-/// A connection to `port` of this machine whose packets carry `mark`.
+/// A connection to `port` of this machine with the packet mark `mark`.
 fn marked(port: u16, mark: u32) -> TcpStream {
     // SAFETY: plain system calls; every pointer is to a value of this frame, with its size.
     unsafe {
@@ -59,7 +59,7 @@ fn a_mark_has_its_window_in_its_namespace_and_no_longer_than_the_program() {
         windows.set(516, None).unwrap();
         assert_eq!(start(515), 10);
         assert_eq!(windows.counters().unwrap(), WindowCounters { set: 3, ..WindowCounters::default() });
-        // The same mark elsewhere is another one.
+        // The same mark in another namespace is independent.
         let there = std::thread::spawn(|| {
             in_private_network("ip link set lo up", || {
                 let listener = TcpListener::bind("127.0.0.1:0").unwrap();
