@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The one contract between the programs in this directory and user space (crates/kern/src/bpf/abi.rs is the same in
- * Rust, and a test compares sizes and offsets).
+ * The interface between the programs in this directory and user space (the modules in crates/kern/src/bpf write and read the
+ * same structures, and a test compares their sizes).
  *
- * Every number is in the machine's byte order unless its name ends in _be. Times are microseconds of
- * CLOCK_MONOTONIC, which is what the kernel's tcp_mstamp counts.
+ * Numbers are in host byte order unless the name ends in _be. Times are microseconds of CLOCK_MONOTONIC, the clock of the
+ * kernel's tcp_mstamp.
  */
 #ifndef ANABRANCH_ABI_H
 #define ANABRANCH_ABI_H
@@ -21,30 +21,30 @@ typedef uint64_t u64;
 
 #define AB_INLINE static inline __attribute__((always_inline))
 
-/* TCP option of the receiver's reports: crates/wire/src/ioam/feedback.rs draws it. */
+/* TCP option of the receiver's reports; layout in crates/wire/src/ioam/feedback.rs. */
 #define AB_OPTION_KIND 0x72
 #define AB_OPTION_LEN 16
 #define AB_OPTION_SHORT_LEN 8
-/* Where a key is configured the option ends with a tag of so many bytes, and its version is another one. */
+/* With a configured key, the option ends with a tag of this many bytes, and has another version. */
 #define AB_TAG_LEN 8
 #define AB_VERSION 0x40
 #define AB_VERSION_TAGGED 0x80
 #define AB_VERSION_MASK 0xc0
 
-/* "A trace is in front of me": on packets that the source gave one, in the place of two of the kernel's NOPs.
- * crates/wire/src/ioam/feedback.rs has it as TCP_MARK_KIND. */
+/* Option that indicates a trace in the packet; inserted by the source in place of two NOPs of the kernel.
+ * TCP_MARK_KIND in crates/wire/src/ioam/feedback.rs. */
 #define AB_MARK_KIND 0x73
 #define AB_MARK_LEN 2
 
-/* Traces of a flow are so far apart at least: no law gains by more, and each costs.
- * crates/cc/src/int/view.rs has it as TELEMETRY_INTERVAL_US. */
+/* Minimum interval between traces of a flow: no law benefits from more, and each has a cost.
+ * TELEMETRY_INTERVAL_US in crates/cc/src/int/view.rs. */
 #define AB_INTERVAL_US 1000ULL
 
 /* Our opaque state snapshot: crates/wire/src/ioam/snapshot.rs. */
 #define AB_SCHEMA 0x414201
 #define AB_SCHEMA_LEN 24
 
-/* What a loader sets before a program is loaded; crates/cc/src/int/mod.rs explains each. */
+/* Constants set before a controller is loaded; documented in crates/cc/src/int/mod.rs. */
 struct ab_config {
 	u64 ceiling_bps;
 	u32 increment;
@@ -53,17 +53,17 @@ struct ab_config {
 	u32 reserved;
 };
 
-/* What the feedback program is told before it is loaded. */
+/* Constants of the feedback program, set before it is loaded. */
 struct ab_feedback_config {
-	/* The key of reports; all zero: they have no tag. */
+	/* Key of reports; all zero: no tag. */
 	u64 k0;
 	u64 k1;
-	/* Routers on the way that are known to have no queue that drops. */
+	/* Number of routers on the path that are known to have no dropping queue. */
 	u32 known_routers;
 	u32 reserved;
 };
 
-/* What a flow knows of its path; crates/cc/src/int/view.rs. All ones: unknown. */
+/* A flow's knowledge of its path; documented in crates/cc/src/int/view.rs. All ones: unknown. */
 struct ab_view {
 	u64 received_us;
 	u64 detailed_us;
@@ -90,58 +90,58 @@ struct ab_view {
 	u32 passed[2];
 };
 
-/* One socket: value of the map `ab_sockets` (BPF_MAP_TYPE_SK_STORAGE). A version that replaces another one uses its
- * sockets' state if the size is the same: who changes the meaning of a field changes the size, too. */
+/* State of one socket: value of the map `ab_sockets` (BPF_MAP_TYPE_SK_STORAGE). A version that replaces another one shares the
+ * sockets' state if the size is the same: a change of the meaning of a field must also change the size. */
 struct ab_socket {
 	struct ab_view view;
-	/* Our answer to the sender of data: the option as it goes out next. */
+	/* Report to the sender of data: the option to send next. */
 	u8 answer[AB_OPTION_LEN];
 	u64 answered_us;
-	/* How often it is still to go out; 0: nothing to tell. */
+	/* Number of packets on which it remains to be sent; 0: no pending report. */
 	u32 left;
-	/* A late report took the judgement on the last loss back. */
+	/* A late report has revoked the classification of the last loss. */
 	u32 late;
-	/* int_cubic_l1, int_cubic_l2: window that medium losses leave. */
+	/* int_cubic_l1, int_cubic_l2: window kept after medium losses. */
 	u32 kept_cwnd;
-	/* int_rate: segments delivered in this recovery; int_cubic_ss, _l2: 1/1024 segments still to add, to take. */
+	/* int_rate: segments delivered in this recovery; int_cubic_ss, _l2: carry-over in 1/1024 segments to add or to remove. */
 	u32 carried;
-	/* int_rate: rate paced at (0: CUBIC is in force), and when it is set anew. */
+	/* int_rate: pacing rate (0: CUBIC is active), and time of its next update. */
 	u64 rate_bps;
 	u64 next_us;
-	/* int_rate: the window that bounds it at that rate, segments. */
+	/* int_rate: bounding window at that rate, segments. */
 	u64 window;
-	/* int_rate: least smoothed round trip since it began to pace; 0: none. */
+	/* int_rate: minimum smoothed RTT since pacing began; 0: none. */
 	u64 least_us;
-	/* Segments sent again after losses taken for congestion and for the medium's; counted up to the last loss. */
+	/* Segments retransmitted after losses classified as congestion and as medium losses, up to the last loss. */
 	u32 resent_congestion;
 	u32 resent_medium;
-	/* The socket's total_retrans when the last loss was judged. */
+	/* The socket's total_retrans at the classification of the last loss. */
 	u32 resent_before;
-	/* Judgements. */
+	/* Numbers of classified losses. */
 	u32 losses_congestion;
 	u32 losses_medium;
 	u32 losses_taken_back;
 	/* AB_STATE_*. */
 	u32 state;
-	/* int_rate: a queue that tells nothing dropped; the window has to carry the rate before the flow is paced. */
+	/* int_rate: a queue without telemetry dropped; the window has to carry the rate before the flow is paced. */
 	u32 doubt;
 };
 
-/* The last loss was taken for the medium's. */
+/* The last loss was classified as a medium loss. */
 #define AB_STATE_MEDIUM 1
-/* The last ACK found reports fresh. */
+/* Reports were fresh at the last ACK. */
 #define AB_STATE_FRESH 2
 /* The ceiling is in force. */
 #define AB_STATE_CEILING 4
 
-/* One socket as sockets.bpf.c tells it. */
+/* One socket as reported by sockets.bpf.c. */
 struct ab_shown {
 	u64 cookie;
 	u64 now_us;
-	/* When the newest report, or trace (a receiver), left the path; 0: none. */
+	/* When the newest report (at a receiver: trace) left the path; 0: none. */
 	u64 received_us;
 	u64 answered_us;
-	/* What the socket is paced at, bytes per second; all ones: not paced. */
+	/* Pacing rate of the socket, bytes per second; all ones: not paced. */
 	u64 pacing;
 	u64 rate_bps;
 	u64 link_kbps;
@@ -168,33 +168,33 @@ struct ab_shown {
 	char name[16];
 };
 
-/* What ioam_source.bpf.c puts in front of TCP. */
+/* Constants of ioam_source.bpf.c. */
 struct ab_source_config {
 	u16 ioam_namespace;
-	/* It has room for so many, 1 to 4; with detail, 1 to 3. */
+	/* Number of nodes for which a trace has room, 1 to 4; with detail, 1 to 3. */
 	u8 nodes;
-	/* Nodes are asked for time stamps and buffer occupancy, too. */
+	/* Also requests time stamps and buffer occupancy. */
 	u8 detail;
-	/* One segment in so many carries a trace. */
+	/* One segment in this number carries a trace. */
 	u32 every;
-	/* Bytes in front of the IP header where packets leave: 14 with Ethernet, 0 at a tunnel (TUN). */
+	/* Size of the header in front of the IP header at egress: 14 with Ethernet, 0 on a tunnel (TUN). */
 	u32 link_bytes;
-	/* Also where the kernel has to move the packet to a larger buffer. */
+	/* Inserts traces even if the kernel must move the packet to a larger buffer. */
 	u32 beyond_headroom;
 };
 
 /* One path of a monitor, in the array `ab_paths`, which is mapped into memory (crates/kern/src/bpf/paths.rs). A writer makes
- * `sequence` odd, writes, and makes it even: who reads an odd one, or another one after than before, reads again. 0:
- * nothing yet. All ones: unknown. */
+ * `sequence` odd, writes, and makes it even. A reader that finds an odd value, or different values before and after, retries.
+ * 0: unused. All ones in a field: unknown. */
 struct ab_path {
 	u64 sequence;
-	/* When the last trace came. */
+	/* Time of the last trace. */
 	u64 seen_us;
 	u64 traces;
-	/* All hops together, since the path was first seen. */
+	/* Sums over all hops since the path was first seen. */
 	u64 drops;
 	u64 losses;
-	/* Of the bottleneck, the hop with the least link rate per flow. */
+	/* State of the bottleneck, the hop with the smallest link rate per flow. */
 	u64 link_kbps;
 	u64 arrival_kbps;
 	u64 depth_bytes;
@@ -209,50 +209,50 @@ struct ab_path {
 	u32 nodes[16];
 };
 
-/* Every hop told its drops, and none was silent. */
+/* Every hop reported its drops, and no hop is without telemetry. */
 #define AB_PATH_COMPLETE 1
 
-/* What fast_path.bpf.c is told before it is loaded. */
+/* Constants of fast_path.bpf.c, set before it is loaded. */
 struct ab_fast_config {
 	/* The inner interface. */
 	u32 inner_ifindex;
-	/* At the UE: any inner source is taken, and DNS answers are user space's. */
+	/* At the UE: any inner source is accepted, and DNS answers go to user space. */
 	u32 ue;
 };
 
-/* One path of one session in the kernel's fast path, in the array `ab_fast_slots`, which is mapped into memory
- * (crates/kern/src/bpf/fast_path.rs). User space writes the upper part while the lease is 0; programs count below. */
+/* One path of one session in the kernel fast path, in the array `ab_fast_slots`, which is mapped into memory
+ * (crates/kern/src/bpf/fast_path.rs). User space writes the upper part while the lease is 0; programs count in the lower part. */
 struct ab_fast_slot {
-	/* The programs use it until then, nanoseconds of CLOCK_MONOTONIC. */
+	/* End of the lease, nanoseconds of CLOCK_MONOTONIC. */
 	u64 until_ns;
-	/* That of the flows it carries; others are user space's. */
+	/* Generation of the flows it carries; flows of other generations go to user space. */
 	u32 generation;
-	/* Datagrams leave by this interface. */
+	/* Interface for its datagrams. */
 	u32 ifindex;
-	/* Their firewall mark. */
+	/* Firewall mark of its datagrams. */
 	u32 mark;
-	/* Sum of the outer IPv4 header's 16-bit words, length and checksum 0. */
+	/* Sum of the 16-bit words of the outer IPv4 header with length and checksum 0. */
 	u32 outer_sum;
-	/* IPv4 and UDP header, lengths and checksums 0. */
+	/* IPv4 and UDP header with lengths and checksums 0. */
 	u8 outer[28];
-	/* Largest inner packet, bytes. */
+	/* Maximum size of an inner packet, bytes. */
 	u32 mtu;
-	/* UPF: the session's addresses, the only sources taken. */
+	/* UPF: the session's addresses, the only accepted sources. */
 	u8 inner_v4[4];
 	u8 inner_v6[16];
-	/* Datagrams that were lost while they were made. */
+	/* Datagrams lost during encapsulation. */
 	u32 tx_failed;
-	/* Datagrams and the bytes of their payload. */
+	/* Datagrams, and the bytes of their payload. */
 	u64 tx_packets;
 	u64 tx_bytes;
 	u64 rx_packets;
 	u64 rx_bytes;
-	/* What had come when the last datagram passed that is user space's: a probe is compared with that. */
+	/* Received datagrams and bytes when the last datagram for user space passed; compared with the counters of a probe. */
 	u64 rx_packets_then;
 	u64 rx_bytes_then;
 };
 
-/* An inner packet's flow, as the packet has it. IPv4 addresses come first, zeros behind. */
+/* Flow of an inner packet, in the direction of the packet. IPv4 addresses are padded with zeros at the end. */
 struct ab_fast_key {
 	u8 src[16];
 	u8 dst[16];
@@ -263,13 +263,13 @@ struct ab_fast_key {
 	u16 zero;
 };
 
-/* What is done with it. */
+/* Slot of a flow. */
 struct ab_fast_flow {
 	u32 slot;
 	u32 generation;
 };
 
-/* The far end of a slot; the ports as the far end's datagrams have them. */
+/* Far end of a slot; ports in the direction of the far end's datagrams. */
 struct ab_fast_peer {
 	u32 remote_be;
 	u32 local_be;
@@ -277,7 +277,7 @@ struct ab_fast_peer {
 	u16 local_port_be;
 };
 
-/* What tcp_trace.bpf.c is told before it is loaded; 0: all. */
+/* Constants of tcp_trace.bpf.c, set before it is loaded; 0: all. */
 struct ab_trace_config {
 	/* Inode of a network namespace. */
 	u32 netns;
@@ -297,7 +297,7 @@ struct ab_event {
 	u32 lost;
 	u16 local_port;
 	u16 remote_port;
-	/* enum ab_event_kind; for a change of state, the new state is in `state`. */
+	/* enum ab_event_kind; for AB_EVENT_STATE, the new state is in `state`. */
 	u8 kind;
 	u8 state;
 	u16 reserved;
@@ -333,7 +333,7 @@ struct ab_window_key {
 	u32 reserved;
 };
 
-/* What became of connections whose mark has a window: indices of `ab_window_counts`. */
+/* Results for connections whose mark has a window: indices of `ab_window_counts`. */
 enum ab_window_counter {
 	AB_WINDOWS_SET,
 	AB_WINDOWS_REFUSED,

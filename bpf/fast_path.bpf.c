@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The kernel's fast path of the tunnel's plain form (docs/wire-formats.md, "Plain form"): packets of flows whose path is
- * decided go from the inner interface to the access and back without the program being woken.
+ * Kernel fast path for the plain form of the tunnel (docs/wire-formats.md, "Plain form"): packets of flows on a decided path go
+ * from the inner interface to the access and back without waking user space.
  *
  *   inner interface (TUN), egress ──▶ ab_fast_out: flow ─▶ slot ─▶ IPv4, UDP, inner header ──▶ access
- *   access, ingress ──▶ ab_fast_in: peer ─▶ slot ─▶ headers off ──▶ inner interface
+ *   access, ingress ──▶ ab_fast_in: peer ─▶ slot ─▶ remove headers ──▶ inner interface
  *
- * Whatever is not exactly what user space prepared goes on to user space: other flows, SYNs (their MSS is lowered there),
- * fragments, IP options, what is too large, everything of a slot whose lease has run out. So user space decides all, and
- * is asked again as soon as it lets a lease run out or counts a slot's generation up.
+ * All packets that user space has not prepared exactly go to user space: other flows, SYNs (their MSS is lowered there),
+ * fragments, IP options, packets that are too large, and everything of a slot without a valid lease. User space therefore makes
+ * all decisions, and regains control as soon as it lets a lease expire or increments the generation of a slot.
  *
- * Large packets (GSO) stay large. That is why the inner header says length 0, "up to the datagram's end": segmentation
+ * Large packets (GSO) are not split. For this reason the inner header has length 0, "up to the end of the datagram": segmentation
  * copies it into every datagram.
  */
 #include "abi.h"
@@ -65,7 +65,7 @@ struct {
 #define BPF_F_ADJ_ROOM_ENCAP_L4_UDP 16
 #define BPF_F_ADJ_ROOM_DECAP_L3_IPV4 128
 #define BPF_F_ADJ_ROOM_DECAP_L3_IPV6 256
-/* Our own header stands where a tunnel like VXLAN has an inner Ethernet header. */
+/* The inner header takes the place of the inner Ethernet header of tunnels such as VXLAN. */
 #define ENCAP_INNER_HEADER ((u64)INNER_LEN << 56)
 #define BPF_F_INGRESS 1
 
@@ -74,7 +74,7 @@ AB_INLINE bool leased(const struct ab_fast_slot *slot)
 	return slot->until_ns > bpf_ktime_get_ns();
 }
 
-/* Whether the bytes are the same; there is no memcmp. */
+/* Compares bytes; memcmp is not available. */
 AB_INLINE bool same(const u8 *a, const u8 *b, u32 len)
 {
 	u8 other = 0;
@@ -88,13 +88,13 @@ AB_INLINE bool same(const u8 *a, const u8 *b, u32 len)
 /* An inner packet that can be carried: one whole IP packet without options, TCP or UDP. */
 struct inner {
 	struct ab_fast_key key;
-	/* Bytes of its headers, and of it as its IP header says. */
+	/* Size of its headers, and its length according to the IP header. */
 	u32 headers;
 	u32 len;
 	u8 tcp_flags;
 };
 
-/* Reads the inner packet at `at`; whether it can be carried. */
+/* Parses the inner packet at `at`; returns whether it can be carried. */
 AB_INLINE bool read_inner(struct __sk_buff *skb, u32 at, u8 version, struct inner *inner)
 {
 	struct ab_fast_key *key = &inner->key;
@@ -172,7 +172,7 @@ int ab_fast_out(struct __sk_buff *skb)
 	__builtin_memcpy(outer, slot->outer, IPV4_LEN + UDP_LEN);
 	be = bpf_htons(len + OUTER_LEN);
 	__builtin_memcpy(outer + 2, &be, 2);
-	/* The sum of the header but for its length; the result's complement goes into the packet. */
+	/* Sum of the header plus its length; the complement of the folded sum is the checksum. */
 	sum = slot->outer_sum + len + OUTER_LEN;
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
@@ -188,8 +188,8 @@ int ab_fast_out(struct __sk_buff *skb)
 				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 |
 					BPF_F_ADJ_ROOM_ENCAP_L4_UDP | ENCAP_INNER_HEADER))
 		return TC_ACT_UNSPEC;
-	/* From here on it is no inner packet any more: what fails is lost. The kernel wants an Ethernet header to put the
-	 * neighbour's in its place. */
+	/* From here on the packet is modified, and is lost on failure. The kernel needs an Ethernet header, into which it writes the
+	 * neighbour's address. */
 	if (bpf_skb_store_bytes(skb, 0, outer, OUTER_LEN, 0) || bpf_skb_change_head(skb, ETH_LEN, 0) ||
 	    bpf_skb_store_bytes(skb, 0, ethernet, ETH_LEN, 0)) {
 		__sync_fetch_and_add(&slot->tx_failed, count);
@@ -197,7 +197,7 @@ int ab_fast_out(struct __sk_buff *skb)
 	}
 	skb->mark = slot->mark;
 	__sync_fetch_and_add(&slot->tx_packets, count);
-	/* As user space counts: the UDP payload of every datagram. */
+	/* Counted as in user space: the UDP payload of every datagram. */
 	__sync_fetch_and_add(&slot->tx_bytes, len + count * INNER_LEN + (count - 1) * headers);
 	return bpf_redirect_neigh(slot->ifindex, 0, 0, 0);
 }
@@ -225,10 +225,10 @@ int ab_fast_in(struct __sk_buff *skb)
 	if (!number)
 		return TC_ACT_UNSPEC;
 	slot = bpf_map_lookup_elem(&ab_fast_slots, number);
-	/* What comes by another interface shows a source that anybody there can; user space decides. */
+	/* On another interface the source could be forged by anyone there; user space decides. */
 	if (!slot || slot->ifindex != skb->ifindex || !leased(slot))
 		return TC_ACT_UNSPEC;
-	/* A datagram without checksum, with data in no order, up to its end; else a probe, perhaps. */
+	/* A datagram without checksum, with unordered data up to its end; otherwise possibly a probe. */
 	if (outer[IPV4_LEN + 6] || outer[IPV4_LEN + 7] || header[0] != TYPE_DATA || header[2] || header[3]) {
 		slot->rx_packets_then = slot->rx_packets;
 		slot->rx_bytes_then = slot->rx_bytes;
@@ -239,10 +239,10 @@ int ab_fast_in(struct __sk_buff *skb)
 	if ((!ipv4 && header[1] != NEXT_IPV6) || !read_inner(skb, sizeof(h), ipv4 ? 4 : 6, &inner))
 		return TC_ACT_UNSPEC;
 	own = ipv4 ? same(slot->inner_v4, inner.key.src, 4) : same(slot->inner_v6, inner.key.src, 16);
-	/* The UE takes any source, and reads names out of answers. */
+	/* The UE accepts any source, and learns names from DNS answers. */
 	if (ab_fast.ue ? inner.key.protocol == IPPROTO_UDP && inner.key.src_port_be == bpf_htons(DNS_PORT) : !own)
 		return TC_ACT_UNSPEC;
-	/* One packet, large or not; several datagrams that the kernel merged (GRO) are user space's. */
+	/* A single packet, large or not; several datagrams merged by the kernel (GRO) go to user space. */
 	if (inner.len + sizeof(h) != skb->len || inner.len < inner.headers)
 		return TC_ACT_UNSPEC;
 	count = segments(skb, inner.len - inner.headers);

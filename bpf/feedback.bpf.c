@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Telemetry's way back, for the sockets of a cgroup.
+ * Return path of telemetry, for the sockets of a cgroup.
  *
  *   receiver   data with a trace and option 0x73 ─▶ socket storage ─▶ option 0x72 on its next ACKs
  *   sender     option 0x72 ─▶ socket storage ─▶ congestion controller
  *
- * One program does both; which one a socket is shows in what arrives. The kernel calls it for packets with an option that it
- * does not know, one in some dozens, and for packets that go out while there is something to tell: all others cost nothing. A
- * middlebox that takes the options off takes the reports with them, and the controller is CUBIC again.
+ * One program implements both roles; the role of a socket follows from the packets it receives. The kernel calls the program for
+ * packets with an unknown option, one in several dozen, and for outgoing packets while a report is pending: all others have no
+ * cost. If a middlebox removes the options, reports are lost with them, and the controller becomes CUBIC.
  */
 #include "abi.h"
 #include "lib/int_law.h"
@@ -27,10 +27,10 @@ struct {
 	__type(value, u64);
 } ab_reports SEC(".maps");
 
-/* More nodes than this no IPv6 option can hold with our data. */
+/* Maximum number of nodes with our data in an IPv6 option. */
 #define MOST_NODES 8
 
-/* An answer goes out on so many packets, for ACKs are lost, too. */
+/* Number of packets on which a report is sent, because ACKs can be lost. */
 #define TELLINGS 3
 
 #define NEXT_HEADER 6
@@ -68,14 +68,14 @@ AB_INLINE struct ab_socket *state_of(struct bpf_sock *sk)
 	return s;
 }
 
-/* ---- traces that come in ------------------------------------------------------------------------------ */
+/* ---- received traces ------------------------------------------------------------------------------------ */
 
-/* What a trace comes to. */
+/* Result of a trace. */
 struct path {
 	u64 link, arrival, depth, capacity, share;
 	u32 flows;
 	u16 drops, losses;
-	/* The hop limit that the last node wrote; at first, as the packet arrived. */
+	/* Hop limit written by the last node processed; initially that of the received packet. */
 	u8 oldest;
 	u8 told, unbroken, nodes;
 };
@@ -107,12 +107,12 @@ __attribute__((noinline)) u32 add_node(struct path *path, u64 at, u32 type, u32 
 	if (!path || copy(&hop, 4, at))
 		return 0;
 	limit = bpf_ntohl(hop) >> 24;
-	/* Newest first: as it arrived; then the same, or with one router in between. */
+	/* Newest first. The newest node must have the hop limit of the arrival; each older one the same as its successor, or one more. */
 	if (limit != path->oldest && (!path->nodes || limit != path->oldest + 1))
 		path->unbroken = 0;
 	path->oldest = limit;
 	path->nodes = 1;
-	/* Bit 6 stands behind those of bits 0 to 5 that are there; bit 0 is. */
+	/* The field of bit 6 follows those of bits 0 to 5 that are present; bit 0 is. */
 	if (type & BIT(6))
 		copy(&depth, 4, at + 4 * __builtin_popcount(type & 0xfc000000));
 	if (!(type & BIT(22))) {
@@ -127,7 +127,7 @@ __attribute__((noinline)) u32 add_node(struct path *path, u64 at, u32 type, u32 
 		path->told = 0;
 		return fixed + 4 + 4 * (head >> 24);
 	}
-	/* The end of a tunnel does not know what was dropped inside it. */
+	/* The end of a tunnel does not know the drops inside it. */
 	if (ours.drops == 0xffffffff)
 		path->told = 0;
 	else
@@ -174,8 +174,8 @@ AB_INLINE void answer(struct ab_socket *s, const struct path *path, int complete
 }
 
 /*
- * A packet in front of whose TCP header there is a trace. Where the headers are only the kernel's own types tell; they lie in
- * one piece, for the kernel has read them.
+ * Processes a packet with a trace in front of its TCP header. The position of the headers is available only from the kernel's own
+ * types; they are contiguous, because the kernel has parsed them.
  */
 __attribute__((noinline)) int take_trace(struct bpf_sock_ops *ops)
 {
@@ -196,14 +196,14 @@ __attribute__((noinline)) int take_trace(struct bpf_sock_ops *ops)
 	if (copy(ip, sizeof(ip), start) || ip[0] >> 4 != 6 || ip[NEXT_HEADER] != IPPROTO_HOPOPTS ||
 	    copy(h, sizeof(h), start + IPV6_LEN))
 		return 0;
-	/* As ioam_source.bpf.c and wire::ioam write it: one option, behind an empty PadN. */
+	/* The format of ioam_source.bpf.c and wire::ioam: one option, after an empty PadN. */
 	if (h[2] != 1 || h[3] != 0 || h[4] != OPTION_IOAM || h[7] != 0)
 		return 0;
 	fixed = 4 * (h[10] >> 3);
 	type = (u32)h[12] << 24 | (u32)h[13] << 16 | (u32)h[14] << 8;
 	at = IPV6_LEN + 16 + 4 * (h[11] & 0x7f);
 	end = IPV6_LEN + 6 + h[5];
-	/* The length of nodes is what their type asks for (RFC 9197 §4.4.1): bits 8 to 10 two words, 22 and 23 none. */
+	/* NodeLen must match the type (RFC 9197 §4.4.1): two words for each of bits 8 to 10, none for 22 and 23. */
 	if (!(type & BIT(0)) ||
 	    fixed != 4 * (__builtin_popcount(type & 0xfffffc00) + __builtin_popcount(type & (BIT(8) | BIT(9) | BIT(10)))) ||
 	    end > (u32)packet->transport_header - packet->network_header)
@@ -221,12 +221,12 @@ __attribute__((noinline)) int take_trace(struct bpf_sock_ops *ops)
 	s = state_of(ops->sk);
 	if (!s)
 		return 0;
-	/* The bottleneck may be one that found no room. */
+	/* The bottleneck may be a node that found no room. */
 	if (h[10] & 4) {
 		path.link = path.arrival = path.depth = path.capacity = AB_UNKNOWN;
 		path.flows = 0;
 	}
-	/* A router takes one from a usual first hop limit; a node that tells drops bridges, and takes none. */
+	/* Routers decrement a common initial hop limit; nodes that report drops are bridges and do not. */
 	first = path.oldest <= 64 ? 64 : path.oldest <= 128 ? 128 : 255;
 	answer(s, &path, path.told && path.unbroken && !(h[10] & 4) && first - ip[HOP_LIMIT] <= ab_config.known_routers);
 	return 1;
@@ -234,8 +234,8 @@ __attribute__((noinline)) int take_trace(struct bpf_sock_ops *ops)
 
 /* ---- keys ---------------------------------------------------------------------------------------------- */
 
-/* What a tag is of: the connection from the receiver to the sender of data, the ACK it is on, and the report, so that it is
- * no other connection's and none of before. A short report ends in zeros. */
+/* Data covered by a tag: the connection in the direction from the receiver to the sender of data, the ACK that carries the report,
+ * and the report. This prevents its use on other connections and replays. A short report is padded with zeros. */
 struct signed_report {
 	u32 from[4];
 	u32 to[4];
@@ -249,7 +249,7 @@ AB_INLINE int is_keyed(void)
 	return ab_config.k0 || ab_config.k1;
 }
 
-/* The tag of the option in this packet, whose first `len` bytes are the report; `out`: the packet is ours. */
+/* The tag of the option in this packet, whose first `len` bytes are the report; `out`: the packet is outgoing. */
 static __attribute__((noinline)) u64 tag_of(struct bpf_sock_ops *ops, const u8 *option, u32 len, int out)
 {
 	u32 local[4] = { ops->local_ip6[0], ops->local_ip6[1], ops->local_ip6[2], ops->local_ip6[3] };
@@ -270,7 +270,7 @@ static __attribute__((noinline)) u64 tag_of(struct bpf_sock_ops *ops, const u8 *
 	return AB_LE64(ab_siphash(ab_config.k0, ab_config.k1, (const u64 *)&report, sizeof(report) / 8));
 }
 
-/* Whether the option has the right tag; then it becomes one without. */
+/* Whether the option has a valid tag; if so, converts it to one without. */
 AB_INLINE int take_tag(struct bpf_sock_ops *ops, u8 *option)
 {
 	u32 len = option[1] == AB_OPTION_LEN + AB_TAG_LEN ? AB_OPTION_LEN : AB_OPTION_SHORT_LEN;
@@ -286,7 +286,7 @@ AB_INLINE int take_tag(struct bpf_sock_ops *ops, u8 *option)
 	return 1;
 }
 
-/* Writes the first `len` bytes of a report, with a tag where there is a key; not 0: no room. */
+/* Writes the first `len` bytes of a report, with a tag if there is a key; non-zero: no room. */
 AB_INLINE int store(struct bpf_sock_ops *ops, u8 *option, u32 len)
 {
 	u64 tag;
@@ -301,17 +301,17 @@ AB_INLINE int store(struct bpf_sock_ops *ops, u8 *option, u32 len)
 	return bpf_store_hdr_opt(ops, option, len + AB_TAG_LEN, 0);
 }
 
-/* ---- options in and out ------------------------------------------------------------------------------- */
+/* ---- options received and sent -------------------------------------------------------------------------- */
 
-/* The kernel asks for the length of our option several times for each packet that goes out: it does so only as long as there
- * is something to tell. Leaves what others have asked for as it is. */
+/* Requests callbacks for outgoing packets only while a report is pending, because the kernel calls several times per packet for the
+ * length of the option. Flags requested by others are kept. */
 AB_INLINE void tell(struct bpf_sock_ops *ops, u32 flag)
 {
 	bpf_sock_ops_cb_flags_set(ops, (ops->bpf_sock_ops_cb_flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG) |
 					       BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG | flag);
 }
 
-/* As the source writes it: in front of the time stamps, which come first. */
+/* As written by the source: in front of the time stamps, which are the first option. */
 AB_INLINE int is_marked(struct bpf_sock_ops *ops)
 {
 	const u8 *option = ops->skb_data + TCP_LEN;
@@ -339,13 +339,13 @@ AB_INLINE void parse_options(struct bpf_sock_ops *ops)
 		s->late = 1;
 }
 
-/* Whether there is an answer, and worth sending. */
+/* Whether there is a report that is recent enough to send. */
 AB_INLINE int has_answer(const struct ab_socket *s, u64 now)
 {
 	return s->left && ab_minus(now, s->answered_us) <= AB_ANSWER_US;
 }
 
-/* How long our option will be: in the packet that is made now, or for the length of a segment. */
+/* Reserves room for the option, in the packet being built or for the computation of the segment size. */
 AB_INLINE void reserve(struct bpf_sock_ops *ops)
 {
 	struct ab_socket *s = state_of(ops->sk);
@@ -357,8 +357,8 @@ AB_INLINE void reserve(struct bpf_sock_ops *ops)
 		bpf_reserve_hdr_opt(ops, AB_OPTION_SHORT_LEN + tag, 0);
 }
 
-/* The kernel has left room, so something is written in any case. The short form is none of those that are counted: rates are
- * still to be told. */
+/* The kernel has reserved room, so an option is always written. The short form does not count as sent, because the rates remain to
+ * be reported. */
 AB_INLINE void write_option(struct bpf_sock_ops *ops)
 {
 	struct ab_socket *s = state_of(ops->sk);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The initial window of what a slice guarantees, for the sockets of a cgroup.
+ * Initial congestion window derived from the guarantee of a slice, for the sockets of a cgroup.
  *
  *   a connection is established ─▶ (network namespace, mark) ─▶ ab_windows ─▶ TCP_BPF_IW
  *
- * Marks mean something in their network namespace only, so that is part of the key. The kernel takes a window as long as
- * no data has left; both ends of the handshake are such moments. It has set its own before it calls us: one segment
- * says that the SYN was lost (RFC 5681, section 3.1), and that is left alone.
+ * Marks are local to a network namespace, so the namespace is part of the key. The kernel accepts a window until data has been
+ * sent; both ends of the handshake are early enough. The kernel sets its own window before it calls the program: a window of one
+ * segment means that the SYN was lost (RFC 5681, section 3.1), and is kept.
  */
 #include "abi.h"
 #include <bpf/bpf_helpers.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* CUBIC that keeps its window when the medium loses: crates/cc/src/int/cubic_l1.rs in the kernel. */
+/* CUBIC that keeps its window on medium loss: kernel version of crates/cc/src/int_cubic_l1.rs. */
 #define AB_COUNTER_MAP ab_int_cubic_l1
 #include "lib/cc.h"
 
@@ -42,7 +42,7 @@ void BPF_PROG(l1_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 		return;
 	}
 	cubictcp_cong_avoid(sk, ack, acked);
-	/* Grown back to where it was: nothing is owed any more. */
+	/* The window has been reached again. */
 	if (s && tp->snd_cwnd >= s->kept_cwnd)
 		s->kept_cwnd = 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* CUBIC that gives way by 5 % when the medium loses: crates/cc/src/int/cubic_l2.rs in the kernel. */
+/* CUBIC that reduces its window by 5 % on medium loss: kernel version of crates/cc/src/int_cubic_l2.rs. */
 #define AB_COUNTER_MAP ab_int_cubic_l2
 #include "lib/cc.h"
 
@@ -44,7 +44,7 @@ void BPF_PROG(l2_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 		return;
 	}
 	cubictcp_cong_avoid(sk, ack, acked);
-	/* Grown back to where it was: nothing is owed any more. */
+	/* The window has been reached again. */
 	if (s && tp->snd_cwnd >= s->kept_cwnd)
 		s->kept_cwnd = 0;
 }

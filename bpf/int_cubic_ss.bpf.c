@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* CUBIC whose slow start follows the queue ahead, Eq. 1: crates/cc/src/int/cubic_ss.rs in the kernel. */
+/* CUBIC whose slow start follows the state of the bottleneck's queue, Eq. 1: kernel version of crates/cc/src/int_cubic_ss.rs. */
 #define AB_COUNTER_MAP ab_int_cubic_ss
 #include "lib/cc.h"
 #include <bpf/bpf_core_read.h>
@@ -17,13 +17,13 @@ u32 BPF_PROG(ss_ssthresh, struct sock *sk)
 	struct ab_socket *s = ab_socket(sk);
 	struct tcp_sock *tp = ab_tcp(sk);
 
-	/* Told by `cc show`; the law itself asks for no cause. */
+	/* Shown by `cc show`; the law itself does not use the classification. */
 	if (s)
 		ab_judged(s, tp, ab_medium_now(s, tp));
 	return cubictcp_recalc_ssthresh(sk);
 }
 
-/* Whether Eq. 1 is in force in slow start, and not CUBIC's own growth. */
+/* Whether Eq. 1 applies in slow start, instead of CUBIC's own growth. */
 AB_INLINE int in_force(const struct ab_socket *s, const struct tcp_sock *tp)
 {
 	u64 srtt = ab_srtt(tp);
@@ -53,9 +53,9 @@ void BPF_PROG(ss_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 		cubictcp_cong_avoid(sk, ack, acked);
 		return;
 	}
-	/* The queue is seen, not guessed at: HyStart does not end this slow start. */
+	/* The queue is measured, not estimated: HyStart does not end this slow start. */
 	tp->snd_ssthresh = before;
-	/* As tcp_is_cwnd_limited in slow start. A bit's place is the running kernel's. */
+	/* As tcp_is_cwnd_limited in slow start. The position of the bit depends on the running kernel. */
 	if (!BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited) && tp->snd_cwnd >= 2 * tp->max_packets_out)
 		return;
 	/* 1/1024 segments per acknowledged one. */

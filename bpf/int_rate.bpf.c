@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Paced at the bottleneck's fair share: crates/cc/src/int_rate.rs in the kernel.
+ * Pacing at the bottleneck's fair share: kernel version of crates/cc/src/int_rate.rs.
  *
- * A controller with cong_control owns cwnd in recovery, too. While CUBIC is in force that means to do what
- * the kernel would have done: proportional rate reduction (RFC 6937), and ssthresh at its end. There is no
- * pkts_acked: CUBIC gets its RTT sample from cong_control, and a flow that is paced pays for one call per ACK.
+ * A controller with cong_control also controls cwnd during recovery. While CUBIC is active, this program does what the kernel
+ * would do: proportional rate reduction (RFC 6937), and setting cwnd to ssthresh at its end. There is no pkts_acked: CUBIC gets
+ * its RTT sample from cong_control, so that a paced flow costs one call per ACK.
  */
 #define AB_COUNTER_MAP ab_int_rate
 #include "lib/cc.h"
@@ -13,7 +13,7 @@
 #define SK_PACING_NEEDED 1
 #define FLAG_FORWARD 0x404 /* FLAG_DATA_ACKED | FLAG_SND_UNA_ADVANCED, as tcp_input.c has them */
 
-/* Of their own, so that the verifier looks at each once and not on every way to it. */
+/* Separate functions, so that the verifier checks each once and not on every path to it. */
 __attribute__((noinline)) u64 rate_now(const struct ab_view *v, u64 own_bps, u64 srtt_us, u64 mss_bytes)
 {
 	if (!v || !ab_detailed(v, srtt_us, ab_config.stale_rtts))
@@ -31,7 +31,7 @@ AB_INLINE u32 in_flight(const struct tcp_sock *tp)
 	return tp->packets_out - (tp->sacked_out + tp->lost_out) + tp->retrans_out;
 }
 
-/* From what the rate is in a round trip of so long. */
+/* Returns to CUBIC with the window of the present rate and a round trip of `rtt_us`. */
 AB_INLINE void back_to_cubic(struct sock *sk, struct ab_socket *s, u64 rtt_us)
 {
 	struct tcp_sock *tp = ab_tcp(sk);
@@ -44,7 +44,7 @@ AB_INLINE void back_to_cubic(struct sock *sk, struct ab_socket *s, u64 rtt_us)
 	cubictcp_init(sk);
 	tp->snd_cwnd = ab_at_most(bdp < 2 ? 2 : bdp, tp->snd_cwnd_clamp);
 	tp->snd_ssthresh = tp->snd_cwnd;
-	/* As much as the socket allows; without this the last rate would stay. */
+	/* The maximum permitted by the socket; otherwise the last rate would remain in force. */
 	sk->sk_pacing_rate = ~0UL;
 	/* CUBIC is not paced, unless the socket asked for a rate of its own (SO_MAX_PACING_RATE). */
 	if (sk->sk_pacing_status == SK_PACING_NEEDED && sk->sk_max_pacing_rate == ~0UL)
@@ -56,7 +56,7 @@ AB_INLINE int is_unseen(const struct ab_socket *s, const struct tcp_sock *tp)
 	return ab_unseen(&s->view, tp->tcp_mstamp, ab_srtt(tp));
 }
 
-/* Leaves the rate for what the path delivered in a round trip, if that is less. */
+/* Returns to CUBIC with the window of the rate, or the segments delivered per round trip if less. */
 AB_INLINE void overrun(struct sock *sk, struct ab_socket *s)
 {
 	struct tcp_sock *tp = ab_tcp(sk);
@@ -69,7 +69,7 @@ AB_INLINE void overrun(struct sock *sk, struct ab_socket *s)
 	}
 }
 
-/* Sets the rate, and the window that bounds it, once per round trip: no ACK has to divide. */
+/* Updates the rate and the bounding window once per round trip, so that no division is needed per ACK. */
 AB_INLINE void steer(struct sock *sk, struct ab_socket *s)
 {
 	struct tcp_sock *tp = ab_tcp(sk);
@@ -79,7 +79,7 @@ AB_INLINE void steer(struct sock *sk, struct ab_socket *s)
 		return;
 	rate = rate_now(&s->view, s->rate_bps, srtt, tp->mss_cache);
 	if (rate && !s->rate_bps && (s->doubt || !ab_complete(&s->view))) {
-		/* In slow start the path has carried half of it. */
+		/* In slow start, the path has carried half of the window. */
 		if (!ab_carries(tp->snd_cwnd >> (tp->snd_cwnd < tp->snd_ssthresh), rate, srtt, tp->mss_cache)) {
 			s->next_us = now + srtt / 8;
 			return;
@@ -92,7 +92,7 @@ AB_INLINE void steer(struct sock *sk, struct ab_socket *s)
 	if (rate && s->rate_bps && !ab_complete(&s->view) && ab_rtt(srtt) > most) {
 		back_to_cubic(sk, s, s->least_us);
 	} else if (rate && s->rate_bps && ab_complete(&s->view) && s->view.passed[1] && is_unseen(s, tp)) {
-		/* A recovery may last for long, and only its begin asks. */
+		/* A recovery may last long, and only its start is checked for losses in unreported queues. */
 		overrun(sk, s);
 	} else if (rate) {
 		if (sk->sk_pacing_status == SK_PACING_NONE)
@@ -126,7 +126,7 @@ AB_INLINE void reduce_in_proportion(struct sock *sk, struct ab_socket *s, const 
 		send = send > delivered ? send : delivered;
 		send = send + 1 < room ? send + 1 : room;
 	}
-	/* The first retransmission of a recovery goes out in any case. */
+	/* The first retransmission of a recovery is always sent. */
 	if (!send && !tp->prr_out)
 		send = 1;
 	tp->snd_cwnd = flight + send;
@@ -172,8 +172,8 @@ void BPF_PROG(rate_cong_control, struct sock *sk, u32 ack, int flag, const struc
 		if ((flag & FLAG_FORWARD) && rs->acked_sacked)
 			cubictcp_cong_avoid(sk, ack, rs->acked_sacked);
 	}
-	/* From which the kernel takes the size of large packets (tcp_update_pacing_rate): twice the rate in slow start,
-	 * else 1.2 times. */
+	/* The kernel derives the size of large packets from this rate (tcp_update_pacing_rate): twice the window per RTT in slow start,
+	 * otherwise 1.2 times. */
 	if (tp->srtt_us) {
 		u64 rate = (u64)tp->mss_cache * tp->snd_cwnd * 8000000 / tp->srtt_us;
 
@@ -189,7 +189,7 @@ u32 BPF_PROG(rate_ssthresh, struct sock *sk)
 
 	if (s) {
 		s->carried = 0;
-		/* Told by `cc show`; the law itself asks for no cause. */
+		/* Shown by `cc show`; the law itself does not use the classification. */
 		ab_judged(s, ab_tcp(sk), ab_medium_now(s, ab_tcp(sk)));
 	}
 	if (s && s->rate_bps) {
@@ -207,7 +207,7 @@ void BPF_PROG(rate_state, struct sock *sk, u8 new_state)
 	struct tcp_sock *tp = ab_tcp(sk);
 
 	if (new_state == TCP_CA_LOSS && s && s->rate_bps) {
-		/* Nothing came for a long time: what was known of the path may be wrong. */
+		/* After a long time without ACKs, the knowledge of the path may be outdated. */
 		s->doubt = is_unseen(s, tp);
 		back_to_cubic(sk, s, s->doubt ? s->least_us : ab_srtt(tp));
 		tp->snd_ssthresh = cubictcp_recalc_ssthresh(sk);

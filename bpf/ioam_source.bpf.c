@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * IOAM source at an interface's egress: puts an empty pre-allocated trace (RFC 9197) into TCP packets over IPv6,
- * as a hop-by-hop option (RFC 9486). Of each flow one data segment in `every` carries one, and none sooner than AB_INTERVAL_US
- * after the last, so that telemetry stays cheap. Connections are made and closed without.
+ * IOAM source at the egress of an interface: inserts an empty pre-allocated trace (RFC 9197) into TCP packets over IPv6, as a
+ * hop-by-hop option (RFC 9486). In each flow one data segment in `every` carries a trace, at intervals of at least
+ * AB_INTERVAL_US, to keep the cost low. Segments that open or close a connection carry none.
  *
- * It marks the TCP header, so that the receiver's kernel looks for the trace (feedback.bpf.c) in that packet and in no other:
- * two NOPs in front of the time stamps become an option of two bytes. A header that does not begin like that, and so one
- * that is signed (TCP-AO, MD5), stays as it is; its trace is for monitors.
+ * The source also marks the TCP header, so that the receiver's kernel searches for the trace (feedback.bpf.c) only in that packet:
+ * two NOPs in front of the time stamps are replaced by an option of two bytes. A header with other initial options, which includes
+ * signed ones (TCP-AO, MD5), is not changed; its trace is for monitors only.
  *
- * A packet that would not fit the interface's MTU goes without: lower the route's MTU by the header's length. Of a
- * large packet (GSO) every segment is to fit. So does one that would not fit the path: the kernel knows that a segment as TCP
- * counts it fits, and would send what is longer by a trace again and again. Who told that a packet was too big (RFC 8201)
- * is remembered for the connection and for its destination.
+ * A packet that would exceed the interface's MTU gets no trace: lower the MTU of the route by the length of the header. For a
+ * large packet (GSO), every segment must fit. The same applies to the path MTU: the kernel considers a segment as fitting without
+ * the trace, and would retransmit the longer packet endlessly. Reported packet sizes (RFC 8201) are remembered for the connection
+ * and for its destination.
  *
- * Whether a path carries a longer packet is found out at no risk: the first trace to a destination goes out beside the packet
- * itself, which leaves without one before it. A trace that is lost alone costs nothing; a segment that is lost with its
- * trace ends TCP's slow start at a window of a few segments.
+ * Whether a path carries a longer packet is probed without risk: the first trace to a destination is sent in a copy of the packet,
+ * and the packet itself is sent without one before it. The loss of the copy has no effect, whereas the loss of a segment together
+ * with its trace would end TCP's slow start at a window of a few segments.
  */
 #include "abi.h"
 #include "lib/int_law.h"
@@ -39,8 +39,8 @@ struct {
 	__type(value, u64);
 } ab_ioam_source SEC(".maps");
 
-/* Room for so many nodes with hop, queue depth and our snapshot, 9 words each; with detail also seconds, fraction and
- * buffer occupancy, 12 words. An extension header is 8n bytes. */
+/* Room per node for hop, queue depth and our snapshot, 9 words; with detail also seconds, fraction and buffer occupancy, 12 words.
+ * The length of an extension header is a multiple of 8 bytes. */
 #define NODE_WORDS 2
 #define NODE_WORDS_DETAIL 5
 #define SNAPSHOT_WORDS 7
@@ -55,7 +55,7 @@ struct {
 /* FIN, SYN, RST. */
 #define TCP_MAKES_OR_CLOSES 7
 #define BPF_ADJ_ROOM_NET 0
-/* Segments of a large packet stay as long as TCP counts them. */
+/* The segments of a large packet keep the length that TCP has counted. */
 #define BPF_F_ADJ_ROOM_FIXED_GSO 1
 #define TC_ACT_UNSPEC -1
 
@@ -77,17 +77,17 @@ AB_INLINE void count(u32 which)
 		++*counter;
 }
 
-/* Flows of one hash share. Processors may forget what another one notes at the same moment. */
+/* Flows with the same hash share an entry. Concurrent updates on several processors may be lost. */
 #define FLOWS 4096
 struct {
-	/* When it had its last trace, nanoseconds of CLOCK_MONOTONIC. */
+	/* Time of its last trace, nanoseconds of CLOCK_MONOTONIC. */
 	u64 traced_ns;
-	/* Segments that have gone without one since. */
+	/* Number of segments without a trace since then. */
 	u64 credit;
 } flows[FLOWS] SEC(".bss");
 
-/* What is known of the path to a destination: how long a packet it carries, as was told; all ones: nothing was told since a
- * trace was first sent. */
+/* Knowledge about the path to a destination: the reported maximum packet size; all ones: nothing was reported since a trace was
+ * first sent. */
 struct told {
 	u64 at_ns;
 	u32 mtu;
@@ -101,21 +101,21 @@ struct {
 	__type(value, struct told);
 } ab_told SEC(".maps");
 
-/* So long the kernel believes what it was told, too (net.ipv6.route.mtu_expires). */
+/* Lifetime of a reported size, as in the kernel (net.ipv6.route.mtu_expires). */
 #define TOLD_NS 600000000000ULL
 #define IPV6_DESTINATION 24
-/* Every path carries so much (RFC 8200). */
+/* Minimum MTU of every IPv6 path (RFC 8200). */
 #define IPV6_LEAST_MTU 1280
-/* The answer to a first trace has come by twice the round trip, and so much for queues that have just begun to fill. */
+/* The answer to a first trace is expected within twice the RTT plus this allowance for queues that are building up. */
 #define ANSWER_NS 10000000ULL
 #define NO_RTT_NS 200000000ULL
-/* Send the packet without a trace beside. */
+/* Flag: send the packet without a trace in addition. */
 #define FIRST (1ULL << 32)
 
 /*
- * The longest packet that this one's path carries, as far as is known; all ones: nothing was told; 0: the answer to the first
- * trace is awaited. TCP keeps what it was told last also where that is no less than its own segments, which is when it does not
- * matter to it. To look for the destination costs once per trace only.
+ * The known maximum packet size of this packet's path; all ones: nothing was reported; 0: the answer to the first trace is
+ * pending. TCP also records a reported size that is not below its own segments, and therefore irrelevant to TCP. The destination is
+ * looked up only once per trace.
  */
 static __attribute__((noinline)) u64 path_mtu(struct __sk_buff *skb)
 {
@@ -146,7 +146,7 @@ static __attribute__((noinline)) u64 path_mtu(struct __sk_buff *skb)
 	return before->mtu == ~0U && age < answer ? 0 : before->mtu;
 }
 
-/* A packet of this host's TCP knows its time and its flow. */
+/* Time stamp of the packet, or the present time if it has none. Packets of this host's TCP have both. */
 AB_INLINE u64 time_of(struct __sk_buff *skb)
 {
 	return skb->tstamp ? skb->tstamp : bpf_ktime_get_ns();
@@ -157,7 +157,7 @@ AB_INLINE u32 flow_of(struct __sk_buff *skb)
 	return (skb->hash ? skb->hash : bpf_get_hash_recalc(skb)) % FLOWS;
 }
 
-/* The place of the packet's IPv6 header and of TCP's up to its flags, or 0. */
+/* Position of the packet's IPv6 header, readable up to TCP's flags, or 0. */
 AB_INLINE const u8 *headers(struct __sk_buff *skb)
 {
 	const u8 *at = (void *)(long)skb->data + ab_source.link_bytes;
@@ -165,7 +165,7 @@ AB_INLINE const u8 *headers(struct __sk_buff *skb)
 	return (void *)(at + IPV6_LEN + TCP_FLAGS + 1) <= (void *)(long)skb->data_end ? at : 0;
 }
 
-/* Whether the TCP header's options begin as the kernel writes time stamps: NOP, NOP, kind 8, length 10. */
+/* Whether the TCP header's options begin with time stamps as written by the kernel: NOP, NOP, kind 8, length 10. */
 AB_INLINE int has_time_stamps(struct __sk_buff *skb, const u8 *tcp)
 {
 	const u8 *option = tcp + TCP_LEN;
@@ -174,7 +174,7 @@ AB_INLINE int has_time_stamps(struct __sk_buff *skb, const u8 *tcp)
 	       option[1] == 1 && option[2] == 8 && option[3] == 10;
 }
 
-/* The checksum stays right where it is there; where the device is to make it (CHECKSUM_PARTIAL), the kernel leaves it alone. */
+/* A complete checksum is updated; one to be completed by the device (CHECKSUM_PARTIAL) is left unchanged by the kernel. */
 AB_INLINE void mark(struct __sk_buff *skb, u32 tcp_at)
 {
 	__be16 nops = bpf_htons(0x0101), marked = bpf_htons(AB_MARK_KIND << 8 | AB_MARK_LEN);
@@ -249,7 +249,7 @@ int ab_source_egress(struct __sk_buff *skb)
 	}
 	flows[flow].credit = 0;
 	flows[flow].traced_ns = now;
-	/* It comes by here once more, and waits for the answer then. */
+	/* The copy passes this program again, and is then treated as awaiting the answer. */
 	if ((carried & FIRST) && bpf_clone_redirect(skb, skb->ifindex, 0)) {
 		count(AB_TRACES_SKIPPED);
 		return TC_ACT_UNSPEC;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Every socket that keeps state of ours in one map ab_sockets, which the loader puts in the place of the one here,
- * in whatever network namespace: the iterator behind `anabranch cc show`. It walks the open files of all processes,
- * since not every kernel lets a program walk the map itself (iter/bpf_sk_storage_map); a socket that two of them
- * have open is told twice. It takes no lock: what it tells of a socket may be of two successive ACKs.
+ * Lists every socket with state in one map ab_sockets, which the loader substitutes for the one declared here, in all network
+ * namespaces: the iterator used by `anabranch cc show`. It iterates over the open files of all processes, because not every kernel
+ * lets a program iterate over the map itself (iter/bpf_sk_storage_map); a socket open in two processes is listed twice. It takes no
+ * lock: the values of a socket may be from two successive ACKs.
  */
 #include "abi.h"
 #include "lib/int_law.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * cwnd, ssthresh and losses of TCP sockets as they change (the paper's Figs. 4, 5 and 7), by the kernel's own trace
- * points: `anabranch cc trace`. Events that find the ring buffer full are lost and counted as AB_TRACES_SKIPPED.
+ * Changes of cwnd and ssthresh, and losses, of TCP sockets (the paper's Figs. 4, 5 and 7), at the kernel's own trace points: used
+ * by `anabranch cc trace`. Events that do not fit into the ring buffer are lost, and counted as AB_TRACES_SKIPPED.
  */
 #include "abi.h"
 #include <bpf/bpf_helpers.h>

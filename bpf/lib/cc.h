@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the congestion controllers share: the socket's view, the kernel's own CUBIC, counters.
+ * Common part of the congestion controllers: the socket's view, the kernel's own CUBIC, counters.
  *
- * The kernel's CUBIC keeps its state in icsk_ca_priv; ours is in socket storage, which the feedback program
- * (feedback.bpf.c) writes and these read. AB_COUNTER_MAP is the name of the counters' map, by which `cc show` finds
- * it. Without that program, or without reports, each is the kernel's CUBIC.
+ * The kernel's CUBIC keeps its state in icsk_ca_priv; ours is in socket storage, which the feedback program (feedback.bpf.c)
+ * writes and the controllers read. AB_COUNTER_MAP is the name of the counters' map, by which `cc show` finds it. Without that
+ * program, or without reports, each controller is the kernel's CUBIC.
  */
 #ifndef ANABRANCH_CC_H
 #define ANABRANCH_CC_H
@@ -31,7 +31,7 @@ struct {
 	__type(value, u64);
 } AB_COUNTER_MAP SEC(".maps");
 
-/* Unprivileged sockets may choose it; and a namespace that makes it its default leaks no reference. */
+/* Permitted for unprivileged sockets; and a namespace that uses it as default leaks no reference. */
 #define TCP_CONG_NON_RESTRICTED 1
 
 extern void cubictcp_init(struct sock *sk) __ksym;
@@ -60,7 +60,7 @@ AB_INLINE struct bictcp *ab_cubic(struct sock *sk)
 	return (struct bictcp *)((struct inet_connection_sock *)sk)->icsk_ca_priv;
 }
 
-/* The socket's state, if reports made one. */
+/* The socket's state, if it was created by reports. */
 AB_INLINE struct ab_socket *ab_socket(struct sock *sk)
 {
 	return bpf_sk_storage_get(&ab_sockets, sk, 0, 0);
@@ -71,7 +71,7 @@ AB_INLINE u64 ab_srtt(const struct tcp_sock *tp)
 	return tp->srtt_us >> 3;
 }
 
-/* What the socket keeps; made with it, so that `cc show` knows the socket before the first report. */
+/* Creates the socket's state together with the socket, so that `cc show` lists it before the first report. */
 AB_INLINE void ab_made(struct sock *sk)
 {
 	struct ab_socket *s = ab_socket(sk);
@@ -88,7 +88,7 @@ AB_INLINE void ab_at_ceiling(struct ab_socket *s, int is)
 	s->state = is ? s->state | AB_STATE_CEILING : s->state & ~AB_STATE_CEILING;
 }
 
-/* Counts a judgement; what was sent again since the one before goes to that one's account. */
+/* Counts a classified loss; retransmissions since the previous loss are attributed to that one. */
 AB_INLINE void ab_judged(struct ab_socket *s, const struct tcp_sock *tp, int medium)
 {
 	u32 resent = tp->total_retrans - s->resent_before;
@@ -109,24 +109,24 @@ AB_INLINE void ab_judged(struct ab_socket *s, const struct tcp_sock *tp, int med
 }
 
 /*
- * Whether ssthresh is asked for because of congestion that was told, and not of a loss: by an ECN mark, or by a queue of the
- * sender's own that drops. Before a reduction that it may take back, TCP notes ssthresh; before these it notes 0
- * (tcp_enter_cwr, tcp_enter_recovery). A tail loss that a probe mends (RFC 8985) leaves the note as it is: the first of a
- * connection counts as told.
+ * Whether ssthresh is requested because of reported congestion and not because of a loss: an ECN mark, or a drop in a local queue
+ * of the sender. Before a reduction that can be undone, TCP saves ssthresh; before these, it saves 0 (tcp_enter_cwr,
+ * tcp_enter_recovery). A tail loss repaired by a probe (RFC 8985) does not change the saved value: the first one of a connection
+ * is treated as reported.
  */
 AB_INLINE int ab_told(const struct tcp_sock *tp)
 {
 	return !tp->prior_ssthresh;
 }
 
-/* What those need who ask for the cause of a loss: an ACK with this sample of the round trip, or none (0). */
+/* Updates the measurements needed for classifying losses: an ACK with this RTT sample, or none (0). */
 AB_INLINE void ab_on_sample(struct ab_socket *s, const struct tcp_sock *tp, u64 rtt_us)
 {
 	if (s)
 		ab_measured(&s->view, tp->tcp_mstamp, rtt_us, ab_srtt(tp), tp->delivered, tp->lost);
 }
 
-/* Whether the loss found now is the medium's, as the reports have it. */
+/* Whether the loss detected now is a medium loss according to the reports. */
 AB_INLINE int ab_medium_now(struct ab_socket *s, const struct tcp_sock *tp)
 {
 	if (ab_told(tp)) {
@@ -137,7 +137,7 @@ AB_INLINE int ab_medium_now(struct ab_socket *s, const struct tcp_sock *tp)
 	return ab_medium(&s->view, tp->tcp_mstamp, ab_srtt(tp), ab_config.stale_rtts);
 }
 
-/* Whether the loss found now is the medium's, and `cwnd` may be kept. */
+/* Whether the loss detected now is a medium loss, and `cwnd` may be kept. */
 AB_INLINE int ab_medium_loss(struct ab_socket *s, const struct tcp_sock *tp, u32 cwnd)
 {
 	u64 srtt = ab_srtt(tp);
@@ -164,13 +164,13 @@ AB_INLINE u32 ca_state(struct sock *sk)
 }
 
 /*
- * What pkts_acked would tell CUBIC, from where the controller is called anyhow: every call costs more than what is done in it.
+ * Passes to CUBIC what pkts_acked would pass, from an existing call of the controller: a call costs more than the work done in it.
  *
- * pkts_acked has the round trip of the packet that was delivered last, or none. So has RACK (RFC 8985), and here it is
- * from this ACK, for `acked` are the segments that it delivered. It differs where a retransmission was delivered:
- * pkts_acked has the echoed time stamp's, or nothing; RACK has the round trip since it was sent last, unless that is shorter
- * than any. Without SACK there is no RACK, and the smoothed round trip is the next best. ACKs of recovery, and those that
- * only SACK, are not told: HyStart has no business there, and CUBIC's least round trip loses nothing that lasts.
+ * pkts_acked gets the RTT of the packet delivered last, or none. RACK (RFC 8985) has the same value, and it is from this ACK, because
+ * `acked` is the number of segments the ACK delivered. The values differ when a retransmission was delivered: pkts_acked gets the
+ * RTT from the echoed time stamp, or none; RACK uses the time since the last transmission, unless that is shorter than the minimum
+ * RTT. Without SACK there is no RACK, and the smoothed RTT is used instead. ACKs during recovery, and those with SACK only, are not
+ * passed: HyStart must not act on them, and CUBIC's minimum RTT is hardly affected.
  */
 AB_INLINE void ab_cubic_acked(struct sock *sk, u32 acked)
 {
@@ -185,7 +185,7 @@ AB_INLINE void ab_cubic_acked(struct sock *sk, u32 acked)
 		cubictcp_acked(sk, &sample);
 }
 
-/* An ACK outside of recovery; true if a late report asks for the reduction that was left out. */
+/* Processes an ACK outside of recovery; returns true if a late report requires the omitted reduction. */
 AB_INLINE int ab_on_ack(struct ab_socket *s, const struct tcp_sock *tp)
 {
 	ab_count(AB_ACKS);
@@ -201,14 +201,14 @@ AB_INLINE int ab_on_ack(struct ab_socket *s, const struct tcp_sock *tp)
 	if (!s->late)
 		return 0;
 	s->late = 0;
-	/* What has been sent again for this loss was for congestion after all. */
+	/* The retransmissions for this loss were due to congestion after all. */
 	s->state &= ~AB_STATE_MEDIUM;
 	s->losses_taken_back++;
 	ab_count(AB_LOSSES_TAKEN_BACK);
 	return 1;
 }
 
-/* CUBIC's own reduction, now. */
+/* Applies CUBIC's own reduction. */
 AB_INLINE void ab_reduce(struct sock *sk)
 {
 	struct tcp_sock *tp = ab_tcp(sk);

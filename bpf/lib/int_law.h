@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What telemetry decides: crates/cc/src/int/view.rs in C, function by function, for the kernel and (in the
- * tests of crates/kern) natively. Change both; the laws are explained there.
+ * Decisions based on telemetry: crates/cc/src/int/view.rs in C, function by function, for the kernel and (in the tests of
+ * crates/kern) natively. Change both; the laws are documented there.
  */
 #ifndef ANABRANCH_INT_LAW_H
 #define ANABRANCH_INT_LAW_H
@@ -24,7 +24,7 @@
 #define AB_LEAST_US 10000000ULL
 #define AB_FIRST_WINDOW 10
 #define AB_MOST_OF 16
-/* The longest an answer is worth sending: what the age field can say. */
+/* Maximum age of a report to send: the maximum of the age field. */
 #define AB_ANSWER_US 248000ULL
 #define AB_AGE_US 8000ULL
 #define AB_HALF_OF_DROPS 0x8000
@@ -44,7 +44,7 @@ AB_INLINE u64 ab_more(u64 a, u64 b)
 	return a > b ? a : b;
 }
 
-/* The lesser of two, of which 0 is none. */
+/* The smaller of two values, of which 0 means none. */
 AB_INLINE u32 ab_lesser(u32 a, u32 b)
 {
 	return !a || (b && b < a) ? b : a;
@@ -81,7 +81,7 @@ AB_INLINE u16 ab_code(u64 value)
 		return 0xffff;
 	if (value >> 42)
 		return 0xfffe;
-	/* Bits beyond 11, by halves; without loops, for the verifier's sake. */
+	/* Shift for the bits beyond 11, by bisection; without loops, because of the verifier. */
 	if (v >> 27) { shift += 16; v >>= 16; }
 	if (v >> 19) { shift += 8; v >>= 8; }
 	if (v >> 15) { shift += 4; v >>= 4; }
@@ -110,7 +110,7 @@ AB_INLINE u16 ab_be16(const u8 *b)
 	return (u16)b[0] << 8 | b[1];
 }
 
-/* An option of kind 0x72, whole. Negative: not ours. Positive: it takes back the judgement on the last loss. */
+/* Processes a whole option of kind 0x72. Negative: another format. Positive: it revokes the classification of the last loss. */
 AB_INLINE int ab_take(struct ab_view *v, const u8 *o, u64 now_us)
 {
 	u32 len = o[1], drops, moved, behind, late, overtaken;
@@ -161,8 +161,8 @@ AB_INLINE void ab_acked(struct ab_view *v, u64 now_us)
 }
 
 /*
- * When the last ACK came, for who is not called for those in recovery: TCP notes when something was delivered last
- * (tcp_rate.c). Where nothing was in flight it notes there, and as the first transmission, when it began to send: no ACK.
+ * Time of the last ACK, for controllers that are not called for ACKs during recovery: TCP records the time of the last delivery
+ * (tcp_rate.c). If nothing was in flight, it records there, and as the first transmission, the start of sending: not an ACK.
  */
 AB_INLINE void ab_acked_unseen(struct ab_view *v, u64 delivered_us, u64 first_sent_us)
 {
@@ -170,7 +170,7 @@ AB_INLINE void ab_acked_unseen(struct ab_view *v, u64 delivered_us, u64 first_se
 		v->acked_us = delivered_us;
 }
 
-/* The round trip by which telemetry's age is told: one shorter than the interval of telemetry counts as that. */
+/* The round trip for measuring the age of telemetry, at least the interval of telemetry. */
 AB_INLINE u64 ab_span(u64 srtt_us)
 {
 	u64 rtt = ab_rtt(srtt_us);
@@ -178,7 +178,7 @@ AB_INLINE u64 ab_span(u64 srtt_us)
 	return rtt < AB_INTERVAL_US ? AB_INTERVAL_US : rtt;
 }
 
-/* An ACK came, with this sample of the round trip (0: none). So many segments are delivered and lost by now. */
+/* Records an ACK with an RTT sample (0: none), and the total numbers of segments delivered and lost. */
 AB_INLINE void ab_measured(struct ab_view *v, u64 now_us, u64 rtt_us, u64 srtt_us, u32 delivered, u32 lost)
 {
 	u32 sample = rtt_us ? ab_rtt(rtt_us) : 0;
@@ -207,13 +207,13 @@ AB_INLINE void ab_measured(struct ab_view *v, u64 now_us, u64 rtt_us, u64 srtt_u
 	v->low_us[0] = ab_lesser(v->low_us[0], sample);
 }
 
-/* What so many bytes take to leave the bottleneck. */
+/* Time to drain `bytes` at the bottleneck. */
 AB_INLINE u64 ab_drains(const struct ab_view *v, u64 bytes)
 {
 	return v->link_kbps == AB_UNKNOWN || !v->link_kbps ? 0 : bytes * 8000 / v->link_kbps;
 }
 
-/* Whether there is a queue that nobody tells of, where every hop seems to tell its drops. */
+/* Whether there is a queue without telemetry although every hop seems to report its drops. */
 AB_INLINE int ab_untold(const struct ab_view *v)
 {
 	u64 low = ab_lesser(v->low_us[0], v->low_us[1]), base = ab_lesser(v->least_us[0], v->least_us[1]);
@@ -223,7 +223,7 @@ AB_INLINE int ab_untold(const struct ab_view *v)
 	       (v->passed[1] > v->passed[0] && v->passed[1] >= AB_MOST_OF);
 }
 
-/* What the path delivers in a round trip, segments, when so many are delivered in all. */
+/* Segments delivered per round trip, with a total of `total`. */
 AB_INLINE u32 ab_delivered(const struct ab_view *v, u32 total)
 {
 	u32 now = total - v->began[0];
@@ -260,7 +260,7 @@ AB_INLINE int ab_complete(const struct ab_view *v)
 	return !!(v->flags & AB_COMPLETE);
 }
 
-/* The longest round trip that what is told explains, where the least was `least_us`. */
+/* The longest round trip explained by the reports for a minimum of `least_us`. */
 AB_INLINE u64 ab_explained(const struct ab_view *v, u64 least_us)
 {
 	u64 depth = v->depth_bytes == AB_UNKNOWN ? 0 : ab_at_most(v->depth_bytes, AB_MOST_BYTES);
@@ -268,7 +268,7 @@ AB_INLINE u64 ab_explained(const struct ab_view *v, u64 least_us)
 	return 2 * ab_rtt(least_us) + AB_SLACK_US + ab_drains(v, depth);
 }
 
-/* Whether a loss or mark that was found now may be of a queue that tells nothing. */
+/* Whether a loss or mark detected now may be due to a queue without telemetry. */
 AB_INLINE int ab_unseen(const struct ab_view *v, u64 now_us, u64 srtt_us)
 {
 	if (v->dropped_us && ab_minus(now_us, v->dropped_us) <= 2 * ab_span(srtt_us))
@@ -276,13 +276,13 @@ AB_INLINE int ab_unseen(const struct ab_view *v, u64 now_us, u64 srtt_us)
 	return !ab_complete(v) || ab_untold(v);
 }
 
-/* Whether the path tells enough for Eq. 1. */
+/* Whether the path reports enough for Eq. 1. */
 AB_INLINE int ab_tells_growth(const struct ab_view *v)
 {
 	return v->free_bytes != AB_UNKNOWN && v->arrival_kbps != AB_UNKNOWN;
 }
 
-/* All ones: the path does not tell enough. */
+/* Eq. 1; all ones: the path does not report enough. */
 AB_INLINE u64 ab_slow_start_growth(const struct ab_view *v, u64 srtt_us, u32 increment, u32 growth_cap)
 {
 	u64 per_flow, cap = AB_GROWTH_UNIT * growth_cap;
@@ -295,7 +295,7 @@ AB_INLINE u64 ab_slow_start_growth(const struct ab_view *v, u64 srtt_us, u32 inc
 	return ab_at_most(ab_at_most(v->free_bytes, AB_MOST_BYTES) * increment * AB_GROWTH_UNIT / per_flow, cap);
 }
 
-/* 0: the path does not tell its link rate. */
+/* The pacing rate; 0: the link rate is not reported. */
 AB_INLINE u64 ab_rate(const struct ab_view *v, u64 own_bps, u64 srtt_us, u64 mss_bytes, u64 ceiling_bps)
 {
 	u64 flows = v->flows ? v->flows : 1;
@@ -330,7 +330,7 @@ AB_INLINE u64 ab_rate_window(u64 rate_bps, u64 srtt_us, u64 mss_bytes)
 	return ab_at_most(rate_bps, AB_MOST_KBPS * 1000) / 4 * ab_rtt(srtt_us) / 1000000 / (mss_bytes ? mss_bytes : 1) + 4;
 }
 
-/* Whether this window is one for seven eighths of that rate. */
+/* Whether this window sustains seven eighths of that rate. */
 AB_INLINE int ab_carries(u64 cwnd, u64 rate_bps, u64 srtt_us, u64 mss_bytes)
 {
 	return 8 * cwnd >= 7 * (ab_rate_window(rate_bps, srtt_us, mss_bytes) / 2);
@@ -345,8 +345,8 @@ AB_INLINE u64 ab_ceiling_window(u64 ceiling_bps, u64 srtt_us, u64 mss_bytes)
 }
 
 /*
- * What a window is after a loss of the medium by β = 0.95, in the units of the kernel's CUBIC (973 / 1024). A window has whole
- * segments: what is less than one is in `owed`, in 1/1024 segments, until there is one to take.
+ * Window after a medium loss with β = 0.95, in the units of the kernel's CUBIC (973 / 1024). Windows are whole segments: a
+ * reduction of less than one segment is carried over in `owed`, in 1/1024 segments, until it amounts to a whole one.
  */
 AB_INLINE u32 ab_give_way(u32 cwnd, u32 *owed)
 {
@@ -356,7 +356,7 @@ AB_INLINE u32 ab_give_way(u32 cwnd, u32 *owed)
 	return cwnd - (u32)(take >> 10);
 }
 
-/* Whether `cwnd` has reached ab_ceiling_window: the same without its divisions, for who asks at every ACK. */
+/* Whether `cwnd` has reached ab_ceiling_window; without its divisions, for use at every ACK. */
 AB_INLINE int ab_at_ceiling_window(u32 cwnd, u64 ceiling_bps, u64 srtt_us, u64 mss_bytes)
 {
 	u64 mss = mss_bytes ? mss_bytes : 1;

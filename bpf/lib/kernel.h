@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The few kernel types our programs touch, with only the members they touch. preserve_access_index makes the
- * compiler record names instead of offsets; the loader puts in the offsets of the kernel it runs on (CO-RE).
- * So this builds on any machine, for any kernel with BTF, without a vmlinux.h of the machine it is built on.
+ * The kernel types used by our programs, with only the members used. preserve_access_index makes the compiler record names instead
+ * of offsets; the loader inserts the offsets of the running kernel (CO-RE). The programs therefore build on any machine, for any
+ * kernel with BTF, without a vmlinux.h of the build machine.
  */
 #ifndef ANABRANCH_KERNEL_H
 #define ANABRANCH_KERNEL_H
@@ -13,7 +13,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef signed int s32;
 typedef _Bool bool;
-/* Names that libbpf's headers use. */
+/* Type names used by libbpf's headers. */
 typedef u8 __u8;
 typedef u16 __u16;
 typedef u32 __u32;
@@ -138,7 +138,7 @@ struct rate_sample {
 	u32 acked_sacked;
 };
 
-/* The kernel's CUBIC, whose state a controller of ours shares. */
+/* State of the kernel's CUBIC, shared with our controllers. */
 struct bictcp {
 	u32 last_max_cwnd;
 	u32 epoch_start;
@@ -164,7 +164,7 @@ struct sk_buff {
 	struct sock *sk;
 	unsigned char *head;
 	unsigned char *data;
-	/* From `head` on. */
+	/* Offset from `head`. */
 	u16 network_header;
 	u16 transport_header;
 };
@@ -193,15 +193,15 @@ struct bpf_iter__task_file {
 
 #pragma clang attribute pop
 
-/* The kernel's own type behind a program's context. */
+/* The kernel's own type of a program's context. */
 extern void *bpf_cast_to_kern_ctx(void *context) __attribute__((section(".ksyms")));
 
-/* Headers, as they are on the wire. */
+/* Wire formats of headers. */
 #define IPV6_LEN 40
 #define TCP_LEN 20
 #define IPPROTO_TCP 6
 
-/* Interfaces to user space, the same on every kernel. */
+/* Interfaces to user space, identical on every kernel. */
 struct bpf_sock {
 	u32 bound_dev_if;
 	u32 family;

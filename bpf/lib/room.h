@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Whether a packet has room in front of it. If not, a program that makes room has the kernel move it to a larger buffer, and
- * the kernel does not book the size of one that a socket owns. On the wire that harms nobody. A TCP receiver on the same
- * machine gets this very packet; when it joins several, it reckons that they hold more than they occupy, and its ratio of
+ * Checks whether a packet has headroom. If it has not, a program that needs some makes the kernel move the packet to a larger
+ * buffer, and the kernel does not account for the size of a buffer owned by a socket. This is harmless on the wire. But a TCP
+ * receiver on the same machine gets this very packet; when it merges several, it calculates more data than memory, and its ratio of
  * the two overflows to 0 (docs/int-cc.md, Limits).
  */
 #ifndef ANABRANCH_ROOM_H

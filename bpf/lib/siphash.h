@@ -26,7 +26,7 @@ AB_INLINE void ab_sip_round(u64 *v)
 	v[2] += v[1]; v[1] = ab_rotated(v[1], 17) ^ v[2]; v[2] = ab_rotated(v[2], 32);
 }
 
-/* Of `count` words, which lie in memory as they are on the wire; the key's words are numbers. */
+/* Hash of `count` words, in memory in wire order; the words of the key are numbers. */
 AB_INLINE u64 ab_siphash(u64 k0, u64 k1, const u64 *words, u32 count)
 {
 	u64 v[4] = { k0 ^ 0x736f6d6570736575ULL, k1 ^ 0x646f72616e646f6dULL, k0 ^ 0x6c7967656e657261ULL,

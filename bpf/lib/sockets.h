@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The storage of each socket: the feedback program writes it, the controllers and `cc show` read it.
+ * State of each socket: written by the feedback program, read by the controllers and `cc show`.
  */
 #ifndef ANABRANCH_SOCKETS_H
 #define ANABRANCH_SOCKETS_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The kernel's arithmetic, natively: crates/kern tests hold it against crates/cc. */
+/* The kernel's arithmetic, compiled natively: the tests in crates/kern compare it with crates/cc. */
 #include <stddef.h>
 #include "abi.h"
 #include "lib/int_law.h"
@@ -46,7 +46,7 @@ u16 abn_code(u64 value) { return ab_code(value); }
 u64 abn_decode(u16 code) { return ab_decode(code); }
 u8 abn_code_flows(u32 flows) { return ab_code_flows(flows); }
 
-/* Sizes of the contract's structures. */
+/* Sizes of the interface's structures. */
 u64 abn_size(u32 which)
 {
 	static const u64 sizes[] = { sizeof(struct ab_config), sizeof(struct ab_view), sizeof(struct ab_socket),
