@@ -1,13 +1,14 @@
-//! The autonomous law of steering ([`anabranch_steer`]) over the two legs of a UE, and what it is told of them.
+//! The autonomous law of steering ([`anabranch_steer`]) applied to the two legs of a UE.
 //!
-//! A tunnel's far end says what arrived. Here nobody does, but the node sees what is sent, sent again and acknowledged:
+//! In a tunnel, the far end reports what has arrived. Here nobody does; the node derives that information from the packets
+//! that it forwards, from retransmissions and from ACKs (docs/lwip.md, "Autonomous"):
 //!
 //! ```text
-//!   queue, capacity   probes: round trip, and what was sent between two of them, less what was lost of it
-//!   loss              a segment that is sent again was lost on the leg it took, unless a duplicate SACK says that it was not, or the
-//!                     leg was down in between
-//!   which is nearer   data to its ACK: every ACK comes back by LTE, so that two legs differ by their way there
-//!   idle legs         trains: full packets that ask for no answer, each with a short one behind it that does
+//!   queue, capacity   probes: the round trip, and the data sent between two probes, less the part that was lost
+//!   loss              a retransmitted segment counts as lost on the leg that it took, unless a duplicate SACK shows that
+//!                     it had arrived, or the leg was down in the meantime
+//!   nearer leg        time from data to its ACK: all ACKs return by LTE, so the legs differ only in the downlink delay
+//!   idle legs         trains: full-size packets that nobody answers, each followed by a short echo request
 //! ```
 
 use super::Leg;
@@ -24,28 +25,30 @@ use anabranch_steer::{
 use anabranch_wire::control::{CapacityAck, CapacityProbe, PathCounters, Probe, ProbeKind};
 use anabranch_wire::tcp::{SackBlocks, TcpOption, TcpView};
 
-/// Probes of which the answer is waited for.
+/// Probes per leg whose answers are awaited.
 const MARKS: usize = 16;
-/// Time between probes of a UE that gets packets, at least; of legs with a long round trip a part of that.
+/// Shortest time between the probes of a UE that receives packets. With long round trips the time is the longer one
+/// divided by [`PROBE_RTT_PARTS`].
 const PROBE: Duration = Duration::from_millis(20);
 const PROBE_RTT_PARTS: u32 = 8;
-/// A longer queue, and a part of the round trip, is one.
+/// A longer queue counts as one if it also exceeds the round trip divided by [`QUEUE_RTT_PARTS`]. Microseconds.
 const QUEUE_US: u32 = 2_000;
 const QUEUE_RTT_PARTS: u32 = 16;
-/// How far behind its probes' round trip a leg's ACKs are is remembered for one to two of these.
+/// Minimum filter of [`Law::beyond`]: a value is remembered for one to two of these periods.
 const LEAST_OVER: Duration = Duration::from_secs(30);
-/// A segment that is timed is given up after so long.
+/// A timed segment that has not been acknowledged after this time is given up.
 const TIMED: Duration = Duration::from_secs(2);
-/// Bytes of a segment at least; so many share a bit.
+/// Base-2 logarithm of the bytes of sequence space that share one bit of [`FlowLaw::legs`]: less than a full
+/// segment.
 const SEGMENT_SHIFT: u32 = 10;
-/// Words of bits: 8 MB under way.
+/// 64-bit words of [`FlowLaw::legs`]: enough for 8 MB in flight.
 const WORDS: usize = 128;
-/// Segments of a SACK block that are looked at.
+/// Segments of a SACK block that are examined at most, to bound the cost of an ACK.
 const MOST_LOOKED_AT: u32 = 64;
-/// Bytes of a packet of a train, with the short one behind it.
+/// Size of one packet of a train including the short packet behind it, bytes.
 pub(super) const TRAIN_PACKET: u16 = 1_250;
 
-/// The least of a time and of the time before it; both are kept while there is nothing new.
+/// The minimum of a value over the current and the previous period. Both are kept while there are no samples.
 #[derive(Debug, Clone, Copy, Default)]
 struct Least {
     us: [Option<f64>; 2],
@@ -69,52 +72,62 @@ impl Least {
     }
 }
 
-/// What is known of one leg.
+/// The state of one leg.
 #[derive(Debug, Clone, Default)]
 struct Way {
+    /// Path model: queue, capacity and loss.
     load: Load,
+    /// Trains that measure the leg while it is idle.
     trains: Trains,
+    /// Number of the newest train.
     train: u16,
+    /// Packets and bytes sent by the leg, probes included.
     sent: PathCounters,
-    /// Packets and bytes that were lost, modulo 2³².
+    /// Packets and bytes lost so far, modulo 2³².
     lost: (u32, u32),
     early: EarlyLoss,
     others: Others,
-    /// How often it was down.
+    /// Number of times the leg went down, modulo 2¹⁶.
     outages: u16,
-    /// Probes by their number, with when they left and what had been sent.
+    /// Awaited probes: sequence number, departure time, and the counters at departure.
     marks: [Option<(u16, Instant, PathCounters)>; MARKS],
 }
 
-/// What the law knows of the legs of one UE.
+/// The state of the two legs of one UE.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Law {
     ways: [Way; 2],
-    /// All of it goes by LTE.
+    /// Traffic from the UE, all of which uses LTE.
     uplink: Uplink,
-    /// By how much an ACK of data by Wi-Fi takes longer than a probe, microseconds: it comes by LTE.
+    /// Additional time until data sent by Wi-Fi is acknowledged, compared with a probe by Wi-Fi, microseconds: the
+    /// ACK returns by LTE, the answer to the probe by Wi-Fi.
     beyond: Least,
     state: ModeState,
     sequence: u32,
 }
 
-/// What the law remembers of a flow.
+/// The state of one flow.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FlowLaw {
     steer: FlowSteer,
     remote: u64,
-    /// The leg of its last segment, and that of each segment under way where they are not all the same.
+    /// The leg of the newest segment.
     leg: Option<Leg>,
+    /// One bit per [`SEGMENT_SHIFT`] bytes of sequence space: 1 if the segment took Wi-Fi. Allocated when the flow
+    /// first changes its leg.
     legs: Option<Box<[u64; WORDS]>>,
-    /// A segment by Wi-Fi that is timed: its end, when it left, and what waited in front of it.
+    /// The segment sent by Wi-Fi that is being timed: its end, its departure time, and the queue in front of it in
+    /// microseconds.
     timed: Option<(u32, Instant, u32)>,
-    /// When it last changed its leg.
+    /// When the flow last changed its leg.
     split_at: Option<Instant>,
+    /// Largest payload seen, bytes.
     mss: u16,
-    /// How often its legs were down when it was looked at last, and what was sent before the last time, by leg.
+    /// [`Way::outages`] of both legs at the last check.
     outages: Option<[u16; 2]>,
+    /// By leg: the end of the data sent before its last outage, until that has been acknowledged.
     before_outage: [Option<u32>; 2],
-    /// Behind its newest segment.
+    /// End of the newest segment.
     newest: Option<u32>,
 }
 
@@ -123,30 +136,32 @@ impl FlowLaw {
         Self { remote, ..Self::default() }
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>() + self.legs.as_deref().map_or(0, size_of_val)
     }
 
+    /// Word and bit of a sequence number in [`Self::legs`].
     const fn slot(seq: u32) -> (usize, u64) {
         let slot = (seq >> SEGMENT_SHIFT) as usize % (WORDS * 64);
         (slot / 64, 1 << (slot % 64))
     }
 
-    /// The leg that the segment took when it was last sent.
+    /// The leg that a segment took when it was last sent.
     fn leg_of(&self, seq: u32) -> Option<Leg> {
         let Some(legs) = &self.legs else { return self.leg };
         let (word, bit) = Self::slot(seq);
         Some(if legs[word] & bit == 0 { Leg::Lte } else { Leg::Wifi })
     }
 
-    /// Whether it was ever on both legs.
+    /// Whether the flow has ever used both legs.
     pub(super) const fn is_split(&self) -> bool {
         self.split_at.is_some()
     }
 
-    /// Whether what is missing from `una` on may only be late, by an ACK that tells of a gap: the flow was on both legs a moment ago,
-    /// and nothing that came arrived behind it on its own leg, where nothing overtakes it.
+    /// Whether the data missing from `una` on may be late instead of lost, judged by an ACK that reports a gap. It
+    /// may be late if the flow has used both legs within `longest`, and no segment of the newest SACK block was
+    /// sent behind the missing one on the same leg: each leg preserves order.
     pub(super) fn may_be_late(&self, tcp: &TcpView<'_>, una: u32, longest: Duration, now: Instant) -> bool {
         if self.split_at.is_none_or(|at| now.saturating_since(at) > longest) {
             return false;
@@ -160,13 +175,13 @@ impl FlowLaw {
         !(0..segments).any(|n| self.leg_of(left.wrapping_add(n * mss)) == Some(missing))
     }
 
-    /// A segment takes a leg, in which `queue_us` wait.
+    /// A segment is sent by a leg that has a queue of `queue_us`.
     pub(super) fn takes(&mut self, segment: &Segment, leg: Leg, queue_us: u32, now: Instant) {
         self.mss = self.mss.max(u16::try_from(segment.payload).unwrap_or(u16::MAX));
         let end = segment.seq.wrapping_add(segment.payload as u32);
         self.newest = Some(self.newest.filter(|newest| before(end, *newest)).unwrap_or(end));
         self.note(segment, leg, now);
-        // What is under way by the other leg may be acknowledged later.
+        // Data in flight on the other leg may delay the ACK, so a flow that recently changed its leg is not timed.
         let is_whole = self.split_at.is_none_or(|at| now.saturating_since(at) > TIMED);
         let is_free = self.timed.is_none_or(|(_, at, _)| now.saturating_since(at) > TIMED);
         if leg == Leg::Wifi && is_whole && is_free && !segment.is_again && !segment.recovers {
@@ -174,7 +189,8 @@ impl FlowLaw {
         }
     }
 
-    /// Whether a leg was down after the segment had left by it: what was under way then is lost, and the leg is not lossy.
+    /// Whether the leg went down after the segment had left by it. Data that was in flight at that time is lost,
+    /// but this does not make the leg lossy.
     fn was_interrupted(&mut self, leg: Leg, seq: u32, outages: u16) -> bool {
         if let Some(known) = &mut self.outages
             && core::mem::replace(&mut known[leg as usize], outages) != outages
@@ -201,24 +217,24 @@ impl FlowLaw {
     }
 }
 
-/// A segment with data, as the law looks at it.
+/// A data segment, as the law sees it.
 pub(super) struct Segment {
     pub seq: u32,
     pub payload: usize,
     pub bytes: usize,
     pub hash: u64,
-    /// It was sent before.
+    /// A retransmission.
     pub is_again: bool,
-    /// No more data follows.
+    /// FIN or RST: no more data follows.
     pub ends: bool,
-    /// The UE can get it by Wi-Fi.
+    /// The UE can be reached by Wi-Fi.
     pub has_wifi: bool,
-    /// Its sender repairs a loss: what arrives out of order would look like more of it.
+    /// The sender is repairing a loss; it would take reordering for further loss.
     pub recovers: bool,
 }
 
 impl Law {
-    /// A segment that was sent before comes again: it was lost on the leg it took.
+    /// A segment is retransmitted: the original was lost on the leg that it took.
     pub(super) fn again(&mut self, links: &[Link; 2], flow: &mut FlowLaw, segment: &Segment, now: Instant) {
         if let Some(leg) = flow.leg_of(segment.seq)
             && !flow.was_interrupted(leg, segment.seq, self.ways[leg as usize].outages)
@@ -233,7 +249,7 @@ impl Law {
     fn use_of(&self, links: &[Link; 2], leg: Leg, now: Instant) -> Use {
         let way = &self.ways[leg as usize];
         let load = self.load(&links[leg as usize], leg, now);
-        // Every ACK comes back by LTE.
+        // All ACKs return by LTE, so no round trip of a flow is shorter than that of LTE.
         let rtt_us = links[leg as usize].rtt_us().max(links[Leg::Lte as usize].rtt_us()) as u32;
         Use {
             packets: way.sent.tx_packets,
@@ -244,7 +260,7 @@ impl Law {
         }
     }
 
-    /// The leg of a segment by the autonomous law, and what waits in it, microseconds.
+    /// The leg of a segment by the autonomous law, and the queue of that leg in microseconds.
     pub(super) fn pick(
         &mut self,
         mode: &Mode,
@@ -282,12 +298,14 @@ impl Law {
         (leg, loads[leg as usize].queue_us)
     }
 
-    /// Whether a leg is Wi-Fi, and further away than LTE. A sender whose handshake goes there knows from the beginning how long data takes.
+    /// Whether `leg` is Wi-Fi and its least round trip is longer than that of LTE. A sender whose handshake takes
+    /// this leg then starts with the round trip of its data.
     pub(super) fn is_further(&self, links: &[Link; 2], leg: Leg) -> bool {
         leg == Leg::Wifi && links[1].least_rtt_us() > links[0].least_rtt_us()
     }
 
-    /// How far apart two packets of a flow that leave together by both legs arrive at most, about.
+    /// Estimate of the largest difference between the arrival times of two packets of a flow that leave at the same
+    /// time by different legs.
     pub(super) fn spread(&self, links: &[Link; 2], now: Instant) -> Duration {
         let loads = self.loads(links, now);
         let bases = loads.map(|load| load.base_us.unwrap_or(0));
@@ -297,7 +315,7 @@ impl Law {
         Duration::from_micros(most_us.max(0).cast_unsigned())
     }
 
-    /// A packet leaves by a leg.
+    /// A packet is sent by a leg.
     pub(super) fn sent(&mut self, leg: Leg, bytes: usize, now: Instant) {
         let way = &mut self.ways[leg as usize];
         way.sent.tx_packets += 1;
@@ -305,18 +323,18 @@ impl Law {
         way.load.on_sent(bytes, now);
     }
 
-    /// A packet that is not steered leaves by a leg.
+    /// A packet that is not steered is sent by a leg.
     pub(super) fn sent_beside(&mut self, leg: Leg, bytes: usize, now: Instant) {
         self.ways[leg as usize].others.sent(bytes, now);
         self.sent(leg, bytes, now);
     }
 
-    /// A packet comes from the UE.
+    /// A packet is received from the UE.
     pub(super) fn uplink(&mut self, bytes: usize) {
         self.uplink.got(bytes);
     }
 
-    /// An uplink packet of a flow that gets data.
+    /// An uplink packet of a flow with downlink data.
     pub(super) fn acknowledged(
         &mut self,
         links: &[Link; 2],
@@ -354,13 +372,13 @@ impl Law {
         *of_bytes = of_bytes.wrapping_add(bytes as u32);
     }
 
-    /// Time between probes.
+    /// Time between probes; `most` is the configured interval.
     pub(super) fn probe_interval(links: &[Link; 2], most: Duration) -> Duration {
         let rtt_us = links[0].rtt_us().max(links[1].rtt_us()) as u64;
         (Duration::from_micros(rtt_us) / PROBE_RTT_PARTS).max(PROBE).min(most.max(PROBE))
     }
 
-    /// A probe of so many bytes leaves by a leg.
+    /// A probe of `bytes` is sent by a leg.
     pub(super) fn probes(&mut self, leg: Leg, sequence: u16, bytes: usize, now: Instant) {
         self.sent(leg, bytes, now);
         let way = &mut self.ways[leg as usize];
@@ -368,14 +386,14 @@ impl Law {
         way.marks[usize::from(sequence) % MARKS] = Some((sequence, now, way.sent));
     }
 
-    /// A probe was answered.
+    /// A probe is answered.
     pub(super) fn answered(&mut self, links: &[Link; 2], leg: Leg, sequence: u16, now: Instant) {
         let way = &mut self.ways[leg as usize];
         let mark = way.marks[usize::from(sequence) % MARKS].take_if(|(of, ..)| *of == sequence);
         let Some((_, mut at, sent)) = mark else { return };
         let estimate_bps = way.load.view(0, now).estimate_bps;
         if leg == Leg::Lte && self.uplink.holds(sent.tx_bytes, estimate_bps, now) {
-            // As if it had waited nowhere.
+            // The delay is due to the uplink queue: count the probe as if there was no queue.
             let least = Duration::from_micros(links[leg as usize].least_rtt_us() as u64);
             at += now.saturating_since(at).saturating_sub(least);
         }
@@ -415,7 +433,7 @@ impl Law {
         Some(probe)
     }
 
-    /// The short packet behind one of a train was answered. Whether the next train is to follow at once.
+    /// The short packet behind a packet of a train is answered. Returns whether the next train may follow at once.
     pub(super) fn train_answered(&mut self, leg: Leg, train: u8, index: u16, now: Instant) -> bool {
         let way = &mut self.ways[leg as usize];
         if train_byte(way.train) != train {
@@ -429,7 +447,7 @@ impl Law {
         way.trains.is_due(now)
     }
 
-    /// A leg does not answer any more.
+    /// A leg no longer answers.
     pub(super) fn interrupted(&mut self, leg: Leg) {
         let way = &mut self.ways[leg as usize];
         way.load.interrupted();
@@ -439,13 +457,13 @@ impl Law {
         way.marks = [None; MARKS];
     }
 
-    /// The load of a leg.
+    /// The path model of a leg.
     fn load(&self, link: &Link, leg: Leg, now: Instant) -> LoadView {
         let least_us = link.least_rtt_us();
         self.ways[leg as usize].load.view(if least_us.is_finite() { least_us as u32 } else { 0 }, now)
     }
 
-    /// What a leg is taken to carry, or else the most that arrived by it, bit/s; 0: nothing is known.
+    /// Estimated capacity of a leg, or else the highest rate seen on it, bit/s; 0 if neither is known.
     pub(super) fn estimate_bps(&self, leg: Leg) -> u64 {
         let load = self.ways[leg as usize].load.view(0, Instant::ZERO);
         if load.estimate_bps > 0 { load.estimate_bps } else { load.seen_bps }
@@ -461,7 +479,7 @@ impl Law {
                 Leg::Wifi => has_wifi && link.up && rtt_us > 0,
             };
             if is_up {
-                // Of the flow, whose ACKs come by LTE, not of a probe.
+                // The round trip of the flow, whose ACKs return by LTE, and not that of a probe.
                 let beyond_us = if leg == Leg::Wifi { self.beyond.get().unwrap_or(0.0) } else { 0.0 };
                 let rtt_us = (link.rtt_us() + beyond_us).max(1.0) as u32;
                 let state = PathState {
@@ -477,7 +495,7 @@ impl Law {
 
     fn loads(&self, links: &[Link; 2], now: Instant) -> [LoadView; 2] {
         let [lte, wifi] = Leg::ALL.map(|leg| links[leg as usize].least_rtt_us());
-        // How much further data is under way by Wi-Fi.
+        // Difference between the downlink delays of Wi-Fi and LTE.
         let further_us = self.beyond.get().map_or((wifi - lte) / 2.0, |beyond| wifi + beyond - lte);
         Leg::ALL.map(|leg| {
             let base = if leg == Leg::Wifi { further_us } else { 0.0 };
@@ -503,7 +521,8 @@ fn sack_blocks(tcp: &TcpView<'_>) -> Option<SackBlocks> {
     })
 }
 
-/// The duplicate that an ACK tells of (RFC 2883 §4): a first block at or below the acknowledgment, or within the second.
+/// The duplicate reported by an ACK (RFC 2883 §4): a first block at or below the acknowledgment, or within the
+/// second.
 fn duplicate(tcp: &TcpView<'_>) -> Option<(u32, u32)> {
     let blocks = sack_blocks(tcp)?;
     let &(left, right) = blocks.as_slice().first()?;
@@ -533,7 +552,8 @@ mod tests {
         }
     }
 
-    /// Calls `look` with an ACK of the first so many segments, and blocks from one segment to before another.
+    /// Calls `look` with an ACK of the first `acked` segments. `blocks` are ranges of segment numbers, with
+    /// exclusive ends.
     fn with_ack<T>(acked: u32, blocks: &[(u32, u32)], look: impl FnOnce(&TcpView<'_>) -> T) -> T {
         let mut sack = SackBlocks::default();
         for (left, right) in blocks {
@@ -546,7 +566,7 @@ mod tests {
         look(&TcpView::parse(&packet[IpPacket::parse(&packet).unwrap().payload]).unwrap())
     }
 
-    /// A flow whose every third segment went by Wi-Fi.
+    /// A flow with every third segment sent by Wi-Fi.
     fn divided(at: Instant) -> FlowLaw {
         let mut flow = FlowLaw::new(1);
         for number in 0..30 {
@@ -556,25 +576,25 @@ mod tests {
     }
 
     #[test]
-    fn what_came_behind_the_missing_packet_on_its_own_leg_tells_that_it_is_lost() {
+    fn a_missing_packet_is_lost_once_a_later_packet_of_its_leg_has_arrived() {
         let (at, longest) = (Instant::from_secs(1), Duration::from_millis(100));
         let flow = divided(at);
         let late = |blocks: &[(u32, u32)], now| {
             with_ack(9, blocks, |ack| flow.may_be_late(ack, 9 * MSS, longest, now))
         };
-        assert!(late(&[], at), "without SACK there is no telling");
-        assert!(late(&[(11, 12)], at), "it overtook by Wi-Fi");
-        assert!(!late(&[(11, 13)], at), "12 was behind it on LTE");
+        assert!(late(&[], at), "without SACK, loss cannot be recognised");
+        assert!(late(&[(11, 12)], at), "11 overtook on Wi-Fi");
+        assert!(!late(&[(11, 13)], at), "12 was sent behind the missing segment on LTE");
         assert!(!late(&[(10, 11)], at));
-        assert!(late(&[(4, 5), (11, 12)], at), "the first block is a duplicate");
-        assert!(!late(&[(11, 12)], at + Duration::from_millis(101)), "none is under way by another leg");
+        assert!(late(&[(4, 5), (11, 12)], at), "the first block is a duplicate SACK");
+        assert!(!late(&[(11, 12)], at + Duration::from_millis(101)), "nothing is in flight on the other leg");
         let mut whole = FlowLaw::new(1);
         (0..30).for_each(|number| whole.takes(&segment(number, false), Leg::Wifi, 0, at));
         assert!(!with_ack(9, &[(11, 12)], |ack| whole.may_be_late(ack, 9 * MSS, longest, at)));
     }
 
     #[test]
-    fn a_segment_that_is_sent_again_was_lost_unless_it_is_a_duplicate() {
+    fn a_retransmitted_segment_was_lost_unless_a_duplicate_sack_reports_it() {
         let at = Instant::from_secs(1);
         let (mut law, mut flow) = (Law::default(), divided(at));
         let links = [Link::new(), Link::new()];
@@ -588,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_under_way_when_a_leg_vanished_does_not_make_it_lossy() {
+    fn data_in_flight_when_a_leg_goes_down_does_not_make_the_leg_lossy() {
         let (at, mode) = (Instant::from_secs(1), Mode::autonomous_in_order());
         let ((mut law, links), mut flow) = (known([(50, 60), (50, 16)], at), FlowLaw::new(1));
         let send = |law: &mut Law, flow: &mut FlowLaw, number| {
@@ -601,15 +621,15 @@ mod tests {
         assert_eq!(law.ways[1].lost.0, 0);
         (10..20).for_each(|number| send(&mut law, &mut flow, number));
         law.again(&links, &mut flow, &segment(12, true), at);
-        assert_eq!(law.ways[1].lost.0, 1, "what left later was lost by the leg");
+        assert_eq!(law.ways[1].lost.0, 1, "a segment sent after the outage counts as lost");
         with_ack(20, &[], |ack| law.acknowledged(&links, &mut flow, ack, 60, at));
         assert_eq!(flow.before_outage, [None; 2]);
     }
 
     #[test]
-    fn a_flow_leaves_a_leg_that_carries_little_and_loses_before_the_model_of_its_load_knows() {
+    fn early_loss_moves_a_flow_off_an_underused_leg() {
         let (at, mode) = (Instant::from_secs(1), Mode::autonomous_in_order());
-        // It has 6 Mbit/s, of which one packet in forty is lost: a leg of 8 Mbit/s may be full.
+        // The flow sends 6 Mbit/s and loses one packet in forty. A leg of 8 Mbit/s may be full.
         for (mbps, every, expected) in [(441, 40, Leg::Lte), (441, u32::MAX, Leg::Wifi), (8, 40, Leg::Wifi)] {
             let ((mut law, links), mut flow) = (known([(6, 60), (mbps, 8)], at), FlowLaw::new(1));
             let mut now = at + Duration::from_secs(1);
@@ -629,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn a_train_tells_what_an_idle_leg_carries() {
+    fn a_train_measures_the_capacity_of_an_idle_leg() {
         let (mut law, mut now) = (Law::default(), Instant::from_secs(1));
         let mut sent = Vec::new();
         while let Some(probe) = law.poll_train(Leg::Wifi, &mut TrainBudget::default(), now) {
@@ -645,7 +665,7 @@ mod tests {
         assert_eq!((law.estimate_bps(Leg::Wifi), law.estimate_bps(Leg::Lte)), (10_000_000, 0));
     }
 
-    /// Legs with round trips and rates that are known, Mbit/s and ms.
+    /// Legs with known rates and round trips, in Mbit/s and ms.
     fn known(legs: [(u64, u64); 2], now: Instant) -> (Law, [Link; 2]) {
         let (mut law, mut links) = (Law::default(), [Link::new(), Link::new()]);
         for (leg, (mbps, rtt_ms)) in legs.into_iter().enumerate() {
@@ -663,15 +683,15 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_begins_with_its_handshake_on_the_leg_that_carries_more_however_near_the_other_is() {
+    fn a_flow_begins_with_its_handshake_on_the_leg_with_more_capacity() {
         let (at, mode) = (Instant::from_secs(1), Mode::autonomous_in_order());
         for (legs, expected, is_further) in [
             ([(12, 6), (103, 179)], Leg::Wifi, true),
             ([(71, 130), (19, 23)], Leg::Lte, false),
             ([(20, 60), (200, 5)], Leg::Wifi, false),
-            // Little more is not worth the way.
+            // The additional capacity is too small for the longer delay.
             ([(50, 10), (55, 100)], Leg::Lte, false),
-            // Too far for packets by both.
+            // The delays differ too much for a flow to use both legs.
             ([(12, 6), (103, 600)], Leg::Lte, false),
         ] {
             let ((mut law, links), mut flow) = (known(legs, at), FlowLaw::new(1));
@@ -692,7 +712,7 @@ mod tests {
             ([(50, 20), (40, 30)], 25, Leg::Wifi),
             ([(300, 40), (290, 200)], 240, Leg::Wifi),
             ([(50, 20), (8, 30)], 25, Leg::Lte),
-            // A transfer of others leaves half.
+            // Other traffic that nearly fills the leg counts as a transfer that yields half.
             ([(50, 20), (8, 30)], 48, Leg::Lte),
             ([(50, 20), (40, 30)], 48, Leg::Wifi),
         ] {
@@ -712,8 +732,8 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_of_the_uplink_is_none_of_the_downlink() {
-        // What the UE sends and gets, Mbit/s, and by how much a round trip is longer, on a leg of 50 Mbit/s.
+    fn an_uplink_queue_does_not_count_as_a_downlink_queue() {
+        // Rates of the UE's uplink and downlink in Mbit/s, and the additional round trip, on a leg of 50 Mbit/s.
         for (up, down, wait_ms, is_known) in [
             (10, 0, 200, true),
             (40, 1, 40, true),
@@ -749,7 +769,7 @@ mod tests {
     }
 
     #[test]
-    fn a_download_that_pauses_goes_on_where_it_was() {
+    fn a_bulk_flow_keeps_its_home_across_pauses() {
         let (at, mode) = (Instant::from_secs(1), Mode::autonomous_in_order());
         let ((mut law, links), mut flow) = (known([(12, 40), (170, 100)], at), FlowLaw::new(1));
         let mut now = at + Duration::from_secs(1);
@@ -763,9 +783,10 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_in_a_queue_or_for_the_other_leg_is_no_longer_way() {
+    fn queueing_and_a_recent_leg_change_do_not_count_as_path_delay() {
         let at = Instant::from_secs(1);
-        // 8 ms up by Wi-Fi, 30 ms by LTE: an ACK of data by Wi-Fi takes 22 ms longer than a probe.
+        // The uplink takes 8 ms by Wi-Fi and 30 ms by LTE, so the ACK of data sent by Wi-Fi takes 22 ms longer than
+        // a probe.
         for (queue_ms, other_at_ms, expected) in [(0, None, 22.0), (70, None, 22.0), (0, Some(1), f64::NAN)] {
             let ((mut law, links), mut flow) = (known([(50, 60), (50, 16)], at), FlowLaw::new(1));
             let sent = at + Duration::from_secs(1);
