@@ -1,43 +1,46 @@
-//! A hold that follows what happens: ours, not of the paper.
+//! `hold = adaptive`: a hold derived from how recent gaps ended. Not part of the paper.
 //!
-//! Every gap the node sees ends in one of two ways. The packet was late, by D after the first duplicate that was to be
-//! held; or it was lost, and only its retransmission ends the gap. With a hold of h the time that a sender loses is
+//! Every gap that the node sees ends in one of two ways. Either the packet was late, by D after the first duplicate
+//! that was to be held, or it was lost and a retransmission ended the gap. With a hold of h the sender loses this
+//! much time:
 //!
 //! ```text
-//!   late, D ≤ h:  nothing                      the sender never learns of it
-//!   late, D > h:  h + T_cut                    it waits, and then reduces its window for nothing
-//!   lost:         h                            its recovery begins so much later
+//!   late, D ≤ h:  nothing                      the sender does not notice the gap
+//!   late, D > h:  h + T_cut                    it waits, and then reduces its window needlessly
+//!   lost:         h                            its recovery begins later by this time
 //! ```
 //!
-//! where T_cut is the time it takes to make up for a reduction. A window of w segments that falls by β(w) and grows by
-//! α(w) a round trip is short of (βw)²/2α segments in all, which at w segments a round trip is `R·β²·w/2α`. So the best h
-//! makes
+//! T_cut is the time to recover from a window reduction. A window of w segments that falls by β(w)·w and grows by
+//! α(w) per round trip falls short by (βw)²/2α segments in total, which takes `R·β²·w/2α` at w segments per round
+//! trip R. The best h minimises
 //!
 //! ```text
 //!   J(h) = N(late, D > h)·(h + T_cut) + N(lost)·h
 //! ```
 //!
-//! least, with the counts of lately: each new gap weighs 1/64 more than the one before. Without losses it is the longest
-//! delay seen; with losses only, it is 0; and a flow with a small window, which loses little by a reduction, holds shorter
-//! than a large one on the same legs. The delays are a property of the legs, so all flows of a UE share the counts.
+//! with counts that fade: each gap multiplies the older counts by 63/64. Without losses, h is the longest delay
+//! seen; with losses only, it is 0. A flow with a small window loses little by a reduction, so its hold is shorter
+//! than that of a large one on the same legs. The delays are a property of the legs, so all flows of a UE share the
+//! counts.
 //!
-//! D is known even when it is beyond h: nothing is held any more then, but the ACK that ends the gap is seen. If the
+//! D is measured even if it exceeds h: nothing is held any more, but the ACK that ends the gap is observed. If the
 //! retransmission passed the node less than the shortest round trip behind it before that ACK, it was not the
-//! retransmission that ended the gap.
+//! retransmission that ended the gap (`Gap::was_late`).
 
 use super::holding_time::{alpha, beta};
 use anabranch_element::time::{Duration, nanos};
 
-/// Buckets of delays: up to 1 ms, and up to √2 times as much each, to 2.9 s.
+/// Buckets of the delay histogram: the upper bounds are 1 ms times powers of √2, up to 2.9 s. Longer delays count
+/// in the last bucket.
 const BUCKETS: usize = 24;
-/// What is left of a count when another gap has ended.
+/// Factor by which all counts fade when another gap has ended.
 const FADE: f32 = 63.0 / 64.0;
 
 fn bucket_of(seconds: f64) -> usize {
     (0..BUCKETS).find(|bucket| seconds <= edge_s(*bucket)).unwrap_or(BUCKETS - 1)
 }
 
-/// How gaps ended, lately.
+/// Counts of how recent gaps ended; they fade by [`FADE`] with each gap.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Gaps {
     late: [f32; BUCKETS],
@@ -49,7 +52,7 @@ fn edge_s(bucket: usize) -> f64 {
 }
 
 impl Gaps {
-    /// A packet came so long after the first duplicate that was to be held.
+    /// A packet arrived `by` after the first duplicate that was to be held.
     pub(super) fn was_late(&mut self, by: Duration) {
         self.fade();
         self.late[bucket_of(nanos(by) as f64 / 1e9)] += 1.0;
@@ -61,7 +64,8 @@ impl Gaps {
         self.lost += 1.0;
     }
 
-    /// The best hold for a window of `w` segments and an RTT, seconds. Half of the RTT as long as nothing is known.
+    /// The best hold in seconds, for a window of `w` segments and the given RTT. Half of the RTT while there are no
+    /// counts.
     pub(super) fn best_s(&self, w: f64, rtt_s: f64) -> f64 {
         let all: f32 = self.late.iter().sum();
         if all + self.lost < 0.5 {
@@ -75,7 +79,7 @@ impl Gaps {
             beyond = (beyond - f64::from(*count)).max(0.0);
             let h = edge_s(bucket);
             let cost = beyond * (h + cut_s) + lost * h;
-            // What is nearly never seen any more is no reason to wait.
+            // Ignore improvements that come from counts which have faded to almost nothing.
             if cost + 1e-9 < least {
                 (best, least) = (h, cost);
             }
