@@ -1,29 +1,31 @@
-//! What shares the legs of a UE with the flows that the law steers: UDP and all else downwards, and what the UE sends.
+//! Traffic that shares the legs of a UE with the steered flows: UDP and other downlink traffic, and everything that
+//! the UE sends.
 //!
 //! ```text
-//!   downwards   a leg has for a flow what it carries, less what other traffic has of it. Other traffic that has nearly all of a leg may be
-//!               a transfer, and would leave half of it
-//!   upwards     a round trip waits in both queues. Where the UE sends more than it gets, and it gets less than half of what the leg
-//!               carries, the queue is the uplink's
+//!   downlink   A leg offers a flow its capacity less the rate of other traffic. Other traffic that uses nearly all of a
+//!              leg may be a bulk transfer; it is expected to yield half of the leg.
+//!   uplink     A round trip includes the queues of both directions. If the UE sends more than it receives, and receives
+//!              less than half of the capacity of the leg, the queue is attributed to the uplink.
 //! ```
 
 use anabranch_element::time::{Duration, Instant};
 
-/// A rate is that of the last so long.
+/// Rates are averaged over this time.
 const WINDOW: Duration = Duration::from_millis(500);
-/// What has so much of a leg, in percent, may be a transfer, which makes room for another.
+/// Other traffic that uses at least this percentage of a leg may be a bulk transfer, which yields to a flow.
 const TRANSFER_PERCENT: u64 = 85;
 
 /// The rate of other traffic on a leg.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Others {
-    /// Bytes in this window of time and in the one before, and when this one began.
+    /// Bytes in the current period and in the previous one.
     bytes: [u64; 2],
+    /// Begin of the current period.
     since: Instant,
 }
 
 impl Others {
-    /// Bytes of it leave.
+    /// `bytes` of other traffic are sent.
     pub(super) fn sent(&mut self, bytes: usize, now: Instant) {
         let windows = now.saturating_since(self.since).as_micros() / WINDOW.as_micros();
         match windows {
@@ -34,7 +36,7 @@ impl Others {
         self.bytes[0] += bytes as u64;
     }
 
-    /// Bit/s of the last window.
+    /// Mean rate of the last [`WINDOW`], bit/s. The previous period counts for its part in that time.
     fn bps(&self, now: Instant) -> u64 {
         let (window, elapsed) =
             (WINDOW.as_micros() as u64, now.saturating_since(self.since).as_micros() as u64);
@@ -47,7 +49,8 @@ impl Others {
         bits * 1_000_000 / window
     }
 
-    /// What a leg that carries `bps` has for a flow; 0 stays what is not known.
+    /// The part of a capacity of `bps` that other traffic leaves to a flow, bit/s. An unknown capacity (0) remains
+    /// 0.
     pub(super) fn leave(&self, bps: u64, now: Instant) -> u64 {
         let others = self.bps(now);
         if others.saturating_mul(100) >= bps.saturating_mul(TRANSFER_PERCENT) {
@@ -58,12 +61,13 @@ impl Others {
     }
 }
 
-/// What the UE sends, beside what it gets by the leg that carries both.
+/// The UE's uplink traffic, compared with the downlink traffic of the leg that carries both.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Uplink {
-    /// Bytes so far.
+    /// Bytes received from the UE so far.
     bytes: u64,
-    /// At the last answer of a probe: these, those sent until that probe left, and the time.
+    /// At the last answered probe: uplink bytes until the answer, downlink bytes until the probe left, and the time
+    /// of the answer.
     last: Option<(u64, u64, Instant)>,
 }
 
@@ -73,8 +77,8 @@ impl Uplink {
         self.bytes += bytes as u64;
     }
 
-    /// A probe was answered before which so many bytes had been sent by a leg that is taken to carry so much (0: not known). Whether what
-    /// it waited was in the queue of the uplink.
+    /// A probe was answered, before which `sent` bytes had been sent by a leg with an estimated capacity of
+    /// `estimate_bps` (0: unknown). Returns whether its delay is attributed to the uplink queue.
     pub(super) fn holds(&mut self, sent: u64, estimate_bps: u64, now: Instant) -> bool {
         let Some((up, down, at)) = self.last.replace((self.bytes, sent, now)) else { return false };
         let (up, down) = (self.bytes - up, sent.saturating_sub(down));
@@ -89,7 +93,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Packets of so many bytes at steady times for so long, from a time on.
+    /// Sends packets of `bytes` every `gap` for `time`, beginning at `from`; returns the end.
     fn steady(others: &mut Others, bytes: usize, gap: Duration, time: Duration, from: Instant) -> Instant {
         let mut now = from;
         while now < from + time {
@@ -137,9 +141,9 @@ mod tests {
     }
 
     #[test]
-    fn only_a_ue_that_sends_more_than_it_gets_holds_probes() {
+    fn a_queue_is_the_uplinks_only_if_the_ue_sends_more_than_it_receives() {
         let mut now = Instant::from_secs(1);
-        // Bytes in 100 ms: up and down, of a leg of so many Mbit/s.
+        // Bytes in 100 ms, uplink and downlink, and the capacity of the leg in Mbit/s.
         for (up, down, mbps, expected) in [
             (100_000, 2_000, 10, true),
             (100_000, 70_000, 10, false),
@@ -156,7 +160,7 @@ mod tests {
             now += Duration::from_millis(100);
             assert_eq!(uplink.holds(5_000 + down, mbps * 1_000_000, now), expected, "{up} {down} {mbps}");
             now += Duration::from_millis(100);
-            assert!(!uplink.holds(5_000 + down, mbps * 1_000_000, now), "what was before does not count");
+            assert!(!uplink.holds(5_000 + down, mbps * 1_000_000, now), "earlier traffic does not count");
         }
     }
 }
