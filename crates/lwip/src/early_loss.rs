@@ -1,59 +1,65 @@
-//! Loss of a leg that shows while the leg carries little: known sooner than by the model of its load.
+//! Loss on a leg that carries little traffic, recognised earlier than by the path model.
 //!
-//! That model ([`anabranch_steer::measure::Load`]) takes some hundred packets for a sample and several samples, for a queue that overflows
-//! looks like loss for a moment. Where a leg carries less than half of what it can, nothing overflows for long:
+//! The path model ([`anabranch_steer::measure::Load`]) takes several samples of some hundred packets, because a queue that
+//! overflows also looks like random loss for a moment. On a leg that carries less than half of its capacity, no queue
+//! overflows for long:
 //!
 //! ```text
-//!   segments sent again in three round trips, each while the leg carried less than half of its estimate without a queue, within 3,000
-//!   packets   ──▶   it loses (round trips with loss / packets), until 3,000 packets in a row say less
+//!   retransmissions in three round trips within 3,000 packets, while the leg carried less than half of its estimate and
+//!   had no queue   ──▶   loss := round trips with loss / packets, until 3,000 packets have passed since the first of them
 //! ```
 //!
-//! A slow start that meets a short queue loses packets at a low rate, too, but in a round trip or two; then it is more than
-//! half of the leg that it has.
+//! A slow start into a short queue also loses packets at a low rate, but only in one or two round trips; after that it uses
+//! more than half of the leg.
 
 use anabranch_element::time::{Duration, Instant};
 
-/// Round trips with loss that are no accident.
+/// Round trips with loss that count as evidence.
 const ROUNDS: u32 = 3;
-/// Packets within which they have to be.
+/// Packets within which they must occur.
 const PACKETS: u64 = 3_000;
-/// The rate is taken over so long at least.
+/// Shortest period over which the rate of the leg is measured.
 const RATE: Duration = Duration::from_millis(50);
 
-/// What a leg carries now, and how.
+/// The current use of a leg.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Use {
-    /// Packets and bytes sent by it so far.
+    /// Packets sent by the leg so far.
     pub packets: u64,
+    /// Bytes sent by the leg so far.
     pub bytes: u64,
-    /// What it is taken to carry, bit/s; 0: nothing is known.
+    /// Estimated capacity, bit/s; 0: unknown.
     pub estimate_bps: u64,
-    /// Whether packets wait in it.
+    /// Whether the leg has a queue.
     pub has_queue: bool,
-    /// Round trip of a flow on it.
+    /// Round trip of a flow on the leg.
     pub rtt: Duration,
 }
 
-/// Loss of one leg, as retransmissions tell it.
+/// Loss of one leg, from retransmissions.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct EarlyLoss {
-    /// Bytes sent when this window of time began, and the rate of the one before.
+    /// Bytes sent by the leg when the current period began, and when that was.
     window: (u64, Instant),
+    /// Rate of the previous period, bit/s.
     rate_bps: u64,
-    /// Packets sent when the first round trip with loss was, how many there were, and when the newest began.
+    /// Packets sent by the leg at the first round trip with loss.
     from: u64,
+    /// Round trips with loss since then.
     rounds: u32,
+    /// Begin of the newest of them.
     round_at: Instant,
+    /// Loss in parts per million; 0: unknown.
     ppm: u32,
 }
 
 impl EarlyLoss {
-    /// Whether there may be something to look at.
+    /// Whether [`Self::look`] has something to do.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         now.saturating_since(self.window.1) >= RATE
     }
 
-    /// Time passes.
+    /// Updates the rate, and discards evidence that is too old.
     pub(super) fn look(&mut self, of: &Use, now: Instant) {
         let (bytes, since) = self.window;
         let time = now.saturating_since(since);
@@ -86,7 +92,7 @@ impl EarlyLoss {
         }
     }
 
-    /// One that was lost was not.
+    /// A duplicate SACK shows that a segment counted as lost had arrived.
     pub(super) fn found(&mut self) {
         self.rounds = self.rounds.saturating_sub(1);
         if self.rounds < ROUNDS {
@@ -94,12 +100,12 @@ impl EarlyLoss {
         }
     }
 
-    /// The leg was down: what was missing says nothing.
+    /// The leg was down: losses of that time are no evidence.
     pub(super) fn interrupted(&mut self) {
         *self = Self::default();
     }
 
-    /// Parts per million; 0: none is known.
+    /// Loss in parts per million; 0: none is known.
     pub(super) const fn ppm(&self) -> u32 {
         self.ppm
     }
@@ -111,8 +117,8 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(100);
 
-    /// A sender on a leg of 100 Mbit/s, of so many packets per round trip, in ten of which a segment is lost in some. What is known after
-    /// each.
+    /// A sender on a leg of 100 Mbit/s, with `packets` per round trip, for ten round trips; a segment is lost in
+    /// those of `lossy`. Returns the loss known after each.
     fn rounds(packets: u64, lossy: &[u64], has_queue: bool) -> Vec<u32> {
         let (mut early, mut sent, mut now) = (EarlyLoss::default(), 0, Instant::from_secs(1));
         let mut known = Vec::new();
@@ -138,22 +144,22 @@ mod tests {
     }
 
     #[test]
-    fn the_third_round_trip_with_loss_on_a_leg_that_carries_little_tells() {
+    fn the_third_round_trip_with_loss_on_an_underused_leg_is_evidence() {
         let known = rounds(50, &[2, 3, 5], false);
         assert_eq!(known[..5], [0; 5]);
         assert!(known[5..].iter().all(|ppm| (10_000..40_000).contains(ppm)), "{known:?}");
     }
 
     #[test]
-    fn an_overflow_does_not() {
+    fn an_overflowing_queue_is_no_evidence() {
         let full = 100 * 125_000 / 10 / 1_440;
-        assert_eq!(rounds(full, &[2, 3, 5, 6, 7], false), [0; 10], "a leg that carries all it can");
+        assert_eq!(rounds(full, &[2, 3, 5, 6, 7], false), [0; 10], "a full leg");
         assert_eq!(rounds(50, &[2, 3, 5, 6, 7], true), [0; 10], "a queue");
-        assert_eq!(rounds(50, &[2, 3], false), [0; 10], "a slow start that went too far");
+        assert_eq!(rounds(50, &[2, 3], false), [0; 10], "a slow start that overshot");
     }
 
     #[test]
-    fn what_was_found_or_is_long_ago_counts_no_more() {
+    fn revoked_and_old_losses_do_not_count() {
         let mut early = EarlyLoss::default();
         let of =
             |packets: u64| Use { packets, bytes: 0, estimate_bps: 1_000_000, has_queue: false, rtt: RTT };
