@@ -9,19 +9,19 @@ use anabranch_element::time::Instant;
 use anabranch_element::{Element, Port, Reason};
 use std::collections::VecDeque;
 
-/// Packets that wait to be taken out; more are not kept.
+/// Most packets waiting to be taken out; further ones are dropped.
 const MAX_OUT: usize = 65_536;
 
-/// A change while the node runs.
+/// A change of the configuration while the node runs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Other shares, from the next packet on.
+    /// Another steering, from the next packet on.
     Steering(Steering),
-    /// DIDA on, off, or other; what is held is sent.
+    /// Switches DIDA on or off, or changes it; held ACKs are sent.
     Dida(Option<DidaConfig>),
     /// The leg of UDP.
     Other(OtherTraffic),
-    /// Other UEs. Flows of those that stay are kept.
+    /// Other UEs. Flows of UEs that remain are kept.
     Ues(Vec<UeConfig>),
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Outbox {
     packets: VecDeque<(Port, Packet)>,
 }
 
-/// Copies what leaves into packets of their own.
+/// Copies outgoing packets into buffers of their own.
 struct Out {
     packets: VecDeque<(Port, Packet)>,
     at: Instant,
@@ -55,7 +55,7 @@ impl NodeSink for Out {
 }
 
 impl Node {
-    /// N3, or whatever is behind the node.
+    /// N3, or whatever network is behind the node.
     pub const BACKHAUL: Port = Port(0);
     /// The cell.
     pub const LTE: Port = Port(1);
@@ -71,10 +71,10 @@ impl Node {
         }
     }
 
-    /// Follows a command at `now`.
+    /// Applies a command at `now`.
     ///
     /// # Errors
-    /// Why it cannot be followed; then nothing has changed.
+    /// The reason why it cannot be applied; then nothing has changed.
     pub fn apply(&mut self, command: Command, now: Instant) -> Result<(), ConfigError> {
         match command {
             Command::Steering(steering) => self.set_steering(steering, now),
