@@ -1,4 +1,4 @@
-//! What the node learns of a flow's sender from both sides.
+//! Round trips and window of a flow's sender, measured by the node between both sides.
 //!
 //! ```text
 //!   server ◀──── r_up ────▶ node ◀──── r_down ────▶ UE
@@ -6,14 +6,14 @@
 //!     ◀───── ACK, TSval = v  ·  ◀──── ACK, TSecr = u
 //! ```
 //!
-//! Both by the timestamp that comes back. Without timestamps, or with a clock that ticks too rarely, `r_down` is from
-//! one segment at a time to its ACK, if it was not sent again (Karn) and did not wait behind a gap: the ACK advances from
-//! that segment, or no gap was seen meanwhile. `r_up` is from the handshake then. `r_up` is the least of those seen lately: a sender with nothing to send, or no window to send it in, answers
-//! late. Their sum is the sender's RTT.
+//! Each part is the time until a timestamp is echoed. Without usable timestamps, `r_down` is the time from one segment
+//! to its ACK, unless the segment was retransmitted (Karn) or waited behind a gap: either the ACK advances from that
+//! segment, or no gap was seen in the meantime. `r_up` is then the round trip of the handshake. `r_up` is the least of
+//! the recent samples, because a sender without data or without window answers late. The sum of both is the sender's RTT.
 //!
-//! SRTT and RTTVAR are of RFC 6298, and take every sample with its full weight, as Linux does, though a round trip may
-//! have eight. RFC 7323 appendix G would divide the weights by their number; a memory that long would overstate the
-//! timeout of a sender like Linux for eight round trips after the path became faster, and a hold must not.
+//! SRTT and RTTVAR follow RFC 6298. Every sample has the full weight, as in Linux, although a round trip may have eight of
+//! them. RFC 7323 appendix G would divide the weights by that number. With such a long memory, the node would overstate
+//! the timeout of a sender like Linux for eight round trips after the path became faster, and a hold could exceed it.
 
 use super::dida::before;
 use super::holding_time::{GAMMA, RoundTrips};
@@ -21,10 +21,10 @@ use super::stamps::Stamps;
 use anabranch_element::time::{Duration, Instant, nanos};
 use anabranch_wire::tcp::{TcpFlags, TcpOption, TcpView};
 
-/// A larger value of `r_up` is believed after so many.
+/// A larger value of `r_up` is adopted after this many samples above the current one.
 const UP_PATIENCE: u8 = 8;
 
-/// Most segments that are left out before the next one is timed.
+/// Most segments that are skipped before the next one is timed.
 const MOST_SKIPPED: u8 = 15;
 
 /// The estimates of one flow.
@@ -34,29 +34,31 @@ pub(super) struct Estimate {
     timed_end: u32,
     timed_at: Instant,
     stamps: Stamps,
-    /// When a timestamp last gave a sample of `r_down`.
+    /// When an echoed timestamp last gave a sample of `r_down`.
     echoed_at: Instant,
     stamp: u32,
     stamped_at: Instant,
-    /// When a window began to grow: the last time the sender was told of a gap, or the flow's first segment.
+    /// When the window began to grow: when the sender was last informed of a gap, or at the flow's first segment.
     pub epoch: Instant,
     up_us: u32,
     up_next_us: u32,
-    /// The least `r_down`.
+    /// Least `r_down`, microseconds.
     pub down_min_us: u32,
     down_us: u32,
     last_us: u32,
     smoothed_us: u32,
     variation_us: u32,
-    /// Largest payload seen.
+    /// Largest payload seen, bytes.
     pub mss: u16,
     up_seen: u8,
-    /// Times in a row that what was timed turned out to wait behind a gap, and segments to leave out for that: legs take
+    /// Number of times in a row that the ACK of the timed segment covered a gap in front of it. That many segments
+    /// are skipped before the next one is timed: if the legs alternate, every second segment may be on the leg
+    /// whose packets never close a gap.
     /// turns, and every second segment may be on the one that never fills a gap.
     misses: u8,
     skips: u8,
     is_timed: bool,
-    /// What is timed may be behind a gap.
+    /// The timed segment may be behind a gap.
     saw_gap: bool,
     is_stamped: bool,
 }
@@ -70,13 +72,13 @@ fn seconds(us: u32) -> f64 {
 }
 
 impl Estimate {
-    /// The segment goes down to the UE. `is_again` says that it was sent before.
+    /// A segment is sent down to the UE. `is_again`: it is a retransmission.
     pub(super) fn on_segment(&mut self, tcp: &TcpView<'_>, is_again: bool, now: Instant) {
         if self.epoch == Instant::ZERO {
             self.epoch = now;
         }
         if tcp.flags().contains(TcpFlags::SYN) {
-            // Another connection: another clock, other numbers. The handshake is timed as a whole.
+            // A new connection has other sequence numbers and another clock. Its handshake is timed as a whole.
             (self.stamps, self.is_timed) = (Stamps::default(), false);
             return;
         }
@@ -101,14 +103,14 @@ impl Estimate {
         }
     }
 
-    /// The UE's SYN goes up, and SYN-ACK comes down: the first round trip of that side.
+    /// Round trip of the sender's side from the UE's SYN to the SYN-ACK.
     pub(super) fn on_handshake(&mut self, time: Duration) {
         if self.up_us == 0 {
             self.up_us = us(time).max(1);
         }
     }
 
-    /// An ACK that advances from `una` comes up from the UE.
+    /// The UE sends an ACK that advances from `una`.
     pub(super) fn on_advance(&mut self, tcp: &TcpView<'_>, una: u32, now: Instant) {
         let timestamps = tcp.timestamps();
         let trip = timestamps.and_then(|(_, echo)| self.stamps.on_echo(echo, self.down_us, now));
@@ -125,13 +127,13 @@ impl Estimate {
                 self.down_sample(us(now.saturating_since(self.timed_at)).max(1));
             }
         }
-        // It may tell of the next gap.
+        // The ACK may report the next gap.
         if self.is_timed && tcp.options().map_while(Result::ok).any(|o| matches!(o, TcpOption::Sack(_))) {
             self.on_gap();
         }
         let waits_long = now.saturating_since(self.stamped_at) > Duration::from_secs(1);
         if !self.is_stamped || waits_long {
-            // Only a value that was not sent before can be told from its echo.
+            // Only a value that was not sent before can be recognised by its echo.
             if let Some((value, _)) = timestamps
                 && (value != self.stamp || waits_long)
             {
@@ -140,12 +142,12 @@ impl Estimate {
         }
     }
 
-    /// A duplicate comes: what is timed may wait behind a gap, which is not a round trip.
+    /// A duplicate is received: the timed segment may be behind a gap, and then its ACK gives no round trip.
     pub(super) const fn on_gap(&mut self) {
         self.saw_gap = true;
     }
 
-    /// The sender's round trips; `None` before one has been measured.
+    /// The sender's round trips; `None` before the first measurement.
     pub(super) fn round_trips(&self) -> Option<RoundTrips> {
         (self.smoothed_us > 0).then(|| RoundTrips {
             last_s: seconds(self.last_us),
@@ -154,8 +156,8 @@ impl Estimate {
         })
     }
 
-    /// The sender's window in segments, from what is under way behind the node: the rest is before it, in the
-    /// proportion of the round trips.
+    /// The sender's window in segments: the data in flight behind the node, scaled by the ratio of the whole round
+    /// trip to `r_down`, since the remaining data is in front of the node.
     pub(super) fn window(&self, in_flight: u32) -> f64 {
         let whole = f64::from(self.up_us.saturating_add(self.down_us));
         let part = f64::from(self.down_us.max(1));
@@ -174,7 +176,7 @@ impl Estimate {
         }
     }
 
-    /// RFC 6298 §2, on the sum of both sides.
+    /// RFC 6298 §2, applied to the sum of both sides.
     fn down_sample(&mut self, sample: u32) {
         self.down_us = sample;
         self.down_min_us = if self.down_min_us == 0 { sample } else { self.down_min_us.min(sample) };
@@ -213,7 +215,7 @@ mod tests {
         let mut e = Estimate::default();
         assert!(e.round_trips().is_none());
         let at = |ms: u64| Instant::from_millis(1000 + ms);
-        // Rounds of: data down, ACK 30 ms later, new data 70 ms after that.
+        // In each round: data down, its ACK 30 ms later, and new data 70 ms after that.
         let mut ms = 0;
         for round in 0..50u32 {
             let data = packet(round * 1000, 1, 1000, Some((9, 100 + round)));
@@ -226,12 +228,12 @@ mod tests {
         assert!((trips.smoothed_s - 0.1).abs() < 0.001 && (trips.last_s - 0.1).abs() < 1e-6, "{trips:?}");
         assert!(trips.variation_s < 0.001);
         assert_eq!((e.mss, e.down_min_us), (1000, 30_000));
-        // 30 segments behind the node are 100 in all.
+        // 30 segments behind the node mean 100 in total.
         assert!((e.window(30_000) - 100.0).abs() < 1e-6, "{}", e.window(30_000));
     }
 
     #[test]
-    fn what_was_sent_again_or_waits_behind_a_gap_is_not_timed() {
+    fn retransmissions_and_segments_behind_a_gap_are_not_timed() {
         let mut e = Estimate::default();
         let (data, next) = (packet(0, 1, 1000, None), packet(1000, 1, 1000, None));
         let (ack, both) = (packet(1, 1000, 0, None), packet(1, 2000, 0, None));
@@ -248,7 +250,7 @@ mod tests {
         e.on_segment(&view(&data), false, Instant::from_millis(1000));
         e.on_gap();
         e.on_advance(&view(&both), 0, Instant::from_millis(1010));
-        assert!((e.round_trips().unwrap().last_s - 0.03).abs() < 1e-9, "it was the gap");
+        assert!((e.round_trips().unwrap().last_s - 0.03).abs() < 1e-9, "the segment closed the gap");
         e.on_segment(&view(&next), false, Instant::from_millis(1020));
         e.on_advance(&view(&both), 0, Instant::from_millis(1025));
         assert!((e.round_trips().unwrap().last_s - 0.025).abs() < 1e-9, "no gap at all");
