@@ -1,4 +1,4 @@
-//! What a node tells.
+//! Events of a node.
 
 use super::config::ConfigError;
 use anabranch_element::time::Duration;
@@ -7,36 +7,36 @@ use anabranch_wire::ip::FlowKey;
 /// Why a hold ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReleaseReason {
-    /// The missing ACK came: what was held is superseded, and not sent.
+    /// The missing ACK arrived: the held ACKs are superseded and not sent.
     Filled,
-    /// The timer ran out.
+    /// The timer expired.
     Timer,
-    /// What went by the leg of the missing packet after it has arrived: it is lost.
+    /// A packet that followed the missing one on the same leg has arrived: the missing packet is lost.
     Lost,
-    /// The UE sent data, or FIN: what it said before goes first.
+    /// The UE sent data or FIN: earlier ACKs must be sent first.
     Data,
-    /// SYN or RST: the connection is another one, or none.
+    /// SYN or RST: a new connection begins, or the connection ends.
     Handshake,
-    /// A duplicate SACK: the sender learns that it need not have retransmitted.
+    /// A duplicate SACK, which tells the sender that a retransmission was unnecessary.
     Dsack,
     /// The ECN bits changed.
     Ecn,
-    /// The sender may be waiting for this window.
+    /// The sender may be waiting for the window in this ACK.
     Window,
-    /// An option that says something once, or that cannot be read.
+    /// An option that is not repeated in later ACKs, or that cannot be read.
     Option,
-    /// An ACK that does not fit what was seen of the flow.
+    /// The ACK does not match the state of the flow.
     Resync,
-    /// So many ACKs of one flow, or in all, are not held; or the ACK is too long.
+    /// The limit of held ACKs is reached, per flow or in total, or the ACK is too long to be held.
     Full,
-    /// The flow made room for another one, or was silent for long.
+    /// The flow was evicted to make room for another, or was idle for too long.
     Evicted,
-    /// DIDA was changed or switched off.
+    /// DIDA was reconfigured or disabled.
     Reconfigured,
 }
 
 impl ReleaseReason {
-    /// All, in the order of [`Self::index`].
+    /// All reasons, in the order of [`Self::index`].
     pub const ALL: [Self; 13] = [
         Self::Filled,
         Self::Timer,
@@ -53,13 +53,13 @@ impl ReleaseReason {
         Self::Reconfigured,
     ];
 
-    /// Its place in [`Self::ALL`].
+    /// Index in [`Self::ALL`].
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// Its name in metrics and logs.
+    /// The name in metrics and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -80,20 +80,20 @@ impl ReleaseReason {
     }
 }
 
-/// Something worth telling happened.
+/// A noteworthy event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// A hold ended.
     Released {
         /// The flow, in the direction of its data.
         flow: FlowKey,
-        /// Why.
+        /// Why the hold ended.
         reason: ReleaseReason,
-        /// How many ACKs were held. They were sent, except with [`ReleaseReason::Filled`].
+        /// Number of held ACKs. They were sent, except with [`ReleaseReason::Filled`].
         acks: u32,
-        /// From the first one held to the end.
+        /// Time from the first held ACK to the end of the hold.
         held: Duration,
     },
-    /// A command could not be followed; nothing has changed.
+    /// A command could not be applied; nothing has changed.
     Refused(ConfigError),
 }
