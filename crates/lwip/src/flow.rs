@@ -1,4 +1,4 @@
-//! What a node remembers of one flow.
+//! The state of one flow.
 
 use super::dida::{Track, before};
 use super::estimate::Estimate;
@@ -10,28 +10,34 @@ use anabranch_wire::ip::FlowKey;
 
 /// A flow: one direction of data, from a server to a UE.
 pub(super) struct Flow {
+    /// The 5-tuple in the direction of the data.
     pub key: FlowKey,
+    /// Keyed hash of `key`.
     pub hash: u64,
+    /// Index of the UE in `Node::ues`.
     pub ue: u32,
+    /// Remainder of the share of LTE.
     pub carry: Carry,
+    /// When the last packet passed, in either direction.
     pub seen: Instant,
-    /// Packets with data by leg.
+    /// Data packets sent, by leg.
     pub sent: [u64; 2],
     pub held_acks: u64,
     pub track: Track,
     pub estimate: Estimate,
     pub gap: Option<Gap>,
-    /// Where the node steers by the autonomous law.
+    /// Present while the node steers by the autonomous law.
     pub law: Option<Box<FlowLaw>>,
-    /// When the UE's SYN went up.
+    /// When the UE's SYN was forwarded.
     pub syn_at: Option<Instant>,
 }
 
-/// Duplicates that DIDA holds, or would hold, since the last advance.
+/// A gap: duplicates since the last advance that DIDA holds, or would hold.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gap {
+    /// When the first of these duplicates was received.
     pub since: Instant,
-    /// When a retransmission of what is missing went down, and its timestamp.
+    /// When a retransmission of the missing segment was forwarded, and its timestamp.
     pub again: Option<(Instant, Option<u32>)>,
 }
 
@@ -40,8 +46,9 @@ impl Gap {
         Self { since: now, again: None }
     }
 
-    /// Whether what ended the gap was late, and not lost: it was not sent again, or what was came too soon to have been
-    /// the retransmission, or the ACK echoes an older timestamp than the retransmission's (RFC 3522).
+    /// Whether the missing packet was late, not lost. It was late if it was not retransmitted, if the ACK echoes a
+    /// timestamp older than that of the retransmission (RFC 3522), or if the retransmission passed the node less
+    /// than `shortest` before the ACK.
     pub(super) fn was_late(&self, echo: Option<u32>, shortest: Duration, now: Instant) -> bool {
         let Some((at, stamp)) = self.again else { return true };
         match (stamp, echo) {
@@ -76,7 +83,7 @@ impl Flow {
         Some(Model::of_flow(self.window(), elapsed, trips.smoothed_s))
     }
 
-    /// The sender's window in segments, about.
+    /// Estimate of the sender's window, segments.
     pub(super) fn window(&self) -> f64 {
         self.estimate.window(self.track.in_flight())
     }
@@ -98,27 +105,27 @@ impl Flow {
     }
 }
 
-/// A flow, for those who look.
+/// The state of a flow, for inspection.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FlowView {
     /// In the direction of the data: from the server to the UE.
     pub key: FlowKey,
-    /// When its last packet passed.
+    /// When its last packet passed the node.
     pub last_seen: Instant,
-    /// Packets with data by leg, in the order of [`super::Leg::ALL`].
+    /// Data packets sent by each leg, in the order of [`super::Leg::ALL`].
     pub packets: [u64; 2],
     /// Bytes sent and not acknowledged.
     pub in_flight_bytes: u32,
-    /// ACKs held now.
+    /// Number of ACKs held now.
     pub holding: u32,
-    /// ACKs ever held.
+    /// Number of ACKs held so far.
     pub held_acks: u64,
-    /// The sender's round trips, as the node knows them from both sides.
+    /// The sender's round trips, measured from both sides.
     pub round_trips: Option<RoundTrips>,
-    /// The sender's window, in segments, about.
+    /// Estimate of the sender's window, segments.
     pub window_segments: f64,
-    /// The paper's t_opt when the last packet passed, seconds.
+    /// The paper's t_opt at the time of the last packet, seconds.
     pub optimum_s: f64,
-    /// T_MHT, cut as docs/lwip.md says, seconds from the last advance.
+    /// T_MHT as limited in docs/lwip.md, seconds from the last advance.
     pub longest_hold_s: f64,
 }
