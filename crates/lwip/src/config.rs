@@ -1,46 +1,47 @@
-//! A node as a person writes it.
+//! The configuration of a node.
 //!
 //! ```toml
-//! wifi_leg = "translate"                 # or "tunnel": the leg brings packets to the UE as they are
-//! other = "lte"                          # UDP: lte, wifi, by_flow
-//! steering = { mode = "fixed_ratio", lte_percent = 50 }   # rtt_weighted, capacity_weighted, switched
-//! probe = { addresses = ["10.45.0.1"] }  # measures the legs, for all but fixed_ratio
+//! wifi_leg = "translate"                    # or "tunnel": packets reach the UE unchanged
+//! other = "lte"                             # UDP: lte, wifi, by_flow
+//! steering = { mode = "fixed_ratio", lte_percent = 50 }   # rtt_weighted, capacity_weighted, autonomous, switched
+//! probe = { addresses = ["10.45.0.1"] }     # measures the legs; most steering modes require it
 //! dida = { let_through = 2, hold = { mode = "fixed", ms = 50 } }
 //!
 //! [[ues]]
 //! name = "phone"
-//! addresses = ["10.45.0.2"]              # of the bearer: what servers know
-//! wifi = ["10.46.0.2"]                   # by way of the access point
+//! addresses = ["10.45.0.2"]                 # on the bearer: the addresses that servers use
+//! wifi = ["10.46.0.2"]                      # on Wi-Fi
 //! ```
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Longest hold there may be, milliseconds.
+/// Longest hold that can be configured, milliseconds.
 pub const MAX_HOLD_MS: f64 = 10_000.0;
 
-/// A node, as written. What is left out has the default given.
+/// The configuration of a node. Absent keys have the stated defaults.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// How the Wi-Fi leg brings packets to the UE. Default: `translate`.
+    /// Form of the Wi-Fi leg. Default: `translate`.
     pub wifi_leg: WifiLeg,
     /// How TCP is divided between the legs. Default: `fixed_ratio`, 50 % over LTE.
     pub steering: Steering,
-    /// The leg of UDP. Everything else that is not TCP goes over LTE. Default: `lte`.
+    /// The leg of UDP. Everything else that is not TCP uses LTE. Default: `lte`.
     pub other: OtherTraffic,
-    /// What measures the legs; left out: nothing does, and only `fixed_ratio` and a `switched` that says which leg can be.
+    /// Probes, which measure the legs. If absent, only `fixed_ratio` and `switched` with a fixed leg are possible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeConfig>,
-    /// DIDA; left out: ACKs pass as they come.
+    /// DIDA. If absent, ACKs are forwarded unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dida: Option<DidaConfig>,
-    /// The UEs; packets to anybody else go over LTE as they are.
+    /// The UEs. Packets to other addresses use LTE, unchanged.
     pub ues: Vec<UeConfig>,
-    /// Most flows remembered, 1 to 2^24; the flow that was silent longest makes room. Default: 65,536 (24 MB when full).
+    /// Size of the flow table, 1 to 2^24. When it is full, the flow that has been idle longest is evicted. Default:
+    /// 65,536 (24 MB when full).
     pub flows: u32,
-    /// A flow without a packet for so long is forgotten, seconds, 1 to 86,400. Default: 60.
+    /// A flow without packets is forgotten after this time, seconds, 1 to 86,400. Default: 60.
     pub idle_s: u32,
 }
 
@@ -63,23 +64,24 @@ impl Default for Config {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UeConfig {
-    /// Its name, unique.
+    /// A unique name.
     pub name: String,
-    /// Its addresses on the bearer, one per family; no other UE has them.
+    /// The addresses on the bearer, one per family, unique among UEs.
     pub addresses: Vec<IpAddr>,
-    /// Its addresses on Wi-Fi, one per family. A family without one uses LTE only, where the leg translates.
+    /// The addresses on Wi-Fi, one per family. With `wifi_leg = "translate"`, a family without an address uses LTE
+    /// only.
     #[serde(default)]
     pub wifi: Vec<IpAddr>,
 }
 
-/// How the Wi-Fi leg brings packets to the UE.
+/// Form of the Wi-Fi leg.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WifiLeg {
-    /// The destination becomes the UE's Wi-Fi address, and the UE makes it the bearer's again.
+    /// The node replaces the destination by the UE's Wi-Fi address, and the UE restores the bearer address.
     #[default]
     Translate,
-    /// The leg is a tunnel, or otherwise knows where the UE is: packets stay as they are.
+    /// The leg is a tunnel, or finds the UE in some other way. Packets stay unchanged.
     Tunnel,
 }
 
@@ -92,34 +94,35 @@ pub enum Steering {
         /// 0 to 100, in steps of any size.
         lte_percent: f64,
     },
-    /// Shares inversely proportional to the round-trip times of the legs, as the authors' code has them.
+    /// Shares inversely proportional to the round-trip times of the legs, as in the authors' code.
     RttWeighted {
-        /// The least share of a leg, percent, 0 to 50. Default: 5.
+        /// Least share of a leg, percent, 0 to 50. Default: 5.
         #[serde(default = "five")]
         least_percent: f64,
     },
-    /// Shares proportional to the rates of the legs, as far as they are known: a leg that was never busy counts as what
-    /// it is assumed to be, or what went over it, if that is more.
+    /// Shares proportional to the rates of the legs. A leg that was never full counts with its initial rate or the
+    /// highest rate seen on it, whichever is higher.
     CapacityWeighted {
-        /// The least share of a leg, percent, 0 to 50. Default: 5.
+        /// Least share of a leg, percent, 0 to 50. Default: 5.
         #[serde(default = "five")]
         least_percent: f64,
-        /// Rate of LTE to begin with, Mbit/s, more than 0 and at most 100,000. Default: 10.
+        /// Initial rate of LTE, Mbit/s, more than 0 and at most 100,000. Default: 10.
         #[serde(default = "ten")]
         lte_mbps: f64,
-        /// Rate of Wi-Fi to begin with, Mbit/s, more than 0 and at most 100,000. Default: 10.
+        /// Initial rate of Wi-Fi, Mbit/s, more than 0 and at most 100,000. Default: 10.
         #[serde(default = "ten")]
         wifi_mbps: f64,
     },
-    /// Each flow on the leg where it has more, and packets on the other one while they arrive no later there: the law of
-    /// `autonomous` load-balance, from what probes, trains and ACKs tell of the legs. Nothing is to be guessed.
+    /// The law of `autonomous` load-balance: each flow has the leg that offers it more as its home, and packets use
+    /// the other leg while they arrive no later there. Capacity, delay and loss of the legs are derived from
+    /// probes, trains and ACKs; no rates are configured.
     Autonomous,
     /// All of a UE's flows on one leg (the switched bearer of TS 36.300).
     Switched {
-        /// Which. Default: `auto`.
+        /// The leg. Default: `auto`.
         #[serde(default)]
         to: SwitchTo,
-        /// `auto`: the other leg's round-trip time must be shorter by so much, percent, 0 to 99. Default: 25.
+        /// `auto`: the RTT of the other leg must be shorter by this percentage, 0 to 99. Default: 25.
         #[serde(default = "quarter")]
         hysteresis_percent: f64,
         /// `auto`: least time between two changes while both legs are up, milliseconds. Default: 1,000.
@@ -145,7 +148,7 @@ const fn second() -> u32 {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SwitchTo {
-    /// The one with the shorter round-trip time.
+    /// The leg with the shorter RTT.
     #[default]
     Auto,
     /// LTE.
@@ -158,15 +161,16 @@ pub enum SwitchTo {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeConfig {
-    /// The node's own addresses, at most one per family. UEs answer to them; the node must get what is sent to them.
+    /// The node's own addresses, at most one per family. UEs answer to them, so packets to them must reach the
+    /// node.
     pub addresses: Vec<IpAddr>,
-    /// Time between probes of a UE that gets packets, milliseconds, 10 to 60,000. Default: 100.
+    /// Time between probes of a UE that receives packets, milliseconds, 10 to 60,000. Default: 100.
     #[serde(default = "hundred")]
     pub interval_ms: u32,
-    /// Time between probes of a UE that gets none, milliseconds, `interval_ms` to 600,000. Default: 1,000.
+    /// Time between probes of any other UE, milliseconds, `interval_ms` to 600,000. Default: 1,000.
     #[serde(default = "second")]
     pub idle_ms: u32,
-    /// Wi-Fi is left to itself after so many probes in a row without an answer, 1 to 15. Default: 4.
+    /// Wi-Fi is down after this many consecutive probes without an answer, 1 to 15. Default: 4.
     #[serde(default = "four")]
     pub lost_after: u16,
 }
@@ -179,7 +183,7 @@ const fn four() -> u16 {
 }
 
 impl ProbeConfig {
-    /// Probes from these addresses, with every default.
+    /// Probes from `addresses`, with all defaults.
     #[must_use]
     pub const fn new(addresses: Vec<IpAddr>) -> Self {
         Self { addresses, interval_ms: hundred(), idle_ms: second(), lost_after: four() }
@@ -221,38 +225,40 @@ impl Default for Steering {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OtherTraffic {
-    /// Over LTE, the anchor: what happens without LWIP.
+    /// LTE, the anchor leg, as without LWIP.
     #[default]
     Lte,
-    /// Over Wi-Fi, for a UE that has it.
+    /// Wi-Fi, if the UE has it.
     Wifi,
-    /// Whole flows, a share of them as `steering` says. No flow is split: nothing would repair its order.
+    /// Whole flows, in the ratio of `steering`. No UDP flow is split, because nothing would restore its order.
     ByFlow,
 }
 
-/// DIDA.
+/// Configuration of DIDA.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DidaConfig {
-    /// Duplicate ACKs that pass before the next ones are held, 0 to 100. The paper's 2 is one less than what makes
-    /// a classic sender retransmit; a sender with RACK needs 0. None passes of those whose SACK blocks are held, whatever this
-    /// says. Default: 2.
+    /// Duplicate ACKs that are forwarded before holding starts, 0 to 100. The paper's 2 is one less than a classic
+    /// sender needs to retransmit; use 0 for a sender with RACK. Of duplicates whose SACK blocks are hidden, none
+    /// is let through, whatever the value. Default: 2.
     pub let_through: u16,
     /// How long they are held. Default: fixed, 50 ms.
     pub hold: Hold,
-    /// Whether SACK blocks are held as well: they are taken out of ACKs that advance and tell of a gap, which otherwise
-    /// show a sender with SACK what the held ones would. Without SACK it changes nothing. Off is DIDA as the paper has it.
-    /// Default: on.
+    /// Whether SACK blocks are held as well. They are removed from ACKs that advance and report a gap, because a
+    /// sender with SACK would otherwise learn from them what the held duplicates report. No effect on senders
+    /// without SACK. `false` is DIDA as in the paper. Default: `true`.
     pub hide_sack: bool,
-    /// Whether a hold ends before the sender's retransmission timer can, as far as the node can tell. Off is for
-    /// experiments with long holds. Default: on.
+    /// Whether every hold ends before the sender's retransmission timer expires, as far as the node can estimate
+    /// it. `false` is for experiments with long holds. Default: `true`.
     pub respect_rto: bool,
-    /// What the retransmission timeout of senders is beyond their SRTT at least, milliseconds, 1 to 10,000. Default: 200,
-    /// as in Linux; the floor of RFC 6298, 1 s in all, is beyond that for round trips below 0.8 s.
+    /// Assumed minimum of the difference between the sender's RTO and its SRTT, milliseconds, 1 to 10,000. Default:
+    /// 200, as in Linux. The minimum of RFC 6298, 1 s for the whole RTO, is longer than that for round trips below
+    /// 0.8 s.
     pub min_rto_ms: u32,
-    /// Most ACKs held of one flow; the next one releases them. Default: 256.
+    /// Most ACKs held per flow; the next one releases them. Default: 256.
     pub held_per_flow: u32,
-    /// Most ACKs held in all, of 128 bytes each; then nothing more is held. Default: 65,536 (8 MB when full).
+    /// Most ACKs held in total, of 128 bytes each; beyond that, nothing more is held. Default: 65,536 (8 MB when
+    /// full).
     pub held: u32,
 }
 
@@ -270,20 +276,21 @@ impl Default for DidaConfig {
     }
 }
 
-/// How long an ACK is held for the missing one.
+/// How long an ACK is held while the missing one is awaited.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "mode", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Hold {
-    /// So long, always.
+    /// Always the same time.
     Fixed {
         /// Milliseconds, 0 to 10,000; 0: nothing is held.
         ms: f64,
     },
-    /// The paper's t_opt, corrected, from what the node learns of each flow; see
-    /// [`Model`](super::holding_time::Model). For comparison with the paper: it is 0 most of the time, and a download takes as
-    /// long as without a hold.
+    /// The paper's t_opt with its sign corrected, computed from the estimates of each flow; see
+    /// [`Model`](super::holding_time::Model). For comparison with the paper: it is mostly 0, and a download takes
+    /// as long as without a hold.
     Optimal,
-    /// As long as it has paid lately on the UE's legs: ours, see docs/lwip.md.
+    /// The hold that would have cost the sender least, judged by recent gaps of the UE. Not part of the paper; see
+    /// docs/lwip.md.
     Adaptive,
 }
 
@@ -293,20 +300,20 @@ impl Default for Hold {
     }
 }
 
-/// A configuration that cannot work.
+/// An invalid configuration.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ConfigError {
-    /// A value is out of its range.
+    /// A value is out of range.
     #[error("{key} = {value}: must be {remedy}")]
     Value {
         /// The key.
         key: &'static str,
         /// Its value.
         value: String,
-        /// What would be valid.
+        /// What is valid.
         remedy: &'static str,
     },
-    /// A UE cannot be as written.
+    /// The configuration of a UE is invalid.
     #[error("ues: \"{ue}\": {key} = {value}: must be {remedy}")]
     Ue {
         /// Its name.
@@ -315,7 +322,7 @@ pub enum ConfigError {
         key: &'static str,
         /// Its value.
         value: String,
-        /// What would be valid.
+        /// What is valid.
         remedy: &'static str,
     },
 }
@@ -327,10 +334,10 @@ impl ConfigError {
 }
 
 impl Config {
-    /// Whether it can work.
+    /// Checks the configuration.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first error found.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.steering.check()?;
         self.check_probe(&self.steering)?;
@@ -357,7 +364,7 @@ impl Config {
                 }
             }
         }
-        // Translated to one of these a packet would go by LTE, or to another UE.
+        // The node could not tell a packet translated to such an address from one for LTE or for another UE.
         for ue in self.ues.iter().filter(|_| self.wifi_leg == WifiLeg::Translate) {
             for address in &ue.wifi {
                 if bearer.insert(*address, &ue.name).is_some() {
@@ -372,7 +379,7 @@ impl Config {
 }
 
 impl Config {
-    /// Whether what a steering goes by is measured.
+    /// Checks that probes are configured if `steering` needs measurements.
     pub(super) fn check_probe(&self, steering: &Steering) -> Result<(), ConfigError> {
         match &self.probe {
             Some(probe) => probe.check(),
@@ -387,10 +394,10 @@ impl Config {
 }
 
 impl UeConfig {
-    /// Whether it can be as written, alone.
+    /// Checks this UE, without regard to others.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first error found.
     pub fn check(&self) -> Result<(), ConfigError> {
         let fail =
             |key, value: String, remedy| Err(ConfigError::Ue { ue: self.name.clone(), key, value, remedy });
@@ -415,10 +422,10 @@ impl UeConfig {
 }
 
 impl Steering {
-    /// Whether it can be as written.
+    /// Checks the values.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first error found.
     pub fn check(&self) -> Result<(), ConfigError> {
         match *self {
             Self::FixedRatio { lte_percent } => {
@@ -451,10 +458,10 @@ impl Steering {
 }
 
 impl DidaConfig {
-    /// Whether it can be as written.
+    /// Checks the values.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first error found.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.let_through > 100 {
             return Err(ConfigError::value("dida.let_through", self.let_through, "0 to 100"));
@@ -485,7 +492,7 @@ fn within(
     range: core::ops::RangeInclusive<f64>,
     remedy: &'static str,
 ) -> Result<(), ConfigError> {
-    // What is no number is in no range.
+    // NaN is in no range.
     if range.contains(&value) { Ok(()) } else { Err(ConfigError::value(key, value, remedy)) }
 }
 
@@ -512,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_remedy() {
+    fn errors_name_the_key_and_a_remedy() {
         for (text, said) in [
             ("flows = 0", "flows = 0"),
             ("idle_s = 0", "1 to 86400"),
