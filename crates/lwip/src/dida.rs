@@ -1,4 +1,4 @@
-//! What DIDA does with one ACK (paper §IV-B, Fig. 6).
+//! What DIDA does with each ACK (paper §IV-B, Fig. 6).
 //!
 //! ```text
 //!                 ack > una: advance, what is held is superseded
@@ -13,14 +13,14 @@
 //!                                            └─────────┘
 //! ```
 //!
-//! The paper has no word for what happens after the timer. The sender is retransmitting then: it needs duplicate ACKs
-//! (and their SACK blocks) to clock out more, and does not reduce its window again for what was under way at that
-//! moment. So what is under way is remembered as `recover`, as RFC 6582 does it, and nothing is held until it has been
-//! acknowledged.
+//! The paper does not specify what happens after the timer. The sender is then retransmitting: it needs duplicate
+//! ACKs and their SACK blocks to clock out more data, and does not reduce its window again for the data in flight
+//! at that time. The end of that data is therefore remembered as `recover`, as in RFC 6582, and nothing is held
+//! until it has been acknowledged.
 //!
-//! Held ACKs leave in the order in which they came, and before anything that came after them; or not at all, if the
-//! missing ACK came, which says all that they say: a later acknowledgment, newer SACK blocks, window and timestamp.
-//! What a later ACK need not say again is never held; see [`Track::judge`].
+//! Held ACKs are sent in the order of their arrival and before any later packet of the flow, or not at all: the
+//! missing ACK makes them redundant, since it has a later acknowledgment and newer SACK blocks, window and
+//! timestamp. Information that later ACKs may not repeat is never held; see [`Track::judge`].
 
 use super::events::ReleaseReason;
 use super::pool::Queue;
@@ -30,60 +30,60 @@ use anabranch_element::time::Instant;
 use anabranch_wire::ip::IpPacket;
 use anabranch_wire::tcp::{TcpFlags, TcpOption, TcpView};
 
-/// Sequence numbers are compared within half of their space; what is further ahead than the largest window is not
-/// of this connection.
+/// Sequence numbers are compared within half of their space. A number that is further ahead than the largest
+/// possible window does not belong to this connection.
 const FAR: u32 = 1 << 30;
 
-/// MPTCP (RFC 8684): only data sequence signals are said again.
+/// MPTCP option (RFC 8684). Of its subtypes, only the data sequence signal is repeated in later ACKs.
 const OPTION_MPTCP: u8 = 30;
 const MPTCP_DSS: u8 = 2;
 const OPTION_MD5: u8 = 19;
 const OPTION_AO: u8 = 29;
 
-/// `a` is before `b`.
+/// Whether `a` precedes `b`, modulo 2³².
 pub(super) const fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
-/// What to do with an uplink packet.
+/// The treatment of an uplink packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It goes on; what is held stays.
+    /// Forward it; held ACKs stay.
     Pass,
-    /// It goes on, and is one more duplicate for the sender.
+    /// Forward it as a duplicate; it counts towards the sender's threshold.
     PassDuplicate,
-    /// What is held is sent before it.
+    /// Send the held ACKs, then forward it.
     Release(ReleaseReason),
-    /// What is held is superseded; it goes on.
+    /// Drop the held ACKs, which are superseded, and forward it.
     Advance,
-    /// It is to be held.
+    /// Hold it.
     Hold,
-    /// Its duplicate SACK goes on, the rest of it is to be held.
+    /// Forward its duplicate SACK, hold its other blocks.
     Divide,
 }
 
-/// What is known of one flow: the sender's side as the node sees it.
+/// The state of one flow: the sender's variables as the node infers them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Track {
-    /// Behind the last byte sent.
+    /// End of the data sent so far.
     pub snd_max: u32,
-    /// The highest acknowledgment that was sent on: the next expected ACK is beyond it.
+    /// The highest acknowledgment forwarded to the sender.
     pub una: u32,
-    /// Duplicates pass until this is acknowledged.
+    /// While `passing`: duplicates are forwarded until this is acknowledged.
     recover: u32,
-    /// When `una` was set.
+    /// When `una` last advanced.
     pub advanced_at: Instant,
-    /// When the first of what is held came.
+    /// When the first held ACK was received.
     pub held_since: Instant,
     pub held: Queue,
     /// Duplicates since the last advance.
     pub dups: u16,
-    /// Of these, those that were sent on at once or released.
+    /// Of these, the ones forwarded at once or released.
     pub dups_sent: u16,
-    /// Window of the last ACK, unscaled.
+    /// Window of the last ACK, not scaled.
     window: u16,
     ecn: u8,
-    /// Shift of the window, as the UE's SYN said.
+    /// Window scale from the UE's SYN; `None` if it was not seen.
     shift: Option<u8>,
     data_seen: bool,
     ack_seen: bool,
@@ -91,38 +91,39 @@ pub(super) struct Track {
 }
 
 impl Track {
-    /// Bytes under way.
+    /// Bytes in flight.
     pub(super) const fn in_flight(&self) -> u32 {
         if self.data_seen && self.ack_seen { self.snd_max.wrapping_sub(self.una) } else { 0 }
     }
 
-    /// Whether the sender was told of a gap, and what was under way then has not been acknowledged yet.
+    /// Whether the sender was informed of a gap, and the data in flight at that time has not been fully
+    /// acknowledged yet.
     pub(super) const fn is_recovering(&self) -> bool {
         self.passing && before(self.una, self.recover)
     }
 
-    /// Whether data was seen, and an acknowledgment of it.
+    /// Whether data and an acknowledgment of it have been seen.
     pub(super) const fn is_proven(&self) -> bool {
         self.data_seen && self.ack_seen
     }
 
-    /// Whether some of a downlink segment was sent before.
+    /// Whether a downlink segment repeats data.
     pub(super) fn is_again(&self, tcp: &TcpView<'_>) -> bool {
         self.data_seen && tcp.sequence_len() > 0 && before(tcp.seq(), self.snd_max)
     }
 
-    /// Whether a downlink segment has what the UE waits for.
+    /// Whether a downlink segment contains the data that the UE is missing.
     pub(super) fn fills(&self, tcp: &TcpView<'_>) -> bool {
         let end = tcp.seq().wrapping_add(tcp.sequence_len());
         self.ack_seen && !before(self.una, tcp.seq()) && before(self.una, end)
     }
 
-    /// A downlink segment.
+    /// Processes a downlink segment.
     pub(super) fn on_segment(&mut self, tcp: &TcpView<'_>) {
         if tcp.flags().contains(TcpFlags::SYN) {
             let is_answer = tcp.flags().contains(TcpFlags::ACK);
             let scales = tcp.options().any(|option| matches!(option, Ok(TcpOption::WindowScale(_))));
-            // The UE's shift counts if both sides have one (RFC 7323 §2.2).
+            // The UE's scale is in force only if both SYNs have one (RFC 7323 §2.2).
             let shift = self.shift.filter(|_| is_answer).map(|shift| if scales { shift } else { 0 });
             self.renew();
             self.shift = shift;
@@ -130,7 +131,7 @@ impl Track {
         let len = tcp.sequence_len();
         let end = tcp.seq().wrapping_add(len);
         if !self.data_seen {
-            // A pure ACK of an upload does not make a download.
+            // A pure ACK of an upload does not make the flow a download.
             if len > 0 {
                 self.data_seen = true;
                 self.snd_max = end;
@@ -138,29 +139,30 @@ impl Track {
         } else if end.wrapping_sub(self.snd_max) < FAR {
             self.snd_max = end;
         } else if before(end, self.una.wrapping_sub(FAR)) && self.ack_seen {
-            // So far behind: it is another connection, whose SYN was not seen.
+            // Too far behind: this is a new connection whose SYN was not seen.
             self.renew();
             (self.data_seen, self.snd_max) = (len > 0, end);
         }
     }
 
-    /// The connection is another one, or none. What is held must have been taken out.
+    /// The connection ended or was replaced. Held ACKs must have been taken out.
     pub(super) fn renew(&mut self) {
         *self = Self { held: self.held, held_since: self.held_since, ..Self::default() };
     }
 
-    /// What to do with an uplink packet of the flow.
+    /// Decides what to do with an uplink packet of the flow.
     ///
-    /// Held are only ACKs without data that repeat the last acknowledgment while data is under way, and say nothing
-    /// that the next one might not say again. Not held, besides what is no duplicate:
+    /// Only ACKs without data are held that repeat the last acknowledgment while data is in flight, and whose information a
+    /// later ACK repeats. Besides packets that are no duplicates, never held are:
     ///
-    /// - SYN, RST: what is held belongs to what ends. FIN and data: order is kept, and their SACK blocks say the same;
-    /// - a change of the ECN bits, in either form of ECN: each is news;
-    /// - a duplicate SACK (RFC 2883): it is said once, and lets the sender undo a reduction;
-    /// - a window that the sender may be waiting for: the last one was used up to less than a full segment, or is
-    ///   none. A closed one goes on each time: it may answer a probe, and unanswered probes end a connection
+    /// - SYN and RST: the held ACKs belong to the connection that ends. FIN and data: order is kept, and their SACK blocks
+    ///   report the gap anyway;
+    /// - a change of the ECN bits, in the classic or the accurate form;
+    /// - a duplicate SACK (RFC 2883): it is sent only once, and lets the sender undo a reduction;
+    /// - a window that the sender may be waiting for: less than a full segment of the last one was unused, or it was or is
+    ///   zero. A zero window is forwarded each time: it may answer a window probe, and unanswered probes end a connection
     ///   (RFC 9293 §3.8.6.1);
-    /// - urgent data, and options that are not timestamps, SACK, MPTCP's DSS, MD5 or AO.
+    /// - urgent data, and options other than timestamps, SACK, MPTCP's DSS, MD5 or AO.
     pub(super) fn judge(
         &mut self,
         ip: &IpPacket,
@@ -185,7 +187,7 @@ impl Track {
             if !tcp.verifies(ip) {
                 return (Verdict::Release(ReleaseReason::Resync), Some(PassReason::BadChecksum));
             }
-            // Acknowledges what we have not seen: it went another way. What the UE has, was sent.
+            // It acknowledges data that did not pass the node. What the UE has received was sent.
             (self.snd_max, self.una, self.ack_seen) = (ack, ack, true);
             (self.window, self.ecn) = (window, ecn);
             self.dups = 0;
@@ -199,7 +201,7 @@ impl Track {
         }
         let has_data = tcp.payload_len() > 0 || flags.contains(TcpFlags::FIN);
         if before(self.una, ack) {
-            // What is held is dropped on the word of this one, so it must be one that the sender takes.
+            // This ACK causes held ACKs to be dropped, so the sender must be certain to accept it.
             return if self.held.is_empty() || tcp.verifies(ip) {
                 (Verdict::Advance, None)
             } else {
@@ -210,11 +212,11 @@ impl Track {
             return (Verdict::Release(ReleaseReason::Data), None);
         }
         if ack != self.una {
-            // Overtaken on its way. While something is held its SACK blocks would tell of the gap.
+            // It was overtaken on its way. While ACKs are held, its SACK blocks would reveal the gap.
             return (if self.held.is_empty() { Verdict::Pass } else { Verdict::Hold }, None);
         }
         if self.snd_max == self.una {
-            // Nothing is under way: a keep-alive, or a window.
+            // Nothing is in flight: a keep-alive or a window update.
             (self.window, self.ecn) = (window, ecn);
             return (Verdict::Release(ReleaseReason::Window), None);
         }
@@ -237,7 +239,7 @@ impl Track {
             self.passing = false;
         }
         match once_only(tcp, self.una) {
-            // While something is held, nothing may overtake it.
+            // While ACKs are held, a duplicate must not overtake them.
             Once::No if self.dups <= let_through && self.held.is_empty() && !(hides && can_hide(tcp)) => {
                 (Verdict::PassDuplicate, None)
             }
@@ -249,7 +251,7 @@ impl Track {
         }
     }
 
-    /// An ACK that advances has been sent on.
+    /// An ACK that advances has been forwarded.
     pub(super) fn advance(&mut self, tcp: &TcpView<'_>, now: Instant) {
         self.una = tcp.ack();
         (self.window, self.ecn) = (tcp.window(), tcp.ecn_bits());
@@ -258,8 +260,8 @@ impl Track {
         self.passing &= before(self.una, self.recover);
     }
 
-    /// Whether the gap that this ACK tells of is to be kept from the sender. It has advanced.
-    /// Then which of its SACK blocks it goes on with: a duplicate SACK is said once only.
+    /// If the gap reported by this ACK, which has advanced, is to be hidden: the SACK blocks with which it is
+    /// forwarded. A duplicate SACK stays, because it is sent only once.
     pub(super) fn keeps_gap(&self, tcp: &TcpView<'_>) -> Option<Keep> {
         let bare = tcp.payload_len() == 0 && !tcp.flags().contains(TcpFlags::FIN);
         match once_only(tcp, self.una) {
@@ -270,13 +272,13 @@ impl Track {
         }
     }
 
-    /// The sender was told of the gap: nothing is held until what is under way has been acknowledged.
+    /// The sender has been informed of the gap: nothing is held until the data in flight has been acknowledged.
     pub(super) const fn gave_up(&mut self) {
         self.passing = true;
         self.recover = self.snd_max;
     }
 
-    /// The UE's SYN: it may use another shift from now on, and another connection begins.
+    /// The UE's SYN: a new connection begins, possibly with another window scale.
     pub(super) fn on_uplink_syn(&mut self, tcp: &TcpView<'_>) {
         self.renew();
         self.shift = Some(0);
@@ -287,8 +289,8 @@ impl Track {
         }
     }
 
-    /// Whether less than a full segment fits the last window. Of a flow whose SYN was not seen the shift is not known;
-    /// nobody waits then, as far as we can tell.
+    /// Whether less than a full segment fits into the last window. If the SYN was not seen, the scale is unknown,
+    /// and no sender is assumed to be waiting.
     fn is_window_used_up(&self) -> bool {
         const SEGMENT: u64 = 1460;
         self.shift
@@ -303,7 +305,7 @@ enum Once {
     Unreadable,
 }
 
-/// Whether an ACK says something that no later one will say.
+/// Whether an ACK carries information that no later one repeats.
 fn once_only(tcp: &TcpView<'_>, una: u32) -> Once {
     for option in tcp.options() {
         match option {
