@@ -1,15 +1,15 @@
-//! The flows of a node: bounded, and hard to flood.
+//! The flow table: bounded, and resistant to floods.
 //!
 //! ```text
-//!   5-tuple ── SipHash-1-3, keyed ──▶ index ──▶ flow, which stays where it is
+//!   5-tuple ── SipHash-1-3, keyed ──▶ index ──▶ flow, which is not moved
 //!
-//!   on probation:  newest ... oldest     seen in one direction; at most a quarter
-//!   proven:        newest ... oldest     data was acknowledged
+//!                     on probation:  newest ... oldest      seen in one direction; at most a quarter of the table
+//!                     proven:        newest ... oldest      data was acknowledged
 //! ```
 //!
-//! Whoever sends packets with random 5-tuples fills the first list only, and there the oldest makes room. A flow moves
-//! to the front of its list at most once a [`STALE`] time, so that a packet of a known flow touches its own entry and
-//! not those of its neighbours.
+//! Packets with random 5-tuples fill only the first list, where the oldest flow is evicted. A flow moves to the
+//! front of its list at most once per [`STALE`], so a packet of a known flow touches only its own entry and not
+//! those of its neighbours.
 
 use super::flow::Flow;
 use anabranch_element::index::HashIndex;
@@ -17,7 +17,7 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip::FlowKey;
 
 const NONE: u32 = u32::MAX;
-/// Flows are in order of use up to this.
+/// Precision of the order of use: a flow that was moved within this time is not moved again.
 const STALE: Duration = Duration::from_secs(1);
 
 #[expect(clippy::large_enum_variant, reason = "free ones are used again, in place")]
@@ -33,13 +33,13 @@ struct List {
     len: u32,
 }
 
-/// The flows.
+/// The flow table.
 pub(super) struct Flows {
-    /// Numbers by the hash in their flow.
+    /// Flow numbers by the hash of the flow.
     index: HashIndex,
     entries: Vec<Entry>,
     free: u32,
-    /// On probation, proven.
+    /// The lists: on probation, proven.
     lists: [List; 2],
     limit: u32,
     key: (u64, u64),
@@ -70,7 +70,7 @@ impl Flows {
         key.hash64(self.key)
     }
 
-    /// The number of a flow that is there.
+    /// The number of a flow in the table.
     #[inline]
     pub(super) fn find(&self, key: &FlowKey, hash: u64) -> Option<u32> {
         self.index.find(hash, |number| self.get(number).is_some_and(|flow| flow.key == *key))
@@ -92,7 +92,7 @@ impl Flows {
         }
     }
 
-    /// Notes that a flow has a packet, and whether it is proven now.
+    /// Notes a packet of a flow, and whether the flow is proven now.
     #[inline]
     pub(super) fn touch(&mut self, number: u32, is_proven: bool, now: Instant) {
         let Some(Entry::Used { flow, moved, proven, .. }) = self.entries.get_mut(number as usize) else {
@@ -110,7 +110,7 @@ impl Flows {
         self.link(number);
     }
 
-    /// Who has to go before one more can come.
+    /// The flow to evict before another one can be inserted.
     pub(super) fn victim(&self) -> Option<u32> {
         let quarter = (self.limit / 4).max(1);
         let [probation, proven] = &self.lists;
@@ -120,12 +120,12 @@ impl Flows {
         (self.len() >= self.limit).then_some(if proven.len > 0 { proven.oldest } else { probation.oldest })
     }
 
-    /// The flows that were silent longest, one of each list.
+    /// The flows that have been idle longest, one of each list.
     pub(super) fn oldest(&self) -> impl Iterator<Item = (u32, &Flow)> {
         self.lists.iter().filter_map(|list| Some((list.oldest, self.get(list.oldest)?)))
     }
 
-    /// Adds a flow that is not there; there must be room.
+    /// Inserts a flow that is not in the table. There must be room.
     pub(super) fn insert(&mut self, flow: Flow) -> u32 {
         let (hash, moved) = (flow.hash, flow.seen);
         let entry = Entry::Used { flow, moved, newer: NONE, older: NONE, proven: false };
@@ -148,7 +148,7 @@ impl Flows {
         number
     }
 
-    /// Forgets a flow.
+    /// Removes a flow.
     pub(super) fn remove(&mut self, number: u32) {
         let Some(hash) = self.get(number).map(|flow| flow.hash) else { return };
         self.index.remove(hash, number);
@@ -165,7 +165,7 @@ impl Flows {
         })
     }
 
-    /// The number behind the last one in use.
+    /// The number after the highest one ever used.
     pub(super) const fn end(&self) -> u32 {
         self.entries.len() as u32
     }
@@ -244,8 +244,8 @@ mod tests {
         for n in 0..60 {
             assert!(flows.find(&key(n), flows.hash(&key(n))).is_some());
         }
-        assert!(flows.find(&key(8999), flows.hash(&key(8999))).is_some(), "the newest has its chance");
-        // More that are proven: the one that was silent longest makes room.
+        assert!(flows.find(&key(8999), flows.hash(&key(8999))).is_some(), "the newest flow is kept");
+        // Further proven flows: the one that has been idle longest is evicted.
         let later = Instant::from_secs(9);
         for n in 1..90 {
             let number = flows.find(&key(n), flows.hash(&key(n)));
