@@ -1,24 +1,24 @@
-//! How long to hold: the paper's model of §V, its optimum, and its bounds.
+//! How long to hold: the model of §V of the paper, its optimum, and its bounds.
 //!
-//! Where this is not the print, the derivation is in docs/lwip.md:
+//! Differences from the paper (derivations in docs/lwip.md):
 //!
-//! - Eq. 5 has the wrong sign before the linear term of its numerator: it gives the root that is negative, as a positive
-//!   number. For A = 3, B = 1000, R = 0.1 s it says 573 s; setting Eq. 4 to zero gives 58.15 ms.
-//! - "θ is given as TS = 1/(S1+S2)" makes LB and UB an interval of no particular width. θ = 1/S1 + 1/S2 makes it R wide,
-//!   the steeper side the shorter one.
-//! - The slope of ϑ at t = 0 is infinite: S1 and S2 are those of the lines from the optimum to both ends.
-//! - Eq. 1 may be longer than the RTO itself, since 1/γ magnifies what a floor of the RTO leaves: it is cut to
-//!   RTO − R′ − guard.
+//! - Eq. 5 has the wrong sign before the linear term of its numerator. It yields the absolute value of the negative
+//!   root. For A = 3, B = 1000, R = 0.1 s it gives 573 s; the zero of Eq. 4 is at 58.15 ms.
+//! - "θ is given as TS = 1/(S1+S2)" does not define a range LB to UB of any particular width. With θ = 1/S1 + 1/S2
+//!   its width is R, with the shorter part on the steeper side.
+//! - The slope of ϑ at t = 0 is infinite. S1 and S2 are the slopes of the lines from the optimum to both ends.
+//! - Eq. 1 can exceed the RTO, because 1/γ magnifies the margin that a minimum of the RTO leaves. A hold is limited
+//!   to RTO − R′ − guard instead.
 
 use core::f64::consts::E;
 
-/// Smoothing of the RTT (RFC 6298: α, the paper: γ).
+/// Smoothing factor of the RTT (RFC 6298: α; the paper: γ).
 pub const GAMMA: f64 = 1.0 / 8.0;
 /// K of RFC 6298.
 pub const K: f64 = 4.0;
-/// Clock granularity G, seconds: that of the kernel's timers at 1000 Hz.
+/// Clock granularity G, seconds: the kernel's timer period at 1000 Hz.
 pub const GRANULARITY_S: f64 = 0.001;
-/// What is left between the end of a hold and the RTO, seconds.
+/// Time between the end of a hold and the RTO, seconds.
 pub const GUARD_S: f64 = 0.010;
 
 /// HSTCP's additive increase per RTT, in segments, at a window of `w` segments (RFC 3649 §5).
@@ -31,7 +31,7 @@ pub fn alpha(w: f64) -> f64 {
     w * w * (0.078 / w.powf(1.2)) * 2.0 * beta / (2.0 - beta)
 }
 
-/// HSTCP's decrease, as a share of the window, at a window of `w` segments (RFC 3649 §5).
+/// HSTCP's decrease as a fraction of the window, at a window of `w` segments (RFC 3649 §5).
 #[must_use]
 pub fn beta(w: f64) -> f64 {
     if w <= LOW_WINDOW || w.is_nan() {
@@ -48,17 +48,17 @@ const HIGH_DECREASE: f64 = 0.1;
 /// The model of Eq. 3, for one flow at one time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Model {
-    /// A = δ·w·(1 − β(w)): what a failure leaves of the window.
+    /// A = δ·w·(1 − β(w)): the window that remains after a failure.
     pub a: f64,
-    /// B = δ·α(w)·T_E: what success adds to it, times the RTT; in the unit of `a` times seconds.
+    /// B = δ·α(w)·T_E: the growth after a success, times the RTT; in the unit of `a` times seconds.
     pub b: f64,
     /// RTT without holding, seconds.
     pub rtt_s: f64,
 }
 
 impl Model {
-    /// The model of a flow with a window of `w` segments that has grown for `elapsed_s` seconds. The paper's δ scales
-    /// A and B alike, and so has no effect on where the optimum is; it is 1 here.
+    /// The model of a flow with a window of `w` segments that has grown for `elapsed_s` seconds. The paper's δ
+    /// scales A and B alike and does not affect the optimum; it is 1 here.
     #[must_use]
     pub fn of_flow(w: f64, elapsed_s: f64, rtt_s: f64) -> Self {
         Self { a: w * (1.0 - beta(w)), b: alpha(w) * elapsed_s, rtt_s }
@@ -71,7 +71,8 @@ impl Model {
         self.a * (1.0 - success) + self.b * success / (self.rtt_s + t_s)
     }
 
-    /// The hold at which Eq. 3 is largest, seconds; 0 where it falls from the start, or where the model is not one.
+    /// The hold at which Eq. 3 has its maximum, seconds; 0 if Eq. 3 falls from the start, or if the parameters are
+    /// invalid.
     ///
     /// With r = B/A and c = r(e−1)/2: `sqrt(c² + e·r·R) − R − c`, if r > R. It is below R/(e−1) = 0.582·R.
     #[must_use]
@@ -84,12 +85,13 @@ impl Model {
             return rtt / (E - 1.0);
         }
         let c = r * (E - 1.0) / 2.0;
-        // The same root, without the difference of two numbers that are nearly equal.
+        // The same root without the cancellation of two nearly equal numbers.
         let t = rtt * (r - rtt) / (rtt + c + (c * c + E * r * rtt).sqrt());
         if t.is_finite() { t } else { rtt / (E - 1.0) }
     }
 
-    /// The best operating range around the optimum (§V), seconds: R wide before it is cut to 0 and T_MHT.
+    /// The best operating range around the optimum (§V), seconds. Its width is R before it is limited to 0 and
+    /// T_MHT.
     #[must_use]
     #[cfg(test)]
     pub fn range_s(&self, mht_s: f64) -> (f64, f64) {
@@ -110,10 +112,10 @@ impl Model {
     }
 }
 
-/// What a sender knows of its round trips, seconds.
+/// The sender's round trips, seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RoundTrips {
-    /// R′: the last one.
+    /// R′: the newest one.
     pub last_s: f64,
     /// SRTT (RFC 6298).
     pub smoothed_s: f64,
@@ -122,21 +124,21 @@ pub struct RoundTrips {
 }
 
 impl RoundTrips {
-    /// The retransmission timeout, RFC 6298 §2 with the floor where Linux has it: of the variation's part, 0.2 s, so
-    /// that it is never less than SRTT + 0.2 s. The RFC's own floor, 1 s of the whole, is beyond that for round trips
-    /// below 0.8 s.
+    /// The retransmission timeout of RFC 6298 §2. As in Linux, the minimum applies to the variation term, so the
+    /// timeout is never less than SRTT + 0.2 s. The RFC's own minimum, 1 s for the whole, is longer than that for
+    /// round trips below 0.8 s.
     #[must_use]
     pub fn rto_s(&self, floor_s: f64) -> f64 {
         self.smoothed_s + GRANULARITY_S.max(K * self.variation_s).max(floor_s)
     }
 
-    /// The longest hold, seconds from the last ACK that advanced: `max(0, RTO − R′ − guard)`. Eq. 1 has no part in it:
-    /// where the floor decides it is beyond the RTO, and where the variation does it is SRTT − R′, which is no hold at all
-    /// whenever round trips grow.
+    /// The longest hold, seconds from the last ACK that advanced: `max(0, RTO − R′ − guard)`. Eq. 1 is not used:
+    /// where the minimum of the RTO applies, it exceeds the RTO, and otherwise it is SRTT − R′, which allows no
+    /// hold as soon as round trips grow.
     #[must_use]
     pub fn mht_s(&self, rto_floor_s: f64) -> f64 {
         let left = self.rto_s(rto_floor_s) - self.last_s - GUARD_S;
-        // What is no number is no hold.
+        // NaN means no hold.
         if left > 0.0 { left } else { 0.0 }
     }
 }
@@ -146,7 +148,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The largest value by looking: golden-section search, for Eq. 3 has one top.
+    /// The maximum by golden-section search; Eq. 3 has a single maximum.
     fn argmax(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f64 {
         let ratio = (5f64.sqrt() - 1.0) / 2.0;
         for _ in 0..200 {
@@ -179,7 +181,7 @@ mod tests {
         let m = Model { a: 3.0, b: 1000.0, rtt_s: 0.1 };
         assert!((m.optimum_s() - 0.05815).abs() < 5e-6, "{}", m.optimum_s());
         assert!((printed(&m) - 573.0).abs() < 0.5, "{}", printed(&m));
-        // The print is the other root of the same equation, with its sign lost.
+        // The printed formula yields the other root of the same equation without its sign.
         let c = (1000.0 / 3.0) * (E - 1.0) / 2.0;
         let other = -(c * c + E * (1000.0 / 3.0) * 0.1).sqrt() - 0.1 - c;
         assert!((printed(&m) + other).abs() < 1e-6);
@@ -197,7 +199,7 @@ mod tests {
             (10661.0, 30.0, 0.20),
             (84035.0, 73.0, 0.10),
         ] {
-            // The table is of whole segments, with the window at which each is reached.
+            // The table has whole segments and the window at which each is reached.
             assert!((alpha(w) - a).abs() <= 0.5 + 0.02 * a, "a({w}) = {}", alpha(w));
             assert!((beta(w) - b).abs() <= 0.008, "b({w}) = {}", beta(w));
         }
@@ -211,12 +213,12 @@ mod tests {
         assert!(printed_mht_s(&trips, rto) > 6.0 * rto);
         assert!((trips.mht_s(1.0) - 0.99).abs() < 1e-9);
         assert!((trips.mht_s(0.2) - 0.19).abs() < 1e-9);
-        // A queue that filled takes nothing from it: round trips are longer, and the timeout with them.
+        // A queue lengthens the round trips and the timeout alike, so it does not shorten the hold.
         let queued = RoundTrips { last_s: 0.5, smoothed_s: 0.5, variation_s: 0.01 };
         assert!((queued.mht_s(0.2) - 0.19).abs() < 1e-9);
-        // Without a floor it is what RTTVAR leaves.
+        // Without a minimum, only RTTVAR leaves time for a hold.
         assert!((trips.mht_s(0.0) - 0.030).abs() < 1e-9);
-        // Round trips that grow: the print leaves nothing then, for it is SRTT - R'.
+        // While round trips grow, the printed formula leaves no time, because it is SRTT − R'.
         let growing = RoundTrips { last_s: 0.3, smoothed_s: 0.12, variation_s: 0.09 };
         assert!((printed_mht_s(&growing, growing.rto_s(0.2)) + 0.18).abs() < 1e-9);
         assert!((growing.mht_s(0.2) - 0.17).abs() < 1e-9);
@@ -235,7 +237,7 @@ mod tests {
             let seen = argmax(|t| m.growth(t, 10.0), 0.0, 2.0 * rtt_s);
             let t = m.optimum_s();
             prop_assert!(t >= 0.0 && t < rtt_s / (E - 1.0) + 1e-12);
-            // Near the top the model is flat to within rounding: compare where, and how high.
+            // The maximum is flat to within rounding: compare the position or the value.
             prop_assert!((t - seen).abs() < 1e-4 * rtt_s || m.growth(t, 10.0) >= m.growth(seen, 10.0), "{} {}", t, seen);
             prop_assert!((t - seen).abs() < 0.02 * rtt_s, "{} {}", t, seen);
         }
