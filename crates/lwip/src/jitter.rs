@@ -1,8 +1,9 @@
-//! From which round trip on a leg is taken for full, and what jitter does to that.
+//! The round trip from which a leg counts as full, with allowance for the jitter of the leg.
 //!
-//! A round trip shows a queue if it is well above the least: more than 1.1 times, and 2 ms ([`Jitter::is_beyond`]). That is so until
-//! samples that should be those of a full leg turn out not to be, by [`Meter`]: what lies between the least and their round trips is jitter
-//! of the leg's own then, and a round trip must exceed that, too. Without jitter nothing of this happens.
+//! A round trip shows a queue if it exceeds 1.1 times the least one plus 2 ms ([`Jitter::is_beyond`]). This applies
+//! until [`Meter`] finds that samples which should be those of a full leg are not. The excess of their round trips
+//! over the least one then counts as jitter, which a round trip must exceed in addition. Without jitter, none of
+//! this has an effect. See docs/lwip.md, "Telling jitter from a queue".
 //!
 //! ```text
 //!   round trip   least ──────── 1.1 · least + 2 ms ──────── + jitter ────────▶
@@ -14,44 +15,48 @@
 use super::load::Meter;
 use anabranch_element::time::{Duration, Instant};
 
-/// A round trip is well above the least from here on: so much more, and so many microseconds.
+/// Threshold for a queue: the least round trip times this factor, plus [`BUSY_US`].
 const BUSY_RATIO: f64 = 1.1;
 const BUSY_US: f64 = 2_000.0;
-/// Samples are of probes so far apart, at least and at most: jitter is a part of what lies between.
+/// Shortest time between the probes of a sample; jitter affects only a part of it.
 const SAMPLE: Duration = Duration::from_millis(80);
+/// Longest time between them.
 const LONGEST_SAMPLE: Duration = Duration::from_secs(4);
-/// More than so many times the known rate is what a full queue drops, or capacity that was not there: it says nothing of jitter.
+/// A load above the known rate times this factor says nothing about jitter: a full queue drops the excess, or the
+/// capacity has grown.
 const TOO_MUCH: f64 = 1.2;
-/// Bits of a packet that a queue has at least.
+/// A queue contains at least one packet of this size, bits.
 const PACKET_BITS: f64 = 12_000.0;
 
-/// A probe that was answered.
+/// An answered probe.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Answer {
-    /// Bytes sent on the leg when it was, itself included.
+    /// Bytes sent by the leg when the probe left, itself included.
     pub bytes: u64,
     pub sent: Instant,
     pub answered: Instant,
     pub rtt_us: f64,
 }
 
-/// See the top of this file.
+/// The jitter estimate of one leg; see the top of this file.
 #[derive(Debug, Clone)]
 pub(super) struct Jitter {
+    /// The previous sample.
     last: Option<Answer>,
-    /// Samples beyond `top_us`, and those that would be if it was 0.
+    /// Samples whose round trips exceed the threshold.
     claimed: Meter,
+    /// Samples that would exceed it if `top_us` were 0.
     refuted: Meter,
-    /// What the leg's own round trips are beyond the least, microseconds; 0 as long as nothing is known of it.
+    /// Jitter of the leg: the excess of its own round trips over the least, microseconds; 0 while none is known.
     top_us: f64,
-    /// What went over the leg in the last sample, bits per second.
+    /// Rate sent over the leg in the last sample, bits per second.
     sample_bps: f64,
-    /// Most of these, of this window of time and of the one before.
+    /// Maximum of `sample_bps` in the current period and in the previous one.
     most_bps: [f64; 2],
 }
 
 impl Jitter {
-    /// Nothing is known.
+    /// Without samples.
     pub(super) const fn new() -> Self {
         Self {
             last: None,
@@ -68,33 +73,34 @@ impl Jitter {
         self.top_us > 0.0
     }
 
-    /// What went over the leg in the last sample, bits per second: no more than its rate, and no jitter in it.
+    /// Rate sent over the leg in the last sample, bits per second: at most the leg's rate, and not affected by
+    /// jitter.
     pub(super) fn sample_bps(&self) -> f64 {
         self.sample_bps
     }
 
-    /// Most of these of late.
+    /// Maximum of the recent samples.
     pub(super) fn most_bps(&self) -> f64 {
         self.most_bps[0].max(self.most_bps[1])
     }
 
-    /// The next window of time begins.
+    /// The next period begins.
     pub(super) fn turn(&mut self) {
         self.most_bps = [0.0, self.most_bps[0]];
     }
 
-    /// Whether a round trip shows a queue, where `least_us` is the least.
+    /// Whether a round trip shows a queue, given the least round trip.
     pub(super) fn is_beyond(&self, rtt_us: f64, least_us: f64) -> bool {
         beyond(rtt_us, least_us, self.top_us)
     }
 
-    /// Whether a rate can be that of a queue that delays by `excess_us`: in a queue is a packet at least.
+    /// Whether a queue that delays by `excess_us` can have this rate: it contains at least one packet.
     pub(super) fn is_possible(rate_bps: f64, excess_us: f64) -> bool {
         excess_us * 1e-6 * rate_bps >= PACKET_BITS
     }
 
-    /// A probe was answered; `known_bps` is the rate, as far as it is known. Whether that must be forgotten: it was not measured while
-    /// the leg was full.
+    /// A probe was answered; `known_bps` is the known rate. Returns whether that rate must be forgotten, because it
+    /// was not measured on a full leg.
     pub(super) fn answered(&mut self, answer: Answer, least_us: f64, known_bps: Option<f64>) -> bool {
         let Some(last) = self.last else {
             self.last = Some(answer);
@@ -110,7 +116,7 @@ impl Jitter {
         }
         let (bytes, took) = (answer.bytes - last.bytes, answer.answered.saturating_since(last.answered));
         let bits = bytes as f64 * 8.0;
-        // What jitter takes from the time between two answers is no rate.
+        // Jitter shortens the time between two answers; the longer of both times is safe.
         self.sample_bps = bits / took.max(sent).as_secs_f64();
         if known_bps.is_some_and(|known| bits > TOO_MUCH * known * took.as_secs_f64()) {
             return false;
