@@ -1,4 +1,5 @@
-//! LWIP: packets of one bearer over LTE and Wi-Fi, split beside the gNB, and DIDA, which repairs the order of ACKs.
+//! LWIP: the packets of one bearer are split between LTE and Wi-Fi beside the gNB, and DIDA hides the resulting
+//! reordering from TCP senders.
 //!
 //! ```text
 //!             ┌───────────────────────── Node ─────────────────────────┐
@@ -10,13 +11,14 @@
 //!             └──── probes: RTT and rate of each leg ──────────────────┘
 //! ```
 //!
-//! Source: Pasca S et al., *A Packet Level Steering Solution for Tightly Coupled LWIP Networks*. Neither end of a
-//! TCP connection knows of the node. docs/lwip.md has the derivations, and where we differ from the print.
+//! Source: Pasca S et al., *A Packet Level Steering Solution for Tightly Coupled LWIP Networks*. The endpoints of a
+//! TCP connection are not aware of the node. docs/lwip.md has the derivations and the differences from the paper.
 //!
-//! [`Node`] is in the batch form for the data path (packets in place, no allocation, no lock) and an
-//! [`Element`](anabranch_element::Element); [`UeSide`] is what the UE needs, in reality one rule of nftables.
+//! [`Node`] has a batch interface for the data path (packets are modified in place, without allocation or locks)
+//! and is an [`Element`](anabranch_element::Element). [`UeSide`] is the part that the UE needs; on a real device it
+//! is one nftables rule.
 //!
-//! A node that gives every second packet of a UE to Wi-Fi:
+//! A node that sends every second packet of a UE over Wi-Fi:
 //!
 //! ```
 //! use anabranch_element::time::Instant;
@@ -80,17 +82,17 @@ pub use ue::{UeElement, UeSide};
 /// One of the two ways to the UE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Leg {
-    /// By the cell: the anchor, and the way of every uplink packet.
+    /// The cell: the anchor leg, which all uplink packets use.
     Lte,
-    /// By the access point.
+    /// The access point.
     Wifi,
 }
 
 impl Leg {
-    /// Both, LTE first.
+    /// Both legs, LTE first.
     pub const ALL: [Self; 2] = [Self::Lte, Self::Wifi];
 
-    /// Its name in configuration, metrics and logs.
+    /// The name in configuration, metrics and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
