@@ -1,38 +1,39 @@
-//! What is known of one leg of one UE: round-trip time and rate, by echo requests that any UE answers, and by what the
-//! node itself sends.
+//! Round-trip time and rate of one leg of one UE, measured with echo requests, which any UE answers, and with the
+//! data that the node sends.
 //!
-//! *RTT*: EWMA with 0.6 of the new value, as the authors' code has it. *Rate*: the data itself is the train. A leg is a
-//! queue in front of a bottleneck, so between the answers to two probes left what was sent between the probes:
+//! *RTT*: EWMA with weight 0.6 for the new value, as in the authors' code. *Rate*: no traffic is sent to measure
+//! it. A leg is a queue in front of a bottleneck, so the data sent between two probes left the queue between their
+//! answers:
 //!
 //! ```text
 //!   sent      P1 ▪▪▪▪▪▪▪▪▪ P2              bytes between: b, with P2
 //!   answered        ●───────────────●      time between the answers: t
 //! ```
 //!
-//! If P1 found a queue (its round trip was well above the least), the leg was busy all that time, and b/t is its rate.
-//! Otherwise b/t is no more than a lower bound, which only ever raises the estimate. Jitter looks like a queue, and
-//! [`super::jitter`] tells them apart. Nothing is sent to find out: what is not used is not measured.
+//! If P1 met a queue (its round trip was well above the least one), the leg was busy for all of t, and b/t is its
+//! rate. Otherwise b/t is a lower bound and can only raise the estimate. Jitter looks like a queue;
+//! [`super::jitter`] tells them apart. A leg that carries no traffic is not measured.
 
 use super::Leg;
 use super::jitter::{Answer, Jitter};
 use anabranch_element::time::{Duration, Instant, nanos};
 
-/// Weight of a new round trip.
+/// Weight of a new round trip (the authors' code).
 const NEW: f64 = 0.6;
-/// Weight of the samples before, where jitter is a part of each.
+/// Weight of the previous samples where jitter affects each of them.
 const KEPT: f64 = 0.8;
-/// Probes of which the answer is waited for.
+/// Probes whose answers are awaited.
 const OUTSTANDING: usize = 16;
-/// A probe without an answer for so long is lost.
+/// A probe without an answer for this time is lost.
 const FORGOTTEN: Duration = Duration::from_secs(2);
-/// The least round trip is that of the last one or two of these.
+/// Period of the minimum filter of round trips: the least is that of the last one or two periods.
 const LEAST_OVER: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy)]
 struct Probe {
     sequence: u16,
     at: Instant,
-    /// Bytes sent when it was, itself included.
+    /// Bytes sent by the leg when the probe left, itself included.
     bytes: u64,
 }
 
@@ -43,29 +44,29 @@ pub(super) struct Link {
     next: u16,
     unanswered: u16,
     rtt_us: f64,
-    /// Least round trip of this window of time and of the one before.
+    /// Least round trip of the current period and of the previous one, microseconds.
     least_us: [f64; 2],
     least_since: Instant,
-    /// Bytes before the last probe that was answered, when that was, and whether there was a queue.
+    /// At the last answered probe: bytes sent before it, the time of the answer, and whether there was a queue.
     last: Option<(u64, Instant, bool)>,
     jitter: Jitter,
-    /// Bits and seconds of the last samples of a busy leg that has jitter.
+    /// Fading sums of bits and seconds of the samples of a busy leg with jitter.
     busy: (f64, f64),
     rate_bps: f64,
-    /// It was busy once: the rate is not a lower bound.
+    /// The leg was busy at least once, so the rate is not merely a lower bound.
     rate_known: bool,
     pub sent_bytes: u64,
     pub up: bool,
     pub probes: u64,
     pub answers: u64,
-    /// When the last answer came.
+    /// When the last answer arrived.
     heard: Instant,
-    /// When the newest probe left that was answered.
+    /// Departure of the newest answered probe.
     newest: Option<Instant>,
 }
 
 impl Link {
-    /// A leg that is taken for up until probes say otherwise.
+    /// A leg that is up until probes remain unanswered.
     pub(super) const fn new() -> Self {
         Self {
             outstanding: [None; OUTSTANDING],
@@ -88,7 +89,8 @@ impl Link {
         }
     }
 
-    /// A probe of `bytes` is being sent; its sequence number. The leg is down after `lost_after` without an answer.
+    /// A probe of `bytes` is sent. Returns its sequence number. The leg is down after `lost_after` probes without
+    /// an answer.
     pub(super) fn probe(&mut self, bytes: usize, lost_after: u16, now: Instant) -> u16 {
         if self.unanswered >= lost_after {
             self.up = false;
@@ -103,15 +105,16 @@ impl Link {
         sequence
     }
 
-    /// Whether the next probe may leave: none is forgotten whose answer may be under way. A leg keeps order: what left before a
-    /// probe that was answered is lost.
+    /// Whether the next probe may be sent without discarding one whose answer may be under way. A leg preserves
+    /// order, so a probe that left before an answered one is lost.
     pub(super) fn may_ask(&self, now: Instant) -> bool {
         let slot = self.outstanding[usize::from(self.next) % OUTSTANDING];
         let is_lost = |probe: Probe| self.newest.is_some_and(|at| probe.at < at);
         slot.is_none_or(|probe| is_lost(probe) || now.saturating_since(probe.at) > FORGOTTEN)
     }
 
-    /// The leg is down if `lost_after` probes are without an answer and none came for as long as `patience` and two round trips.
+    /// The leg is down if `lost_after` probes are unanswered and no answer arrived for `patience` plus two round
+    /// trips.
     pub(super) fn check(&mut self, lost_after: u16, patience: Duration, now: Instant) {
         let most = patience + Duration::from_micros(2 * self.rtt_us as u64);
         if self.unanswered >= lost_after && now.saturating_since(self.heard) > most {
@@ -119,7 +122,7 @@ impl Link {
         }
     }
 
-    /// The answer to a probe; `false` if nobody waits for it.
+    /// A probe is answered; `false` if no such probe is outstanding.
     pub(super) fn answered(&mut self, sequence: u16, now: Instant) -> bool {
         let slot = &mut self.outstanding[usize::from(sequence) % OUTSTANDING];
         let Some(probe) = slot.take_if(|probe| probe.sequence == sequence) else { return false };
@@ -157,17 +160,17 @@ impl Link {
         true
     }
 
-    /// Smoothed round-trip time, microseconds; 0 before the first.
+    /// Smoothed round-trip time, microseconds; 0 before the first sample.
     pub(super) const fn rtt_us(&self) -> f64 {
         self.rtt_us
     }
 
-    /// The least of lately; infinite before the first.
+    /// Least recent round trip, microseconds; infinite before the first sample.
     pub(super) const fn least_rtt_us(&self) -> f64 {
         self.least_us[0].min(self.least_us[1])
     }
 
-    /// Rate in bits per second; 0 as long as nothing is known.
+    /// Rate in bits per second; 0 while nothing is known.
     pub(super) const fn rate_bps(&self) -> f64 {
         self.rate_bps
     }
@@ -186,7 +189,7 @@ impl Link {
         }
     }
 
-    /// Over several samples what jitter adds to one is what it takes from the next.
+    /// Over several samples, the time that jitter adds to one is subtracted from the next.
     fn rate_sample_with_jitter(&mut self, bits: f64, seconds: f64, is_exact: bool) {
         if is_exact {
             self.busy = (KEPT * self.busy.0 + bits, KEPT * self.busy.1 + seconds);
@@ -217,20 +220,20 @@ impl Link {
     }
 }
 
-/// A leg of a UE, for those who look.
+/// The state of a leg of a UE, for inspection.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinkView {
-    /// Which.
+    /// The leg.
     pub leg: Leg,
     /// Whether probes are answered.
     pub up: bool,
-    /// Smoothed round-trip time, microseconds; 0 before the first.
+    /// Smoothed round-trip time, microseconds; 0 before the first sample.
     pub rtt_us: f64,
-    /// The least of the last 10 to 20 s, microseconds; 0 before the first.
+    /// Least round trip of the last 10 to 20 s, microseconds; 0 before the first sample.
     pub least_rtt_us: f64,
-    /// Rate, bits per second; a lower bound as long as the leg was not busy; 0 as long as nothing is known.
+    /// Rate, bits per second; a lower bound until the leg has been busy; 0 while nothing is known.
     pub rate_bps: f64,
-    /// Bytes of TCP and probes sent.
+    /// Bytes of TCP packets and probes sent.
     pub sent_bytes: u64,
     /// Probes sent.
     pub probes: u64,

@@ -1,9 +1,9 @@
-//! One leg, simulated: what its estimate makes of load, queue and jitter.
+//! A simulated leg: the estimates under load, with queues and with jitter.
 
 use super::*;
 use proptest::prelude::*;
 
-/// A leg of 8 Mbit/s with 20 ms round trip; offers `load_bps`, and probes every 100 ms.
+/// A leg of 8 Mbit/s and 20 ms that is offered `load_bps` and probed every 100 ms.
 fn run(load_bps: f64, seconds: u64) -> Link {
     let mut link = Link::new();
     let mut answers: Vec<(Instant, u16)> = Vec::new();
@@ -14,7 +14,7 @@ fn run(load_bps: f64, seconds: u64) -> Link {
         credit += load_bps / 1e3;
         while credit >= 12_000.0 {
             credit -= 12_000.0;
-            // A queue of 200 ms, and no more.
+            // The queue is limited to 200 ms.
             if busy_until < t + 0.2 {
                 busy_until = busy_until.max(t) + 0.0015;
                 link.sent_bytes += 1500;
@@ -82,17 +82,17 @@ proptest! {
     }
 }
 
-/// A leg that keeps order under its jitter.
+/// A leg that preserves order under jitter.
 struct Way {
     link: Link,
     rate_bps: f64,
     jitter_us: u64,
     random: u64,
-    /// When the bottleneck is free, and when the last packet arrived, microseconds.
+    /// When the bottleneck becomes free, and when the last packet arrives, microseconds.
     free_us: f64,
     arrived_us: f64,
     answers: Vec<(f64, u16, Instant, u64)>,
-    /// Probes that were answered: sent, answered, bytes.
+    /// Answered probes: time sent, time answered, bytes.
     seen: Vec<(Instant, Instant, u64)>,
     ms: u64,
 }
@@ -126,8 +126,8 @@ impl Way {
         self.arrived_us
     }
 
-    /// Runs for `seconds`. `offered` gives, for a random number of 0 to 99 drawn every 300 ms, the load as a part of the rate, and
-    /// the queue in milliseconds at which the sender pauses.
+    /// Runs for `seconds`. Every 300 ms a number from 0 to 99 is drawn; `offered` maps it to the load as a fraction
+    /// of the rate, and to the queue in milliseconds at which the sender pauses.
     fn run(&mut self, seconds: u64, offered: impl Fn(u64) -> (f64, f64)) {
         let (mut credit, mut now_offered) = (0.0, offered(50));
         for _ in 0..seconds * 1000 {
@@ -158,7 +158,7 @@ impl Way {
     }
 }
 
-/// The law without a word about jitter: what this was until November 2026.
+/// The plain test without a check for jitter, as a reference.
 fn without_jitter(answers: &[(Instant, Instant, u64)]) -> (f64, bool) {
     let (mut least, mut rate, mut known) = (f64::INFINITY, 0.0f64, false);
     let mut last: Option<(u64, Instant, bool)> = None;
@@ -185,7 +185,7 @@ proptest! {
     #[test]
     fn jitter_is_not_load(rate_mbps in 5.0..100.0f64, jitter_ms in 0u64..=30, least in 0.1..0.6f64, seed: u64) {
         let mut way = Way::new(rate_mbps, jitter_ms, seed);
-        // Loads up to 0.2 of the rate apart: no queue for more than a burst.
+        // The loads differ by up to 0.2 of the rate, so a queue is never longer than a burst.
         way.run(60, |draw| (least + 0.002 * draw as f64, 1000.0));
         let estimate = way.link.rate_bps() / (rate_mbps * 1e6);
         prop_assert!(estimate > 0.9 * least, "{} of the rate, at least {} used", estimate, least);
@@ -204,7 +204,7 @@ proptest! {
     fn without_jitter_nothing_changes(rate_mbps in 5.0..100.0f64, least in 0.1..1.2f64, queue_ms in 10.0..100.0f64, seed: u64) {
         let mut way = Way::new(rate_mbps, 0, seed);
         let (mut answers, mut known) = (Vec::new(), 0);
-        // Within the first window of the least.
+        // Within the first period of the minimum filter.
         for _ in 0..9 {
             let before = way.link.answers;
             way.run(1, |draw| (least + 0.004 * draw as f64, queue_ms));
@@ -219,7 +219,7 @@ proptest! {
 }
 
 #[test]
-fn a_probe_that_is_lost_stops_the_next_ones_only_until_a_later_one_is_answered() {
+fn a_lost_probe_blocks_further_ones_until_a_later_probe_is_answered() {
     let (mut link, mut now) = (Link::new(), Instant::from_secs(1));
     let lost = link.probe(52, 4, now);
     for _ in 0..40 {
@@ -228,7 +228,7 @@ fn a_probe_that_is_lost_stops_the_next_ones_only_until_a_later_one_is_answered()
         let sequence = link.probe(52, u16::MAX, now);
         assert!(sequence != lost && link.answered(sequence, now + Duration::from_millis(10)));
     }
-    // Where none is answered those under way are waited for.
+    // If none is answered, the outstanding ones are awaited.
     let asked = (0..40).filter(|_| link.may_ask(now) && link.probe(52, u16::MAX, now) > 0).count();
     assert_eq!(asked, OUTSTANDING);
 }
