@@ -1,47 +1,48 @@
-//! Whether samples of a leg are those of a full one: what tells a queue from jitter.
+//! Whether samples are those of a full leg: tells a queue from jitter.
 //!
-//! A long round trip does not tell. Jitter that keeps order makes every round trip under load as long as its bound, like a
-//! queue that never empties. What differs is the answer to another load:
+//! A long round trip is no proof of a queue. Jitter that preserves order makes every round trip under load as long
+//! as the jitter's bound, like a queue that never empties. The reaction to a change of load tells the two apart:
 //!
 //! ```text
-//!   sent      P1 ▪▪▪▪▪▪▪▪▪ P2              b bytes, with P2, in a time τ
-//!   answered        ●───────────────●      in a time t
+//!   sent      P1 ▪▪▪▪▪▪▪▪▪ P2             b bytes, with P2, in a time τ
+//!   answered        ●───────────────●     in a time t
 //!
-//!   spare:  t = τ + noise         the answers come as the probes went, whatever b is
-//!   full:   t = b/R + noise       what was sent between the probes leaves at the leg's rate R
+//!   spare:  t = τ + noise      the answers arrive at the distance of the probes, whatever b is
+//!   full:   t = b/R + noise    the data sent between the probes leaves at the leg's rate R
 //! ```
 //!
-//! So over the last samples the *elasticity* of t/τ in b/τ, the slope of its regression times the ratio of the means, is
-//! 0 for a leg with capacity to spare and 1 for a full one. Jitter, of whatever width, is noise of t that b does not know of: it
-//! moves no mean, and it shows in the residual, hence in the standard error of the elasticity. As long as b does not vary there is
-//! nothing to be learned, and nothing is said.
+//! Over the last samples, the *elasticity* of t/τ with respect to b/τ is computed: the slope of the regression
+//! times the ratio of the means. It is 0 for a leg with spare capacity and 1 for a full one. Jitter of any width is
+//! noise in t that is independent of b. It does not move the means, but appears in the residual and therefore in
+//! the standard error of the elasticity. While b does not vary, the elasticity is undefined.
 
 use anabranch_element::time::Duration;
 
-/// Memory, in samples.
+/// Memory of the sums, in samples.
 const MEMORY: f64 = 16.0;
-/// Fewer say nothing.
+/// Least number of samples for a result.
 const FEWEST: u32 = 6;
-/// Relative variation of the load below which nothing can be learned from it.
+/// Relative variation of the load below which the elasticity is undefined.
 const LEAST_VARIATION: f64 = 0.01;
-/// The load has become another one: so many times more or less than the mean.
+/// A load that differs from the mean by this factor begins a new measurement.
 const ANOTHER: f64 = 2.5;
-/// Elasticity, with its standard error, up to which samples are not those of a full leg.
+/// The leg has spare capacity if elasticity plus standard error is below this.
 const SPARE: f64 = 0.3;
-/// Elasticity, less its standard error, from which they are.
+/// The leg is full if elasticity minus standard error is above this.
 const FULL: f64 = 0.5;
 
-/// Sums over the last samples, each of which weighs 1/16 less than the next.
+/// Weighted sums over the last samples; each sample reduces the weight of the earlier ones by 1/16.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Meter {
     samples: u32,
-    /// Mean and variance of b/τ, bytes per second, and of t/τ, and their covariance.
+    /// Mean of b/τ, bytes per second.
     sent: f64,
+    /// Mean of t/τ.
     sent_var: f64,
     spread: f64,
     spread_var: f64,
     covariance: f64,
-    /// Mean and variance of the round trips beyond the least, microseconds.
+    /// Mean and variance of the excess of round trips over the least one, microseconds.
     excess_us: f64,
     excess_var: f64,
 }
@@ -59,8 +60,8 @@ impl Meter {
         excess_var: 0.0,
     };
 
-    /// Between two probes `bytes` were sent in the time `sent`, and `answered` passed between their answers, the later of which
-    /// took `excess_us` more than the least round trip.
+    /// Adds a sample: `bytes` were sent between two probes in the time `sent`, and `answered` passed between their
+    /// answers. The round trip of the second probe exceeded the least one by `excess_us`.
     pub(super) fn sample(&mut self, bytes: u64, sent: Duration, answered: Duration, excess_us: f64) {
         let (bytes, tau, t) = (bytes as f64, sent.as_secs_f64(), answered.as_secs_f64());
         if tau <= 0.0 {
@@ -82,12 +83,12 @@ impl Meter {
         self.excess_var = (1.0 - new) * (self.excess_var + new * de * de);
     }
 
-    /// What hardly any of these round trips is beyond the least, microseconds.
+    /// Upper bound of nearly all excesses: mean plus two standard deviations, microseconds.
     pub(super) fn top_us(&self) -> f64 {
         self.excess_us + 2.0 * self.excess_var.sqrt()
     }
 
-    /// The elasticity and its standard error.
+    /// The elasticity and its standard error; `None` while it is undefined.
     fn elasticity(&self) -> Option<(f64, f64)> {
         let least = LEAST_VARIATION * self.sent;
         if self.samples < FEWEST || self.spread <= 0.0 || self.sent_var <= least * least {
@@ -95,19 +96,19 @@ impl Meter {
         }
         let slope = self.covariance / self.sent_var;
         let residual = (self.spread_var - slope * self.covariance).max(0.0);
-        // Weights that fade by 1/m a sample are worth 2m - 1 equal ones.
+        // Weights that fade by 1/m per sample are worth 2m − 1 equal ones.
         let worth = f64::from(self.samples).min(2.0 * MEMORY - 1.0) - 2.0;
         let error = (residual / (self.sent_var * worth.max(1.0))).sqrt();
         let scale = self.sent / self.spread;
         Some((slope * scale, error * scale))
     }
 
-    /// Whether these are not samples of a full leg, for sure.
+    /// Whether the samples are certainly not those of a full leg.
     pub(super) fn is_spare(&self) -> bool {
         self.elasticity().is_some_and(|(e, error)| e + error < SPARE)
     }
 
-    /// Whether they are, for sure.
+    /// Whether the samples are certainly those of a full leg.
     pub(super) fn is_full(&self) -> bool {
         self.elasticity().is_some_and(|(e, error)| e - error > FULL)
     }
