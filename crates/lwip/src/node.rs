@@ -1,4 +1,4 @@
-//! The node in batch form: packets in place, one at a time, from whoever reads them off a device.
+//! The node in batch form: packets are processed in place, one at a time, as they are read from a device.
 
 use super::Leg;
 use super::adaptive::Gaps;
@@ -24,14 +24,14 @@ use anabranch_wire::tcp::{TcpFlags, TcpView};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
-/// Flows forgotten at a time.
+/// Most idle flows removed per call of [`Node::poll`].
 const EXPIRE_AT_A_TIME: usize = 1024;
 
-/// Where a node puts what leaves it (batch form).
+/// Receives the packets that a node sends (batch form).
 pub trait NodeSink {
     /// A packet for the backhaul.
     fn backhaul(&mut self, packet: &[u8]);
-    /// A packet of the node's own for a leg.
+    /// A packet that the node itself originates, for a leg.
     fn leg(&mut self, leg: Leg, packet: &[u8]);
 }
 
@@ -39,14 +39,14 @@ pub(super) struct Ue {
     pub config: UeConfig,
     pub wifi: [Option<IpAddr>; 2],
     pub gaps: Gaps,
-    /// In the order of [`Leg::ALL`].
+    /// The legs, in the order of [`Leg::ALL`].
     pub links: [Link; 2],
     pub switch: Switch,
-    /// Where its legs are measured for the autonomous law.
+    /// Measurements of the legs; present while the node steers by the autonomous law.
     pub law: Option<Box<Law>>,
-    /// Part of its packets that go over LTE.
+    /// Share of LTE among its packets, in parts of [`ONE`](super::steer::ONE).
     pub lte_share: u32,
-    /// Whether it got packets since the last probe.
+    /// Whether it received packets since the last probe.
     pub is_busy: bool,
     pub probed_at: Instant,
 }
@@ -66,17 +66,18 @@ impl Ue {
         }
     }
 
-    /// Its shares, as its legs are now.
+    /// Updates the share of LTE from the current state of the legs.
     pub(super) fn divide(&mut self, steering: &Steering, now: Instant) {
         self.lte_share = lte_share(steering, &self.links, &mut self.switch, now);
     }
 
-    /// How far apart packets that leave together by both legs arrive at most, where that is measured.
+    /// Estimate of the largest difference between the arrivals of packets that leave at the same time by different
+    /// legs; `None` without the autonomous law.
     pub(super) fn spread(&self, now: Instant) -> Option<Duration> {
         self.law.as_ref().map(|law| law.spread(&self.links, now))
     }
 
-    /// Its legs are measured as a steering asks for.
+    /// Creates or removes the measurements that a steering requires.
     fn measures(&mut self, steering: &Steering) {
         match (*steering == Steering::Autonomous, &self.law) {
             (true, None) => self.law = Some(Box::default()),
@@ -86,7 +87,7 @@ impl Ue {
     }
 }
 
-/// A node.
+/// An LWIP node.
 pub struct Node {
     pub(super) config: Config,
     pub(super) key: u64,
@@ -96,31 +97,31 @@ pub struct Node {
     pub(super) pool: Pool,
     pub(super) timers: Timers,
     pub(super) probe_timers: Timers,
-    /// Held ACKs of flows that are no more, to be sent with the next call that can.
+    /// Held ACKs of removed flows, to be sent with the next call that can send.
     pub(super) orphans: Queue,
     pub(super) stats: Stats,
     pub(super) events: VecDeque<Event>,
     pub(super) packets: Outbox,
     mode: Mode,
-    /// What all UEs may be sent in trains.
+    /// Budget of trains of all UEs.
     pub(super) trains: TrainBudget,
-    /// As which IOAM node it fills traces.
+    /// The IOAM node as which it writes into traces.
     ioam: Option<Box<BothWays>>,
 }
 
-/// A TCP packet, read as far as a node needs.
+/// A TCP packet, parsed as far as a node needs.
 pub(super) struct Seen<'a> {
     pub ip: IpPacket,
     pub tcp: TcpView<'a>,
-    /// In the direction of the packet.
+    /// The 5-tuple in the direction of the packet.
     pub key: FlowKey,
 }
 
 impl Node {
-    /// A node. `seed` keys the table of flows: strangers must not know it in a real run.
+    /// A node. `seed` keys the flow table; in a real run it must be secret.
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// The first error in the configuration.
     pub fn new(config: Config, seed: u64, now: Instant) -> Result<Self, ConfigError> {
         config.check()?;
         let mut node = Self {
@@ -144,27 +145,28 @@ impl Node {
         Ok(node)
     }
 
-    /// From now on it fills the traces of packets, both ways, as this IOAM node. What waits is behind it, in the legs: it
-    /// tells who it is, when packets came, their rate and their flows.
+    /// From now on, fills the traces of packets in both directions as this IOAM node. The queues are behind the
+    /// node, in the legs, so it reports its identity, arrival times, rates and flows, but no queue.
     pub fn set_ioam(&mut self, node: IoamNode) {
         self.ioam = Some(Box::new(BothWays::new(node)));
     }
 
-    /// Its wall clock may have been set: what it says at time 0 ([`IoamNode::epoch`]). Nothing where this is no IOAM node.
+    /// Sets the wall-clock time at time 0 ([`IoamNode::epoch`]), after the clock was changed. No effect without
+    /// [`Self::set_ioam`].
     pub fn set_ioam_epoch(&mut self, epoch: Duration) {
         if let Some(ioam) = &mut self.ioam {
             ioam.set_epoch(epoch);
         }
     }
 
-    /// What became of traces.
+    /// Counters of IOAM traces.
     #[must_use]
     pub fn ioam_stats(&self) -> IoamStats {
         self.ioam.as_ref().map_or_else(IoamStats::default, |ioam| ioam.stats())
     }
 
-    /// Takes a packet from the backhaul, and says by which leg it leaves. For the Wi-Fi leg its destination has
-    /// been rewritten, if that is how the leg works.
+    /// Processes a packet from the backhaul and returns the leg by which it is to be sent. With `wifi_leg =
+    /// "translate"`, the destination of a packet for Wi-Fi has been rewritten.
     pub fn downlink(&mut self, packet: &mut [u8], now: Instant) -> Leg {
         if let Some(ioam) = &mut self.ioam {
             ioam.down.arrived(packet, now);
@@ -197,8 +199,8 @@ impl Node {
         leg
     }
 
-    /// Takes a packet of a UE, from either leg. What goes on to the backhaul, at once or later, goes to `out`, in
-    /// the order in which it came.
+    /// Processes a packet of a UE from either leg. Packets for the backhaul, now or later, are passed to `out` in
+    /// the order of their arrival.
     pub fn uplink(&mut self, packet: &mut [u8], now: Instant, out: &mut impl NodeSink) {
         self.send_orphans(out);
         if let Some(ioam) = &mut self.ioam {
@@ -226,7 +228,7 @@ impl Node {
         }
     }
 
-    /// Does what is due.
+    /// Performs all due work.
     pub fn poll(&mut self, now: Instant, out: &mut impl NodeSink) {
         self.send_orphans(out);
         while let Some((at, number)) = self.timers.first() {
@@ -245,7 +247,7 @@ impl Node {
         }
     }
 
-    /// When [`Node::poll`] has something to do next, and why.
+    /// The time of the next due work, and its reason.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         let orphans = (!self.orphans.is_empty()).then_some((Instant::ZERO, "ACKs of a flow that is no more"));
@@ -267,32 +269,32 @@ impl Node {
         &self.stats
     }
 
-    /// The configuration in force.
+    /// The current configuration.
     #[must_use]
     pub const fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Flows, in no particular order, but always the same.
+    /// All flows, in an unspecified but reproducible order.
     pub fn flows(&self) -> impl Iterator<Item = FlowView> {
         let min_rto_s = f64::from(self.config.dida.unwrap_or_default().min_rto_ms) / 1e3;
         self.flows.iter().map(move |(_, flow)| flow.view(min_rto_s))
     }
 
-    /// Number of flows remembered.
+    /// Number of flows in the table.
     #[must_use]
     pub const fn flow_count(&self) -> u32 {
         self.flows.len()
     }
 
-    /// ACKs held now.
+    /// Number of ACKs held now.
     #[must_use]
     pub const fn held_acks(&self) -> u32 {
         self.pool.len()
     }
 
-    /// Bytes of memory for flows, held ACKs, timers, and what the autonomous law remembers of legs and flows. Looks at every flow
-    /// where there is such a law.
+    /// Memory of flows, held ACKs, timers, and the state of the autonomous law, in bytes. With the autonomous law,
+    /// it iterates over all flows.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let laws = self.ues.iter().filter(|ue| ue.law.is_some()).count() * size_of::<Law>();
@@ -301,10 +303,10 @@ impl Node {
         self.flows.bytes() + self.pool.bytes() + self.timers.bytes() + law
     }
 
-    /// Other shares from the next packet on.
+    /// Changes the steering from the next packet on.
     ///
     /// # Errors
-    /// What is wrong; then nothing has changed.
+    /// The first error; then nothing has changed.
     pub fn set_steering(&mut self, steering: Steering, now: Instant) -> Result<(), ConfigError> {
         steering.check()?;
         self.config.check_probe(&steering)?;
@@ -319,10 +321,10 @@ impl Node {
         Ok(())
     }
 
-    /// Switches DIDA on, off, or changes it; what is held is sent.
+    /// Switches DIDA on or off, or changes it. Held ACKs are sent.
     ///
     /// # Errors
-    /// What is wrong; then nothing has changed.
+    /// The first error; then nothing has changed.
     pub fn set_dida(&mut self, dida: Option<DidaConfig>, now: Instant) -> Result<(), ConfigError> {
         dida.as_ref().map_or(Ok(()), DidaConfig::check)?;
         self.config.dida = dida;
@@ -332,15 +334,15 @@ impl Node {
         Ok(())
     }
 
-    /// The leg of UDP from the next packet on.
+    /// Changes the leg of UDP from the next packet on.
     pub const fn set_other(&mut self, other: OtherTraffic) {
         self.config.other = other;
     }
 
-    /// Other UEs. Flows of those that stay are kept.
+    /// Replaces the UEs. Flows of UEs that remain are kept.
     ///
     /// # Errors
-    /// What is wrong; then nothing has changed.
+    /// The first error; then nothing has changed.
     pub fn set_ues(&mut self, ues: Vec<UeConfig>, now: Instant) -> Result<(), ConfigError> {
         let old = core::mem::replace(&mut self.config.ues, ues);
         if let Err(error) = self.config.check() {
@@ -360,7 +362,7 @@ impl Node {
         Ok(())
     }
 
-    /// Derives what the data path needs. What is known of a UE stays with its name.
+    /// Derives the state of the data path from the configuration. The state of a UE is kept by its name.
     fn configured(&mut self, now: Instant) {
         let mut old = core::mem::take(&mut self.ues);
         self.by_address.clear();
@@ -385,7 +387,7 @@ impl Node {
         }
     }
 
-    /// Flows go by shares from now on: what the law knew of them is not true any more.
+    /// Removes the state of the autonomous law from all flows, which becomes invalid with another steering.
     fn forget_laws(&mut self) {
         for number in 0..self.flows.end() {
             if let Some(flow) = self.flows.get_mut(number) {
@@ -394,7 +396,7 @@ impl Node {
         }
     }
 
-    /// The UEs.
+    /// The configured UEs.
     pub fn ues(&self) -> impl Iterator<Item = &UeConfig> {
         self.ues.iter().map(|ue| &ue.config)
     }
@@ -439,7 +441,7 @@ impl Node {
         let ends = flags.contains(TcpFlags::FIN) || flags.contains(TcpFlags::RST);
         let has_data = seen.tcp.payload_len() > 0;
         let leg = match self.ues.get_mut(number_of_ue as usize) {
-            // ACKs of an upload, too: they are small, and two ways would only change their order.
+            // This includes ACKs of an upload: they are small, and splitting them would only reorder them.
             _ if !(is_first || ends || has_data) => Leg::Lte,
             Some(Ue { law: Some(law), links, wifi, .. }) => {
                 let segment = Segment {
@@ -484,7 +486,7 @@ impl Node {
         (leg, Some(number_of_ue))
     }
 
-    /// The law of the UE with this address, if its flows are steered by it.
+    /// The law of the UE with this address, if it is in use.
     fn law_of(&mut self, address: Option<IpAddr>) -> Option<&mut Law> {
         if self.config.steering != Steering::Autonomous {
             return None;
@@ -511,7 +513,7 @@ impl Node {
         if leg == Leg::Wifi && !self.to_wifi(key.dst, packet) { Leg::Lte } else { leg }
     }
 
-    /// Makes a packet ready for its leg; LTE if it cannot be.
+    /// Prepares a packet for its leg; LTE if the packet cannot use Wi-Fi.
     fn by_wifi(&mut self, leg: Leg, dst: IpAddr, packet: &mut [u8]) -> Leg {
         if leg == Leg::Wifi && !self.to_wifi(dst, packet) {
             self.stats.passed(PassReason::NoWifiAddress);
@@ -542,7 +544,7 @@ impl Node {
     }
 }
 
-/// Reads a TCP packet; the reason if it is none.
+/// Parses a TCP packet; otherwise the reason why it is not steered.
 #[inline]
 fn see(packet: &[u8]) -> Result<Seen<'_>, PassReason> {
     let ip = IpPacket::parse(packet).map_err(|_| PassReason::Malformed)?;
