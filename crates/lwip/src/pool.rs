@@ -1,8 +1,9 @@
-//! Where held ACKs are: slots of one size in one place, a list of them per flow, oldest first.
+//! Storage of held ACKs: slots of one size, linked to one list per flow, oldest first.
 //!
-//! Memory grows with what is held, to the limit, and stays; nothing is allocated per packet.
+//! Memory grows with the number of held ACKs up to the limit and is not returned. Nothing is allocated per packet
+//! after that.
 
-/// Longest packet that is held, bytes: IPv6 and TCP with all options that fit is 100.
+/// Longest packet that is held, bytes. IPv6 and TCP with all options that fit take 100.
 pub(super) const MAX_HELD_BYTES: usize = 120;
 
 const NONE: u32 = u32::MAX;
@@ -14,7 +15,7 @@ struct Slot {
     bytes: [u8; MAX_HELD_BYTES],
 }
 
-/// The ACKs held of one flow.
+/// The held ACKs of one flow.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Queue {
     head: u32,
@@ -34,13 +35,13 @@ impl Queue {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether the queue is empty.
     pub(super) const fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// All held ACKs.
+/// The slots of all held ACKs.
 pub(super) struct Pool {
     slots: Vec<Slot>,
     free: u32,
@@ -52,7 +53,7 @@ impl Pool {
         Self { slots: Vec::new(), free: NONE, used: 0 }
     }
 
-    /// ACKs held in all.
+    /// ACKs held in total.
     pub(super) const fn len(&self) -> u32 {
         self.used
     }
@@ -62,7 +63,7 @@ impl Pool {
         self.slots.capacity() * size_of::<Slot>()
     }
 
-    /// Puts a copy at the end of a queue; `false` if it is too long or `limit` ACKs are held already.
+    /// Appends a copy of a packet to a queue; `false` if it is too long or `limit` ACKs are already held.
     pub(super) fn push(&mut self, queue: &mut Queue, packet: &[u8], limit: u32) -> bool {
         if packet.len() > MAX_HELD_BYTES || self.used >= limit {
             return false;
@@ -98,7 +99,7 @@ impl Pool {
         slot.bytes.get(..usize::from(slot.len))
     }
 
-    /// Puts a queue at the end of another.
+    /// Appends one queue to another.
     pub(super) fn append(&mut self, queue: &mut Queue, more: Queue) {
         if more.is_empty() {
             return;
@@ -111,7 +112,7 @@ impl Pool {
         queue.len += more.len;
     }
 
-    /// Empties a queue, the oldest first.
+    /// Empties a queue, oldest ACK first.
     pub(super) fn drain(&mut self, queue: &mut Queue, mut each: impl FnMut(&[u8])) {
         let mut at = queue.head;
         while let Some(slot) = self.slots.get_mut(at as usize) {
