@@ -1,4 +1,4 @@
-//! The node's own packets: echo requests to UEs on both legs, and the answers.
+//! Packets of the node itself: echo requests to UEs on both legs, and their answers.
 
 use super::Leg;
 use super::config::{ProbeConfig, WifiLeg};
@@ -10,11 +10,12 @@ use anabranch_wire::ip::{emit_echo, parse_echo, src_dst};
 use siphasher::sip::SipHasher13;
 use std::net::IpAddr;
 
-/// Number of the UE, leg, train (0: none), sequence number, and a keyed hash of them: who did not see the request cannot answer it.
+/// Payload of a probe, bytes: number of the UE, leg, train (0: none), sequence number, and a keyed hash of them.
+/// Without having seen the request, nobody can forge the answer.
 const PAYLOAD: usize = 16;
 
 impl Node {
-    /// Sends what is due.
+    /// Sends all due probes.
     pub(super) fn send_probes(&mut self, now: Instant, out: &mut impl NodeSink) {
         while let Some((at, number)) = self.probe_timers.first() {
             if at > now {
@@ -49,7 +50,7 @@ impl Node {
                         continue;
                     }
                 }
-                // Where there is a law, the leg was judged above.
+                // With the autonomous law, `link.check` above has already decided whether the leg is up.
                 let lost_after = if ue.law.is_some() { u16::MAX } else { probe.lost_after };
                 let sequence = link.probe(len, lost_after, now);
                 if let Some(law) = &mut ue.law {
@@ -61,7 +62,7 @@ impl Node {
                 }
                 let Some(law) = &mut ue.law else { continue };
                 while let Some(train) = law.poll_train(leg, &mut self.trains, now) {
-                    // Nobody asked for it, so nobody answers.
+                    // The full-size packet is an echo reply without a request, so the UE does not answer it.
                     let full = [0; TRAIN_PACKET as usize];
                     let full = &full[..usize::from(TRAIN_PACKET) - header - len];
                     let of = train_byte(train.train);
@@ -84,7 +85,7 @@ impl Node {
         }
     }
 
-    /// A UE gets packets: it is not idle any more.
+    /// A UE receives packets and is no longer idle: probe it sooner.
     #[inline]
     pub(super) fn wake(&mut self, number: u32) {
         let Some(ue) = self.ues.get_mut(number as usize) else { return };
@@ -97,7 +98,7 @@ impl Node {
         }
     }
 
-    /// Whether an uplink packet is for the node itself; then it has been taken.
+    /// Whether an uplink packet was an answer for the node itself, which has consumed it.
     pub(super) fn take_answer(&mut self, packet: &[u8], now: Instant) -> bool {
         let Some(probe) = &self.config.probe else { return false };
         let is_ours = |dst: IpAddr| probe.addresses.contains(&dst);
@@ -134,7 +135,7 @@ impl Node {
         true
     }
 
-    /// The legs of a UE, as probes see them; `None` if there is no UE of that name.
+    /// The measured state of the legs of a UE; `None` if there is no UE of that name.
     #[must_use]
     pub fn links(&self, ue: &str) -> Option<[LinkView; 2]> {
         let ue = self.ues.iter().find(|known| known.config.name == ue)?;
@@ -145,7 +146,7 @@ impl Node {
         }))
     }
 
-    /// The share of LTE among a UE's packets now, percent; `None` if there is no UE of that name.
+    /// The current share of LTE among a UE's packets, percent; `None` if there is no UE of that name.
     #[must_use]
     pub fn lte_percent(&self, ue: &str) -> Option<f64> {
         let ue = self.ues.iter().find(|known| known.config.name == ue)?;
@@ -154,14 +155,14 @@ impl Node {
 }
 
 impl Ue {
-    /// Time between probes while it gets packets.
+    /// Time between probes while the UE receives packets.
     fn probe_interval(&self, probe: &ProbeConfig) -> Duration {
         let interval = Duration::from_millis(probe.interval_ms.into());
         if self.law.is_some() { Law::probe_interval(&self.links, interval) } else { interval }
     }
 }
 
-/// A train's number as its packets carry it; 0 is none.
+/// A train's number as carried in its packets, 1 to 255; 0 means no train.
 pub(super) const fn train_byte(train: u16) -> u8 {
     (train % 255) as u8 + 1
 }
