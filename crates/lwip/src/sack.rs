@@ -1,12 +1,13 @@
-//! An ACK without its SACK blocks.
+//! Removal of SACK blocks from an ACK (`hide_sack`).
 //!
-//! An ACK that advances may still tell of the next gap: where two legs are interleaved and one is late, each one does,
-//! and a sender that reads SACK blocks (RFC 6675, RFC 8985) takes for lost what is only late, though it never gets a
-//! duplicate. So the blocks are taken out and the ACK as it was is held like a duplicate: it leaves when the timer runs
-//! out, and never if the gap closes. SACK is advice (RFC 2018 §8): a sender without it knows less, nothing wrong.
+//! An ACK that advances may report the next gap. Where packets alternate between two legs and one leg is late,
+//! every ACK does. A sender that evaluates SACK blocks (RFC 6675, RFC 8985) then takes late packets for lost,
+//! although it never receives a duplicate. The blocks are therefore removed, and the original ACK is held like a
+//! duplicate: it is sent when the timer expires, and never if the gap closes. SACK is advisory (RFC 2018 §8), so a
+//! sender without the blocks has less information, but no false information.
 //!
-//! A duplicate SACK goes on at once, past what is held. It gets the timestamp of the oldest that is held, for a
-//! stack that checks them may drop what comes with an older one than it has seen (PAWS, RFC 7323 §5).
+//! A duplicate SACK is forwarded at once, ahead of the held ACKs. It gets the timestamp of the oldest held ACK,
+//! because a stack that checks timestamps may drop the held ACKs otherwise (PAWS, RFC 7323 §5).
 
 use super::dida::before;
 use super::pool::MAX_HELD_BYTES;
@@ -22,7 +23,8 @@ const BLOCK: usize = 8;
 const OPTION_MD5: u8 = 19;
 const OPTION_AO: u8 = 29;
 
-/// Whether an ACK has SACK blocks that may be taken out: none of its options signs the others, and all can be read.
+/// Whether an ACK has SACK blocks that may be removed: no option authenticates the others, and all options are
+/// readable.
 pub(super) fn can_hide(tcp: &TcpView<'_>) -> bool {
     let mut has_blocks = false;
     for option in tcp.options() {
@@ -35,26 +37,26 @@ pub(super) fn can_hide(tcp: &TcpView<'_>) -> bool {
     has_blocks
 }
 
-/// Which SACK blocks of an ACK stay.
+/// Which SACK blocks of an ACK are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keep {
     /// None.
     None,
     /// The first, which is a duplicate SACK (RFC 2883).
     First,
-    /// All others; there are some.
+    /// All but the first, if there are any.
     Others,
 }
 
-/// The timestamp of a packet that was held.
+/// The timestamp of a held packet.
 pub(super) fn stamp_of(packet: &[u8]) -> Option<u32> {
     let ip = IpPacket::parse(packet).ok()?;
     let tcp = TcpView::parse(packet.get(ip.payload)?).ok()?;
     tcp.timestamps().map(|(value, _)| value)
 }
 
-/// A copy of `packet` with padding in the place of the other SACK blocks, with timestamp `stamp` if its own is newer,
-/// and its checksum put right.
+/// A copy of `packet` in which the other SACK blocks are replaced by padding, with timestamp `stamp` if its own is
+/// newer, and with a correct checksum.
 pub(super) fn with_blocks<'a>(
     ip: &IpPacket,
     packet: &[u8],
@@ -90,7 +92,7 @@ pub(super) fn with_blocks<'a>(
             }
         }
     }
-    // Options begin at an even place and take whole words, so word by word is as the checksum has it.
+    // Options begin at an even offset and consist of whole words, so the checksum can be updated word by word.
     let before = packet.get(ip.payload.clone())?.get(FIXED_HEADER..header)?;
     let mut checksum = u16::from_be_bytes([*tcp.get(CHECKSUM)?, *tcp.get(CHECKSUM + 1)?]);
     for (old, new) in before.chunks_exact(2).zip(tcp.get(FIXED_HEADER..header)?.chunks_exact(2)) {
@@ -103,7 +105,7 @@ pub(super) fn with_blocks<'a>(
     Some(copy)
 }
 
-/// Cuts a SACK option down to what stays.
+/// Reduces a SACK option to the blocks that are kept.
 fn cut(option: &mut [u8], keep: Keep) -> Option<()> {
     let len = option.len();
     match keep {
