@@ -1,31 +1,32 @@
-//! When which timestamp went down to the UE: round trips by timestamps (RFC 7323 §4), from the middle of the path.
+//! Round trips from TCP timestamps (RFC 7323 §4), measured in the middle of the path.
 //!
 //! ```text
-//!   down:  TSval  7   7   8   9   9   9   10      the first segment with a value is noted, with its time,
-//!          note   ●       ○   ●           ●       if it is far enough from the note before it
-//!   up:    ACK that advances, TSecr = 9           its time, less that of the note of 9, is a round trip behind the node
+//!   down:  TSval  7   7   8   9   9   9   10      the first segment with a value is noted with its time,
+//!          note   ●       ○   ●           ●       if it is far enough from the previous note
+//!   up:    ACK that advances, TSecr = 9           its time minus that of the note of 9 is a round trip behind the node
 //! ```
 //!
-//! A receiver echoes the timestamp of the segment that made the acknowledgment advance (RFC 7323 §4.3): the earliest of
-//! those that a delayed ACK is for; the one that closed the gap, not those that waited behind it; of a segment that
-//! was sent twice the copy that came first. So an echo is right where the time from a segment to its acknowledgment is
-//! not: while packets are out of order, and after retransmissions. Only an ACK that advances counts (§4.1), and only the first
-//! behind each note.
+//! A receiver echoes the timestamp of the segment that made the acknowledgment advance (RFC 7323 §4.3): the
+//! earliest of those that a delayed ACK covers; the segment that closed a gap, not those that waited behind it; and
+//! of a retransmitted segment, the copy that arrived first. An echo is therefore correct where the time from a
+//! segment to its acknowledgment is not: while packets are out of order, and after retransmissions. Only ACKs that
+//! advance count (§4.1), and only the first one after each note.
 //!
-//! The clock is the sender's, so a value between two notes passed between them in proportion. A clock that ticks more
-//! rarely than an eighth of a round trip says too little of which segment was meant: then there is no answer.
+//! Values between two notes are interpolated linearly, because the clock is the sender's. A clock with ticks of
+//! more than an eighth of a round trip does not identify the segment; then there is no sample.
 
 use super::dida::before;
 use anabranch_element::time::{Duration, Instant, nanos};
 
-/// Notes of one flow: at most so many round trips are measured in one.
+/// Notes per flow, and therefore most samples per round trip.
 const NOTES: usize = 8;
-/// A clock that goes back is believed after so long; until then it is a packet that was overtaken.
+/// A clock that runs backwards is accepted after this time. Until then, the segment is taken for one that was
+/// overtaken.
 const BACK_AFTER: Duration = Duration::from_secs(10);
-/// A clock may tick this rarely, however short the round trip.
+/// Ticks up to this length are accepted even if the round trip is short.
 const LEAST_TICK: Duration = Duration::from_millis(2);
 
-/// The timestamps of one flow that are under way, of some of its segments.
+/// Timestamps of some of the segments in flight of one flow.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Stamps {
     at: [Instant; NOTES],
@@ -39,11 +40,11 @@ pub(super) struct Stamps {
 }
 
 impl Stamps {
-    /// A segment with data goes down with timestamp `value`. `trip_us` is what the way to the UE and back takes, about.
+    /// A data segment with timestamp `value` is sent down. `trip_us` is the approximate round trip behind the node.
     #[inline]
     pub(super) fn on_segment(&mut self, value: u32, trip_us: u32, now: Instant) {
         if self.has_seen && value == self.newest {
-            // The clock stands still for too long.
+            // The clock has not advanced for too long.
             let last = usize::from(self.len).wrapping_sub(1);
             if now.saturating_since(self.newest_at) > longest_tick(trip_us)
                 && self.value.get(last) == Some(&value)
@@ -62,8 +63,8 @@ impl Stamps {
         self.note(value, now);
     }
 
-    /// How long ago the segment passed that an ACK with this echo is for. Notes up to it are struck out, and the next
-    /// ones are to be so far apart that they fill this time.
+    /// The time since the segment passed for which an ACK with this echo was sent. Notes up to it are removed, and
+    /// the following ones are spaced so that they span this time.
     #[inline]
     pub(super) fn on_echo(&mut self, echo: u32, trip_us: u32, now: Instant) -> Option<Duration> {
         if !self.has_seen || before(self.newest, echo) {
@@ -105,7 +106,7 @@ impl Stamps {
             return;
         }
         if len == NOTES {
-            // The round trip has grown: half as many notes for the same time.
+            // The round trip has grown: keep every second note, and double the distance.
             for kept in 1..NOTES / 2 {
                 (self.at[kept], self.value[kept]) = (self.at[2 * kept], self.value[2 * kept]);
             }
@@ -130,8 +131,8 @@ mod tests {
         Instant::from_micros(1_000_000 + us)
     }
 
-    /// Segments all `every_us` with a clock of `tick_us`, echoed in order after `trip_us`: how many round trips were
-    /// seen, the shortest and the longest, microseconds.
+    /// Segments every `every_us` with a clock of `tick_us`, echoed in order after `trip_us`. Returns the number of
+    /// samples, and the shortest and the longest one in microseconds.
     fn steady(base: u32, every_us: u64, tick_us: u64, trip_us: u64) -> (usize, u64, u64) {
         let mut stamps = Stamps::default();
         let value = |us: u64| base.wrapping_add((us / tick_us) as u32);
@@ -159,25 +160,25 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stands_still_is_not_asked() {
+    fn a_clock_that_stands_still_gives_no_samples() {
         assert_eq!(steady(5, 500, 1_000_000, 20_000).0, 0, "ticks of a second");
         let (n, least, most) = steady(5, 500, 10_000, 200_000);
         assert!(n > 50 && least >= 200_000 && most <= 210_000, "ticks of 10 ms: {n}, {least} to {most}");
-        // Single segments, and answers before the next one, can be told apart whatever the clock.
+        // Single segments that are answered before the next one are unambiguous whatever the clock.
         let mut stamps = Stamps::default();
         for second in 0..10 {
             stamps.on_segment(second, 30_000, at(u64::from(second) * 1_000_000));
             let trip = stamps.on_echo(second, 30_000, at(u64::from(second) * 1_000_000 + 30_000));
             assert_eq!(trip, Some(Duration::from_millis(30)));
         }
-        // Sent again with the value it had: nobody knows which one was echoed.
+        // A retransmission with the same value is ambiguous.
         stamps.on_segment(77, 30_000, at(20_000_000));
         stamps.on_segment(77, 30_000, at(20_250_000));
         assert_eq!(stamps.on_echo(77, 30_000, at(20_280_000)), None);
     }
 
     #[test]
-    fn an_echo_strikes_out_what_is_older_and_what_was_not_noted_is_reckoned() {
+    fn an_echo_removes_older_notes_and_values_between_notes_are_interpolated() {
         let mut stamps = Stamps::default();
         for value in [10, 12, 14, 11, 16] {
             stamps.on_segment(value, 0, at(u64::from(value) * 1_000));
@@ -185,17 +186,17 @@ mod tests {
         let mut echo = |value, ms: u64| stamps.on_echo(value, 0, at(ms * 1_000)).map(|trip| trip.as_millis());
         assert_eq!(echo(17, 30), None, "never seen");
         assert_eq!(echo(13, 30), Some(17), "between 12 and 14");
-        assert_eq!(echo(12, 30), None, "struck out with it");
+        assert_eq!(echo(12, 30), None, "removed with it");
         assert_eq!(echo(11, 30), None, "overtaken");
         assert_eq!(echo(14, 34), Some(20));
         assert_eq!(echo(14, 35), None, "once only");
         assert_eq!(echo(16, 36), Some(20));
-        // Too far apart for their values: some tick between them was long.
+        // The notes are too far apart for their values, so some tick between them was long.
         let mut stamps = Stamps::default();
         stamps.on_segment(1, 0, at(0));
         stamps.on_segment(3, 0, at(900_000));
         assert_eq!(stamps.on_echo(2, 0, at(910_000)), None);
-        // Another clock: it is believed in the end.
+        // A different clock is accepted in the end.
         stamps.on_segment(0x8000_0000, 0, at(940_000));
         stamps.on_segment(5, 0, at(11_100_000));
         assert_eq!(stamps.on_echo(5, 0, at(11_130_000)), Some(Duration::from_millis(30)));
