@@ -4,33 +4,33 @@ use super::Leg;
 use super::events::ReleaseReason;
 use anabranch_element::time::{Duration, nanos};
 
-/// Why a packet passed without being steered or looked at any further.
+/// Why a packet was forwarded without being steered or examined further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PassReason {
-    /// No IP packet, or one whose header does not hold together.
+    /// Not an IP packet, or an inconsistent header.
     Malformed,
-    /// A fragment: there is no telling whose.
+    /// A fragment: its flow is unknown.
     Fragment,
     /// IPv6 with extension headers.
     ExtensionHeaders,
     /// Not TCP.
     NotTcp,
-    /// The TCP header does not hold together.
+    /// An inconsistent TCP header.
     BadTcp,
-    /// TCP options that do not hold together, in an ACK that would have been held.
+    /// Unreadable TCP options in an ACK that would otherwise have been held.
     BadOptions,
-    /// A wrong TCP checksum, where it was looked at.
+    /// A wrong TCP checksum. Checksums are verified only where DIDA depends on them.
     BadChecksum,
-    /// To nobody we know.
+    /// The destination is not a configured UE.
     UnknownUe,
-    /// It was for Wi-Fi, and the UE has no address of that family there.
+    /// The packet was to use Wi-Fi, but the UE has no address of that family there.
     NoWifiAddress,
-    /// An ACK of a flow of which no data was seen.
+    /// An ACK of a flow whose data has not been seen.
     UnknownFlow,
 }
 
 impl PassReason {
-    /// All, in the order of [`Self::index`].
+    /// All reasons, in the order of [`Self::index`].
     pub const ALL: [Self; 10] = [
         Self::Malformed,
         Self::Fragment,
@@ -44,13 +44,13 @@ impl PassReason {
         Self::UnknownFlow,
     ];
 
-    /// Its place in [`Self::ALL`].
+    /// Index in [`Self::ALL`].
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// Its name in metrics and logs.
+    /// The name in metrics and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -74,7 +74,7 @@ pub const HOLD_BUCKETS_US: [u64; 13] = [
     1_000_000,
 ];
 
-/// What went by way of a leg.
+/// Downlink traffic of a leg.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LegStats {
     /// Downlink packets.
@@ -88,41 +88,41 @@ pub struct LegStats {
 pub struct Stats {
     /// Downlink by leg, in the order of [`Leg::ALL`].
     pub legs: [LegStats; 2],
-    /// Of these, TCP packets with data, which steering divides.
+    /// Of these, TCP packets with data, which are subject to steering.
     pub steered: [u64; 2],
-    /// Uplink packets taken, probe replies left out.
+    /// Uplink packets, without answers to probes.
     pub uplink_packets: u64,
-    /// Packets by why they passed, in the order of [`PassReason::ALL`].
+    /// Packets not steered, by reason, in the order of [`PassReason::ALL`].
     pub passed: [u64; PassReason::ALL.len()],
     /// ACKs that advanced.
     pub advances: u64,
     /// Duplicate ACKs.
     pub dup_acks: u64,
-    /// Of these, sent on at once.
+    /// Of these, the ones forwarded at once.
     pub dup_acks_passed: u64,
-    /// Third duplicate ACKs in a row that left towards the sender: what makes a classic sender retransmit.
+    /// Third consecutive duplicate ACKs forwarded to the sender. They make a classic sender retransmit.
     pub triple_dup_acks: u64,
     /// Duplicate ACKs held.
     pub held: u64,
-    /// ACKs that advanced and went on without their SACK blocks, which were held.
+    /// ACKs that advanced and were forwarded without their SACK blocks, which were held.
     pub hidden_gaps: u64,
-    /// Held ACKs sent in the end.
+    /// Held ACKs that were sent in the end.
     pub released_acks: u64,
-    /// Held ACKs that a later one superseded.
+    /// Held ACKs that a later one superseded, and that were dropped.
     pub superseded_acks: u64,
-    /// Holds by why they ended, in the order of [`ReleaseReason::ALL`].
+    /// Holds by the reason of their end, in the order of [`ReleaseReason::ALL`].
     pub releases: [u64; ReleaseReason::ALL.len()],
-    /// Holds by their length: up to each of [`HOLD_BUCKETS_US`], and longer.
+    /// Holds by duration: up to each of [`HOLD_BUCKETS_US`], and longer.
     pub hold_histogram: [u64; HOLD_BUCKETS_US.len() + 1],
-    /// Their sum, nanoseconds.
+    /// Sum of the durations, nanoseconds.
     pub hold_sum_ns: u64,
-    /// Gaps that ended because the missing packet was late, and not sent again, or to no purpose.
+    /// Gaps whose missing packet was late: not retransmitted, or retransmitted needlessly.
     pub late_gaps: u64,
-    /// Gaps that a retransmission ended.
+    /// Gaps that ended with a retransmission.
     pub lost_gaps: u64,
-    /// Flows that made room for others.
+    /// Flows evicted to make room for others.
     pub evicted_flows: u64,
-    /// Flows seen first.
+    /// Flows created.
     pub new_flows: u64,
 }
 
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_histogram_has_every_hold() {
+    fn the_histogram_counts_every_hold() {
         let mut stats = Stats::default();
         for us in [0, 1_000, 1_001, 1_000_000, 1_000_001] {
             stats.hold_ended(ReleaseReason::Timer, 2, Duration::from_micros(us));
