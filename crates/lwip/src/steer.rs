@@ -1,29 +1,29 @@
-//! Which leg a packet takes.
+//! The leg of each packet in the ratio modes and in `switched`.
 //!
-//! Shares become a pattern by carrying over what a packet did not use: of any n packets in a row of a flow, n times
-//! the share go over LTE, off by less than one. Each flow has a phase of its own, so that short flows keep the share,
-//! too.
+//! A share becomes a pattern by carrying the remainder of each packet over to the next: of any n consecutive
+//! packets of a flow, n times the share use LTE, with an error below one packet. Each flow has its own phase, so
+//! that many short flows have the right share in total, too.
 
 use super::Leg;
 use super::config::{Steering, SwitchTo};
 use super::link::Link;
 use anabranch_element::time::{Duration, Instant};
 
-/// One, as a share.
+/// A share of 100 %.
 pub(super) const ONE: u32 = 1 << 16;
 
-/// The share of a percentage, in parts of [`ONE`].
+/// A percentage as a share, in parts of [`ONE`].
 pub(super) fn share(percent: f64) -> u32 {
-    // `as` saturates, and makes what is no number 0.
+    // `as` saturates and maps NaN to 0.
     ((percent / 100.0 * f64::from(ONE)).round() as u32).min(ONE)
 }
 
-/// What a flow has left of the packets before.
+/// The remainder carried over from the previous packets of a flow, in parts of [`ONE`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Carry(u32);
 
 impl Carry {
-    /// A flow's phase, from its hash.
+    /// The initial remainder of a flow, from its hash.
     pub(super) const fn with_phase(hash: u64) -> Self {
         Self(hash as u32 % ONE)
     }
@@ -40,13 +40,13 @@ impl Carry {
     }
 }
 
-/// The leg of a whole flow, by its hash.
+/// The leg of a whole flow, from its hash.
 pub(super) const fn of_flow(hash: u64, lte_share: u32) -> Leg {
     if (hash as u32 % ONE) < lte_share { Leg::Lte } else { Leg::Wifi }
 }
 
-/// The share of LTE among a UE's packets, as its legs are now. A leg of Wi-Fi that is down has none. LTE is the anchor:
-/// every ACK goes by it, so nothing is gained by leaving it.
+/// The current share of LTE among a UE's packets. A Wi-Fi leg that is down has no share. LTE is assumed to be up: it is
+/// the anchor leg, and every ACK uses it.
 pub(super) fn lte_share(steering: &Steering, links: &[Link; 2], switch: &mut Switch, now: Instant) -> u32 {
     let [lte, wifi] = links;
     if !wifi.up {
@@ -57,7 +57,7 @@ pub(super) fn lte_share(steering: &Steering, links: &[Link; 2], switch: &mut Swi
         Steering::FixedRatio { lte_percent } => share(lte_percent),
         Steering::RttWeighted { least_percent } => {
             let (l, w) = (lte.rtt_us(), wifi.rtt_us());
-            // In proportion to 1/l and 1/w.
+            // Proportional to 1/l and 1/w.
             let percent = if l > 0.0 && w > 0.0 { 100.0 * w / (l + w) } else { 50.0 };
             share(percent.clamp(least_percent, 100.0 - least_percent))
         }
@@ -68,7 +68,7 @@ pub(super) fn lte_share(steering: &Steering, links: &[Link; 2], switch: &mut Swi
             let (l, w) = (rate(lte, lte_mbps), rate(wifi, wifi_mbps));
             share((100.0 * l / (l + w)).clamp(least_percent, 100.0 - least_percent))
         }
-        // Flows that are not TCP.
+        // For flows that are not TCP; TCP is steered by the law.
         Steering::Autonomous => ONE / 2,
         Steering::Switched { to: SwitchTo::Lte, .. } => ONE,
         Steering::Switched { to: SwitchTo::Wifi, .. } => 0,
@@ -88,7 +88,7 @@ pub(super) fn lte_share(steering: &Steering, links: &[Link; 2], switch: &mut Swi
     }
 }
 
-/// The leg that a switched bearer is on.
+/// The current leg of a switched bearer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Switch {
     leg: Leg,
@@ -96,7 +96,7 @@ pub(super) struct Switch {
 }
 
 impl Switch {
-    /// On the anchor.
+    /// Begins on the anchor leg.
     pub(super) const fn new() -> Self {
         Self { leg: Leg::Lte, at: None }
     }
@@ -114,7 +114,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn whole_shares_are_whole() {
+    fn shares_of_0_and_100_percent_are_exact() {
         assert_eq!(
             (share(0.0), share(100.0), share(50.0), share(f64::NAN), share(1e9)),
             (0, ONE, ONE / 2, 0, ONE)
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// A leg with this round-trip time.
+    /// A leg with the given round-trip time.
     fn leg(rtt_ms: u64) -> Link {
         let mut link = Link::new();
         let sequence = link.probe(52, 4, Instant::ZERO);
