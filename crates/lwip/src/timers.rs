@@ -1,24 +1,24 @@
-//! One deadline per flow: a heap that knows where each flow stands in it.
+//! One deadline per flow: a binary heap with an index of the position of each flow.
 
 use anabranch_element::time::Instant;
 
 const NONE: u32 = u32::MAX;
 
-/// Deadlines by the number of the flow. Equal ones come in the order of the numbers.
+/// Deadlines by flow number. Equal deadlines are ordered by number.
 #[derive(Default)]
 pub(super) struct Timers {
     heap: Vec<(Instant, u32)>,
-    /// Where a flow stands in the heap.
+    /// Position of each flow in the heap.
     place: Vec<u32>,
 }
 
 impl Timers {
-    /// The earliest deadline, and whose it is.
+    /// The earliest deadline and its flow.
     pub(super) fn first(&self) -> Option<(Instant, u32)> {
         self.heap.first().copied()
     }
 
-    /// Sets or moves a deadline.
+    /// Sets or changes the deadline of a flow.
     pub(super) fn set(&mut self, flow: u32, at: Instant) {
         if self.place.len() <= flow as usize {
             self.place.resize(flow as usize + 1, NONE);
@@ -34,7 +34,7 @@ impl Timers {
         }
     }
 
-    /// Removes a deadline, if there is one.
+    /// Removes the deadline of a flow, if it has one.
     pub(super) fn clear(&mut self, flow: u32) {
         let Some(place) = self.place.get_mut(flow as usize) else { return };
         let place = core::mem::replace(place, NONE) as usize;
