@@ -1,7 +1,7 @@
-//! The UE's side: what came by way of Wi-Fi becomes a packet of the bearer again.
+//! The UE's part: packets that arrived by Wi-Fi become packets of the bearer again.
 //!
-//! On a real device this is one rule in front of connection tracking, for stateful translation would take a
-//! bearer's packet that comes by way of Wi-Fi for another connection:
+//! On a real device this is one rule that runs before connection tracking. Stateful translation would assign a
+//! bearer packet that arrived by Wi-Fi to a different connection:
 //!
 //! ```text
 //! table ip lwip {
@@ -23,10 +23,10 @@ use std::net::IpAddr;
 
 use super::config::{ConfigError, UeConfig};
 
-/// Packets that wait to be taken out; more are not kept.
+/// Most packets waiting to be taken out; further ones are dropped.
 const MAX_OUT: usize = 65_536;
 
-/// The addresses of one UE, and what it does with packets.
+/// The addresses of one UE, and its treatment of packets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UeSide {
     bearer: [Option<IpAddr>; 2],
@@ -34,7 +34,7 @@ pub struct UeSide {
 }
 
 impl UeSide {
-    /// The UE as the node knows it.
+    /// A UE with the node's configuration of it.
     ///
     /// # Errors
     /// As [`UeConfig::check`].
@@ -50,20 +50,20 @@ impl UeSide {
         Ok(side)
     }
 
-    /// The address on the bearer, of the family of `of`.
+    /// The bearer address of the family of `of`.
     #[must_use]
     pub const fn bearer(&self, of: IpAddr) -> Option<IpAddr> {
         self.bearer[family(of)]
     }
 
-    /// The address on Wi-Fi, of the family of `of`.
+    /// The Wi-Fi address of the family of `of`.
     #[must_use]
     pub const fn wifi(&self, of: IpAddr) -> Option<IpAddr> {
         self.wifi[family(of)]
     }
 
-    /// Makes a TCP or UDP packet to the Wi-Fi address one to the bearer's. `true` if it was one; anything else
-    /// is left as it is.
+    /// Restores the bearer address as the destination of a TCP or UDP packet to the Wi-Fi address. Returns whether
+    /// the packet was one; other packets stay unchanged.
     pub fn restore(&self, packet: &mut [u8]) -> bool {
         let Ok(ip) = IpPacket::parse(packet) else { return false };
         if !matches!(ip.protocol, protocol::TCP | protocol::UDP) || self.wifi(ip.dst) != Some(ip.dst) {
@@ -72,8 +72,8 @@ impl UeSide {
         self.bearer(ip.dst).is_some_and(|bearer| rewrite_dst(packet, bearer).is_ok())
     }
 
-    /// The answer to an echo request to one of the UE's addresses, for the leg it came by. A real UE's kernel
-    /// answers; a simulated one has this.
+    /// The answer to an echo request to one of the UE's addresses, for the leg on which it arrived. On a real UE
+    /// the kernel answers; this is for a simulated one.
     #[must_use]
     pub fn answer(&self, packet: &[u8]) -> Option<Vec<u8>> {
         let echo = parse_echo(packet).ok().filter(|echo| !echo.reply)?;
@@ -91,7 +91,7 @@ pub(super) const fn family(address: IpAddr) -> usize {
     }
 }
 
-/// A UE's side as an element: [`UeElement::IP`], [`UeElement::LTE`], [`UeElement::WIFI`].
+/// The UE's part as an element with the ports [`UeElement::IP`], [`UeElement::LTE`] and [`UeElement::WIFI`].
 #[derive(Debug, Default)]
 pub struct UeElement {
     side: UeSide,
@@ -101,7 +101,7 @@ pub struct UeElement {
 impl UeElement {
     /// The UE's own IP stack.
     pub const IP: Port = Port(0);
-    /// The cell; every packet of the UE leaves by it.
+    /// The cell; all packets of the UE leave by it.
     pub const LTE: Port = Port(1);
     /// The access point.
     pub const WIFI: Port = Port(2);
@@ -112,7 +112,7 @@ impl UeElement {
         Self { side, out: VecDeque::new() }
     }
 
-    /// What it does with packets.
+    /// The addresses and the treatment of packets.
     #[must_use]
     pub const fn side(&self) -> &UeSide {
         &self.side
