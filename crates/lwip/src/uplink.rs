@@ -1,4 +1,4 @@
-//! The uplink of a node: DIDA, applied.
+//! The uplink of a node: applies the decisions of DIDA.
 
 use super::config::{DidaConfig, Hold};
 use super::dida::{Verdict, before};
@@ -13,9 +13,10 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip::IpPacket;
 use anabranch_wire::tcp::TcpFlags;
 
-/// A packet is late by so much more than the legs tell, at most.
+/// Allowance for the error of the modelled difference between the legs: a packet may be late by that difference
+/// plus this time.
 const LONGER: Duration = Duration::from_millis(20);
-/// Events kept until they are taken; then the oldest go.
+/// Most events waiting to be taken; beyond that, the oldest are dropped.
 const MAX_EVENTS: usize = 512;
 
 impl Node {
@@ -31,7 +32,7 @@ impl Node {
         let is_syn = seen.tcp.flags().contains(TcpFlags::SYN);
         let number = match (self.flows.find(&key, hash), self.by_address.get(&key.dst)) {
             (Some(number), _) => number,
-            // Its window scale is in the SYN only.
+            // Only the SYN carries the window scale, so a flow is created for it.
             (None, Some(&ue)) if is_syn => {
                 let number = self.new_flow(Flow::new(key, hash, ue, now), now);
                 self.send_orphans(out);
@@ -95,7 +96,7 @@ impl Node {
                 self.end_hold(number, why, now, out);
                 if is_syn && let Some(flow) = self.flows.get_mut(number) {
                     flow.track.on_uplink_syn(&seen.tcp);
-                    // One that is sent again cannot be told from the first by its answer.
+                    // After a retransmitted SYN, the answer is ambiguous, so it gives no round trip.
                     flow.syn_at = flow.syn_at.is_none().then_some(now);
                     flow.gap = None;
                 }
@@ -133,7 +134,7 @@ impl Node {
         }
     }
 
-    /// Sends an ACK on without the SACK blocks that tell of a gap, and holds it with them.
+    /// Forwards an ACK without the SACK blocks that report a gap, and holds the original.
     fn hold_gap(
         &mut self,
         number: u32,
@@ -166,7 +167,7 @@ impl Node {
         out.backhaul(packet);
     }
 
-    /// Sends the duplicate SACK of an ACK on, and holds its other blocks.
+    /// Forwards the duplicate SACK of an ACK, and holds its other blocks.
     fn divide(&mut self, number: u32, ip: &IpPacket, packet: &[u8], now: Instant, out: &mut impl NodeSink) {
         let Some(flow) = self.flows.get(number) else { return out.backhaul(packet) };
         let stamp = self.pool.front(&flow.track.held).and_then(stamp_of);
@@ -176,19 +177,19 @@ impl Node {
             return out.backhaul(packet);
         };
         out.backhaul(first);
-        // It may say nothing else.
+        // There may be no other blocks.
         if let Some(others) = with_blocks(ip, packet, Keep::Others, None, &mut stays) {
             self.hold(number, others, now, out);
         }
     }
 
-    /// When a hold that begins now ends, at the latest.
+    /// The latest end of a hold that begins now.
     fn hold_until(&self, dida: &DidaConfig, flow: &Flow, now: Instant) -> Instant {
         let trips = flow.estimate.round_trips();
         let spread =
             flow.law.as_ref().and_then(|_| self.ues.get(flow.ue as usize)).and_then(|ue| ue.spread(now));
         let seconds = match (spread, dida.hold) {
-            // Where a loss shows, a hold may be as long as packets may be late.
+            // Where a loss is recognised by its leg, a hold may last as long as a packet can be late.
             (Some(spread), _) => (spread + LONGER).as_secs_f64(),
             (None, Hold::Fixed { ms }) => ms / 1e3,
             (None, Hold::Optimal) => flow.model(now).map_or(0.0, |model| model.optimum_s()),
@@ -215,7 +216,7 @@ impl Node {
         out.backhaul(packet);
     }
 
-    /// The missing ACK is there: was its packet late, or lost?
+    /// The missing ACK arrived: decides whether its packet was late or lost.
     fn end_gap(&mut self, number: u32, echo: Option<u32>, now: Instant) {
         let Some(flow) = self.flows.get_mut(number) else { return };
         let Some(gap) = flow.gap.take() else { return };
@@ -231,7 +232,7 @@ impl Node {
         }
     }
 
-    /// Takes what is held of a flow: sent in order, or dropped when the missing ACK is there.
+    /// Ends the hold of a flow: the held ACKs are sent in order, or dropped if the missing ACK arrived.
     pub(super) fn end_hold(
         &mut self,
         number: u32,
@@ -247,7 +248,7 @@ impl Node {
         });
     }
 
-    /// As [`Self::end_hold`], where there is nowhere to send to.
+    /// As [`Self::end_hold`], where packets cannot be sent: they are sent with the next call that can.
     pub(super) fn orphan(&mut self, number: u32, reason: ReleaseReason, now: Instant) {
         if let Some(held) = self.take_held(number, reason, now) {
             self.pool.append(&mut self.orphans, held);
@@ -286,8 +287,8 @@ impl Node {
     }
 }
 
-/// Counts duplicates that were sent since the last advance. The third is the one that matters: the sender reduces its
-/// window, and what it has grown to is another epoch's.
+/// Counts duplicates sent since the last advance. At the third, the sender reduces its window, so a new period of
+/// window growth begins.
 fn count_sent(flow: &mut Flow, more: u32, now: Instant, stats: &mut Stats) {
     let before = flow.track.dups_sent;
     let sent = u32::from(before).saturating_add(more).min(u16::MAX.into()) as u16;
@@ -298,7 +299,7 @@ fn count_sent(flow: &mut Flow, more: u32, now: Instant, stats: &mut Stats) {
     }
 }
 
-/// A duration of so many seconds; none, if that is no number.
+/// A duration of `seconds`; zero if that is not a valid duration.
 fn span(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
