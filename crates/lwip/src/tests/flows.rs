@@ -1,4 +1,4 @@
-//! Flows that come, go, wrap around and begin before the node.
+//! Flows: creation, eviction, sequence wrap-around, and flows that began before the node.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn sequence_numbers_wrap_around() {
 fn a_flow_that_began_before_the_node_is_picked_up() {
     let mut w = World::new(config(Some(50.0)), false);
     w.base = 77;
-    // An ACK before any data: nothing is known.
+    // An ACK before any data: the flow is unknown.
     w.ack(5000);
     assert_eq!(w.node.stats().passed[PassReason::UnknownFlow.index()], 1);
     for n in 5..15 {
@@ -39,7 +39,7 @@ fn a_flow_that_began_before_the_node_is_picked_up() {
     w.ack(6000);
     gap(&mut w, 6000);
     assert_eq!((w.out.len(), w.node.held_acks()), (5, 1));
-    // An acknowledgment of data that went another way.
+    // An acknowledgment of data that took another path.
     w.ack(20_000);
     assert_eq!((w.out.len(), w.node.held_acks()), (7, 0));
     assert_eq!(w.node.stats().releases[ReleaseReason::Resync.index()], 1);
@@ -56,7 +56,7 @@ fn a_new_connection_on_the_same_ports_is_another_flow() {
     gap(&mut w, 1000);
     assert_eq!(w.node.held_acks(), 1);
     w.out.clear();
-    // The UE opens again: what was held goes first.
+    // The UE opens a new connection: held ACKs are sent first.
     w.base = 3_000_000_000;
     let syn = TcpHeader { flags: TcpFlags::SYN, ..TcpHeader::default() };
     w.up(w.uplink_packet(&syn, &[]));
@@ -69,7 +69,7 @@ fn a_new_connection_on_the_same_ports_is_another_flow() {
     w.ack(2000);
     gap(&mut w, 2000);
     assert_eq!((w.out.len(), w.node.held_acks(), w.node.flow_count()), (3, 1, 1));
-    // And without a SYN that we saw, the server's side tells.
+    // Without a visible SYN, the server's sequence numbers show the new connection.
     w.base = 3_000_000;
     w.out.clear();
     for n in 0..3 {
@@ -81,7 +81,7 @@ fn a_new_connection_on_the_same_ports_is_another_flow() {
 }
 
 #[test]
-fn a_downlink_syn_or_rst_lets_go_of_what_is_held() {
+fn a_downlink_syn_or_rst_releases_held_acks() {
     for flags in [TcpFlags::SYN, TcpFlags::RST] {
         let mut w = World::new(config(Some(50.0)), false);
         w.handshake();
@@ -125,7 +125,7 @@ fn a_flood_is_bounded_and_loses_nothing() {
     w.out.clear();
     w.ack(5000);
     assert_eq!(w.acks(), [5000]);
-    // Where nothing is proven, what is held leaves before its flow does.
+    // Without proven flows, held ACKs are sent before their flow is evicted.
     let mut w = World::new(Config { flows: 1, ..config(Some(50.0)) }, false);
     w.handshake();
     for n in 0..10 {
@@ -170,7 +170,7 @@ fn changes_while_it_runs() {
     w.node.apply(Command::Steering(Steering::FixedRatio { lte_percent: 0.0 }), w.now).unwrap();
     assert!((20..25).all(|n| w.data(n, 1000).0 == Leg::Wifi));
     w.node.apply(Command::Ues(ues), w.now).unwrap();
-    assert!((25..30).all(|n| w.data(n, 1000).0 == Leg::Lte), "no address there");
+    assert!((25..30).all(|n| w.data(n, 1000).0 == Leg::Lte), "no Wi-Fi address");
     assert_eq!(w.node.stats().passed[PassReason::NoWifiAddress.index()], 5);
     assert!(w.node.apply(Command::Ues(vec![UeConfig::default()]), w.now).is_err());
     w.node.apply(Command::Ues(Vec::new()), w.now).unwrap();
@@ -179,7 +179,7 @@ fn changes_while_it_runs() {
     assert_eq!(w.node.stats().passed[PassReason::UnknownUe.index()], 1);
 }
 
-/// A sender with a window of 40 segments at 100 ms, of which 70 ms are behind the node's back.
+/// A sender with a window of 40 segments and a round trip of 100 ms, 70 ms of which are in front of the node.
 fn steady(w: &mut World, rounds: u32) -> u32 {
     for round in 0..rounds {
         for n in 0..40 {
@@ -265,7 +265,7 @@ fn an_adaptive_hold_follows_how_late_packets_are() {
         if w.node.held_acks() > 0 {
             holds.push(w.node.poll_timeout().unwrap().0.saturating_since(w.now).as_millis());
         }
-        // Late by 20 ms, later by 45; and the sender, if it was told, sends it again.
+        // Late by 20 ms, and later by 45 ms. If the sender was informed, it retransmits.
         w.pass(Duration::from_millis(if round < 30 { 20 } else { 45 }));
         n += 40;
         w.stamped_ack(n * 1000);
@@ -276,7 +276,7 @@ fn an_adaptive_hold_follows_how_late_packets_are() {
     assert!((20..32).contains(&holds[25]), "{holds:?}");
     assert!((45..91).contains(holds.last().unwrap()), "{holds:?}");
     assert_eq!((w.node.stats().late_gaps, w.node.stats().lost_gaps), (60, 0));
-    // Now they are lost: only a retransmission ends the gap.
+    // From now on packets are lost: only a retransmission ends the gap.
     holds.clear();
     for _ in 0..200 {
         for i in 0..40 {

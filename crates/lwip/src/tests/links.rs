@@ -1,4 +1,4 @@
-//! Probes over real element pairs: a UE that answers, and steering that follows.
+//! Probes between real elements: a UE that answers, and steering that follows the measurements.
 
 use super::*;
 use anabranch_element::Port;
@@ -8,10 +8,10 @@ struct Legs {
     node: Node,
     ue: UeElement,
     now: Instant,
-    /// One way, by leg.
+    /// One-way delay by leg, milliseconds.
     delay_ms: [u64; 2],
     dead: bool,
-    /// What arrives when: at the UE, or (uplink) at the node.
+    /// Packets in flight by arrival time; `true`: uplink.
     wire: BTreeMap<(Instant, u64), (bool, Port, Packet)>,
     count: u64,
     backhaul: Vec<Packet>,
@@ -96,13 +96,13 @@ fn shares_follow_the_round_trips_of_both_legs() {
         legs.run(Duration::from_secs(10));
         let [lte, wifi] = legs.node.links("phone").unwrap();
         assert_eq!((lte.rtt_us, wifi.rtt_us), (40_000.0, 10_000.0));
-        assert_eq!((lte.answers, lte.probes), (10, 11), "one a second, idle; the last is on its way");
+        assert_eq!((lte.answers, lte.probes), (10, 11), "one per second while idle; the last is in flight");
         assert!((legs.node.lte_percent("phone").unwrap() - 20.0).abs() < 0.01);
         assert!(legs.backhaul.is_empty(), "answers are the node's own");
         legs.delay_ms = [5, 45];
         legs.run(Duration::from_secs(10));
         assert!((legs.node.lte_percent("phone").unwrap() - 90.0).abs() < 0.1);
-        // Wi-Fi goes away, and comes back.
+        // Wi-Fi fails and recovers.
         legs.dead = true;
         legs.run(Duration::from_secs(6));
         assert_eq!(legs.node.lte_percent("phone"), Some(100.0));
@@ -130,7 +130,7 @@ fn a_busy_ue_is_probed_more_often() {
 }
 
 #[test]
-fn an_answer_must_be_one() {
+fn only_genuine_answers_count() {
     let mut legs = Legs::new(probing(Steering::FixedRatio { lte_percent: 50.0 }, WifiLeg::Translate));
     let mut out = Out::default();
     drive(&mut legs.node, Instant::ZERO, &mut out);
@@ -144,14 +144,14 @@ fn an_answer_must_be_one() {
     wrong[9] ^= 1;
     for packet in [forged(&wrong, true), forged(&answer[echo.payload.clone()], false), forged(b"", true)] {
         legs.node.on_packet(port, Packet::new(legs.now, packet), legs.now);
-        assert!(legs.node.poll_transmit(legs.now).is_some(), "it is somebody else's");
+        assert!(legs.node.poll_transmit(legs.now).is_some(), "not an answer to the node");
     }
     legs.node.on_packet(port, Packet::new(legs.now, answer), legs.now);
     assert!(legs.node.poll_transmit(legs.now).is_none());
     assert_eq!(legs.node.links("phone").unwrap()[1].answers, 1);
 }
 
-/// By the autonomous law; nothing is known of the legs.
+/// The autonomous law, with unknown legs.
 fn autonomous() -> Config {
     let probe = Some(ProbeConfig::new(vec!["10.45.0.1".parse().unwrap()]));
     Config { steering: Steering::Autonomous, probe, ..config(Some(50.0)) }

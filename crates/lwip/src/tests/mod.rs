@@ -1,4 +1,4 @@
-//! A node, from outside.
+//! Tests of a node through its public interface.
 
 use super::*;
 use anabranch_element::packet::Packet;
@@ -42,7 +42,7 @@ fn duplicates_from_the_third_on_wait_and_the_missing_ack_supersedes_them() {
         w.data(n, 1000);
     }
     assert_eq!(w.ack(1000), 1);
-    // 1000..2000 is late: four duplicates, two of which pass.
+    // 1000..2000 is late: four duplicates, of which two are let through.
     for right in [3000, 4000, 5000, 6000] {
         w.dup(1000, 2000, right);
     }
@@ -76,7 +76,7 @@ fn the_timer_releases_all_in_order_and_then_nothing_is_held_until_the_window_is_
     assert_eq!(w.node.stats().triple_dup_acks, 1);
     let sacked: Vec<u32> = w.out.iter().skip(1).map(|p| world::sacked(p)).collect();
     assert_eq!(sacked, [3000, 4000, 5000, 6000]);
-    // A partial acknowledgment: the sender is recovering, and clocked by what comes.
+    // A partial acknowledgment: the sender is in recovery and clocked by the duplicates.
     w.dup(1000, 2000, 7000);
     assert_eq!(w.ack(8000), 7);
     w.dup(8000, 9000, 10_000);
@@ -84,7 +84,7 @@ fn the_timer_releases_all_in_order_and_then_nothing_is_held_until_the_window_is_
     w.dup(8000, 9000, 10_000);
     w.dup(8000, 9000, 10_000);
     assert_eq!(w.out.len(), 11);
-    // All of it is acknowledged: the next gap is another one.
+    // All data is acknowledged: the next gap is handled from the start.
     for n in 10..16 {
         w.data(n, 1000);
     }
@@ -96,7 +96,7 @@ fn the_timer_releases_all_in_order_and_then_nothing_is_held_until_the_window_is_
 }
 
 #[test]
-fn what_a_later_ack_need_not_repeat_is_never_held_and_keeps_its_place() {
+fn information_that_later_acks_may_not_repeat_is_never_held_nor_reordered() {
     type Change = fn(&mut TcpHeader);
     let cases: [(ReleaseReason, Change); 6] = [
         (ReleaseReason::Handshake, |h| h.flags |= TcpFlags::RST),
@@ -133,7 +133,7 @@ fn what_a_later_ack_need_not_repeat_is_never_held_and_keeps_its_place() {
 }
 
 #[test]
-fn a_closed_window_is_said_each_time() {
+fn a_zero_window_is_forwarded_each_time() {
     let mut w = World::new(config(Some(50.0)), false);
     w.handshake();
     for n in 0..10 {
@@ -144,7 +144,7 @@ fn a_closed_window_is_said_each_time() {
         w.dup(1000, 2000, right);
     }
     assert_eq!(w.node.held_acks(), 1);
-    // The sender probes, and takes a UE that does not answer for gone.
+    // The sender sends window probes, and gives up a UE that does not answer.
     for sent in [5, 6, 7] {
         let header = TcpHeader { window: 0, ..w.dup_header(1000, 2000, 5000) };
         let packet = w.uplink_packet(&header, &[]);
@@ -162,7 +162,7 @@ fn hidden_blocks_leave_when_the_timer_runs_out_and_never_if_the_gap_closes() {
     for n in 0..20 {
         w.data(n, 1000);
     }
-    // Advances, and tells of the next gap; a duplicate tells of it again.
+    // The ACK advances and reports the next gap; a duplicate reports it again.
     let tells = |w: &mut World, ack, right| {
         let header = w.dup_header(ack, ack + 1000, right);
         let packet = w.uplink_packet(&header, &[]);
@@ -178,7 +178,7 @@ fn hidden_blocks_leave_when_the_timer_runs_out_and_never_if_the_gap_closes() {
     w.pass(Duration::from_millis(50));
     assert_eq!((w.acks(), w.node.held_acks()), (vec![1000, 4000, 4000], 0));
     assert_eq!(world::sacked(&w.out[2]), 6000);
-    // The sender knows, and goes on knowing.
+    // The sender has been informed and remains so.
     tells(&mut w, 6000, 9000);
     assert_eq!((world::sacked(&w.out[3]), w.node.held_acks()), (9000, 0));
     let stats = w.node.stats();
@@ -186,7 +186,7 @@ fn hidden_blocks_leave_when_the_timer_runs_out_and_never_if_the_gap_closes() {
 }
 
 #[test]
-fn a_duplicate_sack_goes_on_at_once_and_what_it_comes_with_is_held() {
+fn a_duplicate_sack_is_forwarded_at_once_and_its_other_blocks_are_held() {
     let mut c = config(Some(50.0));
     c.dida = c.dida.map(|dida| DidaConfig { hide_sack: true, ..dida });
     let mut w = World::new(c, false);
@@ -209,7 +209,7 @@ fn a_duplicate_sack_goes_on_at_once_and_what_it_comes_with_is_held() {
         let sack = parse_packet(p).expect("the checksum is right").header.options.sack;
         sack.as_slice().iter().map(|(_, right)| right.wrapping_sub(base)).collect::<Vec<_>>()
     };
-    // On a duplicate, alone, and on an ACK that advances.
+    // On a duplicate, on its own, and on an ACK that advances.
     up(&mut w, 2000, &[(0, 1000), (3000, 4000)]);
     up(&mut w, 2000, &[(0, 1000)]);
     up(&mut w, 5000, &[(1000, 2000), (6000, 7000), (8000, 9000)]);
@@ -218,7 +218,7 @@ fn a_duplicate_sack_goes_on_at_once_and_what_it_comes_with_is_held() {
     assert_eq!(said, [vec![], vec![1000], vec![1000], vec![2000]]);
     assert_eq!(w.node.held_acks(), 1);
     w.pass(Duration::from_millis(50));
-    assert_eq!(edges(&w.out[4]), [7000, 9000], "and is said once only");
+    assert_eq!(edges(&w.out[4]), [7000, 9000], "and is sent only once");
     assert_eq!(w.node.stats().releases[ReleaseReason::Dsack.index()], 0);
 }
 
@@ -236,7 +236,7 @@ fn a_wrong_checksum_does_not_supersede() {
     let mut packet = w.uplink_packet(&w.ack_header(6000), &[]);
     packet[36] ^= 1;
     w.up(packet);
-    assert_eq!((w.out.len(), w.node.held_acks()), (4, 1), "it passes, and nothing is dropped");
+    assert_eq!((w.out.len(), w.node.held_acks()), (4, 1), "it is forwarded, and nothing is dropped");
     assert_eq!(w.node.stats().passed[PassReason::BadChecksum.index()], 1);
 }
 
@@ -300,10 +300,10 @@ fn as_an_element_it_does_the_same() {
     assert_eq!((out.0.len(), out.1), (4, 1));
     w.node.on_command(Command::Steering(Steering::FixedRatio { lte_percent: -1.0 }), now);
     drive(&mut w.node, now, &mut out);
-    assert_eq!(out.1, 2, "a refusal is told");
+    assert_eq!(out.1, 2, "a refusal is an event");
 }
 
-/// As an IOAM node it writes into traces both ways, and tells no queue or drops, which are behind it.
+/// As an IOAM node it fills traces in both directions. It reports no queue and no drops, which occur behind it.
 #[test]
 fn traces_are_filled_both_ways() {
     use anabranch_element::ioam::{IoamConfig, IoamStats};
@@ -334,7 +334,7 @@ fn traces_are_filled_both_ways() {
         assert_eq!((told.queue_drops, told.link_kbps, told.capacity_bytes), (None, None, None));
         assert!(!report(packet, 255).unwrap().unwrap().complete);
     }
-    // Full now.
+    // The trace is full now.
     w.node.downlink(&mut down, w.now);
     assert_eq!(w.node.ioam_stats(), IoamStats { marked: 2, no_room: 1, ..IoamStats::default() });
 }

@@ -1,28 +1,28 @@
-//! Nothing is lost by holding, whatever the interleaving.
+//! Holding loses no information, for any interleaving.
 
 use super::*;
 use anabranch_wire::ip::IpPacket;
 use anabranch_wire::tcp::TcpView;
 use proptest::prelude::*;
 
-/// One step of a run of three flows.
+/// One step of a run with three flows.
 #[derive(Debug, Clone)]
 enum Step {
-    /// The server sends so many segments.
+    /// The server sends this many segments.
     Data(u8),
-    /// The server sends the first missing segment again.
+    /// The server retransmits the first missing segment.
     Again,
-    /// The UE acknowledges so many more segments.
+    /// The UE acknowledges this many more segments.
     Advance(u8),
-    /// The same, and tells of so many gaps behind them; also of a segment that came twice.
+    /// The same, reporting this many gaps behind them, and optionally a duplicate segment.
     Tell(u8, u8, bool),
-    /// The UE repeats itself.
+    /// The UE sends this many duplicates.
     Dup(u8),
-    /// The same, with so many blocks, also one of a segment that came twice.
+    /// The same with this many blocks, and optionally that of a duplicate segment.
     DupBlocks(u8, bool),
-    /// An ACK from before, overtaken on its way.
+    /// An ACK of an earlier time that was overtaken.
     Old,
-    /// Something that is not to be held.
+    /// A packet that must not be held.
     News(u8),
     Pass(u16),
 }
@@ -42,7 +42,7 @@ fn step() -> impl Strategy<Value = (usize, Step)> {
     (0usize..3, what)
 }
 
-/// An uplink packet: what it said, when it came, and what became of it.
+/// An uplink packet: its contents, its arrival time, and its fate.
 struct Offered {
     flow: usize,
     ack: u32,
@@ -51,9 +51,9 @@ struct Offered {
     header: TcpHeader,
     payload: Vec<u8>,
     len: usize,
-    /// When it left, with or without its blocks.
+    /// When it was forwarded, with or without its blocks.
     left: Option<Instant>,
-    /// Blocks that have not left.
+    /// Blocks that have not been forwarded.
     unsaid: Vec<(u32, u32)>,
 }
 
@@ -69,13 +69,14 @@ struct Run {
     ends: [(SocketAddr, SocketAddr); 3],
     base: u32,
     hides: bool,
-    /// Newest timestamp that left, by flow.
+    /// Newest timestamp forwarded, by flow.
     stamp: [Option<u32>; 3],
-    /// Segments sent and acknowledged.
+    /// Segments sent, by flow.
     sent: [u32; 3],
+    /// Segments acknowledged, by flow.
     acked: [u32; 3],
     offered: Vec<Offered>,
-    /// Numbers in the order in which they left.
+    /// Numbers in the order of forwarding.
     order: Vec<usize>,
 }
 
@@ -109,7 +110,7 @@ impl Run {
         self.node.downlink(&mut packet, self.now);
     }
 
-    /// A packet of the UE, which is known by its echo; blocks are in segments.
+    /// Sends a packet of the UE, which is identified by its echo. Blocks are in segments.
     fn up(
         &mut self,
         flow: usize,
@@ -153,10 +154,10 @@ impl Run {
         self.node.uplink(&mut packet.clone(), self.now, &mut Wire(&mut out));
         self.left(&out);
         if !may_wait {
-            assert!(out.contains(&packet) || self.hides, "what is not to be held leaves at once, as it is");
+            assert!(out.contains(&packet) || self.hides, "a packet that must not be held is forwarded at once, unchanged");
             assert_eq!(self.offered[number as usize].left, Some(self.now));
         }
-        // Who sends a segment again without need must know at once.
+        // A sender that retransmitted needlessly must be informed at once.
         if blocks.first().is_some_and(|(_, right)| *right <= segment) {
             assert!(
                 !self.offered[number as usize].unsaid.contains(&(place(blocks[0].0), place(blocks[0].1)))
@@ -173,7 +174,7 @@ impl Run {
             let (stamp, number) = read.header.options.timestamps.expect("it was offered");
             let (number, now) = (number as usize, self.now);
             let offered = &mut self.offered[number];
-            // It is what was offered but for blocks, and a timestamp that is not newer.
+            // It equals the offered packet except for blocks and a timestamp that is not newer.
             let mut expected = offered.header;
             expected.options.sack = read.header.options.sack;
             expected.options.timestamps = Some((stamp, number as u32));
@@ -183,19 +184,19 @@ impl Run {
             assert!(stamp == own || self.hides && (stamp.wrapping_sub(own) as i32) < 0);
             let last = self.stamp[offered.flow].replace(stamp);
             assert!(last.is_none_or(|last| stamp.wrapping_sub(last) as i32 >= 0), "PAWS would drop it");
-            // Each block leaves once. Without hiding, all leave at once; else in two parts at most.
+            // Each block is forwarded once. Without hiding, all leave together; otherwise in at most two parts.
             let before = offered.unsaid.len();
             let said = read.header.options.sack;
             for block in said.as_slice() {
                 let place = offered.unsaid.iter().position(|unsaid| unsaid == block);
-                offered.unsaid.remove(place.expect("a block leaves once"));
+                offered.unsaid.remove(place.expect("a block is forwarded once"));
             }
             match offered.left {
                 None => assert!(offered.unsaid.is_empty() || self.hides && said.as_slice().len() <= 1),
-                Some(_) => assert!(self.hides && before > 0 && offered.unsaid.is_empty(), "it leaves once"),
+                Some(_) => assert!(self.hides && before > 0 && offered.unsaid.is_empty(), "it is forwarded once"),
             }
             offered.left.get_or_insert(now);
-            // A duplicate SACK alone goes past what is held.
+            // A duplicate SACK on its own overtakes held ACKs.
             let ack = offered.header.ack;
             let is_past =
                 self.hides && matches!(said.as_slice(), [(_, right)] if ack.wrapping_sub(*right) as i32 >= 0);
@@ -223,7 +224,7 @@ impl Run {
         }
     }
 
-    /// A later ACK of the flow, further on, that has left.
+    /// The time at which a later ACK of the flow with a higher acknowledgment was forwarded.
     fn superseder(&self, number: usize) -> Option<Instant> {
         let old = &self.offered[number];
         let later = self.offered[number + 1..].iter();
@@ -277,7 +278,8 @@ impl Run {
     }
 }
 
-/// The last segment, again; and so many blocks behind the next gaps; three in all, as there are timestamps.
+/// The last segment as a duplicate, and `gaps` blocks behind the next gaps; at most three blocks, because there are
+/// timestamps.
 fn blocks(acked: u32, gaps: u8, twice: bool) -> Vec<(u32, u32)> {
     let again = twice.then(|| (acked.wrapping_sub(1), acked));
     let behind = (0..u32::from(gaps)).rev().map(|gap| (acked + 3 * gap + 1, acked + 3 * gap + 3));
@@ -310,7 +312,7 @@ proptest! {
         run.pass(Duration::from_secs(300), limit);
         prop_assert_eq!((run.node.held_acks(), run.node.flow_count()), (0, 0));
 
-        // What left, left in the order in which it came.
+        // Packets leave in the order of their arrival.
         for flow in 0..3 {
             let order: Vec<usize> =
                 run.order.iter().copied().filter(|number| run.offered[*number].flow == flow).collect();
@@ -318,7 +320,7 @@ proptest! {
         }
         for (number, offered) in run.offered.iter().enumerate() {
             if !offered.is_through() {
-                // What may not wait has left but for its blocks, if it advanced.
+                // A packet that must not wait has been forwarded without its blocks, if it advanced.
                 prop_assert!(offered.may_wait || hide_sack && offered.left == Some(offered.at));
                 let superseded = run.superseder(number);
                 prop_assert!(superseded.is_some_and(|at| at <= offered.at + limit), "{} of {:?}", number, superseded);
@@ -332,7 +334,7 @@ proptest! {
     }
 
     #[test]
-    fn rubbish_passes_untouched(
+    fn malformed_packets_pass_unchanged(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..120), head in 0u8..4, up: bool,
     ) {
         let mut w = World::new(config(Some(50.0)), false);
@@ -353,7 +355,7 @@ proptest! {
 }
 
 #[test]
-fn what_passes_is_counted_by_why() {
+fn unsteered_packets_are_counted_by_reason() {
     let mut w = World::new(config(Some(50.0)), false);
     let good = w.segment(0, 30, TcpFlags::ACK);
     let with = |at: usize, to: u8| {
@@ -387,7 +389,7 @@ fn what_passes_is_counted_by_why() {
     packet.splice(40..40, [6, 0, 1, 4, 0, 0, 0, 0]);
     assert_eq!(w.down(packet.clone()), (Leg::Lte, packet));
     assert_eq!(w.node.stats().passed[PassReason::ExtensionHeaders.index()], 1);
-    // Options that cannot be read, in a duplicate.
+    // A duplicate with unreadable options.
     let mut w = World::new(config(Some(50.0)), false);
     w.handshake();
     for n in 0..5 {

@@ -1,27 +1,27 @@
-//! Round trips as the node knows them, while packets are always out of order.
+//! Estimated round trips while packets are permanently out of order.
 
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A server that sends a segment a millisecond, by two legs in turn.
+/// A server that sends a segment every millisecond, alternating between two legs.
 #[derive(Clone, Copy)]
 struct Path {
-    /// A tick of the server's clock, microseconds; 0: no timestamps.
+    /// Period of the server's clock, microseconds; 0: no timestamps.
     tick_us: u64,
     base: u32,
     /// The UE acknowledges every second segment that is in order.
     delays_acks: bool,
-    /// The n-th segment is lost, and sent again after 150 ms.
+    /// Every n-th segment is lost and retransmitted after 150 ms.
     loses: Option<u64>,
 }
 
 const STEADY: Path = Path { tick_us: 1_000, base: 7, delays_acks: false, loses: None };
-/// To the UE and back by LTE and by Wi-Fi, microseconds; from the step on both take longer.
+/// Round trips behind the node by LTE and by Wi-Fi, microseconds. From the step on, both are longer.
 const LEGS_US: [u64; 2] = [30_000, 10_000];
 const STEP_AT_US: u64 = 2_000_000;
 const STEP_US: u64 = 40_000;
 
-/// The UE, by the book (RFC 5681, RFC 7323 §4.3).
+/// A UE that follows RFC 5681 and RFC 7323 §4.3.
 #[derive(Default)]
 struct Receiver {
     next: u64,
@@ -31,7 +31,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// Takes a segment; the acknowledgment to send, if any.
+    /// Receives a segment; returns the acknowledgment to send, if any.
     fn take(&mut self, n: u64, value: Option<u32>, delays: bool) -> Option<u64> {
         if n <= self.acked
             && self.recent.is_none_or(|old| value.is_some_and(|v| v.wrapping_sub(old) as i32 > 0))
@@ -55,7 +55,7 @@ impl Receiver {
     }
 }
 
-/// R' and SRTT, milliseconds, at each ACK that came up, with its time in microseconds.
+/// Time in microseconds, R' and SRTT in milliseconds, at each ACK.
 fn run(path: Path) -> Vec<(u64, f64, f64)> {
     enum What {
         Down(u64),
@@ -106,7 +106,8 @@ fn run(path: Path) -> Vec<(u64, f64, f64)> {
     seen
 }
 
-/// Every round trip is one that there was, to `off_ms`; and after the step it does not take long to see.
+/// Checks that every sample is a round trip of some leg to within `off_ms`, and that samples follow the step within
+/// `within_us`.
 fn follows(path: Path, off_ms: f64, within_us: u64) {
     let seen = run(path);
     let legs = [LEGS_US[1] as f64 / 1e3, LEGS_US[0] as f64 / 1e3];
@@ -114,7 +115,7 @@ fn follows(path: Path, off_ms: f64, within_us: u64) {
     for (us, last, _) in &seen {
         let (low, high) = match us {
             ..STEP_AT_US => (legs[0], legs[1]),
-            // What was on its way at the step may still be answered.
+            // Segments in flight at the step may still be answered.
             us if *us < STEP_AT_US + within_us => (legs[0], legs[1] + step),
             _ => (legs[0] + step, legs[1] + step),
         };
@@ -127,8 +128,8 @@ fn follows(path: Path, off_ms: f64, within_us: u64) {
 }
 
 #[test]
-fn by_timestamps_they_are_right_while_packets_are_always_out_of_order() {
-    // The second timestamps of a millisecond, and the second segments of a delayed ACK.
+fn timestamps_give_correct_round_trips_under_permanent_reordering() {
+    // Allowance for the timestamp of a millisecond, and for the second segment of a delayed ACK.
     follows(STEADY, 1.0, 100_000);
     follows(Path { delays_acks: true, ..STEADY }, 2.0, 100_000);
     for base in [u32::MAX - 2_000, i32::MAX as u32 - 2_000] {
@@ -137,7 +138,7 @@ fn by_timestamps_they_are_right_while_packets_are_always_out_of_order() {
 }
 
 #[test]
-fn losses_leave_them_right() {
+fn losses_do_not_distort_round_trips() {
     for loses in [7, 23, 97] {
         follows(Path { loses: Some(loses), ..STEADY }, 1.0, 300_000);
         follows(Path { loses: Some(loses), delays_acks: true, ..STEADY }, 2.0, 300_000);
@@ -145,8 +146,8 @@ fn losses_leave_them_right() {
 }
 
 #[test]
-fn without_timestamps_or_with_a_clock_that_hardly_ticks_they_are_by_sequence_numbers() {
-    // One segment at a time, and half of them wait behind a gap.
+fn without_usable_timestamps_round_trips_are_measured_by_sequence_numbers() {
+    // One segment at a time is timed, and half of them wait behind a gap.
     for tick_us in [0, 1_000_000, 10_000] {
         follows(Path { tick_us, ..STEADY }, 1.0, 400_000);
         follows(Path { tick_us, loses: Some(997), ..STEADY }, 1.0, 600_000);

@@ -1,13 +1,13 @@
-//! One UE, one server, one connection; packets given to a node by hand.
+//! One UE, one server and one connection; the test passes packets to the node.
 
 use super::*;
 
-/// DIDA as the paper has it.
+/// DIDA as in the paper.
 pub fn printed() -> DidaConfig {
     DidaConfig { hide_sack: false, ..DidaConfig::default() }
 }
 
-/// A node with one UE of both families, half of the packets over LTE.
+/// A node with one UE of both families, and half of the packets over LTE.
 pub fn config(hold_ms: Option<f64>) -> Config {
     Config {
         dida: hold_ms.map(|ms| DidaConfig { hold: Hold::Fixed { ms }, ..printed() }),
@@ -23,14 +23,14 @@ pub fn config(hold_ms: Option<f64>) -> Config {
 pub struct World {
     pub node: Node,
     pub now: Instant,
-    /// What left towards the server.
+    /// Packets forwarded to the server.
     pub out: Vec<Vec<u8>>,
     pub server: SocketAddr,
     pub ue: SocketAddr,
     /// First sequence number of the server's data.
     pub base: u32,
     pub window: u16,
-    /// Timestamp that the server has from the UE.
+    /// The newest timestamp that the server received from the UE.
     pub echo: u32,
 }
 
@@ -148,7 +148,7 @@ impl World {
         self.out.clear();
     }
 
-    /// Lets time pass, and polls when the node wants.
+    /// Lets time pass, and polls the node when it is due.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some((at, _)) = self.node.poll_timeout()
@@ -160,7 +160,7 @@ impl World {
         self.now = end;
     }
 
-    /// Acknowledgments that left, from `base` on.
+    /// Acknowledgments forwarded to the server, relative to `base`.
     pub fn acks(&self) -> Vec<u32> {
         self.out.iter().map(|p| parse_packet(p).unwrap().header.ack.wrapping_sub(self.base)).collect()
     }
