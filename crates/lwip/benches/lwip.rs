@@ -1,9 +1,9 @@
-//! What a packet costs at an LWIP node: ns per packet, with one flow and with 100,000.
+//! Cost of a packet at an LWIP node: ns per packet, with one flow and with 100,000.
 //!
-//! `cargo bench -p anabranch-lwip --bench lwip` prints each step beside a plain baseline of the same run: the packet
-//! parsed, its 5-tuple hashed, and looked up in a hash map. Packets come in random order of flows, so that a large
-//! table meets the cache misses it would meet in service. Every step copies the packet first, as the baseline does.
-//! Before that: memory at the bounds, and ten million packets with 5-tuples at random.
+//! `cargo bench -p anabranch-lwip --bench lwip` reports each step beside a plain baseline of the same run: the
+//! packet is parsed, its 5-tuple hashed, and looked up in a hash map. Packets are in random order of flows, so that
+//! a large table has the cache misses of real traffic. Every step includes a copy of the packet, as does the
+//! baseline. Before that: memory at the limits, and ten million packets with random 5-tuples.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
@@ -47,7 +47,7 @@ fn ues() -> Vec<UeConfig> {
     ues.collect()
 }
 
-/// `dida`: whether it hides SACK blocks as well; `None` without DIDA.
+/// `dida`: whether SACK blocks are hidden; `None` without DIDA.
 fn node(flows: u32, wifi_leg: WifiLeg, dida: Option<bool>) -> Node {
     let hold = Hold::Fixed { ms: 50.0 };
     // Room for one ACK of each flow, at least.
@@ -63,7 +63,7 @@ fn node(flows: u32, wifi_leg: WifiLeg, dida: Option<bool>) -> Node {
         ..Config::default()
     };
     let mut node = Node::new(config, 7, Time::ZERO).expect("a node");
-    // Every flow is known, and has much under way.
+    // Every flow is known and has much data in flight.
     for flow in 0..flows {
         let (server, ue) = ends(flow);
         let mut sink = Sink(0);
@@ -95,8 +95,8 @@ fn ack(ack: u32, gap: bool) -> TcpHeader {
     TcpHeader { seq: 1, ack, flags: TcpFlags::ACK, window: 500, options }
 }
 
-/// Median ns per packet of `step`, which gets a copy of each packet and the number of the round. Taken over short
-/// stretches: one in which others had the core does not count.
+/// Median ns per packet of `step`, which gets a copy of each packet and the number of the round. Measured over
+/// short intervals, so that those in which other processes had the core do not affect the median.
 fn measure(packets: &[Vec<u8>], mut step: impl FnMut(&mut [u8], u32)) -> f64 {
     let mut scratch = [0; 256];
     let mut took = Vec::with_capacity(ROUNDS * packets.len() / STRETCH);
@@ -115,7 +115,7 @@ fn measure(packets: &[Vec<u8>], mut step: impl FnMut(&mut [u8], u32)) -> f64 {
     took[took.len() / 2]
 }
 
-/// Sets the acknowledgment, and the checksum with it: an ACK that supersedes others is looked at.
+/// Sets the acknowledgment and the checksum: the node verifies an ACK that supersedes others.
 fn set_ack(packet: &mut [u8], to: u32) {
     const ACK: usize = 20 + 8;
     const CHECKSUM: usize = 20 + 16;
@@ -128,13 +128,13 @@ fn set_ack(packet: &mut [u8], to: u32) {
     packet[CHECKSUM..CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Resident memory of this process, bytes; 0 where the system does not say.
+/// Resident memory of this process, bytes; 0 if the system does not report it.
 fn resident() -> f64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     text.split(' ').nth(1).and_then(|pages| pages.parse::<f64>().ok()).unwrap_or(0.0) * 4096.0
 }
 
-/// As many flows and held ACKs as the defaults allow.
+/// The flows and held ACKs of the default limits.
 fn at_the_bounds() {
     const FLOWS: u32 = 65_536;
     let before = resident();
@@ -165,7 +165,7 @@ fn at_the_bounds() {
     );
 }
 
-/// SYNs, ACKs and data with 5-tuples at random, to a node with a thousand flows that hold an ACK each.
+/// SYNs, ACKs and data with random 5-tuples, to a node with a thousand flows that hold an ACK each.
 fn flood() {
     const FLOOD: usize = 10_000_000;
     const BATCH: usize = 1_000;
@@ -211,7 +211,7 @@ fn flood() {
             }
         }
         took.push(start.elapsed().as_nanos() as f64 / BATCH as f64);
-        // The table has its size after a hundredth.
+        // The table reaches its size after a hundredth of the flood.
         match batch {
             100 => rss[0] = resident(),
             _ if batch + 1 == FLOOD / BATCH => rss[1] = resident(),
@@ -236,7 +236,7 @@ fn flood() {
 }
 
 fn main() {
-    // First, while nothing else has been allocated.
+    // Before anything else is allocated.
     at_the_bounds();
     flood();
     println!("{:<44} {:>14} {:>8} {:>14} {:>8}", "ns per packet", "1 flow", "", "100,000 flows", "");
@@ -260,7 +260,7 @@ fn main() {
             let key = FlowKey::parse(&data(flow, 0)).expect("a key");
             map.insert(key, flow);
         }
-        // The table is of downlink flows, as the node's.
+        // The table contains downlink flows, as that of the node.
         let lookup = |packets: &[Vec<u8>], up: bool| {
             measure(packets, |packet, _| {
                 let key = FlowKey::parse(packet).map(|key| if up { key.reversed() } else { key });
@@ -268,7 +268,7 @@ fn main() {
             })
         };
         let (base_down, base_up) = (lookup(&down, false), lookup(&acks, true));
-        // A parser that many use, and no more.
+        // A widely used parser, without a look-up.
         let peer = measure(&down, |packet, _| {
             black_box(etherparse::SlicedPacket::from_ip(packet).is_ok());
         });
@@ -308,7 +308,7 @@ fn main() {
             let ns = measure(packets, |packet, _| {
                 let una = &mut una[order[at % PACKETS] as usize];
                 at += 1;
-                // A duplicate, unless the last ACK has told of the gap already.
+                // A duplicate, unless the last ACK already reported the gap.
                 if !hides {
                     set_ack(packet, *una);
                     node.uplink(packet, now, &mut sink);
@@ -329,7 +329,7 @@ fn main() {
         let mut held = 0;
         let ns = measure(&dups, |packet, round| {
             node.uplink(packet, now, &mut sink);
-            // Not more than a few are held of each flow: the rest of the run would measure something else.
+            // Only a few are held per flow: otherwise the rest of the run would measure something else.
             held += 1;
             if held % 4096 == 0 {
                 node.poll(now + std::time::Duration::from_millis(51 + u64::from(round)), &mut sink);
