@@ -154,7 +154,10 @@ impl Run {
         self.node.uplink(&mut packet.clone(), self.now, &mut Wire(&mut out));
         self.left(&out);
         if !may_wait {
-            assert!(out.contains(&packet) || self.hides, "a packet that must not be held is forwarded at once, unchanged");
+            assert!(
+                out.contains(&packet) || self.hides,
+                "a packet that must not be held is forwarded at once, unchanged"
+            );
             assert_eq!(self.offered[number as usize].left, Some(self.now));
         }
         // A sender that retransmitted needlessly must be informed at once.
@@ -193,7 +196,9 @@ impl Run {
             }
             match offered.left {
                 None => assert!(offered.unsaid.is_empty() || self.hides && said.as_slice().len() <= 1),
-                Some(_) => assert!(self.hides && before > 0 && offered.unsaid.is_empty(), "it is forwarded once"),
+                Some(_) => {
+                    assert!(self.hides && before > 0 && offered.unsaid.is_empty(), "it is forwarded once")
+                }
             }
             offered.left.get_or_insert(now);
             // A duplicate SACK on its own overtakes held ACKs.
