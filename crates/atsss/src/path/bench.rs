@@ -1,5 +1,5 @@
-//! Two monitors at the ends of a virtual channel: loss, delay ramps, black holes, flaps; and how fast and
-//! how often they call a path down.
+//! Two monitors at the ends of a virtual channel with loss, delay ramps, black holes and flaps. Measures how
+//! fast, and how often, they declare a path down.
 
 use super::{DownReason, PathEvent, PathMonitor, ProbeParams, Role};
 use anabranch_element::time::{Duration, Instant};
@@ -60,11 +60,11 @@ pub(super) struct Bench {
     /// Index 0: UE to UPF; 1: back.
     pub directions: [Direction; 2],
     pub traffic: [Option<Traffic>; 2],
-    /// One-way delay of the other access, on which an end tells the other what it found.
+    /// One-way delay of the other access, on which an end notifies the other of its result.
     pub notify: Option<Duration>,
     pub events: Vec<(Instant, usize, PathEvent)>,
     pub probes_sent: [u64; 2],
-    /// Data packets sent, and of them lost, per sender.
+    /// Data packets sent and data packets lost, per sender.
     pub data: [(u64, u64); 2],
     probes: Vec<Probe>,
     heap: BinaryHeap<Reverse<(Instant, u64, usize, What)>>,
@@ -142,7 +142,7 @@ impl Bench {
         f64::from(self.rng.next_u32()) / 4_294_967_296.0
     }
 
-    /// Puts a packet on the channel; returns whether it will arrive.
+    /// Puts a packet on the channel. Returns whether it will arrive.
     fn transmit(&mut self, from: usize, what: What) -> bool {
         let draw = self.chance();
         let spread = self.chance();
@@ -192,7 +192,7 @@ impl Bench {
             }
             What::Notify(up) => {
                 let event = self.ends[end].on_notify(up, DownReason::Silence.code(), now);
-                // What was told is not told back.
+                // A result that was received as a notification is not sent back.
                 self.events.extend(event.map(|e| (now, end, e)));
             }
             What::Generate(bytes) => {
@@ -213,7 +213,7 @@ impl Bench {
         }
     }
 
-    /// Runs until nothing before `until` is left.
+    /// Runs all events before `until`.
     pub fn run(&mut self, until: Instant) -> &mut Self {
         self.wake(UE, self.now);
         self.wake(UPF, self.now);
@@ -227,7 +227,7 @@ impl Bench {
                 self.wake_at[end] = Instant::MAX;
             }
             self.take(end, what);
-            // Everything that arrives at this instant is taken before timers are looked at.
+            // All arrivals at this instant are processed before timers.
             if self.heap.peek().is_some_and(|Reverse((t, _, e, w))| (*t, *e) == (at, end) && *w != What::Wake)
             {
                 continue;
@@ -247,7 +247,7 @@ impl Bench {
         self
     }
 
-    /// When `end` first called the path down at or after `from`.
+    /// When `end` first declared the path down at or after `from`.
     pub fn down_at(&self, end: usize, from: Instant) -> Option<Instant> {
         let down =
             |e: &&(Instant, usize, PathEvent)| e.0 >= from && e.1 == end && matches!(e.2, PathEvent::Down(_));

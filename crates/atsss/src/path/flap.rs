@@ -1,8 +1,8 @@
-//! Flap control: a user whose preferred path keeps changing is left where it is for a while.
+//! Flap control: a user whose preferred path keeps changing keeps its current path for a while.
 //!
-//! Source: JUNCTION §V-E "Preventing path state bouncing": the agent suspends direct updates of the
-//! steering structure for a user whose paths flip-flop, until conditions are stable. The paper gives no
-//! numbers; ours:
+//! Source: JUNCTION §V-E, "Preventing path state bouncing": the agent suspends direct updates of the steering
+//! structure for a user whose paths flip-flop until conditions are stable. The paper gives no numbers; these
+//! are ours:
 //!
 //! ```text
 //!              more than k flips in the window
@@ -12,8 +12,8 @@
 //!        hold · 2^(times suspended lately) is over
 //! ```
 //!
-//! Only updates that *prefer* another path are suspended. A path that goes down is taken out at once,
-//! suspended or not.
+//! Only updates that *prefer* another path are suspended. A path that goes down is removed at once, suspended
+//! or not.
 
 use super::params::{PathParamsError, check};
 use crate::{MAX_PATHS, PathId};
@@ -21,25 +21,25 @@ use anabranch_element::Reason;
 use anabranch_element::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
-/// A path is preferred to the one before when its RTT is smaller by more than this share of the old one
-/// and this much: two paths of the same length do not flap.
+/// A path is preferred to the current one if its RTT is smaller by more than this percentage of the current
+/// RTT and by more than [`MARGIN_US`], so paths of equal length do not flap.
 const MARGIN_PERCENT: u32 = 10;
 const MARGIN_US: u32 = 1000;
-/// Most flips that can be remembered, and so the largest `flips`.
+/// Number of flips that are remembered, and therefore the largest value of `flips`.
 const HISTORY: usize = 8;
 
-/// When a user counts as flapping, and for how long it is held.
+/// When a user counts as flapping, and how long its updates are suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FlapParams {
-    /// Changes of the preferred path allowed in one window. 1 to 8, default 4.
+    /// Changes of the preferred path that are allowed within one window. 1 to 8, default 4.
     pub flips: u8,
     /// The window, in milliseconds. 100 to 3 600 000, default 10 000.
     pub window_ms: u32,
-    /// How long the first suspension lasts, in milliseconds; each further one twice as long. 100 to
+    /// Duration of the first suspension, in milliseconds. Each further one lasts twice as long. 100 to
     /// `hold_max_ms`, default 5000.
     pub hold_ms: u32,
-    /// Longest suspension, in milliseconds; after this long without one the doubling starts again.
+    /// Longest suspension, in milliseconds. After this time without a suspension, the doubling starts again.
     /// Up to 3 600 000, default 60 000.
     pub hold_max_ms: u32,
 }
@@ -66,10 +66,10 @@ impl FlapParams {
     }
 }
 
-/// What [`FlapControl`] decided.
+/// A decision of [`FlapControl`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlapEvent {
-    /// Direct updates pause, for this long unless it goes on flapping.
+    /// Direct updates are suspended for this time, or longer if the path keeps flapping.
     Suspended(Duration),
     /// Direct updates are applied again: apply the newest state now.
     Resumed,
@@ -79,9 +79,9 @@ pub enum FlapEvent {
 #[derive(Debug, Clone)]
 pub struct FlapControl {
     params: FlapParams,
-    /// When the last flips were, a ring.
+    /// Times of the last flips, as a ring.
     flips: [u32; HISTORY],
-    /// End of the suspension, or of the last one.
+    /// End of the current suspension, or of the last one.
     until: Instant,
     seen: u8,
     next: u8,
@@ -92,7 +92,7 @@ pub struct FlapControl {
 }
 
 impl FlapControl {
-    /// Nothing known yet. Values out of range are moved into it.
+    /// No measurements yet. Values out of range are clamped.
     #[must_use]
     pub fn new(params: &FlapParams) -> Self {
         let hold_ms = params.hold_ms.max(1);
@@ -114,7 +114,8 @@ impl FlapControl {
         }
     }
 
-    /// The newest measurements: RTT by path in microseconds, 0 for down. Call it while suspended too.
+    /// The newest measurements: RTT by path in microseconds, 0 for down. To be called during a suspension,
+    /// too.
     pub fn on_rtts(&mut self, rtt_us: impl Fn(PathId) -> u32, now: Instant) -> Option<FlapEvent> {
         let up = (0..MAX_PATHS as PathId).filter(|p| rtt_us(*p) != 0);
         let best = up.min_by_key(|p| rtt_us(*p))?;
@@ -135,7 +136,8 @@ impl FlapControl {
             return None;
         }
         let now_ms = now.as_millis() as u32;
-        // Slot `next - k` is the flip k before this one: with it inside the window there are k + 1.
+        // Slot `next - k` contains the flip k before this one. If that is inside the window, the window has k
+        // + 1 flips.
         let k = self.params.flips;
         let back = usize::from(self.next).wrapping_sub(usize::from(k)) % HISTORY;
         let too_many = self.seen >= k && now_ms.wrapping_sub(self.flips[back]) <= self.params.window_ms;
@@ -145,13 +147,13 @@ impl FlapControl {
         too_many.then(|| self.suspend(now))
     }
 
-    /// Whether updates that prefer another path wait.
+    /// Whether updates that prefer another path are suspended.
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         self.suspended
     }
 
-    /// Ends a suspension that is over.
+    /// Ends a suspension whose time is over.
     pub fn on_timeout(&mut self, now: Instant) -> Option<FlapEvent> {
         if !self.suspended || now < self.until {
             return None;
@@ -161,7 +163,7 @@ impl FlapControl {
         Some(FlapEvent::Resumed)
     }
 
-    /// When a suspension ends.
+    /// When the current suspension ends.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         self.suspended.then_some((self.until, "flap hold"))
@@ -189,7 +191,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Flips every `step_ms` from `at_ms` until something happens or `n` flips are done.
+    /// Flips every `step_ms` from `at_ms` until an event occurs or `n` flips are done.
     fn flip(c: &mut FlapControl, at_ms: u64, step_ms: u64, n: u64) -> Option<(u64, FlapEvent)> {
         (0..n).find_map(|i| {
             let t = at_ms + i * step_ms;

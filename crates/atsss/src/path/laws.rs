@@ -1,4 +1,4 @@
-//! The laws, measured on the virtual channel, and any order of operations.
+//! The rules of path monitoring, measured on the virtual channel, and arbitrary orders of operations.
 
 use super::bench::{Bench, PROBE_BYTES, Traffic, UE, UPF};
 use super::{DownReason, PathEvent, PathMonitor, ProbeParams, Role};
@@ -43,7 +43,7 @@ fn three_legs_give_both_ends_the_round_trip_time() {
     assert_eq!(ue.peer_reorder_available(), 7);
     let (nothing, event) = upf.on_probe(&ack.unwrap(), 7, at(35));
     assert_eq!((nothing, event, upf.rtt().latest), (None, Some(PathEvent::Up), 25 * MS));
-    // The same again changes nothing, and is not answered.
+    // A repeated message changes nothing and is not answered.
     assert_eq!(ue.on_probe(&reply.unwrap(), 1, at(40)), (None, None));
     assert_eq!(upf.on_probe(&ack.unwrap(), 7, at(41)), (None, None));
     // The next one is an update for the very next packet.
@@ -56,7 +56,7 @@ fn three_legs_give_both_ends_the_round_trip_time() {
 }
 
 #[test]
-fn what_the_far_end_sees_lost_is_told_when_it_changes() {
+fn loss_reported_by_the_far_end_is_returned_when_it_changes() {
     let p = Arc::new(ProbeParams::default());
     let (mut ue, mut upf) = (PathMonitor::new(Role::Ue, &p, at(0)), PathMonitor::new(Role::Upf, &p, at(0)));
     let mut now = 0;
@@ -71,7 +71,7 @@ fn what_the_far_end_sees_lost_is_told_when_it_changes() {
     assert_eq!(probe(&mut ue, 2050), Some(20));
     assert_eq!(ue.lasting_loss_rx(), 2050);
     assert_eq!(probe(&mut ue, 2099), None);
-    // A far end that was started again has measured nothing.
+    // A restarted far end has no measurements.
     ue.peer_restarted(at(10_000));
     assert_eq!(ue.take_lasting_loss(), Some(0));
 }
@@ -97,14 +97,15 @@ fn the_probe_rate_follows_the_packet_rate_within_its_bounds() {
             / (b.data[UE].0 as f64 * (1400.0 + 28.0));
         cost.push((pps, share));
     }
-    // Under one per cent from 1000 packets a second (11 Mbit/s) on; below, at most 25 exchanges a second.
+    // Less than one per cent from 1000 packets a second (11 Mbit/s) on; below that, at most 25 exchanges a
+    // second.
     for (pps, share) in cost {
         assert!(pps < 1000 || share < 0.01, "{pps} pps: {share}");
     }
 }
 
 #[test]
-fn a_black_hole_under_traffic_is_found_in_time() {
+fn a_black_hole_under_traffic_is_detected_in_time() {
     let (mut ue, mut upf, mut alone) = (Vec::new(), Vec::new(), Vec::new());
     for seed in 0..60u64 {
         for (up_gap, down_gap) in [
@@ -130,7 +131,8 @@ fn a_black_hole_under_traffic_is_found_in_time() {
                         ue.push(found);
                         upf.push(b.down_at(UPF, start).expect("the UPF is told") - start);
                     }
-                    // With no other access to be told on, the UPF finds out while it sends.
+                    // Without another access for a notification, the UPF detects the failure itself while it
+                    // sends.
                     None if down_gap.is_some() => {
                         alone.push(b.down_at(UPF, start).expect("the UPF notices") - start);
                     }
@@ -165,7 +167,7 @@ fn one_dead_direction_is_enough() {
 #[test]
 fn traffic_steered_to_a_path_that_died_idle_is_found_in_time() {
     for seed in 0..40u64 {
-        // Dead since shortly before; probes have not yet told.
+        // The path failed shortly before; probes have not detected it yet.
         let steered = Instant::from_micros(5_000_000 + seed * 24_001);
         for end in [UE, UPF] {
             let traffic = Traffic { from: steered, until: FOREVER, gap: MS, bytes: 1200 };
@@ -174,7 +176,7 @@ fn traffic_steered_to_a_path_that_died_idle_is_found_in_time() {
                 .dead(1, at(4_950), FOREVER)
                 .traffic(end, traffic);
             b.run(steered + 2000 * MS);
-            // The idle law may have found it before.
+            // The idle rule may have detected the failure before.
             let found = b.down_at(end, at(4_950)).unwrap().saturating_since(steered);
             assert!(found <= 250 * MS, "end {end}: {found:?}");
         }
@@ -227,7 +229,8 @@ fn random_loss_of_a_fifth_takes_no_path_down() {
     assert_eq!(downs, 0);
 }
 
-/// A queue in front of a link builds up: 30 ms of round trip become 400 within a second, stay, and go.
+/// A queue builds up in front of a link: the round trip grows from 30 to 400 ms within a second, stays there,
+/// and falls again.
 fn bloat(b: &mut Bench, direction: usize, base: Duration) {
     b.directions[direction].delay = Box::new(move |t| {
         let ms = t.as_millis() % 10_000;
@@ -294,7 +297,7 @@ fn a_path_is_back_after_three_replies() {
 }
 
 #[test]
-fn a_carrier_decides_at_once_and_its_return_asks_at_once() {
+fn carrier_loss_takes_effect_at_once_and_its_return_probes_at_once() {
     let mut b = Bench::new(20 * MS, 1).carrier(false, at(2_000)).carrier(true, at(4_000));
     b.notify = Some(5 * MS);
     b.run(at(8_000));
@@ -324,10 +327,10 @@ fn admin_off_is_silent_and_final_until_on() {
 }
 
 #[test]
-fn a_flapping_link_never_leaves_the_ends_apart_for_long() {
+fn on_a_flapping_link_the_ends_never_disagree_for_long() {
     let mut b = Bench::new(20 * MS, 5).traffic(UE, cbr(MS, 1200)).traffic(UPF, cbr(MS, 1200));
     for i in 0..10u64 {
-        // Five seconds on, five off.
+        // Five seconds up, five seconds down.
         b = b.dead(0, at(5_000 + i * 10_000), at(10_000 + i * 10_000));
         b = b.dead(1, at(5_000 + i * 10_000), at(10_000 + i * 10_000));
     }
@@ -359,7 +362,7 @@ fn loss_is_measured_per_direction_even_with_reordering() {
             let smoothed_tx = f64::from(b.ends[end].loss_tx_ppm());
             let smoothed_rx = f64::from(b.ends[1 - end].loss_rx_ppm());
             let (total_tx, total_rx) = (b.ends[end].lost_packets().0, b.ends[1 - end].lost_packets().1);
-            // Probes are lost too: up to 3 in 40 packets more than the data.
+            // Probes are lost too: up to 3 more per 40 packets of data.
             for total in [total_tx, total_rx] {
                 let total = f64::from(total);
                 assert!((0.97..1.15).contains(&(total / lost as f64)), "{end}: {total} of {lost}/{sent}");
@@ -372,7 +375,7 @@ fn loss_is_measured_per_direction_even_with_reordering() {
 }
 
 #[test]
-fn a_peer_whose_counters_start_again_does_not_look_lossy() {
+fn restarted_counters_of_the_peer_do_not_count_as_loss() {
     let p = Arc::new(ProbeParams::default());
     let mut upf = PathMonitor::new(Role::Upf, &p, at(0));
     let ask = |id: u32, tx_packets: u64, ms: u64| Probe {
@@ -394,7 +397,7 @@ fn a_peer_whose_counters_start_again_does_not_look_lossy() {
 }
 
 #[test]
-fn a_stalled_process_does_not_mistake_its_own_sleep_for_silence() {
+fn a_stall_of_the_process_does_not_count_as_silence() {
     let mut m = PathMonitor::new(Role::Ue, &Arc::default(), at(0));
     m.confirm(Some(10 * MS), at(0));
     let mut upf = PathMonitor::new(Role::Upf, &Arc::default(), at(0));
@@ -407,7 +410,7 @@ fn a_stalled_process_does_not_mistake_its_own_sleep_for_silence() {
     }
     m.on_data_sent(1000, at(401));
     let request = m.poll_probe(0, at(402)).unwrap();
-    // Nothing runs for two seconds; the reply waits in the socket behind the timer.
+    // The process stalls for two seconds; the reply waits in the socket while the timer is overdue.
     assert_eq!(m.on_timeout(at(2_400)), None);
     let (reply, _) = upf.on_probe(&request, 0, at(407));
     assert!(m.poll_probe(0, at(2_400)).is_some());
@@ -444,8 +447,8 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: no panic, no spin, no traffic on a path that is off, and every
-    /// change of `is_up` is told once.
+    /// For any order of operations: no panic, no busy loop, no traffic on a path that is switched off, and
+    /// exactly one event per change of `is_up`.
     #[test]
     fn any_order_of_operations_is_survived(
         ue in any::<bool>(),
@@ -510,10 +513,10 @@ proptest! {
         }
     }
 
-    /// A bench of any loss below a tenth, any delay and any steady traffic never calls a working path down,
-    /// and always calls a dead one down.
+    /// For any loss below 10 %, any delay and any steady traffic: a working path is never declared down, and
+    /// a failed one always is.
     #[test]
-    fn only_the_dead_are_called_dead(
+    fn only_failed_paths_are_declared_down(
         seed in any::<u64>(),
         rtt_ms in 2u32..120,
         loss in 0.0f64..0.1,
@@ -529,7 +532,8 @@ proptest! {
             .dead(1, at(dead_ms), FOREVER);
         b.run(at(7_000));
         prop_assert_eq!(b.events.iter().find(|e| e.0 < at(dead_ms) && matches!(e.2, PathEvent::Down(_))), None);
-        // Until the UE sends the first packet after the failure, nothing may be there to notice it by.
+        // Until the UE sends the first packet after the failure, there may be nothing from which to detect
+        // it.
         let wait = Duration::from_micros(gap_us[0]);
         let limit = MS * (200.max(3 * (rtt_ms + 10)) + rtt_ms + 60) + wait;
         let found = b.down_at(UE, at(dead_ms)).unwrap() - at(dead_ms);

@@ -1,19 +1,20 @@
-//! Loss of one direction, from the counters both ends exchange.
+//! Loss of one direction, from the counters that the ends exchange in probes.
 //!
-//! Counters are compared modulo 2³². A difference that jumps by more than [`MAX_STEP`], or further back
-//! than [`LATE`], is a counter that started again: the meter takes the new values as its base and
-//! measures on from there. A smaller step back is a probe that was overtaken by a newer one, and is left
-//! out (should it be a young counter that started again, nothing is measured until it has caught up).
+//! Counters are compared modulo 2³². A difference of more than [`MAX_STEP`], or a step back of more than
+//! [`LATE`], indicates a restarted counter: the meter takes the new values as its base and continues. A
+//! smaller step back is a probe that was overtaken by a newer one, and is ignored. (If a counter restarts
+//! soon after its start, nothing is measured until it has caught up.)
 
 use super::monitor::ID_WINDOW;
 use anabranch_element::time::Instant;
 use anabranch_steer::measure::{Load, Trains};
 use anabranch_wire::control::{PathCounters, Probe};
 
-/// Everything that is measured of a path in use.
+/// All measurements of a path in use.
 ///
-/// One probe in flight has its departure remembered: what the far end had received when it answered is
-/// compared with what had been sent then, so that what is under way is not counted as lost.
+/// The departure of one probe in flight is remembered. The packets that the far end had received when it
+/// answered are compared with the packets that had been sent before the probe, so packets in flight do not
+/// count as lost.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Meters {
     pub(super) tx_loss: LossMeter,
@@ -25,40 +26,41 @@ pub(super) struct Meters {
     mark_packets: u32,
     mark_bytes: u32,
     marked: bool,
-    /// The path seems to carry probes but no larger packets.
+    /// Probes pass, but larger packets seem not to.
     pub(super) suspicion: bool,
-    /// Lasting loss of what the far end sends, by its newest probe, in hundredths of a percent.
+    /// Lasting loss of the far end's sending direction, from its newest probe, in hundredths of a percent.
     pub(super) lasting_rx: u16,
 }
 
-/// What is known of a path at rest, in 8 bytes.
+/// The measurements of a path at rest, in 8 bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct AtRest {
-    /// Loss of what this end sends and receives, in units of 16 ppm.
+    /// Smoothed loss of this end's sending and receiving direction, in units of 16 ppm.
     loss: [u16; 2],
-    /// What the path carries, in kbit/s, 0: not known; and the two bits below.
+    /// Estimated capacity in kbit/s, 0: unknown; and the two flags below.
     estimate: u32,
 }
 
-/// Traffic told what the path carries.
-const TOLD: u32 = 1 << 31;
-/// It was asked.
-const ASKED: u32 = 1 << 30;
+/// Flag of [`AtRest::estimate`]: the capacity was measured by traffic.
+const BY_TRAFFIC: u32 = 1 << 31;
+/// Flag of [`AtRest::estimate`]: trains were sent on the path.
+const TRAINS_SENT: u32 = 1 << 30;
 
 impl AtRest {
-    /// Loss of what this end sends and receives, in parts per million.
+    /// Smoothed loss of the sending and the receiving direction, in parts per million.
     pub(super) fn loss_ppm(self) -> [u32; 2] {
         self.loss.map(|loss| u32::from(loss) * 16)
     }
 }
 
 impl Meters {
-    /// Meters that start from what was measured before.
+    /// Meters that continue from earlier measurements.
     pub(super) fn from_rest(rest: &AtRest, now: Instant) -> Self {
         let [tx, rx] = rest.loss_ppm();
         let mut load = Load::default();
-        load.resume(u64::from(rest.estimate & (ASKED - 1)) * 1000, rest.estimate & TOLD > 0, now);
-        let trains = if rest.estimate & ASKED > 0 { Trains::after_rest(now) } else { Trains::default() };
+        load.resume(u64::from(rest.estimate & (TRAINS_SENT - 1)) * 1000, rest.estimate & BY_TRAFFIC > 0, now);
+        let trains =
+            if rest.estimate & TRAINS_SENT > 0 { Trains::after_rest(now) } else { Trains::default() };
         Self {
             tx_loss: LossMeter::from_ppm(tx),
             rx_loss: LossMeter::from_ppm(rx),
@@ -68,18 +70,20 @@ impl Meters {
         }
     }
 
-    /// What is kept of them when the session goes to rest.
+    /// The measurements to keep when the session goes to rest.
     pub(super) fn to_rest(&self, now: Instant) -> AtRest {
         let (bps, told) = self.load.estimate(now);
-        let kbps = u32::try_from(bps / 1000).unwrap_or(u32::MAX).min(ASKED - 1);
+        let kbps = u32::try_from(bps / 1000).unwrap_or(u32::MAX).min(TRAINS_SENT - 1);
         AtRest {
             loss: [&self.tx_loss, &self.rx_loss]
                 .map(|loss| u16::try_from(loss.ppm() / 16).unwrap_or(u16::MAX)),
-            estimate: kbps | if told { TOLD } else { 0 } | if self.trains.has_asked() { ASKED } else { 0 },
+            estimate: kbps
+                | if told { BY_TRAFFIC } else { 0 }
+                | if self.trains.has_asked() { TRAINS_SENT } else { 0 },
         }
     }
 
-    /// A probe with this id leaves, counted in `counters`.
+    /// A probe with this id is sent; it is counted in `counters`.
     pub(super) fn departs(&mut self, id: u32, counters: &PathCounters, now: Instant) {
         self.load.departs(id, counters, now);
         if !self.marked {
@@ -88,7 +92,7 @@ impl Meters {
         }
     }
 
-    /// The far end answered a probe of ours.
+    /// The far end answered one of our probes.
     pub(super) fn answered(&mut self, msg: &Probe, now: Instant) {
         self.load.answered(msg, now);
         if self.marked && msg.id == self.mark_id {
@@ -96,7 +100,7 @@ impl Meters {
             self.tx_loss.update(self.mark_packets, msg.counters.rx_packets as u32, now);
             self.suspicion |= self.hole.update(self.mark_bytes, received);
         }
-        // A later answer than the mark's: the mark's was lost.
+        // An answer to a later probe than the remembered one shows that the remembered one was lost.
         self.marked &= (1..=ID_WINDOW).contains(&self.mark_id.wrapping_sub(msg.id));
     }
 
@@ -105,7 +109,7 @@ impl Meters {
         u8::try_from(self.load.lasting_loss().max(self.lasting_rx) / 100).unwrap_or(100)
     }
 
-    /// The path went down: what was lost meanwhile says nothing of its quality.
+    /// The path went down: losses during the outage do not describe its quality.
     pub(super) fn interrupted(&mut self) {
         self.marked = false;
         self.load.interrupted();
@@ -116,10 +120,11 @@ impl Meters {
     }
 }
 
-/// User data, in bytes, after which the hole meter looks: two full-size packets.
+/// Amount of user data after which the black-hole meter decides, bytes: two full-size packets.
 const HOLE_BYTES: u32 = 2500;
 
-/// Finds black holes of a path MTU that shrank: most user data is lost while probes, which are small, pass.
+/// Detects black holes after the path MTU has shrunk: most user data is lost while probes, which are small,
+/// pass.
 #[derive(Debug, Clone, Copy, Default)]
 struct HoleMeter {
     sent: u32,
@@ -128,8 +133,8 @@ struct HoleMeter {
 }
 
 impl HoleMeter {
-    /// `sent` bytes of user data had left and `got` of them arrived (both modulo 2³²). `true`: most of the
-    /// last few packets are missing.
+    /// `sent` bytes of user data had left, and `got` of them had arrived (both modulo 2³²). Returns `true` if
+    /// most of the last few packets are missing.
     fn update(&mut self, sent: u32, got: u32) -> bool {
         let (sent_step, got_step) = (sent.wrapping_sub(self.sent), got.wrapping_sub(self.got));
         let believable = self.based && sent_step < 1 << 31 && got_step < 1 << 31;
@@ -141,36 +146,37 @@ impl HoleMeter {
     }
 }
 
-/// Packets between two probes beyond which a difference is not believed.
+/// Largest plausible number of packets between two probes.
 const MAX_STEP: u32 = 1 << 24;
-/// Packets a late probe may lie behind the newest.
+/// Most packets by which a late probe may be behind the newest one.
 const LATE: u32 = 1 << 16;
-/// An interval closes after so many packets ...
+/// An interval ends after this many packets ...
 const INTERVAL_PACKETS: u32 = 32;
 /// ... or after this time, whichever is first.
 const INTERVAL_MS: i64 = 1000;
 const TICK_MS: u64 = 16;
-/// A sample over `n` packets weighs `n / (n + 512)`: about the last 500 packets count. Packets that
-/// overtake a probe shift a sample by `d / n`, and so the result by `d / (n + 512)` only. A young meter
-/// has fewer packets to remember, but never trusts less than this few.
+/// A sample over `n` packets has the weight `n / (n + 512)`, so the value covers about the last 500 packets.
+/// If `d` packets overtake a probe, the error of the sample is `d / n`, and that of the value only `d / (n +
+/// 512)`. A new meter has fewer packets to remember; [`MEMORY_PACKETS_YOUNG`] is the minimum.
 const MEMORY_PACKETS: u8 = 255; // in units of two
 const MEMORY_PACKETS_YOUNG: u8 = 32;
-/// And one over `t` weighs at least `t / 30 s`, so that a path without traffic forgets too.
+/// A sample over the time `t` has at least the weight `t / 30 s`, so that a path without traffic forgets as
+/// well.
 const MEMORY_MS: i64 = 30_000;
 
 /// Loss of one direction.
 ///
-/// The smoothed value is kept signed: packets that overtake a probe make one interval read too high and
-/// the next one too low by the same count, and the two must cancel.
+/// The smoothed value is signed: packets that overtake a probe make one interval too high and the next one
+/// too low by the same number, and these errors must cancel.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LossMeter {
     sent: u32,
     got: u32,
-    /// In units of [`TICK_MS`], to fit.
+    /// Begin of the interval in units of [`TICK_MS`], to fit into 16 bits.
     since: u16,
     lost: u32,
     smoothed_ppm: i32,
-    /// Packets seen, in units of two, up to the memory.
+    /// Packets counted so far, in units of two, up to the memory.
     seen: u8,
     flags: u8,
 }
@@ -180,12 +186,12 @@ const SKIP: u8 = 2;
 const MEASURED: u8 = 4;
 
 impl LossMeter {
-    /// A meter that starts from a loss measured before.
+    /// A meter that starts from an earlier measurement.
     fn from_ppm(ppm: u32) -> Self {
         Self { smoothed_ppm: ppm.min(1_000_000) as i32, flags: MEASURED, ..Self::default() }
     }
 
-    /// `sent` packets had left and `got` of them arrived, since the start.
+    /// `sent` packets had left, and `got` of them had arrived, since the start.
     pub(super) fn update(&mut self, sent: u32, got: u32, now: Instant) {
         let now = (now.as_millis() / TICK_MS) as u16;
         let (sent_step, got_step) = (sent.wrapping_sub(self.sent), got.wrapping_sub(self.got));
@@ -221,7 +227,7 @@ impl LossMeter {
         (self.sent, self.got, self.since) = (sent, got, now);
     }
 
-    /// The interval now open spans an outage: its losses count in the total, not in the smoothed value.
+    /// The current interval spans an outage: its losses count in the total, but not in the smoothed value.
     pub(super) fn skip_interval(&mut self) {
         self.flags |= SKIP;
     }
@@ -231,7 +237,7 @@ impl LossMeter {
         self.smoothed_ppm.clamp(0, 1_000_000) as u32
     }
 
-    /// The same, once there is any measurement.
+    /// The same; `None` before the first measurement.
     pub(super) fn measured_ppm(&self) -> Option<u32> {
         (self.flags & MEASURED != 0).then(|| self.ppm())
     }
@@ -264,7 +270,7 @@ mod tests {
     fn reordering_around_the_probe_cancels() {
         let mut m = LossMeter::default();
         for i in 1..400u32 {
-            // Every second time ten packets are still on their way when the probe arrives.
+            // In every second interval, ten packets are still in flight when the probe arrives.
             m.update(i * 100, i * 100 - if i % 2 == 0 { 10 } else { 0 }, ms(i * 20));
         }
         assert_eq!(m.lost(), 0);
@@ -276,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_starts_again_is_a_new_base() {
+    fn a_restarted_counter_is_a_new_base() {
         let mut m = LossMeter::default();
         m.update(3_000_000_000, 3_000_000_000, ms(0));
         m.update(3_000_000_100, 3_000_000_100, ms(20));
@@ -284,7 +290,7 @@ mod tests {
         m.update(200, 190, ms(60));
         assert_eq!(m.lost(), 10);
         assert!(m.ppm() < 60_000);
-        // Across 2³² the counters simply go on.
+        // Across 2³², the counters simply continue.
         let mut m = LossMeter::default();
         m.update(u32::MAX - 49, u32::MAX - 49, ms(0));
         m.update(50, 40, ms(20));
@@ -305,11 +311,11 @@ mod tests {
     fn a_hole_is_suspected_when_most_bytes_are_missing() {
         let mut m = HoleMeter::default();
         assert!(!m.update(1_000_000, 7_000), "the first one is the base");
-        assert!(!m.update(1_002_000, 7_000), "too few to tell");
+        assert!(!m.update(1_002_000, 7_000), "too few bytes to decide");
         assert!(m.update(1_003_000, 7_000));
         assert!(!m.update(1_006_000, 9_000));
         assert!(m.update(1_009_000, 10_000));
-        assert!(!m.update(5_000, 10_000), "a counter that starts again is a new base");
+        assert!(!m.update(5_000, 10_000), "a restarted counter is a new base");
         assert!(m.update(10_000, 10_000));
     }
 }

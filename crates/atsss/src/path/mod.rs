@@ -1,8 +1,8 @@
-//! Path state: probes, failure detection, loss and rate, flap control.
+//! Path state: probes, failure detection, loss, rate, and flap control.
 //!
-//! Source: JUNCTION §V-E "Continuous path measurements" and Fig. 8. What the paper leaves open (the law
-//! between packet rate and probe rate, when a path is down, when it is back) is decided here; the
-//! drawings and the numbers behind each choice are in `docs/atsss-paths.md`.
+//! Source: JUNCTION §V-E, "Continuous path measurements", and Fig. 8. The paper does not specify how the
+//! probe rate follows the packet rate, or when a path is down and up again. Those rules are ours;
+//! `docs/atsss-paths.md` explains them and their values.
 //!
 //! ```text
 //!          UE                                  UPF
@@ -21,16 +21,17 @@
 //!                              n consecutive answers (UPF: or notified)
 //! ```
 //!
-//! **When a path is probed** (UE). Idle: once a second. In traffic, which it is for 200 ms after a packet
-//! in either direction: 40 ms after the last probe, or 20 ms if 50 packets have passed since. A probe whose
-//! answer is late (by the smoothed RTT and four deviations) is repeated every 1/40 of the silence limit
-//! until something is heard, so that no verdict rests on a few packets that a lossy link may drop.
+//! **When a path is probed** (UE). Idle: once a second. In traffic, which is for 200 ms after a packet in
+//! either direction: 40 ms after the last probe, or 20 ms if 50 packets have passed since. A probe whose
+//! answer is late (by the smoothed RTT and four deviations) is repeated every 1/40 of the silence limit until
+//! anything is received, so that no decision depends on a few packets that a lossy link may drop.
 //!
-//! **When it is down.** `T = max(3·RTT, 200 ms)`. In traffic: no reply for `T`. Idle: three probes in a
-//! row, each with its repeats, unanswered for `T`. At the UPF: told so; or for `T` + 40 ms no proof of
-//! arrival while eight datagrams or more are out; or nothing heard for four idle intervals + `T`.
+//! **When it is down.** `T = max(3·RTT, 200 ms)`. At the UE in traffic: no reply for `T`. At the UE when
+//! idle: three probes in a row, each with its repeats, unanswered for `T`. At the UPF: notified by the UE; or
+//! no proof of arrival for `T` + 40 ms after eight datagrams or more; or nothing received for four idle
+//! intervals + `T`.
 //!
-//! **When it is up again.** Three consecutive answers; a path that was never down needs one.
+//! **When it is up again.** After three consecutive answers. A new path needs only one.
 
 mod flap;
 mod meter;
@@ -51,21 +52,21 @@ pub use monitor::PathMonitor;
 pub use params::{PathParamsError, ProbeParams};
 pub use rtt::RttEstimate;
 
-/// Which end of the tunnel a monitor sits at.
+/// The end of the tunnel at which a monitor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Asks.
+    /// Sends probes.
     Ue,
-    /// Answers.
+    /// Answers probes.
     Upf,
 }
 
-/// A change of a path worth acting on.
+/// A change of a path that requires an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathEvent {
-    /// The path may be used. Read [`PathMonitor::rtt`] for its round-trip time.
+    /// The path may be used. [`PathMonitor::rtt`] has its round-trip time.
     Up,
-    /// The path must not be used; tell the far end on another one.
+    /// The path must not be used. Notify the far end on another path.
     Down(DownReason),
     /// A new round-trip time of a path that is up, not smoothed.
     Rtt(Duration),

@@ -1,4 +1,4 @@
-//! One path of one session, as one end sees it.
+//! The state machine of one path of one session at one end.
 
 use super::meter::{AtRest, Meters};
 use super::params::ProbeParams;
@@ -11,18 +11,17 @@ use anabranch_steer::measure::TrainBudget;
 use anabranch_wire::control::{CapacityAck, CapacityProbe, PathCounters, Probe, ProbeKind};
 use std::sync::Arc;
 
-/// Requests that must have gone unanswered before a silence is a verdict, idle and in traffic. The pace of
-/// the repeats makes them more as a rule, but not after a stall of the whole process: the clock has run on,
-/// and nothing was asked.
+/// Least number of unanswered requests before silence counts as a failure, idle and in traffic. The repeats
+/// usually exceed it, except after a stall of the whole process, when time has passed without any requests.
 const FEWEST_IDLE: u16 = 4;
 const FEWEST_IN_TRAFFIC: u16 = 16;
-/// An acknowledgement whose id is further off than this is from a peer that started again.
+/// An acknowledgement whose id differs by more than this comes from a restarted peer.
 pub(super) const ID_WINDOW: u32 = 1024;
 
-/// Whether the path may be used (drawing in [the module](super)).
+/// Whether the path may be used (see the drawing in [the module](super)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing has come back yet: not usable, and one answer is enough.
+    /// No answer yet: the path is not usable, and one answer is sufficient.
     Fresh,
     Up,
     Down(DownReason),
@@ -30,10 +29,10 @@ enum State {
 
 /// State of one path at one end: up or down, round-trip time, loss, rate, and when to probe.
 ///
-/// The caller sends what it is handed on *this* path, and polls after each batch:
+/// The caller sends the returned probes on *this* path. After each batch it calls
 /// [`on_timeout`](Self::on_timeout), then [`poll_probe`](Self::poll_probe), then
-/// [`poll_timeout`](Self::poll_timeout). Received datagrams go in before `on_timeout`, so that an answer
-/// that is already here counts.
+/// [`poll_timeout`](Self::poll_timeout). Received datagrams are passed in before `on_timeout`, so that an
+/// answer that has already arrived counts.
 #[derive(Debug, Clone)]
 pub struct PathMonitor {
     params: Arc<ProbeParams>,
@@ -42,14 +41,16 @@ pub struct PathMonitor {
     sent_at: Instant,
     /// When the far end last proved that both directions work.
     proof_at: Instant,
-    /// UE: since when a reply is due. UPF: since when `silence_datagrams` have been out without a proof.
+    /// UE: since when a reply has been due. UPF: since when `silence_datagrams` have been sent without a
+    /// proof of arrival.
     waiting_since: Instant,
     rtt: RttMeter,
-    /// Loss and rate; `None` while the session rests.
+    /// Loss and rate; `None` while the session is at rest.
     meters: Option<Box<Meters>>,
-    /// What they showed when the session went to rest.
+    /// Their values when the session went to rest.
     at_rest: AtRest,
-    /// UE: data packets in both directions since the newest request. UPF: datagrams sent since proof.
+    /// UE: data packets in both directions since the newest request. UPF: datagrams sent since the last proof of
+    /// arrival.
     activity: u32,
     /// UE: id of the next request.
     next_id: u32,
@@ -62,28 +63,28 @@ pub struct PathMonitor {
     outstanding: u16,
     state: State,
     role: Role,
-    /// UE, up: missed probes in a row. Down: probes sent in vain.
+    /// UE, up: consecutive missed probes. Down: probes without an answer.
     missed: u8,
     /// Down: consecutive answers.
     streak: u8,
-    /// Reason in the newest notification of the far end.
+    /// Reason in the newest notification from the far end.
     notified: u8,
-    /// Lasting loss as it was last taken, in percent; 255: never.
+    /// Lasting loss at the last [`take_lasting_loss`](Self::take_lasting_loss), in percent; 255: never taken.
     taken_loss: u8,
     carrier: bool,
-    /// Why it may not be used, whatever it can do.
+    /// Why the path must not be used, whatever its state.
     barred: Option<DownReason>,
-    /// UE: probes for which the path still counts as carrying traffic.
+    /// UE: number of further probes during which the path still counts as in traffic.
     linger: u8,
-    /// UE: silence counts from the last proof, because probes have been steady since.
+    /// UE: silence counts from the last proof, because probes have been sent steadily since then.
     steady: bool,
-    /// UE: ask at once, whatever the interval.
+    /// UE: send the next request at once, whatever the interval.
     urgent: bool,
 }
 
 impl PathMonitor {
-    /// A path not proven yet. Parameters out of range are moved into it
-    /// ([`ProbeParams::validate`] tells which).
+    /// A path without an answer yet. Parameters out of range are clamped ([`ProbeParams::validate`] reports
+    /// them).
     #[must_use]
     pub fn new(role: Role, params: &Arc<ProbeParams>, now: Instant) -> Self {
         let valid = params.validate().is_ok();
@@ -116,21 +117,22 @@ impl PathMonitor {
         }
     }
 
-    /// Gives back what only a path in use needs: loss and rate are not measured until [`Self::wake`], and
-    /// the loss known stays as it is.
+    /// The session goes to rest: frees the state that only a path in use needs. Loss and rate are not
+    /// measured until [`Self::wake`]; the known loss is kept.
     pub fn rest(&mut self, now: Instant) {
         if let Some(meters) = self.meters.take() {
             self.at_rest = meters.to_rest(now);
         }
     }
 
-    /// Measures everything again.
+    /// Resumes all measurements.
     pub fn wake(&mut self, now: Instant) {
         self.meters.get_or_insert_with(|| Box::new(Meters::from_rest(&self.at_rest, now)));
     }
 
-    /// The far end was started again: it numbers its probes and counts its packets from zero. The path keeps what is known
-    /// of its RTT and loss. It stays up if it is; what was down while the far end was is proven by one answer.
+    /// The far end has restarted: its probe ids and packet counters begin at zero. RTT and loss of the path
+    /// are kept. A path that is up stays up. If the path was down because of the restart, one answer is
+    /// sufficient.
     pub fn peer_restarted(&mut self, now: Instant) {
         if let State::Down(DownReason::Probes | DownReason::Silence | DownReason::Notified) = self.state {
             self.state = State::Fresh;
@@ -147,8 +149,8 @@ impl PathMonitor {
         }
     }
 
-    /// Whether, since this was asked last, most user data sent was lost while probes passed: larger packets
-    /// than probes may no longer fit the path.
+    /// Whether most of the user data sent since the last call was lost while probes passed. Packets larger
+    /// than probes may then no longer fit the path.
     pub fn take_suspicion(&mut self) -> bool {
         self.meters.as_mut().is_some_and(|meters| core::mem::take(&mut meters.suspicion))
     }
@@ -159,7 +161,7 @@ impl PathMonitor {
         self.state == State::Up
     }
 
-    /// Why the path is down; `None` while it is up or not proven yet.
+    /// Why the path is down; `None` while it is up or has had no answer yet.
     #[must_use]
     pub fn down_reason(&self) -> Option<DownReason> {
         match self.state {
@@ -168,13 +170,13 @@ impl PathMonitor {
         }
     }
 
-    /// Why the far end called the path down, if it last told so.
+    /// The reason for which the far end declared the path down, if its last notification did.
     #[must_use]
     pub fn notified_reason(&self) -> Option<DownReason> {
         DownReason::from_code(self.notified)
     }
 
-    /// A user-data datagram of `bytes` (UDP payload) leaves on this path.
+    /// A user-data datagram of `bytes` (UDP payload) is sent on this path.
     #[inline]
     pub fn on_data_sent(&mut self, bytes: usize, now: Instant) {
         self.counters.tx_packets += 1;
@@ -185,7 +187,7 @@ impl PathMonitor {
         }
     }
 
-    /// A user-data datagram of `bytes` (UDP payload) has arrived, authentic, on this path.
+    /// An authentic user-data datagram of `bytes` (UDP payload) has arrived on this path.
     #[inline]
     pub fn on_data_received(&mut self, bytes: usize, _now: Instant) {
         self.counters.rx_packets += 1;
@@ -193,8 +195,9 @@ impl PathMonitor {
         self.activity = self.activity.saturating_add(u32::from(self.role == Role::Ue));
     }
 
-    /// User-data datagrams went by this path without being seen one by one: as so many calls of
-    /// [`on_data_sent`](Self::on_data_sent) and [`on_data_received`](Self::on_data_received).
+    /// User-data datagrams passed on this path without being seen individually (fast path). Equivalent to
+    /// that many calls of [`on_data_sent`](Self::on_data_sent) and
+    /// [`on_data_received`](Self::on_data_received).
     pub fn on_carried(&mut self, traffic: &PathCounters, now: Instant) {
         self.counters.tx_packets += traffic.tx_packets;
         self.counters.tx_bytes += traffic.tx_bytes;
@@ -207,7 +210,7 @@ impl PathMonitor {
         }
     }
 
-    /// The handshake was answered on this path, `rtt` after it was sent: the path works both ways.
+    /// The handshake was answered on this path, `rtt` after it was sent: the path works in both directions.
     pub fn confirm(&mut self, rtt: Option<Duration>, now: Instant) -> Option<PathEvent> {
         if let Some(rtt) = rtt {
             self.rtt.sample(rtt, now);
@@ -219,10 +222,11 @@ impl PathMonitor {
         Some(self.go_up())
     }
 
-    /// An authentic probe has arrived on this path: what to answer, on this same path, and what it changed.
+    /// An authentic probe has arrived on this path. Returns the answer, to be sent on the same path, and the
+    /// resulting change.
     ///
-    /// At the UPF the round-trip time in [`PathEvent::Rtt`] (or in [`rtt`](Self::rtt) after
-    /// [`PathEvent::Up`]) is to be applied before the next packet is steered (JUNCTION §V-E).
+    /// The UPF must apply the round-trip time in [`PathEvent::Rtt`] (or in [`rtt`](Self::rtt) after
+    /// [`PathEvent::Up`]) before it steers the next packet (JUNCTION §V-E).
     #[must_use]
     pub fn on_probe(
         &mut self,
@@ -246,7 +250,7 @@ impl PathMonitor {
         self.peer_reorder = msg.reorder_available;
         match msg.kind {
             ProbeKind::Request => {
-                // The far end has received something since it last spoke: what we send does arrive.
+                // The far end has received something since its last probe, so our datagrams arrive.
                 let peer_rx = msg.counters.rx_packets as u32;
                 let advanced = peer_rx.wrapping_sub(self.peer_rx);
                 if advanced != 0 && advanced < 1 << 31 && self.state == State::Up {
@@ -255,14 +259,14 @@ impl PathMonitor {
                 }
                 self.peer_rx = peer_rx;
                 if !self.rtt.known() && msg.rtt_us > 0 {
-                    // Until the first acknowledgement, what the other end measured will do.
+                    // Until the first acknowledgement, the value measured by the other end is used.
                     self.rtt.sample(Duration::from_micros(msg.rtt_us.into()), now);
                 }
                 self.count_unproven(1, now);
                 (Some(self.probe(ProbeKind::Reply, msg.id, msg.timestamp_ns, reorder_available, now)), None)
             }
             ProbeKind::Reply => {
-                // Ids are ours: anything but an unanswered one is late or forged.
+                // Ids are assigned by this end: all but unanswered ones are late or forged.
                 let remaining = self.next_id.wrapping_sub(msg.id).wrapping_sub(1);
                 let unanswered = self.next_id.wrapping_sub(self.answered_id).wrapping_sub(1);
                 if remaining >= unanswered {
@@ -287,8 +291,8 @@ impl PathMonitor {
         }
     }
 
-    /// The request that is due, if one is (UE; the UPF only answers). To be sent on this path, even when
-    /// it is down.
+    /// The next request, if one is due (UE; the UPF only answers). It must be sent on this path even if the
+    /// path is down.
     #[must_use]
     pub fn poll_probe(&mut self, reorder_available: u16, now: Instant) -> Option<Probe> {
         if self.request_due()? > now {
@@ -296,7 +300,8 @@ impl PathMonitor {
         }
         if self.activity > 0 {
             if self.linger == 0 {
-                // Traffic joins. What an idle probe waited for so far is no evidence of the quick kind.
+                // The path becomes one in traffic. Requests sent at the idle pace are no evidence for the
+                // short silence limit.
                 self.outstanding = 0;
             }
             let probes = self.params.silence_ms / self.params.active_interval_max_ms;
@@ -326,9 +331,10 @@ impl PathMonitor {
         Some(self.probe(ProbeKind::Request, id, 0, reorder_available, now))
     }
 
-    /// The next packet of a train that measures what the path carries, if one is due. `size`: UDP payload the path carries, in
-    /// bytes; `session_bytes`: user data the session has sent so far, of which each of its `paths` pays for its part; `budget`:
-    /// what all sessions may send in trains. To be sent on this path at once.
+    /// The next packet of a train that measures the capacity of the path, if one is due. `size`: UDP payload
+    /// that the path carries, in bytes. `session_bytes`: user data sent by the session so far, which limits
+    /// trains; each of its `paths` has an equal part of that limit. `budget`: limit for the trains of all
+    /// sessions. The packet must be sent on this path at once.
     #[must_use]
     pub fn poll_train(
         &mut self,
@@ -343,7 +349,7 @@ impl PathMonitor {
         trains.poll()
     }
 
-    /// There was no room for the packet that [`poll_train`](Self::poll_train) handed out last.
+    /// The packet returned by the last [`poll_train`](Self::poll_train) could not be sent.
     pub fn cut_train(&mut self) {
         if let Some(meters) = &mut self.meters {
             meters.trains.cut();
@@ -359,7 +365,7 @@ impl PathMonitor {
         }
     }
 
-    /// Does what is due at `now`; harmless when nothing is.
+    /// Performs the work due at `now`; no effect if none is due.
     pub fn on_timeout(&mut self, now: Instant) -> Option<PathEvent> {
         if self.verdict_due()? > now {
             return None;
@@ -382,8 +388,8 @@ impl PathMonitor {
         }
     }
 
-    /// When [`on_timeout`](Self::on_timeout) or [`poll_probe`](Self::poll_probe) have something to do, and
-    /// why. Data in either direction can bring it forward: poll after a batch.
+    /// The next time at which [`on_timeout`](Self::on_timeout) or [`poll_probe`](Self::poll_probe) has work,
+    /// and the reason. Data in either direction can make it earlier, so poll after each batch.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         let request = self.request_due().map(|at| (at, "probe due"));
@@ -402,7 +408,7 @@ impl PathMonitor {
         self.gate(up, DownReason::Carrier)
     }
 
-    /// From now on the path must not be used, for this reason; `None`: it may.
+    /// From now on the path must not be used, for this reason; `None`: it may be used.
     pub fn bar(&mut self, reason: Option<DownReason>, _now: Instant) -> Option<PathEvent> {
         if core::mem::replace(&mut self.barred, reason) == reason {
             return None;
@@ -410,10 +416,10 @@ impl PathMonitor {
         self.gate(reason.is_none(), reason.unwrap_or(DownReason::Admin))
     }
 
-    /// The far end told, on another path, that this one is up or down for it.
+    /// The far end reports, on another path, that this path is up or down at its end.
     ///
-    /// The UPF believes both; the UE believes *down* and finds out for itself when the path is back.
-    /// `reason` is the one in the message; [`notified_reason`](Self::notified_reason) keeps it.
+    /// The UPF adopts both. The UE adopts *down*, but finds out itself when the path is up again. `reason` is
+    /// that of the message; [`notified_reason`](Self::notified_reason) returns it.
     pub fn on_notify(&mut self, up: bool, reason: u8, now: Instant) -> Option<PathEvent> {
         self.notified = if up { 0 } else { reason };
         match (up, self.state) {
@@ -436,20 +442,20 @@ impl PathMonitor {
         self.rtt.estimate()
     }
 
-    /// Smoothed loss of what this end sends, in parts per million.
+    /// Smoothed loss of this end's sending direction, in parts per million.
     #[must_use]
     pub fn loss_tx_ppm(&self) -> u32 {
         self.meters.as_ref().map_or(self.at_rest.loss_ppm()[0], |meters| meters.tx_loss.ppm())
     }
 
-    /// Smoothed loss of what this end receives, in parts per million.
+    /// Smoothed loss of this end's receiving direction, in parts per million.
     #[must_use]
     pub fn loss_rx_ppm(&self) -> u32 {
         self.meters.as_ref().map_or(self.at_rest.loss_ppm()[1], |meters| meters.rx_loss.ppm())
     }
 
-    /// Smoothed loss of round trips, of which one is lost if either way is, in parts per million; `None` while the path was not
-    /// measured in both directions.
+    /// Smoothed loss of round trips, in parts per million: a round trip is lost if either direction is.
+    /// `None` until both directions have been measured.
     #[must_use]
     pub fn round_trip_loss_ppm(&self) -> Option<u32> {
         const ALL: u64 = 1_000_000;
@@ -458,27 +464,28 @@ impl PathMonitor {
         u32::try_from(ALL - (ALL - tx) * (ALL - rx) / ALL).ok()
     }
 
-    /// Packets lost since the path was last woken: sent by this end, and sent to it (data and probes).
+    /// Packets (data and probes) lost since the path was last woken: sent by this end, and sent by the far
+    /// end.
     #[must_use]
     pub fn lost_packets(&self) -> (u32, u32) {
         self.meters.as_ref().map_or((0, 0), |meters| (meters.tx_loss.lost(), meters.rx_loss.lost()))
     }
 
-    /// What is known of the load of the path in the sending direction.
+    /// The path model of the sending direction.
     #[must_use]
     pub fn load(&self, now: Instant) -> LoadView {
         let rtt_us = self.rtt.minimum_us();
         self.meters.as_ref().map_or(LoadView::UNKNOWN, |meters| meters.load.view(rtt_us, now))
     }
 
-    /// Loss of what this end sends that is steady and no sign of congestion, in percent.
+    /// Steady loss of this end's sending direction without a sign of congestion, in percent.
     #[must_use]
     pub fn steady_loss_percent(&self) -> u8 {
         self.meters.as_ref().map_or(0, |meters| meters.load.steady_loss_percent())
     }
 
-    /// Loss without congestion of what the far end sends, as far as it lasts for two seconds, as of its newest probe, in hundredths of
-    /// a percent.
+    /// Lasting loss without congestion of the far end's sending direction, from its newest probe, in
+    /// hundredths of a percent. Lasting means for two seconds at least.
     #[must_use]
     pub fn lasting_loss_rx(&self) -> u16 {
         self.meters.as_ref().map_or(0, |meters| meters.lasting_rx)
@@ -490,19 +497,19 @@ impl PathMonitor {
         self.meters.as_ref().map_or(0, |meters| meters.lasting_percent())
     }
 
-    /// The same, if it has changed since this was asked last.
+    /// The same, if it has changed since the last call.
     pub fn take_lasting_loss(&mut self) -> Option<u8> {
         let percent = self.meters.as_ref()?.lasting_percent();
         (core::mem::replace(&mut self.taken_loss, percent) != percent).then_some(percent)
     }
 
-    /// Reorder queues free at the far end, as of its newest probe.
+    /// Free reorder queues at the far end, from its newest probe.
     #[must_use]
     pub fn peer_reorder_available(&self) -> u16 {
         self.peer_reorder
     }
 
-    /// Packets (data and probes) and bytes (user data) so far.
+    /// Packets (data and probes) and bytes (user data) sent and received so far.
     #[must_use]
     pub fn counters(&self) -> PathCounters {
         self.counters
@@ -510,7 +517,7 @@ impl PathMonitor {
 
     // ---- the laws --------------------------------------------------------------------------------
 
-    /// Silence that counts as a failure.
+    /// Length of silence that counts as a failure.
     fn silence(&self) -> Duration {
         self.params.silence().max(self.rtts())
     }
@@ -519,18 +526,18 @@ impl PathMonitor {
         self.rtt.cautious() * u32::from(self.params.silence_rtts)
     }
 
-    /// Whether the path carried a packet lately: for `silence_ms` after the last one, so that sparse
-    /// traffic towards us keeps the probes going when it stops because the path died.
+    /// Whether the path has recently carried a packet. It counts for `silence_ms` after the last one, so that
+    /// probes continue when sparse traffic from the far end stops because the path failed.
     fn in_traffic(&self) -> bool {
         self.linger > 0 || self.activity > 0
     }
 
-    /// When an answer is late enough to ask again.
+    /// When an answer is late enough for a repeated request.
     fn late_at(&self) -> Instant {
         self.waiting_since + self.rtt.late_after().min(self.silence() / 2)
     }
 
-    /// When the next request leaves (UE).
+    /// When the next request is due (UE).
     fn request_due(&self) -> Option<Instant> {
         if self.role == Role::Upf || !self.carrier || self.barred.is_some() {
             return None;
@@ -549,18 +556,18 @@ impl PathMonitor {
         if self.outstanding == 0 {
             return Some(due);
         }
-        // Late: ask again, quickly, so that the verdict rests on many answers missing and not on one.
+        // Late: repeat quickly, so that the decision depends on many missing answers and not on one.
         let pace = self.silence() / if self.in_traffic() { 40 } else { 8 };
         Some(due.min(self.late_at().max(self.sent_at + pace.max(Duration::from_millis(1)))))
     }
 
-    /// When the path will be called down unless something is heard.
+    /// When the path will be declared down unless something is received.
     fn verdict_due(&self) -> Option<Instant> {
         if self.state != State::Up {
             return None;
         }
         let silence = self.silence();
-        // The newest request must have had a moment, however late the others are.
+        // The newest request must have had some time, however late the others are.
         let asked = self.sent_at + Duration::from_millis(1);
         let fewest = if self.in_traffic() { FEWEST_IN_TRAFFIC } else { FEWEST_IDLE };
         match self.role {
@@ -580,13 +587,13 @@ impl PathMonitor {
         }
     }
 
-    /// Whether the oldest request has been out longer than a working path would need.
+    /// Whether the oldest request has been unanswered for longer than a working path needs.
     fn waited(&self, now: Instant) -> bool {
         self.outstanding > 1 && now.saturating_since(self.waiting_since) > self.silence()
     }
 
-    /// One more datagram is out. At the UPF the clock starts with the one that makes them enough for a
-    /// verdict: fewer may simply have been lost.
+    /// Counts datagrams without a proof of arrival. At the UPF the clock starts with the one that reaches
+    /// `silence_datagrams`: fewer may simply have been lost.
     #[inline]
     fn count_unproven(&mut self, packets: u32, now: Instant) {
         let (before, limit) = (self.activity, u32::from(self.params.silence_datagrams));
@@ -597,7 +604,7 @@ impl PathMonitor {
 
     // ---- transitions -----------------------------------------------------------------------------
 
-    /// The far end answered our probe: a sample of everything, and a step towards up.
+    /// The far end answered our probe: updates all measurements, and counts towards up.
     fn answered(&mut self, msg: &Probe, now: Instant) -> Option<PathEvent> {
         let rtt = now.saturating_since(Instant::from_nanos(msg.echo_ns));
         self.rtt.sample(rtt, now);
@@ -637,7 +644,7 @@ impl PathMonitor {
         self.outstanding = 0;
         self.linger = 0;
         self.urgent = true;
-        // Only answers to what is asked from now on count.
+        // Only answers to requests sent from now on count.
         if self.role == Role::Ue {
             self.answered_id = self.next_id.wrapping_sub(1);
         }
@@ -651,7 +658,7 @@ impl PathMonitor {
     /// Carrier or administration changed.
     fn gate(&mut self, up: bool, reason: DownReason) -> Option<PathEvent> {
         if up {
-            // Ask at once: a carrier that came back is worth a packet.
+            // Probe at once: one packet is worthwhile when the carrier has returned.
             self.urgent = true;
             self.missed = 0;
             if let Some(reason) = self.barred {
@@ -697,7 +704,7 @@ impl PathMonitor {
     }
 }
 
-/// Whether the time echoed is one of ours: not in the future, and not older than any path is slow.
+/// Whether the echoed time can be ours: not in the future, and not older than any path is slow.
 fn plausible_echo(msg: &Probe, now: Instant) -> bool {
     let sent = Instant::from_nanos(msg.echo_ns);
     sent <= now && now.saturating_since(sent) <= MAX_RTT

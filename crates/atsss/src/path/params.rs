@@ -1,9 +1,9 @@
-//! The knobs of the probing law and of failure detection.
+//! Parameters of probing and of failure detection.
 
 use anabranch_element::time::Duration;
 use serde::{Deserialize, Serialize};
 
-/// When a path is probed, and when it counts as down (the laws are in [the module](super)).
+/// When a path is probed, and when it counts as down (rules in [the module](super)).
 ///
 /// Both ends should use the same values; the UPF's `idle_interval_ms` must not be shorter than the UE's.
 /// Sixteen bytes, because every path of every session carries a copy.
@@ -15,8 +15,8 @@ pub struct ProbeParams {
     /// Shortest time between probes, however high the packet rate, in milliseconds. 1 to
     /// `active_interval_max_ms`, default 20.
     pub active_interval_min_ms: u16,
-    /// Longest time between probes while the path carries traffic, in milliseconds. Up to
-    /// `idle_interval_ms`, default 40. Adds to the time a failure under traffic stays unnoticed.
+    /// Longest time between probes while the path carries traffic, in milliseconds. Up to `idle_interval_ms`,
+    /// default 40. It adds to the detection time of a failure under traffic.
     pub active_interval_max_ms: u16,
     /// First time between probes of a path that is down, in milliseconds; doubles up to the idle
     /// interval. 10 to 60 000, default 200.
@@ -26,14 +26,14 @@ pub struct ProbeParams {
     /// Data packets (both directions together) per probe between the two active bounds. 1 to 65 535,
     /// default 50.
     pub packets_per_probe: u16,
-    /// Round-trip times of silence that count as a failure. 1 to 20, default 3.
+    /// Silence that counts as a failure, in round-trip times. 1 to 20, default 3.
     pub silence_rtts: u8,
-    /// Probes in a row that must be missed before an idle path counts as down. 1 to 20, default 3.
+    /// Consecutive probes that must be missed before an idle path counts as down. 1 to 20, default 3.
     pub missed_probes: u8,
     /// Consecutive replies that bring a path back up. 1 to 100, default 3.
     pub replies_to_recover: u8,
-    /// Datagrams the UPF must have sent without any proof of arrival before it calls a path silent.
-    /// 1 to 255, default 8.
+    /// Datagrams that the UPF must have sent without any proof of arrival before it declares a path silent. 1
+    /// to 255, default 8.
     pub silence_datagrams: u8,
 }
 
@@ -60,7 +60,7 @@ impl Default for ProbeParams {
 pub struct PathParamsError {
     /// The key as written in configuration.
     pub key: &'static str,
-    /// What was given.
+    /// The given value.
     pub value: u32,
     /// Smallest valid value.
     pub min: u32,
@@ -69,7 +69,7 @@ pub struct PathParamsError {
 }
 
 impl ProbeParams {
-    /// Key, value and valid range of every parameter. The one table both checks below use.
+    /// Key, value and valid range of every parameter, used by both checks below.
     fn ranges(&self) -> [(&'static str, u16, u16, u16); 10] {
         let s = self;
         [
@@ -99,8 +99,8 @@ impl ProbeParams {
         check(self.ranges().map(|(key, value, min, max)| (key, value.into(), min.into(), max.into())))
     }
 
-    /// The same values, each moved into its range: what a monitor runs on, so that no parameter, checked
-    /// or not, can make it spin.
+    /// The same values, each clamped to its range. Monitors use these, so that no parameter, checked or not,
+    /// can cause a busy loop.
     pub(super) fn clamped(&self) -> Self {
         let [idle, max, min, down, silence, packets, rtts, missed, replies, datagrams] =
             self.ranges().map(|(_, value, min, max)| value.clamp(min, max));
@@ -135,7 +135,7 @@ impl ProbeParams {
         Duration::from_millis(self.silence_ms as u64)
     }
 
-    /// Time between probes once `packets` data packets have passed since the last one.
+    /// Time between probes after `packets` data packets since the last one.
     pub(super) const fn interval_after(&self, packets: u32) -> Duration {
         if packets >= self.packets_per_probe as u32 {
             self.active_min()
@@ -146,7 +146,7 @@ impl ProbeParams {
         }
     }
 
-    /// Time between probes of a path that is down, after `probes` of them went unanswered.
+    /// Time between probes of a path that is down, after `probes` unanswered ones.
     pub(super) fn down_interval(&self, probes: u8) -> Duration {
         let doubled = u64::from(self.down_interval_ms) << (probes / 8).min(9);
         Duration::from_millis(doubled.min(u64::from(self.idle_interval_ms.max(self.down_interval_ms))))
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn zeroes_are_moved_into_range() {
+    fn zeroes_are_clamped() {
         let p: ProbeParams = serde_json::from_str(
             r#"{"idle_interval_ms":0,"active_interval_max_ms":0,"active_interval_min_ms":0,"down_interval_ms":0,
                 "silence_ms":0,"packets_per_probe":0,"silence_rtts":0,"missed_probes":0,"replies_to_recover":0,

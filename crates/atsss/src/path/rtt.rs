@@ -2,12 +2,12 @@
 
 use anabranch_element::time::{Duration, Instant};
 
-/// Samples above this are refused: no path in use is slower, and the arithmetic stays in 32 bits.
+/// Larger samples are rejected: no usable path is slower, and the arithmetic stays within 32 bits.
 pub(super) const MAX_RTT: Duration = Duration::from_secs(60);
-/// The minimum is taken over the last one to two of these.
+/// Period of the minimum filter: the minimum covers the last one or two periods.
 const MIN_WINDOW_S: u16 = 10;
 
-/// What is known of a path's round-trip time; all zero before the first sample.
+/// Estimates of a path's round-trip time; all zero before the first sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RttEstimate {
     /// The newest sample.
@@ -20,7 +20,7 @@ pub struct RttEstimate {
     pub minimum: Duration,
 }
 
-/// The estimator; microseconds inside.
+/// The estimator. All values are in microseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RttMeter {
     latest: u32,
@@ -35,12 +35,12 @@ pub(super) struct RttMeter {
 }
 
 impl RttMeter {
-    /// Takes a sample; ones above [`MAX_RTT`] are refused. Returns whether it was taken.
+    /// Takes a sample; samples above [`MAX_RTT`] are rejected. Returns whether it was taken.
     pub(super) fn sample(&mut self, rtt: Duration, now: Instant) -> bool {
         if rtt > MAX_RTT {
             return false;
         }
-        // A sample of zero would read as "no sample" (and, at the UPF, as "down").
+        // A sample of zero would mean "no sample" (and, at the UPF, "down").
         let us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).max(1);
         let first = self.latest == 0;
         self.latest = us;
@@ -64,7 +64,7 @@ impl RttMeter {
         true
     }
 
-    /// The next sample starts the smoothing afresh (the path was away and may have changed).
+    /// Restarts the smoothing with the next sample, because the path was down and may have changed.
     pub(super) fn restart(&mut self) {
         self.restart = true;
     }
@@ -93,13 +93,14 @@ impl RttMeter {
         self.smoothed_x8 / 8
     }
 
-    /// The round-trip time a failure is judged by: whichever of newest and smoothed is longer, so that a
-    /// queue that has just built up is believed at once.
+    /// The round-trip time used for failure detection: the larger of newest and smoothed, so that a new queue
+    /// is taken into account at once.
     pub(super) fn cautious(&self) -> Duration {
         Duration::from_micros(self.latest.max(self.smoothed_x8 / 8).into())
     }
 
-    /// When an answer is late enough to ask again: smoothed + 4 deviations, the latter at least 10 ms.
+    /// When an answer is late enough to repeat the request: smoothed + 4 deviations, the latter at least 10
+    /// ms.
     pub(super) fn late_after(&self) -> Duration {
         Duration::from_micros(u64::from(self.smoothed_x8 / 8) + u64::from(self.variance_x4.max(10_000)))
     }
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn restart_believes_the_next_sample_and_absurd_ones_are_refused() {
+    fn restart_adopts_the_next_sample_and_absurd_ones_are_rejected() {
         let mut m = RttMeter::default();
         m.sample(400 * MS, Instant::ZERO);
         m.restart();
