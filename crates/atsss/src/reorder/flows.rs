@@ -1,4 +1,4 @@
-//! The flows of one session: found by key, kept in order of last use, bounded in number.
+//! The flow table of one session: found by key, ordered by last use, bounded in number.
 
 use super::WINDOW;
 use super::flow::LISTS;
@@ -14,19 +14,19 @@ use std::collections::HashMap;
 
 /// "No flow" in links.
 const NIL: u16 = u16::MAX;
-/// Sequence numbers before the first one seen of an unknown flow that may still be waited for.
+/// Of an unknown flow, sequence numbers before the first one received for which packets may still wait.
 const ADOPT_BACK: u32 = 64;
-/// Bytes one flow costs: its state and its place in the index.
+/// Memory of one flow in bytes: its state and its place in the index.
 pub(super) const FLOW_BYTES: usize = size_of::<Flow>() + 2 * (size_of::<FlowKey>() + 4);
 
-/// The packets last given up, for telling how late they would have been.
+/// The packets given up last, to determine how late they would have been.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Skip {
     pub first: u32,
     pub count: u32,
     pub since: Instant,
     pub path: u8,
-    /// Taken for lost because every path had overtaken them.
+    /// They were taken for lost because every path had overtaken them.
     pub given_up: bool,
 }
 
@@ -39,18 +39,18 @@ pub(super) struct Flow {
     pub expected: u32,
     /// Packets held.
     pub held: u16,
-    /// The flow was met without its start: `expected` is a guess below the first packet seen.
+    /// The flow was first received without its START: `expected` is a guess below the first packet received.
     pub adopting: bool,
     pub held_bytes: u32,
-    /// Held packets by the path they came by. Every one of them overtook `expected`.
+    /// Number of held packets by the path on which they arrived. All of them overtook `expected`.
     pub above: [u16; LISTS],
     pub touched: Instant,
-    /// The path that every packet still missing took, if the sender says so.
+    /// The path that all missing packets took, if the sender stated it.
     pub sole: Option<PathId>,
-    /// What came since it was taken.
+    /// Packets received since this was last taken.
     pub arrived: Arrived,
     pub skip: Option<Skip>,
-    /// Slot of each held packet at `sequence % len`; only there while something is held.
+    /// Slot of each held packet at `sequence % len`; present only while packets are held.
     pub ring: Option<Box<[u32]>>,
     pub seen: Seen,
 }
@@ -74,7 +74,7 @@ impl Flow {
             .find(|&sequence| ring[sequence as usize & (ring.len() - 1)] != NONE)
     }
 
-    /// Makes sure the ring reaches `sequence`, which must be ahead of `expected` and inside the window.
+    /// Ensures that the ring reaches `sequence`, which must be ahead of `expected` and inside the window.
     pub(super) fn reach(&mut self, sequence: u32, pool: &mut Pool) -> bool {
         let need = sequence.wrapping_sub(self.expected) as usize + 1;
         let have = self.ring.as_deref().map_or(0, <[u32]>::len);
@@ -94,7 +94,7 @@ impl Flow {
         true
     }
 
-    /// Takes the held packet at `expected`, of `len` bytes by `path`, out of the books and moves on.
+    /// Removes the held packet at `expected`, of `len` bytes from `path`, from the accounts and advances.
     pub(super) fn take(&mut self, len: u32, path: usize) {
         if let Some(ring) = self.ring.as_deref_mut() {
             let mask = ring.len() - 1;
@@ -107,7 +107,7 @@ impl Flow {
         self.expected = self.expected.wrapping_add(1);
     }
 
-    /// Begins a new sequence at `expected`; nothing may be held.
+    /// Begins a new sequence at `expected`; no packet may be held.
     pub(super) fn restart(&mut self, expected: u32) {
         debug_assert_eq!(self.held, 0);
         self.expected = expected;
@@ -117,7 +117,7 @@ impl Flow {
     }
 }
 
-/// All flows of a session. Index 0 of the recency list is `newest`.
+/// All flows of a session. The head of the recency list is `newest`.
 pub(super) struct Flows {
     slab: Vec<Flow>,
     free: Vec<u16>,
@@ -139,9 +139,9 @@ impl Flows {
         &mut self.slab[usize::from(index)]
     }
 
-    /// The flow of `key`, made the newest.
+    /// Finds the flow of `key` and makes it the newest.
     pub(super) fn find(&mut self, key: &FlowKey) -> Option<u16> {
-        // Packets come in bursts of one flow: the newest one is asked first.
+        // Packets arrive in bursts of one flow, so the newest one is compared first.
         if let Some(newest) = self.slab.get(usize::from(self.newest))
             && newest.key == *key
         {
@@ -158,7 +158,7 @@ impl Flows {
         (self.oldest != NIL).then_some(self.oldest)
     }
 
-    /// A new flow; the caller has charged [`FLOW_BYTES`] and made sure `key` is unknown.
+    /// Inserts a flow; the caller has charged [`FLOW_BYTES`] and ensured that `key` is unknown.
     pub(super) fn insert(&mut self, key: FlowKey, sequence: u32, started: bool, now: Instant) -> u16 {
         let flow = Flow {
             key,
@@ -188,7 +188,7 @@ impl Flows {
         index
     }
 
-    /// Forgets a flow; nothing may be held. The caller refunds [`FLOW_BYTES`].
+    /// Removes a flow, which must not hold packets. The caller refunds [`FLOW_BYTES`].
     pub(super) fn remove(&mut self, index: u16) {
         debug_assert_eq!(self.get(index).held, 0);
         self.unlink(index);
@@ -224,8 +224,8 @@ impl Flows {
     }
 }
 
-/// A fast fixed hash. Collisions cost an attacker's own session a few compares: the table has at most
-/// [`super::FlowLimits::flows`] entries, so no secret key is needed.
+/// A fast hash without a key. Collisions cost only an attacker's own session a few comparisons, because the
+/// table has at most [`super::FlowLimits::flows`] entries.
 #[derive(Default)]
 pub(super) struct FoldHasher(u64);
 

@@ -1,8 +1,8 @@
-//! How long a packet may wait for the ones before it.
+//! How long a packet may wait for earlier ones.
 //!
-//! The sender emits a flow's packets in sequence order, each path is (almost) FIFO. A packet `h` that
-//! came by path *p* at `t` therefore waits for a missing earlier one on path *q* at most as long as
-//! *q* is slower than *p*, plus jitter:
+//! The sender emits the packets of a flow in sequence order, and each path is (almost) FIFO. A packet `h`
+//! that arrived by path *p* at `t` therefore waits for an earlier one missing on path *q* at most for the
+//! time by which *q* is slower than *p*, plus jitter:
 //!
 //! ```text
 //!   sent      m by q ┐   h by p ┐
@@ -10,8 +10,9 @@
 //!                    └─────────────────────▶ arrives ≤ t + (owd_q − owd_p)
 //! ```
 //!
-//! One-way delays are not known without a common clock; the difference of the round trips bounds their
-//! difference when the extra delay is all in this direction. The law, in microseconds:
+//! One-way delays are unknown without a common clock. The difference of the round trips is used instead; it equals
+//! the difference of the one-way delays if the additional delay is entirely in this direction. The rule, in
+//! microseconds:
 //!
 //! ```text
 //!   skew_p  = max over live q ≠ p of  max(0, late_q − early_p)
@@ -21,28 +22,29 @@
 //!   hold_p  = clamp( max(skew_p + margin, late_seen_p · 9/8 + 1 ms),  min_hold, max_hold )
 //! ```
 //!
-//! `srtt` and `rttvar` are those of RFC 6298. `late_seen_p` is what was observed: when a gap noticed by
-//! an arrival on *p* fills, or its packet comes after it was given up, the time it took is a sample; the
-//! value jumps up to a larger sample and falls by 1/16 of the difference with a smaller one, and by 1/8
-//! with every RTT report. So the hold adapts when RTTs lie, in the direction that hurts (too short).
+//! `srtt` and `rttvar` are those of RFC 6298. `late_seen_p` is measured: when a gap noticed by an arrival on
+//! *p* fills, or when its packet arrives after it was given up, the elapsed time is a sample. A larger sample
+//! replaces the value at once; a smaller one lowers it by 1/16 of the difference, and each RTT report by 1/8.
+//! The hold time thus corrects RTTs that lead to a hold that is too short.
 //!
-//! A path is *live* if it is not reported down and carries data: one that brought nothing of the session
-//! while 256 packets and a second went by on the others is *quiet*, and nobody waits for it (the backup
-//! of a priority rule must not turn every loss on the primary into a stall) until it brings a packet
-//! again. A burst after a pause finds all paths live, and so does a flow that leaves the one path it was on: its
-//! first packet on the other is still under way.
+//! A path is *live* if it is not reported down and carries data. A path on which nothing of the session
+//! arrived while 256 packets and a second passed on the others is *quiet*. No packet waits for it until it
+//! delivers one again, so that the backup of a priority rule does not turn every loss on the primary into a
+//! stall. After a pause of the session, all paths count as live. So they do for a flow that leaves the only
+//! path it was on: its first packet on the other one is still in flight.
 
 use super::FlowLimits;
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::{Duration, Instant};
 
-/// Skew assumed against a path whose RTT is not known yet.
+/// Skew assumed for a path whose RTT is unknown.
 const UNKNOWN_SKEW_US: u32 = 50_000;
 const BASE_MARGIN_US: u32 = 1_000;
-/// A path that brought nothing for this many packets of the session, and this long, is quiet.
+/// A path without arrivals during this many packets of the session, and for [`QUIET`], is quiet.
 const QUIET_PACKETS: u32 = 256;
 const QUIET: Duration = Duration::from_secs(1);
-/// A path later than the first by more than this, in round trips, is not waited for while it brings nothing.
+/// A path whose RTT exceeds that of the fastest by more than this, in microseconds, is not awaited while
+/// nothing arrives on it.
 const SPREAD_RTT_US: u32 = 300_000;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -51,12 +53,12 @@ struct PathTiming {
     var_us: u32,
     last_us: u32,
     late_us: u32,
-    /// The session's packet count, and the time, when it last brought a packet.
+    /// The session's packet count at the last arrival on this path.
     heard_count: u32,
     heard: Instant,
 }
 
-/// The state of the law for one session.
+/// The state of the rule for one session.
 #[derive(Debug, Clone)]
 pub(super) struct HoldPolicy {
     paths: [PathTiming; MAX_PATHS],
@@ -64,7 +66,7 @@ pub(super) struct HoldPolicy {
     live: u8,
     down: u8,
     quiet: u8,
-    /// Packets of the session by any path.
+    /// Packets of the session on all paths.
     count: u32,
     now: Instant,
     min_us: u32,
@@ -90,12 +92,12 @@ impl HoldPolicy {
         law
     }
 
-    /// Bit mask of the paths a missing packet may still come by.
+    /// Bit mask of the paths by which a missing packet may still arrive.
     pub(super) const fn live(&self) -> u8 {
         self.live & !self.quiet
     }
 
-    /// How long an arrival on `path` is held at most.
+    /// Longest hold time of an arrival on `path`.
     pub(super) fn hold(&self, path: PathId) -> Duration {
         let us = self.hold_us.get(usize::from(path)).copied().unwrap_or(self.max_us);
         Duration::from_micros(u64::from(us))
@@ -129,8 +131,8 @@ impl HoldPolicy {
         self.recompute();
     }
 
-    /// A packet came by `path` (below [`MAX_PATHS`]): it is alive unless it was reported down
-    /// (stragglers of a dead path do not revive it).
+    /// A packet arrived by `path` (below [`MAX_PATHS`]). The path is live unless it was reported down; late
+    /// packets do not revive a path that is down.
     pub(super) fn on_arrival(&mut self, path: PathId, now: Instant) {
         let bit = 1 << path;
         self.now = now;
@@ -148,8 +150,8 @@ impl HoldPolicy {
         }
     }
 
-    /// A flow that was on one path is now on several: any path that is up, and not much later than the first, may bring
-    /// its packets.
+    /// A flow that was on one path is now on several: its packets may arrive by any path that is up and not
+    /// much slower than the fastest.
     pub(super) fn on_spread(&mut self) {
         if self.quiet == 0 {
             return;
@@ -165,7 +167,7 @@ impl HoldPolicy {
         self.recompute();
     }
 
-    /// A gap noticed by an arrival on `path` took `late` to fill.
+    /// A gap noticed by an arrival on `path` filled after `late`.
     pub(super) fn on_lateness(&mut self, path: PathId, late: Duration) {
         let max = self.max_us;
         let Some(timing) = self.paths.get_mut(usize::from(path)) else { return };
@@ -224,11 +226,11 @@ pub(super) const fn ahead(sequence: u32, reference: u32) -> i32 {
     sequence.wrapping_sub(reference) as i32
 }
 
-/// The first sequence number of a flow's sequence, for senders.
+/// The first number of a flow's sequence, for senders.
 ///
-/// The microsecond clock, as a TCP would choose its own (RFC 9293 §3.4.1): a flow slower than one
-/// packet per microsecond that is forgotten and begun again always begins ahead of what it used
-/// before, so the receiver cannot take its packets for duplicates.
+/// It is the microsecond clock, as for TCP's initial sequence numbers (RFC 9293 §3.4.1). A flow with less
+/// than one packet per microsecond that is forgotten and begins again is therefore always ahead of its
+/// earlier numbers, and the receiver cannot take its packets for duplicates.
 #[must_use]
 pub const fn initial_sequence(now: anabranch_element::time::Instant) -> u32 {
     now.as_micros() as u32
@@ -261,19 +263,19 @@ mod tests {
         assert!((31.0..33.0).contains(&ms(law.hold(0))), "{:?}", law.hold(0));
         assert!((1.0..2.0).contains(&ms(law.hold(1))), "{:?}", law.hold(1));
         law.on_rtt(1, 0);
-        assert!((1.0..2.0).contains(&ms(law.hold(0))), "nothing to wait for: {:?}", law.hold(0));
+        assert!((1.0..2.0).contains(&ms(law.hold(0))), "no other path: {:?}", law.hold(0));
         law.on_arrival(1, Instant::ZERO);
-        assert_eq!(law.live(), 1, "a straggler does not revive a dead path");
+        assert_eq!(law.live(), 1, "a late packet does not revive a path that is down");
     }
 
     #[test]
-    fn a_quiet_path_is_not_waited_for_until_it_speaks() {
+    fn a_quiet_path_is_not_awaited_until_a_packet_arrives_on_it() {
         let mut law = law();
         law.on_rtt(0, 10_000);
         law.on_rtt(1, 40_000);
         law.on_arrival(1, Instant::ZERO);
         let hold = law.hold(0);
-        // A second of silence alone, or 256 packets alone, are not enough.
+        // Neither a second of silence nor 256 packets alone are sufficient.
         law.on_arrival(0, Instant::from_secs(5));
         assert_eq!((law.live(), law.hold(0)), (3, hold));
         for _ in 0..600 {
@@ -282,16 +284,17 @@ mod tests {
         assert_eq!(law.live(), 1);
         assert!(law.hold(0) < Duration::from_millis(8), "{:?}", law.hold(0));
         law.on_rtt(1, 40_000);
-        assert_eq!(law.live(), 1, "an idle path is probed, too");
+        assert_eq!(law.live(), 1, "idle paths are probed, too");
         law.on_arrival(1, Instant::from_secs(5));
         assert_eq!(law.live(), 3);
         assert!(law.hold(0) > Duration::from_millis(25));
     }
 
     proptest! {
-        /// Whatever round trips a path had: while it is down or quiet, only the other's own count there.
+        /// For any round trips: while a path is down or quiet, the hold times of the other one depend only on
+        /// that one.
         #[test]
-        fn nobody_waits_for_a_path_that_is_down_or_quiet(
+        fn paths_that_are_down_or_quiet_are_not_awaited(
             rtts in prop::collection::vec((1_u32..20_000, 1_u32..400_000), 1..50), down: bool,
         ) {
             let mut law = law();
@@ -336,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn observed_lateness_corrects_lying_rtts_and_fades() {
+    fn observed_lateness_corrects_wrong_rtts_and_fades() {
         let mut law = law();
         law.on_rtt(0, 10_000);
         law.on_rtt(1, 10_000);

@@ -1,14 +1,14 @@
-//! Reordering: packets of one flow or one stream that took different paths leave in the order they
-//! were sent (JUNCTION §V-D1, and its open end: splitting modes in the uplink).
+//! Reordering: packets of one flow or stream that took different paths are delivered in the order in which
+//! they were sent (JUNCTION §V-D1, and for splitting modes in the uplink, which the paper leaves open).
 //!
 //! | engine | modes | order kept by |
 //! |---|---|---|
 //! | [`FlowReorder`] | load-balance, priority-based, redundant | sequence number per flow |
 //! | [`StreamReorder`], [`StreamSender`] | active-standby, smallest-delay | epoch per stream, paused FIFO queues |
 //!
-//! Both draw packet memory from one [`Pool`] per worker, deliver into a [`PacketSink`], and never drop
-//! a packet because a bound was reached: they deliver it early. docs/atsss-reordering.md has the laws,
-//! the bounds and the limits.
+//! Both take packet memory from one [`Pool`] per worker, deliver into a [`PacketSink`], and never drop a
+//! packet because a bound was reached: they deliver it early. docs/atsss-reordering.md describes the rules,
+//! the bounds and the limitations.
 //!
 //! [`PacketSink`]: super::PacketSink
 
@@ -28,15 +28,14 @@ pub use stream::{
 
 use anabranch_element::time::Duration;
 
-/// Sequence numbers a flow may span between the expected packet and the furthest one held, and how
-/// far below the expected one duplicates are recognised. 4096 packets of 1400 bytes are 50 ms of
-/// 900 Mbit/s.
+/// Largest distance between the expected packet and the furthest one held, and range below the expected one
+/// in which duplicates are recognised. 4096 packets of 1400 bytes are 50 ms at 900 Mbit/s.
 pub const WINDOW: u32 = 4096;
 
-/// Limits of sequence-based reordering, per session where not said otherwise.
+/// Limits of sequence-based reordering, per session unless stated otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowLimits {
-    /// Flows with state; the least recently used one gives way. Default 256.
+    /// Flows with state; the least recently used one is evicted. Default 256.
     pub flows: u16,
     /// Packets held per flow, at most [`WINDOW`]. Default 4096.
     pub packets_per_flow: u16,
@@ -46,11 +45,11 @@ pub struct FlowLimits {
     pub bytes: u32,
     /// Least hold time. Default 1 ms.
     pub min_hold: Duration,
-    /// Largest hold time: no packet ever waits longer. Default 200 ms.
+    /// Longest hold time: no packet ever waits longer. Default 200 ms.
     pub max_hold: Duration,
-    /// Packets of a flow a path must have delivered after a missing one before that path is taken to
-    /// have lost it (tolerates in-path reordering of one less). Default 3, TCP's duplicate
-    /// acknowledgement threshold (RFC 5681 §3.2).
+    /// A path is taken to have lost a missing packet once it has delivered this many later packets of the
+    /// flow. Reordering within a path by one packet less is tolerated. Default 3, TCP's threshold of
+    /// duplicate acknowledgements (RFC 5681 §3.2).
     pub overtakes: u16,
 }
 

@@ -1,5 +1,5 @@
-//! The buffer pool every reordering engine of one worker shares: bounded bytes, reusable buffers, and
-//! the count of pausable FIFO queues (JUNCTION §V-D1).
+//! The buffer pool shared by all reordering engines of one worker: bounded memory, reusable buffers, and the
+//! number of pausable FIFO queues (JUNCTION §V-D1).
 //!
 //! ```text
 //!   Pool ── slots ──▶ [packet bytes | arrival, sequence, owner | prev, next]   one per held packet
@@ -7,19 +7,19 @@
 //!        ── queues ─▶ 127 ... 0                                                one per paused epoch
 //! ```
 //!
-//! Everything an engine keeps beside its own few words is charged here, so the sum over all sessions
-//! of a worker never passes [`PoolConfig::bytes`]. Buffers go back to a free list of their size class:
-//! after the first seconds nothing is allocated any more. A free buffer of another class is given up
-//! when the budget is needed for this one.
+//! All memory of an engine apart from its own few words is charged here, so the sum over all sessions of a
+//! worker never exceeds [`PoolConfig::bytes`]. Freed buffers go to a free list of their size class, so after
+//! the first seconds nothing is allocated any more. A free buffer of another class is released when its
+//! memory is needed.
 //!
-//! One user must not take what all others need to leave a path. Where a pool is [`PoolConfig::shared`], a session may
-//! hold at most as much as is free, of queues and of bytes (the dynamic threshold of Choudhury and Hahne, IEEE/ACM
-//! Transactions on Networking 6(2), 1998, with α = 1): one that takes all it can has half, *k* of them have *k*/(*k* + 1)
-//! together, and there is always something left for a session that holds nothing. The owner says whose calls
-//! follow with [`Pool::serve`]; what a session holds is then counted in its [`Usage`].
+//! A single user must not exhaust the pool. If a pool is [`PoolConfig::shared`], a session may hold at most
+//! as many queues, and as many bytes, as are free (the dynamic threshold of Choudhury and Hahne, IEEE/ACM
+//! Transactions on Networking 6(2), 1998, with α = 1). One greedy session thus gets half, *k* greedy sessions
+//! together *k*/(*k* + 1), and some is always left for a session that holds nothing. [`Pool::serve`] sets the
+//! session to which the following calls belong; its holdings are counted in its [`Usage`].
 //!
-//! One pool per worker thread; the sessions of that worker borrow it, so there is no lock. A session
-//! that ends must give back what it holds (`close` on both engines).
+//! There is one pool per worker thread, used only by the sessions of that worker, so there is no lock. A
+//! session that ends must return everything it holds (`close` on both engines).
 
 use super::{FlowLimits, StreamLimits};
 use crate::PathId;
@@ -28,24 +28,25 @@ use anabranch_element::time::Instant;
 /// "No slot" in lists, rings and queues.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Buffer sizes. Acknowledgements, one Ethernet MTU, a jumbo frame, the largest IP packet.
+/// Buffer sizes: acknowledgements, one Ethernet MTU, a jumbo frame, the largest IP packet.
 const CLASSES: [usize; 4] = [256, 1536, 9216, 65_536];
-/// What a slot costs beside its buffer.
+/// Memory of a slot in addition to its buffer.
 const SLOT_OVERHEAD: usize = core::mem::size_of::<Entry>();
 /// Ring lengths, in slots; the last is the reordering window.
 const RINGS: [usize; 3] = [128, 1024, super::WINDOW as usize];
-/// Bytes a free queue is assumed to need before it is worth advertising.
+/// A free queue is advertised only if this many bytes are available for it.
 const QUEUE_SHARE: usize = 64 * 1024;
 
-/// Size of a [`Pool`] and the limits of the engines that draw on it.
+/// Size of a [`Pool`] and limits of the engines that use it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// Most bytes of buffers, rings and flow states together. Default 64 MiB.
+    /// Most bytes of buffers, rings and flow states in total. Default 64 MiB.
     pub bytes: usize,
-    /// Pausable FIFO queues for stream-wise reordering. Default 127, what a Tofino2 egress port leaves
-    /// beside the default queue (JUNCTION §V-D1).
+    /// Pausable FIFO queues for stream-wise reordering. Default 127, the number that a Tofino2 egress port
+    /// has in addition to the default queue (JUNCTION §V-D1).
     pub queues: u16,
-    /// Many sessions draw on it: one may hold at most as much as is free. Default: no, it is one session's.
+    /// The pool is shared by many sessions: one may hold at most as much as is free. Default: `false`, it
+    /// belongs to one session.
     pub shared: bool,
     /// Limits of sequence-based reordering.
     pub flow: FlowLimits,
@@ -65,25 +66,25 @@ impl Default for PoolConfig {
     }
 }
 
-/// What one session holds of a pool.
+/// The part of a pool that one session holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Of buffers, rings and flow states; a pool has at most 4 GiB.
+    /// Bytes of buffers, rings and flow states; a pool has at most 4 GiB.
     pub bytes: u32,
     /// Paused queues.
     pub queues: u16,
 }
 
-/// What a slot remembers of its packet.
+/// The metadata of a packet in a slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Meta {
-    /// When it came.
+    /// Arrival time.
     pub arrival: Instant,
     /// Its sequence number (flows) or epoch (streams).
     pub sequence: u32,
     /// Flow index within the session.
     pub owner: u16,
-    /// The path it came by.
+    /// The path on which it arrived.
     pub path: PathId,
 }
 
@@ -100,23 +101,23 @@ struct Entry {
 pub struct Pool {
     config: PoolConfig,
     entries: Vec<Entry>,
-    /// Free slots that still own a buffer, per class.
+    /// Free slots with a buffer, per class.
     free: [Vec<u32>; CLASSES.len()],
-    /// Slots whose buffer was given up.
+    /// Free slots whose buffer was released.
     bare: Vec<u32>,
     rings: [Vec<Box<[u32]>>; RINGS.len()],
-    /// Lent out to engines.
+    /// Bytes in use by engines.
     used: usize,
-    /// On free lists.
+    /// Bytes of buffers on free lists.
     cached: usize,
     queues_used: u16,
     refused: u64,
-    /// Of the session whose calls these are.
+    /// Usage of the session that is being served.
     served: Usage,
 }
 
 impl Pool {
-    /// An empty pool; memory is taken as it is needed.
+    /// An empty pool. Memory is allocated as needed.
     #[must_use]
     pub fn new(config: PoolConfig) -> Self {
         Self {
@@ -133,13 +134,14 @@ impl Pool {
         }
     }
 
-    /// The calls that follow are of the session that holds `usage`; to be called once more after them, to put it back.
+    /// The following calls belong to the session with `usage`. To be called again after them, to store the
+    /// usage back.
     pub const fn serve(&mut self, usage: &mut Usage) {
         core::mem::swap(&mut self.served, usage);
     }
 
-    /// Queues to advertise to the peer of the session served (`reorder_available` of a probe): how many more of its
-    /// switches can be reordered here. 0 also when the queues are there but the bytes are not.
+    /// The number of queues to advertise to the peer of the served session (`reorder_available` of a probe):
+    /// how many more of its switches can be reordered here. 0 also if queues are free but bytes are not.
     #[must_use]
     pub fn available(&self) -> u16 {
         self.available_to(self.served)
@@ -149,18 +151,18 @@ impl Pool {
     #[must_use]
     pub fn available_to(&self, usage: Usage) -> u16 {
         let free = self.config.queues - self.queues_used;
-        // The n-th more is granted while it leaves as many free as the session then has, itself included.
+        // The n-th further queue is granted if afterwards at least as many are free as the session holds.
         let queues = if self.config.shared { free.saturating_sub(usage.queues).div_ceil(2) } else { free };
         queues.min(u16::try_from(self.room_of(usage) / QUEUE_SHARE).unwrap_or(u16::MAX))
     }
 
-    /// Bytes lent out now.
+    /// Bytes in use now.
     #[must_use]
     pub const fn used_bytes(&self) -> usize {
         self.used
     }
 
-    /// Bytes this pool keeps from the system: lent out and free.
+    /// Bytes allocated from the system: in use and free.
     #[must_use]
     pub const fn resident_bytes(&self) -> usize {
         self.used + self.cached
@@ -172,7 +174,7 @@ impl Pool {
         self.queues_used
     }
 
-    /// Requests refused because a bound was reached.
+    /// Requests refused because of a bound.
     #[must_use]
     pub const fn refused(&self) -> u64 {
         self.refused
@@ -184,7 +186,7 @@ impl Pool {
         &self.config
     }
 
-    /// Copies `packet` into a slot; `None` when the budget is spent.
+    /// Copies `packet` into a slot; `None` if there is no memory left.
     pub(super) fn store(&mut self, packet: &[u8], meta: Meta) -> Option<u32> {
         let Some(class) = CLASSES.iter().position(|&size| packet.len() <= size) else {
             self.refused += 1;
@@ -230,12 +232,12 @@ impl Pool {
         self.entries[slot as usize].len
     }
 
-    /// What is known of the packet in a slot.
+    /// The metadata of the packet in a slot.
     pub(super) fn meta(&self, slot: u32) -> Meta {
         self.entries[slot as usize].meta
     }
 
-    /// Takes a slot back. It must be in no list.
+    /// Releases a slot, which must not be in a list.
     pub(super) fn release(&mut self, slot: u32) {
         let class = usize::from(self.entries[slot as usize].class);
         let cost = CLASSES[class] + SLOT_OVERHEAD;
@@ -244,7 +246,7 @@ impl Pool {
         self.cached += cost;
     }
 
-    /// An empty ring of at least `len` slots (at most the window); `None` when the budget is spent.
+    /// An empty ring of at least `len` slots (at most the window); `None` if there is no memory left.
     pub(super) fn ring(&mut self, len: usize) -> Option<Box<[u32]>> {
         let class = RINGS.iter().position(|&size| len <= size)?;
         let cost = RINGS[class] * size_of::<u32>();
@@ -262,7 +264,7 @@ impl Pool {
         Some(ring)
     }
 
-    /// Takes a ring back. All its slots must be `NONE`.
+    /// Releases a ring, whose slots must all be `NONE`.
     pub(super) fn release_ring(&mut self, ring: Box<[u32]>) {
         let Some(class) = RINGS.iter().position(|&size| ring.len() == size) else { return };
         let cost = RINGS[class] * size_of::<u32>();
@@ -271,7 +273,7 @@ impl Pool {
         self.cached += cost;
     }
 
-    /// Bytes that the session served may still be charged.
+    /// Bytes that can still be charged for the served session.
     #[must_use]
     pub const fn room(&self) -> usize {
         self.room_of(self.served)
@@ -282,7 +284,7 @@ impl Pool {
         if self.config.shared { free.saturating_sub(usage.bytes as usize) } else { free }
     }
 
-    /// Charges `bytes` somebody allocates by itself; `false`: it must not.
+    /// Charges `bytes` that the caller allocates itself; `false`: it must not.
     pub(crate) fn charge(&mut self, bytes: usize) -> bool {
         let granted = self.make_room(bytes);
         if granted {
@@ -291,12 +293,12 @@ impl Pool {
         granted
     }
 
-    /// Ends a [`Self::charge`].
+    /// Reverts a [`Self::charge`].
     pub(crate) fn refund(&mut self, bytes: usize) {
         self.give_back(bytes);
     }
 
-    /// Takes one pausable queue.
+    /// Acquires one pausable queue.
     pub(super) fn acquire_queue(&mut self) -> bool {
         let free = self.config.queues.saturating_sub(self.queues_used);
         let granted = free > if self.config.shared { self.served.queues } else { 0 };
@@ -309,7 +311,7 @@ impl Pool {
         granted
     }
 
-    /// Gives one pausable queue back.
+    /// Releases one pausable queue.
     pub(super) fn release_queue(&mut self) {
         debug_assert!(self.queues_used > 0);
         self.queues_used = self.queues_used.saturating_sub(1);
@@ -327,7 +329,7 @@ impl Pool {
         self.served.bytes = self.served.bytes.saturating_sub(cost as u32);
     }
 
-    /// Makes sure `cost` more bytes fit, giving up free buffers, largest first, if that helps.
+    /// Ensures that `cost` more bytes fit, if necessary by releasing free buffers, largest first.
     fn make_room(&mut self, cost: usize) -> bool {
         if cost > self.room() {
             self.refused += 1;
@@ -344,7 +346,7 @@ impl Pool {
                 self.rings[class].pop();
                 self.cached -= RINGS[class] * size_of::<u32>();
             } else {
-                return false; // cached would be zero: cannot be, as used + cost fits
+                return false; // cached would be zero, which is impossible because used + cost fits
             }
         }
         true
@@ -361,7 +363,7 @@ impl core::fmt::Debug for Pool {
     }
 }
 
-/// A doubly linked FIFO through the pool's slots; eight bytes, whatever it holds.
+/// A doubly linked FIFO of the pool's slots; eight bytes, whatever its length.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fifo {
     head: u32,
@@ -432,7 +434,7 @@ mod tests {
         assert_eq!(pool.len(b), 1500);
         pool.release(a);
         let resident = pool.resident_bytes();
-        assert_eq!(pool.store(&[4; 300], meta(4)), Some(a), "the free buffer is taken again");
+        assert_eq!(pool.store(&[4; 300], meta(4)), Some(a), "the free buffer is reused");
         assert_eq!(pool.resident_bytes(), resident);
         assert_eq!(pool.meta(a).sequence, 4);
     }
@@ -462,7 +464,7 @@ mod tests {
         small.release_queue();
         assert_eq!(small.available(), 1);
         assert!(small.charge((1 << 20) - 1000));
-        assert_eq!(small.available(), 0, "a queue without bytes is not offered");
+        assert_eq!(small.available(), 0, "a queue without bytes is not advertised");
     }
 
     #[test]
@@ -484,10 +486,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever sessions take and give back, what they hold adds up, and one that holds nothing is granted a queue as
-        /// long as there is one, and told so.
+        /// For any requests and releases, the usages add up, and a session that holds nothing is granted a
+        /// queue as long as one is free, and it is advertised to it.
         #[test]
-        fn usage_adds_up_and_who_holds_nothing_comes_first(
+        fn usage_adds_up_and_a_session_that_holds_nothing_is_granted_a_queue(
             steps in proptest::collection::vec((0usize..5, 0u8..4), 0..400),
         ) {
             let mut pool = Pool::new(PoolConfig { queues: 9, shared: true, ..PoolConfig::default() });

@@ -4,7 +4,7 @@ use super::WINDOW;
 
 const WORDS: usize = WINDOW as usize / 64;
 
-/// One bit per sequence number, at `sequence % WINDOW`; the owner clears what it skips.
+/// One bit per sequence number, at `sequence % WINDOW`. The owner clears the bits of skipped numbers.
 pub(super) struct Seen([u64; WORDS]);
 
 impl Seen {
@@ -22,7 +22,7 @@ impl Seen {
         self.0[(bit / 64) as usize] & (1 << (bit % 64)) != 0
     }
 
-    /// Forgets `count` sequence numbers from `first` on.
+    /// Clears the bits of `count` sequence numbers beginning at `first`.
     pub(super) fn clear(&mut self, first: u32, count: u32) {
         if count >= WINDOW {
             self.0 = [0; WORDS];

@@ -1,4 +1,4 @@
-//! What happens to an arriving packet: delivered, held, late or dropped; and how flows come and go.
+//! Arriving packets of a flow: delivered, held, late or dropped; creation and removal of flows.
 
 use super::super::flows::{FLOW_BYTES, Flows};
 use super::super::law::{HoldPolicy, ahead};
@@ -9,18 +9,18 @@ use crate::{MAX_PATHS, PacketSink, PathId};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip::FlowKey;
 
-/// Packets only from behind the window for this long: the sender has begun a new sequence.
+/// If only packets from behind the window arrive for this time, the sender has begun a new sequence.
 const RESTART_AFTER: Duration = Duration::from_millis(250);
-/// A START that was seen before is a duplicate, unless the flow was silent this long.
+/// A START that was already received is a duplicate, unless the flow was idle for this time.
 const RESTART_SEEN_AFTER: Duration = Duration::from_secs(5);
 const MAX_OVERTAKES: u16 = 64;
 
 /// Whether a packet can be held.
 enum Capacity {
     Fits,
-    /// It is itself the next to leave.
+    /// The packet is itself the next one to be delivered.
     Leaves,
-    /// It is beyond the window, and nothing held could leave to change that.
+    /// The packet is beyond the window, and no held packet could be delivered to change that.
     Beyond,
 }
 
@@ -74,7 +74,7 @@ impl Inner {
             },
         };
         if !hold && self.flows.get(index).held > 0 {
-            self.release_all(index, ctx); // the rule changed from splitting to redundant
+            self.release_all(index, ctx); // the rule changed from a splitting mode to redundant
         }
         let flow = self.flows.get(index);
         let spreads = flow.sole.is_some() && sole.is_none() && arrival.path != PATIENT;
@@ -98,7 +98,7 @@ impl Inner {
                 flow.expected = sequence;
                 return self.in_order(index, sequence, packet, ctx);
             }
-            // A START that is held already: the sender's or the network's duplicate.
+            // A START that is already held is a duplicate by the sender or the network.
             if (distance as u32) >= WINDOW {
                 return self.restart(index, sequence, packet, ctx);
             }
@@ -197,8 +197,8 @@ impl Inner {
         self.in_order(index, sequence, packet, ctx)
     }
 
-    /// The sender has begun anew at this packet, which is ahead of what is expected and within the window: nothing before it
-    /// is missing. What is held after it came by a faster path, and follows it.
+    /// The sender has begun again at this packet, which is ahead of `expected` and within the window: nothing
+    /// before it is missing. Packets held after it arrived by a faster path and follow it.
     fn start_at(
         &mut self,
         index: u16,
@@ -232,7 +232,8 @@ impl Inner {
             Capacity::Fits => self.store(index, sequence, path, packet, ctx),
         };
         let Some(slot) = slot else {
-            // Nothing is missing any more, or there is no room and it is the next to leave.
+            // Nothing is missing any more, or there is no room and this packet is the next one to be
+            // delivered.
             if ahead(sequence, self.flows.get(index).expected) < 0 {
                 return self.behind(index, arrival, packet, ctx);
             }
@@ -261,7 +262,7 @@ impl Inner {
         Outcome::Held
     }
 
-    /// Lets the oldest packets leave until one of `len` bytes with `sequence` is within every bound.
+    /// Delivers the oldest packets until a packet of `len` bytes with `sequence` is within all bounds.
     fn make_room(
         &mut self,
         index: u16,
@@ -302,7 +303,7 @@ impl Inner {
         Capacity::Fits
     }
 
-    /// A slot with a copy of the packet, and room for it in the flow's ring.
+    /// A slot with a copy of the packet; its place in the flow's ring has been allocated.
     fn store(
         &mut self,
         index: u16,
@@ -323,13 +324,13 @@ impl Inner {
                 return Some(slot);
             }
             if !self.release_oldest_but(index, sequence, ctx) {
-                self.settle(index, Cause::Early, ctx); // gives an empty ring back
+                self.settle(index, Cause::Early, ctx); // frees an empty ring
                 return None;
             }
         }
     }
 
-    /// A new flow, in the place of the least recently used one if need be.
+    /// Inserts a new flow, in the place of the least recently used one if necessary.
     fn admit(
         &mut self,
         key: &FlowKey,
@@ -348,7 +349,7 @@ impl Inner {
         Some(self.flows.insert(*key, sequence, started, ctx.now))
     }
 
-    /// Forgets a flow that holds nothing.
+    /// Removes a flow that holds no packets.
     pub(super) fn forget(&mut self, index: u16, ctx: &mut Ctx<'_, impl PacketSink>) {
         self.flows.remove(index);
         ctx.pool.refund(FLOW_BYTES);

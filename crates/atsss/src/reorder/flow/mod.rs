@@ -1,7 +1,7 @@
 //! Sequence-based reordering per flow for splitting modes, and de-duplication for redundant mode.
 //!
-//! The paper leaves uplink splitting unsolved (JUNCTION §V-D "Design limitation"); this is our answer,
-//! the same in both directions. Every flow has its own sequence, so a gap in one flow never delays
+//! The paper does not solve splitting in the uplink (JUNCTION §V-D, "Design limitation"). This engine does,
+//! in the same way in both directions. Every flow has its own sequence, so a gap in one flow never delays
 //! another.
 //!
 //! ```text
@@ -15,25 +15,26 @@
 //!
 //! | packet | what happens |
 //! |---|---|
-//! | `expected` | delivered from where it is: no copy, no allocation; then everything contiguous |
+//! | `expected` | delivered from its receive buffer: no copy, no allocation; then all contiguous ones |
 //! | ahead, inside the window | held (copied into the pool) |
-//! | ahead, beyond it | oldest held ones leave until it fits; if it never does: new sequence |
+//! | ahead, beyond it | the oldest held packets are delivered until it fits; if it never does: new sequence |
 //! | behind, not seen | late: delivered at once |
 //! | behind, seen | duplicate: dropped |
-//! | behind the window | reordering: delivered; de-duplicating: dropped; after 250 ms of nothing else: new sequence |
+//! | behind the window | reordering: delivered; de-duplicating: dropped; after 250 ms of only such packets:
+//! new sequence |
 //!
-//! A gap ends when it fills; when a packet above it has waited its hold time (see `law.rs`); when a bound
-//! is reached (oldest first; user data is never dropped for a bound); or when it *cannot* fill any more:
-//! paths are FIFO, so once **every** live path of the session has delivered [`FlowLimits::overtakes`]
-//! packets of this flow from above the gap, what is missing is lost. Three packets of tolerance pass
-//! over mild reordering inside a path; a packet that turns up after it was taken for lost doubles the
-//! tolerance (at most 64), every RTT report lowers it by one again. A live path that carries nothing of
-//! the flow keeps the rule from firing and the hold time decides, unless the sender says that the flow is on
-//! one path ([`Hold::OnPath`]): then that path alone counts. A path that carries nothing of the
-//! whole session is not live (`law.rs`).
+//! A gap ends when it fills; when a packet above it has waited for its hold time (see `law.rs`); when a bound
+//! is reached (oldest first; no packet is dropped for a bound); or when it *cannot* fill any more. Paths are
+//! FIFO, so once **every** live path of the session has delivered [`FlowLimits::overtakes`] packets of this
+//! flow from above the gap, the missing ones are lost. The tolerance of three packets allows for mild
+//! reordering inside a path. A packet that arrives after it was taken for lost doubles the tolerance (at most
+//! 64), and each RTT report lowers it by one. If a live path carries no packet of the flow, this rule does
+//! not apply and the hold time decides, unless the sender states that the flow is on one path
+//! ([`Hold::OnPath`]): then only that path counts. A path that carries no packet of the whole session is not
+//! live (`law.rs`).
 //!
-//! A flow first met without its START is adopted: its first packets wait for earlier ones like after
-//! any gap, once.
+//! A flow first received without its START is adopted: its first packets wait for earlier ones once, as after
+//! any gap.
 //!
 //! [`FlowLimits::overtakes`]: super::FlowLimits::overtakes
 
@@ -49,72 +50,74 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::Arrived;
 use anabranch_wire::ip::FlowKey;
 
-/// Lists of held packets: one per path, and one of those that wait as their sender said.
+/// Lists of held packets: one per path, and one for packets whose hold time the sender states
+/// ([`Hold::For`]).
 pub(super) const LISTS: usize = MAX_PATHS + 1;
 const PATIENT: PathId = MAX_PATHS as PathId;
 
-/// Flows unused this long are forgotten.
+/// Flows unused for this time are forgotten.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What became of a packet given to [`FlowReorder::on_packet`].
+/// What [`FlowReorder::on_packet`] did with a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It was delivered, and perhaps others behind it.
+    /// It was delivered, and possibly others behind it.
     Delivered,
-    /// It was copied and waits.
+    /// It was copied and is held.
     Held,
-    /// It had been delivered before (or was held already): dropped.
+    /// It had already been delivered, or is already held: dropped.
     Duplicate,
-    /// It came after its place was given up: delivered at once, out of order.
+    /// It arrived after it had been given up: delivered at once, out of order.
     Late,
 }
 
-/// How long a packet may wait for those before it.
+/// How long a packet may wait for earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// Not at all: only a second copy is dropped.
+    /// Not at all: only duplicates are dropped.
     Never,
-    /// As long as one that is under way on another path may take (see `law.rs`).
+    /// As long as a packet in flight on another path may take (see `law.rs`).
     Skew,
-    /// The same, and the sender says that what is missing can only come by the path of this packet.
+    /// The same, and the sender states that missing packets can arrive only by the path of this one.
     OnPath,
-    /// So long: what is lost may be restored. The latest one told holds for all that wait this way in the session.
+    /// For this time, because lost packets may be restored. The newest value applies to all packets of the
+    /// session that wait in this way.
     For(Duration),
 }
 
 impl From<bool> for Hold {
-    /// Whether order is restored.
+    /// `true`: order is restored.
     fn from(restored: bool) -> Self {
         if restored { Self::Skew } else { Self::Never }
     }
 }
 
-/// Counters of one session's flow reordering, in packets where not said otherwise.
+/// Counters of one session's flow reordering, in packets unless stated otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FlowStats {
-    /// Delivered straight through.
+    /// Delivered without being held.
     pub in_order: u64,
-    /// Put on hold.
+    /// Held.
     pub held: u64,
     /// Held, and delivered because the gap before them filled.
     pub released_in_order: u64,
-    /// Held, and delivered because a hold time passed.
+    /// Held, and delivered because a hold time ended.
     pub timed_out: u64,
     /// Held, and delivered because the gap could not fill any more.
     pub given_up: u64,
-    /// Held, and delivered because a bound was reached or on request.
+    /// Held, and delivered because a bound was reached, or on request.
     pub early: u64,
-    /// Dropped: delivered before.
+    /// Dropped, because they had already been received.
     pub duplicates: u64,
-    /// Delivered after their place was given up.
+    /// Delivered after they had been given up.
     pub late: u64,
-    /// Came from behind the window.
+    /// Received from behind the window.
     pub too_old: u64,
-    /// New sequences taken up in a known flow.
+    /// New sequences begun in a known flow.
     pub resyncs: u64,
-    /// Flows forgotten to make room for others.
+    /// Flows removed to make room for others.
     pub evicted: u64,
-    /// Delivered without any order because there was no room for the flow's state.
+    /// Delivered without order because there was no room for the state of the flow.
     pub unordered: u64,
     /// Most packets held at once in this session.
     pub max_depth: u32,
@@ -124,28 +127,29 @@ pub struct FlowStats {
     pub max_hold_ns: u64,
 }
 
-/// Flow reordering of one session, one direction. Costs three words until the first packet.
+/// Flow reordering of one session in one direction. Takes three words until the first packet.
 ///
-/// Memory comes from the [`Pool`] given to each call, which must always be the same one. Call
-/// [`Self::close`] before dropping a session, or the pool stays charged.
+/// Memory comes from the [`Pool`] passed to each call, which must always be the same one. Call
+/// [`Self::close`] before dropping a session; otherwise its memory stays charged to the pool.
 #[derive(Default)]
 pub struct FlowReorder {
     inner: Option<Box<Inner>>,
-    /// RTTs learned before the first packet, in 100 µs.
+    /// RTTs reported before the first packet, in units of 100 µs.
     rtts: [u16; MAX_PATHS],
 }
 
 impl FlowReorder {
-    /// Nothing known, nothing held.
+    /// No flows, nothing held.
     #[must_use]
     pub const fn new() -> Self {
         Self { inner: None, rtts: [0; MAX_PATHS] }
     }
 
-    /// One packet of `flow` with its `sequence` arrived by `path`.
+    /// A packet of `flow` with this `sequence` has arrived by `path`.
     ///
-    /// `start`: it is the first of the flow's sequence. `hold`: whether and how order is restored. Whatever is due to leave goes to `out`, this packet included
-    /// unless the outcome is [`Outcome::Held`] or [`Outcome::Duplicate`].
+    /// `start`: it is the first one of the flow's sequence. `hold`: whether and how order is restored. All
+    /// packets that are due are passed to `out`, including this one unless the outcome is [`Outcome::Held`]
+    /// or [`Outcome::Duplicate`].
     #[expect(
         clippy::too_many_arguments,
         reason = "the packet and its header; a struct would only rename them"
@@ -169,14 +173,14 @@ impl FlowReorder {
         inner.on_packet(flow, arrival, packet, &mut Ctx { now, pool, out })
     }
 
-    /// Delivers what has waited long enough, forgets flows that are no longer used.
+    /// Delivers packets whose hold time is over, and forgets unused flows.
     pub fn on_timeout(&mut self, now: Instant, pool: &mut Pool, out: &mut impl PacketSink) {
         if let Some(inner) = &mut self.inner {
             inner.on_timeout(&mut Ctx { now, pool, out });
         }
     }
 
-    /// When [`Self::on_timeout`] is due, and why.
+    /// When [`Self::on_timeout`] is due, and the reason.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         self.inner.as_ref()?.poll_timeout()
@@ -192,26 +196,26 @@ impl FlowReorder {
         }
     }
 
-    /// What arrived of `flow` since this was asked last.
+    /// The packets of `flow` that arrived since the last call.
     pub fn take_arrived(&mut self, flow: &FlowKey) -> Arrived {
         let Some(inner) = &mut self.inner else { return Arrived::default() };
         let index = inner.flows.find(flow);
         index.map(|index| core::mem::take(&mut inner.flows.get(index).arrived)).unwrap_or_default()
     }
 
-    /// How long a packet that came by `path` waits at most, as the law stands now.
+    /// Longest current hold time of a packet that arrives by `path`.
     #[must_use]
     pub fn hold_time(&self, path: PathId) -> Duration {
         self.inner.as_ref().map_or(Duration::ZERO, |inner| inner.law.hold(path))
     }
 
-    /// Packets held now.
+    /// Number of packets held now.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.inner.as_ref().map_or(0, |inner| inner.held as usize)
     }
 
-    /// Flows with state now.
+    /// Number of flows with state now.
     #[must_use]
     pub fn flows(&self) -> usize {
         self.inner.as_ref().map_or(0, |inner| inner.flows.len())
@@ -223,14 +227,14 @@ impl FlowReorder {
         self.inner.as_ref().map(|inner| inner.stats).unwrap_or_default()
     }
 
-    /// Delivers everything held, each flow in order, at once.
+    /// Delivers all held packets at once, each flow in order.
     pub fn flush(&mut self, now: Instant, pool: &mut Pool, out: &mut impl PacketSink) {
         if let Some(inner) = &mut self.inner {
             inner.flush(&mut Ctx { now, pool, out });
         }
     }
 
-    /// Ends the session: drops what is held and gives all memory back. Counters and RTTs start anew.
+    /// Ends the session: drops all held packets and frees all memory. Counters and RTTs are reset.
     pub fn close(&mut self, pool: &mut Pool) {
         if let Some(mut inner) = self.inner.take() {
             let ctx = &mut Ctx { now: Instant::ZERO, pool, out: &mut Nowhere };
@@ -255,14 +259,14 @@ struct Arrival {
     path: PathId,
 }
 
-/// What every step needs from outside.
+/// The environment of each step.
 struct Ctx<'a, S> {
     now: Instant,
     pool: &'a mut Pool,
     out: &'a mut S,
 }
 
-/// Why held packets leave.
+/// Why held packets are delivered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
     Filled,
@@ -271,16 +275,16 @@ enum Cause {
     Early,
 }
 
-/// The state of a session that has had packets; `arrive.rs` and `release.rs` are its two halves.
+/// The state of a session that has received packets. Its methods are in `arrive.rs` and `release.rs`.
 struct Inner {
     law: HoldPolicy,
     flows: Flows,
-    /// Everything held, by the path it came by, oldest first: the heads have the next deadlines. What waits for as
-    /// long as its sender said ([`Hold::For`]) is in the last one, as if it had come by a path of its own.
+    /// All held packets by the path on which they arrived, oldest first, so the heads have the next
+    /// deadlines. Packets whose hold time the sender states ([`Hold::For`]) are in the last list.
     lists: [Fifo; LISTS],
-    /// When the head of each list came.
+    /// Arrival times of the heads of the lists.
     firsts: [Instant; LISTS],
-    /// How long what is in the last list waits.
+    /// Hold time of the packets in the last list.
     patience: Duration,
     held: u32,
     held_bytes: u32,

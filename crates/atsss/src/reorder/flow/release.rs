@@ -1,4 +1,4 @@
-//! How held packets leave: gaps that fill, cannot fill any more, time out or must give way.
+//! Delivery of held packets: gaps that fill or cannot fill any more, hold times that end, and bounds.
 
 use super::super::flows::Skip;
 use super::super::law::ahead;
@@ -9,7 +9,7 @@ use anabranch_element::Reason;
 use anabranch_element::time::{Duration, Instant, nanos};
 
 impl Inner {
-    /// Moves `expected` of a flow up to `target`, delivering what is held below it, then settles.
+    /// Advances `expected` of a flow to `target`: delivers the packets held below it, then settles.
     pub(super) fn advance(
         &mut self,
         index: u16,
@@ -46,7 +46,7 @@ impl Inner {
         self.settle(index, cause, ctx);
     }
 
-    /// Delivers what is contiguous, jumps gaps that cannot fill any more, gives an empty ring back.
+    /// Delivers contiguous packets, skips gaps that cannot fill any more, frees an empty ring.
     pub(super) fn settle(&mut self, index: u16, mut cause: Cause, ctx: &mut Ctx<'_, impl PacketSink>) {
         loop {
             let flow = self.flows.get(index);
@@ -69,7 +69,7 @@ impl Inner {
         }
     }
 
-    /// Gives up what is missing before `lowest`, the lowest packet held.
+    /// Gives up the missing packets before `lowest`, the lowest packet held.
     fn skip_to(&mut self, index: u16, lowest: u32, cause: Cause, ctx: &mut Ctx<'_, impl PacketSink>) {
         let flow = self.flows.get(index);
         let (first, count) = (flow.expected, lowest.wrapping_sub(flow.expected));
@@ -117,7 +117,7 @@ impl Inner {
         self.settle(index, Cause::Early, ctx);
     }
 
-    /// Delivers what is held before `sequence`, which is not held itself.
+    /// Delivers the packets held before `sequence`, which is not held itself.
     pub(super) fn release_below(&mut self, index: u16, sequence: u32, ctx: &mut Ctx<'_, impl PacketSink>) {
         loop {
             let flow = self.flows.get(index);
@@ -130,7 +130,7 @@ impl Inner {
             }
         }
         if self.flows.get(index).held == 0 {
-            self.settle(index, Cause::Early, ctx); // gives an empty ring back
+            self.settle(index, Cause::Early, ctx); // frees an empty ring
         }
     }
 
@@ -140,14 +140,14 @@ impl Inner {
         }
     }
 
-    /// The packet that has waited longest in this session.
+    /// The packet of this session that has been held longest.
     pub(super) fn oldest(&self, pool: &Pool) -> Option<Meta> {
         let heads = (0..LISTS).filter_map(|path| Some((self.firsts[path], self.lists[path].head()?)));
         heads.min_by_key(|(arrival, _)| *arrival).map(|(_, slot)| pool.meta(slot))
     }
 
-    /// Lets the packet that has waited longest leave, and what is before it; `false`, and nothing
-    /// happens, if there is none or it comes after `sequence` in flow `index`.
+    /// Delivers the packet that has been held longest, and those before it. Returns `false` without any
+    /// effect if there is none, or if it comes after `sequence` in flow `index`.
     pub(super) fn release_oldest_but(
         &mut self,
         index: u16,
@@ -192,7 +192,7 @@ impl Inner {
         }
     }
 
-    /// How long what is in a list waits.
+    /// Hold time of the packets in a list.
     fn hold_time(&self, list: PathId) -> Duration {
         if list == PATIENT { self.patience } else { self.law.hold(list) }
     }

@@ -1,8 +1,8 @@
 //! Stream-wise reordering with pausable FIFO queues for switching modes (JUNCTION §V-D1).
 //!
-//! One path carries the stream at a time, so nothing needs a sequence number: it is enough to tell the
-//! EX-PATH (before a switch) from the CURRENT-PATH (after it). The paper's one bit is an 8-bit epoch
-//! here, so that several switches may be in flight; the last EX packet is an explicit, empty MARK.
+//! One path carries the stream at a time, so sequence numbers are not needed: it is sufficient to distinguish
+//! the EX-PATH (before a switch) from the CURRENT-PATH (after it). The paper uses one bit; here it is an
+//! 8-bit epoch, so that several switches may be in flight. The last EX packet is an explicit, empty MARK.
 //!
 //! ```text
 //!  sender    EX       ──e7──e7──e7──MARK7                        (7 ends; nothing more on EX)
@@ -17,17 +17,17 @@
 //!
 //! | packet's epoch | what happens |
 //! |---|---|
-//! | current | passes |
-//! | older (EX, after its end was assumed) | passes at once |
-//! | newer | waits in the paused queue of its epoch |
-//! | newer, timeout 0 (switched because EX failed) | everything waiting leaves, then it passes |
-//! | newer, no queue or no memory | the same, counted |
-//! | of a stream not met before | adopted: with a timeout, it waits as if newer; else it passes |
+//! | current | delivered |
+//! | older (EX, after its end was assumed) | delivered at once |
+//! | newer | held in the paused queue of its epoch |
+//! | newer, timeout 0 (switched because EX failed) | all held packets are delivered, then this one |
+//! | newer, no queue or no memory | the same, and counted |
+//! | of an unknown stream | adopted: with a timeout, it is held as if newer; otherwise it is delivered |
 //!
-//! Differences from the print: the MARK is a datagram of its own (the paper flags the last EX packet,
-//! which the sender cannot know before it decides to switch); admission is refused at the sender when
-//! no queue is free, as in the paper, but a switch away from a dead path never is. Epochs compare in
-//! 8-bit serial arithmetic: 127 switches may be in flight.
+//! Differences from the paper: the MARK is a datagram of its own (the paper flags the last EX packet, which
+//! has already been sent when the sender decides to switch). As in the paper, the sender does not switch if
+//! no queue is free, but a switch away from a failed path is never refused. Epochs are compared in 8-bit
+//! serial arithmetic, so 127 switches may be in flight.
 
 use super::pool::{Fifo, Meta, Pool};
 use crate::PacketSink;
@@ -35,7 +35,7 @@ use anabranch_element::Reason;
 use anabranch_element::time::{Duration, Instant, nanos};
 use anabranch_wire::tunnel::StreamWord;
 
-/// A stream heard only in older epochs for this long has begun anew.
+/// A stream received only in older epochs for this time has restarted.
 const RESYNC_AFTER: Duration = Duration::from_secs(2);
 /// Unit of [`StreamWord::timeout_100us`], in microseconds.
 const TIMEOUT_UNIT_US: u128 = 100;
@@ -45,11 +45,11 @@ const MAX_HOLD_US: u64 = 500_000;
 /// Limits of stream-wise reordering.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamLimits {
-    /// Epochs of one stream that may wait at once. Default 8.
+    /// Most epochs of one stream that may be held at once. Default 8.
     pub epochs: u8,
-    /// Bytes in one paused queue. Default 8 MiB.
+    /// Most bytes in one paused queue. Default 8 MiB.
     pub bytes_per_queue: u32,
-    /// Caps the sender's timeout. Default 1 s.
+    /// Upper limit of the sender's timeout. Default 1 s.
     pub max_hold: Duration,
 }
 
@@ -59,11 +59,11 @@ impl Default for StreamLimits {
     }
 }
 
-/// How long the receiver may wait for the EX path's last packet, as the sender chooses it:
-/// `srtt + 4·rttvar + 1 ms` of the EX path, between 2 and 500 ms.
+/// How long the receiver may wait for the last packet of the EX path, as chosen by the sender: `srtt +
+/// 4·rttvar + 1 ms` of the EX path, between 2 and 500 ms.
 ///
-/// The MARK ends the wait after the difference of the one-way delays; this only bounds the case that
-/// it is lost, so it errs on the long side: the EX path's whole round trip.
+/// The MARK ends the wait after the difference of the one-way delays. The timeout matters only if the MARK is
+/// lost, so it may be long: the whole round trip of the EX path.
 #[must_use]
 pub fn hold_timeout(ex_srtt_us: u32, ex_rttvar_us: u32) -> Duration {
     let us = u64::from(ex_srtt_us) + 4 * u64::from(ex_rttvar_us) + 1_000;
@@ -77,20 +77,21 @@ pub struct Marker {
     pub word: StreamWord,
 }
 
-/// What a sender may do about a wish to switch.
+/// The answer to a sender that wants to switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Switch {
     /// The peer has no queue free: stay on the EX path, ask again after the next probe.
     Stay,
-    /// Switch. Send the marker on the EX path (twice does no harm and halves the trouble of a loss).
+    /// Switch. Send the marker on the EX path. A second copy is harmless and protects against the loss of
+    /// one.
     Ordered(Marker),
-    /// Switch; no marker: either the EX path is dead and order is not waited for, or nothing was sent
-    /// since the last switch.
+    /// Switch without a marker: either the EX path failed and order is not kept, or nothing was sent since
+    /// the last switch.
     Unmarked,
 }
 
-/// Sender side of one stream: all packets of one switching-mode rule. Six bytes.
+/// Sender side of one stream: all packets of one rule with a switching mode. Six bytes.
 #[derive(Debug, Clone)]
 pub struct StreamSender {
     stream: u8,
@@ -106,33 +107,34 @@ impl StreamSender {
         Self { stream, epoch: 0, timeout_100us: 0, used: false }
     }
 
-    /// The word for the next packet on the CURRENT path.
+    /// The word of the next packet on the CURRENT path.
     pub fn stamp(&mut self) -> StreamWord {
         self.used = true;
         self.word()
     }
 
-    /// The present epoch.
+    /// The current epoch.
     #[must_use]
     pub const fn epoch(&self) -> u8 {
         self.epoch
     }
 
-    /// Nothing is under way any more: the peer need not wait for anything before the present epoch. To be
-    /// called when nothing was sent for two seconds, or when the peer has started again.
+    /// Nothing is in flight any more: the peer need not wait for anything before the current epoch. To be
+    /// called if nothing was sent for two seconds, or if the peer has restarted.
     pub fn settle(&mut self) {
         self.timeout_100us = 0;
     }
 
-    /// Asks to move the stream to another path.
+    /// Requests to move the stream to another path.
     ///
-    /// `ex_alive`: the path left still delivers; `false` switches at once and unordered. `hold`: how
-    /// long the peer may wait, from [`hold_timeout`] (0.1 ms to 6.5 s). `peer_available`: free queues
-    /// by the peer's last probe; 0 refuses (admission control, JUNCTION §V-D1).
+    /// `ex_alive`: the path to be left still delivers; `false` switches at once, without order. `hold`: how
+    /// long the peer may wait, from [`hold_timeout`] (0.1 ms to 6.5 s). `peer_available`: free queues in the
+    /// peer's newest probe; 0 refuses the switch (admission control, JUNCTION §V-D1).
     pub fn switch(&mut self, ex_alive: bool, hold: Duration, peer_available: u16) -> Switch {
         let hold = u16::try_from(hold.as_micros() / TIMEOUT_UNIT_US).unwrap_or(u16::MAX).max(1);
         if !self.used {
-            // What is in flight is still the epoch before on the path before; wait for the longer.
+            // Packets in flight still belong to the previous epoch on the previous path; keep the longer
+            // timeout.
             if self.timeout_100us > 0 {
                 self.timeout_100us = self.timeout_100us.max(hold);
             }
@@ -153,35 +155,35 @@ impl StreamSender {
     }
 }
 
-/// What became of a packet given to [`StreamReorder::on_packet`].
+/// What [`StreamReorder::on_packet`] did with a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StreamOutcome {
     /// Delivered.
     Passed,
-    /// Waits in a paused queue.
+    /// Held in a paused queue.
     Held,
-    /// Of an epoch that was over: delivered at once.
+    /// It belongs to an epoch that has ended: delivered at once.
     Late,
-    /// Should have waited, but there was no queue or no memory: delivered.
+    /// It should have been held, but there was no queue or no memory: delivered.
     Unordered,
 }
 
-/// Counters of one session's stream reordering, in packets where not said otherwise.
+/// Counters of one session's stream reordering, in packets unless stated otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StreamStats {
-    /// Passed straight through.
+    /// Delivered without being held.
     pub passed: u64,
-    /// Put into a paused queue.
+    /// Held in a paused queue.
     pub held: u64,
-    /// Of an epoch that was over.
+    /// Received after the end of their epoch.
     pub late: u64,
-    /// Passed through for want of a queue or memory.
+    /// Delivered without order for lack of a queue or of memory.
     pub unordered: u64,
-    /// Epochs begun because the MARK of the one before came.
+    /// Epochs begun because the MARK of the previous one arrived.
     pub by_marker: u64,
-    /// Epochs begun because the sender's timeout passed.
+    /// Epochs begun because the sender's timeout ended.
     pub by_timeout: u64,
-    /// Epochs begun because the sender said the EX path failed.
+    /// Epochs begun because the sender stated that the EX path failed.
     pub by_failure: u64,
     /// Markers received.
     pub markers: u64,
@@ -195,20 +197,20 @@ pub struct StreamStats {
 
 /// Receiver side of all streams of one session. One pointer until the first packet.
 ///
-/// Call [`Self::close`] before dropping a session, or the pool stays charged.
+/// Call [`Self::close`] before dropping a session; otherwise its memory stays charged to the pool.
 #[derive(Default)]
 pub struct StreamReorder {
     inner: Option<Box<Inner>>,
 }
 
 impl StreamReorder {
-    /// Nothing known, nothing held.
+    /// No streams, nothing held.
     #[must_use]
     pub const fn new() -> Self {
         Self { inner: None }
     }
 
-    /// One data packet with its stream word. What is due to leave goes to `out`.
+    /// A data packet with its stream word. Packets that are due are passed to `out`.
     pub fn on_packet(
         &mut self,
         word: StreamWord,
@@ -220,26 +222,26 @@ impl StreamReorder {
         self.inner.get_or_insert_default().on_packet(word, packet, &mut Ctx { now, pool, out })
     }
 
-    /// A MARK: the EX path of `word.epoch` is complete.
+    /// A MARK: all packets of `word.epoch` on the EX path have been received.
     pub fn on_marker(&mut self, word: StreamWord, now: Instant, pool: &mut Pool, out: &mut impl PacketSink) {
         self.inner.get_or_insert_default().on_marker(word, &mut Ctx { now, pool, out });
     }
 
-    /// Starts every queue whose timeout has passed.
+    /// Delivers every queue whose timeout has ended.
     pub fn on_timeout(&mut self, now: Instant, pool: &mut Pool, out: &mut impl PacketSink) {
         if let Some(inner) = &mut self.inner {
             inner.on_timeout(&mut Ctx { now, pool, out });
         }
     }
 
-    /// When [`Self::on_timeout`] is due, and why.
+    /// When [`Self::on_timeout`] is due, and the reason.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         let at = self.inner.as_ref()?.deadline?;
         Some((at, "stream hold"))
     }
 
-    /// Packets held now.
+    /// Number of packets held now.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.inner.as_ref().map_or(0, |inner| inner.held as usize)
@@ -251,7 +253,7 @@ impl StreamReorder {
         self.inner.as_ref().map(|inner| inner.stats).unwrap_or_default()
     }
 
-    /// Delivers everything held, at once, each stream in order.
+    /// Delivers all held packets at once, each stream in order.
     pub fn flush(&mut self, now: Instant, pool: &mut Pool, out: &mut impl PacketSink) {
         if let Some(inner) = &mut self.inner {
             let ctx = &mut Ctx { now, pool, out };
@@ -264,7 +266,7 @@ impl StreamReorder {
         }
     }
 
-    /// Ends the session: drops what is held and gives all memory and queues back.
+    /// Ends the session: drops all held packets and returns all memory and queues.
     pub fn close(&mut self, pool: &mut Pool) {
         self.flush(Instant::ZERO, pool, &mut Nowhere);
         self.inner = None;
@@ -285,9 +287,9 @@ struct Ctx<'a, S> {
 /// A paused epoch.
 struct Pending {
     epoch: u8,
-    /// Its own MARK has come: it is complete once it has begun.
+    /// Its own MARK has arrived: the epoch is complete once it has begun.
     ended: bool,
-    /// It has taken one of the pool's queues.
+    /// It holds one of the pool's queues.
     queued: bool,
     bytes: u32,
     queue: Fifo,
@@ -296,17 +298,17 @@ struct Pending {
 
 struct Stream {
     id: u8,
-    /// The epoch that passes.
+    /// The epoch that is delivered without being held.
     current: u8,
-    /// When a packet of it, or a newer one, came last.
+    /// When a packet of this epoch or of a newer one last arrived.
     heard: Instant,
-    /// In epoch order.
+    /// Paused epochs, in order.
     pending: Vec<Pending>,
 }
 
 #[derive(Default)]
 struct Inner {
-    /// By id; at most 256.
+    /// Sorted by id; at most 256.
     streams: Vec<Stream>,
     held: u32,
     deadline: Option<Instant>,
@@ -320,7 +322,7 @@ impl Inner {
         packet: &mut [u8],
         ctx: &mut Ctx<'_, impl PacketSink>,
     ) -> StreamOutcome {
-        // A stream first met in the middle of a switch has an EX path with more to come.
+        // A stream first received in the middle of a switch has more packets in flight on its EX path.
         let adopt = word.epoch.wrapping_sub(u8::from(word.timeout_100us > 0));
         let index = self.stream(word.stream, adopt, ctx.now);
         let stream = &mut self.streams[index];
@@ -376,7 +378,7 @@ impl Inner {
                 }
                 self.set_deadline();
             }
-            _ => {} // the end of an epoch that was over
+            _ => {} // the end of an epoch that had already ended
         }
     }
 
@@ -396,7 +398,7 @@ impl Inner {
         self.set_deadline();
     }
 
-    /// The index of a stream, adopted at `epoch` if it is new.
+    /// The index of a stream. An unknown stream is adopted at `epoch`.
     fn stream(&mut self, id: u8, epoch: u8, now: Instant) -> usize {
         match self.streams.binary_search_by_key(&id, |stream| stream.id) {
             Ok(index) => index,
@@ -407,7 +409,7 @@ impl Inner {
         }
     }
 
-    /// Puts a packet of a newer epoch into its queue; `false`: no room.
+    /// Appends a packet of a newer epoch to its queue; `false`: no room.
     fn hold(
         &mut self,
         index: usize,
@@ -433,7 +435,7 @@ impl Inner {
         true
     }
 
-    /// The waiting epoch of `word`, made if there may be one more.
+    /// The paused epoch of `word`; created if another one is allowed.
     fn pending(
         &mut self,
         index: usize,
@@ -464,11 +466,11 @@ impl Inner {
         }
     }
 
-    /// Makes `epoch` the current one: all queues up to it run, and those after it that are complete.
+    /// Makes `epoch` the current one: delivers all queues up to it, and later ones that are complete.
     fn begin(&mut self, index: usize, epoch: u8, ctx: &mut Ctx<'_, impl PacketSink>) {
         let stream = &mut self.streams[index];
         let mut target = epoch;
-        // Taken from the front: an epoch keeps the Vec's memory, and there are at most a handful.
+        // Taken from the front to keep the memory of the Vec; there are only a few elements.
         while let Some(first) = stream.pending.first()
             && ahead(first.epoch, target) <= 0
         {

@@ -67,7 +67,7 @@ impl Bed {
 const HOLD: Duration = Duration::from_millis(50);
 
 #[test]
-fn current_waits_for_the_mark_and_leaves_in_order() {
+fn packets_of_the_new_epoch_wait_for_the_mark() {
     let mut bed = Bed::settled(255, PoolConfig::default());
     assert_eq!(bed.get(255, 1), StreamOutcome::Passed);
     assert_eq!(bed.get(0, 4), StreamOutcome::Held);
@@ -117,7 +117,7 @@ fn several_epochs_wait_and_their_own_marks_count() {
 }
 
 #[test]
-fn a_failure_switch_is_not_held_and_lets_all_go() {
+fn a_switch_after_a_failure_is_not_held_and_releases_all_packets() {
     let mut bed = Bed::settled(1, PoolConfig::default());
     bed.get(1, 1);
     bed.get(2, 2);
@@ -145,7 +145,7 @@ fn no_queue_or_no_memory_passes_in_order() {
         assert_eq!(bed.took(), [1, 2, 3]);
         assert_eq!((bed.pool.queues_used(), bed.pool.used_bytes()), (0, 0));
     }
-    // Memory that ends in the middle of a queue.
+    // The memory ends in the middle of a queue.
     let mut bed = Bed::settled(1, PoolConfig { bytes: 1000, ..PoolConfig::default() });
     bed.get(1, 1);
     for number in 2..9 {
@@ -156,7 +156,7 @@ fn no_queue_or_no_memory_passes_in_order() {
 }
 
 #[test]
-fn a_stream_begun_anew_is_adopted() {
+fn a_restarted_stream_is_adopted() {
     let mut bed = Bed::settled(50, PoolConfig::default());
     bed.get(50, 1);
     assert_eq!(bed.get(0, 2), StreamOutcome::Late);
@@ -190,19 +190,23 @@ fn a_stream_first_met_in_a_switch_waits_once() {
 #[test]
 fn the_sender_asks_for_admission() {
     let mut sender = StreamSender::new(3);
-    assert_eq!(sender.switch(true, HOLD, 0), Switch::Unmarked, "nothing sent: nothing to order");
+    assert_eq!(
+        sender.switch(true, HOLD, 0),
+        Switch::Unmarked,
+        "nothing was sent, so there is nothing to order"
+    );
     assert_eq!(sender.stamp(), StreamWord { stream: 3, epoch: 0, timeout_100us: 0 });
     assert_eq!(sender.switch(true, HOLD, 0), Switch::Stay);
     assert_eq!(sender.epoch(), 0);
     let word = StreamWord { stream: 3, epoch: 0, timeout_100us: 500 };
     assert_eq!(sender.switch(true, HOLD, 1), Switch::Ordered(Marker { word }));
-    // Moved on before anything was sent: the first EX path is still the one to wait for.
+    // It switched again before anything was sent: the first EX path is still the one to wait for.
     assert_eq!(sender.switch(true, 2 * HOLD, 1), Switch::Unmarked);
     assert_eq!(sender.stamp(), StreamWord { stream: 3, epoch: 1, timeout_100us: 1000 });
-    // A dead path is left at once, whatever the peer has.
+    // A failed path is left at once, whatever the peer advertises.
     assert_eq!(sender.switch(false, HOLD, 0), Switch::Unmarked);
     assert_eq!(sender.stamp(), StreamWord { stream: 3, epoch: 2, timeout_100us: 0 });
-    // A hold of nothing is not the failure value.
+    // A hold of zero is not encoded as the value for a failure.
     let Switch::Ordered(marker) = sender.switch(true, Duration::ZERO, 1) else { panic!("refused") };
     assert_eq!(marker.word.timeout_100us, 1);
 }
@@ -300,13 +304,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn with_marks_the_order_sent_comes_out(run in run(false, false)) {
+    fn with_marks_packets_are_delivered_in_the_order_sent(run in run(false, false)) {
         let out = run.go(&mut Bed::new(roomy()));
         prop_assert_eq!(out, (0..run.sends.len() as u32).collect::<Vec<_>>());
     }
 
     #[test]
-    fn without_marks_all_comes_out_by_the_timeout(run in run(true, false)) {
+    fn without_marks_all_packets_are_delivered_by_the_timeout(run in run(true, false)) {
         let mut bed = Bed::new(roomy());
         let mut out = run.go(&mut bed);
         out.sort_unstable();
@@ -321,7 +325,7 @@ proptest! {
         prop_assert_eq!(bed.reorder.stats().held, 0);
     }
 
-    /// Any words, with next to no memory: nothing is lost, leaked or spun on.
+    /// For any stream words and very little memory: no packet lost, no memory leaked, no busy loop.
     #[test]
     fn any_words_are_survived(
         words in prop::collection::vec((0..3_u8, 0..20_u8, any::<u8>(), 0..300_u16, 0..40_u64), 1..500),

@@ -1,4 +1,4 @@
-//! Each rule by itself; properties over a random channel are in `properties.rs`.
+//! Tests of the individual rules; properties over random channels are in `properties.rs`.
 
 use super::super::flows::FLOW_BYTES;
 use super::super::{FlowLimits, PoolConfig, WINDOW};
@@ -110,7 +110,7 @@ fn an_idle_session_is_three_words() {
 }
 
 #[test]
-fn a_loss_of_a_flow_on_one_path_waits_for_no_other_path() {
+fn a_loss_in_a_flow_on_one_path_is_not_awaited_on_other_paths() {
     let mut bed = Bed::two_paths();
     bed.start(0);
     let mut get = |sequence, wait| {
@@ -122,11 +122,11 @@ fn a_loss_of_a_flow_on_one_path_waits_for_no_other_path() {
         assert_eq!(get(sequence, Hold::OnPath), (Outcome::Held, vec![]));
     }
     assert_eq!(get(5, Hold::OnPath), (Outcome::Held, vec![3, 4, 5]), "overtaken three times on its own path");
-    // Once the flow is on two paths, what is missing may come by the other.
+    // Once the flow is on two paths, missing packets may arrive by the other one.
     for sequence in [7, 8, 9, 10] {
         assert_eq!(get(sequence, Hold::Skew), (Outcome::Held, vec![]));
     }
-    // And once it is on one path again, what is missing is not under way elsewhere.
+    // Once it is on one path again, no missing packet is in flight elsewhere.
     assert_eq!(get(11, Hold::OnPath), (Outcome::Held, vec![7, 8, 9, 10, 11]));
 }
 
@@ -173,7 +173,7 @@ fn a_gap_ends_with_the_hold_time_and_what_comes_later_is_late() {
 }
 
 #[test]
-fn lateness_teaches_a_longer_hold() {
+fn observed_lateness_lengthens_the_hold() {
     let mut bed = Bed::two_paths();
     bed.start(0);
     bed.get(2, 0);
@@ -190,9 +190,9 @@ fn a_gap_every_live_path_has_passed_is_given_up_at_once() {
     for (sequence, path) in [(2, 0), (3, 0), (4, 0), (6, 1), (7, 1)] {
         assert_eq!(bed.get(sequence, path), Outcome::Held);
     }
-    assert_eq!(bed.sequences(), [0], "path 1 may still bring 1: it has passed it only twice");
+    assert_eq!(bed.sequences(), [0], "path 1 may still deliver 1: it has overtaken it only twice");
     bed.get(8, 1);
-    assert_eq!(bed.sequences(), [2, 3, 4], "1 is lost; 5 is not: path 0 has not passed it");
+    assert_eq!(bed.sequences(), [2, 3, 4], "1 is lost; 5 is not: path 0 has not overtaken it");
     let stats = bed.reorder.stats();
     assert_eq!((stats.given_up, stats.timed_out), (3, 0));
     bed.get(5, 0);
@@ -200,7 +200,7 @@ fn a_gap_every_live_path_has_passed_is_given_up_at_once() {
 }
 
 #[test]
-fn a_dead_path_is_not_waited_for() {
+fn a_path_that_is_down_is_not_awaited() {
     let mut bed = Bed::two_paths();
     bed.start(0);
     bed.reorder.set_path_rtt(1, 0);
@@ -243,16 +243,16 @@ fn a_flow_met_without_its_start_waits_once() {
 }
 
 #[test]
-fn a_sequence_begun_anew_is_followed() {
+fn a_new_sequence_is_adopted() {
     let mut bed = Bed::two_paths();
     bed.start(0);
     bed.get(2, 0);
     bed.start(1_000_000);
     bed.get(1_000_001, 0);
     assert_eq!(bed.sequences(), [0, 2, 1_000_000, 1_000_001]);
-    // Without a START, forwards: beyond the window, so at once.
+    // Forwards without a START: beyond the window, so at once.
     assert_eq!(bed.get(9_000_000, 0), Outcome::Delivered);
-    // Backwards: after 250 ms of nothing else.
+    // Backwards: after 250 ms of only such packets.
     assert_eq!(bed.get(50, 0), Outcome::Late);
     bed.at(250);
     assert_eq!(bed.get(51, 0), Outcome::Delivered);
@@ -262,7 +262,7 @@ fn a_sequence_begun_anew_is_followed() {
 
 #[test]
 fn a_start_by_a_slow_path_comes_before_what_overtook_it_and_after_what_is_older() {
-    // As after a pause: the flow is known, its next number is further on, and the first packet takes the slow path.
+    // After a pause: the flow is known, its next number is higher, and the first packet takes the slow path.
     for (begin, first, old) in [(0, 7, &[][..]), (u32::MAX - 8, u32::MAX - 1, &[]), (0, 40, &[3, 5])] {
         let mut bed = Bed::two_paths();
         bed.start(begin);
@@ -281,7 +281,7 @@ fn a_start_by_a_slow_path_comes_before_what_overtook_it_and_after_what_is_older(
         let got = bed.sequences();
         assert_eq!(got[got.len() - expected.len()..], expected, "{first}");
         assert_eq!((bed.pool.used_bytes(), bed.reorder.stats().late), (FLOW_BYTES, 0));
-        // What waits before it is all that waits: nothing is kept of the waiting.
+        // The packets before it are the only ones held; no hold state is left over.
         assert_eq!(bed.get(number(10), 0), Outcome::Held);
         assert_eq!(bed.packet(1, number(20), true, true, 0), Outcome::Delivered);
         assert_eq!(bed.sequences(), [number(10), number(20)]);
@@ -332,7 +332,7 @@ fn a_packet_below_everything_held_is_the_one_to_leave_when_full() {
 }
 
 #[test]
-fn the_same_holds_for_the_bytes_of_the_session() {
+fn the_lowest_packet_is_also_delivered_at_the_byte_bound_of_the_session() {
     let flow = FlowLimits { bytes: 250, ..FlowLimits::default() };
     let mut bed = Bed::new(PoolConfig { flow, ..PoolConfig::default() });
     bed.reorder.set_path_rtt(1, 30_000);
@@ -341,7 +341,7 @@ fn the_same_holds_for_the_bytes_of_the_session() {
     bed.get(7, 0);
     assert_eq!(bed.get(3, 0), Outcome::Delivered);
     assert_eq!(bed.sequences(), [0, 3]);
-    // Another flow's packet makes the oldest of this one leave.
+    // A packet of another flow causes the oldest one of this flow to be delivered.
     bed.packet(2, 0, true, true, 0);
     assert_eq!(bed.packet(2, 2, false, true, 0), Outcome::Held);
     assert_eq!(bed.out.0, [(2, 0), (1, 5)]);
@@ -412,14 +412,14 @@ fn redundant_mode_delivers_each_once_and_never_waits() {
     assert_eq!(bed.packet(1, 0, true, false, 1), Outcome::Duplicate);
     assert_eq!(bed.packet(1, 1, false, false, 1), Outcome::Late);
     assert_eq!(bed.packet(1, 2, false, false, 1), Outcome::Duplicate);
-    // Older than the window: nobody can tell, so it is not delivered again.
+    // Older than the window: its earlier receipt is unknown, so it is not delivered again.
     assert_eq!(bed.packet(1, 3 + WINDOW, false, false, 0), Outcome::Delivered);
     assert_eq!(bed.packet(1, 2, false, false, 1), Outcome::Duplicate);
     assert_eq!(bed.reorder.depth(), 0);
 }
 
 #[test]
-fn a_rule_that_turns_redundant_lets_the_held_ones_go() {
+fn a_rule_that_becomes_redundant_releases_held_packets() {
     let mut bed = Bed::two_paths();
     bed.start(0);
     bed.get(2, 0);
@@ -428,7 +428,7 @@ fn a_rule_that_turns_redundant_lets_the_held_ones_go() {
 }
 
 #[test]
-fn an_unknown_path_or_an_empty_packet_is_no_trouble() {
+fn unknown_paths_and_empty_packets_are_accepted() {
     let mut bed = Bed::two_paths();
     bed.start(0);
     assert_eq!(bed.packet(1, 2, false, true, 200), Outcome::Held);

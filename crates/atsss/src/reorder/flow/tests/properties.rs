@@ -1,4 +1,4 @@
-//! Properties over random channels: whatever the network does, what must hold.
+//! Properties over random channels.
 
 use super::*;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A packet on its way out of the channel.
+/// A packet at the end of the channel.
 #[derive(Debug, Clone, Copy)]
 struct Arriving {
     at_us: u64,
@@ -57,7 +57,7 @@ fn channel(loss: u64, duplicates: u64, jitter_us: u64, fifo: bool) -> impl Strat
 }
 
 impl Channel {
-    /// Arrivals in time order; packets of all flows are sent in turn, each path keeps its own order if
+    /// Arrivals in order of time. Packets of all flows are sent in turn; each path preserves its own order if
     /// `fifo`.
     fn run(&self) -> Vec<Arriving> {
         let mut rng = ChaCha12Rng::seed_from_u64(self.seed);
@@ -93,7 +93,7 @@ impl Channel {
     }
 }
 
-/// What left, when: (instant, flow, sequence).
+/// Delivered packets: (instant, flow, sequence).
 type Left = Vec<(Instant, u8, u32)>;
 
 impl Bed {
@@ -116,7 +116,7 @@ impl Bed {
         left.extend(self.out.0.drain(..).map(|(flow, sequence)| (now, flow, sequence)));
     }
 
-    /// Feeds a channel, then runs out all timers.
+    /// Feeds a channel, then runs all timers.
     fn feed(&mut self, arrivals: &[Arriving], hold: bool) -> Left {
         let mut left = Vec::new();
         for arriving in arrivals {
@@ -140,7 +140,7 @@ impl Bed {
     }
 }
 
-/// When each packet first came.
+/// When each packet first arrived.
 fn first_arrivals(arrivals: &[Arriving]) -> BTreeMap<(u8, u32), u64> {
     let mut first = BTreeMap::new();
     for arriving in arrivals {
@@ -162,8 +162,8 @@ fn small() -> impl Strategy<Value = PoolConfig> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Loss, duplication, reordering inside paths, wrong RTTs: everything that arrives leaves exactly
-    /// once, and nothing waits longer than the largest hold.
+    /// With loss, duplication, reordering inside paths and wrong RTTs, every packet that arrives is delivered
+    /// exactly once, and none waits longer than the largest hold time.
     #[test]
     fn exactly_once_and_in_time(channel in channel(50, 30, 5_000, false)) {
         let arrivals = channel.run();
@@ -185,7 +185,7 @@ proptest! {
         );
     }
 
-    /// The same with next to no memory: early, but still exactly once.
+    /// The same with very little memory: packets are delivered early, but still exactly once.
     #[test]
     fn exactly_once_when_bounds_are_hit(channel in channel(50, 0, 5_000, false), config in small()) {
         let arrivals = channel.run();
@@ -195,7 +195,8 @@ proptest! {
         prop_assert_eq!((left.len(), once.len()), (arrivals.len(), arrivals.len()));
     }
 
-    /// Nothing lost, paths FIFO, RTTs true: the order of sending comes out, whatever the skew.
+    /// Without loss, with FIFO paths and correct RTTs, packets are delivered in the order of sending for any
+    /// skew.
     #[test]
     fn lossless_skew_comes_out_in_order(channel in channel(0, 0, 500, true)) {
         let arrivals = channel.run();
@@ -210,7 +211,7 @@ proptest! {
         }
     }
 
-    /// A flow without gaps leaves the instant it arrives, whatever happens to the flows beside it.
+    /// A flow without gaps is delivered on arrival, whatever happens to the other flows.
     #[test]
     fn no_flow_waits_for_another(channel in channel(100, 20, 5_000, false)) {
         let mut arrivals = channel.run();
@@ -231,13 +232,13 @@ proptest! {
         }
     }
 
-    /// De-duplication against a plain set, with the window's rule.
+    /// Compares de-duplication with a plain set, with the rule of the window.
     #[test]
     fn duplicates_are_those_of_a_set(first in any::<u32>(), steps in prop::collection::vec((0..9_u32, 0..6000_u32), 1..600)) {
         let mut bed = Bed::new(PoolConfig::default());
         let (mut highest, mut seen) = (0_u64, BTreeSet::new());
         for (n, (forward, back)) in steps.into_iter().enumerate() {
-            // Mostly small steps; a copy comes up to `back` behind the highest.
+            // Mostly small steps; a copy is up to `back` behind the highest number.
             highest += if forward == 8 { 3000 } else { u64::from(forward) };
             for (position, is_copy) in [(highest, false), (highest.saturating_sub(u64::from(back)), true)] {
                 let sequence = first.wrapping_add(position as u32);
@@ -250,7 +251,7 @@ proptest! {
         prop_assert_eq!(bed.reorder.depth(), 0);
     }
 
-    /// Any sequence of calls: no panic, nothing lost, nothing leaked, no spin.
+    /// For any sequence of calls: no panic, no packet lost, no memory leaked, no busy loop.
     #[test]
     fn any_calls_are_survived(
         config in small(),
