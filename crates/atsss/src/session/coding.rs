@@ -1,10 +1,12 @@
-//! Coded mode: sources out and in, repairs out and in, and what was restored ([`crate::coding`]).
+//! Coded mode in a session: source and repair packets, sent and received, and restored packets
+//! ([`crate::coding`]).
 //!
-//! One code per rule: the flows of a rule protect one another, and a small flow is covered as soon as the rule's traffic
-//! pays for a repair. Order is per flow all the same ([`crate::reorder`]), so a gap in one delays no other.
+//! There is one code per rule: the flows of a rule protect one another, and a small flow is covered as soon
+//! as the traffic of the rule allows a repair packet. Order is kept per flow ([`crate::reorder`]), so a gap
+//! in one flow does not delay others.
 //!
-//! A source symbol is the message as it would be uncoded: inner header and packet. So what is restored goes the way of
-//! every message that arrives.
+//! A source symbol is the message as it would be uncoded: inner header and packet. A restored message is
+//! therefore processed like any message that arrives.
 
 use super::active::Active;
 use super::{Session, Shared};
@@ -20,50 +22,50 @@ use anabranch_steer::coded::Coded;
 use anabranch_wire::coding::{CodeWord, RepairHeader};
 use anabranch_wire::tunnel::{DeliveryOrder, InnerHeader, InnerType};
 
-/// Codes of one session in each direction; the least recently used one gives way, unless it is in use.
+/// Codes of one session per direction. The least recently used one is evicted, unless it is in use.
 const MAX_STREAMS: usize = 8;
-/// Bytes of symbols one session may keep.
+/// Most bytes of symbols that one session may keep.
 const MAX_BYTES: usize = 4 << 20;
-/// A code used since so long is in use.
+/// A code used within this time is in use.
 const IN_USE: Duration = Duration::from_secs(1);
-/// A code unused for so long is forgotten.
+/// A code unused for this time is forgotten.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// What coded mode did in a session since it last woke: repairs out, and what came in.
+/// Counters of coded mode in a session since it last woke.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CodingStats {
     /// Sending.
     pub sent: EncoderStats,
     /// Receiving.
     pub received: DecoderStats,
-    /// Restored packets that were none: the peer's repairs contradict its packets.
+    /// Restored messages that were not valid packets: the peer's repairs contradict its packets.
     pub wrong: u64,
 }
 
 /// The codes of one session.
 pub(super) struct Coding {
-    /// By stream number, least recently used first.
+    /// Sorted by use, the least recently used one first.
     encoders: Vec<Stream<Encoder>>,
     decoders: Vec<Stream<Decoder>>,
-    /// Charged to the pool.
+    /// Bytes charged to the pool.
     bytes: usize,
     encoding: Work,
     decoding: Work,
-    /// A repair or a restored message on its way.
+    /// Buffer of a repair or a restored message while it is being processed.
     scratch: Vec<u8>,
-    /// Of codes that are gone.
+    /// Counters of codes that were removed.
     past: CodingStats,
 }
 
 struct Stream<C> {
     number: u8,
-    /// The sender's rule, for its repairs that are sent by the clock.
+    /// The sender's rule, for repairs that are sent by the clock.
     rule: RuleIndex,
     used: Instant,
     code: Box<C>,
 }
 
-/// A repair to be sent: its header, and the rule it is of; the symbol is in the scratch buffer.
+/// A repair to be sent: its header and its rule. The symbol is in the scratch buffer.
 struct Due {
     rule: RuleIndex,
     stream: u8,
@@ -83,12 +85,12 @@ impl Coding {
         }
     }
 
-    /// Bytes the session may still take.
+    /// Bytes that the session may still use.
     fn room(&self, pool: &Pool) -> usize {
         MAX_BYTES.saturating_sub(self.bytes).min(pool.room())
     }
 
-    /// Charges or refunds what codes took or gave back.
+    /// Charges or refunds the change of the codes' memory.
     fn settle(&mut self, pool: &mut Pool) {
         let encoders: usize = self.encoders.iter().map(|stream| stream.code.bytes()).sum();
         let decoders: usize = self.decoders.iter().map(|stream| stream.code.bytes()).sum();
@@ -99,15 +101,16 @@ impl Coding {
         } else if pool.charge(bytes - self.bytes) {
             self.bytes = bytes;
         }
-        // Else it took a little more than there was room for: the next time tries again, and there is no room until then.
+        // Otherwise the codes took slightly more than there was room for. The next call tries again, and
+        // until then there is no room.
     }
 
-    /// Forgets everything and gives its memory back.
+    /// Removes all codes and returns their memory.
     pub fn close(&mut self, pool: &mut Pool) {
         self.forget(Instant::MAX, pool);
     }
 
-    /// Forgets codes last used before `since`.
+    /// Removes codes last used before `since`.
     fn forget(&mut self, since: Instant, pool: &mut Pool) {
         for stream in self.encoders.iter().filter(|stream| stream.used < since) {
             self.past.sent.add(&stream.code.stats());
@@ -127,13 +130,13 @@ impl Coding {
         all
     }
 
-    /// When [`Session::send_repairs`] has something to do.
+    /// When [`Session::send_repairs`] is due, and the reason.
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         let flush = self.encoders.iter().filter_map(|stream| stream.code.poll_timeout()).min();
         flush.map(|at| (at, "repair packet"))
     }
 
-    /// Takes a source into its code: its position, or `None` if it goes uncoded for want of memory.
+    /// Adds a source to its code. Returns its position, or `None` if it is sent uncoded for lack of memory.
     fn push(
         &mut self,
         rule: RuleIndex,
@@ -187,7 +190,7 @@ impl Coding {
         None
     }
 
-    /// The code of a peer's stream, made if there is none.
+    /// The decoder of a peer's stream; created if it does not exist.
     fn decoder(
         &mut self,
         stream: u8,
@@ -202,7 +205,8 @@ impl Coding {
     }
 }
 
-/// The place of a stream, which becomes the most recently used one; made if there is none and it has its `cost` in bytes.
+/// The index of a stream, which becomes the most recently used one. It is created if it does not exist and
+/// its `cost` in bytes fits.
 fn find<C>(
     streams: &mut Vec<Stream<C>>,
     number: u8,
@@ -219,7 +223,7 @@ fn find<C>(
         None if room < cost => return None,
         None => {
             if streams.len() == MAX_STREAMS {
-                // A peer that names many must not make this end begin anew with each packet.
+                // A peer that uses many stream numbers must not cause a new decoder for each packet.
                 if now.saturating_since(streams[0].used) < IN_USE {
                     return None;
                 }
@@ -234,7 +238,7 @@ fn find<C>(
 }
 
 impl Session {
-    /// What coded mode did since the session last woke.
+    /// Counters of coded mode since the session last woke.
     #[must_use]
     pub fn coding(&self) -> CodingStats {
         self.active
@@ -244,7 +248,7 @@ impl Session {
             .unwrap_or_default()
     }
 
-    /// Sends a packet of a coded rule by `path`, and the repairs it pays for.
+    /// Sends a packet of a coded rule by `path`, and the repairs that it allows.
     #[expect(clippy::too_many_arguments, reason = "one packet and its surroundings")]
     pub(super) fn send_coded(
         &mut self,
@@ -300,20 +304,21 @@ impl Session {
             let path = mode.repair_path(source, &live);
             let body = core::mem::take(&mut coding.scratch);
             let order = DeliveryOrder::Repair(CodeWord { stream, position: repair.position });
-            // One that does not go out is one that is lost.
+            // A repair that cannot be sent counts as lost.
             let _ = self.emit_data(path, order, &body, now, out);
             self.put_back(body);
         }
     }
 
-    /// The scratch buffer is used again.
+    /// Returns the scratch buffer for reuse.
     fn put_back(&mut self, body: Vec<u8>) {
         if let Some(coding) = self.active.as_deref_mut().and_then(|active| active.coding.as_deref_mut()) {
             coding.scratch = body;
         }
     }
 
-    /// Takes the symbol of a source that arrived; how long those behind a gap before it may wait.
+    /// Passes the symbol of a received source to its decoder. Returns how long packets behind a gap before it
+    /// may wait.
     pub(super) fn coded_source(
         &mut self,
         word: CodeWord,
@@ -338,7 +343,7 @@ impl Session {
         if hold && !wait.is_zero() { Hold::For(wait) } else { hold.into() }
     }
 
-    /// Takes a repair that arrived by `path`, and delivers what it restores.
+    /// Processes a repair received by `path`, and delivers the packets it restores.
     pub(super) fn coded_repair(
         &mut self,
         path: PathId,
@@ -364,7 +369,7 @@ impl Session {
         Ok(())
     }
 
-    /// Delivers what was restored of a stream since the last time.
+    /// Delivers the packets of a stream that were restored since the last call.
     pub(super) fn deliver_recovered(
         &mut self,
         path: PathId,
@@ -405,7 +410,7 @@ impl Session {
         }
     }
 
-    /// Forgets codes that are not used.
+    /// Removes codes that are not used.
     pub(super) fn sweep_coding(&mut self, now: Instant, pool: &mut Pool) {
         if let Some(coding) = self.active.as_deref_mut().and_then(|active| active.coding.as_deref_mut()) {
             coding.forget(Instant::from_nanos(now.as_nanos().saturating_sub(IDLE.as_nanos() as u64)), pool);
@@ -413,7 +418,8 @@ impl Session {
     }
 }
 
-/// The packet in a restored message, which may be followed by zeros, and its order; `None` if it is none.
+/// The packet in a restored message, which may be followed by zeros, and its order; `None` if the message is
+/// invalid.
 fn restored(message: &mut [u8]) -> Option<(DeliveryOrder, &mut [u8])> {
     let length = u16::from_be_bytes([*message.get(2)?, *message.get(3)?]);
     let (message, zeros) = message.split_at_mut_checked(InnerHeader::LEN + usize::from(length))?;
@@ -430,7 +436,7 @@ fn restored(message: &mut [u8]) -> Option<(DeliveryOrder, &mut [u8])> {
     Some((order, &mut message[InnerHeader::LEN..]))
 }
 
-/// What an IP packet says its length is, in bytes.
+/// The length of an IP packet by its header, in bytes.
 fn ip_len(packet: &[u8]) -> Option<usize> {
     let field = |at: usize| Some(usize::from(u16::from_be_bytes([*packet.get(at)?, *packet.get(at + 1)?])));
     match packet.first()? >> 4 {
@@ -457,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_message_is_taken_for_what_it_was_and_nothing_else() {
+    fn only_a_valid_restored_message_is_accepted() {
         for (from, to) in [("10.0.0.1:5", "192.0.2.1:6"), ("[2001:db8::1]:5", "[2001:db8::2]:6")] {
             let order = DeliveryOrder::Dedup { sequence: 9, start: true };
             let sent = message(from, to, 100, order);
@@ -472,7 +478,7 @@ mod tests {
             }
             let mut longer = sent.clone();
             longer.push(1);
-            assert_eq!(restored(&mut longer), None, "not zeros behind it");
+            assert_eq!(restored(&mut longer), None, "not followed by zeros");
             assert_eq!(restored(&mut sent[..sent.len() - 1].to_vec()), None, "cut");
             for at in [0, 1, 2, 3, InnerHeader::LEN] {
                 let mut bad = sent.clone();
@@ -481,7 +487,7 @@ mod tests {
             }
         }
         let plain = message("10.0.0.1:5", "192.0.2.1:6", 100, DeliveryOrder::None);
-        assert_eq!(restored(&mut plain.clone()), None, "nothing of this order is coded");
+        assert_eq!(restored(&mut plain.clone()), None, "messages of this order are not coded");
     }
 
     proptest! {

@@ -1,4 +1,4 @@
-//! Control inside the tunnel: probes, path notifications, configuration, path MTU, closing.
+//! Control messages inside the tunnel: probes, path notifications, configuration, path MTU, closing.
 
 use super::active::Active;
 use super::coding::Coding;
@@ -17,17 +17,18 @@ use anabranch_wire::control::{
     CapacityAck, Close, Config, ConfigAck, Control, MtuAck, MtuProbe, Notify, Probe, ProbeKind,
 };
 
-/// Messages that may wait for acknowledgements of capacity probes to be queued still: less than the outbox holds.
+/// While at most this many messages are queued, acknowledgements of capacity probes are queued as well. Less
+/// than the outbox holds.
 const MAX_CAPACITY_ACKS: usize = 160;
 
 /// A control message waiting to be sealed.
 #[derive(Debug, Clone)]
 pub(super) enum Message {
-    /// One that carries no document.
+    /// A message that carries no document.
     Short(Control<'static>),
-    /// An answer to the address that may become the path's.
+    /// An answer to the candidate for the path's address.
     Candidate(Probe),
-    /// A piece of a document.
+    /// A fragment of a document.
     Config(Fragment),
 }
 
@@ -38,25 +39,26 @@ impl From<Control<'static>> for Message {
 }
 
 impl Session {
-    /// Delivers a document to the peer, reliably; a newer one supersedes. `false` if it is too long.
+    /// Delivers a document to the peer reliably. A newer document supersedes an older one. `false` if it is
+    /// too long.
     pub fn push_config(&mut self, document: Vec<u8>, now: Instant) -> bool {
         self.config.push(document, now)
     }
 
-    /// Whether the peer has everything it was sent.
+    /// Whether the peer has acknowledged the newest document.
     #[must_use]
     pub fn is_config_delivered(&self) -> bool {
         self.config.is_delivered()
     }
 
-    /// Tells the peer the session is over, on every path that is up.
+    /// Notifies the peer, on every path that is up, that the session ends.
     pub fn close(&mut self, reason: u8) {
         for path in self.up_paths() {
             self.active().queue(path, Control::Close(Close { reason }));
         }
     }
 
-    /// The peer has ended the session (UE): no path leads anywhere until it answers again.
+    /// The peer has ended the session (UE): no path is usable until the peer answers again.
     pub fn peer_left(&mut self, now: Instant) {
         for path in self.up_paths() {
             let Some(state) = self.paths.get_mut(path) else { continue };
@@ -65,7 +67,7 @@ impl Session {
         }
     }
 
-    /// Carrier of an access came or went (UE: from the operating system).
+    /// The carrier of an access was gained or lost (UE: reported by the operating system).
     pub fn set_carrier(&mut self, path: PathId, up: bool, now: Instant) {
         let Some(state) = self.paths.get_mut(path) else { return };
         let event = state.monitor.set_carrier(up, now);
@@ -126,14 +128,14 @@ impl Session {
                 if !active.hears(&notify) {
                     return Ok(());
                 }
-                // A path this end has not heard of cannot be used anyway.
+                // A path that is unknown here cannot be used anyway.
                 let Some(state) = self.paths.get_mut(notify.path) else { return Ok(()) };
                 let event = state.monitor.on_notify(notify.up, notify.reason, now);
                 self.on_path_event(notify.path, event, now);
             }
             Control::Config(part) => {
                 if !active.takes_document(part.bytes.len(), now) {
-                    return Ok(()); // no acknowledgement: the peer will repeat it
+                    return Ok(()); // without an acknowledgement, the peer repeats it
                 }
                 let Config { version, fragment, fragments, bytes } = part;
                 let Ok(done) = self.config.on_fragment(version, fragment, fragments, bytes, shared.pool)
@@ -159,7 +161,7 @@ impl Session {
             Control::CapacityProbe(probe) => {
                 let (train, index) = (probe.train, probe.index);
                 let ack = CapacityAck { train, index, timestamp_ns: now.as_nanos() };
-                // Answers that matter more are not to be lost behind them.
+                // Acknowledgements must not displace more important answers.
                 if active.outbox.len() < MAX_CAPACITY_ACKS {
                     active.queue(path, Control::CapacityAck(ack));
                 }
@@ -203,7 +205,7 @@ impl Session {
         }
     }
 
-    /// When something of [`Active`] is due.
+    /// When the state in [`Active`] next requires work, and the reason.
     pub(super) fn active_timeout(&self) -> Option<(Instant, Reason)> {
         let active = self.active.as_deref()?;
         let soon =
@@ -229,7 +231,7 @@ impl Session {
         out: &mut impl DatagramSink,
     ) {
         let available = shared.pool.available();
-        // Without keys nothing can be asked, and a probe that was not sent must not count as one.
+        // Without keys nothing can be sent, and a probe that was not sent must not count as one.
         let sealing = self.keys.can_seal(now);
         for state in self.paths.iter_mut().filter(|state| sealing && state.is_bound()) {
             let (path, up) = (state.id, state.monitor.is_up());
@@ -258,7 +260,7 @@ impl Session {
             let message = match &message {
                 Message::Short(message) => *message,
                 Message::Candidate(answer) => {
-                    // Gone meanwhile, or it has taken the place of the address in use.
+                    // The candidate was discarded, or has become the path's address.
                     to = self.paths.get(path).and_then(|path| path.candidate(answer.id));
                     Control::Probe(*answer)
                 }
@@ -278,7 +280,7 @@ impl Session {
         }
     }
 
-    /// Measures what paths carry that are not in use: where flows are placed by it.
+    /// Sends trains to measure paths that are not in use, where flows are placed by capacity.
     fn send_trains(&mut self, now: Instant, shared: &mut Shared<'_>, out: &mut impl DatagramSink) {
         let up = self.up_paths();
         let (sent, paths) = (self.traffic.tx_bytes, up.len());
@@ -310,7 +312,7 @@ impl Session {
             PathEvent::Up => {
                 let rtt_us = self.paths.get(path).map_or(0, |p| micros(p.monitor.rtt().smoothed));
                 self.active().event(SessionEvent::PathUp { path, rtt_us });
-                // The search begins; or the path may lead another way now.
+                // The search begins, or begins again because the route may have changed.
                 let max = self.profile.max_payload;
                 let active = self.active();
                 active.usable(path, max, now);
@@ -330,7 +332,7 @@ impl Session {
         self.refresh(path, now);
     }
 
-    /// Tells the peer on the paths that still work. Only the UE's word on a path brings it up again.
+    /// Notifies the peer on the paths that still work. Only the UE can report that a path is up again.
     fn notify_peer(&mut self, path: PathId, up: bool, reason: u8) {
         if up && !self.is_ue() {
             self.active().forget_notice(path);
@@ -342,22 +344,23 @@ impl Session {
         self.active().notify(notify, paths);
     }
 
-    /// The UE's handshake was answered by way of `path`: it works both ways.
+    /// The UE's handshake was answered by `path`: it works in both directions.
     pub fn confirm_path(&mut self, path: PathId, rtt: Option<Duration>, now: Instant) {
         let Some(state) = self.paths.get_mut(path) else { return };
         let event = state.monitor.confirm(rtt, now);
         self.on_path_event(path, event, now);
     }
 
-    /// Writes what is known of a path into the unified steering structure. At rest nobody looks at it:
-    /// waking fills it anew.
+    /// Copies the state of a path into the unified steering structure. Not done at rest, where it is not
+    /// read; waking fills it.
     fn refresh(&mut self, path: PathId, now: Instant) {
         if self.resting {
             return;
         }
         let Some(fresh) = self.paths.get(path).map(super::Path::state) else { return };
         let active = Active::of(&mut self.active, &self.profile);
-        // One that goes down is waited for no more. Of one that was not up yet, data may come before that is known.
+        // No packet waits for a path that goes down. A path that was not up yet may deliver data before it is
+        // known to be up.
         if fresh.is_up() || active.live.is_up(path) {
             active.flow_reorder.set_path_rtt(path, fresh.rtt_us);
         }

@@ -1,4 +1,5 @@
-//! What does not fit a path: cut outside, so that the session's MTU is one constant ([`crate::fragment`]).
+//! Fragmentation outside the tunnel, for packets that do not fit a path ([`crate::fragment`]). The session's
+//! MTU is therefore constant.
 
 use super::active::Active;
 use super::path::Paths;
@@ -14,12 +15,12 @@ use anabranch_wire::tunnel::{
     Fragment, InnerHeader, OUTER_IPV6, PLAIN_OVERHEAD, SECURE_OVERHEAD, SecureHeader, TAG_LEN,
 };
 
-/// IPv6's least MTU. A path that carries less whole does not count when segment sizes are lowered.
+/// IPv6's least MTU. Paths that carry less are not considered when the MSS is lowered.
 const LEAST_MTU: u16 = 1280;
 
 impl Active {
-    /// Largest UDP payload for user data on `path`, in bytes; its search begins with the first. `max` is the largest to
-    /// search for, 0: there is no search.
+    /// Largest UDP payload for user data on `path`, in bytes. The first call begins the search. `max` is the largest size to
+    /// search for, 0: no search.
     #[inline]
     pub fn usable(&mut self, path: PathId, max: u16, now: Instant) -> usize {
         if max == 0 {
@@ -38,7 +39,7 @@ impl Active {
 }
 
 impl Session {
-    /// Sends a message in the pieces that `path` carries: `max` bytes of UDP payload each, always sealed.
+    /// Sends a message in fragments that `path` carries: `max` bytes of UDP payload each, always sealed.
     #[cold]
     pub(super) fn emit_pieces(
         &mut self,
@@ -82,7 +83,7 @@ impl Session {
         Ok(())
     }
 
-    /// A piece of configuration that the path does not carry whole.
+    /// Sends a fragment of configuration that the path does not carry whole, in pieces.
     #[cold]
     pub(super) fn emit_config_pieces(
         &mut self,
@@ -100,11 +101,12 @@ impl Session {
         self.emit_pieces(path, header, body, max, now, out)
     }
 
-    /// Lowers the segment size of a TCP SYN to what the session carries whole.
+    /// Lowers the MSS of a TCP SYN to the size that the session carries whole.
     ///
-    /// That is the inner MTU, or less where a live path carries less, so that TCP's segments are not cut there: the other
-    /// paths lose 0.7 % of their rate to headers at most, and on the smaller one half as many datagrams are sent. A path
-    /// that does not carry [`LEAST_MTU`] would cost them more; it does not count, unless all are so small.
+    /// That is the inner MTU, or less if a live path carries less, so that TCP segments are not fragmented
+    /// there. This costs the other paths at most 0.7 % of their rate in headers, and halves the number of
+    /// datagrams on the smaller one. A path that does not carry [`LEAST_MTU`] would cost more; it is not
+    /// considered unless all paths are that small.
     pub(super) fn clamp_mss(&self, ip: &IpPacket, packet: &mut [u8]) {
         ip::clamp_mss_with(ip, packet, || self.segment_mtu());
     }
@@ -119,7 +121,7 @@ impl Session {
                 Security::Secure => SECURE_OVERHEAD as u16,
                 Security::Plain => PLAIN_OVERHEAD as u16,
             };
-            // Of a path that is being searched nothing is known.
+            // The size of a path is unknown while it is being searched.
             match active.mtu(path.id).and_then(PathMtu::proven).map(|most| most.saturating_sub(overhead)) {
                 Some(mtu) if mtu < LEAST_MTU => largest = largest.max(mtu),
                 Some(mtu) => (least, all_small) = (least.min(mtu), false),
@@ -129,7 +131,7 @@ impl Session {
         if all_small && largest > OUTER_IPV6 as u16 { largest.min(inner_mtu) } else { least }
     }
 
-    /// The UDP payload that a faster data path may send on `path`; `None` while that is being found out.
+    /// The UDP payload that a faster data path may send on `path`; `None` while the search is not complete.
     pub(super) fn settled_payload(&self, path: PathId) -> Option<u16> {
         if self.profile.max_payload == 0 {
             return Some(u16::MAX);
@@ -138,12 +140,13 @@ impl Session {
         (mtu.phase() == Phase::Complete).then(|| mtu.usable())
     }
 
-    /// Answers a packet larger than the tunnel's MTU.
+    /// Answers a packet larger than the tunnel's MTU with an ICMP error.
     ///
-    /// The answer comes from the address the packet was for. The host sends packets for that address by way of us, so the
-    /// answer passes its reverse path filter, however strict, and it is never one of the host's own, which the kernel would
-    /// drop ("martian source"). A tunnel's gateway address need not have a route at a UE that sends only some prefixes
-    /// through the tunnel.
+    /// The source address of the answer is the destination of the packet. The host routes that address to the
+    /// tunnel, so the answer passes its reverse path filter, however strict. It is also never one of the
+    /// host's own addresses, whose packets the kernel would drop ("martian source"). The gateway address of
+    /// the tunnel would not do, because a UE that sends only some prefixes through the tunnel need not have a
+    /// route to it.
     pub(super) fn refuse_too_big(&mut self, packet: &[u8], mtu: u16) {
         if let Ok((_, to)) = ip::src_dst(packet) {
             self.active().queue_icmp(|| ip::packet_too_big(packet, mtu, to));
@@ -151,7 +154,7 @@ impl Session {
     }
 }
 
-/// Counts a message that will never be whole.
+/// Counts a message that remains incomplete.
 pub(super) fn lost_piece(paths: &mut Paths, path: PathId, drops: &mut DropCounters) {
     drops.count(DropReason::Incomplete);
     if let Some(path) = paths.get_mut(path) {

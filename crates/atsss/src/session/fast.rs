@@ -1,4 +1,4 @@
-//! Flows given to a faster data path, and taken back ([`crate::fast`]).
+//! Flows handed over to a faster data path, and taken back ([`crate::fast`]).
 
 use super::active::Active;
 use super::{Security, Session, Shared};
@@ -10,17 +10,17 @@ use anabranch_wire::ip::{FlowKey, protocol};
 use anabranch_wire::tunnel::PLAIN_OVERHEAD;
 use std::net::SocketAddr;
 
-/// Of more flows that are decided anew between two polls, all are taken back.
+/// If the decisions of more flows than this change between two polls, all flows are taken back.
 const MAX_RECALLED: usize = 64;
 
-/// What a session has given away, and until when it gives nothing.
+/// The flows that a session has handed over.
 #[derive(Debug, Default)]
 pub(super) struct Fast {
-    /// On what the decisions rest; `None`: nothing is given away.
+    /// The state on which the decisions are based; `None`: no flow is handed over.
     basis: Option<Basis>,
-    /// Something else has changed since.
+    /// Other state has changed since then.
     stale: bool,
-    /// Flows of which another decision was made since.
+    /// Flows whose decision has changed since then.
     recalled: Vec<FlowKey>,
     not_before: Option<Instant>,
 }
@@ -36,12 +36,12 @@ impl Fast {
         self.basis.is_some()
     }
 
-    /// The decisions hold no more: everything is taken back with the next poll.
+    /// The decisions are no longer valid: all flows are taken back with the next poll.
     pub fn invalidate(&mut self) {
         self.stale = self.basis.is_some();
     }
 
-    /// As [`Fast::invalidate`], of one flow as its packets have it.
+    /// As [`Fast::invalidate`], for one flow; `key` as in its packets.
     pub fn recall(&mut self, key: FlowKey) {
         if self.recalled.len() == MAX_RECALLED {
             self.invalidate();
@@ -56,17 +56,18 @@ impl Fast {
 }
 
 impl Session {
-    /// A packet of a flow has gone by `path` in no order that matters: the next may go without us.
+    /// A packet of a flow was sent by `path` and its order does not matter: hands the flow over, so that the
+    /// next packets bypass the program.
     pub(super) fn give(&mut self, key: &FlowKey, path: PathId, now: Instant, out: &mut impl DatagramSink) {
         if !self.profile.fast || self.profile.security(path) != Security::Plain || !has_ports(key) {
             return;
         }
-        // The UE has to see questions to know their answers ([`crate::dns`]).
+        // The UE must see DNS questions to recognise their answers ([`crate::dns`]).
         if self.is_ue() && (key.protocol, key.dst_port) == (protocol::UDP, dns::PORT) {
             return;
         }
         let basis = self.basis();
-        // Larger packets come to us, and are cut.
+        // Larger packets are passed to the program, which fragments them.
         let Some(most) = self.settled_payload(path) else { return };
         let mtu = self.profile.inner_mtu().min(most - PLAIN_OVERHEAD as u16);
         let proven = self.paths.get(path).filter(|path| path.is_proven());
@@ -83,7 +84,7 @@ impl Session {
         out.offload(&FastFlow { lane, key: *key, mtu }, now);
     }
 
-    /// Takes everything back if another decision would be made now.
+    /// Takes all flows back if a decision would be different now.
     pub(super) fn reconsider(&mut self, now: Instant, shared: &Shared<'_>, out: &mut impl DatagramSink) {
         let Some(basis) = self.active.as_ref().and_then(|active| active.fast.basis) else { return };
         let idle = now.saturating_since(self.last_data) >= shared.params.cool_after;
@@ -97,7 +98,7 @@ impl Session {
         recalled.drain(..).for_each(|key| out.revoke(session, Some(&key)));
     }
 
-    /// Every packet comes to us again, and a while nothing is given away.
+    /// Takes all flows back. For a while, none is handed over.
     pub(super) fn revoke(&mut self, now: Instant, out: &mut impl DatagramSink) {
         let session = self.addresses;
         let fast = &mut self.active().fast;
@@ -125,7 +126,7 @@ impl Session {
         })
     }
 
-    /// What went by `lane` without us. `false`: it leads nowhere any more and is to be closed.
+    /// Accounts for the traffic that `lane` carried. `false`: the lane is no longer valid and must be closed.
     pub fn carried(&mut self, access: PathId, to: SocketAddr, traffic: &FastTraffic, now: Instant) -> bool {
         if !self.profile.fast || !self.keys.can_seal(now) {
             return false;

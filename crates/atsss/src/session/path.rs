@@ -1,4 +1,4 @@
-//! One access path of a session: where it leads, how it is protected, how it is doing.
+//! One access path of a session: its endpoint, its protection, and its state.
 
 use crate::fragment::FragmentCounters;
 use crate::mtu::Found;
@@ -15,10 +15,11 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Security {
-    /// Encrypted and authenticated: the default, and right for every Wi-Fi hop.
+    /// Encrypted and authenticated. The default, and required on every Wi-Fi hop.
     #[default]
     Secure,
-    /// In the clear with the 8-byte header only: for an access that is protected underneath, as 5G is.
+    /// Without encryption, with the 8-byte header only: for an access that a lower layer protects, such as
+    /// 5G.
     Plain,
 }
 
@@ -27,29 +28,30 @@ pub struct Path {
     /// Probes, RTT, loss and availability.
     pub monitor: PathMonitor,
     endpoint: Endpoint,
-    /// What the path MTU search had found when the session went to rest.
+    /// The result of the path MTU search when the session went to rest.
     pub(super) found: Found,
-    /// Its path id.
+    /// The path id.
     pub(super) id: PathId,
     proof: Proof,
-    /// Made when there is something in it.
+    /// Allocated when one of its fields is needed.
     more: Option<Box<More>>,
 }
 
-/// What most paths do not have.
+/// State that most paths do not need.
 #[derive(Default)]
 struct More {
     fragments: FragmentCounters,
     candidate: Option<Candidate>,
 }
 
-/// An address from which an authentic packet of a plain path came, and that has still to show that it is the peer's: whoever
-/// sees packets can send a copy that arrives first.
+/// An address from which an authentic packet of a plain path arrived, but which has not yet been shown to be
+/// the peer's: an attacker who sees packets can send a copy that arrives first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Candidate {
     endpoint: Endpoint,
-    /// Requests answered there: the newest, and by bit *k* the one *k* before it. Many are under way at a time where a
-    /// round trip takes longer than the pause between two, and any of them proves the address.
+    /// Requests answered to that address: the newest id, and a bit mask in which bit *k* is the id *k* before
+    /// it. Where a round trip takes longer than the interval between requests, many are in flight, and any of
+    /// them proves the address.
     newest: u32,
     answered: u128,
 }
@@ -71,28 +73,29 @@ impl Candidate {
     }
 }
 
-/// Whether the peer has answered, sealed, what was sent to the address in use. User data in the clear waits for that.
+/// Whether the peer has answered a sealed probe that was sent to the address in use. User data in the clear
+/// is not sent before that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Proof {
     No,
-    /// The lower half of the number of the probe that was sent there first, or of a later one, in bytes.
+    /// The lower half of the id of the first probe sent there, or of a later one, in bytes.
     Asked([u8; 2]),
     Yes,
 }
 
-/// Where a datagram of a path came from.
+/// The origin of a datagram, relative to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     /// The address in use.
     Endpoint,
-    /// One that may become it.
+    /// The candidate for the address in use.
     Candidate,
-    /// Another one.
+    /// Any other address.
     Elsewhere,
 }
 
-/// Where a path's datagrams go and by which of our own accesses (sockets); 24 bytes where a `SocketAddr`
-/// and a number have 36.
+/// The far end's address and our access (socket) for a path's datagrams. 24 bytes, where a `SocketAddr` and a
+/// number would take 36.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Endpoint {
     address: [u8; 16],
@@ -132,7 +135,7 @@ impl Endpoint {
     }
 }
 
-/// A path as shown to people and metrics.
+/// The state of a path, for people and metrics.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PathView {
     /// Path id.
@@ -145,11 +148,11 @@ pub struct PathView {
     pub security: Security,
     /// Whether it carries traffic.
     pub up: bool,
-    /// Why it does not, as [`crate::path::DownReason::as_str`] says it.
+    /// Why it does not, as in [`crate::path::DownReason::as_str`].
     pub down: Option<&'static str>,
-    /// Smoothed RTT, in microseconds; 0 when unknown.
+    /// Smoothed RTT, in microseconds; 0 if unknown.
     pub rtt_us: u32,
-    /// Smallest RTT seen, in microseconds; 0 when unknown.
+    /// Smallest RTT seen, in microseconds; 0 if unknown.
     pub rtt_min_us: u32,
     /// Loss towards the peer, in parts per million.
     pub loss_tx_ppm: u32,
@@ -163,14 +166,14 @@ pub struct PathView {
     pub rx_packets: u64,
     /// User-data bytes received, headers of the tunnel included.
     pub rx_bytes: u64,
-    /// Largest UDP payload the path is known to carry, in bytes; 0 when not searched.
+    /// Largest UDP payload that the path is known to carry, in bytes; 0 without a search.
     pub mtu_bytes: u16,
-    /// Messages that did not fit the path and were cut: what their pieces came to.
+    /// Counters of fragments, for messages that did not fit the path.
     pub fragments: FragmentCounters,
 }
 
 impl Path {
-    /// A path that leads nowhere yet.
+    /// A path without an endpoint.
     pub(super) fn new(role: Role, id: PathId, params: &Arc<ProbeParams>, now: Instant) -> Self {
         Self {
             monitor: PathMonitor::new(role, params, now),
@@ -182,31 +185,31 @@ impl Path {
         }
     }
 
-    /// What its pieces of messages came to.
+    /// Counters of its fragments.
     pub(super) fn fragments(&mut self) -> &mut FragmentCounters {
         &mut self.more.get_or_insert_default().fragments
     }
 
-    /// Where its datagrams go; unknown at the UPF until the first authenticated packet.
+    /// Destination of its datagrams; unknown at the UPF until the first authenticated packet.
     #[must_use]
     pub fn endpoint(&self) -> Option<SocketAddr> {
         self.endpoint.address()
     }
 
-    /// Which of our own accesses (sockets) they leave by. At the UE this is the path id; at the UPF the
-    /// access the path's newest packet came in by.
+    /// The access (socket) of ours by which its datagrams leave. At the UE this is the path id; at the UPF,
+    /// the access by which the path's newest packet arrived.
     #[must_use]
     pub const fn access(&self) -> PathId {
         self.endpoint.access
     }
 
-    /// Whether datagrams have somewhere to go.
+    /// Whether the path has an endpoint.
     #[must_use]
     pub const fn is_bound(&self) -> bool {
         self.endpoint.family != 0
     }
 
-    /// Binds the path to the far end's address and our access. Returns whether that is new.
+    /// Binds the path to the far end's address and our access. Returns whether they are new.
     pub fn bind(&mut self, address: SocketAddr, access: PathId) -> bool {
         let endpoint = Endpoint::new(address, access);
         let moved = core::mem::replace(&mut self.endpoint, endpoint) != endpoint;
@@ -216,18 +219,19 @@ impl Path {
         moved
     }
 
-    /// Whether the peer has shown that it is where datagrams go.
+    /// Whether the peer has proved that it is at the address in use.
     #[must_use]
     pub const fn is_proven(&self) -> bool {
         matches!(self.proof, Proof::Yes)
     }
 
-    /// A probe with this number goes to the address in use.
+    /// A probe with this id is sent to the address in use.
     pub(super) const fn ask(&mut self, id: u32) {
         let id = id as u16;
         match self.proof {
             Proof::No => self.proof = Proof::Asked(id.to_be_bytes()),
-            // Half of all numbers count as before it: it follows the newest, further behind than any answer that is taken.
+            // Half of all ids count as earlier ones. The stored id therefore follows the newest one, further
+            // behind than any answer that is accepted.
             Proof::Asked(asked) => {
                 let ahead = id.wrapping_sub(u16::from_be_bytes(asked));
                 if ahead >= 1 << 14 && ahead <= u16::MAX - (1 << 13) {
@@ -238,7 +242,7 @@ impl Path {
         }
     }
 
-    /// The probe with this number was answered.
+    /// The probe with this id was answered.
     pub(super) const fn answered(&mut self, id: u32) {
         if let Proof::Asked(asked) = self.proof
             && (id as u16).wrapping_sub(u16::from_be_bytes(asked)) < 1 << 15
@@ -247,7 +251,7 @@ impl Path {
         }
     }
 
-    /// Where a datagram came from, as far as this path goes.
+    /// The origin of a datagram, relative to this path.
     pub(super) fn origin(&self, address: SocketAddr, access: PathId) -> Origin {
         let from = Endpoint::new(address, access);
         if from == self.endpoint {
@@ -260,26 +264,26 @@ impl Path {
         }
     }
 
-    /// The newest packet came from there: the peer may have moved.
+    /// The newest packet came from this address: the peer may have moved.
     pub(super) fn set_candidate(&mut self, address: SocketAddr, access: PathId) {
         let endpoint = Endpoint::new(address, access);
         self.more.get_or_insert_default().candidate = Some(Candidate { endpoint, newest: 0, answered: 0 });
     }
 
-    /// Where the answer to a request that came from the candidate goes: the request's number is remembered.
+    /// The answer to a request from the candidate is sent to it. Remembers the id of the request.
     pub(super) fn ask_candidate(&mut self, id: u32) {
         if let Some(candidate) = self.more.as_mut().and_then(|more| more.candidate.as_mut()) {
             candidate.note(id);
         }
     }
 
-    /// Address and access of the candidate, if the request with this number is one of those answered there.
+    /// Address and access of the candidate, if the request with this id is one of those answered there.
     pub(super) fn candidate(&self, id: u32) -> Option<(SocketAddr, PathId)> {
         let candidate = self.more.as_ref()?.candidate.filter(|candidate| candidate.has_answered(id))?;
         Some((candidate.endpoint.address()?, candidate.endpoint.access))
     }
 
-    /// The candidate has acknowledged the answer to this request: it is where datagrams go from now on.
+    /// The candidate has acknowledged the answer to this request and becomes the endpoint.
     pub(super) fn accept_candidate(&mut self, id: u32) -> Option<SocketAddr> {
         let (address, access) = self.candidate(id)?;
         self.forget_candidate();
@@ -324,14 +328,14 @@ impl Path {
     }
 }
 
-/// The paths a session uses, by path id; a path nobody uses costs nothing.
+/// The paths in use by a session, by path id. An unused path takes no memory.
 #[derive(Default)]
 pub(super) struct Paths(Box<[Path]>);
 
 impl Paths {
     #[inline]
     pub fn get(&self, id: PathId) -> Option<&Path> {
-        // Mostly the paths in use are the first ones, and in order.
+        // Usually the paths in use are the first ones.
         match self.0.get(usize::from(id)) {
             Some(path) if path.id == id => Some(path),
             _ => self.0.iter().find(|path| path.id == id),
@@ -347,7 +351,7 @@ impl Paths {
         self.0.get_mut(at)
     }
 
-    /// Adds a path that is not there.
+    /// Adds a path with an id that is not in use.
     #[cold]
     pub fn add(&mut self, path: Path) {
         let mut paths = core::mem::take(&mut self.0).into_vec();
@@ -372,7 +376,7 @@ impl Paths {
         self.0.iter().map(|path| path.id).collect()
     }
 
-    /// The load of each path, by path id.
+    /// The path model of each path, by path id.
     pub fn loads(&self, now: Instant) -> [LoadView; MAX_PATHS] {
         let mut loads = [LoadView::UNKNOWN; MAX_PATHS];
         for path in self.0.iter() {
@@ -383,7 +387,7 @@ impl Paths {
         loads
     }
 
-    /// What steering may know of the paths.
+    /// The path states for steering.
     pub fn states(&self) -> PathStates {
         let mut states = PathStates::default();
         for path in self.0.iter() {
@@ -394,7 +398,7 @@ impl Paths {
 }
 
 impl Path {
-    /// What steering may know of the path.
+    /// The path state for steering.
     pub(super) fn state(&self) -> PathState {
         let up = self.monitor.is_up() && self.is_bound();
         PathState {
@@ -427,7 +431,8 @@ mod tests {
         let (home, nat): (SocketAddr, SocketAddr) =
             ("192.0.2.1:1".parse().unwrap(), "192.0.2.2:2".parse().unwrap());
         for first in [0, 7, u32::MAX - 20] {
-            // Every third request came from elsewhere; the rest are answered at the candidate, some out of order.
+            // Every third request came from elsewhere; the others are answered at the candidate, some out of
+            // order.
             let asked = |n: u32| n % 3 != 1;
             let mut path = Path::new(Role::Upf, 0, &Arc::default(), Instant::ZERO);
             path.bind(home, 0);
@@ -447,7 +452,7 @@ mod tests {
             assert_eq!(path.accept_candidate(first.wrapping_add(73)), None);
             assert_eq!(path.accept_candidate(first.wrapping_add(180)), Some(nat));
             assert_eq!((path.endpoint(), path.is_proven()), (Some(nat), true));
-            assert_eq!(path.candidate(first.wrapping_add(180)), None, "it is the address in use now");
+            assert_eq!(path.candidate(first.wrapping_add(180)), None, "it is the address in use by now");
         }
     }
 
@@ -461,13 +466,13 @@ mod tests {
                     path.bind(address, 0);
                     for n in 0..asked {
                         path.ask(first.wrapping_add(n));
-                        // One that came late.
+                        // A late one.
                         path.ask(first.wrapping_add(n.saturating_sub(100)));
                     }
                     path.answered(first.wrapping_add(number));
                     path.is_proven()
                 };
-                // An answer is taken for a minute: of some 3000 requests.
+                // An answer is accepted for a minute: of some 3000 requests.
                 for back in [1, 2, 10, 3_000, 8_000].into_iter().filter(|back| *back <= asked) {
                     assert!(proves(asked - back), "{first}, asked {asked}, {back} back");
                 }
@@ -481,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_found_by_id_whatever_the_order_they_came_in() {
+    fn paths_are_found_by_id_for_any_order_of_insertion() {
         let mut paths = Paths::default();
         for id in [5, 0, 7, 1] {
             assert!(paths.get(id).is_none());

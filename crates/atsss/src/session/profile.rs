@@ -1,4 +1,4 @@
-//! What sessions with the same accesses have in common.
+//! The properties that sessions with the same accesses share.
 
 use super::{Security, SessionParams};
 use crate::path::{FlapParams, ProbeParams, Role};
@@ -6,18 +6,19 @@ use crate::{MAX_PATHS, PathId};
 use anabranch_rules::AccessName;
 use std::sync::Arc;
 
-/// One copy is shared by every session with these accesses.
+/// One copy is shared by all sessions with these accesses.
 #[derive(Debug, Clone)]
 pub struct Profile {
     pub(super) role: Role,
     accesses: Arc<[AccessName]>,
-    /// Bit *i*: this end would have user data in the clear on path *i*; the peer would.
+    /// Bit *i*: path *i* is configured `plain` at this end; at the peer.
     plain: [u8; 2],
     pub(super) probe: Arc<ProbeParams>,
     pub(super) flap: FlapParams,
     /// See [`SessionParams::max_payload`].
     pub(super) max_payload: u16,
-    /// The largest inner packet, in bytes: of this end, and once the two have met, of both.
+    /// The largest inner packet, in bytes: of this end, and after the handshake the smaller of both ends'
+    /// values.
     pub(super) inner_mtu: u16,
     /// See [`SessionParams::fast_path`].
     pub(super) fast: bool,
@@ -26,8 +27,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// For sessions with these accesses, in order of path ids; at most [`MAX_PATHS`] count. `probe` is what
-    /// `params` has, shared.
+    /// For sessions with these accesses, in order of path ids, at most [`MAX_PATHS`]. `probe` is a shared
+    /// copy of the one in `params`.
     #[must_use]
     pub fn new(
         role: Role,
@@ -56,50 +57,51 @@ impl Profile {
         &self.accesses
     }
 
-    /// The same, for a peer that would have user data in the clear on the paths whose bits are set in `plain`, as it
-    /// said in the handshake, and where the two agreed on this inner MTU.
+    /// The same with a peer whose `plain` paths are the bits of `plain`, as stated in the handshake, and with
+    /// the inner MTU agreed on.
     #[must_use]
     pub fn with_peer(&self, plain: u8, inner_mtu: u16) -> Self {
         Self { plain: [self.plain[0], plain], inner_mtu, ..self.clone() }
     }
 
-    /// The largest inner packet both ends take, in bytes; before the first handshake what this end takes.
+    /// The largest inner packet that both ends accept, in bytes; before the first handshake, that this end
+    /// accepts.
     #[must_use]
     pub const fn inner_mtu(&self) -> u16 {
         self.inner_mtu
     }
 
-    /// Paths on which this end would have user data in the clear, as bits.
+    /// Paths configured `plain` at this end, as bits.
     #[must_use]
     pub const fn plain(&self) -> u8 {
         self.plain[0]
     }
 
-    /// The same of the peer.
+    /// Paths configured `plain` at the peer, as bits.
     #[must_use]
     pub const fn peer_plain(&self) -> u8 {
         self.plain[1]
     }
 
-    /// How user data is protected on a path: in the clear only where both ends would have it so.
+    /// Protection of user data on a path: plain only if both ends are configured so.
     #[must_use]
     pub fn security(&self, path: PathId) -> Security {
         if bit(self.plain[0] & self.plain[1], path) { Security::Plain } else { Security::Secure }
     }
 
-    /// How this end would have user data protected on a path, whatever the peer says.
+    /// Protection of user data on a path as configured at this end.
     #[must_use]
     pub fn own_security(&self, path: PathId) -> Security {
         if bit(self.plain[0], path) { Security::Plain } else { Security::Secure }
     }
 
-    /// Whether the two ends want another security each on a path: it carries nothing.
+    /// Whether the ends are configured differently on a path, which therefore carries nothing.
     #[must_use]
     pub fn is_refused(&self, path: PathId) -> bool {
         bit(self.plain[0] ^ self.plain[1], path) && self.has(path)
     }
 
-    /// Whether that is so of every path.
+    /// Whether that applies to every path.
     #[must_use]
     pub fn refuses_all(&self) -> bool {
         (0..self.accesses.len() as PathId).all(|path| self.is_refused(path))

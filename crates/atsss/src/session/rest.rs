@@ -1,7 +1,7 @@
-//! Going to rest and waking.
+//! Sessions at rest: which state is freed, and how a session wakes.
 //!
-//! A user who sends nothing still has a session: keys, addresses, endpoints, path measurements. All else can
-//! be made again, so a session of the UPF that saw no data packet for `cool_after` gives it back:
+//! A user without traffic still has a session: keys, addresses, endpoints, path measurements. All other state
+//! can be derived again. A session of the UPF without data packets for `cool_after` therefore frees it:
 //!
 //! ```text
 //!              no data for cool_after, nothing queued, held, negotiated or suspended
@@ -12,12 +12,12 @@
 //!                              a data packet, in either direction
 //! ```
 //!
-//! What is kept, so that waking loses no packet: the last 64 packet numbers of each path, the loss and round
-//! trips measured, what the path MTU search found, the flow counter (sequence numbers never repeat), and
-//! flows whose rule only the UE could tell. A flow or stream that goes on after a rest begins a new sequence,
-//! which the far end takes up at once.
+//! Kept, so that waking loses no packet: the last 64 packet numbers of each path, the measured loss and round
+//! trips, the result of the path MTU search, the flow counter (sequence numbers never repeat), and flows
+//! whose rule only the UE could determine. A flow or stream that continues after a rest begins a new
+//! sequence, which the far end adopts at once.
 //!
-//! Sizes: `docs/atsss-memory.md`; the figures there are asserted below.
+//! Sizes: `docs/atsss-memory.md`; the tests below check the figures.
 
 use super::{Session, Shared};
 use crate::mtu::PathMtu;
@@ -25,21 +25,21 @@ use crate::path::Role;
 use crate::reorder::Pool;
 use anabranch_element::time::{Duration, Instant};
 
-/// A flow the UE classified is remembered this long after its last downlink packet. Longer than the UE's own
-/// memory, so that the UE tells again before the UPF has forgotten.
+/// A flow that the UE classified is remembered at the UPF for this time after its last downlink packet. That
+/// is longer than at the UE, so the UE repeats its hint before the UPF has forgotten the flow.
 const UPF_FLOWS: Duration = Duration::from_secs(600);
 const UE_FLOWS: Duration = Duration::from_secs(120);
-/// Between two looks for unused flows.
+/// Time between two searches for unused flows.
 const SWEEP: Duration = Duration::from_secs(30);
 
 impl Session {
-    /// Whether the session rests.
+    /// Whether the session is at rest.
     #[must_use]
     pub const fn is_resting(&self) -> bool {
         self.resting
     }
 
-    /// Data came: make again what was given back. Path states are true before the packet is steered.
+    /// A data packet arrived: restores the freed state. Path states are correct before the packet is steered.
     #[cold]
     pub(super) fn wake(&mut self, now: Instant) {
         self.resting = false;
@@ -57,8 +57,8 @@ impl Session {
         }
     }
 
-    /// Gives back what can be made again, if the session has been idle for long enough. To be called after
-    /// every poll, once the events are taken.
+    /// Frees the state that can be derived again, if the session has been idle for long enough. To be called
+    /// after every poll, once the events have been taken.
     pub fn rest(&mut self, now: Instant, shared: &mut Shared<'_>) {
         if self.profile.role == Role::Ue || !self.may_rest(now, shared.params.cool_after) {
             return;
@@ -91,15 +91,14 @@ impl Session {
         idle && self.config.is_idle() && !self.active.as_deref().is_some_and(busy)
     }
 
-    /// When [`Self::rest`] will have something to do, as far as that is known: the time of rest, while it is
-    /// ahead.
+    /// When [`Self::rest`] will have an effect, if that time is known and in the future.
     #[must_use]
     pub fn rests_at(&self, now: Instant, after: Duration) -> Option<Instant> {
         let at = self.last_data + after;
         (self.profile.role == Role::Upf && !self.resting && at > now).then_some(at)
     }
 
-    /// Forgets flows that were not used for long.
+    /// Forgets flows that have not been used for long.
     pub(super) fn sweep(&mut self, now: Instant, pool: &mut Pool) {
         let Some(active) = self.active.as_mut().filter(|active| active.sweep_at <= now) else { return };
         active.sweep_at = now + SWEEP;

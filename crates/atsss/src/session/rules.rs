@@ -1,7 +1,8 @@
-//! What rules do and why, for people: asked for, and as events.
+//! Explanations of what rules do: on request, and as events.
 //!
-//! Packets only count. Once a second, with the polls that there are anyway, what a rule was last seen to do is held against
-//! what it does now, and what changed is told; how much a session tells is bounded.
+//! Packets only update counters. Once a second, at a poll that occurs anyway, the current behaviour of each
+//! rule is compared with that of the last review, and changes are reported. The number of events of a session
+//! is bounded.
 
 use super::active::Active;
 use super::path::Paths;
@@ -14,27 +15,27 @@ use anabranch_steer::LoadView;
 use anabranch_steer::{Exclusion, Explanation, LawView, Left, Mode, PathSet, PathState, Pause, View};
 use anabranch_steer::{Rule, Steer};
 
-/// Between two looks at the rules, and at one that had something to tell.
+/// Time between two reviews of the rules; [`SILENCE`] after a review of a rule that caused an event.
 const EVERY: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(5);
-/// Most events of rules in one look; the others come with the next ones.
+/// Most rule events per review; others follow with the next reviews.
 const MAX_EVENTS: usize = 8;
 
-/// Whose configuration a rule is from.
+/// The configuration that contains a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// The UE's.
     Ue,
-    /// The UPF's, for this UE alone.
+    /// The UPF's, for this UE only.
     UpfForUe,
-    /// The UPF's, for every UE.
+    /// The UPF's, for all UEs.
     Upf,
-    /// Nobody's: the rule of last resort.
+    /// None: the rule of last resort.
     BuiltIn,
 }
 
 impl Origin {
-    /// In REST.
+    /// The name in the REST API.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,7 +46,7 @@ impl Origin {
         }
     }
 
-    /// The origin of the rule with this name, and the rule, in lists of which the first that has it counts.
+    /// The origin of the rule with this name, and the rule: the first one in the given lists.
     #[must_use]
     pub fn of<'a>(name: &str, lists: &[(Self, &'a [Rule])]) -> (Self, Option<&'a Rule>) {
         let find = |rules: &'a [Rule]| rules.iter().find(|rule| rule.name == name);
@@ -54,82 +55,82 @@ impl Origin {
     }
 }
 
-/// What a rule does now in the sending direction, for people. Counters are those since the rules last changed; at the UPF
-/// since the session last woke.
+/// The current behaviour of a rule in the sending direction, for people. Counters begin when the rules last
+/// changed; at the UPF, when the session last woke.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuleView {
     /// The rule's name.
     pub rule: String,
     /// Its steering mode, as written in configuration.
     pub mode: &'static str,
-    /// Whose it is.
+    /// Its origin.
     pub origin: Origin,
-    /// As it is written there; `None` for the rule of last resort.
+    /// Its definition there; `None` for the rule of last resort.
     pub definition: Option<Rule>,
-    /// UPF: an exception says that this application follows the rule of this name.
+    /// UPF: the rule that this application follows because of an exception.
     pub follows: Option<String>,
-    /// Path of a switching rule that has traffic.
+    /// Current path of a switching rule with traffic.
     pub path: Option<PathId>,
-    /// Moves from one path to another.
+    /// Changes from one path to another.
     pub switches: u64,
-    /// Moves that waited because the far end had no reorder queue free.
+    /// Changes that were postponed because the far end had no free reorder queue.
     pub denied: u64,
-    /// Packets sent by path, copies included; not those that a faster data path carried.
+    /// Packets sent by path, copies included, without those carried by a faster data path.
     pub packets: [u64; MAX_PATHS],
-    /// What it does and why not more; `None` before its first packet.
+    /// What the rule does and why; `None` before its first packet.
     pub explanation: Option<Explanation>,
-    /// Of the autonomous law, once it had a packet.
+    /// State of the autonomous law; `None` before its first packet.
     pub law: Option<LawView>,
 }
 
 impl RuleView {
-    /// Whether the rule had a packet.
+    /// Whether the rule has had a packet.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.packets.iter().any(|packets| *packets > 0)
     }
 }
 
-/// Something about a rule that is worth knowing when it happens.
+/// A noteworthy change of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleEvent {
-    /// The rule leaves a path for what was measured of it.
+    /// The rule leaves a path because of its measurements.
     Excluded {
-        /// Which.
+        /// The path.
         path: PathId,
-        /// What was measured, and the limit.
+        /// The measured value and the limit.
         why: Exclusion,
     },
     /// The rule may use the path again.
     Included {
-        /// Which.
+        /// The path.
         path: PathId,
-        /// What is measured of it now.
+        /// Its current measurements.
         state: PathState,
     },
-    /// Packets overflow no more for a while, for it did harm.
+    /// Overflow is paused because it reduced the rate.
     OverflowPaused {
-        /// For how long from now.
+        /// Remaining time.
         remaining_ms: u32,
-        /// What was sent when the pause began, in bit/s.
+        /// The rate sent when the pause began, in bit/s.
         sent_bps: u64,
-        /// What the homes of bulk flows carry, in bit/s.
+        /// The capacity of the homes of bulk flows, in bit/s.
         capacity_bps: u64,
     },
-    /// Packets may overflow again.
+    /// Overflow is allowed again.
     OverflowResumed,
-    /// Bulk flows left a path for its random loss.
+    /// Bulk flows left a path because of its random loss.
     FlowsLeft {
-        /// Which.
+        /// The path.
         path: PathId,
-        /// How many.
+        /// Number of flows.
         flows: u16,
-        /// Random loss of the path when the latest left, in parts per million.
+        /// Random loss of the path when the latest flow left, in parts per million.
         loss_ppm: u32,
     },
 }
 
-/// What was told of a rule.
+/// The state of a rule that was last reported.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Reported {
     packets: u64,
@@ -138,21 +139,22 @@ pub(super) struct Reported {
     paused: bool,
 }
 
-/// What steering knows of a path, in the sending direction where nothing else is said, for people.
+/// The state of a path as steering sees it, for people; in the sending direction unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathLoad {
     /// Path id.
     pub path: PathId,
-    /// Queue, capacity, random loss, drop level.
+    /// Path model: queue, capacity, random loss, drop level.
     pub load: LoadView,
-    /// Loss that is steady and no sign of congestion, in percent.
+    /// Steady loss without a sign of congestion, in percent.
     pub steady_loss_percent: u8,
-    /// Lasting loss in the receiving direction, as the peer measures it, in hundredths of a percent.
+    /// Lasting loss in the receiving direction, as measured by the peer, in hundredths of a percent.
     pub lasting_loss_rx: u16,
 }
 
 impl Session {
-    /// One row per rule in force, the one of last resort last; `origin` tells whose the rule of a name is, and finds it.
+    /// One row per rule in force, the rule of last resort last. `origin` finds the origin and the definition
+    /// of a rule by its name.
     pub fn rule_views<'a>(
         &'a self,
         now: Instant,
@@ -171,7 +173,7 @@ impl Session {
                 origin,
                 definition: definition.cloned(),
                 follows: None,
-                // The streams of a switching rule whose place this one took stay where they are.
+                // The streams of a switching rule that this rule replaced keep their path.
                 path: state
                     .and_then(RuleState::path)
                     .filter(|_| !rule.mode.splits() && !rule.mode.per_flow()),
@@ -185,7 +187,7 @@ impl Session {
         })
     }
 
-    /// What steering knows of each path in use.
+    /// The state of each path in use, as steering sees it.
     pub fn path_loads(&self, now: Instant) -> impl Iterator<Item = PathLoad> + '_ {
         self.paths.iter().map(move |path| PathLoad {
             path: path.id,
@@ -195,7 +197,7 @@ impl Session {
         })
     }
 
-    /// Tells what rules began and ceased to do since the last look.
+    /// Reports what rules began or ceased to do since the last review.
     pub(super) fn review_rules(&mut self, now: Instant) {
         let Some(active) = self.active.as_deref_mut().filter(|_| !self.resting) else { return };
         if now < active.review_at {
@@ -223,7 +225,7 @@ impl Session {
         }
     }
 
-    /// Why a switching rule that was on `from` is not any more.
+    /// Why a switching rule has left `from`.
     pub(super) fn why_left(&self, rule: RuleIndex, from: PathId, now: Instant) -> Option<Exclusion> {
         let active = self.active.as_deref()?;
         let state = active.per_rule.get(usize::from(rule))?;
@@ -250,7 +252,7 @@ fn explain(
     explanation
 }
 
-/// What is to be told of a rule now, at most `left`.
+/// Reports the changes of a rule, at most `left` events.
 fn news(
     state: &mut RuleState,
     explanation: &Explanation,
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_in_one_look_is_bounded_and_nothing_is_told_twice_or_forgotten() {
+    fn events_per_review_are_bounded_and_each_change_is_reported_once() {
         let mut state = RuleState::new(0);
         let why = Exclusion::SteadyLoss { loss: 20, limit: 5 };
         let all = Explanation { doing: Doing::Shares, excluded: [Some(why); MAX_PATHS] };
@@ -334,7 +336,7 @@ mod tests {
         assert_eq!(look(&all, 3), (3, 0));
         assert_eq!(look(&all, 8), (5, 3));
         assert_eq!(look(&all, 8), (0, 8));
-        assert_eq!(look(&away, 8), (0, 8), "left for another reason now: that is told elsewhere");
+        assert_eq!(look(&away, 8), (0, 8), "left for another reason, which is reported elsewhere");
         assert_eq!(look(&none, 7), (7, 0));
         assert_eq!(look(&none, 8), (1, 7));
     }

@@ -1,4 +1,4 @@
-//! What a session is given, and what it tells.
+//! Parameters, environment and events of a session.
 
 use super::{RuleEvent, Security};
 use crate::PathId;
@@ -40,11 +40,11 @@ impl Addresses {
     }
 }
 
-/// What the owner lends a session for the time of one call.
+/// Shared state that the owner passes to a session for one call.
 pub struct Shared<'a> {
     /// Reorder buffers, bounded over all sessions.
     pub pool: &'a mut Pool,
-    /// What all sessions may send to measure idle paths.
+    /// Limit of the traffic that all sessions may send to measure idle paths.
     pub trains: &'a mut TrainBudget,
     /// Drop counters of the whole tunnel end.
     pub drops: &'a mut DropCounters,
@@ -73,7 +73,7 @@ impl UserExceptions<'_> {
     }
 }
 
-/// Parameters common to all sessions of a tunnel end.
+/// Parameters of all sessions of a tunnel end.
 #[derive(Debug, Clone)]
 pub struct SessionParams {
     /// Path probing and failure detection.
@@ -83,17 +83,19 @@ pub struct SessionParams {
     /// Largest outer UDP payload to search for on a path, in bytes (interface MTU less outer headers);
     /// 0 switches path MTU discovery off.
     pub max_payload: u16,
-    /// Largest inner packet this end takes, in bytes. What is larger than both ends take is answered with Packet Too Big.
+    /// Largest inner packet that this end accepts, in bytes. Packets larger than either end accepts are
+    /// answered with Packet Too Big.
     pub inner_mtu: u16,
     /// Pausable queues of the pool for stream-wise reordering; see [`crate::reorder::PoolConfig`].
     pub reorder_queues: u16,
-    /// After this long without a data packet expanded ciphers are freed, and a session of the UPF rests.
+    /// After this time without a data packet, expanded ciphers are freed, and a session of the UPF goes to
+    /// rest.
     pub cool_after: Duration,
-    /// Flows in the plain form are given to a faster data path ([`crate::fast`]).
+    /// Flows in the plain form are handed over to a faster data path ([`crate::fast`]).
     pub fast_path: bool,
-    /// There is a TCP lane at this end: packets of its addresses are taken and sent ([`crate::tcp_lane`]).
+    /// This end has a TCP lane: packets of its addresses are accepted and sent ([`crate::tcp_lane`]).
     pub tcp_lane: bool,
-    /// Where packets of UEs may go (UPF).
+    /// Destinations that UEs may reach (UPF).
     pub destinations: Arc<Destinations>,
 }
 
@@ -113,72 +115,73 @@ impl Default for SessionParams {
     }
 }
 
-/// Something a session wants known.
+/// An event of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SessionEvent {
     /// A path can carry traffic.
     PathUp {
-        /// Which.
+        /// The path.
         path: PathId,
         /// Its RTT, in microseconds.
         rtt_us: u32,
     },
     /// A path stopped carrying traffic.
     PathDown {
-        /// Which.
+        /// The path.
         path: PathId,
-        /// How it was found out.
+        /// How the failure was detected.
         reason: DownReason,
     },
-    /// A path loses more or less than before (UE).
+    /// The lasting loss of a path has changed (UE).
     LastingLoss {
-        /// Which.
+        /// The path.
         path: PathId,
-        /// Its loss without congestion as far as it lasts for two seconds, the larger of both directions, in percent.
+        /// Its lasting loss without congestion, the larger of both directions, in percent.
         percent: u8,
     },
-    /// A path carries nothing, because one end would have user data in the clear on it and the other would not.
+    /// A path carries nothing, because it is configured `plain` at one end only.
     AccessRefused {
-        /// Which.
+        /// The path.
         path: PathId,
-        /// What this end wants; the peer wants the other.
+        /// The configuration of this end; the peer has the other one.
         here: Security,
     },
-    /// Traffic of a switching rule moved.
+    /// A switching rule has moved to another path.
     Moved {
         /// The rule's name.
         rule: String,
-        /// Path it was on; `None` for the first packet.
+        /// Its previous path; `None` for the first packet.
         from: Option<PathId>,
-        /// Path it is on now.
+        /// Its current path.
         to: PathId,
-        /// Why it left the path it was on; `None` for the first packet, and where paths take turns.
+        /// Why it left the previous path; `None` for the first packet, and if paths take turns.
         why: Option<Exclusion>,
     },
-    /// A rule does something else than before, and why.
+    /// The behaviour of a rule has changed.
     Rule {
         /// The rule's name.
         rule: String,
-        /// What.
+        /// The change.
         event: RuleEvent,
     },
-    /// The preferred path changed too often; direct updates pause for this long.
+    /// The preferred path changed too often; direct updates are suspended for this time.
     Flapping {
-        /// Pause.
+        /// Duration of the suspension.
         pause: Duration,
     },
     /// A path was bound to, or moved to, this endpoint.
     Endpoint {
-        /// Which.
+        /// The path.
         path: PathId,
-        /// Where its datagrams come from now.
+        /// The address from which its datagrams arrive now.
         address: SocketAddr,
     },
-    /// A packet of the UE was for a destination that is closed to UEs (UPF); told at most every ten minutes.
+    /// A packet of the UE was for a destination that is closed to UEs (UPF). Reported at most every ten
+    /// minutes.
     ClosedDestination(IpAddr),
-    /// A rule needs to know who owns this flow (UE).
+    /// A rule requires the owner of this flow (UE).
     OwnerWanted(FlowKey),
-    /// Only the UE could classify this flow: the UPF must be told (UE).
+    /// Only the UE can classify this flow: the UPF must be informed (UE).
     Hint {
         /// The flow as seen from the UE.
         key: FlowKey,
@@ -196,12 +199,12 @@ pub enum SessionEvent {
     Rekeyed {
         /// Receiver index of the keys now in use.
         local_index: u32,
-        /// The peer has started again: what it had been told must be told once more.
+        /// The peer has restarted: everything it had been sent must be sent again.
         fresh_peer: bool,
     },
 }
 
-/// What both tunnel ends count per session.
+/// Counters of a session, at either end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Inner packets sent to the peer.

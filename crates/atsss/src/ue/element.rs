@@ -1,4 +1,4 @@
-//! The UE in the shape of the contract, for the simulator: whole IP packets on every port.
+//! The UE as an [`Element`], for the simulator: whole IP packets on every port.
 
 use super::{Ue, UeCommand, UeEvent};
 use crate::tunnel_element::{AccessPackets, InnerPackets};

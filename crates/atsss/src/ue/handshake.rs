@@ -1,4 +1,4 @@
-//! The UE's side of the handshake: when to start one, on which access, and what to do with answers.
+//! The UE's side of the handshake: when to start one, by which access, and how to handle answers.
 
 use super::{Ue, UeEvent};
 use crate::crypto::{Cookie, Established, HandshakeError, Initiator};
@@ -13,24 +13,23 @@ use anabranch_wire::handshake::{Access, Hello, Refused};
 use rand_core::RngCore;
 use std::collections::VecDeque;
 
-/// First retry; doubles with every try up to [`MAX_RETRY`].
+/// Time until the first retry. It doubles with every try, up to [`MAX_RETRY`].
 const RETRY: Duration = Duration::from_millis(250);
 const MAX_RETRY: Duration = Duration::from_secs(4);
-/// A session none of whose paths is up is given up and built anew after this long: the UPF may have
-/// been restarted and have forgotten it.
+/// A session without any path that is up is replaced after this time: the UPF may have restarted and lost it.
 const ALL_DOWN: Duration = Duration::from_millis(100);
-/// First pause after a refusal; doubles up to 16 times this.
+/// First pause after a refusal. It doubles up to 16 times this value.
 const REFUSED_RETRY: Duration = Duration::from_secs(5);
-/// A cookie is worth trying for this long (its secret rotates every two minutes).
+/// A cookie is used for this time at most (its secret changes every two minutes).
 const COOKIE_LIFE: Duration = Duration::from_secs(110);
-/// Tries before the newest whose answers still count: those for which a UPF keeps keys.
+/// Number of earlier tries whose answers are still accepted: those for which a UPF keeps keys.
 const EARLIER_TRIES: usize = MOST_UNCONFIRMED - 1;
-/// A clock that was set by more than this may be what the UPF refused us for.
+/// If the clock is set by more than this, an earlier refusal may have been due to the clock.
 const CLOCK_STEP_NS: u64 = 1_000_000_000;
 
 pub(super) struct Handshake {
     waiting: Option<Waiting>,
-    /// Tries whose time is over, the oldest first: another was made, and the first answer to any counts.
+    /// Tries that were followed by another one, oldest first. The first answer to any of them counts.
     earlier: VecDeque<Waiting>,
     next_try: Instant,
     tries: u32,
@@ -39,7 +38,7 @@ pub(super) struct Handshake {
     cookie: Option<(Cookie, Instant)>,
     all_down_since: Option<Instant>,
     last_timestamp_ns: u64,
-    /// The largest one that the UPF accepted.
+    /// The largest one that a UPF accepted.
     accepted_timestamp_ns: u64,
 }
 
@@ -52,7 +51,7 @@ struct Waiting {
 }
 
 impl Handshake {
-    /// `last_timestamp_ns`: the largest one used before.
+    /// `last_timestamp_ns`: the largest one used so far.
     pub(super) fn new(last_timestamp_ns: u64, now: Instant) -> Self {
         Self {
             waiting: None,
@@ -68,14 +67,14 @@ impl Handshake {
         }
     }
 
-    /// Something changed for the better: try now rather than at the end of the back-off.
+    /// Conditions have improved: tries now instead of at the end of the back-off.
     pub(super) fn hurry(&mut self, now: Instant) {
         self.tries = 0;
         self.next_try = now;
         self.give_up();
     }
 
-    /// The newest try had its time.
+    /// The time of the newest try is over.
     fn give_up(&mut self) {
         if self.earlier.len() == EARLIER_TRIES {
             self.earlier.pop_front();
@@ -83,13 +82,13 @@ impl Handshake {
         self.earlier.extend(self.waiting.take());
     }
 
-    /// No answer counts any more.
+    /// From now on no answer is accepted.
     fn forget(&mut self) {
         self.waiting = None;
         self.earlier.clear();
     }
 
-    /// The try that this answers, and the answer. A forged one ends the wait for none.
+    /// The try that this answers, and the answer. A forged answer does not end a try.
     fn answered(&mut self, datagram: &[u8]) -> Option<(Waiting, Answer)> {
         let tries = self.earlier.iter_mut().chain(&mut self.waiting);
         let (at, result) =
@@ -101,7 +100,7 @@ impl Handshake {
         let answered = if at < self.earlier.len() { self.earlier.remove(at) } else { self.waiting.take() }?;
         let answer = match result {
             Ok(established) => Answer::Established(established),
-            // A later one by another access may have been there first.
+            // A later try by another access may have arrived first.
             Err(Refused::CLOCK_BEHIND)
                 if self
                     .earlier
@@ -118,11 +117,11 @@ impl Handshake {
     }
 }
 
-/// What a UPF answers to one try.
+/// The UPF's answer to a try.
 enum Answer {
     Established(Box<Established>),
     Refused(Refused),
-    /// It knows a later try.
+    /// The UPF has seen a later try.
     Overtaken,
 }
 
@@ -173,7 +172,7 @@ impl Ue {
         self.start_handshake(now, out);
     }
 
-    /// The access a handshake goes out by: one that is up, else one whose carrier is there.
+    /// The access for a handshake: one that is up, otherwise one with a carrier.
     fn first_access(&self) -> PathId {
         self.session.states().fastest(self.session.states().up()).unwrap_or_else(|| {
             self.usable().find(|&p| p >= self.handshake.access).or_else(|| self.usable().next()).unwrap_or(0)
@@ -265,7 +264,7 @@ impl Ue {
         self.connected = true;
         self.session.set_peer(welcome.plain, mtu, now);
         if self.session.profile().is_refused(established.path) {
-            // It leads to the UPF, and carries nothing: asking again at once would not change that.
+            // The access leads to the UPF but carries nothing; another try at once would not change that.
             self.handshake.next_try = now + REFUSED_RETRY;
         }
         self.session.confirm_path(established.path, Some(rtt), now);
@@ -276,24 +275,25 @@ impl Ue {
             self.session.peer_restarted(now, &mut self.pool);
         }
         if fresh || restarted {
-            // The UPF has none; saying so is needed only if there are some.
+            // The UPF has no rules of ours; they must be sent only if there are any.
             self.rules_untold = !self.config.rules.is_empty();
         }
     }
 
-    /// The UPF will not have us now: it is asked again, ever more rarely.
+    /// The UPF refuses a session for now: the UE asks again, with increasing pauses.
     fn on_refused(&mut self, reason: &'static str, now: Instant) {
         let retry_in = REFUSED_RETRY.saturating_mul(1 << self.handshake.refusals.min(4));
         self.handshake.forget();
         self.handshake.tries = 0;
         self.handshake.refusals = self.handshake.refusals.saturating_add(1);
-        // The UPF remembers only what it accepted: a clock that was ahead must not bind those that come after it is right.
+        // The UPF remembers only accepted timestamps, so a clock that was ahead must not affect timestamps
+        // after it was corrected.
         self.handshake.last_timestamp_ns = self.handshake.accepted_timestamp_ns;
         self.handshake.next_try = now + retry_in;
         self.event(UeEvent::Refused { reason, retry_in });
     }
 
-    /// The clock may have been set. One that was wrong may be why the UPF refused us.
+    /// The clock may have been set. A wrong clock may be the reason for an earlier refusal.
     pub(super) fn on_clock(&mut self, unix_epoch_ns: u64, now: Instant) {
         let step_ns = self.config.unix_epoch_ns.abs_diff(unix_epoch_ns);
         self.config.unix_epoch_ns = unix_epoch_ns;
@@ -302,7 +302,7 @@ impl Ue {
         }
     }
 
-    /// The UPF ended the session: nothing more can be sent, and a new one is asked for.
+    /// The UPF ended the session: nothing can be sent any more, and a new session is requested.
     pub(super) fn on_closed(&mut self, now: Instant) {
         self.session.peer_left(now);
         self.connected = false;
@@ -315,11 +315,11 @@ impl Ue {
         let is_for_newest = handshake.waiting.as_ref().map(|newest| newest.initiator.on_cookie(datagram));
         let cookie = match is_for_newest {
             Some(Ok(cookie)) => Some(cookie),
-            // An earlier try's is as good, where it is the first.
+            // A cookie for an earlier try is equally good if it is the first one.
             Some(Err(_)) if handshake.cookie.as_ref().is_none_or(|(_, until)| *until <= now) => {
                 handshake.earlier.iter().find_map(|earlier| earlier.initiator.on_cookie(datagram).ok())
             }
-            // Nobody was asked.
+            // Not an answer to any try.
             _ => None,
         };
         match cookie {

@@ -81,7 +81,7 @@ pub struct Marker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Switch {
-    /// The peer has no queue free: stay on the EX path, ask again after the next probe.
+    /// The peer has no free queue: stay on the EX path, and ask again after the next probe.
     Stay,
     /// Switch. Send the marker on the EX path. A second copy is harmless and protects against the loss of
     /// one.
