@@ -130,13 +130,7 @@ fn slices(registry: &mut Registry, taps: &Taps) {
     let (fresh, stale) = taps.fresh_and_stale();
     let rows =
         [("fresh", fresh), ("stale", stale)].map(|(state, n)| (OfState { state: state.into() }, n as f64));
-    gauge(
-        registry,
-        "slices",
-        "Slices this UE knows, by whether what is said of them still counts",
-        None,
-        rows,
-    );
+    gauge(registry, "slices", "Known slices, by whether their data is still valid", None, rows);
     let Some(manager) = taps.usci().map(|usci| usci.view()) else { return };
     let answers = f64::from(u8::from(manager.answers));
     one(registry, "slice_manager_answers", "1 while the slice manager answers", None, answers);
@@ -146,16 +140,11 @@ fn slices(registry: &mut Registry, taps: &Taps) {
     count(
         registry,
         "slice_manager_heard",
-        "Answers and events of the slice manager, and failures to get one",
+        "Answers and events of the slice manager, and failed requests",
         rows,
     );
     let rows = taps.needs().counts().map(|(what, n)| (OfAnswer { what: what.into() }, n));
-    count(
-        registry,
-        "slice_manager_needs",
-        "Rates that programs needed and no slice promised, by what became of them",
-        rows,
-    );
+    count(registry, "slice_manager_needs", "Requested rates that no slice guarantees, by result", rows);
 }
 
 fn registry(status: &Status, sessions: &[Session], lane: &TcpLane) -> Registry {
@@ -174,15 +163,15 @@ fn registry(status: &Status, sessions: &[Session], lane: &TcpLane) -> Registry {
 
 fn tcp_lane(registry: &mut Registry, lane: &TcpLane) {
     let runs = f64::from(u8::from(lane.state == "runs"));
-    one(registry, "tcp_lane_runs", "1 while the TCP lane takes flows", None, runs);
-    one(registry, "tcp_lane_flows_now", "Flows of the TCP lane", None, lane.flows as f64);
+    one(registry, "tcp_lane_runs", "1 while the TCP lane accepts flows", None, runs);
+    one(registry, "tcp_lane_flows_now", "Current flows of the TCP lane", None, lane.flows as f64);
     let left = lane.left.iter().map(|left| (OnAccess { access: left.access.as_str().into() }, 1.0));
-    gauge(registry, "tcp_lane_left", "1 for an access on which the lane has no subflows", None, left);
+    gauge(registry, "tcp_lane_left", "1 for an access without subflows of the TCP lane", None, left);
     let label = |carrier: &str| OfCarrier { carrier: carrier.into() };
     let columns: [Column<super::api::TcpLaneCarried>; 3] = [
-        ("tcp_lane_flows", "Flows of the TCP lane, by what carried them", |c| c.flows),
-        ("tcp_lane_up_bytes", "Their bytes to servers", |c| c.up_bytes),
-        ("tcp_lane_down_bytes", "Their bytes from servers", |c| c.down_bytes),
+        ("tcp_lane_flows", "Flows of the TCP lane, by transport", |c| c.flows),
+        ("tcp_lane_up_bytes", "Bytes of these flows to servers", |c| c.up_bytes),
+        ("tcp_lane_down_bytes", "Bytes of these flows from servers", |c| c.down_bytes),
     ];
     for (name, help, value) in columns {
         count(registry, name, help, lane.carried.iter().map(|c| (label(&c.carrier), value(c))));
@@ -190,15 +179,15 @@ fn tcp_lane(registry: &mut Registry, lane: &TcpLane) {
     let rows = |of: &std::collections::BTreeMap<String, u64>| {
         of.iter().map(|(reason, n)| (Reason { reason: reason.as_str().into() }, *n)).collect::<Vec<_>>()
     };
-    let help = "Flows that went by the packet lane instead, by reason";
+    let help = "Flows that used the packet lane instead, by reason";
     count(registry, "tcp_lane_fallback_flows", help, rows(&lane.fallbacks));
     count(
         registry,
         "tcp_lane_refused_flows",
-        "Flows of the TCP lane refused, by reason",
+        "Flows refused by the TCP lane, by reason",
         rows(&lane.refused),
     );
-    tally(registry, "tcp_lane_resets", "Flows of the TCP lane that ended by a reset", lane.resets);
+    tally(registry, "tcp_lane_resets", "Flows of the TCP lane that ended with a reset", lane.resets);
 }
 
 /// What every part has: build, uptime, drops (with what a drop means here).
@@ -216,7 +205,7 @@ pub(crate) fn program(status: &Status, drops_help: &str) -> Registry {
 /// What became of IOAM traces, of an IOAM node.
 pub(crate) fn traces(registry: &mut Registry, status: &Status) {
     let rows = status.ioam.iter().map(|(what, n)| (OfAnswer { what: what.as_str().into() }, *n));
-    count(registry, "ioam_packets", "Packets with IOAM traces, by what became of them", rows);
+    count(registry, "ioam_packets", "Packets with IOAM traces, by result", rows);
 }
 
 pub(crate) fn encoded(registry: &Registry) -> String {
@@ -230,20 +219,22 @@ fn workers(registry: &mut Registry, status: &Status) {
     let rows = || (0u32..).zip(&status.workers);
     let counters: [Column<WorkerStatus>; 13] = [
         ("device_rx_packets", "Packets read from the inner interface", |w| w.device_rx_packets),
-        ("device_rx_frames", "Frames they came in", |w| w.device_rx_frames),
+        ("device_rx_frames", "Frames that contained them", |w| w.device_rx_frames),
         ("device_tx_packets", "Packets delivered to the inner interface", |w| w.device_tx_packets),
-        ("device_tx_frames", "Frames they were delivered in", |w| w.device_tx_frames),
-        ("device_errors", "Frames the inner interface refused", |w| w.device_errors),
-        ("handover_packets", "Packets given to the worker that has their session", |w| w.handed_over),
-        ("handover_drops", "Packets dropped because that worker had no room", |w| w.handover_full),
-        ("key_conflicts", "Times that a UE was pushed out by another device with its key", |w| {
+        ("device_tx_frames", "Frames that contained them", |w| w.device_tx_frames),
+        ("device_errors", "Frames rejected by the inner interface", |w| w.device_errors),
+        ("handover_packets", "Packets passed to the worker that has their session", |w| w.handed_over),
+        ("handover_drops", "Packets dropped because the queue to that worker was full", |w| w.handover_full),
+        ("key_conflicts", "Times that a UE was displaced by another device with the same key", |w| {
             w.key_conflicts
         }),
-        ("fast_path_flows", "Flows given to the kernel's fast path", |w| w.fast_flows),
-        ("fast_path_taken_back", "Times that a session took its flows back", |w| w.fast_taken_back),
-        ("fast_path_tx_datagrams", "Datagrams the kernel's fast path sent", |w| w.fast_tx_datagrams),
-        ("fast_path_rx_datagrams", "Datagrams it received", |w| w.fast_rx_datagrams),
-        ("fast_path_failed", "Datagrams it lost while it made them", |w| w.fast_failed),
+        ("fast_path_flows", "Flows passed to the kernel's fast path", |w| w.fast_flows),
+        ("fast_path_taken_back", "Times that a session took its flows back from the fast path", |w| {
+            w.fast_taken_back
+        }),
+        ("fast_path_tx_datagrams", "Datagrams sent by the kernel's fast path", |w| w.fast_tx_datagrams),
+        ("fast_path_rx_datagrams", "Datagrams received by the kernel's fast path", |w| w.fast_rx_datagrams),
+        ("fast_path_failed", "Datagrams that the fast path lost while building them", |w| w.fast_failed),
     ];
     for (name, help, value) in counters {
         count(registry, name, help, rows().map(|(worker, w)| (OfWorker { worker }, value(w))));
@@ -253,10 +244,10 @@ fn workers(registry: &mut Registry, status: &Status) {
         ("socket_rx_bytes", "Bytes received, without IP and UDP headers", |c| c.rx_bytes),
         ("socket_tx_datagrams", "Datagrams sent", |c| c.tx_datagrams),
         ("socket_tx_bytes", "Bytes sent, without IP and UDP headers", |c| c.tx_bytes),
-        ("socket_tx_batches", "System calls the sending took", |c| c.tx_batches),
-        ("socket_tx_full", "Datagrams dropped because the socket was full", |c| c.tx_full),
-        ("socket_tx_too_big", "Datagrams larger than the interface takes", |c| c.tx_too_big),
-        ("socket_tx_errors", "Datagrams the kernel refused", |c| c.tx_errors),
+        ("socket_tx_batches", "System calls used for sending", |c| c.tx_batches),
+        ("socket_tx_full", "Datagrams dropped because the socket buffer was full", |c| c.tx_full),
+        ("socket_tx_too_big", "Datagrams larger than the MTU of the interface", |c| c.tx_too_big),
+        ("socket_tx_errors", "Datagrams rejected by the kernel", |c| c.tx_errors),
     ];
     for (name, help, value) in counters {
         let rows = rows().flat_map(|(worker, w)| {
@@ -296,37 +287,53 @@ fn paths(registry: &mut Registry, sessions: &[Session]) {
         rows().filter_map(move |p| Some((label(p), value(p.load.as_ref()?)?))).collect::<Vec<_>>()
     };
     let queue = known(|load| Some(load.queue_ms / 1000.0));
-    gauge(registry, "path_queue", "Wait in the path's queue towards the peer", Some(Unit::Seconds), queue);
+    gauge(registry, "path_queue", "Queueing delay towards the peer", Some(Unit::Seconds), queue);
     let drops = known(|load| Some(load.drops_at_ms? / 1000.0));
-    gauge(registry, "path_drop_level", "Queue at which the path drops", Some(Unit::Seconds), drops);
+    gauge(
+        registry,
+        "path_drop_level",
+        "Queueing delay at which packets are dropped",
+        Some(Unit::Seconds),
+        drops,
+    );
     let capacity = known(|load| Some(load.capacity_bps? as f64));
-    gauge(registry, "path_capacity_bps", "What the path carries towards the peer, in bit/s", None, capacity);
+    gauge(registry, "path_capacity_bps", "Measured capacity towards the peer, in bit/s", None, capacity);
     let estimate = known(|load| Some(load.estimate_bps? as f64));
-    gauge(registry, "path_estimate_bps", "What the path is taken to carry, in bit/s", None, estimate);
+    gauge(registry, "path_estimate_bps", "Estimated capacity, in bit/s", None, estimate);
     let random = known(|load| Some(load.random_loss_percent / 100.0));
-    gauge(registry, "path_random_loss", "Loss without congestion", Some(Unit::Ratios), random);
+    gauge(
+        registry,
+        "path_random_loss",
+        "Loss towards the peer without congestion",
+        Some(Unit::Ratios),
+        random,
+    );
     let lasting = known(|load| Some(load.lasting_loss_rx_percent / 100.0));
     gauge(
         registry,
         "path_lasting_loss_rx",
-        "The part of it from the peer that lasts",
+        "Loss from the peer without congestion, median of two seconds",
         Some(Unit::Ratios),
         lasting,
     );
     let steady = known(|load| Some(f64::from(load.steady_loss_percent) / 100.0));
-    gauge(registry, "path_steady_loss", "Loss that rules leave a path for", Some(Unit::Ratios), steady);
+    gauge(
+        registry,
+        "path_steady_loss",
+        "Loss towards the peer without congestion, median of eight samples",
+        Some(Unit::Ratios),
+        steady,
+    );
     let mtu = rows().map(|p| (label(p), f64::from(p.mtu_bytes)));
     gauge(registry, "path_mtu", "Largest UDP payload known to pass", Some(Unit::Bytes), mtu);
     let counters: [Column<Path>; 7] = [
         ("path_tx_packets", "Datagrams with user data sent", |p| p.tx_packets),
-        ("path_tx_bytes", "Their bytes, tunnel headers included", |p| p.tx_bytes),
+        ("path_tx_bytes", "Bytes of these datagrams, including tunnel headers", |p| p.tx_bytes),
         ("path_rx_packets", "Datagrams with user data received", |p| p.rx_packets),
-        ("path_rx_bytes", "Their bytes, tunnel headers included", |p| p.rx_bytes),
-        ("path_tx_fragments", "Pieces sent of packets that the path does not carry whole", |p| {
-            p.tx_fragments
-        }),
-        ("path_rx_fragments", "Pieces received of such packets", |p| p.rx_fragments),
-        ("path_rx_incomplete", "Packets lost because a piece of them did not arrive", |p| p.rx_incomplete),
+        ("path_rx_bytes", "Bytes of these datagrams, including tunnel headers", |p| p.rx_bytes),
+        ("path_tx_fragments", "Fragments sent, of packets larger than the path MTU", |p| p.tx_fragments),
+        ("path_rx_fragments", "Fragments received", |p| p.rx_fragments),
+        ("path_rx_incomplete", "Packets lost because a fragment did not arrive", |p| p.rx_incomplete),
     ];
     for (name, help, value) in counters {
         count(registry, name, help, rows().map(|p| (label(p), value(p))));
@@ -361,19 +368,24 @@ fn rules(registry: &mut Registry, sessions: &[Session]) {
         let counts = [("home", path.at_home), ("spilled", path.spilled), ("overflowed", path.overflowed)];
         counts.map(|(what, n)| (of(used, access, what), n))
     });
-    count(registry, "rule_law_packets", "Packets of autonomous rules, by how they took the access", packets);
+    count(registry, "rule_law_packets", "Packets of autonomous rules, by how they were assigned", packets);
     let flows = laws().flat_map(|(used, access, path)| {
         let counts = [("placed", path.placed), ("moved", path.moved), ("left", path.left)];
         counts.map(|(what, n)| (of(used, access, what), n))
     });
-    count(registry, "rule_law_flows", "Flows of autonomous rules, by what became of them", flows);
+    count(registry, "rule_law_flows", "Flows of autonomous rules, by event", flows);
     let pauses = uses().filter_map(|used| {
         Some((
             OfRule { ue: used.ue.as_str().into(), rule: used.rule.as_str().into() },
             used.law.as_ref()?.pauses,
         ))
     });
-    count(registry, "rule_overflow_pauses", "Times that overflow was paused, for it did harm", pauses);
+    count(
+        registry,
+        "rule_overflow_pauses",
+        "Times that overflow was paused because it reduced throughput",
+        pauses,
+    );
     let coded = sessions.iter().filter_map(|s| Some((s, s.coded.as_ref()?))).flat_map(|(s, coded)| {
         let counts = [
             ("sent", coded.tx_packets),
@@ -386,7 +398,7 @@ fn rules(registry: &mut Registry, sessions: &[Session]) {
         ];
         counts.map(|(what, n)| (OfCoded { ue: s.ue.as_str().into(), what: what.into() }, n))
     });
-    count(registry, "session_coded_packets", "Packets of coded mode, by what became of them", coded);
+    count(registry, "session_coded_packets", "Packets of coded mode, by kind and result", coded);
 }
 
 /// Labels of a metric.
