@@ -58,7 +58,7 @@ const UP: &str = "uplink";
 
 /// Everything, as OpenMetrics text. Names begin with `anabranch_gnb_`.
 pub fn text(status: &Status, cell: &Cell, slices: &[SliceUse], ues: &[CellUe]) -> String {
-    let mut registry = program(status, "Packets that could not be given to the cell");
+    let mut registry = program(status, "Packets not accepted by the cell, by reason");
     one(&mut registry, "ues", "UEs of the cell", None, cell.ues as f64);
     traces(&mut registry, status);
     ticks(&mut registry, cell);
@@ -75,10 +75,10 @@ fn ticks(registry: &mut Registry, cell: &Cell) {
     let ticks = &cell.ticks;
     let rows = [("0.5", ticks.p50_us), ("0.99", ticks.p99_us), ("1", ticks.max_us)];
     let rows = rows.map(|(quantile, us)| (Quantile { quantile }, us / 1e6));
-    let help = "How late slots were run since the start; quantile 1 is the latest";
+    let help = "Lateness of slots since the start; quantile 1 is the maximum";
     gauge(registry, "tick_lateness", help, Some(Unit::Seconds), rows);
     one(registry, "ticks", "Slots run since the start", None, ticks.count as f64);
-    one(registry, "late_ticks", "Slots run a whole slot late or more", None, ticks.late as f64);
+    one(registry, "late_ticks", "Slots run at least one whole slot late", None, ticks.late as f64);
 }
 
 fn links(registry: &mut Registry, cell: &Cell) {
@@ -87,15 +87,15 @@ fn links(registry: &mut Registry, cell: &Cell) {
         ("rbs", "RBs for new data and retransmissions", |l| l.rbs),
         ("used_rbs", "RBs granted for new data", |l| l.used_rbs),
         ("retx_rbs", "RBs of retransmissions", |l| l.retx_rbs),
-        ("unused_rbs", "RBs nobody got", |l| l.unused_rbs),
-        ("blocks", "Transport blocks, the first time each", |l| l.blocks),
-        ("block_bytes", "Bytes they had room for", |l| l.block_bytes),
-        ("padding_bytes", "Bytes of padding in them", |l| l.padding_bytes),
+        ("unused_rbs", "RBs not granted", |l| l.unused_rbs),
+        ("blocks", "Transport blocks, first transmissions", |l| l.blocks),
+        ("block_bytes", "Capacity of these blocks, bytes", |l| l.block_bytes),
+        ("padding_bytes", "Bytes of padding in these blocks", |l| l.padding_bytes),
         ("nacks", "Transmissions that were not decoded", |l| l.nacks),
         ("lost_blocks", "Blocks given up", |l| l.lost_blocks),
         ("delivered_packets", "Packets delivered", |l| l.delivered_packets),
-        ("delivered_bytes", "Their bytes", |l| l.delivered_bytes),
-        ("missed_slots", "Slots left out because the clock ran ahead", |l| l.missed_slots),
+        ("delivered_bytes", "Bytes of these packets", |l| l.delivered_bytes),
+        ("missed_slots", "Slots skipped because the program was behind the clock", |l| l.missed_slots),
     ];
     for (name, help, value) in counters {
         let rows = [(DOWN, &cell.downlink), (UP, &cell.uplink)];
@@ -106,8 +106,10 @@ fn links(registry: &mut Registry, cell: &Cell) {
 fn of_slices(registry: &mut Registry, slices: &[SliceUse]) {
     let rows = || slices.iter().flat_map(|s| [(s, DOWN, &s.downlink), (s, UP, &s.uplink)]);
     let label = |s: &SliceUse, direction| OfSlice { slice: s.slice.as_str().into(), direction };
-    let counters: [Column<SliceLink, u64>; 2] =
-        [("slice_packets", "Packets delivered", |l| l.packets), ("slice_bytes", "Their bytes", |l| l.bytes)];
+    let counters: [Column<SliceLink, u64>; 2] = [
+        ("slice_packets", "Packets delivered", |l| l.packets),
+        ("slice_bytes", "Bytes of these packets", |l| l.bytes),
+    ];
     for (name, help, value) in counters {
         count(registry, name, help, rows().map(|(s, way, link)| (label(s, way), value(link))));
     }
@@ -119,7 +121,7 @@ fn of_slices(registry: &mut Registry, slices: &[SliceUse]) {
     let help = "Wait in SDAP and RLC of packets delivered in the last second";
     gauge(registry, "slice_wait", help, Some(Unit::Seconds), waits.collect::<Vec<_>>());
     let balances = rows().filter_map(|(s, way, link)| Some((label(s, way), f64::from(link.balance_rbs?))));
-    gauge(registry, "slice_balance_rbs", "What the slice is owed", None, balances.collect::<Vec<_>>());
+    gauge(registry, "slice_balance_rbs", "Credit of the slice", None, balances.collect::<Vec<_>>());
 }
 
 fn of_ues(registry: &mut Registry, ues: &[CellUe]) {
@@ -149,17 +151,19 @@ fn of_ues(registry: &mut Registry, ues: &[CellUe]) {
     );
     let counters: [Column<BearerLink, u64>; 10] = [
         ("bearer_packets", "Packets delivered", |l| l.delivered_packets),
-        ("bearer_bytes", "Their bytes", |l| l.delivered_bytes),
+        ("bearer_bytes", "Bytes of these packets", |l| l.delivered_bytes),
         ("bearer_full_drops", "Packets dropped because the RLC buffer was full", |l| l.full_drops),
-        ("bearer_aqm_drops", "Packets dropped to tell the sender", |l| l.aqm_drops),
-        ("bearer_ce_marks", "Packets marked in place of a drop", |l| l.ce_marks),
-        ("bearer_retx_pdus", "RLC PDUs sent again", |l| l.retx_pdus),
-        ("bearer_max_retx_packets", "Packets RLC AM sent again as often as max_retx says", |l| {
+        ("bearer_aqm_drops", "Packets dropped by an AQM", |l| l.aqm_drops),
+        ("bearer_ce_marks", "Packets marked by an AQM instead of a drop", |l| l.ce_marks),
+        ("bearer_retx_pdus", "RLC PDUs retransmitted", |l| l.retx_pdus),
+        ("bearer_max_retx_packets", "Packets that RLC AM retransmitted max_retx times", |l| {
             l.max_retx_packets
         }),
-        ("bearer_discarded_packets", "Packets RLC gave up before they were whole", |l| l.discarded_packets),
-        ("bearer_missing_packets", "Packets PDCP waited for and gave up", |l| l.missing_packets),
-        ("bearer_late_packets", "Packets that came to PDCP twice, or after they were given up", |l| {
+        ("bearer_discarded_packets", "Packets that RLC gave up before they were complete", |l| {
+            l.discarded_packets
+        }),
+        ("bearer_missing_packets", "Packets that PDCP waited for and gave up", |l| l.missing_packets),
+        ("bearer_late_packets", "Packets that reached PDCP twice, or after they were given up", |l| {
             l.late_packets
         }),
     ];
@@ -180,9 +184,9 @@ fn of_flows(registry: &mut Registry, ues: &[CellUe]) {
     let waiting = rows().map(|(label, flow)| (label, flow.waiting_packets as f64));
     gauge(registry, "flow_waiting_packets", "Packets waiting in SDAP", None, waiting.collect::<Vec<_>>());
     let counters: [Column<UeFlow, u64>; 3] = [
-        ("flow_full_drops", "Packets dropped because too many waited in SDAP", |f| f.full_drops),
-        ("flow_aqm_drops", "Packets dropped in SDAP to tell the sender", |f| f.aqm_drops),
-        ("flow_ce_marks", "Packets marked in SDAP in place of a drop", |f| f.ce_marks),
+        ("flow_full_drops", "Packets dropped because the SDAP queue was full", |f| f.full_drops),
+        ("flow_aqm_drops", "Packets dropped in SDAP by an AQM", |f| f.aqm_drops),
+        ("flow_ce_marks", "Packets marked in SDAP by an AQM instead of a drop", |f| f.ce_marks),
     ];
     for (name, help, value) in counters {
         count(registry, name, help, rows().map(|(label, flow)| (label, value(flow))));
