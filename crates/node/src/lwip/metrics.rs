@@ -28,11 +28,11 @@ type Column<T> = (&'static str, &'static str, fn(&T) -> u64);
 /// Everything, as OpenMetrics text. Names begin with `anabranch_lwip_`.
 pub fn text(status: &Status, node: &LwipNode) -> String {
     let mut registry = program(status, "Packets dropped, by reason");
-    one(&mut registry, "ues", "UEs known", None, node.ues as f64);
-    one(&mut registry, "flows", "Flows remembered", None, node.flows as f64);
+    one(&mut registry, "ues", "Known UEs", None, node.ues as f64);
+    one(&mut registry, "flows", "Flows in the flow table", None, node.flows as f64);
     let memory = node.memory_bytes as f64;
     one(&mut registry, "memory", "Memory of flows, held ACKs and timers", Some(Unit::Bytes), memory);
-    one(&mut registry, "holding", "ACKs held now", None, node.acks.holding as f64);
+    one(&mut registry, "holding", "ACKs currently held", None, node.acks.holding as f64);
     let on = f64::from(u8::from(node.dida.is_some()));
     one(&mut registry, "dida", "1 while duplicate ACKs are held", None, on);
     traces(&mut registry, status);
@@ -40,9 +40,9 @@ pub fn text(status: &Status, node: &LwipNode) -> String {
     links(&mut registry, node);
     acks(&mut registry, node);
     let passed = node.passed.iter().map(|(reason, n)| (Reason { reason: reason.as_str().into() }, *n));
-    count(&mut registry, "passed_packets", "Packets neither steered nor looked at further", passed);
+    count(&mut registry, "passed_packets", "Packets forwarded without steering or inspection", passed);
     let errors: u64 = status.workers.iter().map(|w| w.device_errors).sum();
-    tally(&mut registry, "device_errors", "Frames that an interface refused", errors);
+    tally(&mut registry, "device_errors", "Frames rejected by an interface", errors);
     encoded(&registry)
 }
 
@@ -50,14 +50,20 @@ fn legs(registry: &mut Registry, node: &LwipNode) {
     let label = |leg: &str| OfLeg { leg: leg.into() };
     let counters: [Column<crate::runtime::api::LwipLeg>; 3] = [
         ("leg_packets", "Downlink packets", |leg| leg.packets),
-        ("leg_bytes", "Their bytes", |leg| leg.bytes),
-        ("leg_steered_packets", "TCP packets with data", |leg| leg.steered),
+        ("leg_bytes", "Bytes of these packets", |leg| leg.bytes),
+        ("leg_steered_packets", "TCP packets with data among them", |leg| leg.steered),
     ];
     for (name, help, value) in counters {
         count(registry, name, help, node.legs.iter().map(|leg| (label(&leg.leg), value(leg))));
     }
     let share = node.legs.iter().map(|leg| (label(&leg.leg), leg.steered_percent / 100.0));
-    gauge(registry, "leg_share", "Part of TCP packets with data", Some(Unit::Ratios), share);
+    gauge(
+        registry,
+        "leg_share",
+        "Share of TCP packets with data, since the start",
+        Some(Unit::Ratios),
+        share,
+    );
 }
 
 fn links(registry: &mut Registry, node: &LwipNode) {
@@ -69,7 +75,7 @@ fn links(registry: &mut Registry, node: &LwipNode) {
     gauge(registry, "link_up", "1 while probes are answered", None, up);
     let rtt = rows(|link| Some(link.rtt_ms? / 1e3));
     gauge(registry, "link_rtt", "Smoothed round-trip time of probes", Some(Unit::Seconds), rtt);
-    gauge(registry, "link_rate_bps", "Rate as far as it is known", None, rows(|link| link.rate_bps));
+    gauge(registry, "link_rate_bps", "Estimated rate", None, rows(|link| link.rate_bps));
     let counters: [Column<LwipLink>; 2] = [
         ("probes", "Probes sent", |link| link.probes),
         ("probe_answers", "Probes answered", |link| link.answers),
@@ -81,21 +87,21 @@ fn links(registry: &mut Registry, node: &LwipNode) {
 
 fn acks(registry: &mut Registry, node: &LwipNode) {
     let counters: [Column<LwipAcks>; 8] = [
-        ("uplink_packets", "Packets of UEs", |acks| acks.uplink_packets),
+        ("uplink_packets", "Packets from UEs", |acks| acks.uplink_packets),
         ("advancing_acks", "ACKs that advanced", |acks| acks.advances),
-        ("duplicate_acks", "Duplicate ACKs of UEs", |acks| acks.duplicates),
-        ("let_through_acks", "Of them, those sent on at once", |acks| acks.let_through),
+        ("duplicate_acks", "Duplicate ACKs from UEs", |acks| acks.duplicates),
+        ("let_through_acks", "Duplicate ACKs forwarded at once", |acks| acks.let_through),
         ("triple_duplicates", "Third duplicates in a row sent to a sender", |acks| acks.triple_duplicates),
         ("held_acks", "Duplicate ACKs held", |acks| acks.held),
-        ("released_acks", "Held ACKs sent in the end", |acks| acks.released),
-        ("superseded_acks", "Held ACKs that the missing one made needless", |acks| acks.superseded),
+        ("released_acks", "Held ACKs that were sent after all", |acks| acks.released),
+        ("superseded_acks", "Held ACKs made redundant by the missing one", |acks| acks.superseded),
     ];
     for (name, help, value) in counters {
         tally(registry, name, help, value(&node.acks));
     }
     let ended = node.holds.ended.iter().map(|(reason, n)| (Reason { reason: reason.as_str().into() }, *n));
-    count(registry, "releases", "Holds by why they ended", ended);
-    let help = "How long holds were";
+    count(registry, "releases", "Holds, by the reason of their end", ended);
+    let help = "Duration of holds";
     registry.register_with_unit("hold", help, Unit::Seconds, Histogram::new(&node.holds));
 }
 
