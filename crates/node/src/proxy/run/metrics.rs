@@ -26,15 +26,16 @@ type Column = (&'static str, &'static str, fn(&ProxyCarried) -> u64);
 
 /// Everything, as OpenMetrics text. Names begin with `anabranch_proxy_`.
 pub fn text(status: &Status, node: &ProxyNode) -> String {
-    let mut registry = program(status, "Datagrams dropped: no room in a queue, or refused by the kernel");
-    one(&mut registry, "flows_now", "Flows", None, node.flows as f64);
-    one(&mut registry, "flows_limit", "Most flows at a time", None, node.max_flows as f64);
+    let mut registry =
+        program(status, "UDP datagrams dropped: a queue was full, or the kernel rejected them");
+    one(&mut registry, "flows_now", "Current flows", None, node.flows as f64);
+    one(&mut registry, "flows_limit", "Maximum of concurrent flows", None, node.max_flows as f64);
     let answers = f64::from(u8::from(node.agent.answers.unwrap_or(false)));
     one(&mut registry, "agent_answers", "1 while the agent answers", None, answers);
-    one(&mut registry, "answers_known", "Answers of the agent remembered", None, node.agent.known as f64);
+    one(&mut registry, "answers_known", "Cached answers of the agent", None, node.agent.known as f64);
     let label = |c: &ProxyCarried| OfRule { rule: c.rule.as_str().into(), slice: c.slice.as_str().into() };
     let columns: [Column; 3] = [
-        ("flows", "Flows that got a way, by rule and slice", |c| c.flows),
+        ("flows", "Flows with a path, by rule and slice", |c| c.flows),
         ("up_bytes", "Bytes from programs", |c| c.up_bytes),
         ("down_bytes", "Bytes to programs", |c| c.down_bytes),
     ];
@@ -44,15 +45,15 @@ pub fn text(status: &Status, node: &ProxyNode) -> String {
     let rows =
         |of: &BTreeMap<String, u64>| of.iter().map(|(k, n)| (Text::from(k.as_str()), *n)).collect::<Vec<_>>();
     let refused = rows(&node.refused).into_iter().map(|(reason, n)| (Reason { reason }, n));
-    count(&mut registry, "refused_flows", "Flows refused", refused);
+    count(&mut registry, "refused_flows", "Flows refused, by reason", refused);
     let plans = rows(&node.plans).into_iter().map(|(origin, n)| (Origin { origin }, n));
-    count(&mut registry, "plans", "Flows by where their plan came from", plans);
+    count(&mut registry, "plans", "Flows, by the origin of their plan", plans);
     for (name, help, value) in [
-        ("agent_questions", "Questions the agent answered", node.agent.asked),
-        ("agent_failures", "Questions the agent did not answer in time", node.agent.failures),
-        ("retries", "Further candidates tried because an earlier one failed or was late", node.retries),
-        ("resets", "TCP flows that ended by a reset", node.resets),
-        ("plan_failures", "Parts of plans that the kernel refused", node.plan_failures),
+        ("agent_questions", "Requests answered by the agent", node.agent.asked),
+        ("agent_failures", "Requests not answered in time", node.agent.failures),
+        ("retries", "Additional candidates tried because an earlier one failed or was late", node.retries),
+        ("resets", "TCP flows ended by a reset", node.resets),
+        ("plan_failures", "Steps of plans rejected by the kernel", node.plan_failures),
     ] {
         tally(&mut registry, name, help, value);
     }
