@@ -62,10 +62,10 @@ fn registry(m: &Manager, streams: u32) -> Registry {
         slices.get_or_create(&ByState { state: state.into() }).set(count(n));
     }
     registry.register("slices", "Slices by state", slices);
-    single(&mut registry, "ues", "UEs that are known", count(m.ues().len()));
+    single(&mut registry, "ues", "Known UEs", count(m.ues().len()));
     let registered = m.ues().values().filter(|ue| ue.registered_ms.is_some()).count();
-    single(&mut registry, "ues_registered", "UEs that have registered", count(registered));
-    single(&mut registry, "streams", "Streams that are open here", streams.into());
+    single(&mut registry, "ues_registered", "Registered UEs", count(registered));
+    single(&mut registry, "streams", "Open streams at this instance", streams.into());
     let promised = Family::<ByAccess, Gauge>::default();
     let shares = Family::<OfAccess, Gauge>::default();
     let ledger = m.ledger(None);
@@ -78,7 +78,7 @@ fn registry(m: &Manager, streams: u32) -> Registry {
         let labels = OfAccess { access: access.name.as_str().into() };
         shares.get_or_create(&labels).set(i64::try_from(share).unwrap_or(i64::MAX));
     }
-    registry.register("promised_share_ppm", "RBs that are promised, millionths", shares);
-    registry.register("promised_bps", "Rates that are promised, bit/s", promised);
+    registry.register("promised_share_ppm", "Reserved share of RBs, millionths", shares);
+    registry.register("promised_bps", "Reserved rates, bit/s", promised);
     registry
 }
