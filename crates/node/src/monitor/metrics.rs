@@ -56,7 +56,7 @@ fn own(registry: &mut Registry, report: &Report) {
         ("kernel_drops", report.kernel_drops),
     ];
     let rows = rows.map(|(what, n)| (What { what }, n));
-    count(registry, "packets", "Packets with hop-by-hop options, by what became of them", rows);
+    count(registry, "packets", "Packets with hop-by-hop options, by result", rows);
     let rows = [
         ("overflowed", c.overflowed),
         ("hops_left_out", c.hops_left_out),
@@ -68,9 +68,9 @@ fn own(registry: &mut Registry, report: &Report) {
         ("clock_errors", c.clock_errors),
     ];
     let rows = rows.map(|(what, n)| (What { what }, n));
-    count(registry, "events", "What the collector left out, forgot or doubted", rows);
-    one(registry, "paths", "Paths known", None, report.paths.len() as f64);
-    one(registry, "flows", "Flows known", None, report.flows.len() as f64);
+    count(registry, "events", "Events of the collector, by kind", rows);
+    one(registry, "paths", "Known paths", None, report.paths.len() as f64);
+    one(registry, "flows", "Known flows", None, report.flows.len() as f64);
 }
 
 fn paths(registry: &mut Registry, paths: &[PathView]) {
@@ -78,18 +78,18 @@ fn paths(registry: &mut Registry, paths: &[PathView]) {
         |path: &PathView| OfPath { namespace: path.namespace.into(), path: path.name.as_str().into() };
     let counters: [Count<PathView, u64>; 2] = [
         ("path_traces", "Traces", |path| path.traces),
-        ("path_bytes", "Bytes of their packets", |p| p.bytes),
+        ("path_bytes", "Bytes of the packets that carried traces", |p| p.bytes),
     ];
     for (name, help, value) in counters {
         count(registry, name, help, paths.iter().map(|path| (label(path), value(path))));
     }
     let on = paths.iter().map(|path| (label(path), path.flows_seen as f64));
-    gauge(registry, "path_flows", "Flows known on it", None, on);
+    gauge(registry, "path_flows", "Known flows on the path", None, on);
     let complete = paths.iter().map(|path| (label(path), f64::from(u8::from(path.complete))));
-    let help = "1 while every hop tells its drops and none is silent";
+    let help = "1 while every hop reports its drops and none is silent";
     gauge(registry, "path_complete", help, None, complete);
     let latency = paths.iter().filter_map(|path| Some((label(path), seconds(path.end_to_end)?)));
-    let help = "From the source to here, smoothed";
+    let help = "Latency from the source to the monitor, smoothed";
     gauge(registry, "path_latency", help, Some(Unit::Seconds), latency);
 }
 
@@ -116,17 +116,25 @@ fn hops(registry: &mut Registry, paths: &[PathView]) {
         })
     };
     let gauges: [Column; 11] = [
-        ("hop_queue", "Queue, of the newest trace", Some(Unit::Bytes), |h| Some(h.depth_bytes?.last.into())),
-        ("hop_queue_peak", "Highest of late", Some(Unit::Bytes), |h| Some(h.depth_bytes?.most.into())),
-        ("hop_capacity", "Most the queue holds", Some(Unit::Bytes), |h| Some(h.capacity_bytes?.into())),
-        ("hop_arrival_bps", "What arrives", None, |h| Some(f64::from(h.arrival_kbps?.last) * 1e3)),
-        ("hop_link_bps", "What the link carries", None, |h| Some(f64::from(h.link_kbps?.last) * 1e3)),
-        ("hop_flows", "Flows as the node counts them", None, |h| Some(h.flows?.into())),
-        ("hop_latency", "To the next node or here, smoothed", Some(Unit::Seconds), |h| seconds(h.latency)),
+        ("hop_queue", "Queue depth in the newest trace", Some(Unit::Bytes), |h| {
+            Some(h.depth_bytes?.last.into())
+        }),
+        ("hop_queue_peak", "Recent maximum of the queue depth", Some(Unit::Bytes), |h| {
+            Some(h.depth_bytes?.most.into())
+        }),
+        ("hop_capacity", "Capacity of the queue", Some(Unit::Bytes), |h| Some(h.capacity_bytes?.into())),
+        ("hop_arrival_bps", "Arrival rate, bit/s", None, |h| Some(f64::from(h.arrival_kbps?.last) * 1e3)),
+        ("hop_link_bps", "Link rate, bit/s", None, |h| Some(f64::from(h.link_kbps?.last) * 1e3)),
+        ("hop_flows", "Flows as counted by the node", None, |h| Some(h.flows?.into())),
+        ("hop_latency", "Latency to the next node or to the monitor, smoothed", Some(Unit::Seconds), |h| {
+            seconds(h.latency)
+        }),
         ("hop_mcs", "Modulation and coding scheme", None, |h| Some(h.mcs?.into())),
-        ("hop_rb_share", "Part of the cell's RBs", Some(Unit::Ratios), |h| Some(h.rb_share_percent? / 100.0)),
-        ("hop_rlc", "What waits in RLC", Some(Unit::Bytes), |h| Some(h.rlc_bytes?.last.into())),
-        ("hop_transit", "Time in the node", Some(Unit::Seconds), |h| {
+        ("hop_rb_share", "Share of the cell's resource blocks", Some(Unit::Ratios), |h| {
+            Some(h.rb_share_percent? / 100.0)
+        }),
+        ("hop_rlc", "Bytes waiting in RLC", Some(Unit::Bytes), |h| Some(h.rlc_bytes?.last.into())),
+        ("hop_transit", "Time in the node, as measured by it", Some(Unit::Seconds), |h| {
             Some(f64::from(h.transit_us?.last) / 1e6)
         }),
     ];
@@ -135,8 +143,8 @@ fn hops(registry: &mut Registry, paths: &[PathView]) {
         gauge(registry, name, help, unit, rows);
     }
     let counters: [Count<HopView, Option<u64>>; 2] = [
-        ("hop_dropped_packets", "Dropped by the queue since it was first seen", |h| h.queue_drops),
-        ("hop_lost_packets", "Lost by the medium since it was first seen", |h| h.medium_losses),
+        ("hop_dropped_packets", "Packets dropped by the queue since it was first seen", |h| h.queue_drops),
+        ("hop_lost_packets", "Packets lost by the medium since it was first seen", |h| h.medium_losses),
     ];
     for (name, help, value) in counters {
         count(registry, name, help, rows().filter_map(|(label, hop)| Some((label, value(hop)?))));
@@ -151,11 +159,11 @@ fn flows(registry: &mut Registry, flows: &[FlowView]) {
     };
     count(registry, "flow_traces", "Traces", flows.iter().map(|flow| (label(flow), flow.traces)));
     let missing = flows.iter().filter_map(|flow| Some((label(flow), flow.missing?)));
-    count(registry, "flow_missing_packets", "Numbered by the source and not seen", missing);
+    count(registry, "flow_missing_packets", "Packets numbered by the source that did not arrive", missing);
     let cwnd = flows.iter().filter_map(|flow| Some((label(flow), flow.cwnd_segments?.into())));
-    gauge(registry, "flow_cwnd_segments", "Its sender's congestion window", None, cwnd);
+    gauge(registry, "flow_cwnd_segments", "Congestion window of the sender, segments", None, cwnd);
     let rtt = flows.iter().filter_map(|flow| Some((label(flow), f64::from(flow.srtt_us?) / 1e6)));
-    gauge(registry, "flow_rtt", "Its sender's smoothed round trip", Some(Unit::Seconds), rtt);
+    gauge(registry, "flow_rtt", "Smoothed round-trip time of the sender", Some(Unit::Seconds), rtt);
 }
 
 fn seconds(latency: Option<LatencyView>) -> Option<f64> {
