@@ -2,14 +2,14 @@
 //
 //   server ── 10 Gbit/s, delay ── PGW ── SGW ── eNB ~~~ UE        one cell of 25 RBs, one UE close to the eNB
 //
-// One bulk TCP flow (CUBIC, SACK) from the server to the UE over one bearer, RLC UM with a buffer of 1 MB, and a
-// VoIP call of 172 bytes every 20 ms beside it, five seconds later. CQI 15 of a UE 50 m away is MCS 28.
+// One bulk TCP flow (CUBIC, SACK) runs from the server to the UE over one bearer, RLC UM with a buffer of 1 MB. A VoIP
+// call of 172 bytes every 20 ms starts five seconds later. CQI 15 of a UE at 50 m corresponds to MCS 28.
 //
-// Written for speed, for it is timed: no traces, no logs, no fading, ideal RRC, no queueing disciplines on the
-// wires, large writes of the application, the fastest scheduler of events. `--features=pared` (the default) also
-// takes away what the LTE module has by default and the scenario has no use for: error models of data and control,
-// uplink power control, detection of radio link failure, frequent sounding reference signals.
-// `--features=default` leaves these as they come. Only `--check` connects one trace, to show which MCS was used.
+// The program is optimised for speed, because its run time is measured: no traces, no logs, no fading, ideal RRC, no
+// queueing disciplines on the wires, large writes of the application, the fastest event scheduler. `--features=pared`
+// (the default) also disables default features of the LTE module that the scenario does not need: error models of data
+// and control, uplink power control, detection of radio link failure, frequent sounding reference signals.
+// `--features=default` keeps them. Only `--check` connects one trace, to print the MCS that was used.
 
 #include "ns3/applications-module.h"
 #include "ns3/core-module.h"
