@@ -1,4 +1,4 @@
-//! Loading, holding, and asking what is loaded.
+//! Loads controllers, keeps them registered until the process ends, and lists what is registered.
 
 use super::ReportArgs;
 use crate::runtime::config::read_private_key;
@@ -17,7 +17,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// Ctrl-C and the service manager's way to end us; blocked from here on, so that none is missed.
+/// The signals that end a command: SIGINT (Ctrl-C), SIGTERM and SIGHUP. They are blocked from here on, so
+/// that none is lost before it is read.
 pub fn ends() -> Result<SigSet> {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
     signals.thread_block().context("blocking signals")?;
@@ -28,7 +29,7 @@ fn ready(what: &str) {
     println!("{what}");
 }
 
-/// The key of reports: what SHA-256 makes of the file's line, its first half.
+/// The key that authenticates reports: the first half of the SHA-256 hash of the key file's contents.
 fn report_key(path: &Path) -> Result<ReportKey> {
     let key = read_private_key(path)?;
     let digest = digest(&SHA256, key.to_base64().as_bytes());
@@ -53,13 +54,13 @@ pub fn load(
     let before = holders_before(names)?;
     let controllers = Controllers::load(names, config)?;
     let feedback = cgroup.map(|group| controllers.feedback(group, &reports)).transpose()?;
-    // Only now, so that sockets which are open hear reports all the time.
+    // After registration of the new programs, so that open sockets receive reports without interruption.
     for pid in before {
         let pid_t = i32::try_from(pid).context("a process id")?;
-        // One that has ended by itself since is what we want.
+        // The process may have ended by itself since; then there is nothing to do.
         let _ = kill(Pid::from_raw(pid_t), Signal::SIGTERM);
         wait_for_end(pid)?;
-        ready(&format!("replaced what process {pid} kept"));
+        ready(&format!("replaced the controllers registered by process {pid}"));
     }
     let names: Vec<&str> = names.iter().map(|a| a.name()).collect();
     ready(&format!("registered: {}", names.join(" ")));
@@ -68,27 +69,30 @@ pub fn load(
     Ok(())
 }
 
-/// The processes that keep any of these controllers at present, which are ours and keep no others.
+/// The processes that keep any of `names` registered at present. Fails if one of them is not anabranch, or
+/// keeps a further controller.
 fn holders_before(names: &[Algorithm]) -> Result<BTreeSet<u32>> {
     let registered = bpf::registered()?;
     let mut pids = BTreeSet::new();
     for name in registered.iter().filter(|r| names.iter().any(|n| n.name() == **r)) {
-        for pid in bpf::holders(name).context("looking for who keeps it")? {
+        for pid in bpf::holders(name).context("looking for the processes that keep it registered")? {
             ours(name, pid)?;
             pids.insert(pid);
         }
     }
     for other in registered.iter().filter(|r| !names.iter().any(|n| n.name() == **r)) {
-        if let Some(pid) =
-            bpf::holders(other).context("looking for who keeps it")?.iter().find(|p| pids.contains(*p))
+        if let Some(pid) = bpf::holders(other)
+            .context("looking for the processes that keep it registered")?
+            .iter()
+            .find(|p| pids.contains(*p))
         {
-            bail!("process {pid}, which is to be replaced, also keeps {other}: name that one, too");
+            bail!("process {pid}, which this command replaces, also keeps {other}: name that one, too");
         }
     }
     Ok(pids)
 }
 
-/// Refuses to touch a process that is not ours.
+/// Fails unless process `pid` is an anabranch process.
 fn ours(name: &str, pid: u32) -> Result<()> {
     let program = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     if program.trim() != "anabranch" {
@@ -97,7 +101,7 @@ fn ours(name: &str, pid: u32) -> Result<()> {
     Ok(())
 }
 
-/// The programs of a process go when it does, a moment later.
+/// Waits until the process has ended and its programs are gone, at most 5 s.
 fn wait_for_end(pid: u32) -> Result<()> {
     for _ in 0..100 {
         let gone = bpf::LOADABLE.iter().all(|a| !bpf::holders(a.name()).unwrap_or_default().contains(&pid));
@@ -107,7 +111,7 @@ fn wait_for_end(pid: u32) -> Result<()> {
         std::thread::sleep(Duration::from_millis(50));
     }
     bail!(
-        "process {pid} was asked to end, and has not after 5 s: nothing is lost, for we keep its controllers as well"
+        "process {pid} has not ended within 5 s of SIGTERM: nothing is lost, this process registers its controllers as well"
     )
 }
 
@@ -122,7 +126,8 @@ pub fn source(interface: &str, config: SourceConfig) -> Result<()> {
         if !source.is_gone() {
             continue;
         }
-        // A tunnel's is made anew when its program is started again.
+        // The interface of a tunnel is created anew when its program restarts; then the program must be
+        // attached again.
         match Source::attach(interface, config) {
             Ok(anew) => {
                 (source, told) = (anew, None);
@@ -140,10 +145,10 @@ pub fn source(interface: &str, config: SourceConfig) -> Result<()> {
     Ok(())
 }
 
-/// How often it is looked whether an interface is still the same.
+/// Interval of the checks whether the interface is still the same.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Whether a signal asks for the end within that time.
+/// Waits at most `within` for a signal that ends the command; true if there was one.
 fn ended(ends: &SignalFd, within: Duration) -> Result<bool> {
     let mut polled = [PollFd::new(ends.as_fd(), PollFlags::POLLIN)];
     match ppoll(&mut polled, Some(TimeSpec::from(within)), None) {
@@ -172,9 +177,9 @@ pub fn unload(names: &[Algorithm]) -> Result<()> {
         if !registered.contains(name) {
             bail!("{name} is not registered");
         }
-        let holders = bpf::holders(name).context("looking for who keeps it")?;
+        let holders = bpf::holders(name).context("looking for the processes that keep it registered")?;
         if holders.is_empty() {
-            bail!("nobody that can be seen keeps {name}: is it pinned in /sys/fs/bpf?");
+            bail!("no visible process keeps {name} registered: is it pinned in /sys/fs/bpf?");
         }
         for pid in holders {
             ours(name, pid)?;
@@ -183,7 +188,7 @@ pub fn unload(names: &[Algorithm]) -> Result<()> {
             }
         }
     }
-    // The names go when the last of the processes has.
+    // The names disappear when the last of the processes has ended.
     for _ in 0..100 {
         let left = bpf::registered()?;
         if !wanted.iter().any(|name| left.contains(name)) {
@@ -191,7 +196,7 @@ pub fn unload(names: &[Algorithm]) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    bail!("asked to end, and not gone after 5 s: {}", bpf::registered()?.join(" "))
+    bail!("still registered 5 s after SIGTERM: {}", bpf::registered()?.join(" "))
 }
 
 /// `anabranch cc list`.

@@ -1,7 +1,8 @@
-//! `anabranch cc` and `anabranch int`: the kernel programs, on the command line.
+//! `anabranch cc` and `anabranch int`: the command line of the kernel programs.
 //!
-//! Both parts hold what they load by file descriptors: when they end, in whatever way, it is gone. There is no
-//! state on disk to become stale; what is at work on the machine is asked of the kernel.
+//! Both hold what they load by file descriptors, so the kernel removes it when the process ends, in whatever
+//! way. There is no state on disk that could become stale; the state of the machine is always queried from
+//! the kernel.
 
 #[cfg(feature = "bpf")]
 mod at_work;
@@ -172,7 +173,7 @@ enum IntCommand {
 /// Parses a number as configuration files have it: `100_000_000`.
 fn number(text: &str) -> Result<u64, String> {
     match text.replace('_', "").parse() {
-        Ok(0) | Err(_) => Err("a whole number above 0 is wanted, such as 100_000_000".into()),
+        Ok(0) | Err(_) => Err("expected a whole number above 0, such as 100_000_000".into()),
         Ok(number) => Ok(number),
     }
 }
@@ -213,13 +214,14 @@ pub fn run_int(args: IntArgs) -> Result<()> {
 const WITHOUT: &str = "this anabranch was built without the kernel programs: build it with `./x setup`, or with \
                        `--features bpf` where clang, libelf-dev and zlib1g-dev are installed";
 
-/// Says that this build cannot.
+/// Reports that this build lacks the feature `bpf`.
 #[cfg(not(feature = "bpf"))]
 pub fn run_cc(_: CcArgs) -> Result<()> {
     anyhow::bail!(WITHOUT)
 }
 
-/// Says what this build cannot.
+/// Runs the parts that need no kernel program; for the others, reports that this build lacks the feature
+/// `bpf`.
 #[cfg(not(feature = "bpf"))]
 pub fn run_int(args: IntArgs) -> Result<()> {
     match args.command {

@@ -1,4 +1,4 @@
-//! `anabranch cc show`: counters of the programs at work, and the sockets that they are at work on.
+//! `anabranch cc show`: the counters of the loaded programs, and the sockets that use them.
 
 use crate::ctl::table::{rate, table};
 use anabranch_kern::bpf::{self, Counters, SocketState};
@@ -6,10 +6,10 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
-/// Sockets in the table; JSON has all.
+/// Maximum number of sockets in the table; JSON has all of them.
 const MOST_ROWS: usize = 200;
 
-/// Runs it.
+/// Runs `anabranch cc show`.
 pub fn show(as_json: bool) -> Result<()> {
     let (programs, sockets) = (bpf::shown()?, bpf::sockets()?);
     if as_json {
@@ -17,7 +17,7 @@ pub fn show(as_json: bool) -> Result<()> {
         return Ok(());
     }
     if programs.is_empty() && sockets.is_empty() {
-        println!("nothing of ours is at work");
+        println!("no anabranch program is loaded");
         return Ok(());
     }
     let rows = programs.iter().map(|(name, _, counts)| {
@@ -34,7 +34,7 @@ pub fn show(as_json: bool) -> Result<()> {
         print!("{}", table(&COLUMNS, sockets.iter().take(MOST_ROWS).map(row)));
     }
     if sockets.len() > MOST_ROWS {
-        println!("and {} more: --json has all", sockets.len() - MOST_ROWS);
+        println!("and {} more: --json prints all of them", sockets.len() - MOST_ROWS);
     }
     Ok(())
 }
@@ -70,7 +70,7 @@ fn row(s: &SocketState) -> Vec<String> {
     ]
 }
 
-/// Which law a socket runs at present.
+/// The control law that a socket uses at present.
 fn law(s: &SocketState) -> &'static str {
     match s.controller.as_str() {
         "int_rate" if s.rate_bps.is_some() => "telemetry",
@@ -81,7 +81,7 @@ fn law(s: &SocketState) -> &'static str {
     }
 }
 
-/// What bounds it beside its law.
+/// The limit that bounds the socket besides its control law.
 fn clamp(s: &SocketState) -> &'static str {
     match (s.at_ceiling, s.cwnd_clamp.is_some_and(|most| s.cwnd >= most)) {
         (true, _) => "ceiling",

@@ -9,10 +9,10 @@ use serde_json::json;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::time::Duration;
 
-/// How long it waits for an event before it looks whether it is to end.
+/// Longest wait for an event before the signals are checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Runs it.
+/// Runs `anabranch cc trace`.
 pub fn trace(filter: TraceFilter, as_json: bool) -> Result<()> {
     let ends: SigSet = ends()?;
     let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_NONBLOCK).context("signals")?;
@@ -35,7 +35,7 @@ pub fn trace(filter: TraceFilter, as_json: bool) -> Result<()> {
     }
     let lost = trace.lost()?;
     if lost > 0 {
-        eprintln!("{lost} events came faster than they could be written: name a --port");
+        eprintln!("{lost} events arrived faster than they could be written: restrict the trace with --port");
     }
     Ok(())
 }
@@ -77,7 +77,8 @@ fn json_line(out: &mut impl Write, e: &TraceEvent) -> std::io::Result<()> {
     writeln!(out, "{line}")
 }
 
-/// Whether nobody reads any more (`| head`), which is a way to end it.
+/// Maps the result of a write: true if the reader has closed the pipe (`| head`), which ends the command
+/// without an error.
 fn until_closed(written: std::io::Result<()>) -> Result<bool> {
     match written {
         Ok(()) => Ok(false),
