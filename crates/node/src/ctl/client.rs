@@ -1,4 +1,4 @@
-//! HTTP to an agent: over its Unix socket, or over TCP with a bearer token.
+//! HTTP client of an agent: over its Unix socket, or over TCP with a bearer token.
 
 use super::error::CtlError;
 use crate::runtime::api::client::{self, Trust};
@@ -18,11 +18,13 @@ pub const DEFAULT_SOCKETS: [&str; 4] = [
     "/run/anabranch/gnb.sock",
     "/run/anabranch/lwip.sock",
 ];
-/// Default socket of a proxy. A proxy runs beside a UE, so only its own subcommand uses this socket without --socket.
+/// Default socket of a proxy. A proxy runs next to a UE, so only its own subcommand uses this socket without
+/// --socket.
 pub const PROXY_SOCKET: &str = "/run/anabranch/proxy.sock";
 /// Socket at which a telemetry monitor is expected; its `--api` sets the actual one.
 pub const INT_SOCKET: &str = "/run/anabranch/int.sock";
-/// Default socket of a slice manager. Its REST interface is its own; only its own subcommand uses it.
+/// Default socket of a slice manager. A slice manager has a REST interface of its own, so only its own
+/// subcommand uses this socket.
 pub const MANAGER_SOCKET: &str = "/run/anabranch/slice-manager.sock";
 
 /// The agent to contact, and the credentials.
@@ -61,18 +63,21 @@ pub struct Client {
 }
 
 impl Client {
-    /// Prepares a client; sends nothing.
+    /// Prepares a client from the arguments; sends nothing. Fails on an unreadable token or certificate file,
+    /// and on a URL or socket that cannot be used.
     pub fn new(target: &Target) -> Result<Self, CtlError> {
         let token = match (&target.token, &target.token_file) {
             (Some(token), _) => Some(token.trim().to_owned()),
             (None, Some(file)) => Some(read_token(file)?),
             (None, None) => None,
         };
-        // A header must be printable; whoever pastes half a file finds out here.
+        // A header must be printable; this catches tokens that were pasted incompletely.
         if let Some(token) = &token
             && (token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()))
         {
-            return Err(CtlError::Usage("the token is empty or has characters that no token has".into()));
+            return Err(CtlError::Usage(
+                "the token is empty or contains a character that is not allowed in tokens".into(),
+            ));
         }
         let timeout = Duration::from_secs(target.timeout_s);
         let trust = Trust::of(target.url.as_deref().unwrap_or_default(), target.ca_file.as_deref());
@@ -93,7 +98,7 @@ impl Client {
         Ok(Self { http, base, place, socket, token, timeout })
     }
 
-    /// The answer to a GET of `/segments…?query`.
+    /// GET of `/segments…?query`, decoded from JSON.
     pub async fn get<T: DeserializeOwned>(
         &self,
         segments: &[&str],
@@ -103,7 +108,7 @@ impl Client {
         self.json(self.send(request, Method::GET, segments).await?).await
     }
 
-    /// The answer to a request with a body.
+    /// Sends a request with a JSON body and decodes the answer.
     pub async fn send_json<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -114,19 +119,19 @@ impl Client {
         self.json(self.send(request, method, segments).await?).await
     }
 
-    /// The answer to a POST without a body.
+    /// POST without a body; decodes the answer.
     pub async fn post<T: DeserializeOwned>(&self, segments: &[&str]) -> Result<T, CtlError> {
         let request = self.request(Method::POST, segments, &[]).timeout(self.timeout);
         self.json(self.send(request, Method::POST, segments).await?).await
     }
 
-    /// DELETE; there is nothing to answer.
+    /// DELETE; the answer has no body.
     pub async fn delete(&self, segments: &[&str]) -> Result<(), CtlError> {
         let request = self.request(Method::DELETE, segments, &[]).timeout(self.timeout);
         self.send(request, Method::DELETE, segments).await.map(drop)
     }
 
-    /// Plain text.
+    /// GET of plain text.
     pub async fn text(&self, segments: &[&str]) -> Result<String, CtlError> {
         let request = self.request(Method::GET, segments, &[]).timeout(self.timeout);
         let response = self.send(request, Method::GET, segments).await?;
@@ -144,7 +149,7 @@ impl Client {
         Ok(response.chunk().await.map_err(|e| self.explain(&e))?.map(|bytes| bytes.to_vec()))
     }
 
-    /// The agent's address, for messages.
+    /// The agent's address (socket path or URL), for messages.
     pub fn place(&self) -> &str {
         &self.place
     }
@@ -152,7 +157,7 @@ impl Client {
     fn request(&self, method: Method, segments: &[&str], query: &[(&str, String)]) -> RequestBuilder {
         let mut url = self.base.clone();
         if let Ok(mut path) = url.path_segments_mut() {
-            // Names of UEs are anything; this encodes them.
+            // Names of UEs may contain any character; this encodes them.
             path.pop_if_empty().extend(segments);
         }
         if !query.is_empty() {
@@ -179,7 +184,7 @@ impl Client {
         let text = response.text().await.unwrap_or_default();
         let mut problem = serde_json::from_str(&text).unwrap_or_else(|_| {
             let detail = text.lines().next().unwrap_or_default().chars().take(200).collect::<String>();
-            Problem::new(status, detail, "is this the address of an anabranch agent?")
+            Problem::new(status, detail, "check that this is the address of an anabranch agent")
         });
         if status == StatusCode::UNAUTHORIZED {
             problem.remedy = "give --token-file with the agent's [api] token_file (or --token, \
@@ -200,7 +205,7 @@ impl Client {
         let text = response.text().await.map_err(|e| self.explain(&e))?;
         serde_json::from_str(&text).map_err(|e| {
             let remedy = "is it an anabranch agent, of this version?";
-            CtlError::failed(&self.place, format!("the answer makes no sense ({e}); {remedy}"))
+            CtlError::failed(&self.place, format!("the answer cannot be decoded ({e}); {remedy}"))
         })
     }
 
@@ -223,7 +228,7 @@ impl Client {
             cause = inner.source();
         }
         let over_tcp = if self.base.scheme() == "https" {
-            "is the agent running, is this its [api] listen, and is its certificate of an authority in --ca-file?"
+            "is the agent running, is this its [api] listen, and was its certificate issued by an authority in --ca-file?"
         } else {
             "is the agent running, and is this its [api] listen? With [api] tls it speaks https"
         };
@@ -232,7 +237,7 @@ impl Client {
                 "use sudo, or join the socket's group: sudo usermod -aG anabranch $USER, and log in again"
             }
             (Some(_), _) => {
-                "is the agent running (systemctl status 'anabranch-*')? Its [api] listen says where; give it \
+                "is the agent running (systemctl status 'anabranch-*')? Its [api] listen has the address; give it \
                  with --socket"
             }
             (None, _) => over_tcp,
@@ -266,7 +271,7 @@ fn check_url(text: &str) -> Result<Url, CtlError> {
     Ok(url)
 }
 
-/// The one default socket that exists.
+/// The only default socket that exists. Fails if there is none, or more than one.
 fn the_one_socket(candidates: &[&str]) -> Result<PathBuf, CtlError> {
     let there: Vec<&str> = candidates.iter().copied().filter(|path| Path::new(path).exists()).collect();
     match there[..] {

@@ -1,34 +1,34 @@
-//! What can go wrong when asking an agent, and the exit code that says so to scripts.
+//! Errors of requests to an agent, and the exit codes that report them to scripts.
 
 use crate::runtime::api::Problem;
 use crate::runtime::config::ConfigError;
 use std::fmt::Display;
 
-/// A failure of `anabranch ctl`. Each text names the place and what to do.
+/// A failure of `anabranch ctl`. Each text names the place and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum CtlError {
-    /// It did not work, and neither the arguments nor the agent's refusal are why.
+    /// A failure that is due neither to the arguments nor to a refusal by the agent.
     #[error("{0}")]
     Failed(String),
-    /// The arguments, or a file they name, are wrong.
+    /// The arguments, or a file that they name, are invalid.
     #[error("{0}")]
     Usage(String),
-    /// Nobody answers.
+    /// The agent does not answer.
     #[error("{place}: {cause}; {remedy}")]
     Unreachable {
         /// Socket or URL.
         place: String,
-        /// Why not.
+        /// The cause.
         cause: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
-    /// The agent said no.
+    /// The agent refused the request.
     #[error("{place}: {}", sentence(.problem))]
     Refused {
         /// Method and path.
         place: String,
-        /// What it answered.
+        /// The problem document of the answer.
         problem: Box<Problem>,
     },
 }
@@ -44,7 +44,7 @@ impl CtlError {
         }
     }
 
-    /// A failure at `place`.
+    /// A failure at `place` (file, URL or operation).
     pub fn failed(place: impl Display, cause: impl Display) -> Self {
         Self::Failed(format!("{place}: {cause}"))
     }

@@ -36,7 +36,7 @@ fn check(unknown: &UnknownName, version: &str) -> Result<String, CtlError> {
     if version == env!("CARGO_PKG_VERSION") {
         return Err(CtlError::Usage(format!("--kind: {unknown}")));
     }
-    Ok(format!("--kind: {unknown}; the agent may have others, for it has version {version}"))
+    Ok(format!("--kind: {unknown}; the agent may have further kinds, because its version is {version}"))
 }
 
 /// Prints events until interrupted.
@@ -62,7 +62,7 @@ pub async fn run(client: &Client, args: &Args, output: &mut Output<'_>) -> Resul
             return Err(CtlError::Unreachable {
                 place: client.place().to_owned(),
                 cause: "the agent ended the stream".into(),
-                remedy: format!("it stopped; when it is back, go on with --since {last}"),
+                remedy: format!("the agent has stopped; when it runs again, continue with --since {last}"),
             });
         };
         for event in parser.take(&chunk)? {
@@ -96,7 +96,7 @@ fn show(event: &Event, args: &Args, output: &mut Output<'_>) -> Result<(), CtlEr
     output.to.flush().map_err(CtlError::from)
 }
 
-/// Splits a stream into events.
+/// Splits a server-sent event stream into events, whatever the boundaries of the chunks.
 #[derive(Default)]
 struct Parser(Vec<u8>);
 

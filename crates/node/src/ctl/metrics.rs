@@ -11,7 +11,7 @@ pub async fn run(client: &Client, contains: Option<&str>, output: &mut Output<'_
     let text = client.text(&["metrics"]).await?;
     let lines: Vec<&str> = text.lines().filter(|l| contains.is_none_or(|c| l.contains(c))).collect();
     if let (Some(text), true) = (contains, lines.is_empty()) {
-        eprintln!("anabranch: no line has the text \"{text}\"; `anabranch ctl metrics` shows all there are");
+        eprintln!("anabranch: no line contains \"{text}\"; `anabranch ctl metrics` prints all lines");
     }
     let samples: Vec<Sample<'_>> = lines.iter().filter_map(|line| sample(line)).collect();
     output.show(&samples, || lines.iter().map(|line| format!("{line}\n")).collect())
@@ -43,7 +43,7 @@ fn sample(line: &str) -> Option<Sample<'_>> {
     Some(Sample { name, labels, value })
 }
 
-/// The text before the closing quote, and the bytes it took with it.
+/// The unescaped text up to the closing quote, and the number of bytes consumed.
 fn unquote(quoted: &str) -> Option<(String, usize)> {
     let mut text = String::new();
     let mut chars = quoted.char_indices();

@@ -340,7 +340,7 @@ async fn rules(
     output.show(&now, || rules::show(&now, coded.as_ref()))?;
     if change.is_some() && output.terminal && !output.json {
         eprintln!(
-            "Until the next reload or restart. To keep it: anabranch ctl rules --toml, into the configuration file."
+            "Until the next reload or restart. To keep it, put the output of anabranch ctl rules --toml into the configuration file."
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! `anabranch ctl rules`: rules from flags or a TOML file, and what becomes of the list.
+//! `anabranch ctl rules`: rules from flags or a TOML file, changes to the list, and its display.
 
 use super::error::CtlError;
 use super::table::{or_dash, table};
@@ -238,7 +238,7 @@ impl New {
     /// Uses the parser of files and REST, so that all three accept the same rules.
     fn rule(&self, name: &str) -> Result<Rule, CtlError> {
         let wrong = |e: serde_json::Error| {
-            // serde names keys `like_this`; on the command line they are --like-this.
+            // serde names keys `like_this`; the command-line options are --like-this.
             let pieces = e.to_string();
             let text: String = pieces
                 .split('`')
@@ -256,7 +256,7 @@ impl New {
         };
         let mut filter = serde_json::to_value(&self.filter).map_err(wrong)?;
         for key in ["local_port", "remote_port"] {
-            // A port is a number in files; only a range is text.
+            // In files, a single port is a number; only a range is text.
             if let Some(port) = filter.get(key).and_then(Value::as_str).and_then(|p| p.parse::<u16>().ok()) {
                 filter[key] = port.into();
             }
@@ -283,7 +283,7 @@ struct RulesFile {
 impl Check for RulesFile {
     fn check(&self) -> Result<(), String> {
         if self.rule.is_empty() {
-            return Err("no rules in it: write [[rule]] sections as in ue.toml".into());
+            return Err("the file has no rules: write [[rule]] sections as in ue.toml".into());
         }
         Ok(())
     }
@@ -347,7 +347,7 @@ pub fn show(rules: &Rules, coded: Option<&Coded>) -> String {
     text
 }
 
-/// Statistics of the coded mode, both directions.
+/// Statistics of coded redundancy, both directions.
 pub fn coded_text(coded: &Coded) -> String {
     let Coded { tx_packets, tx_repairs, rx_packets, rx_repairs, restored, late, given_up } = *coded;
     let row = [tx_packets, tx_repairs, rx_packets, rx_repairs, restored, late, given_up];
@@ -392,19 +392,19 @@ fn law_text(rule: &str, law: &Law) -> String {
     table(&columns, rows)
 }
 
-/// Traffic and steering.
+/// The traffic that a rule matches, and its steering.
 fn definition(rule: &Rule) -> [String; 2] {
     let order = if rule.reorder { "" } else { ", unordered" };
     [filter(&rule.filter), steering(&rule.steering) + order]
 }
 
-/// A filter in a line.
+/// A filter as text on one line.
 fn filter(filter: &Filter) -> String {
     let keys = pairs(&serde_json::to_value(filter).unwrap_or_default());
     if keys.is_empty() { "everything".into() } else { keys }
 }
 
-/// A mode and its parameters in a line.
+/// A mode and its parameters as text on one line.
 fn steering(mode: &SteeringMode) -> String {
     let mut value = serde_json::to_value(mode).unwrap_or_default();
     if let Some(map) = value.as_object_mut() {
@@ -416,7 +416,7 @@ fn steering(mode: &SteeringMode) -> String {
                 .collect();
             map.insert("weights".into(), text.join(",").into());
         }
-        // What is not said is not shown.
+        // Parameters that are not set are not shown.
         map.retain(|_, v| *v != json!("") && *v != json!(false));
     }
     format!("{} {}", mode.name(), pairs(&value)).trim_end().to_owned()
@@ -439,7 +439,7 @@ fn position(rules: &[Rule], name: &str) -> Result<usize, CtlError> {
     })
 }
 
-/// `192.0.2.0/24`, or an address by itself.
+/// Parses a prefix such as `192.0.2.0/24`, or a single address.
 fn prefix(text: &str) -> Result<IpNet, String> {
     let address = || text.parse::<std::net::IpAddr>().map(IpNet::from);
     text.parse().or_else(|_| address()).map_err(|_| "write 192.0.2.0/24, 192.0.2.1 or 2001:db8::/32".into())
@@ -449,7 +449,7 @@ fn number(text: &str) -> Result<Value, String> {
     text.parse::<f64>().map(Value::from).map_err(|e| e.to_string())
 }
 
-/// `wifi=60`.
+/// Parses a weight such as `wifi=60`; the share is a percentage.
 fn weight(text: &str) -> Result<Value, String> {
     let parsed = text.split_once('=').and_then(|(access, p)| Some((access, p.parse::<u8>().ok()?)));
     let (access, percent) = parsed.ok_or("write ACCESS=PERCENT, as in 5g=40,wifi=60")?;

@@ -109,7 +109,7 @@ pub async fn run(
     output.show(&session, || session_text(&session))
 }
 
-/// The session whose rules are meant: that of `ue`, or the only one there is.
+/// The session whose rules are meant: the session of `ue`, or the only session.
 pub async fn of_rules(client: &Client, ue: Option<&str>) -> Result<Option<Session>, CtlError> {
     let name = match ue {
         Some(ue) => ue.to_owned(),

@@ -1,4 +1,4 @@
-//! `status` and `paths`, once or live.
+//! `anabranch ctl status` and `anabranch ctl paths`, once or repeatedly.
 
 use super::Output;
 use super::client::Client;
@@ -10,7 +10,7 @@ use crate::runtime::api::{Counters, NotUsed, Path, PathList, PathLoad, RuleUse, 
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The program as a whole.
+/// Shows the state of the program.
 pub async fn status(client: &Client, watch: &Watch, output: &mut Output<'_>) -> Result<(), CtlError> {
     let live = watch.repeats();
     let show = async |output: &mut Output<'_>, rates: &mut Rates| {
@@ -24,7 +24,7 @@ pub async fn status(client: &Client, watch: &Watch, output: &mut Output<'_>) -> 
     watch.repeat(output, Rates::default(), show).await
 }
 
-/// Paths, with the rules whose traffic they carry.
+/// Shows the paths, with the rules whose traffic they carry.
 pub async fn paths(
     client: &Client,
     ue: Option<&str>,
@@ -57,25 +57,25 @@ pub async fn paths(
     watch.repeat(output, Rates::default(), show).await
 }
 
-/// What `paths --watch --json` prints, a line each time.
+/// The object that `paths --watch --json` prints per round.
 #[derive(Serialize)]
 struct Sample {
     paths: Vec<Row>,
 }
 
-/// A path and what is derived from more than one answer.
+/// A path, and values derived from consecutive answers.
 #[derive(Serialize)]
 struct Row {
     #[serde(flatten)]
     path: Path,
-    /// Absent the first time.
+    /// Rates in bit/s; absent in the first round.
     #[serde(skip_serializing_if = "Option::is_none")]
     tx_bps: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rx_bps: Option<f64>,
-    /// `mode (rule)` of what it carries.
+    /// `mode (rule)` of each rule whose traffic the path carries.
     carries: Vec<String>,
-    /// `rule: reason` of those that leave it for something that is wrong with it.
+    /// `rule: reason` of each rule that avoids the path because of the path's condition.
     left_by: Vec<String>,
 }
 
@@ -84,7 +84,8 @@ impl Row {
         let key = |direction: &str| format!("{direction} {} {}", path.id, path.ue);
         let (tx_bps, rx_bps) = (rates.bps(key("tx"), path.tx_bytes), rates.bps(key("rx"), path.rx_bytes));
         let uses = || uses.iter().filter(|used| used.ue == path.ue);
-        // A splitting rule is on every path that is up, another one on the path it names, or where its packets are.
+        // A splitting rule uses every path that is up; any other rule uses the path that it names, or the
+        // paths that its packets took.
         let splits = |used: &RuleUse| used.definition.as_ref().is_some_and(|rule| rule.steering.splits());
         let here = uses().filter(|used| match &used.access {
             Some(access) => *access == path.access,
@@ -99,7 +100,7 @@ impl Row {
     }
 }
 
-/// Reasons not to use a path that lie with the path, and that its state does not show.
+/// Reasons why a rule avoids a path that are due to the path itself and that its state does not show.
 const WRONG: [&str; 7] = ["held", "steady-loss", "loss", "round-trip", "random-loss", "dropping", "too-far"];
 
 fn paths_text(rows: &[Row], live: bool) -> String {
@@ -107,7 +108,8 @@ fn paths_text(rows: &[Row], live: bool) -> String {
     let mut columns = if several { vec!["ue"] } else { Vec::new() };
     columns.extend(["access", "state", ">RTT ms", ">loss tx %", ">loss rx %"]);
     columns.extend(if live { [">tx rate", ">rx rate"] } else { [">tx", ">rx"] });
-    // Where packets are cut, their number says by which path, and what that costs.
+    // If packets are fragmented, columns show the fragments and the packets that were never reassembled, per
+    // path.
     let cut = rows.iter().any(|r| r.path.tx_fragments + r.path.rx_fragments > 0);
     columns.extend(if cut { &[">MTU", ">cut tx", ">cut rx", ">incomplete"][..] } else { &[">MTU"] });
     columns.extend(["security", "endpoint", "mode (rule)"]);
@@ -144,8 +146,8 @@ fn paths_text(rows: &[Row], live: bool) -> String {
     ) + &loads_text(rows, several)
 }
 
-/// What steering knows of the paths in the sending direction, and which rules leave one for what; nothing before the first
-/// probe.
+/// The load estimates of the paths in the sending direction, and the rules that avoid a path with their
+/// reasons; empty before the first probe.
 fn loads_text(rows: &[Row], several: bool) -> String {
     if rows.iter().all(|row| row.path.load.is_none()) {
         return String::new();
@@ -180,7 +182,7 @@ fn loads_text(rows: &[Row], several: bool) -> String {
     format!("\n{}", table(&columns, cells))
 }
 
-/// What traffic showed that a path carries, or else about what a measurement of it while idle told.
+/// The capacity shown by traffic or, with `~`, the estimate of a measurement while the path was idle.
 fn capacity(load: &PathLoad) -> Option<String> {
     match load.capacity_bps {
         Some(bps) => Some(rate(bps as f64)),
@@ -213,7 +215,7 @@ fn status_text(status: &Status, rates: Option<&mut Rates>) -> String {
     text
 }
 
-/// The sockets, over all workers.
+/// The sockets of the accesses, summed over all workers.
 fn accesses(status: &Status, mut rates: Option<&mut Rates>) -> String {
     let mut sums: BTreeMap<&str, Counters> = BTreeMap::new();
     for (name, c) in status.workers.iter().flat_map(|w| &w.accesses) {

@@ -1,9 +1,9 @@
-//! Plain aligned columns: two spaces between them, numbers to the right, nothing drawn.
+//! Plain aligned columns: separated by two spaces, numbers aligned to the right, no borders.
 
 use comfy_table::{CellAlignment, Table, presets};
 use std::collections::BTreeMap;
 
-/// Columns; a name that begins with `>` is aligned to the right.
+/// A table with these columns; a column whose name begins with `>` is aligned to the right.
 pub fn table(columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -23,7 +23,7 @@ pub fn table(columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> S
     text
 }
 
-/// A table, and how many rows it leaves out.
+/// Appends a remark to a table that shows only `shown` of `total` rows.
 pub fn with_rest(mut table: String, shown: usize, total: u64) -> String {
     if (shown as u64) < total {
         table.push_str(&format!("{shown} of {total}; more with --offset and --limit\n"));
@@ -31,30 +31,30 @@ pub fn with_rest(mut table: String, shown: usize, total: u64) -> String {
     table
 }
 
-/// What is not 0, with names.
+/// The counters that are not 0, with their names.
 pub fn counted(all: &BTreeMap<String, u64>) -> String {
     let some: Vec<String> =
         all.iter().filter(|(_, n)| **n > 0).map(|(what, n)| format!("{what} {n}")).collect();
     if some.is_empty() { "none".to_owned() } else { some.join(", ") }
 }
 
-/// Names and values below each other.
+/// Names and values, one pair per line.
 pub fn list(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     rows.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect()
 }
 
-/// 1.5 MiB; exact below 1 KiB.
+/// A number of bytes such as 1.5 MiB; exact below 1 KiB.
 pub fn bytes(count: u64) -> String {
     scaled(count as f64, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"])
 }
 
-/// 12.3 Mbit/s.
+/// A rate such as 12.3 Mbit/s.
 pub fn rate(bps: f64) -> String {
     scaled(bps, 1000.0, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s"])
 }
 
-/// 2 d 03:04:05.
+/// A duration such as 2 d 03:04:05.
 pub fn duration(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let clock = format!("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
@@ -77,14 +77,14 @@ pub fn time(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{ms:03}Z", s / 3600, s / 60 % 60, s % 60)
 }
 
-/// A value or a dash.
+/// The value, or a dash if there is none.
 pub fn or_dash(value: Option<String>) -> String {
     value.unwrap_or_else(|| "-".into())
 }
 
 fn scaled(mut value: f64, step: f64, units: &[&str]) -> String {
     let mut unit = 0;
-    // 999.95 would be shown as 1000.0.
+    // Otherwise 999.95 would be shown as 1000.0.
     while value >= step - 0.05 && unit + 1 < units.len() {
         value /= step;
         unit += 1;

@@ -78,7 +78,7 @@ fn status() -> Status {
     }
 }
 
-/// What two rules do: one that switches, one that is autonomous.
+/// The decisions of two rules: one that switches, one that splits autonomously.
 fn uses(ue: &str, rules: &[Rule]) -> Vec<RuleUse> {
     let not = |access: &str, reason: &str, why: &str| NotUsed {
         access: access.into(),
@@ -115,7 +115,7 @@ fn uses(ue: &str, rules: &[Rule]) -> Vec<RuleUse> {
     vec![all, bond]
 }
 
-/// An agent with one session whose path sends 125 kB between any two questions.
+/// A simulated agent with one session whose path sends 125 kB between any two requests.
 async fn agent(mut asks: mpsc::Receiver<ControlRequest>) {
     let first = r#"{"name":"all","steering":{"mode":"active-standby","primary":"wifi"}}"#;
     let mut rules: Vec<Rule> = vec![serde_json::from_str(first).unwrap()];
@@ -166,7 +166,7 @@ async fn agent(mut asks: mpsc::Receiver<ControlRequest>) {
 }
 
 struct World {
-    /// Listens until dropped.
+    /// The server, which listens until it is dropped.
     _server: Box<dyn std::any::Any>,
     events: EventLog,
     folder: tempfile::TempDir,
@@ -202,7 +202,7 @@ impl World {
         path
     }
 
-    /// Runs `anabranch ctl --socket … words`; what it prints.
+    /// Runs `anabranch ctl --socket … words` and returns its output.
     async fn ctl(&self, words: &str) -> Result<String, CtlError> {
         let socket = self.folder.path().join("ue.sock").display().to_string();
         ctl(&format!("--socket {socket} {words}")).await
@@ -250,7 +250,7 @@ fn the_examples_of_the_help_parse() {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let help = help.replace("\\\n      ", "");
         for line in help.lines().filter_map(|l| l.trim().strip_prefix("anabranch ctl")) {
-            // What follows several spaces explains; what follows a bar is another program's.
+            // Text after several spaces is an explanation; text after a bar belongs to another program.
             let line = line.trim().split("   ").next().unwrap().split('|').next().unwrap();
             into.push(line.to_owned());
         }
@@ -273,7 +273,7 @@ async fn answers_are_tables_or_what_the_agent_sent() {
     {
         assert!(text.contains(line), "{line}\n{text}");
     }
-    // Summed over both workers.
+    // The sum over both workers.
     assert!(text.contains("5g                 0  2.0 KiB             0  0 B           14       0"), "{text}");
     let json: Status = serde_json::from_str(&world.ctl("status --json").await.unwrap()).unwrap();
     assert_eq!(json, status());
@@ -306,7 +306,7 @@ async fn watching_shows_rates() {
     let lines: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     assert_eq!(lines.len(), 3);
     assert!(lines[0]["paths"][1].get("tx_bps").is_none());
-    // Two questions a round: 250 kB in 0.1 s, if the machine keeps time at all.
+    // Two requests per round: 250 kB in 0.1 s, with a wide tolerance for slow machines.
     let bps = lines[2]["paths"][1]["tx_bps"].as_f64().unwrap();
     assert!((1e5..=1e8).contains(&bps), "{bps}");
     assert_eq!(
@@ -319,7 +319,7 @@ async fn watching_shows_rates() {
 }
 
 #[tokio::test]
-async fn sessions_are_made_shown_and_deleted() {
+async fn sessions_are_created_shown_and_deleted() {
     let world = World::new().await;
     let rules = world.file("tv.toml", "[[rule]]\nname = \"x\"\nsteering = { mode = \"redundant\" }\n");
     let text = world
@@ -349,9 +349,9 @@ async fn sessions_are_made_shown_and_deleted() {
 }
 
 #[tokio::test]
-async fn rules_say_what_they_do_and_why_not_more() {
+async fn rules_are_shown_with_decisions_and_reasons() {
     let world = World::new().await;
-    // Of three sessions it must be said which one is meant.
+    // With three sessions, the session must be named.
     let text = world.ctl("rules").await.unwrap();
     assert!(text == "rule  traffic     steering\nall   everything  active-standby primary=wifi\n", "{text}");
     let text = world.ctl("rules --ue phone").await.unwrap();
@@ -400,7 +400,7 @@ async fn rules_are_changed_in_their_place() {
     world.ctl("rules remove calls all").await.unwrap();
     assert_eq!(names().await, ["web", "rest"]);
 
-    // As TOML, and back.
+    // As TOML, and read back.
     let toml = world.ctl("rules --toml").await.unwrap();
     assert!(toml.contains("rtt_ms = 80.0") && toml.contains("reorder = false"), "{toml}");
     let file = world.file("rules.toml", &toml).display().to_string();
@@ -435,7 +435,7 @@ async fn rules_are_changed_in_their_place() {
 }
 
 #[tokio::test]
-async fn events_are_printed_from_where_one_left_off() {
+async fn events_are_printed_after_the_given_id() {
     let world = World::new().await;
     for (kind, ue) in [("path-up", "phone"), ("path-down", "phone"), ("path-down", "tv")] {
         let message = format!("{kind} of {ue}");
@@ -456,7 +456,7 @@ async fn events_are_printed_from_where_one_left_off() {
     assert!(lines[0].ends_with("Z     2  path-down          phone: path-down of phone"), "{text}");
     let text = world.ctl("events --no-follow --json --kind path-down --ue tv").await.unwrap();
     assert_eq!(serde_json::from_str::<Event>(&text).unwrap().id, 3);
-    // Nothing would ever come of a kind that there is none of.
+    // A stream of an unknown kind would never deliver an event.
     let error = world.ctl("events --no-follow --kind path-up --kind path-dwn").await.unwrap_err();
     assert_eq!(error.exit_code(), 2, "{error}");
     let error = error.to_string();
@@ -465,7 +465,7 @@ async fn events_are_printed_from_where_one_left_off() {
 }
 
 #[tokio::test]
-async fn exit_codes_tell_unreachable_and_refused_apart() {
+async fn exit_codes_distinguish_unreachable_and_refused() {
     let folder = tempfile::tempdir().unwrap();
     let error = ctl(&format!("--socket {}/none.sock status", folder.path().display())).await.unwrap_err();
     assert_eq!(error.exit_code(), 3, "{error}");
@@ -488,11 +488,11 @@ async fn exit_codes_tell_unreachable_and_refused_apart() {
     }
     let error = ctl(&format!("--url ftp://{port} status")).await.unwrap_err();
     assert!(error.exit_code() == 2 && error.to_string().contains("ssh -L"), "{error}");
-    // It speaks no TLS there.
+    // That port does not speak TLS.
     let error = ctl(&format!("--url https://{port} status")).await.unwrap_err();
     assert!(error.exit_code() == 3 && error.to_string().contains("--ca-file"), "{error}");
     assert!(ctl("--token-file /nowhere --socket /x status").await.unwrap_err().exit_code() == 2);
-    // Something else listens there.
+    // Another program listens there.
     let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = other.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(other, axum::Router::new().fallback(async || "hello")).await });
@@ -501,7 +501,7 @@ async fn exit_codes_tell_unreachable_and_refused_apart() {
 }
 
 #[tokio::test]
-async fn an_agent_with_a_certificate_is_asked_by_https() {
+async fn an_agent_with_a_certificate_is_contacted_by_https() {
     let folder = tempfile::tempdir().unwrap();
     let tls = crate::runtime::api::auth::tests::certificate(folder.path());
     let (token_file, ca) = (folder.path().join("token"), folder.path().join("ca.pem"));
@@ -514,9 +514,9 @@ async fn an_agent_with_a_certificate_is_asked_by_https() {
     let auth = "--token correct-horse-battery";
     let shown = ctl(&format!("--url https://{port} --ca-file {ca} {auth} status")).await.unwrap();
     assert!(shown.contains("edge"), "{shown}");
-    // The certificate is read again with the configuration.
+    // A reload reads the certificate again.
     assert!(ctl(&format!("--url https://{port} --ca-file {ca} {auth} reload")).await.is_ok());
-    // Of an authority that is not trusted; in the clear; without the file.
+    // Three failures: an untrusted authority, plain HTTP, and a missing file.
     let error = ctl(&format!("--url https://{port} {auth} status")).await.unwrap_err();
     assert!(error.exit_code() == 3 && error.to_string().contains("--ca-file"), "{error}");
     let error = ctl(&format!("--url http://{port} {auth} status")).await.unwrap_err();

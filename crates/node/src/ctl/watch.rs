@@ -1,14 +1,14 @@
-//! The same answer again and again, with rates from the difference of counters.
+//! Repeated display of the same answer, with rates computed from the differences of counters.
 
 use super::Output;
 use super::error::CtlError;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Home, and erase from there on: redraws without flicker.
+/// Moves the cursor home and erases from there on, which redraws without flicker.
 const REDRAW: &[u8] = b"\x1b[H\x1b[J";
 
-/// Whether to repeat, and how often.
+/// Whether to repeat the display, and at which interval.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Watch {
     /// Repeat every SECONDS until interrupted.
@@ -19,7 +19,7 @@ pub struct Watch {
     count: Option<u64>,
 }
 
-/// Counters of things, and when they were read.
+/// The last readings of counters by name, and their time.
 #[derive(Default)]
 pub struct Rates {
     last: BTreeMap<String, u64>,
@@ -28,12 +28,12 @@ pub struct Rates {
 }
 
 impl Watch {
-    /// Whether it repeats.
+    /// Whether the display is repeated.
     pub fn repeats(&self) -> bool {
         self.watch.is_some()
     }
 
-    /// Calls `show` once or repeatedly. On a terminal each answer takes the place of the last.
+    /// Calls `show` once or repeatedly. On a terminal, each answer replaces the previous one.
     pub async fn repeat<S>(
         &self,
         output: &mut Output<'_>,
@@ -42,7 +42,7 @@ impl Watch {
     ) -> Result<(), CtlError> {
         let Some(every) = self.watch else { return show(output, &mut state).await };
         let mut ticks = tokio::time::interval(every);
-        // An agent that answers late is not asked twice at once.
+        // If the agent answers late, the next request waits.
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut left = self.count;
         loop {
@@ -64,17 +64,17 @@ impl Watch {
 }
 
 impl Rates {
-    /// New readings follow, taken now.
+    /// Starts a round: the readings that follow are taken now.
     pub fn begin(&mut self) {
         let now = Instant::now();
         self.elapsed_s = self.at.map_or(0.0, |then| (now - then).as_secs_f64());
         self.at = Some(now);
     }
 
-    /// Bits per second of a counter of bytes since the last reading; absent at the first.
+    /// The rate in bit/s of a counter of bytes since the last round; absent in the first round.
     pub fn bps(&mut self, name: String, bytes: u64) -> Option<f64> {
         let last = self.last.insert(name, bytes)?;
-        // A counter that shrank began anew.
+        // A counter that shrank was reset.
         (self.elapsed_s > 0.0).then(|| bytes.saturating_sub(last) as f64 * 8.0 / self.elapsed_s)
     }
 }
