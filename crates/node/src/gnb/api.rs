@@ -1,4 +1,4 @@
-//! A cell as the interface shows it, and what can be changed while it runs.
+//! The REST representation of a cell, and the changes that it accepts at run time.
 
 use crate::runtime::api::problem::Problem;
 use crate::runtime::api::request::Reply;
@@ -10,56 +10,57 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
-/// A question to a gNB.
+/// A request to a gNB.
 pub enum CellRequest {
-    /// The cell.
+    /// State of the cell.
     Cell(Reply<Cell>),
-    /// Other schedulers.
+    /// Change the schedulers.
     SetCell(Box<CellChange>, Reply<Cell>),
-    /// Slices.
+    /// State of the slices.
     Slices(Reply<Slices>),
-    /// Other slices.
+    /// Replace the slices.
     SetSlices(Vec<SliceConfig>, Reply<Slices>),
-    /// UEs from the `offset`th on, at most `limit`.
+    /// UEs from index `offset` on, at most `limit`.
     Ues {
-        /// How many to skip.
+        /// Number of UEs to skip.
         offset: usize,
-        /// How many to show.
+        /// Maximum number of UEs in the answer.
         limit: usize,
-        /// Answer.
+        /// Receives the answer.
         reply: Reply<UeList>,
     },
-    /// One UE.
+    /// State of one UE, by name.
     Ue(String, Reply<CellUe>),
-    /// Another slice, channel or queue for a UE.
+    /// Change slice, channel or queue of a UE.
     SetUe(String, Box<UeChange>, Reply<CellUe>),
-    /// What follows: seconds, and what else is asked for.
+    /// Subscribe to telemetry: seconds, and the other streams that are requested.
     Telemetry(Telemetry, Reply<Streams>),
 }
 
-/// What is told beside seconds.
+/// The streams that are requested besides seconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Telemetry {
-    /// Every slot.
+    /// A record of every slot.
     pub slots: bool,
-    /// Every packet.
+    /// A record of every delivered packet.
     pub packets: bool,
 }
 
-/// What a gNB tells as it happens.
+/// Subscription to the telemetry of a gNB.
 pub struct Streams {
-    /// Once a second.
+    /// One record per second.
     pub seconds: broadcast::Receiver<Arc<Second>>,
-    /// Every slot of each direction.
+    /// One record per slot and direction.
     pub slots: Option<broadcast::Receiver<Slot>>,
-    /// Packets that were delivered, in batches.
+    /// Delivered packets, in batches.
     pub packets: Option<broadcast::Receiver<Arc<CellPackets>>>,
 }
 
 impl CellRequest {
-    /// The answer of whoever has no cell.
+    /// Refuses the request in a program that has no cell.
     pub fn refuse(self) {
-        let why = || Problem::not_here("only a gNB has a cell", "ask the agent of `anabranch gnb`");
+        let why =
+            || Problem::not_here("only a gNB has a cell", "send the request to the agent of `anabranch gnb`");
         match self {
             Self::Cell(reply) | Self::SetCell(_, reply) => drop(reply.send(Err(why()))),
             Self::Slices(reply) | Self::SetSlices(_, reply) => drop(reply.send(Err(why()))),
@@ -81,19 +82,19 @@ pub struct Cell {
     pub rbs: u16,
     /// Length of a slot, microseconds.
     pub slot_us: f64,
-    /// `ip` or `gtpu`.
+    /// Towards the UPF: `ip` or `gtpu`.
     pub n3: String,
-    /// How the downlink is divided among slices: a name, or an object with `algorithm`.
+    /// Downlink scheduler, which divides resources among the slices: a name, or an object with `algorithm`.
     #[schema(value_type = Object)]
     pub scheduler: InterConfig,
-    /// How the uplink is.
+    /// Uplink scheduler, in the same form.
     #[schema(value_type = Object)]
     pub uplink_scheduler: InterConfig,
-    /// How many slices.
+    /// Number of slices.
     pub slices: u64,
-    /// How many UEs.
+    /// Number of UEs.
     pub ues: u64,
-    /// How late slots are run.
+    /// Lateness of the slots.
     pub ticks: Ticks,
     /// Downlink since the start.
     pub downlink: CellLink,
@@ -101,18 +102,18 @@ pub struct Cell {
     pub uplink: CellLink,
 }
 
-/// How late slots were run, from their time to the start of their computation.
+/// Lateness of slots: from the nominal time of a slot to the start of its computation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Ticks {
-    /// Slots run; those in which nobody has anything are only counted.
+    /// Slots since the start, including those without data, which need no computation.
     pub count: u64,
-    /// Of them, those run a slot late or more.
+    /// Slots of these that ran late by one slot or more.
     pub late: u64,
     /// Median lateness, microseconds.
     pub p50_us: f64,
-    /// 99th percentile, microseconds.
+    /// 99th percentile of the lateness, microseconds.
     pub p99_us: f64,
-    /// Latest, microseconds.
+    /// Maximum lateness, microseconds.
     pub max_us: f64,
 }
 
@@ -121,43 +122,43 @@ pub struct Ticks {
 pub struct CellLink {
     /// Slots of this direction.
     pub slots: u64,
-    /// RBs for new data and retransmissions.
+    /// Available RBs, for new data and retransmissions.
     pub rbs: u64,
     /// RBs granted for new data.
     pub used_rbs: u64,
     /// RBs of retransmissions.
     pub retx_rbs: u64,
-    /// RBs nobody got.
+    /// RBs that were not assigned.
     pub unused_rbs: u64,
-    /// Transport blocks, the first time each.
+    /// Transport blocks, first transmissions only.
     pub blocks: u64,
-    /// Bytes they had room for.
+    /// Capacity of these blocks, bytes.
     pub block_bytes: u64,
-    /// Bytes of padding in them.
+    /// Padding in these blocks, bytes.
     pub padding_bytes: u64,
     /// Transmissions that were not decoded.
     pub nacks: u64,
-    /// Blocks given up.
+    /// Transport blocks discarded after the last retransmission.
     pub lost_blocks: u64,
     /// Packets delivered.
     pub delivered_packets: u64,
-    /// Their bytes.
+    /// Bytes of the delivered packets.
     pub delivered_bytes: u64,
-    /// Packets for nobody, that could not be read, or that no QoS flow takes.
+    /// Packets without a matching UE or QoS flow, and packets that could not be parsed.
     pub unroutable_packets: u64,
-    /// Slots that were left out because the clock ran ahead of them.
+    /// Slots that were skipped because computation fell too far behind the clock.
     pub missed_slots: u64,
 }
 
-/// Other schedulers. What is left out stays.
+/// Change of the schedulers. Members that are left out stay unchanged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CellChange {
-    /// How the downlink is divided among slices: a name, or an object with `algorithm`.
+    /// Downlink scheduler: a name, or an object with `algorithm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub scheduler: Option<InterConfig>,
-    /// How the uplink is.
+    /// Uplink scheduler, in the same form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub uplink_scheduler: Option<InterConfig>,
@@ -166,45 +167,45 @@ pub struct CellChange {
 /// The slices in force.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Slices {
-    /// As configured.
+    /// The slices, as configured.
     #[schema(value_type = Vec<SliceSchema>)]
     pub slices: Vec<SliceConfig>,
-    /// What each carried, in the same order.
+    /// Use of each slice, in the same order.
     pub uses: Vec<SliceUse>,
 }
 
-/// A slice, `core`'s type mirrored.
+/// Schema of a slice; mirrors the type of crate `ran`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Slice)]
 #[serde(deny_unknown_fields)]
 pub struct SliceSchema {
     /// Unique name.
     name: String,
-    /// Share of the RBs, 0 to 100; those of all slices sum to 100 at most.
+    /// Share of the RBs, 0 to 100; the shares of all slices sum to at most 100.
     share_percent: f64,
-    /// How its UEs take turns: `rr` (default), `pf` or `priority`.
+    /// Scheduler among the UEs of the slice: `rr` (default), `pf` or `priority`.
     #[serde(default)]
     intra: Option<String>,
-    /// `rrm_policy`: RBs kept for it even when it does not use them.
+    /// `rrm_policy`: RBs reserved for the slice even when it does not use them, percent.
     #[serde(default)]
     dedicated_percent: Option<f64>,
-    /// `rrm_policy`: RBs it gets first; left out: its share.
+    /// `rrm_policy`: RBs that the slice gets first, percent; default: its share.
     #[serde(default)]
     min_percent: Option<f64>,
-    /// `rrm_policy`: share of all RBs that it never exceeds over time; left out: 100.
+    /// `rrm_policy`: upper bound on the slice's share of all RBs over time, percent; default: 100.
     #[serde(default)]
     max_percent: Option<f64>,
-    /// `static_priority`: the lower, the sooner.
+    /// `static_priority`: lower values are served first.
     #[serde(default)]
     priority: Option<u8>,
 }
 
-/// What a slice carries.
+/// Traffic of a slice.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SliceUse {
-    /// Its name.
+    /// Name of the slice.
     pub slice: String,
-    /// UEs in it.
+    /// Number of UEs in the slice.
     pub ues: u64,
     /// Downlink.
     pub downlink: SliceLink,
@@ -219,13 +220,14 @@ pub struct SliceLink {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Median wait in SDAP and RLC in the last second, milliseconds.
+    /// Median waiting time in SDAP and RLC during the last second, milliseconds.
     pub wait_p50_ms: f64,
-    /// 99th percentile of it.
+    /// 99th percentile of that waiting time, milliseconds.
     pub wait_p99_ms: f64,
-    /// Longest of it.
+    /// Maximum of that waiting time, milliseconds.
     pub wait_max_ms: f64,
-    /// What the slice is owed, RBs, if the scheduler keeps an account.
+    /// Balance of the slice in the scheduler's account, RBs; positive if the slice is owed resources. Absent
+    /// if the scheduler keeps no account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balance_rbs: Option<i32>,
 }
@@ -233,22 +235,22 @@ pub struct SliceLink {
 /// A page of UEs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UeList {
-    /// How many there are.
+    /// Number of all UEs.
     pub total: u64,
-    /// Those asked for, as configured.
+    /// The UEs of this page, in the order of the configuration.
     pub ues: Vec<CellUe>,
 }
 
 /// A UE of a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CellUe {
-    /// Its name.
+    /// Name of the UE.
     pub name: String,
-    /// The slice it is in.
+    /// Slice of the UE.
     pub slice: String,
-    /// Its addresses.
+    /// Addresses of the UE.
     pub addresses: Vec<String>,
-    /// The interface it is behind.
+    /// Interface to which the UE is attached.
     pub device: String,
     /// MCS of the downlink now; absent in an outage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -262,18 +264,18 @@ pub struct CellUe {
     /// Channel of the uplink.
     #[schema(value_type = Object)]
     pub uplink_channel: ChannelConfig,
-    /// Its bearers.
+    /// Data radio bearers of the UE.
     pub bearers: Vec<UeBearer>,
-    /// Its QoS flows, downlink then uplink.
+    /// QoS flows of the UE, downlink before uplink.
     pub flows: Vec<UeFlow>,
 }
 
 /// A data radio bearer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UeBearer {
-    /// Its identity.
+    /// DRB identity.
     pub drb: u8,
-    /// `um` or `am`.
+    /// RLC mode: `um` or `am`.
     pub rlc: String,
     /// Downlink.
     pub downlink: BearerLink,
@@ -289,152 +291,152 @@ pub struct BearerLink {
     pub queue: QueueConfig,
     /// Packets delivered.
     pub delivered_packets: u64,
-    /// Their bytes.
+    /// Bytes of the delivered packets.
     pub delivered_bytes: u64,
-    /// Bytes in the RLC buffer now.
+    /// Bytes in the RLC buffer at present.
     pub buffer_bytes: u64,
-    /// Most bytes that ever were.
+    /// Maximum number of bytes in the RLC buffer since the start.
     pub buffer_max_bytes: u64,
-    /// Packets dropped because it was full.
+    /// Packets dropped because the RLC buffer was full.
     pub full_drops: u64,
-    /// Packets dropped by the discipline to tell the sender.
+    /// Packets dropped by the queue discipline as a congestion signal.
     pub aqm_drops: u64,
-    /// Packets marked in place of a drop.
+    /// Packets marked with CE instead of dropped.
     pub ce_marks: u64,
-    /// RLC PDUs sent again.
+    /// Retransmitted RLC PDUs.
     pub retx_pdus: u64,
-    /// Packets given up by the receiver.
+    /// Incomplete packets that the receiver discarded.
     pub discarded_packets: u64,
-    /// Packets that RLC AM sent again as often as `max_retx` says; it goes on.
+    /// Packets that reached `max_retx` retransmissions in RLC AM; their transmission continues.
     pub max_retx_packets: u64,
-    /// Packets that PDCP waited for and gave up.
+    /// Missing packets that PDCP no longer waits for.
     pub missing_packets: u64,
-    /// Packets that came to PDCP twice, or after they were given up.
+    /// Packets that reached PDCP twice, or after PDCP had stopped waiting for them.
     pub late_packets: u64,
 }
 
 /// A QoS flow in one direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UeFlow {
-    /// Its identifier.
+    /// QoS flow identifier.
     pub qfi: u8,
-    /// Which way.
+    /// True for downlink, false for uplink.
     pub downlink: bool,
-    /// Packets let down to RLC.
+    /// Packets passed on to RLC.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
     /// Packets waiting in SDAP.
     pub waiting_packets: u64,
-    /// Packets dropped because too many waited.
+    /// Packets dropped because the SDAP queue was full.
     pub full_drops: u64,
-    /// Packets dropped by the flow's queue discipline to tell the sender.
+    /// Packets dropped by the flow's queue discipline as a congestion signal.
     pub aqm_drops: u64,
-    /// Packets marked in place of a drop.
+    /// Packets marked with CE instead of dropped.
     pub ce_marks: u64,
-    /// Mean wait in SDAP since the start, milliseconds.
+    /// Mean waiting time in SDAP since the start, milliseconds.
     pub wait_mean_ms: f64,
-    /// Longest.
+    /// Maximum waiting time in SDAP since the start, milliseconds.
     pub wait_max_ms: f64,
 }
 
-/// Changes to a UE. What is left out stays.
+/// Changes to a UE. Members that are left out stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct UeChange {
-    /// The slice it moves to.
+    /// New slice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slice: Option<String>,
-    /// Channel of the downlink, an object with `model`; a trace starts now.
+    /// Downlink channel, an object with `model`; a trace starts now.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub channel: Option<ChannelConfig>,
-    /// Channel of the uplink.
+    /// Uplink channel, in the same form.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub uplink_channel: Option<ChannelConfig>,
-    /// The bearer that `queue` and `uplink_queue` are about; left out: all of them.
+    /// Bearer to which `queue` and `uplink_queue` apply; default: all bearers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drb: Option<u8>,
-    /// Queue discipline of the downlink: a name, or an object with `algorithm`.
+    /// Downlink queue discipline: a name, or an object with `algorithm`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub queue: Option<QueueConfig>,
-    /// And of the uplink.
+    /// Uplink queue discipline, in the same form.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub uplink_queue: Option<QueueConfig>,
 }
 
-/// A second of a cell.
+/// One second of a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Second {
-    /// Its end, seconds since the start.
+    /// End of the second, seconds since the start.
     pub uptime_s: u64,
-    /// Lateness of its slots.
+    /// Lateness of the slots in this second.
     pub ticks: Ticks,
-    /// Downlink in this second.
+    /// Downlink counters of this second.
     pub downlink: CellLink,
-    /// Uplink in this second.
+    /// Uplink counters of this second.
     pub uplink: CellLink,
-    /// Slices; packets and bytes in this second.
+    /// Slices, with packets and bytes of this second.
     pub slices: Vec<SliceUse>,
 }
 
-/// A slot of one direction.
+/// One slot of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Slot {
-    /// Its time, microseconds since the start.
+    /// Nominal time of the slot, microseconds since the start.
     pub at_us: f64,
-    /// Downlink, else uplink.
+    /// True for downlink, false for uplink.
     pub downlink: bool,
-    /// RBs for new data and retransmissions.
+    /// Available RBs, for new data and retransmissions.
     pub rbs: u16,
     /// RBs granted for new data.
     pub used_rbs: u16,
     /// RBs of retransmissions.
     pub retx_rbs: u16,
-    /// RBs nobody got.
+    /// RBs that were not assigned.
     pub unused_rbs: u16,
-    /// Bytes in the RLC buffers after it.
+    /// Bytes in the RLC buffers after the slot.
     pub buffer_bytes: u64,
 }
 
-/// Packets that were delivered, since the batch before.
+/// Packets delivered since the previous batch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CellPackets {
-    /// The wall clock at the start, from which times are counted: Unix, nanoseconds.
+    /// Wall clock at the start of the gNB, from which the times are counted: Unix time, nanoseconds.
     pub start_unix_ns: u64,
-    /// Packets told before; a gap shows what a slow listener missed.
+    /// Number of packets in all earlier batches; a gap shows how many packets a slow listener missed.
     pub first: u64,
     /// The packets.
     pub packets: Vec<CellPacket>,
 }
 
-/// When a packet was where. Times are nanoseconds since the start.
+/// Times of a packet on its way through the cell, in nanoseconds since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CellPacket {
-    /// Number of its UE, from 0, in the order of `GET /v1/ues`.
+    /// Index of the UE, from 0, in the order of `GET /v1/ues`.
     pub ue: u32,
-    /// Its bearer.
+    /// DRB identity.
     pub drb: u8,
-    /// Its QoS flow.
+    /// QoS flow identifier.
     pub qfi: u8,
-    /// Downlink, else uplink.
+    /// True for downlink, false for uplink.
     pub downlink: bool,
-    /// Its bytes.
+    /// Length of the packet, bytes.
     pub bytes: u32,
-    /// When it entered SDAP.
+    /// Arrival at SDAP.
     pub arrived_ns: u64,
-    /// When SDAP let it down to RLC.
+    /// Hand-over from SDAP to RLC.
     pub forwarded_ns: u64,
-    /// When its first byte went to the MAC.
+    /// First byte passed to the MAC.
     pub first_pull_ns: u64,
-    /// When its last byte went to the MAC, for the first time.
+    /// Last byte passed to the MAC, first transmission.
     pub last_pull_ns: u64,
-    /// When its first byte could be at the receiver.
+    /// First byte available at the receiver.
     pub first_received_ns: u64,
-    /// When it was handed up, whole and in order.
+    /// Delivery of the complete packet, in order.
     pub delivered_ns: u64,
 }
 
@@ -443,7 +445,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mirror_of_a_slice_shows_what_core_speaks() {
+    fn the_schema_of_a_slice_mirrors_its_type() {
         let text = r#"{"name":"a","share_percent":25.0,"intra":"pf","dedicated_percent":5.0,"min_percent":10.0,"max_percent":50.0,"priority":3}"#;
         let core: SliceConfig = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&core).unwrap(), text);

@@ -1,4 +1,4 @@
-//! `gnb.toml`.
+//! Configuration file `gnb.toml`.
 
 use crate::runtime::config::api::{Api, Metrics};
 use crate::runtime::config::load::{Check, read_trace};
@@ -17,11 +17,11 @@ pub struct GnbConfig {
     /// `[gnb]`
     #[serde(default)]
     pub gnb: GnbSection,
-    /// `[cell]`: carrier, slices, UEs; the same as in scenarios.
+    /// `[cell]`: carrier, slices and UEs, in the same form as in scenarios.
     pub cell: Cell,
     /// `[n3]`
     pub n3: N3Section,
-    /// `[[device]]`: where UEs are attached.
+    /// `[[device]]`: interfaces to which UEs are attached.
     #[serde(default)]
     pub device: Vec<UeDevice>,
     /// `[api]`
@@ -36,9 +36,10 @@ pub struct GnbConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GnbSection {
-    /// Shown in logs and status.
+    /// Name of the gNB in logs and status.
     pub name: String,
-    /// Whether the data path asks for real-time priority; refused, it runs all the same, less exactly.
+    /// Whether the data path requests real-time priority. If the request is refused, it runs with less exact
+    /// timing.
     pub real_time: bool,
 }
 
@@ -48,7 +49,7 @@ impl Default for GnbSection {
     }
 }
 
-/// `[n3]`: towards the UPF.
+/// `[n3]`: the interface towards the UPF.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "mode", rename_all = "lowercase")]
 pub enum N3Section {
@@ -62,32 +63,32 @@ pub enum N3Section {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GtpuSection {
-    /// Own address.
+    /// Local address.
     #[serde(default = "gtpu_anywhere")]
     pub listen: SocketAddr,
-    /// The UPF's; nothing else is listened to.
+    /// Address of the UPF; datagrams from other addresses are dropped.
     pub peer: SocketAddr,
 }
 
-/// An interface that is made at the start and removed at the end.
+/// A network interface that is created at start-up and removed at shutdown.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortDevice {
-    /// TUN, or a veth pair.
+    /// Kind of interface: TUN or veth pair.
     #[serde(default)]
     pub kind: DeviceKind,
-    /// Its name.
+    /// Interface name.
     pub name: String,
-    /// Largest packet, bytes; left out: 1500, or 1400 where N3 is GTP-U.
+    /// MTU, bytes; default: 1500, or 1400 if N3 is GTP-U.
     #[serde(default)]
     pub mtu: Option<u16>,
-    /// The namespace it is in: a name as of `ip netns`, or a path.
+    /// Network namespace: a name as of `ip netns`, or a path; default: the namespace of this program.
     #[serde(default)]
     pub netns: Option<String>,
-    /// Its addresses.
+    /// Addresses of the interface.
     #[serde(default)]
     pub addresses: Vec<IpNet>,
-    /// What is routed through it, in the main table.
+    /// Prefixes routed through the interface, in the main table.
     #[serde(default)]
     pub routes: Vec<IpNet>,
 }
@@ -96,30 +97,30 @@ pub struct PortDevice {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UeDevice {
-    /// Names of the UEs behind it; left out: all that no other device has.
+    /// Names of the UEs attached to it; default: all UEs that no other device lists.
     #[serde(default)]
     pub ues: Vec<String>,
-    /// TUN, or a veth pair.
+    /// Kind of interface: TUN or veth pair.
     #[serde(default)]
     pub kind: DeviceKind,
-    /// Its name.
+    /// Interface name.
     pub name: String,
-    /// Largest packet, bytes; left out: 1500, or 1400 where N3 is GTP-U.
+    /// MTU, bytes; default: 1500, or 1400 if N3 is GTP-U.
     #[serde(default)]
     pub mtu: Option<u16>,
-    /// The namespace it is in: a name as of `ip netns`, or a path.
+    /// Network namespace: a name as of `ip netns`, or a path; default: the namespace of this program.
     #[serde(default)]
     pub netns: Option<String>,
-    /// Its addresses.
+    /// Addresses of the interface.
     #[serde(default)]
     pub addresses: Vec<IpNet>,
-    /// What is routed through it, in the main table.
+    /// Prefixes routed through the interface, in the main table.
     #[serde(default)]
     pub routes: Vec<IpNet>,
 }
 
 impl UeDevice {
-    /// The interface without the UEs.
+    /// The interface, without the list of UEs.
     pub fn port(&self) -> PortDevice {
         let Self { kind, name, mtu, netns, addresses, routes, .. } = self.clone();
         PortDevice { kind, name, mtu, netns, addresses, routes }
@@ -127,17 +128,17 @@ impl UeDevice {
 }
 
 impl PortDevice {
-    /// As the data path opens it.
+    /// The device, in the form in which the data path opens it.
     pub fn device(&self) -> Device {
         Device { kind: self.kind, name: self.name.clone(), ..Device::default() }
     }
 
-    /// Path of the namespace, if it is another one.
+    /// Path of the network namespace; `None`: the namespace of this program.
     pub fn netns(&self) -> Option<PathBuf> {
         self.netns.as_deref().map(netns_path)
     }
 
-    /// The first thing wrong.
+    /// Checks the values; the error is one sentence on the first invalid one.
     pub(crate) fn check(&self, section: &str) -> Result<(), String> {
         self.device().check().map_err(|e| e.replace("[device]", section))?;
         if let Some(mtu) = self.mtu.filter(|mtu| !(1280..=9000).contains(mtu)) {
@@ -151,7 +152,7 @@ impl PortDevice {
 }
 
 impl GnbConfig {
-    /// The cell as it is built.
+    /// The cell in the form that crate `ran` builds.
     pub fn core(&self) -> Cell {
         let n3 = match self.n3 {
             N3Section::Ip(_) => N3::Ip,
@@ -161,12 +162,12 @@ impl GnbConfig {
         Cell { n3, telemetry, ..self.cell.clone() }
     }
 
-    /// MTU of devices that have none of their own: what N3 carries on links of 1500 bytes.
+    /// Default MTU of devices: the packet size that N3 carries over links of 1500 bytes.
     pub fn mtu(&self) -> u16 {
         if matches!(self.n3, N3Section::Ip(_)) { 1500 } else { 1400 }
     }
 
-    /// The device of each UE, by number.
+    /// Index of the device of each UE, in the order of the UEs.
     pub fn device_of_ues(&self) -> Result<Vec<usize>, String> {
         let number: BTreeMap<&str, usize> =
             self.cell.ues.iter().enumerate().map(|(number, ue)| (ue.name.as_str(), number)).collect();
@@ -176,7 +177,7 @@ impl GnbConfig {
             if device.ues.is_empty() && rest.replace(at).is_some() {
                 let name = &device.name;
                 return Err(format!(
-                    "device \"{name}\": only one device can have all other UEs: list its ues"
+                    "device \"{name}\": only one device can serve all remaining UEs: list the ues of this one"
                 ));
             }
             for name in &device.ues {
@@ -185,7 +186,7 @@ impl GnbConfig {
                     return Err(format!("device {device}: there is no UE \"{name}\" in [[cell.ues]]"));
                 };
                 if of[ue].replace(at).is_some() {
-                    return Err(format!("ue \"{name}\" is behind two devices: name it once"));
+                    return Err(format!("ue \"{name}\" is listed by two devices: list it once"));
                 }
             }
         }
@@ -232,9 +233,9 @@ impl GnbConfig {
         of.iter().for_each(|at| behind[*at] += 1);
         for (ue, at) in self.cell.ues.iter().zip(&of) {
             let why = match self.n3 {
-                N3Section::Ip(_) => "its downlink is found by them",
+                N3Section::Ip(_) => "they select the UE for downlink packets",
                 N3Section::Gtpu(_) if behind[*at] > 1 => {
-                    "it shares its device, so its uplink is found by them"
+                    "UEs that share a device are told apart by source address"
                 }
                 N3Section::Gtpu(_) => continue,
             };
@@ -259,7 +260,7 @@ impl Check for GnbConfig {
     }
 }
 
-/// Where a namespace is found, by its name as of `ip netns`, or its path.
+/// Path of a network namespace, given by name (as of `ip netns`) or by path.
 pub(crate) fn netns_path(name: &str) -> PathBuf {
     if name.starts_with('/') { name.into() } else { PathBuf::from("/run/netns").join(name) }
 }
@@ -303,7 +304,7 @@ bearer = { queue = \"e5g_bdp\" }
     }
 
     #[test]
-    fn what_is_right_is_taken() {
+    fn valid_files_are_accepted() {
         let config: GnbConfig = parse("gnb.toml", SMALL).unwrap();
         assert_eq!((config.gnb.name.as_str(), config.device_of_ues()), ("gnb", Ok(vec![0])));
         assert_eq!(config.core().n3, N3::Ip);
@@ -316,9 +317,9 @@ bearer = { queue = \"e5g_bdp\" }
         assert_eq!(device.port().netns(), Some("/run/netns/ue".into()));
     }
 
-    /// Each mistake: one sentence with the place and what would be valid.
+    /// Each error is one sentence with the place and the valid values.
     #[test]
-    fn mistakes_name_place_and_remedy() {
+    fn errors_name_place_and_remedy() {
         for (from, to, parts) in [
             ("rbs = 25", "rbs = 0", &["0 RBs", "1 to 110"][..]),
             ("rbs = 25", "rbs = 111", &["111 RBs are not in the table"]),

@@ -1,4 +1,4 @@
-//! `cell`, `slices` and `ues` of a gNB, once or live, and their changes.
+//! `anabranch ctl cell`, `slices` and `ues` of a gNB: display, once or repeatedly, and changes.
 
 use crate::ctl::Output;
 use crate::ctl::client::Client;
@@ -96,7 +96,7 @@ pub struct Change {
     drb: Option<u8>,
 }
 
-/// A slice and its share.
+/// A slice and its share of the RBs, percent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Share {
     slice: String,
@@ -119,7 +119,7 @@ impl FromStr for Share {
     }
 }
 
-/// Something as the configuration file has it: a word, or the keys of a table.
+/// A value in the syntax of the configuration file: a name, or the keys of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Written<T>(pub(crate) T);
 
@@ -129,10 +129,10 @@ impl<T: DeserializeOwned> FromStr for Written<T> {
         let value = if text.contains('=') {
             let line = format!("v = {{ {} }}", text.trim().trim_matches(['{', '}', ',']));
             let mut table: toml::Table = line.parse().map_err(|_| {
-                format!("\"{text}\": write a name, or KEY=VALUE, KEY=VALUE, ... with texts in quotes")
+                format!("\"{text}\": write a name, or KEY=VALUE, KEY=VALUE, ... with strings in quotes")
             })?;
             let value = table.remove("v").unwrap_or(toml::Value::Boolean(false));
-            // JSON has no way to say them.
+            // JSON cannot represent non-finite numbers.
             let keys = value.as_table().into_iter().flatten();
             let strange = |value: &toml::Value| value.as_float().is_some_and(|number| !number.is_finite());
             if let Some((key, value)) = keys.into_iter().find(|(_, value)| strange(value)) {
@@ -146,7 +146,7 @@ impl<T: DeserializeOwned> FromStr for Written<T> {
     }
 }
 
-/// The cell.
+/// Shows or changes the cell.
 pub async fn cell(
     client: &Client,
     action: Option<&CellAction>,
@@ -175,7 +175,7 @@ pub async fn cell(
     watch.repeat(output, Rates::default(), show).await
 }
 
-/// Slices.
+/// Shows the slices or changes their shares.
 pub async fn slices(
     client: &Client,
     action: Option<&SliceAction>,
@@ -213,7 +213,7 @@ pub async fn slices(
     watch.repeat(output, Rates::default(), show).await
 }
 
-/// UEs.
+/// Lists, shows or changes UEs.
 pub async fn ues(
     client: &Client,
     action: Option<&UeAction>,

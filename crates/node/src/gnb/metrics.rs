@@ -1,11 +1,11 @@
-//! Prometheus text of a gNB: the state of a moment, built when it is asked for.
+//! Metrics of a gNB in the Prometheus text format, built from the current state at each request.
 
 use crate::runtime::api::{BearerLink, Cell, CellLink, CellUe, SliceLink, SliceUse, Status, UeFlow};
 use crate::runtime::metrics::{Text, count, encoded, gauge, one, program, traces};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::registry::{Registry, Unit};
 
-/// UEs that get metrics of their own; with more, those of cell and slices remain.
+/// Maximum number of UEs with metrics of their own; beyond it, only the metrics of cell and slices remain.
 pub const MAX_UES: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -51,12 +51,12 @@ struct OfFlow {
     direction: &'static str,
 }
 
-/// Name, help, value.
+/// Name, help text, value.
 type Column<T, V> = (&'static str, &'static str, fn(&T) -> V);
 const DOWN: &str = "downlink";
 const UP: &str = "uplink";
 
-/// Everything, as OpenMetrics text. Names begin with `anabranch_gnb_`.
+/// All metrics as OpenMetrics text. Names begin with `anabranch_gnb_`.
 pub fn text(status: &Status, cell: &Cell, slices: &[SliceUse], ues: &[CellUe]) -> String {
     let mut registry = program(status, "Packets not accepted by the cell, by reason");
     one(&mut registry, "ues", "UEs of the cell", None, cell.ues as f64);
@@ -92,7 +92,7 @@ fn links(registry: &mut Registry, cell: &Cell) {
         ("block_bytes", "Capacity of these blocks, bytes", |l| l.block_bytes),
         ("padding_bytes", "Bytes of padding in these blocks", |l| l.padding_bytes),
         ("nacks", "Transmissions that were not decoded", |l| l.nacks),
-        ("lost_blocks", "Blocks given up", |l| l.lost_blocks),
+        ("lost_blocks", "Blocks discarded after the last retransmission", |l| l.lost_blocks),
         ("delivered_packets", "Packets delivered", |l| l.delivered_packets),
         ("delivered_bytes", "Bytes of these packets", |l| l.delivered_bytes),
         ("missed_slots", "Slots skipped because the program was behind the clock", |l| l.missed_slots),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_where_they_belong() {
+    fn values_appear_at_their_metrics() {
         let text = sample();
         for line in [
             "anabranch_gnb_tick_lateness_seconds{quantile=\"0.99\"} 0.00005",
@@ -299,7 +299,7 @@ mod tests {
         assert!(!text.contains("ue_mcs{ue=\"u\",direction=\"uplink\"}"), "an outage has no MCS\n{text}");
     }
 
-    /// Name, type and labels of every metric, as rows of the page's table.
+    /// Name, type and labels of every metric, in the form of the table on the page.
     #[test]
     fn every_metric_is_documented_and_every_documented_metric_exists() {
         let rows = metric_rows(&sample(), "anabranch_gnb_");

@@ -1,4 +1,4 @@
-//! `anabranch gnb`: set-up, control loop, tear-down. What the REST interface asks for is in `requests`.
+//! `anabranch gnb`: set-up, control loop and tear-down. `requests` handles the REST interface.
 
 pub mod api;
 pub mod config;
@@ -64,27 +64,27 @@ pub fn start(args: &GnbArgs) -> anyhow::Result<()> {
     run(&args.common, config)
 }
 
-/// Slots a slow listener may be behind before it misses some.
+/// Number of slots that a slow listener may lag behind before it misses some.
 const SLOTS_BEHIND: usize = 16_384;
-/// Seconds it may be.
+/// Number of seconds that a slow listener may lag behind before it misses some.
 const SECONDS_BEHIND: usize = 64;
-/// Reports the control loop may be behind.
+/// Number of reports that the control loop may lag behind the data path.
 const REPORTS_BEHIND: usize = 8;
-/// How often the service manager is told that the program lives.
+/// Interval of the watchdog notifications to the service manager.
 const WATCHDOG: Duration = Duration::from_secs(5);
 
-/// Reads the file and lets flags win.
+/// Reads the configuration file; command-line flags take precedence.
 pub fn load(args: &Common) -> anyhow::Result<GnbConfig> {
     let mut config: GnbConfig = load_file(&args.config)?;
     args.win(&mut config.api, &mut config.metrics)?;
-    // A cell that cannot be is told of where it is made.
+    // A cell that cannot be built is reported where it is built.
     for stuck in Gnb::new(&config.core(), &mut read_trace).iter().flat_map(Gnb::stuck) {
         tracing::warn!("[cell] {stuck}");
     }
     Ok(config)
 }
 
-/// Sets everything up, runs, and takes everything down again, also when something fails.
+/// Sets everything up, runs until the end, and takes everything down again, also after a failure.
 pub fn run(args: &Common, config: GnbConfig) -> anyhow::Result<()> {
     let mut opened = Vec::new();
     let result = make(&config, &mut opened)
@@ -93,7 +93,7 @@ pub fn run(args: &Common, config: GnbConfig) -> anyhow::Result<()> {
     result
 }
 
-/// The interfaces and the socket.
+/// Creates the interfaces and, for GTP-U, the socket.
 fn make(config: &GnbConfig, opened: &mut Vec<OpenInterface>) -> anyhow::Result<(N3End, Vec<UeEnd>)> {
     let n3 = match &config.n3 {
         N3Section::Ip(port) => {
@@ -178,11 +178,11 @@ async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>)
     result.and(stopped)
 }
 
-/// The control plane of a gNB.
+/// Control plane of a gNB.
 struct Agent {
     args: Common,
     config: GnbConfig,
-    /// The cell as it is now.
+    /// Configuration of the cell in force.
     running: anabranch_ran::gnb::GnbConfig,
     amc: Amc,
     device_of_ue: Vec<usize>,
@@ -190,7 +190,7 @@ struct Agent {
     seconds: broadcast::Sender<Arc<rest::Second>>,
     slots: broadcast::Sender<rest::Slot>,
     packets: broadcast::Sender<Arc<rest::CellPackets>>,
-    /// The report of the last second.
+    /// Report of the previous second.
     last: Option<Report>,
     log: EventLog,
     started: Instant,
@@ -217,7 +217,7 @@ impl Agent {
                 Some(report) = reports.recv() => self.on_report(report),
                 Some(request) = requests.recv() => self.on_request(request).await,
                 _ = tick.tick() => {
-                    // The cell answers, so it lives.
+                    // The data path answered, so it is alive.
                     if let Ok(Some((_, Some(error)))) = self.worker.query(|worker, _| worker.socket()).await {
                         tracing::warn!("N3: datagrams could not be sent: {error}");
                     }
@@ -233,11 +233,11 @@ impl Agent {
             views::second(&report, self.last.as_ref(), &self.running, self.started.elapsed().as_secs());
         let missed = second.downlink.missed_slots.max(second.uplink.missed_slots);
         if missed > 0 {
-            let message = format!("{missed} slots left out: the machine is too slow, or was suspended");
+            let message = format!("{missed} slots skipped: the machine is too slow, or was suspended");
             self.log.push(crate::runtime::views::event("late", None, message));
         }
         self.last = Some(report);
-        // Nobody listens: fine.
+        // An error means that there is no listener.
         let _ = self.seconds.send(Arc::new(second));
     }
 }

@@ -1,4 +1,4 @@
-//! Packets as they are told: in batches, while somebody listens.
+//! Batches of delivered packets for the telemetry stream, collected while there is a listener.
 
 use crate::runtime::api::{CellPacket, CellPackets};
 use anabranch_element::time::{Duration, Instant};
@@ -7,36 +7,36 @@ use anabranch_ran::gnb::PacketTimes;
 use std::sync::Arc;
 use tokio::sync::broadcast;
 
-/// Batches a slow listener may be behind before it misses some.
+/// Number of batches that a slow listener may lag behind before it misses some.
 pub const BATCHES_BEHIND: usize = 64;
-/// How often a batch goes.
+/// Interval between batches.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Most packets of a batch; a fuller one goes at once.
+/// Maximum number of packets in a batch; a full batch is sent at once.
 const MAX_PACKETS: usize = 4096;
 
-/// What was delivered, not told yet.
+/// Delivered packets that have not been published yet.
 pub struct Batch {
     told: broadcast::Sender<Arc<CellPackets>>,
     listened: bool,
     packets: Vec<CellPacket>,
-    /// Packets told before.
+    /// Number of packets in all earlier batches.
     first: u64,
-    /// When the batch goes.
+    /// Time at which the batch is published; `Instant::MAX`: no batch.
     due: Instant,
 }
 
 impl Batch {
-    /// Nobody listens yet.
+    /// An empty batch without a listener.
     pub fn new(told: broadcast::Sender<Arc<CellPackets>>) -> Self {
         Self { told, listened: false, packets: Vec::new(), first: 0, due: Instant::MAX }
     }
 
-    /// Somebody listens.
+    /// Starts collecting, for a new listener.
     pub fn listen(&mut self) {
         self.listened = true;
     }
 
-    /// A packet was delivered.
+    /// Adds a delivered packet, if there is a listener.
     pub fn packet(&mut self, times: &PacketTimes, now: Instant) {
         if !self.listened {
             return;
@@ -50,12 +50,12 @@ impl Batch {
         }
     }
 
-    /// When [`Batch::send`] is to be called.
+    /// Time of the next call of [`Batch::send`].
     pub const fn due(&self) -> Instant {
         self.due
     }
 
-    /// Tells what is due; `start_unix_ns` is the wall clock at the time 0 of the cell.
+    /// Publishes the batch if it is due; `start_unix_ns` returns the wall clock at time 0 of the cell.
     pub fn send(&mut self, now: Instant, start_unix_ns: impl FnOnce() -> u64) {
         if now < self.due {
             return;
@@ -64,7 +64,7 @@ impl Batch {
         let packets = std::mem::take(&mut self.packets);
         let batch = CellPackets { start_unix_ns: start_unix_ns(), first: self.first, packets };
         self.first += batch.packets.len() as u64;
-        // Nobody listens any more.
+        // An error means that there is no listener left.
         self.listened = self.told.send(Arc::new(batch)).is_ok();
     }
 }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_go_in_batches_while_somebody_listens() {
+    fn packets_are_published_in_batches_while_there_is_a_listener() {
         let (told, mut heard) = broadcast::channel(4);
         let mut batch = Batch::new(told);
         let at = Instant::from_millis;
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!((one.packets.len(), one.first, one.start_unix_ns), (3, 0, 7));
         assert_eq!((two.packets.len(), two.first, two.start_unix_ns), (1, 3, 8));
         assert_eq!((two.packets[0].ue, two.packets[0].delivered_ns), (3, 205_000_000));
-        // A full batch goes at once.
+        // A full batch is sent at once.
         (0..MAX_PACKETS).for_each(|_| batch.packet(&packet(400), at(400)));
         assert_eq!(batch.due(), at(400));
         drop(heard);

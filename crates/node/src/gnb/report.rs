@@ -1,4 +1,4 @@
-//! What is counted beside the data path: lateness of slots, and what slices carried and how long it waited.
+//! Statistics next to the data path: lateness of slots, and traffic and waiting times of slices.
 
 use anabranch_element::time::{Duration, nanos};
 use anabranch_ran::amc::Direction;
@@ -6,26 +6,27 @@ use anabranch_ran::gnb::{LinkStats, PacketTimes, SlotStats};
 use anabranch_ran::sched::SliceConfig;
 use hdrhistogram::Histogram;
 
-/// Longest time a histogram tells from longer ones.
+/// Upper end of the histograms, nanoseconds; longer times count as this.
 const MAX_NS: u64 = 10_000_000_000;
 
-/// 1 ns to 10 s with two digits: a fixed size, so recording never allocates.
+/// A histogram from 1 ns to 10 s with two significant digits: its size is fixed, so recording never
+/// allocates.
 fn histogram() -> Histogram<u64> {
     let mut histogram = Histogram::new_with_bounds(1, MAX_NS, 2).unwrap_or_else(|_| unreachable!());
     histogram.auto(false);
     histogram
 }
 
-/// Median, 99th percentile and maximum, nanoseconds; how many there were.
+/// Number of samples, median, 99th percentile and maximum, nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spread {
-    /// How many.
+    /// Number of samples.
     pub count: u64,
     /// Median.
     pub p50_ns: u64,
-    /// 99 % are no longer.
+    /// 99th percentile.
     pub p99_ns: u64,
-    /// The longest.
+    /// Maximum.
     pub max_ns: u64,
 }
 
@@ -43,11 +44,11 @@ impl Spread {
     }
 }
 
-/// How late slots were run.
+/// Lateness of slots.
 pub struct Late {
     total: Histogram<u64>,
     second: Histogram<u64>,
-    /// Slots that were a whole slot late, or more.
+    /// Slots that were late by one slot or more.
     pub slots: u64,
 }
 
@@ -58,7 +59,7 @@ impl Default for Late {
 }
 
 impl Late {
-    /// A slot ran `late`.
+    /// Records a slot of length `slot` that ran `late` after its nominal time.
     pub fn record(&mut self, late: Duration, slot: Duration) {
         let ns = nanos(late);
         self.total.saturating_record(ns);
@@ -66,12 +67,12 @@ impl Late {
         self.slots += u64::from(late >= slot);
     }
 
-    /// Since the start.
+    /// Distribution since the start.
     pub fn total(&self) -> Spread {
         Spread::of(&self.total)
     }
 
-    /// The second that ends, forgotten here.
+    /// Returns the distribution of the second that ends, and starts the next one.
     pub fn end_second(&mut self) -> Spread {
         let spread = Spread::of(&self.second);
         self.second.reset();
@@ -79,43 +80,43 @@ impl Late {
     }
 }
 
-/// What a slice carried in one direction.
+/// Traffic of a slice in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Carried {
     /// Packets delivered.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of the delivered packets.
     pub bytes: u64,
-    /// Their waits in SDAP and RLC, in the last whole second.
+    /// Waiting times in SDAP and RLC during the last complete second.
     pub wait: Spread,
-    /// What the slice is owed, RBs, if the scheduler keeps an account.
+    /// Balance of the slice in the scheduler's account, RBs; `None` if the scheduler keeps no account.
     pub balance_rbs: Option<i32>,
 }
 
-/// A slice and what it carried, downlink first.
+/// A slice and its traffic, downlink first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceSums {
-    /// Its name.
+    /// Name of the slice.
     pub name: String,
     /// Downlink, uplink.
     pub carried: [Carried; 2],
 }
 
-/// What slices carried.
+/// Traffic of all slices.
 pub struct Sums {
     slices: Vec<SliceSums>,
     waits: Vec<[Histogram<u64>; 2]>,
 }
 
 impl Sums {
-    /// Nothing yet.
+    /// All counters at 0.
     pub fn new(slices: &[SliceConfig]) -> Self {
         let mut sums = Self { slices: Vec::new(), waits: Vec::new() };
         sums.set_slices(slices);
         sums
     }
 
-    /// Other slices; those that stay keep their counters.
+    /// Replaces the slices; slices that remain keep their counters.
     pub fn set_slices(&mut self, slices: &[SliceConfig]) {
         let carried = |name: &str| {
             let old = self.slices.iter().find(|slice| slice.name == name);
@@ -126,14 +127,14 @@ impl Sums {
         self.waits = slices.iter().map(|_| [histogram(), histogram()]).collect();
     }
 
-    /// As [`Sums::set_slices`], if they are others, or in another order.
+    /// Like [`Sums::set_slices`], if the slices or their order differ.
     pub fn set_slices_if_other(&mut self, slices: &[SliceConfig]) {
         if !self.slices.iter().map(|slice| &slice.name).eq(slices.iter().map(|slice| &slice.name)) {
             self.set_slices(slices);
         }
     }
 
-    /// A packet was delivered.
+    /// Counts a delivered packet.
     pub fn packet(&mut self, slice: usize, times: &PacketTimes) {
         let direction = index(times.direction);
         if let (Some(sums), Some(waits)) = (self.slices.get_mut(slice), self.waits.get_mut(slice)) {
@@ -143,7 +144,7 @@ impl Sums {
         }
     }
 
-    /// A second ends.
+    /// Ends the second for the waiting times.
     pub fn end_second(&mut self) {
         for (slice, waits) in self.slices.iter_mut().zip(&mut self.waits) {
             for (carried, waits) in slice.carried.iter_mut().zip(waits) {
@@ -153,7 +154,7 @@ impl Sums {
         }
     }
 
-    /// As they are now, with what slices are owed, downlink first.
+    /// The current traffic, with the given scheduler balances, downlink first.
     pub fn all(&self, balances: [&[i32]; 2]) -> Vec<SliceSums> {
         let mut all = self.slices.clone();
         for (at, slice) in all.iter_mut().enumerate() {
@@ -165,7 +166,7 @@ impl Sums {
     }
 }
 
-/// Index of a direction.
+/// Array index of a direction: 0 downlink, 1 uplink.
 pub const fn index(direction: Direction) -> usize {
     match direction {
         Direction::Downlink => 0,
@@ -173,18 +174,18 @@ pub const fn index(direction: Direction) -> usize {
     }
 }
 
-/// What is told every second.
+/// The report of each second to the control plane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// Counters since the start, downlink first.
     pub links: [LinkStats; 2],
-    /// Lateness in this second.
+    /// Lateness of the slots in this second.
     pub late: Spread,
-    /// What slices carried since the start.
+    /// Traffic of the slices since the start.
     pub slices: Vec<SliceSums>,
 }
 
-/// A slot of one direction, as it is streamed.
+/// A record of one slot of one direction, as it is streamed.
 pub type SlotTick = crate::runtime::api::Slot;
 
 impl From<SlotStats> for SlotTick {
@@ -207,7 +208,7 @@ mod tests {
     use anabranch_element::time::Instant;
 
     #[test]
-    fn a_second_is_told_once_and_the_total_stays() {
+    fn a_second_is_reported_once_and_the_total_remains() {
         let (mut late, slot) = (Late::default(), Duration::from_millis(1));
         for us in [10, 20, 30, 1000] {
             late.record(Duration::from_micros(us), slot);

@@ -1,4 +1,5 @@
-//! What the REST interface, and SIGHUP, make a gNB do: look, change slices, schedulers and UEs, reload.
+//! Requests of the REST interface, and SIGHUP, at a gNB: queries, changes of slices, schedulers and UEs,
+//! reload.
 
 use super::{Agent, metrics, views};
 use crate::runtime::api::{self, CellRequest, ControlRequest, Problem};
@@ -12,10 +13,10 @@ use anabranch_ran::queue::{BearerParams, BufferLimit, QueueConfig};
 use anabranch_ran::sched::SliceConfig;
 use std::collections::BTreeMap;
 
-/// UEs whose state is asked for in one go, so that slots stay on time.
+/// Number of UEs queried per job of the data path, so that slots stay on time.
 const CHUNK: usize = 64;
 
-/// A change to the cell that has been checked, and cannot fail any more.
+/// A change to the cell that has been validated and can no longer fail.
 enum Change {
     Command(GnbCommand),
     /// A channel whose trace starts now.
@@ -29,7 +30,7 @@ enum Change {
 
 impl Agent {
     pub(super) async fn on_request(&mut self, request: ControlRequest) {
-        // Whoever asked and went away does not care for the answer.
+        // A requester that has gone away needs no answer.
         match request {
             ControlRequest::Status(reply) => drop(reply.send(self.status().await)),
             ControlRequest::Reload(reply) => drop(reply.send(self.reload().await)),
@@ -215,7 +216,7 @@ impl Agent {
             let Some(scheduler) = scheduler else { continue };
             scheduler.build(slices, ues).map_err(|e| Problem::invalid(e.to_string()).field(field))?;
             match direction {
-                // The uplink stays as it is.
+                // The uplink scheduler stays as it is.
                 Direction::Downlink => {
                     let old = std::mem::replace(&mut new.scheduler, scheduler.clone());
                     new.uplink_scheduler.get_or_insert(old);
@@ -236,7 +237,7 @@ impl Agent {
     async fn set_slices(&mut self, slices: Vec<SliceConfig>) -> Result<(), Problem> {
         let used = |name: &str| slices.iter().any(|slice| slice.name == name);
         if let Some(ue) = self.running.ues.iter().find(|ue| !used(&ue.slice)) {
-            let detail = format!("ue \"{}\" is in slice \"{}\", which would be gone", ue.name, ue.slice);
+            let detail = format!("ue \"{}\" is in slice \"{}\", which would be removed", ue.name, ue.slice);
             return Err(Problem::invalid(detail).field("slices"));
         }
         self.apply(vec![Change::Command(GnbCommand::Slices(slices.clone()))])
@@ -263,7 +264,7 @@ impl Agent {
             new.slice = slice;
         }
         if let Some(channel) = channel {
-            // The uplink stays as it is.
+            // The uplink channel stays as it is.
             let old = std::mem::replace(&mut new.channel, channel);
             new.uplink_channel.get_or_insert(old);
             said.push("channel".to_owned());
@@ -289,7 +290,7 @@ impl Agent {
         Ok(())
     }
 
-    /// What makes a UE another one, as far as that can be done while it is there.
+    /// The changes from `old` to `new`, as far as the UE accepts them while the cell runs.
     fn changes(&self, old: &UeConfig, new: &UeConfig) -> Result<Vec<Change>, String> {
         let mut changes = Vec::new();
         let ue = || new.name.clone();
@@ -327,7 +328,7 @@ impl Agent {
         Ok(changes)
     }
 
-    /// Has the cell make changes, between two slots.
+    /// Has the data path apply the changes between two slots.
     async fn apply(&self, changes: Vec<Change>) -> Result<(), Problem> {
         let query = self.worker.query(move |worker, now| {
             for change in changes {
@@ -347,8 +348,8 @@ impl Agent {
         done.map_err(|e| Problem::invalid(e.to_string()))
     }
 
-    /// Reads the file again. Slices, schedulers and UEs' slices, channels and queues change at once; whatever
-    /// else is different waits for a restart.
+    /// Reads the configuration file again. Slices, schedulers, and the slice, channel and queues of UEs
+    /// change at once; all other differences need a restart.
     pub(super) async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
         let new = super::load(&self.args).map_err(|e| Problem::invalid(e.to_string()))?;
         let wanted = new.core();
@@ -358,7 +359,7 @@ impl Agent {
         let same_ues = wanted.ues.len() == running.ues.len()
             && wanted.ues.iter().zip(&running.ues).all(|(new, old)| live(new, old) == *new);
         if same_ues {
-            // Slices that come are there before UEs move to them, and those that go are left by then.
+            // New slices exist before UEs move to them; old slices are removed after their UEs have left.
             let mut both = wanted.slices.clone();
             both.extend(self.running.slices.iter().filter(|old| !both_has(&wanted.slices, old)).map(|old| {
                 SliceConfig { share_percent: 0.0, dedicated_percent: 0.0, min_percent: None, ..old.clone() }
@@ -407,7 +408,7 @@ impl Agent {
         done.needs_restart = differing(&differs);
         let list = crate::ue::run::list;
         let message =
-            format!("changed: {}; waits for a restart: {}", list(&done.changed), list(&done.needs_restart));
+            format!("changed: {}; needs a restart: {}", list(&done.changed), list(&done.needs_restart));
         self.log.push(event("reloaded", None, message));
         Ok(done)
     }
@@ -417,7 +418,7 @@ fn both_has(slices: &[SliceConfig], one: &SliceConfig) -> bool {
     slices.iter().any(|slice| slice.name == one.name)
 }
 
-/// `old` with everything of `new` that can be changed while it is there.
+/// `old` with every part of `new` that can change while the cell runs.
 fn live(new: &UeConfig, old: &UeConfig) -> UeConfig {
     let mut ue = old.clone();
     ue.slice.clone_from(&new.slice);
@@ -428,7 +429,7 @@ fn live(new: &UeConfig, old: &UeConfig) -> UeConfig {
         to.uplink_queue.clone_from(&from.uplink_queue);
     };
     queues(&mut ue.bearer, &new.bearer);
-    // A bearer that became different, or ceased to be, is the other's in all but its queues.
+    // A new or changed bearer keeps its old definition, except for its queues; the rest needs a restart.
     let ids = new.bearers.iter().map(|bearer| bearer.id);
     ue.bearers = ids
         .map(|id| {
@@ -440,11 +441,11 @@ fn live(new: &UeConfig, old: &UeConfig) -> UeConfig {
     ue
 }
 
-/// Gives a bearer, or all, another queue.
+/// Sets the queue disciplines of bearer `drb`, or of all bearers.
 fn set_queue(ue: &mut UeConfig, drb: Option<u8>, down: Option<QueueConfig>, up: Option<QueueConfig>) {
     let set = |bearer: &mut BearerConfig| {
         if let Some(down) = &down {
-            // The uplink stays as it is.
+            // The uplink queue stays as it is.
             let old = std::mem::replace(&mut bearer.queue, down.clone());
             bearer.uplink_queue.get_or_insert(old);
         }
@@ -477,14 +478,15 @@ fn queue_of(bearer: &BearerConfig, direction: Direction) -> &QueueConfig {
     }
 }
 
-/// What is drawn for a UE: as in a cell that starts, its own, and the same for both directions.
+/// Random seed of a UE's channel, derived from the cell's seed and the UE's name: the same as at start-up,
+/// different per UE, the same for both directions.
 fn seed_of(cell: u64, ue: &str) -> u64 {
     // FNV-1a.
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     cell.to_be_bytes().into_iter().chain(ue.bytes()).fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// When a trace starts, from now.
+/// Offset within the trace at which the channel starts.
 fn start_of(channel: &ChannelConfig) -> Duration {
     let start_s = match channel {
         ChannelConfig::Constant { .. } => 0.0,

@@ -1,4 +1,4 @@
-//! The paths of a cell.
+//! REST routes of a cell.
 
 use super::api::{
     Cell, CellChange, CellPackets, CellRequest, CellUe, Second, SliceSchema, Slices, Slot, Streams,
@@ -21,7 +21,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// The routes and their description.
+/// The routes and their OpenAPI description.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(cell, set_cell))
@@ -44,7 +44,7 @@ async fn cell(State(shared): State<Shared>) -> Answer<Cell> {
     request(&shared, CellRequest::Cell).await
 }
 
-/// Other schedulers, until the next reload; quanta and lags start at 0.
+/// Changes the schedulers, until the next reload; quanta and lags restart at 0.
 #[utoipa::path(
     put,
     path = "/v1/cell",
@@ -55,7 +55,7 @@ async fn set_cell(State(shared): State<Shared>, Body(change): Body<CellChange>) 
     request(&shared, |reply| CellRequest::SetCell(Box::new(change), reply)).await
 }
 
-/// The slices and what they carry (gNB only).
+/// The slices and their traffic (gNB only).
 #[utoipa::path(get, path = "/v1/slices", responses((status = 200, body = Slices), (status = 405, body = Problem)))]
 async fn slices(State(shared): State<Shared>) -> Answer<Slices> {
     request(&shared, CellRequest::Slices).await
@@ -64,12 +64,12 @@ async fn slices(State(shared): State<Shared>) -> Answer<Slices> {
 #[derive(Deserialize, Serialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NewSlices {
-    /// The new slices; every slice that a UE is in must be among them.
+    /// The new slices; every slice that has a UE must be among them.
     #[schema(value_type = Vec<SliceSchema>)]
     slices: Vec<SliceConfig>,
 }
 
-/// Replaces the slices, until the next reload. In force from the next slot on.
+/// Replaces the slices, until the next reload. Takes effect in the next slot.
 #[utoipa::path(
     put,
     path = "/v1/slices",
@@ -106,7 +106,7 @@ async fn ue(State(shared): State<Shared>, Path(name): Path<String>) -> Answer<Ce
     request(&shared, |reply| CellRequest::Ue(name, reply)).await
 }
 
-/// Another slice, channel or queue discipline for a UE, until the next reload.
+/// Changes slice, channel or queue discipline of a UE, until the next reload.
 #[utoipa::path(
     put,
     path = "/v1/ues/{ue}",
@@ -131,15 +131,15 @@ async fn set_ue(
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct What {
-    /// Every slot too, as events `slot`.
+    /// Also a `slot` event per slot and direction.
     #[serde(default)]
     slots: bool,
-    /// Every packet delivered, too, as events `packets`, ten a second.
+    /// Also `packets` events with every delivered packet, ten per second.
     #[serde(default)]
     packets: bool,
 }
 
-/// The cell as it goes (gNB only): server-sent events `second`, and `slot` and `packets` if asked for.
+/// Live telemetry of the cell (gNB only): server-sent events `second`, and on request `slot` and `packets`.
 #[utoipa::path(
     get,
     path = "/v1/telemetry",
@@ -157,7 +157,7 @@ async fn telemetry(
     let streams =
         shared.control.request(|reply| ControlRequest::Cell(CellRequest::Telemetry(what, reply))).await?;
     let Streams { seconds, slots, packets } = streams;
-    // Who falls behind misses some; the times show the gap.
+    // A slow listener misses records; the times show the gap.
     let seconds = BroadcastStream::new(seconds).filter_map(Result::ok).map(|s| event("second", &*s));
     let slots: Boxed = match slots {
         Some(slots) => {

@@ -1,4 +1,4 @@
-//! The cell's state as the REST interface shows it.
+//! Conversion of the cell's state into its REST representation.
 
 use super::report::{Carried, Report, SliceSums, Spread};
 use crate::runtime::api::{
@@ -11,14 +11,14 @@ use anabranch_ran::rlc::RlcConfig;
 use anabranch_ran::sdap::FlowStats;
 use std::collections::BTreeMap;
 
-/// Lateness; `late` are those a slot late.
+/// Lateness of slots; `late` counts the slots that were late by a slot or more.
 pub fn ticks(spread: Spread, late: u64) -> Ticks {
     let us = |ns: u64| ns as f64 / 1e3;
     let Spread { count, p50_ns, p99_ns, max_ns } = spread;
     Ticks { count, late, p50_us: us(p50_ns), p99_us: us(p99_ns), max_us: us(max_ns) }
 }
 
-/// Counters of a direction, less those of before.
+/// Counters of a direction since `before`.
 pub fn link(now: &LinkStats, before: Option<&LinkStats>) -> CellLink {
     let zero = LinkStats::default();
     let before = before.unwrap_or(&zero);
@@ -40,7 +40,7 @@ pub fn link(now: &LinkStats, before: Option<&LinkStats>) -> CellLink {
     }
 }
 
-/// What slices carried, less what they had before.
+/// Traffic of the slices since `before`.
 pub fn slices(now: &[SliceSums], before: &[SliceSums], cell: &GnbConfig) -> Vec<SliceUse> {
     let mut ues: BTreeMap<&str, u64> = BTreeMap::new();
     cell.ues.iter().for_each(|ue| *ues.entry(&ue.slice).or_default() += 1);
@@ -69,7 +69,7 @@ fn slice_link(now: &Carried, before: Option<&Carried>) -> SliceLink {
     }
 }
 
-/// A second of the cell.
+/// The record of one second of the cell.
 pub fn second(report: &Report, before: Option<&Report>, cell: &GnbConfig, uptime_s: u64) -> Second {
     let side = |at: usize| link(&report.links[at], before.map(|b| &b.links[at]));
     let earlier = before.map_or(&[][..], |b| &b.slices);
@@ -82,7 +82,7 @@ pub fn second(report: &Report, before: Option<&Report>, cell: &GnbConfig, uptime
     }
 }
 
-/// A UE; `config` is what it is like now.
+/// State of a UE; `config` is its current configuration.
 pub fn ue(gnb: &mut Gnb, number: u32, config: &UeConfig, device: &str, now: Instant) -> CellUe {
     let [downlink_mcs, uplink_mcs] = Direction::ALL.map(|direction| gnb.mcs(number, direction, now));
     let down: Vec<BearerStats> = gnb.bearer_stats(number, Direction::Downlink, now).collect();

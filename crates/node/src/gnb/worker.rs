@@ -1,4 +1,4 @@
-//! The data path of a gNB: the cell of `core` on real time, interfaces of UEs on one side, N3 on the other.
+//! Data path of a gNB: the cell of crate `ran` in real time, between the interfaces of the UEs and N3.
 //!
 //! ```text
 //!   timerfd, absolute ──▶ slots that are due, each at its own time ─┐
@@ -6,11 +6,11 @@
 //!             ◀──────────────────────────────◀                      │ a report every second (channel)
 //! ```
 //!
-//! Deadlines are instants, never distances: a slot that is run late delays what it carries and shifts nothing
-//! after it. A late worker runs every slot it owes, one after another, each with the time it should have had;
-//! what is more than a thousand slots behind is left out and counted (`core`). A cell whose slots take longer than they
-//! last never catches up: packets and jobs have their turn all the same. Nothing here locks per packet, and buffers are
-//! used again.
+//! Deadlines are absolute times: a slot that runs late delays its own packets but shifts no later slot. A
+//! late worker runs all overdue slots in sequence, each at its nominal time; slots that are more than a
+//! thousand behind are skipped and counted by the cell. A cell whose slots take longer to compute than they
+//! last never catches up; packets and jobs are served nevertheless. There is no lock on the path of a packet,
+//! and buffers are reused.
 
 use super::packets::Batch;
 use super::report::{Late, Report, SliceSums, SlotTick, Sums};
@@ -33,19 +33,19 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use tokio::sync::{broadcast, mpsc};
 
-/// Room in front of a packet for what the cell and N3 put there.
+/// Headroom in front of a packet for the headers of the cell and of N3, bytes.
 const HEADROOM: usize = 48;
-/// Buffers kept for packets to come.
+/// Maximum number of free buffers that are kept.
 const MAX_SPARE: usize = 16_384;
-/// Frames read from one device before the others, and the clock, have their turn.
+/// Frames read from one device before the other devices and the timer are served.
 const ROUND: usize = 8;
-/// Timers in a row that are followed at their own time; then the next slot's counts, or the clock's.
+/// Timers run at their nominal times in a row; after that, the time of the next slot or the clock applies.
 const MAX_TIMERS: usize = 64;
-/// How long what is due is done before packets and the control plane have their turn.
+/// Longest run of overdue timers before packets and the control plane are served.
 const MAX_RUN: Duration = Duration::from_millis(5);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Numbers of what is waited for.
+/// Tokens of the event sources.
 const N3: usize = 0;
 const FIRST_DEVICE: usize = 1;
 
@@ -57,17 +57,17 @@ pub enum N3End {
     Gtpu {
         /// One socket.
         sockets: Sockets,
-        /// Where datagrams are received.
+        /// Receive buffers.
         inbox: Box<Inbox>,
-        /// Tunnels that one end has and the other has not.
+        /// Rate limits of Error Indications and Supported Extension Headers Notifications.
         indications: Indications,
-        /// The UPF.
+        /// Address of the UPF.
         peer: SocketAddr,
     },
 }
 
 impl N3End {
-    /// GTP-U over a socket.
+    /// N3 over GTP-U on a bound socket.
     pub fn gtpu(socket: std::net::UdpSocket, peer: SocketAddr) -> std::io::Result<Self> {
         let sockets = Sockets::new(vec![Some(AccessSocket::new(socket, false, true)?)]);
         Ok(Self::Gtpu { sockets, inbox: Box::default(), indications: Indications::default(), peer })
@@ -81,51 +81,51 @@ impl N3End {
     }
 }
 
-/// A device with UEs behind it.
+/// A device to which UEs are attached.
 pub struct UeEnd {
     /// The interface.
     pub device: Device,
-    /// The UE, if there is only one: whatever comes in is its.
+    /// The UE, if the device has only one: all incoming packets belong to it.
     pub only: Option<u16>,
 }
 
-/// What cannot be given to the cell.
+/// Packets and reports that did not reach the cell or the control plane, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Uplink packets with the source address of no UE of their device.
+    /// Uplink packets whose source address belongs to no UE of the device.
     pub unknown_source: u64,
-    /// GTP-U datagrams from somebody else than the UPF.
+    /// GTP-U datagrams from other addresses than the UPF's.
     pub unknown_peer: u64,
-    /// Uplink packets that the UPF has no tunnel for, as far as it says so.
+    /// Uplink packets for which the UPF reported (Error Indication) that it has no tunnel.
     pub unknown_at_peer: u64,
-    /// Messages of the UPF that it does not know an extension header of uplink packets.
+    /// Notifications of the UPF that it does not support an extension header of the uplink packets.
     pub extension_at_peer: u64,
-    /// Datagrams that were longer than a datagram can be.
+    /// Packets longer than the largest datagram.
     pub too_big: u64,
-    /// Reports nobody took in time.
+    /// Reports that the control plane did not take in time.
     pub reports: u64,
 }
 
-/// How the control plane reaches the worker.
+/// The control plane's handle of the worker.
 pub type Handle = thread::Handle<Worker>;
 
-/// See the top of this file.
+/// The data path; the module documentation describes it.
 pub struct Worker {
     /// The cell.
     pub gnb: Gnb,
-    /// How late slots were.
+    /// Lateness of slots.
     pub late: Late,
-    /// What slices carried.
+    /// Traffic of slices.
     pub sums: Sums,
-    /// What could not be given to the cell.
+    /// Drops, by reason.
     pub dropped: Dropped,
-    /// Packets that are told.
+    /// Delivered packets for the telemetry stream.
     pub packets: Batch,
     clock: Clock,
     n3: N3End,
     devices: Vec<UeEnd>,
     device_of_ue: Vec<u16>,
-    /// Address, device and UE; sorted.
+    /// Address, device and UE, sorted.
     by_source: Vec<(IpAddr, u16, u16)>,
     ready: Vec<bool>,
     spare: Vec<Vec<u8>>,
@@ -137,25 +137,25 @@ pub struct Worker {
     stop: bool,
 }
 
-/// What a worker is made of.
+/// Components of a worker.
 pub struct Parts {
     /// The cell.
     pub gnb: Gnb,
-    /// Towards the UPF.
+    /// The end towards the UPF.
     pub n3: N3End,
-    /// Towards UEs.
+    /// The devices of the UEs.
     pub devices: Vec<UeEnd>,
-    /// By number of the UE.
+    /// Index of the device, per UE.
     pub device_of_ue: Vec<u16>,
-    /// Addresses of UEs, by number.
+    /// Addresses, per UE.
     pub addresses: Vec<Vec<IpAddr>>,
-    /// Whether to ask for real-time priority.
+    /// Whether to request real-time priority.
     pub real_time: bool,
-    /// Where the report of every second goes.
+    /// Receives the report of every second.
     pub reports: mpsc::Sender<Report>,
-    /// Where slots go while somebody listens.
+    /// Receives slots while there is a listener.
     pub slots: broadcast::Sender<SlotTick>,
-    /// Where packets go while somebody listens.
+    /// Receives batches of packets while there is a listener.
     pub packets: broadcast::Sender<Arc<CellPackets>>,
 }
 
@@ -186,7 +186,7 @@ impl thread::Worker for Worker {
 }
 
 impl Worker {
-    /// Registers everything. Time starts now.
+    /// Registers all event sources; the clock starts now.
     pub fn new(parts: Parts) -> anyhow::Result<(Self, Handle)> {
         let Parts { mut gnb, mut n3, devices, device_of_ue, addresses, real_time, reports, slots, packets } =
             parts;
@@ -225,19 +225,20 @@ impl Worker {
         Ok((worker, handle))
     }
 
-    /// Runs what is due, each at its own time; returns the time that the cell has got to, at which nothing is due before.
+    /// Runs overdue timers, each at its nominal time. Returns the time that the cell has reached; nothing is
+    /// due before it.
     fn due(&mut self) -> Instant {
         let (begun, mut timers) = (self.clock.now(), 0);
         loop {
             let now = self.clock.now();
             self.gnb.leave_out(now);
             let Some((at, _)) = self.gnb.poll_timeout().filter(|(at, _)| *at <= now) else { return now };
-            // Whatever comes to a cell that is behind comes at its own time.
+            // Packets that reach a cell that is behind get the cell's time.
             if now - begun > MAX_RUN {
                 return at;
             }
             let slot = self.gnb.slot_due();
-            // A slot often coincides with the arrival of a block, which goes first.
+            // A slot often coincides with the arrival of a block; the arrival is processed first.
             if let Some(slot) = slot.filter(|slot| *slot <= at) {
                 self.late.record(now - slot, self.gnb.amc().slot());
                 timers = 0;
@@ -248,7 +249,7 @@ impl Worker {
         }
     }
 
-    /// Takes packets in; whether there may be more.
+    /// Reads packets; true if there may be more.
     fn read(&mut self) -> anyhow::Result<bool> {
         let mut more = false;
         for at in 0..self.ready.len() {
@@ -256,7 +257,7 @@ impl Worker {
                 if !self.ready[at] {
                     break;
                 }
-                // The cell runs its slots before it is given anything newer.
+                // The cell runs its due slots before it receives a newer packet.
                 let now = self.due();
                 self.ready[at] = if at == 0 { self.read_n3(now)? } else { self.read_device(at - 1, now)? };
             }
@@ -270,7 +271,7 @@ impl Worker {
         match n3 {
             N3End::Ip(device) => {
                 let each = |packet: &mut [u8]| gnb.on_packet(Gnb::N3, own(spare, packet, now), now);
-                Ok(device.receive(each).context("reading the N3 device; was it removed?")? > 0)
+                Ok(device.receive(each).context("reading the N3 device (was it removed?)")? > 0)
             }
             N3End::Gtpu { sockets, inbox, indications, peer } => {
                 let Some(socket) = sockets.get_mut(0) else { return Ok(false) };
@@ -291,7 +292,7 @@ impl Worker {
                         }
                     }
                 });
-                // The cell may have nothing to send.
+                // There may be nothing to send.
                 sockets.flush();
                 Ok(Inbox::may_be_more(filled))
             }
@@ -311,7 +312,7 @@ impl Worker {
         Ok(read.context("reading the device of a UE; was it removed?")? > 0)
     }
 
-    /// Puts out what the cell has.
+    /// Sends the packets that the cell has delivered.
     fn send(&mut self, now: Instant) {
         let mut used = false;
         while let Some((port, mut packet)) = self.gnb.poll_transmit(now) {
@@ -342,7 +343,7 @@ impl Worker {
         }
     }
 
-    /// Counts what happened, and reports every second.
+    /// Processes events of the cell, and sends the report of every second.
     fn report(&mut self, now: Instant) {
         while let Some(event) = self.gnb.poll_event() {
             match event {
@@ -351,7 +352,7 @@ impl Worker {
                     self.sums.packet(slice, &times);
                     self.packets.packet(&times, now);
                 }
-                // Nobody listens any more: noticed at the next second.
+                // A missing listener is noticed at the end of the second.
                 GnbEvent::Slot(slot) => drop(self.slots.send(slot.into())),
                 GnbEvent::Ue(_) => {}
                 GnbEvent::Refused(why) => tracing::warn!("{why}"),
@@ -365,7 +366,7 @@ impl Worker {
         while self.next_report <= now {
             self.next_report += SECOND;
         }
-        // Somebody may have set the wall clock.
+        // The wall clock may have been set.
         self.gnb.set_ioam_epoch(Duration::from_nanos(clock.start_unix_ns()));
         self.sums.end_second();
         let report =
@@ -378,18 +379,18 @@ impl Worker {
         }
     }
 
-    /// Whether slots are told.
+    /// Enables or disables the stream of slots.
     pub fn report_slots(&mut self, slots: bool, now: Instant) {
         let telemetry = TelemetryConfig { slots, ..self.gnb.telemetry() };
         self.gnb.on_command(GnbCommand::Telemetry(telemetry), now);
     }
 
-    /// What slices carried, and what they are owed now.
+    /// Traffic of the slices, with the current scheduler balances.
     pub fn slice_sums(&self) -> Vec<SliceSums> {
         self.sums.all(Direction::ALL.map(|direction| self.gnb.balances(direction)))
     }
 
-    /// What became of traces.
+    /// Counters of in-band telemetry.
     pub fn ioam_stats(&self) -> IoamStats {
         self.gnb.ioam_stats()
     }
@@ -399,7 +400,7 @@ impl Worker {
         Direction::ALL.map(|direction| self.gnb.link_stats(direction, now))
     }
 
-    /// Counters of the devices: N3 if it is one, then those of UEs.
+    /// Counters of the devices: N3 if it is a device, then the devices of the UEs.
     pub fn device_counters(&self) -> Vec<DeviceCounters> {
         let n3 = match &self.n3 {
             N3End::Ip(device) => Some(device.counters()),
@@ -408,7 +409,7 @@ impl Worker {
         n3.into_iter().chain(self.devices.iter().map(|end| end.device.counters())).collect()
     }
 
-    /// Counters of the GTP-U socket, and its last error.
+    /// Counters of the GTP-U socket and its last error; `None` if N3 is a device.
     pub fn socket(&mut self) -> Option<(SocketCounters, Option<std::io::Error>)> {
         match &mut self.n3 {
             N3End::Ip(_) => None,
@@ -418,14 +419,14 @@ impl Worker {
         }
     }
 
-    /// When something is due next.
+    /// Time of the next deadline.
     fn next_due(&self) -> Instant {
         let due = self.gnb.poll_timeout().map_or(Instant::MAX, |(at, _)| at);
         due.min(self.next_report).min(self.packets.due())
     }
 }
 
-/// A packet of its own, in memory that another one had.
+/// Copies a packet into a buffer that is reused, if there is one.
 fn own(spare: &mut Vec<Vec<u8>>, bytes: &[u8], now: Instant) -> Packet {
     let Some(mut buffer) = spare.pop() else { return Packet::with_headroom(now, HEADROOM, bytes) };
     buffer.clear();
@@ -436,7 +437,7 @@ fn own(spare: &mut Vec<Vec<u8>>, bytes: &[u8], now: Instant) -> Packet {
     packet
 }
 
-/// Which UE of a device sent a packet.
+/// The UE of a device that sent a packet, by source address.
 fn ue_of(by_source: &[(IpAddr, u16, u16)], device: usize, packet: &[u8]) -> Option<u16> {
     let (from, _) = anabranch_wire::ip::src_dst(packet).ok()?;
     let at = by_source.binary_search_by_key(&from, |(address, ..)| *address).ok()?;
@@ -451,10 +452,10 @@ mod tests {
     use anabranch_ran::gnb::{GnbConfig, UeConfig};
     use anabranch_wire::ip::udp_datagram;
 
-    /// Thousands of UEs in a slice of one RB, whose blocks carry nothing: each of the slots of 62.5 µs takes longer than it lasts,
-    /// and nothing that waits ever leaves.
+    /// Thousands of UEs in a slice of one RB, whose blocks carry nothing: each slot of 62.5 µs takes longer
+    /// than it lasts, and no queued packet ever leaves.
     #[test]
-    fn a_cell_that_is_too_much_for_the_machine_leaves_the_others_their_turn() {
+    fn a_cell_that_overloads_the_machine_does_not_starve_packets_and_jobs() {
         const UES: u32 = 4000;
         let address = |ue: u32| IpAddr::from((0x0a2d_0000 + ue).to_be_bytes());
         let text = r#"{
