@@ -10,12 +10,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// Most connections at a time.
+/// Maximum number of simultaneous connections.
 const MAX_CONNECTIONS: usize = 16;
-/// Longest request, in bytes.
+/// Maximum length of a request, bytes.
 const MAX_LINE_BYTES: usize = 16 << 10;
 
-/// What can be asked of a running link.
+/// A request to a running link.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(tag = "op", rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) enum Request {
@@ -25,9 +25,9 @@ pub(super) enum Request {
         direction: Direction,
         change: LinkPatch,
     },
-    /// The counters.
+    /// Return the counters.
     Stats,
-    /// End.
+    /// End the link.
     Stop,
 }
 
@@ -46,26 +46,27 @@ struct Connection {
 }
 
 impl Control {
-    /// Listens at `path`; a socket left there by a program that is gone is replaced.
+    /// Listens at `path`. A stale socket of a program that has ended is replaced; a socket in use is an
+    /// error.
     pub(super) fn bind(path: &Path) -> Result<Self> {
         let name = path.display();
         let in_use = socket_in_use(path);
         if in_use.with_context(|| format!("--control {name}: removing the old socket"))? {
-            bail!("--control {name}: another program listens there: stop it, or name another path");
+            bail!("--control {name}: another program listens there: stop it, or choose another path");
         }
         let listener = UnixListener::bind(path)
-            .with_context(|| format!("--control {name}: the path must be free and its folder writable"))?;
+            .with_context(|| format!("--control {name}: the path must be free and its directory writable"))?;
         listener.set_nonblocking(true).with_context(|| format!("--control {name}"))?;
         Ok(Self { listener, path: path.to_owned(), connections: Vec::new() })
     }
 
-    /// What to wait for: the listener, then the connections.
+    /// File descriptors to poll: the listener, then the connections.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.listener.as_fd()).chain(self.connections.iter().map(|c| c.stream.as_fd()))
     }
 
-    /// Serves those of [`fds`](Self::fds) that are readable. Never blocks: who does not read the answers
-    /// loses the connection.
+    /// Serves the readable ones of [`fds`](Self::fds). Never blocks: a client that does not read its answers
+    /// is disconnected.
     pub(super) fn serve(&mut self, readable: &[bool], mut answer: impl FnMut(Request) -> Result<Value>) {
         let mut index = 0;
         self.connections.retain_mut(|connection| {
@@ -84,13 +85,13 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // Somebody may have taken it away already.
+        // The file may already have been removed.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
 impl Connection {
-    /// False when the connection is over.
+    /// Serves a connection; false when it has ended.
     fn serve(&mut self, answer: &mut impl FnMut(Request) -> Result<Value>) -> bool {
         let mut chunk = [0; 4096];
         let open = match self.stream.read(&mut chunk) {
@@ -131,7 +132,7 @@ mod tests {
             let all = vec![true; control.fds().count()];
             control.serve(&all, |request| Ok(json!(format!("{request:?}"))));
         }
-        // A connection closed with bytes unread ends in an error.
+        // A connection that is closed with unread bytes ends with an error.
         let lines = BufReader::new(client).lines().map_while(std::result::Result::ok);
         lines.map(|l| serde_json::from_str(&l).unwrap()).collect()
     }
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_answered_and_the_connection_goes_on() {
+    fn errors_are_answered_and_the_connection_continues() {
         let answers = ask("nonsense\n{\"op\":\"set\",\"change\":{\"rate\":1}}\n{\"op\":\"stop\"}\n");
         assert!(answers[0]["error"].as_str().unwrap().starts_with("request"));
         assert!(answers[1]["error"].as_str().unwrap().contains("rate_bps"), "{answers:?}");
@@ -166,11 +167,11 @@ mod tests {
         assert!(Control::bind(&path).is_err());
         drop(first);
         assert!(!path.exists());
-        // What a killed program left is replaced.
+        // A stale socket of a killed program is replaced.
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         assert!(Control::bind(&path).is_ok());
-        // A path with a mistake in it costs no file.
+        // A wrong path must not cost a file.
         let file = dir.path().join("link.toml");
         std::fs::write(&file, "[both]").unwrap();
         assert!(Control::bind(&file).is_err());

@@ -9,14 +9,14 @@
 //!                             control socket
 //! ```
 //!
-//! Frames are read from packet sockets, pass the same [`DuplexLink`](anabranch_link::DuplexLink) the
-//! simulator uses, and are written to the other side. Times are those at which the kernel took a frame,
-//! so a late wake-up delays one batch and shifts nothing after it. Several interfaces on one side share
-//! the link: frames go to the interface behind which their destination was last seen.
+//! Frames are read from packet sockets, pass through the same [`DuplexLink`](anabranch_link::DuplexLink) as
+//! in the simulator, and are written to the other side. The arrival time of a frame is the kernel's time
+//! stamp, so a late wake-up delays one batch and shifts nothing after it. Several interfaces on one side
+//! share the link: a frame goes to the interface behind which its destination was last seen.
 //!
-//! The hosts at both ends must have segmentation offload off (`ethtool -K IF tso off gso off gro off`): on a veth pair
-//! that leaves packets longer than the MTU, which are dropped, counted and told. Checksums that offload leaves open are
-//! completed here.
+//! The hosts at both ends must switch segmentation offload off (`ethtool -K IF tso off gso off gro off`): on
+//! a veth pair it would leave packets longer than the MTU, which are dropped, counted and logged. Checksums
+//! that offload leaves incomplete are completed here.
 
 mod control;
 mod ports;
@@ -95,7 +95,7 @@ enum Carrier {
     None,
 }
 
-/// Runs until SIGINT, SIGTERM or the control socket's `stop`; then prints the counters as JSON.
+/// Runs until SIGINT, SIGTERM or `stop` on the control socket; then prints the counters as JSON.
 pub fn run(args: Args) -> Result<()> {
     let [a_to_b, b_to_a] = spec::directions(&args)?;
     let ports = ports::Ports::open(&args.a, &args.b)?;

@@ -1,4 +1,4 @@
-//! The interfaces of an emulated link: reading, writing, and which of several a frame belongs to.
+//! The interfaces of an emulated link: reading, writing, and selection of the interface for a frame.
 
 use anabranch_element::Port as Side;
 use anabranch_element::packet::Packet;
@@ -10,41 +10,42 @@ use anabranch_wire::ip;
 use anyhow::{Context, Result, bail};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// An Ethernet header: destination, source, EtherType. It rides along but is no load on the link; so do VLAN tags in it.
+/// Length of an Ethernet header: destination, source, EtherType. It passes the link with the packet but does
+/// not count as load; the same holds for VLAN tags.
 const HEADER_BYTES: usize = 14;
 /// A VLAN tag (IEEE 802.1Q).
 const TAG_BYTES: usize = 4;
-/// Most interfaces on one link.
+/// Maximum number of interfaces on one link.
 const MAX_PORTS: usize = 64;
-/// Most addresses learned; further ones are flooded.
+/// Maximum number of learned addresses; frames to further ones are flooded.
 const MAX_ADDRESSES: usize = 1024;
-/// Most idle packet buffers kept.
+/// Maximum number of free packet buffers that are kept.
 const MAX_SPARE: usize = 4096;
-/// Batches read from one interface before the others get their turn.
+/// Batches read from one interface before the others are served.
 const ROUNDS: usize = 4;
 
 /// All interfaces of a link.
 #[derive(Debug)]
 pub(super) struct Ports {
     ports: Vec<Port>,
-    /// Address, and the index of the port behind which it was last seen.
+    /// Address, and index of the port behind which it was last seen.
     learned: Vec<([u8; 6], usize)>,
-    /// Whether a side has more than one interface, so that addresses matter.
+    /// Whether a side has more than one interface, so that addresses are needed.
     shared: bool,
     spare: Vec<Vec<u8>>,
     counters: Counters,
 }
 
-/// What went wrong at the interfaces.
+/// Frames dropped or repaired at the interfaces.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub(super) struct Counters {
-    /// Frames longer than the MTU: segmentation offload is on at their sender. Dropped.
+    /// Frames longer than the MTU, which are dropped: the sender uses segmentation offload.
     pub cut: u64,
-    /// Frames whose checksum was completed here: checksum offload is on at their sender.
+    /// Frames whose checksum was completed here: the sender uses checksum offload.
     pub partial_checksums: u64,
-    /// Frames an interface refused to send.
+    /// Frames that an interface refused to send.
     pub refused: u64,
-    /// Frames the kernel had no buffer for.
+    /// Frames for which the kernel had no buffer.
     pub kernel_drops: u64,
 }
 
@@ -65,7 +66,7 @@ impl Ports {
         for (side, name) in sides {
             let flag = if side == DuplexLink::A { "--a" } else { "--b" };
             let port = Port::open(side, name).with_context(|| {
-                format!("{flag} {name} cannot be opened (it takes an interface of this network namespace, and CAP_NET_RAW and CAP_NET_ADMIN)")
+                format!("{flag} {name} cannot be opened (needs an interface of this network namespace, CAP_NET_RAW and CAP_NET_ADMIN)")
             })?;
             ports.push(port);
         }
@@ -81,8 +82,8 @@ impl Ports {
         self.ports.iter().map(|p| p.socket.as_fd())
     }
 
-    /// Reads what waits at port `index` and hands it to `each` with its side. `start_ns` is when the
-    /// link's clock was 0, on the monotonic clock.
+    /// Reads the frames waiting at port `index` and passes them to `each` with their side. `start_ns` is time
+    /// 0 of the link on the monotonic clock.
     pub(super) fn read(
         &mut self,
         index: usize,
@@ -101,7 +102,8 @@ impl Ports {
                     return;
                 }
                 if frame.partial_checksum {
-                    // What an interface would do; at the far end of this link there is none that could.
+                    // A network interface would do this in hardware; at the far end of this link there is
+                    // none.
                     self.counters.partial_checksums += 1;
                     complete(frame.bytes);
                 }
@@ -131,8 +133,8 @@ impl Ports {
         Ok(())
     }
 
-    /// Puts a packet that left the link by `side` into the batch of the right interface, or of all of the
-    /// side where that is not known.
+    /// Queues a packet that leaves the link on `side` at the interface of its destination, or at all
+    /// interfaces of the side if the destination is unknown.
     pub(super) fn write(&mut self, side: Side, mut packet: Packet) -> Result<()> {
         packet.restore_front(packet.headroom());
         let only = if self.shared { self.port_of(side, &packet) } else { None };
@@ -152,18 +154,18 @@ impl Ports {
         Ok(())
     }
 
-    /// Sends every batch.
+    /// Sends all batches.
     pub(super) fn flush(&mut self) -> Result<()> {
         self.ports.iter_mut().try_for_each(|port| port.flush(&mut self.counters))
     }
 
-    /// Switches the interfaces of one side (or, without one, of both) on or off, which is what the hosts
-    /// behind them see as carrier.
+    /// Switches the carrier of the interfaces on one side (`None`: on both sides) on or off, as the hosts
+    /// behind them see it.
     pub(super) fn set_carrier(&self, side: Option<Side>, up: bool) {
         for port in self.ports.iter().filter(|p| side.is_none_or(|side| p.side == side)) {
             if let Err(error) = interface::set_up(&port.name, up) {
                 let name = &port.name;
-                tracing::warn!("{name}: carrier cannot be changed ({error}); it takes CAP_NET_ADMIN");
+                tracing::warn!("{name}: the carrier cannot be changed ({error}); this needs CAP_NET_ADMIN");
             }
         }
     }
@@ -185,7 +187,7 @@ impl Ports {
 impl Port {
     fn open(side: Side, name: &str) -> std::io::Result<Self> {
         interface::set_up(name, true)?;
-        // A tag in a frame and one that the interface takes off.
+        // One tag within the frame, and one that the interface strips.
         let slot_bytes = (interface::mtu(name)? as usize + HEADER_BYTES + 2 * TAG_BYTES).max(2048);
         let socket = PacketSocket::open(name, &Options { slot_bytes, ..Options::default() })?;
         Ok(Self { name: name.to_owned(), side, socket })
@@ -198,7 +200,7 @@ impl Port {
     }
 }
 
-/// Bytes of the header of an Ethernet frame, VLAN tags included.
+/// Length of the header of an Ethernet frame, VLAN tags included.
 fn header_bytes(frame: &[u8]) -> usize {
     let mut end = HEADER_BYTES;
     while let Some([0x81, 0x00] | [0x88, 0xa8]) = frame.get(end - 2..end)
@@ -209,7 +211,7 @@ fn header_bytes(frame: &[u8]) -> usize {
     end
 }
 
-/// Completes the checksum of the IP packet in an Ethernet frame, also behind VLAN tags.
+/// Completes the checksum of the IP packet in an Ethernet frame, with or without VLAN tags.
 fn complete(frame: &mut [u8]) {
     let end = header_bytes(frame);
     if let Some([0x08, 0x00] | [0x86, 0xdd]) = frame.get(end - 2..end) {
@@ -231,7 +233,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A frame of this EtherType, behind so many tags.
+    /// A frame with this EtherType and number of VLAN tags.
     fn frame(tags: usize, kind: u16, packet: &[u8]) -> Vec<u8> {
         let mut frame = vec![2; 12];
         (0..tags).for_each(|n| frame.extend([[0x81, 0x00, 0, 7], [0x88, 0xa8, 0, 9]][n % 2]));

@@ -1,4 +1,5 @@
-//! The loop of a running link: frames in, element, frames out, sleep until something is due.
+//! The main loop of a running link: reads frames, drives the emulated link, writes frames, sleeps until the
+//! next deadline.
 
 use super::Carrier;
 use super::control::{Control, Request};
@@ -19,36 +20,36 @@ use serde::Serialize;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// How often the wall clock is looked at, which somebody may have set.
+/// Interval at which the wall clock is read, because it may have been set.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A link at work.
+/// A running link.
 pub(super) struct Running {
     link: DuplexLink,
     outside: Outside,
-    /// When the wall clock is looked at next.
+    /// Time of the next reading of the wall clock.
     next_look: Instant,
     start_ns: u64,
 }
 
-/// What the element's output goes to.
+/// The output side of the link.
 struct Outside {
     ports: Ports,
     carrier: Carrier,
-    /// How late packets were written, in nanoseconds.
+    /// Lateness of the packets written, nanoseconds.
     late_ns: Histogram<u64>,
     now: Instant,
     failed: Result<()>,
 }
 
-/// The counters of a link, as answered to `stats` and printed at the end.
+/// The counters of a link, as returned by `stats` and printed at the end.
 #[derive(Debug, Serialize)]
 pub(super) struct Stats {
     uptime_s: f64,
     carrier: bool,
     a_to_b: LinkStats,
     b_to_a: LinkStats,
-    /// How much later than the model says packets left, in microseconds: the error of the emulation.
+    /// Error of the emulation: departure of packets after the time that the model gives, microseconds.
     late_us: Late,
     #[serde(flatten)]
     counters: Counters,
@@ -71,7 +72,7 @@ impl Running {
     ) -> Self {
         let start_ns = monotonic_ns();
         let link = DuplexLink::new(a_to_b, b_to_a, seed);
-        // 1 ns to 10 s with two digits: a fixed 20 KiB, so recording never allocates.
+        // 1 ns to 10 s with two significant digits: a fixed size of 20 KiB, so recording never allocates.
         let mut late_ns = Histogram::new_with_bounds(1, 10_000_000_000, 2).unwrap_or_else(|_| unreachable!());
         late_ns.auto(false);
         let outside = Outside { ports, carrier, late_ns, now: Instant::ZERO, failed: Ok(()) };
@@ -81,7 +82,7 @@ impl Running {
         Self { link, outside, next_look: Instant::ZERO, start_ns }
     }
 
-    /// Runs until asked to stop.
+    /// Runs until a signal or a `stop` request.
     pub(super) fn run(&mut self, mut control: Option<Control>) -> Result<()> {
         let mut signals = SigSet::empty();
         signals.add(Signal::SIGINT);
@@ -126,7 +127,7 @@ impl Running {
         }
     }
 
-    /// The counters as of now.
+    /// The current counters.
     pub(super) fn stats(&mut self) -> Stats {
         let now = self.now();
         let [a_to_b, b_to_a] = self.link.stats(now);
@@ -155,7 +156,7 @@ impl Running {
         self.outside.now = now;
         if self.next_look <= now {
             self.next_look = now + LOOK_EVERY;
-            // Stamps in traces are of the wall clock, as a router's.
+            // Time stamps in traces use the wall clock, like those of a router.
             let wall = clock_gettime(ClockId::CLOCK_REALTIME).map(Duration::from).unwrap_or_default();
             self.link.set_ioam_epoch(wall.saturating_sub(Duration::from_nanos(now.as_nanos())));
         }
@@ -176,7 +177,7 @@ impl Running {
 
     fn set(&mut self, direction: Direction, patch: &LinkPatch) -> Result<()> {
         let changes = patch.build(&mut read_trace).map_err(|e| anyhow!("{e}"))?;
-        // What has arrived by now is delivered by the old rules, as in the model.
+        // Frames that have arrived by now are still handled with the old parameters, as in the model.
         self.drive()?;
         let now = self.now();
         for change in changes {
@@ -214,7 +215,8 @@ impl Sink<LinkEvent> for Outside {
     }
 }
 
-/// Asks the system to be woken on time. An emulator that may not runs all the same, less exactly.
+/// Requests precise timers and real-time priority. If that is refused, the emulator runs with less exact
+/// timing.
 fn on_time() {
     if let Err(error) = nix::sys::prctl::set_timerslack(1) {
         tracing::debug!("timer slack stays at its default: {error}");
@@ -224,7 +226,7 @@ fn on_time() {
     }
 }
 
-/// The clock of [`anabranch_kern::packet::Received::arrived_ns`].
+/// The monotonic clock in nanoseconds, the clock of [`anabranch_kern::packet::Received::arrived_ns`].
 fn monotonic_ns() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)

@@ -1,4 +1,4 @@
-//! From the command line and a file to the two directions of a link.
+//! The configuration of the two directions of a link, from the command line and a file.
 
 use super::Args;
 use crate::runtime::config::read_trace;
@@ -6,13 +6,14 @@ use anabranch_link::{LinkConfig, LinkSpec};
 use anyhow::{Context, Result, bail};
 use toml::{Table, Value};
 
-/// A to B and B to A, from the least to the most specific source: file, `--both`, one direction.
+/// The configurations of A to B and B to A. Later sources override earlier ones: file, `--both`, one
+/// direction.
 pub(super) fn directions(args: &Args) -> Result<[LinkConfig; 2]> {
     let mut layers = [Table::new(), Table::new(), Table::new()];
     if let Some(path) = &args.file {
         let name = path.display();
         let text = std::fs::read_to_string(path).with_context(|| format!("{name} cannot be read"))?;
-        let file: Table = text.parse().with_context(|| format!("{name} is not TOML"))?;
+        let file: Table = text.parse().with_context(|| format!("{name} is not valid TOML"))?;
         for (key, value) in file {
             let slot = match key.as_str() {
                 "both" => 0,
@@ -35,7 +36,7 @@ pub(super) fn directions(args: &Args) -> Result<[LinkConfig; 2]> {
     Ok([one("A to B", &both, a_to_b)?, one("B to A", &both, b_to_a)?])
 }
 
-/// `rate_bps=1, delay_ms=2` as TOML keys.
+/// Parses `rate_bps=1, delay_ms=2` as TOML keys.
 fn keys_of(text: &str) -> Result<Table> {
     let line = text.trim().trim_end_matches(',');
     let mut outer: Table = format!("keys = {{{line}}}")
@@ -49,7 +50,7 @@ fn keys_of(text: &str) -> Result<Table> {
 
 fn one(direction: &str, both: &Table, own: Table) -> Result<LinkConfig> {
     let mut keys = both.clone();
-    // A rate and a trace exclude each other; the more specific one wins.
+    // A rate and a trace exclude each other; the more specific source wins.
     for (a, b) in [("rate_bps", "trace"), ("trace", "rate_bps")] {
         if own.contains_key(a) && !own.contains_key(b) {
             keys.remove(b);
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_place_and_remedy() {
+    fn errors_name_place_and_remedy() {
         for (flags, parts) in [
             (["--both", "rate=5"], ["A to B", "rate_bps"]),
             (["--both", "rate_bps"], ["--both", "KEY=VALUE"]),
