@@ -1,4 +1,4 @@
-//! An LWIP node as the interface shows it, and what can be changed while it runs.
+//! The REST representation of an LWIP node, and the changes that it accepts at run time.
 
 use crate::runtime::api::problem::Problem;
 use crate::runtime::api::request::Reply;
@@ -7,27 +7,29 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// A question to an LWIP node.
+/// A request to an LWIP node.
 pub enum LwipRequest {
-    /// The node.
+    /// State of the node.
     Node(Reply<LwipNode>),
-    /// Other steering, or another hold.
+    /// Change steering or hold time.
     Set(Box<LwipChange>, Reply<LwipNode>),
-    /// Flows from the `offset`th on, at most `limit`.
+    /// Flows from index `offset` on, at most `limit`.
     Flows {
-        /// How many to skip.
+        /// Number of flows to skip.
         offset: usize,
-        /// How many to show.
+        /// Maximum number of flows in the answer.
         limit: usize,
-        /// Answer.
+        /// Receives the answer.
         reply: Reply<LwipFlows>,
     },
 }
 
 impl LwipRequest {
-    /// The answer of whoever is no such node.
+    /// Refuses the request in a program that is not an LWIP node.
     pub fn refuse(self) {
-        let why = || Problem::not_here("this is no LWIP node", "ask the agent of `anabranch lwip`");
+        let why = || {
+            Problem::not_here("this is not an LWIP node", "send the request to the agent of `anabranch lwip`")
+        };
         match self {
             Self::Node(reply) | Self::Set(_, reply) => drop(reply.send(Err(why()))),
             Self::Flows { reply, .. } => drop(reply.send(Err(why()))),
@@ -38,71 +40,71 @@ impl LwipRequest {
 /// An LWIP node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LwipNode {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// How TCP is divided between the legs, an object with `mode`.
+    /// Division of TCP between the legs, an object with `mode`.
     #[schema(value_type = Object)]
     pub steering: Steering,
-    /// The leg of UDP: `lte`, `wifi` or `by_flow`.
+    /// Leg of UDP: `lte`, `wifi` or `by_flow`.
     #[schema(value_type = String)]
     pub other: OtherTraffic,
-    /// `translate` or `tunnel`.
+    /// Form of packets on the Wi-Fi leg: `translate` or `tunnel`.
     #[schema(value_type = String)]
     pub wifi_leg: WifiLeg,
-    /// DIDA, an object with `let_through` and `hold`; absent: ACKs pass as they come.
+    /// DIDA, an object with `let_through` and `hold`; absent: ACKs are not held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub dida: Option<DidaConfig>,
-    /// UEs known.
+    /// Number of configured UEs.
     pub ues: u64,
-    /// Flows remembered now.
+    /// Number of flows in the table.
     pub flows: u64,
-    /// Flows seen first, since the start.
+    /// Flows created since the start.
     pub new_flows: u64,
-    /// Flows that made room for others.
+    /// Flows evicted to make room for others.
     pub evicted_flows: u64,
     /// Memory of flows, held ACKs and timers, bytes.
     pub memory_bytes: u64,
-    /// LTE, then Wi-Fi.
+    /// The two legs: LTE, then Wi-Fi.
     pub legs: Vec<LwipLeg>,
-    /// What probes measure, by UE and leg; of the first 256 UEs.
+    /// Measurements of the probes, per UE and leg; at most 256 UEs.
     pub links: Vec<LwipLink>,
-    /// Uplink: what became of ACKs.
+    /// ACKs in the uplink.
     pub acks: LwipAcks,
-    /// How long holds were.
+    /// Durations of the holds.
     pub holds: LwipHolds,
-    /// Packets that were neither steered nor looked at any further, by reason.
+    /// Packets that were passed on without steering or inspection, by reason.
     pub passed: BTreeMap<String, u64>,
 }
 
-/// One of the two ways to UEs, since the start.
+/// One of the two legs to the UEs, since the start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LwipLeg {
     /// `lte` or `wifi`.
     pub leg: String,
     /// Downlink packets.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
-    /// Of them, TCP packets with data, which steering divides.
+    /// TCP packets with data among them, which are subject to steering.
     pub steered: u64,
-    /// Its part of those of both legs, percent.
+    /// The leg's share of the TCP packets with data, percent.
     pub steered_percent: f64,
 }
 
-/// What probes measure of a leg of a UE.
+/// Measurements of the probes on one leg of a UE.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LwipLink {
     /// Name of the UE.
     pub ue: String,
     /// `lte` or `wifi`.
     pub leg: String,
-    /// Whether probes are answered.
+    /// Whether probes are being answered.
     pub up: bool,
     /// Smoothed round-trip time, milliseconds; absent when unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_ms: Option<f64>,
-    /// Rate, bit/s, a lower bound as long as the leg was not busy; absent when unknown.
+    /// Rate, bit/s; a lower bound until the leg has been busy. Absent when unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bps: Option<f64>,
     /// Probes sent.
@@ -111,62 +113,63 @@ pub struct LwipLink {
     pub answers: u64,
 }
 
-/// What became of ACKs, since the start.
+/// ACKs in the uplink, since the start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LwipAcks {
     /// Uplink packets of any kind.
     pub uplink_packets: u64,
-    /// ACKs that advanced.
+    /// ACKs that acknowledge new data.
     pub advances: u64,
     /// Duplicate ACKs.
     pub duplicates: u64,
-    /// Of them, those let through at once.
+    /// Duplicate ACKs forwarded without a hold.
     pub let_through: u64,
-    /// Third duplicates in a row that left towards a sender.
+    /// Third consecutive duplicate ACKs that were forwarded to a sender.
     pub triple_duplicates: u64,
-    /// Held.
+    /// Duplicate ACKs that were held.
     pub held: u64,
-    /// Held now.
+    /// ACKs held at present.
     pub holding: u64,
-    /// Held, and sent in the end.
+    /// Held ACKs that were forwarded.
     pub released: u64,
-    /// Held, and superseded by the ACK that was missing.
+    /// Held ACKs that were discarded because the missing data was acknowledged.
     pub superseded: u64,
 }
 
-/// How long holds were, since the start: a histogram.
+/// Histogram of the durations of holds, since the start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LwipHolds {
-    /// Holds by why they ended.
+    /// Number of holds by reason of their end.
     pub ended: BTreeMap<String, u64>,
-    /// Upper bounds of the buckets, milliseconds; the last bucket has none.
+    /// Upper bounds of the buckets, milliseconds; the last bucket is unbounded.
     pub bounds_ms: Vec<f64>,
-    /// Holds in each bucket.
+    /// Number of holds in each bucket.
     pub counts: Vec<u64>,
-    /// All of them together, milliseconds.
+    /// Sum of all durations, milliseconds.
     pub sum_ms: f64,
 }
 
-/// Changes. What is left out stays.
+/// Changes. Members that are left out stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LwipChange {
-    /// How TCP is divided between the legs, an object with `mode`.
+    /// Division of TCP between the legs, an object with `mode`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub steering: Option<Steering>,
-    /// The leg of UDP: `lte`, `wifi` or `by_flow`.
+    /// Leg of UDP: `lte`, `wifi` or `by_flow`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub other: Option<OtherTraffic>,
-    /// Switches DIDA on or off; on without further keys: as it was last, or the default.
+    /// Switches DIDA on or off. If it is switched on without further members, the previous parameters apply,
+    /// or else the defaults.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dida: Option<bool>,
-    /// How long duplicate ACKs are held, an object with `mode`; switches DIDA on.
+    /// Hold time of duplicate ACKs, an object with `mode`; switches DIDA on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub hold: Option<Hold>,
-    /// Duplicates that pass before the next ones are held; switches DIDA on.
+    /// Number of duplicate ACKs that pass before holding starts; switches DIDA on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub let_through: Option<u16>,
 }
@@ -174,9 +177,9 @@ pub struct LwipChange {
 /// A page of flows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LwipFlows {
-    /// How many there are.
+    /// Number of all flows.
     pub total: u64,
-    /// Those asked for, in no particular order.
+    /// The flows of this page, in no particular order.
     pub flows: Vec<LwipFlow>,
 }
 
@@ -191,12 +194,12 @@ pub struct LwipFlow {
     pub lte_packets: u64,
     /// Packets with data over Wi-Fi.
     pub wifi_packets: u64,
-    /// Bytes sent and not acknowledged.
+    /// Bytes sent and not yet acknowledged.
     pub in_flight_bytes: u32,
-    /// ACKs held now.
+    /// ACKs held at present.
     pub holding: u32,
-    /// ACKs ever held.
+    /// ACKs held since the flow was created.
     pub held: u64,
-    /// Since its last packet, seconds.
+    /// Time since its last packet, seconds.
     pub idle_s: f64,
 }

@@ -1,12 +1,15 @@
-//! The end of an LWIP node towards servers: an interface, or the N3 tunnels of a UPF.
+//! The backhaul of an LWIP node, towards servers: an interface, or the N3 tunnels of a UPF.
 //!
 //! ```text
 //!   UPF ── G-PDU, TEID of the UE ──▶ unwrapped ─▶ Node::downlink
 //!       ◀─ G-PDU, TEID of the UPF, QFI ── wrapped, by source address ◀─ Node::uplink, or later
 //! ```
 //!
-//! Source: 3GPP TS 29.281 and TS 38.415. Tunnels are configured, as there is no N2 here. The node answers echo requests
-//! (TS 29.281 §7.2.1), tells of tunnels that are not here (§7.3.1) and of extension headers (§7.2.3), and sends nothing else: path management is the UPF's.
+//! Source: 3GPP TS 29.281 and TS 38.415. Tunnels are configured, because there is no N2. The node answers
+//! Echo Requests (TS 29.281
+//! 7.2.1) and sends Error Indications (
+//! 7.3.1) and Supported Extension Headers Notifications (
+//! 7.2.3). It sends no other messages: path management is left to the UPF.
 
 use crate::runtime::config::GtpuBackhaul;
 use crate::runtime::engine::device::{Device, DeviceCounters};
@@ -22,10 +25,10 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 
-/// The Recovery element of an echo response, which is 0 (TS 29.281 §8.2).
+/// The Recovery element of an Echo Response, which is always 0 (TS 29.281 §8.2).
 const RECOVERY: [u8; 2] = [14, 0];
 
-/// See the top of this file.
+/// The backhaul; the module documentation describes it.
 pub enum Backhaul {
     /// Plain IP.
     Device(Box<Device>),
@@ -43,38 +46,38 @@ pub struct Gtpu {
     dropped: Dropped,
 }
 
-/// Tunnels, both ways.
+/// The tunnels of all UEs, uplink and downlink.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tunnels {
-    /// Address of a UE, TEID and QFI of its uplink; sorted.
+    /// Address of the UE, TEID and QFI of its uplink, sorted by address.
     by_source: Vec<(IpAddr, u32, u8)>,
-    /// TEIDs of downlinks, sorted.
+    /// TEIDs of the downlinks, sorted.
     downlink: Vec<u32>,
 }
 
-/// What could not be passed on.
+/// Dropped packets and messages, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Datagrams from somebody else than the UPF.
+    /// Datagrams from other addresses than the UPF's.
     pub unknown_peer: u64,
-    /// Packets of a tunnel that no UE has.
+    /// Downlink packets with a TEID that belongs to no UE.
     pub unknown_tunnel: u64,
-    /// Uplink packets with the source address of no UE that has a tunnel.
+    /// Uplink packets whose source address belongs to no UE with a tunnel.
     pub unknown_source: u64,
-    /// Uplink packets that the UPF has no tunnel for, as far as it says so.
+    /// Uplink packets for which the UPF reported (Error Indication) that it has no tunnel.
     pub unknown_at_peer: u64,
-    /// Packets with an extension header that must be understood and is not.
+    /// Packets with an unsupported extension header whose comprehension is required.
     pub unknown_extension: u64,
-    /// Messages of the UPF that it does not know an extension header of uplink packets.
+    /// Notifications of the UPF that it does not support an extension header of the uplink packets.
     pub extension_at_peer: u64,
-    /// Datagrams that are no GTP-U, and messages that are neither packets nor echo requests nor about those that were sent.
+    /// Datagrams that are not GTP-U, and messages other than G-PDUs, Echo Requests and reports about own packets.
     pub not_understood: u64,
-    /// Packets that were longer than a datagram can be.
+    /// Packets longer than the largest datagram.
     pub too_big: u64,
 }
 
 impl Dropped {
-    /// By reason, without those that never were.
+    /// The counters by reason, without those that are 0.
     pub fn by_reason(self) -> BTreeMap<String, u64> {
         let all = [
             ("unknown_peer", self.unknown_peer),
@@ -91,7 +94,7 @@ impl Dropped {
 }
 
 impl Tunnels {
-    /// Those of these UEs; one without a tunnel has no way to servers.
+    /// The configured tunnels of these UEs. A UE without a tunnel cannot reach servers.
     pub fn new(gtpu: &GtpuBackhaul, ues: &[UeConfig]) -> Self {
         let mut tunnels = Self::default();
         for tunnel in &gtpu.tunnels {
@@ -116,14 +119,14 @@ impl Gtpu {
     /// GTP-U over a bound socket.
     ///
     /// # Errors
-    /// The system refuses what the socket is to do.
+    /// The system refuses a socket option.
     pub fn new(socket: UdpSocket, peer: SocketAddr, tunnels: Tunnels) -> std::io::Result<Self> {
         let sockets = Sockets::new(vec![Some(AccessSocket::new(socket, false, true)?)]);
         let (inbox, indications, dropped) = Default::default();
         Ok(Self { sockets, inbox, peer, tunnels, indications, dropped })
     }
 
-    /// Hands the packets that wait to `each`; whether there may be more.
+    /// Passes the waiting packets to `each`; true if there may be more.
     fn receive(&mut self, mut each: impl FnMut(&mut [u8])) -> std::io::Result<bool> {
         let Self { sockets, inbox, peer, tunnels, indications, dropped } = self;
         let Some(socket) = sockets.get_mut(0) else { return Ok(false) };
@@ -169,7 +172,7 @@ impl Gtpu {
             return;
         };
         let len = header.header_len();
-        // What fits a datagram fits the length field.
+        // A packet that fits into a datagram fits the length field.
         if let Some(room) = self.sockets.reserve(0, self.peer, len + packet.len())
             && header.emit(packet.len(), room).is_ok()
         {
@@ -191,10 +194,10 @@ fn echo(sockets: &mut Sockets, peer: SocketAddr, sequence: Option<u16>) {
 }
 
 impl Backhaul {
-    /// Hands packets for UEs to `each`; whether there may be more.
+    /// Passes packets for UEs to `each`; true if there may be more.
     ///
     /// # Errors
-    /// The interface is gone, or the system refuses.
+    /// The interface no longer exists, or the system reports an error.
     pub fn receive(&mut self, each: impl FnMut(&mut [u8])) -> anyhow::Result<bool> {
         match self {
             Self::Device(device) => {
@@ -205,7 +208,7 @@ impl Backhaul {
         }
     }
 
-    /// Sends a packet of a UE on.
+    /// Sends a packet of a UE towards the servers.
     pub fn send(&mut self, packet: &[u8]) {
         match self {
             Self::Device(device) => device.send(packet),
@@ -213,7 +216,7 @@ impl Backhaul {
         }
     }
 
-    /// Sends what was kept for a batch.
+    /// Sends the packets queued for a batch.
     pub fn flush(&mut self) {
         match self {
             Self::Device(device) => device.flush(),
@@ -221,7 +224,7 @@ impl Backhaul {
         }
     }
 
-    /// What becomes readable.
+    /// The file descriptor to poll for readability.
     pub fn raw_fd(&mut self) -> RawFd {
         match self {
             Self::Device(device) => device.as_raw_fd(),
@@ -229,7 +232,7 @@ impl Backhaul {
         }
     }
 
-    /// Counters of the interface, if it is one.
+    /// Counters of the interface; `None` with GTP-U.
     pub fn device(&self) -> Option<DeviceCounters> {
         match self {
             Self::Device(device) => Some(device.counters()),
@@ -237,7 +240,7 @@ impl Backhaul {
         }
     }
 
-    /// Counters of the socket, and what it dropped, if it is one.
+    /// Counters of the socket, and drops by reason; `None` with an interface.
     pub fn gtpu(&mut self) -> Option<(SocketCounters, Dropped)> {
         match self {
             Self::Device(_) => None,
@@ -248,7 +251,7 @@ impl Backhaul {
         }
     }
 
-    /// Other tunnels from the next packet on.
+    /// Replaces the tunnels, from the next packet on.
     pub fn set_tunnels(&mut self, tunnels: Tunnels) {
         if let Self::Gtpu(gtpu) = self {
             gtpu.tunnels = tunnels;
@@ -284,7 +287,7 @@ name = \"c\"
 addresses = [\"10.0.0.4\"]
 ";
 
-    /// The least that is IPv4, from this last byte.
+    /// A minimal IPv4 packet whose source address has this last byte.
     fn packet(last: u8) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 20, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, last, 10, 9, 0, 1];
         let sum = packet.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum::<u32>();
@@ -311,13 +314,13 @@ addresses = [\"10.0.0.4\"]
         got
     }
 
-    /// What the node sends until it is silent.
+    /// The messages that the node sends until none follows for 200 ms.
     fn answers(gtpu: &mut Gtpu, upf: &UdpSocket) -> Vec<Vec<u8>> {
         upf.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         waiting(gtpu, upf)
     }
 
-    /// What it has sent, over loopback: it is there at once.
+    /// The messages that the node has sent; over loopback they arrive at once.
     fn waiting(gtpu: &mut Gtpu, upf: &UdpSocket) -> Vec<Vec<u8>> {
         gtpu.sockets.flush();
         let mut datagram = [0; 128];
@@ -366,7 +369,7 @@ addresses = [\"10.0.0.4\"]
     }
 
     #[test]
-    fn tunnels_that_one_end_has_not_are_told_and_heard_of() {
+    fn unknown_tunnels_are_indicated_and_indications_are_counted() {
         let (mut gtpu, upf, at) = pair();
         let wrong = GtpuHeader::g_pdu(99, None);
         let mut bytes = vec![0; wrong.header_len() + 20];
@@ -390,14 +393,14 @@ addresses = [\"10.0.0.4\"]
         upf.send_to(&message[..len], at).unwrap();
         received(&mut gtpu, 0, |gtpu| gtpu.dropped.unknown_at_peer == 1);
         assert_eq!(gtpu.dropped.not_understood, 0);
-        // It says so; the tunnel is there all the same.
+        // The indication is counted; the tunnel remains.
         gtpu.send(&packet(2));
         let sent = answers(&mut gtpu, &upf);
         assert_eq!(GtpuHeader::parse(&sent[0]).unwrap().0.teid, 21);
     }
 
     #[test]
-    fn extension_headers_that_one_end_does_not_know_are_told_and_heard_of() {
+    fn unknown_extension_headers_are_notified_and_notifications_are_counted() {
         let (mut gtpu, upf, at) = pair();
         let with = |kind: u8, message: u8| [0x34, message, 0, 8, 0, 0, 0, 11, 0, 0, 0, kind, 1, 0, 0, 0];
         for kind in [0x81, 0xc0] {
@@ -411,7 +414,7 @@ addresses = [\"10.0.0.4\"]
             assert_eq!((header.message, header.teid), (message::SUPPORTED_EXTENSION_HEADERS, 0));
             assert_eq!(SupportedExtensions::parse(elements), Ok(SupportedExtensions::OWN));
         }
-        // Need not be understood.
+        // An extension header whose comprehension is not required.
         upf.send_to(&[&with(0x20, message::G_PDU)[..], &[]].concat(), at).unwrap();
         assert_eq!(received(&mut gtpu, 1, |_| true).len(), 1);
 
@@ -423,9 +426,9 @@ addresses = [\"10.0.0.4\"]
         assert!(answers(&mut gtpu, &upf).is_empty());
     }
 
-    /// Whoever forges the peer's address: it gets no more than was sent, nor anything for what is an answer itself.
+    /// With a forged address of the peer there is neither amplification nor an answer to an answer.
     #[test]
-    fn nothing_is_made_larger_and_no_answer_is_answered() {
+    fn answers_do_not_amplify_and_answers_are_not_answered() {
         let (mut gtpu, upf, at) = pair();
         upf.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         let mut sent = 0;

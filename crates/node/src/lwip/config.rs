@@ -1,4 +1,4 @@
-//! `lwip.toml`.
+//! Configuration file `lwip.toml`.
 
 use crate::gnb::config::{PortDevice, gtpu_anywhere, netns_path};
 use crate::runtime::config::api::{Api, Metrics};
@@ -18,20 +18,21 @@ pub struct LwipConfig {
     /// `[lwip]`
     #[serde(default)]
     pub lwip: LwipSection,
-    /// `[backhaul]`: where servers are.
+    /// `[backhaul]`: the interface towards servers.
     #[serde(default)]
     pub backhaul: Option<PortDevice>,
-    /// `[gtpu]`, instead of `[backhaul]`: towards a UPF, by GTP-U.
+    /// `[gtpu]`, an alternative to `[backhaul]`: GTP-U towards a UPF.
     #[serde(default)]
     pub gtpu: Option<GtpuBackhaul>,
-    /// `[lte]`: the cell, and the way of everything that comes from UEs.
+    /// `[lte]`: the interface of the cell; all uplink packets use it.
     pub lte: PortDevice,
-    /// `[wifi]`: the access point; left out: behind the interface of `[lte]`, where routes part.
+    /// `[wifi]`: the interface of the access point. Default: the interface of `[lte]`, behind which routes
+    /// separate the legs.
     #[serde(default)]
     pub wifi: Option<PortDevice>,
-    /// `[node]`: steering, DIDA, UEs; the same as in scenarios.
+    /// `[node]`: steering, DIDA and UEs, in the same form as in scenarios.
     pub node: Node,
-    /// `[ioam]`: as which node it fills traces that pass.
+    /// `[ioam]`: identity of this node for filling the traces of passing packets.
     #[serde(default)]
     pub ioam: Option<IoamConfig>,
     /// `[api]`
@@ -46,9 +47,10 @@ pub struct LwipConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LwipSection {
-    /// Shown in logs and status.
+    /// Name of the node in logs and status.
     pub name: String,
-    /// Whether the data path asks for real-time priority; refused, it runs all the same, less exactly.
+    /// Whether the data path requests real-time priority. If the request is refused, it runs with less exact
+    /// timing.
     pub real_time: bool,
 }
 
@@ -58,16 +60,17 @@ impl Default for LwipSection {
     }
 }
 
-/// `[gtpu]`: the node is where a UPF's N3 tunnels end, in the place of the gNB.
+/// `[gtpu]`: the node terminates the N3 tunnels of a UPF, in place of the gNB.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GtpuBackhaul {
-    /// Own address.
+    /// Local address.
     #[serde(default = "gtpu_anywhere")]
     pub listen: SocketAddr,
-    /// The UPF's; nothing else is listened to.
+    /// Address of the UPF; datagrams from other addresses are dropped.
     pub peer: SocketAddr,
-    /// The namespace the socket is in: a name as of `ip netns`, or a path.
+    /// Network namespace of the socket: a name as of `ip netns`, or a path; default: the namespace of this
+    /// program.
     #[serde(default)]
     pub netns: Option<String>,
     /// `[[gtpu.tunnels]]`: one per UE.
@@ -81,11 +84,11 @@ pub struct GtpuBackhaul {
 pub struct Tunnel {
     /// Name of the UE, as in `[[node.ues]]`.
     pub ue: String,
-    /// What the UPF sends this UE's packets with.
+    /// TEID with which the UPF sends packets to this UE.
     pub teid_downlink: u32,
-    /// What the UPF knows this UE's packets by.
+    /// TEID with which this node sends packets of the UE to the UPF.
     pub teid_uplink: u32,
-    /// QoS flow of its uplink.
+    /// QoS flow identifier of the uplink, 0 to 63.
     #[serde(default = "first_flow")]
     pub qfi: u8,
 }
@@ -95,7 +98,7 @@ const fn first_flow() -> u8 {
 }
 
 impl GtpuBackhaul {
-    /// Path of the namespace, if it is another one.
+    /// Path of the network namespace; `None`: the namespace of this program.
     pub fn netns(&self) -> Option<PathBuf> {
         self.netns.as_deref().map(netns_path)
     }
@@ -120,10 +123,12 @@ impl GtpuBackhaul {
                 return Err(format!("{place}: no UE in [[node.ues]] has that name"));
             }
             if !names.insert(ue) {
-                return Err(format!("{place} is there twice: a UE has one tunnel"));
+                return Err(format!("{place} is given twice: a UE has one tunnel"));
             }
             if !teids.insert(*teid_downlink) {
-                return Err(format!("{place}: teid_downlink = {teid_downlink} is another tunnel's, too"));
+                return Err(format!(
+                    "{place}: teid_downlink = {teid_downlink} is also used by another tunnel"
+                ));
             }
             for (key, teid) in [("teid_downlink", teid_downlink), ("teid_uplink", teid_uplink)] {
                 if *teid == 0 {
@@ -139,12 +144,13 @@ impl GtpuBackhaul {
 }
 
 impl LwipConfig {
-    /// MTU of interfaces that have none of their own: what N3 carries on links of 1500 bytes.
+    /// Default MTU of interfaces: 1500, or with GTP-U the packet size that N3 carries over links of 1500
+    /// bytes.
     pub const fn mtu(&self) -> u16 {
         if self.gtpu.is_some() { 1400 } else { 1500 }
     }
 
-    /// Interfaces, with the sections they are in.
+    /// The interfaces, each with the name of its section.
     pub fn ports(&self) -> impl Iterator<Item = (&'static str, &PortDevice)> {
         let all = [
             ("[backhaul]", self.backhaul.as_ref()),
@@ -154,11 +160,11 @@ impl LwipConfig {
         all.into_iter().filter_map(|(section, port)| Some((section, port?)))
     }
 
-    /// A UE by name.
+    /// The UE of this name; the error lists all names.
     pub fn ue(&self, name: &str) -> Result<&UeConfig, String> {
         self.node.ues.iter().find(|ue| ue.name == name).ok_or_else(|| {
             let names: Vec<&str> = self.node.ues.iter().map(|ue| ue.name.as_str()).collect();
-            format!("there is no UE \"{name}\" in [[node.ues]]; there are: {}", names.join(", "))
+            format!("there is no UE \"{name}\" in [[node.ues]]; the UEs are: {}", names.join(", "))
         })
     }
 }
@@ -177,12 +183,11 @@ impl Check for LwipConfig {
             (Some(_), None) => {}
             (None, Some(gtpu)) => gtpu.check(&self.node.ues)?,
             (None, None) => {
-                return Err(
-                    "there is no way to servers: give [backhaul], an interface, or [gtpu], a UPF".to_owned()
-                );
+                return Err("there is no path to servers: give [backhaul] (an interface) or [gtpu] (a UPF)"
+                    .to_owned());
             }
             (Some(_), Some(_)) => {
-                return Err("[backhaul] and [gtpu] are both there: give one of them".to_owned());
+                return Err("[backhaul] and [gtpu] exclude each other: give one of them".to_owned());
             }
         }
         check_ioam(self.ioam.as_ref())?;
@@ -191,8 +196,9 @@ impl Check for LwipConfig {
     }
 }
 
-/// What a UE runs so that packets by way of Wi-Fi are the bearer's again: nftables, without connection tracking. Stateful
-/// translation would take them for another connection. `interface` is where they come in; left out: anywhere.
+/// The nftables rules with which a UE translates the destination of packets from the Wi-Fi leg back to the
+/// bearer's address. They do not use connection tracking, because stateful translation would take the packets
+/// for another connection. `interface` is the Wi-Fi interface of the UE; `None`: any.
 pub fn ue_rules(node: &Node, ue: &UeConfig, interface: Option<&str>) -> Result<String, String> {
     if node.wifi_leg == WifiLeg::Tunnel {
         return Err(
@@ -211,9 +217,9 @@ pub fn ue_rules(node: &Node, ue: &UeConfig, interface: Option<&str>) -> Result<S
         ));
     }
     if rules.is_empty() {
-        return Err(format!("ue \"{}\" has no wifi address of a family that it has addresses of", ue.name));
+        return Err(format!("ue \"{}\" has no wifi address in any family of its addresses", ue.name));
     }
-    // "add" makes sure that there is something to delete: the set can be loaded again.
+    // "add" ensures that "delete" succeeds, so the set can be loaded repeatedly.
     Ok(format!(
         "# UE {}: packets by way of Wi-Fi are the bearer's again. Load: nft -f FILE. Remove: nft delete table inet {UE_TABLE}\n\
          add table inet {UE_TABLE}\ndelete table inet {UE_TABLE}\n\
@@ -223,7 +229,7 @@ pub fn ue_rules(node: &Node, ue: &UeConfig, interface: Option<&str>) -> Result<S
     ))
 }
 
-/// The table of [`ue_rules`].
+/// Name of the nftables table of [`ue_rules`].
 const UE_TABLE: &str = "anabranch_lwip";
 
 fn default_api() -> Api {
@@ -250,7 +256,7 @@ wifi = [\"10.46.0.2\", \"fd46::2\"]
 ";
 
     #[test]
-    fn what_is_right_is_taken() {
+    fn valid_files_are_accepted() {
         let config: LwipConfig = parse("lwip.toml", SMALL).unwrap();
         assert_eq!((config.lwip.name.as_str(), config.ports().count()), ("lwip", 2));
         assert!(config.node.dida.is_some() && config.wifi.is_none());
@@ -258,9 +264,9 @@ wifi = [\"10.46.0.2\", \"fd46::2\"]
         assert_eq!(parse::<LwipConfig>("lwip.toml", &with).unwrap().ports().count(), 3);
     }
 
-    /// Each mistake: one sentence with the place and what would be valid.
+    /// Each error is one sentence with the place and the valid values.
     #[test]
-    fn mistakes_name_place_and_remedy() {
+    fn errors_name_place_and_remedy() {
         for (from, to, parts) in [
             ("lte_percent = 20", "lte_percent = 120", &["[node]", "lte_percent = 120", "0 to 100"][..]),
             ("ms = 50", "ms = -1", &["dida.hold.ms", "0 to 10000"]),
@@ -282,7 +288,7 @@ wifi = [\"10.46.0.2\", \"fd46::2\"]
     }
 
     #[test]
-    fn a_upf_in_the_place_of_an_interface() {
+    fn a_upf_replaces_an_interface() {
         let gtpu = SMALL.replace(
             "[backhaul]\nname = \"n3\"\n",
             "[gtpu]\npeer = \"10.9.0.1:2152\"\n[[gtpu.tunnels]]\nue = \"phone\"\nteid_downlink = 7\nteid_uplink = 8\n",

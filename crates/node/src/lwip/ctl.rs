@@ -1,4 +1,4 @@
-//! `lwip` of an LWIP node, once or live, its flows, and its changes.
+//! `anabranch ctl lwip`: an LWIP node, once or repeatedly, its flows, and changes.
 
 use crate::ctl::Output;
 use crate::ctl::client::Client;
@@ -83,7 +83,7 @@ fn on_or_off(text: &str) -> Result<bool, String> {
     }
 }
 
-/// The node.
+/// Shows or changes the node, or lists its flows.
 pub async fn lwip(
     client: &Client,
     action: Option<&LwipAction>,
@@ -181,7 +181,7 @@ fn node_text(node: &LwipNode, mut rates: Option<&mut Rates>) -> String {
     text
 }
 
-/// As the interface writes it.
+/// A value as compact JSON, the form of the REST interface.
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Prometheus text of an LWIP node: the state of a moment, built when it is asked for.
+//! Metrics of an LWIP node in the Prometheus text format, built from the current state at each request.
 
 use crate::runtime::api::{LwipAcks, LwipHolds, LwipLink, LwipNode, Status};
 use crate::runtime::metrics::{Text, count, encoded, gauge, one, program, tally, traces};
@@ -22,10 +22,10 @@ struct Reason {
     reason: Text,
 }
 
-/// Name, help, value.
+/// Name, help text, value.
 type Column<T> = (&'static str, &'static str, fn(&T) -> u64);
 
-/// Everything, as OpenMetrics text. Names begin with `anabranch_lwip_`.
+/// All metrics as OpenMetrics text. Names begin with `anabranch_lwip_`.
 pub fn text(status: &Status, node: &LwipNode) -> String {
     let mut registry = program(status, "Packets dropped, by reason");
     one(&mut registry, "ues", "Known UEs", None, node.ues as f64);
@@ -105,7 +105,7 @@ fn acks(registry: &mut Registry, node: &LwipNode) {
     registry.register_with_unit("hold", help, Unit::Seconds, Histogram::new(&node.holds));
 }
 
-/// A histogram that was counted elsewhere.
+/// A histogram whose buckets were counted by the data path.
 #[derive(Debug)]
 struct Histogram {
     sum: f64,
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_where_they_belong() {
+    fn values_appear_at_their_metrics() {
         let text = sample();
         for line in [
             "anabranch_lwip_held_acks_total 7",
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Name, type and labels of every metric, as rows of the page's table.
+    /// Name, type and labels of every metric, in the form of the table on the page.
     #[test]
     fn every_metric_is_documented_and_every_documented_metric_exists() {
         let rows = metric_rows(&sample(), "anabranch_lwip_");

@@ -1,4 +1,4 @@
-//! `anabranch lwip`: set-up, control loop, tear-down. What the REST interface asks for is in `requests`.
+//! `anabranch lwip`: set-up, control loop and tear-down. `requests` handles the REST interface.
 
 pub mod api;
 pub mod backhaul;
@@ -103,10 +103,10 @@ pub fn start(args: &LwipArgs) -> anyhow::Result<()> {
     run(args, config)
 }
 
-/// How often the service manager is told that the program lives.
+/// Interval of the watchdog notifications to the service manager.
 const WATCHDOG: Duration = Duration::from_secs(5);
 
-/// Reads the file and lets flags win.
+/// Reads the configuration file; command-line flags take precedence.
 pub fn load(args: &LwipArgs) -> anyhow::Result<LwipConfig> {
     let mut config: LwipConfig = load_file(&args.common.config)?;
     args.common.win(&mut config.api, &mut config.metrics)?;
@@ -114,7 +114,7 @@ pub fn load(args: &LwipArgs) -> anyhow::Result<LwipConfig> {
     Ok(config)
 }
 
-/// Prints the nftables rules with which a UE translates its Wi-Fi address back.
+/// Prints the nftables rules with which the UE translates its Wi-Fi address back to the bearer's address.
 pub fn print_ue_rules(args: &LwipArgs, config: &LwipConfig, ue: &str) -> anyhow::Result<()> {
     let rules = config
         .ue(ue)
@@ -124,7 +124,7 @@ pub fn print_ue_rules(args: &LwipArgs, config: &LwipConfig, ue: &str) -> anyhow:
     Ok(())
 }
 
-/// Sets everything up, runs, and takes everything down again, also when something fails.
+/// Sets everything up, runs until the end, and takes everything down again, also after a failure.
 pub fn run(args: &LwipArgs, config: LwipConfig) -> anyhow::Result<()> {
     let mut opened = Vec::new();
     let result = make(&config, &mut opened)
@@ -145,7 +145,7 @@ fn make(config: &LwipConfig, opened: &mut Vec<OpenInterface>) -> anyhow::Result<
             let tunnels = Tunnels::new(gtpu, &config.node.ues);
             Backhaul::Gtpu(Box::new(Gtpu::new(bind(gtpu)?, gtpu.peer, tunnels).context("[gtpu]")?))
         }
-        // The check of the configuration refused it.
+        // The check of the configuration has excluded this.
         (None, None) => anyhow::bail!("neither [backhaul] nor [gtpu]"),
     };
     Ok(Ports {
@@ -155,7 +155,7 @@ fn make(config: &LwipConfig, opened: &mut Vec<OpenInterface>) -> anyhow::Result<
     })
 }
 
-/// The socket, in the namespace it belongs to.
+/// Binds the GTP-U socket in its network namespace.
 fn bind(gtpu: &GtpuBackhaul) -> anyhow::Result<UdpSocket> {
     netctl::inside(gtpu.netns().as_deref(), || {
         netctl::bind_when_free(|| UdpSocket::bind(gtpu.listen))
@@ -196,14 +196,14 @@ async fn serve(args: &LwipArgs, config: LwipConfig, ports: Ports) -> anyhow::Res
     result.and(stopped)
 }
 
-/// The control plane of an LWIP node.
+/// Control plane of an LWIP node.
 struct Agent {
-    /// Which file, and what wins over it.
+    /// Configuration file, and the flags that take precedence.
     args: LwipArgs,
     config: LwipConfig,
-    /// The node as it is now.
+    /// Configuration of the node in force.
     running: Node,
-    /// DIDA as it is, or was before it was switched off.
+    /// Parameters of DIDA: the current ones, or those before it was switched off.
     last_dida: DidaConfig,
     worker: Handle<Worker>,
     log: EventLog,
@@ -229,7 +229,7 @@ impl Agent {
                 },
                 Some(request) = requests.recv() => self.on_request(request).await,
                 _ = tick.tick() => {
-                    // The node answers, so it lives.
+                    // The data path answered, so it is alive.
                     if self.worker.query(|_, _| ()).await.is_ok() {
                         notify("WATCHDOG=1");
                     }

@@ -1,4 +1,5 @@
-//! What the REST interface, and SIGHUP, make an LWIP node do: look, change steering and hold, reload.
+//! Requests of the REST interface, and SIGHUP, at an LWIP node: queries, changes of steering and hold time,
+//! reload.
 
 use super::backhaul::Tunnels;
 use super::{Agent, metrics, views};
@@ -8,12 +9,12 @@ use crate::runtime::views::event;
 use anabranch_lwip::{Command, Config as Node, DidaConfig};
 use std::collections::BTreeMap;
 
-/// Flows that are asked for in one go, so that packets stay on time.
+/// Maximum number of flows per job of the data path, so that packets stay on time.
 const MAX_FLOWS: usize = 1000;
 
 impl Agent {
     pub(super) async fn on_request(&mut self, request: ControlRequest) {
-        // Whoever asked and went away does not care for the answer.
+        // A requester that has gone away needs no answer.
         match request {
             ControlRequest::Status(reply) => drop(reply.send(self.status().await)),
             ControlRequest::Reload(reply) => drop(reply.send(self.reload().await)),
@@ -45,7 +46,8 @@ impl Agent {
             status.device_tx_frames += device.tx_frames;
             status.device_errors += device.errors;
         }
-        // A node with an interface drops nothing of its own accord; what interfaces refuse is among their errors.
+        // With an interface as the backhaul, the node drops nothing itself; refusals of interfaces are
+        // counted as their errors.
         let mut drops = BTreeMap::new();
         if let Some((socket, dropped)) = gtpu {
             status.accesses.insert("n3".to_owned(), crate::runtime::views::socket(socket));
@@ -98,7 +100,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Has the node become another one, between two packets; what became different.
+    /// Has the data path apply a new configuration between two packets. Returns the names of the changed
+    /// parts.
     async fn apply(&mut self, new: Node) -> Result<Vec<String>, Problem> {
         let old = &self.running;
         new.check().map_err(|e| Problem::invalid(e.to_string()))?;
@@ -125,7 +128,8 @@ impl Agent {
         Ok(said)
     }
 
-    /// Reads the file again. Steering, DIDA and UEs change at once; whatever else is different waits for a restart.
+    /// Reads the configuration file again. Steering, DIDA and UEs change at once; all other differences need
+    /// a restart.
     pub(super) async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
         let new = super::load(&self.args).map_err(|e| Problem::invalid(e.to_string()))?;
         let mut changed = self.apply(new.node.clone()).await?;
@@ -145,12 +149,13 @@ impl Agent {
         ];
         let needs_restart = differing(&differs);
         let list = crate::ue::run::list;
-        let message = format!("changed: {}; waits for a restart: {}", list(&changed), list(&needs_restart));
+        let message = format!("changed: {}; needs a restart: {}", list(&changed), list(&needs_restart));
         self.log.push(event("reloaded", None, message));
         Ok(api::Reloaded { changed, needs_restart })
     }
 
-    /// Takes the tunnels over, and the addresses that lead to them; whether they have become others.
+    /// Applies the tunnels of the new configuration, and the UE addresses that lead to them; true if they
+    /// differ.
     async fn apply_tunnels(&mut self, new: &LwipConfig) -> Result<bool, Problem> {
         let (Some(old), Some(wanted)) = (&mut self.config.gtpu, &new.gtpu) else { return Ok(false) };
         let tunnels = Tunnels::new(wanted, &new.node.ues);
@@ -162,7 +167,7 @@ impl Agent {
     }
 }
 
-/// A node with changes; `last` is DIDA as it was last.
+/// The configuration with the changes applied; `last` holds the previous parameters of DIDA.
 fn changed(old: &Node, last: DidaConfig, change: &api::LwipChange) -> Node {
     let mut new = old.clone();
     new.steering = change.steering.unwrap_or(old.steering);
@@ -187,7 +192,7 @@ mod tests {
     use anabranch_lwip::Hold;
 
     #[test]
-    fn dida_goes_off_and_comes_back_as_it_was() {
+    fn dida_is_switched_off_and_on_with_the_same_parameters() {
         let twenty = DidaConfig { hold: Hold::Fixed { ms: 20.0 }, let_through: 0, ..DidaConfig::default() };
         let on = Node { dida: Some(twenty), ..Node::default() };
         let off = changed(&on, twenty, &api::LwipChange { dida: Some(false), ..Default::default() });

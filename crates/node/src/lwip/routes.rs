@@ -1,4 +1,4 @@
-//! The paths of an LWIP node.
+//! REST routes of an LWIP node.
 
 use super::api::{LwipChange, LwipFlows, LwipNode, LwipRequest};
 use crate::runtime::api::extract::{Body, Params};
@@ -10,7 +10,7 @@ use axum::extract::State;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// The routes and their description.
+/// The routes and their OpenAPI description.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(lwip, set_lwip)).routes(routes!(lwip_flows))
 }
@@ -28,8 +28,8 @@ async fn lwip(State(shared): State<Shared>) -> Answer<LwipNode> {
     request(&shared, LwipRequest::Node).await
 }
 
-/// Other steering, or another hold, from the next packet on and until the next reload. Where DIDA changes, what is
-/// held is sent.
+/// Changes steering or hold time, from the next packet on and until the next reload. If DIDA changes, all
+/// held ACKs are sent.
 #[utoipa::path(
     put,
     path = "/v1/lwip",
@@ -40,7 +40,7 @@ async fn set_lwip(State(shared): State<Shared>, Body(change): Body<LwipChange>) 
     request(&shared, |reply| LwipRequest::Set(Box::new(change), reply)).await
 }
 
-/// TCP connections that the LWIP node knows, a page at a time.
+/// TCP connections of the LWIP node, a page at a time.
 #[utoipa::path(
     get,
     path = "/v1/lwip/flows",

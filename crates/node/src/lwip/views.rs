@@ -1,14 +1,14 @@
-//! The core's state as the REST interface shows it.
+//! Conversion of the node's state into its REST representation.
 
 use crate::runtime::api;
 use anabranch_element::time::Instant;
 use anabranch_lwip::{FlowView, HOLD_BUCKETS_US, Leg, LinkView, Node, PassReason, ReleaseReason, Stats};
 use std::net::SocketAddr;
 
-/// UEs whose links are shown, and have metrics of their own.
+/// Maximum number of UEs whose links are shown and have metrics of their own.
 pub const MAX_UES: usize = 256;
 
-/// The node.
+/// State of the node.
 pub fn node(name: &str, node: &Node) -> api::LwipNode {
     let (config, stats) = (node.config(), node.stats());
     api::LwipNode {
@@ -40,7 +40,7 @@ pub fn node(name: &str, node: &Node) -> api::LwipNode {
     }
 }
 
-/// A flow.
+/// State of a flow.
 pub fn flow(view: &FlowView, now: Instant) -> api::LwipFlow {
     let key = &view.key;
     let [lte, wifi] = Leg::ALL.map(|leg| view.packets[leg as usize]);
@@ -79,7 +79,7 @@ fn links(ue: &str, node: &Node) -> Vec<api::LwipLink> {
         probes: view.probes,
         answers: view.answers,
     };
-    // Without probes there is nothing to show.
+    // Without probes there are no measurements.
     let probed = node.config().probe.is_some();
     node.links(ue).filter(|_| probed).map_or_else(Vec::new, |links| links.map(link).to_vec())
 }

@@ -1,4 +1,4 @@
-//! The data path of an LWIP node: the node of `core` on real time, between the backhaul and two legs.
+//! Data path of an LWIP node: the node of crate `lwip` in real time, between the backhaul and the two legs.
 //!
 //! ```text
 //!   backhaul ─▶ Node::downlink ─┬─▶ LTE            timerfd, absolute ──▶ Node::poll: holds that are over
@@ -6,7 +6,8 @@
 //!            ◀─ Node::uplink, or later ◀── LTE, Wi-Fi
 //! ```
 //!
-//! One thread; nothing locks and nothing is allocated per packet. At the end of it held ACKs are sent, then it returns.
+//! One thread without locks; it allocates no memory per packet. At shutdown it sends the held ACKs before it
+//! ends.
 
 use super::backhaul::{Backhaul, Dropped, Tunnels};
 use crate::runtime::clock::Clock;
@@ -20,28 +21,28 @@ use anyhow::Context;
 use rand_core::{OsRng, TryRngCore};
 use std::os::fd::AsRawFd;
 
-/// Frames read from one interface before the others, and the clock, have their turn.
+/// Frames read from one interface before the other interfaces and the timer are served.
 const ROUND: usize = 8;
-/// How often the wall clock is looked at, which somebody may have set.
+/// Interval at which the wall clock is read, because it may have been set.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The interfaces.
 pub struct Ports {
-    /// Where servers are.
+    /// The backhaul, towards servers.
     pub backhaul: Backhaul,
-    /// The cell.
+    /// The interface of the cell.
     pub lte: Device,
-    /// The access point, if it is not behind the interface of LTE.
+    /// The interface of the access point; `None`: the Wi-Fi leg uses the interface of LTE.
     pub wifi: Option<Device>,
 }
 
-/// See the top of this file.
+/// The data path; the module documentation describes it.
 pub struct Worker {
     /// The node.
     pub node: Node,
     ports: Ports,
     clock: Clock,
-    /// When the wall clock is looked at next.
+    /// Time of the next reading of the wall clock.
     next_look: Instant,
     ready: [bool; 3],
     events: EventLoop<Self>,
@@ -50,7 +51,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Registers everything. Time starts now.
+    /// Registers all event sources; the clock starts now.
     pub fn new(config: &LwipConfig, mut ports: Ports) -> anyhow::Result<(Self, Handle<Self>)> {
         let clock = Clock::start();
         let (events, handle) = EventLoop::new(clock)?;
@@ -61,7 +62,7 @@ impl Worker {
                 events.register(fd, at)?;
             }
         }
-        // Strangers must not know where a flow is in the table.
+        // The seed is random, so that others cannot predict the place of a flow in the hash table.
         let seed = OsRng.try_next_u64().context("random numbers")?;
         let mut node = Node::new(config.node.clone(), seed, clock.now()).map_err(anyhow::Error::new)?;
         if let Some(ioam) = &config.ioam {
@@ -80,24 +81,24 @@ impl Worker {
         Ok((worker, handle))
     }
 
-    /// Counters of the interfaces: those of backhaul, LTE and Wi-Fi that are.
+    /// Counters of the existing interfaces, in the order backhaul, LTE, Wi-Fi.
     pub fn device_counters(&self) -> Vec<DeviceCounters> {
         let Ports { backhaul, lte, wifi } = &self.ports;
         let legs = [Some(lte), wifi.as_ref()].into_iter().flatten().map(Device::counters);
         backhaul.device().into_iter().chain(legs).collect()
     }
 
-    /// Counters of the GTP-U socket, and what it dropped, if there is one.
+    /// Counters of the GTP-U socket and its drops; `None` if the backhaul is an interface.
     pub fn gtpu(&mut self) -> Option<(SocketCounters, Dropped)> {
         self.ports.backhaul.gtpu()
     }
 
-    /// Other GTP-U tunnels from the next packet on.
+    /// Replaces the GTP-U tunnels, from the next packet on.
     pub fn set_tunnels(&mut self, tunnels: Tunnels) {
         self.ports.backhaul.set_tunnels(tunnels);
     }
 
-    /// Takes packets in; whether there may be more.
+    /// Reads packets; true if there may be more.
     fn read(&mut self) -> anyhow::Result<bool> {
         let mut more = false;
         for at in 0..self.ready.len() {
@@ -123,8 +124,8 @@ impl Worker {
 
     fn read_leg(&mut self, at: usize, now: Instant) -> anyhow::Result<bool> {
         let Self { node, ports: Ports { backhaul, lte, wifi }, .. } = self;
-        // What the node itself sends while it reads from a leg can go by the other one only when that is read out:
-        // it is kept, and it is rare.
+        // Packets that the node itself sends while it reads from a leg may have to leave by the other leg,
+        // which is possible only after the read. They are buffered; this is rare.
         let mut own = Vec::new();
         let mut out = Out { backhaul, legs: Legs::Kept(&mut own) };
         let (section, device) = match (at, &mut *wifi) {
@@ -140,7 +141,7 @@ impl Worker {
         Ok(read > 0)
     }
 
-    /// Does what is due.
+    /// Runs the timers that are due.
     fn due(&mut self, now: Instant) {
         if self.next_look <= now {
             self.next_look = now + LOOK_EVERY;
@@ -150,7 +151,7 @@ impl Worker {
             let Self { node, ports: Ports { backhaul, lte, wifi }, .. } = self;
             node.poll(now, &mut Out { backhaul, legs: Legs::There { lte, wifi } });
         }
-        // Counters say it all; nobody takes them one by one.
+        // Counters cover the events, so they are discarded here.
         while self.node.poll_event().is_some() {}
     }
 
@@ -178,14 +179,14 @@ impl thread::Worker for Worker {
             let next = self.node.poll_timeout().map_or(Instant::MAX, |(at, _)| at);
             self.events.wait(more || self.stop, next, &mut self.ready)?;
         }
-        // What is held belongs to somebody: it is sent before the end.
+        // Held ACKs are sent before the end, so that no sender loses them.
         let now = self.clock.now();
         let holding = self.node.held_acks();
         self.node.set_dida(None, now).map_err(anyhow::Error::new)?;
         self.due(now);
         self.flush();
         if holding > 0 {
-            tracing::info!("{holding} held ACKs sent before the end");
+            tracing::info!("{holding} held ACKs sent at shutdown");
         }
         Ok(())
     }
@@ -195,7 +196,7 @@ impl thread::Worker for Worker {
     }
 }
 
-/// Where what leaves the node goes.
+/// Destination of the packets that leave the node.
 struct Out<'a> {
     backhaul: &'a mut Backhaul,
     legs: Legs<'a>,

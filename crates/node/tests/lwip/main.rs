@@ -292,6 +292,6 @@ fn what_is_held_is_sent_before_the_end() {
     world.until("four of six duplicates are held", || world.acks("holding") == 4);
     assert_eq!(server.acks(), vec![1100; 3], "one that advances, and two duplicates");
     node.stop();
-    assert!(world.log().contains("4 held ACKs sent before the end"), "{}", world.log());
+    assert!(world.log().contains("4 held ACKs sent at shutdown"), "{}", world.log());
     assert_eq!(server.acks(), vec![1100; 4], "and the four that were held");
 }
