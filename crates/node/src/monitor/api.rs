@@ -1,14 +1,14 @@
-//! `--api`: the last report over REST, for those who ask now and then instead of listening.
+//! `--api`: the last report of the monitor over REST.
 //!
 //! ```text
-//!  GET /v1/int                  the monitor: what it listens to, and what it counted
+//! GET /v1/int                  the monitor: its interfaces and counters
 //!  GET /v1/int/paths            its paths, hop by hop, in the order of first sight
 //!  GET /v1/int/paths/{number}   one of them
 //!  GET /v1/int/flows            its flows, by addresses and ports; of one path with ?path=NUMBER
 //! ```
 //!
-//! An answer is of one report, whose time it has. The description is generated from the handlers, served at `/openapi.json`
-//! and committed as `openapi/int-monitor.json`.
+//! Each answer refers to one report and has its time. The OpenAPI description is generated from the handlers,
+//! served at `/openapi.json` and committed as `openapi/int-monitor.json`.
 
 use super::report::Report;
 use super::schema::{CountersSchema, FlowSchema, PathSchema};
@@ -28,7 +28,7 @@ use utoipa_axum::routes;
 #[openapi(
     info(
         title = "anabranch int monitor",
-        description = "What in-band telemetry tells of paths and flows: the last report of a running `anabranch int monitor`.",
+        description = "Paths and flows according to in-band telemetry: the last report of a running `anabranch int monitor`.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     components(schemas(Problem)),
@@ -39,33 +39,33 @@ struct Description;
 /// A monitor, without its paths and flows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct IntMonitor {
-    /// What it is called.
+    /// Name of the monitor.
     pub sink: String,
-    /// When the report was made, milliseconds since 1970.
+    /// Time of the report, Unix time in milliseconds.
     pub unix_ms: u64,
-    /// From one report to the next, milliseconds.
+    /// Interval between reports, milliseconds.
     pub interval_ms: u64,
-    /// What it listens to.
+    /// Names of the interfaces that it listens on.
     pub interfaces: Vec<String>,
-    /// Packets the kernel had no buffer for.
+    /// Packets for which the kernel had no buffer.
     pub kernel_drops: u64,
-    /// What it counted.
+    /// Counters of the collector.
     #[schema(value_type = CountersSchema)]
     pub counters: CollectCounters,
-    /// Paths it knows.
+    /// Number of known paths.
     pub paths: u64,
-    /// Flows it knows.
+    /// Number of known flows.
     pub flows: u64,
 }
 
 /// A page of paths.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct IntPaths {
-    /// When the report was made, milliseconds since 1970.
+    /// Time of the report, Unix time in milliseconds.
     pub unix_ms: u64,
-    /// How many there are.
+    /// Number of all paths.
     pub total: u64,
-    /// Those of this page.
+    /// The paths of this page.
     #[schema(value_type = Vec<PathSchema>)]
     pub paths: Vec<PathView>,
 }
@@ -73,11 +73,11 @@ pub struct IntPaths {
 /// A page of flows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct IntFlows {
-    /// When the report was made, milliseconds since 1970.
+    /// Time of the report, Unix time in milliseconds.
     pub unix_ms: u64,
-    /// How many there are, of the path asked for.
+    /// Number of all flows, or of all flows on the requested path.
     pub total: u64,
-    /// Those of this page.
+    /// The flows of this page.
     #[schema(value_type = Vec<FlowSchema>)]
     pub flows: Vec<FlowView>,
 }
@@ -94,13 +94,13 @@ fn routes() -> OpenApiRouter<Last> {
     router
 }
 
-/// The description as committed in `openapi/int-monitor.json`.
+/// The OpenAPI description as committed in `openapi/int-monitor.json`.
 #[cfg(test)]
 pub fn description() -> String {
     crate::testing::description(routes())
 }
 
-/// The whole interface. With a token, every request needs it.
+/// The complete router. With `access`, every request needs the token.
 pub fn router(last: Last, access: Option<Arc<Access>>) -> Router {
     finish(routes(), last, access)
 }
@@ -113,7 +113,7 @@ fn page_of<T: Clone>(all: impl Iterator<Item = T>, (offset, limit): (usize, usiz
     all.skip(offset).take(limit).collect()
 }
 
-/// The monitor: what it listens to, and what it counted.
+/// The monitor: interfaces and counters.
 #[utoipa::path(get, path = "/v1/int", responses((status = 200, body = IntMonitor)))]
 async fn monitor(State(last): State<Last>) -> Answer<IntMonitor> {
     let report = newest(&last)?;
@@ -129,7 +129,7 @@ async fn monitor(State(last): State<Last>) -> Answer<IntMonitor> {
     }))
 }
 
-/// Paths in the order of first sight, a page at a time.
+/// Paths in the order in which they were first seen, a page at a time.
 #[utoipa::path(get, path = "/v1/int/paths", params(Page), responses((status = 200, body = IntPaths)))]
 async fn paths(State(last): State<Last>, Params(page): Params<Page>) -> Answer<IntPaths> {
     let report = newest(&last)?;
@@ -151,23 +151,23 @@ async fn path(State(last): State<Last>, Path(number): Path<u64>) -> Answer<PathV
     found.map(Json).ok_or_else(missing)
 }
 
-/// Which flows.
+/// Selection of flows.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct FlowsOf {
-    /// Only those of the path with this number.
+    /// Only flows on the path with this number.
     #[serde(default)]
     path: Option<u64>,
-    /// How many to skip; default 0.
+    /// Number of flows to skip; default 0.
     #[serde(default)]
     offset: usize,
-    /// How many to show; default 100; 0 is 1, and more than 1000 are 1000.
+    /// Maximum number of flows, 1 to 1000; default 100. Other values are clamped.
     #[serde(default = "hundred")]
     limit: usize,
 }
 
-/// Flows by addresses and ports, a page at a time.
+/// Flows in the order of addresses and ports, a page at a time.
 #[utoipa::path(get, path = "/v1/int/flows", params(FlowsOf), responses((status = 200, body = IntFlows)))]
 async fn flows(State(last): State<Last>, Params(of): Params<FlowsOf>) -> Answer<IntFlows> {
     let report = newest(&last)?;
@@ -198,7 +198,7 @@ mod tests {
         (server, reqwest::Client::builder().unix_socket(socket).build().unwrap(), folder)
     }
 
-    /// Three paths and five flows, of which the third and fifth are on the second path.
+    /// Three paths and five flows; the third and the fifth flow are on the second path.
     fn many() -> Report {
         let mut report = sample();
         let (path, flow) = (report.paths[0].clone(), report.flows[0].clone());
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_last_report_is_there_for_whoever_asks() {
+    async fn the_last_report_is_served() {
         let (_server, http, _folder) = serve(Some(many()), None).await;
         let get = async |path: &str| http.get(format!("http://x{path}")).send().await.unwrap();
         let own: IntMonitor = get("/v1/int").await.json().await.unwrap();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_answered_is_a_problem_with_a_remedy() {
+    async fn errors_are_problem_documents_with_a_remedy() {
         let (_server, http, _folder) = serve(Some(sample()), None).await;
         for (path, status, says) in [
             ("/v1/int/paths/9", 404, "there is no path \"9\""),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_is_needed_where_one_is_set() {
+    async fn a_configured_token_is_required() {
         let (_server, http, _folder) = serve(Some(sample()), Some("correct horse battery")).await;
         let ask = || http.get("http://x/v1/int/paths");
         assert_eq!(ask().send().await.unwrap().status(), 401);

@@ -1,4 +1,5 @@
-//! `int` of a monitor (`anabranch int monitor --api`): paths hop by hop, once or live, and flows.
+//! `anabranch ctl int`: paths of a monitor (`anabranch int monitor --api`) hop by hop, once or repeatedly,
+//! and its flows.
 
 use super::{IntFlows, IntPaths, flows_table, hops_table};
 use crate::ctl::Output;
@@ -25,7 +26,7 @@ Examples:
     },
 }
 
-/// Paths, or flows.
+/// Shows the paths or the flows.
 pub async fn int(
     client: &Client,
     action: Option<&IntAction>,

@@ -1,4 +1,4 @@
-//! `--map`: the paths in a BPF map, and what the monitors of this machine have in theirs.
+//! `--map`: publishes the paths in a BPF map; reads the maps of all monitors on this machine.
 
 use super::report::Report;
 use crate::ctl::table::{bytes, or_dash, rate, table};
@@ -9,16 +9,16 @@ use nix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use std::time::Duration;
 
-/// The map, if there is to be one.
+/// The map of this monitor, if requested.
 pub struct Published(Option<PathsMap>);
 
 impl Published {
-    /// A map for so many paths, or none.
+    /// Creates a map for `paths` paths, if `wanted`.
     pub fn new(wanted: bool, paths: u32) -> Result<Self> {
         Ok(Self(wanted.then(|| PathsMap::create(paths).context("--map")).transpose()?))
     }
 
-    /// Publishes a report.
+    /// Publishes the paths of a report.
     pub fn set(&mut self, report: &Report) {
         if let Some(map) = &mut self.0 {
             let now = monotonic_us();
@@ -66,7 +66,7 @@ const COLUMNS: [&str; 11] = [
     ">silent",
 ];
 
-/// What the monitors of this machine publish, as a table or one JSON object.
+/// The paths that the monitors on this machine publish, as a table or as one JSON object.
 pub fn published_paths(as_json: bool) -> Result<String> {
     let maps = published()?;
     let now = monotonic_us();
@@ -129,13 +129,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bottleneck_is_what_is_published() {
+    fn the_bottleneck_is_published() {
         let path = record(&sample().paths[0], 1_000_000);
         assert_eq!(
             (path.link_kbps, path.depth_bytes, path.free_bytes),
             (Some(20_000), Some(1500), Some(148_500))
         );
-        // Both hops of the sample dropped 7 and lost 9.
+        // Both hops of the sample have 7 drops and 9 losses.
         assert_eq!((path.queue_drops, path.medium_losses, path.seen_us), (14, 18, 996_000));
         assert_eq!((name(&path), path.hops, path.complete), ("?-2".to_owned(), 2, true));
     }

@@ -1,4 +1,4 @@
-//! `--metrics`: Prometheus text of the last report.
+//! `--metrics`: metrics of the last report in the Prometheus text format.
 
 use super::report::Report;
 use crate::runtime::metrics::{Text, count, encoded, gauge, one};
@@ -6,7 +6,7 @@ use anabranch_cc::collect::{FlowView, HopView, LatencyView, PathView};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Flows that get metrics of their own; with more, those of the paths remain.
+/// Maximum number of flows with metrics of their own; beyond it, only the metrics of paths remain.
 pub const MAX_FLOWS: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -35,7 +35,7 @@ struct What {
     what: &'static str,
 }
 
-/// Everything, as OpenMetrics text. Names begin with `anabranch_int_`.
+/// All metrics as OpenMetrics text. Names begin with `anabranch_int_`.
 pub fn text(report: &Report) -> String {
     let mut registry = Registry::with_prefix("anabranch_int");
     own(&mut registry, report);
@@ -93,9 +93,9 @@ fn paths(registry: &mut Registry, paths: &[PathView]) {
     gauge(registry, "path_latency", help, Some(Unit::Seconds), latency);
 }
 
-/// Name, help, value.
+/// Name, help text, value.
 type Count<T, V> = (&'static str, &'static str, fn(&T) -> V);
-/// Name, help, unit, value.
+/// Name, help text, unit, value.
 type Column = (&'static str, &'static str, Option<Unit>, fn(&HopView) -> Option<f64>);
 
 fn hops(registry: &mut Registry, paths: &[PathView]) {
@@ -178,7 +178,7 @@ mod tests {
 
     const PAGE: &str = include_str!("../../../../docs/int-cc.md");
 
-    /// Name, type and labels of every metric, as rows of the page's table.
+    /// Name, type and labels of every metric, in the form of the table on the page.
     #[test]
     fn every_metric_is_documented_and_every_documented_metric_exists() {
         let mut report = sample();

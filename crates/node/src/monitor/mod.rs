@@ -1,4 +1,4 @@
-//! `anabranch int monitor` and `anabranch int paths`: what the traces tell that arrive at an interface.
+//! `anabranch int monitor` and `anabranch int paths`: the contents of the traces that arrive at an interface.
 //!
 //! ```text
 //!  interface ──▶ packet socket ──▶ cc::collect ──▶ every interval: Report ─┬─▶ table, or a line of JSON
@@ -7,8 +7,8 @@
 //!                                                                                └─▶ MQTT: a broker's, or its own
 //! ```
 //!
-//! It looks on: packets go their way whether it runs or not. One thread reads and collects; what is served has the last
-//! report and never waits for it.
+//! The monitor is passive: it does not affect the packets. One thread reads and collects; the servers use the
+//! last report and never wait for that thread.
 
 mod api;
 pub mod ctl;
@@ -99,11 +99,11 @@ pub struct ApiArgs {
     without_tls: bool,
 }
 
-/// Where to listen, and the token.
+/// Address of the REST interface, and its token.
 type Asked<'a> = (&'a Listen, Option<Arc<Access>>);
 
 impl ApiArgs {
-    /// As asked for, if at all.
+    /// Validates the options; `None` if no REST interface is requested.
     fn check(&self) -> Result<Option<Asked<'_>>> {
         let Some(at) = &self.api else { return Ok(None) };
         if let (Listen::Tcp(address), None) = (at, &self.api_token_file)
@@ -118,12 +118,12 @@ impl ApiArgs {
         Ok(Some((at, token.map(|token| Access::of_operator(&token)))))
     }
 
-    /// Whether there is something to be read again.
+    /// Whether there is a certificate to reload on SIGHUP.
     fn has_certificate(&self) -> bool {
         self.tls_certificate.is_some()
     }
 
-    /// What the listeners show, if anything.
+    /// TLS for the listeners; `None` if no certificate is given. An error if a listener needs one.
     fn tls(&self, metrics: Option<&Listen>) -> Result<Option<Arc<Tls>>> {
         let files = match (&self.tls_certificate, &self.tls_key) {
             (Some(certificate), Some(key)) => {
@@ -136,8 +136,8 @@ impl ApiArgs {
                 && !address.ip().is_loopback()
             {
                 bail!(
-                    "{what} {address} can be reached from elsewhere: add --tls-certificate and --tls-key, or say \
-                     --without-tls where the network between is trusted"
+                    "{what} {address} can be reached from elsewhere: add --tls-certificate and --tls-key, or give \
+                     --without-tls if the network is trusted"
                 );
             }
         }
@@ -206,12 +206,12 @@ pub struct PathsArgs {
 
 fn sink_name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > 200 || text.contains(char::is_control) {
-        return Err("a name of 1 to 200 bytes is wanted, without control characters".into());
+        return Err("expected a name of 1 to 200 bytes without control characters".into());
     }
     Ok(text.to_owned())
 }
 
-/// Home, and erase from there on: redraws without flicker.
+/// Moves the cursor home and erases from there on, which redraws without flicker.
 const REDRAW: &str = "\x1b[H\x1b[J";
 
 /// Runs `anabranch int monitor`.
@@ -259,7 +259,7 @@ pub fn paths(args: &PathsArgs) -> Result<()> {
 const WITHOUT: &str = "this anabranch was built without the kernel programs (feature bpf): name an interface with \
                        --interface, and leave --map out";
 
-/// A build without maps publishes in none.
+/// Replacement for builds without the feature bpf; publishes nothing.
 #[cfg(not(feature = "bpf"))]
 struct Published;
 
@@ -278,7 +278,7 @@ fn published_paths(_: bool) -> Result<String> {
     anyhow::bail!(WITHOUT)
 }
 
-/// To standard output; who reads it no longer ends us.
+/// Writes to standard output. A reader that exits early (`| head`) is not a failure.
 fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)

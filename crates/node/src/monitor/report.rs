@@ -1,32 +1,32 @@
-//! What a monitor says at a time: its collector's views, and what it counted.
+//! The report of a monitor: the collector's views and counters.
 
 use anabranch_cc::collect::{CollectCounters, FlowView, PathView};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// One report. In JSON, one line.
+/// One report; in JSON, one line.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// What the monitor is called.
+    /// Name of the monitor.
     pub sink: String,
-    /// When, milliseconds since 1970.
+    /// Time of the report, Unix time in milliseconds.
     pub unix_ms: u64,
-    /// From one report to the next, milliseconds.
+    /// Interval between reports, milliseconds.
     pub interval_ms: u64,
-    /// What it listens to.
+    /// Names of the interfaces that it listens on.
     pub interfaces: Vec<String>,
-    /// Packets the kernel had no buffer for.
+    /// Packets for which the kernel had no buffer.
     pub kernel_drops: u64,
-    /// What the collector counted.
+    /// Counters of the collector.
     pub counters: CollectCounters,
-    /// The paths, in the order of first sight.
+    /// The paths, in the order in which they were first seen.
     pub paths: Vec<PathView>,
-    /// The flows, by addresses and ports.
+    /// The flows, in the order of addresses and ports.
     pub flows: Vec<FlowView>,
 }
 
 impl Report {
-    /// One line.
+    /// The report as one line of JSON, with the line break.
     pub fn json(&self) -> Result<String> {
         let mut line = serde_json::to_string(self).context("a report as JSON")?;
         line.push('\n');
@@ -34,7 +34,7 @@ impl Report {
     }
 }
 
-/// The host's name, for want of another.
+/// The host name; it is the default name of a monitor.
 pub fn host_name() -> String {
     let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| "anabranch".to_owned())

@@ -1,73 +1,73 @@
-//! Paths and flows as the OpenAPI description shows them: `cc::collect`, whose types know nothing of OpenAPI, mirrored.
-//! A test holds the two together.
+//! OpenAPI schemas of paths and flows. They mirror the types of `cc::collect`, which do not depend on utoipa;
+//! a test keeps the two consistent.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A figure that goes up and down.
+/// A value that varies over time.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = IntLevel)]
 #[serde(deny_unknown_fields)]
 pub struct LevelSchema {
-    /// Of the newest trace.
+    /// Value in the newest trace.
     last: u32,
-    /// Smoothed: each trace moves it by an eighth.
+    /// Moving average: each trace contributes an eighth.
     mean: u32,
-    /// Highest of the last one to two windows.
+    /// Maximum of the last one to two windows.
     most: u32,
 }
 
-/// A time between two stamps.
+/// The difference of two time stamps.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = IntLatency)]
 #[serde(deny_unknown_fields)]
 pub struct LatencySchema {
-    /// Of the newest trace, microseconds.
+    /// Value in the newest trace, microseconds.
     last_us: u32,
-    /// Smoothed, microseconds.
+    /// Moving average, microseconds.
     mean_us: u32,
-    /// Highest of the last one to two windows, microseconds.
+    /// Maximum of the last one to two windows, microseconds.
     most_us: u32,
 }
 
-/// A node of a path. What it did not tell is null.
+/// A node of a path. Values that the node does not report are null.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = IntHop)]
 #[serde(deny_unknown_fields)]
 pub struct HopSchema {
     /// Node id.
     node: Option<u64>,
-    /// Hop limit with which packets leave it.
+    /// Hop limit of packets that leave the node.
     hop_limit: Option<u8>,
-    /// Id of the interface they came in by.
+    /// Id of the ingress interface.
     interface_in: Option<u32>,
-    /// Id of the interface they leave by.
+    /// Id of the egress interface.
     interface_out: Option<u32>,
-    /// Queue behind the packet, bytes.
+    /// Queue length behind the packet, bytes.
     depth_bytes: Option<LevelSchema>,
-    /// Most bytes the queue holds.
+    /// Capacity of the queue, bytes.
     capacity_bytes: Option<u32>,
-    /// What arrives at the queue, kbit/s.
+    /// Arrival rate at the queue, kbit/s.
     arrival_kbps: Option<LevelSchema>,
-    /// What the link behind it carries, kbit/s.
+    /// Rate of the link behind the queue, kbit/s.
     link_kbps: Option<LevelSchema>,
-    /// Flows of late.
+    /// Number of recent flows, as counted by the node.
     flows: Option<u16>,
-    /// Packets its queue dropped since the first trace.
+    /// Packets dropped by the node's queue since the first trace.
     queue_drops: Option<u64>,
-    /// Packets its medium lost since the first trace.
+    /// Packets lost by the node's medium since the first trace.
     medium_losses: Option<u64>,
     /// Modulation and coding scheme.
     mcs: Option<u8>,
-    /// Part of the carrier's resource blocks that the bearer got, percent.
+    /// Share of the carrier's resource blocks that the bearer received, percent.
     rb_share_percent: Option<f64>,
-    /// Buffer occupancy, bytes; of a cell: what waits in RLC.
+    /// Buffer occupancy, bytes; for a cell: data waiting in RLC.
     rlc_bytes: Option<LevelSchema>,
-    /// How long the queue takes to leave at the link's rate, microseconds.
+    /// Time in which the queue drains at the link's rate, microseconds.
     queue_us: Option<u64>,
-    /// Time in the node as it measured it, microseconds.
+    /// Time in the node as measured by the node, microseconds.
     transit_us: Option<LevelSchema>,
-    /// From its stamp to the next node's, or to the collector.
+    /// From the node's time stamp to the time stamp of the next node or of the collector.
     latency: Option<LatencySchema>,
 }
 
@@ -76,33 +76,34 @@ pub struct HopSchema {
 #[schema(as = IntPath)]
 #[serde(deny_unknown_fields)]
 pub struct PathSchema {
-    /// In the order of first sight, from 1.
+    /// Number of the path, from 1, in the order in which paths were first seen.
     number: u64,
-    /// Its nodes as people write them: `1-2-3`, `?` for one without an id.
+    /// The nodes in short form: `1-2-3`, with `?` for a node without an id.
     name: String,
     /// IOAM namespace.
     namespace: u16,
-    /// Its nodes, first hop first.
+    /// The nodes, first hop first.
     hops: Vec<HopSchema>,
-    /// Which of them, from 0, has the least link rate per flow; null: none told its rate.
+    /// Index (from 0) of the hop with the lowest link rate per flow; null if no hop reports its rate.
     bottleneck: Option<u64>,
-    /// Traces.
+    /// Number of traces.
     traces: u64,
-    /// Bytes of the packets that carried them.
+    /// Bytes of the packets with these traces.
     bytes: u64,
-    /// Flows that the collector knows on it.
+    /// Number of flows on the path that the collector knows.
     flows_seen: u64,
-    /// When it was first seen, milliseconds of the collector's clock.
+    /// Time at which it was first seen, milliseconds of the collector's clock.
     first_ms: u64,
-    /// How long ago it was last seen, milliseconds.
+    /// Time since it was last seen, milliseconds.
     silent_ms: u64,
-    /// Every hop told its drops and none on the way was silent: a loss without a drop was the medium's.
+    /// True if every hop reports its drops and no hop lacks telemetry: then a loss without a drop was a loss
+    /// of the medium.
     complete: bool,
-    /// A node found no room in the newest trace.
+    /// True if a node found no room in the newest trace.
     overflow: bool,
-    /// From the source to the first node.
+    /// Latency from the source to the first node.
     to_first: Option<LatencySchema>,
-    /// From the source to the collector.
+    /// Latency from the source to the collector.
     end_to_end: Option<LatencySchema>,
 }
 
@@ -121,56 +122,56 @@ pub struct FlowSchema {
     protocol: u8,
     /// Number of its path.
     path: u64,
-    /// How often that changed.
+    /// Number of changes of the path.
     path_changes: u64,
-    /// Traces.
+    /// Number of traces.
     traces: u64,
-    /// Bytes of the packets that carried them.
+    /// Bytes of the packets with these traces.
     bytes: u64,
-    /// When it was first seen, milliseconds of the collector's clock.
+    /// Time at which it was first seen, milliseconds of the collector's clock.
     first_ms: u64,
-    /// How long ago it was last seen, milliseconds.
+    /// Time since it was last seen, milliseconds.
     silent_ms: u64,
-    /// Packets that the source had numbered; null: it does not.
+    /// Packets numbered by the source; null if the source does not number packets.
     numbered: Option<u64>,
-    /// Numbers that never came.
+    /// Numbers that did not arrive.
     missing: Option<u64>,
-    /// The sender's congestion window.
+    /// Congestion window of the sender, segments.
     cwnd_segments: Option<u32>,
-    /// Its slow-start threshold; null: not told, or before the first loss.
+    /// Slow-start threshold of the sender, segments; null if not reported, or before the first loss.
     ssthresh_segments: Option<u32>,
-    /// Its smoothed round trip, microseconds.
+    /// Smoothed round-trip time of the sender, microseconds.
     srtt_us: Option<u32>,
-    /// From the source to the collector.
+    /// Latency from the source to the collector.
     end_to_end: Option<LatencySchema>,
 }
 
-/// What a collector counts of itself.
+/// Counters of a collector.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = IntCounters)]
 #[serde(deny_unknown_fields)]
 pub struct CountersSchema {
-    /// Packets with a trace that was taken.
+    /// Packets whose trace was evaluated.
     traces: u64,
-    /// Packets without anything to take: no trace, of another namespace, or one that no node has written in.
+    /// Packets without a usable trace: no trace, another namespace, or not filled by any node.
     passed: u64,
-    /// Packets whose headers or options do not hold together.
+    /// Packets with inconsistent headers or options.
     malformed: u64,
     /// Traces in which a node found no room.
     overflowed: u64,
-    /// Nodes beyond the 16th of a trace.
+    /// Nodes beyond the 16th of a trace, which are ignored.
     hops_left_out: u64,
-    /// Paths that made room for others.
+    /// Paths evicted to make room for others.
     paths_evicted: u64,
-    /// Paths that were silent for too long.
+    /// Paths removed because they were idle too long.
     paths_aged: u64,
-    /// Flows that made room for others.
+    /// Flows evicted to make room for others.
     flows_evicted: u64,
-    /// Flows that were silent for too long.
+    /// Flows removed because they were idle too long.
     flows_aged: u64,
-    /// Nodes whose counters started again.
+    /// Restarts of nodes, detected by their counters.
     node_restarts: u64,
-    /// Latencies below zero or above a minute: clocks that differ.
+    /// Latencies below zero or above a minute, which are due to unsynchronised clocks.
     clock_errors: u64,
 }
 
@@ -181,7 +182,7 @@ mod tests {
     use serde::de::DeserializeOwned;
     use serde_json::Value;
 
-    /// Every field of the one is a field of the other, with the same value.
+    /// Asserts that both types have the same fields with the same values.
     fn mirrored<T: DeserializeOwned + Serialize>(core: &impl Serialize) {
         let value: Value = serde_json::to_value(core).unwrap();
         let mirror: T = serde_json::from_value(value.clone()).unwrap();
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mirror_shows_what_core_says() {
+    fn the_schemas_mirror_the_types_of_the_collector() {
         let report = sample();
         mirrored::<PathSchema>(&report.paths[0]);
         mirrored::<FlowSchema>(&report.flows[0]);

@@ -1,4 +1,4 @@
-//! What others may ask for or are told: REST, metrics and MQTT, on a thread of their own, from the last report.
+//! Servers of the last report: REST, metrics and MQTT, on a thread of their own.
 
 use super::mqtt::{self, MqttArgs};
 use super::report::Report;
@@ -13,19 +13,19 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// The last report; `None`: there is none yet.
+/// Receiver of the last report; `None` before the first one.
 pub type Last = watch::Receiver<Option<Arc<Report>>>;
 
-/// Serves until dropped.
+/// The running servers; they stop when this is dropped.
 pub struct Served {
     last: watch::Sender<Option<Arc<Report>>>,
-    // In this order: what listens, then what runs it.
+    // Drop order: first the listeners, then their runtime.
     _server: Server,
     _runtime: Option<Runtime>,
 }
 
 impl Served {
-    /// Listens and connects, as far as asked to.
+    /// Starts the requested servers and connections.
     pub fn start(name: &str, rest: &ApiArgs, at: Option<&Listen>, mqtt: &MqttArgs) -> Result<Self> {
         let (last, reports) = watch::channel(None);
         let mut server = Server::default();
@@ -53,7 +53,7 @@ impl Served {
         Ok(Self { last, _server: server, _runtime: Some(runtime) })
     }
 
-    /// From now on this is the last report.
+    /// Publishes a report, which replaces the previous one.
     pub fn set(&self, report: Report) {
         self.last.send_replace(Some(Arc::new(report)));
     }

@@ -1,10 +1,10 @@
-//! A report as people read it: a table of hops, one of flows, and what went wrong.
+//! A report as text: a table of hops, a table of flows, and a summary of problems.
 
 use super::report::Report;
 use crate::ctl::table::{bytes, or_dash, rate, table};
 use anabranch_cc::collect::{CollectCounters, FlowView, HopView, LatencyView, LevelView, PathView};
 
-/// Flows in the table; JSON has all.
+/// Maximum number of flows in the table; JSON has all of them.
 const MOST_ROWS: usize = 50;
 
 const HOPS: [&str; 14] = [
@@ -14,7 +14,7 @@ const HOPS: [&str; 14] = [
 const FLOWS: [&str; 10] =
     ["from", "to", ">path", ">traces", ">missing", ">cwnd", ">ssthresh", ">RTT", ">latency", ">silent"];
 
-/// The whole page.
+/// The complete report.
 pub fn text(report: &Report) -> String {
     if report.paths.is_empty() {
         return format!(
@@ -27,7 +27,7 @@ pub fn text(report: &Report) -> String {
     page.push('\n');
     page += &flows_table(&report.flows[..report.flows.len().min(MOST_ROWS)]);
     if report.flows.len() > MOST_ROWS {
-        page += &format!("and {} more: --json has all\n", report.flows.len() - MOST_ROWS);
+        page += &format!("and {} more: --json prints all of them\n", report.flows.len() - MOST_ROWS);
     }
     page += &format!("\n{} traces on {}", report.counters.traces, report.interfaces.join(" "));
     if let Some(what) = troubles(report) {
@@ -37,12 +37,12 @@ pub fn text(report: &Report) -> String {
     page
 }
 
-/// Paths, a line for each hop.
+/// Paths, one row per hop.
 pub fn hops_table(paths: &[PathView]) -> String {
     table(&HOPS, paths.iter().flat_map(hops))
 }
 
-/// Flows, a line for each.
+/// Flows, one row per flow.
 pub fn flows_table(flows: &[FlowView]) -> String {
     table(&FLOWS, flows.iter().map(flow))
 }
@@ -71,7 +71,7 @@ fn hops(path: &PathView) -> impl Iterator<Item = Vec<String>> + '_ {
     })
 }
 
-/// `MCS 17, 37.5 % of RBs, RLC 12.0 KiB`, as far as it is told.
+/// The reported radio state, such as `MCS 17, 37.5 % of RBs, RLC 12.0 KiB`.
 fn radio(hop: &HopView) -> String {
     let told = [
         hop.mcs.map(|mcs| format!("MCS {mcs}")),
@@ -109,7 +109,7 @@ fn millis(us: u64) -> String {
     format!("{:.1} ms", us as f64 / 1000.0)
 }
 
-/// What was not taken, or not kept.
+/// The problems that occurred, with their counters; `None` if there were none.
 fn troubles(report: &Report) -> Option<String> {
     let CollectCounters {
         malformed,
@@ -123,13 +123,13 @@ fn troubles(report: &Report) -> Option<String> {
     } = report.counters;
     let told: Vec<String> = [
         (malformed, "malformed"),
-        (overflowed, "had no room for a node"),
+        (overflowed, "without room for a node"),
         (hops_left_out, "hops left out"),
-        (paths_evicted, "paths made room for others"),
-        (flows_evicted, "flows made room for others"),
-        (node_restarts, "nodes' counters started again"),
-        (clock_errors, "with clocks that differ"),
-        (report.kernel_drops, "lost for want of buffer"),
+        (paths_evicted, "paths evicted"),
+        (flows_evicted, "flows evicted"),
+        (node_restarts, "restarts of nodes' counters"),
+        (clock_errors, "with clock errors"),
+        (report.kernel_drops, "lost for lack of kernel buffers"),
     ]
     .into_iter()
     .filter(|(n, _)| *n > 0)
@@ -143,7 +143,7 @@ pub mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A report with everything in it.
+    /// A report in which every field has a value.
     pub fn sample() -> Report {
         let level = |last| LevelView { last, mean: last, most: 2 * last };
         let latency = LatencyView { last_us: 3000, mean_us: 2900, most_us: 3100 };
@@ -212,7 +212,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_page_says_who_is_the_bottleneck_and_what_went_wrong() {
+    fn the_text_shows_bottleneck_and_problems() {
         let page = text(&sample());
         let lines: Vec<&str> = page.lines().collect();
         assert!(lines[1].starts_with("1: ?-2") && !lines[1].contains('*'), "{page}");
@@ -225,7 +225,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_line_of_json_has_it_all() {
+    fn json_contains_the_whole_report() {
         let line = sample().json().unwrap();
         assert_eq!(line.lines().count(), 1);
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();

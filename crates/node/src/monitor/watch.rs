@@ -1,4 +1,4 @@
-//! The monitor's loop: packets in, a report every interval, until a signal.
+//! The monitor's main loop: reads packets and makes a report per interval, until a signal.
 
 use super::report::Report;
 use anabranch_cc::collect::{CollectConfig, Collector, Sighting};
@@ -14,38 +14,39 @@ use nix::time::{ClockId, clock_gettime};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// A trace's headers, with room to spare: an options header of ours has at most 272 bytes.
+/// Bytes read of each packet: the headers with a trace. An options header has at most 272 bytes.
 const SLOT_BYTES: usize = 1024;
-/// Batches of one interface before the others, and the clock, have their turn.
+/// Batches read from one interface before the other interfaces and the timer are served.
 const BATCHES: usize = 16;
 
-/// A monitor at work.
+/// A running monitor.
 pub struct Watch {
     name: String,
     interfaces: Vec<String>,
     taps: Vec<PacketSocket>,
-    /// Those that are said to be gone.
+    /// Per interface: whether its disappearance has been logged.
     gone: Vec<bool>,
     signals: SignalFd,
     collector: Collector,
     kernel_drops: u64,
     start_ns: u64,
-    /// The wall clock's lead over the monotonic one.
+    /// Offset of the wall clock from the monotonic clock, nanoseconds.
     ahead_ns: u64,
 }
 
 impl Watch {
-    /// Opens the interfaces of this network namespace. Before other threads are started: signals are for this one. `reloads`: SIGHUP
-    /// is not, for something is read again on it.
+    /// Opens the interfaces in this network namespace. Must be called before other threads start, because
+    /// signals are blocked for all of them. `reloads`: SIGHUP does not end the monitor, because it reloads a
+    /// certificate.
     pub fn open(name: String, interfaces: &[String], config: CollectConfig, reloads: bool) -> Result<Self> {
         let open = |name: &String| {
             tap(name)
-                .with_context(|| format!("--interface {name} (it must be there, and CAP_NET_RAW is needed)"))
+                .with_context(|| format!("--interface {name} (it must exist, and CAP_NET_RAW is needed)"))
         };
         let taps: Vec<PacketSocket> = interfaces.iter().map(open).collect::<Result<_>>()?;
         for (at, name) in interfaces.iter().enumerate() {
             let is_before = taps[..at].iter().any(|before| before.index() == taps[at].index());
-            ensure!(!is_before, "--interface {name} is named twice: each trace would count twice");
+            ensure!(!is_before, "--interface {name} is given twice: each trace would count twice");
         }
         Ok(Self {
             name,
@@ -60,7 +61,8 @@ impl Watch {
         })
     }
 
-    /// Collects, and gives a report every `every`, until that says no more or a signal ends it.
+    /// Collects, and passes a report to `each` at the interval `every`, until `each` returns false or a
+    /// signal arrives.
     pub fn run(&mut self, every: Duration, mut each: impl FnMut(Report) -> Result<bool>) -> Result<()> {
         let mut due = self.now() + every;
         loop {
@@ -86,7 +88,7 @@ impl Watch {
                 if !each(self.report(now, every))? {
                     return Ok(());
                 }
-                // What was missed while it was slow is not made up for.
+                // Missed reports are not made up for.
                 due = (due + every).max(self.now());
             }
         }
@@ -110,8 +112,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Goes over to interfaces that have a name now: a tunnel's is made anew, when its program is started again. One that is only
-    /// called otherwise is listened to until another has its name.
+    /// Reopens interfaces that were created again under their name, as a tunnel's is when its program
+    /// restarts. An interface that was only renamed is used until another one has its name.
     fn follow(&mut self) {
         for ((name, tap), gone) in self.interfaces.iter().zip(&mut self.taps).zip(&mut self.gone) {
             let (at, named) = (tap.index(), interface::index(name).ok());
@@ -119,11 +121,11 @@ impl Watch {
                 && at != named
                 && let Ok(anew) = self::tap(name)
             {
-                tracing::info!("{name} was made anew");
+                tracing::info!("{name} was created again");
                 self.kernel_drops += tap.kernel_drops().unwrap_or(0);
                 *tap = anew;
             } else if at.is_none() && !*gone {
-                tracing::warn!("{name} is gone: listening again when it is made anew");
+                tracing::warn!("{name} has disappeared: listening again once it is created again");
             }
             *gone = tap.index().is_none();
         }
@@ -153,10 +155,10 @@ impl Watch {
     }
 }
 
-/// What an interface receives that can carry a trace.
+/// Opens a packet socket for the incoming packets that can carry a trace.
 fn tap(interface: &str) -> std::io::Result<PacketSocket> {
     let options = Options {
-        // Packets of tunnels have no Ethernet header; nothing is sent.
+        // Packets of tunnels have no Ethernet header; nothing is sent here.
         framing: Framing::Ip { peer: [0; 6] },
         slot_bytes: SLOT_BYTES,
         only: Only::HopByHop,
@@ -165,7 +167,7 @@ fn tap(interface: &str) -> std::io::Result<PacketSocket> {
     PacketSocket::open(interface, &options)
 }
 
-/// What ends a monitor. Blocked from here on, in threads to come as well.
+/// The signals that end a monitor; blocked from here on, also in threads that start later.
 fn signals(reloads: bool) -> Result<SignalFd> {
     let hangup = (!reloads).then_some(Signal::SIGHUP);
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().chain(hangup).collect();

@@ -145,7 +145,7 @@ fn an_interface_made_anew_is_followed() {
     });
     ns.sh(make);
     until("the source has the new one", || traces() == 2);
-    let followed = || monitor.log().matches("v0 was made anew").count();
+    let followed = || monitor.log().matches("v0 was created again").count();
     until("the monitor, too", || followed() == 1);
     // The one that is there gets another name, and another one its name.
     ns.sh("ip link set v0 name w0; ip link set v1 name w1");

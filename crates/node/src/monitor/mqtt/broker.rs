@@ -1,4 +1,4 @@
-//! A small broker of our own: MQTT 3.1.1, quality of service 0 to its subscribers, retained messages, last wills.
+//! A small MQTT 3.1.1 broker: QoS 0 to subscribers, retained messages, last wills.
 //!
 //! ```text
 //!  monitor ─┐                                      ┌─▶ subscriber: filters, live messages
@@ -6,9 +6,10 @@
 //!  clients ─┘   QoS 0, or 1 with an answer          └─▶ …
 //! ```
 //!
-//! For a collector beside the monitor, and for monitors on other machines. It knows no users, no encryption, no sessions
-//! that outlive a connection, and no quality of service 2: who needs these has mosquitto or another, and `--mqtt`.
-//! Everything is bounded; who does not keep up misses messages, who does not read at all is disconnected.
+//! It serves a collector next to the monitor, and monitors on other machines. It supports no users, no
+//! encryption, no sessions that outlive a connection, and no QoS 2; installations that need these use another
+//! broker (such as mosquitto) with `--mqtt`. All buffers are bounded: a subscriber that is too slow misses
+//! messages, and one that does not read at all is disconnected.
 
 use super::MOST_BYTES;
 use bytes::{Bytes, BytesMut};
@@ -31,15 +32,15 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 const MOST_CLIENTS: usize = 64;
 const MOST_FILTERS: usize = 64;
-/// Retained messages, with their topics.
+/// Maximum number of retained messages, and of bytes in them and their topics.
 const MOST_RETAINED: usize = 4096;
 const MOST_RETAINED_BYTES: usize = 16 << 20;
-/// Live messages that a subscriber may be behind.
+/// Number of live messages that a subscriber may lag behind.
 const BEHIND: usize = 1024;
-/// For what must not take long: CONNECT, and a subscriber that reads nothing.
+/// Time limit for a CONNECT, and for a write to a subscriber that reads nothing.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// See the top of this file.
+/// The broker; the module documentation describes it.
 #[derive(Debug, Clone)]
 pub(super) struct Broker(Arc<Shared>);
 
@@ -57,7 +58,8 @@ struct Retained {
 }
 
 impl Retained {
-    /// Keeps the last message of a topic; an empty one ends it. What there is no room for is not kept.
+    /// Retains the last message of a topic; an empty payload removes it. If there is no room, the message is
+    /// not retained.
     fn keep(&mut self, topic: &str, payload: &Bytes) {
         if let Some(before) = self.by_topic.remove(topic) {
             self.bytes -= topic.len() + before.len();
@@ -73,10 +75,10 @@ impl Retained {
     }
 }
 
-/// Listens, and serves in the background.
+/// Listens at `at` and serves clients in the background.
 pub(super) async fn listen(at: SocketAddr) -> Result<Broker> {
     let listener = TcpListener::bind(at).await?;
-    tracing::info!("MQTT: a broker at {}", listener.local_addr()?);
+    tracing::info!("MQTT: broker listening at {}", listener.local_addr()?);
     let broker = Broker::new();
     let serving = broker.clone();
     tokio::spawn(async move {
@@ -84,7 +86,7 @@ pub(super) async fn listen(at: SocketAddr) -> Result<Broker> {
             match listener.accept().await {
                 Ok((stream, peer)) => serving.welcome(stream, peer),
                 Err(error) => {
-                    // Out of descriptors, as a rule: they come back.
+                    // Usually the process is out of file descriptors, and some become free again.
                     tracing::warn!("MQTT: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -101,16 +103,16 @@ impl Broker {
         Self(Arc::new(Shared { retained: Mutex::default(), live, clients }))
     }
 
-    /// Passes a message on to who has subscribed to its topic, and keeps it for who will.
+    /// Delivers a message to the subscribers of its topic and, if `retain`, keeps it for later ones.
     pub(super) fn publish(&self, topic: String, payload: Bytes, retain: bool) {
         if retain {
             self.0.retained.lock().unwrap_or_else(PoisonError::into_inner).keep(&topic, &payload);
         }
-        // An error is that nobody listens.
+        // An error means that there is no subscriber.
         let _ = self.0.live.send(Arc::new(Publish::from_bytes(topic, QoS::AtMostOnce, payload)));
     }
 
-    /// The topics of what it keeps.
+    /// The topics of all retained messages.
     #[cfg(test)]
     pub(super) fn kept(&self) -> Vec<String> {
         let retained = self.0.retained.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +141,7 @@ impl Broker {
     }
 }
 
-/// One connection.
+/// The connection of a client.
 struct Client {
     broker: Broker,
     from: OwnedReadHalf,
@@ -148,12 +150,13 @@ struct Client {
     live: broadcast::Receiver<Arc<Publish>>,
     filters: Vec<String>,
     will: Option<LastWill>,
-    /// One and a half keep-alive times (MQTT 3.1.1 §3.1.2.10).
+    /// Time limit without packets: 1.5 keep-alive intervals (MQTT 3.1.1
+    /// 3.1.2.10).
     silence: Option<Duration>,
 }
 
 impl Client {
-    /// The first packet must be a CONNECT.
+    /// Accepts a connection; its first packet must be a CONNECT.
     async fn greet(stream: TcpStream, broker: Broker) -> Result<Self> {
         let _ = stream.set_nodelay(true);
         let live = broker.0.live.subscribe();
@@ -175,7 +178,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Until it says goodbye (`Ok`), or is gone.
+    /// Serves the connection until DISCONNECT (`Ok`) or an error.
     async fn serve(&mut self) -> Result<()> {
         let far = Duration::from_secs(86_400 * 365);
         let mut patience = Instant::now() + self.silence.unwrap_or(far);
@@ -267,7 +270,7 @@ impl Client {
     }
 }
 
-/// The next packet. Nothing is lost when this is given up between two bytes.
+/// Reads the next packet. Cancel-safe: bytes already received stay in `input`.
 async fn read(from: &mut OwnedReadHalf, input: &mut BytesMut) -> Result<Packet> {
     loop {
         match Packet::read(input, MOST_BYTES) {
@@ -281,7 +284,8 @@ async fn read(from: &mut OwnedReadHalf, input: &mut BytesMut) -> Result<Packet> 
     }
 }
 
-/// What may be published to: no wildcards, and not what begins with `$`, which is a broker's own.
+/// Whether messages may be published to this topic: no wildcards, and no leading `$`, which is reserved for
+/// brokers.
 fn is_topic(topic: &str) -> bool {
     !topic.is_empty() && !topic.starts_with('$') && valid_topic(topic)
 }
@@ -314,9 +318,9 @@ mod tests {
         assert_eq!((retained.by_topic.len(), retained.bytes), (0, 0));
     }
 
-    /// Whatever a client sends, it is answered, or disconnected, and others go on.
+    /// Whatever a client sends, it is answered or disconnected, and the other clients are not affected.
     #[tokio::test]
-    async fn a_client_that_talks_nonsense_harms_nobody() {
+    async fn malformed_input_affects_no_other_client() {
         let broker = Broker::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! To somebody's broker: connects, and connects again.
+//! Connection to an external broker, which is restored after failures.
 
 use super::{MOST_BYTES, Message, OFFLINE, ONLINE, Topics};
 use rumqttc::{AsyncClient, Event, EventLoop, LastWill, MqttOptions, Packet, QoS};
@@ -6,19 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Messages that wait to be written. Who has more waits, too, and goes on with the newest report.
+/// Number of messages that wait to be written. When the queue is full, the publisher waits and continues with
+/// the newest report.
 const WAITING: usize = 1024;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// From one try to the next.
+/// Interval between connection attempts.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A connection to a broker, or the wish for one.
+/// A connection to a broker, or repeated attempts to connect.
 pub(super) struct Client {
     client: AsyncClient,
     connected: Arc<AtomicBool>,
 }
 
-/// Starts to connect, in the background.
+/// Starts to connect in the background.
 pub(super) fn connect(
     name: &str,
     (host, port): (&str, u16),
@@ -50,9 +51,10 @@ impl Client {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// None is left out, or a path that is forgotten would be there for ever.
+    /// Queues a message, waiting for room. No message is dropped, because the removal of a path must reach
+    /// the broker.
     pub(super) async fn publish(&self, Message { topic, payload, retain }: Message) {
-        // An error is that the connection's task has ended, and so has the monitor.
+        // An error means that the connection's task has ended, which happens only when the monitor ends.
         let _ = self.client.publish(topic, QoS::AtMostOnce, retain, payload).await;
     }
 }
@@ -66,7 +68,7 @@ async fn run(
 ) {
     let (mut complained, mut unsaid) = (false, false);
     loop {
-        // While much waits there may be no room for it.
+        // With many waiting messages there may be no room; then it is tried again later.
         unsaid = unsaid && client.try_publish(&status, QoS::AtMostOnce, true, ONLINE).is_err();
         match events.poll().await {
             Ok(Event::Incoming(Packet::ConnAck(_))) => {

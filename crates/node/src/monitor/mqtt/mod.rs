@@ -1,13 +1,16 @@
-//! MQTT 3.1.1: each report as messages, to a broker (`--mqtt`) and from a small one of our own (`--mqtt-listen`).
+//! MQTT 3.1.1: each report as messages, to an external broker (`--mqtt`) and from a built-in one
+//! (`--mqtt-listen`).
 //!
 //! ```text
 //! anabranch/int/<monitor>/status                                  online, offline (last will); retained
-//! anabranch/int/<monitor>/paths/<namespace>/<node-node-…>         a path, JSON; retained; empty when it is forgotten
-//! anabranch/int/<monitor>/flows/<from>/<to>/<protocol>            a flow that was seen since the last report, JSON
-//! anabranch/int/<monitor>/counters                                what the monitor counted, JSON
+//! anabranch/int/<monitor>/paths/<namespace>/<node-node-…>         a path, JSON; retained; empty when it is
+//! removed
+//! anabranch/int/<monitor>/flows/<from>/<to>/<protocol>            a flow seen since the last report, JSON
+//! anabranch/int/<monitor>/counters                                counters of the monitor, JSON
 //! ```
 //!
-//! Quality of service 0: the next report says it again. A broker that is slow or away costs the monitor nothing.
+//! Messages have QoS 0, because the next report repeats the state. A slow or unreachable broker does not
+//! delay the monitor.
 
 mod broker;
 mod client;
@@ -20,16 +23,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Flows of one report; the busiest of late are among them, for flows that were silent are left out.
+/// Maximum number of flows per report. Flows without packets since the last report are left out first.
 const MOST_FLOWS: usize = 256;
-/// Longest packet, either way: a path of 16 hops has about 12,000 bytes.
+/// Maximum length of a packet in both directions, bytes; a path of 16 hops has about 12,000.
 const MOST_BYTES: usize = 64 << 10;
-/// Messages of a report before others have their turn.
+/// Messages of a report that are sent before other tasks run.
 const TURN: usize = 128;
 const ONLINE: &str = "online";
 const OFFLINE: &str = "offline";
 
-/// Where to publish.
+/// Destination of the messages.
 #[derive(Debug, clap::Args)]
 pub struct MqttArgs {
     /// Publish to the MQTT broker at HOST:PORT, or HOST for port 1883.
@@ -50,7 +53,7 @@ pub struct MqttArgs {
 }
 
 impl MqttArgs {
-    /// Whether anything is to be published.
+    /// Whether messages are to be published at all.
     pub fn is_wanted(&self) -> bool {
         self.mqtt.is_some() || self.mqtt_listen.is_some()
     }
@@ -58,7 +61,7 @@ impl MqttArgs {
 
 fn broker_at(text: &str) -> Result<(String, u16), String> {
     const WANTED: &str = "write HOST:PORT, HOST, or [ADDRESS]:PORT";
-    // An IPv6 address has colons of its own, so it needs brackets.
+    // An IPv6 address contains colons, so it must be in brackets.
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || (host.starts_with('[') && host.ends_with(']')) => {
             (host, port.parse().map_err(|_| WANTED)?)
@@ -75,13 +78,13 @@ fn prefix(text: &str) -> Result<String, String> {
     let is_bad = |c: char| matches!(c, '+' | '#') || c.is_control();
     if topic.is_empty() || topic.starts_with('$') || topic.contains(is_bad) || topic.len() > 200 {
         return Err(
-            "a topic of 1 to 200 bytes is wanted, without +, #, control characters and a first $".into()
+            "expected a topic of 1 to 200 bytes without +, #, control characters and leading $".into()
         );
     }
     Ok(topic.to_owned())
 }
 
-/// Starts what is asked for, in the background of this runtime.
+/// Starts the client and the broker, as requested, in the background of this runtime.
 pub async fn start(name: &str, args: &MqttArgs, reports: &Last) -> Result<()> {
     let topics = Topics::new(&args.mqtt_topic, name);
     if let Some(at) = args.mqtt_listen {
@@ -94,7 +97,7 @@ pub async fn start(name: &str, args: &MqttArgs, reports: &Last) -> Result<()> {
                     topics.messages(&report).into_iter().enumerate()
                 {
                     broker.publish(topic, payload.into(), retain);
-                    // Subscribers are served by the same thread, and must not fall behind for want of a turn.
+                    // The same thread serves subscribers, which must not fall behind.
                     if at % TURN == TURN - 1 {
                         tokio::task::yield_now().await;
                     }
@@ -113,8 +116,8 @@ pub async fn start(name: &str, args: &MqttArgs, reports: &Last) -> Result<()> {
         let (mut topics, mut reports) = (topics, reports.clone());
         tokio::spawn(async move {
             while let Some(report) = next(&mut reports).await {
-                // Nothing is kept for a broker that is away: when it is back it gets all paths, and those that have gone
-                // meanwhile are taken back.
+                // Nothing is queued while the broker is unreachable. After a reconnection it receives all
+                // paths, and the paths removed meanwhile are deleted there.
                 if client.is_connected() {
                     for message in topics.messages(&report) {
                         client.publish(message).await;
@@ -144,18 +147,18 @@ pub struct Message {
     retain: bool,
 }
 
-/// From reports to messages.
+/// Converts reports into messages.
 #[derive(Debug, Clone)]
 struct Topics {
-    /// Prefix and monitor.
+    /// Topic prefix with the name of the monitor.
     own: String,
-    /// Topics of paths that were published and not taken back.
+    /// Topics of the paths that are published at present.
     paths: BTreeSet<String>,
 }
 
 impl Topics {
     fn new(prefix: &str, name: &str) -> Self {
-        // A name is one level.
+        // The name must be a single topic level.
         Self { own: format!("{prefix}/{}", name.replace(['/', '+', '#', '\0'], "_")), paths: BTreeSet::new() }
     }
 
@@ -167,7 +170,7 @@ impl Topics {
         let own = &self.own;
         let mut messages = Vec::new();
         let mut add = |topic: String, value: serde_json::Result<Vec<u8>>, retain| {
-            // What cannot be written as JSON does not exist here.
+            // Serialisation to JSON cannot fail for these types.
             if let Ok(payload) = value {
                 messages.push(Message { topic, payload, retain });
             }
@@ -175,7 +178,7 @@ impl Topics {
         let mut paths = BTreeSet::new();
         for path in &report.paths {
             let topic = format!("{own}/paths/{}/{}", path.namespace, path.name);
-            // Of two with the same name, the one that was seen last.
+            // If two paths have the same name, the one seen last is published.
             paths.insert(topic.clone());
             add(topic, serde_json::to_vec(path), true);
         }
@@ -204,7 +207,7 @@ mod tests {
     use tokio::task::{JoinHandle, JoinSet};
 
     #[test]
-    fn a_forgotten_path_is_taken_back_once() {
+    fn a_removed_path_is_deleted_once() {
         let mut topics = Topics::new("a/b", "m/#1");
         let report = sample();
         let told = |messages: &[Message]| -> Vec<(String, bool, bool)> {
@@ -220,7 +223,7 @@ mod tests {
         assert_eq!(told(&topics.messages(&none)), [counters]);
     }
 
-    /// What is between a monitor and its broker, until it is aborted.
+    /// A TCP relay between a monitor and its broker, until it is aborted.
     fn between(at: SocketAddr, broker: SocketAddr) -> JoinHandle<()> {
         tokio::spawn(async move {
             let listener = TcpListener::bind(at).await.unwrap();
@@ -233,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn paths_that_go_while_the_broker_is_away_are_taken_back() {
+    async fn paths_removed_while_the_broker_is_unreachable_are_deleted() {
         let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (here, there) = (free(), free());
         let broker = broker::listen(there).await.unwrap();
@@ -250,7 +253,7 @@ mod tests {
         fn none() -> Report {
             Report { paths: Vec::new(), flows: Vec::new(), ..sample() }
         }
-        // A report every 50 ms until the broker has the path, or not.
+        // Sends a report every 50 ms until the broker has the path, or no longer has it.
         let until = async |report: fn() -> Report, has_path: bool| {
             for _ in 0..400 {
                 tell.send_replace(Some(Arc::new(report())));
@@ -272,7 +275,7 @@ mod tests {
         until(none, false).await;
     }
 
-    /// More paths than messages can wait.
+    /// A report with more paths than the message queue holds.
     fn many(first: usize) -> Report {
         let report = sample();
         let named = |at: usize| PathView { name: at.to_string(), ..report.paths[0].clone() };
@@ -280,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_many_paths_each_is_told_and_taken_back() {
+    async fn of_many_paths_each_is_published_and_deleted() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let broker = broker::listen(free).await.unwrap();
         let (tell, reports) = watch::channel(None);
@@ -321,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn brokers_are_named_as_people_do() {
+    fn addresses_of_brokers_are_parsed() {
         let at = |text| broker_at(text).ok();
         assert_eq!(at("mqtt.example"), Some(("mqtt.example".into(), 1883)));
         assert_eq!(at("10.0.0.1:99"), Some(("10.0.0.1".into(), 99)));
