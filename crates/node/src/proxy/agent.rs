@@ -1,4 +1,4 @@
-//! Asking the agent of `anabranch ue` how a connection should go (`POST /connections/select`).
+//! Client of the agent of `anabranch ue`, which selects paths for connections (`POST /connections/select`).
 
 use super::policy::Way;
 use super::rules::Transport;
@@ -14,45 +14,45 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most ways that are tried.
+/// Maximum number of candidates that are tried.
 pub const MAX_WAYS: usize = 4;
-/// Longest answer taken.
+/// Maximum length of an answer, bytes.
 const MAX_BYTES: usize = 1 << 20;
 
-/// What it said.
+/// Answer of the agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
-    /// Ways, the best first; one or more.
+    /// Candidates, the best first; at least one.
     Ways(Vec<Arc<Way>>),
-    /// Nothing meets the needs, and why.
+    /// No candidate meets the requirements, with the reason.
     Unmet(String),
 }
 
-/// It did not answer, or not as it should.
+/// Failure of a request to the agent.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nothing came, or not in time.
+    /// The agent did not answer, or not in time.
     #[error("the agent does not answer ({0}): does anabranch ue run, and is [agent] connect right?")]
     Gone(String),
-    /// It refuses whatever it is asked.
+    /// The agent refuses every request, for example because of the token.
     #[error("the agent refuses: {0}")]
     Refused(String),
-    /// It refuses this question; of another rule's it says nothing.
-    #[error("the agent refuses what a rule asks: {0}")]
+    /// The agent refuses this request; requests of other rules may succeed.
+    #[error("the agent refuses the request for a rule: {0}")]
     Question(String),
-    /// It said what cannot be read.
+    /// The answer cannot be decoded.
     #[error("the agent's answer: {0}")]
     Unreadable(String),
 }
 
-/// The agent.
+/// Client of the agent.
 pub struct Agent {
     client: Client,
     place: String,
 }
 
 impl Agent {
-    /// Nothing is sent yet; none if there is none to be asked.
+    /// Prepares the client; sends nothing. `None` if the proxy is configured to run without an agent.
     pub fn new(config: &AgentLink) -> anyhow::Result<Option<Self>> {
         let builder =
             client::builder(Trust::Nobody)?.timeout(Duration::from_millis(config.timeout_ms.into()));
@@ -70,12 +70,12 @@ impl Agent {
         Ok(Some(Self { client, place }))
     }
 
-    /// Where it is.
+    /// Address of the agent, for messages and status.
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// Asks how a flow to `server` with these needs should go.
+    /// Requests candidates for a flow to `server` with these requirements.
     pub async fn ask(
         &self,
         properties: &Value,
@@ -99,9 +99,9 @@ impl Agent {
             StatusCode::BAD_REQUEST => Err(AskError::Question(detail(&bytes))),
             StatusCode::UNAUTHORIZED => {
                 let why = if self.client.has_token() {
-                    "it wants another token: is [agent] token_file that of its [api]?"
+                    "it requires another token: is [agent] token_file the one of its [api]?"
                 } else {
-                    "it wants a token: give [agent] token_file"
+                    "it requires a token: give [agent] token_file"
                 };
                 Err(AskError::Refused(why.to_owned()))
             }
@@ -115,19 +115,20 @@ fn question(properties: &Value, transport: Transport, server: SocketAddr) -> Val
     if transport == Transport::Udp
         && let Some(map) = properties.as_object_mut()
     {
-        // It is UDP whatever an application might like better.
+        // The program has chosen UDP, so preferences for other transport services do not apply.
         for name in ["reliability", "preserveOrder", "congestionControl"] {
             map.insert(name.to_owned(), json!("no-preference"));
         }
     }
-    // A mapped address is the IPv4 host.
+    // An IPv4-mapped address is sent as IPv4.
     let remote = json!({
         "address": server.ip().to_canonical(), "port": server.port(), "protocols": transport.carriers(),
     });
     json!({"properties": properties, "remote": [remote], "flow": {"protocol": transport.number()}})
 }
 
-/// Of several protocols on the same paths the first will do: they reach or do not reach the same server.
+/// The candidates of an answer. Of several protocols on the same paths, only the first is used: all of them
+/// reach the server, or none does.
 fn ways(selected: Selected) -> Result<Answer, AskError> {
     let mut ways: Vec<(Vec<PathName>, Arc<Way>)> = Vec::new();
     for Planned { candidate, plan } in selected.candidates {
@@ -146,7 +147,7 @@ fn ways(selected: Selected) -> Result<Answer, AskError> {
         ways.push((paths, Arc::new(way)));
     }
     if ways.is_empty() {
-        return Err(AskError::Unreadable("it has no candidate".to_owned()));
+        return Err(AskError::Unreadable("the answer has no candidate".to_owned()));
     }
     Ok(Answer::Ways(ways.into_iter().map(|(_, way)| way).collect()))
 }
@@ -167,7 +168,7 @@ fn detail(bytes: &[u8]) -> String {
     problem["detail"].as_str().unwrap_or("no reason given").to_owned()
 }
 
-/// What was the matter, without the layers around it.
+/// The innermost cause, without the layers around it.
 fn innermost(error: &reqwest::Error) -> String {
     let mut inner: &dyn std::error::Error = error;
     while let Some(source) = inner.source() {
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
     use anabranch_selection::plan::Action;
 
-    /// As everywhere: without it each flow would be asked for in vain.
+    /// Without a token, every request would be refused.
     #[test]
     fn a_token_file_without_a_token_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -196,7 +197,8 @@ mod tests {
         assert!(Agent::new(&config).unwrap().is_some());
     }
 
-    /// Who changes the token of the agent's interface, and writes it where the proxy has its own, need not restart the proxy.
+    /// If the token of the agent's REST interface changes, the proxy reads its token file again and need not
+    /// be restarted.
     #[tokio::test]
     async fn a_token_that_was_replaced_is_read_again() {
         use axum::http::{HeaderMap, header};
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_about_what_the_program_speaks() {
+    fn a_request_names_the_transport_of_the_program() {
         let asked = question(&json!({"connPriority": 7}), Transport::Udp, "192.0.2.1:443".parse().unwrap());
         let remote = json!([{"address": "192.0.2.1", "port": 443, "protocols": ["udp"]}]);
         assert_eq!((&asked["remote"], &asked["flow"]["protocol"]), (&remote, &json!(17)));
@@ -239,7 +241,7 @@ mod tests {
         assert_eq!(asked["properties"], json!({}));
     }
 
-    /// What the agent really answers can be read, and each set of paths is tried once.
+    /// An answer of the agent is decoded, and each set of paths is tried once.
     #[test]
     fn an_answer_becomes_ways() {
         let candidate = |protocol: &str, interface: &str, plan: Value| {

@@ -1,4 +1,4 @@
-//! A transparent proxy as the interface shows it.
+//! The REST representation of a transparent proxy.
 
 use crate::runtime::api::problem::Problem;
 use crate::runtime::api::request::Reply;
@@ -7,25 +7,26 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// A question to a proxy.
+/// A request to a proxy.
 pub enum ProxyRequest {
-    /// The proxy.
+    /// State of the proxy.
     Node(Reply<ProxyNode>),
-    /// Flows from the `offset`th on, at most `limit`.
+    /// Flows from index `offset` on, at most `limit`.
     Flows {
-        /// How many to skip.
+        /// Number of flows to skip.
         offset: usize,
-        /// How many to show.
+        /// Maximum number of flows in the answer.
         limit: usize,
-        /// Answer.
+        /// Receives the answer.
         reply: Reply<ProxyFlows>,
     },
 }
 
 impl ProxyRequest {
-    /// The answer of whoever is no such proxy.
+    /// Refuses the request in a program that is not a proxy.
     pub fn refuse(self) {
-        let why = || Problem::not_here("this is no proxy", "ask the agent of `anabranch proxy`");
+        let why =
+            || Problem::not_here("this is not a proxy", "send the request to the agent of `anabranch proxy`");
         match self {
             Self::Node(reply) => drop(reply.send(Err(why()))),
             Self::Flows { reply, .. } => drop(reply.send(Err(why()))),
@@ -36,119 +37,119 @@ impl ProxyRequest {
 /// A transparent proxy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProxyNode {
-    /// Its name.
+    /// Name of the proxy.
     pub name: String,
-    /// Where flows are led to, on 127.0.0.1 and ::1.
+    /// Port on 127.0.0.1 and ::1 to which flows are redirected.
     pub port: u16,
-    /// Whether flows of programs of this machine are taken.
+    /// Whether flows of programs on this machine are intercepted.
     pub local: bool,
-    /// Interfaces whose flows are taken.
+    /// Interfaces whose incoming flows are intercepted.
     pub interfaces: Vec<String>,
-    /// Names of the rules, the first first.
+    /// Names of the rules, in the order of matching.
     pub rules: Vec<String>,
-    /// How it stands with the agent that knows the slices.
+    /// State of the policy agent.
     pub agent: ProxyAgent,
-    /// Flows now.
+    /// Number of flows at present.
     pub flows: u64,
-    /// Most flows at a time.
+    /// Maximum number of simultaneous flows.
     pub max_flows: u64,
-    /// What flows carried since the start, by rule and slice, those of now included.
+    /// Traffic since the start, by rule and slice, including that of current flows.
     pub carried: Vec<ProxyCarried>,
-    /// Flows by where their plan came from: `asked`, `recent`, `last`, `plain`.
+    /// Number of flows by origin of their plan: `asked`, `recent`, `last`, `plain`.
     pub plans: BTreeMap<String, u64>,
     /// Flows refused, by reason: `limit`, `client_limit`, `unmet`, `no_rule`, `unreachable`, `socket`.
     pub refused: BTreeMap<String, u64>,
-    /// Further candidates that were tried because an earlier one failed or was late.
+    /// Further candidates that were tried after an earlier one failed or was late.
     pub retries: u64,
-    /// TCP flows that ended by a reset.
+    /// TCP flows that ended with a reset.
     pub resets: u64,
     /// Datagrams dropped.
     pub datagrams_dropped: u64,
-    /// Parts of plans that the kernel refused.
+    /// Steps of plans that the kernel refused.
     pub plan_failures: u64,
 }
 
-/// How it stands with the agent.
+/// State of the policy agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProxyAgent {
-    /// Where it is; `off`: there is none.
+    /// Address of the agent; `off`: the proxy runs without one.
     pub place: String,
-    /// Whether it answered when it was asked last; absent: it was not asked yet.
+    /// Whether the agent answered the last request; absent before the first request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers: Option<bool>,
-    /// Questions it answered.
+    /// Requests that the agent answered.
     pub asked: u64,
-    /// Questions it did not answer in time.
+    /// Requests that the agent did not answer in time.
     pub failures: u64,
-    /// Why it did not answer last.
+    /// Cause of the last failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// Answers remembered.
+    /// Number of cached answers.
     pub known: u64,
 }
 
-/// What the flows of a rule carried on a slice.
+/// Traffic of a rule on a slice.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProxyCarried {
     /// Name of the rule.
     pub rule: String,
-    /// The slice; empty: none.
+    /// Name of the slice; empty: none.
     pub slice: String,
-    /// Flows.
+    /// Number of flows.
     pub flows: u64,
-    /// Bytes from programs.
+    /// Bytes from clients to servers.
     pub up_bytes: u64,
-    /// Bytes to programs.
+    /// Bytes from servers to clients.
     pub down_bytes: u64,
 }
 
 /// A page of flows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProxyFlows {
-    /// How many there are.
+    /// Number of all flows.
     pub total: u64,
-    /// Those asked for, the oldest first.
+    /// The flows of this page, the oldest first.
     pub flows: Vec<ProxyFlow>,
 }
 
 /// A flow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProxyFlow {
-    /// Counts up by one.
+    /// Identifier; counts up from the start.
     pub id: u64,
-    /// What the program speaks: `tcp` or `udp`.
+    /// Transport protocol of the program: `tcp` or `udp`.
     pub transport: String,
     /// The program's address and port.
     pub client: String,
     /// The server's address and port.
     pub server: String,
-    /// Name of its rule; empty: not known yet.
+    /// Name of its rule; empty until the rule is known.
     pub rule: String,
-    /// Since when, seconds.
+    /// Age of the flow, seconds.
     pub age_s: f64,
-    /// How it goes; absent while it connects.
+    /// Selected candidate; absent while the flow connects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub way: Option<ProxyWay>,
-    /// Bytes from the program.
+    /// Bytes from the client to the server.
     pub up_bytes: u64,
-    /// Bytes to the program.
+    /// Bytes from the server to the client.
     pub down_bytes: u64,
 }
 
-/// How a flow goes.
+/// The candidate that a flow uses.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProxyWay {
-    /// The protocol to the server: `tcp`, `mptcp` or `udp`.
+    /// Protocol towards the server: `tcp`, `mptcp` or `udp`.
     pub protocol: String,
-    /// The interface it leaves by; absent: as routes have it.
+    /// Egress interface; absent: chosen by the routes of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// The slice.
+    /// Name of the slice; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slice: Option<String>,
-    /// Where the plan came from: `asked`, `recent`, `last`, `plain`.
+    /// Origin of the plan: `asked`, `recent`, `last`, `plain`.
     pub origin: String,
-    /// The steps of the plan, as `POST /connections/select` gives them.
+    /// Steps of the plan, in the form of `POST /connections/select`.
     #[schema(value_type = Vec<Object>)]
     pub plan: Vec<Action>,
 }

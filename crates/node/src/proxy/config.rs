@@ -1,4 +1,4 @@
-//! `proxy.toml`.
+//! Configuration file `proxy.toml`.
 
 use crate::runtime::config::api::{Api, Listen, Metrics};
 use crate::runtime::config::load::Check;
@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Most rules: each is a rule or two of nftables, and is looked at for every new flow.
+/// Maximum number of rules: each becomes one or two nftables rules and is checked for every new flow.
 const MAX_RULES: usize = 250;
-/// Most prefixes that are left alone.
+/// Maximum number of prefixes that are exempt from interception.
 const MAX_LIST: usize = 64;
 
 /// The proxy's configuration.
@@ -23,16 +23,16 @@ pub struct ProxyConfig {
     /// `[proxy]`
     #[serde(default)]
     pub proxy: ProxySection,
-    /// `[intercept]`: whose flows.
+    /// `[intercept]`: the flows to intercept.
     #[serde(default)]
     pub intercept: Intercept,
-    /// `[agent]`: who knows the slices.
+    /// `[agent]`: the policy agent.
     #[serde(default)]
     pub agent: AgentLink,
     /// `[limits]`
     #[serde(default)]
     pub limits: ProxyLimits,
-    /// `[[rule]]`: which flows, and what they need; the first that matches counts.
+    /// `[[rule]]`: flows and their requirements; the first match applies.
     #[serde(default)]
     pub rule: Vec<ProxyRule>,
     /// `[api]`
@@ -47,14 +47,14 @@ pub struct ProxyConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProxySection {
-    /// Shown in logs and status.
+    /// Name of the proxy in logs and status.
     pub name: String,
-    /// Where flows are led to, on 127.0.0.1 and ::1.
+    /// Port on 127.0.0.1 and ::1 to which flows are redirected.
     pub port: u16,
-    /// Firewall mark of what is led there, and the number of the routing table for it; the number after it marks the
-    /// proxy's own sockets.
+    /// Firewall mark of redirected packets, and number of the routing table for them. `mark + 1` is the
+    /// firewall mark of the proxy's own sockets.
     pub mark: u32,
-    /// Threads; 0: as many as there are cores.
+    /// Number of threads; 0: one per core.
     pub workers: u16,
 }
 
@@ -65,7 +65,7 @@ impl Default for ProxySection {
 }
 
 impl ProxySection {
-    /// The mark of the proxy's own sockets.
+    /// Firewall mark of the proxy's own sockets.
     pub const fn own_mark(&self) -> u32 {
         self.mark + 1
     }
@@ -75,11 +75,11 @@ impl ProxySection {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Intercept {
-    /// Flows that programs of this machine start.
+    /// Intercept flows that programs on this machine start.
     pub local: bool,
-    /// Flows that come in by these interfaces, to go on elsewhere.
+    /// Intercept forwarded flows that arrive at these interfaces.
     pub interfaces: Vec<String>,
-    /// Destinations that are left alone whatever the rules say.
+    /// Destinations that are never intercepted, whatever the rules.
     pub except: Vec<IpNet>,
 }
 
@@ -93,15 +93,15 @@ impl Default for Intercept {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentLink {
-    /// The REST interface of `anabranch ue`: `unix:PATH`, a loopback address and port, or `off`.
+    /// REST interface of `anabranch ue`: `unix:PATH`, a loopback address and port, or `off`.
     pub connect: Listen,
-    /// File whose first line is the token of that interface.
+    /// File with the bearer token of that interface in its first line.
     pub token_file: Option<PathBuf>,
-    /// How long an answer is not asked for again, in milliseconds.
+    /// Time for which an answer is reused without a new request, milliseconds.
     pub refresh_ms: u32,
-    /// How long an answer counts when the agent is gone, in seconds.
+    /// Time for which an answer remains valid if the agent does not answer, seconds.
     pub ttl_s: u32,
-    /// Longest wait for an answer, in milliseconds; then the flow goes on without.
+    /// Longest wait for an answer, milliseconds; after that the flow continues without one.
     pub timeout_ms: u32,
 }
 
@@ -121,15 +121,15 @@ impl Default for AgentLink {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProxyLimits {
-    /// Most flows at a time; TCP beyond is reset, UDP is dropped.
+    /// Maximum number of simultaneous flows; further TCP flows are reset, UDP datagrams dropped.
     pub flows: u32,
-    /// Most UDP flows of one client address at a time; datagrams of others are dropped.
+    /// Maximum number of simultaneous UDP flows per client address; datagrams of further flows are dropped.
     pub udp_flows_per_client: u32,
-    /// Time to connect, over all candidates, in seconds.
+    /// Time limit for connecting, over all candidates, seconds.
     pub connect_s: u32,
-    /// How long a silent UDP flow is kept, in seconds.
+    /// Time after which an idle UDP flow is removed, seconds.
     pub udp_idle_s: u32,
-    /// Silence after which TCP asks whether the far end is there, on both sides, in seconds.
+    /// Idle time after which TCP keepalives are sent, on both sides, seconds.
     pub keepalive_s: u32,
 }
 
@@ -140,7 +140,7 @@ impl Default for ProxyLimits {
 }
 
 impl ProxyLimits {
-    /// How long a silent UDP flow is kept.
+    /// Time after which an idle UDP flow is removed.
     pub fn udp_idle(&self) -> Duration {
         Duration::from_secs(self.udp_idle_s.into())
     }
@@ -150,44 +150,44 @@ impl ProxyLimits {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyRule {
-    /// Shown in logs, flows and metrics.
+    /// Name of the rule in logs, flows and metrics.
     pub name: String,
-    /// Which flows, as in `[[rule]]` of a UE; empty: all.
+    /// Flows to which the rule applies, as in `[[rule]]` of a UE; empty: all.
     #[serde(default)]
     pub filter: Filter,
-    /// Left alone: its packets do not pass the proxy.
+    /// Exempt from interception: the packets bypass the proxy.
     #[serde(default)]
     pub direct: bool,
-    /// What they need, by the names of RFC 9622 and `_slice.*`.
+    /// Requirements of the flows, by the property names of RFC 9622 and `_slice.*`.
     #[serde(default)]
     pub properties: serde_json::Map<String, serde_json::Value>,
-    /// What becomes of a flow whose needs nothing meets.
+    /// Action if no candidate meets the requirements.
     #[serde(default)]
     pub unmet: Unmet,
-    /// Which source address the server sees.
+    /// Source address that the server sees.
     #[serde(default)]
     pub source: Source,
 }
 
-/// What becomes of a flow whose needs nothing meets.
+/// Action for flows whose requirements no candidate meets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unmet {
-    /// It goes on as the host's routes have it.
+    /// The flow follows the routes of the host.
     #[default]
     Forward,
-    /// TCP is reset, UDP dropped.
+    /// TCP is reset, UDP is dropped.
     Refuse,
 }
 
-/// Which source address the server sees.
+/// Source address that the server sees.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// The slice's: that of the interface the flow leaves by.
+    /// Address of the slice, that is, of the egress interface.
     #[default]
     Slice,
-    /// The client's. Answers must come back to this machine.
+    /// Address of the client. Answers must be routed back through this machine.
     Client,
 }
 
@@ -208,7 +208,7 @@ impl ProxyRule {
         }
         if self.direct && filter.cgroup.is_some() {
             return Err(format!(
-                "{place}: direct and filter.cgroup: nftables leaves flows alone by uid; give filter.uid"
+                "{place}: direct and filter.cgroup: nftables can exempt flows by uid only; give filter.uid"
             ));
         }
         if self.direct && (!self.properties.is_empty() || self.source != Source::Slice) {
@@ -231,7 +231,7 @@ impl AgentLink {
             && !address.ip().is_loopback()
         {
             return Err(format!(
-                "[agent] connect \"{address}\" is elsewhere: give \"unix:PATH\" or \"127.0.0.1:PORT\" of the UE's agent \
+                "[agent] connect \"{address}\" is not on this machine: give \"unix:PATH\" or \"127.0.0.1:PORT\" of the UE's agent \
                  on this machine"
             ));
         }
@@ -279,7 +279,7 @@ impl Check for ProxyConfig {
         range("[limits] keepalive_s", keepalive_s, 1, 32_767)?;
         if self.rule.is_empty() {
             return Err(
-                "there is no [[rule]]: say which flows the proxy takes; name = \"all\" takes every one"
+                "there is no [[rule]]: give the flows that the proxy takes; name = \"all\" alone takes every flow"
                     .to_owned(),
             );
         }
@@ -320,15 +320,15 @@ direct = true
 ";
 
     #[test]
-    fn what_is_right_is_taken() {
+    fn valid_files_are_accepted() {
         let config: ProxyConfig = parse("proxy.toml", SMALL).unwrap();
         assert_eq!((config.rule.len(), config.proxy.own_mark(), config.intercept.local), (2, 0xab61, true));
         assert_eq!(config.limits.udp_idle(), Duration::from_secs(120));
     }
 
-    /// Each mistake: one sentence with the place and what would be valid.
+    /// Each error is one sentence with the place and the valid values.
     #[test]
-    fn mistakes_name_place_and_remedy() {
+    fn errors_name_place_and_remedy() {
         for (from, to, parts) in [
             ("\"tcp\"", "\"icmp\"", &["video", "tcp or udp"][..]),
             ("uid = 1000", "domain = \"a.example\"", &["video", "filter.remote"]),

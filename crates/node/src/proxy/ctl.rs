@@ -1,4 +1,4 @@
-//! `proxy` of a transparent proxy, once or live, and its flows.
+//! `anabranch ctl proxy`: a transparent proxy, once or repeatedly, and its flows.
 
 use crate::ctl::Output;
 use crate::ctl::client::Client;
@@ -20,7 +20,7 @@ pub enum ProxyAction {
     },
 }
 
-/// The proxy.
+/// Shows the proxy or its flows.
 pub async fn proxy(
     client: &Client,
     action: Option<&ProxyAction>,
@@ -105,7 +105,7 @@ fn flows_text(flows: &ProxyFlows) -> String {
     with_rest(table(&columns, rows.collect::<Vec<_>>()), flows.flows.len(), flows.total)
 }
 
-/// The steps of a flow's plan, abbreviated.
+/// The steps of a flow's plan in short form.
 fn plan(flow: &ProxyFlow) -> String {
     let Some(way) = &flow.way else { return "connecting".to_owned() };
     let word = |step: &Action| match step {

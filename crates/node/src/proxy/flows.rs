@@ -1,4 +1,4 @@
-//! Flows of a proxy.
+//! The flows of a proxy, and their counters.
 
 use super::policy::{Origin, Way};
 use super::rules::Transport;
@@ -8,82 +8,83 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// Rules and slices that are told apart in what ended; further ones are summed up as `other`.
+/// Maximum number of pairs of rule and slice in the totals of ended flows; further ones are summed up as
+/// `other`.
 const MAX_TOTALS: usize = 1024;
 
 /// One flow.
 pub type Flow = relay::Flow<Known>;
-/// All flows of a proxy. An owner is a client's address.
+/// All flows of a proxy. The owner of a flow is the client's address.
 pub type Flows = relay::Flows<Known>;
-/// A flow as long as it is there.
+/// A flow's registration, which ends when it is dropped.
 pub type Entry = relay::Entry<Known>;
 
 named! {
-    /// Why a flow was refused.
+    /// Reason for refusing a flow.
     pub enum Refused {
-        /// There are as many as there may be.
+        /// The maximum number of flows is reached.
         Limit = "limit",
-        /// There are as many over UDP as one client may have.
+        /// The maximum number of UDP flows of the client is reached.
         ClientLimit = "client_limit",
-        /// Nothing meets what it needs, and its rule says that it is not to go on then.
+        /// No candidate meets the requirements, and the rule says `refuse`.
         Unmet = "unmet",
-        /// It was not led here: a program connected to the proxy's port itself.
+        /// The flow was not redirected: a program connected to the proxy's port directly.
         NoRule = "no_rule",
-        /// The server cannot be reached, or refuses.
+        /// The server cannot be reached, or refuses the connection.
         Unreachable = "unreachable",
-        /// A socket could not be opened, for instance because there are no descriptors left.
+        /// A socket could not be opened, for example for lack of file descriptors.
         Socket = "socket",
     }
 }
 
-/// What is counted beside refusals.
+/// Counters besides the refusals.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Where flows' ways came from.
+    /// Flows by origin of their plan.
     pub origins: Tally<Origin>,
-    /// Further candidates that were tried because an earlier one failed or was late.
+    /// Further candidates that were tried after an earlier one failed or was late.
     pub retries: AtomicU64,
-    /// Datagrams dropped: no room in a socket's or a flow's queue, or refused by the kernel.
+    /// Dropped datagrams: the queue of a socket or flow was full, or the kernel refused them.
     pub datagrams_dropped: AtomicU64,
-    /// Parts of plans that this kernel refused.
+    /// Steps of plans that the kernel refused.
     pub plan_failures: AtomicU64,
 }
 
 impl Counters {
-    /// Counts a datagram that is lost here.
+    /// Counts a dropped datagram.
     pub fn drop_datagram(&self) {
         self.datagrams_dropped.fetch_add(1, Relaxed);
     }
 }
 
-/// How a flow goes.
+/// The candidate that a flow uses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Opened {
-    /// The way it has.
+    /// The candidate.
     pub way: Arc<Way>,
-    /// Where that came from.
+    /// Origin of the candidate.
     pub origin: Origin,
 }
 
-/// What a proxy knows of a flow.
+/// Properties of a flow.
 #[derive(Debug)]
 pub struct Known {
-    /// What the program speaks.
+    /// Transport protocol of the program.
     pub transport: Transport,
-    /// Where it wants to go.
+    /// Destination of the program.
     pub server: SocketAddr,
-    /// How it goes, once it does.
+    /// The candidate in use; unset while the flow connects.
     pub opened: OnceLock<Opened>,
 }
 
 impl Known {
-    /// One that does not go yet.
+    /// A flow that is still connecting.
     pub const fn new(transport: Transport, server: SocketAddr) -> Self {
         Self { transport, server, opened: OnceLock::new() }
     }
 }
 
-/// Rule, and slice: empty where a flow has none.
+/// Name of the rule and name of the slice; empty: none.
 pub type TotalsKey = (String, String);
 
 impl Kind for Known {
@@ -93,7 +94,8 @@ impl Kind for Known {
 
     const LIMIT_KEY: &'static str = "[limits] flows";
 
-    /// A TCP flow shows that its client is there; datagrams can come from anyone, and each is a flow for minutes.
+    /// Only UDP counts towards the limit per client: a TCP handshake proves the client's address, while
+    /// datagrams can be forged, and each creates a flow for minutes.
     fn shares(&self) -> bool {
         self.transport == Transport::Udp
     }
@@ -107,7 +109,7 @@ impl Kind for Known {
     }
 
     fn add(flow: &Flow, totals: Totals, to: &mut Self::Sums) {
-        // Those that got no way are among the refused.
+        // Flows without a candidate are among the refused ones.
         let Some(opened) = flow.of.opened.get() else { return };
         let rule = flow.rule.get().cloned().unwrap_or_default();
         let key = (rule, opened.way.slice.clone().unwrap_or_default());
@@ -122,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_client_does_not_take_every_udp_flow() {
+    fn one_client_cannot_use_up_all_udp_flows() {
         for (limit, share) in [(10, 3), (100, 1), (4096, 1024)] {
             let flows = Arc::new(Flows::new(limit, share));
             let server: SocketAddr = "192.0.2.1:53".parse().unwrap();
@@ -135,7 +137,7 @@ mod tests {
             assert_eq!(held.len(), share);
             let refused: std::collections::BTreeMap<String, u64> = flows.refused.rows();
             assert_eq!(refused["client_limit"], (limit - share) as u64);
-            // Others, and its own TCP, still have the rest.
+            // Other clients, and TCP of the same client, can use the rest.
             held.extend(open("10.0.0.2:1", Transport::Udp));
             held.extend(open("10.0.0.1:1", Transport::Tcp));
             assert_eq!(held.len(), share + 2);
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flows_carried_is_kept_by_rule_and_slice() {
+    fn traffic_is_summed_up_by_rule_and_slice() {
         let flows = Arc::new(Flows::new(usize::MAX, usize::MAX));
         let [client, server]: [SocketAddr; 2] = ["10.0.0.1:4000", "192.0.2.1:80"].map(|a| a.parse().unwrap());
         let open = || flows.open(client.ip(), client, Known::new(Transport::Tcp, server)).unwrap();

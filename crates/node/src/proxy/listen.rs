@@ -1,4 +1,5 @@
-//! The sockets that flows are led to: 127.0.0.1 and ::1, transparent, so that they have the addresses the program wants.
+//! The listening sockets of the proxy on 127.0.0.1 and ::1. They are transparent, so their local address is
+//! the program's destination.
 
 use super::udp::{self, Doors};
 use super::{Proxy, tcp};
@@ -11,10 +12,10 @@ use std::sync::Arc;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
 
-/// First datagrams of flows that may wait, in bytes.
+/// Receive buffer for the first datagrams of flows, bytes.
 const UDP_BUFFER_BYTES: usize = 4 << 20;
 
-/// Open sockets.
+/// The open sockets.
 pub struct Listeners {
     tcp: Vec<TcpListener>,
     udp: Vec<UdpSocket>,
@@ -22,10 +23,11 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Opens them. Their mark, which connections inherit, keeps what they send from being led here again.
+    /// Opens the sockets. Their mark, which connections inherit, prevents that their packets are redirected
+    /// again.
     ///
     /// # Errors
-    /// The port is taken, or the capabilities are missing.
+    /// The port is in use, or capabilities are missing.
     pub fn bind(port: u16, own_mark: u32) -> anyhow::Result<Self> {
         let mut listeners = Self { tcp: Vec::new(), udp: Vec::new(), v6: true };
         for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
@@ -33,7 +35,7 @@ impl Listeners {
             let place = || format!("[proxy] port = {port}: {at}");
             let tcp = match relay::door(at, Type::STREAM, Protocol::TCP, own_mark) {
                 Err(error) if ip.is_ipv6() && relay::no_ipv6(&error) => {
-                    tracing::info!("no IPv6 here: only IPv4 is taken");
+                    tracing::info!("no IPv6 on this machine: only IPv4 is intercepted");
                     listeners.v6 = false;
                     continue;
                 }
@@ -55,12 +57,12 @@ impl Listeners {
         Ok(listeners)
     }
 
-    /// Whether there is IPv6.
+    /// Whether IPv6 is available.
     pub const fn v6(&self) -> bool {
         self.v6
     }
 
-    /// Serves what comes, for as long as what is given back lives.
+    /// Serves connections and datagrams until the returned set is dropped; a task ends only with an error.
     pub fn serve(self, proxy: &Arc<Proxy>) -> JoinSet<anyhow::Error> {
         let mut tasks = JoinSet::new();
         for listener in self.tcp {

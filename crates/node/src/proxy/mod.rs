@@ -1,5 +1,5 @@
-//! A transparent proxy: flows of programs that know nothing of Transport Services get slice, path, pacing and congestion
-//! control as if they had asked.
+//! A transparent proxy: it applies slice, path, pacing and congestion control to flows of programs that do
+//! not use Transport Services.
 //!
 //! ```text
 //!  program ─ SYN, datagram ─▶ nftables: tproxy ─▶ listen ─▶ rule ─▶ Policy ─ POST /connections/select ─▶ anabranch ue
@@ -10,8 +10,9 @@
 //!            client ◀──────────── relay: splice (TCP), recvmmsg + GSO (UDP) ────────────▶ server
 //! ```
 //!
-//! One task per flow on a few threads; nothing is locked or allocated per packet. Flows, answers, pipes and buffers are
-//! bounded. Where policy is missing a flow goes on without: it is never broken for that.
+//! There is one task per flow on a few threads; no lock is taken and no memory allocated per packet. Flows,
+//! answers, pipes and buffers are bounded. If the policy agent is unavailable, flows continue without a
+//! policy; they are never broken for lack of one.
 
 pub mod agent;
 pub mod api;
@@ -45,23 +46,23 @@ use rules::Transport;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How a flow is to go.
+/// The candidates for a flow.
 struct Chosen {
-    /// Ways, the best first; one or more.
+    /// Candidates, the best first; at least one.
     ways: Vec<Arc<Way>>,
-    /// Where they came from.
+    /// Origin of the candidates.
     origin: Origin,
     /// The client's address, if the server is to see it.
     source: Option<IpAddr>,
 }
 
-/// What every flow's task needs.
+/// State shared by the tasks of all flows.
 pub struct Proxy {
-    /// Flows there are, and what was counted.
+    /// Flows and counters.
     pub flows: Arc<Flows>,
     /// Rules in force.
     pub rules: ArcSwap<Rules>,
-    /// Who says how a flow is to go.
+    /// Source of the candidates for flows.
     pub policy: Policy,
     /// Limits in force.
     pub limits: ArcSwap<ProxyLimits>,
@@ -70,10 +71,10 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// One without flows.
+    /// A proxy without flows.
     ///
     /// # Errors
-    /// The kernel does not tell who owns sockets.
+    /// The kernel does not provide the owners of sockets.
     pub fn new(
         rules: Rules,
         policy: Policy,
@@ -91,13 +92,15 @@ impl Proxy {
         })
     }
 
-    /// How a flow is to go.
+    /// Selects the candidates for a flow.
     ///
     /// # Errors
-    /// It is for the proxy's port itself, or nothing meets what it needs and its rule says that it is not to go on then.
+    /// The flow was addressed to the proxy's port itself, or no candidate meets its requirements and the rule
+    /// says `refuse`.
     async fn choose(&self, flow: &Flow) -> Result<Chosen, Refused> {
         let (transport, client, server) = (flow.of.transport, flow.client, flow.of.server);
-        // Nothing for this machine is led here: we would connect to ourselves, again and again.
+        // Flows to this machine are never redirected; serving one would make the proxy connect to itself in a
+        // loop.
         if server.ip().to_canonical().is_loopback() {
             return Err(Refused::NoRule);
         }
@@ -106,7 +109,7 @@ impl Proxy {
             self.flows.counters.origins.count(Origin::Plain);
             return Ok(Chosen { ways: plain(), origin: Origin::Plain, source: None });
         };
-        // Set once, here.
+        // The rule of a flow is set only here.
         let _ = flow.rule.set(rule.name.clone());
         let (answer, origin) = self.policy.ways(&rule, transport, server).await;
         self.flows.counters.origins.count(origin);
@@ -122,8 +125,8 @@ impl Proxy {
         Ok(Chosen { ways, origin, source })
     }
 
-    /// The rule of a flow. None: nftables does not know the cgroup that a rule asks for, so others' flows come here, too; or the
-    /// rules have changed since it was led here.
+    /// The rule of a flow. `None` is possible in two cases: nftables cannot match the cgroup of a rule, so
+    /// flows of other programs arrive here, too; or the rules have changed since the flow was redirected.
     fn rule(&self, transport: Transport, client: SocketAddr, server: SocketAddr) -> Option<Arc<rules::Rule>> {
         let key = FlowKey {
             src: client.ip(),
@@ -134,7 +137,8 @@ impl Proxy {
         };
         let rules = self.rules.load();
         let owner = if rules.need_owner() {
-            // A panic in between leaves a socket with an answer in it at worst, which the next query drains.
+            // A panic of another task can at worst leave an unread answer in the socket, which the next query
+            // discards.
             self.owners.lock().unwrap_or_else(PoisonError::into_inner).owner(&key)
         } else {
             FlowOwner::default()

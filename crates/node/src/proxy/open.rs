@@ -1,4 +1,4 @@
-//! The socket towards a server, as a way's plan has it.
+//! The socket towards a server, configured according to a plan.
 
 use super::flows::Counters;
 use super::policy::Way;
@@ -12,11 +12,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A socket that is not connected yet. `source` is the client's address, if the server is to see it; `own_mark` keeps
-/// what no slice's mark leads elsewhere from coming back to the proxy.
+/// Creates an unconnected socket for a candidate. `source` is the client's address, if the server is to see
+/// it. `own_mark` prevents packets that carry no slice's mark from being redirected to the proxy.
 ///
 /// # Errors
-/// The kernel refuses it, or something of the plan without which it would go another way.
+/// The kernel refuses the socket, or a step of the plan that determines the path.
 pub fn socket(
     way: &Way,
     server: SocketAddr,
@@ -47,9 +47,9 @@ pub fn socket(
                 refine(counters, "congestion control", socket.set_tcp_congestion(name.as_bytes()));
             }
             Action::Dscp { dscp } => refine(counters, "code point", set_dscp(&socket, *dscp)),
-            // The protocol's; a route's, or the agent's; further addresses are the kernel's path manager's.
+            // Set elsewhere: by the protocol; by a route or the agent; by the kernel's path manager.
             Action::Mptcp | Action::InitialWindow { .. } | Action::MptcpEndpoint { .. } => {}
-            // It may be what the way depends on.
+            // An unknown step may be one that the path depends on.
             Action::Unknown => return Err(io::ErrorKind::Unsupported.into()),
         }
     }
@@ -58,7 +58,7 @@ pub fn socket(
         if source.is_some() {
             transparent(&socket, address.is_ipv6())?;
         }
-        // The port when the server is known: many flows may share an address.
+        // The port is chosen when the server is known, because many flows may share an address.
         refine(
             counters,
             "late port",
@@ -74,11 +74,12 @@ fn set_dscp(socket: &Socket, dscp: u8) -> io::Result<()> {
     if socket.domain()? == Domain::IPV6 { socket.set_tclass_v6(field) } else { socket.set_tos_v4(field) }
 }
 
-/// What makes a flow better, but not another one: it goes on without.
+/// Applies a step that improves a flow without changing its path; if the kernel refuses it, the flow
+/// continues without it.
 fn refine(counters: &Counters, what: &str, done: io::Result<()>) {
     if let Err(error) = done {
         if counters.plan_failures.fetch_add(1, Relaxed) == 0 {
-            tracing::warn!("{what}: the kernel refuses it ({error}); flows go on without");
+            tracing::warn!("{what}: the kernel refuses it ({error}); flows continue without it");
         } else {
             tracing::debug!("{what}: the kernel refuses it ({error})");
         }

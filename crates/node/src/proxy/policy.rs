@@ -1,15 +1,15 @@
-//! How a flow is to go: what the UE's agent answers, remembered for a while.
+//! Candidates for flows: answers of the UE's agent, with a cache.
 //!
 //! ```text
-//!  answer younger than refresh ─▶ that                                     (Origin::Recent)
-//!  else ask ─┬─ answered ─▶ that, remembered                               (Origin::Asked)
-//!            └─ not in time ─┬─ answer younger than ttl ─▶ that            (Origin::Last)
-//!                            └─ else ─▶ as the host's routes have it       (Origin::Plain)
+//! answer younger than refresh ─▶ use it                                   (Origin::Recent)
+//! else request ─┬─ answered ─▶ use it, cache it                           (Origin::Asked)
+//! └─ not in time ─┬─ answer younger than ttl ─▶ use it      (Origin::Last)
+//! └─ else ─▶ the routes of the host         (Origin::Plain)
 //! ```
 //!
-//! The same question is asked once at a time, however many flows wait for it. An agent that did not answer is left alone
-//! for a second, so that flows do not wait for it one after the other; nor do they wait longer for others' questions than for
-//! their own.
+//! Identical requests are sent only once at a time, however many flows wait for the answer. After a failure,
+//! no request is sent for a second, so that flows do not wait one after the other. A flow never waits longer
+//! for requests of other flows than for its own.
 
 use super::agent::{Agent, Answer, AskError};
 use super::rules::{Rule, Transport};
@@ -25,35 +25,35 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most answers remembered.
+/// Maximum number of cached answers.
 const MAX_ANSWERS: usize = 4096;
-/// Questions under way at a time.
+/// Number of locks over the requests in progress.
 const SHARDS: usize = 16;
-/// How long an agent that did not answer is not asked again.
+/// Time without requests after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// One way for a flow.
+/// A candidate for a flow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Way {
-    /// The protocol on it.
+    /// Protocol towards the server.
     pub protocol: Protocol,
-    /// The interface it leaves by; none: as routes have it.
+    /// Egress interface; `None`: chosen by the routes of the host.
     pub interface: Option<String>,
-    /// The slice.
+    /// Name of the slice; `None`: none.
     pub slice: Option<String>,
-    /// Upper bound of its round-trip time, in microseconds.
+    /// Upper bound of the round-trip time, microseconds.
     pub rtt_us: Option<u64>,
-    /// What has to be done to its socket.
+    /// Steps to configure the socket.
     pub plan: Vec<Action>,
 }
 
 impl Way {
-    /// The code point of its packets, where it has one.
+    /// DSCP of its packets, if the plan sets one.
     pub fn dscp(&self) -> Option<u8> {
         self.plan.iter().find_map(|step| if let Action::Dscp { dscp } = step { Some(*dscp) } else { None })
     }
 
-    /// As the host's routes have it.
+    /// The candidate that follows the routes of the host.
     pub const fn plain(transport: Transport) -> Self {
         let protocol = match transport {
             Transport::Tcp => Protocol::Tcp,
@@ -64,20 +64,20 @@ impl Way {
 }
 
 named! {
-    /// Where a flow's ways came from.
+    /// Origin of a flow's candidates.
     pub enum Origin {
-        /// The agent was asked.
+        /// The agent answered a request of this flow.
         Asked = "asked",
-        /// An answer that is young.
+        /// A cached answer younger than `refresh_ms`.
         Recent = "recent",
-        /// The last answer of an agent that is gone.
+        /// An older cached answer, because the agent does not answer.
         Last = "last",
-        /// There is no answer.
+        /// No answer is available.
         Plain = "plain",
     }
 }
 
-/// What flows may be told apart by.
+/// Key of the cache: the properties on which an answer depends.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Question {
     rule: String,
@@ -90,30 +90,30 @@ struct Known {
     answer: Arc<Answer>,
 }
 
-/// How it stands with the agent.
+/// State of the policy agent, for the status.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PolicyView {
-    /// Where it is.
+    /// Address of the agent.
     pub agent: String,
-    /// Whether it answered when it was asked last; none: it was not asked yet.
+    /// Whether the agent answered the last request; `None` before the first request.
     pub answers: Option<bool>,
-    /// Questions it answered.
+    /// Requests that the agent answered.
     pub asked: u64,
-    /// Questions it did not answer in time.
+    /// Requests that the agent did not answer in time.
     pub failures: u64,
-    /// Why it did not answer last.
+    /// Cause of the last failure.
     pub failure: Option<String>,
-    /// Answers remembered.
+    /// Number of cached answers.
     pub known: usize,
 }
 
-/// Who knows how flows are to go.
+/// The policy: the agent's client and the cache.
 pub struct Policy {
     agent: Option<Agent>,
     config: AgentLink,
     known: Mutex<BTreeMap<Question, Known>>,
     asking: [tokio::sync::Mutex<()>; SHARDS],
-    /// When the agent did not answer, and why.
+    /// Time and cause of the last failure, until the agent answers again.
     silent: Mutex<Option<(Instant, String)>>,
     answers: AtomicBool,
     asked: AtomicU64,
@@ -121,10 +121,10 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// One that knows nothing yet.
+    /// A policy with an empty cache.
     ///
     /// # Errors
-    /// The agent's token cannot be read.
+    /// The token file of the agent cannot be read.
     pub fn new(config: &AgentLink) -> anyhow::Result<Self> {
         Ok(Self {
             agent: Agent::new(config)?,
@@ -138,7 +138,7 @@ impl Policy {
         })
     }
 
-    /// How a flow of `rule` to `server` may go, the best way first.
+    /// The candidates for a flow of `rule` to `server`, the best first, and their origin.
     pub async fn ways(&self, rule: &Rule, transport: Transport, server: SocketAddr) -> (Arc<Answer>, Origin) {
         let Some(agent) = &self.agent else { return plain(transport) };
         let question = Question { rule: rule.name.clone(), transport, server };
@@ -150,7 +150,7 @@ impl Policy {
         question.hash(&mut hash);
         let patience = Duration::from_millis(self.config.timeout_ms.into());
         let turn = tokio::time::timeout(patience, self.asking[hash.finish() as usize % SHARDS].lock()).await;
-        // Somebody else may have asked while we waited.
+        // Another flow may have received the answer meanwhile.
         if let Some(answer) = self.remembered(&question, Duration::from_millis(self.config.refresh_ms.into()))
         {
             return (answer, Origin::Recent);
@@ -168,7 +168,7 @@ impl Policy {
                     tracing::debug!(
                         agent = agent.place(),
                         rule = rule.name,
-                        "the agent refuses the question: {why}"
+                        "the agent refuses the request: {why}"
                     );
                 }
                 Err(error) => self.failed(agent, &error),
@@ -180,12 +180,12 @@ impl Policy {
         }
     }
 
-    /// Forgets every answer: rules have changed.
+    /// Clears the cache, because the rules have changed.
     pub fn forget(&self) {
         self.known().clear();
     }
 
-    /// How it stands.
+    /// Current state.
     pub fn view(&self) -> PolicyView {
         let (asked, failures) = (self.asked.load(Relaxed), self.failures.load(Relaxed));
         PolicyView {
@@ -210,7 +210,8 @@ impl Policy {
         let mut known = self.known();
         if known.len() >= MAX_ANSWERS && !known.contains_key(&question) {
             known.retain(|_, one| one.at.elapsed() < ttl);
-            // All of them young: the older half goes, so that this is not done for each new one.
+            // If all answers are recent, the older half is evicted, so that this does not happen for every
+            // new answer.
             if known.len() >= MAX_ANSWERS {
                 let mut times: Vec<Instant> = known.values().map(|one| one.at).collect();
                 times.sort_unstable();
@@ -224,7 +225,7 @@ impl Policy {
     fn heard(&self, agent: &Agent) {
         self.asked.fetch_add(1, Relaxed);
         if !self.answers.swap(true, Relaxed) {
-            tracing::info!(agent = agent.place(), "the agent answers: flows go by its plans");
+            tracing::info!(agent = agent.place(), "the agent answers: flows follow its plans");
         }
         *self.silent() = None;
     }
@@ -236,7 +237,7 @@ impl Policy {
             tracing::warn!(
                 agent = agent.place(),
                 ttl_s,
-                "{error}; flows go by its last plans, then as routes have it"
+                "{error}; flows follow its last plans, after that the routes of the host"
             );
         }
         *self.silent() = Some((Instant::now(), error.to_string()));
@@ -267,7 +268,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
 
-    /// An agent that takes `pause` for each answer, and refuses questions about `wrong`.
+    /// A policy whose agent takes `pause` for each answer and refuses requests about `wrong`.
     fn policy(pause: Duration, timeout_ms: u32) -> (Policy, Vec<Arc<Rule>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let connect = Listen::Tcp(listener.local_addr().unwrap());
@@ -283,7 +284,7 @@ mod tests {
                     let answer = "{\"detail\": \"no\"}";
                     let head =
                         format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}", answer.len());
-                    // Who has waited long enough is gone.
+                    // The client may have given up.
                     let _ = stream.write_all(format!("{head}\r\n\r\n{answer}").as_bytes());
                 });
             }
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_question_that_is_refused_says_nothing_of_others() {
+    async fn a_refused_request_does_not_affect_others() {
         let (policy, rules) = policy(Duration::ZERO, 10_000);
         for _ in 0..3 {
             let (_, origin) = policy.ways(&rules[0], Transport::Tcp, server(1)).await;
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_waits_long_for_the_questions_of_others() {
+    async fn no_flow_waits_long_for_requests_of_others() {
         let (policy, rules) = policy(Duration::from_millis(300), 400);
         let policy = Arc::new(policy);
         let begin = Instant::now();

@@ -1,4 +1,5 @@
-//! Connecting: ways are tried one after the other, the next one when an earlier one fails or is late (RFC 8305).
+//! Connecting: candidates are tried in order; the next one starts when an earlier one fails or is late (RFC
+//! 8305).
 
 use super::policy::Way;
 use super::{Proxy, open};
@@ -11,10 +12,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::net::{TcpSocket, TcpStream};
 
-/// The first of the ways by which a server can be reached, and the connection.
+/// Connects to the server with the first candidate that succeeds; returns the candidate and the connection.
 ///
 /// # Errors
-/// Why the best way failed, if all did; or that there was no time left.
+/// The failure of the best candidate, if all failed; or the time limit.
 pub async fn connect(
     proxy: &Arc<Proxy>,
     ways: &[Arc<Way>],

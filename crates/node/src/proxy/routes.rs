@@ -1,4 +1,4 @@
-//! The paths of a transparent proxy.
+//! REST routes of a transparent proxy.
 
 use super::api::{ProxyFlows, ProxyNode, ProxyRequest};
 use crate::runtime::api::extract::Params;
@@ -10,12 +10,12 @@ use axum::extract::State;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// The routes and their description.
+/// The routes and their OpenAPI description.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(proxy)).routes(routes!(proxy_flows))
 }
 
-/// The proxy: rules, what their flows carried by slice, how it stands with the agent.
+/// The proxy: rules, traffic by rule and slice, state of the policy agent.
 #[utoipa::path(get, path = "/v1/proxy", responses((status = 200, body = ProxyNode), (status = 405, body = Problem)))]
 async fn proxy(State(shared): State<Shared>) -> Answer<ProxyNode> {
     shared.control.request(|reply| ControlRequest::Proxy(ProxyRequest::Node(reply))).await.map(Json)

@@ -1,4 +1,4 @@
-//! Which rule a flow falls under.
+//! Rules of the proxy, and selection of the rule of a flow.
 
 use crate::runtime::config::{ProxyRule, Source, Unmet};
 use crate::runtime::netctl::FlowRule;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// What a program speaks.
+/// Transport protocol of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
@@ -29,7 +29,7 @@ impl Transport {
         }
     }
 
-    /// Name.
+    /// Name, as in the REST interface.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -37,7 +37,7 @@ impl Transport {
         }
     }
 
-    /// What may stand for it on the far side.
+    /// Protocols that may be used towards the server.
     pub const fn carriers(self) -> &'static [Protocol] {
         match self {
             Self::Tcp => &[Protocol::Tcp, Protocol::Mptcp],
@@ -46,22 +46,22 @@ impl Transport {
     }
 }
 
-/// A rule, ready.
+/// A compiled rule.
 #[derive(Debug)]
 pub struct Rule {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
-    /// What its flows need, as the agent is asked.
+    /// Requirements of its flows, in the form of the agent's request.
     pub properties: Value,
-    /// Whether an answer may be that nothing will do.
+    /// Action if no candidate meets the requirements.
     pub unmet: Unmet,
-    /// Which source address the server sees.
+    /// Source address that the server sees.
     pub source: Source,
     filter: FlowFilter,
     direct: bool,
 }
 
-/// The rules of a configuration.
+/// The compiled rules of a configuration.
 #[derive(Debug)]
 pub struct Rules {
     rules: Vec<Arc<Rule>>,
@@ -69,10 +69,10 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Makes them ready.
+    /// Compiles the rules.
     ///
     /// # Errors
-    /// A filter that cannot be used.
+    /// A filter is invalid.
     pub fn new(rules: &[ProxyRule]) -> anyhow::Result<Self> {
         let ready = |rule: &ProxyRule| {
             Ok(Arc::new(Rule {
@@ -89,23 +89,24 @@ impl Rules {
         Ok(Self { rules, need_owner })
     }
 
-    /// What nftables is told of them.
+    /// The rules in the form that the nftables table needs.
     pub fn intercepted(rules: &[ProxyRule]) -> Vec<FlowRule> {
         rules.iter().map(|rule| FlowRule { filter: rule.filter.clone(), take: !rule.direct }).collect()
     }
 
-    /// Whether one of them asks who owns a flow.
+    /// Whether a rule matches on the owner of a flow (uid, cgroup).
     pub const fn need_owner(&self) -> bool {
         self.need_owner
     }
 
-    /// All of them.
+    /// All rules.
     #[cfg(test)]
     pub fn all(&self) -> &[Arc<Rule>] {
         &self.rules
     }
 
-    /// The first that matches; none, too, where it says that the flow should not have come here.
+    /// The first matching rule; `None` also if that rule is `direct`, in which case the flow should not have
+    /// been redirected.
     pub fn find(&self, flow: &FlowKey, owner: &FlowOwner) -> Option<Arc<Rule>> {
         self.rules.iter().find(|rule| rule.filter.matches(flow, owner)).filter(|rule| !rule.direct).cloned()
     }
@@ -117,7 +118,7 @@ mod tests {
     use crate::runtime::config::{ProxyConfig, parse};
 
     #[test]
-    fn the_first_that_matches_counts() {
+    fn the_first_match_applies() {
         let text = r#"
             [[rule]]
             name = "own"

@@ -1,4 +1,5 @@
-//! A TCP flow: connected to its server, then both ways until both ends are done ([`crate::runtime::relay`]).
+//! A TCP flow: connects to the server, then relays both directions until both ends have finished
+//! ([`crate::runtime::relay`]).
 
 use super::flows::{Entry, Known, Opened, Refused};
 use super::rules::Transport;
@@ -10,23 +11,23 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// Takes a connection over.
+/// Serves an intercepted connection.
 pub async fn serve(proxy: Arc<Proxy>, client: TcpStream, from: SocketAddr) {
-    // What the program connected to.
+    // The local address is the program's destination.
     let Ok(server) = client.local_addr() else { return reset(&client) };
     let known = Known::new(Transport::Tcp, server);
     let Some(entry) = proxy.flows.open(from.ip(), from, known) else { return reset(&client) };
-    // Also if this program ends before the server is reached.
+    // A reset is also sent if this program ends before the server is reached.
     reset(&client);
     let far = tokio::select! {
         far = reach(&proxy, &entry, from, server) => far,
-        // Who hangs up while we connect does not want to any more.
+        // A client that closes the connection meanwhile ends the attempt.
         _ = gone(&client) => Err(None),
     };
     match far {
         Ok(far) => {
             let keepalive = Duration::from_secs(proxy.limits.load().keepalive_s.into());
-            // The far end's were set when it was opened.
+            // The options of the server's socket were set when it was opened.
             let _ = relay::relayed(&SockRef::from(&client), keepalive);
             entry.carry(&client, &far).await;
         }
@@ -39,7 +40,7 @@ pub async fn serve(proxy: Arc<Proxy>, client: TcpStream, from: SocketAddr) {
     }
 }
 
-/// The connection to the server.
+/// Opens the connection to the server.
 async fn reach(
     proxy: &Arc<Proxy>,
     entry: &Entry,

@@ -1,7 +1,7 @@
-//! The first datagrams of UDP flows.
+//! Reception of the first datagrams of UDP flows.
 //!
-//! A flow has a socket of its own with the address of the server, connected to the client: the kernel gives later
-//! datagrams to that. What comes here before it is open waits in the flow's queue.
+//! Each flow has a socket of its own with the server's address, connected to the client, which receives the
+//! later datagrams. Datagrams that arrive here before that socket is open wait in the flow's queue.
 
 use super::flows::{Known, Refused};
 use super::rules::Transport;
@@ -17,17 +17,17 @@ use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// Datagrams of a flow that may wait until its sockets are open.
+/// Maximum number of datagrams of a flow that wait until its sockets are open.
 const QUEUE: usize = 32;
-/// Room for any datagram.
+/// Size of a buffer for any datagram, bytes.
 const BUFFER_BYTES: usize = 65_536;
-/// Datagrams taken before others have their turn.
+/// Datagrams read before other tasks run.
 const BATCH: usize = 64;
 
-/// Client, and the server it wants.
+/// Addresses of the client and of the server.
 pub type Ends = (SocketAddr, SocketAddr);
 
-/// Where datagrams of flows go that came here.
+/// Queues of the flows for datagrams that arrive at the listening socket.
 #[derive(Clone, Default)]
 pub struct Doors(Arc<Mutex<HashMap<Ends, mpsc::Sender<Vec<u8>>>>>);
 
@@ -37,7 +37,7 @@ impl Doors {
     }
 }
 
-/// A flow's door as long as it is there.
+/// Registration of a flow's queue, which ends when it is dropped.
 pub struct Door {
     doors: Doors,
     ends: Ends,
@@ -49,11 +49,11 @@ impl Drop for Door {
     }
 }
 
-/// Takes datagrams of new flows; returns only when the socket fails.
+/// Receives datagrams of new flows; returns only if the socket fails.
 pub async fn receive(proxy: Arc<Proxy>, socket: UdpSocket, doors: Doors) -> anyhow::Error {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut control = nix::cmsg_space!(nix::libc::sockaddr_in6, nix::libc::sockaddr_in6);
-    // They end with the listener.
+    // The tasks of flows end with the listener.
     let mut flows = JoinSet::new();
     loop {
         tokio::select! {
@@ -64,7 +64,7 @@ pub async fn receive(proxy: Arc<Proxy>, socket: UdpSocket, doors: Doors) -> anyh
             let one = socket.try_io(Interest::READABLE, || take(&socket, &mut buffer, &mut control));
             match one {
                 Ok(Some((ends, len))) => deliver(&proxy, &doors, &mut flows, ends, &buffer[..len]),
-                // Without an address it was not led here.
+                // A datagram without an original destination was not redirected.
                 Ok(None) => proxy.flows.counters.drop_datagram(),
                 Err(_) => break,
             }
@@ -75,7 +75,7 @@ pub async fn receive(proxy: Arc<Proxy>, socket: UdpSocket, doors: Doors) -> anyh
 
 fn deliver(proxy: &Arc<Proxy>, doors: &Doors, flows: &mut JoinSet<()>, ends: Ends, bytes: &[u8]) {
     if let Some(door) = doors.with(|doors| doors.get(&ends).cloned()) {
-        // Full, or its flow is ending: datagrams may be lost.
+        // The queue is full or the flow is ending; datagrams may be lost.
         if door.try_send(bytes.to_vec()).is_err() {
             proxy.flows.counters.drop_datagram();
         }
@@ -87,7 +87,7 @@ fn deliver(proxy: &Arc<Proxy>, doors: &Doors, flows: &mut JoinSet<()>, ends: End
         return proxy.flows.counters.drop_datagram();
     };
     let (door, waiting) = mpsc::channel(QUEUE);
-    // There is room for one.
+    // A new queue has room for one datagram.
     let _ = door.try_send(bytes.to_vec());
     doors.with(|doors| doors.insert(ends, door));
     let door = Door { doors: doors.clone(), ends };
@@ -100,7 +100,7 @@ fn deliver(proxy: &Arc<Proxy>, doors: &Doors, flows: &mut JoinSet<()>, ends: End
     });
 }
 
-/// One datagram: who sent it, where to, and how long it is.
+/// Receives one datagram: client, server and length. `Ok(None)`: it was not redirected.
 fn take(socket: &UdpSocket, buffer: &mut [u8], control: &mut [u8]) -> io::Result<Option<(Ends, usize)>> {
     let mut parts = [IoSliceMut::new(buffer)];
     let message =
@@ -125,7 +125,7 @@ fn take(socket: &UdpSocket, buffer: &mut [u8], control: &mut [u8]) -> io::Result
 }
 
 impl Refused {
-    /// What the kernel's refusal of a socket means.
+    /// The reason for refusal that corresponds to an error of a socket.
     pub fn of_socket(error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(nix::libc::ENETUNREACH | nix::libc::EHOSTUNREACH | nix::libc::ENETDOWN) => Self::Unreachable,

@@ -1,7 +1,8 @@
-//! A UDP flow: two connected sockets, and batches between them.
+//! A UDP flow: two connected sockets, with batches copied between them.
 //!
 //! ```text
-//!  client ──▶ [ bound to the server's address, connected to the client ] ─ GRO ─▶ GSO ─ [ as the plan has it ] ──▶ server
+//! client ──▶ [ bound to the server's address, connected to the client ] ─ GRO ─▶ GSO ─ [ according to the
+//! plan ] ──▶ server
 //! ```
 
 use super::flows::{Counters, Entry, Opened, Refused};
@@ -23,30 +24,30 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 
-/// Room for what GRO puts together.
+/// Size of a receive buffer; GRO coalesces at most this many bytes.
 const BUFFER_BYTES: usize = 65_536;
-/// Most payload in one GSO send.
+/// Maximum payload of one GSO send, bytes.
 const MAX_SEND_BYTES: usize = 65_000;
-/// Room in the kernel for what waits, each way: three of what GRO puts together would fill the usual buffer, and a burst
-/// is longer. The kernel counts it twice, and all of them against `udp_mem`.
+/// Socket buffers in each direction, bytes. Three coalesced GRO batches would fill the default buffer, and
+/// bursts are longer. The kernel counts this twice, and all sockets against `udp_mem`.
 const WAITING_BYTES: usize = 1 << 20;
-/// Receives in a row before others have their turn.
+/// Receives in a row before other tasks run.
 const ROUNDS: usize = 4;
-/// How long a silent flow is kept where there is little room for others, if it was a question and its answer, such as DNS's: each
-/// of those is a flow of its own, and a host may ask more of them than it may have flows.
+/// Idle time after which a flow with one request and one answer (such as DNS) is removed when flows are
+/// scarce. Each such exchange is a flow of its own, and a host may send more of them than it may have flows.
 const ANSWERED: Duration = Duration::from_secs(5);
 
 thread_local! {
-    /// What one receive brings. A flow has nothing in it when it waits, so a thread needs one.
+    /// Receive buffer, one per thread: it is empty whenever a flow waits.
     static BATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER_BYTES * BATCH_SIZE]);
 }
 
-/// One of the two sockets.
+/// One of the two sockets of a flow.
 struct Side {
     io: UdpSocket,
     state: UdpSocketState,
     peer: SocketAddr,
-    /// Code point of what is sent.
+    /// DSCP of the packets sent.
     dscp: Option<u8>,
 }
 
@@ -54,12 +55,13 @@ impl Side {
     fn new(socket: Socket, peer: SocketAddr, dscp: Option<u8>) -> io::Result<Self> {
         socket.connect(&SockAddr::from(peer))?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        // Beyond `rmem_max` and `wmem_max`, which takes CAP_NET_ADMIN; without it, as much as they allow.
+        // RCVBUFFORCE may exceed `rmem_max` and `wmem_max` but needs CAP_NET_ADMIN; without it, those limits
+        // apply.
         if setsockopt(&socket, sockopt::RcvBufForce, &WAITING_BYTES).is_err() {
             socket.set_recv_buffer_size(WAITING_BYTES)?;
         }
         socket.set_send_buffer_size(WAITING_BYTES)?;
-        // Datagrams that are too long for a link are divided, as they would have been without us.
+        // Datagrams that are too long for a link are fragmented, as they would be without the proxy.
         if peer.is_ipv4() {
             set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::WANT)?;
         } else {
@@ -69,17 +71,17 @@ impl Side {
         Ok(Self { io: UdpSocket::from_std(socket.into())?, state, peer, dscp })
     }
 
-    /// Sends what came as `meta` says; how many bytes went.
+    /// Sends a batch with the segmentation in `meta`; returns the number of bytes sent.
     fn send(&self, bytes: &[u8], meta: &RecvMeta, counters: &Counters) -> usize {
         let stride = meta.stride.max(1);
         let most = (MAX_SEND_BYTES / stride).min(self.state.max_gso_segments()).max(1);
-        // An empty datagram is one, too.
+        // An empty datagram is sent, too.
         let parts = bytes.chunks(stride * most).chain(bytes.is_empty().then_some(bytes));
         let mut sent = 0;
         for part in parts {
             match self.one(part, (part.len() > stride).then_some(stride), meta) {
                 Ok(()) => sent += part.len(),
-                // Offload refused: each by itself.
+                // If offload is refused, each datagram is sent by itself.
                 Err(_) if part.len() > stride => {
                     for single in part.chunks(stride) {
                         match self.one(single, None, meta) {
@@ -95,7 +97,7 @@ impl Side {
     }
 
     fn one(&self, contents: &[u8], segment_size: Option<usize>, meta: &RecvMeta) -> io::Result<()> {
-        // Not by way of the runtime, which takes a new socket for one that cannot send.
+        // Not through the runtime, which takes a new socket for one that is not writable.
         if let Some(dscp) = self.dscp {
             let datagrams = Datagrams {
                 to: self.peer,
@@ -112,10 +114,10 @@ impl Side {
     }
 }
 
-/// Runs a flow until it has been silent for long enough.
+/// Runs a flow until it has been idle for long enough.
 ///
 /// # Errors
-/// It cannot be opened.
+/// The flow cannot be opened.
 pub async fn serve(
     proxy: &Arc<Proxy>,
     entry: &Entry,
@@ -127,7 +129,7 @@ pub async fn serve(
     let counters = &proxy.flows.counters;
     let mut last = Instant::now();
     let mut look = last + idle.min(ANSWERED);
-    // The client has said more after an answer.
+    // Whether the server has answered, and whether the client has sent again after that.
     let (mut answered, mut goes_on) = (false, false);
     loop {
         tokio::select! {
@@ -186,19 +188,19 @@ async fn open(proxy: &Arc<Proxy>, entry: &Entry) -> Result<(Side, Side), Refused
     Err(failure)
 }
 
-/// The socket that answers the client as the server.
+/// Opens the socket that answers the client with the server's address.
 fn near(client: SocketAddr, server: SocketAddr, own_mark: u32) -> io::Result<Side> {
     let kind = Type::DGRAM.nonblocking();
     let socket = Socket::new(Domain::for_address(server), kind, Some(Protocol::UDP))?;
     crate::runtime::relay::transparent(&socket, server.is_ipv6())?;
-    // Many clients may talk to one server: each has a socket with its address.
+    // Many clients may use one server; each has a socket with its address.
     socket.set_reuse_address(true)?;
     socket.set_mark(own_mark)?;
     socket.bind(&server.into())?;
     Side::new(socket, client, None)
 }
 
-/// Moves what there is from one side to the other; whether anything came.
+/// Copies the waiting datagrams from one side to the other; true if there were any.
 fn pump(from: &Side, to: &Side, bytes: &AtomicU64, counters: &Counters) -> bool {
     let mut came = false;
     BATCH.with_borrow_mut(|buffer| {
@@ -219,7 +221,7 @@ fn pump(from: &Side, to: &Side, bytes: &AtomicU64, counters: &Counters) -> bool 
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // What ICMP says of an earlier datagram; the flow goes on, as it would have without us.
+                // An ICMP error for an earlier datagram; the flow continues, as it would without the proxy.
                 Err(_) => return,
             }
         }
@@ -227,7 +229,7 @@ fn pump(from: &Side, to: &Side, bytes: &AtomicU64, counters: &Counters) -> bool 
     came
 }
 
-/// How a datagram came that was read by itself.
+/// Metadata of a datagram that was received by itself.
 fn one(from: SocketAddr, len: usize) -> RecvMeta {
     RecvMeta { addr: from, len, stride: len, ecn: None, dst_ip: None }
 }

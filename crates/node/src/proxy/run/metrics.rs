@@ -1,4 +1,4 @@
-//! Prometheus text of a proxy: the state of a moment, built when it is asked for.
+//! Metrics of a proxy in the Prometheus text format, built from the current state at each request.
 
 use crate::runtime::api::{ProxyCarried, ProxyNode, Status};
 use crate::runtime::metrics::{Text, count, encoded, one, program, tally};
@@ -21,10 +21,10 @@ struct Origin {
     origin: Text,
 }
 
-/// Name, help, value.
+/// Name, help text, value.
 type Column = (&'static str, &'static str, fn(&ProxyCarried) -> u64);
 
-/// Everything, as OpenMetrics text. Names begin with `anabranch_proxy_`.
+/// All metrics as OpenMetrics text. Names begin with `anabranch_proxy_`.
 pub fn text(status: &Status, node: &ProxyNode) -> String {
     let mut registry =
         program(status, "UDP datagrams dropped: a queue was full, or the kernel rejected them");
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_where_they_belong() {
+    fn values_appear_at_their_metrics() {
         let text = sample();
         for line in [
             "anabranch_proxy_flows_now 1.0",
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    /// Name, type and labels of every metric, and every reason, as rows of the page's tables.
+    /// Name, type and labels of every metric, and every reason, in the form of the tables on the page.
     #[test]
     fn every_metric_and_reason_is_documented() {
         let rows = metric_rows(&sample(), "anabranch_proxy_");

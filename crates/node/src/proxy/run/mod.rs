@@ -1,4 +1,4 @@
-//! `anabranch proxy`: set-up, control loop, tear-down. What the REST interface asks for is in `requests`.
+//! `anabranch proxy`: set-up, control loop and tear-down. `requests` handles the REST interface.
 
 pub mod metrics;
 pub mod requests;
@@ -55,7 +55,8 @@ pub fn start(args: &ProxyArgs) -> anyhow::Result<()> {
         && preflight::may_configure().is_ok()
         && let Err(error) = clean()
     {
-        // A file that is wrong ends this start: until then, who was left cut off is not any more.
+        // An invalid file ends this start, but leftovers of a killed proxy are removed before, so that hosts
+        // are not cut off until the file is corrected.
         let text = format!("{error:#}");
         if text.contains("not permitted") {
             tracing::debug!("{text}");
@@ -72,22 +73,24 @@ pub fn start(args: &ProxyArgs) -> anyhow::Result<()> {
     run(common, config)
 }
 
-/// How often the service manager is told that the program lives, and its rules are looked at.
+/// Interval of the watchdog notifications to the service manager, and of the checks of nftables, rules and
+/// routes.
 const WATCHDOG: Duration = Duration::from_secs(5);
 
-/// Removes what a proxy that was killed has left here, whatever its file says.
+/// Removes the network configuration that killed proxies have left in this namespace; needs no configuration
+/// file.
 pub fn clean() -> anyhow::Result<()> {
     current_thread()?.block_on(async { Net::open()?.clean_dead().await }).context("cleaning up")
 }
 
-/// Reads the file and lets flags win.
+/// Reads the configuration file; command-line flags take precedence.
 pub fn load(args: &Common) -> anyhow::Result<ProxyConfig> {
     let mut config: ProxyConfig = config::load(&args.config)?;
     args.win(&mut config.api, &mut config.metrics)?;
     Ok(config)
 }
 
-/// Sets everything up, runs, and takes everything down again, also when something fails.
+/// Sets everything up, runs until the end, and takes everything down again, also after a failure.
 pub fn run(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if config.proxy.workers > 0 {
@@ -99,7 +102,8 @@ pub fn run(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
 
 async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
-    // The port first: who has it is at work, and what it installed is not a leftover.
+    // The port is bound first: if a running proxy has it, that proxy's network configuration is not a
+    // leftover.
     let listeners = Listeners::bind(config.proxy.port, config.proxy.own_mark())?;
     let net = Net::open()?;
     let tproxy = tproxy(&config, listeners.v6());
@@ -116,7 +120,7 @@ async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
     let serving = listeners.serve(&proxy);
     let (sender, requests) = mpsc::channel(64);
     let log = EventLog::default();
-    // Whoever listens does so before flows are led here.
+    // The REST interface listens before flows are redirected.
     let _server = api::serve(
         api::Agent::Proxy,
         &config.api,
@@ -134,12 +138,12 @@ async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
     result
 }
 
-/// How many UDP flows one client may have.
+/// Maximum number of UDP flows per client.
 fn share(config: &ProxyConfig) -> usize {
     config.limits.udp_flows_per_client as usize
 }
 
-/// What nftables is told.
+/// Parameters of the nftables table.
 fn tproxy(config: &ProxyConfig, v6: bool) -> Tproxy {
     let flows = Rules::intercepted(&config.rule);
     Tproxy {
@@ -157,15 +161,15 @@ fn tproxy(config: &ProxyConfig, v6: bool) -> Tproxy {
     }
 }
 
-/// The control plane of a proxy.
+/// Control plane of a proxy.
 struct Agent {
     args: Common,
     config: ProxyConfig,
     proxy: Arc<Proxy>,
-    /// Whether there is IPv6.
+    /// Whether IPv6 is available.
     v6: bool,
     net: Net,
-    /// What leads flows here.
+    /// The nftables table, rules and routes that redirect flows.
     layer: Layer,
     log: EventLog,
     started: Instant,
@@ -202,7 +206,7 @@ impl Agent {
         }
     }
 
-    /// Makes what leads flows here again, as far as somebody has removed it.
+    /// Restores the parts of the redirection that were removed by other programs.
     async fn hold(&self) {
         self.net.hold([&self.layer], None, &self.log).await;
     }

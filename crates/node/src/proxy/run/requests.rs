@@ -1,4 +1,4 @@
-//! What the REST interface, and SIGHUP, make a proxy do: look, reload.
+//! Requests of the REST interface, and SIGHUP, at a proxy: queries and reload.
 
 use super::super::{Flow, Flows, Rules};
 use super::{Agent, metrics, share, tproxy};
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 impl Agent {
     pub(super) async fn on_request(&mut self, request: ControlRequest) {
-        // Whoever asked and went away does not care for the answer.
+        // A requester that has gone away needs no answer.
         match request {
             ControlRequest::Status(reply) => drop(reply.send(Ok(self.status()))),
             ControlRequest::Reload(reply) => drop(reply.send(self.reload().await)),
@@ -82,8 +82,8 @@ impl Agent {
         }
     }
 
-    /// Reads the file again. Rules, what is taken, and limits change at once; whatever else is different waits for a
-    /// restart. If anything fails, everything stays as it was. Flows that are there go on as they are.
+    /// Reads the configuration file again. Rules, interception and limits change at once; all other
+    /// differences need a restart. After a failure, nothing has changed. Existing flows are not affected.
     pub(super) async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
         let mut new = super::load(&self.args).map_err(|e| Problem::invalid(e.to_string()))?;
         let rules = Rules::new(&new.rule).map_err(|e| Problem::invalid(format!("{e:#}")))?;
@@ -99,12 +99,12 @@ impl Agent {
             ("api", new.api != self.config.api),
             ("metrics", new.metrics != self.config.metrics),
         ];
-        // Port and mark are those of the running one.
+        // Port and mark of the running proxy stay in use.
         new.proxy = self.config.proxy.clone();
         new.agent = self.config.agent.clone();
         (new.api, new.metrics) = (self.config.api.clone(), self.config.metrics.clone());
         if differs[0].1 || differs[1].1 {
-            // One transaction in place of the table that is there; rules and routes around it stay.
+            // One transaction replaces the nftables table; the rules and routes around it stay.
             let to = tproxy(&new, self.v6);
             self.layer.replace(to).await.map_err(|e| Problem::invalid(format!("{e:#}")))?;
             self.proxy.rules.store(Arc::new(rules));
@@ -117,7 +117,7 @@ impl Agent {
         let done = api::Reloaded { changed: differing(&differs), needs_restart: differing(&waits) };
         let list = crate::ue::run::list;
         let message =
-            format!("changed: {}; waits for a restart: {}", list(&done.changed), list(&done.needs_restart));
+            format!("changed: {}; needs a restart: {}", list(&done.changed), list(&done.needs_restart));
         self.log.push(event("reloaded", None, message));
         Ok(done)
     }
