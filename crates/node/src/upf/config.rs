@@ -1,4 +1,4 @@
-//! `upf.toml`.
+//! Configuration file `upf.toml`.
 
 use crate::runtime::config::api::{Api, Metrics};
 use crate::runtime::config::load::Check;
@@ -46,10 +46,10 @@ pub struct UpfConfig {
     /// `[flap]`
     #[serde(default)]
     pub flap: FlapParams,
-    /// `[tcp_lane]`: with it UEs are offered a TCP lane.
+    /// `[tcp_lane]`: if present, UEs are offered a TCP lane.
     #[serde(default)]
     pub tcp_lane: Option<UpfLane>,
-    /// `[ioam]`: as which node it fills traces that pass.
+    /// `[ioam]`: identity of this node for filling the traces of passing packets.
     #[serde(default)]
     pub ioam: Option<IoamConfig>,
     /// `[api]`
@@ -66,13 +66,13 @@ pub struct UpfConfig {
 pub struct UpfSection {
     /// File with the private key (`anabranch keygen`).
     pub private_key_file: PathBuf,
-    /// Data path threads.
+    /// Number of data-path threads.
     #[serde(default)]
     pub workers: Workers,
-    /// Most sessions at a time.
+    /// Maximum number of sessions.
     #[serde(default = "default_sessions")]
     pub max_sessions: u32,
-    /// Where addresses given from the pool, and UEs added over REST, are remembered.
+    /// File with the addresses assigned from the pool and the UEs added over REST.
     #[serde(default = "default_state")]
     pub state_file: PathBuf,
 }
@@ -82,7 +82,7 @@ pub struct UpfSection {
 #[serde(try_from = "WorkersSpec")]
 pub struct Workers(pub Option<u8>);
 
-/// Most worker threads.
+/// Maximum number of data-path threads.
 pub const MAX_WORKERS: u8 = 64;
 
 impl Default for Workers {
@@ -124,14 +124,14 @@ impl Workers {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UpfAccess {
-    /// Name; UEs use the same.
+    /// Name of the access; UEs use the same name.
     pub name: String,
     /// Address and port the UEs send to.
     pub listen: SocketAddr,
     /// Interface to bind to (SO_BINDTODEVICE).
     #[serde(default)]
     pub interface: Option<String>,
-    /// Protection of user data; plain only if the UE says so too.
+    /// Protection of user data; plain only if the UE is configured so, too.
     #[serde(default)]
     pub security: Security,
 }
@@ -140,13 +140,13 @@ pub struct UpfAccess {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct N6 {
-    /// How inner packets go on.
+    /// Treatment of inner packets towards the data network.
     pub mode: N6Mode,
-    /// With nat: only what leaves by this interface is translated.
+    /// With `nat`: translate only packets that leave through this interface.
     pub interface: Option<String>,
-    /// Destinations open to UEs although they are private, shared, link-local, loopback or multicast.
+    /// Destinations that UEs may reach although they are private, shared, link-local, loopback or multicast.
     pub open: Vec<IpNet>,
-    /// Whether UEs may reach one another.
+    /// Whether UEs may reach each other.
     pub ue_to_ue: bool,
 }
 
@@ -154,14 +154,14 @@ pub struct N6 {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum N6Mode {
-    /// Source addresses become the UPF's own.
+    /// Source addresses are translated to the UPF's own.
     #[default]
     Nat,
-    /// Unchanged: the data network routes the pool to the UPF.
+    /// Source addresses stay unchanged: the data network routes the pool to the UPF.
     Routed,
 }
 
-/// `[pool]`: where virtual addresses come from. The first host address is the UPF's own.
+/// `[pool]`: prefixes of the virtual addresses. The first host address of each is the UPF's own.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
@@ -182,25 +182,25 @@ pub struct UpfUe {
     /// The UE's public key, base64.
     #[schema(value_type = String)]
     pub public_key: PublicKey,
-    /// Fixed virtual IPv4 address, inside the pool; else one is given and kept.
+    /// Fixed virtual IPv4 address within the pool; default: assigned from the pool and kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub address_v4: Option<Ipv4Addr>,
-    /// Fixed virtual IPv6 address, inside the pool; else one is given and kept.
+    /// Fixed virtual IPv6 address within the pool; default: assigned from the pool and kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub address_v6: Option<Ipv6Addr>,
-    /// Rules for this UE alone; they go before the shared ones.
+    /// Rules for this UE only; they precede the shared ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Object>)]
     pub rule: Vec<Rule>,
-    /// Whether rules that the UE brings along are followed for its downlink.
+    /// Whether rules requested by the UE apply to its downlink.
     #[serde(default = "yes")]
     pub accept_rules: bool,
 }
 
 impl UpfUe {
-    /// The addresses that are its own whatever happens.
+    /// The configured fixed addresses.
     pub fn fixed(&self) -> Addresses {
         Addresses { v4: self.address_v4, v6: self.address_v6 }
     }
@@ -247,7 +247,7 @@ impl Check for UpfConfig {
         if let Some(lane) = &self.tcp_lane {
             lane.check()?;
             if self.pool.v4.is_none() {
-                return Err("[tcp_lane] knows sessions by their IPv4 addresses: give [pool] v4".to_owned());
+                return Err("[tcp_lane] identifies sessions by IPv4 address: give [pool] v4".to_owned());
             }
             if self.device.kind == DeviceKind::Packet {
                 return Err("[tcp_lane] needs [device] kind = \"tun\"".to_owned());
@@ -262,19 +262,19 @@ impl Check for UpfConfig {
 }
 
 impl UpfConfig {
-    /// The prefixes that UEs have addresses of.
+    /// The prefixes of the virtual addresses.
     pub fn pools(&self) -> Vec<IpNet> {
         self.pool.v4.map(IpNet::V4).into_iter().chain(self.pool.v6.map(IpNet::V6)).collect()
     }
 
-    /// Where packets of UEs may go.
+    /// The destinations that UEs may reach.
     pub fn destinations(&self) -> Destinations {
         let own = self.pool.v4.and_then(gateway_v4).map(IpAddr::V4);
         let own = own.into_iter().chain(self.pool.v6.and_then(gateway_v6).map(IpAddr::V6));
         Destinations::new(self.pools(), own, self.n6.open.iter().map(IpNet::trunc), self.n6.ue_to_ue)
     }
 
-    /// The number of data-path threads. A veth pair has one queue only.
+    /// Number of data-path threads: 1 with a veth pair, which has only one queue.
     pub fn workers(&self) -> usize {
         match self.device.kind {
             DeviceKind::Tun => self.upf.workers.count(),
@@ -282,7 +282,7 @@ impl UpfConfig {
         }
     }
 
-    /// The first thing wrong with a UE, by itself or beside those before it.
+    /// Checks all UEs, each by itself and against the others; the error describes the first problem.
     fn check_ues(&self) -> Result<(), String> {
         let (mut names, mut keys, mut addresses) = (HashMap::new(), HashMap::new(), HashMap::new());
         for ue in &self.ue {
@@ -303,9 +303,10 @@ impl UpfConfig {
         Ok(())
     }
 
-    /// The first thing wrong with one UE, by itself. Used by the REST interface too.
+    /// Checks one UE by itself; also used by the REST interface.
     pub fn check_ue(&self, ue: &UpfUe) -> Result<(), String> {
-        // What is only dots is lost on the way in a path (RFC 3986 §5.2.4), and so is the UE to REST and `ctl`.
+        // A path segment of dots alone is removed from URLs (RFC 3986
+        // 5.2.4), so REST and `ctl` could not address the UE.
         if ue.name.len() > 64 || !is_name(&ue.name) || ue.name.bytes().all(|b| b == b'.') {
             let name = ue.name.escape_debug();
             return Err(format!(
@@ -336,7 +337,7 @@ impl UpfConfig {
     }
 }
 
-/// What a fixed address is called in a `[[ue]]` section.
+/// The key of a fixed address in a `[[ue]]` section.
 pub fn address_key(address: IpAddr) -> &'static str {
     if address.is_ipv4() { "address_v4" } else { "address_v6" }
 }

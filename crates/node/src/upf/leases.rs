@@ -1,8 +1,10 @@
-//! What a UPF remembers across restarts: the address each UE was given, the newest handshake timestamp seen
-//! of it (a recording from before the restart must not pass), and the UEs that were added over REST.
+//! State of a UPF that survives restarts: the address assigned to each UE, the newest handshake timestamp
+//! seen of it (so that a recording from before the restart is not accepted), and the UEs that were added over
+//! REST.
 //!
-//! One JSON file, replaced whole and atomically. An entry that cannot be read is left out alone, and stays in the file as it
-//! is; a file that cannot be read as a whole is refused, for what it has would be lost with the next change.
+//! The state is one JSON file, which is replaced atomically as a whole. A single entry that cannot be read is
+//! skipped and stays in the file unchanged. A file that cannot be read as a whole is refused, because the
+//! next change would overwrite its contents.
 
 use crate::runtime::config::{ConfigError, Pool, UpfUe, gateway_v4, gateway_v6};
 use crate::runtime::{folder, state_file};
@@ -20,29 +22,29 @@ use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-/// Addresses of an IPv6 pool that are tried; a /64 has more than anybody wants to walk.
+/// Maximum number of IPv6 addresses that are tried; a /64 has too many to walk.
 const MAX_V6: u128 = 1 << 24;
 
-/// What a lease of both families takes in the file, at most.
+/// Upper bound on the length of a lease with both address families in the file, bytes.
 const LEASE_TEXT_BYTES: usize = 176;
 
-/// The one there is.
+/// Version of the file format.
 const VERSION: u64 = 1;
 
-/// What can be done where there is nothing better.
+/// Remedy of last resort.
 const REMOVE: &str =
-    "remove it (UEs then get new addresses, and those that were added over REST are to be added again)";
+    "remove it (UEs then get new addresses, and UEs that were added over REST must be added again)";
 
-/// What of an entry that cannot be read is shown, in bytes.
+/// Maximum length of the part of an unreadable entry that is shown, bytes.
 const SHOWN_BYTES: usize = 120;
 
-/// What every version of the file has.
+/// The part of the file that all versions have in common.
 #[derive(Deserialize)]
 struct Version {
     version: u64,
 }
 
-/// The file, as it is read: with what an entry is, or as it is written.
+/// The file as it is read; the types of the entries are parameters.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File<L, U> {
@@ -52,7 +54,7 @@ struct File<L, U> {
     ues: Vec<U>,
 }
 
-/// The same as it is written, from where it is.
+/// The file as it is written, borrowed from the state.
 #[derive(Serialize)]
 struct Written<'a> {
     version: u64,
@@ -60,7 +62,7 @@ struct Written<'a> {
     ues: Entries<'a, UpfUe>,
 }
 
-/// Entries, and after them those that could not be read.
+/// Entries, followed by those that could not be read.
 struct Entries<'a, T>(&'a [T], &'a [Unread]);
 
 impl<T: Serialize> Serialize for Entries<'_, T> {
@@ -75,11 +77,11 @@ impl<T: Serialize> Serialize for Entries<'_, T> {
 /// An entry of the file that cannot be read.
 #[derive(Debug, Clone)]
 pub struct Unread {
-    /// Where it was: `ues[3]`.
+    /// Place in the file, such as `ues[3]`.
     pub at: String,
-    /// The name of the UE it is about; where there is none, or another has it, where it was.
+    /// Name of the UE that it concerns; without a unique name, the place in the file.
     pub name: String,
-    /// What is wrong with it, and the remedy.
+    /// The error and its remedy.
     pub why: String,
     entry: Value,
 }
@@ -100,7 +102,7 @@ impl Unread {
     }
 }
 
-/// Those of a list that can be read.
+/// Reads a list entry by entry; returns the readable entries and the others.
 fn read<T: DeserializeOwned>(
     path: &Path,
     list: &str,
@@ -129,7 +131,7 @@ struct Lease {
     timestamp_ns: u64,
 }
 
-/// Given addresses: a list, and where in it a key's and an address's lease is. Some 110 bytes for each.
+/// The assigned addresses: a list of leases with indexes by key and by address, about 110 bytes per UE.
 #[derive(Debug, Clone)]
 pub struct Leases {
     v4: Option<Ipv4Net>,
@@ -137,23 +139,23 @@ pub struct Leases {
     all: Vec<Lease>,
     by_key: HashIndex,
     by_address: HashIndex,
-    /// Keys and addresses are the operator's, not chosen by strangers: it needs no secret.
+    /// Keys and addresses are chosen by the operator, not by strangers, so the hash needs no secret.
     hasher: FixedHasher,
     next_v4: u32,
     next_v6: u128,
-    /// UEs added over REST, in the order they came.
+    /// UEs added over REST, in the order of addition.
     pub added: Vec<UpfUe>,
-    /// What of them cannot be read.
+    /// Entries of such UEs that cannot be read.
     pub unread: Vec<Unread>,
     unread_leases: Vec<Unread>,
-    /// Whose newest timestamp stays known although they may not be let in.
+    /// UEs that are not admitted at present but whose newest timestamp is kept.
     pub remembered: BTreeSet<PublicKey>,
-    /// Something is not in the file yet.
+    /// Whether there are changes that are not yet in the file.
     pub dirty: bool,
 }
 
 impl Leases {
-    /// Nothing was ever given.
+    /// State without leases.
     pub fn new(pool: &Pool) -> Self {
         Self {
             v4: pool.v4,
@@ -172,10 +174,10 @@ impl Leases {
         }
     }
 
-    /// Reads the file; one that is not there yet is an empty one.
+    /// Reads the file; a file that does not exist counts as empty.
     ///
     /// # Errors
-    /// It cannot be read as a whole. It is as it was then.
+    /// The file cannot be read as a whole; it is left unchanged.
     pub fn load(path: &Path, pool: &Pool) -> anyhow::Result<Self> {
         let mut leases = Self::new(pool);
         let wrong = |why: String| ConfigError::new(format!("state file {}", path.display()), why);
@@ -183,7 +185,7 @@ impl Leases {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(leases),
             Err(error) => {
-                let why = format!("cannot be read: {error}: it must be a file of the user that runs the UPF");
+                let why = format!("cannot be read: {error}: it must belong to the user that runs the UPF");
                 return Err(wrong(why).into());
             }
         };
@@ -196,7 +198,7 @@ impl Leases {
         let Version { version } = serde_json::from_slice(&text).map_err(damaged)?;
         if version != VERSION {
             let why = format!(
-                "it has version {version}, and this program knows version {VERSION}: run the one that wrote it, or {REMOVE}"
+                "it has version {version}, and this program supports version {VERSION}: run the program that wrote it, or {REMOVE}"
             );
             return Err(wrong(why).into());
         }
@@ -215,21 +217,21 @@ impl Leases {
         Ok(leases)
     }
 
-    /// Forgets the UE whose entry cannot be read.
+    /// Removes the entry of a UE that cannot be read.
     pub fn forget_unread(&mut self, name: &str) {
         self.unread.retain(|unread| unread.name != name);
     }
 
-    /// What belongs into the file.
+    /// The contents of the file.
     pub fn to_text(&self) -> Vec<u8> {
         let file = Written {
             version: VERSION,
             leases: Entries(&self.all, &self.unread_leases),
             ues: Entries(&self.added, &self.unread),
         };
-        // Growing to it would take three times the memory for a moment.
+        // Growing the buffer step by step would temporarily take three times the memory.
         let mut text = Vec::with_capacity(LEASE_TEXT_BYTES * self.all.len() + 1024);
-        // Writing to memory does not fail, and neither do keys and addresses.
+        // Neither writing to memory nor serialising keys and addresses can fail.
         let _ = serde_json::to_writer(&mut text, &file);
         text
     }
@@ -239,7 +241,7 @@ impl Leases {
         self.of(key).map_or(0, |number| self.all[number].timestamp_ns)
     }
 
-    /// Any timestamp of this UE is as good as the first.
+    /// Forgets the timestamp of this UE; the next handshake is accepted with any timestamp.
     pub fn forget_timestamp(&mut self, key: &PublicKey) {
         if let Some(number) = self.of(key) {
             self.all[number].timestamp_ns = 0;
@@ -247,21 +249,21 @@ impl Leases {
         }
     }
 
-    /// A handshake of a UE was accepted.
+    /// Records the timestamp of an accepted handshake.
     pub fn saw(&mut self, key: PublicKey, timestamp_ns: u64) {
         let number = self.lease(key);
         self.all[number].timestamp_ns = timestamp_ns;
         self.dirty = true;
     }
 
-    /// Who has this address.
+    /// The UE that holds this address.
     pub fn owner(&self, address: IpAddr) -> Option<PublicKey> {
         self.holder(address).map(|number| self.all[number].public_key)
     }
 
-    /// Gives every one of `ues` its addresses: the fixed ones first, then those it had, then free ones. The
-    /// UEs' fixed addresses do not collide (configuration is checked); somebody else's lease gives way. For which there is none left,
-    /// `refuse` says whether the others go on without it.
+    /// Assigns addresses to all `ues`: first fixed addresses, then previous leases, then free addresses.
+    /// Fixed addresses do not collide (the configuration is checked) and take precedence over leases of other
+    /// UEs. For a UE that finds no free address, `refuse` decides whether the others continue without it.
     pub fn assign<'a>(
         &mut self,
         ues: impl Iterator<Item = &'a UpfUe> + Clone,
@@ -281,12 +283,12 @@ impl Leases {
         Ok(given)
     }
 
-    /// Keeps no room for more than there are: most are known from the start.
+    /// Releases spare capacity: most UEs are known from the start.
     pub fn shrink(&mut self) {
         self.all.shrink_to_fit();
     }
 
-    /// The same for one more UE, beside those that are `known`.
+    /// Assigns addresses to one more UE, besides those that are `known`.
     pub fn assign_one(
         &mut self,
         ue: &UpfUe,
@@ -296,7 +298,8 @@ impl Leases {
         self.fill(ue, |key| *key == ue.public_key || known(key))
     }
 
-    /// Makes its fixed addresses the UE's, whoever had them, and whatever it had of that family.
+    /// Assigns the fixed addresses of a UE, whoever held them, in place of its previous ones of the same
+    /// family.
     fn give_fixed(&mut self, ue: &UpfUe) {
         for address in ue.fixed().iter() {
             let number = self.lease(ue.public_key);
@@ -309,7 +312,7 @@ impl Leases {
         }
     }
 
-    /// Completes a UE's addresses. If the pool is used up, leases of UEs that are not `known` are ended.
+    /// Completes a UE's addresses. If the pool is exhausted, leases of UEs that are not `known` are ended.
     fn fill(&mut self, ue: &UpfUe, known: impl Fn(&PublicKey) -> bool) -> Result<Addresses, String> {
         let key = ue.public_key;
         let number = self.lease(key);
@@ -325,7 +328,7 @@ impl Leases {
             let free = self.free(&known, |leases| leases.free_v4(pool).map(IpAddr::V4));
             self.give_of(&key, free.ok_or_else(|| full("v4", &pool, &ue.name))?);
         }
-        // Numbers are others where leases were ended.
+        // Ending leases changes the indexes.
         let number = self.lease(key);
         if let Some(pool) = v6.filter(|_| self.all[number].v6.is_none()) {
             let free = self.free(&known, |leases| leases.free_v6(pool).map(IpAddr::V6));
@@ -335,7 +338,7 @@ impl Leases {
         Ok(self.all[number].addresses())
     }
 
-    /// A free address; leases of UEs that are not `known` are ended before there is none.
+    /// A free address. If there is none, leases of UEs that are not `known` are ended.
     fn free(
         &mut self,
         known: &impl Fn(&PublicKey) -> bool,
@@ -357,7 +360,7 @@ impl Leases {
         self.by_address.find(self.hasher.hash_one(address), is_it).map(|number| number as usize)
     }
 
-    /// The lease of `key`, made if it has none.
+    /// Index of the lease of `key`, which is created if necessary.
     fn lease(&mut self, key: PublicKey) -> usize {
         self.of(&key).unwrap_or_else(|| {
             let number = self.all.len();
@@ -367,7 +370,7 @@ impl Leases {
         })
     }
 
-    /// Gives a lease an address that nobody has, in the place of the one of that family.
+    /// Assigns a free address to a lease, in place of its address of the same family.
     fn give(&mut self, number: usize, address: IpAddr) {
         let lease = &mut self.all[number];
         let old = match address {
@@ -386,7 +389,7 @@ impl Leases {
         self.give(number, address);
     }
 
-    /// Takes an address away that the lease has.
+    /// Removes an address from the lease that holds it.
     fn take(&mut self, number: usize, address: IpAddr) {
         let lease = &mut self.all[number];
         match address {
@@ -411,11 +414,11 @@ impl Leases {
         self.dirty = true;
     }
 
-    /// An address that two of them have is the first one's.
+    /// Adds leases read from the file. An address that two of them have goes to the first.
     fn put_all(&mut self, leases: Vec<Lease>) {
         for lease in leases {
             let number = self.lease(lease.public_key);
-            // Of a key that is there twice, after a repair, the newest counts.
+            // If a key occurs twice, for example after a manual repair, the newest timestamp applies.
             self.all[number].timestamp_ns = self.all[number].timestamp_ns.max(lease.timestamp_ns);
             for address in lease.addresses().iter() {
                 if self.holder(address).is_none() {
@@ -459,7 +462,7 @@ impl Lease {
     }
 }
 
-/// Replaces the state file; a crash leaves the old one or the new one.
+/// Replaces the state file atomically: after a crash it has the old or the new contents.
 pub fn save(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     folder::make_for(path)?;
     state_file::replace(path, text)
@@ -519,7 +522,7 @@ mod tests {
         let mut again = Leases::load(&path, &pool("10.0.0.0/29")).unwrap();
         assert_eq!(again.timestamp_ns(&PublicKey([2; 32])), 77);
         assert_eq!(again.added, [ue(2)]);
-        // The other order, and a newcomer first: nobody's address changes.
+        // In another order and with a new UE first: no address changes.
         let more = [ue(3), ue(2), ue(1)];
         let now = assign(&mut again, &more).unwrap();
         assert_eq!(now[&PublicKey([1; 32])], given[&PublicKey([1; 32])]);
@@ -531,9 +534,10 @@ mod tests {
         assert!(error.contains("state.json: damaged") && error.contains("repair it"), "{error}");
     }
 
-    /// Who it is about is told, nobody else notices, and it is there when the file is written again.
+    /// The problem is reported with the name of the UE, other UEs are not affected, and the entry is written
+    /// back.
     #[test]
-    fn an_entry_that_cannot_be_read_is_left_out_alone_and_stays_in_the_file() {
+    fn an_unreadable_entry_is_skipped_and_stays_in_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         let mut leases = Leases::new(&pool("10.0.0.0/28"));
@@ -576,7 +580,7 @@ mod tests {
                         "{entry} at {at}"
                     );
                 }
-                // Written and read, and written and read once more.
+                // Two cycles of writing and reading.
                 for _ in 0..2 {
                     std::fs::write(&path, again.to_text()).unwrap();
                     again = Leases::load(&path, &pool("10.0.0.0/28")).unwrap();
@@ -587,7 +591,8 @@ mod tests {
         }
     }
 
-    /// Cut anywhere, of another version, or something else: it stops the start, names file and place, and loses nothing.
+    /// A truncated file, another version or other contents: the start fails with file and place, and nothing
+    /// is lost.
     #[test]
     fn a_file_that_cannot_be_read_as_a_whole_is_refused_with_place_and_remedy() {
         let folder = tempfile::tempdir().unwrap();
@@ -614,7 +619,7 @@ mod tests {
             let error = load(garbage).unwrap_err();
             assert!(error.contains("state.json: damaged"), "{error}");
         }
-        // Somebody who empties it means an empty one, and nothing is lost by it.
+        // An empty file is accepted: it has nothing to lose.
         for empty in ["", " \n"] {
             assert_eq!(load(empty.as_bytes()).unwrap().added, []);
         }
@@ -622,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_two_have_in_the_file_is_the_first_ones() {
+    fn an_address_with_two_leases_in_the_file_goes_to_the_first() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         let lease = |id: u8| {
@@ -653,7 +658,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pool_forgets_strangers_before_it_refuses() {
+    fn a_full_pool_ends_leases_of_unknown_ues_before_it_refuses() {
         let mut leases = Leases::new(&pool("10.0.0.0/29"));
         let five: Vec<UpfUe> = (1..=5).map(ue).collect();
         assign(&mut leases, &five).unwrap();
@@ -662,7 +667,7 @@ mod tests {
         // UE 5 is no longer configured.
         let given = assign(&mut leases, &[ue(1), ue(2), ue(3), ue(4), ue(6)]).unwrap();
         assert_eq!(given[&PublicKey([6; 32])].v4, Some("10.0.0.6".parse().unwrap()));
-        // Another pool: everybody moves.
+        // With another pool, all UEs get new addresses.
         let mut other = Leases { v4: Some("10.9.0.0/24".parse().unwrap()), ..leases };
         let given = assign(&mut other, &[ue(1)]).unwrap();
         assert_eq!(given[&PublicKey([1; 32])].v4.unwrap().octets()[1], 9);

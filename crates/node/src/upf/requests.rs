@@ -1,4 +1,5 @@
-//! What the REST interface, and SIGHUP, make a UPF do: look, add and remove UEs, change rules, reload.
+//! Requests of the REST interface, and SIGHUP, at a UPF: queries, addition and removal of UEs, changes of
+//! rules, reload.
 
 use super::leases::Leases;
 use super::run::{Agent, Directory, Known, add, directory};
@@ -19,14 +20,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Commands a worker carries out between two batches: a few hundred microseconds at most.
+/// Maximum number of commands that a worker executes between two batches, which takes a few hundred
+/// microseconds.
 const CHUNK: usize = 100;
-/// New addresses are told to the workers together, this much later at the latest.
+/// Longest delay until the workers receive new addresses, which are collected.
 const OWNERS_WITHIN: Duration = Duration::from_millis(20);
 
 impl Agent {
     pub(crate) async fn on_request(&mut self, request: ControlRequest) {
-        // Whoever asked and went away does not care for the answer.
+        // A requester that has gone away needs no answer.
         match request {
             ControlRequest::Status(reply) => drop(reply.send(self.status().await)),
             ControlRequest::Sessions { offset, limit, reply } => {
@@ -46,9 +48,10 @@ impl Agent {
                 drop(reply.send(Ok(flows)));
             }
             ControlRequest::Metrics(reply) => drop(reply.send(self.metrics().await)),
-            other => {
-                other.refuse("a UPF has sessions and rules only", "ask the agent of the program that has it")
-            }
+            other => other.refuse(
+                "a UPF has sessions and rules only",
+                "send the request to the agent of the program that has it",
+            ),
         }
     }
 
@@ -107,7 +110,8 @@ impl Agent {
         self.look_at(&[known], true).await?.pop().ok_or_else(|| no_session(name))
     }
 
-    /// The sessions of these UEs, in their order, with the rules that had packets, or all of them.
+    /// The sessions of these UEs, in their order; with `all_rules` all their rules, else those that have seen
+    /// packets.
     async fn look_at(&self, page: &[&Known], all_rules: bool) -> Result<Vec<api::Session>, Problem> {
         let mut found: BTreeMap<PublicKey, api::Session> = BTreeMap::new();
         for (number, shard) in self.shards.iter().enumerate() {
@@ -138,7 +142,8 @@ impl Agent {
         self.put(ue).await.map(|(session, _)| session)
     }
 
-    /// Adds a UE, or changes the one of its name; whether it is new. A session lives on that has the same key and addresses.
+    /// Adds a UE or changes the one with its name; true if it is new. The session continues if key and
+    /// addresses stay the same.
     async fn put(&mut self, ue: UpfUe) -> Result<(api::Session, bool), Problem> {
         self.config.check_ue(&ue).map_err(Problem::invalid)?;
         let old = self.ues.get_key_value(ue.name.as_str()).map(|(name, known)| (name.clone(), known.clone()));
@@ -160,8 +165,8 @@ impl Agent {
         let mut leases = self.leases.clone();
         let addresses = leases
             .assign_one(&ue, |key| keys.contains(key))
-            .map_err(|detail| Problem::conflict(detail, "remove UEs that are gone"))?;
-        // It takes the place of one that is not let in.
+            .map_err(|detail| Problem::conflict(detail, "remove UEs that are no longer in use"))?;
+        // The new UE replaces a refused one with the same name or key.
         leases.added.retain(|added| {
             Some(added.public_key) == old_key || added.name != ue.name && added.public_key != key
         });
@@ -194,7 +199,8 @@ impl Agent {
         Ok((self.session(name).await?, is_new))
     }
 
-    /// What was to be saved could not be: it is as it was before. The file may have it all the same, so it is written again.
+    /// Restores the previous state after a failed write. The file may have been written nevertheless, so it
+    /// is marked for writing.
     fn revoke(&mut self, before: Leases) {
         self.leases = before;
         self.leases.dirty = true;
@@ -212,7 +218,7 @@ impl Agent {
         let before = self.leases.clone();
         self.leases.added.retain(|ue| ue.public_key != key);
         self.leases.dirty = true;
-        // One that the file still has would be back after a restart.
+        // A UE that is still in the file would reappear after a restart.
         if let Err(error) = self.save().await {
             self.revoke(before);
             return Err(not_saved(&error));
@@ -227,7 +233,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Forgets a UE that is in the state file and not let in.
+    /// Removes a UE that is in the state file but not admitted.
     async fn delete_refused(&mut self, name: &str) -> Result<(), Problem> {
         let before = self.leases.clone();
         self.leases.added.retain(|ue| ue.name != name);
@@ -241,7 +247,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Any handshake timestamp of this UE is accepted again; its session goes on.
+    /// Accepts any handshake timestamp of this UE again; its session continues.
     async fn reset_clock(&mut self, name: &str) -> Result<api::Session, Problem> {
         let known = self.ues.get(name).ok_or_else(|| no_session(name))?;
         let (key, shard) = (known.key, known.shard(self.shards.len()));
@@ -254,7 +260,7 @@ impl Agent {
             "any handshake time stamp is accepted again".to_owned(),
         ));
         if let Err(error) = self.save().await {
-            tracing::error!("{error:#}; will be tried again");
+            tracing::error!("{error:#}; will be retried");
         }
         self.session(name).await
     }
@@ -289,12 +295,12 @@ impl Agent {
         Ok(metrics::text(&status, &sessions, &self.lane_view()))
     }
 
-    /// Reads the file again. UEs and rules change at once; whatever else is different waits for a restart.
-    /// The change is planned whole before anything is done, and undone whole if any of it fails.
+    /// Reads the configuration file again. UEs and rules change at once; all other differences need a
+    /// restart. The change is planned completely before it is executed; if a part fails, all of it is undone.
     pub(crate) async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
         let new = super::run::load(&self.args).map_err(|e| Problem::invalid(e.to_string()))?;
         let needs_restart = needs_restart(&new, &self.config);
-        // Addresses come from the pool that is in use.
+        // Addresses come from the pool in use.
         let mut running = UpfConfig { ue: new.ue, rule: new.rule, ..self.config.clone() };
         let names: Vec<&str> = running.access.iter().map(|a| a.name.as_str()).collect();
         let invalid = |e: String| Problem::invalid(format!("{}: {e}", self.args.config.display()));
@@ -304,7 +310,7 @@ impl Agent {
         }
         let mut leases = self.leases.clone();
         let (ues, refused) = directory(&mut running, &mut leases).map_err(invalid)?;
-        // Who has a session is not sent away by a reload.
+        // A reload does not refuse a UE that has been admitted.
         let served = |name: &str| self.ues.get(name).is_some_and(|known| !known.from_file);
         if let Some((name, why)) = refused.iter().find(|(name, _)| served(name)) {
             return Err(invalid(format!("UE \"{name}\": {why}")));
@@ -335,15 +341,15 @@ impl Agent {
         (self.config, self.ues, self.leases, self.refused) = (running, ues, leases, refused);
         self.addresses_changed();
         if let Err(error) = self.save().await {
-            tracing::error!("{error:#}; will be tried again");
+            tracing::error!("{error:#}; will be retried");
         }
         let (did, waits) = (ue::list(&changed), ue::list(&needs_restart));
-        let message = format!("changed: {did}; waits for a restart: {waits}");
+        let message = format!("changed: {did}; needs a restart: {waits}");
         self.log.push(views::event("reloaded", None, message));
         Ok(api::Reloaded { changed, needs_restart })
     }
 
-    /// Carries out a change on every shard, or on none.
+    /// Executes a change on all shards, or on none.
     async fn execute(&self, change: Change) -> Result<(), Problem> {
         let mut done = Vec::new();
         for (shard, (commands, inverse)) in change.commands.into_iter().zip(change.inverse).enumerate() {
@@ -360,7 +366,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Carries out commands on one shard; if one fails, `inverse` undoes them all.
+    /// Executes commands on one shard; if one fails, `inverse` undoes all of them.
     async fn order(
         &self,
         shard: usize,
@@ -381,7 +387,7 @@ impl Agent {
             };
             let undo = handle.run(move |worker, now| {
                 for command in inverse {
-                    // What was not done need not be undone.
+                    // Commands that were not executed need not be undone.
                     let _ = worker.end.upf.command(command, now);
                 }
             });
@@ -400,7 +406,7 @@ impl Agent {
     }
 }
 
-/// What a worker says of one session.
+/// A worker's report on one session.
 struct SessionReport {
     view: SessionView,
     loads: Vec<PathLoad>,
@@ -413,7 +419,7 @@ struct SessionReport {
 impl SessionReport {
     fn at(upf: &Upf, key: &PublicKey, all_rules: bool, now: CoreInstant) -> Option<Self> {
         let view = upf.view(key)?;
-        // One at rest has done nothing lately, and most rest.
+        // A resting session has no recent activity, and most sessions rest.
         let session = upf.session(key).filter(|session| !session.is_resting());
         let mut rules = session.map(|_| upf.rule_views(key, now)).unwrap_or_default();
         rules.retain(|rule| all_rules || rule.is_used());
@@ -440,14 +446,14 @@ impl SessionReport {
     }
 }
 
-/// Commands per shard, and what undoes them.
+/// Commands per shard, and the commands that undo them.
 struct Change {
     commands: Vec<Vec<UpfCommand>>,
     inverse: Vec<Vec<UpfCommand>>,
 }
 
-/// What makes `new` out of `old`: first whoever is gone or has other addresses goes, so that addresses can
-/// change hands, then whoever is new or different comes.
+/// The commands that turn `old` into `new`. UEs that are removed or have other addresses are removed first,
+/// so that addresses can be reassigned; then new and changed UEs are added.
 fn commands(old: &Directory, new: &Directory, leases: &Leases, workers: usize) -> Vec<Vec<UpfCommand>> {
     let (of_old, of_new) = (by_key(old), by_key(new));
     let mut commands = vec![Vec::new(); workers];

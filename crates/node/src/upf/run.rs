@@ -1,4 +1,4 @@
-//! `anabranch upf`: set-up, control loop, tear-down. What the REST interface asks for is in `requests`.
+//! `anabranch upf`: set-up, control loop and tear-down. `requests` handles the REST interface.
 
 use super::leases::{self, Leases};
 use crate::keygen::random_seed;
@@ -32,37 +32,38 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// Inner MTU where the file says "auto": what a path of 1500 bytes carries, with room for one more tunnel.
+/// Inner MTU for "auto", bytes: fits a path of 1500 bytes with room for one more tunnel.
 const AUTO_MTU: u16 = 1400;
-/// How often what changed is written to the state file, addresses, routes and rules are looked at, send errors are told and unused
-/// memory is given back.
+/// Interval at which the state file is written if it has changed, addresses, routes and rules are checked,
+/// send errors are logged, and unused memory is released.
 const TICK: Duration = Duration::from_secs(5);
-/// Writing may take this part of the time: with 100,000 UEs somebody shakes hands in every tick, and the whole
-/// file is written each time.
+/// Writing takes at most 1/SAVING of the time: with 100,000 UEs there is a handshake in every tick, and each
+/// write writes the whole file.
 const SAVING: u32 = 200;
 
 const SHARED_KEY: &str =
-    "two devices run with this UE's key, and push each other out of the session: give each a key of its own";
+    "two devices use this UE's key and displace each other from the session: give each its own key";
 
-/// Reads the file and lets flags win.
+/// Reads the configuration file; command-line flags take precedence.
 pub fn load(args: &Common) -> anyhow::Result<UpfConfig> {
     let mut config: UpfConfig = config::load(&args.config)?;
     args.win(&mut config.api, &mut config.metrics)?;
     Ok(config)
 }
 
-/// A UE the UPF serves. What its entry in the file says is kept nowhere else: there may be 100,000 of them.
+/// A UE that the UPF serves. With up to 100,000 of them, the configuration of a UE is not stored anywhere
+/// else.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Known {
-    /// Who it is.
+    /// Public key.
     pub key: PublicKey,
-    /// What it was given.
+    /// Assigned addresses.
     pub addresses: Addresses,
-    /// Rules for it alone.
+    /// Rules for this UE only.
     pub rules: Box<[Rule]>,
-    /// Whether rules that it brings along are followed.
+    /// Whether rules requested by the UE apply.
     pub accept_rules: bool,
-    /// From the file, not over REST.
+    /// True: from the configuration file; false: added over REST.
     pub from_file: bool,
 }
 
@@ -70,18 +71,18 @@ pub struct Known {
 pub type Directory = BTreeMap<Box<str>, Known>;
 
 impl Known {
-    /// As configured, with what it was given; and its name.
+    /// The name of a configured UE, and the UE with its assigned addresses.
     pub fn new(ue: UpfUe, addresses: Addresses, from_file: bool) -> (Box<str>, Self) {
         let UpfUe { name, public_key: key, rule, accept_rules, .. } = ue;
         (name.into(), Self { key, addresses, rules: rule.into(), accept_rules, from_file })
     }
 
-    /// The worker that has it.
+    /// Index of the worker that serves it.
     pub fn shard(&self, workers: usize) -> usize {
         usize::from(self.key.shard_hint()) % workers
     }
 
-    /// The core's form.
+    /// The UE in the form that crate `atsss` uses.
     pub fn entry(&self, name: &str) -> UeEntry {
         UeEntry {
             name: name.to_owned(),
@@ -93,11 +94,11 @@ impl Known {
     }
 }
 
-/// Why UEs that were added over REST are not let in, by name; they stay in the state file.
+/// UEs added over REST that are not admitted: name and reason. They stay in the state file.
 pub type Refused = BTreeMap<String, String>;
 
-/// Everybody in the file and in the state file, with addresses; and those of the state file that do not fit the configuration. It
-/// has no UEs afterwards.
+/// All UEs of the configuration and of the state file, with their addresses, and those of the state file that
+/// do not fit the configuration. Moves the UEs out of `config`.
 pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<(Directory, Refused), String> {
     let keys: HashSet<PublicKey> = config.ue.iter().map(|ue| ue.public_key).collect();
     let names: HashSet<&str> = config.ue.iter().map(|ue| ue.name.as_str()).collect();
@@ -105,9 +106,10 @@ pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<(Directo
     for ue in &config.ue {
         holders.extend(ue.fixed().iter().map(|address| (address, ue.name.as_str())));
     }
-    // A UE that was added over REST and is in the file now belongs to the file.
+    // A UE that was added over REST and is now in the configuration file belongs to the file.
     leases.added.retain(|added| !keys.contains(&added.public_key));
-    // Also of one that is not let in now: a recording from before must not pass when it is again.
+    // Also for UEs that are not admitted now, so that old recordings are not accepted once they are admitted
+    // again.
     leases.remembered = leases.added.iter().map(|added| added.public_key).collect();
     let misfit = |added: &UpfUe| {
         if names.contains(added.name.as_str()) {
@@ -116,7 +118,7 @@ pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<(Directo
         let holder = added.fixed().iter().find_map(|address| Some((address, holders.get(&address)?)));
         if let Some((address, holder)) = holder {
             return Some(format!(
-                "[[ue]] \"{holder}\" of the file has its address {address}: choose another there"
+                "[[ue]] \"{holder}\" of the file has the same address {address}: choose another address in the file"
             ));
         }
         config.check_ue(added).err()
@@ -153,13 +155,13 @@ pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<(Directo
     }
     for (name, why) in &mut refused {
         *why = format!(
-            "it was added over REST and is not let in: {why}; or remove it with DELETE /v1/sessions/{name}"
+            "it was added over REST and is not admitted: {why}; or remove it with DELETE /v1/sessions/{name}"
         );
     }
     Ok((ues, refused))
 }
 
-/// Sets everything up, runs, and takes everything down again, also when something fails.
+/// Sets everything up, runs until the end, and takes everything down again, also after a failure.
 pub async fn run(args: &Common, mut config: UpfConfig) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
     let key = config::read_private_key(&config.upf.private_key_file)?;
@@ -169,11 +171,11 @@ pub async fn run(args: &Common, mut config: UpfConfig) -> anyhow::Result<()> {
     let state = folder::of(&config.upf.state_file);
     folder::make_for(&config.upf.state_file)?;
     let net = Net::open()?.remembering(state, &config.device.name);
-    // A table of the same name is replaced in one step; without it, the kernel would answer packets of
-    // flows it translated a moment ago as if they were its own, and end them.
+    // A table of the same name is replaced in one step. Without the table, the kernel would treat packets of
+    // flows that it has just translated as its own, and reset the flows.
     let keep_table = config.n6.mode == N6Mode::Nat;
     let _claim = Claim::device(&config.device.name)?;
-    // It has no rules by mark; a UE beside it may have.
+    // This UPF has no routing rules by mark; a UE on the same machine may have some.
     net.clean(&config.device.name, None, keep_table).await?;
     let (plan, namespace) = netctl::inner_end(&config.device);
     let base = net.apply(plan).await?;
@@ -282,32 +284,32 @@ async fn serve(
     result.map(drop)
 }
 
-/// The control plane's state.
+/// State of the control plane.
 pub struct Agent {
     pub(crate) args: Common,
     pub(crate) config: UpfConfig,
     pub(crate) own_key: PublicKey,
     pub(crate) shards: Vec<Handle<UpfEnd>>,
     pub(crate) ues: Directory,
-    /// Of those in the state file, who is not among them.
+    /// UEs of the state file that are not admitted.
     pub(crate) refused: Refused,
     pub(crate) leases: Leases,
     pub(crate) owners: Arc<ArcSwap<OwnerTable>>,
-    /// When to tell the workers about new addresses.
+    /// Time at which the workers receive new addresses.
     pub(crate) owners_due: Option<tokio::time::Instant>,
     pub(crate) mtu: u16,
-    /// What TCP flows of UEs end at.
+    /// The TCP lane, which terminates TCP flows of UEs.
     pub(crate) lane: Option<LaneOfUpf>,
     net: Net,
-    /// What was changed in the kernel's network configuration at the start.
+    /// Steps of the network configuration made at the start.
     plan: Vec<Step>,
     pub(crate) log: EventLog,
-    /// UEs that are refused.
+    /// UEs that are refused at present.
     pub(crate) troubles: Troubles,
-    /// UEs whose key two devices run with: they have a session all the time.
+    /// UEs whose key is used by two devices; they have a session all the time.
     pub(crate) shared_keys: Troubles,
     pub(crate) started: Instant,
-    /// When the state file may be written next only because handshakes changed it.
+    /// Earliest time of the next write that is due only to handshakes.
     pub(crate) save_after: Instant,
 }
 
@@ -349,7 +351,7 @@ impl Agent {
                     if tables.are_due() {
                         tables.due = !self.restore_tables().await;
                     }
-                    // The workers answer, so they live.
+                    // The workers answered, so they are alive.
                     self.report_send_errors().await;
                     anabranch_kern::memory::give_back();
                     notify("WATCHDOG=1");
@@ -370,7 +372,7 @@ impl Agent {
                 self.log.push(views::event("session-up", Some(&ue), message));
             }
             UpfEvent::Refused { ue, reason } => {
-                // It asks again and again; that is told once.
+                // A refused UE repeats its request; the event is recorded once.
                 if self.troubles.note(&ue, reason, Instant::now()) {
                     self.log.push(views::event("refused", Some(&ue), reason.to_owned()));
                 }
@@ -383,7 +385,7 @@ impl Agent {
                 self.log.push(views::event("session-down", Some(&ue), format!("session ended: {reason}")));
             }
             UpfEvent::BadConfig { ue, error } => {
-                // It quotes what the UE sent.
+                // The text quotes input from the UE.
                 let error = error.replace(char::is_control, "?");
                 self.log.push(views::event("bad-config", Some(&ue), error));
             }
@@ -401,10 +403,10 @@ impl Agent {
         }
     }
 
-    /// Somebody may have set the clock since.
+    /// Passes the wall clock to the workers, because it may have been set.
     fn report_time(&self) {
         for shard in &self.shards {
-            // One that is too busy hears it the next time.
+            // A worker that is too busy receives it next time.
             let _ = shard.run(|worker, now| {
                 let unix_epoch_ns = unix_ns().saturating_sub(now.as_nanos());
                 let _ = worker.end.upf.command(UpfCommand::Clock { unix_epoch_ns }, now);
@@ -412,7 +414,7 @@ impl Agent {
         }
     }
 
-    /// Makes routes, rules and the lane's way back again that somebody has removed.
+    /// Restores routes, rules and the redirection of the TCP lane that were removed by other programs.
     async fn hold(&self, layer: &Layer) {
         self.net.hold(self.layers(layer), None, &self.log).await;
     }
@@ -421,7 +423,8 @@ impl Agent {
         std::iter::once(layer).chain(self.lane.as_ref().map(LaneOfUpf::layer))
     }
 
-    /// Address translation is there also after somebody has reloaded the rules of the host; whether it is.
+    /// Restores the nftables tables after another program has reloaded the rules of the host; true on
+    /// success.
     async fn restore_tables(&self) -> bool {
         let made = self.net.restore_tables(&self.plan).await;
         for table in made.as_deref().unwrap_or_default() {
@@ -431,11 +434,11 @@ impl Agent {
         made.inspect_err(|error| tracing::warn!("nftables: {error:#}")).is_ok()
     }
 
-    /// Writes the state file if something changed.
+    /// Writes the state file if there are changes.
     pub(crate) async fn save(&mut self) -> anyhow::Result<()> {
         if std::mem::take(&mut self.leases.dirty) {
             let start = Instant::now();
-            // The text is smaller than what it is made of, and made in a fraction of the time that writing takes.
+            // The text is smaller than the state, and generating it takes a fraction of the time of writing.
             let (path, text) = (self.config.upf.state_file.clone(), self.leases.to_text());
             let saved = tokio::task::spawn_blocking(move || leases::save(&path, &text)).await?;
             self.leases.dirty = saved.is_err();
@@ -462,20 +465,21 @@ impl Agent {
     }
 }
 
-/// Whether tables of nftables were removed.
+/// Detection of removed nftables tables.
 struct Tables {
-    /// Without it they are looked at with every tick.
+    /// Without a monitor, the tables are checked at every tick.
     monitor: Option<TableMonitor>,
-    /// One could not be made again, and is tried with the next tick.
+    /// A table could not be restored; the next tick tries again.
     due: bool,
 }
 
 impl Tables {
-    /// Subscribes, if the plan has tables. One may have been removed before that.
+    /// Subscribes to changes, if the plan has tables. A table may have been removed before.
     fn watch(plan: &[Step]) -> Self {
         let wanted = plan.iter().any(|step| step.table().is_some());
         let monitor = wanted.then(TableMonitor::open).transpose();
-        let monitor = monitor.inspect_err(|error| tracing::warn!("{error:#}; they are looked at every 5 s"));
+        let monitor =
+            monitor.inspect_err(|error| tracing::warn!("{error:#}; the tables are checked every 5 s"));
         Self { monitor: monitor.ok().flatten(), due: wanted }
     }
 
@@ -483,12 +487,12 @@ impl Tables {
         self.due || self.monitor.is_none()
     }
 
-    /// Waits until one was.
+    /// Waits until a table was removed.
     async fn removed(&mut self) {
         if let Some(monitor) = &mut self.monitor {
             match monitor.removed().await {
                 Ok(()) => return,
-                Err(error) => tracing::warn!("{error:#}; tables are looked at every 5 s from now on"),
+                Err(error) => tracing::warn!("{error:#}; the tables are checked every 5 s from now on"),
             }
             self.monitor = None;
         }
@@ -496,14 +500,14 @@ impl Tables {
     }
 }
 
-/// The commands that make a UE known to its shard.
+/// The commands that add a UE to its shard.
 pub fn add(name: &str, known: &Known, leases: &Leases) -> [UpfCommand; 2] {
     let key = known.key;
     let timestamp_ns = leases.timestamp_ns(&key);
     [UpfCommand::AddUe(known.entry(name)), UpfCommand::NotBefore { key, timestamp_ns }]
 }
 
-/// Which worker has which virtual address; empty if there is only one.
+/// Table of the worker of each virtual address; empty with only one worker.
 fn owner_table(ues: &Directory, workers: usize) -> anyhow::Result<OwnerTable> {
     let seed = random_seed()?;
     let hash_key = seed.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
@@ -556,7 +560,8 @@ fn shard_of(
     Ok(upf)
 }
 
-/// The largest UDP payload that the interface of any access takes, in bytes; what each path carries is found out.
+/// The largest UDP payload that the interface of any access supports, bytes. The limits of the paths are
+/// discovered later.
 fn max_payload(config: &UpfConfig) -> u16 {
     let of_access = |access: &config::UpfAccess| {
         let interface = access.interface.clone().or_else(|| interface_of(access.listen.ip()));
@@ -567,7 +572,7 @@ fn max_payload(config: &UpfConfig) -> u16 {
     config.access.iter().map(of_access).max().unwrap_or(1472)
 }
 
-/// A socket per access and worker.
+/// Opens one socket per access and worker.
 fn sockets(
     config: &UpfConfig,
     workers: usize,
@@ -588,7 +593,7 @@ fn sockets(
             if workers > 1 && worker + 1 == workers {
                 anabranch_kern::reuseport::spread(&socket, workers as u32)
                     .with_context(place)
-                    .context("spreading datagrams over workers")?;
+                    .context("distributing datagrams to workers")?;
             }
             of_access.push_back(AccessSocket::new(socket, true, gro).with_context(place)?);
         }
@@ -615,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_added_and_does_not_fit_the_file_any_more_is_refused_alone_and_stays_stored() {
+    fn an_added_ue_that_conflicts_with_the_file_is_refused_and_stays_stored() {
         let text = |pool: &str, ues: &str| {
             let text = format!(
                 "[upf]\nprivate_key_file = \"k\"\n[[access]]\nname = \"5g\"\nlisten = \"0.0.0.0:4500\"\n[device]\n\
@@ -672,7 +677,7 @@ mod tests {
             assert_eq!(leases.added, std::slice::from_ref(&misfit));
             assert!(String::from_utf8(leases.to_text()).unwrap().contains("\"ues\":[{"));
         }
-        // What it had goes to others where the pool is full, and its handshakes of before stay used.
+        // If the pool is full, its address is reassigned, but its earlier handshakes remain invalid.
         let far = added("far", 2, Some("10.9.0.9"));
         let mut config = text("10.0.0.0/30", &of_file("a", 1, ""));
         let mut leases = Leases::new(&config.pool);
@@ -683,7 +688,7 @@ mod tests {
         let (ues, _) = directory(&mut config, &mut leases).unwrap();
         assert_eq!(ues["a"].addresses, was);
         assert_eq!([2, 9].map(|id| leases.timestamp_ns(&PublicKey([id; 32]))), [77, 0]);
-        // Nor is one let in whose entry cannot be read.
+        // A UE with an unreadable entry is not admitted either.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         let entries =
@@ -699,7 +704,7 @@ mod tests {
             assert!(told.contains("state.json") && told.contains(&format!("ues[{at}]")), "{told}");
             assert!(told.contains("public_key") && told.contains("DELETE /v1/sessions/"), "{told}");
         }
-        // Those in the file must fit.
+        // UEs of the configuration file must fit.
         let mut config = text("10.0.0.0/30", &(of_file("a", 1, "") + &of_file("b", 2, "")));
         let mut leases = Leases::new(&config.pool);
         let error = directory(&mut config, &mut leases).unwrap_err();
@@ -723,7 +728,7 @@ mod tests {
         let mut leases = Leases::new(&config.pool);
         let (ues, _) = directory(&mut config, &mut leases).unwrap();
         let most = resident_bytes();
-        // Twice the time that mimalloc keeps what is free.
+        // Twice the time for which mimalloc keeps freed memory.
         std::thread::sleep(Duration::from_secs(2));
         anabranch_kern::memory::give_back();
         let after = resident_bytes();
@@ -731,7 +736,7 @@ mod tests {
         let last = &ues["ue99999"];
         assert_eq!(leases.owner(last.addresses.v4.unwrap().into()), Some(last.key));
         let each = after.saturating_sub(before) / UES as usize;
-        // Other tests of this process come and go; the entries alone are some 240 bytes.
+        // Other tests of this process change the figure; the entries alone take about 240 bytes.
         assert!(
             each < 400,
             "{each} bytes per UE, of at most {} while reading",
