@@ -88,7 +88,8 @@ pub fn init_logs(filter: &str) {
     }
 }
 
-/// The exit code for an error: 2 when the user's input is at fault, else 1; `ctl` tells more apart.
+/// The exit code of an error: 2 when arguments or configuration are invalid, else 1; `ctl` distinguishes
+/// further cases.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<ctl::CtlError>() {
         return error.exit_code();
@@ -100,7 +101,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 mod tests {
     use super::*;
 
-    /// clap breaks longer ones where the terminal ends, and a command that is broken cannot be copied.
+    /// clap wraps longer lines at the width of the terminal, and a wrapped command cannot be copied.
     #[test]
     fn no_line_of_the_help_is_longer_than_a_terminal_is_wide() {
         fn look(command: &clap::Command, name: &str) {
@@ -137,13 +138,13 @@ mod tests {
         ("packaging/upf.example.toml", include_str!("../../../packaging/upf.example.toml")),
     ];
 
-    /// Command lines of a page: in code spans, in code blocks, and in comments of examples.
+    /// The command lines on a page: in code spans, in code blocks, and in comments of examples.
     fn commands(page: &str) -> impl Iterator<Item = &str> {
         page.lines().flat_map(|line| {
             let spans = line.split('`').skip(1).step_by(2);
             let whole = line.split(": ").map(|part| part.trim_start_matches(['#', ' ']));
             spans.chain(whole).filter(|text| text.starts_with("anabranch ")).map(|text| {
-                // Up to where the shell, or a remark, takes over.
+                // Up to the first shell operator or trailing remark.
                 let end =
                     [" &", "|", ">", "   ", " (", ";", " ──"].iter().filter_map(|stop| text.find(stop)).min();
                 text[..end.unwrap_or(text.len())].trim_end_matches([' ', '.'])
@@ -157,7 +158,7 @@ mod tests {
         for (name, page) in PAGES {
             for command in commands(page) {
                 let words = crate::testing::words(command);
-                // Names of parts, as in "`anabranch ue` and `anabranch ctl`".
+                // Names of subcommands only, as in "`anabranch ue` and `anabranch ctl`".
                 if words.len() == 2 {
                     let parts = <Cli as clap::CommandFactory>::command();
                     assert!(parts.find_subcommand(&words[1]).is_some(), "{name}: {command}");

@@ -60,10 +60,9 @@ fn generate() -> anyhow::Result<PrivateKey> {
 fn write(file: &Path, key: &PrivateKey) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder::of(file))?;
     let mut open = std::fs::OpenOptions::new();
-    let mut file =
-        open.write(true).create_new(true).mode(0o600).open(file).context(
-            "cannot be made; an existing key is never overwritten: remove it, or choose another file",
-        )?;
+    let mut file = open.write(true).create_new(true).mode(0o600).open(file).context(
+        "cannot be created; an existing key is never overwritten: remove it, or choose another file",
+    )?;
     let text = Zeroizing::new(format!("{}\n", *key.to_base64()));
     file.write_all(text.as_bytes())?;
     file.sync_all().map_err(Into::into)

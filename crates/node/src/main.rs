@@ -1,19 +1,20 @@
 //! `anabranch`: one program, one part per subcommand.
 //!
 //! ```text
-//! anabranch ue    the tunnel end on a device         anabranch keygen  a key pair
-//! anabranch upf   the tunnel end at the operator     anabranch ctl     ask a running part
+//! anabranch ue    the tunnel end on a device         anabranch keygen  key pairs
+//! anabranch upf   the tunnel end at the operator     anabranch ctl     control of a running part
 //! anabranch gnb   a cell in the path of real packets
 //! anabranch lwip  a node that splits TCP over LTE and Wi-Fi
 //! anabranch proxy  flows of unmodified programs on slices, by policy
-//! anabranch slice-manager  slices over REST: what they promise, who has them, and the cells that keep them
+//! anabranch slice-manager  slices over REST: guarantees, assignment to UEs, and the cells that enforce them
 //! anabranch link  an emulated access between two interfaces
 //! anabranch cc    congestion controllers in the kernel     anabranch int   telemetry in packets
 //! ```
 #![forbid(unsafe_code)]
-// What only the slice manager uses of the configuration and of the REST interface is small.
+// Without the slice manager, the small part of configuration and REST interface that only it uses is dead
+// code.
 #![cfg_attr(not(feature = "slice-manager"), allow(dead_code, unused_imports))]
-// This program runs in real time, on real clocks; `core` and `lab` do not.
+// This program runs in real time, on real clocks; the crates `core` and `lab` do not.
 #![allow(clippy::disallowed_methods)]
 
 mod cc;
@@ -46,7 +47,8 @@ fn main() -> ExitCode {
     match cli::run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The chain on one line: what failed, where, and (innermost) what to do.
+            // The whole error chain on one line: the operation that failed, the place, and (innermost) the
+            // remedy.
             eprintln!("anabranch: {error:#}");
             ExitCode::from(cli::exit_code(&error))
         }

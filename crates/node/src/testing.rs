@@ -1,13 +1,13 @@
-//! What tests share: private networks. Where they are not allowed a test says so and does nothing; CI counts that
-//! as a failure.
+//! Helpers shared by the tests: private network namespaces and checks of documents. Where namespaces are not
+//! permitted, a test prints that it is skipped and does nothing; in CI that is a failure.
 
 use nix::sched::{CloneFlags, unshare};
 use std::collections::BTreeSet;
 use std::process::Command;
 use utoipa_axum::router::OpenApiRouter;
 
-/// Runs `body` on a thread in a network namespace of its own and returns what it returns; `None` where
-/// that is not allowed.
+/// Runs `body` on a thread in a network namespace of its own and returns its result; `None` where namespaces
+/// are not permitted.
 pub fn in_private_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -26,14 +26,15 @@ pub fn in_private_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T>
     })
 }
 
-/// The text of an interface's description, as it is committed.
+/// The OpenAPI description of `routes` as it is committed in openapi/.
 pub fn description<S: Clone + Send + Sync + 'static>(routes: OpenApiRouter<S>) -> String {
     let mut text = routes.into_openapi().to_pretty_json().unwrap_or_default();
     text.push('\n');
     text
 }
 
-/// That `openapi/{file}` is this description; with ANABRANCH_WRITE_OPENAPI it is made so first.
+/// Checks that `openapi/{file}` equals this description; with ANABRANCH_WRITE_OPENAPI set, writes the file
+/// first.
 #[track_caller]
 pub fn is_committed(file: &str, description: &str) {
     let path = format!("{}/../../openapi/{file}", env!("CARGO_MANIFEST_DIR"));
@@ -48,7 +49,8 @@ pub fn is_committed(file: &str, description: &str) {
     );
 }
 
-/// Runs shell commands in the namespace of the calling thread; they must succeed. Returns what they print.
+/// Runs shell commands in the network namespace of the calling thread and returns their output. Panics if
+/// they fail.
 #[track_caller]
 pub fn sh(commands: &str) -> String {
     let output = Command::new("sh").args(["-ec", commands]).output().unwrap();
@@ -57,7 +59,7 @@ pub fn sh(commands: &str) -> String {
     text
 }
 
-/// The words of a command line, as a shell cuts it: single quotes hold together.
+/// Splits a command line into words as a shell does; single quotes are supported.
 pub fn words(line: &str) -> Vec<String> {
     let (mut words, mut quoted, mut open) = (vec![String::new()], false, false);
     for c in line.chars() {
@@ -83,7 +85,8 @@ pub fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Every metric of OpenMetrics text as a row of a page's table: name after `prefix`, type, labels.
+/// Every metric of an OpenMetrics text as the beginning of a row of a documented table: name without
+/// `prefix`, type, labels.
 pub fn metric_rows(text: &str, prefix: &str) -> BTreeSet<String> {
     let kinds: BTreeSet<(&str, &str)> =
         text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split_once(' ')).collect();
@@ -94,7 +97,7 @@ pub fn metric_rows(text: &str, prefix: &str) -> BTreeSet<String> {
         let kind = kinds.iter().find(|(name, _)| *name == family).unwrap_or_else(|| panic!("{line}")).1;
         let name = if kind == "histogram" { family } else { name };
         let labels = line.split(['{', '}']).nth(1).unwrap_or_default();
-        // What a value holds is no label.
+        // A label ends at the quote that closes its value.
         let labels: Vec<String> = labels
             .split("\",")
             .filter_map(|l| Some(l.split_once('=')?.0))
@@ -107,7 +110,7 @@ pub fn metric_rows(text: &str, prefix: &str) -> BTreeSet<String> {
     text.lines().filter(|l| !l.starts_with('#')).map(row).collect()
 }
 
-/// Rows of metrics that a page has.
+/// The number of rows of metrics on a page.
 pub fn documented_metrics(page: &str) -> usize {
     let kinds = [" | gauge | ", " | counter | ", " | histogram | "];
     page.lines().filter(|line| kinds.iter().any(|kind| line.contains(kind))).count()
