@@ -8,41 +8,41 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Interface MTU where none can be found out.
+/// Interface MTU if it cannot be determined, bytes.
 const DEFAULT_MTU: u32 = 1500;
-/// A name server that does not answer must not hold anything up.
+/// Time limit for a name server's answer, so that it delays nothing else.
 const RESOLVE_WITHIN: Duration = Duration::from_secs(3);
-/// Without an answer by the access for so long, another address of the name is tried.
+/// Time without an answer over the access after which another address of the name is tried.
 const UNANSWERED: Duration = Duration::from_secs(20);
 
-/// One access and what is known of it.
+/// An access and its state.
 pub struct Access {
-    /// As configured.
+    /// The configuration of the access.
     pub config: UeAccess,
     /// The UPF's address; `None` while its name does not resolve.
     pub remote: Option<SocketAddr>,
-    /// The address is that of the name before a reload: the new one does not resolve yet.
+    /// Whether the address belongs to the name before a reload, because the new name does not resolve yet.
     stale: bool,
     mark: u32,
-    /// Whether its datagrams may come several at a time.
+    /// Whether its datagrams may be received in batches (GRO).
     gro: bool,
     health: Health,
     bound: bool,
-    /// Since when nothing comes by it, or another address was tried.
+    /// Since when nothing has been received over it, or since the last change of address.
     silent_since: Option<Instant>,
 }
 
-/// What the data path has to be told.
+/// Changes that the data path must apply.
 #[derive(Default)]
 pub struct Change {
-    /// Put this socket (or none) in place.
+    /// Replace the socket by this one, or by none; `None`: keep it.
     pub socket: Option<Option<AccessSocket>>,
-    /// The access became usable, or stopped being so.
+    /// The access has become usable or unusable; `None`: no change.
     pub usable: Option<bool>,
 }
 
 impl Access {
-    /// Nothing is known yet.
+    /// An access that has not been checked yet.
     pub fn new(config: UeAccess, device: &Device) -> Self {
         let health = Health { trouble: Some(Cow::Borrowed(UNRESOLVED)), index: None };
         let remote = literal(&config.remote);
@@ -59,12 +59,12 @@ impl Access {
         }
     }
 
-    /// Why it cannot be used.
+    /// The reason why the access is unusable; `None` if it is usable.
     pub fn trouble(&self) -> Option<&str> {
         self.health.trouble.as_deref()
     }
 
-    /// The same for people: with the name, if it is that.
+    /// The reason in full, with the name that does not resolve.
     pub fn why(&self) -> Option<String> {
         let trouble = self.trouble()?;
         if self.remote.is_some() {
@@ -73,23 +73,23 @@ impl Access {
         Some(format!("{trouble}: {}", self.config.remote.host))
     }
 
-    /// The UPF's address, or one that stands for "not known".
+    /// The UPF's address, or the unspecified address while it is unknown.
     pub fn remote_or_any(&self) -> SocketAddr {
         self.remote.unwrap_or_else(|| SocketAddr::new(self.any(), self.config.remote.port))
     }
 
-    /// Index of its interface, if it has one and that is there.
+    /// Index of its interface; `None` if no interface is configured or it does not exist.
     pub fn index(&self) -> Option<u32> {
         self.health.index
     }
 
-    /// Whether the UPF answers by it.
+    /// Records whether the UPF answers over the access.
     pub fn set_answers(&mut self, answers: bool, now: Instant) {
         self.silent_since = if answers { None } else { self.silent_since.or(Some(now)) };
     }
 
-    /// Which of the UPF's addresses to use: the one in use while it is one of them and can be reached, else the next that this
-    /// access reaches.
+    /// Selects one of the UPF's addresses: the current one while it is listed and reachable, else the next
+    /// one that this access can reach.
     pub fn choose(&mut self, found: &[SocketAddr], now: Instant) -> Option<SocketAddr> {
         let reached = |remote: SocketAddr| self.watched(remote).health().trouble.is_none();
         let silent = self.silent_since.is_some_and(|since| now >= since + UNANSWERED);
@@ -98,7 +98,7 @@ impl Access {
         if !silent && current.is_some_and(reached) {
             return current;
         }
-        // Those after the one in use come first.
+        // The addresses after the current one are tried first.
         let from = at.map_or(0, |at| at + 1);
         let next = found[from..].iter().chain(&found[..from]).copied().find(|address| reached(*address));
         let chosen = next.or(current).or(found.first().copied());
@@ -108,35 +108,36 @@ impl Access {
         chosen
     }
 
-    /// Another name, whose addresses are asked for next.
+    /// Sets another name; its addresses are resolved next.
     pub fn rename(&mut self, name: RemoteAddr) {
         self.config.remote = name;
         self.stale = self.remote.is_some();
     }
 
-    /// That a name does not resolve for which the address of the one before stays in use.
+    /// A message if the name does not resolve and the address of the previous name stays in use.
     pub fn unresolved(&self) -> Option<String> {
         let remote = self.remote.filter(|_| self.stale)?;
         let UeAccess { name, remote: RemoteAddr { host, .. }, .. } = &self.config;
         Some(format!("access {name}: {UNRESOLVED}: {host}; {remote} stays in use until it does"))
     }
 
-    /// The UPF is at this address; whether that is news.
+    /// Sets the UPF's address; true if it differs from the previous one.
     pub fn set_remote(&mut self, remote: SocketAddr) -> bool {
         self.stale = false;
         let old = self.remote.replace(remote);
-        // A socket of the other family cannot reach it.
+        // A socket of the other address family cannot reach it.
         self.bound &= old.is_none_or(|old| old.is_ipv6() == remote.is_ipv6());
         old != Some(remote)
     }
 
-    /// Looks at interface, addresses and routes; opens a socket when it is time to.
+    /// Checks interface, addresses and routes; opens a socket when that becomes possible.
     pub fn look(&mut self) -> Change {
         let Some(watched) = self.remote.map(|remote| self.watched(remote)) else { return Change::default() };
         let old = self.health.clone();
         self.health = watched.health();
         let mut change = Change::default();
-        // A socket is bound to an interface's index: another interface of the name needs another socket.
+        // A socket is bound to the index of an interface; a new interface of the same name needs a new
+        // socket.
         let moved = self.bound && self.health.index != old.index;
         if moved || self.health.trouble.is_none() && !self.bound {
             self.bound = false;
@@ -156,11 +157,11 @@ impl Access {
         change
     }
 
-    /// The largest UDP payload its interface takes, in bytes.
+    /// The largest UDP payload that its interface supports, bytes.
     pub fn max_payload(&self) -> u16 {
         let mtu = self.interface().and_then(|name| anabranch_kern::interface::mtu(&name).ok());
         let headers = if self.any().is_ipv6() { 48 } else { 28 };
-        // UDP over a 64 KiB loopback is still bounded by the buffers of the data path.
+        // With a loopback MTU of 64 KiB, the buffers of the data path are the limit.
         u16::try_from(mtu.unwrap_or(DEFAULT_MTU).min(9216)).unwrap_or(1500).saturating_sub(headers)
     }
 
@@ -195,7 +196,7 @@ impl Access {
 
 const UNRESOLVED: &str = "the UPF's name does not resolve";
 
-/// The address in a remote that needs no name server.
+/// The address of a remote that is given as a literal address.
 fn literal(remote: &RemoteAddr) -> Option<SocketAddr> {
     remote.host.parse().ok().map(|ip: IpAddr| SocketAddr::new(ip, remote.port))
 }
@@ -205,7 +206,8 @@ pub fn is_name(remote: &RemoteAddr) -> bool {
     literal(remote).is_none()
 }
 
-/// Asks for the addresses of a remote; of the family of `local`, if that is given. None: there is no answer.
+/// Resolves the addresses of a remote, restricted to the family of `local` if that is given. Empty: there is
+/// no answer.
 pub async fn resolve(remote: RemoteAddr, local: Option<IpAddr>) -> Vec<SocketAddr> {
     let lookup = tokio::net::lookup_host((remote.host.as_str(), remote.port));
     match tokio::time::timeout(RESOLVE_WITHIN, lookup).await {
@@ -230,10 +232,10 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_does_not_resolve_is_told_until_one_does() {
+    fn an_unresolved_name_is_reported_until_it_resolves() {
         let mut access = access("wlan0");
         let name = |host: &str| RemoteAddr { host: host.to_owned(), port: 4500 };
-        // Nothing stays in use where there was nothing.
+        // Without a previous address, none stays in use.
         access.rename(name("none.example"));
         assert_eq!(access.unresolved(), None);
         let old: SocketAddr = "198.51.100.7:4500".parse().unwrap();
@@ -241,14 +243,14 @@ mod tests {
         access.rename(name("new.example"));
         let told = access.unresolved().unwrap();
         assert!(told.contains("new.example") && told.contains("198.51.100.7:4500 stays in use"), "{told}");
-        // The same address under the new name is no news, but an answer.
+        // The same address under the new name is not a change, but it is an answer.
         assert!(!access.set_remote(old));
         assert_eq!(access.unresolved(), None);
     }
 
-    /// A name with addresses of both families, and accesses that have one each.
+    /// A name with addresses of both families, and accesses with one family each.
     #[test]
-    fn each_access_takes_an_address_that_it_reaches_and_keeps_it() {
+    fn each_access_selects_a_reachable_address_and_keeps_it() {
         in_private_network(|| {
             sh("for i in wlan0 wwan0; do ip link add $i type veth peer name p$i; ip link set p$i up; ip link set $i up; done
                 ip addr add 10.9.0.2/24 dev wlan0; ip route add default via 10.9.0.1 dev wlan0
@@ -261,10 +263,10 @@ mod tests {
                 assert_eq!(access("wlan0").choose(&found, now), Some(v4));
                 assert_eq!(access("wwan0").choose(&found, now), Some(v6));
             }
-            // Without one that is reached, any will do; without an answer, none.
+            // If no address is reachable, the first is used; without an answer, none.
             assert_eq!(access("nowhere0").choose(&[v6, v4], now), Some(v6));
             assert_eq!(access("wlan0").choose(&[], now), None);
-            // A name server that turns its answers round changes nothing, nor does another address family that came.
+            // A name server that rotates its answers changes nothing, nor does an additional address family.
             let mut wlan = access("wlan0");
             wlan.remote = Some(v4);
             sh(
@@ -273,7 +275,7 @@ mod tests {
             for found in [[v4, v6, other], [other, v6, v4]] {
                 assert_eq!(wlan.choose(&found, now), Some(v4));
             }
-            // One that does not answer gives way to the next, once in a while.
+            // After a while without answers, the next address is used.
             wlan.set_answers(false, now);
             assert_eq!(wlan.choose(&[v4, v6, other], now), Some(v4));
             let later = now + UNANSWERED;
@@ -284,7 +286,7 @@ mod tests {
             wlan.remote = Some(other);
             wlan.set_answers(true, later);
             assert_eq!(wlan.choose(&[v4, v6, other], later + 9 * UNANSWERED), Some(other));
-            // One that is not there any more is left.
+            // An address that is no longer listed is given up.
             assert_eq!(wlan.choose(&[v4], later), Some(v4));
         });
     }

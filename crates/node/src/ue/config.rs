@@ -1,4 +1,4 @@
-//! `ue.toml`.
+//! Configuration file `ue.toml`.
 
 use crate::runtime::config::api::{Api, Metrics};
 use crate::runtime::config::gateways::Gateways;
@@ -16,7 +16,8 @@ use serde::Deserialize;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Most slices, and most mappings: so many rules of each fit in between those of others (`netctl::slices`).
+/// Maximum number of slices, and of mappings: the range of rule priorities that is reserved for each
+/// (`netctl::slices`).
 pub const MOST_SLICES: usize = 64;
 
 /// The UE's configuration.
@@ -42,19 +43,19 @@ pub struct UeConfig {
     /// `[flap]`
     #[serde(default)]
     pub flap: FlapParams,
-    /// `[slices]`: who tells this UE about its slices.
+    /// `[slices]`: the slice manager of this UE.
     #[serde(default)]
     pub slices: Option<SlicesSection>,
-    /// `[[slice]]`: how slices are reached from here.
+    /// `[[slice]]`: how packets reach a slice.
     #[serde(default)]
     pub slice: Vec<SliceBinding>,
-    /// `[[mapping]]`: flows of programs that know nothing of slices.
+    /// `[[mapping]]`: assignment of flows of programs that do not select slices themselves.
     #[serde(default)]
     pub mapping: Vec<Mapping>,
     /// `[tcp_lane]`
     #[serde(default)]
     pub tcp_lane: UeLane,
-    /// `[ioam]`: as which node it fills traces that pass.
+    /// `[ioam]`: identity of this node for filling the traces of passing packets.
     #[serde(default)]
     pub ioam: Option<IoamConfig>,
     /// `[api]`
@@ -69,30 +70,30 @@ pub struct UeConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UeSection {
-    /// Shown in logs and status.
+    /// Name of the UE in logs and status.
     #[serde(default = "default_name")]
     pub name: String,
     /// File with the private key (`anabranch keygen`).
     pub private_key_file: PathBuf,
-    /// Where the time stamp of the newest handshake is remembered.
+    /// File with the timestamp of the newest handshake.
     #[serde(default = "default_state")]
     pub state_file: PathBuf,
-    /// How connections on slices get their initial window.
+    /// Method of setting the initial window of connections on slices.
     #[serde(default)]
     pub initial_window: WindowBy,
-    /// The cgroup whose connections get it, with `sockops`.
+    /// With `sockops`: the cgroup whose connections get the window.
     #[serde(default = "all_processes")]
     pub initial_window_cgroup: PathBuf,
 }
 
-/// How connections on slices get their initial window.
+/// Method of setting the initial window of connections on slices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WindowBy {
-    /// By `initcwnd` of a route, in steps of about 10 %.
+    /// `initcwnd` of a route, in steps of about 10 %.
     #[default]
     Route,
-    /// By a kernel program, to the segment.
+    /// A kernel program (sockops), with a resolution of one segment.
     Sockops,
 }
 
@@ -102,16 +103,16 @@ pub enum WindowBy {
 pub struct UpfPeer {
     /// The UPF's public key, base64.
     pub public_key: PublicKey,
-    /// Cipher to propose: AES where the processor has instructions for it, else ChaCha20.
+    /// Cipher to propose.
     #[serde(default)]
     pub cipher: Cipher,
 }
 
-/// Cipher of the secure form.
+/// Cipher of the encrypted form.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cipher {
-    /// By what the processor does fastest.
+    /// The faster one: AES if the processor has instructions for it, else ChaCha20.
     #[default]
     Auto,
     /// AES-256-GCM.
@@ -124,15 +125,15 @@ pub enum Cipher {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UeAccess {
-    /// Name, as rules use it.
+    /// Name of the access; rules refer to it.
     pub name: String,
-    /// Interface the datagrams leave by (SO_BINDTODEVICE).
+    /// Interface through which the datagrams leave (SO_BINDTODEVICE).
     #[serde(default)]
     pub interface: Option<String>,
     /// Source address of the datagrams.
     #[serde(default)]
     pub local: Option<IpAddr>,
-    /// The UPF, as seen through this access.
+    /// Address of the UPF over this access.
     pub remote: RemoteAddr,
     /// Protection of user data.
     #[serde(default)]
@@ -140,7 +141,9 @@ pub struct UeAccess {
 }
 
 impl UeAccess {
-    /// Whoever answers for a name could relay what is sealed, and read what is not. An address of one family reaches none of the other.
+    /// Checks the combination of addresses. A name is refused for a plain access: a forged name resolution
+    /// could redirect its unencrypted data, while sealed data could only be relayed. Both addresses must be
+    /// of the same family.
     fn check_remote(&self) -> Result<(), String> {
         if let (Some(local), Ok(remote)) = (self.local, self.remote.host.parse::<IpAddr>())
             && local.is_ipv6() != remote.is_ipv6()
@@ -165,32 +168,32 @@ impl UeAccess {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlicesSection {
-    /// The slice manager: `https://HOST:PORT`, `http://ADDRESS:PORT` or `unix:PATH`.
+    /// Address of the slice manager: `https://HOST:PORT`, `http://ADDRESS:PORT` or `unix:PATH`.
     pub manager: String,
-    /// Certificate authorities of an https manager, PEM; left out: those of the system.
+    /// PEM file with certificate authorities for https; default: those of the system.
     #[serde(default)]
     pub ca_file: Option<PathBuf>,
-    /// File whose first line is this UE's token there.
+    /// File with this UE's bearer token in its first line.
     pub token_file: PathBuf,
-    /// How it is followed.
+    /// Method of receiving updates.
     #[serde(default)]
     pub follow: Follow,
-    /// Time between polls, milliseconds.
+    /// Interval between polls, milliseconds.
     #[serde(default = "five_seconds")]
     pub poll_interval_ms: u32,
-    /// Whether it is asked for what programs need and no slice promises.
+    /// Whether to request guarantees that programs need and no slice has.
     #[serde(default = "yes")]
     pub ask_for_more: bool,
 }
 
-/// How the slice manager is followed.
+/// Method of receiving updates from the slice manager.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Follow {
-    /// By a stream of events; by polls while it has too many.
+    /// A stream of events; polling while the manager has too many streams.
     #[default]
     Stream,
-    /// By polls with ETag.
+    /// Polling with ETag.
     Poll,
 }
 
@@ -198,33 +201,34 @@ pub enum Follow {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SliceBinding {
-    /// Its name or identifier at the slice manager.
+    /// Name or identifier of the slice at the slice manager.
     pub slice: String,
-    /// The interface its packets leave by.
+    /// Interface through which its packets leave.
     pub interface: String,
-    /// The packet mark that selects it; left out, the whole interface is the slice.
+    /// Packet mark that selects the slice; default: the whole interface is the slice.
     #[serde(default)]
     pub mark: Option<u32>,
-    /// The routing table of the mark.
+    /// Routing table of the mark.
     #[serde(default)]
     pub table: Option<u32>,
-    /// The routers to send to, of each family at most one; of a family without one, every address is on the link.
+    /// Routers, at most one per address family; without a router, all addresses of the family are on-link.
     #[serde(default)]
     pub gateway: Gateways,
-    /// α of the initial window: the share of the guaranteed uplink rate that a first flight may use.
+    /// α of the initial window: the share of the guaranteed uplink rate that the first flight may use, 0.01
+    /// to 1.
     #[serde(default = "half")]
     pub alpha: f64,
 }
 
-/// `[[mapping]]`: flows of programs that know nothing of slices.
+/// `[[mapping]]`: assignment of flows of programs that do not select slices themselves.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mapping {
-    /// Shown in logs.
+    /// Name of the mapping in logs.
     pub name: String,
-    /// `tcp` or `udp`.
+    /// Transport protocol: `tcp` or `udp`.
     pub protocol: Protocol,
-    /// Destinations.
+    /// Destination prefix.
     pub remote: IpNet,
     /// Destination ports.
     #[serde(default)]
@@ -232,10 +236,10 @@ pub struct Mapping {
     /// User id of the sending process.
     #[serde(default)]
     pub uid: Option<u32>,
-    /// Whether its connections are paced, so that a larger initial window is safe.
+    /// Whether the connections are paced, which makes a larger initial window safe.
     #[serde(default)]
     pub paced: bool,
-    /// What they need, by the names of RFC 9622 and `_slice.*`.
+    /// Requirements of the flows, by the property names of RFC 9622 and `_slice.*`.
     #[serde(default)]
     pub properties: serde_json::Map<String, serde_json::Value>,
 }
@@ -276,7 +280,7 @@ impl SlicesSection {
     }
 }
 
-/// Tables below this are the kernel's, or look like it.
+/// Lower table numbers include those reserved by the kernel (253 to 255).
 const FIRST_TABLE: u32 = 256;
 
 fn check_bindings(bindings: &[SliceBinding], device: &Device) -> Result<(), String> {
@@ -288,7 +292,7 @@ fn check_bindings(bindings: &[SliceBinding], device: &Device) -> Result<(), Stri
     for b in bindings {
         let name = &b.slice;
         if name.is_empty() || !seen.insert(name) {
-            return Err(format!("[[slice]] slice \"{name}\": names must differ, and have a letter at least"));
+            return Err(format!("[[slice]] slice \"{name}\": names must be unique and not empty"));
         }
         if !(1..=15).contains(&b.interface.len()) {
             let it = &b.interface;
@@ -302,7 +306,7 @@ fn check_bindings(bindings: &[SliceBinding], device: &Device) -> Result<(), Stri
         match (b.mark, b.table) {
             (None, None) => {}
             (Some(mark), Some(table)) => {
-                // Each uses the number after its own, too: for the routes with another initial window.
+                // Each slice also uses the next number, for the routes with another initial window.
                 if mark == 0 || mark == u32::MAX {
                     return Err(format!("[[slice]] {name}: mark is {mark}: must be 1 to {}", u32::MAX - 1));
                 }
@@ -315,7 +319,7 @@ fn check_bindings(bindings: &[SliceBinding], device: &Device) -> Result<(), Stri
                 for number in [mark, mark + 1] {
                     if !numbers.insert(number) {
                         return Err(format!(
-                            "[[slice]] {name}: mark {number} is taken: each slice, and [device], uses its mark and the one \
+                            "[[slice]] {name}: mark {number} is in use: each slice, and [device], uses its mark and the one \
                              after it"
                         ));
                     }
@@ -375,7 +379,7 @@ impl Check for UeConfig {
         {
             return Err(format!(
                 "[[mapping]] name \"{}\": paced = true needs [ue] initial_window = \"route\": its flows have no mark by \
-                 which a kernel program would know them",
+                 which a kernel program could identify them",
                 mapping.name
             ));
         }

@@ -1,4 +1,4 @@
-//! What the REST interface, and SIGHUP, make a UE do: look, change rules, reload.
+//! Requests of the REST interface, and SIGHUP, at a UE: queries, changes of rules, reload.
 
 use super::access::{self, Access};
 use super::run::{Agent, list};
@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What the worker says of itself in one go.
+/// The state of the worker, read in one job.
 struct Snapshot {
     paths: Vec<PathView>,
     traffic: Traffic,
@@ -28,7 +28,7 @@ struct Snapshot {
 
 impl Agent {
     pub(super) async fn on_request(&mut self, request: ControlRequest) {
-        // Whoever asked and went away does not care for the answer.
+        // A requester that has gone away needs no answer.
         match request {
             ControlRequest::Status(reply) => drop(reply.send(self.status().await)),
             ControlRequest::Sessions { offset, limit, reply } => {
@@ -112,7 +112,7 @@ impl Agent {
         })
     }
 
-    /// Why nothing is carried (an answer by any path says that it is), and which names do not resolve.
+    /// The reasons why no data is carried (none if a path is up), and the names that do not resolve.
     fn trouble(&self, snapshot: &Snapshot) -> BTreeMap<String, String> {
         let up = snapshot.paths.iter().any(|p| p.up);
         let rows = if up { BTreeMap::new() } else { self.troubles.rows(Instant::now()) };
@@ -156,7 +156,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Whether these rules can be followed; and has the data path follow them, if `follow`.
+    /// Validates these rules and, if `follow`, applies them in the data path.
     async fn give_rules(&self, rules: Vec<Rule>, follow: bool) -> Result<(), Problem> {
         let invalid = |why: String| Problem::invalid(why).field("rules");
         let names: Vec<&str> = self.accesses.iter().map(|a| a.config.name.as_str()).collect();
@@ -169,10 +169,10 @@ impl Agent {
             Ok::<(), PolicyError>(())
         });
         let done = query.await.map_err(Problem::unavailable)?;
-        done.map_err(|why| invalid(format!("beside the UPF's rules: {why}")))
+        done.map_err(|why| invalid(format!("together with the UPF's rules: {why}")))
     }
 
-    /// Leads this through the tunnel from now on; if the kernel refuses, what was led until now.
+    /// Routes these prefixes through the tunnel. If the kernel refuses, the previous routes stay.
     async fn set_routes(&mut self, routes: Vec<IpNet>) -> Result<(), Problem> {
         let before = std::mem::replace(&mut self.config.device.routes, routes);
         if self.addresses != Addresses::default()
@@ -184,9 +184,9 @@ impl Agent {
         Ok(())
     }
 
-    /// Reads the file again. Rules, routes and the UPF's addresses change at once; whatever else is
-    /// different waits for a restart. If anything fails, everything stays as it was: what can be known before is looked at before
-    /// anything is changed.
+    /// Reads the configuration file again. Rules, routes and the UPF's addresses change at once; all other
+    /// differences need a restart. Everything that can be validated is validated before the first change;
+    /// after a failure, nothing has changed.
     pub(super) async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
         let new = super::run::load(&self.args).map_err(|error| Problem::invalid(error.to_string()))?;
         let mut done = api::Reloaded::default();
@@ -204,7 +204,7 @@ impl Agent {
                 if other_routes && let Err(error) = self.set_routes(old.device.routes).await {
                     let (why, stays) = (problem.detail, error.detail);
                     return Err(Problem::unavailable(format!(
-                        "{why}; the new [device] routes are in force, as those before cannot be put back: {stays}"
+                        "{why}; the new [device] routes are in force, because the previous ones cannot be restored: {stays}"
                     )));
                 }
                 return Err(problem);
@@ -216,7 +216,8 @@ impl Agent {
                 config::UeAccess { remote: old.config.remote.clone(), ..new.clone() } == old.config
             });
         if same_accesses {
-            // At the same time: a name server that does not answer is waited for once.
+            // All names are resolved in parallel, so that an unresponsive name server delays the reload only
+            // once.
             let named = new.access.iter().enumerate();
             let named = named.filter(|(path, access)| access.remote != self.accesses[*path].config.remote);
             let asked: Vec<_> = named
@@ -238,7 +239,7 @@ impl Agent {
         }
         done.needs_restart = needs_restart(&new, &self.config, same_accesses);
         let message =
-            format!("changed: {}; waits for a restart: {}", list(&done.changed), list(&done.needs_restart));
+            format!("changed: {}; needs a restart: {}", list(&done.changed), list(&done.needs_restart));
         self.log.push(views::event("reloaded", None, message));
         Ok(done)
     }

@@ -1,4 +1,4 @@
-//! `anabranch ue`: set-up, control loop, tear-down.
+//! `anabranch ue`: set-up, control loop and tear-down.
 
 use super::access::{self, Access, Change};
 use super::taps::{Installed, Taps, Usci, Windows};
@@ -27,16 +27,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 
-/// How often the accesses are looked at although nothing was heard of a change, and names resolved again.
+/// Interval of the checks of the accesses without a notification of a change, and of name resolution.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// What somebody else removed is made again at once, and so often at most.
+/// Shortest interval between restorations of configuration that other programs remove.
 const HOLD_EVERY: Duration = Duration::from_secs(1);
-/// Largest inner MTU; [device] mtu allows no more either.
+/// Largest inner MTU, bytes; [device] mtu has the same limit.
 const MAX_MTU: u16 = 9000;
 
-/// That the UPF does not answer; from the fourth time on with what may be the matter.
+/// The message that the UPF does not answer; from the fourth attempt on with possible causes.
 fn no_answer(access: &str, remote: Option<SocketAddr>, tries: u32) -> String {
-    let fact = format!("no answer from the UPF by {access} ({tries} tries)");
+    let fact = format!("no answer from the UPF over {access} ({tries} attempts)");
     let Some(remote) = remote else { return fact };
     let own = netctl::owner_of(remote.ip()).map(|interface| {
         format!(
@@ -45,19 +45,19 @@ fn no_answer(access: &str, remote: Option<SocketAddr>, tries: u32) -> String {
         )
     });
     let rest = (tries >= 4)
-        .then(|| format!("does it run, does UDP to {remote} get there, and is [upf] public_key its own?"));
+        .then(|| format!("does it run, does UDP reach {remote}, and is [upf] public_key correct?"));
     let hints: Vec<String> = own.into_iter().chain(rest).collect();
     if hints.is_empty() { fact } else { format!("{fact}: {}", hints.join("; ")) }
 }
 
-/// Reads the file and lets flags win.
+/// Reads the configuration file; command-line flags take precedence.
 pub fn load(args: &Common) -> anyhow::Result<UeConfig> {
     let mut config: UeConfig = config::load(&args.config)?;
     args.win(&mut config.api, &mut config.metrics)?;
     Ok(config)
 }
 
-/// Sets everything up, runs, and takes everything down again, also when something fails.
+/// Sets everything up, runs until the end, and takes everything down again, also after a failure.
 pub async fn run(args: &Common, config: UeConfig) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
     let key = config::read_private_key(&config.ue.private_key_file)?;
@@ -75,7 +75,7 @@ pub async fn run(args: &Common, config: UeConfig) -> anyhow::Result<()> {
             let name = &access.config.name;
             tracing::warn!(
                 access = name,
-                "the UPF's name {} does not resolve; it is asked for every 5 s",
+                "the UPF's name {} does not resolve; retrying every 5 s",
                 remote.host
             );
         }
@@ -211,7 +211,7 @@ async fn serve(
         following.iter().for_each(tokio::task::JoinHandle::abort);
         usci.leave().await;
     }
-    // The peer is told, then routes go before the device they point to.
+    // The peer is informed first; then the routes are removed, before the device to which they point.
     let _ = agent.worker.run(|worker, now| worker.end.on_command(UeCommand::Close, now));
     agent.installed.remove().await;
     agent.lane.stop(&agent.worker.clone()).await;
@@ -223,7 +223,7 @@ async fn serve(
     result.and(stopped)
 }
 
-/// The control plane's state.
+/// State of the control plane.
 pub struct Agent {
     pub(super) args: Common,
     pub(super) config: UeConfig,
@@ -235,17 +235,18 @@ pub struct Agent {
     /// Routes and rules of slices.
     pub(super) installed: Installed,
     pub(super) lane: LaneOfUe,
-    /// Of each access, the index of its interface, and what lets answers in by it that is not the best route to the UPF.
+    /// Per access: the index of its interface, and the setting that accepts answers over an access that is
+    /// not the best route to the UPF.
     pub(super) loosened: Vec<(Option<u32>, Layer)>,
     /// Addresses and routes of the session.
     pub(super) session: Layer,
-    /// Whether the device took part in IPv6 when these were made.
+    /// Whether IPv6 was enabled on the device when these were made.
     pub(super) ipv6: bool,
     pub(super) addresses: Addresses,
     pub(super) mtu: u16,
     pub(super) owners: Option<OwnerThread>,
     pub(super) log: EventLog,
-    /// Why there is no session.
+    /// Reasons why there is no session.
     pub(super) troubles: Troubles,
     pub(super) timestamp: Timestamp,
     pub(super) started: Instant,
@@ -264,7 +265,7 @@ impl Agent {
         let (resolved, mut addresses) = mpsc::channel(8);
         let taps = self.taps.clone();
         let mut tick = tokio::time::interval(LOOK_EVERY);
-        // Whether what is ours is to be looked at, and not before when.
+        // Whether some network configuration was removed, and the earliest time of the next restoration.
         let (mut removed, mut hold_at) = (false, tokio::time::Instant::now());
         tracing::info!(name = self.config.ue.name, public_key = %self.own_key, "ue runs");
         notify("READY=1");
@@ -281,7 +282,7 @@ impl Agent {
                     removed = true;
                 }
                 () = tokio::time::sleep_until(hold_at), if removed => {
-                    // Who removes it each time it is made again is not to keep us busy.
+                    // A program that removes it repeatedly must not keep the agent busy.
                     (removed, hold_at) = (false, tokio::time::Instant::now() + HOLD_EVERY);
                     self.hold().await;
                 }
@@ -295,10 +296,10 @@ impl Agent {
                     self.look().await;
                     self.bring_session().await?;
                     self.hold().await;
-                    // Facts run out, too.
+                    // Facts about slices expire, too.
                     self.installed.bring(&self.taps, true).await;
                     self.resolve(&resolved);
-                    // The worker answers, so it lives.
+                    // The worker answered, so it is alive.
                     self.report_send_errors().await;
                     notify("WATCHDOG=1");
                 }
@@ -307,7 +308,7 @@ impl Agent {
         }
     }
 
-    /// Looks at every access and passes on what changed.
+    /// Checks every access and passes changes on to the data path.
     async fn look(&mut self) {
         for path in 0..self.accesses.len() {
             let change = self.accesses[path].look();
@@ -316,8 +317,8 @@ impl Agent {
         }
     }
 
-    /// Answers of the UPF may come in by an access that is not the best route to it: also by one whose interface came, or came
-    /// again, after the start.
+    /// Relaxes the reverse-path filter of an access, because answers of the UPF may arrive over an access
+    /// that is not the best route to it. Also for an interface that appears, or reappears, after the start.
     async fn loosen(&mut self, path: usize) {
         let access = &self.accesses[path];
         let (index, Some(name)) = (access.index(), &access.config.interface) else { return };
@@ -328,20 +329,20 @@ impl Agent {
         self.net.undo(std::mem::take(&mut self.loosened[path].1)).await;
         match self.net.apply(plan).await {
             Ok(layer) => self.loosened[path] = (index, layer),
-            // Tried again with the next look.
+            // The next check tries again.
             Err(error) => tracing::warn!(access = access.config.name, "{error:#}"),
         }
     }
 
-    /// Brings addresses, routes and lane to what the session is. Events tell changes, but one may have been lost, and what failed
-    /// may succeed now. Also tells the session what nobody else does: the time.
+    /// Adapts addresses, routes and lane to the state of the session. Events report changes, but one may have
+    /// been lost, and an operation that failed may succeed now. Also passes the wall clock to the session.
     async fn bring_session(&mut self) -> anyhow::Result<()> {
         let query = self.worker.query(|worker, now| {
             let unix_epoch_ns = unix_ns().saturating_sub(now.as_nanos());
             worker.end.on_command(UeCommand::Clock { unix_epoch_ns }, now);
             worker.end.state()
         });
-        // A worker that is too busy is asked the next time.
+        // A worker that is too busy is queried next time.
         let Ok(state) = query.await else { return Ok(()) };
         let now = Instant::now();
         for (access, (up, _)) in self.accesses.iter_mut().zip(&state.paths) {
@@ -366,8 +367,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Without its rules traffic would leave the tunnel for good: they are made again, whoever removed them. IPv6 may have been
-    /// switched on or off.
+    /// Restores the routing rules of the tunnel, without which traffic would bypass it. IPv6 may have been
+    /// enabled or disabled meanwhile.
     async fn hold(&mut self) {
         let ipv6 = netctl::has_ipv6(&self.config.device.name);
         let other = self.addresses != Addresses::default() && ipv6 != self.ipv6;
@@ -399,7 +400,7 @@ impl Agent {
         }
     }
 
-    /// Asks for the addresses of remotes that are names, while they are unknown or do not answer.
+    /// Resolves remotes that are names while they are unresolved or do not answer.
     fn resolve(&self, resolved: &mpsc::Sender<(usize, RemoteAddr, Vec<SocketAddr>)>) {
         for (path, access) in self.accesses.iter().enumerate() {
             if access::is_name(&access.config.remote) {
@@ -413,9 +414,9 @@ impl Agent {
         }
     }
 
-    /// `name` has these addresses.
+    /// Handles the result of a resolution.
     pub(super) async fn on_resolved(&mut self, path: usize, name: &RemoteAddr, found: Vec<SocketAddr>) {
-        // A reload may have named another UPF since it was asked for.
+        // A reload may have set another name since the request.
         let Some(access) = self.accesses.get_mut(path).filter(|access| access.config.remote == *name) else {
             return;
         };
@@ -459,14 +460,14 @@ impl Agent {
                     tokio::task::spawn_blocking(move || {
                         if let Err(error) = state_file::replace(&path, &text) {
                             tracing::debug!(
-                                "{error:#}: if the clock goes back, the UPF refuses this UE until it is right"
+                                "{error:#}: if the clock is set back, the UPF refuses this UE until the clock is right"
                             );
                         }
                     });
                 }
             }
             UeEvent::Refused { reason, retry_in } => {
-                let message = format!("{reason}; asking again in {} s", retry_in.as_secs());
+                let message = format!("{reason}; retrying in {} s", retry_in.as_secs());
                 self.troubles.note(&ue, &format!("refused: {reason}"), Instant::now());
                 self.log.push(views::event("refused", Some(&ue), message));
             }
@@ -474,7 +475,7 @@ impl Agent {
                 let access = self.name_of(path);
                 let asked = self.accesses.get(usize::from(path));
                 let message = match asked.and_then(Access::why) {
-                    Some(why) => format!("the UPF cannot be asked by {access}: {why}"),
+                    Some(why) => format!("the UPF cannot be reached over {access}: {why}"),
                     None => no_answer(&access, asked.and_then(|access| access.remote), tries),
                 };
                 self.troubles.note(&ue, &message, Instant::now());
@@ -496,12 +497,12 @@ impl Agent {
                     let worker = self.worker.clone();
                     let found = move |key, owner| {
                         let command = UeCommand::Owner { key, owner };
-                        // If the worker is too busy, the flow stays with the rule it has.
+                        // If the worker is too busy, the flow keeps its rule.
                         let _ = worker.run(|worker, now| worker.end.on_command(command, now));
                     };
                     self.owners = Some(OwnerThread::start(Owners::open()?, found)?);
                 }
-                // The same, if too many wait.
+                // Also if too many look-ups are queued.
                 let _ = self.owners.as_ref().is_some_and(|owners| owners.look_up(key));
             }
             UeEvent::Session(event) => {
@@ -520,7 +521,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Leads TCP flows to the lane, or not, as rules and session are now; if the worker is too busy, with the next tick.
+    /// Updates the redirection of TCP flows to the lane for the current rules and session; if the worker is
+    /// too busy, at the next tick.
     async fn bring_lane_now(&mut self) {
         if let Ok(state) = self.worker.query(|worker, _| worker.end.state()).await {
             self.bring_lane(&state.rules).await;
@@ -533,8 +535,9 @@ impl Agent {
         }
     }
 
-    /// Takes what the session has now; whether that is something else. Where the kernel refuses, what there is stays, so that nothing
-    /// goes outside the tunnel, and it is tried again with the next tick.
+    /// Applies the addresses of the session; true if they differ from the previous ones. If the kernel
+    /// refuses, the previous ones stay, so that no traffic bypasses the tunnel, and the next tick tries
+    /// again.
     async fn take_addresses(&mut self, addresses: Addresses, mtu: u16) -> anyhow::Result<bool> {
         let had = (self.addresses, self.mtu);
         if had == (addresses, mtu) {
@@ -543,19 +546,17 @@ impl Agent {
         (self.addresses, self.mtu) = (addresses, mtu);
         match self.apply_session().await {
             Ok(()) => Ok(true),
-            // A session that never had any is of no use.
+            // A session that never had addresses is useless.
             Err(error) if had.0 == Addresses::default() => Err(error),
             Err(error) => {
                 (self.addresses, self.mtu) = had;
-                tracing::error!(
-                    "the session's new addresses are not in use, and are tried again in 5 s: {error:#}"
-                );
+                tracing::error!("the session's new addresses are not in use; retrying in 5 s: {error:#}");
                 Ok(false)
             }
         }
     }
 
-    /// Puts addresses and routes of the session in place of those there were; if it fails, those stay.
+    /// Replaces addresses and routes of the session; after a failure, the previous ones stay.
     pub(super) async fn apply_session(&mut self) -> anyhow::Result<()> {
         let device = &self.config.device;
         let mut addresses: Vec<IpAddr> = self.addresses.iter().collect();
@@ -572,11 +573,13 @@ impl Agent {
             match device.without_address {
                 _ if !unserved || v6 && !ipv6 => {}
                 WithoutAddress::Block => {
-                    tracing::info!("no {family} address: what [device] routes lists of it is blocked");
+                    tracing::info!(
+                        "no {family} address: traffic to the {family} prefixes of [device] routes is blocked"
+                    );
                 }
                 WithoutAddress::Warn => {
                     let message = format!(
-                        "no {family} address: what [device] routes lists of it goes outside the tunnel"
+                        "no {family} address: traffic to the {family} prefixes of [device] routes bypasses the tunnel"
                     );
                     tracing::warn!("{message}");
                     self.log.push(views::event("outside", Some(&self.config.ue.name), message));
@@ -594,12 +597,12 @@ impl Agent {
     }
 }
 
-/// Names in a sentence.
+/// A list of names for a sentence; "nothing" if it is empty.
 pub fn list(names: &[String]) -> String {
     if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
 }
 
-/// Wakes `changed` whenever links, addresses or routes change.
+/// Notifies `changed` whenever links, addresses or routes change.
 fn watch(changed: Arc<Notify>) -> anyhow::Result<()> {
     let mut monitor = Monitor::open()?;
     tokio::spawn(async move {
@@ -607,8 +610,8 @@ fn watch(changed: Arc<Notify>) -> anyhow::Result<()> {
             match monitor.changed().await {
                 Ok(()) => changed.notify_one(),
                 Err(error) => {
-                    // The periodic look goes on.
-                    tracing::error!("link changes are noticed late from now on: {error:#}");
+                    // The periodic check continues.
+                    tracing::error!("link changes are detected with a delay from now on: {error:#}");
                     return;
                 }
             }
@@ -635,8 +638,8 @@ fn has_aes() -> bool {
     false
 }
 
-/// The inner MTU, one for all accesses: as configured, or what the widest access carries. What an access does not carry
-/// whole is cut, so more than an Ethernet frame needs all of them to be wider.
+/// The inner MTU, common to all accesses: as configured, or the capacity of the widest access. Narrower
+/// accesses fragment; therefore an MTU above that of Ethernet requires all accesses to support it.
 fn mtu(device: &Device, accesses: &[Access]) -> u16 {
     match device.mtu {
         Mtu::Bytes(bytes) => bytes,
@@ -656,7 +659,7 @@ mod tests {
     use crate::testing::{in_private_network, sh};
 
     #[test]
-    fn that_the_upf_s_address_is_this_machine_s_own_is_told_at_once() {
+    fn a_upf_address_of_this_machine_is_reported_at_once() {
         in_private_network(|| {
             sh("ip link add wlan0 type veth peer name p0; ip link set p0 up; ip link set wlan0 up
                 ip addr add 10.9.0.2/24 dev wlan0; ip addr add 2001:db8:9::2/64 dev wlan0 nodad");

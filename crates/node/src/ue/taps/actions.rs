@@ -1,9 +1,10 @@
-//! What plans need of the kernel (§4 of the paper): a table and a rule for each slice's mark, the same once more with the
-//! initial window of its guarantee, rules for the flows of programs that know nothing of slices, and endpoints of Multipath TCP
-//! where a plan has several paths.
+//! Kernel configuration for plans (
+//! 4 of the paper): a routing table and a rule for each slice's mark, a second pair with the initial window
+//! of its guarantee, rules for the flows of mappings, and Multipath TCP endpoints for plans with several
+//! paths.
 //!
-//! What is to be there is computed anew whenever slices, facts or interfaces change; only what differs is touched, and
-//! everything goes when the agent stops.
+//! The wanted configuration is computed anew whenever slices, facts or interfaces change. Only differences
+//! are applied, and everything is removed when the agent stops.
 
 use super::Taps;
 use super::windows::Windows;
@@ -21,8 +22,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What a step is about: of two that are about the same, one takes the place of the other. In the order in which they
-/// are made; they are removed in the other.
+/// The object that a step configures; of two steps with the same key, the later replaces the earlier. Steps
+/// are made in this order and removed in reverse.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     Sysctl(String),
@@ -34,26 +35,26 @@ pub enum Key {
         priority: u32,
         v6: bool,
     },
-    /// Of what comes from an address.
+    /// Rule for packets with this source address.
     Source(IpAddr),
     Subflows,
     Endpoint(IpAddr),
 }
 
 impl Key {
-    /// Whether a step that differs takes the place of the one before by itself, without it being undone.
+    /// Whether a changed step replaces the previous one by itself, without an undo.
     fn replaces(&self) -> bool {
         matches!(self, Self::Route { .. } | Self::Endpoint(_))
     }
 
-    /// Whether it leads packets: without it, or something in its place, they would go another way.
+    /// Whether the step directs packets; without it or a replacement they would take another path.
     fn leads(&self) -> bool {
         matches!(self, Self::Route { .. } | Self::Rule { .. } | Self::Source(_))
     }
 }
 
 impl Taps {
-    /// What is to be in the kernel now, and which mappings have no slice and why.
+    /// The wanted kernel configuration, and a message for each mapping that has no slice.
     pub fn wanted(&self) -> (BTreeMap<Key, Step>, Vec<String>) {
         let (host, now) = (self.host(), self.now());
         let mut wanted = BTreeMap::new();
@@ -77,7 +78,7 @@ impl Taps {
                     let key = Key::Rule { priority, v6: by.v6 };
                     wanted.insert(key, Step::Select { priority, table, by });
                 }
-                // As the host's routes have it.
+                // The flows follow the routes of the host.
                 Ok(None) => {}
                 Err(refusal) => problems.push(format!("[[mapping]] {}: {refusal}", mapping.name)),
             }
@@ -100,7 +101,7 @@ impl Taps {
                 wanted.insert(Key::Sysctl(key.clone()), step);
             }
         }
-        // By a kernel program instead: the tables are the same then, and the mark tells.
+        // If a kernel program sets the window, both tables are equal and only the mark differs.
         let window = self.window_routes.then(|| window(binding, host, now)).flatten().map(bucket);
         for v6 in [false, true] {
             if !interface.addresses.iter().any(|a| a.is_ipv6() == v6) {
@@ -117,13 +118,14 @@ impl Taps {
         }
     }
 
-    /// Leads subflows of Multipath TCP to the slices that plans have for their addresses; what cannot be.
+    /// Adds rules that direct subflows of Multipath TCP to the slice of their address. Returns messages about
+    /// conflicts.
     fn source_steps(&self, host: &Host, wanted: &mut BTreeMap<Key, Step>) -> Vec<String> {
         let mut problems = Vec::new();
         for (address, slice) in self.endpoints.sources(host) {
             let Some(slice) = slice else {
                 problems.push(format!(
-                    "connections with several paths want different slices for {address}: their subflows from there go by none"
+                    "connections with several paths require different slices for {address}: their subflows from that address use no slice"
                 ));
                 continue;
             };
@@ -136,12 +138,12 @@ impl Taps {
         problems
     }
 
-    /// The table for the flows of a mapping; none where the best path is no slice with a table.
+    /// The table for the flows of a mapping; `None` if the best path is not a slice with a table.
     fn table(&self, mapping: &Mapping, host: &Host, now: Instant) -> Result<Option<u32>, Refusal> {
         let mut properties = Properties::from_json(Value::Object(mapping.properties.clone()))?;
         let tcp = mapping.protocol == policy::Protocol::Tcp;
         if !tcp {
-            // It is UDP whatever an application might like better.
+            // The flow is UDP, whatever transport services an application would prefer.
             properties.reliability = Preference::NoPreference;
             properties.preserve_order = Preference::NoPreference;
             properties.congestion_control = Preference::NoPreference;
@@ -160,7 +162,7 @@ impl Taps {
         Ok(binding.and_then(|b| b.table).map(|table| table + more))
     }
 
-    /// The steps of a plan as they are on this host: α is the slice's, and the mark that of the routes with its window.
+    /// The steps of a plan on this host: with α of the slice, and with the mark whose routes have its window.
     pub(super) fn plan_here(
         &self,
         candidate: &anabranch_selection::Candidate,
@@ -183,8 +185,8 @@ impl Taps {
     }
 }
 
-/// A mark becomes the one after it, whose routes have the window: those of the slice's `mark` and `table`. Another mark was
-/// told by hand, and has none.
+/// Replaces a slice's mark by the next one, whose routes have the window. Only for the configured `mark` and
+/// `table` of the slice; a slice set over REST has no second mark.
 fn second_mark(binding: &SliceBinding, step: &mut Action) {
     if let Action::Mark { mark, table } = step
         && let (Some(next_mark), Some(next_table)) =
@@ -195,7 +197,7 @@ fn second_mark(binding: &SliceBinding, step: &mut Action) {
 }
 
 impl Taps {
-    /// The initial windows that are to be in force now, by mark, where a kernel program sets them.
+    /// The current initial windows by mark, if a kernel program sets them.
     pub fn windows(&self) -> BTreeMap<u32, u32> {
         let (host, now) = (self.host(), self.now());
         let of = |binding: &SliceBinding| Some((binding.mark? + 1, window(binding, &host, now)?));
@@ -203,7 +205,7 @@ impl Taps {
     }
 }
 
-/// The window of a slice's second mark: Eq. 1 for whoever paces at the slice's rate.
+/// The window of a slice's second mark: Eq. 1 for senders that pace at the slice's rate.
 fn window(binding: &SliceBinding, host: &Host, now: Instant) -> Option<u32> {
     let facts = host.slices.get(&binding.slice)?.facts_at(now)?;
     let config = PlanConfig::default();
@@ -218,19 +220,19 @@ fn window(binding: &SliceBinding, host: &Host, now: Instant) -> Option<u32> {
     Some(window.segments)
 }
 
-/// What was installed, and how it is undone.
+/// The installed steps, each with its undo.
 pub struct Installed {
     net: Net,
     windows: Option<Windows>,
     have: BTreeMap<Key, (Step, Layer)>,
-    /// What could not be done, as it was said last.
+    /// The messages logged last, so that each is logged once.
     said: Vec<String>,
-    /// Of which UE, and where it is told that something was made again.
+    /// Name of the UE, and the log that records restorations.
     log: (String, EventLog),
 }
 
 impl Installed {
-    /// Nothing yet; what a killed run left is removed.
+    /// Starts with nothing installed; removes leftovers of a killed run.
     pub async fn start(
         net: Net,
         bindings: &[SliceBinding],
@@ -245,9 +247,10 @@ impl Installed {
         Ok(Self { net, windows, have: BTreeMap::new(), said: Vec::new(), log })
     }
 
-    /// Makes it so that what is wanted is there. With `again`, routes are made once more: the kernel removes those of an
-    /// interface that goes down, and does not say so; and rules that somebody removed. What leads packets is there before what it
-    /// takes the place of goes, and that stays where the kernel refuses.
+    /// Applies the wanted configuration. With `again`, routes are also made once more, because the kernel
+    /// silently removes those of an interface that goes down, and rules that another program removed are
+    /// restored. A step that directs packets is made before its predecessor is removed; if the kernel
+    /// refuses, the predecessor stays.
     pub async fn bring(&mut self, taps: &Taps, again: bool) {
         let asked = taps.endpoints.asked();
         let (wanted, mut problems) = taps.wanted();
@@ -278,7 +281,7 @@ impl Installed {
                     }
                 }
                 Err(error) => {
-                    // A route that cannot be made once more is gone.
+                    // A route that cannot be restored is gone.
                     if self.have.get(&key).is_some_and(|(old, _)| *old == step) {
                         self.have.remove(&key);
                     }
@@ -298,7 +301,7 @@ impl Installed {
         taps.endpoints.done(asked);
     }
 
-    /// Undoes these, last first.
+    /// Undoes these steps, in reverse order.
     async fn remove_all(&mut self, keys: Vec<Key>) {
         for key in keys.into_iter().rev() {
             if let Some((_, layer)) = self.have.remove(&key) {
@@ -307,7 +310,7 @@ impl Installed {
         }
     }
 
-    /// Removes everything.
+    /// Removes all steps.
     pub async fn remove(self) {
         for (_, (_, layer)) in self.have.into_iter().rev() {
             self.net.undo(layer).await;
@@ -320,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_marks_of_a_slices_own_have_a_second_one() {
+    fn only_the_configured_mark_of_a_slice_has_a_second_one() {
         let binding = |mark, table| SliceBinding {
             slice: "A".into(),
             interface: "sa".into(),

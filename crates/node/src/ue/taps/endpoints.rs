@@ -1,11 +1,13 @@
-//! Endpoints of Multipath TCP that plans name: made with the first plan that does, kept while their interface has the address,
-//! since connections live by them, and removed with everything else.
+//! Multipath TCP endpoints required by plans. They are created with the first plan that requires them, kept
+//! while their interface has the address, because connections depend on them, and removed when the agent
+//! stops.
 //!
-//! They are the host's: a connection of any program that speaks Multipath TCP may use them. So there is none until a program needs
-//! more than one slice has.
+//! Endpoints are global to the host: connections of any program that uses Multipath TCP may use them.
+//! Therefore none is created until a program needs more than one slice can provide.
 //!
-//! Subflows have an address each and no mark of their own, so the slice of a plan's path is told by its address. Where plans want
-//! different slices for one address nothing tells their subflows apart, and they go by none.
+//! A subflow has an address of its own but no mark, so the slice of a plan's path is identified by its
+//! address. If plans require different slices for one address, their subflows cannot be told apart and use no
+//! slice.
 
 use super::actions::Key;
 use crate::runtime::netctl::{MOST_ENDPOINTS, MptcpEndpoint, Step};
@@ -17,31 +19,31 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Longest an answer waits until its endpoints are there. The kernel gives later ones to connections that are open already.
+/// Longest delay of an answer until its endpoints exist. The kernel also adds later ones to open connections.
 const WAIT: Duration = Duration::from_millis(500);
 
-/// What plans have asked for.
+/// The endpoints that plans require.
 pub struct Endpoints {
     asked: Mutex<Asked>,
-    /// Up to which question everything is there; none while nobody installs anything.
+    /// Number of the last change that is installed completely; `None` while there is no installer.
     done: watch::Sender<Option<u64>>,
 }
 
 #[derive(Default)]
 struct Asked {
-    /// By address.
+    /// Endpoints by address.
     all: BTreeMap<IpAddr, MptcpEndpoint>,
-    /// What each address of a plan with several paths is to lead to.
+    /// Required path by local address, for plans with several paths.
     sources: BTreeMap<IpAddr, Source>,
-    /// Counts changes.
+    /// Number of changes.
     count: u64,
 }
 
-/// An address of a plan with several paths.
+/// A local address of a plan with several paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Source {
     interface: String,
-    /// The slices that plans want there; one that is none is the interface by itself.
+    /// The slices that plans require for the address; `None` is the interface without a slice.
     slices: BTreeSet<Option<String>>,
 }
 
@@ -52,7 +54,7 @@ impl Default for Endpoints {
 }
 
 impl Endpoints {
-    /// Notes what an answer's plans name; whether anything is new.
+    /// Records the endpoints of an answer's plans; true if there are new ones.
     pub fn note(&self, answer: &Answer) -> bool {
         let mut asked = self.lock();
         let before = asked.count;
@@ -70,7 +72,7 @@ impl Endpoints {
             }
             let Action::MptcpEndpoint { address, interface, backup } = step else { continue };
             let known = asked.all.get(address);
-            // A path that one program keeps in reserve is another's second one.
+            // A path that is a backup for one program may be a regular path for another.
             let backup = *backup && known.is_none_or(|k| k.backup);
             let new = MptcpEndpoint { device: interface.clone(), address: *address, backup };
             if known != Some(&new) && (known.is_some() || asked.all.len() < MOST_ENDPOINTS) {
@@ -81,26 +83,27 @@ impl Endpoints {
         asked.count != before
     }
 
-    /// How much was asked for until now.
+    /// Number of the last change.
     pub fn asked(&self) -> u64 {
         self.lock().count
     }
 
-    /// Everything up to there is in the kernel, or cannot be.
+    /// Reports that all changes up to `count` are installed or have failed.
     pub fn done(&self, count: u64) {
         self.done.send_replace(Some(count));
     }
 
-    /// Waits until what was asked for is there; not for long.
+    /// Waits, for a limited time, until the recorded changes are installed.
     pub async fn settled(&self) {
         let (mut done, asked) = (self.done.subscribe(), self.asked());
         let there = done.wait_for(|done| done.is_none_or(|done| done >= asked));
-        // Late ones are as good.
+        // Late endpoints are used as well.
         let _ = tokio::time::timeout(WAIT, there).await;
     }
 
-    /// The slice that each address of plans with several paths leads to; `None`: plans want different ones. Without those that lead
-    /// to none, and without those whose interface does not have them any more, which are forgotten.
+    /// The slice of each address of plans with several paths; `None`: plans require different slices.
+    /// Addresses that lead to no slice are omitted; addresses that their interface no longer has are omitted
+    /// and forgotten.
     pub fn sources(&self, host: &Host) -> Vec<(IpAddr, Option<String>)> {
         let mut asked = self.lock();
         asked.sources.retain(|address, source| has(host, &source.interface, *address));
@@ -111,20 +114,20 @@ impl Endpoints {
         asked.sources.iter().filter_map(|(address, source)| Some((*address, slice(source)?))).collect()
     }
 
-    /// The steps for those whose interface has the address; the others are forgotten.
+    /// Adds the steps for the endpoints whose interface has the address; forgets the others.
     pub fn steps(&self, host: &Host, wanted: &mut BTreeMap<Key, Step>) {
         let mut asked = self.lock();
         asked.all.retain(|address, endpoint| has(host, &endpoint.device, *address));
         if asked.all.is_empty() {
             return;
         }
-        // There are eight at most.
+        // The limit is eight.
         wanted.insert(Key::Subflows, Step::Subflows(asked.all.len() as u32));
         let steps = asked.all.iter().map(|(address, e)| (Key::Endpoint(*address), Step::Endpoint(e.clone())));
         wanted.extend(steps);
     }
 
-    /// A panic in between leaves it whole: it is changed in one step.
+    /// The mutex may be poisoned: each change is a single step, so the state is consistent.
     fn lock(&self) -> MutexGuard<'_, Asked> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -161,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn they_are_wanted_once_a_plan_names_them_and_while_their_address_is_there() {
+    async fn endpoints_exist_from_the_first_plan_on_while_their_address_exists() {
         let endpoints = Endpoints::default();
         assert!(!endpoints.note(&answer(Some(Multipath::Disabled))));
         let mut wanted = BTreeMap::new();
@@ -175,7 +178,7 @@ mod tests {
             wanted.contains_key(&Key::Subflows) && wanted.contains_key(&Key::Endpoint(second)),
             "{wanted:?}"
         );
-        // Nobody installs: nobody waits. Then somebody does.
+        // Without an installer there is no wait; then there is one.
         endpoints.settled().await;
         endpoints.done(0);
         let waits = tokio::time::timeout(Duration::from_millis(50), endpoints.settled());

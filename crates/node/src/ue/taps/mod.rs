@@ -1,7 +1,8 @@
-//! Transport Services on this host: what the engine of `selection` needs of the machine, and what it is told.
+//! Transport Services on this host: the machine's state for the engine of crate `selection`, and the facts
+//! about slices.
 //!
 //! ```text
-//!  REST ──▶ Taps ──▶ selection::select        interfaces are read at every question; slices are told
+//! REST ──▶ Taps ──▶ selection::select        interfaces are read for each request; slices are set
 //!  Usci ───▶ │  └──▶ selection::neat::Manager  (by hand, PUT /connections/slices, or by the slice manager)
 //!            └── slices, policies, CIB: in memory, bounded
 //! ```
@@ -37,22 +38,22 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 
-/// Most slices a host is told about.
+/// Maximum number of slices.
 pub const MAX_SLICES: usize = 64;
 
-/// What this host knows about slices and policies.
+/// Slices and policies of this host.
 pub struct Taps {
     started: std::time::Instant,
     told: Mutex<KnownSlices>,
     interfaces: fn() -> Host,
-    /// How slices are reached from here, by configuration.
+    /// The configured bindings of slices to interfaces.
     bindings: Vec<SliceBinding>,
     mappings: Vec<Mapping>,
     usci: OnceLock<Arc<Usci>>,
     changed: Notify,
     needs: Needs,
     endpoints: Endpoints,
-    /// Whether the slice manager is asked for more.
+    /// Whether the slice manager is asked for larger guarantees.
     asks: bool,
     /// Whether routes carry the initial windows.
     window_routes: bool,
@@ -60,14 +61,14 @@ pub struct Taps {
 
 #[derive(Default)]
 struct KnownSlices {
-    /// By hand.
+    /// Slices set over REST.
     slices: BTreeMap<String, (SliceSpec, Slice)>,
-    /// By the slice manager; they win.
+    /// Slices set by the slice manager; they take precedence.
     managed: BTreeMap<String, (SliceSpec, Slice)>,
-    /// Their identifiers there, by name here.
+    /// Identifiers at the slice manager, by local name.
     ids: BTreeMap<String, String>,
     manager: Manager,
-    /// Names of the manager's policies and profiles that the slice manager pushed.
+    /// Names of the NEAT policies and profiles that the slice manager pushed.
     pushed: Vec<String>,
     ursp: Ursp,
     /// Whether the slice manager pushed it.
@@ -88,7 +89,7 @@ impl Default for Taps {
 }
 
 impl Taps {
-    /// One that knows no slice yet.
+    /// A state without slices.
     pub fn new(bindings: Vec<SliceBinding>, mappings: Vec<Mapping>) -> Self {
         Self {
             started: std::time::Instant::now(),
@@ -105,42 +106,42 @@ impl Taps {
         }
     }
 
-    /// One that asks the slice manager for more where no slice promises what a program needs.
+    /// Whether to ask the slice manager for larger guarantees if no slice has what a program needs.
     #[must_use]
     pub fn asking(self, asks: bool) -> Self {
         Self { asks, ..self }
     }
 
-    /// One whose initial windows are set by a kernel program, or else by routes.
+    /// Whether a kernel program sets the initial windows; otherwise routes carry them.
     #[must_use]
     pub fn with_window_program(self, program: bool) -> Self {
         Self { window_routes: !program, ..self }
     }
 
-    /// Waits until what is known of slices changes.
+    /// Waits until slices or policies change.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Who follows the slice manager, once there is one.
+    /// The client of the slice manager, if one is configured.
     pub fn usci(&self) -> Option<&Arc<Usci>> {
         self.usci.get()
     }
 
-    /// Sets it, once.
+    /// Sets the client of the slice manager; effective once.
     pub fn set_usci(&self, usci: Arc<Usci>) {
-        // There is one for the life of the program.
+        // There is only one in the lifetime of the program.
         let _ = self.usci.set(usci);
     }
 
-    /// One that looks at other interfaces than this machine's.
+    /// A state with simulated interfaces.
     #[cfg(test)]
     fn on(interfaces: fn() -> Host) -> Self {
         Self { interfaces, ..Self::default() }
     }
 
-    /// Ranked candidates, each with its steps. A flow that is described is bound to the slices of
-    /// its route selection rule first.
+    /// Selects ranked candidates, each with its steps. If `flow` is given, the slices of its route selection
+    /// rule are the only ones considered.
     pub fn select(&self, mut request: Request, flow: Option<&Flow>) -> Result<Answer, Refusal> {
         let now = self.now();
         let host = self.host();
@@ -158,7 +159,7 @@ impl Taps {
         Ok(answer)
     }
 
-    /// Waits until what plans asked of the kernel is there; not for long.
+    /// Waits, for a limited time, until the kernel configuration for earlier plans is installed.
     pub async fn settled(&self) {
         self.endpoints.settled().await;
     }
@@ -168,12 +169,12 @@ impl Taps {
         self.told().ursp.json()
     }
 
-    /// Replaces it.
+    /// Replaces the route selection policy.
     pub fn set_ursp(&self, ursp: Ursp) {
         self.told().ursp = ursp;
     }
 
-    /// NEAT's answer to NEAT's question; slices that are known count as nodes of the CIB.
+    /// Answers a request in the format of NEAT; known slices count as nodes of the CIB.
     pub fn ask_neat(&self, question: &Value) -> Result<Vec<Candidate>, NeatError> {
         let (now, unix_s) = (self.now(), unix_s());
         let host = self.host();
@@ -193,12 +194,12 @@ impl Taps {
         with(&mut self.told().manager)
     }
 
-    /// The slices as they were told.
+    /// The slices as they were set.
     pub fn slices(&self) -> BTreeMap<String, SliceSpec> {
         self.told().all().map(|(id, (spec, _))| (id.clone(), spec.clone())).collect()
     }
 
-    /// How many slices there are of which something is known that still counts, and how many of which it does not.
+    /// Numbers of slices with valid facts and with expired facts.
     pub fn fresh_and_stale(&self) -> (usize, usize) {
         let now = self.now();
         let told = self.told();
@@ -206,7 +207,7 @@ impl Taps {
         (fresh, told.all().count() - fresh)
     }
 
-    /// Replaces what is known about slices; it counts from now.
+    /// Replaces the slices set over REST; their validity starts now. The error has the slice and the reason.
     pub fn set_slices(&self, slices: BTreeMap<String, SliceSpec>) -> Result<(), (String, String)> {
         if slices.len() > MAX_SLICES {
             return Err((String::new(), format!("{} slices; at most {MAX_SLICES}", slices.len())));
@@ -229,17 +230,17 @@ impl Taps {
     }
 
     fn now(&self) -> Instant {
-        // As long as a u64 of nanoseconds lasts: 584 years.
+        // Nanoseconds in a u64 last for 584 years.
         Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// A panic in between leaves maps whole: they are replaced in one step.
+    /// The mutex may be poisoned: maps are replaced in a single step, so the state is consistent.
     fn told(&self) -> MutexGuard<'_, KnownSlices> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Seconds since 1970.
+/// Unix time, seconds.
 pub fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }

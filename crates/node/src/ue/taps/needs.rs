@@ -1,10 +1,12 @@
-//! What programs need and no slice promises goes up: asked of the slice manager, which may let a slice grow. The paper's
-//! USCI only carries facts down; that needs flow up, too, is among its future work (§5).
+//! Guarantees that programs need and no slice has are requested from the slice manager, which may enlarge a
+//! slice. In the paper, the USCI only carries facts towards the UE; requests in the other direction are among
+//! its future work (
+//! 5).
 //!
 //! ```text
 //!  select, mappings ─▶ carry_up ─▶ queue ─▶ Usci: POST /v1/me/needs, slice after slice until one grows
 //!                                                     │
-//!  answers that are newer than HOLDS are not asked again ◀┘   what grew comes back as facts, by stream or poll
+//! requests answered within HOLDS are not repeated ◀────────┘   the enlarged guarantee arrives as facts
 //! ```
 
 use super::Taps;
@@ -16,56 +18,57 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use utoipa::ToSchema;
 
-/// Most needs that wait, and most answers that are remembered.
+/// Maximum number of waiting requests, and of remembered answers.
 const MOST: usize = 16;
 /// How long an answer holds: until then the same is not asked again.
 const HOLDS: Duration = Duration::from_secs(5);
 
-/// Rates that a program needs of a single slice.
+/// Rates that a program needs from a single slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// Downlink, bit/s; 0: as it is.
+    /// Downlink, bit/s; 0: unchanged.
     pub dl_bps: u64,
-    /// Uplink, bit/s; 0: as it is.
+    /// Uplink, bit/s; 0: unchanged.
     pub ul_bps: u64,
-    /// The slices that may grow, the one that lacks least first: name here, identifier at the manager.
+    /// The slices that may be enlarged, the one with the smallest deficit first: local name, identifier at
+    /// the manager.
     pub slices: Vec<(String, String)>,
 }
 
-/// What became of a need.
+/// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Became {
-    /// A slice grows.
+    /// A slice is enlarged.
     Grows,
-    /// A slice promises as much already.
+    /// A slice already guarantees as much.
     Promised,
-    /// No slice may.
+    /// No slice may be enlarged.
     Refused,
-    /// The manager could not be asked.
+    /// The slice manager did not answer.
     Failed,
 }
 
-/// A need that was asked for.
+/// A request to the slice manager.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct NeedView {
-    /// Downlink, bit/s; 0: as it was.
+    /// Downlink, bit/s; 0: unchanged.
     pub dl_bps: u64,
-    /// Uplink, bit/s; 0: as it was.
+    /// Uplink, bit/s; 0: unchanged.
     pub ul_bps: u64,
-    /// What became of it.
+    /// Outcome.
     pub became: Became,
-    /// The slice that grows or promises it.
+    /// The slice that is enlarged or already guarantees the rates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slice: Option<String>,
-    /// Why not, slice by slice.
+    /// Reasons for refusals, per slice.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub why: Vec<String>,
-    /// Seconds ago.
+    /// Age, seconds.
     pub s_ago: f64,
 }
 
-/// What waits to be asked, and what was answered.
+/// Waiting requests and remembered answers.
 #[derive(Default)]
 pub struct Needs {
     inner: Mutex<Inner>,
@@ -76,13 +79,13 @@ pub struct Needs {
 struct Inner {
     waiting: VecDeque<Wanted>,
     answered: VecDeque<(Instant, Wanted, NeedView)>,
-    /// Asked and not yet answered.
+    /// The request in progress.
     asked: Option<Wanted>,
     counts: [u64; 4],
 }
 
 impl Needs {
-    /// The next one, once there is one. It counts as asked until it is answered.
+    /// Waits for the next request. It is in progress until it is answered.
     pub async fn next(&self) -> Wanted {
         loop {
             let more = self.more.notified();
@@ -97,7 +100,7 @@ impl Needs {
         }
     }
 
-    /// What became of the one that [`Self::next`] gave last.
+    /// Records the outcome of the request that [`Self::next`] returned last.
     pub fn answer(&self, became: Became, slice: Option<String>, why: Vec<String>) {
         let mut inner = self.inner();
         inner.counts[became as usize] += 1;
@@ -109,7 +112,7 @@ impl Needs {
         inner.answered.push_back((Instant::now(), wanted, view));
     }
 
-    /// The last ones, the newest last.
+    /// The last requests, the newest last.
     pub fn view(&self) -> Vec<NeedView> {
         let with_age = |(at, _, view): &(Instant, Wanted, NeedView)| NeedView {
             s_ago: at.elapsed().as_secs_f64(),
@@ -118,7 +121,7 @@ impl Needs {
         self.inner().answered.iter().map(with_age).collect()
     }
 
-    /// How many there were, by what became of them.
+    /// Number of requests by outcome.
     pub fn counts(&self) -> [(&'static str, u64); 4] {
         let [grows, promised, refused, failed] = self.inner().counts;
         [("grows", grows), ("promised", promised), ("refused", refused), ("failed", failed)]
@@ -128,7 +131,7 @@ impl Needs {
         let mut inner = self.inner();
         let held = inner.answered.iter().any(|(at, other, _)| *other == wanted && at.elapsed() < HOLDS);
         let known = inner.waiting.contains(&wanted) || inner.asked.as_ref() == Some(&wanted);
-        // Who asks for so much in one go will ask again.
+        // A program with so many requests at once will repeat them.
         if held || known || inner.waiting.len() >= MOST {
             return;
         }
@@ -137,19 +140,19 @@ impl Needs {
         self.more.notify_one();
     }
 
-    /// A panic in between leaves it whole: each change is one step.
+    /// The mutex may be poisoned: each change is a single step, so the state is consistent.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Taps {
-    /// Needs that go up to the slice manager.
+    /// The requests to the slice manager.
     pub fn needs(&self) -> &Needs {
         &self.needs
     }
 
-    /// Hands up what a selection left open, if there is a slice manager that is asked for more.
+    /// Queues the unmet needs of a selection, if there is a slice manager and requests are enabled.
     pub(super) fn carry_up(&self, open: &[Need], p: &Properties) {
         let Some(first) = open.first().filter(|_| self.asks) else { return };
         let told = self.told();
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_same_is_asked_once_and_what_waits_is_bounded() {
+    async fn equal_requests_are_sent_once_and_the_queue_is_bounded() {
         let needs = Needs::default();
         for _ in 0..3 {
             needs.push(wanted(1));
@@ -206,7 +209,7 @@ mod tests {
             needs.answer(Became::Grows, Some("gold".into()), Vec::new());
         }
         assert_eq!(needs.view().len(), MOST);
-        // What was answered long enough ago is asked again: here, what was pushed out.
+        // After the answer has expired (here: was evicted), the request is repeated.
         needs.push(wanted(1));
         assert_eq!(needs.next().await, wanted(1));
     }

@@ -1,5 +1,5 @@
-//! The paths of Transport Services (UE only): which slice, path and protocol a connection should use, and the
-//! repositories of NEAT's policy manager under the paths its clients know.
+//! REST routes of Transport Services (UE only): selection of slice, path and protocol for a connection, and
+//! the repositories of NEAT's policy manager under the paths that its clients use.
 
 use super::schema::AnswerSchema;
 use super::{ManagerView, SliceSpec, Taps, unix_s};
@@ -20,7 +20,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// The routes and their description.
+/// The routes and their OpenAPI description.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(select))
@@ -37,11 +37,14 @@ pub fn routes() -> OpenApiRouter<Shared> {
 
 fn taps(shared: &Shared) -> Result<Arc<Taps>, Problem> {
     shared.taps.clone().ok_or_else(|| {
-        Problem::not_here("connections are chosen on the device", "ask the agent of an `anabranch ue`")
+        Problem::not_here(
+            "connections are chosen on the device",
+            "send the request to the agent of `anabranch ue`",
+        )
     })
 }
 
-/// Runs what may take a while off the threads that serve.
+/// Runs work that may take a while outside the server's threads.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
     tokio::task::spawn_blocking(work).await.map_err(Problem::unavailable)
 }
@@ -54,7 +57,7 @@ impl From<NeatError> for Problem {
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
-        let remedy = "ask for less, or wait for another slice; nothing has changed";
+        let remedy = "request less, or wait for another slice; nothing has changed";
         let problem = Self::conflict(refusal.to_string(), remedy);
         match refusal.failed.first() {
             Some(first) => problem.field(&first.property),
@@ -63,7 +66,7 @@ impl From<Refusal> for Problem {
     }
 }
 
-/// A connection somebody wants.
+/// A connection for which a program requests candidates.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SelectRequest {
@@ -71,15 +74,15 @@ pub struct SelectRequest {
     #[serde(default)]
     #[schema(value_type = Object)]
     properties: Option<Value>,
-    /// Resolved addresses of the peer: `address`, `port`, and if known `priority` and `protocols`.
+    /// Resolved addresses of the peer: `address`, `port`, and optionally `priority` and `protocols`.
     #[schema(value_type = Vec<Object>)]
     remote: Vec<Endpoint>,
-    /// Whose connection it is, for the route selection policy; left out, the policy is not asked.
+    /// Description of the flow for the route selection policy; if absent, the policy is not applied.
     #[serde(default)]
     flow: Option<FlowSpec>,
 }
 
-/// What is known of a flow beside its addresses.
+/// Properties of a flow besides its addresses.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FlowSpec {
@@ -89,11 +92,11 @@ pub struct FlowSpec {
     app_id: Option<String>,
     /// IP protocol number, for rules about the first of `remote`.
     protocol: Option<u8>,
-    /// The peer's name.
+    /// Domain name of the peer.
     domain: Option<String>,
-    /// The data network asked for.
+    /// The requested data network (DNN).
     dnn: Option<String>,
-    /// The capability asked for, such as `INTERNET`.
+    /// The requested capability, such as `INTERNET`.
     capability: Option<String>,
 }
 
@@ -109,7 +112,7 @@ impl FlowSpec {
     }
 }
 
-/// Ranked candidates, why, and what to do for each; what was left out and why; needs that no slice meets.
+/// Ranked candidates with reasons and steps; what was excluded and why; needs that no slice meets.
 #[utoipa::path(
     post,
     path = "/connections/select",
@@ -133,7 +136,8 @@ async fn select(State(shared): State<Shared>, Body(asked): Body<SelectRequest>) 
     Ok(Json(answer))
 }
 
-/// NEAT's question, a list of requests, answered as NEAT does: a list of candidates, the best first.
+/// A request in the format of NEAT (a list of requests), answered as NEAT does: a list of candidates, the
+/// best first.
 #[utoipa::path(
     post,
     path = "/connections/select/neat",
@@ -147,7 +151,7 @@ async fn select_neat(State(shared): State<Shared>, body: Text) -> Answer<Value> 
     Ok(Json(candidates.iter().map(|c| c.properties.json()).collect()))
 }
 
-/// The slices this host was told about.
+/// The slices set over REST and by the slice manager.
 #[utoipa::path(
     get,
     path = "/connections/slices",
@@ -157,7 +161,7 @@ async fn told_slices(State(shared): State<Shared>) -> Answer<BTreeMap<String, Sl
     Ok(Json(taps(&shared)?.slices()))
 }
 
-/// Replaces them; what is said counts from now, for `ttl_s`.
+/// Replaces the slices set over REST; their facts are valid for `ttl_s` from now on.
 #[utoipa::path(
     put,
     path = "/connections/slices",
@@ -174,7 +178,7 @@ async fn tell_slices(
     Ok(Json(taps.slices()))
 }
 
-/// How it stands with the slice manager.
+/// State of the connection to the slice manager.
 #[utoipa::path(
     get,
     path = "/connections/manager",
@@ -187,7 +191,7 @@ async fn tell_slices(
 async fn manager(State(shared): State<Shared>) -> Answer<ManagerView> {
     let taps = taps(&shared)?;
     let missing =
-        || Problem::not_found("slice manager", "[slices]", "say in ue.toml where the slice manager is");
+        || Problem::not_found("slice manager", "[slices]", "configure the slice manager in ue.toml");
     taps.usci().map(|usci| Json(usci.view())).ok_or_else(missing)
 }
 
@@ -201,7 +205,7 @@ async fn ursp(State(shared): State<Shared>) -> Answer<Value> {
     Ok(Json(taps(&shared)?.ursp()))
 }
 
-/// Replaces it.
+/// Replaces the route selection policy (URSP).
 #[utoipa::path(
     put,
     path = "/connections/ursp",
@@ -216,7 +220,7 @@ async fn set_ursp(State(shared): State<Shared>, body: Text) -> Answer<Value> {
     Ok(Json(taps.ursp()))
 }
 
-/// Forgets it: no rule is left.
+/// Deletes the route selection policy (URSP): no rule is left.
 #[utoipa::path(
     delete,
     path = "/connections/ursp",
@@ -248,7 +252,7 @@ async fn policy(State(shared): State<Shared>, Path(uid): Path<String>) -> Answer
         .ok_or_else(|| no_policy(&uid))
 }
 
-/// Sets a policy, or with `"policy_type": "profile"` a profile (NEAT); the name in the path counts.
+/// Sets a policy, or with `"policy_type": "profile"` a profile (NEAT); the name in the path applies.
 #[utoipa::path(
     put,
     path = "/pib/{uid}",
@@ -261,7 +265,7 @@ async fn set_policy(State(shared): State<Shared>, Path(uid): Path<String>, body:
     policy.uid = uid.to_lowercase();
     let written = policy.json();
     taps.manager(|m| {
-        // A name is either a policy's or a profile's.
+        // A name belongs to either a policy or a profile.
         let (into, from) = if policy.is_profile {
             (&mut m.profiles, &mut m.policies)
         } else {
@@ -295,7 +299,7 @@ async fn cib(State(shared): State<Shared>) -> Answer<Vec<String>> {
     Ok(Json(taps(&shared)?.manager(|m| m.cib.uids().map(str::to_owned).collect())))
 }
 
-/// The rows that nodes make together (NEAT).
+/// The rows that result from the combination of nodes (NEAT).
 #[utoipa::path(
     get,
     path = "/cib/rows",
@@ -319,7 +323,7 @@ async fn node(State(shared): State<Shared>, Path(uid): Path<String>) -> Answer<V
     found.map(Json).ok_or_else(|| no_node(&uid))
 }
 
-/// Sets a CIB node (NEAT); the name in the path counts.
+/// Sets a CIB node (NEAT); the name in the path applies.
 #[utoipa::path(
     put,
     path = "/cib/{uid}",

@@ -1,49 +1,50 @@
-//! The answer to `POST /connections/select` as the OpenAPI description shows it: `selection`, whose types know nothing of
-//! OpenAPI, mirrored. A test holds the two together.
+//! OpenAPI schemas of the answer to `POST /connections/select`. They mirror the types of crate `selection`,
+//! which does not depend on utoipa; a test keeps the two consistent.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How a connection should be made.
+/// Candidates for a connection.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = SelectAnswer)]
 #[serde(deny_unknown_fields)]
 pub struct AnswerSchema {
     /// The candidates with their plans, the best first; never empty.
     candidates: Vec<CandidateSchema>,
-    /// What was left out, and why.
+    /// Excluded paths, protocols and endpoints, with reasons.
     pruned: Vec<PrunedSchema>,
-    /// Rates asked for that no single slice guarantees.
+    /// Requested rates that no single slice guarantees.
     needs: Vec<NeedSchema>,
-    /// The steps for the first candidate, once more.
+    /// The steps for the first candidate, repeated.
     plan: Vec<ActionSchema>,
-    /// The route selection rule that bound it.
+    /// The route selection rule that restricted the slices.
     ursp: Option<MatchedSchema>,
 }
 
-/// One way to make the connection.
+/// A candidate: paths, protocol and endpoint of the connection.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Candidate)]
 #[serde(deny_unknown_fields)]
 pub struct CandidateSchema {
-    /// Place in the order, from 0.
+    /// Position in the order, from 0.
     rank: u64,
     /// The paths, the best first; more than one only for a multipath protocol.
     paths: Vec<PathSchema>,
-    /// The protocol.
+    /// Transport protocol.
     protocol: TransportSchema,
-    /// Where to.
+    /// Address of the peer.
     endpoint: EndpointSchema,
-    /// Upper bound of the round-trip time, in microseconds; racing waits by it.
+    /// Upper bound of the round-trip time, microseconds; determines the delay between attempts when
+    /// candidates are raced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rtt_us: Option<u64>,
-    /// Wishes about the path fulfilled, less those to avoid that it has.
+    /// Number of fulfilled path preferences minus number of avoided properties that the path has.
     path_points: i32,
-    /// The same about the protocol.
+    /// The same for the protocol.
     protocol_points: i32,
-    /// Why it ranks where it does, in the order of weight.
+    /// Reasons for the rank, in the order of their weight.
     reasons: Vec<ReasonSchema>,
-    /// What the program does before it opens the connection, in this order.
+    /// Steps that the program executes before it opens the connection, in this order.
     plan: Vec<ActionSchema>,
 }
 
@@ -54,7 +55,7 @@ pub struct CandidateSchema {
 pub struct PathSchema {
     /// The interface.
     interface: String,
-    /// The slice, if it is not the interface's default.
+    /// The slice; absent: the interface's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pvd: Option<String>,
 }
@@ -79,135 +80,136 @@ pub enum TransportSchema {
 #[schema(as = RemoteEndpoint)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointSchema {
-    /// The resolver's order: smaller first.
+    /// Priority assigned by the resolver; smaller values first.
     priority: u16,
-    /// Address.
+    /// IP address.
     #[schema(example = "198.51.100.7")]
     address: String,
     /// Port.
     port: u16,
-    /// The protocols it is known to speak; left out: not known.
+    /// Protocols that the peer is known to support; absent: unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     protocols: Vec<TransportSchema>,
 }
 
-/// One reason for a candidate's rank.
+/// A reason for a candidate's rank.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Reason)]
 #[serde(deny_unknown_fields)]
 pub struct ReasonSchema {
     /// The property.
     property: String,
-    /// What it does to the rank.
+    /// Effect on the rank.
     effect: EffectSchema,
-    /// What the candidate has.
+    /// Value that the candidate has.
     has: String,
 }
 
-/// What a property does to a candidate's rank.
+/// Effect of a property on a candidate's rank.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Effect)]
 #[serde(rename_all = "kebab-case")]
 pub enum EffectSchema {
-    /// It was required and is there, or was prohibited and is not.
+    /// Required and present, or prohibited and absent.
     Satisfies,
-    /// A wish fulfilled: up.
+    /// A fulfilled preference; raises the rank.
     Preferred,
-    /// A wish not fulfilled, or not known to be.
+    /// A preference that is not fulfilled, or not known to be.
     Missed,
-    /// Something to avoid: down.
+    /// An avoided property that is present; lowers the rank.
     Avoided,
-    /// A measure that equals are ordered by.
+    /// A measure that orders otherwise equal candidates.
     Orders,
 }
 
-/// Something that cannot be part of a candidate.
+/// A path, protocol or endpoint that is excluded from all candidates.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Pruned)]
 #[serde(deny_unknown_fields)]
 pub struct PrunedSchema {
-    /// The property that failed.
+    /// The property that was violated.
     property: String,
-    /// The path, protocol or endpoint, or several, that it failed for.
+    /// The excluded path, protocol or endpoint, or a combination of them.
     candidate: String,
-    /// What it has instead.
+    /// Value that it has instead.
     has: String,
 }
 
-/// A rate asked for that no single slice guarantees.
+/// A requested rate that no single slice guarantees.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = UnmetNeed)]
 #[serde(deny_unknown_fields)]
 pub struct NeedSchema {
     /// `minSendRate` or `minRecvRate`.
     property: String,
-    /// What is asked for, in bit/s.
+    /// Requested rate, bit/s.
     asked_bps: u64,
-    /// The most a single slice guarantees, in bit/s.
+    /// Highest rate that a single slice guarantees, bit/s.
     best_single_bps: u64,
-    /// The most any candidate guarantees, several paths together included, in bit/s.
+    /// Highest rate that any candidate guarantees, including combinations of paths, bit/s.
     best_bps: u64,
-    /// The slices the connection may use, the ones that may grow.
+    /// Slices that the connection may use and that may be enlarged.
     slices: Vec<String>,
 }
 
-/// One step of a plan, which the program carries out itself.
+/// A step of a plan, which the program executes itself.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = PlanAction)]
 #[serde(tag = "action", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ActionSchema {
-    /// The socket is one of Multipath TCP (`IPPROTO_MPTCP`); without this step TCP is plain TCP.
+    /// Open a Multipath TCP socket (`IPPROTO_MPTCP`); without this step TCP is plain TCP.
     Mptcp {},
-    /// Packets carry this mark (`SO_MARK`), and a rule of the agent sends it to this routing table.
+    /// Set this packet mark (`SO_MARK`); a rule of the agent directs it to this routing table.
     Mark {
-        /// The mark.
+        /// Packet mark.
         mark: u32,
-        /// The table.
+        /// Routing table.
         table: u32,
     },
-    /// The socket is bound to this address: the first path of several.
+    /// Bind the socket to this address: the first of several paths.
     LocalAddress {
         /// Local address.
         #[schema(example = "10.45.0.2")]
         address: String,
-        /// Its interface.
+        /// Interface of the address.
         interface: String,
     },
-    /// The socket is bound to this device (`SO_BINDTODEVICE`).
+    /// Bind the socket to this device (`SO_BINDTODEVICE`).
     Device {
         /// The interface.
         interface: String,
     },
-    /// The initial congestion window, which the routing table of the mark carries.
+    /// The initial congestion window, which the mark's routing table carries.
     InitialWindow {
-        /// The window and what bounded it.
+        /// The window and its limit.
         window: WindowSchema,
-        /// `initcwnd` of the route, in segments.
+        /// `initcwnd` of the route, segments.
         route_bucket: u32,
     },
-    /// The socket sends at most at this rate (`SO_MAX_PACING_RATE`).
+    /// Limit the sending rate of the socket (`SO_MAX_PACING_RATE`).
     Pacing {
-        /// In bit/s.
+        /// Rate, bit/s.
         bps: u64,
     },
-    /// A further address of a Multipath TCP connection (`ip mptcp endpoint`).
+    /// An additional address of a Multipath TCP connection (`ip mptcp endpoint`).
     MptcpEndpoint {
         /// Local address.
         #[schema(example = "10.46.0.2")]
         address: String,
-        /// Its interface.
+        /// Interface of the address.
         interface: String,
-        /// Used only when no other path is left.
+        /// Whether it is used only when no other path is left.
         backup: bool,
     },
-    /// The congestion control (`TCP_CONGESTION`).
+    /// Set the congestion control (`TCP_CONGESTION`).
     CongestionControl {
-        /// The kernel's name.
+        /// Name in the kernel.
         name: String,
     },
-    /// The code point of what is sent (`IP_TOS`, `IPV6_TCLASS`; RFC 9622 §8.1.6).
+    /// Set the DSCP of sent packets (`IP_TOS`, `IPV6_TCLASS`; RFC 9622
+    /// 8.1.6).
     Dscp {
-        /// Six bits, not shifted.
+        /// DSCP, six bits, not shifted.
         #[schema(maximum = 63)]
         dscp: u8,
     },
@@ -218,39 +220,39 @@ pub enum ActionSchema {
 #[schema(as = InitialWindow)]
 #[serde(deny_unknown_fields)]
 pub struct WindowSchema {
-    /// The window, in segments.
+    /// The window, segments.
     segments: u32,
-    /// What the equation alone says, in segments.
+    /// Result of the equation alone, segments.
     equation_segments: u64,
-    /// What bounded it.
+    /// The limit that determined the window.
     limit: LimitSchema,
 }
 
-/// What bounded a window.
+/// Limit that determined a window.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = WindowLimit)]
 #[serde(rename_all = "kebab-case")]
 pub enum LimitSchema {
-    /// Nothing: it is α·T·RTT/S.
+    /// None: the window is α·T·RTT/S.
     Equation,
-    /// The least there is.
+    /// The minimum.
     Floor,
-    /// What pacing sends in one RTT, or that there is no pacing.
+    /// The data that pacing sends in one RTT, or the absence of pacing.
     Pacing,
     /// The peer's receive window.
     PeerWindow,
-    /// The most there is.
+    /// The maximum.
     Ceiling,
 }
 
-/// The rule a flow falls under, and the slices it leads to.
+/// The route selection rule that applies to a flow, and its slices.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = MatchedRule)]
 #[serde(deny_unknown_fields)]
 pub struct MatchedSchema {
-    /// Index of the rule, as written.
+    /// Index of the rule in the policy as written.
     rule: u64,
-    /// Index of the route in it.
+    /// Index of the route within the rule.
     route: u64,
     /// The host's slices that the route names.
     slices: Vec<String>,
@@ -265,7 +267,7 @@ mod tests {
     use anabranch_selection::{Candidate, Effect, Endpoint, Need, PathName, Protocol, Pruned, Reason};
     use std::collections::BTreeSet;
 
-    /// Every field there is, every step and every kind of effect and limit.
+    /// An answer with every field, step, effect and limit.
     fn all() -> Answer {
         let interface = || "wwan0".to_owned();
         let address = "10.0.0.2".parse().unwrap();
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_described_is_what_is_answered_and_what_is_read() {
+    fn the_schema_mirrors_the_answer_and_the_reader_accepts_it() {
         for answer in [all(), Answer { ursp: None, ..all() }] {
             let text = serde_json::to_value(&answer).unwrap();
             let mirror: AnswerSchema = serde_json::from_value(text.clone()).unwrap();

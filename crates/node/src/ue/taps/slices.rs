@@ -1,4 +1,4 @@
-//! Slices as they are told over REST.
+//! Slices set over REST.
 
 use anabranch_element::time::{Duration, Instant};
 use anabranch_selection::ursp::Snssai;
@@ -6,49 +6,49 @@ use anabranch_selection::{Isolation, Slice, SliceFacts};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A slice this host belongs to: how packets get into it, and what the network says of it.
+/// A slice of this host: how packets enter it, and facts from the network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SliceSpec {
-    /// The interface its packets leave by.
+    /// Interface through which its packets leave.
     pub(super) interface: String,
-    /// The packet mark that selects it; without one, the whole interface is the slice.
+    /// Packet mark that selects the slice; absent: the whole interface is the slice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mark: Option<u32>,
-    /// The routing table of the mark.
+    /// Routing table of the mark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) table: Option<u32>,
-    /// Slice/service type.
+    /// Slice/service type (SST).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) sst: Option<u8>,
-    /// Slice differentiator, six hexadecimal digits.
+    /// Slice differentiator (SD), six hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) sd: Option<String>,
-    /// The data network it leads to.
+    /// Data network (DNN).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) dnn: Option<String>,
-    /// How long what is said counts, in seconds; default 60.
+    /// Time for which the facts are valid, seconds; default 60.
     #[serde(default = "minute")]
     pub(super) ttl_s: u32,
-    /// Upper bound of the round-trip time, in microseconds.
+    /// Upper bound of the round-trip time, microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) rtt_us: Option<u64>,
-    /// Guaranteed uplink rate, in bit/s.
+    /// Guaranteed uplink rate, bit/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) uplink_guaranteed_bps: Option<u64>,
-    /// Largest uplink rate, in bit/s.
+    /// Maximum uplink rate, bit/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) uplink_max_bps: Option<u64>,
-    /// Guaranteed downlink rate, in bit/s.
+    /// Guaranteed downlink rate, bit/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) downlink_guaranteed_bps: Option<u64>,
-    /// Largest downlink rate, in bit/s.
+    /// Maximum downlink rate, bit/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) downlink_max_bps: Option<u64>,
     /// 5G QoS identifiers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) five_qi: Vec<u8>,
-    /// `none`, `logical` or `physical`.
+    /// Isolation: `none`, `logical` or `physical`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub(super) isolation: Option<Isolation>,
@@ -59,7 +59,7 @@ fn minute() -> u32 {
 }
 
 impl SliceSpec {
-    /// As the engine takes it, told at `now`.
+    /// The slice in the form of the engine, with facts valid from `now`.
     pub fn slice(&self, now: Instant) -> Result<Slice, String> {
         if self.mark.is_some() != self.table.is_some() {
             return Err("a mark needs its routing table, and a table its mark".into());
@@ -84,7 +84,7 @@ impl SliceSpec {
             (self.downlink_guaranteed_bps, self.downlink_max_bps, "downlink"),
         ] {
             if least.zip(most).is_some_and(|(least, most)| least > most) {
-                return Err(format!("{way}: more is guaranteed than the most there is"));
+                return Err(format!("{way}: the guaranteed rate exceeds the maximum rate"));
             }
         }
         Ok(Slice {

@@ -1,4 +1,4 @@
-//! The interface over HTTP, on a host that is made up.
+//! The REST interface over HTTP, on a simulated host.
 
 use super::Taps;
 use crate::runtime::api::tests::start_with;
@@ -49,7 +49,7 @@ fn slices() -> Value {
 }
 
 #[tokio::test]
-async fn a_question_gets_ranked_candidates_and_a_plan_or_the_property_at_fault() {
+async fn a_request_gets_ranked_candidates_and_a_plan_or_the_property_at_fault() {
     let agent = Agent::start().await;
     let (status, told) = agent.ask(Method::PUT, "/connections/slices", slices()).await;
     assert_eq!((status, &told["B"]["mark"]), (StatusCode::OK, &json!(512)), "{told}");
@@ -82,7 +82,7 @@ async fn a_question_gets_ranked_candidates_and_a_plan_or_the_property_at_fault()
         (json!({"A": {"interface": "wwan0", "sst": 1, "sd": "+0000b"}}), "six hexadecimal"),
         (
             json!({"A": {"interface": "wwan0", "uplink_guaranteed_bps": 2, "uplink_max_bps": 1}}),
-            "more is guaranteed",
+            "the guaranteed rate exceeds",
         ),
     ] {
         let (status, problem) = agent.ask(Method::PUT, "/connections/slices", wrong).await;
@@ -153,7 +153,7 @@ async fn neat_clients_find_their_paths_and_slices_are_true() {
 }
 
 #[tokio::test]
-async fn elsewhere_than_on_a_device_the_paths_say_where_to_ask() {
+async fn other_programs_refuse_and_name_the_ue() {
     let (base, _) = start_with(None, None).await;
     let agent = Agent { client: Client::new(), base };
     for (method, path, body) in [
@@ -168,7 +168,7 @@ async fn elsewhere_than_on_a_device_the_paths_say_where_to_ask() {
 }
 
 #[test]
-fn what_is_installed_follows_slices_and_mappings() {
+fn kernel_configuration_follows_slices_and_mappings() {
     use super::actions::Key;
     use crate::runtime::netctl::{MAPPING_PRIORITY, Step};
     let text = "[ue]\nprivate_key_file = \"k\"\n[upf]\npublic_key = \"q2kPPoy5fKHpZsrvFhiOsNgjSJg9lx1FrFDx0OXHFS8=\"\n\
@@ -210,16 +210,17 @@ fn what_is_installed_follows_slices_and_mappings() {
         !wanted.keys().any(|k| matches!(k, Key::Route { v6: true, .. })),
         "nothing for IPv6 without an address"
     );
-    // What is not known any more leaves routes without windows, and mappings that need none.
+    // If the slices are removed, routes without windows remain, and mappings that need no facts.
     taps.set_slices(std::collections::BTreeMap::new()).unwrap();
     let (wanted, problems) = taps.wanted();
     assert!(wanted.values().all(|s| !matches!(s, Step::Slice(r) if r.initcwnd.is_some())));
     assert!(!problems.is_empty());
 }
 
-/// A mapping that goes from one slice to another has a rule all the time; where the kernel refuses the new one, the old one stays.
+/// A mapping that changes its slice has a rule at all times; if the kernel refuses the new rule, the old one
+/// stays.
 #[test]
-fn a_mapping_that_changes_its_slice_is_never_without() {
+fn a_mapping_that_changes_its_slice_always_has_a_rule() {
     use super::actions::Installed;
     use crate::runtime::netctl::Net;
     use crate::testing::{in_private_network, sh};
@@ -262,7 +263,7 @@ fn a_mapping_that_changes_its_slice_is_never_without() {
                 assert!(told[1].contains("Deleted"), "{told:?}");
                 assert_eq!(way().lines().count(), 1, "{}", way());
             }
-            // Somebody's own rule is in the way of the new one.
+            // A foreign rule is in the way of the new one.
             let own = way().replace("20900:", "").replace("1000", "2000");
             sh(&format!("ip rule add pref 20900 {}", own.trim()));
             taps.set_slices(told(1_000_000, 50_000_000)).unwrap();
@@ -271,7 +272,8 @@ fn a_mapping_that_changes_its_slice_is_never_without() {
             sh(&format!("ip rule del pref 20900 {}", own.trim()));
             installed.bring(&taps, false).await;
             assert!(way().contains("lookup 2000") && way().lines().count() == 1, "{}", way());
-            // What somebody removed is there again, and is told as of everything else (docs/operations.md).
+            // A rule that was removed by another program is restored, and an event is recorded
+            // (docs/operations.md).
             sh("ip rule del pref 20900");
             installed.bring(&taps, true).await;
             assert!(way().contains("lookup 2000") && way().lines().count() == 1, "{}", way());
@@ -285,9 +287,10 @@ fn a_mapping_that_changes_its_slice_is_never_without() {
     });
 }
 
-/// Two slices on one interface: what leads subflows is what a plan chose, not which of them comes first.
+/// Two slices on one interface: subflows are directed by the choice of the plan, not by the order of the
+/// slices.
 #[test]
-fn subflows_go_by_the_slice_of_their_plan_or_by_none() {
+fn subflows_use_the_slice_of_their_plan_or_none() {
     use super::actions::Key;
     use crate::runtime::netctl::Step;
     use anabranch_selection::{Endpoint, Properties, Request};
@@ -330,7 +333,7 @@ fn subflows_go_by_the_slice_of_their_plan_or_by_none() {
         pvds.sort_unstable();
         assert_eq!(pvds, ["A", pvd]);
     };
-    // What no plan is about is nobody's: a program that has bound itself to an address has asked for no slice.
+    // Without plans there are no rules: a program that binds itself to an address has not requested a slice.
     assert_eq!(sources(), (vec![], vec![]));
     ask("C");
     let by_c = vec![("10.0.0.2".to_owned(), 1000), ("10.0.1.2".to_owned(), 3000)];
@@ -341,7 +344,7 @@ fn subflows_go_by_the_slice_of_their_plan_or_by_none() {
     assert!(problems.len() == 1 && problems[0].contains("10.0.1.2"), "{problems:?}");
 }
 
-/// Each family goes by its own router, and one without a router by the link.
+/// Each family uses its own router; a family without a router is on-link.
 #[test]
 fn a_slice_has_a_gateway_of_each_family() {
     use super::actions::Key;

@@ -1,10 +1,11 @@
-//! The UE's end of the slice manager (USCI, §3.3 of the paper): registers, follows what it is told by stream or poll,
-//! hands it to [`Taps`], and de-registers.
+//! Client of the slice manager (USCI,
+//! 3.3 of the paper): registers the UE, receives updates by stream or polling, passes them to [`Taps`], and
+//! de-registers.
 //!
 //! ```text
-//!  GET /v1/me ─▶ PUT /v1/me (slices held) ─▶ stream, or poll with ETag ──┐
-//!     ▲                                             every sign of life ──┴─▶ facts count for another ttl_s
-//!     └── 0.5 s … 30 s after any failure: what is known counts on until its ttl_s is over
+//! GET /v1/me ─▶ PUT /v1/me (slices held) ─▶ stream, or poll with ETag ──┐
+//! ▲                                             every message ───────┴─▶ facts are valid for another ttl_s
+//! └── 0.5 s … 30 s after any failure: facts remain valid until their ttl_s has passed
 //! ```
 
 use super::Taps;
@@ -23,42 +24,42 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use utoipa::ToSchema;
 
-/// Longest wait for an answer.
+/// Time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest silence of a stream: the manager says something every 15 seconds.
+/// Time limit without data on a stream: the manager sends something every 15 seconds.
 const SILENCE: Duration = Duration::from_secs(40);
-/// First and longest pause before the manager is asked again.
+/// Shortest and longest pause before the next attempt.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// Longest wait when leaving.
+/// Time limit for de-registration.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Longest answer, bytes.
+/// Maximum length of an answer, bytes.
 const MAX_ANSWER: usize = 1 << 20;
 
-/// How it stands with the slice manager.
+/// State of the connection to the slice manager.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ManagerView {
-    /// Where it is.
+    /// Address of the slice manager.
     pub manager: String,
-    /// Whether it answered the last time.
+    /// Whether it answered the last request.
     pub answers: bool,
-    /// Whether this UE is registered there, as far as it knows.
+    /// Whether this UE is registered there, as far as the UE knows.
     pub registered: bool,
-    /// Seconds since it was last heard of; left out if never.
+    /// Seconds since the last message from it; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heard_s_ago: Option<f64>,
-    /// Answers and events that brought something new.
+    /// Answers and events with changes.
     pub changes: u64,
-    /// Answers and events that brought nothing new.
+    /// Answers and events without changes.
     pub unchanged: u64,
-    /// Times it did not answer, or answered what cannot be used.
+    /// Requests that were not answered, or not usably.
     pub failures: u64,
-    /// What cannot be used of what it told, and the last failure.
+    /// Parts of its last answer that cannot be used, and the last failure.
     pub problems: Vec<String>,
-    /// What it was asked for on behalf of programs, and what became of it: the last 16, the newest last.
+    /// Requests on behalf of programs and their outcome: the last 16, the newest last.
     pub needs: Vec<NeedView>,
 }
 
-/// See above.
+/// The client; the module documentation describes it.
 pub struct Usci {
     client: Client,
     place: String,
@@ -84,7 +85,7 @@ struct SyncState {
 }
 
 impl Usci {
-    /// Nothing is sent yet.
+    /// Prepares the client; sends nothing.
     pub fn new(config: &SlicesSection, taps: Arc<Taps>) -> anyhow::Result<Arc<Self>> {
         let token = TokenFile::read(&config.token_file)?;
         let trust = Trust::of(&config.manager, config.ca_file.as_deref());
@@ -106,7 +107,7 @@ impl Usci {
         }))
     }
 
-    /// Follows the manager for as long as it is polled.
+    /// Follows the manager; never returns.
     pub async fn run(self: Arc<Self>) {
         let mut pause = PAUSE.0;
         loop {
@@ -117,11 +118,11 @@ impl Usci {
             if was || self.failures.load(Ordering::Relaxed) == 1 {
                 tracing::warn!(
                     manager = self.place,
-                    "slices: {error:#}; what is known counts until its time is over"
+                    "slices: {error:#}; the known facts stay valid until they expire"
                 );
             }
             self.told().failure = Some(format!("{error:#}"));
-            // A session that held for a while starts with the shortest pause again.
+            // After a session that lasted for a while, the pause is the shortest again.
             if started.elapsed() > PAUSE.1 {
                 pause = PAUSE.0;
             }
@@ -130,7 +131,7 @@ impl Usci {
         }
     }
 
-    /// Asks for what programs need and no slice promises, one need after another, for as long as it is polled.
+    /// Sends the requests for larger guarantees one after another; never returns.
     pub async fn carry_up(self: Arc<Self>) {
         loop {
             let wanted = self.taps.needs().next().await;
@@ -162,7 +163,7 @@ impl Usci {
         }
     }
 
-    /// De-registers, if it is registered.
+    /// De-registers, if registered.
     pub async fn leave(&self) {
         if !self.registered.swap(false, Ordering::Relaxed) {
             return;
@@ -175,7 +176,7 @@ impl Usci {
         }
     }
 
-    /// How it stands.
+    /// Current state.
     pub fn view(&self) -> ManagerView {
         let told = self.told();
         ManagerView {
@@ -191,25 +192,25 @@ impl Usci {
         }
     }
 
-    /// Registers and follows until something fails.
+    /// Registers and follows until a failure.
     async fn session(&self) -> anyhow::Result<std::convert::Infallible> {
         self.poll().await?;
         self.register().await?;
         if self.follow == Follow::Stream {
-            // It goes on for ever, and begins in time.
+            // The stream is endless, but it must start in time.
             let asked = self.client.send(self.request(Method::GET, "me/stream"));
             let answer = tokio::time::timeout(PATIENCE, asked).await.context("the stream does not begin")?;
             let answer = answer.context("it does not answer")?;
             match answer.status() {
                 StatusCode::OK => return self.stream(answer).await,
-                // It has too many streams: it said so before it took anything.
+                // The manager has too many streams; it refuses before it reads anything.
                 StatusCode::SERVICE_UNAVAILABLE => {}
                 _ => bail!(refusal(answer).await),
             }
         }
         loop {
-            // Often enough that what is known does not run out.
-            // A manager that gives no time at all is asked no more often than one that gives a second.
+            // The interval is short enough that facts do not expire.
+            // A manager with a ttl_s of 0 is polled no more often than one with a ttl_s of 1.
             let ttl = Duration::from_millis(u64::from(self.told().ttl_s.max(1)) * 300);
             tokio::time::sleep(spread(self.poll_interval.min(ttl))).await;
             self.poll().await?;
@@ -221,7 +222,7 @@ impl Usci {
         let answer = self.ask(Method::PUT, "me", Some(&json!({"slices": held}))).await?;
         let answer: Value = serde_json::from_slice(&body(answer).await?).context("answer to PUT /v1/me")?;
         for id in answer["unknown"].as_array().into_iter().flatten() {
-            tracing::warn!("the slice manager knows nothing of slice {id} of this UE");
+            tracing::warn!("the slice manager has no slice {id} for this UE");
         }
         self.registered.store(true, Ordering::Relaxed);
         Ok(())
@@ -248,7 +249,7 @@ impl Usci {
         }
     }
 
-    /// Events of a stream: the id is the ETag, the data what a poll would have answered.
+    /// Reads the events of a stream: the id is the ETag, the data equals the answer to a poll.
     async fn stream(&self, mut answer: Response) -> anyhow::Result<std::convert::Infallible> {
         let mut text = Vec::new();
         loop {
@@ -265,7 +266,7 @@ impl Usci {
                 };
                 let data = field("data");
                 if data.is_empty() {
-                    // A comment: nothing has changed.
+                    // A comment; nothing has changed.
                     self.heard(false);
                 } else {
                     self.take(data.as_bytes(), format!("\"{}\"", field("id")))?;
@@ -274,7 +275,7 @@ impl Usci {
         }
     }
 
-    /// Takes over what was told.
+    /// Applies the view of an answer or event.
     fn take(&self, body: &[u8], etag: String) -> anyhow::Result<()> {
         let view: UeView = serde_json::from_slice(body).context("answer of the slice manager")?;
         let problems = self.taps.take_view(&view);
@@ -290,7 +291,7 @@ impl Usci {
         Ok(())
     }
 
-    /// A sign of life: what was told counts from now.
+    /// Extends the validity of the facts after a message from the manager.
     fn heard(&self, changed: bool) {
         self.taps.view_counts_from_now();
         let counter = if changed { &self.changes } else { &self.unchanged };
@@ -321,7 +322,7 @@ impl Usci {
     }
 }
 
-/// A body that is not too long.
+/// Reads a body up to the maximum length.
 async fn body(mut answer: Response) -> anyhow::Result<Vec<u8>> {
     let mut all = Vec::new();
     while let Some(chunk) = answer.chunk().await.context("the answer broke off")? {
@@ -331,11 +332,11 @@ async fn body(mut answer: Response) -> anyhow::Result<Vec<u8>> {
     Ok(all)
 }
 
-/// What a refusal says.
+/// The text of a refusal, with a remedy.
 async fn refusal(answer: Response) -> String {
     let status = answer.status();
     let remedy = match status {
-        StatusCode::UNAUTHORIZED => ": is [slices] token_file this UE's?",
+        StatusCode::UNAUTHORIZED => ": does [slices] token_file belong to this UE?",
         StatusCode::FORBIDDEN => ": [slices] token_file must be a UE's token, not the operator's",
         _ => "",
     };
@@ -344,7 +345,8 @@ async fn refusal(answer: Response) -> String {
     format!("{status}: {}{remedy}", in_a_line(problem["detail"].as_str().unwrap_or("no reason given")))
 }
 
-/// A pause that is up to a quarter shorter, so that those who lost the same manager do not all come back at once.
+/// The pause shortened by up to a quarter at random, so that the UEs of a failed manager do not return all at
+/// once.
 fn spread(pause: Duration) -> Duration {
     let random = crate::keygen::random_seed().map_or(0, |seed| u32::from(seed[0]));
     pause - pause / 4 * random / 256
@@ -357,7 +359,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    /// One question, answered; that for the stream is not.
+    /// Answers one request, but not the one for the stream.
     async fn answer(mut stream: TcpStream) {
         let mut asked = Vec::new();
         let is_whole = |asked: &[u8]| {
@@ -376,9 +378,9 @@ mod tests {
         stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.unwrap();
     }
 
-    /// A manager that stops between two answers, or what stands before it, does not hold the UE for ever.
+    /// A manager (or a proxy in front of it) that stops responding does not block the UE for ever.
     #[tokio::test]
-    async fn a_stream_that_does_not_begin_is_given_up() {
+    async fn a_stream_that_does_not_start_is_given_up() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let manager = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move {
@@ -409,8 +411,8 @@ mod tests {
         follows.abort();
     }
 
-    /// A manager that answers every question but that for the stream with this, and counts them; who shows another token than
-    /// `token` now says is refused.
+    /// A manager that answers every request except the one for the stream with `body`, and counts them.
+    /// Requests with a token other than the current `token` are refused.
     async fn manager(body: &'static str, token: Arc<Mutex<&'static str>>) -> (String, Arc<AtomicU64>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (at, asked) = (format!("http://{}", listener.local_addr().unwrap()), Arc::new(AtomicU64::new(0)));
@@ -433,7 +435,7 @@ mod tests {
                         "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
                         body.len()
                     );
-                    // Who asked may be gone.
+                    // The client may have gone away.
                     let _ = stream.write_all(answer.as_bytes()).await;
                 });
             }
@@ -453,9 +455,9 @@ mod tests {
         }
     }
 
-    /// One that says that nothing counts for any time is asked no more often than one that says a second.
+    /// A manager with a ttl_s of 0 is polled no more often than one with a ttl_s of 1.
     #[tokio::test]
-    async fn a_manager_that_gives_no_time_is_not_asked_without_end() {
+    async fn a_manager_with_ttl_0_is_polled_at_a_bounded_rate() {
         let token = "correct-horse-battery-staple";
         let (at, asked) = manager(r#"{"ttl_s":0,"slices":[]}"#, Arc::new(Mutex::new(token))).await;
         let folder = tempfile::tempdir().unwrap();
@@ -466,13 +468,13 @@ mod tests {
         let follows = tokio::spawn(usci.clone().run());
         tokio::time::sleep(Duration::from_secs(3)).await;
         follows.abort();
-        // A quarter less than 300 ms at least; and two questions at the start.
+        // The interval is at least 225 ms (300 ms less a quarter); two more requests occur at the start.
         let most = begun.elapsed().as_millis() as u64 / 225 + 3;
         let asked = asked.load(Ordering::Relaxed);
         assert!((1..=most).contains(&asked), "{asked} questions, {most} at most");
     }
 
-    /// The manager gives a UE another token, and somebody writes it where the first one was.
+    /// The manager issues a new token, which is written into the token file.
     #[tokio::test]
     async fn a_token_that_was_replaced_is_read_again() {
         let (first, second) = ("correct-horse-battery-staple", "another-horse-battery-staple");
@@ -493,7 +495,7 @@ mod tests {
         until("answers", &|view| view.answers && view.registered).await;
         *valid.lock().unwrap() = second;
         until("refused", &|view| !view.answers && view.problems.iter().any(|p| p.contains("401"))).await;
-        // Not a token, for a moment: what there was is kept.
+        // While the file temporarily has no token, the previous one stays in use.
         std::fs::write(&token_file, "").unwrap();
         let failures = usci.view().failures;
         until("asked again", &|view| view.failures > failures).await;

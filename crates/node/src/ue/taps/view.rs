@@ -1,4 +1,4 @@
-//! What the slice manager tells this UE, as the engine takes it.
+//! Conversion of the slice manager's view of this UE into the form of the engine.
 
 use super::{MAX_SLICES, SliceSpec, Taps};
 use crate::runtime::config::SliceBinding;
@@ -7,12 +7,12 @@ use anabranch_selection::ursp::Ursp;
 use anabranch_slice::{SliceFacts, UeView};
 use std::collections::BTreeMap;
 
-/// Most problems that are told of one answer.
+/// Maximum number of problems reported per answer.
 const MOST_PROBLEMS: usize = 16;
-/// Longest of them, in characters.
+/// Maximum length of a problem, characters.
 const LONGEST: usize = 400;
 
-/// Text that a manager may have made up, in one line, and not without end: it goes into logs.
+/// Untrusted text of a manager, made safe for logs: one line of limited length.
 pub fn in_a_line(text: &str) -> String {
     let odd = |c: char| {
         c.is_control()
@@ -23,8 +23,8 @@ pub fn in_a_line(text: &str) -> String {
 }
 
 impl Taps {
-    /// Takes over what the slice manager tells: slices, and the policies it pushes. Gives what cannot be used, and why;
-    /// the rest counts.
+    /// Applies the slice manager's view: slices, and pushed policies. Returns messages about the unusable
+    /// parts; the rest is applied.
     pub fn take_view(&self, view: &UeView) -> Vec<String> {
         let problems = self.problems_of(view);
         let more = problems.len().saturating_sub(MOST_PROBLEMS);
@@ -32,7 +32,7 @@ impl Taps {
         told.chain((more > 0).then(|| format!("and {more} more"))).collect()
     }
 
-    /// The slice that a `[[slice]]` is about, if it is told: by identifier, or else by a name that no other one has.
+    /// The slice in the view to which a `[[slice]]` refers: by identifier, or else by a unique name.
     fn slice_of<'a>(
         &self,
         binding: &SliceBinding,
@@ -47,7 +47,7 @@ impl Taps {
         match named.find(|other| other.id != first.id) {
             None => Ok(Some(first)),
             Some(other) => Err(format!(
-                "slices {} and {} are both called \"{}\": write the identifier of one as [[slice]] slice",
+                "slices {} and {} are both named \"{}\": write the identifier of one as [[slice]] slice",
                 first.id, other.id, first.name
             )),
         }
@@ -61,12 +61,12 @@ impl Taps {
             |facts: &&SliceFacts| self.bindings.iter().any(|b| b.slice == facts.id || b.slice == facts.name);
         for facts in slices.iter().filter(|facts| !reached(facts)) {
             problems.push(format!(
-                "slice \"{}\" ({}): no [[slice]] says how it is reached",
+                "slice \"{}\" ({}): no [[slice]] defines how it is reached",
                 facts.name, facts.id
             ));
         }
         if let Some(left) = view.slices.len().checked_sub(MAX_SLICES + 1) {
-            problems.push(format!("{} slices: the last {} are left out", view.slices.len(), left + 1));
+            problems.push(format!("{} slices: the last {} are ignored", view.slices.len(), left + 1));
         }
         for binding in &self.bindings {
             let facts = match self.slice_of(binding, slices) {
@@ -89,7 +89,7 @@ impl Taps {
         let mut told = self.told();
         (told.managed, told.ids) = (managed, ids);
         self.changed.notify_one();
-        // Those that are pushed no more are gone.
+        // Policies that are no longer pushed are removed.
         for uid in std::mem::take(&mut told.pushed) {
             told.manager.policies.remove(&uid);
             told.manager.profiles.remove(&uid);
@@ -121,13 +121,12 @@ impl Taps {
         match ursps.as_slice() {
             [] => {}
             [ursp] => (told.ursp, told.pushed_ursp) = (ursp.clone(), true),
-            _ => problems
-                .push("policies: urspGuidance is there more than once: none of them counts".to_owned()),
+            _ => problems.push("policies: urspGuidance occurs more than once: all are ignored".to_owned()),
         }
         problems
     }
 
-    /// What the slice manager told counts from now: it was heard of, and nothing has changed.
+    /// Extends the validity of the facts: the manager has sent a message without changes.
     pub fn view_counts_from_now(&self) {
         let now = self.now();
         for (_, slice) in self.told().managed.values_mut() {
@@ -139,8 +138,8 @@ impl Taps {
 }
 
 impl SliceSpec {
-    /// What the manager tells of a slice, and how it is reached from here. A slice that is degraded is still a path, but
-    /// its promises do not count.
+    /// A slice from the manager's facts and its local binding. A degraded slice remains a path, but its
+    /// guarantees are ignored.
     fn told(facts: &SliceFacts, binding: &SliceBinding, ttl_s: u32) -> Self {
         let kept = facts.state == "Running";
         let promise = |bps: Option<u64>| bps.filter(|_| kept);
@@ -152,7 +151,7 @@ impl SliceSpec {
             sd: facts.sd.clone(),
             dnn: facts.dnn.clone(),
             ttl_s,
-            // The delay budget is one way, of the slower direction (TS 28.541, dLLatency and uLLatency).
+            // The delay budget is one-way, for the slower direction (TS 28.541, dLLatency and uLLatency).
             rtt_us: facts
                 .latency_ms
                 .filter(|ms| kept && (0.0..=1e6).contains(ms))
@@ -196,10 +195,10 @@ mod tests {
         UeView { ttl_s: 60, slices, ..UeView::default() }
     }
 
-    /// Names are free at a manager, and two slices of a UE may have the same: which of them is meant is not guessed by the order
-    /// in which they are told.
+    /// Names at a manager need not be unique, and two slices of a UE may have the same name; the choice must
+    /// not depend on their order.
     #[test]
-    fn of_two_slices_of_one_name_neither_is_taken_for_the_other() {
+    fn of_two_slices_of_one_name_neither_is_used() {
         let (one, two) = (facts("id-1", "gold", 5.0), facts("id-2", "gold", 50.0));
         for order in [vec![one.clone(), two.clone()], vec![two.clone(), one.clone()]] {
             let taps = Taps::new(vec![binding("gold")], Vec::new());
@@ -210,22 +209,22 @@ mod tests {
             );
             assert!(problems[0].contains("[[slice]]"), "{problems:?}");
             assert_eq!(taps.slices().len(), 0, "nothing is known of either");
-            // By identifier it is clear, and what goes by the other's name says so.
+            // An identifier is unambiguous, and a binding by the shared name is reported.
             let taps = Taps::new(vec![binding("id-2"), binding("gold")], Vec::new());
             let problems = taps.take_view(&view(order));
             assert_eq!(taps.slices()["id-2"].rtt_us, Some(100_000), "{problems:?}");
             assert_eq!(taps.slices()["gold"].rtt_us, Some(10_000), "{problems:?}");
             assert_eq!(problems, [""; 0]);
         }
-        // The same slice told twice is one that is told twice.
+        // The same slice listed twice is not ambiguous.
         let taps = Taps::new(vec![binding("gold")], Vec::new());
         let problems = taps.take_view(&view(vec![one.clone(), one]));
         assert_eq!((taps.slices().len(), problems.len()), (1, 0), "{problems:?}");
     }
 
-    /// At a manager a UE has one route selection policy at most; another manager may tell several.
+    /// This slice manager sends at most one route selection policy per UE; other managers may send several.
     #[test]
-    fn of_two_route_selection_policies_none_is_taken_for_the_other() {
+    fn of_two_different_route_selection_policies_neither_is_used() {
         let guidance = |domain: &str| {
             serde_json::json!({"urspGuidance": [{"trafficDesc": {"domainDescs": [domain]},
                 "routeSelParamSets": [{"snssai": {"sst": 1}}]}]})
@@ -245,16 +244,16 @@ mod tests {
             assert_eq!(ursp, Ursp::default());
             assert!(problems.len() == 1 && problems[0].contains("more than once"), "{problems:?}");
         }
-        // The same one twice is one, and what cannot be read does not count.
+        // Two equal policies count as one, and unreadable ones are ignored.
         assert_eq!(take(&[&two, &two]), (read(&two), vec![]));
         let (ursp, problems) = take(&[&broken, &one, &broken]);
         assert_eq!((ursp, problems.len()), (read(&one), 2), "{problems:?}");
         assert_eq!(take(&[]), (Ursp::default(), vec![]));
     }
 
-    /// What a manager says goes into logs and status: in lines of ours, and not without end.
+    /// Text of a manager is logged and shown in the status: on one line and with limited length.
     #[test]
-    fn what_a_manager_says_is_told_in_one_line_and_not_without_end() {
+    fn text_of_a_manager_is_limited_to_one_line() {
         let taps = Taps::new(vec![binding("gold")], Vec::new());
         let odd = "a\n2026-11-28 ERROR \u{1b}[31m\u{202e}";
         let policies =

@@ -1,4 +1,4 @@
-//! Initial windows by a kernel program (sockops), where the configuration wants that instead of routes.
+//! Initial windows set by a kernel program (sockops), an alternative to routes.
 
 use crate::runtime::config::UeSection;
 #[cfg(feature = "bpf")]
@@ -7,7 +7,7 @@ use crate::runtime::config::WindowBy;
 use anabranch_kern::bpf::InitialWindows;
 use std::collections::BTreeMap;
 
-/// The program, and the windows it has; it is gone with this value.
+/// The attached program and its windows; dropping it detaches the program.
 pub struct Windows {
     #[cfg(feature = "bpf")]
     program: InitialWindows,
@@ -15,10 +15,10 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Attaches it, if the configuration says so.
+    /// Attaches the program, if it is configured.
     ///
     /// # Errors
-    /// The kernel refuses it, or this build has no kernel programs.
+    /// The kernel refuses the program, or this build has no kernel programs.
     #[cfg(feature = "bpf")]
     pub fn start(ue: &UeSection) -> anyhow::Result<Option<Self>> {
         use anyhow::Context;
@@ -30,21 +30,21 @@ impl Windows {
         Ok(Some(Self { program, have: BTreeMap::new() }))
     }
 
-    /// Attaches nothing: this build has no kernel programs.
+    /// Replacement for builds without kernel programs; attaches nothing.
     ///
     /// # Errors
-    /// The configuration wants one.
+    /// The program is configured.
     #[cfg(not(feature = "bpf"))]
     pub fn start(ue: &UeSection) -> anyhow::Result<Option<Self>> {
         anyhow::ensure!(
             ue.initial_window == crate::runtime::config::WindowBy::Route,
             "[ue] initial_window = \"sockops\": this build has no kernel programs; build with `--features bpf` (./x does), \
-             or write \"route\""
+             or set \"route\""
         );
         Ok(None)
     }
 
-    /// Makes it so that marks have these windows, and no others; what could not be done.
+    /// Sets the windows of these marks and removes all others; returns messages about failures.
     pub fn bring(&mut self, wanted: BTreeMap<u32, u32>) -> Vec<String> {
         let gone = self.have.keys().filter(|mark| !wanted.contains_key(mark)).map(|mark| (*mark, None));
         let changed = wanted.iter().filter(|(mark, window)| self.have.get(mark) != Some(window));
