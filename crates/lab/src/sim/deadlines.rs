@@ -1,34 +1,34 @@
-//! When each node wants to be driven, and which of them is first.
+//! The deadlines of all nodes, and the first of them.
 //!
 //! ```text
 //!   at        7  9  5  –  8  6  –  …   │  …        blocks of 16
-//!   first     5 @ 2                    │  …        the least of each block, then of all blocks
+//!   first     5 @ 2                    │  …        earliest of each block, then of all blocks
 //! ```
 //!
-//! Most networks are one block. Time and place in the block are one number, so that the sooner of two is the lesser of
-//! two numbers.
+//! Most networks fit in one block. A time and its position in the block are stored as one number, so that one comparison finds
+//! the earlier deadline.
 
 use anabranch_element::time::Instant;
 
-/// Deadlines of a block.
+/// Deadlines per block.
 const BLOCK: usize = 16;
-/// Bits for the place in a block, below the nanoseconds.
+/// Bits of the position in the block, below the nanoseconds.
 const PLACE_BITS: u32 = BLOCK.ilog2();
 /// No deadline.
 const NEVER: u64 = u64::MAX;
-/// From then on, after 36 years, is never.
+/// Times from this one on (36 years) count as never.
 const NEVER_NS: u64 = NEVER >> PLACE_BITS;
 
-/// See the top of this file. Of several at one time the lowest number is first.
+/// Deadlines by number. Of several at the same time, the lowest number is first. See the module documentation.
 #[derive(Debug, Default)]
 pub struct Deadlines {
     numbers: u32,
-    /// Nanoseconds and place, or [`NEVER`].
+    /// Nanoseconds and position, or [`NEVER`].
     blocks: Vec<[u64; BLOCK]>,
 }
 
 impl Deadlines {
-    /// Adds a number, the one after the last, without a deadline.
+    /// Adds the next number, without a deadline.
     pub fn add(&mut self) {
         if (self.numbers as usize).is_multiple_of(BLOCK) {
             self.blocks.push([NEVER; BLOCK]);
@@ -36,7 +36,7 @@ impl Deadlines {
         self.numbers += 1;
     }
 
-    /// The first deadline and whose it is.
+    /// The first deadline and its number.
     #[inline]
     pub fn first(&self) -> Option<(Instant, u32)> {
         let (first, others) = self.blocks.split_first()?;
@@ -51,7 +51,7 @@ impl Deadlines {
         (first != NEVER).then(|| (Instant::from_nanos(first >> PLACE_BITS), block * BLOCK as u32 + place))
     }
 
-    /// Sets the deadline of a number; [`Instant::MAX`]: it has none.
+    /// Sets the deadline of a number. [`Instant::MAX`] removes it.
     #[inline]
     pub fn set(&mut self, number: u32, at: Instant) {
         let (block, place) = (number as usize / BLOCK, number as usize % BLOCK);
@@ -61,7 +61,7 @@ impl Deadlines {
     }
 }
 
-/// The first of a block.
+/// The earliest entry of a block.
 #[inline(always)]
 fn least(block: &[u64; BLOCK]) -> u64 {
     block.iter().copied().min().unwrap_or(NEVER)
@@ -94,7 +94,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is added and set, the first is the one a search would find.
+        /// After any sequence of additions and changes, the first deadline is the one that a linear search finds.
         #[test]
         fn as_a_search_finds_it(steps in prop::collection::vec((0u32..40, 0u64..12, any::<bool>()), 0..300)) {
             let mut deadlines = Deadlines::default();

@@ -1,11 +1,11 @@
-//! A host: applications with sockets, and a port per way out.
+//! A host: applications with sockets, and a port per outgoing interface.
 //!
 //! ```text
-//!   packet ─▶ protocol, local port ─▶ application ─▶ packets by its way out
+//!   packet ─▶ protocol, local port ─▶ application ─▶ packets by interface
 //! ```
 //!
-//! What comes through a tunnel's device comes in batches, as from `anabranch ue`: segments of a stream that
-//! arrive at one instant are one segment of up to 64 KiB to TCP, which acknowledges it once.
+//! Packets from the device of a tunnel arrive in batches, as from `anabranch ue`. Segments of a stream that arrive at the same
+//! instant are one segment of up to 64 KiB for TCP, which acknowledges it once.
 
 use super::spare;
 use super::tcp_app::TcpApp;
@@ -22,10 +22,10 @@ use std::net::SocketAddr;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// What runs on a host.
+/// An application of a host.
 #[derive(Debug)]
 pub enum App {
-    /// Something over UDP.
+    /// An application over UDP.
     Udp(Box<UdpApp>),
     /// One end of a TCP connection.
     Tcp(Box<TcpApp>),
@@ -62,7 +62,7 @@ impl App {
         }
     }
 
-    /// Whether what it says to the last packet may wait for those that come at the same instant.
+    /// Whether the reply to the last packet may wait for further packets of the same instant.
     #[inline]
     fn may_wait(&self) -> bool {
         match self {
@@ -71,7 +71,7 @@ impl App {
         }
     }
 
-    /// Whether no packet follows the last one until something comes or a timer is due; false: ask.
+    /// Whether there is nothing more to send until a packet arrives or a timer expires. False: poll again.
     #[inline]
     fn has_said_all(&self) -> bool {
         match self {
@@ -82,13 +82,13 @@ impl App {
 
     fn on_timeout(&mut self, now: Instant) {
         match self {
-            // A source looks at the clock when it is asked for packets.
+            // A source checks the time when it is polled.
             Self::Udp(_) => {}
             Self::Tcp(app) => app.on_timeout(now),
         }
     }
 
-    /// Its next timer; [`Instant::MAX`] if none runs.
+    /// The next timer; [`Instant::MAX`] if none is set.
     #[inline(always)]
     fn next(&self) -> Instant {
         match self {
@@ -98,33 +98,33 @@ impl App {
     }
 }
 
-/// A place on a host.
+/// Index of an application on its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppId(usize);
 
 struct Slot {
     app: App,
     way_out: Port,
-    /// It may have packets to send.
+    /// The application may have packets to send.
     awake: bool,
-    /// Its next timer; looked up when it falls asleep, for nothing changes it until it is woken.
+    /// The next timer. Updated when the application becomes idle; nothing changes it until it is woken.
     deadline: Instant,
 }
 
-/// See the top of this file.
+/// A host; see the module documentation.
 pub struct Host {
     apps: Vec<Slot>,
     /// Sorted by protocol and local port.
     by_port: Vec<((u8, u16), usize)>,
-    /// The entry of the packet before.
+    /// The entry used for the previous packet.
     recent: Option<((u8, u16), usize)>,
-    /// The application that is asked for packets now, most often the only one that may have any.
+    /// The application that is polled at present, usually the only one that may have packets.
     asked: Option<usize>,
-    /// Those that may have packets to send and are asked after it, in the order in which they were woken.
+    /// Further applications that may have packets, in the order in which they were woken.
     awake: VecDeque<usize>,
-    /// The first timer of all, as they were when the last application fell asleep.
+    /// The earliest timer of all applications, as of the time when the last of them became idle.
     deadline: Instant,
-    /// The port whose packets come in batches.
+    /// The port whose packets arrive in batches.
     batched: Option<Port>,
     unclaimed: u64,
 }
@@ -145,20 +145,20 @@ impl Default for Host {
 }
 
 impl Host {
-    /// A host where nothing runs.
+    /// A host without applications.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same, with batches from the port of a tunnel's device.
+    /// The same, with batches from `port`, the device of a tunnel.
     #[must_use]
     pub fn with_batches_from(self, port: Port) -> Self {
         Self { batched: Some(port), ..self }
     }
 
-    /// Starts an application whose packets leave by `way_out`. Its protocol and local port must be its own
-    /// on this host; of two with the same, the later one gets the packets.
+    /// Starts an application whose packets leave by `way_out`. Its protocol and local port must be unique on this host; of two
+    /// with the same, the later one receives the packets.
     pub fn run(&mut self, app: App, way_out: Port) -> AppId {
         let index = self.apps.len();
         let key = (app.protocol(), app.local().port());
@@ -172,19 +172,19 @@ impl Host {
         AppId(index)
     }
 
-    /// An application.
+    /// The application with this index.
     #[must_use]
     pub fn app(&self, id: AppId) -> Option<&App> {
         self.apps.get(id.0).map(|slot| &slot.app)
     }
 
-    /// Packets that no application wanted.
+    /// Number of packets without a receiving application.
     #[must_use]
     pub fn unclaimed(&self) -> u64 {
         self.unclaimed
     }
 
-    /// The application that packets of a protocol to a port are for.
+    /// The application that receives packets of a protocol and local port.
     #[inline]
     fn find(&mut self, key: (u8, u16)) -> Option<usize> {
         if let Some((recent, index)) = self.recent
@@ -203,7 +203,7 @@ impl Host {
         if slot.awake { slot.app.next() } else { slot.deadline }
     }
 
-    /// Lets an application answer when this instant is over.
+    /// Has an application reply at the end of this instant.
     #[inline]
     fn wake_after(&mut self, index: usize, now: Instant) {
         let slot = &mut self.apps[index];
@@ -283,12 +283,12 @@ impl Element for Host {
 
     #[inline]
     fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        // Who is awake is asked for packets before it is asked for its timer.
+        // Applications that are awake are polled for packets before their timers are read.
         (self.deadline < Instant::MAX).then_some((self.deadline, "an application"))
     }
 }
 
-/// The first of deadlines.
+/// The earliest of the deadlines.
 #[inline]
 fn first(deadlines: impl Iterator<Item = Instant>) -> Instant {
     deadlines.fold(Instant::MAX, Instant::min)
@@ -322,7 +322,7 @@ mod tests {
         std::iter::from_fn(|| host.poll_transmit(now)).map(|(_, packet)| packet).collect()
     }
 
-    /// Hands over what is under way, all at one instant; what is said packet by packet, and after them.
+    /// Delivers packets at one instant. Returns how many packets were sent before the end of the instant, and all packets sent.
     fn hand_over(to: &mut Host, packets: Vec<Packet>, now: Instant) -> (usize, Vec<Packet>) {
         let mut all = Vec::new();
         for packet in packets {
@@ -334,8 +334,8 @@ mod tests {
         (at_once, all)
     }
 
-    /// A download of which each flight arrives at one instant: packets of the second flight that arrive (the second of
-    /// them is lost if asked for), and ACKs they have at once and altogether.
+    /// A download in which each flight arrives at one instant. Returns the packets of the second flight that arrive (its second
+    /// packet is lost if `lose`), the ACKs sent before the end of the instant, and all ACKs.
     fn second_flight(mut ue: Host, lose: bool) -> (usize, usize, usize) {
         let mut server = Host::new();
         ue.run(end("10.0.0.1:40000", Some("10.0.0.2:80"), Script::Receive, (1, 2)), TUNNEL);
@@ -363,8 +363,8 @@ mod tests {
         let batched = || Host::new().with_batches_from(TUNNEL);
         let (_, at_once, all) = second_flight(batched(), false);
         assert_eq!((at_once, all), (0, 1));
-        // Behind a gap the five that are left of the first 16, and three more, are told of at once, those after them a
-        // millisecond later; the one before it waits for the first of these.
+        // Behind a gap, the remaining five of the first 16 and three more segments are acknowledged at once, and later ones a
+        // millisecond later. The segment before the gap waits for the first of these ACKs.
         let (arrived, at_once, all) = second_flight(batched(), true);
         assert!(arrived > 10, "{arrived}");
         assert_eq!((at_once, all), (8, 8));

@@ -1,4 +1,4 @@
-//! The virtual-time network: hosts with a TCP of their own, wires, routers, links, and any element.
+//! The network in virtual time: hosts with a TCP implementation, wires, routers, links, and any element.
 
 mod deadlines;
 pub mod host;
@@ -13,7 +13,7 @@ pub mod udp_app;
 
 use anabranch_element::time::Instant;
 
-/// A timer that may not run: when it is due, [`Instant::MAX`] if it does not.
+/// Deadline of an optional timer; [`Instant::MAX`] if it is not set.
 #[inline(always)]
 fn due(timer: Option<Instant>) -> Instant {
     timer.unwrap_or(Instant::MAX)

@@ -4,10 +4,9 @@
 //!   first deadline ─▶ drive(node) ─▶ packets ─▶ wire ─▶ on_packet(peer) ─▶ drive(peer) ─▶ ...
 //! ```
 //!
-//! Any [`Element`] is a node. A wire takes no time; delay, rate and loss are those of a
-//! [`DuplexLink`](anabranch_link::DuplexLink) put in between. Between two deadlines nothing happens, so
-//! a quiet hour costs nothing. The order of everything follows from the seeds and the order in which nodes
-//! were added: the same network run twice gives the same bytes.
+//! Any [`Element`] is a node. A wire has no delay; a [`DuplexLink`](anabranch_link::DuplexLink) between two nodes adds delay,
+//! rate limit and loss. Nothing happens between two deadlines, so an idle hour costs nothing. The order of all events follows
+//! from the seeds and the order in which nodes were added: two runs of the same network give the same bytes.
 
 use super::deadlines::Deadlines;
 use super::router::Router;
@@ -21,37 +20,37 @@ use std::collections::VecDeque;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(u32);
 
-/// The network goes round in circles: packets go on and time does not.
+/// The network has a loop: packets move but time does not advance.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{steps} steps at {now} without time going on, the last at node \"{node}\"; look for a loop of wires"
 )]
 pub struct Stuck {
-    /// The time.
+    /// Time at which the network is stuck.
     pub now: Instant,
-    /// Steps made at that time.
+    /// Steps at that time.
     pub steps: u64,
-    /// The node that was driven last.
+    /// Name of the node driven last.
     pub node: String,
 }
 
-/// See the top of this file.
+/// A network; see the module documentation.
 #[derive(Default)]
 pub struct Network {
     nodes: Vec<Slot>,
-    /// When each node wants to be driven.
+    /// Deadline of each node.
     deadlines: Deadlines,
     now: Instant,
     wires: Wires,
     moved: u64,
 }
 
-/// What went through a port of a node.
+/// Counters of a port of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PortCount {
-    /// Bytes that left the node.
+    /// Bytes sent by the node.
     pub out_bytes: u64,
-    /// Bytes that entered it.
+    /// Bytes received by the node.
     pub in_bytes: u64,
 }
 
@@ -61,7 +60,7 @@ struct Slot {
     ends: Vec<End>,
 }
 
-/// A node: what packets pass without a stop, or where they arrive.
+/// A node: a router, which packets pass in the same step, or another element.
 enum Kind {
     Router(Box<ElementNode<Router>>),
     Other(Box<dyn Node>),
@@ -76,7 +75,7 @@ impl Kind {
         let router = (&mut element as &mut dyn Any).downcast_mut::<Option<Router>>().and_then(Option::take);
         match element {
             Some(element) => Self::Other(Box::new(ElementNode::new(element))),
-            // It was taken out.
+            // The router has been taken out already.
             None => Self::Router(Box::new(ElementNode::new(router.unwrap_or_default()))),
         }
     }
@@ -90,18 +89,18 @@ impl Kind {
     }
 }
 
-/// A port: where its wire leads, if it has one, and what went through.
+/// A port: its wire, if any, and its counters.
 #[derive(Clone, Copy, Default)]
 struct End {
     wire: Option<(NodeId, Port)>,
     out_bytes: u64,
-    /// What came in is what left the other end of the wire, and this more, modulo 2^64.
+    /// Bytes received are the bytes sent by the other end of the wire plus this, modulo 2^64.
     in_more_bytes: u64,
 }
 
-/// Events a node keeps for [`Network::take_events`]; older ones give way.
+/// Maximum number of events kept per node for [`Network::take_events`]; the oldest are dropped.
 const MAX_EVENTS: usize = 1 << 16;
-/// Steps at one instant before the network counts as stuck.
+/// Steps at one instant after which the network counts as stuck.
 const MAX_STEPS: u64 = 10_000_000;
 
 impl Network {
@@ -119,8 +118,8 @@ impl Network {
         self.add_node(name.into(), Kind::new(element))
     }
 
-    /// The same of an element that tells often, and puts in its events what time they need: they stay with it until
-    /// [`take_events`](Self::take_events), and come with the time of that.
+    /// As [`add`](Self::add), for an element with many events that carry their own times where needed. The events stay with the
+    /// element until [`take_events`](Self::take_events), which returns them with the time of that call.
     pub fn add_untimed<E: Element + 'static>(&mut self, name: impl Into<String>, element: E) -> NodeId
     where
         E::Event: 'static,
@@ -136,7 +135,7 @@ impl Network {
         id
     }
 
-    /// Connects two ports, both ways. A port that was connected before is connected anew.
+    /// Connects two ports in both directions. Replaces previous connections of these ports.
     pub fn connect(&mut self, a: (NodeId, Port), b: (NodeId, Port)) {
         self.disconnect(a);
         self.disconnect(b);
@@ -153,7 +152,7 @@ impl Network {
         }
     }
 
-    /// Pulls the wire out of a port, if there is one.
+    /// Disconnects a port, if it is connected.
     pub fn disconnect(&mut self, end: (NodeId, Port)) {
         if let Some(other) = self.wire(end) {
             let in_bytes = [end, other].map(|end| self.port_count(end).in_bytes);
@@ -167,7 +166,7 @@ impl Network {
     /// Runs until `end`, inclusive; `now` is `end` afterwards.
     ///
     /// # Errors
-    /// [`Stuck`] if packets go round without time going on.
+    /// [`Stuck`] if packets move without time advancing.
     pub fn run_until(&mut self, end: Instant) -> Result<(), Stuck> {
         let mut since = self.moved;
         while let Some((at, id)) = self.deadlines.first() {
@@ -185,13 +184,13 @@ impl Network {
         Ok(())
     }
 
-    /// The time.
+    /// The current time.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// When something happens next.
+    /// Time of the next deadline.
     #[must_use]
     pub fn next_at(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| at)
@@ -205,10 +204,10 @@ impl Network {
         self.node_mut::<E>(id).map(|node| &mut node.element)
     }
 
-    /// Gives an element a command now, and lets what follows from it happen.
+    /// Passes a command to an element now, and delivers the resulting packets. Returns false if the node is of another type.
     ///
     /// # Errors
-    /// [`Stuck`] as in [`Network::run_until`]. False: the node is of another type.
+    /// [`Stuck`] as in [`Network::run_until`].
     pub fn command<E: Element + 'static>(&mut self, id: NodeId, command: E::Command) -> Result<bool, Stuck>
     where
         E::Event: 'static,
@@ -220,7 +219,7 @@ impl Network {
         Ok(true)
     }
 
-    /// Drives a node now: after its element was changed through [`Network::get_mut`].
+    /// Drives a node now. Required after its element was changed through [`Network::get_mut`].
     ///
     /// # Errors
     /// [`Stuck`] as in [`Network::run_until`].
@@ -229,7 +228,7 @@ impl Network {
         self.settle(self.moved)
     }
 
-    /// Hands a packet to a port of a node now, as if it came over the wire.
+    /// Delivers a packet to a port of a node now, as if it had arrived over the wire.
     ///
     /// # Errors
     /// [`Stuck`] as in [`Network::run_until`].
@@ -242,8 +241,7 @@ impl Network {
         self.settle(self.moved)
     }
 
-    /// The events of an element since the last call, oldest first, with their times. At most 65,536 are
-    /// kept.
+    /// The events of an element since the last call, oldest first, with their times; at most 65,536.
     pub fn take_events<E: Element + 'static>(
         &mut self,
         id: NodeId,
@@ -259,13 +257,13 @@ impl Network {
         })
     }
 
-    /// The name a node was added with.
+    /// The name given when the node was added.
     #[must_use]
     pub fn name(&self, id: NodeId) -> &str {
         self.nodes.get(id.0 as usize).map_or("", |slot| &slot.name)
     }
 
-    /// What went through a connected port so far.
+    /// Counters of a connected port since the start.
     #[must_use]
     pub fn port_count(&self, end: (NodeId, Port)) -> PortCount {
         let Some(End { wire, out_bytes, in_more_bytes }) = self.end(end) else { return PortCount::default() };
@@ -273,7 +271,7 @@ impl Network {
         PortCount { out_bytes: *out_bytes, in_bytes: in_more_bytes.wrapping_add(other_bytes) }
     }
 
-    /// Packets that left by a port without a wire.
+    /// Number of packets sent by a port without a wire.
     #[must_use]
     #[cfg(test)]
     pub fn packets_unconnected(&self) -> u64 {
@@ -302,7 +300,7 @@ impl Network {
         deadlines.set(id.0, next);
     }
 
-    /// Delivers what is on the wires until nothing is; time has not gone on since so many packets were moved.
+    /// Delivers packets on the wires until there are none. `since`: number of packets moved when time last advanced.
     fn settle(&mut self, since: u64) -> Result<(), Stuck> {
         while let Some((to, port, packet)) = self.wires.pop() {
             self.deliver(to, port, packet, since)?;
@@ -310,7 +308,7 @@ impl Network {
         Ok(())
     }
 
-    /// Delivers a packet, through all the routers on its way.
+    /// Delivers a packet through all routers on its path.
     fn deliver(
         &mut self,
         mut to: NodeId,
@@ -349,18 +347,18 @@ impl Network {
     }
 }
 
-/// An element without its type.
+/// An element whose type is erased.
 trait Node {
-    /// A packet arrives, and the element is driven; when to drive it again, [`Instant::MAX`]: not by itself.
+    /// Delivers a packet and drives the element. Returns the next deadline; [`Instant::MAX`]: none.
     fn arrive(&mut self, port: Port, packet: Packet, way: &mut Way<'_>) -> Instant;
-    /// Drives the element; when to do so again.
+    /// Drives the element. Returns the next deadline.
     fn drive(&mut self, way: &mut Way<'_>) -> Instant;
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
 struct ElementNode<E: Element> {
     element: E,
-    /// None: they stay with the element.
+    /// `None`: events stay with the element.
     events: Option<VecDeque<(Instant, E::Event)>>,
 }
 
@@ -371,7 +369,7 @@ impl<E: Element> ElementNode<E> {
 }
 
 impl ElementNode<Router> {
-    /// Sends the ICMP errors about a packet that did not pass.
+    /// Sends the ICMP errors for a packet that was not forwarded.
     fn send_errors(&mut self, way: &mut Way<'_>) {
         while let Some((port, error)) = self.element.poll_transmit(way.now) {
             way.send(port, error);
@@ -403,14 +401,14 @@ where
 /// Packets on wires, in the order in which they were sent.
 #[derive(Default)]
 struct Wires {
-    /// Before all others: most nodes send one packet at a time, which then needs no queue.
+    /// The packet before all others. Most nodes send one packet at a time, which then needs no queue.
     first: Option<OnWire>,
     others: VecDeque<OnWire>,
-    /// Packets that had none.
+    /// Number of packets sent by ports without a wire.
     unconnected: u64,
 }
 
-/// A packet and where it arrives.
+/// A packet and its destination.
 type OnWire = (NodeId, Port, Packet);
 
 impl Wires {
@@ -429,7 +427,7 @@ impl Wires {
     }
 }
 
-/// Where what a node sends goes.
+/// Where packets sent by a node go.
 struct Way<'a> {
     now: Instant,
     ends: &'a mut [End],
@@ -480,7 +478,7 @@ mod tests {
     use anabranch_element::time::Duration;
     use anabranch_link::{Direction, DuplexLink, LinkChange, LinkCommand, LinkConfig, LinkEvent, Rate};
 
-    /// Sends every packet back by the port it came from, and counts them.
+    /// Returns every packet by the port on which it arrived, and counts them.
     #[derive(Default)]
     struct Mirror(VecDeque<(Port, Packet)>, Vec<Instant>);
 
@@ -528,7 +526,7 @@ mod tests {
         assert_eq!(seen(&mut net, b), [5, 15].map(Instant::from_millis));
         assert_eq!(seen(&mut net, a), [10, 20].map(Instant::from_millis));
         assert_eq!((net.now(), net.next_at()), (Instant::from_millis(22), Some(Instant::from_millis(25))));
-        // Carrier lost: an event, and the packet is gone.
+        // Loss of carrier: an event, and the packet is lost.
         let down = LinkCommand { direction: Direction::Both, change: LinkChange::Up(false) };
         assert!(net.command::<DuplexLink>(l, down).unwrap());
         let events: Vec<_> = net.take_events::<DuplexLink>(l).collect();
@@ -543,7 +541,7 @@ mod tests {
         let mut net = Network::new();
         let (a, b) = (net.add("a", Mirror::default()), net.add("b", Mirror::default()));
         net.connect((a, Port(0)), (b, Port(0)));
-        // Mirror remembers every packet; a short chain is enough to see the guard work.
+        // Mirror stores every packet; a short chain is enough to trigger the guard.
         let stuck = net.inject((a, Port(0)), Packet::new(Instant::ZERO, vec![])).unwrap_err();
         assert!(stuck.to_string().contains("look for a loop of wires"), "{stuck}");
     }
@@ -561,7 +559,7 @@ mod tests {
         assert_eq!(net.packets_unconnected(), 1);
     }
 
-    /// Takes what comes, sends what it is told to, and tells of both.
+    /// Receives packets, sends one on command, and reports both as events.
     #[derive(Default)]
     struct Gate(Option<Packet>, VecDeque<usize>);
 

@@ -1,9 +1,9 @@
-//! What a UE can do for itself: it holds TCP data that came too early until what is missing has come, or has
-//! had its time. It is what DIDA is compared with; the node knows nothing of it.
+//! Resequencing at a UE: TCP data that arrives early is buffered until the missing data has arrived or a timer expires. It
+//! serves as a comparison for DIDA; the node does not use it.
 //!
 //! ```text
-//!   network ─▶ sequence number as expected? ─yes─▶ TCP, and what now follows of the held
-//!                        └─no─▶ held, in order; all of it leaves when the timer runs out
+//!   network ─▶ sequence number as expected? ─yes─▶ TCP, followed by buffered data now in sequence
+//!                        └─no─▶ buffered, in order; all of it leaves when the timer expires
 //! ```
 
 use anabranch_element::packet::Packet;
@@ -14,12 +14,12 @@ use anabranch_wire::tcp::{TcpFlags, parse_packet};
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 
-/// Flows there may be; packets of further ones pass.
+/// Maximum number of flows; packets of further flows pass unchanged.
 const MAX_FLOWS: usize = 4096;
-/// Packets held of a flow; with one more, all leave.
+/// Maximum number of packets buffered per flow; one more releases all of them.
 const MAX_HELD: usize = 4096;
 
-/// See the top of this file.
+/// A resequencing buffer for all TCP flows; see the module documentation.
 #[derive(Debug)]
 pub struct Resequencer {
     hold: Duration,
@@ -29,22 +29,22 @@ pub struct Resequencer {
 
 #[derive(Debug)]
 struct Flow {
-    /// The next sequence number.
+    /// The next sequence number expected.
     expected: u32,
-    /// Held packets by their place in the stream, with the place of their end.
+    /// Buffered packets by stream offset, with the offset of their end.
     held: BTreeMap<u64, (u64, Packet)>,
-    /// The same, as a place in the stream.
+    /// `expected` as a stream offset.
     expected_at: u64,
     until: Option<Instant>,
 }
 
 impl Resequencer {
-    /// The applications.
+    /// Port towards the applications.
     pub const HOST: Port = Port(0);
-    /// The network.
+    /// Port towards the network.
     pub const NETWORK: Port = Port(1);
 
-    /// Waits `hold` for what is missing.
+    /// A buffer that waits up to `hold` for missing data.
     #[must_use]
     pub fn new(hold: Duration) -> Self {
         Self { hold, flows: BTreeMap::new(), out: VecDeque::new() }
@@ -105,7 +105,7 @@ impl Flow {
         self.expected_at += u64::from(by);
     }
 
-    /// What follows without a gap leaves.
+    /// Releases the buffered packets that are now in sequence.
     fn follow(&mut self, out: &mut VecDeque<(Port, Packet)>) {
         while let Some(first) = self.held.first_entry().filter(|e| *e.key() <= self.expected_at) {
             let (end, packet) = first.remove();
@@ -114,7 +114,7 @@ impl Flow {
         }
     }
 
-    /// Everything leaves, gaps or not.
+    /// Releases everything, with gaps.
     fn flush(&mut self, out: &mut VecDeque<(Port, Packet)>) {
         self.until = None;
         while let Some((_, (end, packet))) = self.held.pop_first() {

@@ -1,4 +1,4 @@
-//! An IP router: longest prefix, hop limit, packet size per port.
+//! An IP router: longest-prefix match, hop limit, MTU per port.
 
 use anabranch_element::packet::Packet;
 use anabranch_element::time::Instant;
@@ -9,39 +9,39 @@ use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::net::IpAddr;
 
-/// Forwards by destination. A packet without a route, or out of hops, is dropped and counted.
+/// Forwards by destination. Packets without a route or with an expired hop limit are dropped and counted.
 #[derive(Debug, Default)]
 pub struct Router {
-    /// The longest prefix first.
+    /// Sorted by decreasing prefix length.
     routes: Vec<(IpNet, Port)>,
     mtu: BTreeMap<Port, (u16, IpAddr)>,
-    /// Where packets went lately, one direction and the other.
+    /// The most recent destinations and their ports, one per direction.
     recent: [Option<(IpAddr, Port)>; 2],
     out: VecDeque<(Port, Packet)>,
-    /// It leaves hop limits as they are.
+    /// Hop limits stay unchanged.
     bridge: bool,
     stats: RouterStats,
 }
 
-/// What a router counted.
+/// Counters of a router.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct RouterStats {
     /// Packets forwarded.
     pub forwarded: u64,
-    /// Packets without a route, or that are no IP.
+    /// Packets without a route, and packets that are not IP.
     pub no_route: u64,
-    /// Packets out of hops.
+    /// Packets with an expired hop limit.
     pub expired: u64,
-    /// Packets larger than the next port takes.
+    /// Packets larger than the MTU of their outgoing port.
     pub too_big: u64,
 }
 
 /// A change of a router's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouterCommand {
-    /// Sends a prefix out of a port from now on.
+    /// Adds or replaces the route for a prefix.
     Route(IpNet, Port),
-    /// Forgets a prefix.
+    /// Removes the route for a prefix.
     Forget(IpNet),
 }
 
@@ -52,22 +52,21 @@ impl Router {
         Self::default()
     }
 
-    /// Adds a route, in place of one for the same prefix.
+    /// Adds a route; replaces one for the same prefix.
     #[must_use]
     pub fn route(mut self, prefix: IpNet, port: Port) -> Self {
         self.set(prefix, port);
         self
     }
 
-    /// Bounds the packets that leave by a port; the source of a larger one is told, from `address`
-    /// (RFC 1191, RFC 8201).
+    /// Sets the MTU of a port. The source of a larger packet receives an ICMP error from `address` (RFC 1191, RFC 8201).
     #[must_use]
     pub fn mtu(mut self, port: Port, bytes: u16, address: IpAddr) -> Self {
         self.mtu.insert(port, (bytes, address));
         self
     }
 
-    /// Leaves hop limits as they are: it is a place where wires meet, and no hop that telemetry would miss.
+    /// Leaves hop limits unchanged: the router only joins wires and is not a hop for telemetry.
     #[must_use]
     pub fn bridge(mut self) -> Self {
         self.bridge = true;
@@ -91,7 +90,7 @@ impl Router {
         self.routes.retain(|(other, _)| *other != prefix.trunc());
     }
 
-    /// Where a packet goes on, its hop limit taken down; none if it does not. What is told about it waits for
+    /// Decrements the hop limit and returns the outgoing port; `None` if the packet is dropped. ICMP errors are returned by
     /// [`Element::poll_transmit`].
     #[inline]
     pub fn forward(&mut self, packet: &mut Packet, now: Instant) -> Option<Port> {
@@ -114,7 +113,7 @@ impl Router {
         Some(port)
     }
 
-    /// Whether a packet is larger than its next port takes; its source is told.
+    /// Whether a packet is larger than the MTU of its outgoing port. If so, queues an ICMP error for its source.
     fn is_too_big(&mut self, port: Port, packet: &Packet, now: Instant) -> bool {
         let Some(&(mtu, address)) = self.mtu.get(&port).filter(|(mtu, _)| packet.len() > usize::from(*mtu))
         else {
@@ -177,15 +176,15 @@ impl Element for Router {
     }
 }
 
-/// Takes one from TTL or hop limit; false if it is used up.
+/// Decrements TTL or hop limit. Returns false if it has expired.
 #[inline]
 fn take_hop(packet: &mut Packet) -> bool {
-    // `dst` has seen a whole fixed header.
+    // `dst` has checked that there is a whole fixed header.
     let Some(header) = packet.first_chunk_mut::<20>() else { return false };
     match header[0] >> 4 {
         4 if header[8] > 1 => {
             header[8] -= 1;
-            // RFC 1624 eqn. 3, for what became less by 0x0100.
+            // RFC 1624 eqn. 3, for a decrease by 0x0100.
             let total = u32::from(!u16::from_be_bytes([header[10], header[11]])) + 0xFEFF;
             let checksum = !(total + (total >> 16)) as u16;
             header[10..12].copy_from_slice(&checksum.to_be_bytes());
@@ -206,7 +205,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever came before: the same as of a router that has forwarded nothing.
+        /// After any traffic, the router forwards as one that has forwarded nothing before.
         #[test]
         fn what_went_lately_goes_the_same_way(
             steps in prop::collection::vec((0usize..3, 0usize..24, any::<u8>(), 0usize..60), 1..40),

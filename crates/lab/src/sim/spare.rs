@@ -1,16 +1,16 @@
-//! Buffers of packets that have arrived, for packets to come.
+//! Reuse of packet buffers: buffers of packets that have arrived serve for later packets.
 
 use std::cell::RefCell;
 
-/// Most buffers kept.
+/// Maximum number of buffers kept.
 const KEPT: usize = 4096;
-/// Room of a new one: a packet of any link of a scenario, with headers in front.
+/// Capacity of a new buffer, bytes: a packet of any link of a scenario, with headroom.
 const BYTES: usize = 2048;
-/// A larger one is not kept.
+/// Larger buffers are not kept, bytes.
 const MOST_BYTES: usize = 16_384;
 
 thread_local! {
-    /// A run is one thread; which buffer a packet is in changes nothing of it.
+    /// A run is one thread, and its result does not depend on which buffer holds a packet.
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -20,7 +20,7 @@ pub fn take() -> Vec<u8> {
     FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(BYTES))
 }
 
-/// A copy of `bytes`; of few, in memory of its own.
+/// A copy of `bytes`. Small ones are allocated at their own size.
 pub fn copy(bytes: &[u8]) -> Vec<u8> {
     if bytes.len() < BYTES / 4 {
         return bytes.to_vec();
@@ -30,7 +30,7 @@ pub fn copy(bytes: &[u8]) -> Vec<u8> {
     buffer
 }
 
-/// Takes a buffer back; what it holds is forgotten.
+/// Returns a buffer for reuse; its contents are discarded.
 #[inline]
 pub fn give(mut buffer: Vec<u8>) {
     FREE.with_borrow_mut(|free| {

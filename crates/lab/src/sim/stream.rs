@@ -1,25 +1,25 @@
-//! The bytes applications send: a function of a seed and the place in the stream, so that a sender needs no
-//! buffer and a receiver can check every byte.
+//! The bytes that applications send: a function of a seed and the offset in the stream. A sender therefore needs no buffer, and
+//! a receiver can check every byte.
 //!
-//! Every byte of every transfer is made and checked here, so both are copies and comparisons with one table: a
-//! stream is the table over and over, from a place that the seed decides. The sums of the table stand ready as well:
-//! of bytes that were compared, the checksum is known without adding them up once more.
+//! Every byte of every transfer is generated and checked here, so both are copies from and comparisons with one table: a stream
+//! repeats the table, from an offset given by the seed. The sums of the table are precomputed, so the checksum of bytes that
+//! were compared needs no further pass over them.
 
 use anabranch_wire::ip::fold;
 
-/// Bytes after which a stream repeats. A prime: pieces of one size that are at other places than they should be are
-/// found out unless they are this many pieces away.
+/// Period of a stream, bytes. It is prime: pieces of equal size at the wrong offset are detected unless they are displaced by
+/// this many pieces.
 const PERIOD: usize = 65_521;
 
 static TABLE: [u8; PERIOD] = table();
 
-/// Sums of the table's words of 16 bits (RFC 1071) before each of them, folded.
+/// Folded sums of the 16-bit words (RFC 1071) of the table before each word.
 static SUMS: [u16; PERIOD / 2 + 1] = sums();
 
-/// A stream of pseudo-random bytes that can be read at any place.
+/// A pseudo-random stream of bytes that can be read at any offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeededStream {
-    /// Where in the table the stream begins.
+    /// Offset in the table at which the stream begins.
     start: u64,
 }
 
@@ -30,8 +30,8 @@ impl SeededStream {
         Self { start: mix(seed) % PERIOD as u64 }
     }
 
-    /// Appends the `len` bytes from `offset` on. Returns their sum as words of 16 bits, as the checksum takes them;
-    /// folded, it is that of the bytes themselves.
+    /// Appends `len` bytes from `offset`. Returns their sum as 16-bit words, as used for the checksum; folded, it is the sum of the
+    /// bytes themselves.
     #[inline]
     pub fn append(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> u64 {
         let from = self.place(offset);
@@ -46,7 +46,7 @@ impl SeededStream {
         .unwrap_or_default()
     }
 
-    /// The sum of `bytes`, as [`append`](Self::append) has it, if they are what the stream has from `offset` on.
+    /// The sum of `bytes`, as returned by [`append`](Self::append), if they equal the stream from `offset`.
     #[inline]
     #[must_use]
     pub fn sum_if_equal(&self, offset: u64, bytes: &[u8]) -> Option<u64> {
@@ -58,21 +58,21 @@ impl SeededStream {
         pieces(from, len, |done, piece| bytes.get(done..done + piece.len()) == Some(piece))
     }
 
-    /// Whether `bytes` are what the stream has from `offset` on.
+    /// Whether `bytes` equal the stream from `offset`.
     #[must_use]
     pub fn matches(&self, offset: u64, bytes: &[u8]) -> bool {
         self.sum_if_equal(offset, bytes).is_some()
     }
 
-    /// Where in the table the byte at `offset` is.
+    /// Offset in the table of the byte at stream offset `offset`.
     const fn place(&self, offset: u64) -> usize {
-        // Both parts are below the period.
+        // Both terms are below the period.
         let place = (self.start + offset % PERIOD as u64) as usize;
         if place < PERIOD { place } else { place - PERIOD }
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): puts near seeds far apart.
+/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): spreads adjacent seeds.
 const fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -80,8 +80,8 @@ const fn mix(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Looks at `len` bytes that go beyond the table's end, piece by piece, with how many came before each; their sum, if
-/// all were found good.
+/// Checks `len` bytes that extend beyond the end of the table, piece by piece; `good` receives the number of bytes before each
+/// piece. Returns their sum if all pieces are good.
 fn pieces(mut from: usize, len: usize, mut good: impl FnMut(usize, &[u8]) -> bool) -> Option<u64> {
     let (mut done, mut total) = (0, 0);
     while done < len {
@@ -90,23 +90,23 @@ fn pieces(mut from: usize, len: usize, mut good: impl FnMut(usize, &[u8]) -> boo
             return None;
         }
         let sum = piece_sum(from, from + now);
-        // What begins in the middle of a word has its bytes the other way round.
+        // A piece that begins in the middle of a word has its bytes swapped.
         total += if done % 2 == 0 { sum } else { swapped(sum) };
         (done, from) = (done + now, 0);
     }
     Some(total)
 }
 
-/// The sum of a piece of the table as words of 16 bits, the first of which begins where the piece does.
+/// The sum of a piece of the table as 16-bit words, of which the first begins at the start of the piece.
 fn piece_sum(from: usize, to: usize) -> u64 {
     let half = |at: usize| if at.is_multiple_of(2) { 0 } else { u64::from(TABLE[at - 1]) << 8 };
     let before = |at: usize| u64::from(SUMS[at / 2]) + half(at);
-    // 0xFFFF is 0 in one's complement: twice as much is never less than what is taken away.
+    // 0xFFFF is 0 in one's complement; twice that is never less than the subtrahend.
     let total = before(to) + 2 * 0xFFFF - before(from);
     if from.is_multiple_of(2) { total } else { swapped(total) }
 }
 
-/// A sum with the bytes of its words the other way round (RFC 1071 §2 (B)).
+/// A sum with the bytes of its words swapped (RFC 1071 §2 (B)).
 fn swapped(total: u64) -> u64 {
     fold(total).swap_bytes().into()
 }
@@ -128,7 +128,7 @@ const fn table() -> [u8; PERIOD] {
     let mut table = [0; PERIOD];
     let mut at = 0;
     while at < PERIOD {
-        // Eight bytes of each draw.
+        // Eight bytes per draw.
         table[at] = (mix(at as u64 / 8) >> (8 * (at % 8))) as u8;
         at += 1;
     }

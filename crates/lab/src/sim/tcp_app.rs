@@ -1,5 +1,5 @@
-//! What applications do with one TCP connection: a transfer, a paced stream, requests and answers. Every
-//! byte that arrives is compared with the one that was sent.
+//! Applications over one TCP connection: a transfer, a paced stream, requests and responses. Every byte received is compared with
+//! the byte that was sent.
 
 use super::due;
 use super::stream::SeededStream;
@@ -10,39 +10,39 @@ use anabranch_wire::ioam::{Feedback, HOP_BY_HOP};
 use anabranch_wire::tcp::{TcpFlags, TcpHeader, parse_packet, parse_packet_with};
 use std::net::SocketAddr;
 
-/// How much an application without a limit keeps written ahead.
+/// Amount of data that an application without a limit keeps written ahead.
 const AHEAD_BYTES: u64 = 64 << 20;
-/// How often a paced application writes.
+/// Interval between writes of a paced application.
 const TICK: Duration = Duration::from_millis(1);
-/// Most deliveries kept.
+/// Maximum number of deliveries kept.
 const MAX_DELIVERIES: usize = 16 << 20;
 
-/// What an end does once the connection stands.
+/// What an end does once the connection is established.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Script {
-    /// Takes what comes.
+    /// Receives.
     Receive,
     /// Sends.
     Send {
-        /// How much; `None`: until `stop`.
+        /// Number of bytes; `None`: until `stop`.
         bytes: Option<u64>,
-        /// What it writes per second, bits; `None`: all TCP takes.
+        /// Rate at which it writes, bit/s; `None`: as fast as TCP accepts.
         limit_bps: Option<u64>,
     },
-    /// Asks, waits for the whole answer, waits for the gap, asks again.
+    /// Sends a request, waits for the whole response, waits for the gap, and repeats.
     Requests {
-        /// Size of a request.
+        /// Size of a request, bytes.
         request_bytes: u64,
-        /// Size of an answer.
+        /// Size of a response, bytes.
         response_bytes: u64,
-        /// Silence after an answer.
+        /// Pause after a response.
         gap: Duration,
     },
-    /// Answers every whole request.
+    /// Responds to every complete request.
     Answer {
-        /// Size of a request.
+        /// Size of a request, bytes.
         request_bytes: u64,
-        /// Size of an answer.
+        /// Size of a response, bytes.
         response_bytes: u64,
     },
 }
@@ -50,19 +50,19 @@ pub enum Script {
 /// One end of a connection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct End {
-    /// Own address.
+    /// Local address.
     pub local: SocketAddr,
-    /// The far end, if this one opens the connection.
+    /// Address of the peer, if this end opens the connection.
     pub connect_to: Option<SocketAddr>,
-    /// When it opens the connection.
+    /// Time at which it opens the connection.
     pub start: Instant,
-    /// It writes nothing from then on, and ends the stream.
+    /// Time from which it writes nothing; it then ends the stream.
     pub stop: Instant,
-    /// What it does.
+    /// What the end does.
     pub script: Script,
-    /// How its TCP behaves.
+    /// Options of its TCP.
     pub options: Options,
-    /// Seed of the stream it sends, and of its initial numbers.
+    /// Seed of the stream it sends, and of its initial sequence numbers.
     pub seed: u64,
     /// Seed of the stream it expects.
     pub expects: u64,
@@ -79,20 +79,19 @@ pub struct TcpApp {
     intact: bool,
     written: u64,
     closed: bool,
-    /// When the application writes next.
+    /// Time of the next write.
     write_at: Option<Instant>,
     asked_at: Option<Instant>,
     answers: Vec<(Instant, Duration)>,
-    /// When the application last looked at what it has to do; it does so again when time or the stream goes on.
+    /// When [`act`](Self::act) last ran; it runs again when time or the stream has advanced.
     acted_at: Option<Instant>,
 }
 
 impl TcpApp {
-    /// An end that opens its connection at `start`, or waits for one. Requests and answers are sent at once
-    /// (`TCP_NODELAY`).
+    /// An end that opens its connection at `start`, or waits for one. Requests and responses are sent at once (`TCP_NODELAY`).
     #[must_use]
     pub fn new(mut end: End) -> Self {
-        // As the programs that stand for them in namespaces.
+        // As the programs used in namespaces.
         end.options.nodelay |= matches!(end.script, Script::Requests { .. } | Script::Answer { .. });
         Self {
             expects: SeededStream::new(end.expects),
@@ -110,13 +109,13 @@ impl TcpApp {
         }
     }
 
-    /// Own address.
+    /// Local address.
     #[must_use]
     pub const fn local(&self) -> SocketAddr {
         self.end.local
     }
 
-    /// Time and bytes of what was delivered, in order.
+    /// Time and length of deliveries, in order.
     #[must_use]
     pub fn deliveries(&self) -> &[(Instant, u64)] {
         &self.deliveries.kept
@@ -128,47 +127,47 @@ impl TcpApp {
         self.received
     }
 
-    /// Whether every byte delivered was the byte sent.
+    /// Whether every byte delivered equals the byte sent.
     #[must_use]
     pub const fn is_intact(&self) -> bool {
         self.intact
     }
 
-    /// Whether all the far end wrote has arrived, its end included.
+    /// Whether all data of the peer has arrived, the end of the stream included.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.connection.as_ref().is_some_and(Connection::is_received)
     }
 
-    /// When each answer was there, and how long it took.
+    /// Time of each response and how long it took.
     #[must_use]
     pub fn answers(&self) -> &[(Instant, Duration)] {
         &self.answers
     }
 
-    /// Counters of what this end sends.
+    /// Counters of the data sent by this end.
     #[must_use]
     pub fn stats(&self) -> TcpStats {
         self.connection.as_ref().map_or_else(TcpStats::default, Connection::stats)
     }
 
-    /// The newest report on the path that this end received, and its counters; none without telemetry.
+    /// The newest report about the path received by this end, and counters; `None` without telemetry.
     #[must_use]
     pub fn telemetry(&self) -> Option<(Option<&Feedback>, TelemetryStats)> {
         self.connection.as_ref()?.telemetry()
     }
 
-    /// Segments that arrived behind a gap, and segments that brought nothing new.
+    /// Number of segments received behind a gap, and of segments without new data.
     #[must_use]
     pub fn receive_disorder(&self) -> (u64, u64) {
         self.connection.as_ref().map_or((0, 0), Connection::receive_disorder)
     }
 
-    /// A packet for this socket.
+    /// Processes a packet for this socket.
     #[inline]
     pub fn on_packet(&mut self, packet: &Packet, now: Instant) {
         let Some(connection) = &mut self.connection else { return self.accept(packet, now) };
-        // Where its payload has its place in the stream, if it is what belongs there.
+        // Stream offset of the payload, if it equals the expected bytes.
         let mut place = None;
         let expects = self.expects;
         let mut known_sum = |header: &TcpHeader, payload: &[u8]| {
@@ -196,7 +195,7 @@ impl TcpApp {
         let stood = connection.is_established();
         let (received, intact, deliveries) = (&mut self.received, &mut self.intact, &mut self.deliveries);
         connection.on_segment(header, payload, now, &mut |bytes| {
-            // What was kept behind a gap comes once more; of the packet itself, all has been compared.
+            // Data stored behind a gap is delivered now as well; the payload of this packet has been compared already.
             let compared = place
                 .as_ref()
                 .is_some_and(|p| p.start <= *received && *received + bytes.len() as u64 <= p.end);
@@ -210,7 +209,7 @@ impl TcpApp {
         self.act(now);
     }
 
-    /// Takes in a SYN.
+    /// Processes a SYN.
     fn accept(&mut self, packet: &Packet, now: Instant) {
         let Ok(segment) = parse_packet(packet) else { return };
         let flags = segment.header.flags;
@@ -228,7 +227,7 @@ impl TcpApp {
         }
     }
 
-    /// The next packet.
+    /// The next packet to send.
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
         if self.connection.is_none() && self.end.start <= now {
@@ -262,7 +261,7 @@ impl TcpApp {
         self.connection.as_ref().is_some_and(Connection::may_wait)
     }
 
-    /// Timers of the connection.
+    /// Handles timers of the connection that have expired.
     pub fn on_timeout(&mut self, now: Instant) {
         if let Some(connection) = &mut self.connection {
             connection.on_timeout(now);
@@ -270,7 +269,7 @@ impl TcpApp {
         self.act(now);
     }
 
-    /// When the next timer is due; [`Instant::MAX`] if none runs.
+    /// The next timer; [`Instant::MAX`] if none is set.
     #[must_use]
     #[inline(always)]
     pub fn next_at(&self) -> Instant {
@@ -286,7 +285,7 @@ impl TcpApp {
         !matches!(self.end.script, Script::Receive | Script::Answer { .. })
     }
 
-    /// Does what the application does at this moment.
+    /// Runs the application at the current time.
     #[inline]
     fn act(&mut self, now: Instant) {
         self.acted_at = Some(now);
@@ -356,7 +355,7 @@ impl TcpApp {
         }
     }
 
-    /// Ends the stream when its time is over; then there is nothing more to write.
+    /// Ends the stream when the stop time has passed. Returns true if there is nothing more to write.
     #[inline]
     fn ends_at_stop_now(&mut self, now: Instant) -> bool {
         if now < self.end.stop || !self.ends_at_stop() {
@@ -367,18 +366,18 @@ impl TcpApp {
             self.closed = true;
         }
         self.write_at = None;
-        // A transfer of so many bytes that has been written goes on to its end.
+        // A transfer of a given size that has been written runs to its end.
         true
     }
 }
 
-/// Time and bytes of what was delivered, in order. No byte is left out: where there would be more than `most`, those that
-/// are near together in time become one, at the time of the first.
+/// Time and length of deliveries, in order. All bytes are counted: above `most` entries, those close together in time are merged,
+/// at the time of the first.
 #[derive(Debug)]
 struct Deliveries {
     kept: Vec<(Instant, u64)>,
     most: usize,
-    /// So near together; 0 as long as there is room.
+    /// Interval within which deliveries are merged; 0 as long as there is room.
     grain: Duration,
 }
 
@@ -400,7 +399,7 @@ impl Deliveries {
         }
     }
 
-    /// Makes room for as many again.
+    /// Merges entries to halve their number.
     #[cold]
     fn merge(&mut self) {
         while self.kept.len() > self.most / 2 {
@@ -439,7 +438,7 @@ mod tests {
         (TcpApp::new(end(a, Some(b), client, 1, 2)), TcpApp::new(end(b, None, server, 2, 1)))
     }
 
-    /// Runs both with 5 ms each way until `until`.
+    /// Runs both ends with 5 ms per direction until `until`.
     fn run(a: &mut TcpApp, b: &mut TcpApp, until: Instant) {
         let mut wire: std::collections::BTreeMap<(Instant, u64), (bool, Packet)> = Default::default();
         let (mut now, mut serial) = (Instant::ZERO, 0);

@@ -1,6 +1,6 @@
-//! UDP applications: a source at a constant rate or in bursts, a sink, an echo.
+//! UDP applications: a source at a constant rate or in bursts, a sink, an echo server.
 //!
-//! A packet carries its number and the time it was sent, so that the sink knows its delay, order and loss.
+//! A packet carries a sequence number and its send time, from which the sink computes delay, order and loss.
 
 use super::due;
 use crate::measure::Arrival;
@@ -12,38 +12,38 @@ use rand_core::{RngCore, SeedableRng};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Number and time at the start of a payload.
+/// Length of the sequence number and time at the start of a payload.
 const HEADER_BYTES: usize = 16;
-/// Most arrivals kept.
+/// Maximum number of arrivals kept.
 pub const MAX_ARRIVALS: usize = 16 << 20;
 
-/// A UDP socket and what is done with it.
+/// A UDP socket and its application.
 #[derive(Debug)]
 pub struct UdpApp {
     local: SocketAddr,
     source: Option<Source>,
     echo: bool,
-    /// Answers of an echo, waiting to be sent.
+    /// Replies of an echo server that wait to be sent.
     answers: VecDeque<(SocketAddr, Vec<u8>)>,
     arrivals: Vec<Arrival>,
-    /// Arrivals for which there was no room.
+    /// Number of arrivals that were not kept.
     unkept: u64,
 }
 
-/// When a source sends, and what.
+/// When and what a source sends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
-    /// The far end.
+    /// Address of the peer.
     pub to: SocketAddr,
-    /// First packet.
+    /// Time of the first packet.
     pub start: Instant,
-    /// No packet from then on.
+    /// Time from which no packet is sent.
     pub stop: Instant,
-    /// Time between packets while on.
+    /// Time between packets within a burst.
     pub interval: Duration,
-    /// UDP payload, at least 16 bytes.
+    /// UDP payload, bytes; at least 16.
     pub payload_bytes: usize,
-    /// Mean lengths of bursts and silences, and the seed of the lengths; `None`: always on.
+    /// Mean lengths of bursts and pauses, and the seed of the lengths; `None`: no pauses.
     pub bursts: Option<(Duration, Duration, u64)>,
 }
 
@@ -51,13 +51,13 @@ pub struct Schedule {
 struct Source {
     schedule: Schedule,
     sent: u64,
-    /// When the next packet is due; `None` when it is over.
+    /// Time of the next packet; `None` at the end.
     due: Option<Instant>,
     bursts: Option<Bursts>,
 }
 
 impl UdpApp {
-    /// Sends by a schedule; what comes back is kept as arrivals.
+    /// A source with a schedule; packets that come back are kept as arrivals.
     #[must_use]
     pub fn source(local: SocketAddr, schedule: Schedule) -> Self {
         let bursts = schedule.bursts.map(|(on, off, seed)| Bursts::new(on, off, seed, schedule.start));
@@ -65,19 +65,19 @@ impl UdpApp {
         Self { source: Some(Source { schedule, sent: 0, due, bursts }), ..Self::sink(local) }
     }
 
-    /// Keeps what comes.
+    /// A sink, which keeps what arrives.
     #[must_use]
     pub fn sink(local: SocketAddr) -> Self {
         Self { local, source: None, echo: false, answers: VecDeque::new(), arrivals: Vec::new(), unkept: 0 }
     }
 
-    /// Sends back what comes.
+    /// An echo server.
     #[must_use]
     pub fn echo(local: SocketAddr) -> Self {
         Self { echo: true, ..Self::sink(local) }
     }
 
-    /// Own address.
+    /// Local address.
     #[must_use]
     pub const fn local(&self) -> SocketAddr {
         self.local
@@ -89,19 +89,19 @@ impl UdpApp {
         self.source.as_ref().map_or(0, |source| source.sent)
     }
 
-    /// What arrived, in order of arrival.
+    /// Received packets, in order of arrival.
     #[must_use]
     pub fn arrivals(&self) -> &[Arrival] {
         &self.arrivals
     }
 
-    /// Arrivals that are not among [`arrivals`](Self::arrivals), for they were too many.
+    /// Arrivals that are missing in [`arrivals`](Self::arrivals) because there were too many.
     #[must_use]
     pub fn unkept(&self) -> u64 {
         self.unkept
     }
 
-    /// A packet for this socket.
+    /// Processes a packet for this socket.
     pub fn on_packet(&mut self, packet: &Packet, now: Instant) {
         let Ok((from, _, payload)) = parse_udp(packet) else { return };
         let payload = &packet[payload];
@@ -157,7 +157,7 @@ impl Source {
     }
 }
 
-/// Exponential bursts and silences, a burst first.
+/// Exponentially distributed bursts and pauses, a burst first.
 #[derive(Debug)]
 struct Bursts {
     on: Duration,
@@ -173,7 +173,7 @@ impl Bursts {
         bursts
     }
 
-    /// `due` if that is in a burst, else the start of the next one.
+    /// `due` if it is in a burst, else the start of the next one.
     fn next_on(&mut self, due: Instant) -> Instant {
         let mut at = due;
         while at >= self.on_until {
@@ -186,7 +186,7 @@ impl Bursts {
 
     fn draw(&mut self, mean: Duration) -> Duration {
         let uniform = ((self.rng.next_u64() >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
-        // Never 0, so that time goes on.
+        // Never 0, so that time advances.
         Duration::from_nanos((-uniform.ln() * nanos(mean) as f64) as u64 + 1)
     }
 }

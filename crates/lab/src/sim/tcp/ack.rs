@@ -1,4 +1,4 @@
-//! What an ACK does to the sender: deliveries, RTT, losses, recovery, the congestion controller, timers.
+//! Processing of an ACK by the sender: deliveries, RTT, losses, recovery, congestion controller, timers.
 
 use super::rack::ProbeOutcome;
 use super::sender::{Early, Phase, Sender};
@@ -8,32 +8,32 @@ use anabranch_element::time::{Duration, Instant};
 /// An acknowledgment with its sequence numbers unwrapped.
 #[derive(Debug, Clone, Copy)]
 pub struct Acknowledgment<'a> {
-    /// Everything below has arrived.
+    /// Everything below has been received.
     pub ack: u64,
-    /// Bytes the receiver has room for above `ack`.
+    /// Receive window above `ack`, bytes.
     pub window_bytes: u64,
     /// SACK blocks above `ack`.
     pub sacks: &'a [(u64, u64)],
-    /// What arrived twice (RFC 2883).
+    /// Data received twice (RFC 2883).
     pub dsack: Option<(u64, u64)>,
-    /// When the segment it echoes was sent, at the timestamp clock's resolution.
+    /// Send time of the segment whose timestamp is echoed, at the resolution of the timestamp clock.
     pub echo: Option<Instant>,
-    /// Whether it carried no data.
+    /// Whether the segment carried no data.
     pub pure: bool,
 }
 
-/// What an ACK delivered, gathered while the scoreboard walks over it.
+/// Data delivered by an ACK, collected while the scoreboard is traversed.
 #[derive(Default)]
 struct Delivered {
     bytes: u64,
-    /// Send times of the first and the last segment acknowledged that was sent once only.
+    /// Send times of the first and the last acknowledged segment that was sent only once.
     acked: Option<(Instant, Instant)>,
     sacked: Option<(Instant, Instant)>,
     resent_acked: bool,
 }
 
 impl Delivered {
-    /// When the last of these segments was sent.
+    /// Send time of the last of these segments.
     fn newest(&self) -> Option<Instant> {
         match (self.acked.filter(|_| !self.resent_acked), self.sacked) {
             (Some((_, a)), Some((_, s))) => Some(a.max(s)),
@@ -43,13 +43,13 @@ impl Delivered {
 }
 
 impl Sender {
-    /// Takes in an acknowledgment.
+    /// Processes an acknowledgment.
     pub fn on_ack(&mut self, a: &Acknowledgment<'_>, now: Instant) {
         if a.ack > self.next {
             return;
         }
         if self.is_at_rest(a) {
-            // What a receiver of data hears all the time: nothing was sent, so there is nothing to learn.
+            // The common case at a receiver of data: nothing was sent, so there is nothing to update.
             self.window_end = self.window_end.max(a.ack + a.window_bytes);
             return;
         }
@@ -58,7 +58,7 @@ impl Sender {
         self.count_duplicate(a, advanced);
         if a.ack >= self.una {
             self.una = a.ack;
-            // A window never shrinks here: what was once offered stays good (RFC 9293 §3.8.6 discourages it).
+            // The window never shrinks: space once offered stays valid (RFC 9293 §3.8.6 discourages shrinking).
             self.window_end = self.window_end.max(a.ack + a.window_bytes);
         }
         let delivered = self.deliver(a, now);
@@ -110,7 +110,7 @@ impl Sender {
         self.set_timers(advanced, now);
     }
 
-    /// Whether nothing is under way and nothing but the window can be told.
+    /// Whether nothing is in flight and the ACK can only change the window.
     #[inline]
     fn is_at_rest(&self, a: &Acknowledgment<'_>) -> bool {
         let nothing_sent = self.board.is_empty() && a.ack == self.una && self.una == self.next;
@@ -119,8 +119,8 @@ impl Sender {
         nothing_sent && calm && a.sacks.is_empty() && a.dsack.is_none()
     }
 
-    /// A duplicate as RFC 5681 §2 has it. Without SACK each stands for a segment that left the network, and an
-    /// acknowledgment takes back those for what it covers.
+    /// Counts duplicate ACKs (RFC 5681 §2). Without SACK, each stands for a segment that left the network; an acknowledgment
+    /// subtracts those it covers.
     fn count_duplicate(&mut self, a: &Acknowledgment<'_>, advanced: bool) {
         let outstanding = self.next - self.una;
         let mss = u64::from(self.mss);
@@ -181,8 +181,8 @@ impl Sender {
         d
     }
 
-    /// Karn's rule with SACK: of cumulatively acknowledged segments only if none was sent twice, else of
-    /// SACKed ones, else the timestamp echo (RFC 7323 §4).
+    /// Takes an RTT sample (Karn's rule with SACK): from cumulatively acknowledged segments if none was sent twice, else from
+    /// SACKed ones, else from the timestamp echo (RFC 7323 §4).
     fn sample_rtt(&mut self, d: &Delivered, a: &Acknowledgment<'_>, advanced: bool, now: Instant) {
         let acked = d.acked.filter(|_| !d.resent_acked).or(d.sacked);
         if let (Some((first, _)), Some(newest)) = (acked, d.newest()) {
@@ -202,8 +202,8 @@ impl Sender {
         }
     }
 
-    /// Takes a reduction back if an ACK proves that the original arrived: by a timestamp older than every
-    /// retransmission under way (Eifel, RFC 3522), or by DSACKs for every retransmission (RFC 3708).
+    /// Undoes a reduction if an ACK proves that the original arrived: by a timestamp older than every retransmission in flight
+    /// (Eifel, RFC 3522), or by DSACKs for every retransmission (RFC 3708).
     fn undo_if_spurious(&mut self, a: &Acknowledgment<'_>, advanced: bool, now: Instant) {
         let Some(undo) = self.undo else { return };
         let in_recovery = !matches!(self.phase, Phase::Open);
@@ -243,7 +243,7 @@ impl Sender {
             next_to_send: self.next,
             rtt: d.newest().map(|sent_at| now.saturating_since(sent_at)),
             srtt: self.rtt.srtt(),
-            // What is acknowledged was sent before cwnd was the limit, or at that time.
+            // The acknowledged data was sent at or before the time at which cwnd was last the limit.
             cwnd_limited: self.una <= self.cwnd_limited_at,
             in_recovery: matches!(self.phase, Phase::Recovery { .. }),
             paced: self.paced,
@@ -259,13 +259,13 @@ impl Sender {
             self.rto_at = Some(now + self.rtt.rto());
             self.arm_probe(now);
         } else if self.board.sacked_segments() > 0 && matches!(self.early, Some((_, Early::Probe))) {
-            // Something is missing: RACK's timer or the timeout deal with it.
+            // Data is missing: the RACK timer or the timeout handles it.
             self.early = None;
         }
     }
 }
 
-/// The timestamp clock ticks once a millisecond.
+/// Rounds down to the timestamp clock, which ticks once per millisecond.
 fn ms_floor(at: Instant) -> Instant {
     Instant::from_millis(at.as_millis())
 }

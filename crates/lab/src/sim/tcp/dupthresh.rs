@@ -1,4 +1,4 @@
-//! Loss detection by counting, as it was before RACK: RFC 5681, RFC 6675, RFC 6582.
+//! Loss detection by counting duplicates, as before RACK: RFC 5681, RFC 6675, RFC 6582.
 //!
 //! ```text
 //!   SACK      a segment is lost when `threshold` segments above it were SACKed (RFC 6675 §4, IsLost)
@@ -6,32 +6,31 @@
 //!             acknowledgment that ends before the recovery does (RFC 6582 §3.2, NewReno)
 //! ```
 //!
-//! The threshold is 3. Where it adapts, it does as `tcp_reordering` of Linux before RACK did: a segment
-//! that arrives `n` segments late raises it to `n`, 300 at most, and a timeout takes it back to 3. A
-//! retransmission that is lost once more is found by the timeout only, as in the RFCs.
+//! The threshold is 3. The adaptive form behaves as `tcp_reordering` of Linux before RACK: a segment that arrives `n` segments
+//! late raises the threshold to `n`, at most 300, and a timeout resets it to 3. A lost retransmission is detected only by
+//! the timeout, as in the RFCs.
 
 use super::scoreboard::{Scoreboard, Segment};
 
-/// RFC 5681's number of duplicates, and Linux's `tcp_reordering`.
+/// Number of duplicates of RFC 5681, and Linux's `tcp_reordering`.
 const DUP_THRESH: usize = 3;
 /// Linux's `tcp_max_reordering`.
 const MAX_THRESH: usize = 300;
 
-/// How a sender finds out that a segment was lost.
+/// Method by which a sender detects lost segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Recovery {
-    /// By time, with tail loss probes, and reductions are taken back that were mistakes (RFC 8985): Linux
-    /// since 4.18.
+    /// By time, with tail loss probes; unnecessary reductions are undone (RFC 8985): Linux since 4.18.
     #[default]
     Rack,
-    /// By the third duplicate, which never changes; nothing is taken back (RFC 5681, RFC 6675).
+    /// By the third duplicate, without adaptation; nothing is undone (RFC 5681, RFC 6675).
     Classic,
-    /// By a number of duplicates that grows with the reordering seen; mistakes are taken back: Linux 2.6 to
-    /// 4.17, and later with `tcp_recovery = 0`.
+    /// By a number of duplicates that grows with observed reordering; unnecessary reductions are undone: Linux 2.6 to 4.17, and
+    /// later with `tcp_recovery = 0`.
     Adaptive,
 }
 
-/// See the top of this file.
+/// State of loss detection by counting; see the module documentation.
 #[derive(Debug, Clone)]
 pub struct DupThresh {
     threshold: usize,
@@ -42,7 +41,7 @@ pub struct DupThresh {
 }
 
 impl DupThresh {
-    /// Counting with segments of `mss` bytes.
+    /// Detection for segments of `mss` bytes.
     pub fn new(adapts: bool, mss: u32) -> Self {
         Self { threshold: DUP_THRESH, adapts, mss: u64::from(mss.max(1)), highest: 0 }
     }
@@ -58,17 +57,17 @@ impl DupThresh {
         }
     }
 
-    /// A timeout happened.
+    /// A retransmission timeout occurred.
     pub fn on_timeout(&mut self) {
         self.threshold = DUP_THRESH;
     }
 
-    /// Marks what is lost by the SACKs there are.
+    /// Marks segments that the present SACKs show as lost.
     pub fn detect(&self, board: &mut Scoreboard) {
         board.lose_below_sacked(self.threshold);
     }
 
-    /// Duplicates that make a loss.
+    /// Number of duplicates that indicates a loss.
     pub fn threshold(&self) -> usize {
         self.threshold
     }

@@ -1,10 +1,10 @@
-//! The simulator's TCP: sans-IO, deterministic, close to Linux where Linux and the RFCs differ.
+//! TCP of the simulator: sans-IO, deterministic, as Linux where Linux and the RFCs differ.
 //!
 //! | file | what | source |
 //! |---|---|---|
-//! | `connection` | handshake, options, segments in and out, close | RFC 9293, 7323 |
-//! | `sender.rs`, `ack.rs` | what to send; what an ACK does | RFC 5681, 6675, 1122 (Nagle) |
-//! | `scoreboard.rs` | what is in flight, SACKed, lost | RFC 6675 |
+//! | `connection` | handshake, options, segments in and out, closing | RFC 9293, 7323 |
+//! | `sender.rs`, `ack.rs` | what to send; processing of ACKs | RFC 5681, 6675, 1122 (Nagle) |
+//! | `scoreboard.rs` | data in flight, SACKed, lost | RFC 6675 |
 //! | `rack.rs` | loss detection by time, tail loss probes | RFC 8985 |
 //! | `dupthresh.rs` | loss detection by counting, as before RACK | RFC 5681, 6675, 6582 |
 //! | `prr.rs` | window during fast recovery | RFC 6937, 9937 |
@@ -14,7 +14,7 @@
 //! | `telemetry.rs` | traces, reports | RFC 9197, docs/int-cc.md |
 //! | `ranges.rs` | sets of sequence numbers | |
 //!
-//! What is not modelled is listed in docs/simulator.md.
+//! docs/simulator.md lists what is not modelled.
 
 pub mod ack;
 pub mod connection;
@@ -37,37 +37,37 @@ use anabranch_cc::Algorithm;
 use anabranch_cc::int::IntConfig;
 use anabranch_element::time::Duration;
 
-/// How an end of a connection behaves.
+/// Options of one end of a connection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Congestion control of what this end sends.
+    /// Congestion control for data sent by this end.
     pub congestion_control: Algorithm,
-    /// How what this end sends is found to be lost.
+    /// Loss detection for data sent by this end.
     pub recovery: Recovery,
-    /// Whether to offer and use selective acknowledgments (RFC 2018). Without them losses are found as in
-    /// RFC 6582, whatever `recovery` says.
+    /// Whether to offer and use selective acknowledgments (RFC 2018). Without them, losses are detected as in RFC 6582, whatever
+    /// `recovery` is.
     pub sack: bool,
-    /// Largest IP packet, bytes; the MSS follows from it.
+    /// Maximum size of an IP packet, bytes; determines the MSS.
     pub mtu_bytes: u16,
     /// Initial window, segments.
     pub initial_window_segments: u32,
-    /// Whether CUBIC's slow start may end before a loss (HyStart).
+    /// Whether CUBIC may leave slow start before a loss (HyStart).
     pub hystart: bool,
-    /// Whether segments are spread over the round trip.
+    /// Whether segments are paced over the RTT.
     pub pacing: bool,
-    /// Most that is sent where it is, bit/s (`SO_MAX_PACING_RATE`).
+    /// Maximum pacing rate, bit/s (`SO_MAX_PACING_RATE`).
     pub max_pacing_bps: Option<u64>,
-    /// Whether what an application writes little by little is sent at once (`TCP_NODELAY`).
+    /// Whether small writes of the application are sent at once (`TCP_NODELAY`).
     pub nodelay: bool,
-    /// Largest receive window, bytes; Linux's default bound is 6 MiB.
+    /// Maximum receive window, bytes; Linux's default bound is 6 MiB.
     pub receive_buffer_bytes: u64,
-    /// Longest delay of an ACK; 40 ms in Linux.
+    /// Maximum delay of an ACK; 40 ms in Linux.
     pub ack_delay: Duration,
     /// Whether to offer timestamps (RFC 7323).
     pub timestamps: bool,
-    /// Whether data carries traces, and ACKs reports. IPv6 only.
+    /// Whether data carries traces and ACKs carry reports. IPv6 only.
     pub telemetry: Option<Telemetry>,
-    /// What bounds the controllers that take reports.
+    /// Bounds of the controllers that use reports.
     pub int: IntConfig,
 }
 
@@ -101,17 +101,17 @@ pub struct TcpStats {
     pub bytes_sent: u64,
     /// Payload bytes acknowledged.
     pub acked_bytes: u64,
-    /// Segments sent again in fast recovery.
+    /// Segments retransmitted in fast recovery.
     pub retransmitted_fast: u64,
-    /// Segments sent again as tail loss probes.
+    /// Segments retransmitted as tail loss probes.
     pub retransmitted_probe: u64,
-    /// Segments sent again after a timeout.
+    /// Segments retransmitted after a timeout.
     pub retransmitted_timeout: u64,
-    /// Segments that arrived twice, by the receiver's DSACKs.
+    /// Segments received twice, according to DSACKs.
     pub spurious_segments: u64,
-    /// Pure ACKs that repeated the number of the one before while data was outstanding.
+    /// Pure ACKs that repeated the previous number while data was outstanding.
     pub duplicate_acks: u64,
-    /// Times the third of them in a row arrived.
+    /// Number of times the third consecutive duplicate arrived.
     pub triple_duplicates: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
@@ -119,9 +119,9 @@ pub struct TcpStats {
     pub probes: u64,
     /// Reductions of the window on loss, timeouts not counted.
     pub recoveries: u64,
-    /// Reductions taken back because nothing had been lost.
+    /// Reductions undone because nothing had been lost.
     pub undos: u64,
-    /// Congestion window in force.
+    /// Congestion window in use.
     pub cwnd_bytes: u64,
     /// Slow-start threshold.
     pub ssthresh_bytes: u64,
@@ -136,7 +136,7 @@ pub struct TcpStats {
 }
 
 impl TcpStats {
-    /// Segments sent again for whatever reason; what Linux counts as `TCPRetransSegs`.
+    /// All retransmitted segments; Linux counts them as `TCPRetransSegs`.
     #[must_use]
     pub const fn retransmissions(&self) -> u64 {
         self.retransmitted_fast + self.retransmitted_probe + self.retransmitted_timeout

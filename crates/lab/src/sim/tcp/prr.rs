@@ -1,5 +1,5 @@
-//! Proportional rate reduction: how much to send during fast recovery. RFC 6937, RFC 9937 (PRR-SSRB with
-//! the safe-ACK condition).
+//! Proportional rate reduction: how much to send during fast recovery. RFC 6937, RFC 9937 (PRR-SSRB with the safe-ACK
+//! condition).
 
 /// The state of one recovery.
 #[derive(Debug, Clone, Copy)]
@@ -12,14 +12,13 @@ pub struct Prr {
 }
 
 impl Prr {
-    /// Recovery begins with `flight` bytes outstanding; what the congestion controller allows is
-    /// `ssthresh`.
+    /// Starts a recovery with `flight` bytes outstanding and a target window of `ssthresh` from the congestion controller.
     pub fn new(flight: u64, ssthresh: u64) -> Self {
         Self { ssthresh, recover_flight: flight.max(1), delivered: 0, out: 0, cwnd: 0 }
     }
 
-    /// An ACK delivered `delivered` bytes; `in_flight` is the pipe after it. `safe`: it advanced the
-    /// cumulative acknowledgment and marked nothing lost.
+    /// An ACK delivered `delivered` bytes; `in_flight` is the pipe after it. `safe`: it advanced the cumulative acknowledgment and
+    /// marked nothing lost.
     pub fn on_ack(&mut self, delivered: u64, in_flight: u64, safe: bool, mss: u64) {
         self.delivered += delivered;
         let mut count = if in_flight > self.ssthresh {
@@ -53,8 +52,8 @@ impl Prr {
 mod tests {
     use super::*;
 
-    /// RFC 6937's example: one loss in a window of 20 with β = 0.5; over the recovery 10 segments leave for
-    /// the 19 that arrive, spread evenly.
+    /// The example of RFC 6937: one loss in a window of 20 with β = 0.5. During the recovery, 10 segments are sent for the 19 that
+    /// arrive, evenly spread.
     #[test]
     fn the_reduction_is_proportional() {
         let mut prr = Prr::new(20, 10);

@@ -1,27 +1,26 @@
 //! RACK-TLP loss detection by time. RFC 8985.
 //!
-//! A segment is lost when one sent later has been delivered and more than the RTT plus a reordering window
-//! has passed since it was sent. The window is 0 until reordering was seen and there is cause to hurry,
-//! a quarter of the smallest RTT otherwise, and grows by as much again for each round trip in which a
-//! DSACK showed that we hurried too much (§6.2 step 4).
+//! A segment is lost when one sent later has been delivered and more than the RTT plus a reordering window has passed since it
+//! was sent. The window is 0 until reordering was seen and there is cause to hurry, a quarter of the smallest RTT otherwise. It
+//! grows by the same amount for each round trip with a DSACK, that is, with a premature retransmission (§6.2 step 4).
 //!
-//! One difference: the reordering timer is set to the earliest deadline, not to the latest (§6.2 step 5);
-//! each segment is declared lost exactly when its own deadline passes.
+//! One difference: the reordering timer is set to the earliest deadline, not the latest (§6.2 step 5). Each segment is declared
+//! lost exactly at its own deadline.
 
 use super::scoreboard::{Scoreboard, Segment};
 use anabranch_element::time::{Duration, Instant, nanos};
 
-/// SACKed segments that justify not waiting when no reordering was ever seen (RFC 5681).
+/// Number of SACKed segments that justify not waiting if no reordering was ever seen (RFC 5681).
 pub const DUP_THRESH: usize = 3;
 /// Recoveries after which a widened reordering window is narrowed again.
 const REO_WND_PERSIST: u32 = 16;
-/// How long a receiver may delay the ACK of a single segment (RFC 8985 §7.2, Linux).
+/// Maximum delay of the ACK of a single segment (RFC 8985 §7.2, Linux).
 const MAX_ACK_DELAY: Duration = Duration::from_millis(200);
 
-/// What RACK knows.
+/// State of RACK.
 #[derive(Debug, Clone)]
 pub struct Rack {
-    /// Of all transmissions delivered, the one that was sent last.
+    /// Of all delivered transmissions, the number of the one sent last.
     newest: Option<u64>,
     /// Its RTT.
     rtt: Duration,
@@ -30,14 +29,14 @@ pub struct Rack {
     reordering_seen: bool,
     window_multiple: u32,
     window_persist: u32,
-    /// A DSACK has widened the window already until this is acknowledged.
+    /// A DSACK has already widened the window until this is acknowledged.
     dsack_round: Option<u64>,
 }
 
-/// What RACK may assume about the connection at the moment.
+/// State of the connection that RACK uses.
 #[derive(Debug, Clone, Copy)]
 pub struct Circumstances {
-    /// Now.
+    /// The current time.
     pub now: Instant,
     /// Smallest RTT.
     pub min_rtt: Duration,
@@ -62,8 +61,8 @@ impl Default for Rack {
 }
 
 impl Rack {
-    /// A segment was delivered (§6.2 steps 1 to 3). `echo_proves_original`: the timestamp echoed is older
-    /// than the segment's last transmission, so an earlier one was delivered.
+    /// A segment was delivered (§6.2 steps 1 to 3). `echo_proves_original`: the echoed timestamp is older than the last
+    /// transmission of the segment, so an earlier one was delivered.
     pub fn on_delivered(&mut self, s: &Segment, echo_proves_original: bool, now: Instant, min_rtt: Duration) {
         if s.end() > self.forward_ack {
             self.forward_ack = s.end();
@@ -97,7 +96,7 @@ impl Rack {
         }
     }
 
-    /// Something showed that segments arrive out of order.
+    /// Reordering was observed.
     pub fn on_reordering(&mut self) {
         self.reordering_seen = true;
     }
@@ -111,7 +110,7 @@ impl Rack {
         Duration::from_nanos(window_ns.min(nanos(c.srtt)))
     }
 
-    /// Marks what is lost now (§6.2 step 5); returns when to look again.
+    /// Marks segments that are lost now (§6.2 step 5). Returns the time of the next check.
     pub fn detect(&self, board: &mut Scoreboard, c: &Circumstances) -> Option<Instant> {
         let newest = self.newest?;
         let patience = self.rtt + self.reordering_window(c, board.sacked_segments());
@@ -119,43 +118,43 @@ impl Rack {
         (next.transmission < newest).then(|| next.sent_at + patience)
     }
 
-    /// Whether the timeout makes this segment lost too (§6.3).
+    /// Whether the timeout also marks this segment as lost (§6.3).
     pub fn lost_on_timeout(&self, s: &Segment, c: &Circumstances, sacked_segments: usize) -> bool {
         s.sent_at + self.rtt + self.reordering_window(c, sacked_segments) <= c.now
     }
 
-    /// Whether reordering was ever seen.
+    /// Whether reordering was ever observed.
     #[cfg(test)]
     pub fn has_seen_reordering(&self) -> bool {
         self.reordering_seen
     }
 }
 
-/// How long to wait for an ACK before a tail loss probe (§7.2).
+/// Time to wait for an ACK before a tail loss probe (§7.2).
 pub fn probe_timeout(srtt: Option<Duration>, segments_in_flight: usize) -> Duration {
     let Some(srtt) = srtt else { return Duration::from_secs(1) };
-    // Two milliseconds stand for Linux's coarse timers: a probe must not race the ACK it waits for.
+    // Two milliseconds account for Linux's coarse timers: a probe must not compete with the ACK it waits for.
     let slack = if segments_in_flight <= 1 { MAX_ACK_DELAY } else { Duration::from_millis(2) };
     srtt * 2 + slack
 }
 
-/// A tail loss probe under way (§7.4).
+/// A tail loss probe in flight (§7.4).
 #[derive(Debug, Clone, Copy)]
 pub struct LossProbe {
-    /// Everything sent when the probe was.
+    /// End of all data sent at the time of the probe.
     pub end: u64,
-    /// Whether it was a retransmission.
+    /// Whether the probe was a retransmission.
     pub retransmission: bool,
 }
 
-/// What an ACK says about a probe.
+/// Result of an ACK for a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeOutcome {
-    /// Nothing yet.
+    /// Not known yet.
     Pending,
     /// Nothing had been lost.
     NoLoss,
-    /// The probe itself repaired a loss; congestion control must hear of it.
+    /// The probe itself repaired a loss; congestion control must be notified.
     Repaired,
 }
 

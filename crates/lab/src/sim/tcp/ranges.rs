@@ -1,26 +1,26 @@
-//! A set of half-open ranges of sequence numbers, merged where they touch.
+//! A set of half-open ranges of sequence numbers; adjacent ranges are merged.
 //!
-//! There are few at a time, new ones come at the end, and old ones go at the front: a queue in order.
+//! The set is small, new ranges are added at the end and old ones removed at the front, so a sorted queue is used.
 
 use std::collections::VecDeque;
 
-/// See the top of this file.
+/// A set of ranges; see the module documentation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ranges(VecDeque<(u64, u64)>);
 
 impl Ranges {
-    /// The place of the first range that ends behind `seq`.
+    /// Index of the first range that ends after `seq`.
     #[inline]
     fn behind(&self, seq: u64) -> usize {
         self.0.partition_point(|(_, e)| *e <= seq)
     }
 
-    /// Adds `start..end`; returns the merged range it is part of now.
+    /// Adds `start..end`. Returns the merged range that contains it.
     pub fn insert(&mut self, start: u64, end: u64) -> (u64, u64) {
         if start >= end {
             return (start, end);
         }
-        // Whatever begins at or before `end` and ends at or after `start` becomes part of it.
+        // Ranges that begin at or before `end` and end at or after `start` are merged with it.
         let first = if start > 0 { self.behind(start - 1) } else { 0 };
         let mut merged = (start, end);
         let mut after = first;
@@ -104,7 +104,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
-        /// The set behaves like a set of its members.
+        /// The set is equivalent to a set of its members.
         #[test]
         fn as_a_set_of_numbers(
             inserts in prop::collection::vec((0u64..60, 0u64..12), 0..20),

@@ -1,10 +1,10 @@
-//! Delivery-rate samples for controllers that want them (draft-ietf-ccwg-bbr §4.1).
+//! Delivery-rate samples for controllers that use them (draft-ietf-ccwg-bbr §4.1).
 
 use super::scoreboard::Segment;
 use anabranch_cc::RateSample;
 use anabranch_element::time::{Duration, Instant};
 
-/// What a segment remembers of the connection when it was sent.
+/// State of the connection stored with a segment when it is sent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SentState {
     delivered_bytes: u64,
@@ -14,7 +14,7 @@ pub struct SentState {
     app_limited: bool,
 }
 
-/// The youngest transmission that was delivered since the last sample.
+/// The latest transmission delivered since the last sample.
 #[derive(Debug, Clone, Copy)]
 struct Newest {
     transmission: u64,
@@ -22,20 +22,20 @@ struct Newest {
     sent_state: SentState,
 }
 
-/// Counts deliveries and makes samples of them.
+/// Counts deliveries and derives rate samples.
 #[derive(Debug, Clone, Default)]
 pub struct DeliveryRate {
     delivered_bytes: u64,
     delivered_at: Instant,
     first_sent_at: Instant,
     lost_bytes: u64,
-    /// The rate is bounded by the application until this much has been delivered.
+    /// The rate is application-limited until this much has been delivered.
     app_limited_until: Option<u64>,
     newest: Option<Newest>,
 }
 
 impl DeliveryRate {
-    /// The state to keep with a segment that is sent now.
+    /// The state to store with a segment that is sent now.
     pub fn on_sent(&mut self, nothing_in_flight: bool, now: Instant) -> SentState {
         if nothing_in_flight {
             self.first_sent_at = now;
@@ -50,7 +50,7 @@ impl DeliveryRate {
         }
     }
 
-    /// A segment was delivered, by an ACK that came `now`.
+    /// A segment was delivered by an ACK at `now`.
     pub fn on_delivered(&mut self, segment: &Segment, now: Instant) {
         self.delivered_bytes += u64::from(segment.len);
         self.delivered_at = now;
@@ -70,7 +70,7 @@ impl DeliveryRate {
         self.app_limited_until = Some((self.delivered_bytes + in_flight_bytes).max(1));
     }
 
-    /// The sample of the ACK whose deliveries were reported since the last call.
+    /// The sample of the ACK whose deliveries were reported since the previous call.
     pub fn sample(&mut self, min_rtt: Duration) -> Option<RateSample> {
         let newest = self.newest.take()?;
         let sent = newest.sent_state;
@@ -81,7 +81,7 @@ impl DeliveryRate {
         let send_elapsed = newest.sent_at.saturating_since(sent.first_sent_at);
         let ack_elapsed = self.delivered_at.saturating_since(sent.delivered_at);
         let interval = send_elapsed.max(ack_elapsed);
-        // Shorter than the RTT: a burst of ACKs, no rate.
+        // An interval shorter than the RTT is a burst of ACKs and gives no rate.
         (interval >= min_rtt && !interval.is_zero()).then(|| RateSample {
             delivered_bytes: self.delivered_bytes - sent.delivered_bytes,
             interval,
@@ -91,7 +91,7 @@ impl DeliveryRate {
         })
     }
 
-    /// Bytes delivered in all.
+    /// Total bytes delivered.
     pub fn delivered_bytes(&self) -> u64 {
         self.delivered_bytes
     }

@@ -1,12 +1,12 @@
-//! The receiving half: reassembly, SACK and DSACK blocks, when to acknowledge, and how much to offer.
+//! The receiving half: reassembly, SACK and DSACK blocks, ACK timing, and the receive window.
 //!
-//! - ACKs: at once for the first 16 segments (Linux's quick ACKs), for a duplicate, for what fills a gap, and for FIN;
-//!   otherwise when more than one full segment waits, or after 40 ms. Behind a gap three are told of at once, and those
-//!   after them together, each millisecond or 20th of a round trip (Linux's SACK compression).
-//! - SACK (RFC 2018): the block of the segment that arrived last first, then the others by recency. A
-//!   duplicate is told in front of them (DSACK, RFC 2883).
-//! - Window: starts at 64 KiB and grows like Linux's dynamic right-sizing, to twice what arrived in the last
-//!   round trip and ahead of its growth, up to a bound. The application reads at once.
+//! - ACKs: at once for the first 16 segments (Linux's quick ACKs), for a duplicate, for data that fills a gap, and for FIN;
+//!   otherwise when more than one full segment waits, or after 40 ms. Behind a gap, three segments are acknowledged at once and
+//!   later ones together, each millisecond or 20th of a round trip (Linux's SACK compression).
+//! - SACK (RFC 2018): the block of the most recent segment first, then the others by recency. A duplicate is reported before
+//!   them (DSACK, RFC 2883).
+//! - Window: starts at 64 KiB and grows as Linux's dynamic right-sizing, to twice the data of the last round trip plus its
+//!   expected growth, up to a bound. The application reads at once.
 
 use super::Options;
 use super::ranges::Ranges;
@@ -15,35 +15,35 @@ use crate::sim::spare;
 use anabranch_element::time::{Duration, Instant, nanos};
 use std::collections::VecDeque;
 
-/// Window offered at first.
+/// Initial receive window, bytes.
 pub const INITIAL_WINDOW_BYTES: u64 = 65_535;
-/// Segments acknowledged at once when the connection is new.
+/// Number of segments acknowledged at once on a new connection.
 const QUICK_ACKS: u32 = 16;
-/// Most payload that receive offload makes one segment of: an IP packet's length has 16 bits.
+/// Maximum payload that receive offload merges into one segment: the length of an IP packet has 16 bits.
 const BATCH_BYTES: u64 = 65_535 - 52;
-/// Segments behind a gap that are told of at once (Linux `TCP_FASTRETRANS_THRESH`), most that wait, and for how long,
-/// also as a part of the round trip (`tcp_comp_sack_nr`, `tcp_comp_sack_delay_ns`, `__tcp_ack_snd_check`).
+/// Segments behind a gap that are acknowledged at once (Linux `TCP_FASTRETRANS_THRESH`), the maximum number that wait, and for
+/// how long, also as a fraction of the round trip (`tcp_comp_sack_nr`, `tcp_comp_sack_delay_ns`, `__tcp_ack_snd_check`).
 const AT_ONCE_BEHIND_GAP: u32 = 3;
 const MOST_COMPRESSED: u32 = 44;
 const COMPRESSION_DELAY: Duration = Duration::from_millis(1);
 const COMPRESSION_PART: u32 = 20;
-/// Memory that a stored piece costs beside its bytes; bounds how many tiny ones are kept.
+/// Memory overhead of a stored piece, bytes; bounds the number of tiny pieces.
 const PIECE_OVERHEAD: u64 = 64;
-/// SACK blocks remembered.
+/// Number of SACK blocks stored.
 const RECENT_BLOCKS: usize = 4;
 
-/// See the top of this file. Sequence numbers are 64 bits: 0 is the peer's SYN, its first byte is 1.
+/// The receiving half; see the module documentation. Sequence numbers are 64 bits: 0 is the peer's SYN, its first byte is 1.
 #[derive(Debug)]
 pub struct Receiver {
     next: u64,
-    /// Sequence number of FIN, once it arrived.
+    /// Sequence number of FIN, once it has arrived.
     fin_at: Option<u64>,
     finished: bool,
-    /// What came behind a gap, by sequence number.
+    /// Data received behind a gap, by sequence number.
     pieces: VecDeque<(u64, Vec<u8>)>,
     stored: Ranges,
     stored_bytes: u64,
-    /// A sequence number within each block, the latest first.
+    /// A sequence number within each block, the most recent first.
     recent: Vec<u64>,
     dsack: Option<(u64, u64)>,
     window: u64,
@@ -57,18 +57,18 @@ pub struct Receiver {
     compression: Option<Compression>,
     largest_segment: u64,
     sizing: Sizing,
-    /// Segments that brought nothing new.
+    /// Segments without new data.
     pub duplicate_segments: u64,
-    /// Segments that arrived behind a gap.
+    /// Segments received behind a gap.
     pub out_of_order_segments: u64,
 }
 
-/// SACKs that wait for one another.
+/// State of SACK compression.
 #[derive(Debug)]
 struct Compression {
-    /// Longest that one waits, by the round trip of the handshake.
+    /// Maximum delay of a SACK, from the round trip of the handshake.
     delay: Duration,
-    /// What was expected when segments behind the gap began to be counted.
+    /// The sequence number expected when counting of segments behind the gap began.
     gap_at: u64,
     at_once: u32,
     waiting: u32,
@@ -85,7 +85,7 @@ struct Sizing {
 }
 
 impl Receiver {
-    /// A receiver whose peer's SYN has arrived.
+    /// A receiver that has received the peer's SYN.
     pub fn new(options: &Options, now: Instant) -> Self {
         Self {
             next: 1,
@@ -112,13 +112,13 @@ impl Receiver {
         }
     }
 
-    /// Has what comes behind a gap told of together, now that the handshake is complete.
+    /// Enables SACK compression, once the handshake is complete.
     pub fn compress_sacks(&mut self, rtt: Option<Duration>) {
         let delay = rtt.map_or(COMPRESSION_DELAY, |rtt| COMPRESSION_DELAY.min(rtt / COMPRESSION_PART));
         self.compression = Some(Compression { delay, gap_at: 0, at_once: 0, waiting: 0 });
     }
 
-    /// A segment arrives; what it makes available goes to `deliver` in order.
+    /// Processes a segment. Data that becomes available is passed to `deliver` in order.
     #[inline]
     pub fn on_segment(
         &mut self,
@@ -129,7 +129,7 @@ impl Receiver {
         deliver: &mut dyn FnMut(&[u8]),
     ) {
         if payload.is_empty() && !fin {
-            // An empty segment below what is expected asks for an ACK (a window probe).
+            // An empty segment below the expected number requests an ACK (a window probe).
             self.ack_now |= seq < self.next;
             return;
         }
@@ -139,7 +139,7 @@ impl Receiver {
             return;
         }
         if end > self.window_end {
-            // Beyond what was offered; a sender that keeps to it never does this.
+            // Beyond the offered window; a conforming sender never does this.
             self.ack_now = true;
             return;
         }
@@ -165,26 +165,26 @@ impl Receiver {
         }
     }
 
-    /// The round trip a data segment's timestamp echo shows.
+    /// Updates the round trip from the timestamp echo of a data segment.
     #[inline]
     pub fn on_rtt(&mut self, rtt: Duration) {
         let rtt_ns = nanos(rtt);
         self.sizing.rtt_ns = Some(self.sizing.rtt_ns.map_or(rtt_ns, |old_ns| smoothed_ns(old_ns, rtt_ns)));
     }
 
-    /// Whether an ACK should leave now even without data.
+    /// Whether an ACK is due now even without data.
     #[inline]
     pub fn ack_is_due(&self, now: Instant) -> bool {
         self.ack_now || self.ack_at.is_some_and(|at| at <= now)
     }
 
-    /// Whether an ACK tells more than a data segment has room for.
+    /// Whether the ACK carries blocks that do not fit in a data segment.
     #[inline]
     pub fn has_blocks(&self) -> bool {
         self.dsack.is_some() || !self.stored.is_empty()
     }
 
-    /// Whether all that waits for an ACK came in order and would be one segment after receive offload.
+    /// Whether all data waiting for an ACK arrived in order and would be one segment after receive offload.
     #[inline]
     pub fn is_within_batch(&self) -> bool {
         let full = self.unacked_bytes + self.largest_segment > BATCH_BYTES;
@@ -197,12 +197,12 @@ impl Receiver {
         self.ack_at
     }
 
-    /// Asks for an ACK at once.
+    /// Requests an ACK at once.
     pub fn want_ack(&mut self) {
         self.ack_now = true;
     }
 
-    /// An acknowledgment leaves: returns the number it carries and the window it offers.
+    /// Marks an acknowledgment as sent. Returns its number and window.
     #[inline]
     pub fn acknowledge(&mut self) -> (u64, u64) {
         self.ack_now = false;
@@ -215,7 +215,7 @@ impl Receiver {
         (self.next, self.window_end - self.next)
     }
 
-    /// The SACK blocks of an ACK that leaves now, a DSACK first; at most `most`.
+    /// The SACK blocks of an ACK sent now, a DSACK first; at most `most`.
     pub fn blocks(&mut self, most: usize) -> impl Iterator<Item = (u64, u64)> {
         let Self { recent, stored, .. } = self;
         let (mut blocks, mut free) = ([None; RECENT_BLOCKS], 0);
@@ -252,7 +252,7 @@ impl Receiver {
         self.ack_now = true;
     }
 
-    /// Keeps a segment that is behind a gap.
+    /// Stores a segment that is behind a gap.
     fn store(&mut self, seq: u64, payload: &[u8], end: u64, now: Instant) {
         self.acknowledge_behind_gap(now);
         if self.stored.covers(seq, end) {
@@ -261,7 +261,7 @@ impl Receiver {
         }
         let cost = payload.len() as u64 + PIECE_OVERHEAD;
         if self.stored_bytes + cost > 2 * self.window_max.max(INITIAL_WINDOW_BYTES) {
-            // As if it had been lost. Only a sender of tiny segments gets here.
+            // Handled as a loss. Only a sender of tiny segments gets here.
             return;
         }
         self.out_of_order_segments += 1;
@@ -279,7 +279,7 @@ impl Receiver {
         self.recent.truncate(RECENT_BLOCKS);
     }
 
-    /// An ACK for what came while there is a gap, at once or with those that follow soon.
+    /// Requests an ACK for a segment received behind a gap, at once or together with later ones.
     fn acknowledge_behind_gap(&mut self, now: Instant) {
         let Some(compression) = &mut self.compression else {
             self.ack_now = true;
@@ -444,7 +444,7 @@ mod tests {
         assert!(r.ack_is_due(Instant::from_millis(5)));
     }
 
-    /// A receiver that has taken in so much that its ACKs are no longer quick, and what it expects next.
+    /// A receiver whose quick ACKs are used up, and the number it expects next.
     fn settled(rtt: Option<Duration>) -> (Receiver, u64) {
         let mut r = receiver();
         for i in 0..16 {
@@ -471,9 +471,9 @@ mod tests {
         assert_eq!(r.ack_timeout(), Some(Instant::from_millis(1)));
         assert!(r.ack_is_due(Instant::from_millis(1)));
         r.acknowledge();
-        // No more than so many wait.
+        // At most this many wait.
         assert_eq!((6..).position(|place| told(&mut r, place)), Some(44));
-        // What fills a part of the gap makes another of it, what fills the gap is told of at once.
+        // Data that fills part of the gap starts a new gap; data that fills the gap is acknowledged at once.
         assert!(!told(&mut r, 52));
         let gap = 60;
         assert!(!told(&mut r, gap) && told(&mut r, 0), "some of it arrived");

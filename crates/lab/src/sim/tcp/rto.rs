@@ -1,23 +1,23 @@
 //! Retransmission timeout: RFC 6298 with Linux's bounds.
 //!
-//! `RTO = SRTT + max(4·RTTVAR, 200 ms)`, doubled per timeout up to 120 s; 1 s before the first sample. The
-//! 200 ms are a floor of the variance term, as in Linux, so the RTO is at least SRTT + 200 ms.
+//! `RTO = SRTT + max(4·RTTVAR, 200 ms)`, doubled per timeout up to 120 s; 1 s before the first sample. The 200 ms are a lower
+//! bound of the variance term, as in Linux, so the RTO is at least SRTT + 200 ms.
 
 use anabranch_element::time::{Duration, Instant, nanos};
 
-/// Floor of the variance term.
+/// Lower bound of the variance term.
 pub const RTO_MIN: Duration = Duration::from_millis(200);
-/// Largest timeout.
+/// Maximum timeout.
 pub const RTO_MAX: Duration = Duration::from_secs(120);
 /// Timeout before the first RTT sample (RFC 6298 §2.1).
 pub const RTO_INITIAL: Duration = Duration::from_secs(1);
-/// How long a minimum of the RTT counts, as in Linux.
+/// Window of the minimum RTT, as in Linux.
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(300);
 
 /// RTT estimate and timeout of a connection.
 #[derive(Debug, Clone, Default)]
 pub struct RttEstimator {
-    /// Nanoseconds, as it is calculated with at every ACK.
+    /// Nanoseconds, the unit of the calculation at every ACK.
     srtt_ns: Option<u64>,
     rttvar_ns: u64,
     min: Option<(Duration, Instant)>,
@@ -26,8 +26,8 @@ pub struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// Takes in a sample, and ends back-off. `shortest`: of the last segment that was acknowledged with it, for which no
-    /// acknowledgment was delayed.
+    /// Adds a sample and ends back-off. `shortest`: RTT of the last segment acknowledged with it, whose acknowledgment was not
+    /// delayed.
     #[inline]
     pub fn sample(&mut self, rtt: Duration, shortest: Duration, now: Instant) {
         self.latest = rtt;
@@ -48,7 +48,7 @@ impl RttEstimator {
         }
     }
 
-    /// The timeout with back-off.
+    /// The timeout, back-off included.
     #[inline]
     pub fn rto(&self) -> Duration {
         const MIN_NS: u64 = RTO_MIN.as_nanos() as u64;
@@ -58,7 +58,7 @@ impl RttEstimator {
         Duration::from_nanos(base_ns.saturating_mul(1 << self.backoff.min(16)).min(MAX_NS))
     }
 
-    /// A timeout happened: the next one is twice as long.
+    /// A timeout occurred: doubles the next one.
     pub fn back_off(&mut self) {
         self.backoff += 1;
     }
@@ -75,19 +75,19 @@ impl RttEstimator {
         self.srtt_ns.is_some()
     }
 
-    /// The smallest RTT of the last five minutes; zero before the first sample.
+    /// The minimum RTT of the last five minutes; zero before the first sample.
     #[inline]
     pub fn min(&self) -> Duration {
         self.min.map_or(Duration::ZERO, |(min, _)| min)
     }
 
-    /// The last sample.
+    /// The latest sample.
     pub fn latest(&self) -> Duration {
         self.latest
     }
 }
 
-/// An RTT smoothed over eight samples (RFC 6298 §2).
+/// An RTT smoothed with a weight of 1/8 (RFC 6298 §2).
 #[inline]
 pub fn smoothed_ns(smoothed_ns: u64, sample_ns: u64) -> u64 {
     smoothed_ns * 7 / 8 + sample_ns / 8

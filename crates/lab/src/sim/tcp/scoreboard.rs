@@ -1,5 +1,4 @@
-//! What has been sent and not yet acknowledged: which segments were SACKed, are deemed lost, or are under
-//! way once more.
+//! Data sent and not yet acknowledged: which segments were SACKed, are considered lost, or have been retransmitted.
 //!
 //! ```text
 //!              push                ack (cumulative): gone
@@ -16,7 +15,7 @@
 //!           └─────────────────┘
 //! ```
 //!
-//! Transmissions are also kept in the order in which they were made, which is the order RACK needs.
+//! Transmissions are also kept in the order in which they were sent, as RACK needs it.
 
 use super::ranges::Ranges;
 use super::rate::SentState;
@@ -28,17 +27,17 @@ use std::collections::{BTreeSet, VecDeque};
 pub struct Segment {
     /// First sequence number.
     pub seq: u64,
-    /// Sequence numbers it takes: bytes, and one for FIN.
+    /// Length in sequence numbers: bytes, and one for FIN.
     pub len: u32,
-    /// Whether the last of them is FIN.
+    /// Whether the last sequence number is FIN.
     pub fin: bool,
-    /// When it was sent last.
+    /// Time of the last transmission.
     pub sent_at: Instant,
-    /// Number of that transmission, rising over the connection.
+    /// Number of that transmission; increases over the connection.
     pub transmission: u64,
-    /// Whether it was ever sent again.
+    /// Whether it was ever retransmitted.
     pub retransmitted: bool,
-    /// Delivery state when it was sent last.
+    /// Delivery state at the last transmission.
     pub sent_state: SentState,
     status: Status,
 }
@@ -47,7 +46,7 @@ pub struct Segment {
 enum Status {
     InFlight,
     Sacked,
-    /// Deemed lost and not resent since.
+    /// Considered lost and not retransmitted since.
     Lost,
 }
 
@@ -62,21 +61,21 @@ impl Segment {
         self.status == Status::Sacked
     }
 
-    /// Whether it waits to be resent.
+    /// Whether it waits for retransmission.
     pub fn is_lost(&self) -> bool {
         self.status == Status::Lost
     }
 }
 
-/// See the top of this file.
+/// The scoreboard of a sender; see the module documentation.
 #[derive(Debug, Default)]
 pub struct Scoreboard {
     segments: VecDeque<Segment>,
     /// SACKed ranges at or above the first segment.
     sacked: Ranges,
-    /// Lost segments by sequence number, to be resent in this order.
+    /// Lost segments by sequence number, which is the order of retransmission.
     lost: BTreeSet<u64>,
-    /// Transmissions in order: (sequence number, transmission). Some may be out of date.
+    /// Transmissions in order: (sequence number, transmission). May contain stale entries.
     order: VecDeque<(u64, u64)>,
     transmissions: u64,
     sacked_bytes: u64,
@@ -86,7 +85,7 @@ pub struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// A new segment was sent, right behind the last one.
+    /// A new segment was sent, directly after the last one.
     #[inline]
     pub fn push(&mut self, seq: u64, len: u32, fin: bool, now: Instant, sent_state: SentState) {
         self.transmissions += 1;
@@ -104,7 +103,7 @@ impl Scoreboard {
         });
     }
 
-    /// Everything below `una` was acknowledged; each segment that was not SACKed before is handed over.
+    /// Everything below `una` was acknowledged. Calls `delivered` for each segment that was not SACKed before.
     #[inline]
     pub fn acknowledge(&mut self, una: u64, mut delivered: impl FnMut(&Segment)) {
         while let Some(first) = self.segments.front() {
@@ -116,7 +115,7 @@ impl Scoreboard {
             }
             let Some(segment) = self.segments.pop_front() else { break };
             self.forget(&segment);
-            // Nearly always its transmission is the oldest.
+            // Its transmission is nearly always the oldest.
             if self.order.front() == Some(&(segment.seq, segment.transmission)) {
                 self.order.pop_front();
             }
@@ -127,7 +126,7 @@ impl Scoreboard {
         self.sacked.remove_below(una);
     }
 
-    /// `start..end` was SACKed; each segment within it that was not before is handed over.
+    /// `start..end` was SACKed. Calls `delivered` for each segment within it that was not SACKed before.
     pub fn sack(&mut self, start: u64, end: u64, mut delivered: impl FnMut(&Segment)) {
         let Some(first) = self.segments.front().map(|s| s.seq) else { return };
         let start = start.max(first);
@@ -155,8 +154,8 @@ impl Scoreboard {
         }
     }
 
-    /// Walks the transmissions from the oldest while `judge` says they are lost; lost ones are marked.
-    /// Returns the first one that is not.
+    /// Traverses the transmissions from the oldest while `judge` returns true, and marks them as lost. Returns the first one for
+    /// which it returns false.
     #[inline]
     pub fn judge_oldest(&mut self, mut judge: impl FnMut(&Segment) -> bool) -> Option<&Segment> {
         while let Some(&(seq, transmission)) = self.order.front() {
@@ -174,7 +173,7 @@ impl Scoreboard {
         None
     }
 
-    /// Segments with `threshold` SACKed ones above them are lost, unless they were sent again.
+    /// Marks segments with `threshold` SACKed ones above them as lost, unless they were retransmitted.
     pub fn lose_below_sacked(&mut self, threshold: usize) {
         let mut above = self.sacked_segments;
         for index in 0..self.segments.len() {
@@ -190,17 +189,17 @@ impl Scoreboard {
         }
     }
 
-    /// The first segment is lost, unless it was sent again.
+    /// Marks the first segment as lost, unless it was retransmitted.
     pub fn lose_first(&mut self) {
         if self.segments.front().is_some_and(|s| s.status == Status::InFlight && !s.retransmitted) {
             self.set_lost(0);
         }
     }
 
-    /// The timer fired: the first segment is lost, and every other for which `judge` says so.
+    /// A timeout occurred: marks the first segment as lost, and all others for which `judge` returns true.
     pub fn lose_on_timeout(&mut self, mut judge: impl FnMut(&Segment) -> bool) {
-        // A first segment that was SACKed but is not acknowledged: the receiver went back on its word
-        // (RFC 2018 §8), so nothing it said counts any more.
+        // The first segment was SACKed but is not acknowledged: the receiver has reneged (RFC 2018 §8), so all its SACKs
+        // are discarded.
         if self.segments.front().is_some_and(Segment::is_sacked) {
             for segment in self.segments.iter_mut().filter(|s| s.is_sacked()) {
                 segment.status = Status::InFlight;
@@ -218,7 +217,7 @@ impl Scoreboard {
         }
     }
 
-    /// What was deemed lost was not: segments that have not been resent are in flight again.
+    /// Undoes loss marks: lost segments that have not been retransmitted are in flight again.
     pub fn forgive(&mut self) {
         for seq in std::mem::take(&mut self.lost) {
             if let Some(index) = self.find(seq) {
@@ -229,17 +228,17 @@ impl Scoreboard {
         self.rebuild_order();
     }
 
-    /// Segments sent again of which nothing has been heard since.
+    /// Number of retransmitted segments without any acknowledgment since.
     pub fn retransmissions_in_flight(&self) -> u64 {
         self.segments.iter().filter(|s| s.retransmitted && s.status == Status::InFlight).count() as u64
     }
 
-    /// The next lost segment to resend.
+    /// The next lost segment to retransmit.
     pub fn next_lost(&self) -> Option<Segment> {
         self.segments.get(self.find(*self.lost.first()?)?).copied()
     }
 
-    /// The segment at `seq` is sent once more.
+    /// The segment at `seq` is retransmitted.
     pub fn retransmit(&mut self, seq: u64, now: Instant, sent_state: SentState) {
         let Some(index) = self.find(seq) else { return };
         self.transmissions += 1;
@@ -256,29 +255,29 @@ impl Scoreboard {
         self.order.push_back((seq, self.transmissions));
     }
 
-    /// Bytes (sequence numbers) believed to be in the network: sent, not SACKed, not lost.
+    /// Bytes (sequence numbers) considered to be in the network: sent, not SACKed, not lost.
     #[inline]
     pub fn in_flight_bytes(&self) -> u64 {
         self.outstanding_bytes - self.sacked_bytes - self.lost_bytes
     }
 
-    /// Segments SACKed above the cumulative acknowledgment.
+    /// Number of segments SACKed above the cumulative acknowledgment.
     pub fn sacked_segments(&self) -> usize {
         self.sacked_segments
     }
 
-    /// Bytes that wait to be resent.
+    /// Bytes that wait for retransmission.
     pub fn lost_bytes(&self) -> u64 {
         self.lost_bytes
     }
 
-    /// Whether nothing is unacknowledged.
+    /// Whether there is no unacknowledged data.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
-    /// Segments unacknowledged.
+    /// Number of unacknowledged segments.
     #[inline]
     pub fn len(&self) -> usize {
         self.segments.len()
@@ -296,7 +295,7 @@ impl Scoreboard {
 
     #[inline]
     fn find(&self, seq: u64) -> Option<usize> {
-        // Most often all before it are as long as the first.
+        // Usually all earlier segments are as long as the first.
         let first = self.segments.front()?;
         let guess = (seq.checked_sub(first.seq)? / u64::from(first.len.max(1))) as usize;
         if self.segments.get(guess).is_some_and(|s| s.seq == seq) {
@@ -312,7 +311,7 @@ impl Scoreboard {
         self.lost.insert(segment.seq);
     }
 
-    /// Takes a segment out of the sums.
+    /// Subtracts a segment from the sums.
     #[inline]
     fn forget(&mut self, segment: &Segment) {
         let len = u64::from(segment.len);
@@ -330,7 +329,7 @@ impl Scoreboard {
         }
     }
 
-    /// An acknowledgment in the middle of a segment: its front is gone.
+    /// An acknowledgment within a segment: removes its front.
     fn trim_front(&mut self, una: u64) {
         let Some(mut segment) = self.segments.pop_front() else { return };
         self.forget(&segment);
@@ -400,7 +399,7 @@ mod tests {
         assert_eq!(b.next_lost().map(|s| s.seq), Some(0));
         b.retransmit(0, Instant::from_millis(50), SentState::default());
         assert_eq!(b.next_lost().map(|s| s.seq), Some(100));
-        // The retransmission is the youngest transmission now, so 200 is judged before it.
+        // The retransmission is now the latest transmission, so 200 is judged before it.
         assert_eq!(
             seqs(|f| assert!(
                 b.judge_oldest(|s| {

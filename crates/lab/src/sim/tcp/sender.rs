@@ -1,4 +1,4 @@
-//! The sending half: what to send next, and the timers. What an ACK does is in `ack.rs`.
+//! The sending half: what to send next, and the timers. ACKs are processed in `ack.rs`.
 //!
 //! ```text
 //!     loss found (RACK or counting)      timeout
@@ -9,8 +9,8 @@
 //!    └─────────────────────────────────────────────┘
 //! ```
 //!
-//! There is no send buffer: what the application writes is a length, and the bytes are a function of their
-//! place in the stream. Sequence numbers here are 64 bits: 0 is SYN, the first byte is 1.
+//! There is no send buffer: the application writes a length, and the bytes are a function of their offset in the stream.
+//! Sequence numbers have 64 bits: 0 is SYN, the first byte is 1.
 
 use super::dupthresh::{DupThresh, Recovery};
 use super::prr::Prr;
@@ -24,12 +24,12 @@ use anabranch_cc::{CongestionController, Controller};
 use anabranch_element::time::{Duration, Instant, nanos};
 use anabranch_wire::ioam::Feedback;
 
-/// Segments that a connection which is paced by its window sends before it is, as Linux (`tcp_update_skb_after_send`), and
-/// the window by which a connection that was opened from here is paced until its first ACK: Linux sets that rate when the
-/// SYN/ACK comes, and the first window after it (`tcp_rcv_synsent_state_process`).
+/// Number of segments that a connection paced by its window sends before pacing starts, as in Linux
+/// (`tcp_update_skb_after_send`). Also the window that determines the pacing rate of a locally opened connection until its first
+/// ACK: Linux sets that rate on the SYN/ACK, before the first window (`tcp_rcv_synsent_state_process`).
 const FIRST_SEGMENTS: u64 = 10;
 
-/// See the top of this file.
+/// The sending half; see the module documentation.
 #[derive(Debug)]
 pub struct Sender {
     pub(super) cc: Controller,
@@ -40,53 +40,53 @@ pub struct Sender {
     written: u64,
     closing: bool,
     fin_sent: bool,
-    /// First sequence number the receiver has no room for.
+    /// First sequence number beyond the receive window.
     pub(super) window_end: u64,
     pub(super) board: Scoreboard,
     pub(super) rack: Rack,
-    /// Counts in the place of RACK, if it does.
+    /// Loss detection by counting, if it is used instead of RACK.
     pub(super) counting: Option<DupThresh>,
-    /// Without SACK.
+    /// State for loss detection without SACK.
     pub(super) blind: Option<Blind>,
-    /// Whether reductions that were mistakes are taken back.
+    /// Whether unnecessary reductions are undone.
     pub(super) undoes: bool,
-    /// Duplicate ACKs in a row.
+    /// Consecutive duplicate ACKs.
     pub(super) duplicates_in_row: u64,
     pub(super) rtt: RttEstimator,
-    /// If its controller reads it.
+    /// Delivery rate, if the controller uses it.
     pub(super) rate: Option<DeliveryRate>,
     pub(super) phase: Phase,
     pub(super) undo: Option<Undo>,
-    /// When the first of the retransmissions under way left (Linux's `retrans_stamp`). What an ACK echoes from before is
-    /// of no retransmission.
+    /// Time of the first retransmission in flight (Linux's `retrans_stamp`). An ACK that echoes an earlier time does not
+    /// acknowledge a retransmission.
     pub(super) retransmitting_since: Option<Instant>,
     pub(super) probe: Option<LossProbe>,
     pub(super) rto_at: Option<Instant>,
     pub(super) early: Option<(Instant, Early)>,
-    /// Timeouts since something was acknowledged last.
+    /// Timeouts since the last acknowledgment of new data.
     pub(super) timeouts_in_row: u32,
-    /// cwnd was the limit when `next` was this.
+    /// Value of `next` when cwnd was last the limit.
     pub(super) cwnd_limited_at: u64,
     pub(super) stats: TcpStats,
     pub(super) paced: bool,
     probe_due: bool,
-    /// One segment may go whatever cwnd says.
+    /// One segment may be sent regardless of cwnd.
     forced: bool,
     pace_at: Instant,
     pace_blocked: bool,
-    /// Most that is sent, bit/s.
+    /// Maximum pacing rate, bit/s.
     max_pacing_bps: Option<u64>,
     nodelay: bool,
-    /// End of the last segment sent that was not full.
+    /// End of the last segment sent that was not full-sized.
     small_end: u64,
-    /// Whether the connection was opened from here.
+    /// Whether the connection was opened locally.
     pub(super) opened: bool,
     pub(super) persist_at: Option<Instant>,
     window_probe_due: bool,
     last_sent_at: Option<Instant>,
 }
 
-/// Where loss recovery stands; `until` is what has to be acknowledged to leave.
+/// Phase of loss recovery; `until` is the sequence number whose acknowledgment ends it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Phase {
     Open,
@@ -94,43 +94,43 @@ pub(super) enum Phase {
     Loss { until: u64 },
 }
 
-/// What is needed to find out that a reduction was a mistake (RFC 3522, RFC 3708).
+/// State to detect an unnecessary reduction (RFC 3522, RFC 3708).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Undo {
-    /// Everything below had arrived when the reduction came; a DSACK for it says nothing of this one.
+    /// Everything below had arrived at the reduction; a DSACK for it does not concern this reduction.
     pub(super) from: u64,
-    /// Of them those that were under way already: what a recovery sends again above its end outlives it.
+    /// Number of retransmissions already in flight at the reduction: those above the end of a recovery outlive it.
     pub(super) retransmissions: u64,
     pub(super) dsacked: u64,
 }
 
-/// What stands for the scoreboard where there is no SACK (Linux's `tcp_add_reno_sack`).
+/// Replacement for the scoreboard without SACK (Linux's `tcp_add_reno_sack`).
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Blind {
-    /// Bytes that left the network, by the duplicates that told of it.
+    /// Bytes that left the network, according to duplicate ACKs.
     pub(super) left_bytes: u64,
 }
 
-/// The timer that comes before the retransmission timeout.
+/// A timer that precedes the retransmission timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Early {
     Reordering,
     Probe,
 }
 
-/// A segment to put on the wire.
+/// A segment to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outgoing {
     /// First sequence number.
     pub seq: u64,
-    /// Bytes of payload.
+    /// Payload length, bytes.
     pub payload: u32,
-    /// Whether FIN follows them.
+    /// Whether FIN follows the payload.
     pub fin: bool,
 }
 
 impl Sender {
-    /// A sender after the handshake; with its round trip, if it is known of which SYN that is, and the time.
+    /// A sender after the handshake. `handshake`: its round trip, if it is known which SYN was answered, and the time.
     pub fn new(cc: Controller, mss: u32, options: &Options, handshake: Option<(Duration, Instant)>) -> Self {
         let mut rtt = RttEstimator::default();
         if let Some((sample, now)) = handshake {
@@ -182,15 +182,15 @@ impl Sender {
         }
     }
 
-    /// The application writes `bytes` more.
+    /// The application writes `bytes` more bytes.
     pub fn write(&mut self, bytes: u64) {
         if !self.closing {
             self.written = self.written.saturating_add(bytes);
         }
     }
 
-    /// The application writes no more; `abandon_unsent` also takes back what was never sent, except for what Nagle's
-    /// algorithm keeps.
+    /// The application closes its stream. `abandon_unsent` also discards data that was never sent, except data that Nagle's
+    /// algorithm delays.
     pub fn close(&mut self, abandon_unsent: bool) {
         let kept = self.next_new().is_some_and(|segment| self.must_gather(&segment));
         if abandon_unsent && !self.closing && !kept {
@@ -199,8 +199,7 @@ impl Sender {
         self.closing = true;
     }
 
-    /// Bytes written, and whether the application has closed: what a sender made after the handshake takes
-    /// over.
+    /// Bytes written, and whether the application has closed; taken over by a sender created after the handshake.
     pub(super) fn intent(&self) -> (u64, bool) {
         (self.written - 1, self.closing)
     }
@@ -215,7 +214,7 @@ impl Sender {
         self.written.saturating_sub(self.una)
     }
 
-    /// The next segment to send, if any may go now; it counts as sent.
+    /// The next segment that may be sent now; it is recorded as sent.
     #[inline]
     pub fn poll(&mut self, now: Instant) -> Option<Outgoing> {
         self.pace_blocked = false;
@@ -223,7 +222,7 @@ impl Sender {
             return self.send_probe(now);
         }
         if self.board.is_empty() && self.next == self.written && !self.closing {
-            // An end that only receives, nearly always: no window matters.
+            // An end that only receives usually gets here: no window matters.
             self.note_app_limited(0);
             self.persist_at = None;
             return None;
@@ -266,12 +265,12 @@ impl Sender {
         Some(self.send_new(segment, now))
     }
 
-    /// Whether a bare segment below the window should go, to learn whether the window has opened.
+    /// Whether an empty segment below the window should be sent to probe the window.
     pub fn take_window_probe(&mut self) -> bool {
         std::mem::take(&mut self.window_probe_due)
     }
 
-    /// Does what is due.
+    /// Handles timers that have expired.
     pub fn on_timeout(&mut self, now: Instant) {
         if let Some((at, which)) = self.early
             && at <= now
@@ -297,7 +296,7 @@ impl Sender {
         }
     }
 
-    /// When the next timer is due; [`Instant::MAX`] if none runs.
+    /// The next timer; [`Instant::MAX`] if none is set.
     #[inline(always)]
     pub fn next_at(&self) -> Instant {
         let early = self.early.map_or(Instant::MAX, |(at, _)| at);
@@ -319,14 +318,14 @@ impl Sender {
         }
     }
 
-    /// The receiver reports on the path; before the acknowledgment it came with.
+    /// Processes a report about the path. Call it before the acknowledgment that arrived with it is processed.
     pub fn on_report(&mut self, report: &Feedback, now: Instant) {
         self.cc.on_report(report, now);
-        // A controller that once asked for a pace keeps it, as a socket of the kernel does.
+        // Once a controller has set a pacing rate, the connection stays paced, as a kernel socket does.
         self.paced |= self.cc.pacing_bps().is_some();
     }
 
-    /// The window in force.
+    /// The congestion window in use.
     #[inline]
     pub(super) fn cwnd_bytes(&self) -> u64 {
         match &self.phase {
@@ -335,7 +334,7 @@ impl Sender {
         }
     }
 
-    /// Bytes believed to be in the network.
+    /// Bytes considered to be in the network.
     #[inline]
     pub(super) fn in_flight_bytes(&self) -> u64 {
         let left = self.blind.map_or(0, |blind| blind.left_bytes);
@@ -351,8 +350,7 @@ impl Sender {
         }
     }
 
-    /// Looks for losses, enters recovery on the first one, sets the reordering timer. Returns the bytes found
-    /// lost.
+    /// Detects losses, enters recovery on the first one, and sets the reordering timer. Returns the bytes found lost.
     pub(super) fn detect_losses(&mut self, now: Instant) -> u64 {
         let before = self.board.lost_bytes();
         let again = match (&self.counting, self.blind) {
@@ -361,8 +359,7 @@ impl Sender {
                 None
             }
             (Some(counting), Some(_)) => {
-                // In recovery this is asked at every ACK: the first segment is missing still, unless it has
-                // been sent again.
+                // Called at every ACK of a recovery: the first segment is still missing, unless it has been retransmitted.
                 let enough = self.duplicates_in_row >= counting.threshold() as u64;
                 if enough || matches!(self.phase, Phase::Recovery { .. }) {
                     self.board.lose_first();
@@ -393,7 +390,7 @@ impl Sender {
         lost
     }
 
-    /// A reduction has come: from now on it is asked whether it was a mistake.
+    /// A reduction occurred: starts checking whether it was unnecessary.
     fn doubt(&mut self) {
         let retransmissions = self.board.retransmissions_in_flight();
         if retransmissions == 0 {
@@ -402,7 +399,7 @@ impl Sender {
         self.undo = self.undoes.then_some(Undo { from: self.una, retransmissions, dsacked: 0 });
     }
 
-    /// A probe is due two RTTs from now if nothing is known to be missing (RFC 8985 §7.2).
+    /// Sets a probe two RTTs from now if nothing is known to be missing (RFC 8985 §7.2).
     #[inline]
     pub(super) fn arm_probe(&mut self, now: Instant) {
         if matches!(self.early, Some((_, Early::Reordering))) {
@@ -440,7 +437,7 @@ impl Sender {
         match &mut self.counting {
             Some(counting) => {
                 counting.on_timeout();
-                // RFC 6675 §5.1: nothing is believed to be in the network any more.
+                // RFC 6675 §5.1: nothing is considered to be in the network any more.
                 self.board.lose_on_timeout(|_| true);
             }
             None => {
@@ -460,7 +457,7 @@ impl Sender {
         self.rto_at = Some(now + self.rtt.rto());
     }
 
-    /// What is kept with a segment that is sent now, for the delivery rate.
+    /// The delivery-rate state to store with a segment that is sent now.
     #[inline]
     fn sent_state(&mut self, nothing_in_flight: bool, now: Instant) -> SentState {
         self.rate.as_mut().map_or_else(SentState::default, |rate| rate.on_sent(nothing_in_flight, now))
@@ -502,22 +499,22 @@ impl Sender {
         Some(sent)
     }
 
-    /// The next segment never sent before, as far as data and the receiver's window allow.
+    /// The next segment with new data, within the data written and the receive window.
     #[inline]
     fn next_new(&self) -> Option<Outgoing> {
         let unsent = self.written.saturating_sub(self.next);
         let room = self.window_end.saturating_sub(self.next);
         let payload = unsent.min(u64::from(self.mss)).min(room);
         if payload < unsent.min(u64::from(self.mss)) && !self.board.is_empty() {
-            // Silly window avoidance: wait for room for a whole segment.
+            // Silly window avoidance: wait until a whole segment fits.
             return None;
         }
         let fin = self.closing && !self.fin_sent && payload == unsent && room > payload;
         (payload > 0 || fin).then_some(Outgoing { seq: self.next, payload: payload as u32, fin })
     }
 
-    /// Nagle's algorithm in Minshall's form, as in Linux (`tcp_nagle_check`): a segment that is not full waits until the
-    /// one before that was not full is acknowledged, or until there is more to fill it with.
+    /// Nagle's algorithm in Minshall's form, as in Linux (`tcp_nagle_check`): a segment that is not full-sized waits until the
+    /// previous such segment is acknowledged, or until it can be filled.
     #[inline]
     fn must_gather(&self, segment: &Outgoing) -> bool {
         segment.payload < self.mss && self.small_end > self.una && !segment.fin && !self.nodelay
@@ -577,8 +574,8 @@ impl Sender {
         }
     }
 
-    /// Time for `len` bytes of payload at the rate the controller asks for, or at twice the window per RTT in
-    /// slow start and 1.2 times after, as Linux. None for the first segments at a rate of the window.
+    /// Time for `len` bytes of payload at the pacing rate of the controller, or at twice the window per RTT in slow start and 1.2
+    /// times after, as in Linux. `None` for the first segments of a connection paced by its window.
     fn pacing_ns(&self, len: u64) -> Option<u64> {
         let limit = self.max_pacing_bps.unwrap_or(u64::MAX);
         if let Some(bps) = self.cc.pacing_bps().map(|bps| bps.min(limit)) {
@@ -595,11 +592,11 @@ impl Sender {
         let percent = if cwnd < self.cc.ssthresh_bytes() / 2 { 200 } else { 120 };
         let bps = u128::from(cwnd) * 8 * percent * 10_000_000 / (srtt_ns > 0).then_some(srtt_ns)?;
         let bps = bps.min(u128::from(limit));
-        // The header goes at the same pace; 52 bytes with timestamps.
+        // Headers count for the pacing rate: 52 bytes with timestamps.
         u64::try_from(u128::from(len + 52) * 8_000_000_000 / bps.max(1)).ok()
     }
 
-    /// Data waits, nothing is in flight, and the receiver has no room: ask now and then.
+    /// Sets the persist timer if data waits, nothing is in flight, and the receive window is closed.
     fn arm_persist(&mut self, now: Instant) {
         let waiting = self.next < self.written || (self.closing && !self.fin_sent);
         if waiting && self.board.is_empty() {

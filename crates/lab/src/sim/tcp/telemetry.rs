@@ -1,4 +1,4 @@
-//! One end's part in in-band telemetry (docs/int-cc.md).
+//! In-band telemetry of one end (docs/int-cc.md).
 //!
 //! ```text
 //!   sender    one data segment in `every` ──▶ an empty IOAM trace in front of TCP
@@ -6,14 +6,14 @@
 //!   sender    option 0x72 ──▶ congestion controller
 //! ```
 //!
-//! With a broker (§VI-B of the paper: the sink publishes, the controller subscribes) the controller hears of a report later:
+//! With a broker (§VI-B of the paper: the sink publishes, the controller subscribes), a report reaches the controller later:
 //!
 //! ```text
-//!   option 0x72 ──▶ the newest, every `interval` ──▶ `delay` ──▶ congestion controller
+//!   option 0x72 ──▶ the newest one, every `interval` ──▶ `delay` ──▶ congestion controller
 //! ```
 //!
-//! As in `bpf/`: the newest trace answers, the full form where there is room, the short one beside two SACK blocks,
-//! none beside three.
+//! As in `bpf/`, the reply is the newest report: in the long form if it fits, in the short form beside two SACK blocks, and none
+//! beside three.
 
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ioam::{
@@ -22,40 +22,40 @@ use anabranch_wire::ioam::{
 use anabranch_wire::tcp::{TCP_OPTIONS_MAX, TcpOptions};
 use std::collections::VecDeque;
 
-/// IOAM namespace of the kernel's own examples, and of ours.
+/// IOAM namespace of the kernel's examples, also used by this project.
 pub const NAMESPACE: u16 = 123;
-/// What a node that knows all adds, units of 4 bytes: hop, queue depth, our snapshot.
+/// Size of the data of a node that reports all fields, units of 4 bytes: hop, queue depth, opaque snapshot.
 const NODE_WORDS: u8 = 9;
-/// Most nodes an IPv6 option has room for.
+/// Maximum number of nodes in an IPv6 option.
 pub const MOST_NODES: u8 = 6;
-/// How long an answer is worth sending: what the age field can say.
+/// How long a report is repeated: the range of the age field.
 const ANSWER: Duration = Duration::from_millis(248);
-/// Unit of the age field.
+/// Unit of the age field, ms.
 const AGE_UNIT_MS: u128 = 8;
 const NEXT_HEADER_TCP: u8 = 6;
 
-/// How much telemetry there is.
+/// Telemetry options of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Telemetry {
-    /// One data segment in so many carries a trace; at least 1.
+    /// One data segment in this many carries a trace; at least 1.
     pub every: u32,
     /// Nodes a trace has room for, 1 to [`MOST_NODES`].
     pub nodes: u8,
-    /// By which reports come to the controller; else at once, with the ACK that has them.
+    /// Broker that delivers reports to the controller. Without one they are delivered with the ACK that carries them.
     pub broker: Option<Broker>,
 }
 
-/// What stands between the sink of traces and the controller.
+/// A broker between the sink of traces and the controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Broker {
-    /// Time from one report that is published to the next.
+    /// Time between two published reports.
     pub interval: Duration,
-    /// From when it is published until the controller has it.
+    /// Time from publication to delivery at the controller.
     pub delay: Duration,
 }
 
 impl Telemetry {
-    /// Bytes of a trace with its IPv6 header.
+    /// Size of a trace with its IPv6 extension header, bytes.
     #[must_use]
     pub const fn header_bytes(&self) -> usize {
         trace_header_len(NODE_WORDS * self.nodes)
@@ -67,13 +67,13 @@ impl Telemetry {
 pub struct TelemetryStats {
     /// Traces sent.
     pub traces_out: u64,
-    /// Traces that arrived with something in them.
+    /// Traces received with data of at least one node.
     pub traces_in: u64,
-    /// Most nodes in one of them.
+    /// Maximum number of nodes in one of them.
     pub trace_nodes: u64,
-    /// Reports that the congestion controller had.
+    /// Reports passed to the congestion controller.
     pub reports_in: u64,
-    /// Sum of their ages then, since their traces arrived at the sink; in steps of [`AGE_UNIT_MS`] but for the broker's part.
+    /// Sum of their ages at that time since the trace arrived at the sink, in steps of [`AGE_UNIT_MS`] except for the broker's part.
     pub reports_age: Duration,
     /// Bytes of all IP packets sent, and of traces and reports among them.
     pub sent_bytes: u64,
@@ -81,23 +81,23 @@ pub struct TelemetryStats {
     pub telemetry_bytes: u64,
 }
 
-/// See the top of this file.
+/// Telemetry state of one end; see the module documentation.
 #[derive(Debug)]
 pub struct TelemetryEnd {
     config: Telemetry,
-    /// Data segments that have gone without a trace.
+    /// Data segments sent since the last trace.
     credit: u32,
     answer: Option<(Instant, Feedback)>,
     /// The newest report.
     report: Option<Feedback>,
-    /// When the broker had one last, and what is on its way from there: since when, and what.
+    /// Time of the last publication by the broker, and the reports in delivery with their publication times.
     published_at: Option<Instant>,
     published: VecDeque<(Instant, Feedback)>,
     stats: TelemetryStats,
 }
 
 impl TelemetryEnd {
-    /// An end that has seen nothing.
+    /// An end without any report.
     pub fn new(config: Telemetry) -> Self {
         Self {
             config,
@@ -110,7 +110,7 @@ impl TelemetryEnd {
         }
     }
 
-    /// A packet with data leaves: with a trace, if it is its turn.
+    /// Adds a trace to a data packet that leaves, if it is due.
     pub fn trace(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
         self.stats.sent_bytes += packet.len() as u64;
         self.credit = self.credit.saturating_add(1);
@@ -122,7 +122,7 @@ impl TelemetryEnd {
         let len = ioam::emit_trace_header(NEXT_HEADER_TCP, &trace, &mut header).ok()?;
         let mut bytes = Vec::with_capacity(packet.len() + len);
         bytes.extend_from_slice(packet);
-        // No IPv6 packet has no trace.
+        // Only an IPv6 packet can carry a trace.
         ioam::insert(&mut bytes, HOP_BY_HOP, &header[..len]).ok()?;
         self.credit = 0;
         self.stats.traces_out += 1;
@@ -131,9 +131,9 @@ impl TelemetryEnd {
         Some(bytes)
     }
 
-    /// A packet with hop-by-hop options arrives.
+    /// Processes a packet with hop-by-hop options.
     pub fn on_trace(&mut self, packet: &[u8], now: Instant) {
-        // Where there are traces, what joins wires leaves hop limits as they are: no router is to be known.
+        // With traces, the elements that join wires leave hop limits unchanged, so they do not appear as routers.
         if let Ok(Some(report)) = ioam::report(packet, 0) {
             self.stats.traces_in += 1;
             let trace = ioam::head(packet).ok().and_then(|head| head.trace);
@@ -143,7 +143,7 @@ impl TelemetryEnd {
         }
     }
 
-    /// A pure ACK leaves: adds the report, as far as there is one and it fits.
+    /// Adds the report to a pure ACK that leaves, if there is one and it fits.
     pub fn answer(&mut self, options: &mut TcpOptions, headers_bytes: usize, now: Instant) {
         self.stats.sent_bytes += headers_bytes as u64;
         let Some((at, mut report)) = self.answer else { return };
@@ -164,7 +164,7 @@ impl TelemetryEnd {
         }
     }
 
-    /// A segment arrives: what the congestion controller hears now, if anything.
+    /// Processes the options of a segment. Returns the report to pass to the congestion controller now, if any.
     pub fn on_segment(&mut self, options: &TcpOptions, now: Instant) -> Option<Feedback> {
         let report = Feedback::parse(&options.report).ok().flatten();
         let (report, waited) = match self.config.broker {
@@ -179,7 +179,7 @@ impl TelemetryEnd {
         Some(report)
     }
 
-    /// The newest report that has come from the broker by now, and how long it was on its way there and back.
+    /// The newest report delivered by the broker so far, and its age from publication to delivery.
     fn by_broker(
         &mut self,
         broker: Broker,
@@ -198,7 +198,7 @@ impl TelemetryEnd {
             newest = Some((report, due(at)));
             self.published.pop_front();
         }
-        // As on the way by ACKs: what is too old to say how old is not told.
+        // As with ACKs: a report older than the age field can express is not delivered.
         newest.filter(|(_, waited)| *waited <= ANSWER)
     }
 
@@ -278,7 +278,7 @@ mod tests {
         let broker = Some(Broker { interval: ms(50), delay: ms(20) });
         let mut end = TelemetryEnd::new(Telemetry { every: 1, nodes: 2, broker });
         let mut told = Vec::new();
-        // One ACK every 10 ms says how many it is.
+        // One ACK every 10 ms; its report contains its number.
         for n in 0..20 {
             let mut options = TcpOptions::default();
             Feedback { medium_losses: n, ..Feedback::default() }.emit(&mut options.report).unwrap();
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(told, [(2, 0, 2), (7, 5, 2), (12, 10, 2), (17, 15, 2)]);
         assert_eq!(end.stats().reports_in, 4);
         assert_eq!(end.stats().reports_age, ms(80));
-        // One that nobody fetched for long is not told.
+        // A report that was not fetched for long is not delivered.
         assert_eq!(end.on_segment(&TcpOptions::default(), Instant::from_millis(9000)), None);
     }
 }

@@ -1,4 +1,4 @@
-//! One end of a connection: handshake, options, segments in and out, close.
+//! One end of a connection: handshake, options, segments in and out, closing.
 //!
 //! ```text
 //!   connect ─▶ SynSent ──SYN/ACK──▶ Established ──FIN both ways──▶ Done
@@ -6,8 +6,8 @@
 //!                                       └─ reset, or 15 timeouts in a row ─▶ Closed
 //! ```
 //!
-//! There is no TIME-WAIT: a finished connection goes on answering retransmissions for as long as its host
-//! keeps it. On the wire numbers are 32 bits and start at random; inside they are 64 bits and start at 0.
+//! There is no TIME-WAIT: a finished connection answers retransmissions for as long as its host keeps it. On the wire, sequence
+//! numbers have 32 bits and start at random; internally they have 64 bits and start at 0.
 
 use super::ack::Acknowledgment;
 use super::receiver::{INITIAL_WINDOW_BYTES, Receiver};
@@ -25,31 +25,31 @@ use anabranch_wire::ioam::Feedback;
 use anabranch_wire::tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, TcpTemplate, emit_packet};
 use std::net::SocketAddr;
 
-/// Window scale we offer: 6 MiB in units of 128 bytes.
+/// Window scale offered: 6 MiB in units of 128 bytes.
 const WINDOW_SHIFT: u8 = 7;
-/// SYNs sent before giving up: the first, those of Linux's `tcp_syn_retries`, and those that follow without back-off.
+/// Maximum number of SYNs: the first one, the retries of Linux's `tcp_syn_retries`, and those without back-off.
 const SYN_TRIES: u32 = 7 + LINEAR_SYN_TIMEOUTS;
-/// Timeouts of a SYN, but not of a SYN/ACK, until they double (Linux `tcp_syn_linear_timeouts`, since 6.5).
+/// Timeouts of a SYN before the timeout doubles; not for a SYN/ACK (Linux `tcp_syn_linear_timeouts`, since 6.5).
 const LINEAR_SYN_TIMEOUTS: u32 = 4;
-/// SYN/ACKs sent before giving up (Linux `tcp_synack_retries` and the first).
+/// Maximum number of SYN/ACKs (Linux `tcp_synack_retries` and the first one).
 const SYN_ACK_TRIES: u32 = 6;
-/// Timeouts in a row before giving up (Linux `tcp_retries2`).
+/// Maximum number of consecutive timeouts (Linux `tcp_retries2`).
 const DATA_TRIES: u32 = 15;
-/// A timestamp may be this much older than the newest (Linux `TCP_PAWS_WINDOW`).
+/// Tolerance by which a timestamp may be older than the newest one (Linux `TCP_PAWS_WINDOW`).
 const PAWS_SLACK: i32 = 1;
 
-/// In front of every segment, for what a cell or a tunnel puts there.
+/// Headroom of every segment for the headers of a cell or tunnel, bytes.
 const HEADROOM: usize = 16;
 
-/// Headers of nearly every segment: IPv4, TCP, timestamps.
+/// Header size of nearly every segment, bytes: IPv4, TCP, timestamps.
 const USUAL_HEADERS: usize = 52;
 
-/// Why a connection ended otherwise than by FIN.
+/// Reasons for the end of a connection other than FIN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
-    /// The peer reset it, or refused it.
+    /// The peer reset or refused the connection.
     Reset,
-    /// Nothing was heard from the peer.
+    /// The peer did not respond.
     TimedOut,
 }
 
@@ -61,14 +61,14 @@ enum State {
     Closed(Closed),
 }
 
-/// See the top of this file.
+/// One end of a TCP connection; see the module documentation.
 #[derive(Debug)]
 pub struct Connection {
     local: SocketAddr,
     remote: SocketAddr,
     options: Options,
     state: State,
-    /// Initial sequence numbers, ours and the peer's.
+    /// Initial sequence numbers, local and of the peer.
     iss: u32,
     irs: u32,
     timestamp_offset: u32,
@@ -83,22 +83,22 @@ pub struct Connection {
     receiver: Receiver,
     syn_due: bool,
     syn_at: Option<Instant>,
-    /// When the first SYN or SYN/ACK was sent.
+    /// Time of the first SYN or SYN/ACK.
     syn_sent_at: Instant,
     syns_sent: u32,
-    /// Of those sent, the first and those after a timeout.
+    /// Number of them sent, counting the first and those after a timeout.
     syn_tries: u32,
     reset_due: Option<u64>,
     said_all: bool,
     telemetry: Option<Box<TelemetryEnd>>,
     stream: SeededStream,
-    /// What all its packets begin with, and what the peer's do; none if its ends differ in family.
+    /// Header templates of packets sent and received; `None` if the two addresses differ in family.
     template: Option<TcpTemplate>,
     peer_template: Option<TcpTemplate>,
 }
 
 impl Connection {
-    /// Opens a connection. What it sends is `stream`; `seed` decides its initial numbers.
+    /// Opens a connection that sends `stream`. The initial sequence number follows from `seed`.
     #[must_use]
     pub fn connect(
         local: SocketAddr,
@@ -140,7 +140,7 @@ impl Connection {
         }
     }
 
-    /// Answers a SYN.
+    /// Accepts a connection: answers a SYN.
     #[must_use]
     pub fn accept(
         local: SocketAddr,
@@ -157,7 +157,7 @@ impl Connection {
         c
     }
 
-    /// Takes in a segment; what it makes available goes to `deliver` in order.
+    /// Processes a segment. Data that becomes available is passed to `deliver` in order.
     #[inline]
     pub fn on_segment(
         &mut self,
@@ -209,7 +209,7 @@ impl Connection {
         }
         let Some(seq) = seq else { return };
         if syn || seq == 0 {
-            // A SYN/ACK once more: our ACK of it was lost. Number 0 is SYN and nothing else.
+            // A repeated SYN/ACK: the local ACK was lost. Sequence number 0 is only used by SYN.
             self.receiver.want_ack();
             return;
         }
@@ -230,34 +230,34 @@ impl Connection {
         self.receiver.on_segment(seq, payload, h.flags.contains(TcpFlags::FIN), now, deliver);
     }
 
-    /// What the peer's packets begin with.
+    /// Header template of the peer's packets.
     #[inline]
     #[must_use]
     pub fn peer_template(&self) -> Option<&TcpTemplate> {
         self.peer_template.as_ref()
     }
 
-    /// Where in the peer's stream the payload of a segment begins; none if it has no place there.
+    /// Offset in the peer's stream of the payload of a segment; `None` if it is outside.
     #[inline]
     #[must_use]
     pub fn place_of(&self, header: &TcpHeader) -> Option<u64> {
         unwrap(self.receiver.next(), self.irs, header.seq)?.checked_sub(1)
     }
 
-    /// A packet of this connection has hop-by-hop options; called before what is in it is taken in.
+    /// Processes the hop-by-hop options of a packet of this connection. Call it before the segment itself is processed.
     pub fn on_trace(&mut self, packet: &[u8], now: Instant) {
         if let Some(end) = &mut self.telemetry {
             end.on_trace(packet, now);
         }
     }
 
-    /// The newest report on the path, and counters; none without telemetry.
+    /// The newest report about the path, and counters; `None` without telemetry.
     #[must_use]
     pub fn telemetry(&self) -> Option<(Option<&Feedback>, TelemetryStats)> {
         self.telemetry.as_ref().map(|end| (end.report(), end.stats()))
     }
 
-    /// The next packet to send, if any may go now.
+    /// The next packet that may be sent now.
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
         self.said_all = false;
@@ -286,22 +286,22 @@ impl Connection {
         }
     }
 
-    /// Whether no packet follows the last one of [`poll_transmit`](Self::poll_transmit) until something comes or a
-    /// timer is due: an ACK is sent when there is nothing else.
+    /// Whether [`poll_transmit`](Self::poll_transmit) has nothing more to return until a packet arrives or a timer expires. An ACK
+    /// is sent when there is nothing else.
     #[inline]
     #[must_use]
     pub const fn has_said_all(&self) -> bool {
         self.said_all
     }
 
-    /// Whether nothing but the ACK of data in order is to be sent, so that more of it may be acknowledged with it.
+    /// Whether only an ACK of in-order data is pending, so that it may also cover further data.
     #[inline]
     #[must_use]
     pub fn may_wait(&self) -> bool {
         self.is_established() && self.receiver.is_within_batch()
     }
 
-    /// Does what is due.
+    /// Handles timers that have expired.
     pub fn on_timeout(&mut self, now: Instant) {
         match self.state {
             State::Closed(_) => {}
@@ -325,7 +325,7 @@ impl Connection {
         }
     }
 
-    /// When the next timer is due; [`Instant::MAX`] if none runs.
+    /// The next timer; [`Instant::MAX`] if none is set.
     #[must_use]
     #[inline(always)]
     pub fn next_at(&self) -> Instant {
@@ -336,17 +336,17 @@ impl Connection {
         }
     }
 
-    /// The application writes `bytes` more of the stream.
+    /// The application writes `bytes` more bytes of the stream.
     pub fn write(&mut self, bytes: u64) {
         self.sender.write(bytes);
     }
 
-    /// The application writes no more; `abandon_unsent` takes back what was never sent.
+    /// The application closes its stream; `abandon_unsent` discards data that was never sent.
     pub fn close(&mut self, abandon_unsent: bool) {
         self.sender.close(abandon_unsent);
     }
 
-    /// Ends the connection at once and tells the peer.
+    /// Aborts the connection and sends a reset to the peer.
     pub fn abort(&mut self) {
         if self.state == State::Established {
             self.reset_due = Some(self.sender.next);
@@ -354,14 +354,14 @@ impl Connection {
         self.state = State::Closed(Closed::Reset);
     }
 
-    /// Whether the handshake is complete and the connection not closed by force.
+    /// Whether the handshake is complete and the connection was not aborted.
     #[must_use]
     #[inline]
     pub fn is_established(&self) -> bool {
         self.state == State::Established
     }
 
-    /// How the connection was closed by force, if it was.
+    /// Why the connection was aborted, if it was.
     #[must_use]
     pub fn closed(&self) -> Option<Closed> {
         match self.state {
@@ -370,14 +370,14 @@ impl Connection {
         }
     }
 
-    /// Whether all we wrote, and FIN, was acknowledged.
+    /// Whether all data written locally, and FIN, was acknowledged.
     #[must_use]
     #[cfg(test)]
     pub fn is_sent(&self) -> bool {
         self.sender.is_done()
     }
 
-    /// Whether all the peer wrote, and its FIN, has arrived.
+    /// Whether all data of the peer, and its FIN, has arrived.
     #[must_use]
     pub fn is_received(&self) -> bool {
         self.receiver.is_finished()
@@ -401,19 +401,19 @@ impl Connection {
         self.sender.stats()
     }
 
-    /// Segments that arrived behind a gap, and segments that brought nothing new.
+    /// Number of segments received behind a gap, and of segments without new data.
     #[must_use]
     pub fn receive_disorder(&self) -> (u64, u64) {
         (self.receiver.out_of_order_segments, self.receiver.duplicate_segments)
     }
 
-    /// Our end.
+    /// Local address.
     #[must_use]
     pub const fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// The other end.
+    /// Address of the peer.
     #[must_use]
     pub const fn remote(&self) -> SocketAddr {
         self.remote
@@ -438,8 +438,8 @@ impl Connection {
         let answers_first = echo == Some(self.timestamp(self.syn_sent_at));
         let cc = self.options.congestion_control.build(CcConfig {
             mss_bytes: u32::from(mss),
-            // RFC 5681 §3.1: a lost SYN or SYN/ACK is a sign to start from one segment. Linux forgives one
-            // (`tcp_init_transfer`), and any number if the first is answered (`tcp_try_undo_spurious_syn`).
+            // RFC 5681 §3.1: the loss of a SYN or SYN/ACK reduces the initial window to one segment. Linux tolerates one loss
+            // (`tcp_init_transfer`), and any number if the reply is to the first one (`tcp_try_undo_spurious_syn`).
             initial_window_segments: if self.syns_sent > 2 && self.syn_tries > 1 && !answers_first {
                 1
             } else {
@@ -463,7 +463,7 @@ impl Connection {
             sender.close(false);
         }
         self.sender = sender;
-        // Kernels that count duplicates are older than it.
+        // Kernels that count duplicates predate SACK compression.
         if self.sack_permitted && self.options.recovery == Recovery::Rack {
             self.receiver.compress_sacks(rtt);
         }
@@ -506,7 +506,7 @@ impl Connection {
         self.sender.on_ack(&Acknowledgment { ack, window_bytes, sacks, dsack, echo, pure }, now);
     }
 
-    /// PAWS (RFC 7323 §5) as in Linux, for segments with data; remembers the timestamp to echo.
+    /// PAWS (RFC 7323 §5) as in Linux, for segments with data. Stores the timestamp to echo.
     #[inline]
     fn timestamp_is_acceptable(&mut self, h: &TcpHeader, seq: u64, data: bool) -> bool {
         let Some((value, _)) = h.options.timestamps.filter(|_| self.timestamps) else { return true };
@@ -520,12 +520,12 @@ impl Connection {
         true
     }
 
-    /// When the segment was sent that the peer echoes.
+    /// Send time of the segment whose timestamp the peer echoes.
     #[inline]
     fn echo(&self, h: &TcpHeader, now: Instant) -> Option<Instant> {
         let (_, echo) = h.options.timestamps.filter(|_| self.timestamps)?;
         let ago_ms = self.timestamp(now).wrapping_sub(echo);
-        // Older than the run, or in the future: no echo of ours.
+        // A time before the run or in the future is not an echo of a local timestamp.
         now.as_millis().checked_sub(u64::from(ago_ms)).map(Instant::from_millis)
     }
 
@@ -534,7 +534,7 @@ impl Connection {
         self.timestamp_offset.wrapping_add(now.as_millis() as u32)
     }
 
-    /// A trace needs room in the packet: as a route with a lower MTU, it is kept free in all of them.
+    /// MSS of the local end. Room for a trace is reserved in all packets, as on a route with a lower MTU.
     fn our_mss(&self) -> u16 {
         let headers = if self.remote.is_ipv4() { 40 } else { 60 };
         let trace = self.options.telemetry.map_or(0, |telemetry| telemetry.header_bytes() as u16);
@@ -547,7 +547,7 @@ impl Connection {
             self.syn_sent_at = now;
         }
         self.syns_sent += 1;
-        // A SYN/ACK asked for by a repeated SYN restarts the timer, and is no try.
+        // A SYN/ACK in reply to a repeated SYN restarts the timer and does not count as a try.
         if self.syn_at.is_none() {
             self.syn_tries += 1;
         }
@@ -571,7 +571,7 @@ impl Connection {
         emit_packet(self.local, self.remote, &header, &[]).ok().map(|bytes| Packet::new(now, bytes))
     }
 
-    /// A segment with the ACK of the moment; SACK blocks only if it has no payload.
+    /// Builds a segment with the current ACK; SACK blocks only if there is no payload.
     fn emit(&mut self, seq: u64, flags: TcpFlags, payload: usize, now: Instant) -> Option<Packet> {
         let mut sack = SackBlocks::default();
         let keep_ack_due = payload > 0 && self.sack_permitted && self.receiver.has_blocks();
@@ -603,7 +603,7 @@ impl Connection {
         let headers = template.headers_len(&header);
         let mut bytes = spare::take();
         match headers {
-            // Its length is known when this is compiled.
+            // The length is a compile-time constant.
             USUAL_HEADERS => bytes.extend_from_slice(&[0; HEADROOM + USUAL_HEADERS]),
             _ => bytes.resize(HEADROOM + headers, 0),
         }
@@ -621,7 +621,7 @@ impl Connection {
     }
 }
 
-/// The 64-bit number nearest to `near` that is `wire` on the wire; none if that is before the start.
+/// The 64-bit number nearest to `near` whose 32-bit form is `wire`; `None` if it is before the start.
 #[inline]
 fn unwrap(near: u64, initial: u32, wire: u32) -> Option<u64> {
     let distance = wire.wrapping_sub(initial.wrapping_add(near as u32)) as i32;

@@ -1,4 +1,4 @@
-//! Two ends and a path between them that the test controls, packet by packet.
+//! Two ends connected by a path that the test controls packet by packet.
 
 mod properties;
 
@@ -9,25 +9,25 @@ use std::collections::BTreeMap;
 
 const STREAMS: [SeededStream; 2] = [SeededStream::new(11), SeededStream::new(22)];
 
-/// What happens to a packet; times are extra delay in microseconds.
+/// What the path does with a packet; times are additional delay in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
     Pass,
     Lose,
     Delay(u64),
-    /// Once at once and once more later.
+    /// Deliver it now, and a second time after this.
     Twice(u64),
 }
 
 struct Pair {
     ends: [Connection; 2],
     received: [u64; 2],
-    /// Packets under way: (due, serial) to (end, bytes).
+    /// Packets in transit: (due, serial) to (end, bytes).
     wire: BTreeMap<(Instant, u64), (usize, Packet)>,
     serial: u64,
     now: Instant,
     one_way: Duration,
-    /// Packets sent without payload.
+    /// Number of packets sent without payload.
     bare: usize,
 }
 
@@ -36,7 +36,7 @@ impl Pair {
         let a: SocketAddr = "10.0.0.1:1000".parse().unwrap();
         let b: SocketAddr = "10.0.0.2:80".parse().unwrap();
         let start = Instant::ZERO;
-        // Initial numbers close to the wrap of 32 bits.
+        // Initial sequence numbers close to the wrap of 32 bits.
         let mut client = Connection::connect(a, b, options.clone(), STREAMS[0], u64::MAX - 900, start);
         let syn = parse_packet(&client.poll_transmit(start).unwrap()).unwrap().header;
         let arrived = start + one_way;
@@ -80,7 +80,7 @@ impl Pair {
         }
     }
 
-    /// Goes on to the next thing that happens; false: nothing ever will.
+    /// Advances to the next event; false: there is none.
     fn step(&mut self, fate: &mut dyn FnMut(usize, &Packet) -> Fate) -> bool {
         self.transmit(fate);
         let arrival = self.wire.first_key_value().map(|((due, _), _)| *due);
@@ -112,7 +112,7 @@ impl Pair {
         }
     }
 
-    /// Runs to the end with a path that changes with time; calls `watch` after each step.
+    /// Runs to the end with a path that varies with time; calls `watch` after each step.
     fn run_timed(
         &mut self,
         mut fate: impl FnMut(Instant, usize) -> Fate,
@@ -145,7 +145,7 @@ fn end_of(seconds: u64) -> Instant {
     Instant::from_secs(seconds)
 }
 
-/// A client with `bytes` to send over a path of 20 ms each way; both ends close.
+/// A client that sends `bytes` over a path of 20 ms per direction; both ends close.
 fn upload(options: Options, bytes: u64) -> Pair {
     let mut pair = Pair::new(options, ms(20));
     pair.ends[0].write(bytes);
@@ -154,7 +154,7 @@ fn upload(options: Options, bytes: u64) -> Pair {
     pair
 }
 
-/// Loses the transmissions with data of end 0 whose ordinals are listed.
+/// Drops the data transmissions of end 0 with these ordinals.
 fn lose(ordinals: &'static [usize]) -> impl FnMut(usize, &Packet) -> Fate {
     let mut n = 0;
     move |end, packet| {
@@ -182,7 +182,7 @@ fn a_clean_transfer_needs_no_retransmission() {
     }
 }
 
-/// How many segments with data an end sends at once, and how many in its first round trip, with a window of 40.
+/// Number of data segments that an end sends at once, and in its first round trip, with a window of 40.
 fn first_round_trip(end: usize, pacing: bool) -> (usize, usize) {
     let mut pair = Pair::new(Options { pacing, initial_window_segments: 40, ..Options::default() }, ms(20));
     pair.ends[end].write(200_000);
@@ -195,7 +195,7 @@ fn first_round_trip(end: usize, pacing: bool) -> (usize, usize) {
         },
         |_, _| {},
     );
-    // The SYN has left before; the server's first is the SYN/ACK.
+    // The SYN was sent before; the first packet of the server is the SYN/ACK.
     let data = &sent[end..];
     let begin = data[0];
     let until = |after: Duration| data.iter().filter(|at| **at < begin + after).count();
@@ -205,15 +205,15 @@ fn first_round_trip(end: usize, pacing: bool) -> (usize, usize) {
 #[test]
 fn the_first_segments_are_not_paced_and_the_rest_as_linux_does() {
     assert_eq!(first_round_trip(0, false), (40, 40));
-    // Opened here: ten at once, then as twenty a round trip are sent, with their headers, whatever the window is.
+    // Opened locally: ten at once; the rest is paced at twenty per round trip, headers included, whatever the window is.
     assert_eq!(first_round_trip(0, true), (10, 29));
-    // Opened by the peer: the rate is that of the window.
+    // Opened by the peer: the rate follows from the window.
     let (at_once, all) = first_round_trip(1, true);
     assert!((10..13).contains(&at_once) && all == 40, "{at_once} {all}");
 }
 
-/// Seconds it takes to send 20 MB over a bottleneck of 20 Mbit/s with a RTT of 40 ms and a deep queue, every
-/// n-th packet lost on the way; and the longest wait in the queue.
+/// Seconds to send 20 MB through a bottleneck of 20 Mbit/s with an RTT of 40 ms and a deep queue, where every n-th packet is
+/// lost on the path; the longest queueing delay; and counters.
 fn through_a_bottleneck(congestion_control: Algorithm, lose_every: u64) -> (f64, Duration, TcpStats) {
     let mut pair = upload(Options { congestion_control, ..Options::default() }, 20_000_000);
     let (mut free, mut waited, mut n) = (Instant::ZERO, Duration::ZERO, 0);
@@ -238,7 +238,7 @@ fn through_a_bottleneck(congestion_control: Algorithm, lose_every: u64) -> (f64,
 
 #[test]
 fn bbr_paces_at_the_bottleneck_and_does_not_mind_loss() {
-    // 20 MB in segments of 1448 of 1500 bytes at 20 Mbit/s.
+    // 20 MB in segments of 1448 bytes, packets of 1500, at 20 Mbit/s.
     let least = 20e6 * 8.0 / 20e6 * 1500.0 / 1448.0;
     let (seconds, waited, stats) = through_a_bottleneck(Algorithm::Bbr, 0);
     assert!(seconds < least * 1.05, "{seconds} s of at least {least}");
@@ -253,8 +253,8 @@ fn bbr_paces_at_the_bottleneck_and_does_not_mind_loss() {
     assert!(with_reno > 3.0 * seconds, "{with_reno} s");
 }
 
-/// A round trip that gets shorter leaves BBR with a rate at which two segments, acknowledged together, take longer than it. The least
-/// round trip is that of the second, which no acknowledgment was delayed for, or no delivery rate is ever measured again.
+/// After the RTT has decreased, BBR has a rate at which two segments that are acknowledged together take longer than the RTT.
+/// The minimum RTT must be that of the second one, whose ACK was not delayed; otherwise no delivery rate is ever measured again.
 #[test]
 fn bbr_grows_after_a_round_trip_that_was_long() {
     let mut pair = Pair::new(Options { congestion_control: Algorithm::Bbr, ..Options::default() }, ms(3));
@@ -290,7 +290,7 @@ fn both_directions_at_once() {
     assert_eq!(pair.received, [500_000, 300_000]);
 }
 
-/// What is sent again is held back by cwnd like what is new, so that it grows: one segment per round trip would be 1.7 s.
+/// cwnd limits retransmissions as it limits new data, so that it grows. With one segment per RTT this would take 1.7 s.
 #[test]
 fn after_a_flight_that_cwnd_did_not_limit_was_lost_it_is_slow_start() {
     let mut pair = upload(Options { initial_window_segments: 100, ..Options::default() }, 60_000);
@@ -314,8 +314,8 @@ fn one_loss_is_one_fast_retransmission_and_one_reduction() {
 
 #[test]
 fn where_nothing_overtakes_no_reduction_is_taken_back() {
-    // Losses alone, also of what a recovery sends beyond its own end: each recovery then begins with retransmissions of
-    // the one before under way, and their ACKs echo times before its own first.
+    // Losses only, also of data that a recovery sends beyond its own end. Each recovery then begins with retransmissions of the
+    // previous one in flight, and their ACKs echo times before its own first retransmission.
     for seed in 0..20_u64 {
         let mut pair = upload(Options { pacing: seed % 2 == 0, ..Options::default() }, 2_000_000);
         let mut state = seed;
@@ -359,13 +359,13 @@ fn a_lost_retransmission_is_found_without_a_timeout() {
 #[test]
 fn a_lost_tail_is_repaired_by_a_probe_before_the_timeout() {
     let mut pair = Pair::new(Options::default(), ms(20));
-    // 10 segments, the last of which is lost.
+    // 10 segments, of which the last is lost.
     pair.ends[0].write(14_480);
     pair.run(at_ms(440), lose(&[9]));
     let stats = pair.ends[0].stats();
     assert_eq!(pair.received[1], 14_480, "{stats:?}");
     assert_eq!((stats.retransmitted_probe, stats.timeouts, stats.probes), (1, 0, 1), "{stats:?}");
-    // The loss is certain, and counts, when no DSACK has come before later data is acknowledged.
+    // The loss is certain, and counts, if no DSACK arrives before later data is acknowledged.
     pair.ends[0].write(1000);
     pair.run(at_ms(600), |_, _| Fate::Pass);
     let stats = pair.ends[0].stats();
@@ -388,7 +388,7 @@ fn timeouts_double_until_the_path_is_back() {
         },
     );
     assert!(pair.done() && timeouts >= 5, "{timeouts}");
-    // `now` is the time before the step in which the timer fired; the first gap is that of the last ACK.
+    // `now` is the time before the step in which the timer expired; the first gap is that of the last ACK.
     let gaps: Vec<f64> = timed_out_at.windows(2).skip(1).map(|w| (w[1] - w[0]).as_secs_f64()).collect();
     for pair in gaps.windows(2).take(3) {
         assert!((pair[1] / pair[0] - 2.0).abs() < 0.01, "{gaps:?}");
@@ -397,7 +397,7 @@ fn timeouts_double_until_the_path_is_back() {
 
 #[test]
 fn a_delay_spike_is_recognised_and_taken_back() {
-    // The path holds everything from 300 to 900 ms and then delivers it in order: the timeout was spurious.
+    // The path buffers everything from 300 to 900 ms and then delivers it in order: the timeout was spurious.
     let mut pair = upload(Options::default(), 12_000_000);
     let (from, to) = (at_ms(300), at_ms(900));
     let mut before = 0;
@@ -420,8 +420,7 @@ fn a_delay_spike_is_recognised_and_taken_back() {
 
 #[test]
 fn reordering_within_a_quarter_rtt_soon_costs_nothing() {
-    // Every tenth segment is 8 ms late on a path of 40 ms: once it is mistaken for a loss, then the window
-    // opens.
+    // Every tenth segment is 8 ms late on a path of 40 ms. It is mistaken for a loss once; then the reordering window opens.
     let mut pair = upload(Options::default(), 4_000_000);
     let mut n = 0;
     pair.run(end_of(60), |end, _| {
@@ -436,7 +435,7 @@ fn reordering_within_a_quarter_rtt_soon_costs_nothing() {
 
 #[test]
 fn heavy_reordering_widens_the_window_by_dsack() {
-    // 25 ms late on 40 ms, more than a quarter: each round trip with DSACKs adds a quarter.
+    // 25 ms late on 40 ms, more than a quarter: each round trip with DSACKs adds a quarter to the window.
     let mut pair = upload(Options::default(), 6_000_000);
     let (mut n, mut late) = (0, 0);
     pair.run(end_of(60), |end, _| {
@@ -482,7 +481,7 @@ fn header(packet: &Packet) -> TcpHeader {
     parse_packet(packet).unwrap().header
 }
 
-/// When an end that hears nothing sends what it begins with, in seconds, and at last when it gives up.
+/// Times in seconds at which an end without a peer sends its first packet, and finally when it gives up.
 fn tries(mut end: Connection) -> Vec<u64> {
     let (mut times, mut now) = (Vec::new(), Instant::ZERO);
     while end.closed().is_none() {
@@ -510,14 +509,14 @@ fn syns_are_sent_every_second_at_first_and_answers_with_back_off() {
     let server = server_of(&asking, &syn, Instant::ZERO);
     assert_eq!(tries(server), [0, 1, 3, 7, 15, 31, 63]);
     assert_eq!(tries(client()), [0, 1, 2, 3, 4, 5, 7, 11, 19, 35, 67, 131]);
-    // Who asks again has an answer at once, and the next later.
+    // A repeated SYN is answered at once; the next retransmission of the answer is later.
     let mut server = server_of(&asking, &syn, Instant::ZERO);
     assert!(server.poll_transmit(Instant::ZERO).is_some());
     server.on_segment(&syn, &[], at_ms(900), &mut |_| ());
     assert!(server.poll_transmit(at_ms(900)).is_some() && server.next_at() == at_ms(1900));
 }
 
-/// Segments of the first window, and the round trip of the handshake in milliseconds.
+/// Number of segments of the first window, and the RTT of the handshake in milliseconds.
 fn first_window(end: &mut Connection, now: Instant) -> (usize, u128) {
     assert!(end.is_established());
     end.write(100_000);
@@ -525,7 +524,7 @@ fn first_window(end: &mut Connection, now: Instant) -> (usize, u128) {
     (std::iter::from_fn(|| end.poll_transmit(now)).filter(|p| p.len() > 100).count(), rtt)
 }
 
-/// An end, and what it sends at these seconds.
+/// An end, and the headers of what it sends at these seconds.
 fn sent_at(mut end: Connection, seconds: &[u64]) -> (Connection, Vec<TcpHeader>) {
     let sent = seconds.iter().map(|second| {
         end.on_timeout(end_of(*second));
@@ -537,7 +536,7 @@ fn sent_at(mut end: Connection, seconds: &[u64]) -> (Connection, Vec<TcpHeader>)
 
 #[test]
 fn the_first_window_is_one_segment_if_two_syns_were_lost() {
-    // SYNs sent until then, and which of them is answered half a second after the last.
+    // Number of SYNs sent, and which of them is answered half a second after the last.
     for (seconds, answered, want) in [
         (&[0][..], 0, (10, 500)),
         (&[0, 1], 1, (10, 500)),
@@ -591,13 +590,13 @@ fn request_and_response_share_packets_with_their_acks() {
         }
     }
     assert_eq!(answered, 50);
-    // A request takes one round trip and few ACKs travel alone.
+    // A request takes one round trip, and few ACKs are sent alone.
     assert!(pair.now < at_ms(50 * 41 + 100), "{}", pair.now);
     assert!(pair.bare < 30, "{}", pair.bare);
     assert_eq!(pair.ends[0].stats().retransmissions() + pair.ends[1].stats().retransmissions(), 0);
 }
 
-/// Payloads of the data segments that end 0 has to send now, each put on the path.
+/// Payload lengths of the data segments that end 0 can send now; each is put on the path.
 fn payloads(pair: &mut Pair) -> Vec<usize> {
     let mut sizes = Vec::new();
     while let Some(packet) = pair.ends[0].poll_transmit(pair.now) {
@@ -624,7 +623,7 @@ fn what_is_written_little_by_little_waits_for_the_small_segment_before_it() {
     assert_eq!(sent, [vec![1448, 552], vec![100], vec![900], vec![100]]);
     assert_eq!(pair.received[1], 3100);
     let (sent, mut pair) = written(false);
-    // A small one behind full ones goes, all after it wait for its ACK; what fills a segment does not wait.
+    // A small segment behind full ones is sent; later small ones wait for its ACK; full segments do not wait.
     assert_eq!(sent, [vec![1448, 552], vec![], vec![], vec![]]);
     assert_eq!(pair.received[1], 2000);
     pair.ends[0].write(400);
@@ -632,7 +631,7 @@ fn what_is_written_little_by_little_waits_for_the_small_segment_before_it() {
     pair.run(at_ms(200), |_, _| Fate::Pass);
     assert_eq!(pair.received[1], 3500);
 
-    // The end of the stream waits for nothing, also if what was not sent is taken back: this was written.
+    // The end of the stream does not wait, even if unsent data is discarded: this data was written.
     for abandon in [true, false] {
         let (_, mut pair) = written(false);
         pair.ends[0].close(abandon);
@@ -646,7 +645,7 @@ fn a_closed_window_is_asked_after_until_it_opens() {
     pair.run(at_ms(70), |_, _| Fate::Pass);
     let client = &mut pair.ends[0];
     assert!(client.is_established());
-    // The peer offers nothing.
+    // The peer offers no window.
     client.sender.window_end = client.sender.next;
     client.write(5000);
     assert!(client.poll_transmit(pair.now).is_none());
@@ -656,7 +655,7 @@ fn a_closed_window_is_asked_after_until_it_opens() {
     let probe = client.poll_transmit(at).unwrap();
     let header = parse_packet(&probe).unwrap().header;
     assert_eq!(header.seq, client.iss, "a number the peer has acknowledged long ago");
-    // Our own receiver answers it.
+    // The local receiver answers it.
     pair.ends[1].on_segment(&header, &[], at, &mut |_| ());
     assert!(pair.ends[1].poll_transmit(at).is_some());
 }
@@ -670,7 +669,7 @@ fn duplicates_find_losses_with_and_without_sack() {
     for (recovery, sack) in
         [(Recovery::Classic, true), (Recovery::Classic, false), (Recovery::Adaptive, true)]
     {
-        // Three of one window, two of them neighbours.
+        // Three of one window, of which two are adjacent.
         let mut pair = upload(counting(recovery, sack), 2_000_000);
         pair.run(end_of(60), lose(&[60, 61, 66]));
         assert!(pair.done());

@@ -1,4 +1,4 @@
-//! What holds whatever the path or a peer does.
+//! Invariants for any behaviour of the path or the peer.
 
 use super::*;
 use proptest::prelude::*;
@@ -15,8 +15,8 @@ fn fate() -> impl Strategy<Value = Fate> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Whatever the path does with packets, as long as it does not do it for ever, both streams arrive
-    /// whole and in order (the receiver's callback checks every byte), and the connection ends.
+    /// For any finite pattern of loss, reordering and duplication, both streams arrive complete and in order (the callback of the
+    /// receiver checks every byte), and the connection ends.
     #[test]
     fn any_pattern_of_loss_reordering_and_duplication_delivers_the_stream(
         fates in prop::collection::vec(fate(), 1..400),
@@ -51,7 +51,7 @@ proptest! {
         prop_assert_eq!(pair.received, [sizes.1, sizes.0]);
     }
 
-    /// Segments that no honest peer sends change nothing but counters, and panic nowhere.
+    /// Segments that no conforming peer sends change only counters and never panic.
     #[test]
     fn hostile_segments_do_no_harm(
         segments in prop::collection::vec(
@@ -75,7 +75,7 @@ proptest! {
             let h = TcpHeader {
                 seq: if near { end.irs.wrapping_add(1 + seq % 5) } else { seq },
                 ack: if near { end.iss.wrapping_add(1 + ack % 60_000) } else { ack },
-                // No RST: that rightly ends the connection.
+                // No RST: it legitimately ends the connection.
                 flags: TcpFlags(flags & !0x04),
                 window,
                 options: TcpOptions { sack, timestamps: near.then_some((seq, ack)), ..TcpOptions::default() },
