@@ -1,4 +1,4 @@
-//! What must hold, each under its own name, and how often it was looked at.
+//! The invariants by name, and how often each was checked.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,53 +6,53 @@ use std::fmt;
 /// An invariant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Invariant {
-    /// What is delivered was sent, to whom it is delivered, with these bytes.
+    /// Every delivered packet was sent, to this receiver and with these bytes.
     Intact,
-    /// No packet is delivered twice where a copy can be told.
+    /// No packet is delivered twice where duplicates can be detected.
     Once,
-    /// A reliable flow has every byte once, in order, as it was sent.
+    /// A reliable flow delivers every byte once, in order and unchanged.
     Reliable,
-    /// No user data in the clear on a secure access.
+    /// No user data in clear text on a secure access.
     Sealed,
-    /// No packet is delivered with the source of another UE.
+    /// No packet is delivered with the source address of another UE.
     OwnSource,
-    /// Where accesses lost nothing, nothing is lost.
+    /// If the accesses lost nothing, nothing is lost.
     Lossless,
-    /// Where accesses kept the order, a rule that restores it keeps it.
+    /// If the accesses preserved the order, a rule with reordering preserves it.
     Order,
-    /// There, nothing waits longer than the slower access takes.
+    /// In that case, no packet waits longer than the delay of the slower access.
     Prompt,
-    /// There, both ends see neither queue nor loss, whatever their clocks do.
+    /// In that case, both ends measure neither a queue nor loss, whatever their clocks do.
     Measured,
-    /// A UE with a good access is served.
+    /// A UE with a good access receives service.
     Served,
-    /// What nobody may take notice of is counted as dropped.
+    /// Packets that must be ignored are counted as dropped.
     Counted,
-    /// One UE leaves reorder queues and memory for others.
+    /// One UE leaves reorder queues and memory to others.
     Share,
-    /// Tables and queues are bounded.
+    /// The sizes of tables and queues are bounded.
     Bounded,
-    /// Nobody asks to be woken without having anything to do.
+    /// No component requests a wake-up without having anything to do.
     NoSpin,
-    /// After the faults stop, sessions and paths come up within the bound.
+    /// After the faults end, sessions and paths come up within the bound.
     Converges,
-    /// In peace, nothing is held any more.
+    /// Without faults and traffic, nothing stays buffered.
     Empty,
-    /// The service of an honest UE does not depend on a hostile one.
+    /// The service of an honest UE does not depend on a hostile UE.
     Independent,
     /// No panic on any input.
     NoPanic,
-    /// What is promised, and what is in force, never exceeds what there is.
+    /// What is promised or in force never exceeds the capacity.
     Admitted,
-    /// A change that was answered is there, whatever happens afterwards.
+    /// An acknowledged change persists, whatever happens afterwards.
     Remembered,
-    /// Versions grow, one for each change.
+    /// Versions increase by one per change.
     Versions,
-    /// What a session took is returned once it is over, once, and what others have is left to them.
+    /// Resources of a session are released exactly once when it ends, and those of others remain.
     Returned,
-    /// No identifier is handed out twice.
+    /// No identifier is assigned twice.
     Unique,
-    /// What slices are owed sums to 0, and is within its bound.
+    /// The balances of slices sum to 0 and are bounded.
     Balanced,
 }
 
@@ -89,14 +89,14 @@ impl Invariant {
     }
 }
 
-/// An invariant does not hold.
+/// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Which.
+    /// The invariant.
     pub invariant: Invariant,
-    /// At which step.
+    /// Step at which it was violated.
     pub step: u64,
-    /// What was seen.
+    /// What was observed.
     pub what: String,
 }
 
@@ -106,37 +106,37 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What a run did.
+/// Statistics of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Steps made.
+    /// Number of steps.
     pub steps: u64,
-    /// Virtual time that passed, milliseconds.
+    /// Virtual time elapsed, milliseconds.
     pub virtual_ms: u64,
     /// Faults of the plan, by kind.
     pub planned: BTreeMap<&'static str, u64>,
-    /// How often each kind did something: a packet lost, a program started again.
+    /// How often each kind had an effect, such as a lost packet or a restarted program.
     pub effects: BTreeMap<&'static str, u64>,
-    /// How often each invariant was looked at.
+    /// How often each invariant was checked.
     pub checked: BTreeMap<&'static str, u64>,
-    /// A number that differs if anything that was sent differs.
+    /// Digest of everything that was sent.
     pub digest: u64,
 }
 
 impl Tally {
-    /// A fault did something.
+    /// Counts effects of a fault.
     pub fn effect(&mut self, kind: &'static str, times: u64) {
         if times > 0 {
             *self.effects.entry(kind).or_default() += times;
         }
     }
 
-    /// An invariant was looked at.
+    /// Counts a check of an invariant.
     pub fn look(&mut self, invariant: Invariant) {
         *self.checked.entry(invariant.name()).or_default() += 1;
     }
 
-    /// Adds another run's.
+    /// Adds the statistics of another run.
     pub fn add(&mut self, other: &Self) {
         self.steps += other.steps;
         self.virtual_ms += other.virtual_ms;
@@ -152,7 +152,7 @@ impl Tally {
         }
     }
 
-    /// Takes bytes into the digest.
+    /// Adds bytes to the digest.
     pub fn digest(&mut self, bytes: &[u8]) {
         let mut words = bytes.chunks_exact(8);
         let mut digest = self.digest ^ bytes.len() as u64;

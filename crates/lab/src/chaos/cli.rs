@@ -68,7 +68,7 @@ pub struct Args {
     quiet: bool,
 }
 
-/// Systems that can be simulated.
+/// The systems that can be simulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Which {
     /// UEs, accesses, UPFs, a hostile UE and unauthenticated senders.
@@ -84,7 +84,7 @@ enum Which {
 }
 
 impl Which {
-    /// What each is, by its name.
+    /// The systems by name.
     const EACH: [(&'static str, Self); 4] = [
         (tunnel::plan::Plan::NAME, Self::Tunnel),
         (slices::Plan::NAME, Self::Slices),
@@ -100,17 +100,17 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
     if range.is_empty() { Err(wrong()) } else { Ok(range) }
 }
 
-/// What went wrong is the caller's input.
+/// An error in the arguments of the caller.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BadInput(String);
 
-/// Runs it; whether everything holds.
+/// Runs the command. Returns whether all invariants hold.
 ///
 /// # Errors
 /// [`BadInput`], or a file that cannot be written.
 pub fn main(args: &Args) -> Result<bool> {
-    // A panic is what a run came to, and is told as that.
+    // A panic is a result of a run and is reported as such.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let held = each(args);
@@ -197,7 +197,7 @@ fn run_many<S: System>(args: &Args, seeds: &Range<u64>) -> Result<bool> {
     for (seed, violation) in summary.failed.iter().take(20) {
         println!("seed {seed}: {violation}");
     }
-    // The first of each kind is made small: others are most often the same.
+    // Only the first failure of each kind is shrunk: later ones usually have the same cause.
     let mut told = std::collections::BTreeSet::new();
     for (seed, violation) in &summary.failed {
         if told.insert(violation.invariant) {
@@ -209,7 +209,7 @@ fn run_many<S: System>(args: &Args, seeds: &Range<u64>) -> Result<bool> {
 
 fn write_small<S: System>(args: &Args, plan: &S, violation: &Violation) -> Result<()> {
     let small = shrink(plan, violation, args.shrink);
-    // Those of the tunnel have no system in their names.
+    // Plan files of the tunnel have no system in their names.
     let system = if S::NAME == tunnel::plan::Plan::NAME { String::new() } else { format!("{}-", S::NAME) };
     let name = format!("{system}seed-{}-{}.toml", plan.seed(), violation.invariant.name());
     let file = args.out.join(name);

@@ -1,5 +1,5 @@
-//! Random draws: one independent stream for each part of a world, so that leaving one part out of a plan does not move
-//! the draws of the others.
+//! Random draws: an independent stream for each part of a world. Removing one part from a plan therefore does not change the
+//! draws of the others.
 
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -17,22 +17,22 @@ impl Draw {
         Self(rng)
     }
 
-    /// From 0 to `below` − 1; 0 if there is nothing below.
+    /// A number from 0 to `below` − 1; 0 if `below` is 0.
     pub fn below(&mut self, below: u64) -> u64 {
         ((u128::from(self.0.next_u64()) * u128::from(below)) >> 64) as u64
     }
 
-    /// From `range.0` to `range.1`, both included.
+    /// A number from `range.0` to `range.1`, inclusive.
     pub fn between(&mut self, range: (u64, u64)) -> u64 {
         range.0 + self.below(range.1.saturating_sub(range.0).saturating_add(1))
     }
 
-    /// Whether something of this probability, in percent, happens.
+    /// True with this probability, in percent.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of some.
+    /// One of the given values.
     pub fn of<T: Copy>(&mut self, some: &[T]) -> T {
         some[self.below(some.len() as u64) as usize]
     }
@@ -42,7 +42,7 @@ impl Draw {
         self.0.next_u64()
     }
 
-    /// A secret.
+    /// A random secret.
     pub fn secret(&mut self) -> [u8; 32] {
         let mut secret = [0; 32];
         self.0.fill_bytes(&mut secret);
@@ -56,7 +56,7 @@ impl Draw {
         bytes
     }
 
-    /// The generator, for what asks for one.
+    /// The underlying generator.
     pub fn rng(&mut self) -> &mut ChaCha12Rng {
         &mut self.0
     }

@@ -1,4 +1,4 @@
-//! Many seeds, on all cores, and what they came to.
+//! Runs of many seeds on all cores, and their summary.
 
 use super::check::{Tally, Violation};
 use super::run::run;
@@ -11,22 +11,22 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Seeds after which a kind of fault that was planned and did nothing is a defect of the simulator.
+/// Number of seeds after which a planned kind of fault without any effect is a defect of the simulator.
 pub const ENOUGH: u64 = 200;
 
-/// What seeds came to.
+/// Results of several seeds.
 #[derive(Debug)]
 pub struct Summary<S> {
-    /// Seeds run.
+    /// Number of seeds run.
     pub seeds: u64,
-    /// Of all.
+    /// Sum over all runs.
     pub tally: Tally,
-    /// What does not hold, by seed.
+    /// Violations by seed.
     pub failed: BTreeMap<u64, Violation>,
     system: PhantomData<fn() -> S>,
 }
 
-/// Runs the plans of some seeds with so many threads; `done` is told after each.
+/// Runs the plans of several seeds on this many threads; `done` is called after each.
 #[must_use]
 pub fn many<S: System>(
     seeds: Range<u64>,
@@ -45,7 +45,7 @@ pub fn many<S: System>(
                         return;
                     }
                     let mut outcome = run(&S::of(seed, steps));
-                    // Sums do not depend on the order in which threads come.
+                    // The sum does not depend on the order in which threads finish.
                     outcome.tally.digest = outcome.tally.digest.wrapping_mul(seed | 1);
                     done(seed, outcome.violation.as_ref());
                     let Ok(mut summary) = summary.lock() else { return };
@@ -64,13 +64,13 @@ pub fn many<S: System>(
 }
 
 impl<S: System> Summary<S> {
-    /// What some seeds came to.
+    /// A summary of several seeds.
     #[must_use]
     pub const fn new(seeds: u64, tally: Tally, failed: BTreeMap<u64, Violation>) -> Self {
         Self { seeds, tally, failed, system: PhantomData }
     }
 
-    /// Kinds of faults that never did anything, although they were planned or drawn often enough.
+    /// Kinds of faults without any effect, although they were planned or drawn often enough.
     #[must_use]
     pub fn without_effect(&self) -> Vec<&'static str> {
         if self.seeds < ENOUGH {
@@ -80,7 +80,7 @@ impl<S: System> Summary<S> {
         S::KINDS.iter().chain(S::ACTORS).copied().filter(idle).collect()
     }
 
-    /// Invariants that were never looked at.
+    /// Invariants that were never checked.
     #[must_use]
     pub fn unchecked(&self) -> Vec<&'static str> {
         if self.seeds < ENOUGH {
@@ -90,7 +90,7 @@ impl<S: System> Summary<S> {
         names.filter(|name| !self.tally.checked.contains_key(name)).collect()
     }
 
-    /// For people.
+    /// Summary as text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();

@@ -1,14 +1,14 @@
-//! Deterministic fault simulation: a system in virtual time, with a plan of faults that follows from a seed, and what must
-//! hold whatever happens.
+//! Deterministic fault simulation: a system in virtual time, a plan of faults derived from a seed, and invariants that must hold
+//! under any faults.
 //!
 //! ```text
-//!   seed ─▶ plan ─▶ world: steps with faults ─▶ the faults stop ─▶ everything converges, works and comes to rest
+//!   seed ─▶ plan ─▶ world: steps with faults ─▶ the faults stop ─▶ everything converges, works and becomes idle
 //!            ▲                    │ each step: invariants
 //!            └── shrink ◀── violation ─▶ file, replay
 //! ```
 //!
-//! A [`System`] is a kind of plan and what it runs: [`tunnel`], [`slices`], [`cell`], [`lwip`]. The same plan gives the
-//! same bytes, always. docs/testing.md says how to use it.
+//! A [`System`] combines a kind of plan with the world it runs in: [`tunnel`], [`slices`], [`cell`], [`lwip`]. A plan always
+//! gives the same bytes. docs/testing.md describes the usage.
 
 pub mod cell;
 pub mod check;

@@ -1,15 +1,15 @@
-//! One run of a plan, of whichever system.
+//! One run of a plan of any system.
 
 use super::check::{Invariant, Tally, Violation};
 use super::system::System;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// How a run went.
+/// Result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// What was done and looked at.
+    /// Statistics.
     pub tally: Tally,
-    /// What does not hold.
+    /// The violated invariant, if any.
     pub violation: Option<Violation>,
 }
 
@@ -19,7 +19,7 @@ pub fn run<S: System>(plan: &S) -> Outcome {
     run_with(plan, &mut None)
 }
 
-/// Runs a plan; what happened, line by line (of the run with attackers, where there are some).
+/// Runs a plan and returns a log of events (of the run with attackers, if there are any).
 #[must_use]
 pub fn run_traced<S: System>(plan: &S) -> (Outcome, Vec<String>) {
     let mut trace = Some(Vec::new());

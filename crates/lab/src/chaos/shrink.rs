@@ -1,17 +1,17 @@
-//! Makes a failing plan small: fewer steps, faults and parts of the world, as long as the same invariant fails.
+//! Shrinks a failing plan: fewer steps, faults and parts of the world, as long as the same invariant fails.
 
 use super::check::{Invariant, Violation};
 use super::run::run;
 use super::system::System;
 
-/// A plan that fails, and how.
+/// A failing plan and its failure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shrunk<S> {
     /// The plan.
     pub plan: S,
-    /// What does not hold.
+    /// The violated invariant.
     pub violation: Violation,
-    /// Runs it took.
+    /// Number of runs used.
     pub runs: u32,
 }
 
@@ -21,7 +21,7 @@ struct Search<S> {
     most: u32,
 }
 
-/// The smallest plan that was found within `most` runs.
+/// The smallest failing plan found within `most` runs.
 #[must_use]
 pub fn shrink<S: System>(plan: &S, violation: &Violation, most: u32) -> Shrunk<S> {
     let best = Shrunk { plan: plan.clone(), violation: violation.clone(), runs: 0 };
@@ -43,7 +43,7 @@ impl<S: System> Search<S> {
         self.best.runs >= self.most
     }
 
-    /// Keeps a plan if it fails in the same way.
+    /// Keeps a plan if it violates the same invariant.
     fn try_plan(&mut self, plan: S) -> bool {
         if self.is_over() || plan == self.best.plan {
             return false;
@@ -60,7 +60,7 @@ impl<S: System> Search<S> {
     }
 
     fn steps(&mut self) {
-        // Whatever comes after what fails is not needed.
+        // Steps after the failure are not needed.
         let at = self.best.violation.step;
         if at > 0 && at < self.best.plan.steps() {
             let faults = self.best.plan.faults().iter().filter(|fault| fault.at <= at).cloned().collect();
@@ -76,7 +76,7 @@ impl<S: System> Search<S> {
         }
     }
 
-    /// Leaves out halves, then quarters, down to single faults (delta debugging).
+    /// Removes halves of the faults, then quarters, down to single faults (delta debugging).
     fn faults(&mut self) {
         let mut size = self.best.plan.faults().len();
         while size > 0 {
@@ -93,7 +93,7 @@ impl<S: System> Search<S> {
         }
     }
 
-    /// What else can be left out: each as often as that fails.
+    /// Simplifies other parts of the plan, each for as long as the failure persists.
     fn parts(&mut self) {
         let mut n = 0;
         while let Some(plan) = self.best.plan.simpler().into_iter().nth(n) {

@@ -1,5 +1,5 @@
-//! What a system gives to be simulated: plans, how one is drawn, run and made smaller, and what its names mean. And what the
-//! worlds of all systems have in common: faults that begin at steps, and end after a time.
+//! The interface of a simulated system: how plans are drawn, run, simplified and named. Also the common part of all worlds:
+//! faults that begin at steps and end after a time.
 
 use super::check::{Invariant, Tally, Violation};
 use super::draw::Draw;
@@ -9,45 +9,45 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-/// A plan of a system: everything that happens in a run follows from it.
+/// A plan of a system. It determines everything that happens in a run.
 pub trait System: Clone + PartialEq + Debug + Serialize + DeserializeOwned + Send + Sync {
     /// A kind of fault.
     type Kind: Clone + PartialEq + Debug;
 
     /// The system's name, as in `--system` and in a plan.
     const NAME: &'static str;
-    /// Names of all kinds of faults that a plan can have.
+    /// Names of all kinds of faults of a plan.
     const KINDS: &'static [&'static str];
-    /// Names of what a plan can have besides, such as attackers: also in the table of what took effect.
+    /// Names of other parts of a plan, such as attackers, for the table of effects.
     const ACTORS: &'static [&'static str];
-    /// What is looked at.
+    /// Invariants that are checked.
     const INVARIANTS: &'static [Invariant];
 
-    /// The plan of a seed.
+    /// The plan for a seed.
     fn of(seed: u64, steps: u64) -> Self;
-    /// What everything that is drawn while it runs follows from.
+    /// Seed of all draws during the run.
     fn seed(&self) -> u64;
-    /// Steps, each one event, before the faults stop.
+    /// Number of steps, each one event, before the faults stop.
     fn steps(&self) -> u64;
     /// The faults, in the order in which they begin.
     fn faults(&self) -> &[Fault<Self::Kind>];
-    /// The same with other steps and faults.
+    /// The same plan with other steps and faults.
     #[must_use]
     fn with(&self, steps: u64, faults: Vec<Fault<Self::Kind>>) -> Self;
-    /// Plans that are simpler in one respect that is neither steps nor the number or length of faults.
+    /// Plans that are simpler in one respect other than steps and the number or length of faults.
     fn simpler(&self) -> Vec<Self>;
-    /// Whether such a plan can be run.
+    /// Checks that the plan can be run.
     ///
     /// # Errors
     /// What is wrong, and what would be valid.
     fn check(&self) -> Result<(), String>;
-    /// Runs it. What happens is noted in `trace` if that is there.
+    /// Runs the plan. Events are added to `trace` if it is present.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     fn play(&self, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation>;
 
-    /// As it is written to a file.
+    /// The plan in the format of its file.
     ///
     /// # Errors
     /// None that a plan could cause.
@@ -55,10 +55,10 @@ pub trait System: Clone + PartialEq + Debug + Serialize + DeserializeOwned + Sen
         toml::to_string(self)
     }
 
-    /// What a file says.
+    /// Reads a plan from the text of its file.
     ///
     /// # Errors
-    /// It is not a plan of this system, or one of another version; what is wrong, and where.
+    /// The text is not a plan of this system, or of another version; states what is wrong, and where.
     fn from_toml(text: &str) -> Result<Self, String> {
         let plan: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         plan.check()?;
@@ -66,10 +66,10 @@ pub trait System: Clone + PartialEq + Debug + Serialize + DeserializeOwned + Sen
     }
 }
 
-/// The system a plan's file is of: `tunnel` where it does not say.
+/// The system of a plan file; `tunnel` if it is not stated.
 ///
 /// # Errors
-/// It is not TOML.
+/// The text is not TOML.
 pub fn named(text: &str) -> Result<String, String> {
     #[derive(Deserialize)]
     struct Head {
@@ -79,10 +79,10 @@ pub fn named(text: &str) -> Result<String, String> {
     Ok(head.system.unwrap_or_else(|| "tunnel".into()))
 }
 
-/// Whether a plan is of this version and system.
+/// Checks that a plan is of this version and system.
 ///
 /// # Errors
-/// It is not; what would be.
+/// It is not; states what is expected.
 pub fn known(version: u32, known: u32, system: &str, name: &str) -> Result<(), String> {
     if version != known {
         return Err(format!("version {version}: this program replays version {known}"));
@@ -93,19 +93,19 @@ pub fn known(version: u32, known: u32, system: &str, name: &str) -> Result<(), S
     Ok(())
 }
 
-/// A fault: when, how long, what.
+/// A fault: start, duration, kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fault<K> {
     /// Step at which it begins.
     pub at: u64,
-    /// How long it lasts, milliseconds of virtual time; what happens at once has no use for it.
+    /// Duration in virtual time, milliseconds; not used by instantaneous faults.
     pub ms: u64,
     /// What happens.
     #[serde(flatten)]
     pub kind: K,
 }
 
-/// A plan whose world is a table of its own, a [`Setting`].
+/// A plan whose world is a separate table, a [`Setting`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanOf<W, K> {
@@ -113,25 +113,25 @@ pub struct PlanOf<W, K> {
     pub system: String,
     /// Version of the file.
     pub version: u32,
-    /// What everything that is drawn while it runs follows from.
+    /// Seed of all draws during the run.
     pub seed: u64,
-    /// Steps, each one event, before the faults stop.
+    /// Number of steps, each one event, before the faults stop.
     pub steps: u64,
-    /// What there is.
+    /// The world.
     pub world: W,
-    /// What happens to it, in the order in which it begins.
+    /// The faults, in the order in which they begin.
     #[serde(default = "Vec::new", rename = "fault")]
     pub faults: Vec<Fault<K>>,
 }
 
-/// What there is in the world of a [`PlanOf`]: all that one system has and another has not.
+/// The world of a [`PlanOf`]: the part of a plan that is specific to one system.
 pub trait Setting: Clone + PartialEq + Debug + Serialize + DeserializeOwned + Send + Sync + 'static {
     /// As in [`System`].
     type Kind: Clone + PartialEq + Debug + Serialize + DeserializeOwned + Send + Sync;
 
     /// As in [`System`].
     const NAME: &'static str;
-    /// Version of its files.
+    /// Version of the file format.
     const VERSION: u32;
     /// As in [`System`].
     const KINDS: &'static [&'static str];
@@ -139,20 +139,20 @@ pub trait Setting: Clone + PartialEq + Debug + Serialize + DeserializeOwned + Se
     const ACTORS: &'static [&'static str];
     /// As in [`System`].
     const INVARIANTS: &'static [Invariant];
-    /// Changes of which each makes it simpler, or leaves it as it is.
+    /// Simplifications; each makes the world simpler or leaves it unchanged.
     const SIMPLER: &'static [fn(&mut Self)];
 
-    /// The plan of a seed.
+    /// The plan for a seed.
     fn of(seed: u64, steps: u64) -> PlanOf<Self, Self::Kind>;
-    /// Takes away the last of what faults name by number, unless it is the only one; how many are left.
+    /// Removes the last of the items that faults refer to by index, unless it is the only one. Returns how many are left.
     fn take_last(&mut self) -> Option<usize> {
         None
     }
-    /// The number that a fault names.
+    /// The index that a fault refers to.
     fn target(_: &Self::Kind) -> Option<u8> {
         None
     }
-    /// Whether such a world can be run.
+    /// Checks that the world can be run.
     ///
     /// # Errors
     /// What is wrong, and what would be valid.
@@ -160,7 +160,7 @@ pub trait Setting: Clone + PartialEq + Debug + Serialize + DeserializeOwned + Se
     /// As in [`System`].
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     fn play(
         plan: &PlanOf<Self, Self::Kind>,
         tally: &mut Tally,
@@ -241,54 +241,54 @@ impl<W: Setting> System for PlanOf<W, W::Kind> {
     }
 }
 
-/// What every world keeps of its run: how far it is, what was done and looked at, and what happened.
+/// Progress of a run, common to all worlds: time, step, statistics, and log.
 pub struct Course {
     /// The virtual time.
     pub now: Instant,
     /// Steps made so far.
     pub step: u64,
-    /// What was done and looked at.
+    /// Statistics.
     pub tally: Tally,
-    /// Events since the time last moved, and when that was.
+    /// Time of the last event, and the number of events since at the same time.
     same_time: (Instant, u32),
-    /// What happened, line by line, if somebody reads it.
+    /// Log lines, if the run is traced.
     lines: Option<Vec<String>>,
 }
 
 impl Course {
-    /// At its beginning; what happens is noted if it is `traced`.
+    /// The start of a run; events are logged if it is `traced`.
     #[must_use]
     pub fn new(traced: bool) -> Self {
         let (now, lines) = (Instant::ZERO, traced.then(Vec::new));
         Self { now, step: 0, tally: Tally::default(), same_time: (now, 0), lines }
     }
 
-    /// Whether somebody reads what happens.
+    /// Whether the run is traced.
     #[must_use]
     pub const fn is_traced(&self) -> bool {
         self.lines.is_some()
     }
 
-    /// Notes what happened, with its time and step.
+    /// Logs an event, with its time and step.
     pub fn note(&mut self, what: impl FnOnce() -> String) {
         if let Some(lines) = &mut self.lines {
             lines.push(format!("{} step {} {}", self.now, self.step, what()));
         }
     }
 
-    /// Notes and counts that a fault begins.
+    /// Logs and counts the start of a fault.
     pub fn begins<K: Debug>(&mut self, number: u64, fault: &Fault<K>, name: &'static str) {
         self.note(|| format!("fault {number} begins: {:?}, {} ms", fault.kind, fault.ms));
         *self.tally.planned.entry(name).or_default() += 1;
     }
 
-    /// Something does not hold at this step.
+    /// A violation at this step.
     #[must_use]
     pub const fn violation(&self, invariant: Invariant, what: String) -> Violation {
         Violation { invariant, step: self.step, what }
     }
 
-    /// Adds the run to `tally`, and gives away what was noted.
+    /// Adds the run to `tally`, and moves the log to `trace`.
     pub fn report(&mut self, tally: &mut Tally, trace: &mut Option<Vec<String>>) {
         self.tally.virtual_ms = self.now.as_millis();
         tally.add(&self.tally);
@@ -298,45 +298,45 @@ impl Course {
     }
 }
 
-/// A world that runs, one event after the other.
+/// A world that is run event by event.
 pub trait World<K> {
-    /// What may happen next.
+    /// The kinds of events.
     type Event: Copy + Debug;
 
-    /// More events than this at one time mean that time stands still.
+    /// Maximum number of events at one time; with more, time does not advance.
     const MOST_AT_ONE_TIME: u32;
 
-    /// How far it is.
+    /// Progress of the run.
     fn course(&self) -> &Course;
-    /// The same, to be changed.
+    /// Mutable progress of the run.
     fn course_mut(&mut self) -> &mut Course;
-    /// The next event, and when it is.
+    /// The next event and its time.
     fn next(&self) -> (Instant, Self::Event);
-    /// Has an event happen.
+    /// Executes an event.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     fn happen(&mut self, event: Self::Event) -> Result<(), Violation>;
-    /// Looks at what must hold after each event.
+    /// Checks the invariants after each event.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     fn look(&mut self) -> Result<(), Violation>;
-    /// Has a fault begin.
+    /// Starts a fault.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     fn begin_fault(&mut self, number: u64, fault: &Fault<K>) -> Result<(), Violation>;
 
-    /// When the next event is; not in the past.
+    /// Time of the next event, not before the present time.
     fn next_at(&self) -> Instant {
         self.next().0.max(self.course().now)
     }
 
-    /// Makes one step: the next event, and a look at what must hold.
+    /// Makes one step: executes the next event and checks the invariants.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     fn step(&mut self) -> Result<(), Violation> {
         let (at, event) = self.next();
         let course = self.course_mut();
@@ -353,10 +353,10 @@ pub trait World<K> {
         self.look()
     }
 
-    /// Runs for a time.
+    /// Runs for a given time.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     fn pass(&mut self, time: Duration) -> Result<(), Violation> {
         let end = self.course().now + time;
         while self.next_at() <= end {
@@ -367,28 +367,28 @@ pub trait World<K> {
     }
 }
 
-/// When the faults of a plan begin: at steps, or at times, those of another run.
+/// When the faults of a plan begin: at steps, or at the times of another run.
 #[derive(Debug, Clone, Copy)]
 pub enum When<'a> {
     /// At the steps of the plan.
     Steps,
-    /// At these times; the run ends at that one.
+    /// At these times; the run ends at the second value.
     Times(&'a [Instant], Instant),
 }
 
-/// The part of a run with faults.
+/// Times of the part of a run with faults.
 #[derive(Debug, Clone)]
 pub struct Span {
-    /// When each fault began.
+    /// Time at which each fault began.
     pub began: Vec<Instant>,
-    /// When the part with faults was over.
+    /// End of the part with faults.
     pub ended: Instant,
 }
 
-/// The part of a run with faults.
+/// Runs the part of a plan with faults.
 ///
 /// # Errors
-/// What does not hold.
+/// The invariant that was violated.
 pub fn faulted<S: System>(
     world: &mut impl World<S::Kind>,
     plan: &S,
@@ -424,17 +424,17 @@ pub fn faulted<S: System>(
         }
         world.step()?;
     }
-    // The same moment for both: the last event before it may be long ago.
+    // Both runs must end at the same time; the last event may be long before it.
     if let When::Times(_, end) = when {
         world.course_mut().now = end;
     }
     Ok(Span { began, ended: world.course().now })
 }
 
-/// Runs a world until nothing is open any more, for so long at most.
+/// Runs a world until nothing is pending, for at most the given time.
 ///
 /// # Errors
-/// The invariant, with what is still open; or what does not hold meanwhile.
+/// The invariant, with what is still pending, or another invariant that was violated in the meantime.
 pub fn wait<K, W: World<K>>(
     world: &mut W,
     bound: Duration,
@@ -452,7 +452,7 @@ pub fn wait<K, W: World<K>>(
     Ok(())
 }
 
-/// Faults in force, by number.
+/// Active faults, by number.
 #[derive(Debug, Clone)]
 pub struct Active<K>(BTreeMap<u64, (Instant, K)>);
 
@@ -463,34 +463,34 @@ impl<K> Default for Active<K> {
 }
 
 impl<K> Active<K> {
-    /// A fault is in force from now to `end`.
+    /// Adds a fault that is active from now to `end`.
     pub fn begin(&mut self, number: u64, end: Instant, kind: K) {
         self.0.insert(number, (end, kind));
     }
 
-    /// The one that ends next: when, and its number.
+    /// Time and number of the fault that ends next.
     #[must_use]
     pub fn next_end(&self) -> Option<(Instant, u64)> {
         self.0.iter().map(|(number, (end, _))| (*end, *number)).min()
     }
 
-    /// A fault ends: its kind, if it was in force.
+    /// Removes a fault. Returns its kind if it was active.
     pub fn end(&mut self, number: u64) -> Option<K> {
         self.0.remove(&number).map(|(_, kind)| kind)
     }
 
-    /// The number of the one that began first.
+    /// Number of the fault that began first.
     #[must_use]
     pub fn first(&self) -> Option<u64> {
         self.0.keys().next().copied()
     }
 
-    /// Those in force, in the order in which they began.
+    /// Active faults, in the order in which they began.
     pub fn kinds(&self) -> impl Iterator<Item = &K> {
         self.0.values().map(|(_, kind)| kind)
     }
 
-    /// Every fault ends, without what its end would do.
+    /// Removes all faults, without the actions of their ends.
     pub fn clear(&mut self) {
         self.0.clear();
     }

@@ -1,4 +1,4 @@
-//! What a run of a cell consists of.
+//! Plan of a run of a cell.
 
 use super::check::{Invariant, Tally, Violation};
 use super::draw::Draw;
@@ -8,46 +8,46 @@ use anabranch_ran::queue::Algorithm;
 use anabranch_ran::sched::InterAlgorithm;
 use serde::{Deserialize, Serialize};
 
-/// Most honest UEs.
+/// Maximum number of honest UEs.
 pub const MAX_UES: u8 = 4;
-/// Slices that a cell may have here at most.
+/// Maximum number of slices.
 pub const MAX_SLICES: u8 = 4;
 
-/// What there is.
+/// The cell of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
     /// Resource blocks of an LTE carrier: 25, 50 or 100.
     pub rbs: u16,
-    /// How both directions are divided among slices.
+    /// How both directions are shared among slices.
     pub scheduler: InterAlgorithm,
-    /// Shares of the slices, percent; 100 in all.
+    /// Shares of the slices, percent; the sum is 100.
     pub slices: Vec<u8>,
-    /// Blocks that are not decoded the first time, percent.
+    /// Blocks that fail at the first transmission, percent.
     pub bler_percent: u8,
-    /// A UE that floods, in the last slice.
+    /// Whether there is a flooding UE, in the last slice.
     pub hostile: bool,
     /// The honest UEs.
     pub ues: Vec<UePlan>,
 }
 
-/// What an honest UE is and sends.
+/// An honest UE and its traffic.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UePlan {
-    /// The number of its slice.
+    /// Index of its slice.
     pub slice: u8,
-    /// Its MCS, both ways.
+    /// Its MCS in both directions.
     pub mcs: u8,
     /// Its queue discipline.
     pub queue: Algorithm,
-    /// RLC in acknowledged mode.
+    /// Whether RLC uses acknowledged mode.
     pub acknowledged: bool,
     /// Mean time between packets of a flow, microseconds.
     pub pace_us: u64,
 }
 
-/// Seen from the gNB: to the UEs, or from them.
+/// A direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
@@ -61,57 +61,57 @@ pub enum Way {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Kind {
-    /// A UE's channel has another quality; CQI 0 is an outage.
+    /// The channel quality of a UE changes; CQI 0 is an outage.
     Fade {
-        /// Of which UE.
+        /// Index of the UE.
         ue: u8,
-        /// The direction that it is about.
+        /// Direction affected.
         way: Way,
         /// 0 to 15.
         cqi: u8,
     },
-    /// Two slices change shares.
+    /// Two slices swap their shares.
     Shares {
-        /// Number of a slice, 0 and up.
+        /// Index of the first slice.
         a: u8,
-        /// Number of the slice that changes shares with it.
+        /// Index of the second slice.
         b: u8,
     },
-    /// Slices are scheduled in another way from now on.
+    /// The scheduler of slices changes.
     Scheduler {
-        /// Of which direction.
+        /// Direction affected.
         way: Way,
-        /// The scheduler from now on.
+        /// The new scheduler.
         to: InterAlgorithm,
     },
-    /// Another queue discipline of a UE.
+    /// The queue discipline of a UE changes.
     Queue {
-        /// Of which UE.
+        /// Index of the UE.
         ue: u8,
-        /// The direction that it is about.
+        /// Direction affected.
         way: Way,
-        /// The queue discipline from now on.
+        /// The new queue discipline.
         to: Algorithm,
     },
-    /// A UE is in another slice.
+    /// A UE moves to another slice.
     Move {
-        /// Number of the UE that moves.
+        /// Index of the UE.
         ue: u8,
-        /// Number of its slice from now on.
+        /// Index of the new slice.
         slice: u8,
     },
-    /// Nobody drives the gNB, which then hears of all at once.
+    /// The gNB is not driven for a while and then receives all input at once.
     Late,
-    /// Packets at once, both ways.
+    /// A burst of packets in both directions.
     Burst {
-        /// Of which UE.
+        /// Index of the UE.
         ue: u8,
-        /// How many each way.
+        /// Number of packets per direction.
         packets: u16,
-        /// Bytes of each.
+        /// Bytes per packet.
         bytes: u16,
     },
-    /// No flow sends while it lasts.
+    /// No flow sends while the fault lasts.
     Quiet,
 }
 
@@ -131,7 +131,7 @@ impl Kind {
         }
     }
 
-    /// The UE it is about.
+    /// The UE affected.
     #[must_use]
     pub const fn ue(&self) -> Option<u8> {
         match self {
@@ -182,10 +182,10 @@ impl system::Setting for Setting {
         let hostile = draw.percent(50);
         let slices: &[u8] =
             draw.of::<&[u8]>(&[&[100], &[50, 50], &[70, 30], &[20, 30, 50], &[25, 25, 25, 25]]);
-        // The one that floods has a slice of its own.
+        // The flooding UE has a slice of its own.
         let slices: &[u8] = if hostile && slices.len() == 1 { &[60, 40] } else { slices };
         let free = slices.len() as u64 - u64::from(hostile);
-        // Plans in which what is served with and without the hostile UE can be compared.
+        // Plans that allow a comparison of the service with and without the hostile UE.
         let light = draw.percent(40);
         let ue = |draw: &mut Draw| UePlan {
             slice: draw.below(free) as u8,

@@ -1,4 +1,4 @@
-//! The world: a gNB, flows of honest UEs both ways, one that floods, and what is known of every packet.
+//! The world: a gNB, flows of honest UEs in both directions, a flooding UE, and a record of every packet.
 
 use super::check::{Invariant, Tally, Violation};
 use super::draw::Draw;
@@ -18,7 +18,7 @@ use anabranch_wire::ip;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// Most bytes and packets in each RLC buffer and each flow's queue.
+/// Limit of each RLC buffer and of each queue of a flow.
 const LIMIT: BufferLimit = BufferLimit { bytes: 100_000, sdus: 500 };
 /// Largest SDU: a packet, and the headers of SDAP and PDCP.
 const SDU: u64 = 1_500 + 1 + 3;
@@ -27,22 +27,22 @@ const SDU: u64 = 1_500 + 1 + 3;
 const HELD: u64 = 2 * (LIMIT.bytes + SDU);
 /// Times in a row at which the gNB asks for the same instant.
 const AGAIN: u32 = 64;
-/// What is held leaves within this, once the channel is good and nobody sends.
+/// Upper bound on the time until all buffered packets have been delivered, once the channel is good and the senders have stopped.
 const CONVERGES: Duration = Duration::from_secs(60);
-/// How much later than without a hostile UE packets may be on average: what an account of 100 RBs takes at a fifth of 25 RBs.
+/// Maximum increase of the mean delay by a hostile UE: what a debt of 100 RBs takes at a fifth of 25 RBs.
 const LATER: Duration = Duration::from_millis(20);
-/// The limit of EQP's quanta, RBs, and what whole groups add (`sched::eqp`).
+/// Limit of EQP's quanta, RBs, plus what whole groups add (`sched::eqp`).
 const QUANTUM_RBS: i32 = 100;
-/// An IPv4 and a UDP header, and what tells packets apart.
+/// Bytes of an IPv4 and a UDP header, followed by the fields that identify a packet.
 const HEADERS: usize = 28;
 const LABEL: usize = 8;
 
-/// What is known of the packets of a UE in one direction.
+/// Record of the packets of a UE in one direction.
 #[derive(Debug, Default)]
 struct Flow {
     next: Instant,
     sent: u32,
-    /// Numbers that have not arrived: when they were sent, and their payload's bytes.
+    /// Packets that have not arrived, by number: send time and payload bytes.
     open: BTreeMap<u32, (Instant, usize)>,
     last: u32,
     delivered: u64,
@@ -81,7 +81,7 @@ struct World {
     hostile: Instant,
     flows: Vec<[Flow; 2]>,
     active: Active<Kind>,
-    /// Packets that came while nobody drove the gNB.
+    /// Packets that arrived while the gNB was not driven.
     waiting: Vec<(Port, Vec<u8>)>,
     schedulers: [InterAlgorithm; 2],
     again: (Instant, u32),
@@ -111,7 +111,7 @@ const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
 /// One run of a plan.
 ///
 /// # Errors
-/// What does not hold.
+/// The invariant that was violated.
 pub fn play(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
     let mut world = World::new(plan, trace.is_some())?;
     let result = faulted(&mut world, plan, When::Steps);
@@ -125,7 +125,7 @@ pub fn play(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> 
     Ok(())
 }
 
-/// Whether the same happens to honest UEs with and without the hostile one, but for what it takes.
+/// Whether honest UEs have the same events with and without the hostile one, except for the capacity it uses.
 fn is_comparable(plan: &Plan) -> bool {
     let world = &plan.world;
     let light = world.ues.iter().all(|ue| ue.mcs == 28 && ue.pace_us >= 20_000) && world.ues.len() <= 2;
@@ -136,7 +136,7 @@ fn is_comparable(plan: &Plan) -> bool {
     light && world.bler_percent == 0 && plan.faults.iter().all(harmless)
 }
 
-/// The same without the hostile UE: honest ones must have been served as well with it.
+/// Repeats the run without the hostile UE. Honest UEs must have been served as well with it.
 fn independent(
     plan: &Plan,
     span: &Span,
@@ -153,7 +153,7 @@ fn independent(
             tally.look(Invariant::Independent);
             let mean = |(packets, wait): (u64, u128)| wait / u128::from(packets.max(1));
             let ((some, _), (all, _)) = (with[way], without[way]);
-            // What is under way at the end counts in neither.
+            // Packets in transit at the end count for neither run.
             let fewer = some + 25 + all / 100 < all;
             if fewer || mean(with[way]) > mean(without[way]) + LATER.as_nanos() {
                 let what = format!(
@@ -233,7 +233,7 @@ impl World {
         })
     }
 
-    /// Packets delivered to each UE and from it, and the sum of their waits.
+    /// Packets delivered to each UE and from it, and the sum of their delays.
     fn served(&self) -> Vec<[(u64, u128); 2]> {
         self.flows.iter().map(|ways| [0, 1].map(|way| (ways[way].delivered, ways[way].wait_ns))).collect()
     }
@@ -297,7 +297,7 @@ impl World {
         };
         let hostile = self.flows.len();
         let Ok((from, to, range)) = ip::parse_udp(packet) else {
-            // Only the hostile UE sends what is none, and only it is sent some.
+            // Only the hostile UE sends and receives packets outside the ledger.
             return if port == Gnb::N3 || port == Gnb::ue(hostile as u16) {
                 Ok(())
             } else {
@@ -314,7 +314,7 @@ impl World {
             return wrong(self, "to somebody else");
         }
         let number = u32::from_be_bytes([payload[0], payload[1], payload[2], payload[3]]);
-        // The hostile UE takes the addresses of others: those of its own are marked.
+        // The hostile UE spoofs addresses of others: its packets are marked.
         if payload[4] == 0xff {
             return Ok(());
         }
@@ -405,7 +405,7 @@ impl World {
         bearers.map(|bearer| bearer.buffer.full_drops + bearer.buffer.aqm_drops).sum()
     }
 
-    /// Packets of a UE that are counted as dropped, and bytes that are held.
+    /// Packets of a UE counted as dropped, and bytes buffered.
     fn dropped_and_held(&self, ue: usize, direction: Direction) -> (u64, u64) {
         let flows = self.gnb.flow_stats(ue as u32, direction);
         let (drops, waiting) = flows.fold((0, 0), |(drops, waiting), (_, flow)| {
@@ -446,7 +446,7 @@ impl World {
         )
     }
 
-    // ---- what must hold ----------------------------------------------------------------------------------
+    // ---- invariants --------------------------------------------------------------------------------------
 
     fn held(&self) -> Option<String> {
         let of = |ue: usize| WAYS.map(|direction| self.dropped_and_held(ue, direction).1);
@@ -463,14 +463,14 @@ impl World {
         self.command(GnbCommand::Slices(slices(&self.plan.world.slices)), "shares")?;
         self.course.tally.look(Invariant::Converges);
         system::wait(self, CONVERGES, Invariant::Converges, Self::held)?;
-        // What is in the air, or waits for its turn, is there by then.
+        // Blocks in the air or waiting for their turn arrive within this time.
         self.pass(Duration::from_secs(5))?;
         if self.gnb.poll_timeout().is_some_and(|(at, _)| at < self.course.now + Duration::from_secs(1)) {
             let what = format!("nothing is held, and the gNB is due: {:?}", self.gnb.poll_timeout());
             return Err(self.course.violation(Invariant::NoSpin, what));
         }
         let missed = WAYS.map(|direction| self.gnb.link_stats(direction, self.course.now).lost_blocks);
-        // A receiver gives up a packet whose blocks are sent again while the caller comes late.
+        // A receiver gives up a packet whose blocks are retransmitted while the gNB is driven late.
         let late = self.plan.faults.iter().any(|fault| fault.kind == Kind::Late);
         let air = missed != [0, 0] || (late && self.plan.world.bler_percent > 0);
         for ue in 0..self.flows.len() {
@@ -479,7 +479,7 @@ impl World {
                 let dropped = self.dropped_and_held(ue, direction).0;
                 let missing = flow.open.len() as u64;
                 self.course.tally.look(Invariant::Counted);
-                // Where the air lost blocks, more is missing than was dropped.
+                // If the air lost blocks, more packets are missing than were dropped.
                 if missing < dropped || (!air && missing > dropped) {
                     let what = format!(
                         "UE {ue}, {direction:?}: {missing} of {} packets are missing, {dropped} are counted as dropped, {missed:?} blocks are lost",
@@ -614,7 +614,7 @@ impl system::World<Kind> for World {
         match kind {
             Kind::Fade { ue, way, cqi } => {
                 self.active.begin(number, end, kind);
-                // CQI 0 itself is served, at MCS 0.
+                // As a CQI, 0 would be served at MCS 0.
                 self.channel(ue, way, if cqi == 0 { Quality::Outage } else { Quality::Cqi(cqi) })
             }
             Kind::Shares { a, b } => {

@@ -1,5 +1,5 @@
-//! Packet-level steering beside a gNB: the LWIP node ([`anabranch_lwip::Node`]) and the UE's side, with downloads over TCP
-//! and numbered datagrams both ways.
+//! Packet-level steering next to a gNB: the LWIP node ([`anabranch_lwip::Node`]) and the UE side, with TCP downloads and numbered
+//! datagrams in both directions.
 //!
 //! ```text
 //!   server ─▶ node ─┬─ LTE leg ───▶ UE 0..2 ─▶ stream, ledger     a step is one event: a packet arrives, the node is due,

@@ -1,4 +1,4 @@
-//! What a run of an LWIP node consists of.
+//! Plan of a run of an LWIP node.
 
 use super::check::{Invariant, Tally, Violation};
 use super::draw::Draw;
@@ -6,62 +6,62 @@ use super::system::{self, PlanOf};
 use super::world;
 use serde::{Deserialize, Serialize};
 
-/// Rates of legs, Mbit/s: a download sends 8 Mbit/s at most.
+/// Possible rates of legs, Mbit/s. A download sends at most 8 Mbit/s.
 const RATES: [u16; 4] = [4, 8, 20, 200];
-/// UEs that a plan may have.
+/// Maximum number of UEs.
 pub const MAX_UES: u8 = 3;
 
 /// How TCP is steered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Half of the packets each.
+    /// Half of the packets on each leg.
     Half,
-    /// By round-trip times.
+    /// By round-trip time.
     Rtt,
-    /// In proportion to the rates of the legs.
+    /// In proportion to the capacities of the legs.
     Capacity,
-    /// All on the better leg.
+    /// All packets on the better leg.
     Switched,
-    /// By what the node finds out of the legs.
+    /// By the node's own measurements of the legs.
     Autonomous,
 }
 
-/// All of them.
+/// All modes.
 pub const MODES: [Mode; 5] = [Mode::Half, Mode::Rtt, Mode::Capacity, Mode::Switched, Mode::Autonomous];
 
-/// How ACKs are held.
+/// How ACKs are delayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dida {
     /// Not at all.
     Off,
-    /// For 50 ms at most, blocks as well.
+    /// For at most 50 ms, including SACK blocks.
     Fixed,
-    /// As the paper has it: for 50 ms, and blocks pass.
+    /// As in the paper: for 50 ms, and SACK blocks pass.
     Printed,
-    /// For what is best by the paper's model.
+    /// For the optimum of the paper's model.
     Optimal,
-    /// For as long as it pays.
+    /// For as long as it is beneficial.
     Adaptive,
 }
 
-/// All of them.
+/// All variants.
 pub const DIDAS: [Dida; 5] = [Dida::Off, Dida::Fixed, Dida::Printed, Dida::Optimal, Dida::Adaptive];
 
-/// What there is.
+/// The world of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
     /// How TCP is steered.
     pub mode: Mode,
-    /// How ACKs are held.
+    /// How ACKs are delayed.
     pub dida: Dida,
-    /// UEs, each with one download and datagrams both ways.
+    /// Number of UEs, each with one download and datagrams in both directions.
     pub ues: u8,
-    /// One-way delay of the LTE leg and of the Wi-Fi leg, milliseconds.
+    /// One-way delays of the LTE leg and the Wi-Fi leg, milliseconds.
     pub delay_ms: [u16; 2],
-    /// What the legs carry downwards, Mbit/s.
+    /// Downlink capacities of the legs, Mbit/s.
     pub mbps: [u16; 2],
     /// Mean time between packets of a flow, microseconds.
     pub pace_us: u64,
@@ -73,57 +73,57 @@ pub struct Setting {
 pub enum Kind {
     /// Packets are lost.
     Loss {
-        /// On which leg.
+        /// Index of the leg.
         leg: u8,
-        /// Share of the packets.
+        /// Share of the packets, percent.
         percent: u8,
     },
-    /// Nothing comes through.
+    /// No packet passes.
     Partition {
-        /// On which leg.
+        /// Index of the leg.
         leg: u8,
     },
-    /// Packets overtake one another.
+    /// Packets are reordered.
     Jitter {
-        /// On which leg.
+        /// Index of the leg.
         leg: u8,
-        /// Most extra delay, milliseconds.
+        /// Maximum additional delay, milliseconds.
         most_ms: u16,
     },
-    /// The one-way delay is another one.
+    /// The one-way delay changes.
     Delay {
-        /// On which leg.
+        /// Index of the leg.
         leg: u8,
-        /// The new one, milliseconds.
+        /// New delay, milliseconds.
         delay_ms: u16,
     },
-    /// The leg carries so much downwards.
+    /// The downlink capacity of a leg changes.
     Rate {
-        /// On which leg.
+        /// Index of the leg.
         leg: u8,
-        /// The new one, Mbit/s.
+        /// New rate, Mbit/s.
         mbps: u16,
     },
-    /// A UE has no Wi-Fi, and the node is told.
+    /// A UE has no Wi-Fi, and the node is informed.
     Carrier {
-        /// Number of the UE without Wi-Fi.
+        /// Index of the UE.
         ue: u8,
     },
-    /// The node starts again; ACKs that it held are gone.
+    /// The node restarts; ACKs that it delayed are lost.
     Restart,
-    /// Another way of steering.
+    /// The steering mode changes.
     Steering {
-        /// The steering from now on.
+        /// The new mode.
         mode: Mode,
     },
-    /// Another way of holding ACKs.
+    /// The way of delaying ACKs changes.
     Dida {
-        /// How ACKs are put in order from now on.
+        /// The new way.
         dida: Dida,
     },
-    /// Answers to probes are lost, come late, twice, or without a question.
+    /// Replies to probes are lost, delayed, duplicated, or unsolicited.
     Lies,
-    /// No flow sends while it lasts.
+    /// No flow sends while the fault lasts.
     Quiet,
 }
 

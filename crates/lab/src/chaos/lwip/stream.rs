@@ -1,15 +1,15 @@
-//! One download: a server with a window, and what a UE has of it. A sender that repeats what is missing after three
-//! acknowledgments of the same, or after a time; not a model of any kernel's.
+//! A download: a server with a window, and the data received by a UE. The sender retransmits missing segments after three
+//! duplicate acknowledgments or a timeout. It does not model a particular kernel.
 
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions};
 use std::collections::BTreeSet;
 
-/// Bytes of a segment.
+/// Bytes per segment.
 pub const SEGMENT: u32 = 1_000;
-/// Segments under way at most.
+/// Maximum number of segments in flight.
 const WINDOW: u32 = 40;
-/// Without progress for this long, the first missing segment is sent again.
+/// Without progress for this long, the first missing segment is retransmitted.
 const PATIENCE: Duration = Duration::from_millis(400);
 
 /// Both ends of a download; segments are numbered from 0.
@@ -17,19 +17,19 @@ const PATIENCE: Duration = Duration::from_millis(400);
 pub struct Stream {
     /// Segments sent for the first time.
     pub sent: u32,
-    /// Segments acknowledged, as the server knows.
+    /// Segments acknowledged, as seen by the server.
     pub known: u32,
     same: u32,
     again_at: Instant,
-    /// Segments there, at the UE, in a row; and beyond.
+    /// Segments received in order by the UE, and those beyond a gap.
     pub there: u32,
     beyond: BTreeSet<u32>,
-    /// The most that the node was told.
+    /// Highest acknowledgment that the node received.
     pub told: u32,
 }
 
 impl Stream {
-    /// The segment to send, if there is one.
+    /// The segment to send now, if any.
     pub fn turn(&mut self, now: Instant, may_begin: bool) -> Option<u32> {
         if self.known < self.sent && now >= self.again_at {
             self.again_at = now + PATIENCE;
@@ -45,7 +45,7 @@ impl Stream {
         Some(self.sent - 1)
     }
 
-    /// The server hears what the UE has; the segment to send at once.
+    /// The server receives an acknowledgment. Returns the segment to retransmit at once, if any.
     pub fn hear(&mut self, known: u32, now: Instant) -> Option<u32> {
         if known > self.known {
             (self.known, self.same, self.again_at) = (known, 0, now + PATIENCE);
@@ -59,7 +59,7 @@ impl Stream {
         None
     }
 
-    /// A segment is at the UE; whether it was there before.
+    /// A segment arrives at the UE. Returns whether it is a duplicate.
     pub fn take(&mut self, number: u32) -> bool {
         let is_new = number >= self.there && self.beyond.insert(number);
         while self.beyond.remove(&self.there) {
@@ -68,7 +68,7 @@ impl Stream {
         !is_new
     }
 
-    /// What the UE acknowledges, with the segment that came again (RFC 2883); and the first blocks that are beyond what is missing.
+    /// The acknowledgment of the UE, with the duplicate segment (RFC 2883) and the first blocks beyond the gap.
     pub fn acknowledgment(&self, again: Option<u32>, ms: u32) -> TcpHeader {
         let mut sack = SackBlocks::default();
         if let Some(again) = again {
@@ -94,7 +94,7 @@ impl Stream {
     }
 }
 
-/// As many blocks as there is room for beside timestamps.
+/// As many blocks as fit beside timestamps.
 fn three(all: SackBlocks) -> SackBlocks {
     let mut some = SackBlocks::default();
     for (left, right) in all.as_slice().iter().take(3) {
@@ -103,12 +103,12 @@ fn three(all: SackBlocks) -> SackBlocks {
     some
 }
 
-/// The sequence number of a segment's first byte. It passes the end of the numbers soon.
+/// Sequence number of the first byte of a segment. It wraps early in a run.
 pub const fn base(number: u32) -> u32 {
     (u32::MAX - 20_000).wrapping_add(number.wrapping_mul(SEGMENT))
 }
 
-/// The segment that begins there.
+/// The segment that begins at this sequence number.
 pub const fn number(seq: u32) -> u32 {
     seq.wrapping_sub(base(0)) / SEGMENT
 }

@@ -14,24 +14,25 @@ use anabranch_wire::tcp::{TcpFlags, TcpHeader, TcpOptions, emit_packet, parse_pa
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// Polls at one instant with nothing in between.
+/// Maximum number of polls at one instant without any event between them.
 const POLLS: u32 = 64;
-/// A held ACK leaves by then: the longest hold of the adaptive way is bounded by the sender's timer, far below.
+/// Upper bound on the delay of an ACK. The adaptive variant is bounded by the sender's timer, far below.
 const HOLDS: Duration = Duration::from_secs(3);
-/// All that was sent is acknowledged by then.
+/// Upper bound on the time until all data sent is acknowledged.
 const DONE: Duration = Duration::from_secs(30);
-/// While the LTE leg works, something new of what is under way is acknowledged within this time: the server asks a dozen times.
+/// While the LTE leg works, new data is acknowledged within this time, which allows the server a dozen retransmissions.
 const SERVED: Duration = Duration::from_secs(5);
-/// In peace both legs are known to be up by then.
+/// Without faults, both legs are known to be up within this time.
 const CONVERGES: Duration = Duration::from_secs(30);
-/// What a leg lets wait; more is dropped.
+/// Maximum queueing delay of a leg; further packets are dropped.
 const QUEUE: Duration = Duration::from_millis(400);
-/// Bytes of the trains that find out what a leg carries, and how often they may leave unpaid, where the leg was down.
+/// Bytes of the probe trains that measure the capacity of a leg, and the minimum interval of those sent without a budget, after
+/// the leg was down.
 const TRAINS: u64 = 250_000;
 const TRAINS_AGAIN: Duration = Duration::from_secs(4);
-/// They cost a part of so much of what a UE gets.
+/// Budget of trains: one part in this many of the bytes sent to a UE.
 const TRAINS_PART: u64 = 50;
-/// Memory of the node for each UE: its law, flows, and held ACKs.
+/// Memory of the node for each UE, bytes: steering state, flows, and delayed ACKs.
 const MEMORY: usize = 100_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +64,7 @@ struct Datagrams {
     sent: u32,
     open: BTreeSet<u32>,
     last: u32,
-    /// Those that a leg lost.
+    /// Number of them lost by a leg.
     lost: u64,
 }
 
@@ -73,11 +74,11 @@ struct Ue {
     next: Instant,
     datagrams: [Datagrams; 2],
     clock: u32,
-    /// Acknowledgment and time stamp that the server heard last.
+    /// Latest acknowledgment and timestamp received by the server.
     heard: (u32, u32),
-    /// What the server knew, and since when it has waited for more.
+    /// Acknowledgment at the server, and since when it has not advanced.
     waits: (u32, Instant),
-    /// Bytes that it was sent since the node began, and those of trains by leg.
+    /// Bytes sent to the UE since the node started, and bytes of trains by leg.
     got: u64,
     trains: [u64; 2],
 }
@@ -105,11 +106,11 @@ struct World {
     ues: Vec<Ue>,
     transit: Vec<Transit>,
     orders: u64,
-    /// When the last packet of each leg and direction arrives: none overtakes, where there is no jitter.
+    /// Arrival time of the last packet of each leg and direction: without jitter, packets stay in order.
     last_at: [[Instant; 2]; 2],
-    /// When a leg has sent downwards what waits in it.
+    /// When a leg will have sent all packets in its downlink queue.
     free_at: [Instant; 2],
-    /// When the node began.
+    /// When the node started.
     began: Instant,
     active: Active<Kind>,
     mode: Mode,
@@ -162,7 +163,7 @@ fn dida(dida: Dida) -> Option<DidaConfig> {
 /// One run of a plan.
 ///
 /// # Errors
-/// What does not hold.
+/// The invariant that was violated.
 pub fn play(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
     let mut world = World::new(plan, trace.is_some())?;
     let result = faulted(&mut world, plan, When::Steps).and_then(|_| world.after());
@@ -213,7 +214,7 @@ impl World {
         Ok(world)
     }
 
-    /// The connection opens, before anything is wrong.
+    /// Opens the connection, before any fault.
     fn open(&mut self, ue: usize) -> Result<(), Violation> {
         let options = TcpOptions { window_scale: Some(7), sack_permitted: true, ..TcpOptions::default() };
         let syn = TcpHeader { flags: TcpFlags::SYN, window: 64_000, options, ..TcpHeader::default() };
@@ -230,7 +231,7 @@ impl World {
 
     // ---- legs --------------------------------------------------------------------------------------------
 
-    /// Puts a packet on a leg; what it is of, for what is lost.
+    /// Puts a packet on a leg. Its kind is used to count losses.
     fn put(&mut self, leg: usize, to: To, packet: Vec<u8>) {
         let up = usize::from(to == To::Node);
         let (mut delay_ms, mut jitter_ms) = (u64::from(self.plan.world.delay_ms[leg]), 0);
@@ -308,7 +309,7 @@ impl World {
         Ok(())
     }
 
-    /// A packet from a UE is at the node.
+    /// A packet from a UE arrives at the node.
     fn uplink(&mut self, mut packet: Vec<u8>) -> Result<(), Violation> {
         let told = parse_packet(&packet).ok().and_then(|tcp| {
             let ue = (0..self.ues.len()).find(|ue| tcp.src.ip() == bearer(*ue))?;
@@ -321,7 +322,7 @@ impl World {
             let stream = &mut self.ues[ue].stream;
             stream.told = stream.told.max(there);
             self.course.tally.look(Invariant::Prompt);
-            // What is new of an acknowledgment never waits.
+            // A new acknowledgment is never delayed.
             let stream = &self.ues[ue].stream;
             if stream.known < stream.told {
                 let what =
@@ -332,7 +333,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes what the node sends.
+    /// Processes the output of the node.
     fn take(&mut self, out: Out) -> Result<(), Violation> {
         for packet in out.backhaul {
             self.course.tally.digest(&packet);
@@ -343,7 +344,7 @@ impl World {
 
     fn at_server(&mut self, packet: &[u8]) -> Result<(), Violation> {
         self.course.tally.look(Invariant::Intact);
-        // An answer to no question is passed on as what it is.
+        // An unsolicited reply is forwarded as an ordinary packet.
         if ip::parse_echo(packet).is_ok() {
             return Ok(());
         }
@@ -417,7 +418,7 @@ impl World {
             }
             return Ok(());
         }
-        // An answer to no question says what a leg carries; a kernel drops it.
+        // An unsolicited reply carries a capacity measurement; a kernel drops it.
         if ip::parse_echo(&packet).is_ok_and(|echo| echo.reply && echo.src == NODE) {
             return Ok(());
         }
@@ -442,7 +443,7 @@ impl World {
         Ok(())
     }
 
-    /// An answer to another question than was asked.
+    /// A reply to a question that was not asked.
     fn lie(&mut self, answer: &[u8]) -> Option<Vec<u8>> {
         let echo = ip::parse_echo(answer).ok().filter(|_| self.draw.percent(30))?;
         let sequence = echo.sequence ^ (1 << self.draw.below(16));
@@ -481,7 +482,7 @@ impl World {
         self.flush()
     }
 
-    /// What a command set free leaves.
+    /// Sends what a command released.
     fn flush(&mut self) -> Result<(), Violation> {
         let mut out = Out::default();
         self.node.poll(self.course.now, &mut out);
@@ -494,7 +495,7 @@ impl World {
         if matches!(kind, Kind::Carrier { .. }) { self.set_ues() } else { Ok(()) }
     }
 
-    /// Memory, and the trains that find out what legs carry.
+    /// Checks memory and the cost of probe trains.
     fn look_at_cost(&mut self) -> Result<(), Violation> {
         let (memory, most) = (self.node.bytes(), MEMORY * self.ues.len());
         if memory > most {
@@ -514,7 +515,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether downloads go on while the leg works by which they can always go.
+    /// Checks that downloads progress while the LTE leg, which is always available, works.
     fn look_at_progress(&mut self) -> Result<(), Violation> {
         let is_hurt = |kind: &Kind| matches!(kind, Kind::Loss { leg: 0, .. } | Kind::Partition { leg: 0 });
         let works = !self.active.kinds().any(is_hurt);
@@ -580,7 +581,7 @@ fn ends(ue: usize) -> (SocketAddr, SocketAddr) {
     (SocketAddr::new(SERVER, 80), SocketAddr::new(bearer(ue), 4_000))
 }
 
-/// The UE, the direction and the number of a datagram.
+/// The UE, direction and number of a datagram.
 fn datagram(packet: &[u8]) -> Option<(usize, usize, u32)> {
     let (_, _, range) = ip::parse_udp(packet).ok()?;
     let payload = packet.get(range)?;

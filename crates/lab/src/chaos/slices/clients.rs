@@ -1,5 +1,5 @@
-//! CAMARA's clients, and the operator beside them: bookings, QoS sessions, and UEs' sessions at the UPF. What they were answered,
-//! and what must hold of it.
+//! CAMARA clients and the operator: bookings, QoS sessions, and sessions of UEs at the UPF. Records the answers and checks that
+//! they are honoured.
 
 use super::check::{Invariant, Violation};
 use super::commands::TENANTS;
@@ -10,43 +10,43 @@ use anabranch_slice::{Attachment, Kind as Record, Manager, Refusal, Ue, Write};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most bookings and most QoS sessions of a tenant.
+/// Maximum number of bookings and of QoS sessions per tenant.
 const QUOTA: usize = 5;
-/// Most QoS sessions that are asked for at a time.
+/// Maximum number of concurrent QoS sessions requested.
 const SESSIONS: usize = 40;
 
-/// Whether the operator gave a place.
+/// Whether the operator assigned a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Given {
-    /// It did, and was answered.
+    /// Assigned and acknowledged.
     Yes,
-    /// It is not known whether its last word was stored.
+    /// It is unknown whether the latest command was stored.
     Unsure,
 }
 
-/// A QoS session that was answered.
+/// An acknowledged QoS session.
 #[derive(Debug)]
 struct Qos {
-    /// When it may end, Unix milliseconds: as answered, and as asked for without an answer.
+    /// Possible end times, Unix milliseconds: as acknowledged, and as requested without an answer.
     ends: Vec<u64>,
     closed: bool,
 }
 
-/// What CAMARA's clients and the operator know.
+/// State as known to the CAMARA clients and the operator.
 #[derive(Debug, Default)]
 pub struct Clients {
     next: u64,
     sessions: BTreeMap<String, Qos>,
     bookings: BTreeSet<String>,
     places: BTreeMap<(String, String), Given>,
-    /// QoS sessions and bookings whose end was told.
+    /// QoS sessions and bookings whose end was notified.
     expired: BTreeSet<String>,
-    /// The change that was looked at last.
+    /// The latest change that was checked.
     looked: i64,
 }
 
 impl Clients {
-    /// What came of the operator giving a place, or taking it away.
+    /// Records the outcome of assigning or removing a place.
     pub fn placed(&mut self, ue: &str, slice: &str, given: bool, done: &Result<(), Failure>) {
         let key = (ue.to_owned(), slice.to_owned());
         match done {
@@ -57,7 +57,7 @@ impl Clients {
         }
     }
 
-    /// What came of a UE being forgotten.
+    /// Records the outcome of forgetting a UE.
     pub fn forgotten(&mut self, ue: &str, done: &Result<(), Failure>) {
         match done {
             Ok(()) => self.places.retain(|(of, _), _| of != ue),
@@ -68,10 +68,10 @@ impl Clients {
         }
     }
 
-    /// The end of a QoS session or booking was told.
+    /// Records the notification of the end of a QoS session or booking.
     ///
     /// # Errors
-    /// It was told before.
+    /// The end had been notified before.
     pub fn told_expired(&mut self, id: &str) -> Result<(), String> {
         match self.expired.insert(id.to_owned()) {
             true => Ok(()),
@@ -80,7 +80,7 @@ impl Clients {
     }
 }
 
-/// How many documents of a kind a tenant has.
+/// Number of documents of a kind that a tenant owns.
 fn owned(m: &Manager, kind: Record, owner: &str) -> usize {
     m.documents(kind).filter(|(_, v)| v["owner"] == owner).count()
 }
@@ -95,10 +95,10 @@ fn room(m: &Manager, kind: Record, owner: Option<&str>) -> Result<(), Refusal> {
 }
 
 impl World {
-    /// A client, or the operator, asks for something.
+    /// A client or the operator sends a request.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     pub fn client(&mut self) -> Result<(), Violation> {
         let n = self.client_draw.below(self.instances.len() as u64) as usize;
         if !self.instances[n].up {
@@ -178,7 +178,7 @@ impl World {
                 Ok(())
             }
             8 | 9 => {
-                // Now and then the key of another.
+                // Occasionally the key of another UE.
                 let key = format!("key-{}", self.client_draw.below(u64::from(self.plan.world.ues) * 3));
                 let done = self.commit(n, |m| {
                     let ue = m.ue(&ue)?.clone();
@@ -192,7 +192,7 @@ impl World {
                 Ok(())
             }
             10 => {
-                // PUT /v1/ues/{ue}: a place it has stays as it is.
+                // PUT /v1/ues/{ue}: an existing place remains unchanged.
                 let done = self.commit(n, |m| {
                     let has = m.ue(&ue)?.slices.iter().any(|place| place.slice == slice);
                     let mut writes = if has { Vec::new() } else { m.assign(&ue, &slice, None)? };
@@ -221,13 +221,13 @@ impl World {
         let most = self.plan.world.cells_mbps.iter().max().copied().unwrap_or(1) * 1_000;
         let kbps = self.client_draw.between((1, most * 2 / 3)) as f64;
         let mut order = self.client_order(kbps);
-        // The name of what is there already, or of what the cells have of their own.
+        // The name of an existing slice, or one that cells use themselves.
         let names: Vec<String> =
             self.instances[n].manager.slices().values().map(|s| s.cell_name.clone()).collect();
         order.name = match self.client_draw.below(6) {
             0 => REST.to_owned(),
             1 | 2 if !names.is_empty() => names[self.client_draw.below(names.len() as u64) as usize].clone(),
-            // As another would be called whose name is taken.
+            // The name that another slice would get if its name were taken.
             3 => format!("name-0-{:08}", self.clients.next + 2),
             _ => "name-0".to_owned(),
         };
@@ -247,10 +247,10 @@ impl World {
         Ok(())
     }
 
-    /// Whether what clients were answered is so.
+    /// Checks that the answers to clients are honoured.
     ///
     /// # Errors
-    /// It is not.
+    /// The invariant that was violated.
     pub fn clients_served(&mut self) -> Result<(), Violation> {
         let fresh = |i: &&super::world::Instance| i.revision == self.store.revision;
         let Some(instance) = self.instances.iter().find(fresh) else { return Ok(()) };
@@ -316,7 +316,7 @@ impl World {
         None
     }
 
-    /// Whether every QoS session that was answered is there, with the end that was answered.
+    /// Checks that every acknowledged QoS session exists, with the acknowledged end.
     pub fn sessions_remembered(&self, n: usize) -> Option<String> {
         let (m, now_ms) = (&self.instances[n].manager, self.clock_ms(n));
         for (id, known) in self.clients.sessions.iter().filter(|(_, known)| !known.closed) {
@@ -330,7 +330,7 @@ impl World {
         None
     }
 
-    /// What is not as it was asked for at the UPF, or with CAMARA's clients.
+    /// A deviation from the requests at the UPF or for the CAMARA clients, if any.
     pub fn unsettled_clients(&self, at: usize) -> Option<String> {
         let m = &self.instances[at].manager;
         if let Some(due) = m.camara_due(self.clock_ms(at)).first() {
@@ -353,7 +353,7 @@ impl World {
             }
         }
         let unknown = self.upf.keys().find(|ue| m.ue(ue).is_err());
-        // What is told late may make a session again: nobody looks for that.
+        // A late message may recreate a session; the manager does not check for that.
         unknown.filter(|_| !self.late).map(|ue| format!("the UPF has a session of {ue}"))
     }
 }

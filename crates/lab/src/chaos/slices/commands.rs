@@ -1,4 +1,4 @@
-//! Who asks the manager for something, and what they were answered.
+//! Commands to the manager, and their answers.
 
 use super::check::{Invariant, Violation};
 use super::draw::Draw;
@@ -8,29 +8,29 @@ use anabranch_slice::profile::{ServiceProfile, Thpt};
 use anabranch_slice::{Manager, Refusal, SliceRequest, Ue, Write};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who may have bookings and QoS sessions, beside the operator.
+/// Tenants that may have bookings and QoS sessions, besides the operator.
 pub const TENANTS: [&str; 2] = ["acme", "rival"];
-/// Most slices that are asked for at a time.
+/// Maximum number of concurrent slices requested.
 const SLICES: usize = 12;
 
-/// What an operator knows of a slice.
+/// State of a slice as known to the operator.
 #[derive(Debug, Default)]
 pub struct Fate {
-    /// Guaranteed rates that may be in force, kbit/s: the last that was answered, and those after it that were not.
+    /// Guaranteed rates that may be in force, kbit/s: the last acknowledged one, and later ones without an answer.
     asked: Vec<f64>,
-    /// Whether its removal was asked for.
+    /// Whether its removal was requested.
     removed: bool,
 }
 
-/// What was asked for and answered.
+/// Requests and their answers.
 #[derive(Debug, Default)]
 pub struct Asked {
     fates: BTreeMap<String, Fate>,
     ues: BTreeSet<String>,
-    /// How often each UE was to be forgotten.
+    /// How often each UE was requested to be forgotten.
     forgotten: BTreeMap<String, u64>,
     next: u64,
-    /// A removal went on past failures: a cell may keep what it is not to have until somebody looks at it.
+    /// A removal continued despite failures: a cell may keep stale state until an operator repairs it.
     pub left: bool,
 }
 
@@ -40,25 +40,25 @@ impl Asked {
     }
 }
 
-/// What comes of an answer.
+/// A command, with what its acknowledgment promises.
 #[derive(Debug, Clone)]
 pub enum Command {
-    /// A slice was asked for, with this rate.
+    /// Creation of a slice with this rate.
     Create(String, f64),
-    /// Another rate was.
+    /// Change of a slice to this rate.
     Modify(String, f64),
-    /// A UE is known, which was to be forgotten so often before.
+    /// Registration of a UE, which had been requested to be forgotten this often before.
     Ue(String, u64),
-    /// A command whose answer promises nothing, about this slice or UE.
+    /// A command on a slice or UE whose answer promises nothing.
     #[expect(dead_code, reason = "traces show them")]
     Other(&'static str, String),
 }
 
 impl World {
-    /// Asks for something.
+    /// Sends a command.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     pub fn command(&mut self) -> Result<(), Violation> {
         let instance = self.draw.below(self.instances.len() as u64) as usize;
         if !self.instances[instance].up {
@@ -85,7 +85,7 @@ impl World {
                 (Command::Create(id.clone(), kbps), Box::new(move |m| m.create(&id, order, now_ms)))
             }
             4..=7 if !ids.is_empty() => {
-                // It may be stored although nobody is told.
+                // It may be stored although there is no answer.
                 self.asked.fates.entry(id.clone()).or_default().asked.push(kbps);
                 (Command::Modify(id.clone(), kbps), Box::new(move |m| m.modify(&id, order, now_ms)))
             }
@@ -96,7 +96,7 @@ impl World {
                 (Command::Other("remove", id.clone()), Box::new(move |m| m.remove(&id, force, now_ms)))
             }
             10 if self.draw.percent(20) => {
-                // It may be forgotten although nobody is told.
+                // It may be forgotten although there is no answer.
                 self.asked.ues.remove(&ue);
                 *self.asked.forgotten.entry(ue.clone()).or_default() += 1;
                 (Command::Other("forget", ue.clone()), Box::new(move |m| m.forget(&ue)))
@@ -112,7 +112,7 @@ impl World {
                 (Command::Ue(ue, forgotten), Box::new(make))
             }
             12 | 13 => {
-                // Its own name, or that of another.
+                // Its own name, or that of another UE.
                 let cell_ue = match self.draw.below(4) {
                     0 => None,
                     1 => Some(format!("ue{}", self.draw.below(self.plan.world.ues.into()))),
@@ -155,7 +155,7 @@ impl World {
         }
         match done {
             Ok(()) => self.answer_later(instance, command),
-            // Nothing has changed: so it does not count.
+            // Nothing has changed, so the command does not count.
             Err(Failure::Refused(_)) | Err(Failure::Unchanged) => self.refused(&command),
             Err(Failure::Unknown) => {}
         }
@@ -167,7 +167,7 @@ impl World {
         order(&mut self.draw, cells, kbps)
     }
 
-    /// What a client asks for.
+    /// The request of a client.
     pub(super) fn client_order(&mut self, kbps: f64) -> SliceRequest {
         let cells = self.plan.world.cells_mbps.len();
         order(&mut self.client_draw, cells, kbps)
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// Whoever asked is told that it is done: from now on it must be so.
+    /// Records an acknowledgment: from now on the change must be in force.
     pub fn answered(&mut self, command: Command) {
         match command {
             Command::Create(id, kbps) => {
@@ -190,7 +190,7 @@ impl World {
             }
             Command::Modify(id, kbps) => {
                 let Some(fate) = self.asked.fates.get_mut(&id) else { return };
-                // In a world in which cells do what they are told, nothing before it counts any more.
+                // In a world without faults at cells, earlier values are no longer valid.
                 if self.calm
                     && let Some(at) = fate.asked.iter().rposition(|k| *k == kbps)
                 {
@@ -206,10 +206,10 @@ impl World {
         }
     }
 
-    /// Whether everything that was answered is there.
+    /// Checks that all acknowledged changes are present.
     ///
     /// # Errors
-    /// It is not.
+    /// The invariant that was violated.
     pub fn remembered(&mut self, instance: usize) -> Result<(), Violation> {
         self.course.tally.look(Invariant::Remembered);
         let manager = &self.instances[instance].manager;

@@ -1,4 +1,4 @@
-//! What a run of the slice manager consists of.
+//! Plan of a run of the slice manager.
 
 use super::check::{Invariant, Tally, Violation};
 use super::draw::Draw;
@@ -6,18 +6,18 @@ use super::system::{self, PlanOf};
 use super::world;
 use serde::{Deserialize, Serialize};
 
-/// Cells that a plan may have.
+/// Maximum number of cells.
 pub const MAX_CELLS: u8 = 3;
-/// Most instances on one store.
+/// Maximum number of instances on one store.
 pub const MAX_INSTANCES: u8 = 2;
-/// The number of the UPF among the cells.
+/// Index of the UPF among the cells.
 pub const UPF: usize = 100;
 
-/// What there is.
+/// The world of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
-    /// Downlink rate of each cell, Mbit/s; uplink is half of it.
+    /// Downlink rate of each cell, Mbit/s; the uplink rate is half of it.
     pub cells_mbps: Vec<u64>,
     /// Instances of the manager on the same store, 1 or 2.
     pub instances: u8,
@@ -25,10 +25,10 @@ pub struct Setting {
     pub ues: u8,
     /// Mean time between commands, milliseconds.
     pub pace_ms: u64,
-    /// Time between two looks at a cell, milliseconds.
+    /// Time between two checks of a cell, milliseconds.
     pub look_ms: u64,
-    /// Mean time between requests of CAMARA's clients, and of the operator about sessions at the UPF, milliseconds; 0: there
-    /// are none.
+    /// Mean time between requests of CAMARA clients, and of the operator about sessions at the UPF, milliseconds; 0: no such
+    /// requests.
     #[serde(default)]
     pub clients_ms: u64,
 }
@@ -37,96 +37,96 @@ pub struct Setting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Kind {
-    /// A cell refuses what it is told.
+    /// A cell refuses requests.
     Refuse {
-        /// Number of the cell.
+        /// Index of the cell.
         cell: u8,
     },
-    /// Nothing reaches a cell.
+    /// No message reaches a cell.
     Silent {
-        /// Number of the cell.
+        /// Index of the cell.
         cell: u8,
     },
-    /// A cell does what it is told, and its answers are lost.
+    /// A cell executes requests, and its answers are lost.
     AnswerLost {
-        /// Number of the cell.
+        /// Index of the cell.
         cell: u8,
     },
-    /// What a cell is told takes so long.
+    /// Answers of a cell are delayed.
     Slow {
-        /// Number of the cell.
+        /// Index of the cell.
         cell: u8,
-        /// How much later it answers, milliseconds.
+        /// Additional delay, milliseconds.
         delay_ms: u16,
     },
-    /// What a cell was told reaches it once more, this much later.
+    /// Requests reach a cell a second time, later.
     Repeat {
-        /// Number of the cell.
+        /// Index of the cell.
         cell: u8,
         /// Time between the two, milliseconds.
         later_ms: u16,
     },
-    /// A cell takes the next shares it is told, and then hangs: neither this nor anything later is answered.
+    /// A cell executes the next change of shares and then hangs: neither this nor a later request is answered.
     Hang {
-        /// Number of the cell.
+        /// Index of the cell.
         cell: u8,
     },
-    /// A cell starts again, and has no slices.
+    /// A cell restarts without slices.
     RestartCell {
-        /// Number of the cell.
+        /// Index of the cell.
         cell: u8,
     },
-    /// The UPF cannot make or end sessions now.
+    /// The UPF temporarily cannot create or end sessions.
     UpfBusy,
-    /// Nothing reaches the UPF.
+    /// No message reaches the UPF.
     UpfSilent,
-    /// The UPF does what it is told, and its answers are lost.
+    /// The UPF executes requests, and its answers are lost.
     UpfAnswerLost,
-    /// What the UPF is told takes so long.
+    /// Answers of the UPF are delayed.
     UpfSlow {
-        /// How much later it answers, milliseconds.
+        /// Additional delay, milliseconds.
         delay_ms: u16,
     },
-    /// The UPF starts again, and has no sessions.
+    /// The UPF restarts without sessions.
     RestartUpf,
-    /// Somebody else takes a UE's session at the UPF away, or gives it another key.
+    /// A third party removes the session of a UE at the UPF, or changes its key.
     Beside {
-        /// Number of the UE.
+        /// Index of the UE.
         ue: u8,
-        /// Whether it has another key then.
+        /// Whether the key changes.
         key: bool,
     },
-    /// The disk is full: no change is stored.
+    /// The disk is full: changes are not stored.
     StoreFull,
-    /// A change is said to have failed, before or after it was stored.
+    /// The store reports an error for a change, before or after storing it.
     StoreFails {
-        /// Whether it is stored all the same.
+        /// Whether the change is stored.
         stored: bool,
     },
-    /// A change takes so long to be stored.
+    /// Storing a change is delayed.
     StoreSlow {
-        /// How much later it answers, milliseconds.
+        /// Additional delay, milliseconds.
         delay_ms: u16,
     },
     /// The store does not answer.
     StoreGone,
-    /// An instance ends, and starts again after the time from what is stored.
+    /// An instance ends, and restarts from the stored records after the given time.
     RestartManager {
-        /// Number of the instance of the manager.
+        /// Index of the instance.
         instance: u8,
     },
-    /// An instance's wall clock is wrong; it is right after the time.
+    /// The wall clock of an instance is wrong until the given time has passed.
     Clock {
-        /// Number of the instance of the manager.
+        /// Index of the instance.
         instance: u8,
-        /// By how much, seconds.
+        /// Offset, seconds.
         seconds: i32,
     },
-    /// Instances do not hear of one another's changes.
+    /// Instances are not notified of each other's changes.
     NoNews,
-    /// Commands at once.
+    /// A burst of commands.
     Burst {
-        /// How many at a time.
+        /// Number of commands.
         commands: u8,
     },
 }
@@ -160,7 +160,7 @@ impl Kind {
         }
     }
 
-    /// The cell it is about.
+    /// The cell affected.
     #[must_use]
     pub const fn cell(&self) -> Option<u8> {
         match self {
@@ -175,7 +175,7 @@ impl Kind {
         }
     }
 
-    /// Whether it is about what the UPF is told.
+    /// Whether the fault affects requests to the UPF.
     #[must_use]
     pub const fn is_of_upf(&self) -> bool {
         matches!(self, Self::UpfBusy | Self::UpfSilent | Self::UpfAnswerLost | Self::UpfSlow { .. })
@@ -296,7 +296,7 @@ fn fault(draw: &mut Draw, plan: &Plan, calm: bool) -> Fault {
         4 | 5 => Kind::RestartManager { instance },
         6 => Kind::NoNews,
         7 => Kind::Burst { commands: draw.between((2, 20)) as u8 },
-        // Of the UPF, calm or not: the last five.
+        // Faults of the UPF, in calm plans as well: the last five.
         n if n >= if calm { 8 } else { 18 } => match draw.below(6) {
             0 => Kind::UpfBusy,
             1 => Kind::UpfSilent,

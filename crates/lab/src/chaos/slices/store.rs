@@ -1,21 +1,21 @@
-//! A store in memory, with the faults a database has. Stands in for `node`'s `slicemgr::store` and the commit of its
-//! `engine`: a change is made on the newest records, whole or not at all, as one revision.
+//! A store in memory with the faults of a database. Replaces `node`'s `slicemgr::store` and the commit of its `engine`: a change
+//! is applied to the newest records atomically, as one revision.
 
 use anabranch_slice::{Kind, Manager, Record, Write};
 use std::collections::BTreeMap;
 
-/// How storing goes at the moment.
+/// Present behaviour of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mood {
-    /// Changes are stored, and answered at once.
+    /// Changes are stored and acknowledged at once.
     Good,
-    /// No change is stored, and that is said.
+    /// Changes are rejected and not stored.
     Full,
-    /// It is not known whether a change is stored; it is not.
+    /// Changes are not stored; the result is reported as unknown.
     FailsBefore,
-    /// It is not known whether a change is stored; it is.
+    /// Changes are stored; the result is reported as unknown.
     FailsAfter,
-    /// It does not answer at all.
+    /// The store does not answer.
     Gone,
 }
 
@@ -23,12 +23,12 @@ pub enum Mood {
 #[derive(Debug, Default)]
 pub struct Store {
     records: BTreeMap<(Kind, String), (i64, Option<String>)>,
-    /// Of the last change.
+    /// Revision of the last change.
     pub revision: i64,
 }
 
 impl Store {
-    /// Records that are newer than a revision, in the order of their revisions.
+    /// Records newer than a revision, in the order of their revisions.
     pub fn newer(&self, known: i64) -> Result<Vec<Write>, String> {
         let mut rows: Vec<_> = self.records.iter().filter(|(_, (revision, _))| *revision > known).collect();
         rows.sort_by_key(|(_, (revision, _))| *revision);
@@ -54,7 +54,7 @@ impl Store {
         Ok(())
     }
 
-    /// The longest record, bytes.
+    /// Length of the longest record, bytes.
     pub fn longest(&self) -> usize {
         self.records.values().filter_map(|(_, body)| Some(body.as_ref()?.len())).max().unwrap_or(0)
     }

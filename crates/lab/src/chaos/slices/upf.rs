@@ -1,4 +1,4 @@
-//! The UPF, and what an instance that leads does about it and about CAMARA's clients: as `node`'s `slice_manager::worker`.
+//! The UPF, and the work of the leading instance for it and for CAMARA clients, as in `node`'s `slice_manager::worker`.
 
 use super::check::{Invariant, Violation};
 use super::plan::{Kind, UPF};
@@ -11,12 +11,12 @@ use anabranch_slice::record::SessionRule;
 use anabranch_slice::{Attachment, Kind as Record, Ue};
 use std::collections::BTreeMap;
 
-/// Longest pause before a session is tried again that the UPF could not make.
+/// Maximum pause before retrying a session that the UPF could not create.
 const BUSY: Duration = Duration::from_secs(30);
-/// The same of one that it refused.
+/// Maximum pause before retrying a session that the UPF refused.
 const REFUSED: Duration = Duration::from_secs(300);
 
-/// A session that the UPF has not made or ended.
+/// A session that the UPF has not created or ended yet.
 #[derive(Debug)]
 pub struct Tried {
     session: Option<SessionRule>,
@@ -26,7 +26,7 @@ pub struct Tried {
 }
 
 impl World {
-    /// The UPF does what it is told: its answer, unless that is lost.
+    /// The UPF executes a request. Returns its answer, unless that is lost.
     pub fn upf_does(&mut self, ask: CellRequest) -> Option<CellAnswer> {
         let suffers = |world: &Self, of: Kind| world.suffers(UPF).any(|kind| *kind == of);
         let result = match ask {
@@ -56,7 +56,7 @@ impl World {
         Some(result)
     }
 
-    /// It loses its sessions, or somebody else changes one.
+    /// The UPF loses its sessions, or a third party changes one.
     pub fn upf_changes(&mut self, kind: Kind) {
         let changed = match kind {
             Kind::Beside { ue, key } => {
@@ -72,7 +72,7 @@ impl World {
         self.course.tally.effect(kind.name(), changed.into());
     }
 
-    /// Sessions that are to be told now become jobs.
+    /// Queues jobs for the sessions to be sent to the UPF now.
     pub fn sessions_due(&mut self, n: usize) {
         let now = self.course.now;
         let work = &self.instances[n].work;
@@ -91,10 +91,10 @@ impl World {
         }
     }
 
-    /// The UPF was told a session, and this came of it.
+    /// Processes the result of a session request to the UPF.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     pub fn session_told(
         &mut self,
         n: usize,
@@ -123,10 +123,10 @@ impl World {
         Ok(done)
     }
 
-    /// Ends what has run out, and tells of changes of status.
+    /// Ends expired sessions and bookings, and sends notifications of status changes.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     pub fn camara(&mut self, n: usize) -> Result<Result<(), Failure>, Violation> {
         let now_ms = self.clock_ms(n);
         for due in self.instances[n].manager.camara_due(now_ms) {
@@ -149,10 +149,10 @@ impl World {
         Ok(Ok(()))
     }
 
-    /// With no slice left, bookings and QoS sessions are forgotten when they were shown for long enough.
+    /// Checks that bookings and QoS sessions are deleted, once there is no slice left and they were shown for long enough.
     ///
     /// # Errors
-    /// One is not.
+    /// One of them still exists.
     pub fn forgotten(&mut self) -> Result<(), Violation> {
         self.pass(Duration::from_millis(KEPT_MS + 20_000))?;
         let (m, now_ms) = (&self.instances[0].manager, self.clock_ms(0));

@@ -1,5 +1,5 @@
-//! The round in which an instance that leads changes cells and looks at them: as `node`'s `slice_manager::worker`, with what
-//! is sent and answered as events. What it does about the UPF and CAMARA's clients is in `upf.rs`.
+//! The round in which the leading instance changes and checks cells, as in `node`'s `slice_manager::worker`, with requests and
+//! answers as events. `upf.rs` has the part for the UPF and for CAMARA clients.
 
 use super::check::{Invariant, Violation};
 use super::plan::UPF;
@@ -9,91 +9,91 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_slice::{Action, Expected, Place, Released, Slice, SliceShare, State, Step, Ue};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Longest wait for an answer.
+/// Maximum time to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Pause after a step of a removal failed, or the store did.
+/// Pause after a failed step of a removal, or a failure of the store.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
-/// Looks at a cell that must fail before it counts as bad.
+/// Number of failed checks after which a cell counts as bad.
 const PATIENT: u32 = 2;
-/// How long an instance leads without asking again.
+/// How long an instance leads before it must renew its lease.
 const LEASE: Duration = Duration::from_secs(12);
 
-/// What is to be done.
+/// A unit of work.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Job {
-    /// A step of a slice's plan.
+    /// A step of the plan of a slice.
     Step(String, Option<Action>),
-    /// Cells that did not answer may be asked again.
+    /// Allows requests to cells that did not answer.
     Looks,
-    /// A look at a cell.
+    /// A check of a cell.
     Look(usize),
-    /// A cell that has something else is told again; what was wrong.
+    /// Repeats the configuration of a cell that deviates; with the deviation.
     Again(usize, String),
-    /// Places that are not told yet become jobs.
+    /// Queues jobs for places that were not sent yet.
     Untold,
-    /// The cell of the first of these accesses is told a place.
+    /// Sends a place to the cell of the first of these accesses.
     Attach(Place, Vec<String>),
-    /// A look at where a cell has its UEs.
+    /// A check of the slices of a cell's UEs.
     Places(usize),
-    /// Names that are to be put back into the rest become jobs.
+    /// Queues jobs for UEs that are to be returned to the default slice.
     Released,
-    /// A cell and those after it are told to put these back; the first of them that it was not told yet.
+    /// Returns these UEs to the default slice at this cell and all later ones; with the index of the next one to send.
     Release(usize, Vec<Released>, usize),
-    /// Sessions that the UPF has not made or ended become jobs.
+    /// Queues jobs for sessions that the UPF has not created or ended.
     Sessions,
-    /// The UPF makes or ends the session of a UE.
+    /// Has the UPF create or end the session of a UE.
     Session(Box<Ue>),
-    /// A look at the sessions that the UPF has.
+    /// A check of the sessions of the UPF.
     LookUpf,
-    /// What has run out ends, and sinks are told.
+    /// Ends expired sessions and bookings, and sends notifications.
     Camara,
 }
 
-/// What a cell is asked.
+/// A request to a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CellRequest {
-    /// To have these shares, and no others.
+    /// Set exactly these shares.
     Shares(Vec<SliceShare>),
-    /// Whether it has this.
+    /// Report whether this state is present.
     Health(Expected),
-    /// To have a UE in a slice.
+    /// Move a UE to a slice.
     Attach(String, String),
-    /// To put a UE back into the rest, if it has it.
+    /// Return a UE to the default slice, if it is present.
     Release(String),
-    /// In which slices its UEs are.
+    /// Report the slices of the UEs.
     Places,
-    /// The UPF: to make a UE's session with this key, or to end it.
+    /// UPF: create the session of a UE with this key, or end it.
     Session(String, Option<String>),
-    /// The UPF: the keys of its sessions.
+    /// UPF: report the keys of the sessions.
     Sessions,
 }
 
-/// What a cell answers: to [`CellRequest::Places`] the slice of each UE, to [`CellRequest::Sessions`] its key, else nothing.
+/// An answer of a cell: the slice of each UE for [`CellRequest::Places`], its key for [`CellRequest::Sessions`], else empty.
 pub type CellAnswer = Result<BTreeMap<String, String>, String>;
 
-/// What an instance does at the moment.
+/// Work of an instance.
 #[derive(Debug, Default)]
 pub struct Work {
-    /// When it goes on.
+    /// When it continues.
     pub next: Instant,
     pub(super) queue: VecDeque<Job>,
-    /// What was asked of which cell.
+    /// The pending request and its cell.
     waiting: Option<(Job, usize)>,
-    /// The slice as it was when its step was begun.
+    /// The slice as it was when its step began.
     before: Option<Slice>,
-    /// Of the question that is waited for.
+    /// Number of the pending request.
     call: u64,
     led_until: Instant,
     bad: BTreeMap<usize, u32>,
-    /// Cells that did not answer since the last look: they are not asked again before the next one.
+    /// Cells that have not answered since the last check: no further request is sent to them before the next one.
     pub(super) silent: BTreeSet<usize>,
     looked: Option<Instant>,
-    /// Sessions that the UPF has not made or ended.
+    /// Sessions that the UPF has not created or ended.
     pub(super) tried: BTreeMap<String, Tried>,
 }
 
 impl Work {
-    /// There is something to do.
+    /// Wakes the instance because there is work.
     pub fn wake(&mut self, now: Instant) {
         if self.waiting.is_none() && self.queue.is_empty() {
             self.next = self.next.min(now);
@@ -106,13 +106,13 @@ pub fn access(cell: usize) -> String {
     format!("cell-{cell}")
 }
 
-/// The cell of an access.
+/// Index of the cell of an access.
 fn index(access: &str) -> usize {
     access.trim_start_matches("cell-").parse().unwrap_or(0)
 }
 
 impl World {
-    /// Whether this instance is the one that changes the network.
+    /// Whether this instance is the leader, which changes the network.
     fn leads(&mut self, n: usize) -> bool {
         let now = self.course.now;
         if now + LEASE / 2 > self.instances[n].work.led_until && self.store_answers() {
@@ -125,10 +125,10 @@ impl World {
         now < self.instances[n].work.led_until
     }
 
-    /// An instance goes on: its patience is over, it begins what is next, or a round.
+    /// Continues the work of an instance: handles a timeout, starts the next job, or a new round.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     pub fn work(&mut self, n: usize) -> Result<(), Violation> {
         if let Some((job, cell)) = self.instances[n].work.waiting.take() {
             let work = &mut self.instances[n].work;
@@ -198,7 +198,7 @@ impl World {
     }
 
     fn start(&mut self, n: usize, mut job: Job) -> Result<(), Violation> {
-        // What an access has while its shares change says nothing.
+        // The state of an access whose shares are being changed is not significant.
         if let Job::Look(cell) = job
             && self.instances[n].manager.looked_at(&access(cell)).is_none()
         {
@@ -261,10 +261,10 @@ impl World {
         }
     }
 
-    /// A cell answers; too late, if nobody waits for it any more.
+    /// A cell answers. The answer is ignored if the request has timed out.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     pub fn cell_answers(&mut self, n: usize, call: u64, result: CellAnswer) -> Result<(), Violation> {
         if self.instances[n].work.call != call {
             return Ok(());
@@ -285,7 +285,7 @@ impl World {
                 let step = id.clone();
                 let before = self.instances[n].work.before.take();
                 let done = self.commit(n, move |m| {
-                    // Another instance, or a command, may have gone on meanwhile.
+                    // Another instance or a command may have advanced the slice in the meantime.
                     let same = before.is_some_and(|before| m.waits_for(&before, action.as_ref()));
                     if same { m.step_done(&step, result.map(drop), now_ms) } else { Ok(Vec::new()) }
                 })?;
@@ -363,7 +363,7 @@ impl World {
             Job::Release(cell, mut names, mut told) => {
                 match result {
                     Ok(_) => told += 1,
-                    // It is not asked again this time.
+                    // No further request to this cell in this round.
                     Err(_) => names.truncate(told),
                 }
                 if told < names.len() {
@@ -379,7 +379,7 @@ impl World {
         };
         let work = &mut self.instances[n].work;
         if matches!(done, Err(Failure::Unchanged | Failure::Unknown)) {
-            // The round ends; the next one begins where the records are.
+            // The round ends; the next one starts from the stored records.
             work.queue.clear();
             next = now + RETRY;
         }

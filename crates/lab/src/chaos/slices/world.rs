@@ -1,4 +1,4 @@
-//! The world: instances on one store, cells, messages between them, and who asks for something.
+//! The world: instances on one store, cells, messages between them, and sources of commands.
 
 use super::check::{Invariant, Tally, Violation};
 use super::clients::Clients;
@@ -16,27 +16,27 @@ use anabranch_slice::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Unix milliseconds at the beginning.
+/// Unix time at the start, milliseconds.
 const EPOCH_MS: u64 = 1_700_000_000_000;
-/// How often an instance reads what others changed, if it does not hear of it.
+/// Interval at which an instance reads changes of others without a notification.
 const SYNC: Duration = Duration::from_secs(2);
-/// The longest record, bytes.
+/// Maximum length of a record, bytes.
 const LONGEST: usize = 64 << 10;
-/// After the faults: a slice that failed is tried again after at most 300 s, and then a step has to go well at each cell.
+/// Time to converge after the faults: a failed slice is retried after at most 300 s, and then a step must succeed at each cell.
 const CONVERGES: Duration = Duration::from_secs(360);
-/// Where a cell has its UEs when it starts.
+/// Slice of a UE when a cell starts.
 pub(super) const REST: &str = "rest";
-/// What UEs needed has run out by then, and everything is gone that is removed.
+/// Time until the leases of UEs have expired and all removed state is gone.
 const EMPTY: Duration = Duration::from_secs(60);
 
-/// Why a command did not become a change.
+/// Why a command did not lead to a change.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Failure {
-    /// The manager refused it.
+    /// Refused by the manager.
     Refused(Refusal),
-    /// The store did, and nothing has changed.
+    /// Refused by the store; nothing has changed.
     Unchanged,
-    /// Whether it is stored is not known.
+    /// It is unknown whether the change is stored.
     Unknown,
 }
 
@@ -44,17 +44,17 @@ pub enum Failure {
 pub struct Instance {
     /// Whether it runs.
     pub up: bool,
-    /// What it knows.
+    /// Its state.
     pub manager: Manager,
-    /// Up to which change.
+    /// Revision up to which it has read.
     pub revision: i64,
-    /// What it does.
+    /// Its work.
     pub work: Work,
-    /// How often it was started.
+    /// Number of starts.
     started: u64,
     clock_s: i64,
     sync_at: Instant,
-    /// What it knew when it ended.
+    /// Its revision and state when it ended.
     before: Option<(i64, Manager)>,
 }
 
@@ -65,7 +65,7 @@ struct Message {
     call: u64,
     cell: usize,
     ask: CellRequest,
-    /// Whether it has been there before.
+    /// Whether this is a repetition.
     again: bool,
 }
 
@@ -92,7 +92,7 @@ pub enum Event {
     Client,
 }
 
-/// See the top of this file.
+/// The world of the slice manager; see the module documentation.
 pub struct World {
     pub(super) plan: Plan,
     pub(super) draw: Draw,
@@ -101,34 +101,34 @@ pub struct World {
     pub(super) asked: Asked,
     pub(super) client_draw: Draw,
     pub(super) clients: Clients,
-    /// Keys of the sessions that the UPF has, by UE.
+    /// Keys of the sessions at the UPF, by UE.
     pub(super) upf: BTreeMap<String, String>,
-    /// No fault touches clocks.
+    /// No fault affects clocks.
     pub(super) clocks_agree: bool,
-    /// Who changes the network, until when.
+    /// The leading instance, and the end of its lease.
     pub(super) lease: Option<(usize, Instant)>,
-    /// No fault touches cells or clocks.
+    /// No fault affects cells or clocks.
     pub(super) calm: bool,
     pub(super) course: Course,
-    /// What cells have, by slice.
+    /// Shares of each cell, by slice.
     cells: Vec<BTreeMap<String, SliceShare>>,
-    /// The slice of each of their UEs; without one of ours, [`REST`].
+    /// Slice of each UE by cell; [`REST`] without a slice of the manager.
     places: Vec<BTreeMap<String, String>>,
     messages: Vec<Message>,
     answers: Vec<Answer>,
     active: Active<Kind>,
     next_command: Instant,
     next_client: Instant,
-    /// What is told late or again may be in force although something else was told since.
+    /// Messages may arrive late or twice, so superseded values may be in force.
     pub(super) late: bool,
-    /// Cells that hang, and took their last shares.
+    /// Cells that hang after executing their last change of shares.
     hung: BTreeSet<usize>,
 }
 
 /// One run of a plan.
 ///
 /// # Errors
-/// What does not hold.
+/// The invariant that was violated.
 pub fn play(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
     let mut world = World::new(plan, trace.is_some());
     let result = faulted(&mut world, plan, When::Steps).and_then(|_| world.after());
@@ -153,7 +153,7 @@ fn manager(plan: &Plan) -> Manager {
     Manager::new(inventory(plan), GrowthLimits { percent: 50, seconds: 30 })
 }
 
-/// Where a cell has its UEs when it starts: each is at one of the cells.
+/// The UEs of a cell when it starts: each UE is at one of the cells.
 fn at_start(plan: &Plan, cell: usize) -> BTreeMap<String, String> {
     let here = (0..plan.world.ues).filter(|ue| usize::from(*ue) % plan.world.cells_mbps.len() == cell);
     here.map(|ue| (format!("ue{ue}"), REST.to_owned())).collect()
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// An instance's wall clock, Unix milliseconds.
+    /// Wall clock of an instance, Unix milliseconds.
     pub(super) fn clock_ms(&self, n: usize) -> u64 {
         (EPOCH_MS + self.course.now.as_millis()).saturating_add_signed(self.instances[n].clock_s * 1_000)
     }
@@ -230,7 +230,7 @@ impl World {
         self.active.kinds().filter_map(slow).max().unwrap_or(0)
     }
 
-    /// An instance takes over what is newer.
+    /// An instance reads newer records.
     pub(super) fn take(&mut self, n: usize) -> Result<(), Violation> {
         let known = self.instances[n].revision;
         self.course.tally.look(Invariant::Versions);
@@ -250,10 +250,10 @@ impl World {
         Ok(())
     }
 
-    /// Decides on the newest records, and stores what was decided.
+    /// Makes a decision on the newest records, and stores it.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     pub(super) fn commit(
         &mut self,
         n: usize,
@@ -306,7 +306,7 @@ impl World {
         Ok(Ok(()))
     }
 
-    /// Other instances hear of a change.
+    /// Notifies other instances of a change.
     fn news(&mut self, from: usize) {
         let deaf = self.active.kinds().any(|kind| *kind == Kind::NoNews);
         for (_, instance) in self.instances.iter_mut().enumerate().filter(|(n, _)| *n != from) {
@@ -318,7 +318,7 @@ impl World {
         }
     }
 
-    /// Whoever asked is told, once it is stored.
+    /// Answers a command once it is stored.
     pub(super) fn answer_later(&mut self, instance: usize, command: Command) {
         match self.slow_ms() {
             0 => self.answered(command),
@@ -333,7 +333,7 @@ impl World {
 
     // ---- cells -------------------------------------------------------------------------------------------
 
-    /// Faults of a cell, or of the [`UPF`].
+    /// Active faults of a cell, or of the [`UPF`].
     pub(super) fn suffers(&self, cell: usize) -> impl Iterator<Item = &Kind> {
         let of = move |kind: &&Kind| match cell {
             UPF => kind.is_of_upf(),
@@ -377,7 +377,7 @@ impl World {
         self.messages.push(Message { at, instance, started, call, cell, ask, again: false });
     }
 
-    /// A message reaches a cell, which does what it is told and answers. As `node`'s `slice_manager::southbound`.
+    /// A message reaches a cell, which executes it and answers, as `node`'s `slice_manager::southbound`.
     fn arrive(&mut self, message: Message) {
         let Message { instance, started, call, cell, ask, again, .. } = message;
         if cell == UPF {
@@ -471,7 +471,7 @@ impl World {
         }
     }
 
-    /// An instance starts, from what is stored.
+    /// Restarts an instance from the stored records.
     fn start_again(&mut self, n: usize) -> Result<(), Violation> {
         let down =
             |kind: &Kind| matches!(kind, Kind::RestartManager { instance } if usize::from(*instance) == n);
@@ -501,9 +501,9 @@ impl World {
         self.remembered(n)
     }
 
-    // ---- what must hold ----------------------------------------------------------------------------------
+    // ---- invariants --------------------------------------------------------------------------------------
 
-    /// What is not as the manager says, after the faults.
+    /// A deviation from the manager's state after the faults, if any.
     fn unsettled(&self) -> Option<String> {
         let Some(at) = self.instances.iter().position(|i| i.revision == self.store.revision) else {
             return Some("no instance knows the last change".into());
@@ -515,7 +515,7 @@ impl World {
             }
             match &slice.state {
                 State::Running if slice.problems.is_empty() && slice.unsure.is_empty() => {}
-                // What others have been given meanwhile is not there for it.
+                // Capacity assigned to others in the meantime is not available to it.
                 State::Failed(why) if why.contains("left, and") || why.contains("no access") => {}
                 state => return Some(format!("slice {} is {state:?}, unsure {:?}", slice.id, slice.unsure)),
             }
@@ -533,7 +533,7 @@ impl World {
         self.misplaced(manager).or_else(|| self.unsettled_clients(at))
     }
 
-    /// A UE that is not where the manager wants it, or that the manager has not told everything.
+    /// A UE whose slice differs from the manager's state, or that the manager has not fully configured.
     fn misplaced(&self, manager: &Manager) -> Option<String> {
         if let Some(released) = manager.released(1).first() {
             return Some(format!("{released:?}"));
@@ -546,12 +546,12 @@ impl World {
                     let slice = manager.slice(&place.slice).ok()?;
                     slice.applied.contains_key(&access).then_some((place, slice))
                 });
-                // Of a slice that failed nothing is told.
+                // A failed slice is not configured.
                 if place.is_some_and(|(_, slice)| !slice.state.usable()) {
                     continue;
                 }
                 let wanted = place.map_or(REST, |(_, slice)| slice.cell_name.as_str());
-                // What is told late may put a UE where it has no place: nobody looks for that.
+                // A late message may put a UE into a slice without a place; the manager does not check for that.
                 if wanted != there && !(place.is_none() && self.late) {
                     return Some(format!("cell {cell} has {name} in {there}, not {wanted}: {place:?}"));
                 }
@@ -569,7 +569,7 @@ impl World {
         while let Some((_, number)) = self.active.next_end() {
             self.end_fault(number)?;
         }
-        // Nobody asks for anything any more.
+        // No further commands.
         self.next_command = Instant::MAX;
         self.next_client = Instant::MAX;
         self.course.tally.look(Invariant::Converges);
@@ -578,7 +578,7 @@ impl World {
         for n in 0..self.instances.len() {
             self.remembered(n)?;
         }
-        // Everything is taken away: nothing stays.
+        // Everything is removed, and nothing must remain.
         for id in self.instances[0].manager.slices().keys().cloned().collect::<Vec<_>>() {
             let now_ms = self.clock_ms(0);
             drop(self.commit(0, move |m| m.remove(&id, false, now_ms))?);
@@ -687,7 +687,7 @@ impl system::World<Kind> for World {
                 let what = format!("{access} has {told} of 900000 millionths: {:?}", self.cells[cell]);
                 return Err(self.course.violation(Invariant::Admitted, what));
             }
-            // What a cell gives is reserved, where nothing reaches it late and nothing is given up.
+            // The capacity that a cell assigns is reserved, unless messages arrive late or state was given up.
             if self.instances.len() == 1 && !self.late && !self.asked.left {
                 let slices = self.instances[0].manager.slices();
                 for (name, SliceShare { share_ppm: ppm, .. }) in &self.cells[cell] {

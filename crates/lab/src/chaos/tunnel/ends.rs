@@ -1,4 +1,4 @@
-//! The programs of a world: UEs and UPFs with their configuration, what they keep in files, and their sockets.
+//! The programs of a world: UEs and UPFs with their configuration, state files and sockets.
 
 use super::draw::Draw;
 use super::flow::{Flow, Transport};
@@ -22,11 +22,11 @@ pub const NAMES: [&str; 2] = ["5g", "wifi"];
 const MILLION: i128 = 1_000_000;
 /// Unix time at which a world begins, nanoseconds.
 const EPOCH_NS: i128 = 1_750_000_000_000_000_000;
-/// Where traffic goes.
+/// Addresses of the server.
 pub const SERVER: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 80)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x80))];
 
-/// Rules for all traffic, beside one that nothing matches before an exception says so.
+/// Rules for all traffic, besides one that matches nothing until an exception is added.
 #[must_use]
 pub fn rules(name: &str, mode: Mode, reorder: bool) -> Vec<Rule> {
     let standby = |primary: &str, rotate_packets| {
@@ -80,7 +80,7 @@ pub fn rules(name: &str, mode: Mode, reorder: bool) -> Vec<Rule> {
     }]
 }
 
-/// What an end writes into: datagrams, and inner packets.
+/// Output of an end: datagrams and inner packets.
 #[derive(Default)]
 pub struct Out {
     /// Datagrams: access, destination, payload.
@@ -89,19 +89,19 @@ pub struct Out {
     pub packets: Vec<Vec<u8>>,
 }
 
-/// The socket side: it may have no room.
+/// The sockets of an end, which may have no room.
 pub struct Sockets<'a> {
     datagrams: &'a mut Vec<(PathId, SocketAddr, Vec<u8>)>,
     room: bool,
-    /// Datagrams there was no room for.
+    /// Number of datagrams refused for lack of room.
     pub refused: u64,
 }
 
-/// The device side.
+/// The device of an end.
 pub struct Device<'a>(&'a mut Vec<Vec<u8>>);
 
 impl Out {
-    /// Both sides.
+    /// Sockets and device.
     pub fn sides(&mut self, room: bool) -> (Sockets<'_>, Device<'_>) {
         (Sockets { datagrams: &mut self.datagrams, room, refused: 0 }, Device(&mut self.packets))
     }
@@ -128,61 +128,61 @@ impl PacketSink for Device<'_> {
     }
 }
 
-/// Whether programs that ended may still be waited for.
+/// Whether a program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Running {
-    /// It runs, since then.
+    /// It has run since then.
     Since(Instant),
-    /// It does not.
+    /// It does not run.
     No,
 }
 
-/// A UE, and the flows of its device.
+/// A UE and the flows of its device.
 pub struct UeEnd {
     /// The state machine.
     pub ue: Ue,
-    /// What it was started with.
+    /// Its configuration at start.
     pub config: UeConfig,
-    /// What UPFs know of it.
+    /// Its entry at the UPFs.
     pub entry: UeEntry,
-    /// The UPF it is at.
+    /// Index of its UPF.
     pub home: usize,
     /// Whether it runs.
     pub running: Running,
-    /// Its source, as a middlebox shows it, by access.
+    /// Its source addresses after translation by a middlebox, by access.
     pub source: [SocketAddr; 2],
-    /// How wrong its wall clock is, seconds.
+    /// Offset of its wall clock, seconds.
     pub clock_s: i32,
-    /// The state file.
+    /// Contents of the state file.
     pub kept_timestamp_ns: u64,
-    /// Full queues, as many faults as are in force.
+    /// Number of active faults that fill its queues.
     pub no_room: u32,
     /// Its traffic.
     pub flows: Vec<Flow>,
-    /// Nothing that may lose a packet has happened to it, but for what its accesses lost.
+    /// Nothing happened to it that may lose a packet, apart from losses of its accesses.
     pub lossless: bool,
-    /// By access: it has been so slow that it may have been taken for dead.
+    /// By access: whether it was slow enough to be declared dead.
     silent: [bool; 2],
-    /// Nothing that may disturb the order has.
+    /// Nothing happened that may change the order of packets.
     pub orderly: bool,
-    /// Whether rules, its own or the UPF's, restore order.
+    /// Whether rules, its own or the UPF's, restore the order.
     pub reorder: bool,
-    /// Packets sent since the last that arrived, while a good access was there for long: by direction and flow, and the
-    /// time of the first.
+    /// Packets sent since the last arrival, while a good access was available for long, and the time of the first; by direction
+    /// and flow.
     pub unserved: [[(u32, Instant); super::ledger::MAX_FLOWS]; 2],
-    /// No later than this may it have been without service.
+    /// Until then it may be without service.
     pub excused_until: Instant,
     /// Seeds of its processes.
     pub draw: Draw,
-    /// Times it roamed.
+    /// Number of address changes.
     pub roamed: u16,
-    /// How it is made.
+    /// Its plan.
     pub plan: UePlan,
-    /// When its process began, and what its clock showed.
+    /// When its process started, and the value of its clock at that time.
     began: (Instant, Duration),
 }
 
-/// The address of a UE on an access, before it roamed.
+/// Address of a UE on an access, before translation by a middlebox.
 #[must_use]
 pub fn local(ue: usize, access: usize, roamed: u16) -> SocketAddr {
     SocketAddr::from(([10, 100 + access as u8, ue as u8, 2 + (roamed % 200) as u8], 4_000 + roamed))
@@ -203,17 +203,17 @@ pub fn inner(ue: usize) -> Addresses {
     }
 }
 
-/// Unix time at the start of a world, by a clock that is wrong by so much.
+/// Unix time at the start of a world by a clock with this offset.
 #[must_use]
 pub fn epoch_ns(clock_s: i32) -> u64 {
     u64::try_from(EPOCH_NS + i128::from(clock_s) * 1_000_000_000).unwrap_or(0)
 }
 
 impl UeEnd {
-    /// UE `number`, at UPF `home`.
+    /// UE `number` at UPF `home`.
     ///
     /// # Panics
-    /// Never: what it is made with is valid.
+    /// Never: its configuration is valid.
     #[must_use]
     pub fn new(
         plan: &UePlan,
@@ -291,7 +291,7 @@ impl UeEnd {
         }
     }
 
-    /// What the clock of its process shows.
+    /// Value of the clock of its process.
     #[must_use]
     pub fn clock(&self, now: Instant) -> Instant {
         let (began, shown) = self.began;
@@ -300,19 +300,19 @@ impl UeEnd {
         Instant::ZERO + shown + Duration::from_nanos(u64::try_from(drifted).unwrap_or(0))
     }
 
-    /// Gives it a command.
+    /// Passes a command to the UE.
     pub fn command(&mut self, command: UeCommand, now: Instant) {
         self.ue.on_command(command, self.clock(now));
     }
 
-    /// When it has something to do by itself, by the world's clock.
+    /// Its next timer, by the clock of the world.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         let (at, _) = self.ue.poll_timeout()?;
         let (began, shown) = self.began;
         let shows = i128::from((at - (Instant::ZERO + shown)).as_nanos() as u64);
         let passed = shows * MILLION / (MILLION + i128::from(self.plan.clock.drift_ppm));
-        // The first nanosecond at which its clock shows that.
+        // The first nanosecond at which its clock has that value.
         let mut due = began + Duration::from_nanos(u64::try_from(passed).unwrap_or(u64::MAX));
         while self.clock(due) < at && due < Instant::MAX {
             due += Duration::from_nanos(1);
@@ -320,10 +320,10 @@ impl UeEnd {
         Some(due)
     }
 
-    /// Starts the program again.
+    /// Restarts the program.
     ///
     /// # Panics
-    /// Never: what it is made with was valid before.
+    /// Never: its configuration was valid before.
     pub fn start(&mut self, now: Instant) {
         self.config.last_timestamp_ns = self.kept_timestamp_ns;
         self.began = (now, Duration::ZERO);
@@ -331,29 +331,29 @@ impl UeEnd {
         self.running = Running::Since(now);
     }
 
-    /// Something happened that may lose packets, and their order.
+    /// Records an event that may lose or reorder packets.
     pub fn disturb(&mut self) {
         (self.lossless, self.orderly) = (false, false);
     }
 
-    /// An access is slower for a while. Order is not what it was, and if every access has been `silent` for so long that it
-    /// may be taken for dead, there may have been none.
+    /// An access is slower for a while, so packets may be reordered. If every access was `silent` long enough to be declared dead,
+    /// there may have been no path.
     pub fn slow(&mut self, access: usize, silent: bool) {
         self.orderly = false;
         self.silent[access] |= silent;
         self.lossless &= self.silent.contains(&false);
     }
 
-    /// Whether the process is there.
+    /// Whether the process runs.
     #[must_use]
     pub fn runs(&self) -> bool {
         self.running != Running::No
     }
 }
 
-/// A UE whose process begins at `began.0`, with a clock that shows `began.1` then.
+/// A UE whose process starts at `began.0`, when its clock has the value `began.1`.
 fn started_ue(config: UeConfig, clock_s: i32, began: (Instant, Duration), draw: &mut Draw) -> (Ue, UeConfig) {
-    // Unix time when its own clock was at 0.
+    // Unix time at which its own clock was 0.
     let unix_epoch_ns = (epoch_ns(clock_s) + began.0.as_nanos()).saturating_sub(began.1.as_nanos() as u64);
     let config = UeConfig { unix_epoch_ns, ..config };
     (Ue::new(config.clone(), draw.secret(), Instant::ZERO + began.1).expect("valid"), config)
@@ -363,40 +363,40 @@ fn started_ue(config: UeConfig, clock_s: i32, began: (Instant, Duration), draw: 
 pub struct UpfEnd {
     /// The state machine.
     pub upf: Upf,
-    /// What it was started with.
+    /// Its configuration at start.
     pub config: UpfConfig,
     /// Whether it runs.
     pub running: Running,
-    /// The state file: newest timestamps, by the bytes of the key.
+    /// Contents of the state file: newest timestamps, by the bytes of the key.
     pub kept: BTreeMap<[u8; 32], (PublicKey, u64)>,
-    /// UEs it is to know.
+    /// UEs configured at it.
     pub known: Vec<UeEntry>,
-    /// Full queues.
+    /// Number of active faults that fill its queues.
     pub no_room: u32,
-    /// Nobody takes its events.
+    /// Number of active faults during which its events are not read.
     pub deaf: u32,
-    /// Room for sessions, if there is too little.
+    /// Number of sessions it has room for, if reduced.
     pub sessions: Option<u32>,
-    /// How wrong its wall clock is, seconds.
+    /// Offset of its wall clock, seconds.
     pub clock_s: i32,
-    /// Bytes of its tables when it started.
+    /// Size of its tables after the start, bytes.
     pub table_bytes: usize,
-    /// Handshakes that are computed, and when each is answered; in that order.
+    /// Handshakes in computation and when each is answered, in that order.
     pub answers: VecDeque<(Instant, ComputedInit)>,
     draw: Draw,
 }
 
-/// What computing a handshake takes at most, with others before it.
+/// Maximum time to compute a handshake, with others before it, microseconds.
 const HANDSHAKE_US: u64 = 2000;
 
-/// Sessions a UPF has room for.
+/// Number of sessions of a UPF.
 const SESSIONS: u32 = 8;
 
 impl UpfEnd {
-    /// UPF `number`, without UEs; `plain` are the accesses that go in the clear.
+    /// UPF `number`, without UEs; `plain` marks the accesses in clear text.
     ///
     /// # Panics
-    /// Never: what it is made with is valid.
+    /// Never: its configuration is valid.
     #[must_use]
     pub fn new(number: usize, plain: [bool; 2], seed: u64, now: Instant) -> Self {
         let mut draw = Draw::new(seed, 200 + number as u64);
@@ -432,7 +432,7 @@ impl UpfEnd {
         }
     }
 
-    /// Takes handshakes that came, to be answered later.
+    /// Takes received handshakes, to be answered later.
     pub fn compute_handshakes(&mut self, now: Instant) {
         while let Some(handshake) = self.upf.poll_handshake() {
             let before = self.answers.back().map_or(now, |(at, _)| *at);
@@ -447,7 +447,7 @@ impl UpfEnd {
         self.config.private_key.public()
     }
 
-    /// Knows a UE from now on, also after it was started again.
+    /// Adds a UE, which persists over restarts.
     ///
     /// # Panics
     /// Never: each UE has addresses of its own.
@@ -458,10 +458,10 @@ impl UpfEnd {
         self.table_bytes = self.table_bytes.max(self.upf.table_bytes());
     }
 
-    /// Starts the program again.
+    /// Restarts the program.
     ///
     /// # Panics
-    /// Never: what it is made with was valid before.
+    /// Never: its configuration was valid before.
     pub fn start(&mut self, now: Instant) {
         self.config.unix_epoch_ns = epoch_ns(self.clock_s);
         self.config.max_sessions = self.sessions.unwrap_or(SESSIONS);
@@ -471,21 +471,21 @@ impl UpfEnd {
             self.upf.command(UpfCommand::AddUe(entry.clone()), now).expect("a free address");
         }
         for (key, timestamp_ns) in self.kept.values().copied() {
-            // One that is not known any more needs no protection.
+            // A UE that is no longer configured needs no protection.
             let _ = self.upf.command(UpfCommand::NotBefore { key, timestamp_ns }, now);
         }
         self.running = Running::Since(now);
         self.table_bytes = self.upf.table_bytes();
     }
 
-    /// Whether the process is there.
+    /// Whether the process runs.
     #[must_use]
     pub fn runs(&self) -> bool {
         self.running != Running::No
     }
 }
 
-/// A UPF that computes handshakes beside the datapath, as the program does.
+/// A UPF that computes handshakes outside the datapath, as the program does.
 fn started(config: &UpfConfig, draw: &mut Draw, now: Instant) -> Upf {
     let mut upf = Upf::new(config.clone(), draw.secret(), now).expect("valid");
     upf.defer_handshakes();

@@ -1,4 +1,4 @@
-//! How faults begin and end.
+//! Start and end of faults.
 
 use super::check::Violation;
 use super::ends::{Running, rules};
@@ -9,18 +9,18 @@ use anabranch_atsss::upf::UpfCommand;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::Rule;
 
-/// Longer round trips, all of a sudden, from which on an access may be taken for dead: the shortest silence that counts as
-/// a failure (200 ms), less the longest time between two probes in traffic (40 ms).
+/// Sudden increase of the round trip from which an access may be declared dead: the shortest silence that counts as a failure
+/// (200 ms) minus the longest time between two probes in traffic (40 ms).
 const SILENT: Duration = Duration::from_millis(160);
 
-/// Time in which a UE that was refused comes back: it asks ever more rarely, at last every 80 s.
+/// Time until a refused UE returns: it retries at increasing intervals, finally every 80 s.
 pub const REFUSED: Duration = Duration::from_secs(90);
 
 impl World {
-    /// A fault begins.
+    /// Starts a fault.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     pub fn begin(&mut self, number: u64, fault: &Fault) -> Result<(), Violation> {
         let (ues, upfs) = (self.ues.len(), self.upfs.len());
         if fault.kind.ue().is_some_and(|ue| usize::from(ue) >= ues) {
@@ -168,7 +168,7 @@ impl World {
             Kind::Deaf { upf } => self.upfs[usize::from(upf) % upfs].deaf += 1,
             Kind::Quiet => self.quiet += 1,
             Kind::Burst { ue, packets } => {
-                // Before there is a session there is room for a few.
+                // Before there is a session, there is room for a few packets.
                 let ue = usize::from(ue);
                 if self.ues[ue].flows.iter().all(|flow| flow.next > Instant::from_secs(3)) {
                     self.burst(ue, packets)?;
@@ -182,10 +182,10 @@ impl World {
         Ok(())
     }
 
-    /// A fault ends.
+    /// Ends a fault.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     pub fn end_fault(&mut self, number: u64) -> Result<(), Violation> {
         let Some(kind) = self.active.end(number) else { return Ok(()) };
         self.course.note(|| format!("fault {number} ends"));
@@ -252,14 +252,14 @@ impl World {
                 let ue = usize::from(ue);
                 let (home, entry) = (self.ues[ue].home, self.ues[ue].entry.clone());
                 for (n, upf) in self.upfs.iter_mut().enumerate() {
-                    // It may have moved meanwhile.
+                    // It may have moved in the meantime.
                     if n == home || !upf.known.iter().any(|known| known.key == entry.key) {
                         upf.know(&entry, now);
                     }
                 }
                 self.ues[ue].excused_until = now;
             }
-            // What had no room was not sent, handshakes among it: service counts from now on.
+            // Packets without room, handshakes included, were not sent: service is required from now on.
             Kind::UeNoRoom { ue } => {
                 let end = &mut self.ues[usize::from(ue)];
                 end.no_room -= 1;
@@ -277,10 +277,10 @@ impl World {
         Ok(())
     }
 
-    /// Ends all faults, and those that attack.
+    /// Ends all faults and all attacks.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that was violated.
     pub fn end_all(&mut self) -> Result<(), Violation> {
         (self.hostile, self.strangers) = (None, None);
         while let Some(number) = self.active.first() {
@@ -289,7 +289,7 @@ impl World {
         Ok(())
     }
 
-    /// Starts a UE, which learns at once which accesses have a carrier.
+    /// Starts a UE and passes it the carrier states of its accesses.
     fn start_ue(&mut self, ue: usize) -> Result<(), Violation> {
         self.ues[ue].start(self.course.now);
         let down: Vec<usize> = self
@@ -331,19 +331,19 @@ impl World {
         }
     }
 
-    /// What an operator does for a UE whose clock was wrong (`ctl sessions reset-clock`).
+    /// Action of an operator for a UE whose clock was wrong (`ctl sessions reset-clock`).
     fn reset_clock_of(&mut self, ue: usize) {
         let key = self.ues[ue].entry.key;
         self.ues[ue].kept_timestamp_ns = 0;
         for upf in &mut self.upfs {
             upf.kept.remove(&key.0);
-            // One that does not know it has nothing to forget.
+            // A UPF without this UE has nothing to forget.
             let _ = upf.upf.command(UpfCommand::ForgetTimestamp(key), self.course.now);
         }
     }
 
-    /// A UE says that it was refused: the operator looks at both clocks, and where they are right lets it in again. (That the
-    /// UPF refused somebody is not enough: a recorded handshake sent again looks the same there.)
+    /// A UE reports that it was refused. The operator checks both clocks and, if they are right, admits it again. (A refusal reported
+    /// by the UPF is not sufficient: a replayed handshake looks the same there.)
     pub(super) fn refused(&mut self, ue: usize) {
         let home = self.ues[ue].home;
         let until = self.course.now + REFUSED;

@@ -1,20 +1,20 @@
-//! Traffic: numbered packets, and a model of a reliable transport: segments, cumulative acknowledgements, repetition.
+//! Traffic: numbered packets, and a model of a reliable transport with segments, cumulative acknowledgements and retransmission.
 
 use super::draw::Draw;
 use super::ledger::Kind;
 use anabranch_element::time::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Segments under way at once.
+/// Maximum number of segments in flight.
 const WINDOW: usize = 8;
-/// Time before a segment is sent again; doubles up to [`MAX_RTO`].
+/// Time before a segment is retransmitted; doubles up to [`MAX_RTO`].
 const RTO: Duration = Duration::from_millis(400);
 const MAX_RTO: Duration = Duration::from_secs(3);
 
-/// How often a flow that has nothing to send looks whether it has.
+/// Interval at which a flow without data checks for new data.
 const SILENT: Duration = Duration::from_millis(500);
 
-/// What a flow is.
+/// The transport of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// Numbered packets.
@@ -32,34 +32,34 @@ struct Segment {
     rto: Duration,
 }
 
-/// One flow of a UE, with both of its ends.
+/// A flow of a UE, with both of its ends.
 #[derive(Debug)]
 pub struct Flow {
-    /// Its number.
+    /// Its index.
     pub number: u8,
-    /// Whether data goes to the UPF.
+    /// Whether data is sent to the UPF.
     pub up: bool,
-    /// Whether it is of IPv6.
+    /// Whether it uses IPv6.
     pub v6: bool,
-    /// What it is.
+    /// Its transport.
     pub transport: Transport,
-    /// When it sends next.
+    /// Time of its next transmission.
     pub next: Instant,
     draw: Draw,
     pace_ms: u64,
-    // The sender's end.
+    // State of the sender.
     offered: u64,
     under_way: VecDeque<Segment>,
-    // The receiver's end.
+    // State of the receiver.
     expected: u64,
     early: BTreeMap<u64, usize>,
 }
 
-/// What is to be sent: kind, offset and bytes.
+/// A packet to send: kind, offset and bytes.
 pub type Send = (Kind, u64, usize);
 
 impl Flow {
-    /// A flow that begins at `next`.
+    /// A flow that starts at `next`.
     #[must_use]
     pub fn new(
         number: u8,
@@ -85,12 +85,12 @@ impl Flow {
         }
     }
 
-    /// Its turn to send has come. `new`: whether it may offer what it did not offer before.
+    /// Called when the flow may send. `new`: whether it may send new data.
     pub fn turn(&mut self, now: Instant, new: bool) -> Option<Send> {
         let us = self.pace_ms * 1_000;
         self.next = now + Duration::from_micros(self.draw.between((us / 2, us * 3 / 2)).max(1));
         if !new && self.under_way.is_empty() {
-            // There is nothing to do before others have something to say.
+            // There is nothing to do before an acknowledgment arrives.
             self.next = now + SILENT;
             return None;
         }
@@ -113,21 +113,21 @@ impl Flow {
         Some((Kind::Segment, offset, bytes))
     }
 
-    /// A size: most are small or full, some are anything between; a multiple of 8.
+    /// A packet size: mostly small or full, sometimes in between; a multiple of 8.
     pub fn size(&mut self) -> usize {
         let bytes = match self.draw.below(5) {
             0 | 1 => self.draw.between((40, 200)),
             2 | 3 => self.draw.between((900, 1_200)),
-            // An IP packet of 1400 bytes, what a tunnel carries at most, has a body of 1,348 or 1,328.
+            // An IP packet of 1400 bytes, the maximum of a tunnel, has a body of 1,348 or 1,328.
             _ => self.draw.between((1_200, 1_328)),
         };
         bytes as usize & !7
     }
 
-    /// A segment has arrived: what to acknowledge.
+    /// A segment arrives. Returns its acknowledgment.
     ///
     /// # Errors
-    /// It is not what was sent there.
+    /// The segment is not the one that was sent.
     pub fn segment(&mut self, offset: u64, bytes: usize) -> Result<Send, String> {
         let end = offset + bytes as u64;
         if end > self.offered {
@@ -149,10 +149,10 @@ impl Flow {
         Ok((Kind::Ack, self.expected, 0))
     }
 
-    /// All up to `offset` is acknowledged.
+    /// Everything up to `offset` is acknowledged.
     ///
     /// # Errors
-    /// It was not there yet.
+    /// It had not arrived yet.
     pub fn ack(&mut self, offset: u64) -> Result<(), String> {
         if offset > self.expected {
             return Err(format!("flow {}: {offset} acknowledged, {} received", self.number, self.expected));
@@ -163,13 +163,13 @@ impl Flow {
         Ok(())
     }
 
-    /// Whether everything offered has arrived and is acknowledged.
+    /// Whether all data has arrived and is acknowledged.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.under_way.is_empty() && self.expected == self.offered
     }
 
-    /// Bytes offered, and received in order.
+    /// Bytes offered, and bytes received in order.
     #[must_use]
     pub const fn progress(&self) -> (u64, u64) {
         (self.offered, self.expected)

@@ -1,4 +1,4 @@
-//! A UE with valid keys that keeps to no rule: what it seals is opened, and then looked at.
+//! A UE with valid keys that violates the protocol: its sealed messages are opened and then processed.
 
 use super::draw::Draw;
 use super::ends::{SERVER, epoch_ns, inner};
@@ -18,14 +18,14 @@ use anabranch_wire::tunnel::{
 use rand_core::RngCore;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Its number among the UEs' addresses.
+/// Its index for addresses.
 const NUMBER: usize = 40;
-/// Datagrams it has recorded of its own.
+/// Number of its own datagrams that it records.
 const RECORDED: usize = 64;
-/// Streams that it has the UPF wait for at once; a worker has 127 queues.
+/// Number of streams for which it makes the UPF wait at once; a worker has 127 queues.
 const RAID: u8 = 160;
 
-/// See the top of this file.
+/// A hostile UE; see the module documentation.
 pub struct Hostile {
     key: PrivateKey,
     upf_key: PublicKey,
@@ -37,15 +37,15 @@ pub struct Hostile {
     number: u64,
     last_ns: u64,
     streak: u8,
-    /// When it does something next.
+    /// Time of its next action.
     pub next: Instant,
 }
 
-/// A datagram that it sends: by which access, from where, and its payload.
+/// A datagram it sends: access, source, payload.
 pub type Attack = (u8, SocketAddr, Vec<u8>);
 
 impl Hostile {
-    /// It knows the UPF of this key, which knows it.
+    /// A hostile UE that is configured at the UPF with this key.
     #[must_use]
     pub fn new(upf_key: PublicKey, seed: u64) -> Self {
         let mut draw = Draw::new(seed, 300);
@@ -64,7 +64,7 @@ impl Hostile {
         }
     }
 
-    /// What the UPF knows of it.
+    /// Its entry at the UPF.
     #[must_use]
     pub fn entry(&self) -> UeEntry {
         let addresses = inner(NUMBER);
@@ -87,13 +87,13 @@ impl Hostile {
         ]
     }
 
-    /// Where it is.
+    /// Its address on an access.
     #[must_use]
     pub fn home(access: u8) -> SocketAddr {
         SocketAddr::from(([10, 130, access, 66], 6_666))
     }
 
-    /// A datagram of the UPF for it.
+    /// It receives a datagram from the UPF.
     pub fn datagram(&mut self, payload: &[u8], now: Instant) {
         let Some((initiator, local)) = &mut self.waiting else { return };
         if let Ok(established) = initiator.finish(payload) {
@@ -103,7 +103,7 @@ impl Hostile {
         }
     }
 
-    /// What it does now: some datagrams. `victims` are the addresses of others.
+    /// Its action now: some datagrams. `victims` are the addresses of others.
     pub fn turn(&mut self, victims: &[Addresses], now: Instant) -> Vec<Attack> {
         // In bursts, back to back.
         self.streak = self.streak.saturating_sub(1);
@@ -185,7 +185,7 @@ impl Hostile {
         self.seal(path, &message, now)
     }
 
-    /// A packet of its own, or as if of somebody else.
+    /// A packet with its own source address or that of a victim.
     fn packet(&mut self, victims: &[Addresses], bytes: usize) -> Vec<u8> {
         self.number += 1;
         let own = inner(NUMBER);
@@ -238,14 +238,14 @@ impl Hostile {
         self.seal(path, &message, now)
     }
 
-    /// Has the UPF wait in more streams than there are queues, all at once.
+    /// Makes the UPF wait in more streams than there are queues, all at once.
     fn raid(&mut self, path: u8, now: Instant) -> Vec<Attack> {
         let epoch = self.raids.between((1, 100)) as u8;
         let datagrams = (0..RAID).filter_map(|stream| self.held(path, stream, epoch, now));
         datagrams.map(|datagram| (path, Self::home(path), datagram)).collect()
     }
 
-    /// Has the UPF wait, in as many streams and epochs as there are.
+    /// Makes the UPF wait, in as many streams and epochs as possible.
     fn hoard(&mut self, path: u8, now: Instant) -> Option<Vec<u8>> {
         self.streak = self.streak.max(20);
         let (stream, epoch) = (self.draw.below(256) as u8, self.draw.between((1, 100)) as u8);
@@ -265,7 +265,7 @@ impl Hostile {
         self.seal(path, &message, now)
     }
 
-    /// A probe of lies.
+    /// A probe with false values.
     fn probe(&mut self, path: u8, now: Instant) -> Option<Vec<u8>> {
         let mut lie = || match self.draw.below(4) {
             0 => 0,
@@ -332,7 +332,7 @@ impl Hostile {
         }
     }
 
-    /// A piece of a message whose other pieces never come.
+    /// A fragment of a message whose other fragments are never sent.
     fn piece(&mut self, path: u8, now: Instant) -> Option<Vec<u8>> {
         let bits = self.draw.bits();
         let bytes = self.draw.bytes(64);
@@ -347,7 +347,7 @@ impl Hostile {
         self.seal(path, &message, now)
     }
 
-    /// Bytes of any kind, sealed.
+    /// Arbitrary bytes, sealed.
     fn raw(&mut self, path: u8, now: Instant) -> Option<Vec<u8>> {
         let len = self.draw.between((InnerHeader::LEN as u64, 200)) as usize;
         let mut message = self.draw.bytes(len);
@@ -360,7 +360,7 @@ impl Hostile {
         self.seal(path, &message, now)
     }
 
-    /// Plain data, as if it came from somebody else.
+    /// Plain data with the source of a victim.
     fn forge(&mut self, victims: &[Addresses]) -> Option<Vec<u8>> {
         let packet = self.packet(victims, 200);
         let header = InnerHeader::data(&packet, DeliveryOrder::None)?;

@@ -1,11 +1,10 @@
-//! Every inner packet that was sent, and what became of it.
+//! A ledger of every inner packet sent and its fate.
 //!
 //! ```text
 //!   payload  | number 8 | kind 1 | flow 1 | UE 1 | 0 | bytes 4 | offset 8 | body: three words of MARK, one of the stream's |
 //! ```
 //!
-//! The body makes user data in the clear easy to find in any datagram, and makes any byte of a reliable flow tell its
-//! place.
+//! With this body, clear-text user data is easy to find in any datagram, and any byte of a reliable flow identifies its offset.
 
 use super::check::{Invariant, Tally};
 use anabranch_element::time::{Duration, Instant};
@@ -13,36 +12,36 @@ use anabranch_wire::ip;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-/// In every body, three words of four.
+/// Three words of four in every body.
 pub const MARK: u64 = 0x5ec2_e7da_7a1b_93c4;
 /// Bytes of a payload before the body.
 pub const HEADER: usize = 24;
-/// Numbers from here on are of the hostile UE, and not in the ledger.
+/// Numbers from here on belong to the hostile UE and are not in the ledger.
 pub const FOREIGN: u64 = 1 << 60;
 
-/// What a packet is for.
+/// The purpose of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Numbered, and no more.
+    /// A numbered packet.
     Udp = 0,
     /// A segment of a reliable flow.
     Segment = 1,
-    /// It has all up to there.
+    /// An acknowledgment of everything up to the offset.
     Ack = 2,
 }
 
-/// What a payload says.
+/// The contents of a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label {
     /// Number in the ledger.
     pub number: u64,
-    /// What for.
+    /// Purpose.
     pub kind: Kind,
-    /// Number of the UE.
+    /// Index of the UE.
     pub ue: u8,
-    /// Number of the flow.
+    /// Index of the flow.
     pub flow: u8,
-    /// Place of the segment in its stream, or of what is expected next.
+    /// Offset of the segment in its stream, or the next offset expected.
     pub offset: u64,
     /// Bytes of the body.
     pub bytes: usize,
@@ -56,30 +55,30 @@ struct Sent {
     up: bool,
     hash: u64,
     at: Instant,
-    /// When it arrived first.
+    /// Time of the first arrival.
     came: Option<Instant>,
     arrived: u8,
 }
 
 impl Sent {
-    /// What messages call it, given its number.
+    /// Its name in messages, for its number.
     fn name(&self, number: u64) -> String {
         let way = if self.up { "up" } else { "down" };
         format!("packet {number} of UE {}, flow {}, {way}", self.ue, self.flow)
     }
 }
 
-/// What is delivered to one UE in one direction.
+/// Service of one UE in one direction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Service {
     /// Packets sent.
     pub sent: usize,
-    /// The time each delivered packet took, copies not counted; nanoseconds, ascending.
+    /// Delay of each delivered packet without duplicates, nanoseconds, ascending.
     pub delays_ns: Vec<u64>,
 }
 
 impl Service {
-    /// Packets delivered.
+    /// Number of packets delivered.
     #[must_use]
     pub fn delivered(&self) -> usize {
         self.delays_ns.len()
@@ -93,18 +92,18 @@ impl Service {
     }
 }
 
-/// What came out of a tunnel end.
+/// Output of a tunnel end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// One of ours, for the first time.
+    /// A packet of the ledger, for the first time.
     Packet(Label),
-    /// One of ours once more, where nobody can tell a copy.
+    /// A duplicate of a packet of the ledger, where duplicates cannot be detected.
     Copy,
-    /// Something of the tunnel itself, or of the hostile UE.
+    /// A packet of the tunnel itself, or of the hostile UE.
     Other,
 }
 
-/// See the top of this file.
+/// The ledger; see the module documentation.
 #[derive(Default)]
 pub struct Ledger {
     sent: Vec<Sent>,
@@ -112,11 +111,11 @@ pub struct Ledger {
     highest: Vec<[[u64; MAX_FLOWS]; 2]>,
 }
 
-/// Most flows of a UE.
+/// Maximum number of flows of a UE.
 pub const MAX_FLOWS: usize = 8;
 
 impl Ledger {
-    /// For so many UEs.
+    /// A ledger for this many UEs.
     #[must_use]
     pub fn new(ues: usize) -> Self {
         Self { sent: Vec::new(), highest: vec![[[0; MAX_FLOWS]; 2]; ues] }
@@ -128,17 +127,18 @@ impl Ledger {
         self.sent.len() as u64 + 1
     }
 
-    /// Notes a packet that is about to be sent, with the number that it carries.
+    /// Records a packet that is about to be sent, under the number that it carries.
     pub fn send(&mut self, ue: u8, flow: u8, up: bool, packet: &[u8], now: Instant) {
         let hash = hash(packet);
         self.sent.push(Sent { ue, flow, up, hash, at: now, came: None, arrived: 0 });
     }
 
-    /// Takes what a tunnel end delivered. `addresses` are those of each UE, `own` the hostile one's; `up`: at the UPF; `plain`: whether a UE has
-    /// an access without a replay window; `ordered`: whether order must hold for a UE and direction; `within`: how long a packet of a UE
-    /// may take.
+    /// Checks a packet delivered by a tunnel end. `addresses` are those of each UE and `own` those of the hostile one. `up`: whether
+    /// it was delivered at the UPF. `plain`: whether a UE has an access without a replay window. `ordered`: whether order must hold
+    /// for a UE and direction. `within`: maximum delay of a packet of a UE.
     ///
     /// # Errors
+    /// The invariant that was violated.
     /// What does not hold.
     #[expect(clippy::too_many_arguments, reason = "one packet and its surroundings")]
     pub fn arrive(
@@ -160,7 +160,7 @@ impl Ledger {
         if matches!(protocol, Some(1 | 58)) {
             return Ok(Arrival::Other);
         }
-        // The hostile UE may send what it likes as itself.
+        // The hostile UE may send anything with its own source address.
         if up && ip::src_dst(packet).is_ok_and(|(from, _)| own.contains(&from)) {
             return Ok(Arrival::Other);
         }
@@ -223,7 +223,7 @@ impl Ledger {
         Ok(Arrival::Packet(label))
     }
 
-    /// The first packet of a UE among these numbers that is not there.
+    /// The first packet of a UE among these numbers that has not arrived.
     #[must_use]
     pub fn missing(&self, ue: u8, numbers: Range<u64>) -> Option<String> {
         let mut sent = (1..).zip(&self.sent).filter(|(number, _)| numbers.contains(number));
@@ -231,7 +231,7 @@ impl Ledger {
         Some(format!("{}, sent at {}", sent.name(number), sent.at))
     }
 
-    /// What became of all packets sent by `until`, by UE and direction (up is 1).
+    /// Service of all packets sent by `until`, by UE and direction (up is 1).
     #[must_use]
     pub fn services(&self, until: Instant) -> Vec<[Service; 2]> {
         let mut services = vec![<[Service; 2]>::default(); self.highest.len()];
@@ -245,7 +245,7 @@ impl Ledger {
     }
 }
 
-/// A packet of a flow.
+/// Builds a packet of a flow.
 #[must_use]
 pub fn emit(from: SocketAddr, to: SocketAddr, label: &Label) -> Vec<u8> {
     let mut payload = vec![0; HEADER + label.bytes];
@@ -269,7 +269,7 @@ fn scramble(place: u64, label: &Label) -> u64 {
     (place ^ of << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// What a packet says, if it is one of ours and its body is that of its place.
+/// Parses a packet, if it belongs to the ledger and its body matches its offset.
 fn parse(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, Label)> {
     let (from, to, payload) = ip::parse_udp(packet).ok()?;
     let payload = &packet[payload];
@@ -287,17 +287,17 @@ fn parse(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, Label)> {
     (payload.get(HEADER..) == Some(&body)).then_some((from, to, label))
 }
 
-/// Whether user data is to be seen in a datagram.
+/// Whether a datagram contains user data in clear text.
 #[must_use]
 pub fn in_clear(datagram: &[u8]) -> bool {
-    // Two words of the mark in a row show one of its rotations at any alignment.
+    // Two consecutive words of the mark contain one of its rotations at any alignment.
     let doubled = u128::from(MARK) << 64 | u128::from(MARK);
     let rotations: [u64; 8] = std::array::from_fn(|n| (doubled >> (8 * n)) as u64);
     let words = datagram.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
     words.into_iter().any(|word| rotations.contains(&word))
 }
 
-/// 64 bits of a packet.
+/// A 64-bit hash of a packet.
 fn hash(packet: &[u8]) -> u64 {
     let mut tally = Tally::default();
     tally.digest(packet);

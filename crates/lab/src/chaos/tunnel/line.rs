@@ -1,5 +1,5 @@
-//! An access of a UE with what goes wrong on it: a link each way (the product's own, `link`), and copies and damage
-//! on top.
+//! An access of a UE and its faults: a link per direction (the product's own, `link`), with duplication and corruption in
+//! addition.
 
 use super::check::Tally;
 use super::draw::Draw;
@@ -10,12 +10,12 @@ use anabranch_link::{Link, LinkChange, LinkConfig, LinkStats, LossModel, QueueLi
 use anabranch_wire::ip;
 use std::collections::VecDeque;
 
-/// Packets that a bounded rate lets wait where no fault says otherwise.
+/// Queue limit of a bounded rate unless a fault sets another one, packets.
 const QUEUE: usize = 1_000;
-/// Packets whose order is looked at.
+/// Number of packets whose order is tracked.
 const WATCHED: usize = 256;
 
-/// What one direction does now.
+/// Present state of one direction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct State {
     loss: LossModel,
@@ -35,23 +35,23 @@ struct Direction {
     state: State,
     seen: LinkStats,
     draw: Draw,
-    /// Packets under way by their last bytes, and whether one was overtaken.
+    /// Packets in transit by their last bytes, and whether each was overtaken.
     watched: VecDeque<(u64, bool)>,
     dropped: u64,
 }
 
-/// Both directions.
+/// An access in both directions.
 pub struct Line {
     towards_ue: Direction,
     towards_upf: Direction,
-    /// The faults in force.
+    /// The active faults.
     active: Vec<(u64, Kind)>,
-    /// Since when nothing is wrong with it.
+    /// Time since which it has had no fault.
     clean_since: Option<Instant>,
 }
 
 impl Line {
-    /// With this one-way delay and MTU.
+    /// An access with this one-way delay and MTU.
     #[must_use]
     pub fn new(delay_ms: u64, mtu: usize, draw: &mut Draw) -> Self {
         let base = State {
@@ -93,13 +93,13 @@ impl Line {
         if up { &mut self.towards_upf } else { &mut self.towards_ue }
     }
 
-    /// A fault begins, under a number of its own.
+    /// Starts a fault, under a unique number.
     pub fn begin(&mut self, number: u64, kind: Kind, now: Instant, tally: &mut Tally) {
         self.active.push((number, kind));
         self.renew(now, tally);
     }
 
-    /// It ends; nothing if it never began here.
+    /// Ends a fault. Nothing happens if it never began here.
     pub fn end(&mut self, number: u64, now: Instant, tally: &mut Tally) {
         self.active.retain(|(n, _)| *n != number);
         self.renew(now, tally);
@@ -120,13 +120,13 @@ impl Line {
         }
     }
 
-    /// Since when nothing that loses packets is wrong with it; `None` while something is.
+    /// Time since which no fault loses packets; `None` while one does.
     #[must_use]
     pub const fn clean_since(&self) -> Option<Instant> {
         self.clean_since
     }
 
-    /// Whether it is cut, and nothing else is wrong that lets some packets through.
+    /// Whether all packets are lost, or no active fault loses only some of them.
     #[must_use]
     pub fn is_dead_or_clean(&self) -> bool {
         self.clean_since.is_some()
@@ -137,7 +137,7 @@ impl Line {
             })
     }
 
-    /// Offers a packet.
+    /// Sends a packet.
     pub fn offer(&mut self, up: bool, packet: Vec<u8>, now: Instant, tally: &mut Tally) {
         self.direction(up).offer(packet, now, tally);
     }
@@ -150,13 +150,13 @@ impl Line {
         Some(packet)
     }
 
-    /// When something may arrive.
+    /// Time of the next arrival.
     #[must_use]
     pub fn next_at(&self, up: bool) -> Option<Instant> {
         if up { self.towards_upf.link.next_at() } else { self.towards_ue.link.next_at() }
     }
 
-    /// Packets that went in and never came out, or were damaged, so far.
+    /// Number of packets lost or corrupted so far.
     pub fn dropped(&mut self, now: Instant, tally: &mut Tally) -> u64 {
         [true, false]
             .map(|up| {
@@ -222,7 +222,7 @@ impl Direction {
         }
     }
 
-    /// What the link did since the last time, to what caused it.
+    /// Attributes the counters of the link since the previous call to the faults that caused them.
     fn account(&mut self, now: Instant, tally: &mut Tally) {
         let (old, new) = (self.seen, self.link.stats(now));
         self.seen = new;
@@ -263,7 +263,7 @@ impl Direction {
         }
     }
 
-    /// Changes one byte of what UDP carries, and the checksum with it: that a damaged packet is noticed below is no merit.
+    /// Changes one byte of the UDP payload and the checksum accordingly, so that the outer checksum does not detect the damage.
     fn damage(&mut self, packet: Vec<u8>) -> Vec<u8> {
         let Ok((from, to, payload)) = ip::parse_udp(&packet) else { return packet };
         let mut payload = packet[payload].to_vec();
@@ -286,7 +286,7 @@ impl Direction {
     }
 }
 
-/// What tells packets apart: the end of the authentication tag.
+/// Identifies a packet: the end of the authentication tag.
 fn mark(packet: &[u8]) -> u64 {
     packet.last_chunk().map_or(0, |last| u64::from_le_bytes(*last))
 }

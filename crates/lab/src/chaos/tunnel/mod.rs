@@ -1,7 +1,7 @@
-//! UEs, accesses, UPFs, a hostile UE and strangers: the two tunnel ends and what is between them.
+//! The tunnel: UEs, accesses, UPFs, a hostile UE and strangers.
 //!
 //! ```text
-//!   plan ─▶ world: steps with faults ─▶ the faults stop ─▶ everything converges, works and comes to rest
+//!   plan ─▶ world: steps with faults ─▶ the faults stop ─▶ everything converges, works and becomes idle
 //! ```
 
 mod ends;

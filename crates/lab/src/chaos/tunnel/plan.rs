@@ -1,5 +1,5 @@
-//! What a run consists of: the world, and the faults with the step at which each begins. A plan is drawn from a seed,
-//! written to a file, read back and shrunk; everything that happens in a run follows from it.
+//! Plan of a run: the world, and the faults with the step at which each begins. A plan is drawn from a seed, written to a file,
+//! read back and shrunk; it determines everything that happens in a run.
 
 use super::check::{Invariant, Tally, Violation};
 use super::draw::Draw;
@@ -7,34 +7,34 @@ use super::run;
 use super::system::{self, System};
 use serde::{Deserialize, Serialize};
 
-/// Most UEs, the hostile one not counted.
+/// Maximum number of UEs without the hostile one.
 pub const MAX_UES: u8 = 4;
-/// Accesses of a UE.
+/// Number of accesses of a UE.
 pub const ACCESSES: u8 = 2;
-/// Version of the file: what is drawn from a seed in a run changes with it.
+/// Version of the file format. It also changes when a run draws differently from a seed.
 pub const VERSION: u32 = 1;
 
-/// A run.
+/// A plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     /// The system's name.
     #[serde(default = "name")]
     pub system: String,
-    /// Of this file.
+    /// Version of the file format.
     pub version: u32,
-    /// What everything that is drawn while it runs follows from.
+    /// Seed of all draws during the run.
     pub seed: u64,
-    /// Steps, each one event, before the faults stop.
+    /// Number of steps, each one event, before the faults stop.
     pub steps: u64,
-    /// UPFs, 1 or 2; UE *i* begins at UPF *i* modulo this.
+    /// Number of UPFs, 1 or 2; UE *i* starts at UPF *i* modulo this.
     pub upfs: u8,
-    /// Whether user data goes in the clear, by access.
+    /// Whether user data is sent in clear text, by access.
     pub plain: [bool; 2],
-    /// A UE with valid keys that keeps to no rule.
+    /// Whether there is a UE with valid keys that violates the protocol.
     #[serde(default)]
     pub hostile: bool,
-    /// Senders without keys: garbage, replays, handshakes, spoofed sources.
+    /// Whether there are senders without keys: garbage, replays, handshakes, spoofed sources.
     #[serde(default)]
     pub strangers: bool,
     /// The UEs.
@@ -45,23 +45,23 @@ pub struct Plan {
     pub faults: Vec<Fault>,
 }
 
-/// One UE.
+/// A UE.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UePlan {
-    /// How its traffic is steered.
+    /// Its steering mode.
     pub mode: Mode,
-    /// Whether the rule restores order.
+    /// Whether its rule restores the order.
     pub reorder: bool,
-    /// One-way delay, by access, milliseconds.
+    /// One-way delay by access, milliseconds.
     pub delay_ms: [u64; 2],
-    /// Largest IP packet, by access, bytes.
+    /// Maximum size of an IP packet by access, bytes.
     pub mtu: [usize; 2],
     /// Mean time between packets of a flow, milliseconds.
     pub pace_ms: u64,
-    /// Whether traffic begins before there is a session.
+    /// Whether traffic starts before there is a session.
     pub early: bool,
-    /// The monotonic clock of its host; those of UPFs are the world's.
+    /// The monotonic clock of its host; UPFs use the clock of the world.
     #[serde(default)]
     pub clock: HostClock,
 }
@@ -70,9 +70,9 @@ pub struct UePlan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostClock {
-    /// How long the program has run when the world begins, milliseconds. Whenever it starts again, its clock begins at 0.
+    /// Uptime of the program when the world begins, milliseconds. After a restart its clock begins at 0.
     pub ahead_ms: u64,
-    /// How much faster than the world's it runs, parts per million.
+    /// Drift relative to the clock of the world, parts per million.
     pub drift_ppm: i32,
 }
 
@@ -84,25 +84,25 @@ pub enum Mode {
     First,
     /// Active-standby on the second access.
     Second,
-    /// Active-standby that changes the access of its uplink every few packets.
+    /// Active-standby that changes the access of the uplink every few packets.
     Rotate,
     /// Smallest delay.
     SmallestDelay,
-    /// Packet by packet, half each.
+    /// Half of the packets on each access.
     Balance,
-    /// Flow by flow.
+    /// Half of the flows on each access.
     BalanceFlows,
     /// Autonomous load-balance.
     Autonomous,
-    /// The first access until its round trip is too long.
+    /// The first access until its round trip exceeds a threshold.
     Priority,
-    /// Every packet on both.
+    /// Every packet on both accesses.
     Redundant,
     /// With repair packets.
     Coded,
 }
 
-/// All of them.
+/// All modes.
 pub const MODES: [Mode; 10] = [
     Mode::First,
     Mode::Second,
@@ -123,7 +123,7 @@ fn name() -> String {
     Plan::NAME.into()
 }
 
-/// Towards the UPF, towards the UE, or both.
+/// A direction: towards the UPF, towards the UE, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
@@ -136,203 +136,203 @@ pub enum Way {
 }
 
 impl Way {
-    /// Whether a direction is meant.
+    /// Whether a direction is included.
     #[must_use]
     pub const fn has(self, up: bool) -> bool {
         matches!((self, up), (Self::Both, _) | (Self::Up, true) | (Self::Down, false))
     }
 }
 
-/// Which direction of which access of which UE.
+/// A direction of an access of a UE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Number of the UE.
+    /// Index of the UE.
     pub ue: u8,
-    /// Number of the access.
+    /// Index of the access.
     pub access: u8,
     /// Direction.
     pub way: Way,
 }
 
-/// What goes wrong.
+/// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Kind {
-    /// Packets are lost, in bursts of so many on average.
+    /// Packets are lost in bursts.
     Loss {
         /// Where.
         #[serde(flatten)]
         place: Place,
-        /// Share of the packets.
+        /// Share of the packets, percent.
         percent: u8,
         /// Mean length of a burst, packets.
         burst: u8,
     },
-    /// Nothing comes through, and nobody is told.
+    /// No packet passes, without an indication.
     Partition {
         /// Where.
         #[serde(flatten)]
         place: Place,
     },
-    /// Packets overtake one another.
+    /// Packets are reordered.
     Reorder {
         /// Where.
         #[serde(flatten)]
         place: Place,
-        /// Most extra delay, milliseconds.
+        /// Maximum additional delay, milliseconds.
         jitter_ms: u16,
     },
-    /// Packets come twice.
+    /// Packets are duplicated.
     Duplicate {
         /// Where.
         #[serde(flatten)]
         place: Place,
-        /// Share of the packets.
+        /// Share of the packets, percent.
         percent: u8,
     },
-    /// A byte is another one, and the outer checksum fits.
+    /// A byte is changed, and the outer checksum is adapted.
     Corrupt {
         /// Where.
         #[serde(flatten)]
         place: Place,
-        /// Share of the packets.
+        /// Share of the packets, percent.
         percent: u8,
     },
-    /// The one-way delay is another one.
+    /// The one-way delay changes.
     Delay {
         /// Where.
         #[serde(flatten)]
         place: Place,
-        /// The new one, milliseconds.
+        /// New delay, milliseconds.
         delay_ms: u16,
     },
-    /// The rate is bounded, with a queue of so many packets.
+    /// The rate is limited, with a bounded queue.
     Rate {
         /// Where.
         #[serde(flatten)]
         place: Place,
-        /// kbit/s.
+        /// Rate, kbit/s.
         kbps: u32,
-        /// Packets that may wait.
+        /// Queue limit, packets.
         queue: u16,
     },
-    /// Larger packets do not come through.
+    /// Larger packets are dropped.
     Mtu {
         /// Where.
         #[serde(flatten)]
         place: Place,
-        /// Bytes of an IP packet.
+        /// Maximum size of an IP packet, bytes.
         bytes: u16,
     },
-    /// An access loses its carrier, and the UE is told.
+    /// An access loses its carrier, and the UE is informed.
     Carrier {
-        /// Of which UE.
+        /// Index of the UE.
         ue: u8,
-        /// Which.
+        /// Index of the access.
         access: u8,
     },
-    /// A middlebox gives the UE's datagrams another source.
+    /// A middlebox changes the source address of the UE's datagrams.
     Roam {
-        /// Of which UE.
+        /// Index of the UE.
         ue: u8,
-        /// On which access.
+        /// Index of the access.
         access: u8,
     },
-    /// A UE ends and starts again after the time; with or without what it keeps in files.
+    /// A UE ends and restarts after the given time, with or without its state file.
     RestartUe {
-        /// Which.
+        /// Index of the UE.
         ue: u8,
-        /// Whether its state file is there.
+        /// Whether the state file is kept.
         kept: bool,
     },
-    /// A UPF ends and starts again after the time.
+    /// A UPF ends and restarts after the given time.
     RestartUpf {
-        /// Which.
+        /// Index of the UPF.
         upf: u8,
-        /// Whether its state file is there.
+        /// Whether the state file is kept.
         kept: bool,
     },
-    /// A UPF starts again with room for so many sessions, and once more with enough after the time.
+    /// A UPF restarts with room for few sessions, and after the given time with enough.
     SmallUpf {
-        /// Which.
+        /// Index of the UPF.
         upf: u8,
-        /// Sessions.
+        /// Number of sessions.
         sessions: u8,
     },
-    /// A UE starts again with a wall clock that is wrong; it is right after the time.
+    /// A UE restarts with a wrong wall clock, which is corrected after the given time.
     UeClock {
-        /// Which.
+        /// Index of the UE.
         ue: u8,
-        /// By how much, seconds.
+        /// Offset, seconds.
         seconds: i32,
     },
-    /// A UPF's wall clock is set to something else; it is right after the time.
+    /// The wall clock of a UPF is changed, and corrected after the given time.
     UpfClock {
-        /// Which.
+        /// Index of the UPF.
         upf: u8,
-        /// By how much, seconds.
+        /// Offset, seconds.
         seconds: i32,
     },
     /// The UE ends its session.
     CloseAtUe {
-        /// Which.
+        /// Index of the UE.
         ue: u8,
     },
-    /// The operator ends the session.
+    /// The operator ends a session.
     CloseAtUpf {
-        /// Of which UE.
+        /// Index of the UE.
         ue: u8,
     },
-    /// The operator forgets a UE, and knows it again after the time.
+    /// The operator removes a UE, and adds it again after the given time.
     Remove {
-        /// Which.
+        /// Index of the UE.
         ue: u8,
     },
-    /// A UE goes to the other UPF.
+    /// A UE moves to the other UPF.
     Move {
-        /// Which.
+        /// Index of the UE.
         ue: u8,
     },
-    /// New rules at the UPF.
+    /// The rules of a UPF change.
     Rules {
-        /// Of which.
+        /// Index of the UPF.
         upf: u8,
-        /// The mode.
+        /// New mode.
         mode: Mode,
-        /// Whether order is restored.
+        /// Whether the order is restored.
         reorder: bool,
     },
-    /// New rules of the UE's own.
+    /// The UE's own rules change.
     UeRules {
-        /// Which.
+        /// Index of the UE.
         ue: u8,
-        /// The mode.
+        /// New mode.
         mode: Mode,
-        /// Whether order is restored.
+        /// Whether the order is restored.
         reorder: bool,
     },
-    /// A UE's output has no room.
+    /// The output queue of a UE is full.
     UeNoRoom {
-        /// Which.
+        /// Index of the UE.
         ue: u8,
     },
-    /// A UPF's output has no room.
+    /// The output queue of a UPF is full.
     UpfNoRoom {
-        /// Which.
+        /// Index of the UPF.
         upf: u8,
     },
-    /// Nobody takes a UPF's events.
+    /// The events of a UPF are not read.
     Deaf {
-        /// Which.
+        /// Index of the UPF.
         upf: u8,
     },
-    /// Nobody has anything to send.
+    /// No flow has data to send.
     Quiet,
-    /// A burst of packets at once, both ways.
+    /// A burst of packets in both directions.
     Burst {
-        /// Of which UE.
+        /// Index of the UE.
         ue: u8,
-        /// Packets each way.
+        /// Packets per direction.
         packets: u8,
     },
 }
@@ -371,7 +371,7 @@ impl Kind {
         }
     }
 
-    /// The UE it is about, for plans with fewer UEs.
+    /// The UE affected, for plans with fewer UEs.
     #[must_use]
     pub const fn ue(mut self) -> Option<u8> {
         match self.ue_mut() {
@@ -380,7 +380,7 @@ impl Kind {
         }
     }
 
-    /// The same, to be changed.
+    /// The UE affected, mutable.
     pub const fn ue_mut(&mut self) -> Option<&mut u8> {
         match self {
             Self::Loss { place, .. }
@@ -407,7 +407,7 @@ impl Kind {
     }
 }
 
-/// Names of all kinds of faults that a plan can have, for the table of what took effect.
+/// Names of all kinds of faults of a plan, for the table of effects.
 pub const KINDS: [&str; 26] = [
     "loss",
     "partition",
@@ -437,14 +437,14 @@ pub const KINDS: [&str; 26] = [
     "burst",
 ];
 
-/// How rough a run is.
+/// Severity of the faults of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Weather {
-    /// Nothing that may lose a packet or disturb its order: nothing may be lost, and order holds.
+    /// No fault that may lose or reorder packets: nothing may be lost, and the order holds.
     Calm,
-    /// Accesses misbehave, programs run on.
+    /// Faults of accesses; programs keep running.
     Accesses,
-    /// Everything.
+    /// All faults.
     All,
 }
 
@@ -457,7 +457,7 @@ impl Plan {
             _ => Weather::All,
         };
         let count = draw.of(&[1, 1, 2, 2, 3, MAX_UES]);
-        // A stream of its own: what a seed gave before there were clocks stays.
+        // A separate stream, so that plans of earlier seeds do not change.
         let clocks = &mut Draw::new(seed, 1);
         let ues: Vec<UePlan> = (0..count).map(|_| ue(draw, clocks, weather)).collect();
         let mut plan = Self {
@@ -486,7 +486,7 @@ impl Plan {
 
     fn fault(&self, draw: &mut Draw, weather: Weather) -> Fault {
         let at = draw.below(self.steps);
-        // Short as a fade, or long as a tunnel.
+        // As short as a fade, or as long as a road tunnel.
         let ms = match draw.below(4) {
             0 => draw.between((1, 50)),
             1 => draw.between((50, 1_000)),
@@ -524,7 +524,7 @@ impl Plan {
                 _ => Kind::Quiet,
             },
         };
-        // Nobody speaks for long enough that sessions rest, and keys change or run out.
+        // A silence long enough that sessions become idle, and keys change or expire.
         let ms = if kind == Kind::Quiet { draw.of(&[3_000, 12_000, 70_000, 130_000, 200_000]) } else { ms };
         Fault { at, ms, kind }
     }
@@ -536,7 +536,7 @@ impl Plan {
             2 | 3 => Kind::Partition { place },
             4 => Kind::Reorder { place, jitter_ms: draw.between((1, 120)) as u16 },
             5 => Kind::Duplicate { place, percent },
-            // Nobody can tell what was changed in the clear.
+            // Corruption in clear text cannot be detected.
             6 if !self.plain.contains(&true) => Kind::Corrupt { place, percent },
             7 => Kind::Delay { place, delay_ms: draw.between((0, 400)) as u16 },
             8 => Kind::Rate {
@@ -568,8 +568,8 @@ fn ue(draw: &mut Draw, clocks: &mut Draw, weather: Weather) -> UePlan {
     }
 }
 
-/// Quartz is within 100 ppm, a virtual machine's clock may be worse. Counters of 32 bits, of microseconds and of milliseconds, wrap
-/// some seconds after the start of some worlds.
+/// A quartz oscillator is within 100 ppm; the clock of a virtual machine may be worse. 32-bit counters of microseconds and of
+/// milliseconds wrap some seconds after the start of some worlds.
 fn host_clock(draw: &mut Draw) -> HostClock {
     const WRAP: u64 = 1 << 32;
     HostClock {
@@ -709,7 +709,7 @@ impl System for Plan {
 }
 
 impl Plan {
-    /// The same without a UE; those after it move up, and so do the faults that are about them.
+    /// The same plan without one UE. Later UEs, and the faults that affect them, move up.
     #[must_use]
     pub fn without_ue(&self, gone: u8) -> Self {
         let mut plan = self.clone();

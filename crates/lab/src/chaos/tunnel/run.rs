@@ -1,4 +1,4 @@
-//! One run of a plan: the faults, then the time after them.
+//! One run of a plan: the part with faults, then the part without.
 
 use super::check::{Invariant, Tally, Violation};
 use super::ledger::Service;
@@ -7,28 +7,28 @@ use super::system::{self, Span, When, World as _};
 use super::world::World;
 use anabranch_element::time::Duration;
 
-/// Sessions and paths are up again by then.
+/// Time until sessions and paths are up again.
 const CONVERGES: Duration = Duration::from_secs(30);
-/// Where UEs were refused, or could not say who they are: their last pause comes before that.
+/// The same if UEs were refused or could not identify themselves; covers their longest retry interval.
 const CONVERGES_REFUSED: Duration = Duration::from_secs(130);
-/// Traffic in peace, all of which arrives.
+/// Duration of traffic without faults, all of which must arrive.
 const PEACE: Duration = Duration::from_secs(2);
-/// Everything that is under way has arrived by then.
+/// Time until all packets in transit have arrived.
 const LANDS: Duration = Duration::from_secs(2);
-/// Reliable flows have brought everything by then.
+/// Time until reliable flows have delivered everything.
 const DONE: Duration = Duration::from_secs(30);
-/// Sessions rest by then: paths that flapped are watched for a minute.
+/// Time until sessions are idle: unstable paths are monitored for a minute.
 const RESTS: Duration = Duration::from_secs(100);
 
-/// Keys of sessions that nobody uses have run out by then, and what they held is given back.
+/// Time until the keys of unused sessions have expired and their resources are released.
 const GONE: Duration = Duration::from_secs(200);
-/// What nobody has noticed yet, such as a middlebox that forgot a path, is noticed by then.
+/// Time until pending failures, such as a path forgotten by a middlebox, are detected.
 const NOTICED: Duration = Duration::from_secs(5);
 
-/// What was sent before that has arrived, or never will.
+/// Age from which a packet has either arrived or is lost.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// What a run with the faults alone leaves.
+/// Result of the part with faults.
 struct Faulted {
     span: Span,
     services: Vec<[Service; 2]>,
@@ -37,7 +37,7 @@ struct Faulted {
 /// One run of a plan.
 ///
 /// # Errors
-/// What does not hold.
+/// The invariant that was violated.
 pub fn whole(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
     let mut world = World::new(plan, trace.is_some());
     let result = faulted(&mut world, plan, When::Steps).and_then(|faulted| {
@@ -52,15 +52,15 @@ pub fn whole(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) ->
     Ok(())
 }
 
-/// The part with faults.
+/// Runs the part with faults.
 fn faulted(world: &mut World, plan: &Plan, when: When<'_>) -> Result<Faulted, Violation> {
     let span = system::faulted(world, plan, when)?;
-    // What is still under way counts in neither.
+    // Packets in transit count for neither run.
     let services = world.ledger.services(world.course.now - SETTLED);
     Ok(Faulted { span, services })
 }
 
-/// The faults stop: everything comes back, works, and comes to rest.
+/// Runs the part after the faults: everything must converge, work and become idle.
 fn after(world: &mut World, plan: &Plan) -> Result<(), Violation> {
     world.measured()?;
     world.end_all()?;
@@ -77,7 +77,7 @@ fn after(world: &mut World, plan: &Plan) -> Result<(), Violation> {
     let first = world.ledger.next_number();
     world.pass(PEACE)?;
     world.drain = true;
-    // Reliable flows go on until they have all; what they send from now on may be under way at the end of this.
+    // Reliable flows run until they are complete; their packets from now on may still be in transit at the end.
     let end = world.ledger.next_number();
     world.pass(LANDS)?;
     for ue in 0..world.ues.len() {
@@ -97,7 +97,7 @@ fn after(world: &mut World, plan: &Plan) -> Result<(), Violation> {
     wait(world, GONE, Invariant::Empty, kept)
 }
 
-/// What honest sessions hold although nobody has sent anything for long.
+/// Resources that idle honest sessions still hold, if any.
 fn held(world: &World) -> Option<String> {
     world.ues.iter().enumerate().find_map(|(n, end)| {
         let upf = &world.upfs[end.home].upf;
@@ -108,7 +108,7 @@ fn held(world: &World) -> Option<String> {
     })
 }
 
-/// What any session holds once the keys of those that left have run out.
+/// Resources that any session still holds once the keys of closed sessions have expired, if any.
 fn kept(world: &World) -> Option<String> {
     world.upfs.iter().enumerate().find_map(|(n, end)| {
         let pool = end.upf.pool();
@@ -131,7 +131,7 @@ fn wait(
     system::wait(world, bound, invariant, open)
 }
 
-/// The same without those who attack: honest UEs must have been served as well with them.
+/// Repeats the run without attackers. Honest UEs must have been served as well with them.
 fn independent(plan: &Plan, with: &Faulted, tally: &mut Tally, step: u64) -> Result<(), Violation> {
     let alone = Plan { hostile: false, strangers: false, ..plan.clone() };
     let mut world = World::new(&alone, false);
@@ -139,12 +139,12 @@ fn independent(plan: &Plan, with: &Faulted, tally: &mut Tally, step: u64) -> Res
     for (ue, (with, without)) in with.services.iter().zip(&without.services).enumerate() {
         for (way, with, without) in [("down", &with[0], &without[0]), ("up", &with[1], &without[1])] {
             tally.look(Invariant::Independent);
-            // A stranger may deliver what a partition took, a second late: a packet more than without, which delays no other.
+            // A stranger may deliver a packet that a partition dropped, a second late. That packet is additional and delays no other.
             let (slow, base) = (with.mean_us(without.delivered()), without.mean_us(usize::MAX));
             let fewer = with.delivered() + 4 + without.delivered() / 100 < without.delivered();
-            // Attackers bring copies of probes early: packets may go by another path while an access is slow.
+            // Attackers deliver copies of probes early, so packets may take another path while an access is slow.
             let another = slowed_us(plan, ue) / without.delivered().max(1) as u64;
-            // Which path a flow is pinned to follows from a key that is drawn anew.
+            // The path of a pinned flow depends on a random key.
             let pinned = matches!(plan.ues[ue].mode, Mode::BalanceFlows | Mode::Autonomous);
             if fewer || (!pinned && slow > base + base / 20 + 500 + another) {
                 let what = format!(
@@ -161,7 +161,7 @@ fn independent(plan: &Plan, with: &Faulted, tally: &mut Tally, step: u64) -> Res
     Ok(())
 }
 
-/// By how much the faults of a plan may delay one packet each, microseconds in all.
+/// Total delay, microseconds, that the faults of a plan may add for one packet each.
 fn slowed_us(plan: &Plan, ue: usize) -> u64 {
     let slowed = |kind: &Kind| match kind {
         Kind::Delay { place, delay_ms } if usize::from(place.ue) == ue => 1_000 * u64::from(*delay_ms),
@@ -171,8 +171,7 @@ fn slowed_us(plan: &Plan, ue: usize) -> u64 {
 }
 
 impl Plan {
-    /// Whether what is served with and without attackers may be compared: nothing is drawn that one packet more or less
-    /// would shift.
+    /// Whether the service with and without attackers can be compared: no draw depends on the number of packets.
     fn is_comparable(&self) -> bool {
         let harmless = |kind: &Kind| {
             matches!(

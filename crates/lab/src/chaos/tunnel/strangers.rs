@@ -1,4 +1,4 @@
-//! Senders without keys: they see datagrams, send them again, change them, and make their own.
+//! Senders without keys: they observe, replay and modify datagrams, and create their own.
 
 use super::draw::Draw;
 use anabranch_atsss::crypto::{Initiator, PrivateKey, PublicKey, Suite};
@@ -8,12 +8,12 @@ use anabranch_wire::tunnel::{MessageType, classify};
 use rand_core::RngCore;
 use std::net::SocketAddr;
 
-/// Datagrams they have recorded.
+/// Number of datagrams recorded.
 const RECORDED: usize = 64;
-/// Before that what they have recorded is not sent again. Who is faster than the access itself can have a datagram arrive
-/// from elsewhere first, and so move a path until the next one comes: no tunnel that roams can tell.
+/// Minimum age of a replayed datagram. An attacker faster than the access could deliver a datagram from another source first
+/// and so move a path until the next datagram; no tunnel with roaming can detect this.
 const OLD: Duration = Duration::from_secs(1);
-/// Bytes of the tag that an address under load must show, at the end of a handshake's first message.
+/// Length of the tag that proves an address under load, at the end of the first handshake message.
 const SECOND_TAG: usize = 16;
 
 /// A recorded datagram.
@@ -26,35 +26,35 @@ struct Recorded {
     payload: Vec<u8>,
 }
 
-/// What they send: towards a UPF, or a UE; from where, to where.
+/// A datagram sent by a stranger to a UPF or a UE.
 pub struct Attack {
-    /// Whether it is for a UPF.
+    /// Whether its destination is a UPF.
     pub up: bool,
-    /// By which access.
+    /// Index of the access.
     pub access: u8,
-    /// The source that it shows.
+    /// Source address.
     pub from: SocketAddr,
-    /// Where it goes.
+    /// Destination address.
     pub to: SocketAddr,
     /// The datagram.
     pub payload: Vec<u8>,
-    /// Nobody may take notice of it, and somebody has to count it.
+    /// It must be ignored and counted.
     pub harmless: bool,
 }
 
-/// See the top of this file.
+/// Senders without keys; see the module documentation.
 pub struct Strangers {
     recorded: Vec<Recorded>,
     draw: Draw,
     inits: Vec<Vec<u8>>,
     streak: u16,
     seen: u64,
-    /// When they do something next.
+    /// Time of their next action.
     pub next: Instant,
 }
 
 impl Strangers {
-    /// They know the public key of a UPF, and nothing else.
+    /// Strangers that have only the public key of a UPF.
     #[must_use]
     pub fn new(upf_key: &PublicKey, seed: u64) -> Self {
         let mut draw = Draw::new(seed, 400);
@@ -62,7 +62,7 @@ impl Strangers {
         Self { recorded: Vec::new(), draw, inits, streak: 0, seen: 0, next: Instant::from_millis(500) }
     }
 
-    /// They see a datagram go by.
+    /// They observe a datagram.
     pub fn see(
         &mut self,
         up: bool,
@@ -73,7 +73,7 @@ impl Strangers {
         at: Instant,
     ) {
         self.seen += 1;
-        // Some of all.
+        // Only a sample is recorded.
         if self.recorded.len() >= RECORDED && !self.draw.percent(10) {
             return;
         }
@@ -84,7 +84,7 @@ impl Strangers {
         }
     }
 
-    /// What they do now; `upf` is where it listens.
+    /// Their action now; `upf` is the address at which the UPF listens.
     pub fn turn(&mut self, upf: SocketAddr, now: Instant) -> Option<Attack> {
         self.streak = self.streak.saturating_sub(1);
         let pause_us = if self.streak > 0 { 100 } else { self.draw.between((500, 60_000)) };
@@ -117,14 +117,14 @@ impl Strangers {
         let from = if spoofed { seen.from } else { anywhere };
         let mut payload = seen.payload.clone();
         if self.draw.percent(50) {
-            // A copy of plain data is not to be told from it where it seems to come from the same place.
+            // A copy of plain data cannot be distinguished from the original if its source is the same.
             if spoofed && kind == Ok(MessageType::PlainData) {
                 return None;
             }
             return Some(Attack { up, access, from, to, payload, harmless: false });
         }
         if kind == Ok(MessageType::PlainData) {
-            // Nobody can tell what was changed in the clear.
+            // Modification in clear text cannot be detected.
             return None;
         }
         let len = payload.len();
@@ -135,10 +135,10 @@ impl Strangers {
         if self.draw.percent(20) {
             payload.truncate(at);
         }
-        // Without load nobody looks at the second tag of a handshake's beginning, its last bytes: where nothing else was changed,
-        // it is a copy of the true one, and counts where the UPF has not seen that or was told to forget it.
+        // Without load, the second tag of the first handshake message, its last bytes, is not checked. With no other change, the
+        // datagram is a copy of the original and valid if the UPF has not seen that or was instructed to forget it.
         let tag = kind == Ok(MessageType::Init) && payload.len() == len && at + SECOND_TAG >= len;
-        // It may have become plain data, and means nothing as that.
+        // It may have become plain data, and is invalid as that.
         Some(Attack { up, access, from, to, payload, harmless: !tag })
     }
 

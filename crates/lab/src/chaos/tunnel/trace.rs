@@ -1,10 +1,10 @@
-//! What happens in a run, line by line, for whoever looks for a cause: faults, what the programs tell, what they drop.
+//! A log of a run for debugging: faults, events of the programs, dropped packets.
 
 use super::world::World;
 use anabranch_atsss::drops::DropCounters;
 
 impl World {
-    /// Notes what was dropped since the last time.
+    /// Logs drops since the previous call.
     pub(super) fn note_drops(&mut self) {
         if !self.course.is_traced() {
             return;
@@ -15,7 +15,7 @@ impl World {
         self.dropped.resize_with(now.len(), DropCounters::default);
         for ((end, counts), before) in now.into_iter().zip(&mut self.dropped) {
             for ((reason, count), (_, old)) in counts.iter().zip(before.iter()) {
-                // A program that was started again counts from zero.
+                // The counters of a restarted program begin at zero.
                 if count > old {
                     self.course.note(|| format!("{end} drops {}", reason.name()));
                 }

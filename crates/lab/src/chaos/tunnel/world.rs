@@ -1,4 +1,4 @@
-//! The world: ends, accesses, attackers and traffic in virtual time, one event after the other.
+//! The world: ends, accesses, attackers and traffic in virtual time, event by event.
 //!
 //! ```text
 //!   flows ─▶ UE 0..3 ─▶ line ─┐                      ┌─▶ UPF 0, 1 ─▶ ledger
@@ -6,9 +6,9 @@
 //!   hostile UE, strangers ────┘   by strangers       └─▶ UEs      ─▶ ledger
 //! ```
 //!
-//! One step is one event: a datagram arrives, a timer is due, a flow sends, an attacker acts, a fault begins or ends. What
-//! comes first in time is first; of two at the same time, the one that stands first below. Programs may end between any
-//! two steps, also between a datagram and what follows from it.
+//! A step is one event: a datagram arrives, a timer expires, a flow sends, an attacker acts, a fault begins or ends. Events are
+//! processed by time; of two at the same time, the one listed first below comes first. Programs may end between any two
+//! steps, including between a datagram and its consequences.
 
 use super::check::{Invariant, Violation};
 use super::draw::Draw;
@@ -30,19 +30,19 @@ use anabranch_wire::ip;
 use anabranch_wire::tunnel::{MessageType, classify};
 use std::net::{IpAddr, SocketAddr};
 
-/// Polls of one end at one instant with nothing in between.
+/// Maximum number of polls of one end at one instant without any event between them.
 const SPINS: u32 = 64;
-/// Nothing waits longer than this beside the slower access's delay, where nothing is lost.
+/// Maximum delay beyond that of the slower access, if nothing is lost.
 const PROMPT: Duration = Duration::from_millis(10);
-/// Such a queue is none: two packets of an access that is not slow.
+/// Queueing delay that does not count as a queue: two packets of a fast access.
 const QUEUE_US: u32 = 1_000;
-/// A UE with a good access for this long is served.
+/// A UE with a good access for this long must be served.
 const GOOD_FOR: Duration = Duration::from_secs(6);
-/// This many packets of a flow in a row, over this time, do not all get lost then.
+/// With such an access, not all of this many consecutive packets of a flow over this time may be lost.
 const UNSERVED: u32 = 30;
 const UNSERVED_FOR: Duration = Duration::from_secs(3);
 
-/// What happens next.
+/// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     Fault(u64),
@@ -55,7 +55,7 @@ pub enum Event {
     Strangers,
 }
 
-/// See the top of this file.
+/// The world of the tunnel; see the module documentation.
 pub struct World {
     pub(super) course: Course,
     pub(super) ues: Vec<UeEnd>,
@@ -65,12 +65,12 @@ pub struct World {
     pub(super) active: Active<plan::Kind>,
     pub(super) hostile: Option<Hostile>,
     pub(super) strangers: Option<Strangers>,
-    /// Nobody has anything to send, as many faults as are in force.
+    /// Number of active faults during which no flow has data to send.
     pub(super) quiet: u32,
-    /// Flows send nothing new any more.
+    /// Flows send no new data.
     pub(super) drain: bool,
     pub(super) plain: [bool; 2],
-    /// What each UE, then each UPF, had dropped when it was looked at last.
+    /// Drop counters of each UE, then each UPF, at the last check.
     pub(super) dropped: Vec<DropCounters>,
     addresses: Vec<[IpAddr; 2]>,
     victims: Vec<Addresses>,
@@ -81,7 +81,7 @@ pub struct World {
 impl system::World<plan::Kind> for World {
     type Event = Event;
 
-    /// Polls without anything to do are counted for each end ([`SPINS`]).
+    /// Polls without an effect are counted per end ([`SPINS`]).
     const MOST_AT_ONE_TIME: u32 = u32::MAX;
 
     fn course(&self) -> &Course {
@@ -197,7 +197,7 @@ impl system::World<plan::Kind> for World {
 }
 
 impl World {
-    /// The world of a plan, in which nothing has happened yet.
+    /// The world of a plan at its start.
     #[must_use]
     pub fn new(plan: &Plan, traced: bool) -> Self {
         let (seed, now) = (plan.seed, Instant::ZERO);
@@ -269,7 +269,7 @@ impl World {
             let Some(upf) = (0..self.upfs.len()).find(|n| remote(*n, access) == to) else { return Ok(()) };
             return self.upf_takes(upf, access as u8, from, &mut payload);
         }
-        // What was sent to where it was before it roamed arrives nowhere.
+        // A datagram to an address from before a change is lost.
         if self.ues[ue].source[access] != to {
             return Ok(());
         }
@@ -310,7 +310,7 @@ impl World {
         self.take_ue(ue)
     }
 
-    /// Takes what a UE sent and delivered.
+    /// Processes the output of a UE.
     pub(super) fn take_ue(&mut self, ue: usize) -> Result<(), Violation> {
         let Out { datagrams, packets } = std::mem::take(&mut self.out);
         while let Some(event) = self.ues[ue].ue.poll_event() {
@@ -331,7 +331,7 @@ impl World {
         self.deliver(false, packets)
     }
 
-    /// Takes what a UPF sent and delivered.
+    /// Processes the output of a UPF.
     pub(super) fn take_upf(&mut self, upf: usize) -> Result<(), Violation> {
         let Out { datagrams, packets } = std::mem::take(&mut self.out);
         if self.upfs[upf].deaf == 0 {
@@ -358,7 +358,7 @@ impl World {
         self.deliver(true, packets)
     }
 
-    /// A datagram is on an access, where anybody can see it.
+    /// A datagram is on an access, where it can be observed.
     fn see(
         &mut self,
         up: bool,
@@ -442,7 +442,7 @@ impl World {
         self.send(ue, flow, up, kind, offset, bytes)
     }
 
-    /// A burst of numbered packets, both ways.
+    /// A burst of numbered packets in both directions.
     pub(super) fn burst(&mut self, ue: usize, packets: u8) -> Result<(), Violation> {
         for n in 0..packets {
             self.course.tally.effect("burst", 1);
@@ -490,7 +490,7 @@ impl World {
         self.take_upf(home)
     }
 
-    /// Since when a UE has had a good access, and programs at both ends that work.
+    /// Time since which a UE has had a good access and working programs at both ends.
     fn good_since(&self, ue: usize) -> Option<Instant> {
         use super::ends::Running;
         let end = &self.ues[ue];
@@ -505,7 +505,7 @@ impl World {
             return None;
         }
         let lines = &self.lines[ue];
-        // Where packets come through now and then, a flow that is there may lose as many in a row as it likes.
+        // If an access passes only some packets, a flow on it may lose any number in a row.
         if !lines.iter().all(Line::is_dead_or_clean) {
             return None;
         }
@@ -556,7 +556,7 @@ impl World {
         self.course.tally.effect("strangers", 1);
         let (access, from) = (attack.access, attack.from);
         let drops = |w: &Self| {
-            // What is computed is counted or answered then.
+            // Handshakes in computation will be counted or answered.
             let upfs: u64 = w.upfs.iter().map(|end| end.upf.drops().total() + end.answers.len() as u64).sum();
             let ues: u64 = w.ues.iter().map(|end| end.ue.drops().total()).sum();
             upfs + ues
@@ -621,7 +621,7 @@ impl World {
         Ok(())
     }
 
-    /// What ends see of accesses that were as fast as ever, and lost nothing.
+    /// Checks the measurements of both ends for accesses without added delay or loss.
     pub(super) fn measured(&mut self) -> Result<(), Violation> {
         let now = self.course.now;
         for n in 0..self.ues.len() {
@@ -647,9 +647,9 @@ impl World {
         Ok(())
     }
 
-    // ---- what others need --------------------------------------------------------------------------------
+    // ---- interface ---------------------------------------------------------------------------------------
 
-    /// A middlebox shows another source of a UE from now on.
+    /// A middlebox changes the source address of a UE.
     pub(super) fn roam(&mut self, ue: usize, access: usize) {
         let end = &mut self.ues[ue];
         end.roamed += 1;
@@ -657,7 +657,7 @@ impl World {
         self.course.tally.effect("roam", 1);
     }
 
-    /// Whether all UEs have their sessions, and all paths are up at both ends; else what is not.
+    /// What is missing, if not all UEs have their sessions or not all paths are up at both ends.
     #[must_use]
     pub fn unsettled(&self) -> Option<String> {
         self.ues.iter().enumerate().find_map(|(n, end)| {
@@ -685,7 +685,7 @@ impl World {
         })
     }
 
-    /// The first reliable flow that is not done.
+    /// The first reliable flow that is not complete.
     #[must_use]
     pub fn undone(&self) -> Option<String> {
         self.ues.iter().enumerate().find_map(|(n, end)| {
