@@ -1,6 +1,6 @@
 //! The REST interface of a running `anabranch ue`, `upf`, `gnb` or `lwip`, on its Unix socket.
 //!
-//! HTTP/1.0: the answer ends where the connection ends, which needs no library.
+//! HTTP/1.0: the answer ends with the connection, so no library is needed.
 
 use super::cells::Lateness;
 use crate::cell::Counters;
@@ -18,28 +18,28 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long it may take to answer.
+/// Timeout of an answer.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Longest answer, bytes.
+/// Maximum length of an answer, bytes.
 const MAX_ANSWER_BYTES: u64 = 16 << 20;
 
-/// An agent that can be asked.
+/// The agent of a running program.
 #[derive(Debug, Clone)]
 pub struct Agent {
     name: String,
     socket: PathBuf,
 }
 
-/// Of `/v1/status`, what is used here.
+/// The fields of `/v1/status` used here.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Status {
     /// Version of the program.
     pub version: String,
-    /// Sessions that are up.
+    /// Number of sessions that are up.
     pub connected: u64,
 }
 
-/// Of a path in `/v1/paths`, what is used here.
+/// The fields of a path in `/v1/paths` used here.
 #[derive(Debug, Clone, Deserialize)]
 pub struct PathState {
     /// Name of the UE.
@@ -58,14 +58,14 @@ struct Paths {
     paths: Vec<PathState>,
 }
 
-/// Of a rule's use in `/v1/rules`, what is used here.
+/// The fields of a rule in `/v1/rules` used here.
 #[derive(Debug, Clone, Deserialize)]
 pub struct RuleUse {
     /// Name of the rule.
     pub rule: String,
     /// Steering mode.
     pub mode: String,
-    /// Access its traffic is on; `None` for splitting modes.
+    /// Access of its traffic; `None` for splitting modes.
     #[serde(default)]
     pub access: Option<String>,
 }
@@ -76,44 +76,44 @@ struct Rules {
     uses: Vec<RuleUse>,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Event {
-    /// Wall clock.
+    /// Wall clock, Unix milliseconds.
     pub time_unix_ms: u64,
-    /// What, such as `path-down` or `moved`.
+    /// Kind, such as `path-down` or `moved`.
     pub kind: String,
-    /// UE it is about.
+    /// UE affected.
     #[serde(default)]
     pub ue: Option<String>,
-    /// Access it is about.
+    /// Access affected.
     #[serde(default)]
     pub access: Option<String>,
-    /// For people.
+    /// Message for people.
     pub message: String,
 }
 
-/// Of `/v1/lwip`, what is used here.
+/// The fields of `/v1/lwip` used here.
 #[derive(Debug, Clone, Deserialize)]
 pub struct LwipNode {
     /// LTE, then Wi-Fi.
     pub legs: Vec<LwipLeg>,
-    /// What became of ACKs.
+    /// Counters of ACKs.
     pub acks: LwipAcks,
-    /// How long holds were.
+    /// Durations for which ACKs were delayed.
     pub holds: LwipHolds,
 }
 
-/// One of the ways to UEs.
+/// A leg of an LWIP node.
 #[derive(Debug, Clone, Deserialize)]
 pub struct LwipLeg {
     /// `lte` or `wifi`.
     pub leg: String,
-    /// TCP packets with data.
+    /// Number of TCP packets with data.
     pub steered: u64,
 }
 
-/// What became of ACKs.
+/// Counters of ACKs.
 #[derive(Debug, Clone, Deserialize)]
 #[allow(missing_docs, reason = "they are those of the node")]
 pub struct LwipAcks {
@@ -126,39 +126,39 @@ pub struct LwipAcks {
     pub superseded: u64,
 }
 
-/// How long holds were.
+/// Durations for which ACKs were delayed.
 #[derive(Debug, Clone, Deserialize)]
 pub struct LwipHolds {
-    /// By why they ended.
+    /// Number by reason of release.
     pub ended: BTreeMap<String, u64>,
-    /// By their length.
+    /// Number by duration.
     pub counts: Vec<u64>,
-    /// All of them together, milliseconds.
+    /// Total duration, milliseconds.
     pub sum_ms: f64,
 }
 
-/// Of `/v1/cell`, what is used here.
+/// The fields of `/v1/cell` used here.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Cell {
     /// Lateness of slots.
     pub ticks: Lateness,
-    /// Downlink since the start.
+    /// Downlink counters since the start.
     pub downlink: Counters,
-    /// Uplink since the start.
+    /// Uplink counters since the start.
     pub uplink: Counters,
 }
 
-/// Of a slice's use in `/v1/slices`, what is used here.
+/// The fields of a slice in `/v1/slices` used here.
 #[derive(Debug, Clone, Deserialize)]
 pub struct SliceUse {
     /// Downlink.
     pub downlink: SliceLink,
 }
 
-/// One direction of it.
+/// One direction of a slice.
 #[derive(Debug, Clone, Deserialize)]
 pub struct SliceLink {
-    /// What the slice is owed, if there is an account.
+    /// Balance of the slice, RBs, if the scheduler has accounts.
     #[serde(default)]
     pub balance_rbs: Option<i32>,
 }
@@ -168,7 +168,7 @@ struct SliceUses {
     uses: Vec<SliceUse>,
 }
 
-/// Of a UE in `/v1/ues`, what is used here.
+/// The fields of a UE in `/v1/ues` used here.
 #[derive(Debug, Clone, Deserialize)]
 pub struct CellUe {
     bearers: Vec<Bearer>,
@@ -195,18 +195,18 @@ impl CellUe {
 /// A TCP lane.
 #[derive(Debug, Clone, Deserialize)]
 pub struct TcpLane {
-    /// `runs`, or why not.
+    /// `runs`, or the reason why not.
     pub state: String,
-    /// What its flows carried, by what carried them.
+    /// Traffic of its flows, by carrier.
     pub carried: Vec<LaneCarried>,
 }
 
-/// What the flows of a lane carried that something carried.
+/// Traffic of the flows of a lane with one carrier.
 #[derive(Debug, Clone, Deserialize)]
 pub struct LaneCarried {
     /// `mptcp`, `tcp`, or `packets`.
     pub carrier: String,
-    /// Flows.
+    /// Number of flows.
     pub flows: u64,
 }
 
@@ -215,18 +215,18 @@ struct CellUes {
     ues: Vec<CellUe>,
 }
 
-/// Packets that a cell delivered.
+/// Packets delivered by a cell.
 #[derive(Debug, Clone, Deserialize)]
 pub struct CellPackets {
-    /// The wall clock at the cell's start.
+    /// Wall clock at the start of the cell, Unix nanoseconds.
     pub start_unix_ns: u64,
-    /// Packets told before.
+    /// Number of packets reported before.
     pub first: u64,
     /// The packets.
     pub packets: Vec<CellPacket>,
 }
 
-/// When a packet was where, nanoseconds since the cell's start.
+/// Times of a packet, nanoseconds since the start of the cell.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[allow(missing_docs, reason = "they are those of PacketTimes")]
 pub struct CellPacket {
@@ -250,32 +250,32 @@ impl Agent {
         Self { name: name.to_owned(), socket: socket.to_owned() }
     }
 
-    /// The socket it listens at.
+    /// Path of its socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The program as a whole.
+    /// The status of the program.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The agent does not answer.
     pub fn status(&self) -> Result<Status> {
         self.get("/v1/status")
     }
 
-    /// Its paths: those of all sessions, at most 1000.
+    /// The paths of all sessions, at most 1000.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The agent does not answer.
     pub fn paths(&self) -> Result<Vec<PathState>> {
         self.get::<Paths>("/v1/paths?limit=1000").map(|p| p.paths)
     }
 
-    /// What its rules do.
+    /// The use of its rules.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The agent does not answer.
     pub fn uses(&self) -> Result<Vec<RuleUse>> {
         self.get::<Rules>("/v1/rules").map(|r| r.uses)
     }
@@ -283,40 +283,40 @@ impl Agent {
     /// Replaces its rules.
     ///
     /// # Errors
-    /// It does not answer, or refuses.
+    /// The agent does not answer, or refuses.
     pub fn set_rules(&self, rules: &[anabranch_steer::Rule]) -> Result<()> {
         let body = serde_json::json!({ "rules": rules }).to_string();
         self.ask("PUT", "/v1/rules", &body).map(drop)
     }
 
-    /// Its TCP lane.
+    /// The state of its TCP lane.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The agent does not answer.
     pub fn tcp_lane(&self) -> Result<TcpLane> {
         self.get("/v1/tcp-lane")
     }
 
-    /// An LWIP node.
+    /// The state of an LWIP node.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The agent does not answer.
     pub fn lwip(&self) -> Result<LwipNode> {
         self.get("/v1/lwip")
     }
 
-    /// The cell of a gNB.
+    /// The state of the cell of a gNB.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The agent does not answer.
     pub fn cell(&self) -> Result<Cell> {
         self.get("/v1/cell")
     }
 
-    /// What the slices of a cell do.
+    /// The use of the slices of a cell.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The agent does not answer.
     pub fn slices(&self) -> Result<Vec<SliceUse>> {
         self.get::<SliceUses>("/v1/slices").map(|s| s.uses)
     }
@@ -324,7 +324,7 @@ impl Agent {
     /// The UEs of a cell, at most 1000.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The agent does not answer.
     pub fn cell_ues(&self) -> Result<Vec<CellUe>> {
         self.get::<CellUes>("/v1/ues?limit=1000").map(|u| u.ues)
     }
@@ -332,16 +332,16 @@ impl Agent {
     /// Replaces the slices of a cell.
     ///
     /// # Errors
-    /// It does not answer, or refuses.
+    /// The agent does not answer, or refuses.
     pub fn set_slices(&self, slices: &[SliceConfig]) -> Result<()> {
         let body = serde_json::json!({ "slices": slices }).to_string();
         self.ask("PUT", "/v1/slices", &body).map(drop)
     }
 
-    /// Gives a UE of a cell another channel, whose trace starts now.
+    /// Sets the channel of a UE of a cell. A trace starts now.
     ///
     /// # Errors
-    /// It does not answer, or refuses.
+    /// The agent does not answer, or refuses.
     pub fn set_channel(&self, ue: &str, direction: Direction, channel: &ChannelConfig) -> Result<()> {
         let key = match direction {
             Direction::Downlink => "channel",
@@ -356,10 +356,10 @@ impl Agent {
         serde_json::from_str(&text).with_context(|| format!("answer of {} to GET {path}", self.name))
     }
 
-    /// Asks it; the body of a good answer.
+    /// Sends a request. Returns the body of a successful answer.
     ///
     /// # Errors
-    /// It does not answer, or refuses, and why.
+    /// The agent does not answer, or refuses; with its reason.
     pub fn ask(&self, method: &str, path: &str, body: &str) -> Result<String> {
         let what = || format!("{method} {path} of {}", self.name);
         let mut stream = self.request(method, path, body).with_context(what)?;
@@ -381,18 +381,18 @@ impl Agent {
         Ok(stream)
     }
 
-    /// Its events, the last ones first and then as they happen.
+    /// A stream of its events: recent ones first, then new ones.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The agent does not answer.
     pub fn events(&self) -> Result<Events> {
         self.stream("/v1/events", None)
     }
 
-    /// The packets that a cell delivers from now on.
+    /// A stream of the packets that a cell delivers from now on.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The agent does not answer.
     pub fn packets(&self) -> Result<Events<CellPackets>> {
         self.stream("/v1/telemetry?packets=true", Some("packets"))
     }
@@ -406,9 +406,9 @@ impl Agent {
     }
 }
 
-/// Longest wait for an event.
+/// Maximum wait for an event.
 const LOOK: Duration = Duration::from_millis(50);
-/// Longest line of an event stream, bytes.
+/// Maximum length of a line of an event stream, bytes.
 const MAX_LINE_BYTES: usize = 4 << 20;
 
 /// A stream of events.
@@ -416,29 +416,29 @@ const MAX_LINE_BYTES: usize = 4 << 20;
 pub struct Events<T = Event> {
     reader: BufReader<UnixStream>,
     line: Vec<u8>,
-    /// The kind that is listened for, if there are others.
+    /// The kind of events to return; `None`: all.
     only: Option<&'static str>,
-    /// The kind of the event that is being read.
+    /// The kind of the event being read.
     kind: String,
     of: PhantomData<T>,
 }
 
-/// What came of waiting for an event.
+/// Result of waiting for an event.
 #[derive(Debug)]
 pub enum Next<T = Event> {
-    /// This one.
+    /// An event.
     Event(T),
-    /// None so far.
+    /// No event so far.
     Nothing,
-    /// The program is gone.
+    /// The program has ended.
     End,
 }
 
 impl<T: DeserializeOwned> Events<T> {
-    /// The next event, if it comes within some 50 ms.
+    /// The next event, if it arrives within about 50 ms.
     ///
     /// # Errors
-    /// What comes is no event stream.
+    /// The data received is not an event stream.
     pub fn wait_next(&mut self) -> Result<Next<T>> {
         loop {
             match self.reader.read_until(b'\n', &mut self.line) {
@@ -447,7 +447,7 @@ impl<T: DeserializeOwned> Events<T> {
                 Ok(_) => {
                     let line = String::from_utf8_lossy(&self.line).into_owned();
                     self.line.clear();
-                    // The rest is the head of the answer, ids, names, comments that keep it alive.
+                    // Other lines are the head of the answer, ids, names, and keep-alive comments.
                     if let Some(kind) = line.strip_prefix("event:") {
                         kind.trim().clone_into(&mut self.kind);
                     }
@@ -469,7 +469,7 @@ impl<T: DeserializeOwned> Events<T> {
     }
 }
 
-/// The body of an answer; what it says if it is a refusal.
+/// The body of an answer; an error with its text if it is a refusal.
 fn parse(answer: &str) -> Result<String> {
     let (head, body) = answer.split_once("\r\n\r\n").context("no answer in HTTP")?;
     let code =
@@ -487,7 +487,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
-    /// An agent that answers each request with the next of these.
+    /// An agent that answers requests with these, in order.
     fn answering(answers: Vec<String>, body: impl FnOnce(Agent)) {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");

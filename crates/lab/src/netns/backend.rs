@@ -1,4 +1,4 @@
-//! One run of a scenario in namespaces, from nothing to its metrics.
+//! A run of a scenario in namespaces, from setup to metrics.
 
 use super::agent::{Agent, Event};
 use super::cells::{self, Cells};
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 pub struct NetnsBackend {
     sandbox: Sandbox,
     device: Device,
-    /// Where logs are copied to.
+    /// Destination folder of logs.
     logs: Option<PathBuf>,
     onlooker: Option<Box<dyn Onlooker>>,
     runs: AtomicU32,
@@ -45,25 +45,25 @@ impl std::fmt::Debug for NetnsBackend {
     }
 }
 
-/// Somebody who looks on while a scenario runs.
+/// An observer of a running scenario.
 pub trait Onlooker: Sync {
-    /// Called in a thread of its own when the run begins; returns soon after the end is asked for.
+    /// Called in a thread of its own when the run begins. Returns soon after `end` is requested.
     ///
     /// # Errors
-    /// What it looks at does not answer; ends the run.
+    /// The observed programs do not answer; ends the run.
     fn look(&self, scene: &Scene, start: Instant, end: &Stop) -> Result<()>;
 
-    /// Called when the run is over and measured, while everything is still there.
+    /// Called when the run is over and measured, while everything still exists.
     ///
     /// # Errors
-    /// As its own.
+    /// Those of the observer.
     fn over(&self, scene: &Scene, outcome: &Outcome) -> Result<()>;
 }
 
-/// What there is to look at.
+/// Objects that can be observed.
 #[derive(Debug, Clone)]
 pub struct Scene {
-    /// The beginning on the wall clock, Unix milliseconds.
+    /// Start of the run, Unix milliseconds.
     pub begin_unix_ms: u64,
     /// Namespaces, by name.
     pub spaces: Vec<Space>,
@@ -71,11 +71,11 @@ pub struct Scene {
     pub ues: Vec<SceneUe>,
     /// UPFs with a tunnel.
     pub upfs: Vec<Agent>,
-    /// Files that curl fetches: flow, copy, bytes and address.
+    /// Files downloaded by curl.
     pub downloads: Vec<Download>,
 }
 
-/// A UE to look at.
+/// A UE that can be observed.
 #[derive(Debug, Clone)]
 pub struct SceneUe {
     /// Its name.
@@ -88,28 +88,28 @@ pub struct SceneUe {
     pub agent: Option<Agent>,
 }
 
-/// A file that curl fetches.
+/// A file downloaded by curl.
 #[derive(Debug, Clone)]
 pub struct Download {
     /// The flow.
     pub flow: String,
     /// The copy.
     pub copy: PathBuf,
-    /// How long it will be.
+    /// Size of the file, bytes.
     pub bytes: u64,
-    /// Where it is fetched from.
+    /// Path of the copy.
     pub url: String,
 }
 
-/// From the order to begin to the beginning.
+/// Time between the start command and the start of the run.
 const LEAD: Duration = Duration::from_millis(50);
-/// How often the run is looked after.
+/// Interval at which the run is checked.
 const LOOK: Duration = Duration::from_millis(10);
-/// How long processes may take to write their reports.
+/// Time for processes to write their reports.
 const REPORTS: Duration = Duration::from_secs(10);
 
 impl NetnsBackend {
-    /// In this sandbox; `logs` is a folder for the logs of all programs.
+    /// A backend in this sandbox; `logs` is a folder for the logs of all programs.
     ///
     /// # Errors
     /// A program is missing.
@@ -125,13 +125,13 @@ impl NetnsBackend {
         })
     }
 
-    /// With somebody who looks on.
+    /// Adds an observer.
     #[must_use]
     pub fn with_onlooker(self, onlooker: Box<dyn Onlooker>) -> Self {
         Self { onlooker: Some(onlooker), ..self }
     }
 
-    /// How packets get into tunnels here.
+    /// How packets enter tunnels on this system.
     #[must_use]
     pub const fn device(&self) -> Device {
         self.device
@@ -156,13 +156,13 @@ impl Backend for NetnsBackend {
         if let Some(logs) = &self.logs {
             keep_logs(&folder, &logs.join(format!("{}-{variant}-{number}", case.scenario)))?;
         }
-        // It is in memory, and gone with the sandbox at the latest.
+        // The folder is in memory and is removed with the sandbox at the latest.
         let _ = std::fs::remove_dir_all(&folder);
         result
     }
 }
 
-/// A run that can be looked at. Taken down in this order.
+/// A run in progress. The fields are dropped in this order.
 struct Run<'a> {
     flows: Flows,
     tunnels: Tunnels,
@@ -175,29 +175,29 @@ struct Run<'a> {
     device: Device,
 }
 
-/// Everything that was seen.
+/// All observations of a run.
 pub(super) struct Seen {
-    /// The beginning on the wall clock.
+    /// Start of the run, Unix nanoseconds.
     pub begin_ns: u64,
-    /// Length of the run, seconds: less than planned if all transfers were done before.
+    /// Duration of the run, seconds; shorter than planned if all transfers have completed.
     pub end_s: f64,
-    /// What happened when.
+    /// Events and their times, seconds.
     pub events: Vec<(f64, String)>,
-    /// Interfaces and links.
+    /// Observations of interfaces and links.
     pub network: NetworkSeen,
-    /// TCP senders.
+    /// TCP senders by flow.
     pub tcp: BTreeMap<String, TcpSeen>,
-    /// Acknowledgments that reached them.
+    /// Acknowledgments received by them.
     pub acks: BTreeMap<String, AcksSeen>,
-    /// Data that reached receivers, with traces.
+    /// Data received with traces.
     pub traces: BTreeMap<String, TracesSeen>,
     /// RTTs of paths.
     pub rtts: ends::Rtts,
-    /// Events of each tunnel end by its name; UEs and UPFs apart.
+    /// Events by name of the tunnel end: UEs, then UPFs.
     pub told: [BTreeMap<String, Vec<Event>>; 2],
     /// Cells by name.
     pub cells: BTreeMap<String, cells::Watched>,
-    /// What processes used.
+    /// Resource usage by process.
     pub usage: BTreeMap<u32, ends::Usage>,
 }
 
@@ -205,7 +205,7 @@ impl NetnsBackend {
     fn run_in(&self, folder: &Path, case: &Case, seed: u64, progress: &dyn Progress) -> Result<Outcome> {
         let stop = &*self.sandbox.stop;
         let plan = plan::lay_out(case)?;
-        // Before the network, whose routes name the controllers.
+        // Before the network, because its routes refer to the controllers.
         let mut telemetry = Telemetry::load(&plan, self.sandbox.rootless, folder, stop, progress)?;
         progress.doing("making the network");
         let network = Network::make(&plan, seed, folder, stop)?;
@@ -214,7 +214,7 @@ impl NetnsBackend {
         let lwips = Lwips::start(case, &plan, &network, self.device, folder, stop)?;
         progress.doing("connecting");
         let tunnels = Tunnels::start(case, &plan, &network, seed, self.device, folder, stop)?;
-        // They may sit on interfaces that a cell or a tunnel made.
+        // After cells and tunnels, which create some of the interfaces.
         telemetry.start_sources(&plan, &network, folder, stop)?;
         let flows = Flows::start(case, &plan, &network, (&tunnels, &telemetry), seed, folder, stop)?;
         progress.doing(case.variant.as_deref().unwrap_or("running"));
@@ -236,7 +236,7 @@ impl NetnsBackend {
         Ok(out)
     }
 
-    /// What a reader must know to judge the numbers.
+    /// Facts about the machine that are needed to judge the results.
     fn facts(&self, case: &Case) -> Result<Vec<(String, String)>> {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let anabranch = program::anabranch()?;
@@ -279,7 +279,7 @@ impl NetnsBackend {
 }
 
 impl Run<'_> {
-    /// Begins, looks after everything until it is over, and puts together what was seen.
+    /// Starts the run, supervises it to the end, and collects all observations.
     fn observe(
         &mut self,
         seed: u64,
@@ -351,7 +351,7 @@ impl Run<'_> {
             let traced = traced.into_iter().map(join).collect::<Result<Vec<_>>>();
             let seen = (join(timeline)?, join(network)?, join(tcp)?, join(rtts)?, join(usage)?);
             let looking = looking.map(join).transpose()?;
-            // The first cause is told: what ended a program shows in its log better than in a lost answer.
+            // Report the first cause: the log of a program that ended is clearer than a missing answer.
             looked?;
             looking.transpose()?;
             let (events, network, tcp, rtts, usage) = seen;
@@ -437,7 +437,7 @@ fn look_after(
             return Ok(());
         }
         if end.requested() {
-            // Somebody else has failed, and says why.
+            // Another part has failed and reports the reason.
             return Ok(());
         }
         if elapsed > until + REPORTS {
@@ -446,7 +446,7 @@ fn look_after(
     }
 }
 
-/// Runs `body`; if it fails, everybody is to stop.
+/// Runs `body`; if it fails, requests the end of all other parts.
 fn ending<T>(end: &Stop, body: impl FnOnce() -> Result<T>) -> Result<T> {
     let result = body();
     if result.is_err() {

@@ -1,5 +1,5 @@
-//! Cells of a scenario: `anabranch gnb` between the namespaces of UEs and of their UPF, what it is told when, and
-//! what is seen of it.
+//! Cells of a scenario: `anabranch gnb` between the namespaces of UEs and of their UPF, its timed commands, and its
+//! observation.
 
 use super::agent::{Agent, CellPacket, Next};
 use super::plan::{CellPlan, Plan};
@@ -20,38 +20,38 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use toml::{Table, Value};
 
-/// Cells at work. They end when it is dropped.
+/// Running cells. They end when this is dropped.
 #[derive(Debug, Default)]
 pub struct Cells {
     /// By name.
     pub running: BTreeMap<String, RunningCell>,
 }
 
-/// A cell at work.
+/// A running cell.
 #[derive(Debug)]
 pub struct RunningCell {
     /// The process.
     pub program: Program,
     /// Its REST interface.
     pub agent: Agent,
-    /// Its slices, and UEs with channels that move, as they are at the beginning.
+    /// Its slices, and UEs with varying channels, at the start.
     pub first: CellState,
 }
 
-/// What of a cell changes with time.
+/// The part of a cell that varies with time.
 #[derive(Debug, Clone, Default)]
 pub struct CellState {
     /// Its slices.
     pub slices: Vec<SliceConfig>,
-    /// UEs whose channel begins to move when the run begins, and in which direction.
+    /// UEs whose channel starts to vary when the run begins: name, direction, channel.
     pub moving: Vec<(String, Direction, ChannelConfig)>,
 }
 
 impl Cells {
-    /// Starts them, waits until they run, and sets up the interfaces they made.
+    /// Starts the cells, waits until they are ready, and configures the interfaces they created.
     ///
     /// # Errors
-    /// One does not start.
+    /// A cell does not start.
     pub fn start(
         case: &Case,
         plan: &Plan,
@@ -65,7 +65,7 @@ impl Cells {
         for (number, cell) in (0..).zip(&plan.cells) {
             let name = &cell.space;
             let path = |ending: &str| folder.join(format!("{name}.{ending}"));
-            // Whole numbers of TOML have a sign.
+            // Integers of TOML are signed.
             let seed = seed.wrapping_add(number) >> 1;
             let (file, first) = file(case, cell, seed, device, &path("sock"))
                 .with_context(|| format!("gnb {}", cell.name))?;
@@ -87,10 +87,10 @@ impl Cells {
         Ok(cells)
     }
 
-    /// An error if one has ended.
+    /// Checks that all cells are running.
     ///
     /// # Errors
-    /// Which, and the end of its log.
+    /// The cell that ended, with the end of its log.
     pub fn check(&mut self) -> Result<()> {
         for running in self.running.values_mut() {
             if let Some(status) = running.program.ended()? {
@@ -100,7 +100,7 @@ impl Cells {
         Ok(())
     }
 
-    /// How to ask them, by name.
+    /// Their agents, by name.
     #[must_use]
     pub fn agents(&self) -> Vec<(String, Agent)> {
         self.running.iter().map(|(name, cell)| (name.clone(), cell.agent.clone())).collect()
@@ -115,7 +115,7 @@ impl Drop for Cells {
     }
 }
 
-/// The configuration file of a cell, and what of it changes.
+/// The configuration file of a cell, and the part of it that varies.
 fn file(
     case: &Case,
     plan: &CellPlan,
@@ -128,11 +128,11 @@ fn file(
     let mut cell = gnb.config(seed, &ues).map_err(anyhow::Error::msg)?;
     let mut first = CellState { slices: cell.slices.clone(), moving: Vec::new() };
     for ue in &mut cell.ues {
-        // Both move: whoever sets the one leaves the other as it is.
+        // Both directions are explicit here: setting one must not change the other.
         let uplink = ue.uplink_channel.get_or_insert_with(|| ue.channel.clone());
         for (direction, channel) in [(Direction::Downlink, &mut ue.channel), (Direction::Uplink, uplink)] {
             if !matches!(channel, ChannelConfig::Constant { .. }) {
-                // The trace must begin with the run, not with the program.
+                // The trace must start with the run, not with the program.
                 let waiting = ChannelConfig::Constant { mcs: None, cqi: Some(15) };
                 first.moving.push((ue.name.clone(), direction, std::mem::replace(channel, waiting)));
             }
@@ -162,41 +162,41 @@ fn file(
     Ok((file, first))
 }
 
-/// How late slots were run, microseconds; slots left out.
+/// Lateness of slots, microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Deserialize)]
 pub struct Lateness {
-    /// Slots run.
+    /// Number of slots run.
     pub count: u64,
-    /// Of them, those a slot late or more.
+    /// Number of slots that were late by a slot or more.
     pub late: u64,
     /// Median.
     pub p50_us: f64,
     /// 99th percentile.
     pub p99_us: f64,
-    /// Latest.
+    /// Maximum.
     pub max_us: f64,
 }
 
-/// What was seen of a cell.
+/// Observations of a cell.
 #[derive(Debug, Default)]
 pub struct Watched {
-    /// The same as in virtual time, but for the packets.
+    /// The observations that the virtual backend has as well, without packets.
     pub seen: CellSeen,
-    /// Downlink packets that were delivered; times from the beginning of the run.
+    /// Delivered downlink packets; times since the start of the run.
     pub packets: Vec<PacketTimes>,
-    /// What only real time has.
+    /// Lateness, which only real time has.
     pub late: Lateness,
 }
 
-/// How often a cell is looked at, at most.
+/// Minimum interval between two requests to a cell.
 const PERIOD: Duration = Duration::from_millis(100);
-/// How long after the end packets of before are still told.
+/// Time after the end during which earlier packets are still reported.
 const STRAGGLERS: Duration = Duration::from_millis(250);
 
-/// Looks at a cell until asked to end; the run began at `begin_ns` of the wall clock.
+/// Observes a cell until the end is requested; the run began at `begin_ns` of the wall clock.
 ///
 /// # Errors
-/// It does not answer, or tells more than could be listened to.
+/// The cell does not answer, or reports more packets than could be read.
 pub fn watch(agent: &Agent, begin_ns: u64, start: Instant, period: Duration, end: &Stop) -> Result<Watched> {
     std::thread::scope(|scope| {
         let packets = scope.spawn(|| {
@@ -271,7 +271,7 @@ fn packets(agent: &Agent, begin_ns: u64, end: &Stop) -> Result<Vec<PacketTimes>>
     }
 }
 
-/// A packet in the time of the run; none from before.
+/// A packet in the time of the run; `None` if it is from before.
 fn place(packet: &CellPacket, start_unix_ns: u64, begin_ns: u64) -> Option<PacketTimes> {
     let at = |ns: u64| {
         let since = (start_unix_ns + ns).checked_sub(begin_ns)?;
@@ -351,7 +351,7 @@ via = "direct:5g"
         says(&["cell", "ues", "0", "addresses", "0"], "10.1.0.10");
         says(&["api", "listen"], "unix:/x/s");
         assert_eq!(of(&["cell", "seed"]).as_integer(), Some(3));
-        // A channel that moves waits for the run.
+        // A varying channel waits for the start of the run.
         says(&["cell", "ues", "1", "channel", "model"], "constant");
         says(&["cell", "ues", "1", "uplink_channel", "model"], "constant");
         let train = |direction| {

@@ -1,7 +1,7 @@
-//! What the kernel says about TCP connections and the subflows of MPTCP: sock_diag(7), the interface of `ss -ti`.
+//! Kernel state of TCP connections and MPTCP subflows through sock_diag(7), the interface of `ss -ti`.
 //!
-//! One request lists the sockets of a namespace that have a given port, with `struct tcp_info`. The namespaces of the sandbox have small socket tables (see
-//! [`super::sandbox`]), so asking every few milliseconds costs little.
+//! One request lists the sockets of a namespace that have a given port, with `struct tcp_info`. The namespaces of the sandbox
+//! have small socket tables (see [`super::sandbox`]), so a request every few milliseconds is cheap.
 
 use super::space::Space;
 use anyhow::{Context, Result, bail};
@@ -12,35 +12,35 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Which port of a socket is the one looked for.
+/// The port that identifies a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Its own: at the server.
+    /// Local port: at the server.
     Local(u16),
-    /// The far end's: at the client.
+    /// Remote port: at the client.
     Remote(u16),
 }
 
-/// The counters of one connected socket.
+/// Counters of a connected socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// The same as long as the socket lives, and of no other.
+    /// Unique identifier of the socket for its lifetime.
     pub cookie: u64,
-    /// Bytes that the far end acknowledged (TCP).
+    /// Bytes acknowledged by the peer (TCP).
     pub bytes_acked: u64,
     /// Bytes received in order.
     pub bytes_received: u64,
-    /// Segments sent again (TCP).
+    /// Segments retransmitted (TCP).
     pub retransmissions: u64,
     /// Retransmission timeouts (TCP; Linux 6.7 and later).
     pub timeouts: u64,
     /// Congestion window, bytes (TCP).
     pub cwnd_bytes: u64,
-    /// Packets the sender lets be out of order before it takes one for lost (TCP).
+    /// Number of packets by which the sender expects reordering before it assumes a loss (TCP).
     pub reordering: u64,
 }
 
-/// A socket to ask with; it belongs to the namespace it was opened in.
+/// A sock_diag socket; it belongs to the namespace in which it was opened.
 #[derive(Debug)]
 pub struct Diag {
     socket: OwnedFd,
@@ -52,14 +52,14 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST_DUMP: u16 = 0x301;
 const INET_DIAG_INFO: u16 = 2;
-/// All states but LISTEN and TIME_WAIT (which has no counters).
+/// All states except LISTEN and TIME_WAIT (which has no counters).
 const CONNECTED: u32 = 0xfff & !(1 << 10) & !(1 << 6);
 const HEADER: usize = 16;
-/// struct inet_diag_msg.
+/// Length of struct inet_diag_msg.
 const MESSAGE: usize = 72;
 
 impl Diag {
-    /// Opens one in `space`.
+    /// Opens a socket in `space`.
     ///
     /// # Errors
     /// The kernel has no sock_diag.
@@ -69,15 +69,15 @@ impl Diag {
             socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)
                 .context("sock_diag (the kernel needs CONFIG_INET_DIAG)")
         })?;
-        // The kernel answers at once; this is for the day it does not.
+        // The kernel answers at once; the timeout is a safeguard.
         setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(1, 0)).context("timeout")?;
         Ok(Self { socket, buffer: vec![0; 64 << 10] })
     }
 
-    /// The sockets with that port, appended to `found`.
+    /// Appends the sockets with this port to `found`.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel refuses the request.
     pub fn list(&mut self, side: Side, found: &mut Vec<Counters>) -> Result<()> {
         for family in [nix::libc::AF_INET, nix::libc::AF_INET6] {
             let request = request(family as u8, side);
@@ -119,7 +119,7 @@ fn request(family: u8, side: Side) -> Vec<u8> {
     message
 }
 
-/// True when the list is complete.
+/// Parses a reply. Returns true when the list is complete.
 fn parse(mut bytes: &[u8], found: &mut Vec<Counters>) -> Result<bool> {
     while let (Some(length), Some(kind)) = (u32_at(bytes, 0), u16_at(bytes, 4)) {
         let length = length as usize;
@@ -154,7 +154,7 @@ fn socket_of(message: &[u8]) -> Option<Counters> {
     None
 }
 
-/// struct tcp_info, linux/tcp.h.
+/// Parses struct tcp_info of linux/tcp.h.
 fn tcp_info(info: &[u8]) -> Option<Counters> {
     let mss = u64::from(u32_at(info, 16)?);
     Some(Counters {
@@ -196,7 +196,7 @@ mod tests {
         info[240..242].copy_from_slice(&2u16.to_ne_bytes());
         let mut message = vec![0; HEADER + MESSAGE];
         message[HEADER + 44..HEADER + 52].copy_from_slice(&5u64.to_ne_bytes());
-        // Another attribute first, of a length that needs padding.
+        // Preceded by another attribute, of a length that needs padding.
         message.extend([6u16.to_ne_bytes(), 8u16.to_ne_bytes(), [b'c', 0], [0, 0]].concat());
         message.extend(((info.len() + 4) as u16).to_ne_bytes());
         message.extend(INET_DIAG_INFO.to_ne_bytes());
@@ -216,7 +216,7 @@ mod tests {
             reordering: 3,
         };
         assert_eq!(found, [expected]);
-        // Whatever is cut off is not read.
+        // Truncated messages are rejected.
         for n in 0..message.len() {
             let _ = parse(&message[..n], &mut found);
         }

@@ -1,7 +1,7 @@
-//! A cgroup (v2) for the sockets of some flows: the kernel programs of telemetry look at no other's.
+//! A cgroup (v2) for the sockets of some flows: the kernel programs of telemetry apply to no other sockets.
 //!
-//! It is the one thing of a run that is outside of the sandbox. A lab that is killed leaves it behind, empty; the next
-//! one removes it. Whether somebody still has it is known by a lock on its directory.
+//! It is the only object of a run outside the sandbox. A lab that is killed leaves an empty cgroup, which the next one removes. A
+//! lock on its directory shows whether it is in use.
 
 use super::lock;
 use anyhow::{Context, Result, bail};
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What all of them are called, with a number behind it.
+/// Prefix of the names, followed by a number.
 const PREFIX: &str = "anabranch-lab-";
-/// How long processes that were killed may take to leave.
+/// Time for killed processes to leave the group.
 const LEAVE: Duration = Duration::from_secs(5);
 
 /// A cgroup that is removed when this is dropped.
@@ -23,10 +23,10 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes one, and removes what killed labs left.
+    /// Creates a group, and removes those left by killed labs.
     ///
     /// # Errors
-    /// There is no cgroup v2, or it is closed to this user.
+    /// There is no cgroup v2, or the user may not create one.
     pub fn create() -> Result<Self> {
         Self::create_in(&mounted()?)
     }
@@ -39,7 +39,7 @@ impl Group {
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
                 made => made.with_context(|| format!("a cgroup of our own: {}", path.display()))?,
             }
-            // Another lab may have taken it for one that was left.
+            // Another lab may have removed it as a leftover.
             if let Ok(Some(lock)) = lock::directory(&path) {
                 return Ok(Self { path, _lock: lock });
             }
@@ -47,7 +47,7 @@ impl Group {
         bail!("{}: a thousand cgroups of ours already", root.display())
     }
 
-    /// The command, as a member of the group from its first socket on.
+    /// Wraps a command so that it is a member of the group before its first socket.
     #[must_use]
     pub fn within(&self, command: &Command) -> Command {
         let mut joined = super::program::command("sh");
@@ -56,7 +56,7 @@ impl Group {
         joined
     }
 
-    /// Runs `body` with this process as a member: sockets that it makes are the group's as long as they live.
+    /// Runs `body` with this process as a member. Sockets that it creates belong to the group for their lifetime.
     ///
     /// # Errors
     /// Those of `body`, and of joining and leaving.
@@ -93,16 +93,16 @@ impl Drop for Group {
     }
 }
 
-/// Where cgroup v2 is mounted.
+/// Mount point of cgroup v2.
 ///
 /// # Errors
-/// Nowhere.
+/// It is not mounted.
 pub fn mounted() -> Result<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/mounts").context("/proc/mounts")?;
     root(&mounts).context("no cgroup v2 is mounted (mount -t cgroup2 none /sys/fs/cgroup)")
 }
 
-/// Moves this process.
+/// Moves this process to a group.
 fn join(group: &Path) -> Result<()> {
     let members = group.join("cgroup.procs");
     std::fs::write(&members, "0").with_context(|| members.display().to_string())
@@ -116,7 +116,7 @@ fn root(mounts: &str) -> Option<PathBuf> {
     })
 }
 
-/// Removes groups whose lab is gone. The kernel keeps those that have processes.
+/// Removes groups whose lab has ended. The kernel keeps those that have processes.
 fn remove_left(root: &Path) {
     for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
         let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
@@ -166,7 +166,7 @@ mod tests {
         let output = group.within(&echo).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "a b $c\n");
         assert_eq!(std::fs::read_to_string(group.path().join("cgroup.procs")).unwrap(), "0\n");
-        // Only in a real cgroup do such files go with the directory.
+        // Only in a real cgroup are such files removed with the directory.
         std::fs::remove_file(group.path().join("cgroup.procs")).unwrap();
     }
 }

@@ -1,12 +1,12 @@
-//! Directories that one lab at a time may have.
+//! Directories that only one lab may use at a time.
 
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Locks the directory at `path` for as long as what is returned lives; none if somebody else has it, or if it is not the one at
-/// `path` any more.
+/// Locks the directory at `path` for the lifetime of the result. Returns `None` if another process holds the lock, or if `path`
+/// now refers to another directory.
 ///
 /// # Errors
 /// It cannot be opened or locked.
@@ -34,7 +34,7 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         let first = directory(&path).unwrap().unwrap();
         assert!(directory(&path).unwrap().is_none());
-        // The name is another one's now.
+        // The path now refers to another directory.
         std::fs::remove_dir(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         let second = directory(&path).unwrap().unwrap();

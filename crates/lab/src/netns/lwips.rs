@@ -1,5 +1,5 @@
-//! LWIP nodes of a scenario: `anabranch lwip` between the namespace of the UPF and those of its legs, what the UEs need,
-//! and what is seen of it.
+//! LWIP nodes of a scenario: `anabranch lwip` between the namespace of the UPF and those of its legs, the configuration of the
+//! UEs, and its observation.
 //!
 //! ```text
 //!  upf                      lwip-<name>                                    UE
@@ -7,8 +7,8 @@
 //!  x0   10.4.0.1 ───────── x  ───┴─ l1 10.1.1.1 ─ link ───────── wifi 10.1.1.10, Wi-Fi  10.64.0.17
 //! ```
 //!
-//! What comes in by the LTE leg goes into the node; what does by Wi-Fi, and is not the node's, goes by `x`. At the UE three
-//! lines of nftables make the one address of `10.64.0.0/16` the other.
+//! Packets from the LTE leg enter the node. Packets from Wi-Fi that are not for the node are routed by `x`. At the UE, three
+//! lines of nftables translate the Wi-Fi address of `10.64.0.0/16` to the bearer address.
 
 use super::agent::{Agent, LwipNode};
 use super::plan::{LwipPlan, Plan};
@@ -26,7 +26,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use toml::{Table, Value};
 
-/// Nodes at work. They end when it is dropped.
+/// Running nodes. They end when this is dropped.
 #[derive(Debug, Default)]
 pub struct Lwips {
     running: BTreeMap<String, RunningNode>,
@@ -39,10 +39,11 @@ struct RunningNode {
 }
 
 impl Lwips {
-    /// Starts them, waits until they run, sets up the interfaces they made, and has UEs turn their addresses back.
+    /// Starts the nodes, waits until they are ready, configures the interfaces they created, and sets up address translation at
+    /// the UEs.
     ///
     /// # Errors
-    /// One does not start; `nft` is missing.
+    /// A node does not start; `nft` is missing.
     pub fn start(
         case: &Case,
         plan: &Plan,
@@ -86,7 +87,7 @@ impl Lwips {
                 nft.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
                 let mut child = space.spawn(&mut nft)?;
                 if let Some(mut stdin) = child.stdin.take() {
-                    // Should `nft` stop reading, its exit status says why.
+                    // If `nft` stops reading, its exit status shows the reason.
                     let _ = stdin.write_all(rules.as_bytes());
                 }
                 let output = child.wait_with_output().context("nft")?;
@@ -98,10 +99,10 @@ impl Lwips {
         Ok(lwips)
     }
 
-    /// An error if one has ended.
+    /// Checks that all nodes are running.
     ///
     /// # Errors
-    /// Which, and the end of its log.
+    /// The node that ended, with the end of its log.
     pub fn check(&mut self) -> Result<()> {
         for running in self.running.values_mut() {
             if let Some(status) = running.program.ended()? {
@@ -111,10 +112,10 @@ impl Lwips {
         Ok(())
     }
 
-    /// Metrics of the nodes, as they are now.
+    /// Current metrics of the nodes.
     ///
     /// # Errors
-    /// One does not answer.
+    /// A node does not answer.
     pub fn measure(&self, out: &mut Outcome) -> Result<()> {
         for (name, running) in &self.running {
             measure(name, &running.agent.lwip()?, out);

@@ -1,4 +1,4 @@
-//! nginx for one flow: one process that keeps to a folder.
+//! nginx for one flow: a single process confined to a folder.
 
 use super::program::{self, Program};
 use super::space::Space;
@@ -6,12 +6,12 @@ use super::stop::Stop;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 
-/// nginx at work. Ends when it is dropped.
+/// A running nginx. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Nginx(Program);
 
 impl Nginx {
-    /// Starts it in `space` with its files in `root`, and waits until it listens on `port`.
+    /// Starts nginx in `space` with its files in `root`, and waits until it listens on `port`.
     ///
     /// # Errors
     /// It does not start.
@@ -30,10 +30,10 @@ impl Nginx {
         Program::start_listening(space, name, &mut command, (port, true), folder, stop).map(Self)
     }
 
-    /// An error if it has ended.
+    /// Checks that it is running.
     ///
     /// # Errors
-    /// With the end of its log.
+    /// It has ended; with the end of its log.
     pub fn check(&mut self) -> Result<()> {
         match self.0.ended()? {
             Some(status) => bail!("nginx ended ({status}): {}", self.0.log_tail()),
@@ -42,8 +42,8 @@ impl Nginx {
     }
 }
 
-/// A configuration with `block` in it. One process that stays as it is: in a user namespace there is no other user to
-/// become.
+/// A configuration that contains `block`. It uses a single process under the present user, because a user namespace has no
+/// other users.
 pub fn configuration(root: &Path, module: Option<&str>, block: &str) -> String {
     let module = module.map_or_else(String::new, |path| format!("load_module {path};\n"));
     format!(

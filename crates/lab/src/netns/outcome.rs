@@ -1,4 +1,4 @@
-//! From what was seen of the network and the tunnel ends to metrics and series.
+//! Metrics and series from the observations of the network and the tunnel ends.
 
 use super::backend::Seen;
 use super::observe::{AcksSeen, TracesSeen};
@@ -14,7 +14,7 @@ use std::path::Path;
 pub(super) fn network(case: &Case, seen: &Seen, out: &mut Outcome) {
     let (end_s, sample_s) = (seen.end_s, case.sample.as_secs_f64());
     let from_s = case.measure_from.as_secs_f64();
-    // What was counted since the reading before is put in the middle between the two.
+    // The bytes between two readings are placed in the middle of the interval.
     let deltas = |readings: &[(f64, [u64; 2])], way: usize| {
         let one: Vec<(f64, u64)> = readings.iter().map(|(t, both)| (t - sample_s / 2.0, both[way])).collect();
         increments(&one)
@@ -99,7 +99,7 @@ pub(super) fn ends(case: &Case, tunnels: &Tunnels, seen: &Seen, out: &mut Outcom
             };
             let at_ue = seen.told[0].get(ue).map_or(0, failures);
             let at_upf = case.ues.get(ue).and_then(|u| seen.told[1].get(&u.upf)).map_or(0, failures);
-            // A failure that one end sees and tells the other is one failure.
+            // A failure that one end detects and reports to the other counts once.
             out.metrics.insert(format!("ue.{ue}.path.{}.failures", access.name), at_ue.max(at_upf) as f64);
         }
     }
@@ -123,7 +123,7 @@ pub(super) fn ends(case: &Case, tunnels: &Tunnels, seen: &Seen, out: &mut Outcom
     Ok(())
 }
 
-/// What a flow's telemetry cost, and what its sender was told.
+/// Cost of a flow's telemetry, and the reports received by its sender.
 pub(super) fn telemetry(
     flow: &str,
     acks: Option<&AcksSeen>,
@@ -151,7 +151,7 @@ pub(super) fn telemetry(
     }
 }
 
-/// What there was last at the end of every sample.
+/// The latest value at the end of every sampling interval.
 fn sampled<T: Copy>(changes: &[(f64, T)], times: &Times) -> Vec<(f64, T)> {
     let mut points = Vec::new();
     let mut next = changes.iter().peekable();
@@ -169,8 +169,7 @@ fn sampled<T: Copy>(changes: &[(f64, T)], times: &Times) -> Vec<(f64, T)> {
     points
 }
 
-/// How much more memory there is at the end than when a fifth of the run was over, by which time buffers
-/// have found their size.
+/// Growth of memory from one fifth of the run, when buffers have reached their size, to the end, percent.
 fn growth_percent(readings: &[(f64, u64)], end_s: f64) -> Option<f64> {
     let mean = |from: f64, to: f64| {
         let all: Vec<f64> = readings
@@ -184,17 +183,17 @@ fn growth_percent(readings: &[(f64, u64)], end_s: f64) -> Option<f64> {
     Some((late / early - 1.0) * 100.0)
 }
 
-/// Processor time from one time to another, of that of one core.
+/// Processor time within an interval, percent of one core.
 fn cpu_percent(readings: &[(f64, f64)], from_s: f64, end_s: f64) -> Option<f64> {
     let within = || readings.iter().filter(|(t, _)| *t >= from_s && *t <= end_s);
     let (first, last) = (within().next()?, within().next_back()?);
     (last.0 > first.0).then(|| (last.1 - first.1) / (last.0 - first.0) * 100.0)
 }
 
-/// What a tunnel end says when an access goes, which is its task.
+/// Log message of a tunnel end when an access goes down, which is expected.
 const PATH_EVENT: &str = "not usable: no carrier";
 
-/// Lines of level WARN or ERROR, but those about accesses that go.
+/// Number of log lines of level WARN or ERROR, except those about accesses that go down.
 fn log_errors(log: &Path) -> Result<usize> {
     let text = std::fs::read(log).with_context(|| log.display().to_string())?;
     let text = String::from_utf8_lossy(&text);

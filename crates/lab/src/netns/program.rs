@@ -1,4 +1,4 @@
-//! Programs: where they are, running ones with their logs, and an end to all of them.
+//! Programs: lookup, running processes with their logs, and termination.
 
 use super::space::Space;
 use super::stop::Stop;
@@ -19,14 +19,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long a program may take to end after SIGTERM.
+/// Time for a program to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(3);
-/// How often a condition is looked at while waiting for it.
+/// Interval at which a condition is checked.
 const LOOK: Duration = Duration::from_millis(5);
-/// How much of a log an error shows.
+/// Length of the log excerpt in an error.
 const TAIL_BYTES: u64 = 2000;
 
-/// The `anabranch` program: `ANABRANCH_BIN`, or beside this one.
+/// Path of the `anabranch` program: `ANABRANCH_BIN`, or next to this program.
 ///
 /// # Errors
 /// [`Unable`] with the remedy.
@@ -50,19 +50,19 @@ pub fn anabranch() -> Result<PathBuf> {
     })
 }
 
-/// Writes a new file that only its owner may read.
+/// Creates a file that only its owner may read.
 ///
 /// # Errors
-/// There is one, or it cannot be written.
+/// The file exists, or cannot be written.
 pub fn write_secret(path: &Path, secret: &str) -> Result<()> {
     let opened = File::options().write(true).create_new(true).mode(0o600).open(path);
     opened.and_then(|mut file| writeln!(file, "{secret}")).with_context(|| path.display().to_string())
 }
 
-/// Checks that programs are installed: each with the Debian package that has it.
+/// Checks that programs are installed; each is given with its Debian package.
 ///
 /// # Errors
-/// [`Unable`], with one line to install what is missing.
+/// [`Unable`], with a command to install what is missing.
 pub fn require(programs: &[(&str, &str)]) -> Result<()> {
     let missing: Vec<_> = programs.iter().filter(|(name, _)| find(name).is_none()).collect();
     if missing.is_empty() {
@@ -75,13 +75,13 @@ pub fn require(programs: &[(&str, &str)]) -> Result<()> {
     bail!(Unable(format!("missing: {}; install: apt install {}", names.join(", "), packages.join(" "))))
 }
 
-/// Whether `log` has those words.
+/// Whether `log` contains `words`.
 #[must_use]
 pub fn logged(log: &Path, words: &str) -> bool {
     std::fs::read_to_string(log).is_ok_and(|text| text.contains(words))
 }
 
-/// Where a program is, in PATH or the system folders an ordinary user's PATH lacks.
+/// Path of a program, in PATH or the system folders that are missing in an ordinary user's PATH.
 #[must_use]
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -89,22 +89,22 @@ pub fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(system).map(|dir| dir.join(name)).find(|p| p.is_file())
 }
 
-/// The same, or its name, so that what cannot be started is named.
+/// The same, or the plain name, so that an error names the program.
 #[must_use]
 pub fn path_of(name: &str) -> PathBuf {
     find(name).unwrap_or_else(|| name.into())
 }
 
-/// A command for an installed program, wherever it is.
+/// A command for an installed program.
 pub fn command(name: &str) -> Command {
     Command::new(path_of(name))
 }
 
-/// A command for a program that must not wait for others that use this machine: what it emulates has a
-/// processor of its own. Needs root; otherwise an ordinary command.
+/// A command with real-time priority for a program that emulates a device with a processor of its own. Requires root; otherwise an
+/// ordinary command.
 pub fn prompt(program: impl AsRef<OsStr>) -> Command {
     static MAY: OnceLock<bool> = OnceLock::new();
-    // In a user namespace of our own there is another line than this.
+    // In a user namespace, real-time priority is not available.
     let may = MAY.get_or_init(|| {
         let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         nix::unistd::geteuid().is_root()
@@ -119,7 +119,7 @@ pub fn prompt(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// A program running in a namespace, its output in a log. Killed when dropped.
+/// A program running in a namespace, with its output in a log. Killed when dropped.
 #[derive(Debug)]
 pub struct Program {
     name: String,
@@ -129,8 +129,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts `command` in `space`. `name` is unique within the run; the log is `<folder>/<name>.log`, and
-    /// standard output goes to `output` if given, else to the log.
+    /// Starts `command` in `space`. `name` is unique within the run; the log is `<folder>/<name>.log`. Standard output goes to
+    /// `output` if given, else to the log.
     ///
     /// # Errors
     /// It cannot be started.
@@ -151,7 +151,7 @@ impl Program {
         Ok(Self { name: name.to_owned(), child, log, ended: None })
     }
 
-    /// The same, of one that listens: at work when somebody has the port, of TCP or else of UDP.
+    /// Starts a server, and waits until a TCP or else UDP port is in use.
     ///
     /// # Errors
     /// It does not start, or not in time.
@@ -169,7 +169,7 @@ impl Program {
         Ok(program)
     }
 
-    /// The same, of one that says in its log when it is at work: with these words, within that time.
+    /// Starts a program, and waits until its log contains the given words.
     ///
     /// # Errors
     /// It does not start, or not in time.
@@ -187,7 +187,7 @@ impl Program {
         Ok(program)
     }
 
-    /// As [`Program::start`], for one that is talked to: [`Program::says`], [`Program::tell`].
+    /// As [`Program::start`], with a pipe for input and output: [`Program::says`], [`Program::write_line`].
     ///
     /// # Errors
     /// It cannot be started.
@@ -198,7 +198,7 @@ impl Program {
         Ok(Self { name: name.to_owned(), child, log, ended: None })
     }
 
-    /// Whether it has written something that begins with `word`. Does not wait.
+    /// Whether it has written a line that begins with `word`. Does not block.
     pub fn says(&mut self, word: &str) -> bool {
         let Some(output) = &mut self.child.stdout else { return false };
         let mut fds = [PollFd::new(output.as_fd(), PollFlags::POLLIN)];
@@ -212,7 +212,7 @@ impl Program {
     /// Writes a line to its standard input.
     ///
     /// # Errors
-    /// It does not read; with the end of its log.
+    /// It does not read its input; with the end of its log.
     pub fn write_line(&mut self, line: &str) -> Result<()> {
         let told = self.child.stdin.as_mut().map(|input| writeln!(input, "{line}"));
         match told {
@@ -233,10 +233,10 @@ impl Program {
         self.child.id()
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     ///
     /// # Errors
-    /// It cannot be asked.
+    /// The status cannot be read.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().with_context(|| self.name.clone())?;
@@ -244,10 +244,10 @@ impl Program {
         Ok(self.ended)
     }
 
-    /// Waits until `ready` holds; an error if the program ends before or the time is over.
+    /// Waits until `ready` holds.
     ///
     /// # Errors
-    /// As said, with the end of its log; or a stop is requested.
+    /// The program ends before, or the time has passed, with the end of its log; or a stop is requested.
     pub fn wait_ready(
         &mut self,
         within: Duration,
@@ -269,7 +269,7 @@ impl Program {
         Ok(())
     }
 
-    /// Waits for its end.
+    /// Waits until it ends.
     ///
     /// # Errors
     /// It fails or does not end in time (it is killed then), with the end of its log; or a stop is
@@ -290,7 +290,7 @@ impl Program {
         }
     }
 
-    /// Asks it to end (SIGTERM) and waits; kills it if it does not.
+    /// Sends SIGTERM and waits; kills it if it does not end.
     pub fn stop(&mut self) -> Option<ExitStatus> {
         if let Ok(Some(status)) = self.ended() {
             return Some(status);
@@ -310,17 +310,17 @@ impl Program {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
-        // It may have ended meanwhile.
+        // It may have ended in the meantime.
         let _ = kill(Pid::from_raw(self.child.id().cast_signed()), signal);
     }
 
-    /// Where its log is.
+    /// Path of its log.
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// The end of what it logged, on one line.
+    /// The end of its log, on one line.
     #[must_use]
     pub fn log_tail(&self) -> String {
         let text = tail(&self.log).unwrap_or_default();
@@ -330,7 +330,7 @@ impl Program {
     }
 
     fn kill(&mut self) {
-        // Both fail only if it has ended, which is what is wanted.
+        // Both fail only if it has ended, as intended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -352,11 +352,11 @@ pub fn resident_bytes(pid: u32) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// Processor time of a process so far, seconds: its own, and the kernel's on its behalf.
+/// Processor time of a process so far, seconds, including system time.
 #[must_use]
 pub fn cpu_s(pid: u32) -> Option<f64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may have anything in it. Then the state is the third field, and these are the 14th and 15th.
+    // The name, in parentheses, may contain any character. After it, the state is field 3, and these are fields 14 and 15.
     let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
     let ticks = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
     let per_second = sysconf(SysconfVar::CLK_TCK).ok()??;
@@ -368,7 +368,7 @@ pub fn cpu_s(pid: u32) -> Option<f64> {
 #[error("interrupted")]
 pub struct Interrupted;
 
-/// The first line of what `name --version` (or the given flag) prints.
+/// The first line of the output of `name --version` (or the given flag).
 #[must_use]
 pub fn version(name: &str, flag: &str) -> Option<String> {
     let output = command(name).arg(flag).stdin(Stdio::null()).output().ok()?;

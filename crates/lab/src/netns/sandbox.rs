@@ -1,20 +1,19 @@
-//! The sandbox: nothing that runs in it can be seen outside, and nothing of it can stay behind.
+//! The sandbox: nothing inside is visible outside, and nothing remains after it ends.
 //!
 //! ```text
-//!  anabranch-lab (outer)            takes the signals, waits, passes the exit code on
+//!  anabranch-lab (outer)            receives signals, waits, passes on the exit code
 //!   │ user namespace (only if not root), PID namespace
 //!   └─ anabranch-lab (inner, PID 1) own mount, network, IPC and host-name namespaces,
 //!       │                           own /proc, empty tmpfs on /run
-//!       ├─ ip netns add ...         names live in that /run
+//!       ├─ ip netns add ...         names are in that /run
 //!       └─ iperf3, nginx, anabranch
 //! ```
 //!
-//! The kernel does the cleaning: when the inner process ends, in whatever way, every process of its PID
-//! namespace is killed, with them go the last references to the mount and network namespaces, and with
-//! those every device, address, route, qdisc, rule and temporary file. The inner process ends with the
-//! outer one, even by `kill -9`, through its parent-death signal and through the closing of its standard
-//! input. A request to stop comes by the same pipe: no signal is handled or blocked inside, so programs
-//! started there inherit nothing unusual.
+//! The kernel cleans up. When the inner process ends in any way, every process of its PID namespace is killed. The last references
+//! to the mount and network namespaces disappear with them, and so does every device, address, route, qdisc, rule and temporary
+//! file. The inner process ends with the outer one, even on `kill -9`, through its parent-death signal and through the end of its
+//! standard input. A request to stop uses the same pipe: no signal is handled or blocked inside, so programs started there
+//! inherit nothing unusual.
 
 use super::stop::Stop;
 use nix::errno::Errno;
@@ -30,16 +29,16 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 
-/// Exit code of a program that was refused its sandbox.
+/// Exit code if the sandbox was refused.
 pub const EXIT_NO_SANDBOX: u8 = 3;
 
 /// Set in the environment of the inner process.
 const MARK: &str = "ANABRANCH_SANDBOX";
 
-/// Where the inner process keeps its files. Gone with it.
+/// Folder for files of the inner process; it is removed with the sandbox.
 pub const WORK_DIR: &str = "/run/anabranch";
 
-/// Why there is no sandbox; one line, with the remedy.
+/// Why the sandbox was refused; one line, with the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("no sandbox: {what}: {cause}; {remedy}")]
 pub struct SandboxError {
@@ -48,12 +47,12 @@ pub struct SandboxError {
     remedy: &'static str,
 }
 
-/// Which side of the wall this process is on.
+/// The side of the sandbox on which this process is.
 #[derive(Debug)]
 pub enum Entered {
-    /// The program goes on here.
+    /// Inside; the program continues here.
     Sandbox(Sandbox),
-    /// The inner process has run and ended with this exit code, which is to be returned.
+    /// Outside; the inner process has ended with this exit code, which is to be returned.
     Done(u8),
 }
 
@@ -64,7 +63,7 @@ pub struct Sandbox {
     pub outer_pid: u32,
     /// Whether the sandbox has a user namespace of its own (the user is not root).
     pub rootless: bool,
-    /// Set when the user asks to stop (SIGINT, SIGTERM, SIGHUP).
+    /// Set when the user requests a stop (SIGINT, SIGTERM, SIGHUP).
     pub stop: Arc<Stop>,
 }
 
@@ -77,8 +76,8 @@ impl Sandbox {
     }
 }
 
-/// Starts this program again, with the same arguments, inside a new sandbox, and waits for it; in the
-/// program started that way, finishes the walls and returns [`Entered::Sandbox`].
+/// Starts this program again, with the same arguments, inside a new sandbox, and waits for it. In that process, it completes the
+/// setup and returns [`Entered::Sandbox`].
 ///
 /// Must be called while the process has only one thread.
 ///
@@ -126,16 +125,16 @@ fn outer() -> Result<u8, SandboxError> {
         .args(arguments)
         .env(MARK, if rootless { "rootless" } else { "root" })
         .stdin(Stdio::piped())
-        // Its own group: the terminal's signals come to the outer process only, which forwards them once.
+        // A process group of its own: signals of the terminal reach only the outer process, which forwards them once.
         .process_group(0)
         .spawn()
         .map_err(failed(format!("{} cannot be started again", program.display())))?;
-    // Held open to the end: its closing tells the inner process that this one is gone.
+    // Held open to the end: its closing notifies the inner process that this one has ended.
     let Some(mut lifeline) = child.stdin.take() else { unreachable!("its standard input is a pipe") };
-    // A child that is gone already shows in its exit status.
+    // If the child has already ended, its exit status shows that.
     let _ = writeln!(lifeline, "{}", child.id());
 
-    // Only now: before, a signal ends this process and with it the inner one, which has done nothing yet.
+    // Not earlier: a signal before this point ends this process and the inner one, which has done nothing yet.
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGCHLD] {
         signals.add(signal);
@@ -146,7 +145,7 @@ fn outer() -> Result<u8, SandboxError> {
     wait(&mut child, &mut lifeline, &signals)
 }
 
-/// Passes on the first request to stop; the second is not a request any more. Returns the exit code.
+/// Forwards the first request to stop; the second one kills. Returns the exit code.
 fn wait(child: &mut Child, lifeline: &mut ChildStdin, signals: &SignalFd) -> Result<u8, SandboxError> {
     let mut asked = false;
     loop {
@@ -158,7 +157,7 @@ fn wait(child: &mut Child, lifeline: &mut ChildStdin, signals: &SignalFd) -> Res
             Ok(Some(info)) if info.ssi_signo == Signal::SIGCHLD as u32 => {}
             Ok(Some(_)) if !asked => {
                 asked = true;
-                // Should it be gone, the next round sees that.
+                // If it has ended, the next iteration detects that.
                 let _ = lifeline.write_all(b"stop\n");
             }
             Ok(Some(_)) => child.kill().map_err(failed("the inner process is lost"))?,
@@ -190,8 +189,8 @@ fn inner(mark: &str) -> Result<Sandbox, SandboxError> {
     let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     mount_on("/proc", Some("proc"), plain | MsFlags::MS_NOEXEC)?;
     mount_on("/run", Some("tmpfs"), plain)?;
-    // Namespaces made from here get a socket table of their own, small enough to be listed every few
-    // milliseconds. Older kernels have no such thing; listing is only slower there.
+    // Namespaces created from here have a socket table of their own, small enough to be listed every few milliseconds. Older kernels
+    // lack this setting; listing is only slower there.
     let _ = std::fs::write("/proc/sys/net/ipv4/tcp_child_ehash_entries", "1024");
     for dir in ["/run/netns", WORK_DIR] {
         std::fs::create_dir(dir).map_err(failed(format!("{dir} cannot be made")))?;
@@ -203,7 +202,7 @@ fn inner(mark: &str) -> Result<Sandbox, SandboxError> {
         while lifeline.read(&mut [0]).is_ok_and(|n| n > 0) {
             asked.request();
         }
-        // The outer process is gone, and what is left of this one has nobody to work for.
+        // The outer process has ended, so this one has no purpose.
         std::process::exit(137);
     });
     thread.map_err(failed("a thread cannot be started"))?;

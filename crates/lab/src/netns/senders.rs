@@ -1,4 +1,4 @@
-//! How the senders of a namespace find out what was lost: kernel parameters, so that one host has one way.
+//! Loss detection of the senders of a namespace: kernel parameters, hence one method per host.
 //!
 //! | `recovery` | `tcp_recovery` | `tcp_reordering` | `tcp_max_reordering` |
 //! |---|---|---|---|
@@ -7,8 +7,8 @@
 //! | `classic` | 0 | 3 | 3 |
 //!
 //! Newer kernels have no loss detection by counting for connections with SACK ("currently, setting this bit to 0 has no
-//! effect", Documentation/networking/ip-sysctl.rst since June 2025): there, `tcp_recovery = 0` is RACK all the same,
-//! and only `sack = false` counts duplicates. scenarios/lwip/recovery-kernel.toml shows it.
+//! effect", Documentation/networking/ip-sysctl.rst since June 2025). There, `tcp_recovery = 0` still means RACK, and only
+//! `sack = false` counts duplicates; see scenarios/lwip/recovery-kernel.toml.
 
 use super::plan::Plan;
 use super::topology::Network;
@@ -18,10 +18,10 @@ use crate::scenario::model::Case;
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 
-/// Sets the parameters of every namespace that TCP senders of `case` live in.
+/// Sets the parameters of every namespace with TCP senders of `case`.
 ///
 /// # Errors
-/// Two flows want different ones of one namespace.
+/// Two flows require different parameters in one namespace.
 pub fn set(case: &Case, plan: &Plan, network: &Network) -> Result<()> {
     for (space, (_, recovery, sack)) in wanted(case, plan)? {
         let (detection, most) = match recovery {
@@ -39,7 +39,7 @@ pub fn set(case: &Case, plan: &Plan, network: &Network) -> Result<()> {
     Ok(())
 }
 
-/// The first flow that wants something of a namespace, and what.
+/// The first flow with requirements on a namespace, and these requirements.
 type Wanted = BTreeMap<String, (String, Recovery, bool)>;
 
 fn wanted(case: &Case, plan: &Plan) -> Result<Wanted> {

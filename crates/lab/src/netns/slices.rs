@@ -1,5 +1,5 @@
-//! Slices of a scenario: a slice manager that has them, UEs that follow it, and what their policy answers to the
-//! scenario's own traffic. Nothing is told past them: a flow is where the manager's facts and the UE's policy put it.
+//! Slices of a scenario: a slice manager, UEs that use it, and the policy results for the scenario's traffic. There is no other
+//! configuration: the slice manager's data and the UE's policy determine the path of a flow.
 //!
 //! ```text
 //!  [slice.x] ─▶ anabranch slice-manager ─ USCI ─▶ anabranch ue ─▶ rules, tables, windows
@@ -28,10 +28,10 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use toml::Table;
 
-/// Its token stands here, in the folder of the run.
+/// File with its token, in the folder of the run.
 const TOKEN: &str = "slices.token";
 
-/// A slice manager at work, with the slices of the scenario. Ends when it is dropped.
+/// A running slice manager with the slices of the scenario. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Manager {
     program: Program,
@@ -39,14 +39,14 @@ pub struct Manager {
     folder: PathBuf,
 }
 
-/// Whether a UE has flows that its policy places.
+/// Whether a UE has flows that are placed by its policy.
 #[must_use]
 pub fn uses(case: &Case, ue: &str) -> bool {
     case.flows.values().any(|flow| flow.ue == ue && flow.via == Via::Slices)
 }
 
 impl Manager {
-    /// Starts it where some UE needs it, makes the slices, and gives each such UE those it has an access for.
+    /// Starts the slice manager if a UE needs it, creates the slices, and assigns those with a suitable access to each such UE.
     ///
     /// # Errors
     /// It does not start, or refuses a slice.
@@ -69,7 +69,7 @@ impl Manager {
         std::fs::write(&config, text).with_context(|| config.display().to_string())?;
         let mut command = program::prompt(program::anabranch()?);
         command.arg("slice-manager").arg("--config").arg(&config);
-        // It is reached by its socket, so any namespace will do.
+        // Its socket is reachable from any namespace.
         let space = network.space(&plan.ues[first].space)?;
         let program = Program::start(space, "slice-manager", &mut command, folder, None)?;
         let mut manager = Self { program, socket, folder: folder.to_owned() };
@@ -103,7 +103,7 @@ impl Manager {
         self.folder.join(format!("{}.{TOKEN}", plan.space))
     }
 
-    /// What the configuration of a UE's agent says of slices.
+    /// Adds the slices part to the configuration of a UE's agent.
     pub fn configure(&self, case: &Case, ue: &str, plan: &UePlan, file: &mut Table) {
         if !uses(case, ue) {
             return;
@@ -111,7 +111,7 @@ impl Manager {
         let section = table([
             ("manager", format!("unix:{}", self.socket.display()).into()),
             ("token_file", self.token(plan).display().to_string().into()),
-            // Links carry what they carry: a promise that grows would be none.
+            // Links have a fixed capacity, so a guarantee cannot grow.
             ("ask_for_more", false.into()),
         ]);
         file.insert("slices".into(), section.into());
@@ -130,10 +130,10 @@ impl Manager {
         file.insert("slice".into(), list(bindings));
     }
 
-    /// Waits until an agent has heard of its slices.
+    /// Waits until an agent has received its slices.
     ///
     /// # Errors
-    /// It does not, in time.
+    /// It does not in time.
     pub fn wait(
         &self,
         case: &Case,
@@ -154,10 +154,10 @@ impl Manager {
         program.wait_ready(READY, stop, heard).with_context(|| format!("UE {ue} is not told of its slices"))
     }
 
-    /// An error if it has ended.
+    /// Checks that it is running.
     ///
     /// # Errors
-    /// With the end of its log.
+    /// It has ended; with the end of its log.
     pub fn check(&mut self) -> Result<()> {
         if let Some(status) = self.program.ended()? {
             bail!("the slice manager ended ({status}): {}", self.program.log_tail());
@@ -166,7 +166,7 @@ impl Manager {
     }
 }
 
-/// The ways of a UE to the servers where its policy says nothing else: by its first access.
+/// Routes of a UE to the servers if its policy says nothing else: over its first access.
 #[must_use]
 pub fn routes(plan: &UePlan) -> String {
     let first = plan.accesses.first();
@@ -176,32 +176,32 @@ pub fn routes(plan: &UePlan) -> String {
     })
 }
 
-/// What a UE's policy chose for a flow.
+/// The choice of a UE's policy for a flow.
 #[derive(Debug, Clone, Default)]
 pub struct Choice {
-    /// How many paths it may use.
+    /// Maximum number of paths.
     pub paths: usize,
-    /// Whether it is Multipath TCP.
+    /// Whether to use Multipath TCP.
     pub mptcp: bool,
-    /// First window, segments.
+    /// Initial window, segments.
     pub window: Option<u32>,
-    /// The address its socket is to be bound to.
+    /// Source address of its socket.
     pub local: Option<IpAddr>,
-    /// What its socket is to be set to.
+    /// Options of its socket.
     pub setup: Setup,
 }
 
 impl Choice {
-    /// Binds a program that sets no options of its sockets: the plan's mark becomes a rule for its destination, as the
-    /// traffic descriptor of a URSP rule would be one.
+    /// Binds a program that sets no socket options: the mark of the choice becomes a rule for its destination, like the traffic
+    /// descriptor of a URSP rule.
     ///
     /// # Errors
-    /// Its plan is Multipath TCP, which is the program's to ask for.
+    /// The choice is Multipath TCP, which the program would have to request itself.
     pub fn bind_program(&self, space: &Space, server: std::net::SocketAddr, protocol: &str) -> Result<()> {
         ensure!(!self.mptcp, "the policy chose Multipath TCP, which its program does not speak");
         let Some(mark) = self.setup.mark else { return Ok(()) };
         let (ip, port) = (server.ip(), server.port());
-        // A slice's mark and table have the same number here.
+        // The mark and the table of a slice have the same number here.
         space.ip(&format!("rule add to {ip} ipproto {protocol} dport {port} table {mark}"))
     }
 }
@@ -216,10 +216,10 @@ struct UeToken {
     token: String,
 }
 
-/// Asks a UE's agent for a flow to `server`.
+/// Asks a UE's agent for a connection to `server`.
 ///
 /// # Errors
-/// The policy refuses, and for which property.
+/// The policy refuses; with the property.
 pub fn choose(agent: &Agent, flow: &Flow, server: std::net::SocketAddr) -> Result<Choice> {
     let tcp = flow.traffic.is_tcp();
     let body = question(flow, server).to_string();
@@ -239,7 +239,7 @@ pub fn choose(agent: &Agent, flow: &Flow, server: std::net::SocketAddr) -> Resul
             Action::CongestionControl { name } => choice.setup.congestion_control = Some(name),
             Action::Pacing { bps } if tcp && !choice.mptcp => choice.setup.pacing_bps = Some(bps),
             Action::Dscp { dscp } => choice.setup.dscp = Some(dscp),
-            // The protocol says the first, the agent has made the second; the rate of datagrams is the traffic's.
+            // The first is implied by the protocol, the second was done by the agent, and the rate of datagrams is that of the traffic.
             Action::Mptcp | Action::MptcpEndpoint { .. } | Action::Pacing { .. } => {}
             Action::Unknown => {
                 bail!("the agent is newer than this program: it names a step that is not known here")
@@ -249,7 +249,7 @@ pub fn choose(agent: &Agent, flow: &Flow, server: std::net::SocketAddr) -> Resul
     Ok(choice)
 }
 
-/// A slice as the manager is asked for it.
+/// A slice as a request to the slice manager.
 fn order(name: &str, slice: &Slice) -> String {
     json!({"name": name, "serviceProfile": profile(slice)}).to_string()
 }

@@ -1,4 +1,4 @@
-//! A network namespace with a name, and things done in it.
+//! A named network namespace, and operations in it.
 
 use anyhow::{Context, Result, bail};
 use nix::mount::{MsFlags, mount};
@@ -8,21 +8,20 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// Where `ip netns` looks for names; private to the sandbox.
+/// Directory of names used by `ip netns`; private to the sandbox.
 const NAMES: &str = "/run/netns";
 
-/// A network namespace of the sandbox. It exists until the sandbox ends, or until [`Space::remove`] and the
-/// end of what runs in it.
+/// A network namespace of the sandbox. It exists until the sandbox ends, or until [`Space::remove`] and the end of its last process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Space {
     name: String,
 }
 
 impl Space {
-    /// Makes a new, empty one, known to `ip netns` by `name`.
+    /// Creates an empty namespace, known to `ip netns` as `name`.
     ///
     /// # Errors
-    /// The system refuses, or the name is taken.
+    /// The system refuses, or the name is in use.
     pub fn create(name: &str) -> Result<Self> {
         let space = Self { name: name.to_owned() };
         let path = space.path();
@@ -33,7 +32,7 @@ impl Space {
             mount(own, &path, None::<&str>, MsFlags::MS_BIND, None::<&str>).context("bind mount")
         });
         if let Err(error) = made {
-            // The name must not stay without a namespace behind it.
+            // Do not leave a name without a namespace.
             let _ = std::fs::remove_file(&path);
             return Err(error.context(format!("namespace {name}")));
         }
@@ -46,15 +45,15 @@ impl Space {
         &self.name
     }
 
-    /// Takes the name away; the namespace ends with the last process in it.
+    /// Removes the name; the namespace ends with its last process.
     pub fn remove(self) {
         let path = self.path();
-        // What cannot be removed now goes with the sandbox.
+        // If this fails, it is removed with the sandbox.
         let _ = nix::mount::umount2(&path, nix::mount::MntFlags::MNT_DETACH);
         let _ = std::fs::remove_file(&path);
     }
 
-    /// Runs `body` on a thread of its own inside.
+    /// Runs `body` inside, on a separate thread.
     ///
     /// # Errors
     /// Those of `body`, and of entering.
@@ -81,7 +80,7 @@ impl Space {
     /// Sets kernel parameters, `net/...` as under /proc/sys.
     ///
     /// # Errors
-    /// The first that is refused.
+    /// The first value that is refused.
     pub fn sysctl(&self, values: &[(&str, &str)]) -> Result<()> {
         self.enter(|| {
             for (key, value) in values {
@@ -92,10 +91,10 @@ impl Space {
         })
     }
 
-    /// Runs the lines through `ip -batch`; those that begin with `-6` after the others.
+    /// Runs the lines through `ip -batch`; those that begin with `-6` come last.
     ///
     /// # Errors
-    /// The line that failed, and what `ip` says.
+    /// The line that failed, with the error of `ip`.
     pub fn ip(&self, lines: &str) -> Result<()> {
         let (of_6, others): (Vec<&str>, Vec<&str>) =
             lines.lines().filter(|l| !l.trim().is_empty()).partition(|l| l.starts_with("-6 "));
@@ -112,7 +111,7 @@ impl Space {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = self.spawn(&mut command)?;
         if let Some(mut stdin) = child.stdin.take() {
-            // Should `ip` stop reading, its exit status says why.
+            // If `ip` stops reading, its exit status shows the reason.
             let _ = writeln!(stdin, "{}", lines.join("\n"));
         }
         let output = child.wait_with_output().context("ip")?;
@@ -125,7 +124,7 @@ impl Space {
         bail!("in namespace {}: ip {}: {}", self.name, line.trim(), says.lines().next().unwrap_or("failed"))
     }
 
-    /// Runs a program to its end and returns its standard output.
+    /// Runs a program to completion and returns its standard output.
     ///
     /// # Errors
     /// It cannot be started or fails; with its standard error.
@@ -145,7 +144,7 @@ impl Space {
     }
 }
 
-/// Namespaces belong to threads: what must not change this one's is done on another.
+/// Runs `body` on another thread, since namespaces are per thread and this one must not change.
 fn on_thread<T: Send>(body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| match scope.spawn(body).join() {
         Ok(result) => result,

@@ -1,9 +1,9 @@
-//! A request to stop that sleeping threads hear.
+//! A stop request that wakes sleeping threads.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Set once, by a signal or by the first part of a run that fails.
+/// Set once, by a signal or by the first failing part of a run.
 #[derive(Debug, Default)]
 pub struct Stop {
     requested: Mutex<bool>,
@@ -11,13 +11,13 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Asks everybody to stop.
+    /// Requests a stop.
     pub fn request(&self) {
         *self.requested.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_all();
     }
 
-    /// Whether somebody has asked.
+    /// Whether a stop was requested.
     #[must_use]
     pub fn requested(&self) -> bool {
         *self.requested.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,7 +1,7 @@
 //! In-band telemetry with the real programs: `anabranch cc load` or `int sink`, and `anabranch int source`.
 //!
-//! Controllers are the machine's: the kernel has one list of names for all namespaces. So two labs take turns, and
-//! nothing of it outlives its programs: they hold what they load by file descriptors, and die with the sandbox.
+//! Controllers are global to the machine: the kernel has one list of names for all namespaces. Labs therefore take turns, and
+//! nothing outlives their programs, which hold what they load by file descriptors and end with the sandbox.
 
 use super::group::{self, Group};
 use super::lock;
@@ -17,26 +17,26 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The namespace of the loader, which has no network.
+/// Namespace of the loader, without a network.
 const SPACE: &str = "int-loader";
-/// Names of all congestion controls the kernel has.
+/// Names of all congestion controls of the kernel.
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
-/// Routers of ours on a path: the UPF of a scenario, which has no queue that drops.
+/// Routers without telemetry on a path: the UPF of a scenario, which has no queue that drops.
 const KNOWN_ROUTERS: u8 = 1;
-/// How long to wait for the turn.
+/// Maximum time to wait for the turn.
 const TURN: Duration = Duration::from_secs(300);
-/// How often it is looked whether it is our turn.
+/// Interval at which the turn is checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// Of controllers that no lab has registered.
+/// Remedy for controllers that no lab has registered.
 const REMEDY: &str = "end it (anabranch cc list, anabranch cc unload)";
-/// What `anabranch cc load` says when the controllers are there.
+/// Output of `anabranch cc load` when the controllers are registered.
 pub const LOADER_READY: &str = "registered:";
-/// What `anabranch int source` says when it is attached.
+/// Output of `anabranch int source` when it is attached.
 pub const SOURCE_READY: &str = "traces in one of";
-/// What every kernel since 6.6 with BTF does, and a build with `bpf`; otherwise the program's words say what is missing.
+/// Messages that mean that the machine or the build lacks support; needed are a kernel since 6.6 with BTF and a build with `bpf`.
 const CANNOT: [&str; 2] = ["cannot run here", "built without the kernel programs"];
 
-/// What of it is at work. Taken down in this order.
+/// Running parts of telemetry. The fields are dropped in this order.
 #[derive(Debug, Default)]
 pub struct Telemetry {
     sources: Vec<Program>,
@@ -46,10 +46,10 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Registers the controllers, before there are routes that name them.
+    /// Registers the controllers, before any route refers to them.
     ///
     /// # Errors
-    /// [`Unable`] where the machine or the user cannot.
+    /// [`Unable`] if the machine or the user does not allow it.
     pub fn load(
         plan: &Plan,
         rootless: bool,
@@ -77,10 +77,10 @@ impl Telemetry {
         Ok(Self { sources: Vec::new(), loader: Some(loader), group, _turn: turn })
     }
 
-    /// Starts the sources, when there are interfaces.
+    /// Starts the sources, once the interfaces exist.
     ///
     /// # Errors
-    /// One does not start.
+    /// A source does not start.
     pub fn start_sources(
         &mut self,
         plan: &Plan,
@@ -91,7 +91,7 @@ impl Telemetry {
         let anabranch = program::anabranch()?;
         for (number, ((space, interface), of)) in plan.telemetry.sources.iter().enumerate() {
             let mut command = Command::new(&anabranch);
-            // Links make new packets of those that pass.
+            // Links create new packets from those that pass.
             command.args(["int", "source", "--beyond-headroom", "--interface", interface]);
             command.args(["--every", &of.every.to_string(), "--nodes", &of.nodes.to_string()]);
             let (name, space) = (format!("int-source-{number}"), network.space(space)?);
@@ -101,16 +101,16 @@ impl Telemetry {
         Ok(())
     }
 
-    /// The group of flow `name`, if its sockets are to hear and tell.
+    /// The group of flow `name`, if its sockets send and receive reports.
     #[must_use]
     pub fn group_of(&self, plan: &Plan, name: &str) -> Option<&Group> {
         self.group.as_ref().filter(|_| plan.telemetry.flows.contains(name))
     }
 
-    /// An error if one has ended.
+    /// Checks that all programs are running.
     ///
     /// # Errors
-    /// Which, and the end of its log.
+    /// The program that ended, with the end of its log.
     pub fn check(&mut self) -> Result<()> {
         for program in self.sources.iter_mut().chain(&mut self.loader) {
             if let Some(status) = program.ended()? {
@@ -120,10 +120,10 @@ impl Telemetry {
         Ok(())
     }
 
-    /// Keeps what the kernel programs counted among the logs.
+    /// Writes the counters of the kernel programs to the logs.
     ///
     /// # Errors
-    /// It cannot be asked.
+    /// They cannot be read.
     pub fn keep_counters(&self, folder: &Path) -> Result<()> {
         if self.loader.is_none() {
             return Ok(());
@@ -133,11 +133,11 @@ impl Telemetry {
     }
 }
 
-/// Waits until this lab may register `names`: no other lab keeps controllers, for as long as the result lives, and
-/// nobody has one of these names.
+/// Waits until this lab may register `names`: no other lab has controllers, for the lifetime of the result, and none of these names
+/// is registered.
 ///
 /// # Errors
-/// [`Unable`] when that takes too long.
+/// [`Unable`] on timeout.
 pub fn turn(names: &[String], stop: &Stop, progress: &dyn Progress) -> Result<File> {
     let deadline = Instant::now() + TURN;
     let lock = wait_for(&group::mounted()?, deadline, stop, progress)?;
@@ -147,7 +147,7 @@ pub fn turn(names: &[String], stop: &Stop, progress: &dyn Progress) -> Result<Fi
     Ok(lock)
 }
 
-/// Locks the directory at `path`, one that sandboxes share.
+/// Locks the directory at `path`, which sandboxes share.
 fn wait_for(path: &Path, deadline: Instant, stop: &Stop, progress: &dyn Progress) -> Result<File> {
     loop {
         if let Some(lock) = lock::directory(path).with_context(|| path.display().to_string())? {
@@ -158,7 +158,7 @@ fn wait_for(path: &Path, deadline: Instant, stop: &Stop, progress: &dyn Progress
     }
 }
 
-/// Some time on, unless there is none left.
+/// Sleeps for a while, unless the time has passed.
 fn wait(why: &str, remedy: &str, deadline: Instant, stop: &Stop, progress: &dyn Progress) -> Result<()> {
     if Instant::now() > deadline {
         bail!(Unable(format!("{why}: {remedy}")));
@@ -170,7 +170,7 @@ fn wait(why: &str, remedy: &str, deadline: Instant, stop: &Stop, progress: &dyn 
     Ok(())
 }
 
-/// One of `names` that is registered on this machine.
+/// A name of `names` that is registered on this machine.
 fn taken(names: &[String]) -> Result<Option<&String>> {
     let all = std::fs::read_to_string(AVAILABLE).context(AVAILABLE)?;
     Ok(names.iter().find(|name| all.split_whitespace().any(|n| n == **name)))

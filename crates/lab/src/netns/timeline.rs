@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// What carries out the events.
+/// Executes the events.
 #[derive(Debug)]
 pub struct Timeline {
     events: Vec<(Duration, Action)>,
@@ -21,7 +21,7 @@ pub struct Timeline {
     cells: BTreeMap<String, (Agent, CellState)>,
 }
 
-/// A UE as events see it.
+/// The state of a UE that events change.
 #[derive(Debug)]
 struct Device {
     agent: Option<Agent>,
@@ -44,7 +44,7 @@ impl Timeline {
         }
     }
 
-    /// Carries out the events until they are over or the end is asked for; returns what happened when.
+    /// Executes the events until they are over or the end is requested. Returns the events and their times.
     ///
     /// # Errors
     /// A link or an agent refuses.
@@ -63,7 +63,7 @@ impl Timeline {
                 break;
             }
             self.carry_out(&action, network).with_context(|| action.label())?;
-            // The planned time: what the link does is within a millisecond of it.
+            // The planned time: the link acts within a millisecond of it.
             done.push((at.as_secs_f64(), action.label()));
         }
         Ok(done)
@@ -119,7 +119,7 @@ impl Timeline {
     fn rules(&mut self, ue: &str, change: impl FnMut(&mut Rule)) -> Result<()> {
         let ue = self.ues.get_mut(ue).ok_or_else(|| anyhow!("no UE {ue}"))?;
         ue.rules.iter_mut().for_each(change);
-        // Without traffic for the tunnel there is no tunnel, and nothing to steer.
+        // Without traffic for the tunnel there is no tunnel and nothing to steer.
         ue.agent.as_ref().map_or(Ok(()), |agent| agent.set_rules(&ue.rules))
     }
 }

@@ -1,6 +1,6 @@
-//! Flows that iperf3 and irtt carry: the end that listens, the command of the end that asks, and their reports.
+//! Flows carried by iperf3 and irtt: the listening end, the command of the client, and their reports.
 //!
-//! The sender asks, so that what it is told about congestion control is its own: the server for what goes down.
+//! The sender is the client, so that its congestion control can be set: the server for downlink traffic.
 
 use super::group::Group;
 use super::program::{self, Program};
@@ -14,10 +14,10 @@ use serde_json::Value;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// How long irtt waits for the last answers.
+/// Time for irtt to wait for the last replies, ms.
 const WAIT_MS: u64 = 700;
 
-/// A flow of iperf3 or irtt: the listening end is at work.
+/// A flow of iperf3 or irtt, whose listening end runs.
 #[derive(Debug)]
 pub struct Tool {
     listener: Program,
@@ -25,7 +25,7 @@ pub struct Tool {
     report: PathBuf,
 }
 
-/// Whether the server's end is the one that asks.
+/// Whether the server's end is the client of the tool.
 #[must_use]
 pub fn server_asks(traffic: &Traffic) -> bool {
     matches!(
@@ -35,7 +35,7 @@ pub fn server_asks(traffic: &Traffic) -> bool {
 }
 
 impl Tool {
-    /// iperf3: `listen` in `space` is the receiver, `from` the sender's address.
+    /// iperf3: `listen` in `space` is the receiver, `from` the address of the sender.
     ///
     /// # Errors
     /// It is missing, or does not start.
@@ -86,7 +86,7 @@ impl Tool {
         Ok(Self { listener, command, report })
     }
 
-    /// irtt: `listen` in `space` answers, `from` is the address of the end that asks.
+    /// irtt: `listen` in `space` replies, `from` is the address of the client.
     ///
     /// # Errors
     /// It is missing, or does not start.
@@ -109,7 +109,7 @@ impl Tool {
             _ => bail!("irtt carries packets at an interval"),
         };
         let mut server = program::prompt(program::path_of("irtt"));
-        // No limits of its own: this network is ours.
+        // No limits of the server: the network is private.
         server.args(["server", "-i", "0", "-d", "0", "-l", "0", "-b"]).arg(listen.to_string());
         let listener = Program::start_listening(
             space,
@@ -139,16 +139,16 @@ impl Tool {
         Ok(Self { listener, command: command.into(), report })
     }
 
-    /// What the end that asks runs.
+    /// Command of the client.
     #[must_use]
     pub fn command(&self) -> Vec<String> {
         self.command.clone()
     }
 
-    /// An error if the listening end failed.
+    /// Checks the listening end.
     ///
     /// # Errors
-    /// With the end of its log.
+    /// It failed; with the end of its log.
     pub fn check(&mut self) -> Result<()> {
         match self.listener.ended()? {
             Some(status) if !status.success() => {
@@ -158,7 +158,7 @@ impl Tool {
         }
     }
 
-    /// Bytes that iperf3's receiver got.
+    /// Bytes received by iperf3.
     ///
     /// # Errors
     /// There is no report.
@@ -170,8 +170,7 @@ impl Tool {
         report["end"]["sum_received"]["bytes"].as_u64().context("iperf3's report")
     }
 
-    /// Packets that irtt sent, and those that were answered: when they arrived at the far end, or, of a ping, when
-    /// the answer did.
+    /// Packets that irtt sent, and those that were answered: with the time of arrival at the far end or, for a ping, of the reply.
     ///
     /// # Errors
     /// There is no report.

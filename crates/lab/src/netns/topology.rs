@@ -1,4 +1,4 @@
-//! Makes the network of a [`Plan`] and runs its links.
+//! Creates the network of a [`Plan`] and runs its links.
 
 use super::plan::{EmulatedLink, Plan, Role};
 use super::program::{self, Program};
@@ -14,15 +14,15 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a program may take until it is ready.
+/// Maximum time until a program is ready.
 pub const READY: Duration = Duration::from_secs(20);
-/// How long a link may take to answer a command.
+/// Timeout of a command to a link.
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// Programs of the network itself.
 pub const PROGRAMS: &[(&str, &str)] = &[("ip", "iproute2"), ("ethtool", "ethtool")];
 
-/// A network that exists. Its processes end when it is dropped.
+/// A network that exists. Its processes end when this is dropped.
 #[derive(Debug)]
 pub struct Network {
     /// Namespaces by name.
@@ -34,7 +34,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Makes everything and waits until the links run.
+    /// Creates everything and waits until the links run.
     ///
     /// # Errors
     /// The first step that fails.
@@ -70,7 +70,7 @@ impl Network {
     /// A namespace by name.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no namespace of this name.
     pub fn space(&self, name: &str) -> Result<&Space> {
         self.spaces.get(name).ok_or_else(|| anyhow!("no namespace {name}"))
     }
@@ -78,7 +78,7 @@ impl Network {
     /// An access link by its name in the scenario.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no link of this name.
     pub fn link(&mut self, name: &str) -> Result<&mut RunningLink> {
         self.links.get_mut(name).ok_or_else(|| anyhow!("no link {name}"))
     }
@@ -115,10 +115,10 @@ impl Drop for Network {
     }
 }
 
-/// Kernel parameters of a namespace, before it has interfaces.
+/// Kernel parameters of a namespace, set before it has interfaces.
 fn parameters(role: Role) -> &'static [(&'static str, &'static str)] {
     match role {
-        // Only a wire: it must say nothing of its own.
+        // Only a wire: it must not send packets of its own.
         Role::Link => &[("net/ipv6/conf/default/disable_ipv6", "1")],
         Role::Upf | Role::Lwip => &[
             ("net/ipv4/ip_forward", "1"),
@@ -133,14 +133,14 @@ fn parameters(role: Role) -> &'static [(&'static str, &'static str)] {
             ("net/ipv6/conf/default/accept_dad", "0"),
             ("net/ipv6/conf/default/accept_ra", "0"),
             ("net/ipv6/conf/default/router_solicitations", "0"),
-            // A connection must not start with what another one learned.
+            // A connection must not start with metrics of an earlier one.
             ("net/ipv4/tcp_no_metrics_save", "1"),
             ("net/mptcp/enabled", "1"),
         ],
     }
 }
 
-/// An `anabranch link` at work.
+/// A running `anabranch link`.
 #[derive(Debug)]
 pub struct RunningLink {
     program: Program,
@@ -174,10 +174,10 @@ impl RunningLink {
         Ok(())
     }
 
-    /// Another connection to it, for another thread.
+    /// Another connection to it, for use by another thread.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The link does not answer.
     pub fn connect(&self) -> Result<LinkControl> {
         let mut control = LinkControl::open(self.program.name(), &self.path)?;
         control.stats()?;
@@ -219,7 +219,7 @@ impl LinkControl {
     /// The counters of the link.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The link does not answer.
     pub fn stats(&mut self) -> Result<Value> {
         self.ask(&json!({ "op": "stats" }))
     }
@@ -240,7 +240,7 @@ impl LinkControl {
     }
 }
 
-/// The file of an `anabranch link`.
+/// The configuration file of an `anabranch link`.
 fn file(link: &Link) -> Result<String> {
     let table = |direction: LinkSpec| toml::Value::try_from(direction).context("link as TOML");
     let mut file = toml::Table::new();

@@ -1,4 +1,4 @@
-//! UEs and UPFs of a scenario: keys, configuration files, processes, and waiting until they are connected.
+//! UEs and UPFs of a scenario: keys, configuration files, processes, and waiting for connections.
 
 use super::agent::Agent;
 use super::plan::{AccessPlan, Plan, TUNNEL, UePlan, UpfPlan};
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
-/// How packets get into the tunnel.
+/// How packets enter the tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Device {
     /// A TUN interface.
@@ -27,14 +27,14 @@ pub enum Device {
 }
 
 impl Device {
-    /// TUN where this user may have it.
+    /// TUN if this user may use it.
     #[must_use]
     pub fn best() -> Self {
         let tun = std::fs::File::options().read(true).write(true).open("/dev/net/tun");
         if tun.is_ok() { Self::Tun } else { Self::Packet }
     }
 
-    /// As configuration files have it.
+    /// Its name in configuration files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -44,18 +44,18 @@ impl Device {
     }
 }
 
-/// Tunnel ends at work. They end when it is dropped, UEs first.
+/// Running tunnel ends. They end when this is dropped, UEs first.
 #[derive(Debug, Default)]
 pub struct Tunnels {
     /// UEs by name.
     pub ues: BTreeMap<String, Running>,
     /// UPFs by name.
     pub upfs: BTreeMap<String, Running>,
-    /// Where UEs hear of slices.
+    /// The slice manager of the UEs.
     manager: Option<Manager>,
 }
 
-/// A tunnel end at work.
+/// A running tunnel end.
 #[derive(Debug)]
 pub struct Running {
     /// The process.
@@ -65,10 +65,10 @@ pub struct Running {
 }
 
 impl Tunnels {
-    /// Starts the UEs that have traffic for the tunnel, and their UPFs; waits until every path is up and
-    /// sets the routes.
+    /// Starts the UEs with traffic for the tunnel, and their UPFs; waits until every path is up and sets the routes.
     ///
     /// # Errors
+    /// A tunnel end does not start or does not connect.
     /// One does not start or does not connect.
     pub fn start(
         case: &Case,
@@ -146,15 +146,15 @@ impl Tunnels {
         Ok(tunnels)
     }
 
-    /// All of them, UEs first.
+    /// All tunnel ends, UEs first.
     pub fn all(&self) -> impl Iterator<Item = (&String, &Running)> {
         self.ues.iter().chain(&self.upfs)
     }
 
-    /// An error if one has ended.
+    /// Checks that all tunnel ends are running.
     ///
     /// # Errors
-    /// Which, and the end of its log.
+    /// The one that ended, with the end of its log.
     pub fn check(&mut self) -> Result<()> {
         for running in self.ues.values_mut().chain(self.upfs.values_mut()) {
             if let Some(status) = running.program.ended()? {
@@ -242,7 +242,7 @@ impl Start<'_> {
                 "upf.{name}.reorder_queues = {queues}: `anabranch upf` has a fixed number"
             )));
         }
-        // Either name of an access is plain if one of the UEs says so; each UE decides for itself.
+        // An access name is plain at the UPF if it is plain at one of the UEs; each UE decides for itself.
         let security = |access: &String| {
             let plain = self
                 .case
@@ -311,13 +311,13 @@ pub(super) fn has_lane(rules: &[Rule]) -> bool {
     rules.iter().any(|rule| rule.functionality == Functionality::Mptcp)
 }
 
-/// Servers of scenarios stand on private addresses, and UEs may talk to one another.
+/// N6 settings: servers of scenarios have private addresses, and UEs may communicate with each other.
 fn n6() -> toml::Value {
     let open = ["0.0.0.0/0", "::/0"].map(toml::Value::from).to_vec();
     table([("mode", "routed".into()), ("open", open.into()), ("ue_to_ue", true.into())]).into()
 }
 
-/// `[ioam]`, of a node.
+/// Adds the `[ioam]` table of a node.
 fn add_ioam(file: &mut Table, node_id: Option<u32>) {
     if let Some(node_id) = node_id {
         file.insert("ioam".to_owned(), table([("node_id", i64::from(node_id).into())]).into());

@@ -1,4 +1,4 @@
-//! A vehicle and its ground station: MAVLink messages that pymavlink makes and reads (vehicle.py), over UDP or TCP.
+//! A vehicle and its ground station: MAVLink messages created and parsed by pymavlink (vehicle.py), over UDP or TCP.
 
 use super::program;
 use super::traffic::{Arrival, Schedule, Setup};
@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Both ends' program.
+/// The program of both ends.
 const SCRIPT: &str = include_str!("vehicle.py");
 
-/// The two ends' reports, and what runs them.
+/// The reports of both ends, and the command to run them.
 #[derive(Debug)]
 pub struct Vehicle {
     python: PathBuf,
@@ -22,24 +22,24 @@ pub struct Vehicle {
     tcp: bool,
 }
 
-/// What both ends say.
+/// The combined report of both ends.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Messages sent.
+    /// Number of messages sent.
     pub sent: u64,
-    /// Bytes of them.
+    /// Bytes of these messages.
     pub bytes: u64,
-    /// Messages that pymavlink read: when, or over TCP when the vehicle had the ACK of their last byte.
+    /// Messages read by pymavlink with their times; over TCP the time at which the vehicle received the ACK of their last byte.
     pub arrivals: Vec<Arrival>,
-    /// What arrived and is no message.
+    /// Number of received items that are not a message.
     pub bad: u64,
 }
 
 impl Vehicle {
-    /// One whose reports are called `name` and stand in `folder`; over TCP, or UDP.
+    /// A vehicle with reports called `name` in `folder`; over TCP if `tcp`, else UDP.
     ///
     /// # Errors
-    /// [`Unable`]: there is no pymavlink.
+    /// [`Unable`]: pymavlink is missing.
     pub fn new(name: &str, folder: &Path, tcp: bool) -> Result<Self> {
         let python =
             std::env::var_os("ANABRANCH_PYTHON").map_or_else(|| program::path_of("python3"), PathBuf::from);
@@ -57,10 +57,10 @@ impl Vehicle {
         Ok(vehicle)
     }
 
-    /// The vehicle, which sends about `rate_bps` bits of messages a second.
+    /// The vehicle, which sends messages at about `rate_bps` bit/s.
     ///
     /// # Errors
-    /// It is asked for at a time that is known already.
+    /// The times are absolute.
     pub fn send(
         &self,
         from: SocketAddr,
@@ -105,12 +105,12 @@ impl Vehicle {
 
     fn command(&self, role: &str, task: &Value) -> Command {
         let mut command = program::prompt(&self.python);
-        // Python's own caches stay out of the folder of the run.
+        // Do not write Python's caches to the folder of the run.
         command.arg("-B").arg(&self.script).arg(role).arg(task.to_string());
         command
     }
 
-    /// What became of it.
+    /// Combines the reports.
     ///
     /// # Errors
     /// An end left no report.
@@ -132,7 +132,7 @@ fn parse(sent: &str, received: &str) -> Result<Report> {
         let [a, b] = numbers(line)?[..] else { bail!("\"{line}\"") };
         Ok((a, b))
     };
-    // Time, bytes, and over TCP when the ACK came.
+    // Time, bytes, and over TCP the time of the ACK.
     let sent: Vec<(u64, u64, Option<u64>)> = sent
         .lines()
         .map(|line| match numbers(line)?[..] {
@@ -152,7 +152,7 @@ fn parse(sent: &str, received: &str) -> Result<Report> {
         let at = usize::try_from(number).ok().and_then(|n| sent.get(n));
         let (sent_ns, _, acked) = *at.with_context(|| format!("message {number} was never sent"))?;
         let arrived_ns = acked.unwrap_or(read_ns);
-        // Read, and its ACK had not come when the run ended: as good as lost.
+        // The message was read, but its ACK had not arrived at the end of the run: it counts as lost.
         if arrived_ns > 0 {
             report.arrivals.push(Arrival { number, sent_ns, arrived_ns });
         }

@@ -1,4 +1,4 @@
-//! A video that ffmpeg sends by RTMP, and nginx with the recording it makes.
+//! A video that ffmpeg sends by RTMP, and nginx, which records it.
 
 use super::nginx::{self, Nginx};
 use super::program;
@@ -10,15 +10,15 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Programs it takes.
+/// Required programs.
 const PROGRAMS: &[(&str, &str)] = &[("nginx", "nginx-light"), ("ffmpeg", "ffmpeg"), ("ffprobe", "ffmpeg")];
 /// nginx's RTMP module, where Debian has it.
 const MODULE: &str = "/usr/lib/nginx/modules/ngx_rtmp_module.so";
-/// What is sent over and over is so long.
+/// Length of the video, which is sent in a loop.
 const LOOP_SECONDS: u32 = 10;
 const FRAMES_PER_SECOND: u32 = 30;
 
-/// nginx that records.
+/// An nginx that records.
 #[derive(Debug)]
 pub struct Video {
     nginx: Nginx,
@@ -29,7 +29,7 @@ pub struct Video {
 }
 
 impl Video {
-    /// Makes a video of `bps` at a constant rate, and starts nginx in `space` to record `seconds` of it.
+    /// Creates a video of `bps` at a constant rate, and starts nginx in `space` to record `seconds` of it.
     ///
     /// # Errors
     /// [`Unable`]: a program is missing. ffmpeg fails; nginx does not start.
@@ -56,7 +56,7 @@ impl Video {
         Ok(Self { nginx, file, recording, url: format!("rtmp://{at}/live/recorded"), seconds })
     }
 
-    /// The command that sends it, at the pace of its pictures.
+    /// The command that sends it at its frame rate.
     #[must_use]
     pub fn command(&self) -> Vec<String> {
         let mut command = vec![program::path_of("ffmpeg").display().to_string()];
@@ -70,10 +70,10 @@ impl Video {
         command
     }
 
-    /// Pictures in the recording, as ffprobe counts them.
+    /// Number of frames in the recording, counted by ffprobe.
     ///
     /// # Errors
-    /// There is no recording, or it is none.
+    /// There is no valid recording.
     pub fn frames(&self) -> Result<u64> {
         let mut probe = program::command("ffprobe");
         probe.args(["-v", "error", "-count_packets", "-select_streams", "v"]);
@@ -85,16 +85,16 @@ impl Video {
         count.with_context(|| format!("ffprobe of the recording: {}", complaint.trim()))
     }
 
-    /// An error if nginx has ended.
+    /// Checks that nginx is running.
     ///
     /// # Errors
-    /// With the end of its log.
+    /// It has ended; with the end of its log.
     pub fn check(&mut self) -> Result<()> {
         self.nginx.check()
     }
 }
 
-/// A test picture, filled up to `bps` in every quarter of a second.
+/// A test picture, padded to `bps` in every quarter of a second.
 fn make(file: &Path, bps: u64) -> Result<()> {
     let (bps_text, buffer) = (bps.to_string(), (bps / 4).to_string());
     let source = format!("testsrc2=size=640x360:rate={FRAMES_PER_SECOND}");

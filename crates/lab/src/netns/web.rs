@@ -1,4 +1,4 @@
-//! A file that nginx serves, and what became of the copy that curl fetched.
+//! A file served by nginx, and the copy downloaded by curl.
 
 use super::nginx::{self, Nginx};
 use super::program;
@@ -11,14 +11,14 @@ use std::io::{BufWriter, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// Programs it takes.
+/// Required programs.
 pub const PROGRAMS: &[(&str, &str)] =
     &[("nginx", "nginx-light"), ("curl", "curl"), ("sha256sum", "coreutils")];
 
-/// How much of a file is made at once.
+/// Size of the pieces in which a file is generated.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// nginx with one file.
+/// An nginx with one file.
 #[derive(Debug)]
 pub struct Web {
     nginx: Nginx,
@@ -28,7 +28,7 @@ pub struct Web {
 }
 
 impl Web {
-    /// Makes a file of `bytes` from `seed` and starts nginx in `space` to serve it.
+    /// Generates a file of `bytes` from `seed` and starts nginx in `space` to serve it.
     ///
     /// # Errors
     /// nginx does not start; there is no room for the file.
@@ -51,7 +51,7 @@ impl Web {
         Ok(Self { nginx, file, copy, url: format!("http://{at}/file") })
     }
 
-    /// The command that fetches it within so many seconds.
+    /// The command that downloads it within this many seconds.
     #[must_use]
     pub fn curl(&self, local: std::net::IpAddr, seconds: f64) -> Vec<String> {
         let path = |p: &Path| p.display().to_string();
@@ -75,13 +75,13 @@ impl Web {
         .into()
     }
 
-    /// The copy that curl makes.
+    /// Path of the copy made by curl.
     #[must_use]
     pub fn copy(&self) -> &Path {
         &self.copy
     }
 
-    /// Where it is.
+    /// Its URL.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
@@ -90,15 +90,15 @@ impl Web {
     /// The checksums of file and copy, by sha256sum.
     ///
     /// # Errors
-    /// sha256sum fails, which it does if there is no copy.
+    /// sha256sum fails, in particular if there is no copy.
     pub fn sums(&self) -> Result<[String; 2]> {
         Ok([sha256(&self.file)?, sha256(&self.copy)?])
     }
 
-    /// An error if nginx has ended.
+    /// Checks that nginx is running.
     ///
     /// # Errors
-    /// With the end of its log.
+    /// It has ended; with the end of its log.
     pub fn check(&mut self) -> Result<()> {
         self.nginx.check()
     }

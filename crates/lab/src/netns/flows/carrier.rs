@@ -1,4 +1,4 @@
-//! Who carries a flow: our own sources and sinks, or real programs.
+//! The programs that carry a flow: the sources and sinks of this crate, or third-party programs.
 //!
 //! ```text
 //!   own       anabranch-lab traffic ────────────▶ anabranch-lab traffic
@@ -30,10 +30,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// See the top of this file. What listens is at work, or will be before it is asked.
+/// The carrier of a flow; see the module documentation. Listening programs run already, or will run before the first connection.
 #[derive(Debug)]
 pub(super) enum Carrier {
-    /// Sources and sinks of this program, and where they write what was received and sent.
+    /// Sources and sinks of this program, with the files of their reports.
     Own {
         received: PathBuf,
         sent: PathBuf,
@@ -44,7 +44,7 @@ pub(super) enum Carrier {
     Video(Video),
 }
 
-/// A flow that is about to begin.
+/// A flow that is about to start.
 #[derive(Clone, Copy)]
 pub(super) struct Start<'a> {
     pub name: &'a str,
@@ -54,18 +54,18 @@ pub(super) struct Start<'a> {
     pub network: &'a Network,
     pub group: Option<&'a Group>,
     pub when: Schedule,
-    /// When the last packets have been waited for.
+    /// Time until which the last packets are awaited.
     pub until: Duration,
     pub seed: u64,
     pub folder: &'a Path,
     pub stop: &'a Stop,
 }
 
-/// A process to be started: at which end, in which namespace, and what.
+/// A process to be started: its end of the flow, namespace, and command.
 pub(super) type Process<'a> = (&'static str, &'a str, Command);
 
 impl Carrier {
-    /// The carrier of a flow, and its processes that are told the beginning, the end that listens first.
+    /// The carrier of a flow, and its processes that are told when to begin, the listening end first.
     ///
     /// # Errors
     /// A program is missing, or does not start.
@@ -138,7 +138,7 @@ impl Carrier {
                 };
                 (Self::Own { received, sent }, both(of, &server, &ue)?)
             }
-            // What else a scenario may ask for was checked when it was read.
+            // Other combinations were rejected when the scenario was read.
             _ => {
                 let path = |what: &str| of.folder.join(format!("{name}.{what}"));
                 let (received, sent) = (path("received"), path("sent"));
@@ -148,10 +148,10 @@ impl Carrier {
         })
     }
 
-    /// An error if what listens has ended.
+    /// Checks that the listening programs are running.
     ///
     /// # Errors
-    /// With the end of its log.
+    /// A program has ended; with the end of its log.
     pub fn check(&mut self) -> Result<()> {
         match self {
             Self::Curl(web) => web.check(),
@@ -161,23 +161,23 @@ impl Carrier {
         }
     }
 
-    /// Whether the kernel is asked what a TCP receiver got: its program does not say when.
+    /// Whether received data is read from the kernel because the receiving program does not report times.
     pub const fn is_watched_at_receiver(&self) -> bool {
         !matches!(self, Self::Own { .. })
     }
 }
 
-/// A process that becomes `command` when the flow begins.
+/// A process that executes `command` when the flow begins.
 fn later(of: &Start<'_>, command: Vec<String>) -> Result<Command> {
     traffic(&Task::Command(Wait { when: of.when, command }))
 }
 
-/// Our own program at both ends.
+/// The processes if both ends are this program.
 fn both<'a>(of: &Start<'a>, server: &Task, ue: &Task) -> Result<Vec<Process<'a>>> {
     Ok(vec![("server", of.ends.server_space, traffic(server)?), ("ue", of.ends.ue_space, traffic(ue)?)])
 }
 
-/// This program with a task.
+/// A command that runs this program with a task.
 fn traffic(task: &Task) -> Result<Command> {
     let own = std::env::current_exe().context("the path of this program")?;
     let mut command = program::prompt(own);
@@ -185,7 +185,7 @@ fn traffic(task: &Task) -> Result<Command> {
     Ok(command)
 }
 
-/// What the processes of a flow do: first that at the server, then that at the UE.
+/// The tasks of a flow: first at the server, then at the UE.
 fn tasks(of: &Start<'_>, received: &Path, sent: &Path) -> [Task; 2] {
     let Start { flow, ends, choice, when, seed, .. } = *of;
     let setup = |ue: bool| if ue { choice.setup.clone() } else { Setup::default() };

@@ -1,4 +1,4 @@
-//! Where a flow begins and ends, and how its UE's policy wants it.
+//! Endpoints of a flow, and the choice of its UE's policy.
 
 use super::super::plan::{Plan, ServerPlan, UePlan, lwip_addresses};
 use super::super::slices::{self, Choice};
@@ -17,10 +17,10 @@ pub(in super::super) struct Ends<'a> {
     pub server: SocketAddr,
 }
 
-/// A rate that limits nobody: TCP paces at its own where a socket has one.
+/// An unlimited rate for sockets that TCP paces at its own rate.
 const PACED_BPS: u64 = 100_000_000_000;
 
-/// How a flow is to be opened: as its UE's policy says, or as the scenario does.
+/// How a flow is opened: according to the policy of its UE, or to the scenario.
 pub(super) fn chosen(flow: &Flow, ends: &Ends<'_>, tunnels: &Tunnels) -> Result<Choice> {
     let mut choice = match (&flow.via, tunnels.ues.get(&flow.ue)) {
         (Via::Slices, Some(ue)) => slices::choose(&ue.agent, flow, ends.server)?,
@@ -57,7 +57,7 @@ pub(super) fn ends<'a>(case: &Case, plan: &'a Plan, flow: &Flow) -> Result<Ends<
     let own = match &flow.via {
         Via::Atsss => Some(ue.inner),
         Via::Direct(name) => access(name),
-        // Where it leaves, its mark or the routes say.
+        // The mark or the routes determine the outgoing interface.
         Via::Slices => Some(Ipv4Addr::UNSPECIFIED),
         Via::Mptcp => case.ues[&flow.ue].accesses.first().and_then(|a| access(&a.name)),
         Via::Lwip(node) => {

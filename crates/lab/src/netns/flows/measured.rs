@@ -1,4 +1,4 @@
-//! What became of a flow: its metrics and series.
+//! Metrics and series of a flow.
 
 use super::super::backend::Seen;
 use super::super::observe::TcpSeen;
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use std::path::Path;
 
-/// Seconds, and bytes delivered at them.
+/// Times in seconds, and bytes delivered at them.
 type Deliveries = Vec<(f64, u64)>;
 
 impl RunningFlow {
@@ -109,7 +109,7 @@ impl RunningFlow {
         Ok(())
     }
 
-    /// When how much was delivered, how much in all, and whether all of it is as it was sent, if that is known.
+    /// Deliveries, total bytes, and whether all of them are intact, if known.
     fn delivered(
         &self,
         tcp: Option<&TcpSeen>,
@@ -145,7 +145,7 @@ impl RunningFlow {
         Ok((delivered, total, Some(intact)))
     }
 
-    /// Packets sent, bytes of one, and when each arrived.
+    /// Packets sent, bytes per packet, and arrivals.
     fn packets(&self, payload_bytes: u32, out: &mut Outcome) -> Result<(u64, u64, Vec<traffic::Arrival>)> {
         let bytes = u64::from(payload_bytes);
         match &self.carrier {
@@ -163,7 +163,7 @@ impl RunningFlow {
         }
     }
 
-    /// Packets that the sender says it sent.
+    /// Number of packets reported by the sender.
     fn sent(&self) -> Result<u64> {
         let Carrier::Own { sent, .. } = &self.carrier else { bail!("leaves no report of ours") };
         let sent = std::fs::read_to_string(sent).context("the sender's report")?;
@@ -183,7 +183,7 @@ impl RunningFlow {
     }
 }
 
-/// What the kernel said was received when; what came after the last look at a socket came with it.
+/// Deliveries according to the kernel. Bytes received after the last reading are added to it.
 fn whole(tcp: Option<&TcpSeen>, total: u64) -> Deliveries {
     let mut delivered = tcp.map(|t| t.received.clone()).unwrap_or_default();
     let seen: u64 = delivered.iter().map(|(_, bytes)| bytes).sum();
@@ -193,7 +193,7 @@ fn whole(tcp: Option<&TcpSeen>, total: u64) -> Deliveries {
     delivered
 }
 
-/// A file that is there was there at the end of the run, though the last look was a little later.
+/// Limits times to the end of the run: the last reading may be slightly later.
 fn within(delivered: &mut Deliveries, end_s: f64) {
     for (at, _) in delivered {
         *at = at.min(end_s);

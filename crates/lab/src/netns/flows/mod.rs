@@ -1,4 +1,4 @@
-//! The traffic of a scenario: its processes, what to watch of it in the kernel, and its metrics.
+//! The traffic of a scenario: its processes, its observation in the kernel, and its metrics.
 
 mod carrier;
 mod ends;
@@ -25,16 +25,16 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// So much of a queue that is full at the end is waited for at most.
+/// Maximum time to wait for a full queue to drain at the end, ms.
 const MOST_QUEUE_MS: f64 = 1000.0;
-/// So long the last packets are waited for at least.
+/// Minimum time to wait for the last packets.
 const LEAST_WAIT: Duration = Duration::from_millis(300);
 
-/// All flows of a scenario, ready or at work. Their processes end when it is dropped.
+/// All flows of a scenario, ready or running. Their processes end when this is dropped.
 #[derive(Debug)]
 pub struct Flows {
     running: Vec<RunningFlow>,
-    /// When the last of them is over, from the beginning of the run.
+    /// End of the last flow, from the start of the run.
     until: Duration,
 }
 
@@ -42,19 +42,19 @@ pub struct Flows {
 struct RunningFlow {
     name: String,
     flow: Flow,
-    /// The end that listens first.
+    /// The listening end first.
     programs: Vec<Program>,
-    /// Whether the processes end of themselves when all is transferred.
+    /// Whether the processes end by themselves when everything is transferred.
     finite: bool,
     carrier: Carrier,
     choice: Choice,
 }
 
 impl Flows {
-    /// Starts the processes of all flows; when it returns they are ready to be told the beginning.
+    /// Starts the processes of all flows, and waits until they are ready to receive the start time.
     ///
     /// # Errors
-    /// One does not start.
+    /// A process does not start.
     pub fn start(
         case: &Case,
         plan: &Plan,
@@ -92,7 +92,7 @@ impl Flows {
                 if let Some(group) = group {
                     command = group.within(&command);
                 }
-                // Some connect before the run begins, so that the end before them has to listen.
+                // Some clients connect before the run begins, so the previous end must be listening by then.
                 if let Some(listens) = programs.last_mut() {
                     wait_told(listens, stop)?;
                 }
@@ -115,25 +115,25 @@ impl Flows {
         Ok(flows)
     }
 
-    /// The run began then, on the wall clock.
+    /// Passes the start of the run, on the wall clock, to all processes.
     ///
     /// # Errors
-    /// A process does not listen.
+    /// A process does not read its input.
     pub fn begin(&mut self, begin_ns: u64) -> Result<()> {
         let mut programs = self.running.iter_mut().flat_map(|f| &mut f.programs);
         programs.try_for_each(|p| p.write_line(&begin_ns.to_string()))
     }
 
-    /// When the last packets have been waited for.
+    /// Time until which the last packets are awaited.
     #[must_use]
     pub const fn until(&self) -> Duration {
         self.until
     }
 
-    /// Whether all have ended; an error if one failed.
+    /// Whether all processes have ended.
     ///
     /// # Errors
-    /// Which, and the end of its log.
+    /// The process that failed, with the end of its log.
     pub fn over(&mut self) -> Result<bool> {
         let mut over = true;
         for of in &mut self.running {
@@ -142,7 +142,7 @@ impl Flows {
                 match program.ended()? {
                     None => over = false,
                     Some(status) if status.success() => {}
-                    // curl ran out of time or lost its connection: that is a result, and it is measured.
+                    // A timeout or lost connection of curl is a result, and is measured.
                     Some(_) if matches!(of.carrier, Carrier::Curl(_)) => {}
                     Some(status) => bail!("{} failed ({status}): {}", program.name(), program.log_tail()),
                 }
@@ -151,13 +151,13 @@ impl Flows {
         Ok(over)
     }
 
-    /// Whether there is nothing but transfers of a size, so that the run is over when they are.
+    /// Whether there are only transfers of a given size, so that the run ends with them.
     #[must_use]
     pub fn finite(&self) -> bool {
         self.running.iter().all(|f| f.finite)
     }
 
-    /// Files that curl fetches.
+    /// Files downloaded by curl.
     #[must_use]
     pub fn downloads(&self) -> Vec<Download> {
         let download = |of: &RunningFlow| {
@@ -173,7 +173,7 @@ impl Flows {
         self.running.iter().filter_map(download).collect()
     }
 
-    /// What to watch of TCP flows in the kernel.
+    /// TCP flows to observe in the kernel.
     ///
     /// # Errors
     /// The kernel has no sock_diag.
@@ -200,10 +200,10 @@ impl Flows {
         Ok(watches)
     }
 
-    /// The acknowledgments that reach senders, by namespace.
+    /// Taps for the acknowledgments received by senders, by namespace.
     ///
     /// # Errors
-    /// There are no packet sockets here.
+    /// Packet sockets are not available.
     pub fn ack_taps(&self, case: &Case, plan: &Plan, network: &Network) -> Result<Vec<AckTap>> {
         let mut by_space = BySpace::new();
         for of in self.running.iter().filter(|of| of.flow.is_kernel_tcp()) {
@@ -213,10 +213,10 @@ impl Flows {
         by_space.into_iter().map(|(space, flows)| AckTap::open(network.space(space)?, flows)).collect()
     }
 
-    /// The data that reaches receivers of flows with telemetry, by namespace.
+    /// Taps for the data received by flows with telemetry, by namespace.
     ///
     /// # Errors
-    /// There are no packet sockets here.
+    /// Packet sockets are not available.
     pub fn trace_taps(&self, case: &Case, plan: &Plan, network: &Network) -> Result<Vec<TraceTap>> {
         let mut by_space = BySpace::new();
         for of in self.running.iter().filter(|of| of.flow.telemetry.is_some()) {
@@ -238,7 +238,7 @@ impl Flows {
     }
 }
 
-/// Waits until a program says that it is ready, which can be read once only.
+/// Waits until a program reports that it is ready. Call it once per program, since the report is consumed.
 fn wait_told(program: &mut Program, stop: &Stop) -> Result<()> {
     let deadline = Instant::now() + READY;
     while !program.says(traffic::READY) {
@@ -252,7 +252,7 @@ fn wait_told(program: &mut Program, stop: &Stop) -> Result<()> {
     Ok(())
 }
 
-/// Flows by the namespace in which they are listened to.
+/// Flows by the namespace in which they are observed.
 type BySpace<'a> = BTreeMap<&'a str, Vec<(String, Side)>>;
 
 fn add<'a>(by_space: &mut BySpace<'a>, of: &RunningFlow, (space, side): (&'a str, Side)) {
@@ -260,11 +260,11 @@ fn add<'a>(by_space: &mut BySpace<'a>, of: &RunningFlow, (space, side): (&'a str
 }
 
 impl RunningFlow {
-    /// Namespace of the sending and of the receiving end, and by which port their sockets are known there.
+    /// Namespaces of the sender and the receiver, and the port that identifies their sockets there.
     fn tcp_ends<'a>(&self, ends: &Ends<'a>) -> ((&'a str, Side), (&'a str, Side)) {
         let port = self.flow.port;
-        // The server sends the answers, and what goes down; its sockets are known by their own port, unless
-        // it is the sender that asks.
+        // For responses and downloads, the server is the sender. Its sockets are identified by their local port, unless the sender
+        // opens the connection.
         let up = self.flow.traffic.is_upload();
         let listens = if matches!(self.carrier, Carrier::Tool(_)) { up } else { true };
         let (at_ue, at_server) = if listens {

@@ -1,9 +1,9 @@
-//! The acknowledgments that reach a TCP sender of the kernel: duplicates, and the third of them in a row.
+//! The acknowledgments received by a TCP sender of the kernel: duplicates, and the third consecutive one.
 //!
-//! The kernel counts what it makes of them, which is not the same with RACK as without; here they are counted as they
-//! come in, by a packet socket that sees what arrives in the sender's namespace. A duplicate is one by RFC 5681 §2, as
-//! far as it shows from outside: without data, SYN, FIN or RST, the number of the one before, and SACK blocks
-//! or an unchanged window. One that only reports a second copy (DSACK) is none.
+//! The kernel counts its reactions to them, which differ with and without RACK. Here they are counted on arrival, by a packet
+//! socket in the sender's namespace. A duplicate is defined as in RFC 5681 §2, as far as it is visible from outside: no data,
+//! SYN, FIN or RST, the same number as the previous one, and SACK blocks or an unchanged window. One that only reports a second
+//! copy (DSACK) does not count.
 
 use super::super::diag::Side;
 use super::super::space::Space;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-/// Longest packet without data: IPv6, TCP with all options.
+/// Maximum length of a packet without data: IPv6, TCP with all options.
 const MOST_BYTES: usize = 256;
 
 /// TCP senders of a namespace.
@@ -27,46 +27,46 @@ pub struct AckTap {
     flows: Vec<(String, Side)>,
 }
 
-/// What came in for a flow.
+/// Observations of a flow.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AcksSeen {
     /// Duplicate acknowledgments.
     pub duplicates: u64,
-    /// Third ones in a row.
+    /// Number of third consecutive duplicates.
     pub triples: u64,
-    /// How many of those there were by when, seconds; seen up to [`LOOK`] later.
+    /// Their number over time, seconds; observed up to [`LOOK`] later.
     pub triples_by: Vec<(f64, f64)>,
-    /// Bytes of the packets, and of reports of the path among them.
+    /// Bytes of the packets, and of path reports among them.
     pub bytes: [u64; 2],
-    /// Reports.
+    /// Number of reports.
     pub reports: u64,
-    /// The newest report by when, seconds; seen up to [`LOOK`] later.
+    /// The newest report over time, seconds; observed up to [`LOOK`] later.
     pub told: Vec<(f64, PathReport)>,
-    /// It, before its time is noted.
+    /// The newest report, before its time is recorded.
     newest: Option<PathReport>,
 }
 
-/// What a sender was told.
+/// A report received by a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathReport {
     /// Losses of the medium so far, modulo 2^16.
     pub losses: u16,
-    /// Queue of the bottleneck, as the newest full report has it.
+    /// Queue of the bottleneck according to the newest full report.
     pub depth_bytes: Option<u64>,
 }
 
 impl AckTap {
-    /// Of `flows`, whose sockets in `space` are known by a port.
+    /// A tap for `flows`, whose sockets in `space` are identified by a port.
     ///
     /// # Errors
-    /// There are no packet sockets here.
+    /// Packet sockets are not available.
     pub fn open(space: &Space, flows: Vec<(String, Side)>) -> Result<Self> {
         let sockets = space.enter(|| Ok([packet_socket(ETH_P_IP)?, packet_socket(ETH_P_IPV6)?]))?;
         Ok(Self { sockets, flows })
     }
 }
 
-/// Counts until asked to end.
+/// Counts until the end is requested.
 ///
 /// # Errors
 /// Packets cannot be read.
@@ -86,7 +86,7 @@ pub fn watch(mut tap: AckTap, start: Instant, end: &Stop) -> Result<BTreeMap<Str
     }
 }
 
-/// Connections of a flow are told apart by both ends.
+/// Both addresses, which identify a connection of a flow.
 type Ends = (SocketAddr, SocketAddr);
 
 struct Counts {
@@ -95,7 +95,7 @@ struct Counts {
     seen: BTreeMap<String, AcksSeen>,
 }
 
-/// Acknowledgments of one number.
+/// Consecutive acknowledgments with the same number.
 #[derive(Clone, Copy)]
 struct Row {
     ack: u32,
@@ -104,7 +104,7 @@ struct Row {
 }
 
 impl Counts {
-    /// Notes what has changed by now.
+    /// Records changes up to now.
     fn look(&mut self, now_s: f64) {
         for seen in self.seen.values_mut() {
             let triples = seen.triples as f64;
@@ -118,13 +118,13 @@ impl Counts {
     }
 
     fn packet(&mut self, packet: &[u8]) {
-        // Longer packets than fit carry data, and do not parse.
+        // Packets longer than the buffer carry data and are not parsed.
         let bytes = packet.len() as u64;
         let Ok(packet) = parse_packet(packet) else { return };
         let Some(flow) = flow_of(&self.flows, packet.src.port(), packet.dst.port()) else { return };
         let header = &packet.header;
         if header.flags.0 & TcpFlags::ACK.0 == 0 {
-            // A SYN acknowledges nothing, and its number is no place in the sequence.
+            // A SYN acknowledges nothing, and its number is not comparable.
             return;
         }
         self.seen.entry(flow.to_owned()).or_default().reported(&header.options.report, bytes);
@@ -134,7 +134,7 @@ impl Counts {
             return;
         };
         if row.ack != header.ack {
-            // Older ones say nothing new, and end no row.
+            // Older numbers carry no information and do not end the sequence.
             if row.ack.wrapping_sub(header.ack).cast_signed() < 0 {
                 *row = Row { ack: header.ack, window: header.window, duplicates: 0 };
             }
@@ -152,7 +152,7 @@ impl Counts {
 }
 
 impl AcksSeen {
-    /// Notes a packet of so many bytes, with the option if it has one.
+    /// Records a packet of this length, with its option, if any.
     fn reported(&mut self, option: &[u8], bytes: u64) {
         self.bytes[0] += bytes;
         let length = usize::from(option[1]).min(option.len());
@@ -162,7 +162,7 @@ impl AcksSeen {
         let before = self.newest.or(self.told.last().map(|(_, told)| *told));
         let depth_bytes = match report.bottleneck {
             Some(hop) => hop.depth_bytes,
-            // The short form does not say.
+            // The short form does not contain it.
             None => before.and_then(|told| told.depth_bytes),
         };
         self.newest = Some(PathReport { losses: report.medium_losses, depth_bytes });
@@ -175,7 +175,7 @@ fn is_duplicate(packet: &TcpPacket, window: u16) -> bool {
     if !packet.payload.is_empty() || header.flags.0 & special.0 != 0 {
         return false;
     }
-    // The first block of a DSACK is below the number, or a copy of one above.
+    // The first block of a DSACK is below the number, or within another one above.
     let blocks = header.options.sack.as_slice();
     let old = |right: u32| header.ack.wrapping_sub(right).cast_signed() >= 0;
     match blocks {
@@ -226,7 +226,7 @@ mod tests {
         let mut packets = vec![first.clone()];
         packets.extend(vec![again; 5]);
         packets.extend([next.clone(), next.clone(), next.clone()]);
-        // An older one, overtaken, changes nothing.
+        // An older one that was overtaken changes nothing.
         packets.extend([first, next]);
         let seen = count(&packets);
         assert_eq!((seen.duplicates, seen.triples, seen.reports), (8, 2, 0));
@@ -246,7 +246,7 @@ mod tests {
         };
         let (full, short) = (option(3, Some(1600)), option(5, None));
         let seen = count(&[full.clone(), short]);
-        // The short form says nothing of the queue.
+        // The short form does not contain the queue.
         assert_eq!((seen.reports, seen.newest), (2, Some(PathReport { losses: 5, depth_bytes: Some(1600) })));
         assert_eq!(seen.bytes[1], 16 + 8);
         let mut counts =

@@ -1,4 +1,4 @@
-//! What the tunnel ends say of themselves: RTTs, events, memory, processor time.
+//! Observation of the tunnel ends: RTTs, events, memory, processor time.
 
 use super::super::agent::{Agent, Event, Next};
 use super::super::program::{cpu_s, resident_bytes};
@@ -7,16 +7,16 @@ use anyhow::Result;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How often processes are looked at.
+/// Sampling interval of processes.
 const USAGE_PERIOD: Duration = Duration::from_millis(100);
 
-/// RTTs at times, milliseconds; 0 while the path is down. By UE and access.
+/// RTTs over time, milliseconds; 0 while the path is down. By UE and access.
 pub type Rtts = BTreeMap<(String, String), Vec<(f64, f64)>>;
 
-/// Asks UEs for the RTTs of their paths until asked to end.
+/// Polls UEs for the RTTs of their paths until the end is requested.
 ///
 /// # Errors
-/// One does not answer.
+/// An agent does not answer.
 pub fn rtts(agents: &[Agent], start: Instant, period: Duration, end: &Stop) -> Result<Rtts> {
     let mut seen = Rtts::new();
     let mut next = start;
@@ -33,10 +33,10 @@ pub fn rtts(agents: &[Agent], start: Instant, period: Duration, end: &Stop) -> R
     Ok(seen)
 }
 
-/// Collects the events of an agent from `from_unix_ms` on until asked to end.
+/// Collects the events of an agent from `from_unix_ms` until the end is requested.
 ///
 /// # Errors
-/// It does not answer.
+/// The agent does not answer.
 pub fn events(agent: &Agent, from_unix_ms: u64, end: &Stop) -> Result<Vec<Event>> {
     let mut seen = Vec::new();
     let mut events = agent.events()?;
@@ -44,7 +44,7 @@ pub fn events(agent: &Agent, from_unix_ms: u64, end: &Stop) -> Result<Vec<Event>
         match events.wait_next()? {
             Next::Event(event) if event.time_unix_ms >= from_unix_ms => seen.push(event),
             Next::Event(_) => {}
-            // What came before the end was asked for is read before that is looked at.
+            // Events from before the end are read before the request is checked.
             Next::Nothing if end.requested() => return Ok(seen),
             Next::Nothing => {}
             Next::End => return Ok(seen),
@@ -52,7 +52,7 @@ pub fn events(agent: &Agent, from_unix_ms: u64, end: &Stop) -> Result<Vec<Event>
     }
 }
 
-/// What a process has and had of the machine, at times.
+/// Resource usage of a process over time.
 #[derive(Debug, Default)]
 pub struct Usage {
     /// Resident memory, bytes.
@@ -61,7 +61,7 @@ pub struct Usage {
     pub cpu: Vec<(f64, f64)>,
 }
 
-/// The same by process id, until asked to end.
+/// Samples resource usage by process id, until the end is requested.
 pub fn usage(pids: &[u32], start: Instant, end: &Stop) -> BTreeMap<u32, Usage> {
     let mut seen: BTreeMap<u32, Usage> = BTreeMap::new();
     let mut next = start;

@@ -1,4 +1,4 @@
-//! Packets that arrive in a namespace, by packet sockets, and which flow they are of.
+//! Capture of packets that arrive in a namespace by packet sockets, and their assignment to flows.
 
 use super::super::diag::Side;
 use anyhow::{Context, Result};
@@ -6,14 +6,15 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{ErrorKind, Read};
 use std::time::Duration;
 
-/// How long packets wait to be read.
+/// Maximum time before captured packets are read.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
 pub(super) const ETH_P_IP: u16 = 0x0800;
 pub(super) const ETH_P_IPV6: u16 = 0x86dd;
-/// What a socket may hold while others have the processor.
+/// Buffer of a socket for times without the processor.
 const BUFFER_BYTES: usize = 8 << 20;
 
-/// Sees what arrives in this thread's namespace; of one protocol, so that what the namespace itself sends is not seen.
+/// A socket for packets that arrive in this thread's namespace. It is bound to one protocol, so packets sent by the namespace itself
+/// are not captured.
 pub(super) fn packet_socket(protocol: u16) -> Result<Socket> {
     let protocol = Protocol::from(i32::from(protocol.to_be()));
     let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(protocol)).context("packet socket")?;
@@ -22,7 +23,7 @@ pub(super) fn packet_socket(protocol: u16) -> Result<Socket> {
     Ok(socket)
 }
 
-/// Hands on all that waits in a socket; of longer packets, what fits into `buffer`.
+/// Passes on all packets that wait in a socket; longer ones are truncated to `buffer`.
 pub(super) fn drain(socket: &mut Socket, buffer: &mut [u8], mut packet: impl FnMut(&[u8])) -> Result<()> {
     loop {
         match socket.read(buffer) {
@@ -34,7 +35,7 @@ pub(super) fn drain(socket: &mut Socket, buffer: &mut [u8], mut packet: impl FnM
     }
 }
 
-/// The flow that a packet from one port to another is of.
+/// The flow of a packet between two ports.
 pub(super) fn flow_of(flows: &[(String, Side)], source: u16, destination: u16) -> Option<&str> {
     let of = flows.iter().find(|(_, side)| match side {
         Side::Local(port) => destination == *port,

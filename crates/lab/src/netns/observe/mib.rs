@@ -1,8 +1,8 @@
-//! What the TCP of a namespace has counted: /proc/net/netstat, as `nstat` shows it.
+//! TCP counters of a namespace: /proc/net/netstat, as shown by `nstat`.
 //!
-//! A sender enters fast recovery at the third duplicate ACK or its equivalent (SACK, RACK); each time is counted
-//! there, exactly, where a look at a socket every few milliseconds would miss some. Counters are of the namespace:
-//! a flow's own as long as no other TCP sender lives beside it.
+//! A sender enters fast recovery at the third duplicate ACK or its equivalent (SACK, RACK). These counters count each time exactly,
+//! whereas polling a socket every few milliseconds would miss some. They are per namespace: they belong to one flow as long as the
+//! namespace has no other TCP sender.
 
 use super::super::space::Space;
 use anyhow::{Context, Result};
@@ -12,23 +12,23 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mib(BTreeMap<String, u64>);
 
-/// What a TCP sender went through.
+/// Events of a TCP sender.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Recoveries {
-    /// Fast recoveries entered: with SACK (classic or RACK), and without.
+    /// Number of fast recoveries: with SACK (classic or RACK), and without.
     pub fast_recoveries: u64,
-    /// Times a hole turned out to be reordering.
+    /// Number of gaps that were reordering.
     pub reorderings: u64,
-    /// Recoveries taken back because nothing had been lost.
+    /// Number of recoveries undone because nothing had been lost.
     pub undone: u64,
-    /// Duplicate SACKs received: what was sent again had arrived.
+    /// Number of duplicate SACKs received: retransmitted data had arrived.
     pub dsacks: u64,
-    /// Segments sent again in fast recovery.
+    /// Number of segments retransmitted in fast recovery.
     pub fast_retransmissions: u64,
 }
 
 impl Mib {
-    /// Those of `space` now.
+    /// The present counters of `space`.
     ///
     /// # Errors
     /// /proc cannot be read.
@@ -37,7 +37,7 @@ impl Mib {
         space.enter(|| std::fs::read_to_string(path).context(path)).map(|text| Self::parse(&text))
     }
 
-    /// Pairs of lines: names, then values, both behind the name of their group.
+    /// Parses pairs of lines: names, then values, each after the name of its group.
     fn parse(text: &str) -> Self {
         let lines: Vec<&str> = text.lines().collect();
         let pairs = lines.chunks_exact(2).filter_map(|pair| {
@@ -52,7 +52,7 @@ impl Mib {
         Self(pairs.flat_map(of).collect())
     }
 
-    /// What was counted since `before`.
+    /// The difference from `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Recoveries {
         let one = |name: &str| {

@@ -1,4 +1,4 @@
-//! What is read over and over while a scenario runs: TCP sockets, interfaces, links, tunnel ends.
+//! Periodic observations during a run: TCP sockets, interfaces, links, tunnel ends.
 
 pub mod acks;
 pub mod ends;

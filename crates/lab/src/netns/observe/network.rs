@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// An Ethernet header, which interfaces count and the metrics do not.
+/// Length of an Ethernet header, which interfaces count and metrics do not.
 pub const ETHERNET_BYTES: u64 = 14;
 
-/// Bytes at times: two directions of a thing.
+/// Bytes over time, in two directions.
 pub type Sampled = Vec<(f64, [u64; 2])>;
 /// An access of a UE.
 #[derive(Debug, Clone)]
@@ -20,11 +20,11 @@ pub struct Access {
     pub name: String,
     /// Its interface.
     pub interface: String,
-    /// What the interface counts for each packet beside IP, bytes.
+    /// Bytes per packet that the interface counts in addition to IP.
     pub header_bytes: u64,
 }
 
-/// What to watch of the network.
+/// What to observe.
 #[derive(Debug)]
 pub struct NetworkWatch {
     /// UEs: name, namespace and accesses.
@@ -33,33 +33,33 @@ pub struct NetworkWatch {
     pub links: BTreeMap<String, LinkControl>,
 }
 
-/// What was seen of the network.
+/// Observations of the network.
 #[derive(Debug, Default)]
 pub struct NetworkSeen {
-    /// IP bytes sent (up) and received (down) on an access since the start, at times; by UE and access.
+    /// IP bytes sent (up) and received (down) on an access since the start, over time; by UE and access.
     pub accesses: BTreeMap<(String, String), Sampled>,
-    /// Bytes in the queues of a link, up and down, at times.
+    /// Bytes in the queues of a link, up and down, over time.
     pub queues: BTreeMap<String, Sampled>,
     /// Counters of a link at the end, up and down.
     pub links: BTreeMap<String, [LinkCounters; 2]>,
-    /// How much later than the model says packets left a link, 99th percentile, microseconds.
+    /// 99th percentile of the additional delay of packets of a link compared with the model, microseconds.
     pub late_p99_us: BTreeMap<String, f64>,
 }
 
-/// Those counters of one direction of a link that metrics are made of.
+/// The counters of one direction of a link that metrics use.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct LinkCounters {
-    /// Bytes that arrived at the far end.
+    /// Bytes delivered at the far end.
     pub bytes_out: u64,
-    /// Packets the queue had no room for.
+    /// Packets dropped by the full queue.
     pub queue_drops: u64,
-    /// Packets the loss model took.
+    /// Packets dropped by the loss model.
     pub random_drops: u64,
-    /// Packets lost because the link was or went down.
+    /// Packets lost because the link was down or went down.
     pub down_drops: u64,
-    /// Packets a black hole swallowed.
+    /// Packets dropped by a black hole.
     pub black_hole_drops: u64,
-    /// Bytes waiting.
+    /// Bytes in the queue.
     pub queue_bytes: u64,
 }
 
@@ -76,10 +76,10 @@ impl From<LinkStats> for LinkCounters {
     }
 }
 
-/// Watches interfaces and links until asked to end.
+/// Observes interfaces and links until the end is requested.
 ///
 /// # Errors
-/// A link does not answer any more; /proc cannot be read.
+/// A link no longer answers; /proc cannot be read.
 pub fn watch(mut watch: NetworkWatch, start: Instant, period: Duration, end: &Stop) -> Result<NetworkSeen> {
     let mut seen = NetworkSeen::default();
     let first: Vec<_> = watch.ues.iter().map(|(_, space, _)| interfaces(space)).collect::<Result<_>>()?;
@@ -121,14 +121,14 @@ fn link_counters(stats: &serde_json::Value) -> Result<[LinkCounters; 2]> {
     Ok([direction("a_to_b")?, direction("b_to_a")?])
 }
 
-/// What an interface has sent and received, as it counts: bytes and packets.
+/// Bytes and packets sent and received according to an interface.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Interface {
     sent: (u64, u64),
     received: (u64, u64),
 }
 
-/// IP bytes that went over an access, sent and received.
+/// IP bytes sent and received over an access.
 #[must_use]
 pub fn ip_bytes(all: &BTreeMap<String, Interface>, access: &Access) -> [u64; 2] {
     let counted = all.get(&access.interface).copied().unwrap_or_default();
@@ -151,7 +151,7 @@ fn parse_interfaces(text: &str) -> BTreeMap<String, Interface> {
     for line in text.lines().skip(2) {
         let Some((name, counters)) = line.split_once(':') else { continue };
         let counters: Vec<u64> = counters.split_whitespace().filter_map(|c| c.parse().ok()).collect();
-        // Received bytes and packets come first, sent ones eight columns later.
+        // Received bytes and packets come first; sent ones are eight columns later.
         let &[received, received_packets, _, _, _, _, _, _, sent, sent_packets, ..] = &counters[..] else {
             continue;
         };

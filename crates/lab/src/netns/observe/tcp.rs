@@ -1,4 +1,4 @@
-//! Kernel counters of TCP flows: of the sender, and of the receiver where no program of ours is.
+//! Kernel counters of TCP flows: of the sender, and of the receiver if it is a third-party program.
 
 use super::super::diag::{Counters, Diag, Side};
 use super::super::space::Space;
@@ -8,51 +8,51 @@ use anyhow::Result;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How often sockets are looked at: the resolution of what curl gets.
+/// Sampling interval of sockets, which is the resolution of curl's downloads.
 const PERIOD: Duration = Duration::from_millis(5);
 
-/// What to watch of a TCP flow.
+/// A TCP flow to observe.
 #[derive(Debug)]
 pub struct TcpWatch {
     /// The flow.
     pub flow: String,
-    /// What its sockets are at the sending end: where, and by which port they are known.
+    /// The sender's sockets: where they are, and the port that identifies them.
     pub sender: (Diag, Side),
     /// The sender's namespace.
     pub space: Space,
-    /// The same at the receiving end, if that is to be watched.
+    /// The same for the receiver, if it is observed.
     pub receiver: Option<(Diag, Side)>,
     /// Whether the connection is MPTCP.
     pub mptcp: bool,
 }
 
-/// What was seen of a TCP flow.
+/// Observations of a TCP flow.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct TcpSeen {
-    /// Congestion window of the sender at times, bytes; of MPTCP the sum over the subflows.
+    /// Congestion window of the sender over time, bytes; for MPTCP the sum of the subflows.
     pub cwnd: Vec<(f64, f64)>,
-    /// Bytes received in order since the reading before, at times.
+    /// Bytes received in order since the previous reading, over time.
     pub received: Vec<(f64, u64)>,
-    /// Segments sent again and retransmission timeouts, over all its connections.
+    /// Segments retransmitted and retransmission timeouts, over all connections.
     pub resent: [u64; 2],
-    /// Bytes that were acknowledged, over all its connections.
+    /// Bytes acknowledged, over all connections.
     pub acked_bytes: u64,
-    /// Packets the sender let be out of order, at most.
+    /// Maximum of the sender's reordering estimate, packets.
     pub reordering: u64,
-    /// What the TCP of the sender's namespace went through in the run.
+    /// TCP events of the sender's namespace during the run.
     pub recoveries: Recoveries,
 }
 
-/// Watches TCP sockets until asked to end.
+/// Observes TCP sockets until the end is requested.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel refuses the request.
 pub fn watch(watches: Vec<TcpWatch>, start: Instant, end: &Stop) -> Result<BTreeMap<String, TcpSeen>> {
     let mut records = watches.into_iter().map(Record::new).collect::<Result<Vec<_>>>()?;
     let mut next = start;
     loop {
         let over = end.sleep_until(next);
-        // Once more at the end, so that what is final is seen.
+        // Once more at the end, for the final values.
         for record in &mut records {
             record.look(start)?;
         }

@@ -1,4 +1,4 @@
-//! The data that reaches the receiver of a TCP flow with telemetry: traces in it, and all bytes.
+//! The data received by a TCP flow with telemetry: traces and total bytes.
 
 use super::super::diag::Side;
 use super::super::space::Space;
@@ -9,7 +9,7 @@ use anyhow::Result;
 use socket2::Socket;
 use std::collections::BTreeMap;
 
-/// Longest packet: offloads are off where telemetry is.
+/// Maximum packet length: offloads are off on paths with telemetry.
 const MOST_BYTES: usize = 2048;
 const HOP_BY_HOP: u8 = 0;
 const TCP: u8 = 6;
@@ -22,29 +22,29 @@ pub struct TraceTap {
     flows: Vec<(String, Side)>,
 }
 
-/// What came in for a flow.
+/// Observations of a flow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TracesSeen {
-    /// Traces in which a node had written.
+    /// Number of traces with data of at least one node.
     pub traces: u64,
-    /// Packets with data.
+    /// Number of packets with data.
     pub segments: u64,
     /// Bytes of all packets, and of headers with traces among them.
     pub bytes: [u64; 2],
 }
 
 impl TraceTap {
-    /// Of `flows`, whose sockets in `space` are known by a port.
+    /// A tap for `flows`, whose sockets in `space` are identified by a port.
     ///
     /// # Errors
-    /// There are no packet sockets here.
+    /// Packet sockets are not available.
     pub fn open(space: &Space, flows: Vec<(String, Side)>) -> Result<Self> {
         let socket = space.enter(|| packet_socket(ETH_P_IPV6))?;
         Ok(Self { socket, flows })
     }
 }
 
-/// Counts until asked to end.
+/// Counts until the end is requested.
 ///
 /// # Errors
 /// Packets cannot be read.

@@ -8,7 +8,7 @@ use super::{
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// `ip -batch` lines.
+/// Lines for `ip -batch`.
 struct Lines {
     addresses: String,
     routes: String,
@@ -42,14 +42,14 @@ impl Build<'_> {
         for (number, gnb) in (case.links.len()..).zip(case.gnbs.keys()) {
             self.cell(number, gnb);
         }
-        // The order of the links is not that of the UE's accesses.
+        // The order of links differs from that of the UE's accesses.
         for (name, plan) in &mut self.plan.ues {
             let order = |a: &AccessPlan| case.ues[name].accesses.iter().position(|x| x.name == a.name);
             plan.accesses.sort_by_key(order);
         }
     }
 
-    /// Connects the `k`-th user of link `number`; returns the interface on the link's side.
+    /// Connects the `k`-th user of link `number`. Returns the interface at the link.
     fn ue_access(&mut self, number: usize, link_space: &str, k: usize, ue: &str, index: usize) -> String {
         let (space, interface) = (self.names.ue(ue), self.interface_of(ue, index));
         let (upf, host) = (position(&self.case.upfs, &self.case.ues[ue].upf), 10 + k);
@@ -91,7 +91,7 @@ impl Build<'_> {
         let addresses = format!(
             "addr add {address}/24 dev {interface}\naddr add {net6}:{host:x}/64 dev {interface} nodad"
         );
-        // What is bound to the access (direct flows, MPTCP subflows) leaves by it.
+        // Traffic bound to the access (direct flows, MPTCP subflows) uses it.
         let ways = self.to_servers(&format!("via {gateway4} dev {interface}"), &format!("table {table}"));
         let ways6 = self.to_servers6(
             &format!("via {net6}:{gateway:x} dev {interface}"),
@@ -105,7 +105,7 @@ impl Build<'_> {
         );
         if self.uses_mptcp(ue) {
             routes.push_str("\nmptcp limits set subflow 8 add_addr_accepted 8");
-            // The first access carries the first subflow, without an endpoint of its own.
+            // The first access carries the first subflow and needs no endpoint.
             if index > 0 {
                 routes.push_str(&format!("\nmptcp endpoint add {address} dev {interface} subflow"));
             }
@@ -133,12 +133,12 @@ impl Build<'_> {
         Lines { addresses, routes, own: [address.into(), address6.into()] }
     }
 
-    /// A cell in the place of link `number`: its program makes the interfaces.
+    /// A cell instead of link `number`; its program creates the interfaces.
     fn cell(&mut self, number: usize, gnb: &str) {
         let case = self.case;
         let users = case.ues_of(gnb);
         let mut ues = Vec::new();
-        // All of one UPF; the scenario was checked for it.
+        // All users have the same UPF; the scenario was checked for this.
         let upf = users.first().map_or("", |(ue, _)| &case.ues[*ue].upf);
         let (upf_space, at_upf, gateway) =
             (self.far_space(gnb, upf), format!("l{number}"), 1 + position(&case.upfs, upf));
@@ -169,7 +169,7 @@ impl Build<'_> {
         lines.push('\n');
     }
 
-    /// The UE's interface for an access: the access's name where that can be an interface's.
+    /// Name of the UE's interface for an access: that of the access if it is a valid interface name.
     pub(super) fn interface_of(&self, ue: &str, index: usize) -> String {
         let access = &self.case.ues[ue].accesses[index];
         let reserved = ["lo", TUNNEL, "all", "default"];
@@ -193,7 +193,7 @@ impl Build<'_> {
         self.on_link(number, host, (&space, &interface), (link_space, &inside));
         self.ip(&space, &format!("addr add 10.1.{number}.{host}/24 dev {interface}"));
         self.ip(&space, &format!("addr add fd00:1:{number:x}::{host:x}/64 dev {interface} nodad"));
-        // Neighbours are fixed: an address resolution lost on the link would cost a second.
+        // Neighbours are static: an address resolution lost on the link would cost a second.
         for k in 0..users.len() {
             let (to, lladdr) = (10 + k, mac(number, 10 + k));
             self.ip(

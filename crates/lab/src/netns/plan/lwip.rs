@@ -14,11 +14,11 @@ pub struct LwipPlan {
     pub name: String,
     /// Its namespace.
     pub space: String,
-    /// Namespace and interface towards servers, made by the program.
+    /// Namespace and interface towards servers, created by the program.
     pub backhaul: (String, String),
     /// The addresses of its UEs.
     pub prefix: String,
-    /// Where it measures its legs from.
+    /// Source address of its measurements of the legs.
     pub prober: Ipv4Addr,
     /// Its UEs.
     pub ues: Vec<LwipUe>,
@@ -33,9 +33,9 @@ pub struct LwipUe {
     pub name: String,
     /// Its namespace.
     pub space: String,
-    /// Its address on the bearer: what servers know.
+    /// Its address on the bearer, which servers use.
     pub bearer: Ipv4Addr,
-    /// Its address for what comes by Wi-Fi.
+    /// Its destination address over Wi-Fi.
     pub wifi: Ipv4Addr,
     /// Its Wi-Fi interface.
     pub wifi_interface: String,
@@ -43,12 +43,12 @@ pub struct LwipUe {
 
 /// The interface of an LWIP node towards its legs.
 pub const LWIP_RAN: &str = "ran";
-/// Routing table of what comes by the LTE leg of an LWIP node.
+/// Routing table for packets from the LTE leg of an LWIP node.
 const LWIP_TABLE: usize = 50;
-/// What an LWIP node cannot be in namespaces.
+/// Checks the limits of LWIP nodes in namespaces.
 ///
 /// # Errors
-/// UEs of several UPFs, or with a session over its legs.
+/// Its UEs have several UPFs, or a session over its legs.
 pub(super) fn check(case: &Case) -> Result<()> {
     for (name, node) in &case.lwips {
         let is_on = |ue: &Ue| ue.accesses.iter().any(|a| a.link == node.lte || a.link == node.wifi);
@@ -68,7 +68,7 @@ pub(super) fn check(case: &Case) -> Result<()> {
 }
 
 impl Build<'_> {
-    /// The namespace behind a link or cell: that of the UPF, or of the LWIP node it is a leg of.
+    /// The namespace behind a link or cell: the UPF, or the LWIP node of which it is a leg.
     pub(super) fn far_space(&self, link: &str, upf: &str) -> String {
         let node = self.case.lwips.iter().find(|(_, node)| node.lte == link || node.wifi == link);
         node.map_or_else(|| self.names.upf(upf), |(name, _)| self.names.lwip(name))
@@ -80,14 +80,14 @@ impl Build<'_> {
         for (n, (name, node)) in case.lwips.iter().enumerate() {
             let space = self.names.lwip(name);
             let users = case.ues_of_lwip(name);
-            // All of one UPF; it was checked.
+            // All UEs have the same UPF; this was checked.
             let Some(upf) = users.first().map(|(ue, _)| &case.ues[*ue].upf) else { continue };
             let (upf_space, p) = (self.names.upf(upf), position(&case.upfs, upf));
             let number = |link: &str| {
                 case.links.keys().chain(case.gnbs.keys()).position(|name| name == link).unwrap_or(0)
             };
             let (lte, wifi) = (number(&node.lte), number(&node.wifi));
-            // Beside the node.
+            // The path that bypasses the node.
             let (at_upf, at_node) = (format!("x{n}"), "x".to_owned());
             let end = |space: &str, interface: &str, host| End {
                 space: space.to_owned(),
@@ -111,7 +111,7 @@ impl Build<'_> {
             let mut setup = format!(
                 "rule add iif l{lte} table {LWIP_TABLE}\nroute add default dev {LWIP_RAN} table {LWIP_TABLE}"
             );
-            // What answers probes by Wi-Fi is the node's, too.
+            // Replies to probes over Wi-Fi also belong to the node.
             let prober = Ipv4Addr::new(10, (LWIP_NET + n) as u8, 0, 1);
             setup.push_str(&format!("\nroute add {prober}/32 dev {LWIP_RAN}"));
             let mut ues = Vec::new();
@@ -135,7 +135,7 @@ impl Build<'_> {
                     &ue_space,
                     &format!("addr add {by_wifi}/32 dev {at_wifi}\nrule add from {by_wifi} table {table}"),
                 );
-                // A cell takes whatever is routed to its interface.
+                // A cell accepts all packets routed to its interface.
                 let via = |link: &str, number: usize, host: usize| match case.gnbs.contains_key(link) {
                     true => String::new(),
                     false => format!("via 10.1.{number}.{host} "),
@@ -165,13 +165,13 @@ impl Build<'_> {
         }
     }
 
-    /// Which of the users of a link a UE is.
+    /// Index of a UE among the users of a link.
     fn place_on(&self, link: &str, ue: &str) -> usize {
         let users = self.case.ues.iter().flat_map(|(name, u)| u.accesses.iter().map(move |a| (name, a)));
         users.filter(|(_, a)| a.link == link).position(|(name, _)| name == ue).unwrap_or(0)
     }
 
-    /// Routes of every server to addresses behind a UPF.
+    /// Routes from every server to addresses behind a UPF.
     fn back_to(&mut self, target: &str, p: usize) {
         let (case, lock) = (self.case, self.lock());
         for (s, server) in case.servers.keys().enumerate() {
@@ -188,10 +188,10 @@ impl Build<'_> {
     }
 }
 
-/// First of the second bytes of the addresses of UEs of LWIP nodes.
+/// First value of the second byte of addresses of LWIP UEs.
 const LWIP_NET: usize = 64;
 
-/// Addresses of a UE of the `n`th LWIP node: on the bearer, and for what comes by Wi-Fi.
+/// Addresses of a UE of the `n`th LWIP node: on the bearer, and over Wi-Fi.
 #[must_use]
 pub fn lwip_addresses(case: &Case, n: usize, ue: &str) -> [Ipv4Addr; 2] {
     let first = 16 + 2 * position(&case.ues, ue);
@@ -237,7 +237,7 @@ via = "direct:wifi"
             node.setup.contains("10.64.0.18/32 dev l1")
                 && node.setup.contains("10.64.0.19/32 via 10.1.0.11 dev l0")
         );
-        // The cell's N3, and the far end of Wi-Fi, are the node's.
+        // The N3 interface of the cell and the far end of Wi-Fi are at the node.
         let [cell] = &plan.cells[..] else { panic!("{:?}", plan.cells) };
         assert_eq!(cell.n3, ("lwip-node".to_owned(), "l1".to_owned()));
         assert!(cell.ues[0].addresses.contains(&ue.bearer.into()));

@@ -1,4 +1,4 @@
-//! From a scenario to namespaces, interfaces, addresses and routes. Pure: nothing is made here.
+//! Layout of namespaces, interfaces, addresses and routes for a scenario. Pure: nothing is created here.
 //!
 //! ```text
 //!  ue ns                       link ns              upf ns                    server ns
@@ -13,17 +13,15 @@
 //! - access link number L (cells come after the links): 10.1.L.0/24 and fd00:1:L::/64; UPF p is host 1+p, UE k on it host 10+k
 //! - N6 between server s and UPF p: 10.2.(8s+p).0/30 and fd00:2:(8s+p)::/64
 //! - server s: 10.3.s.1 (CUBIC), 10.3.s.2 (Reno), 10.3.s.3 (BBR), and fd00:3:s::1 to ::3
-//! - UE u of LWIP node n: 10.(64+n).0.0 + 16 + 2u on the bearer, the next one for what comes by Wi-Fi; 10.4.n.0/30 leads past
-//!   the node
+//! - UE u of LWIP node n: 10.(64+n).0.0 + 16 + 2u on the bearer, the next address over Wi-Fi; 10.4.n.0/30 bypasses the node
 //! - pool of UPF p: 10.(45+p).0.0/16 and fd45:p::/64; the UPF is its first host, UE u host 2+u
 //!
-//! Telemetry: the controllers are loaded before the routes that name them, sources sit on the interfaces by which data
-//! leaves, and routes leave room for a trace (`mtu`).
+//! Telemetry: controllers are loaded before the routes that refer to them. Sources are attached to the interfaces by which data
+//! leaves, and routes reserve room for a trace (`mtu`).
 //!
-//! A flow with another congestion control goes to another address of the server: routes carry the
-//! control, locked (`congctl lock cubic`), because the kernel refuses the sysctl in a namespace for
-//! algorithms the host has not opened to everybody, and because the subflows MPTCP opens itself obey
-//! nothing else.
+//! Each congestion control has its own address of the server. Routes set the locked control (`congctl lock cubic`), because the
+//! kernel does not allow the sysctl in a namespace for algorithms that the host has not enabled for all users, and because it is
+//! the only setting that applies to subflows opened by MPTCP itself.
 
 mod access;
 mod lwip;
@@ -42,14 +40,14 @@ use names::Names;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A network to be made.
+/// The layout of a network.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     /// Every namespace: name and role.
     pub spaces: BTreeMap<String, Role>,
     /// Pairs of interfaces.
     pub veths: Vec<[End; 2]>,
-    /// `ip -batch` lines per namespace, once the interfaces exist.
+    /// `ip -batch` lines per namespace, to run once the interfaces exist.
     pub setup: BTreeMap<String, String>,
     /// Emulated links: accesses by name, and server links that are not plain.
     pub links: Vec<EmulatedLink>,
@@ -57,7 +55,7 @@ pub struct Plan {
     pub cells: Vec<CellPlan>,
     /// LWIP nodes.
     pub lwips: Vec<LwipPlan>,
-    /// `ip -batch` lines per namespace, once the cells run: their interfaces are theirs.
+    /// `ip -batch` lines per namespace, to run once the cells have created their interfaces.
     pub radio_setup: BTreeMap<String, String>,
     /// UEs by name.
     pub ues: BTreeMap<String, UePlan>,
@@ -65,11 +63,11 @@ pub struct Plan {
     pub upfs: BTreeMap<String, UpfPlan>,
     /// Servers by name.
     pub servers: BTreeMap<String, ServerPlan>,
-    /// What in-band telemetry needs.
+    /// Requirements of in-band telemetry.
     pub telemetry: TelemetryPlan,
 }
 
-/// What a namespace is there for.
+/// The role of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// A UE.
@@ -93,7 +91,7 @@ pub struct End {
     pub interface: String,
     /// MAC address.
     pub mac: String,
-    /// Whether offloads are switched off: what leaves here must be whole packets on an emulated link.
+    /// Whether offloads are disabled: packets that leave here must be whole packets on an emulated link.
     pub plain: bool,
 }
 
@@ -106,7 +104,7 @@ pub struct EmulatedLink {
     pub space: String,
     /// Interfaces of side A (UEs) and side B (UPFs).
     pub sides: [Vec<String>; 2],
-    /// A to B is `up`.
+    /// The link; A to B is `up`.
     pub link: Link,
 }
 
@@ -130,7 +128,7 @@ pub struct CellUe {
     pub name: String,
     /// Its namespace.
     pub space: String,
-    /// The interface that the cell makes there.
+    /// The interface that the cell creates there.
     pub interface: String,
     /// Its addresses in the cell.
     pub addresses: Vec<IpAddr>,
@@ -145,7 +143,7 @@ pub struct UePlan {
     pub accesses: Vec<AccessPlan>,
     /// Its address inside the tunnel.
     pub inner: Ipv4Addr,
-    /// The same for IPv6.
+    /// Its IPv6 address inside the tunnel.
     pub inner6: String,
     /// Routes into the tunnel, to be set when it is up.
     pub tunnel_routes: String,
@@ -162,13 +160,13 @@ pub struct AccessPlan {
     pub interface: String,
     /// The UE's address on it.
     pub address: Ipv4Addr,
-    /// The same for IPv6.
+    /// The UE's IPv6 address on it.
     pub address6: Ipv6Addr,
     /// The UPF's address behind it.
     pub gateway: Ipv4Addr,
-    /// UDP port the UPF serves this access name on.
+    /// UDP port of the UPF for this access name.
     pub port: u16,
-    /// Whether it is a cell, and the interface the cell's.
+    /// Whether it is a cell, which creates the interface.
     pub cell: bool,
 }
 
@@ -179,7 +177,7 @@ pub struct UpfPlan {
     pub space: String,
     /// Prefix of the addresses inside the tunnel.
     pub pool: String,
-    /// The same for IPv6.
+    /// Prefix of the IPv6 addresses inside the tunnel.
     pub pool6: String,
     /// Access names with their UDP port.
     pub accesses: BTreeMap<String, u16>,
@@ -202,7 +200,7 @@ impl ServerPlan {
         Ipv4Addr::new(10, 3, self.number, servers::host_of(cc))
     }
 
-    /// The same for IPv6.
+    /// The IPv6 address at which flows with this congestion control reach it.
     #[must_use]
     pub fn address6(&self, cc: CongestionControl) -> Ipv6Addr {
         Ipv6Addr::new(0xfd00, 3, self.number.into(), 0, 0, 0, 0, servers::host_of(cc).into())
@@ -219,7 +217,7 @@ const FIRST_TABLE: usize = 101;
 /// Lays out the network of `case`.
 ///
 /// # Errors
-/// More of something than the address plan has room for.
+/// A number exceeds the limits of the address plan.
 pub fn lay_out(case: &Case) -> Result<Plan> {
     lwip::check(case)?;
     if case.links.len() + case.gnbs.len() > 250
@@ -328,7 +326,7 @@ fn access_names(case: &Case, upf: &str) -> BTreeMap<String, ()> {
     of_upf.flat_map(|u| u.accesses.iter().map(|a| (a.name.clone(), ()))).collect()
 }
 
-/// Network part of link `number`, for IPv6; a host follows after a colon.
+/// IPv6 prefix of link `number`, to be followed by a colon and a host.
 fn net6(number: usize) -> String {
     format!("fd00:1:{number:x}:")
 }
@@ -341,7 +339,7 @@ fn position<V>(map: &BTreeMap<String, V>, name: &str) -> usize {
     map.keys().position(|n| n == name).unwrap_or(0)
 }
 
-/// A locally administered address; the same in every run.
+/// A locally administered MAC address, the same in every run.
 fn mac(net: usize, host: usize) -> String {
     format!("02:ab:{:02x}:{:02x}:{:02x}:{:02x}", net >> 8 & 255, net & 255, host >> 8 & 255, host & 255)
 }

@@ -1,9 +1,9 @@
-//! What the namespace of each thing is called.
+//! Names of namespaces.
 
 use super::Case;
 use std::collections::BTreeMap;
 
-/// Name of the namespace of each thing: its own name unless something of another kind has the same.
+/// Names of namespaces: that of the object, unless an object of another kind has the same.
 #[derive(Debug)]
 pub(super) struct Names(BTreeMap<(u8, String), String>);
 
@@ -21,7 +21,7 @@ impl Names {
         for (k, (kind, names)) in kinds.iter().enumerate() {
             for name in names {
                 let taken = kinds.iter().filter(|(_, others)| others.contains(name)).count() > 1;
-                // Links and cells always say what they are: their names are often those of interfaces.
+                // Links and cells always have a prefix, since their names are often those of interfaces.
                 let space = if taken || ["link", "gnb", "lwip"].contains(kind) {
                     format!("{kind}-{name}")
                 } else {

@@ -1,15 +1,15 @@
-//! Servers, their links to every UPF, and the routes that choose a congestion control.
+//! Servers, their links to every UPF, and the routes that select a congestion control.
 
 use super::{Build, EmulatedLink, End, Role, ServerPlan, mac, pool};
 use crate::scenario::file::Server;
 use crate::scenario::file::{CongestionControl, Program};
 use std::fmt::Write;
 
-/// Up to this rate and down to this delay a server's link is a bare veth pair.
+/// Rate in Mbit/s up to which, and delay in ms down to which, a server's link is a plain veth pair.
 const PLAIN_SERVER: (f64, f64) = (1000.0, 0.5);
 
-/// Whether a server's link is emulated: at the default (1 Gbit/s, 0.5 ms) it is no bottleneck, and a bare
-/// pair of interfaces leaves the processor to what is measured. A node that fills traces is one in any case.
+/// Whether a server's link is emulated. At the default (1 Gbit/s, 0.5 ms) it is no bottleneck, and a plain veth pair leaves the
+/// processor to the measured programs. A link with a node that fills traces is always emulated.
 #[must_use]
 pub fn server_link_is_emulated(of: &Server) -> bool {
     of.rate_mbps < PLAIN_SERVER.0 || of.delay_ms > PLAIN_SERVER.1 || of.ioam_node.is_some()
@@ -84,7 +84,7 @@ impl Build<'_> {
         }
         self.ip(&upf_space, &format!("route add 10.3.{s}.0/24 via 10.2.{net}.2 dev {at_upf}"));
         self.ip(&upf_space, &format!("route add fd00:3:{s:x}::/64 via fd00:2:{net:x}::2 dev {at_upf}"));
-        // Back to the pool of this UPF, and to the UEs of this UPF without tunnel.
+        // Back to the pool of this UPF, and to its UEs without tunnel.
         let mut targets = vec![pool(p)];
         let mut targets6 = vec![(format!("fd45:{p:x}::/64"), TUNNEL_MTU)];
         for (number, link) in case.links.keys().chain(case.gnbs.keys()).enumerate() {
@@ -126,7 +126,7 @@ impl Build<'_> {
         lines
     }
 
-    /// The same over IPv6, where a flow needs them; the way carries packets of `mtu` bytes.
+    /// The same over IPv6, if a flow needs them; `mtu` is that of the path.
     pub(super) fn to_servers6(&self, way: &str, table: &str, mtu: u32) -> String {
         let (lock, mut lines) = (self.lock(), String::new());
         let servers = if self.ipv6 { self.case.servers.len() } else { 0 };
@@ -143,27 +143,27 @@ impl Build<'_> {
         lines
     }
 
-    /// What keeps packets short enough for a trace, and for the tunnel.
+    /// Route option that limits packets so that a trace and the tunnel header fit.
     fn room(&self, cc: CongestionControl, mtu: u32) -> String {
         let bytes = self.plan.telemetry.room.get(&cc).copied().unwrap_or(0);
-        // IPv6 wants 1280; who asks for more room than that leaves in the tunnel is refused (TelemetryPlan::of), unless its flows
-        // are elsewhere.
+        // IPv6 requires 1280 bytes. Flows that need more room than the tunnel leaves are refused (TelemetryPlan::of), unless they do
+        // not use the tunnel.
         let fits = (mtu - bytes).max(IPV6_MTU);
         if fits == ETHERNET_MTU { String::new() } else { format!(" mtu {fits}") }
     }
 
-    /// Programs do not choose the control, but iperf3 insists: both its ends set what it was told.
+    /// Programs do not choose the control, except for iperf3: both its ends set the one they were given.
     pub(super) fn lock(&self) -> &'static str {
         let insists = self.case.flows.values().any(|f| f.program == Program::Iperf3);
         if insists { "" } else { "lock " }
     }
 }
 
-/// MTU of every interface but the tunnel's.
+/// MTU of every interface except that of the tunnel.
 pub(super) const ETHERNET_MTU: u32 = 1500;
-/// What a UPF's tunnel carries, unless its configuration says otherwise, and here it does not.
+/// MTU of a UPF's tunnel, the default of its configuration.
 pub(super) const TUNNEL_MTU: u32 = 1400;
-/// The least that IPv6 allows (RFC 8200 §5).
+/// Minimum MTU of IPv6 (RFC 8200 §5).
 pub(super) const IPV6_MTU: u32 = 1280;
 
 fn table(cc: CongestionControl) -> String {

@@ -1,4 +1,4 @@
-//! What in-band telemetry needs of the machine: controllers, their bounds, sources at interfaces, room in packets.
+//! Requirements of in-band telemetry on the machine: controllers, their bounds, sources at interfaces, room in packets.
 
 use super::servers::{IPV6_MTU, TUNNEL_MTU};
 use super::{Build, TUNNEL};
@@ -8,37 +8,37 @@ use crate::scenario::model::{Case, Flow, Via};
 use anyhow::{Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// See the top of this file.
+/// Requirements of in-band telemetry; see the module documentation.
 #[derive(Debug, Clone, Default)]
 pub struct TelemetryPlan {
-    /// Controllers of ours that flows ask for.
+    /// Controllers of this project that flows use.
     pub controllers: BTreeSet<CongestionControl>,
-    /// What bounds them: the kernel has one set for all flows.
+    /// Their bounds: the kernel has one set for all flows.
     pub bounds: Option<Telemetry>,
-    /// Flows whose sockets write and read reports.
+    /// Flows whose sockets send and receive reports.
     pub flows: BTreeSet<String>,
-    /// Bytes that IPv6 packets of flows with this control keep free.
+    /// Bytes reserved in IPv6 packets of flows with this control.
     pub(super) room: BTreeMap<CongestionControl, u32>,
     /// Sources by namespace and interface.
     pub sources: BTreeMap<(String, String), SourcePlan>,
 }
 
-/// What a source puts into packets.
+/// Configuration of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SourcePlan {
-    /// One segment in so many carries a trace.
+    /// One segment in this many carries a trace.
     pub every: u32,
-    /// Nodes that a trace has room for.
+    /// Number of nodes that fit in a trace.
     pub nodes: u8,
 }
 
-/// Bytes of a trace with room for `nodes`, as an extension header: 16, and 36 per node, up to 8n.
+/// Bytes of a trace with room for `nodes` as an extension header: 16, plus 36 per node, rounded up to 8n.
 #[must_use]
 pub fn trace_bytes(nodes: u8) -> u32 {
     (16 + 36 * u32::from(nodes)).next_multiple_of(8)
 }
 
-/// Nodes a trace of the kernel's source has room for, at most: its stack is small.
+/// Maximum number of nodes in a trace of the kernel's source, whose stack is small.
 const MOST_NODES: u8 = 4;
 
 impl TelemetryPlan {
@@ -87,7 +87,7 @@ impl TelemetryPlan {
     }
 }
 
-/// Packets with a trace must pass the tunnel, and IPv6 has no packets shorter than 1280 bytes.
+/// Checks that packets with a trace fit in the tunnel, and that the path carries IPv6's minimum of 1280 bytes.
 fn fits_the_tunnel(name: &str, flow: &Flow, nodes: u8) -> Result<()> {
     let least = IPV6_MTU + trace_bytes(nodes);
     if flow.via == Via::Atsss && least > TUNNEL_MTU {
@@ -105,7 +105,7 @@ fn same_bounds(a: &Telemetry, b: &Telemetry) -> bool {
 }
 
 impl Build<'_> {
-    /// Where traces are put into packets.
+    /// Lays out the sources of traces.
     pub(super) fn sources(&mut self) -> Result<()> {
         let case = self.case;
         for (name, flow) in &case.flows {

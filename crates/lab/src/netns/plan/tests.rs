@@ -31,7 +31,7 @@ fn every_end_has_its_own_name_and_address() {
     let macs: BTreeSet<_> = ends.iter().map(|e| &e.mac).collect();
     assert_eq!((places.len(), macs.len()), (ends.len(), ends.len()));
     assert!(ends.iter().all(|e| plan.spaces.contains_key(&e.space) && e.interface.len() <= 15));
-    // A UE named like a link does not share its namespace.
+    // A UE with the name of a link does not share its namespace.
     assert_eq!(plan.ues["wifi"].space, "ue-wifi");
     assert_eq!(plan.ues["one"].space, "one");
     assert!(plan.spaces.contains_key("link-wifi"));
@@ -46,7 +46,7 @@ fn a_shared_link_has_both_ues_on_side_a() {
     assert_eq!(one.accesses.iter().map(|a| &*a.name).collect::<Vec<_>>(), ["wifi", "5g"]);
     assert_eq!(one.accesses[0].address.to_string(), "10.1.1.10");
     assert_eq!(plan.ues["wifi"].accesses[0].address.to_string(), "10.1.1.11");
-    // Both speak to the same port of the UPF: it is the same access name.
+    // Both use the same port of the UPF, since it is the same access name.
     assert_eq!(one.accesses[0].port, plan.ues["wifi"].accesses[0].port);
     assert_ne!(one.accesses[0].port, one.accesses[1].port);
 }
@@ -88,7 +88,7 @@ via = "direct:5g"
     assert_eq!(addresses, ["10.1.1.11", "fd00:1:1::b"]);
     assert_eq!(plan.ues["two"].accesses[0].address.to_string(), "10.1.1.11");
     assert!(plan.ues["two"].accesses[0].cell && !plan.ues["one"].accesses[0].cell);
-    // Interfaces that the cell makes are set up later, and only those.
+    // Only interfaces created by the cell are configured later.
     let later = &plan.radio_setup["two"];
     assert!(later.contains("addr add 10.1.1.11/24 dev 5g") && later.contains("dev 5g table 101 congctl"));
     assert!(plan.radio_setup["upf"].contains("addr add fd00:1:1::1/64 dev l1 nodad"));
@@ -137,7 +137,7 @@ fn telemetry_gets_its_controllers_routes_and_sources() {
     for line in [
         "addr add fd00:3:0::7/128 dev lo",
         "-6 rule add from fd00:3:0::7 table 207",
-        // Room for a trace of 88 bytes; flows without telemetry have whole packets.
+        // Room for a trace of 88 bytes; flows without telemetry have full-sized packets.
         "route add fd00:1:0::a/128 via fd00:2:0::1 dev u0 table 207 congctl lock int_rate mtu 1412",
         "route add fd00:1:0::a/128 via fd00:2:0::1 dev u0 table main congctl lock cubic\n",
     ] {
@@ -151,7 +151,7 @@ fn telemetry_gets_its_controllers_routes_and_sources() {
     assert_eq!(of.flows.iter().collect::<Vec<_>>(), ["a"]);
     let place = ("server".to_owned(), "u0".to_owned());
     assert_eq!(of.sources, [(place, SourcePlan { every: 16, nodes: 2 })].into());
-    // The server's link fills traces, so it is emulated, however fast.
+    // The server's link fills traces, so it is emulated at any rate.
     let n6 = plan.links.iter().find(|l| l.name.is_none()).unwrap();
     assert_eq!((n6.link.down.ioam_node, n6.space.as_str()), (Some(1), "n6-0-0"));
 }
@@ -171,7 +171,7 @@ fn what_the_kernel_has_once_is_the_same_for_all() {
     assert!(wrong(&INT.replace("nodes = 2", "nodes = 5")).contains("room for 4"));
 }
 
-/// A trace fits in what the tunnel carries, both ways, and the source sits where the data leaves.
+/// A trace fits in the tunnel in both directions, and the source is attached where the data leaves.
 #[test]
 fn telemetry_goes_through_the_tunnel() {
     let text = INT.replace("via = \"direct:wifi\"", "via = \"atsss\"");

@@ -1,4 +1,4 @@
-//! Requests and answers over one TCP connection, one at a time.
+//! Requests and responses over one TCP connection, one at a time.
 
 use super::{Exchange, LOOK, Listener, dial, now_ns, pattern, sleep_until, timed_out, write_report};
 use anyhow::{Context, Result};
@@ -7,18 +7,18 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// One answer.
+/// A response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// When the request was sent.
     pub asked_ns: u64,
-    /// When the last byte of the answer was there.
+    /// When the last byte of the response arrived.
     pub answered_ns: u64,
-    /// Whether every byte was the one that belongs there.
+    /// Whether every byte was correct.
     pub intact: bool,
 }
 
-/// How much is read or written at once.
+/// Size of a read or write.
 const CHUNK_BYTES: usize = 64 << 10;
 
 pub fn listen(task: &Exchange) -> Result<()> {
@@ -55,7 +55,7 @@ pub fn connect(task: &Exchange) -> Result<()> {
                 break;
             };
             answers.push(Answer { asked_ns, answered_ns: now_ns(), intact });
-            // A silence beyond the end would keep the whole run waiting.
+            // A pause beyond the end would delay the whole run.
             let left = Duration::from_nanos(when.stop_ns.saturating_sub(now_ns()));
             std::thread::sleep(task.gap.min(left));
             if task.reconnect {
@@ -69,13 +69,13 @@ pub fn connect(task: &Exchange) -> Result<()> {
 }
 
 fn prepare(stream: &TcpStream) -> Result<()> {
-    // MPTCP of some kernels refuses it; then small requests may wait for an acknowledgement.
+    // MPTCP of some kernels refuses this; then small requests may wait for an acknowledgement.
     let _ = stream.set_nodelay(true);
     stream.set_read_timeout(Some(LOOK)).context("timeout")?;
     stream.set_write_timeout(Some(LOOK)).context("timeout")
 }
 
-/// False when the connection or the time is over.
+/// Sends bytes. Returns false when the connection has ended or the time has passed.
 fn send(stream: &mut TcpStream, offset: &mut u64, mut bytes: usize, until_ns: u64) -> bool {
     let mut buffer = vec![0; bytes.min(CHUNK_BYTES)];
     while bytes > 0 {
@@ -93,7 +93,7 @@ fn send(stream: &mut TcpStream, offset: &mut u64, mut bytes: usize, until_ns: u6
     true
 }
 
-/// Whether all was as sent; `None` when the connection or the time is over.
+/// Receives bytes. Returns whether all were correct; `None` when the connection has ended or the time has passed.
 fn receive(stream: &mut TcpStream, offset: &mut u64, mut bytes: usize, until_ns: u64) -> Option<bool> {
     let mut buffer = vec![0; bytes.min(CHUNK_BYTES)];
     let mut intact = true;
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// A server's end and a UE's.
+    /// The ends of a server and a UE.
     fn ends(folder: &Path, time: Duration) -> [Exchange; 2] {
         let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let when = from_now(time);

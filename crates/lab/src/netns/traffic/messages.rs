@@ -1,7 +1,6 @@
-//! Many TCP connections, each with time-stamped messages at a constant rate: what a proxy adds to latency.
+//! Many TCP connections, each with time-stamped messages at a constant rate, to measure the latency added by a proxy.
 //!
-//! A message that the kernel does not take at once (the connection is held back) keeps the time stamp of
-//! the first attempt, so waiting counts as delay.
+//! A message that the kernel does not accept at once keeps the time stamp of the first attempt, so waiting counts as delay.
 
 use super::{LOOK, Messages, accept_all, dial, now_ns, sleep_until, timed_out};
 use anyhow::{Context, Result, ensure};
@@ -9,12 +8,12 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-/// The time stamp at the start of a message.
+/// Length of the time stamp at the start of a message.
 const STAMP_BYTES: usize = 8;
-/// Connections looked at between two waits.
+/// Connections served between two waits.
 const AT_ONCE: usize = 64;
 
-/// A connection of the client, and the rest of a message it could not send.
+/// A connection of the client, and the unsent rest of a message.
 struct Source {
     stream: TcpStream,
     unsent: Vec<u8>,
@@ -68,7 +67,7 @@ pub fn connect(task: &Messages) -> Result<()> {
     std::fs::write(&task.report, sent.to_string()).with_context(|| task.report.display().to_string())
 }
 
-/// A connection of the server, and the part of a message that is there.
+/// A connection of the server, and the received part of a message.
 struct Sink {
     stream: TcpStream,
     stamp: [u8; STAMP_BYTES],
@@ -76,7 +75,7 @@ struct Sink {
 }
 
 impl Sink {
-    /// Takes the bytes of messages of `size`; pushes the delay of each that is complete.
+    /// Consumes bytes of messages of `size`; appends the delay of each complete one.
     fn take(&mut self, mut bytes: &[u8], size: usize, now: u64, delays: &mut Vec<u64>) {
         while let Some(&byte) = bytes.first() {
             if self.at < STAMP_BYTES {
@@ -152,7 +151,7 @@ mod tests {
                 interval: time / 20,
                 report: folder.path().join(report),
             };
-            // An end whose peer does not come before the start gives up.
+            // An end whose peer does not connect before the start gives up.
             std::thread::scope(|scope| {
                 let server = scope.spawn(|| listen(&task("delays")));
                 let client = connect(&task("sent"));

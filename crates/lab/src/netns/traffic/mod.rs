@@ -1,13 +1,13 @@
-//! Traffic sources and sinks of our own, for what no common program measures: each packet's delay, order
-//! and loss, each byte's value, and silences of milliseconds. They use the kernel's UDP and TCP through
-//! ordinary sockets (TCP or MPTCP) and run as processes of their own (`anabranch-lab traffic`, hidden).
+//! Traffic sources and sinks for measurements that common programs do not offer: delay, order and loss of each packet, the value of
+//! each byte, and pauses of milliseconds. They use the kernel's UDP and TCP through ordinary sockets (TCP or MPTCP) and run as
+//! separate processes (`anabranch-lab traffic`, hidden).
 //!
 //! ```text
 //!  lab ─▶ task as JSON ─▶ process binds and listens ─▶ "ready" ─▶ lab
-//!  lab ─▶ when the run began ─▶ process works ─▶ report file
+//!  lab ─▶ start time of the run ─▶ process works ─▶ report file
 //! ```
 //!
-//! All times are nanoseconds of the wall clock (`CLOCK_REALTIME`), the clock the kernel stamps packets with.
+//! All times are nanoseconds of the wall clock (`CLOCK_REALTIME`), the clock of the kernel's packet time stamps.
 
 mod exchange;
 mod messages;
@@ -38,9 +38,9 @@ pub struct Args {
 /// Runs the task.
 ///
 /// # Errors
-/// It cannot be read, or fails.
+/// The task cannot be read, or fails.
 pub fn run(args: &Args) -> Result<()> {
-    // A late timer would show as delay of the network.
+    // A late timer would appear as network delay.
     nix::sys::prctl::set_timerslack(1).context("timer slack")?;
     match serde_json::from_str(&args.task).context("the task")? {
         Task::UdpSend(task) => udp::send(&task),
@@ -62,12 +62,12 @@ pub fn run(args: &Args) -> Result<()> {
 fn become_program(task: &Wait) -> Result<()> {
     let (program, arguments) = task.command.split_first().context("a program")?;
     sleep_until(task.when.begin()?.start_ns);
-    // Comes back only if it fails.
+    // Returns only on failure.
     let error = std::process::Command::new(program).args(arguments).stdin(std::process::Stdio::null()).exec();
     Err(error).context(program.clone())
 }
 
-/// What a process does.
+/// The task of a process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "kebab-case")]
 pub enum Task {
@@ -75,9 +75,9 @@ pub enum Task {
     UdpSend(UdpSend),
     /// Receives UDP.
     UdpReceive(UdpReceive),
-    /// Sends UDP and keeps the answers.
+    /// Sends UDP and stores the replies.
     UdpPing(UdpSend),
-    /// Sends UDP back.
+    /// Replies to UDP with the same payload.
     UdpEcho(UdpEcho),
     /// TCP server of many connections with messages.
     MessagesListen(Messages),
@@ -91,53 +91,53 @@ pub enum Task {
     QuicListen(Quic),
     /// QUIC client of a one-way stream.
     QuicConnect(Quic),
-    /// TCP server that answers requests.
+    /// TCP server that responds to requests.
     ExchangeListen(Exchange),
-    /// TCP client that asks.
+    /// TCP client that sends requests.
     ExchangeConnect(Exchange),
-    /// Becomes another program when it is time.
+    /// Executes another program at the given time.
     Command(Wait),
 }
 
-/// A program to be run.
+/// A program to execute at a given time.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Wait {
-    /// When; only the start matters.
+    /// When; only the start is used.
     pub when: Schedule,
     /// The program and its arguments.
     pub command: Vec<String>,
 }
 
-/// When something happens.
+/// The times of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct When {
-    /// First moment of sending.
+    /// Start of sending.
     pub start_ns: u64,
-    /// No data is sent from then on.
+    /// End of sending.
     pub stop_ns: u64,
-    /// No data is waited for from then on.
+    /// End of receiving.
     pub until_ns: u64,
 }
 
-/// When something happens, as far as it is known when the process starts.
+/// The times of a task, as far as they are known when the process starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Schedule {
-    /// At these times.
+    /// Absolute times.
     At(When),
-    /// So long after a beginning that is told once everything is ready; see [`READY`].
+    /// Relative to a start time that is passed once everything is ready; see [`READY`].
     OnCommand {
-        /// First moment of sending.
+        /// Start of sending.
         start: Duration,
-        /// No data is sent from then on.
+        /// End of sending.
         stop: Duration,
-        /// No data is waited for from then on.
+        /// End of receiving.
         until: Duration,
     },
 }
 
-/// What a process with a [`Schedule::OnCommand`] writes to standard output when it can begin. It then reads the
-/// beginning from standard input, in nanoseconds of the wall clock.
+/// Written to standard output by a process with a [`Schedule::OnCommand`] when it is ready. It then reads the start time from
+/// standard input, in nanoseconds of the wall clock.
 pub const READY: &str = "ready";
 
 impl From<When> for Schedule {
@@ -147,7 +147,7 @@ impl From<When> for Schedule {
 }
 
 impl Schedule {
-    /// The times. Called when the process is ready.
+    /// The absolute times. Called when the process is ready.
     fn begin(&self) -> Result<When> {
         match *self {
             Self::At(when) => Ok(when),
@@ -163,22 +163,22 @@ impl Schedule {
     }
 }
 
-/// What a socket is set to before it connects.
+/// Options of a socket, set before it connects.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
-    /// `SO_MARK`: rules send it to a table.
+    /// `SO_MARK`: selects a routing table by rules.
     #[serde(default)]
     pub mark: Option<u32>,
     /// `SO_BINDTODEVICE`.
     #[serde(default)]
     pub interface: Option<String>,
-    /// `SO_MAX_PACING_RATE`, bit/s; TCP paces then.
+    /// `SO_MAX_PACING_RATE`, bit/s; makes TCP pace.
     #[serde(default)]
     pub pacing_bps: Option<u64>,
     /// `TCP_CONGESTION`.
     #[serde(default)]
     pub congestion_control: Option<String>,
-    /// Six bits of `IP_TOS` or `IPV6_TCLASS`.
+    /// DSCP, the upper six bits of `IP_TOS` or `IPV6_TCLASS`.
     #[serde(default)]
     pub dscp: Option<u8>,
 }
@@ -195,7 +195,7 @@ impl Setup {
             socket.set_tcp_congestion(name.as_bytes()).with_context(|| format!("TCP_CONGESTION {name}"))?;
         }
         if let Some(dscp) = self.dscp {
-            // The two bits below are ECN's.
+            // The two bits below are ECN.
             let byte = u32::from(dscp) << 2;
             match socket.domain().context("SO_DOMAIN")? {
                 Domain::IPV6 => socket.set_tclass_v6(byte).context("IPV6_TCLASS")?,
@@ -212,81 +212,81 @@ impl Setup {
 /// A UDP source.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct UdpSend {
-    /// Own address.
+    /// Local address.
     pub bind: SocketAddr,
-    /// The sink's.
+    /// Address of the sink.
     pub to: SocketAddr,
     /// When.
     pub when: Schedule,
-    /// Payload bits per second while on.
+    /// Payload rate within a burst, bit/s.
     pub rate_bps: u64,
-    /// Payload of a packet, at least 16.
+    /// Payload of a packet, bytes; at least 16.
     pub payload_bytes: usize,
-    /// Mean lengths of bursts and silences, if not always on.
+    /// Mean lengths of bursts and pauses; `None`: no pauses.
     pub bursts: Option<Bursts>,
-    /// What its socket is set to.
+    /// Options of its socket.
     #[serde(default)]
     pub setup: Setup,
-    /// Of one that keeps the answers: where the number of packets sent is written.
+    /// For a source that stores replies: file for the number of packets sent.
     #[serde(default)]
     pub sent: Option<PathBuf>,
-    /// Where the number of packets sent is written, or the answers ([`arrivals`]).
+    /// File for the number of packets sent, or for the replies ([`arrivals`]).
     pub report: PathBuf,
 }
 
-/// Exponential bursts and silences.
+/// Exponentially distributed bursts and pauses.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Bursts {
     /// Mean length of a burst.
     pub on: Duration,
-    /// Mean length of a silence.
+    /// Mean length of a pause.
     pub off: Duration,
-    /// Of the lengths.
+    /// Seed of the lengths.
     pub seed: u64,
 }
 
 /// A UDP sink.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct UdpReceive {
-    /// Own address.
+    /// Local address.
     pub bind: SocketAddr,
     /// When.
     pub when: Schedule,
-    /// Where the arrivals are written; see [`arrivals`].
+    /// File for the arrivals; see [`arrivals`].
     pub report: PathBuf,
 }
 
-/// A UDP source of answers.
+/// A UDP echo server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct UdpEcho {
-    /// Own address.
+    /// Local address.
     pub bind: SocketAddr,
-    /// When; only the end matters.
+    /// When; only the end is used.
     pub when: Schedule,
 }
 
 /// One end of many TCP connections, each with messages of one size at a constant rate.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Messages {
-    /// Listened at, or connected to.
+    /// Address to listen on, or to connect to.
     pub address: SocketAddr,
     /// When.
     pub when: When,
-    /// Connections.
+    /// Number of connections.
     pub flows: usize,
-    /// Size of a message, at least 8.
+    /// Size of a message, bytes; at least 8.
     pub message_bytes: usize,
     /// Time between two messages of a connection.
     pub interval: Duration,
-    /// Where the server writes the delay of each message, in nanoseconds ([`delays`]), and the client how
-    /// many it sent.
+    /// File for the delay of each message in nanoseconds ([`delays`]) at the server, and for the number of messages sent at the
+    /// client.
     pub report: PathBuf,
 }
 
 /// One end of a one-way TCP stream.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Stream {
-    /// Own address: listened at, or (its IP part, if given) connected from.
+    /// Local address: to listen on, or (its IP part, if given) to connect from.
     pub local: Option<SocketAddr>,
     /// The server, for the client.
     pub to: Option<SocketAddr>,
@@ -294,25 +294,25 @@ pub struct Stream {
     pub when: Schedule,
     /// Whether this end sends.
     pub sends: bool,
-    /// How much it sends; `None`: until its time is over.
+    /// Number of bytes to send; `None`: until the end of sending.
     pub bytes: Option<u64>,
-    /// How fast the application writes, bit/s; `None`: as fast as TCP takes it.
+    /// Rate at which the application writes, bit/s; `None`: as fast as TCP accepts.
     pub limit_bps: Option<u64>,
     /// MPTCP instead of TCP.
     pub mptcp: bool,
-    /// What the client's socket is set to.
+    /// Options of the client's socket.
     #[serde(default)]
     pub setup: Setup,
-    /// Where the receiving end writes what it got ([`Delivered`], JSON).
+    /// File for the data received by the receiving end ([`Delivered`], JSON).
     pub report: PathBuf,
 }
 
 /// One end of a one-way QUIC stream.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Quic {
-    /// What it carries, and between whom; without `limit_bps` and `mptcp`.
+    /// The stream; `limit_bps` and `mptcp` are not used.
     pub stream: Stream,
-    /// `cubic`, `bbr` or `reno`, as quinn has them.
+    /// `cubic`, `bbr` or `reno`, as implemented by quinn.
     pub congestion_control: String,
     /// File with the server's certificate, which the client trusts (DER).
     pub certificate: PathBuf,
@@ -320,30 +320,30 @@ pub struct Quic {
     pub key: Option<PathBuf>,
 }
 
-/// One end of a TCP connection with requests and answers.
+/// One end of a TCP connection with requests and responses.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Exchange {
-    /// Own address: listened at, or (its IP part, if given) connected from.
+    /// Local address: to listen on, or (its IP part, if given) to connect from.
     pub local: Option<SocketAddr>,
     /// The server, for the client.
     pub to: Option<SocketAddr>,
     /// When.
     pub when: Schedule,
-    /// Size of a request.
+    /// Size of a request, bytes.
     pub request_bytes: usize,
-    /// Size of an answer.
+    /// Size of a response, bytes.
     pub response_bytes: usize,
-    /// Silence after an answer.
+    /// Pause after a response.
     pub gap: Duration,
     /// Whether each request has a connection of its own.
     #[serde(default)]
     pub reconnect: bool,
     /// MPTCP instead of TCP.
     pub mptcp: bool,
-    /// What the client's socket is set to.
+    /// Options of the client's socket.
     #[serde(default)]
     pub setup: Setup,
-    /// Where the client writes what it got ([`Answer`]s, JSON).
+    /// File for the responses received by the client ([`Answer`]s, JSON).
     pub report: PathBuf,
 }
 
@@ -354,7 +354,7 @@ pub fn now_ns() -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Reads the file a [`UdpReceive`] wrote.
+/// Reads the file written by a [`UdpReceive`].
 ///
 /// # Errors
 /// It cannot be read.
@@ -362,7 +362,7 @@ pub fn arrivals(path: &Path) -> Result<Vec<Arrival>> {
     udp::read(path)
 }
 
-/// Reads the file the server of [`Messages`] wrote.
+/// Reads the file written by the server of [`Messages`].
 ///
 /// # Errors
 /// It cannot be read.
@@ -378,10 +378,10 @@ fn sleep_until(ns: u64) {
     }
 }
 
-/// Longest a blocking call goes without a look at the clock.
+/// Maximum duration of a blocking call before the time is checked.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A TCP connection to `to`, from `local` if given, made by `until_ns` however often it must be tried.
+/// A TCP connection to `to`, from `local` if given. Retries until `until_ns`.
 fn dial(
     local: Option<SocketAddr>,
     to: SocketAddr,
@@ -421,7 +421,7 @@ impl Listener {
         Ok(Self(socket.into()))
     }
 
-    /// The connection, if it comes in time.
+    /// The connection, if it is opened in time.
     fn accept(&self, until_ns: u64) -> Result<Option<TcpStream>> {
         loop {
             match self.0.accept() {
@@ -445,7 +445,7 @@ fn tcp_socket(address: SocketAddr, mptcp: bool) -> Result<Socket> {
     Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol)).context(what)
 }
 
-/// So many connections, or an error if they do not come in time. They do not block.
+/// Accepts this many connections in non-blocking mode; an error if they are not opened in time.
 fn accept_all(listener: &TcpListener, count: usize, until_ns: u64) -> Result<Vec<TcpStream>> {
     listener.set_nonblocking(true).context("listener")?;
     let mut streams = Vec::new();
@@ -477,7 +477,7 @@ fn write_report(path: &Path, report: &impl Serialize) -> Result<()> {
     std::fs::write(path, text).with_context(|| path.display().to_string())
 }
 
-/// Is anything listening at a TCP port, or bound to a UDP port, of the calling thread's namespace?
+/// Whether a TCP port is listened on, or a UDP port bound, in the calling thread's namespace.
 #[must_use]
 pub fn port_in_use(port: u16, tcp: bool) -> bool {
     let tables = if tcp { ["tcp", "tcp6"] } else { ["udp", "udp6"] };
@@ -492,14 +492,14 @@ pub fn port_in_use(port: u16, tcp: bool) -> bool {
     })
 }
 
-/// As [`SocketAddr::new`], for a port that does not matter.
+/// As [`SocketAddr::new`], for an arbitrary port.
 #[must_use]
 pub fn from_ip(ip: IpAddr) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// Does what a test does with a time of 200 ms, and where the machine was too slow for that (`None`), with ten and with
-/// a hundred times as much.
+/// Runs a test with a duration of 200 ms and, if the machine was too slow for it (`None`), with ten and with a hundred times as
+/// much.
 #[cfg(test)]
 fn in_time<T>(mut attempt: impl FnMut(Duration) -> Option<T>) -> T {
     [200, 2_000, 20_000]
@@ -508,7 +508,7 @@ fn in_time<T>(mut attempt: impl FnMut(Duration) -> Option<T>) -> T {
         .expect("20 s are not enough either")
 }
 
-/// From soon on, for `time`, and as long again for what is under way.
+/// Starts soon, for `time`, and waits as long again for the last packets.
 #[cfg(test)]
 fn from_now(time: Duration) -> When {
     let ns = time.as_nanos() as u64;

@@ -1,8 +1,8 @@
-//! What streams carry: bytes whose value says where in the stream they belong.
+//! The contents of streams: bytes whose value depends on their offset in the stream.
 
 use std::sync::OnceLock;
 
-/// A prime, so that no power of two lost or doubled goes unnoticed.
+/// A prime, so that the loss or duplication of any power of two is detected.
 const LENGTH: usize = 65_521;
 
 fn block() -> &'static [u8] {
@@ -10,7 +10,7 @@ fn block() -> &'static [u8] {
     BLOCK.get_or_init(|| {
         (0..LENGTH as u64)
             .map(|i| {
-                // SplitMix64, one byte of it.
+                // One byte of SplitMix64.
                 let mut z = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
                 (z >> 56) as u8
@@ -19,7 +19,7 @@ fn block() -> &'static [u8] {
     })
 }
 
-/// Fills `buffer` with the bytes of the stream from `offset` on.
+/// Fills `buffer` with the bytes of the stream from `offset`.
 pub fn fill(offset: u64, buffer: &mut [u8]) {
     let mut at = (offset % LENGTH as u64) as usize;
     let mut rest = buffer;
@@ -33,7 +33,7 @@ pub fn fill(offset: u64, buffer: &mut [u8]) {
     }
 }
 
-/// Whether `buffer` holds the bytes of the stream from `offset` on.
+/// Whether `buffer` equals the bytes of the stream from `offset`.
 pub fn matches(offset: u64, buffer: &[u8]) -> bool {
     let mut at = (offset % LENGTH as u64) as usize;
     let mut rest = buffer;

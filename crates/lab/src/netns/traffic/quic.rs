@@ -1,4 +1,4 @@
-//! A QUIC connection (quinn) with one stream that carries data one way, known byte by byte.
+//! A QUIC connection (quinn) with one stream that carries verified data in one direction.
 
 use super::{Delivered, LOOK, Quic, When, now_ns, pattern, sleep_until, write_report};
 use anyhow::{Context, Result, bail};
@@ -16,14 +16,14 @@ use std::time::Duration;
 
 /// The name in the certificate.
 const NAME: &str = "server.test";
-/// More than the bandwidth-delay product of what scenarios have: congestion control decides, not the windows.
+/// Flow-control window, above the bandwidth-delay product of all scenarios, so that congestion control is the limit.
 const WINDOW_BYTES: u32 = 64 << 20;
-/// Of the socket; what the machine does not allow is not given.
+/// Socket buffer, as far as the system allows.
 const SOCKET_BYTES: usize = 4 << 20;
-/// Reads that are this close together are one entry of the report.
+/// Reads within this time are merged into one entry of the report.
 const SAME_NS: u64 = 1_000_000;
 
-/// Makes a certificate and its key for one flow.
+/// Creates a certificate and its key for one flow.
 ///
 /// # Errors
 /// The files cannot be written.
@@ -78,7 +78,7 @@ async fn run(task: &Quic, when: When, connection: Option<Connection>) -> Result<
         Some(connection) if task.stream.sends => send(task, when, &connection).await,
         Some(connection) => receive(task, when, &connection).await,
         None if task.stream.sends => Ok(()),
-        // Nobody came: nothing was delivered, and nothing of it wrong.
+        // No connection: nothing was delivered, and nothing is wrong.
         None => write_report(&task.stream.report, &Delivered { intact: true, ..Delivered::default() }),
     }
 }
@@ -93,7 +93,7 @@ async fn send(task: &Quic, when: When, connection: &Connection) -> Result<()> {
         pattern::fill(written, &mut buffer[..n]);
         match before(when.stop_ns, stream.write(&buffer[..n])).await {
             Some(Ok(n)) => written += n as u64,
-            // Time is over, or the far end is gone; what it got is in its report.
+            // The time has passed, or the peer has ended; the data it received is in its report.
             None => break,
             Some(Err(_)) => return Ok(()),
         }
@@ -123,7 +123,7 @@ async fn receive(task: &Quic, when: When, connection: &Connection) -> Result<()>
     write_report(&task.stream.report, &report)
 }
 
-/// What comes of `wanted`, if it comes in time.
+/// The result of `wanted`, if it is ready in time.
 async fn before<T>(until_ns: u64, wanted: impl Future<Output = T>) -> Option<T> {
     let left = Duration::from_nanos(until_ns.saturating_sub(now_ns())).max(LOOK);
     tokio::time::timeout(left, wanted).await.ok()
@@ -173,7 +173,7 @@ mod tests {
         for (control, server_sends) in [("cubic", true), ("bbr", false), ("reno", true)] {
             let server = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
             let start_ns = now_ns() + 50_000_000;
-            // It ends with its bytes; the rest is for a slow machine.
+            // The test ends with its bytes; the rest is a reserve for slow machines.
             let when =
                 When { start_ns, stop_ns: start_ns + 120_000_000_000, until_ns: start_ns + 180_000_000_000 };
             let one = |sends, local, to| Quic {

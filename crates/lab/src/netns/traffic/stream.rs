@@ -1,4 +1,4 @@
-//! A TCP connection that carries data one way, known byte by byte.
+//! A TCP connection that carries verified data in one direction.
 
 use super::{LOOK, Listener, Stream, When, dial, now_ns, pattern, sleep_until, timed_out, write_report};
 use anyhow::{Context, Result};
@@ -7,20 +7,20 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-/// What the receiving end got.
+/// Data received.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Delivered {
-    /// When, and how many bytes since the entry before.
+    /// Times, and bytes since the previous entry.
     pub deliveries: Vec<(u64, u64)>,
-    /// Whether every byte was the one that belongs there.
+    /// Whether every byte was correct.
     pub intact: bool,
 }
 
-/// Reads that are this close together are one entry.
+/// Reads within this time are merged into one entry.
 const SAME_NS: u64 = 1_000_000;
-/// How often a limited sender writes.
+/// Number of writes per second of a rate-limited sender.
 const STEPS_PER_S: u64 = 1000;
-/// How long a connection that is over is kept: several readings of the kernel's counters.
+/// How long a finished connection is kept open: several readings of the kernel's counters.
 const LINGER: Duration = Duration::from_millis(50);
 
 pub fn listen(task: &Stream) -> Result<()> {
@@ -41,7 +41,7 @@ fn run(task: &Stream, when: When, stream: Option<TcpStream>) -> Result<()> {
         Some(stream) if task.sends => send(task, when, stream),
         Some(stream) => receive(task, when, stream),
         None if task.sends => Ok(()),
-        // Nobody came: nothing was delivered, and nothing of it wrong.
+        // No connection: nothing was delivered, and nothing is wrong.
         None => write_report(&task.report, &Delivered { intact: true, ..Delivered::default() }),
     }
 }
@@ -61,7 +61,7 @@ fn send(task: &Stream, when: When, mut stream: TcpStream) -> Result<()> {
             let due = u128::from(bps) * u128::from(now - started) / 8_000_000_000;
             u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(written)
         });
-        // In pieces of a step, so that it does not write byte by byte; a slow one waits for its next byte.
+        // In steps, to avoid writing byte by byte; at a low rate, waits for the next byte.
         if allowed < task.limit_bps.map_or(0, |bps| (bps / STEPS_PER_S / 8).max(1)).min(total - written) {
             std::thread::sleep(Duration::from_secs(1) / STEPS_PER_S as u32);
             continue;
@@ -71,14 +71,14 @@ fn send(task: &Stream, when: When, mut stream: TcpStream) -> Result<()> {
         match stream.write(&buffer[..n]) {
             Ok(n) => written += n as u64,
             Err(e) if timed_out(&e) => {}
-            // The far end is gone; what it got is in its report.
+            // The peer has ended; the data it received is in its report.
             Err(_) => return Ok(()),
         }
     }
     if stream.shutdown(Shutdown::Write).is_err() {
         return Ok(());
     }
-    // The connection stays until the far end has read all, so that the kernel's counters can be read.
+    // The connection stays open until the peer has read everything, so that the kernel's counters can be read.
     stream.set_read_timeout(Some(LOOK)).context("timeout")?;
     while now_ns() < when.until_ns {
         match stream.read(&mut buffer) {
@@ -110,7 +110,7 @@ fn receive(task: &Stream, when: When, mut stream: TcpStream) -> Result<()> {
             Err(_) => break,
         }
     }
-    // Time for the counters of the sender to be read once more before its socket closes.
+    // Leaves time to read the sender's counters once more before its socket closes.
     std::thread::sleep(LINGER);
     write_report(&task.report, &report)
 }

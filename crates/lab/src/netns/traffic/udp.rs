@@ -1,4 +1,4 @@
-//! UDP at a constant rate or in bursts, every packet numbered and stamped.
+//! UDP at a constant rate or in bursts; every packet has a sequence number and a time stamp.
 
 use super::{Bursts, LOOK, UdpEcho, UdpReceive, UdpSend, When, now_ns, sleep_until, timed_out};
 use anyhow::{Context, Result, ensure};
@@ -12,20 +12,20 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// A packet that arrived.
+/// A received packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
     /// Its number, from 0.
     pub number: u64,
     /// When it was sent.
     pub sent_ns: u64,
-    /// When the receiver's kernel took it.
+    /// When the receiver's kernel received it.
     pub arrived_ns: u64,
 }
 
-/// Number and time stamp.
+/// Length of the sequence number and the time stamp.
 const HEADER_BYTES: usize = 16;
-/// Most arrivals kept: 4 hours at 10,000 packets/s would be 3.4 GB; this is 384 MiB.
+/// Maximum number of arrivals kept, 384 MiB. 4 hours at 10,000 packets/s would be 3.4 GB.
 const MAX_ARRIVALS: usize = 16 << 20;
 /// Receive buffer, as far as the system allows.
 const BUFFER_BYTES: usize = 4 << 20;
@@ -37,7 +37,7 @@ pub fn send(task: &UdpSend) -> Result<()> {
     std::fs::write(&task.report, sent.to_string()).with_context(|| task.report.display().to_string())
 }
 
-/// Sends as [`send`] does, and keeps what comes back, as [`receive`] does: an [`Arrival`] is an answer.
+/// Sends as [`send`] does, and stores the replies as [`receive`] does: an [`Arrival`] is a reply.
 pub fn ping(task: &UdpSend) -> Result<()> {
     let socket = bind(task.bind)?;
     task.setup.apply(&SockRef::from(&socket))?;
@@ -54,7 +54,7 @@ pub fn ping(task: &UdpSend) -> Result<()> {
     write(&task.report, &answers)
 }
 
-/// Sends back what comes.
+/// Replies with the same payload.
 pub fn echo(task: &UdpEcho) -> Result<()> {
     let socket = bind(task.bind)?;
     socket.set_read_timeout(Some(LOOK)).context("timeout")?;
@@ -63,7 +63,7 @@ pub fn echo(task: &UdpEcho) -> Result<()> {
     while now_ns() < when.until_ns {
         match socket.recv_from(&mut buffer) {
             Ok((length, from)) => {
-                // An answer the system does not take is one that is lost.
+                // A reply that the system does not accept counts as lost.
                 let _ = socket.send_to(&buffer[..length], from);
             }
             Err(error) if timed_out(&error) => {}
@@ -82,21 +82,21 @@ fn send_on(socket: &UdpSocket, task: &UdpSend, when: When) -> Result<u64> {
     let interval_ns = task.payload_bytes as f64 * 8e9 / task.rate_bps.max(1) as f64;
     let mut bursts = task.bursts.map(Switch::new);
     let mut packet = vec![0; task.payload_bytes];
-    // From the start: as a wall clock time it would not fit a float to the nanosecond.
+    // Relative to the start: an absolute wall-clock time does not fit a float to the nanosecond.
     let length_ns = when.stop_ns.saturating_sub(when.start_ns) as f64;
     let (mut sent, mut due) = (0u64, 0.0);
     loop {
         if let Some(bursts) = &mut bursts {
             due = bursts.next_on(due);
         }
-        // Who cannot keep the rate has sent less in its time, and does not go on without end.
+        // A sender that cannot keep the rate sends less, and still ends in time.
         if due >= length_ns || now_ns() >= when.until_ns {
             break;
         }
         sleep_until(when.start_ns + due as u64);
         packet[..8].copy_from_slice(&sent.to_be_bytes());
         packet[8..HEADER_BYTES].copy_from_slice(&now_ns().to_be_bytes());
-        // A packet the system does not take (no route just now, no buffer) is one the flow lost.
+        // A packet that the system does not accept (no route at present, no buffer) counts as lost.
         let _ = socket.send_to(&packet, task.to);
         sent += 1;
         due += interval_ns;
@@ -106,7 +106,7 @@ fn send_on(socket: &UdpSocket, task: &UdpSend, when: When) -> Result<u64> {
 
 pub fn receive(task: &UdpReceive) -> Result<()> {
     let socket = bind(task.bind)?;
-    // From now on, so that nothing that comes early is missed.
+    // Receive from now on, so that early packets are not missed.
     set_up(&socket)?;
     let when = task.when.begin()?;
     write(&task.report, &receive_on(&socket, when.until_ns)?)
@@ -168,7 +168,7 @@ pub fn read(path: &Path) -> Result<Vec<Arrival>> {
     Ok(fields.as_chunks::<3>().0.iter().map(arrival).collect())
 }
 
-/// Exponential bursts and silences, a burst first.
+/// Exponentially distributed bursts and pauses, a burst first.
 struct Switch {
     lengths: Bursts,
     rng: ChaCha12Rng,
@@ -180,7 +180,7 @@ impl Switch {
         Self { lengths, rng: ChaCha12Rng::seed_from_u64(lengths.seed), on_until: None }
     }
 
-    /// `due` if that is in a burst, else the start of the next one.
+    /// `due` if it is in a burst, else the start of the next one.
     fn next_on(&mut self, due: f64) -> f64 {
         let mut until = match self.on_until {
             Some(until) => until,
@@ -207,7 +207,7 @@ mod tests {
     use super::super::{Args, Setup, Task, from_now, in_time, run};
     use super::*;
 
-    /// Packets of a test, at most.
+    /// Maximum number of packets of a test.
     const MOST: u64 = 200;
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
             assert!(sent <= MOST, "{sent}");
             let got = read(&file("in")).unwrap();
             assert!(got.iter().all(|a| a.sent_ns >= when.start_ns && a.arrived_ns >= a.sent_ns));
-            // One end that starts late sends less, or misses some.
+            // An end that starts late sends less, or misses some packets.
             (sent == MOST && got.iter().map(|a| a.number).eq(0..MOST)).then_some(())
         });
     }
