@@ -1,4 +1,4 @@
-//! Cells in a scenario file, and as `anabranch_ran` takes them.
+//! Cells in a scenario file, and their conversion to the configuration of `anabranch_ran`.
 
 use super::schema::{choice, table};
 use anabranch_element::ioam::DEFAULT_NAMESPACE;
@@ -232,7 +232,7 @@ impl Channel {
     }
 }
 
-/// A name with its parameters, as `anabranch_ran` reads it.
+/// A name with its parameters, in the form of `anabranch_ran`.
 fn named<T: DeserializeOwned>(tag: &str, name: &str, set: &toml::Table, what: &str) -> Result<T, String> {
     let mut table = set.clone();
     if table.contains_key(tag) {
@@ -243,7 +243,7 @@ fn named<T: DeserializeOwned>(tag: &str, name: &str, set: &toml::Table, what: &s
 }
 
 impl Gnb {
-    /// Traces it reads, to be found from the scenario's folder.
+    /// Paths of its traces, to be resolved relative to the scenario's folder.
     pub fn files(&mut self) -> impl Iterator<Item = &mut String> {
         let own = self.ue.values_mut().flat_map(|ue| ue.channel.iter_mut().chain(&mut ue.uplink_channel));
         let cell = std::iter::once(&mut self.channel).chain(&mut self.uplink_channel);
@@ -268,7 +268,7 @@ impl Gnb {
         self.slices.iter().map(slice).collect()
     }
 
-    /// What the downlink carries at most, Mbit/s.
+    /// Maximum downlink rate, Mbit/s.
     #[must_use]
     pub fn peak_mbps(&self) -> Option<f64> {
         let config = self.config(0, &[]).ok()?;
@@ -298,7 +298,7 @@ impl Gnb {
             poll_phase_us: self.poll_phase_us,
             ..SdapConfig::default()
         };
-        // SDAP holds what limiters keep back: the queue that is bounded is RLC's.
+        // SDAP holds the packets delayed by limiters: the bounded queue is that of RLC.
         let (limit_bytes, limit_sdus) =
             (self.rlc_bytes, usize::try_from(self.rlc_packets).unwrap_or(usize::MAX));
         if self.qos.is_empty() {
@@ -321,10 +321,10 @@ impl Gnb {
         SdapConfig { drbs, flows: self.qos.iter().map(flow).collect(), ..base }
     }
 
-    /// As `anabranch_ran` takes it, for UEs with these names and addresses.
+    /// The configuration for `anabranch_ran`, for UEs with these names and addresses.
     ///
     /// # Errors
-    /// A parameter of scheduler, queue or carrier that there is not.
+    /// An unknown parameter of the scheduler, queue or carrier.
     pub fn config(&self, seed: u64, ues: &[(String, Vec<IpAddr>)]) -> Result<GnbConfig, String> {
         let mut radio = self.radio.clone();
         radio.insert("rbs".to_owned(), i64::from(self.rbs).into());
@@ -401,10 +401,10 @@ impl Gnb {
         })
     }
 
-    /// The cell itself; reads traces.
+    /// Builds the cell; reads traces.
     ///
     /// # Errors
-    /// What [`Gnb::config`] and `anabranch_ran` find.
+    /// Those of [`Gnb::config`] and `anabranch_ran`.
     pub fn build(&self, seed: u64, ues: &[(String, Vec<IpAddr>)]) -> Result<Cell, String> {
         let config = self.config(seed, ues)?;
         let mut read = |file: &str| read_text(Path::new(file)).map_err(|e| e.to_string());
@@ -495,7 +495,7 @@ series = ["gnb.cell.slice.voice.owed_rbs", "gnb.cell.ue.a.rlc_bytes", "gnb.cell.
             "give slice \"voice\" a share_percent of 16 or more",
         ];
         assert!(says.iter().all(|says| said[0].contains(says)), "{said:?}");
-        // Of both UEs, both ways, by the carrier.
+        // For both UEs in both directions, because of the carrier.
         let said = warnings(&["gnb.cell.channel.mcs=0", "gnb.cell.rbs=1", "gnb.cell.scheduler=drr"]);
         assert_eq!(said.len(), 2, "{said:?}");
         assert!(

@@ -1,4 +1,4 @@
-//! LWIP nodes in a scenario file, and as `anabranch_lwip` takes them.
+//! LWIP nodes in a scenario file, and their conversion to the configuration of `anabranch_lwip`.
 
 use super::schema::table;
 use anabranch_lwip::{self as lwip, Config, DidaConfig, ProbeConfig, UeConfig};
@@ -42,15 +42,15 @@ impl Lwip {
     /// As [`Self::config_at`], for a node without an address of its own.
     ///
     /// # Errors
-    /// A key and what is wrong with it.
+    /// The key that is wrong, and why.
     pub fn config(&self, ues: Vec<UeConfig>) -> Result<Config, String> {
         self.config_at(ues, &[])
     }
 
-    /// The node as `anabranch_lwip` takes it, for these UEs; it measures its legs from these addresses.
+    /// The configuration for `anabranch_lwip`, for these UEs; the node measures its legs from the addresses `own`.
     ///
     /// # Errors
-    /// A key and what is wrong with it.
+    /// The key that is wrong, and why.
     pub fn config_at(&self, ues: Vec<UeConfig>, own: &[IpAddr]) -> Result<Config, String> {
         let tables = Config { ues, flows: self.flows, idle_s: self.idle_s, ..Config::default() };
         let config = Config {
@@ -68,7 +68,7 @@ impl Lwip {
         Ok(config)
     }
 
-    /// What the node holds, if it does.
+    /// The configuration of DIDA, if the node delays ACKs.
     ///
     /// # Errors
     /// As [`Lwip::config`].

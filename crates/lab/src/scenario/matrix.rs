@@ -1,8 +1,8 @@
-//! A matrix: variants that are the combinations of the values of several axes, and what each is compared with.
+//! A matrix: variants for the combinations of the values of several axes, and their references for comparison.
 //!
 //! ```text
 //! axes ─ combinations ─ filters ─▶ cell ─ overlay of each value's `set` ─▶ variant
-//!                                   └── less of the same (an access alone, MPTCP) ─▶ variant, shared by equal cells
+//!                                   └── reduced form (an access alone, MPTCP) ─▶ variant, shared by equal cells
 //! ```
 
 use super::file::{self, BackendName, CellFilter, Reference, Variant};
@@ -11,23 +11,23 @@ use super::{overlay, without_place};
 use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
-/// Which cells of a matrix are to be run.
+/// Selection of the cells of a matrix to run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Select {
-    /// Those of the group that the file names as `chosen`.
+    /// The group that the file names as `chosen`.
     #[default]
     Chosen,
-    /// All.
+    /// All cells.
     Whole,
-    /// Those that fit one of these.
+    /// Cells that match one of these filters.
     Fit(Vec<CellFilter>),
 }
 
 impl Select {
-    /// Reads `axis=value,value axis=value`; of several texts, one must fit.
+    /// Parses `axis=value,value axis=value`. With several texts, a cell must match one of them.
     ///
     /// # Errors
-    /// The text that is not of that form.
+    /// The text that has another form.
     pub fn parse(texts: &[String]) -> Result<Self, String> {
         let filter = |text: &String| {
             let parts = text.split_whitespace().map(|part| {
@@ -42,14 +42,14 @@ impl Select {
     }
 }
 
-/// What the cases of a scenario are to one another.
+/// Relations of the cases of a scenario.
 #[derive(Debug, Clone)]
 pub struct Matrix {
-    /// As the file has it.
+    /// The declaration in the file.
     pub spec: file::Matrix,
     /// The cells that are run, in order.
     pub cells: Vec<Cell>,
-    /// How many cells of a group could run on a backend.
+    /// Number of cells of a group that can run on a backend.
     pub sizes: BTreeMap<(String, BackendName), usize>,
 }
 
@@ -60,15 +60,15 @@ pub struct Cell {
     pub name: String,
     /// Index of its value on each axis.
     pub values: Vec<usize>,
-    /// What it is compared with: how, over which access (none for MPTCP), and the name of the variant.
+    /// Its references: kind, access (`None` for MPTCP), and name of the variant.
     pub references: Vec<(Reference, Option<String>, String)>,
-    /// Name of the cell that differs on the axis of `beside` only, if that is run.
+    /// Name of the cell that differs only on the axis of `beside`, if it is run.
     pub beside: Option<String>,
-    /// The same of the axis of `plain`.
+    /// The same for the axis of `plain`.
     pub plain: Option<String>,
     /// Names of the groups it is in.
     pub groups: BTreeSet<String>,
-    /// Where it is run.
+    /// Backends on which it is run.
     pub backends: Vec<BackendName>,
 }
 
@@ -78,19 +78,19 @@ impl Matrix {
         self.cells.iter().filter(move |c| c.groups.contains(name))
     }
 
-    /// Whether a cell's value on an axis is a row of the table.
+    /// Whether a cell's value on this axis is shown as a row of the table.
     #[must_use]
     pub fn is_row(&self, axis: usize) -> bool {
         self.spec.axis.get(axis).is_some_and(|a| self.spec.rows.contains(&a.name))
     }
 
-    /// How many cells could run on a backend.
+    /// Number of cells of a group that can run on a backend.
     #[must_use]
     pub fn size(&self, group: &str, backend: BackendName) -> usize {
         self.sizes.get(&(group.to_owned(), backend)).copied().unwrap_or(0)
     }
 
-    /// Whether a group has cells on a backend, and all of them are run.
+    /// Whether a group has cells on a backend and all of them are run.
     #[must_use]
     pub fn is_whole(&self, group: &str, backend: BackendName) -> bool {
         let run = self.group(group).filter(|c| c.backends.contains(&backend)).count();
@@ -108,7 +108,7 @@ impl Matrix {
     }
 }
 
-/// A variant with its file: what is typed and resolved as any other.
+/// A variant and its file, which is typed and resolved like any other.
 pub struct Expanded {
     /// Name, title and backends.
     pub variant: Variant,
@@ -116,14 +116,14 @@ pub struct Expanded {
     pub table: Table,
 }
 
-/// More combinations than this are not taken apart.
+/// Maximum number of combinations.
 const MOST_COMBINATIONS: usize = 100_000;
 
-/// The group of all cells.
+/// Name of the group of all cells.
 pub const ALL: &str = "all";
 
-/// Takes a matrix apart. `base` is the file without it; `each` gets the variants one by one, for there may be many and each is a
-/// whole file.
+/// Expands a matrix. `base` is the file without it. `each` receives the variants one by one, since there may be many and each is
+/// a whole file.
 ///
 /// # Errors
 /// Everything that is wrong with the matrix.
@@ -142,7 +142,7 @@ pub fn expand(
     if !spec.cells.is_empty() {
         all.retain(|values| fits(spec, &spec.cells, values));
     }
-    // Where a combination could run, and where it does.
+    // Backends on which a combination can run, and those on which it does.
     let places = |values: &[usize]| {
         let mut could = backends.to_vec();
         if !spec.netns.is_empty() && !fits(spec, &spec.netns, values) {
@@ -261,7 +261,7 @@ fn groups_of(spec: &file::Matrix, values: &[usize]) -> BTreeSet<String> {
     named.map(|(name, _)| name.clone()).chain([ALL.to_owned()]).collect()
 }
 
-/// The cell that has the value of `of` on its axis, if that is another one.
+/// The cell with the value of `of` on its axis, if it is another one.
 fn with(spec: &file::Matrix, values: &[usize], of: &BTreeMap<String, String>) -> Option<Vec<usize>> {
     let (axis, value) = of.first_key_value()?;
     let i = spec.axis.iter().position(|a| a.name == *axis)?;
@@ -270,10 +270,10 @@ fn with(spec: &file::Matrix, values: &[usize], of: &BTreeMap<String, String>) ->
     (std::mem::replace(other.get_mut(i)?, at) != at).then_some(other)
 }
 
-/// A reference: which, over which access, and its file.
+/// A reference: kind, access, and file.
 type Less = (Reference, Option<String>, Table);
 
-/// The file with less, for each reference. What is left of it has names of its own, so that equal ones are equal.
+/// The reduced file of each reference. Access and link have fixed names in it, so that equal references are equal files.
 fn references(spec: &file::Matrix, table: &Table) -> Result<Vec<Less>, Vec<Problem>> {
     let wrong = |what: &str| vec![without_place(format!("matrix: {what}"))];
     if spec.references.is_empty() {
@@ -335,10 +335,10 @@ fn references(spec: &file::Matrix, table: &Table) -> Result<Vec<Less>, Vec<Probl
     Ok(all)
 }
 
-/// Name of the access and the link of a UE that has one.
+/// Name of the access and the link of a UE with only one.
 const ALONE: &str = "alone";
 
-/// Puts a value at a path of tables.
+/// Sets the value at a path of nested tables.
 fn set(table: &mut Table, path: &[&str], value: Value) {
     match path {
         [] => {}
@@ -481,7 +481,7 @@ min = 0
         let case = |name: &str| whole.cases.iter().find(|c| c.variant.as_deref() == Some(name)).unwrap();
         assert_eq!(case("slow_bbr").links["a"].up.rate_mbps, 5.0);
         assert_eq!(case("slow_bbr").backends, [BackendName::Virtual]);
-        // 5g alone is the same whatever Wi-Fi's rate is, and the same as Wi-Fi where both are fast.
+        // 5g alone does not depend on Wi-Fi's rate, and equals Wi-Fi if both are fast.
         let alone = |cell: usize| {
             let all = matrix.cells[cell].references.iter().filter(|r| r.0 == Reference::Alone);
             all.map(|r| r.2.as_str()).collect::<Vec<_>>()

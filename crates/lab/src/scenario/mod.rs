@@ -31,17 +31,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use walk::{MOST_PROBLEMS, Problem, Problems};
 
-/// Which form of a scenario.
+/// The form of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As the file stands.
+    /// The file without changes.
     Full,
-    /// With the changes of its `[quick]`, if it has any.
+    /// The file with the changes of its `[quick]`, if there is one.
     Quick,
 }
 
-/// Reads and checks a scenario file; `sets` are `key=value` changes from the command line. Of a matrix it has the
-/// chosen cells.
+/// Reads and checks a scenario file; `sets` are `key=value` changes from the command line. Of a matrix, the chosen cells are
+/// included.
 ///
 /// # Errors
 /// Everything that is wrong with the file, each with its line.
@@ -49,7 +49,7 @@ pub fn load(path: &Path, sets: &[String], form: Form) -> Result<Scenario, Proble
     load_cells(path, sets, form, &Select::Chosen)
 }
 
-/// As [`load`], with the cells of a matrix that `select` says.
+/// As [`load`], with the cells of a matrix selected by `select`.
 ///
 /// # Errors
 /// Everything that is wrong with the file, each with its line.
@@ -61,7 +61,7 @@ pub fn load_cells(path: &Path, sets: &[String], form: Form, select: &Select) -> 
     parse_form(path, &text, sets, form, select).map_err(|problems| Problems::new(path, problems))
 }
 
-/// As [`load`], from text, in its full form; `path` gives the name and where traces are.
+/// As [`load`], from text, in its full form; `path` determines the name and the folder of traces.
 ///
 /// # Errors
 /// Everything that is wrong with the text.
@@ -80,7 +80,7 @@ fn parse_form(
     walk::check(text, &shape)?;
     let mut base: toml::Table = toml::from_str(text).map_err(|e| vec![walk::from_toml(text, &e)])?;
     let mut right = Right::default();
-    // The short form is checked even when it is not asked for.
+    // The quick form is checked even if it is not requested.
     let quick = match base.remove("quick") {
         Some(toml::Value::Table(changes)) => {
             let mut changed = base.clone();
@@ -120,7 +120,7 @@ fn parse_form(
         let each = |one: matrix::Expanded| {
             match one_case(one.table, &name, folder, Some(&one.variant), &mut right) {
                 Ok(case) => cases.push(case),
-                // Finding lines takes time, and nobody reads more.
+                // Finding lines takes time, and further problems are not shown.
                 Err(_) if problems.len() >= MOST_PROBLEMS => {}
                 Err(ps) => problems.extend(in_file(ps, text, Some(&one.variant.name))),
             }
@@ -145,7 +145,7 @@ fn parse_form(
         }
     }
     problems.extend(in_file(claims::check(&whole, &cases), text, None));
-    // What is wrong with a value of an axis is wrong in every cell that has it.
+    // A wrong value of an axis is reported for every cell that has it.
     problems.truncate(MOST_PROBLEMS);
     if !problems.is_empty() {
         return Err(problems);
@@ -183,7 +183,7 @@ fn scenario(
     }
 }
 
-/// Keys a variant may not change: they concern all variants together.
+/// Keys that a variant may not change, because they concern all variants together.
 const OF_THE_WHOLE: [&str; 12] = [
     "title",
     "paper",
@@ -250,12 +250,12 @@ fn one_case(
     resolve::resolve(file, scenario, title)
 }
 
-/// Sections of merged tables that were checked and are right, as text: the cells of a matrix have most of them in common.
+/// Sections of merged tables that passed the checks, as text. The cells of a matrix have most of them in common.
 #[derive(Default)]
 struct Right(BTreeSet<String>);
 
 impl Right {
-    /// A merged table, checked again and typed.
+    /// Checks a merged table again and deserializes it.
     fn typed(&mut self, table: toml::Table) -> Result<File, Vec<Problem>> {
         let wrong = |e: &dyn std::fmt::Display| vec![without_place(e.to_string().replace('\n', "; "))];
         let schema::Shape::Table(root) = File::shape() else { return Err(wrong(&"a file is a table")) };
@@ -282,7 +282,7 @@ fn without_place(message: String) -> Problem {
     Problem { line: None, path: String::new(), message }
 }
 
-/// Gives problems of a merged table the best line there is in the file as written.
+/// Assigns problems of a merged table to the most specific line of the file as written.
 fn in_file(problems: Vec<Problem>, text: &str, variant: Option<&str>) -> Vec<Problem> {
     if problems.is_empty() {
         return problems;
@@ -387,7 +387,7 @@ link = "wifi"
         both(&["flow.other.kind=cbr"]).unwrap();
         let servers = ["server.a={}", "server.b={}", "flow.down.server=a", "flow.other.server=b"];
         both(&servers).unwrap();
-        // A UE's end of UDP is known by the same number in namespaces.
+        // In namespaces, the local UDP port of a UE equals the server's port.
         let udp = |backend| both(&[&servers[..], &["flow.*.kind=cbr", backend]].concat());
         udp("backends=[\"virtual\"]").unwrap();
         let says = udp("backends=[\"netns\"]").unwrap_err();
@@ -416,7 +416,7 @@ link = "wifi"
     #[test]
     fn what_is_under_way_at_the_end_has_time_to_arrive() {
         let most = |sets: &[&str]| parse_text(SMALL, sets).unwrap().cases[0].under_way(1000.0).as_millis();
-        // 100 ms of queue, 5 ms, 0.5 ms to the server, and 200.
+        // 100 ms of queue, 5 ms, 0.5 ms to the server, and 200 ms.
         assert_eq!(most(&[]), 305);
         assert_eq!(most(&["link.nr.up.delay_ms=10000", "link.nr.up.jitter_ms=30"]), 10_330);
         let slower = ["event.0.kind=rate", "event.0.rate_mbps=1", "event.0.link=nr"];

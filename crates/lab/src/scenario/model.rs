@@ -1,4 +1,4 @@
-//! A scenario after checking: what a backend gets. References hold, units are types, one variant each.
+//! A scenario after checking, as passed to a backend: references are valid, units are types, and each variant is resolved.
 
 pub use super::file::{
     BackendName, Claim, CongestionControl, Direction, Directions, DownHow, Link, LinkDirection, Loss,
@@ -19,33 +19,33 @@ use std::path::{Path, PathBuf};
 /// A whole scenario file.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// The file it came from.
+    /// The file from which it was read.
     pub file: PathBuf,
-    /// Name: the file's, without folder and ending.
+    /// Name: that of the file, without folder and extension.
     pub name: String,
     /// One line.
     pub title: String,
-    /// Where it comes from.
+    /// The paper and section that it reproduces.
     pub paper: Option<String>,
     /// For the report.
     pub description: Option<String>,
     /// Seed of the first run.
     pub seed: u64,
-    /// How often it is run.
+    /// Number of runs.
     pub runs: u32,
-    /// Whether this is the file's shorter form.
+    /// Whether this is the quick form.
     pub quick: bool,
-    /// What it needs and is not there; if there is any, nothing else of it was looked at and it cannot run.
+    /// Required files that are missing. If there are any, nothing else was checked and the scenario cannot run.
     pub missing: Vec<PathBuf>,
-    /// Where it can run.
+    /// Backends on which it can run.
     pub backends: Vec<BackendName>,
-    /// What is run: each variant, or the file as it stands.
+    /// What to run: each variant, or the file without changes.
     pub cases: Vec<Case>,
-    /// What must hold.
+    /// Claims that must hold.
     pub claims: Vec<Claim>,
-    /// What the report draws.
+    /// Figures of the report.
     pub plots: Vec<Plot>,
-    /// What its cases are to one another, if they are a matrix.
+    /// Relations of its cases, if they form a matrix.
     pub matrix: Option<Matrix>,
 }
 
@@ -58,7 +58,7 @@ pub struct Case {
     pub variant: Option<String>,
     /// One line.
     pub title: String,
-    /// Where it can run.
+    /// Backends on which it can run.
     pub backends: Vec<BackendName>,
     /// Length of the run.
     pub duration: Duration,
@@ -82,13 +82,13 @@ pub struct Case {
     pub slices: BTreeMap<String, Slice>,
     /// Traffic.
     pub flows: BTreeMap<String, Flow>,
-    /// What happens when; [`Case::timeline`] has it in order of time.
+    /// Events; [`Case::timeline`] sorts them by time.
     pub events: Vec<Event>,
-    /// Metrics of the author's own: name and expression.
+    /// Metrics defined by the scenario: name and expression.
     pub derived: BTreeMap<String, String>,
     /// Tables to compute.
     pub memory: Option<Memory>,
-    /// What can be, but hardly was meant.
+    /// Settings that are valid but probably not intended.
     pub warnings: Vec<String>,
 }
 
@@ -101,7 +101,7 @@ pub struct Ue {
     pub accesses: Vec<Access>,
     /// Its rules; never empty.
     pub rules: Vec<Rule>,
-    /// As which IOAM node its end of the tunnel fills traces.
+    /// IOAM node id under which its tunnel end fills traces.
     pub ioam_node: Option<u32>,
 }
 
@@ -120,7 +120,7 @@ pub struct Access {
     pub name: String,
     /// The link it uses.
     pub link: String,
-    /// Form of the tunnel.
+    /// Security of the tunnel.
     pub security: Security,
 }
 
@@ -131,29 +131,29 @@ pub struct Flow {
     pub ue: String,
     /// Its server.
     pub server: String,
-    /// How it travels.
+    /// How it is carried.
     pub via: Via,
-    /// Properties that it asks its UE's agent for.
+    /// Properties that it requests from its UE's agent.
     pub needs: serde_json::Value,
     /// Server port.
     pub port: u16,
     /// When it starts.
     pub start: Duration,
-    /// Random time added to it.
+    /// Maximum of a uniform random time added to it.
     pub start_jitter: Duration,
-    /// When it stops sending, at the latest.
+    /// Latest time at which it stops sending.
     pub stop: Duration,
-    /// What it does.
+    /// Kind of traffic.
     pub traffic: Traffic,
-    /// How its TCP senders find losses.
+    /// Loss detection of its TCP senders.
     pub recovery: Recovery,
     /// Whether its TCP uses selective acknowledgments.
     pub sack: bool,
-    /// Whether its TCP spreads segments over the round trip.
+    /// Whether its TCP paces segments over the RTT.
     pub paced: bool,
-    /// First window of its TCP, segments.
+    /// Initial window of its TCP, segments.
     pub initial_window_segments: u32,
-    /// Who does it in namespaces.
+    /// Program that carries it in namespaces.
     pub program: Program,
     /// Whether it runs over IPv6.
     pub ipv6: bool,
@@ -168,7 +168,7 @@ impl Flow {
         self.traffic.is_tcp() && self.program != Program::Quinn
     }
 
-    /// Whether its data goes from UE to server, and only that way.
+    /// Whether its data is sent only from the UE to the server.
     #[must_use]
     pub fn is_up(&self) -> bool {
         match self.traffic {
@@ -180,7 +180,7 @@ impl Flow {
     }
 }
 
-/// How a flow travels.
+/// How a flow is carried.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Via {
     /// Through the session of UE and UPF.
@@ -191,64 +191,64 @@ pub enum Via {
     Lwip(String),
     /// Kernel MPTCP over all accesses.
     Mptcp,
-    /// As the UE's policy says for what the application needs.
+    /// According to the UE's policy for the needs of the application.
     Slices,
 }
 
-/// What a flow does.
+/// The traffic of a flow.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Traffic {
     /// UDP at a constant rate.
     Cbr {
-        /// Which way.
+        /// Direction of the data.
         direction: Direction,
-        /// Application data per second, bits.
+        /// Rate of application data, bit/s.
         rate_bps: u64,
-        /// UDP payload per packet.
+        /// UDP payload per packet, bytes.
         payload_bytes: u32,
     },
     /// UDP bursts.
     OnOff {
-        /// Which way.
+        /// Direction of the data.
         direction: Direction,
-        /// Application data per second while on, bits.
+        /// Rate of application data within a burst, bit/s.
         rate_bps: u64,
-        /// UDP payload per packet.
+        /// UDP payload per packet, bytes.
         payload_bytes: u32,
         /// Mean length of a burst.
         on: Duration,
-        /// Mean length of a silence.
+        /// Mean length of a pause.
         off: Duration,
     },
     /// One TCP transfer.
     BulkTcp {
-        /// Which way.
+        /// Direction of the data.
         direction: Direction,
-        /// How much; `None`: until its time is over.
+        /// Number of bytes; `None`: until the stop time.
         bytes: Option<u64>,
-        /// What the application writes per second, bits; `None`: all TCP takes.
+        /// Rate at which the application writes, bit/s; `None`: as fast as TCP accepts.
         limit_bps: Option<u64>,
-        /// Of the sender.
+        /// Congestion control of the sender.
         congestion_control: CongestionControl,
     },
-    /// Requests and answers over one TCP connection.
+    /// Requests and responses over one TCP connection.
     RequestResponse {
-        /// Size of a request.
+        /// Size of a request, bytes.
         request_bytes: u32,
-        /// Size of an answer.
+        /// Size of a response, bytes.
         response_bytes: u32,
-        /// Silence after an answer.
+        /// Pause after a response.
         gap: Duration,
-        /// A connection for each.
+        /// Whether each request has a connection of its own.
         reconnect: bool,
-        /// Of both ends.
+        /// Congestion control of both ends.
         congestion_control: CongestionControl,
     },
     /// UDP echo.
     Ping {
-        /// Between requests.
+        /// Time between requests.
         interval: Duration,
-        /// UDP payload.
+        /// UDP payload, bytes.
         payload_bytes: u32,
     },
 }
@@ -271,110 +271,110 @@ impl Traffic {
         }
     }
 
-    /// Whether it is a TCP transfer whose data go to the server.
+    /// Whether it is a TCP transfer whose data is sent to the server.
     #[must_use]
     pub const fn is_upload(&self) -> bool {
         matches!(self, Self::BulkTcp { direction: Direction::Up, .. })
     }
 }
 
-/// Something that happens, once or again and again.
+/// An event, which occurs once or periodically.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// When at the earliest.
+    /// Earliest time.
     pub at: Duration,
-    /// Uniform random time added.
+    /// Maximum of a uniform random time added to it.
     pub jitter: Duration,
     /// Time between repetitions.
     pub every: Option<Duration>,
-    /// What.
+    /// What happens.
     pub action: Action,
 }
 
-/// What happens at an event.
+/// The action of an event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// A link stops carrying packets.
     LinkDown {
-        /// Which.
+        /// Name of the link.
         link: String,
-        /// Which directions.
+        /// Directions affected.
         directions: Directions,
-        /// Whether the UE sees it.
+        /// Whether the UE notices.
         how: DownHow,
     },
     /// A link carries packets again.
     LinkUp {
-        /// Which.
+        /// Name of the link.
         link: String,
-        /// Which directions.
+        /// Directions affected.
         directions: Directions,
     },
-    /// A link gets another rate.
+    /// The rate of a link changes.
     Rate {
-        /// Which.
+        /// Name of the link.
         link: String,
-        /// Which directions.
+        /// Directions affected.
         directions: Directions,
-        /// Bits per second.
+        /// New rate, bit/s.
         rate_bps: u64,
     },
-    /// A link gets another delay.
+    /// The delay of a link changes.
     Delay {
-        /// Which.
+        /// Name of the link.
         link: String,
-        /// Which directions.
+        /// Directions affected.
         directions: Directions,
-        /// One way.
+        /// New one-way delay.
         delay: Duration,
     },
-    /// A link gets another loss model.
+    /// The loss model of a link changes.
     Loss {
-        /// Which.
+        /// Name of the link.
         link: String,
-        /// Which directions.
+        /// Directions affected.
         directions: Directions,
-        /// The model.
+        /// New model.
         loss: Loss,
     },
-    /// A link takes telemetry off what passes.
+    /// A link removes telemetry from packets.
     Strip {
-        /// Which.
+        /// Name of the link.
         link: String,
-        /// Which directions.
+        /// Directions affected.
         directions: Directions,
-        /// What.
+        /// What it removes.
         strip: Strip,
     },
-    /// A rule gets another mode.
+    /// The mode of a rule changes.
     Steering {
-        /// Of which UE.
+        /// Name of the UE.
         ue: String,
-        /// Which rule.
+        /// Name of the rule.
         rule: String,
-        /// The mode.
+        /// New mode.
         steering: SteeringMode,
     },
-    /// The uplink moves to its next path every so many packets.
+    /// The uplink changes to the next path after every given number of packets.
     SwitchEvery {
-        /// Of which UE.
+        /// Name of the UE.
         ue: String,
-        /// Packets; 0: never.
+        /// Number of packets; 0: never.
         packets: u32,
     },
-    /// A slice gets another share.
+    /// The share of a slice changes.
     Share {
-        /// Of which cell.
+        /// Name of the cell.
         gnb: String,
-        /// Its name.
+        /// Name of the slice.
         slice: String,
-        /// Percent of the RBs.
+        /// New share of the RBs, percent.
         share_percent: f64,
     },
 }
 
 impl Action {
-    /// A few words for the report's time axis.
+    /// A short label for the time axis of the report.
     #[must_use]
     pub fn label(&self) -> String {
         match self {
@@ -394,14 +394,14 @@ impl Action {
 }
 
 impl Case {
-    /// UEs of a cell, in order, with the path of the access.
+    /// UEs of a cell in order, with the path of the access.
     #[must_use]
     pub fn ues_of<'a>(&'a self, gnb: &str) -> Vec<(&'a String, usize)> {
         let of = |ue: &'a Ue| ue.accesses.iter().position(|a| a.link == gnb);
         self.ues.iter().filter_map(|(name, ue)| of(ue).map(|path| (name, path))).collect()
     }
 
-    /// UEs of an LWIP node, in order, with the paths of the LTE and of the Wi-Fi access.
+    /// UEs of an LWIP node in order, with the paths of the LTE and the Wi-Fi access.
     #[must_use]
     pub fn ues_of_lwip<'a>(&'a self, node: &str) -> Vec<(&'a String, [usize; 2])> {
         let Some(of) = self.lwips.get(node) else { return Vec::new() };
@@ -410,8 +410,8 @@ impl Case {
         self.ues.iter().filter_map(|(name, ue)| Some((name, both(ue)?))).collect()
     }
 
-    /// How long what is under way at the end may take to arrive, and to be answered where that is asked for: a full queue, of
-    /// which `most_queue_ms` count at most, the delay behind it, and 200 ms for reordering.
+    /// Time for packets in transit at the end to arrive, and to be answered if the flow has replies: a full queue of at most
+    /// `most_queue_ms`, the delay after it, and 200 ms for reordering.
     #[must_use]
     pub fn under_way(&self, most_queue_ms: f64) -> Duration {
         let mut longest: f64 = 0.0;
@@ -445,7 +445,7 @@ impl Case {
         ms(longest * if answered { 2.0 } else { 1.0 } + 200.0)
     }
 
-    /// All that happens within the run, in order of time, for the run with this seed.
+    /// All events within the run with this seed, in order of time.
     #[must_use]
     pub fn timeline(&self, seed: u64) -> Vec<(Duration, Action)> {
         let mut rng = ChaCha12Rng::seed_from_u64(seed ^ 0x6576_656e_7473);
@@ -467,7 +467,7 @@ impl Case {
 }
 
 impl LinkDirection {
-    /// As `anabranch_link` and `anabranch link` write it.
+    /// The link in the format of `anabranch_link` and `anabranch link`.
     #[must_use]
     pub fn spec(&self) -> LinkSpec {
         let queue_ms = self.queue_bdp.map_or(self.queue_ms, |times| times * 2.0 * self.delay_ms);
@@ -493,10 +493,10 @@ impl LinkDirection {
         }
     }
 
-    /// As the link emulation takes it; reads the trace.
+    /// The configuration for the link emulation; reads the trace.
     ///
     /// # Errors
-    /// A trace that cannot be read or is none.
+    /// The trace cannot be read or is not valid.
     pub fn config(&self) -> Result<LinkConfig, SpecError> {
         self.spec().build(&mut |file| read_text(Path::new(file)).map_err(|e| e.to_string()))
     }
@@ -513,7 +513,7 @@ impl Server {
 }
 
 impl Loss {
-    /// As the link emulation takes it.
+    /// The model for the link emulation.
     #[must_use]
     pub fn model(&self) -> net::LossModel {
         match self.model {
@@ -530,7 +530,7 @@ impl Loss {
 }
 
 impl Strip {
-    /// As the link emulation takes it.
+    /// The kind for the link emulation.
     #[must_use]
     pub const fn kind(self) -> net::Strip {
         match self {
@@ -542,7 +542,7 @@ impl Strip {
     }
 }
 
-/// The seed of run number `run` (from 0) of a scenario that was given `seed`.
+/// The seed of run number `run` (from 0) of a scenario with `seed`.
 #[must_use]
 pub fn run_seed(seed: u64, run: u32) -> u64 {
     if run == 0 {
@@ -551,19 +551,19 @@ pub fn run_seed(seed: u64, run: u32) -> u64 {
     ChaCha12Rng::seed_from_u64(seed.rotate_left(32) ^ u64::from(run)).next_u64()
 }
 
-/// Milliseconds as a file writes them.
+/// A duration from milliseconds, as in a file.
 #[must_use]
 pub fn ms(ms: f64) -> Duration {
     Duration::from_nanos((ms * 1e6).round().max(0.0) as u64)
 }
 
-/// Seconds as a file writes them.
+/// A duration from seconds, as in a file.
 #[must_use]
 pub fn s(s: f64) -> Duration {
     Duration::from_nanos((s * 1e9).round().max(0.0) as u64)
 }
 
-/// Megabits per second as bits per second.
+/// Mbit/s to bit/s.
 #[must_use]
 pub fn bps(mbps: f64) -> u64 {
     (mbps * 1e6).round().max(1.0) as u64

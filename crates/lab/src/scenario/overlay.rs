@@ -2,10 +2,10 @@
 
 use toml::{Table, Value};
 
-/// Merges `changes` into `base`, as the reference of `variant.set` says.
+/// Merges `changes` into `base`, as documented for `variant.set`.
 ///
 /// # Errors
-/// The dotted path at which an element of a list does not exist.
+/// The dotted path of an element of a list that does not exist.
 pub fn merge(base: &mut Table, changes: &Table) -> Result<(), String> {
     for (key, value) in changes {
         // A quoted key may itself be dotted: "ue.phone.security" = "plain".
@@ -32,7 +32,7 @@ pub fn assign(base: &mut Table, assignment: &str) -> Result<(), String> {
     set(base, &path, value).map_err(|at| format!("--set {key}: {at}"))
 }
 
-/// Stands for every element of a list or table.
+/// Matches every element of a list or table.
 const EVERY: &str = "*";
 
 fn set(table: &mut Table, path: &[&str], value: Value) -> Result<(), String> {
@@ -97,7 +97,7 @@ fn set_in_list(list: &mut Vec<Value>, key: &str, path: &[&str], value: Value) ->
     }
 }
 
-/// A table that says which kind it is replaces the old one: its keys need not fit the new kind.
+/// Whether a table has a tag. It then replaces the old one, whose keys need not fit the new kind.
 fn is_tagged(table: &Table) -> bool {
     ["kind", "mode", "model"].iter().any(|k| table.contains_key(*k))
 }

@@ -1,4 +1,4 @@
-//! The tables of docs/scenarios.md, written from the declarations themselves.
+//! The tables of docs/scenarios.md, generated from the declarations.
 
 use super::file::File;
 use super::schema::{Described, Key, Shape, Table};
@@ -51,7 +51,7 @@ fn table(text: &mut String, table_of: &Table, place: &str, done: &mut Vec<&'stat
     let parent = if place == "The file" { String::new() } else { format!("{place}.") };
     for key in &table_of.keys {
         if let Some((of_key, suffix)) = inner(&key.shape) {
-            // Both directions of a link are one table.
+            // Both directions of a link share one table.
             let same = |k: &&Key| inner(&k.shape).is_some_and(|(t, _)| t.name == of_key.name);
             let names: Vec<&str> = table_of.keys.iter().filter(same).map(|k| k.name).collect();
             table(text, of_key, &format!("{parent}{}{suffix}", names.join("|")), done);
@@ -59,7 +59,7 @@ fn table(text: &mut String, table_of: &Table, place: &str, done: &mut Vec<&'stat
     }
 }
 
-/// The table in a shape, and how its place is written after the key.
+/// The table in a shape, and the suffix of the key for it.
 fn inner(shape: &Shape) -> Option<(&'static Table, &'static str)> {
     match shape {
         Shape::Table(table) => Some((table, "")),

@@ -1,4 +1,4 @@
-//! From a checked [`File`] to a [`Case`]: references must hold, nothing may be idle.
+//! From a checked [`File`] to a [`Case`]: references must be valid, and no part may be unused.
 
 use super::file::{self, File, FlowKind};
 use super::model::{Access, Action, Case, Event, Flow, Traffic, Ue, Via, bps, ms, s};
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Resolves one variant of a file.
 ///
 /// # Errors
-/// Every reference that does not hold and everything that would do nothing.
+/// All invalid references and all parts without effect.
 pub fn resolve(mut file: File, scenario: &str, variant: Option<(&str, &str)>) -> Result<Case, Vec<Problem>> {
     if file.upf.is_empty() && !file.ue.is_empty() {
         file.upf.insert("upf".into(), file::Upf::default());
@@ -61,14 +61,14 @@ pub fn resolve(mut file: File, scenario: &str, variant: Option<(&str, &str)>) ->
     Ok(case)
 }
 
-/// The header of an irtt packet with all time stamps, and some room.
+/// Header of an irtt packet with all time stamps, and a reserve, bytes.
 const IRTT_BYTES: u32 = 80;
 
-/// Most payload of UDP in a session's packets of 1400 bytes, and in a link's of 1500, over IPv6.
+/// Maximum UDP payload in packets of a session (1400 bytes) and of a link (1500 bytes), over IPv6.
 const TUNNEL_PAYLOAD: u32 = 1372;
 const LINK_PAYLOAD: u32 = 1452;
 
-/// Most points of a series over the whole run, and most times an event happens.
+/// Maximum number of points of a series over the whole run, and of repetitions of an event.
 const MOST_POINTS: f64 = 1e6;
 const MOST_TIMES: f64 = 1e6;
 
@@ -77,7 +77,7 @@ struct Check {
     warnings: Vec<String>,
 }
 
-/// Most names of what there is in a message.
+/// Maximum number of known names listed in a message.
 const MOST_NAMED: usize = 20;
 
 impl Check {
@@ -85,7 +85,7 @@ impl Check {
         self.problems.push(Problem { line: None, path: path.into(), message: message.into() });
     }
 
-    /// `name` if it is in `known`, with a complaint at `path` otherwise.
+    /// Returns `name` if it is in `known`; otherwise reports a problem at `path`.
     fn known<'a>(
         &mut self,
         path: &str,
@@ -109,7 +109,7 @@ impl Check {
         false
     }
 
-    /// The one given, or the only one there is.
+    /// The given name, or the only one that exists.
     fn given_or_only<V>(
         &mut self,
         path: &str,
@@ -195,7 +195,7 @@ impl Check {
         }
         let known: Vec<_> = mode.accesses().map(|(_, access)| access.clone()).collect();
         match Mode::compile_for(mode, &[], &known) {
-            // Ranges are checked where the file is read.
+            // Ranges are checked when the file is read.
             Ok(_) | Err(PolicyError::Range { .. }) => {}
             Err(error) => self.problem(path, error.to_string()),
         }
@@ -267,14 +267,14 @@ impl Check {
         flows
     }
 
-    /// What arrives at a port goes to one flow.
+    /// Checks that each port belongs to one flow.
     fn ports(&mut self, file: &File, flows: &BTreeMap<String, Flow>) {
         let netns = file.backends.contains(&file::BackendName::Netns);
         let (mut at_servers, mut at_ues) = (BTreeMap::new(), BTreeMap::new());
         for (name, flow) in flows {
             let tcp = flow.traffic.is_tcp();
             let there = at_servers.insert((&flow.server, tcp, flow.port), name);
-            // In namespaces a UE's end of UDP has the number of the server's.
+            // In namespaces, the local UDP port of a UE equals the server's port.
             let ue = (netns && !tcp).then_some((&flow.ue, &flow.via, flow.port));
             let here = ue.and_then(|end| at_ues.insert(end, name));
             if let Some(other) = there.or(here) {
@@ -291,7 +291,7 @@ impl Check {
         }
     }
 
-    /// IPv6 goes where it can, and telemetry goes over IPv6.
+    /// Checks that IPv6 is supported by the path of the flow, and that telemetry is used only with IPv6.
     fn ipv6(&mut self, path: &str, flow: &file::Flow, via: &Via) {
         if flow.telemetry.is_some() && !flow.ipv6 {
             self.problem(format!("{path}.telemetry"), "rides in IPv6 options: it needs `ipv6 = true`");
@@ -305,7 +305,7 @@ impl Check {
         }
     }
 
-    /// What has to do with slices and windows, and where it can be. Gives what the flow asks for.
+    /// Checks keys related to slices and windows, and where they may be used. Returns the needs of the flow.
     fn slices(
         &mut self,
         path: &str,
@@ -360,7 +360,7 @@ impl Check {
         needs
     }
 
-    /// A packet fits what carries it.
+    /// Checks that a packet fits in its tunnel or link.
     fn size(&mut self, path: &str, flow: &file::Flow, via: &Via, file: &File) {
         if !matches!(flow.kind, FlowKind::Cbr | FlowKind::OnOff | FlowKind::Ping) {
             return;
@@ -377,7 +377,7 @@ impl Check {
         self.problem(format!("{path}.packet_bytes"), format!("{}: {remedy}", flow.packet_bytes));
     }
 
-    /// iperf3 and irtt carry what they were made for.
+    /// Checks that a flow is suitable for its program.
     fn program(&mut self, path: &str, flow: &file::Flow, via: &Via) {
         let path = format!("{path}.program");
         let tcp = flow.kind == FlowKind::BulkTcp;
@@ -533,7 +533,7 @@ impl Check {
         })
     }
 
-    /// A cell has UEs of its own, and can be built.
+    /// Checks that a cell has UEs and can be built.
     fn cell(&mut self, name: &str, gnb: &file::Gnb, file: &File, ues: &BTreeMap<String, Ue>) {
         let path = format!("gnb.{name}");
         if file.link.contains_key(name) {
@@ -571,7 +571,7 @@ impl Check {
         }
     }
 
-    /// Queues of a cell that nothing can ever leave, as it begins. UEs of which the same is true are told of once.
+    /// Warns of queues of a cell that no packet can ever leave, in its initial state. UEs with the same message are combined.
     fn stuck(&mut self, path: &str, cell: &Gnb) {
         let mut said: BTreeMap<String, (String, usize)> = BTreeMap::new();
         for stuck in cell.stuck() {
@@ -585,7 +585,7 @@ impl Check {
         }
     }
 
-    /// An LWIP node has two legs of its own, UEs, and can be built.
+    /// Checks that an LWIP node has two legs of its own and UEs, and can be built.
     fn node(&mut self, name: &str, node: &file::Lwip, file: &File, ues: &BTreeMap<String, Ue>) {
         let path = format!("lwip.{name}");
         let links = file.link.keys().map(String::as_str);
@@ -615,7 +615,7 @@ impl Check {
         }
     }
 
-    /// What nobody uses does nothing, and is more likely a mistyped name than meant.
+    /// Reports parts that are unused, since these are probably mistyped names.
     fn idle(&mut self, file: &File, ues: &BTreeMap<String, Ue>, flows: &BTreeMap<String, Flow>) {
         let used: BTreeSet<&str> =
             ues.values().flat_map(|ue| &ue.accesses).map(|access| access.link.as_str()).collect();
@@ -684,7 +684,7 @@ impl Check {
     }
 }
 
-/// The window of Eq. 1 where the slice is known, else 10 segments.
+/// The window of Eq. 1 if the slice is known, else 10 segments.
 fn initial_window(flow: &file::Flow) -> u32 {
     let Some(guaranteed_mbps) = flow.slice.guaranteed_mbps else { return window::MIN_SEGMENTS };
     let rate_bps = bps(guaranteed_mbps);
@@ -696,11 +696,11 @@ fn initial_window(flow: &file::Flow) -> u32 {
         pacing_bps: flow.paced.then_some(rate_bps),
         peer_window_bytes: None,
     });
-    // As a route has it.
+    // As a value of a route.
     window::bucket(window.segments)
 }
 
-/// Payload of a full segment with timestamps on the links of scenarios, bytes.
+/// Payload of a full-sized segment with timestamps on the links of scenarios, bytes.
 const SEGMENT_BYTES: u32 = 1448;
 
 fn traffic(flow: &file::Flow) -> Traffic {

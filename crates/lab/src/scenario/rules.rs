@@ -1,4 +1,4 @@
-//! Shapes of the types of `anabranch_rules`, which know nothing of scenario files.
+//! Shapes of the types of `anabranch_rules`, a crate that does not depend on the scenario format.
 
 use super::schema::{Described, Key, Shape, Table};
 use anabranch_rules::Filter;
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn shapes_name_every_key_the_policy_types_accept() {
-        // serde's own list of expected fields is in its complaint about a wrong one.
+        // The error of serde for an unknown field lists all expected fields.
         let expected = |error: String| {
             let mut names: Vec<String> = error
                 .split('`')

@@ -1,45 +1,44 @@
-//! The scenario format as data: what each table may hold, with units, ranges and defaults.
+//! The scenario format as data: the contents of each table, with units, ranges and defaults.
 //!
-//! [`table!`] and [`choice!`] declare a Rust type, its defaults and its documentation in one place. The
-//! walker (unknown keys, ranges), serde and `docs/scenarios.md` all read the same declaration, so none
-//! of them can fall behind.
+//! [`table!`] and [`choice!`] declare a Rust type, its defaults and its documentation in one place. The walker (unknown keys,
+//! ranges), serde and `docs/scenarios.md` all use this declaration, so they always agree.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// What may stand at one place of a scenario file.
+/// What is valid at one place of a scenario file.
 #[derive(Debug, Clone)]
 pub enum Shape {
     /// `true` or `false`.
     Bool,
     /// A whole number.
     Integer,
-    /// A number, whole or not.
+    /// An integer or a fraction.
     Number,
     /// A string.
     Text,
     /// A number or a string.
     NumberOrText,
-    /// Anything; somebody else checks it (overrides of a variant).
+    /// Any value; it is checked elsewhere (changes of a variant).
     Any,
     /// One of these strings.
     OneOf(&'static [&'static str]),
     /// A list.
     List(Box<Shape>),
-    /// A table whose keys are names the author gives.
+    /// A table whose keys are chosen by the author.
     Named(Box<Shape>),
-    /// A table with fixed keys; made once, for it stands in a file many times.
+    /// A table with fixed keys; created once, since many places of a file use it.
     Table(&'static LazyLock<Table>),
 }
 
 /// A table with fixed keys.
 #[derive(Debug, Clone)]
 pub struct Table {
-    /// Name of the Rust type: anchors in the reference.
+    /// Name of the Rust type, used for anchors in the reference.
     pub name: &'static str,
     /// What it describes.
     pub doc: String,
-    /// The key that decides which other keys apply (`kind`, `mode`, `model`), if there is one.
+    /// The key that determines which other keys are valid (`kind`, `mode`, `model`), if there is one.
     pub tag: Option<&'static str>,
     /// All its keys, in order.
     pub keys: Vec<Key>,
@@ -48,23 +47,23 @@ pub struct Table {
 /// One key of a table.
 #[derive(Debug, Clone)]
 pub struct Key {
-    /// As written in the file.
+    /// Name in the file.
     pub name: &'static str,
-    /// What may stand there.
+    /// Valid values.
     pub shape: Shape,
-    /// What it means, with units.
+    /// Description, with units.
     pub doc: String,
-    /// Its default as TOML; `None`: it may be left out and then means what `doc` says.
+    /// Default as TOML; `None`: the key is optional, and `doc` states the meaning of its absence.
     pub default: Option<String>,
-    /// It must be given.
+    /// Whether the key is mandatory.
     pub required: bool,
     /// Smallest and largest valid number.
     pub range: Option<(f64, f64)>,
-    /// Only valid where the table's tag is one of these; empty: always.
+    /// Valid only if the tag of the table has one of these values; empty: always.
     pub only: Vec<&'static str>,
 }
 
-/// A type that may stand in a scenario file.
+/// A type that can be part of a scenario file.
 pub trait Described {
     /// Its shape.
     fn shape() -> Shape;
@@ -107,7 +106,7 @@ impl<T: Described> Described for BTreeMap<String, T> {
     }
 }
 
-/// The default of a key as it would be written in TOML.
+/// The default of a key in TOML syntax.
 pub fn default_text<T: serde::Serialize>(value: &T) -> Option<String> {
     let value = toml::Value::try_from(value).ok()?;
     match &value {
@@ -124,26 +123,26 @@ pub fn doc_text(lines: &[&str]) -> String {
 }
 
 impl Key {
-    /// A key that may be left out and is always valid.
+    /// An optional key without restrictions.
     #[must_use]
     pub fn new(name: &'static str, shape: Shape, doc: &[&str], default: Option<String>) -> Self {
         let doc = doc_text(doc);
         Self { name, shape, doc, default, required: false, range: None, only: Vec::new() }
     }
 
-    /// The key must be given.
+    /// Makes the key mandatory.
     #[must_use]
     pub fn required(self) -> Self {
         Self { required: true, default: None, ..self }
     }
 
-    /// Smallest and largest valid number.
+    /// Sets the smallest and largest valid number.
     #[must_use]
     pub fn range(self, low: f64, high: f64) -> Self {
         Self { range: Some((low, high)), ..self }
     }
 
-    /// Only valid where the table's tag is one of `tags`.
+    /// Restricts the key to tables whose tag is one of `tags`.
     #[must_use]
     pub fn only(self, tags: &[&'static str]) -> Self {
         Self { only: tags.to_vec(), ..self }
@@ -152,7 +151,7 @@ impl Key {
 
 /// Declares a table of the scenario format: a struct, its defaults and its description.
 ///
-/// After the default of a key may follow `required()`, `range(low, high)` and `only(&["tag"])`.
+/// The default of a key may be followed by `required()`, `range(low, high)` and `only(&["tag"])`.
 macro_rules! table {
     (
         $(#[doc = $doc:literal])+
@@ -202,7 +201,7 @@ macro_rules! table {
     };
 }
 
-/// Declares a set of words: an enum written as strings. The first is the default.
+/// Declares an enum that is written as one of several strings. The first is the default.
 macro_rules! choice {
     (
         $(#[doc = $doc:literal])+

@@ -1,5 +1,5 @@
-//! Checks a parsed file against the [`Shape`]s before serde sees it: unknown and missing keys, words,
-//! ranges. Every problem is found in one pass and says where it is and what would be valid.
+//! Checks a parsed file against the [`Shape`]s before it is deserialized: unknown and missing keys, words, ranges. One pass finds
+//! all problems, and each message states the place and the valid values.
 
 use super::schema::{Key, Shape, Table};
 use anabranch_element::names::did_you_mean;
@@ -8,10 +8,10 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Something wrong in a scenario file.
+/// A problem in a scenario file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Line in the file, from 1; `None` where the text did not come from a file.
+    /// Line in the file, from 1; `None` if the text is not from a file.
     pub line: Option<usize>,
     /// Dotted path of the key.
     pub path: String,
@@ -28,7 +28,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All problems of one file; shown one a line.
+/// All problems of one file; displayed one per line.
 #[derive(Debug, Clone, thiserror::Error)]
 pub struct Problems {
     /// Name of the file.
@@ -73,7 +73,7 @@ pub fn check(text: &str, shape: &Shape) -> Result<(), Vec<Problem>> {
     if walk.problems.is_empty() { Ok(()) } else { Err(walk.problems) }
 }
 
-/// A complaint of the TOML library as one of ours.
+/// Converts an error of the TOML library.
 #[must_use]
 pub fn from_toml(text: &str, error: &toml::de::Error) -> Problem {
     let line = error.span().map(|s| line_of(text, s.start));
@@ -87,7 +87,7 @@ pub struct Lines<'t> {
 }
 
 impl<'t> Lines<'t> {
-    /// Those of `text`.
+    /// Parses `text`.
     #[must_use]
     pub fn new(text: &'t str) -> Self {
         Self { text, root: DeTable::parse(text).ok().map(Spanned::into_inner) }
@@ -130,7 +130,7 @@ fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
 }
 
-/// More problems of a file than this are not told.
+/// Maximum number of problems reported per file.
 pub const MOST_PROBLEMS: usize = 50;
 
 struct Walk<'t> {
@@ -140,7 +140,7 @@ struct Walk<'t> {
 
 impl Walk<'_> {
     fn problem(&mut self, at: usize, path: &str, message: String) {
-        // Finding a line takes time, and nobody reads more.
+        // Finding a line takes time, and further problems are not shown.
         if self.problems.len() >= MOST_PROBLEMS {
             return;
         }
@@ -153,7 +153,7 @@ impl Walk<'_> {
             (Shape::Any, _) | (Shape::Bool, DeValue::Boolean(_)) | (Shape::Text, DeValue::String(_)) => {}
             (Shape::NumberOrText, DeValue::String(_)) => {}
             (Shape::Integer | Shape::Number | Shape::NumberOrText, DeValue::Integer(i)) => {
-                // A number of many digits is large, not none.
+                // An integer with too many digits is large, not invalid.
                 let digits = i.as_str().replace('_', "");
                 let number = i64::from_str_radix(&digits, i.radix()).map_or_else(
                     |_| if digits.starts_with('-') { f64::NEG_INFINITY } else { f64::INFINITY },
@@ -207,7 +207,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a number, `written` so, is out of its range: then that is told.
+    /// Whether a number, written as `written`, is out of its range. If so, reports it.
     fn range(&mut self, number: f64, written: &str, at: usize, path: &str, key: Option<&Key>) -> bool {
         match key.and_then(|k| k.range) {
             Some((low, high)) if !(low..=high).contains(&number) => {
@@ -259,7 +259,7 @@ impl Walk<'_> {
     }
 }
 
-/// A number as it was written; of a long one the beginning.
+/// A number as it was written; a long one is truncated.
 fn shown(digits: &str) -> String {
     const MOST: usize = 24;
     match digits.char_indices().nth(MOST) {
