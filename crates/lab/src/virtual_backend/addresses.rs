@@ -1,4 +1,4 @@
-//! Who has which address. Nobody outside ever sees them.
+//! The address plan of the virtual backend. The addresses are not visible outside.
 //!
 //! | what | address |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | UPF p, access a | 172.16.p.(1+a), port 4500 |
 //! | UE u inside the tunnel of UPF p | 10.(45+p).0.0 + 2 + u |
 //! | UE u of LWIP node n: on the bearer, on Wi-Fi | 10.(64+n).0.0 + 16 + 2u, + 1 |
-//! | LWIP node n, where it measures its legs from | 10.(64+n).0.1 |
+//! | LWIP node n, source of its measurements of the legs | 10.(64+n).0.1 |
 //! | server s | 10.3.s.1 |
 //! | any of these over IPv6 | fd00:46::, then the 32 bits |
 
@@ -25,16 +25,16 @@ const MAX_NODES: usize = 32;
 const MAX_UPFS: usize = 16;
 const MAX_SERVERS: usize = 256;
 
-/// Number of a link; cells are numbered after the links.
+/// Number of a link; cells follow the links.
 pub fn link_number(case: &Case, name: &str) -> Option<usize> {
     let cell = || case.gnbs.keys().position(|gnb| gnb == name).map(|g| case.links.len() + g);
     case.links.keys().position(|link| link == name).or_else(cell)
 }
 
-/// Checks that there are addresses and ports for all of them.
+/// Checks that the address plan has room for `case`.
 ///
 /// # Errors
-/// There are too many of one kind: how many, and how many there can be.
+/// There are too many objects of one kind; with their number and the limit.
 pub fn enough(case: &Case) -> Result<(), String> {
     let kinds = [
         ("LWIP nodes", case.lwips.len(), MAX_NODES),
@@ -52,12 +52,12 @@ pub fn enough(case: &Case) -> Result<(), String> {
     }
 }
 
-/// A UE on a link: the tunnel's end.
+/// Address of the tunnel end of a UE on a link.
 pub fn tunnel(link: usize, ue: usize) -> SocketAddr {
     SocketAddr::new(access(link, 2 * ue).into(), TUNNEL_PORT)
 }
 
-/// A UE on a link: applications without tunnel.
+/// Address of a UE on a link for applications without tunnel.
 pub fn direct(link: usize, ue: usize) -> Ipv4Addr {
     access(link, 2 * ue + 1)
 }
@@ -66,38 +66,38 @@ fn access(link: usize, host: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x0a80_0000 + ((link as u32) << LINK_BITS) + 16 + host as u32)
 }
 
-/// Everything on a link.
+/// Prefix of a link.
 pub fn link(link: usize) -> IpNet {
     let first = Ipv4Addr::from(0x0a80_0000 + ((link as u32) << LINK_BITS));
     net(first, 32 - LINK_BITS as u8)
 }
 
-/// Where a UPF serves an access.
+/// Address of a UPF for an access.
 pub fn upf(upf: usize, access: usize) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::new(172, 16, upf as u8, 1 + access as u8).into(), TUNNEL_PORT)
 }
 
-/// A UE inside the tunnel.
+/// Address of a UE inside the tunnel.
 pub fn inner(upf: usize, ue: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0000 + ((45 + upf as u32) << 16) + 2 + ue as u32)
 }
 
-/// All UEs inside the tunnel of a UPF.
+/// Prefix of all UEs inside the tunnel of a UPF.
 pub fn pool(upf: usize) -> IpNet {
     net(Ipv4Addr::new(10, 45 + upf as u8, 0, 0), 16)
 }
 
-/// A UE of an LWIP node, on its bearer.
+/// Address of a UE of an LWIP node on its bearer.
 pub fn bearer(node: usize, ue: usize) -> Ipv4Addr {
     of_node(node, 16 + 2 * ue)
 }
 
-/// A UE of an LWIP node, on Wi-Fi.
+/// Address of a UE of an LWIP node on Wi-Fi.
 pub fn wifi(node: usize, ue: usize) -> Ipv4Addr {
     of_node(node, 17 + 2 * ue)
 }
 
-/// Where an LWIP node measures its legs from.
+/// Source address of an LWIP node's measurements of its legs.
 pub fn prober(node: usize) -> Ipv4Addr {
     of_node(node, 1)
 }
@@ -106,28 +106,28 @@ fn of_node(node: usize, host: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x0a40_0000 + ((node as u32) << 16) + host as u32)
 }
 
-/// A server.
+/// Address of a server.
 pub fn server(server: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 3, server as u8, 1)
 }
 
-/// One address as a prefix.
+/// A host address as a prefix.
 pub fn host(address: Ipv4Addr) -> IpNet {
     net(address, 32)
 }
 
-/// Everything.
+/// The default prefix.
 pub fn anywhere() -> IpNet {
     net(Ipv4Addr::UNSPECIFIED, 0)
 }
 
-/// The same place over IPv6.
+/// The corresponding IPv6 address.
 pub fn v6(address: Ipv4Addr) -> Ipv6Addr {
     let bits = (0xfd00_0046_u128 << 96) | u128::from(u32::from(address));
     Ipv6Addr::from(bits)
 }
 
-/// The same places over IPv4 and, if `ipv6`, over IPv6.
+/// The prefix and, if `ipv6`, the corresponding IPv6 prefix.
 pub fn both(prefix: IpNet, ipv6: bool) -> impl Iterator<Item = IpNet> {
     let twin = match prefix {
         IpNet::V4(v4) if v4.prefix_len() == 0 => Some(Ipv6Net::default()),
@@ -138,7 +138,7 @@ pub fn both(prefix: IpNet, ipv6: bool) -> impl Iterator<Item = IpNet> {
 }
 
 fn net(address: Ipv4Addr, bits: u8) -> IpNet {
-    // A length above 32 does not occur here; it would be cut to one address.
+    // Lengths above 32 do not occur here; they would be truncated to one address.
     Ipv4Net::new(address, bits.min(32)).unwrap_or_else(|_| Ipv4Net::from(address)).into()
 }
 

@@ -1,4 +1,4 @@
-//! From what was seen to the metrics and series of [`crate::metrics`].
+//! Converts observations to the metrics and series of [`crate::metrics`].
 
 use super::run::Seen;
 use super::world::World;
@@ -14,17 +14,17 @@ use crate::sim::udp_app::{MAX_ARRIVALS, UdpApp};
 use anabranch_element::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
-/// Adds everything about the run to `out`.
+/// Adds all metrics and series of the run to `out`.
 ///
 /// # Errors
 /// A flow has no application, which is a fault of this program.
 pub fn collect(world: &mut World, case: &Case, seen: Seen, out: &mut Outcome) -> Result<()> {
     let origin = world.origin;
-    // Of all but packets nothing counts that is after the end.
+    // Except for packets, only events before the end count.
     for (name, flow) in &case.flows {
         let node = world.flows.get(name).context("a flow")?;
         let times = times(case, flow);
-        // Both ends are looked at one after the other: they may be on hosts of one network.
+        // The ends are read one after the other, since both may be on hosts of one network.
         let mut ends = [node.ue, node.server];
         if receives_at_server(&flow.traffic) {
             ends.reverse();
@@ -75,12 +75,12 @@ pub fn collect(world: &mut World, case: &Case, seen: Seen, out: &mut Outcome) ->
     packets(world, case, out)
 }
 
-/// How much of a queue that is full at the end is waited for.
+/// Maximum time to wait for a full queue to drain at the end, ms.
 const MOST_QUEUE_MS: f64 = 60_000.0;
-/// How often it is looked whether all packets are there.
+/// Interval at which the arrival of all packets is checked.
 const STEP: Duration = Duration::from_millis(10);
 
-/// Metrics of UDP flows, once what they have under way at the end has arrived, as in namespaces: it is not lost.
+/// Metrics of UDP flows. As in namespaces, packets in transit at the end are awaited and are not lost.
 fn packets(world: &mut World, case: &Case, out: &mut Outcome) -> Result<()> {
     let (origin, mut flows) = (world.origin, Vec::new());
     for (name, flow) in &case.flows {
@@ -91,7 +91,7 @@ fn packets(world: &mut World, case: &Case, out: &mut Outcome) -> Result<()> {
             Traffic::BulkTcp { .. } | Traffic::RequestResponse { .. } => continue,
         };
         let node = world.flows.get(name).context("a flow")?;
-        // The pinging end is both: it sends, and it receives the answers.
+        // A ping client has both roles: it sends and receives the replies.
         let [sender, receiver] = match &flow.traffic {
             Traffic::Ping { .. } => [node.ue, node.ue],
             of if receives_at_server(of) => [node.ue, node.server],
@@ -138,7 +138,7 @@ fn app(world: &mut World, (host, app): (NodeId, AppId)) -> Result<&App> {
     world.net.get_mut::<Host>(host).and_then(|host| host.app(app)).context("an application")
 }
 
-/// Whether what the flow is measured by arrives at the server.
+/// Whether the metrics of the flow are measured at the server.
 fn receives_at_server(traffic: &Traffic) -> bool {
     match traffic {
         Traffic::Cbr { direction, .. }
@@ -158,7 +158,7 @@ fn times(case: &Case, flow: &Flow) -> Times {
     }
 }
 
-/// The arrivals at a UDP application, with times since the run began.
+/// The arrivals at a UDP application, with times relative to the start of the run.
 fn arrivals(udp: &UdpApp, origin: Instant) -> Vec<Arrival> {
     let origin_s = origin.as_secs_f64();
     let shifted =
@@ -179,7 +179,7 @@ fn tcp(out: &mut Outcome, name: &str, traffic: &Traffic, tcp: &TcpApp, times: &T
             put("completed", f64::from(u8::from(whole)));
             if let Some(last) = last.filter(|_| whole) {
                 put("completion_s", last - times.start_s);
-                // After its last byte a transfer is not silent, it is over.
+                // After its last byte a transfer is complete rather than idle.
                 times.stop_s = times.stop_s.min(last);
             }
         }
@@ -197,7 +197,7 @@ fn tcp(out: &mut Outcome, name: &str, traffic: &Traffic, tcp: &TcpApp, times: &T
     measure::deliveries(out, name, deliveries, &times);
 }
 
-/// What the sender of a TCP flow counted; `duplicates` is what the receiver had already.
+/// Counters of the sender of a TCP flow; `duplicates` are the segments that the receiver already had.
 fn sender(out: &mut Outcome, name: &str, stats: &TcpStats, duplicates: u64) {
     let mut put = |what: &str, value: f64| out.metrics.insert(format!("flow.{name}.{what}"), value);
     let cuts = (stats.recoveries + stats.timeouts) as f64;
@@ -211,7 +211,7 @@ fn sender(out: &mut Outcome, name: &str, stats: &TcpStats, duplicates: u64) {
     put("cuts_per_mb", cuts * 1e6 / (stats.acked_bytes as f64).max(1.0));
 }
 
-/// What a flow's telemetry cost, and what its sender was told.
+/// Cost of a flow's telemetry, and the reports received by its sender.
 fn telemetry(out: &mut Outcome, name: &str, [receiver, sender]: &[TelemetryStats; 2], seen: &Seen) {
     let mut put = |what: &str, value: f64| out.metrics.insert(format!("flow.{name}.{what}"), value);
     put("traces", receiver.traces_in as f64);
@@ -257,7 +257,7 @@ fn paths(case: &Case, seen: &Seen, out: &mut Outcome) {
             if !rtts.is_empty() {
                 out.metrics.insert(name("rtt_ms"), rtts.iter().sum::<f64>() / rtts.len() as f64);
             }
-            // The bytes between two looks belong to the sample before the second.
+            // Bytes between two readings belong to the interval before the second one.
             let middle = |s: f64| (s - sample_s / 2.0).max(0.0);
             let up: Vec<(f64, u64)> = samples.iter().map(|s| (middle(s.at_s), s.up_bytes)).collect();
             let down: Vec<(f64, u64)> = samples.iter().map(|s| (middle(s.at_s), s.down_bytes)).collect();
@@ -317,7 +317,7 @@ mod tests {
             assert_eq!(out.metrics[&format!("flow.{flow}.lost_packets")], 0.0, "{flow}");
         }
         assert_eq!((out.metrics["flow.ping.sent_packets"], out.metrics["flow.ping.responses"]), (50.0, 50.0));
-        // Of all else only what was within the run counts.
+        // For other metrics, only events within the run count.
         assert!(out.series["flow.call.delay_ms"].points.iter().all(|(at, _)| *at <= 5.0));
         let delivered = out.metrics["flow.call.delivered_bytes"] / 1200.0;
         assert!((30.0..33.0).contains(&delivered), "3 s of 10.4 packets each: {delivered}");

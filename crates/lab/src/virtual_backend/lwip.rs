@@ -6,8 +6,8 @@
 //!                      └──────── far ┴──────── Wi-Fi link ──────── near ──2─┘
 //! ```
 //!
-//! The node stands in the way of everything on its LTE leg. `far` joins what comes from it with what else uses the
-//! Wi-Fi link. `ue.order` is there where the UE puts data in order.
+//! All traffic of the LTE leg passes the node. `far` joins its Wi-Fi traffic with other traffic of the Wi-Fi link. `ue.order`
+//! exists if the UE restores the order of data.
 
 use super::addresses;
 use super::world::Junction;
@@ -32,18 +32,18 @@ pub struct Site {
     lte: String,
     /// The link of its Wi-Fi leg.
     wifi: String,
-    /// Its UEs by name: their place among the UEs of the case.
+    /// Its UEs by name, with their index in the case.
     ues: BTreeMap<String, usize>,
-    /// Its place among the nodes of the case.
+    /// Its index among the nodes of the case.
     number: usize,
 }
 
 /// A UE's end of a node.
 #[derive(Debug, Clone, Copy)]
 pub struct UeEnd {
-    /// Restores addresses.
+    /// The element that restores addresses.
     pub id: NodeId,
-    /// Towards the applications.
+    /// Port towards the applications.
     pub host: (NodeId, Port),
 }
 
@@ -75,7 +75,7 @@ pub fn build(
     Ok(sites)
 }
 
-/// Connects the network's end of a link or cell, over a node if it is a leg of one.
+/// Connects the network side of a link or cell, through a node if the link is one of its legs.
 pub fn attach(
     sites: &BTreeMap<String, Site>,
     (link, prefixes): (&str, &[IpNet]),
@@ -102,7 +102,7 @@ pub fn attach(
     }
 }
 
-/// The UE's end of the node, not yet connected to the legs.
+/// The UE's end of the node, before it is connected to the legs.
 ///
 /// # Errors
 /// Addresses that `anabranch_lwip` refuses.
@@ -126,7 +126,7 @@ pub fn prefixes(site: &Site, ue: &str) -> [Vec<ipnet::IpNet>; 2] {
     [vec![bearer], vec![addresses::host(addresses::wifi(site.number, u)), bearer]]
 }
 
-/// The address servers know a UE by.
+/// The address of a UE that servers use.
 pub fn bearer(site: &Site, ue: &str) -> Option<Ipv4Addr> {
     site.ues.get(ue).map(|u| addresses::bearer(site.number, *u))
 }
@@ -139,22 +139,22 @@ fn ue_config(name: &str, number: usize, u: usize) -> UeConfig {
     }
 }
 
-/// What was seen of a node while it ran.
+/// Observations of a node during a run.
 #[derive(Default)]
 pub struct Seen {
-    /// Counters at each look.
+    /// Counters at each reading.
     samples: Vec<(f64, Stats)>,
-    /// Length of each hold, milliseconds.
+    /// Time and duration of each delayed ACK, milliseconds.
     holds: Vec<(f64, f64)>,
-    /// Most flows, and most bytes of memory.
+    /// Maximum number of flows and maximum bytes of memory.
     most: [u64; 2],
 }
 
-/// Holds that are remembered.
+/// Maximum number of delayed ACKs recorded.
 const MAX_HOLDS: usize = 1 << 20;
 
 impl Seen {
-    /// Looks at a node; `seconds` is the time since the run began.
+    /// Reads the state of a node; `seconds` converts to the time since the run began.
     pub fn look(&mut self, net: &mut Network, id: NodeId, now: Instant, seconds: &impl Fn(Instant) -> f64) {
         for (at, event) in net.take_events::<Node>(id) {
             match event {

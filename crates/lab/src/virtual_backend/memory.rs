@@ -1,11 +1,11 @@
-//! JUNCTION Table V: computed from the sizes of our own structures, no time passes.
+//! JUNCTION Table V, computed from the sizes of this project's data structures without simulation.
 
 use crate::backend::Outcome;
 use crate::scenario::file::FlatEntry;
 use crate::scenario::model::Memory;
 use anabranch_atsss::memory::{Design, Flat, table5_with};
 
-/// Adds the users that fit, by sessions per user and design.
+/// Adds the number of users that fit, by sessions per user and design.
 pub fn compute(memory: &Memory, outcome: &mut Outcome) {
     let flat = match memory.flat {
         FlatEntry::Filter => Flat::Filter,

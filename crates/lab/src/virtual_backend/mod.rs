@@ -1,4 +1,4 @@
-//! Virtual time: the state machines that ship, in a simulated network.
+//! The virtual-time backend: the state machines of the product in a simulated network.
 //!
 //! ```text
 //!   case ─▶ world (network) ─▶ run (events, samples) ─▶ collect (metrics, series)
@@ -44,7 +44,7 @@ impl Backend for VirtualBackend {
     }
 }
 
-/// There is no model of what the kernel does there.
+/// Refuses a TCP lane, since the kernel's part in it is not modelled.
 fn refuse_tcp_lane(case: &Case) -> anyhow::Result<()> {
     for (ue, of) in &case.ues {
         if let Some(rule) = of.rules.iter().find(|rule| rule.functionality == Functionality::Mptcp) {

@@ -1,4 +1,4 @@
-//! Runs the network of a scenario: what happens when, and a sample at every tick.
+//! Runs the network of a scenario: events, and a sample at every tick.
 
 use super::world::{UeNode, World};
 use crate::backend::Progress;
@@ -19,60 +19,60 @@ use anabranch_steer::{Rule, SteeringMode, active_standby};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 
-/// What was seen of the network while it ran.
+/// Observations of the network during a run.
 #[derive(Default)]
 pub struct Seen {
-    /// Per UE and access: time, bytes sent and received so far, RTT in milliseconds (0: down).
+    /// Samples by UE and access.
     pub paths: BTreeMap<(String, usize), Vec<PathSample>>,
-    /// Per link: time and bytes waiting, up and down.
+    /// By link: time and bytes in the queues, up and down.
     pub queues: BTreeMap<String, Vec<(f64, [u64; 2])>>,
-    /// Of TCP senders: time, congestion window in bytes, third duplicates in a row so far.
+    /// By TCP sender: time, congestion window in bytes, number of third consecutive duplicates so far.
     pub senders: BTreeMap<String, Vec<(f64, f64, f64)>>,
-    /// Per TCP flow with telemetry: what its sender had been told.
+    /// By TCP flow with telemetry: the reports received by its sender.
     pub told: BTreeMap<String, Vec<PathReport>>,
-    /// Times a path failed, as the UE and as the UPF saw it.
+    /// Number of failures of a path according to the UE and to the UPF.
     pub failures: BTreeMap<(String, usize), [u64; 2]>,
-    /// What happened.
+    /// Events and their times.
     pub events: Vec<(f64, String)>,
-    /// Per cell: what its downlink was seen to do.
+    /// By cell: observations of its downlink.
     pub cells: BTreeMap<String, CellSeen>,
-    /// Per LWIP node: what it was seen to do.
+    /// By LWIP node: its observations.
     pub lwips: BTreeMap<String, super::lwip::Seen>,
     /// Counters of the links at the end, up and down.
     pub links: BTreeMap<String, [LinkStats; 2]>,
 }
 
-/// What the sender of a flow knows of its path.
+/// A path report received by the sender of a flow.
 #[derive(Debug, Clone, Copy)]
 pub struct PathReport {
-    /// When, seconds.
+    /// Time, seconds.
     pub at_s: f64,
     /// Losses of media so far, modulo 2^16.
     pub losses: u16,
-    /// Bytes in the queue of the bottleneck, if it was told.
+    /// Bytes in the queue of the bottleneck, if reported.
     pub depth_bytes: Option<u64>,
 }
 
-/// A look at a path.
+/// A sample of a path.
 #[derive(Debug, Clone, Copy)]
 pub struct PathSample {
-    /// When, seconds.
+    /// Time, seconds.
     pub at_s: f64,
     /// IP bytes the UE sent so far.
     pub up_bytes: u64,
     /// IP bytes the UE received so far.
     pub down_bytes: u64,
-    /// RTT by the UE's probes; 0 while the path is down.
+    /// RTT of the UE's probes, milliseconds; 0 while the path is down.
     pub rtt_ms: f64,
 }
 
-/// Most events told in a report.
+/// Maximum number of events in a report.
 const MAX_EVENTS: usize = 2000;
 
 /// Runs to the end.
 ///
 /// # Errors
-/// The network goes round in circles, which is a fault of this program.
+/// The network has a loop, which is a fault of this program.
 pub fn run(world: &mut World, case: &Case, seed: u64, progress: &dyn Progress) -> Result<Seen> {
     let mut seen = Seen::default();
     for name in world.gnbs.keys() {
@@ -253,7 +253,7 @@ impl Seen {
     }
 }
 
-/// Does what is due.
+/// Executes an action.
 fn act(world: &mut World, action: &Action) -> Result<()> {
     match action {
         Action::LinkDown { link, directions, how: DownHow::Carrier } => {
@@ -307,7 +307,7 @@ fn rules(world: &mut World, ue: &str, change: impl Fn(&mut Rule)) -> Result<()> 
     Ok(())
 }
 
-/// Changes a link; UEs on it see its carrier come and go.
+/// Changes a link. UEs on it are notified of carrier changes.
 fn change(world: &mut World, link: &str, directions: Directions, change: &LinkChange) -> Result<()> {
     let id = *world.links.get(link).with_context(|| format!("link {link}"))?;
     let direction = match directions {

@@ -1,13 +1,14 @@
-//! Slices in virtual time: manager, view and policy are those of the programs (`slice`, `selection`). What is left out is
-//! the REST between them and the time it takes: UEs have heard of their slices before anything is sent.
+//! Slices in virtual time: manager, view and policy are those of the programs (`slice`, `selection`). The REST interfaces between
+//! them and their delays are omitted: UEs have received their slices before anything is sent.
 //!
 //! ```text
 //!  [slice.x] ─▶ slice::Manager ─ view, as JSON ─▶ taps::Slice ─▶ select ─▶ plan ─▶ path, pacing, first window
 //!                                                   flow's `needs` ─┘        └─▶ several paths: the session, split by a rule
 //! ```
 //!
-//! There is no Multipath TCP here. A flow whose plan has several paths is one TCP connection in the UE's ATSSS session, which
-//! splits it packet by packet in proportion to what the slices guarantee, then to what arrives, and puts it in order again.
+//! There is no Multipath TCP here. A flow whose plan has several paths is one TCP connection in the UE's ATSSS session. The session
+//! splits it packet by packet, first in proportion to the guarantees of the slices, then to the measured rates, and restores the
+//! order.
 
 use super::addresses;
 use crate::scenario::Case;
@@ -29,25 +30,25 @@ use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-/// What a UE's policy chose for a flow.
+/// The choice of a UE's policy for a flow.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Choice {
-    /// The accesses it goes by, the best first; more than one: by the session.
+    /// The accesses it uses, the best first. With several, the flow uses the session.
     pub paths: Vec<PathId>,
-    /// First window, segments.
+    /// Initial window, segments.
     pub window: Option<u32>,
-    /// Most it sends, bit/s; spread over time.
+    /// Maximum pacing rate, bit/s.
     pub pacing_bps: Option<u64>,
     /// Congestion control.
     pub congestion_control: Option<CongestionControl>,
-    /// How the session splits it.
+    /// Rule by which the session splits it.
     pub rule: Option<Rule>,
 }
 
-/// What the policies of the UEs choose, for every flow that asks; `server` and `local` give addresses.
+/// The choices of the UEs' policies for all flows with needs; `server` and `local` return addresses.
 ///
 /// # Errors
-/// The manager or a policy refuses, and for which property.
+/// The manager or a policy refuses; with the property.
 pub fn choices(
     case: &Case,
     server: impl Fn(&str) -> Option<SocketAddr>,
@@ -73,7 +74,7 @@ pub fn choices(
     asking().map(of).collect()
 }
 
-/// A slice manager whose slices run and whose UEs have those they have an access for.
+/// A slice manager with active slices, assigned to all UEs with a suitable access.
 fn manager(case: &Case) -> Result<Manager> {
     let bps = capacity_bps(case);
     let access = Access {
@@ -99,7 +100,7 @@ fn manager(case: &Case) -> Result<Manager> {
         }
     }
     for ue in case.ues.keys() {
-        // Nobody asks by REST here.
+        // The REST interface is not used here.
         let token_hash = String::new();
         keep(&mut manager, vec![Write::ue(Ue::new(ue.clone(), token_hash))]);
         for (slice, ..) in of_ue(case, ue) {
@@ -110,7 +111,7 @@ fn manager(case: &Case) -> Result<Manager> {
     Ok(manager)
 }
 
-/// A UE as its policy sees it: its accesses, and what the manager tells of its slices.
+/// A UE as seen by its policy: its accesses, and the manager's view of its slices.
 fn host(
     case: &Case,
     manager: &Manager,
@@ -123,7 +124,7 @@ fn host(
         let interface = Interface { up: true, addresses, metric: path as u32, ..Interface::default() };
         host.interfaces.insert(access.name.clone(), interface);
     }
-    // As it is told: what is lost on the way to JSON and back is lost here, too.
+    // Encoded as JSON and decoded again, so that any loss of that conversion applies here as well.
     let told = serde_json::to_vec(&view(manager, manager.ue(ue)?, u32::MAX))?;
     let told: UeView = serde_json::from_slice(&told)?;
     for (name, slice, path) in of_ue(case, ue) {
@@ -131,7 +132,7 @@ fn host(
             bail!("UE {ue} is not told of slice {name}")
         };
         let mark = FIRST_MARK + 2 * path as u32;
-        // The delay budget is one way, of the slower direction (TS 28.541, dLLatency and uLLatency).
+        // The delay budget is one-way, for the slower direction (TS 28.541, dLLatency and uLLatency).
         let facts = SliceFacts {
             as_of: Instant::ZERO,
             ttl: Duration::from_secs(u64::from(told.ttl_s)),
@@ -150,7 +151,7 @@ fn host(
     Ok(host)
 }
 
-/// Asks for a flow, and reads the plan of the best candidate.
+/// Requests a flow, and reads the plan of the best candidate.
 fn choose(case: &Case, name: &str, flow: &Flow, host: &Host, server: SocketAddr) -> Result<Choice> {
     let mut question = question(flow, server);
     let remote: Vec<Endpoint> = serde_json::from_value(question["remote"].take())?;
@@ -171,7 +172,7 @@ fn choose(case: &Case, name: &str, flow: &Flow, host: &Host, server: SocketAddr)
             Action::CongestionControl { name } => {
                 choice.congestion_control = name.parse().ok();
             }
-            // Where it goes, the paths say; the rate of datagrams is the traffic's; nothing here looks at code points.
+            // The paths are determined above, the rate of datagrams is that of the traffic, and code points have no effect here.
             _ => {}
         }
     }
@@ -190,8 +191,8 @@ fn choose(case: &Case, name: &str, flow: &Flow, host: &Host, server: SocketAddr)
     Ok(choice)
 }
 
-/// The rule that leads a flow over several of `all` accesses: in proportion to these rates first, and where it may use all, as
-/// they are measured then.
+/// The rule that splits a flow over several of `all` accesses: in proportion to the given rates at first and, if the flow may use
+/// all accesses, to the measured rates later.
 fn split(name: &str, flow: &Flow, parts: &[(String, u64)], all: usize) -> Rule {
     let autonomous = parts.len() == all;
     let port = PortRange { first: flow.port, last: flow.port };
@@ -208,7 +209,7 @@ fn split(name: &str, flow: &Flow, parts: &[(String, u64)], all: usize) -> Rule {
     }
 }
 
-/// Shares in steps of 10 % that sum to 100, nobody without any: what is left over goes where most is missing.
+/// Shares in steps of 10 % with the sum 100, each at least 10 %. The remainder goes to the parts with the largest deficit.
 fn tenths(parts: &[(String, u64)]) -> Vec<Weight> {
     let sum: u64 = parts.iter().map(|p| p.1.max(1)).sum();
     let exact = |part: &(String, u64)| part.1.max(1) as f64 * 10.0 / sum as f64;
@@ -219,7 +220,7 @@ fn tenths(parts: &[(String, u64)]) -> Vec<Weight> {
         let by = |a: &usize, b: &usize| missing(&shares, *a).total_cmp(&missing(&shares, *b));
         let places = (0..shares.len()).filter(|i| more || shares[*i] > 1);
         let place = if more { places.max_by(by) } else { places.min_by(by) };
-        // There are eight paths at most.
+        // There are at most eight paths.
         let Some(i) = place else { break };
         shares[i] = if more { shares[i] + 1 } else { shares[i] - 1 };
     }
@@ -228,7 +229,7 @@ fn tenths(parts: &[(String, u64)]) -> Vec<Weight> {
     parts.iter().zip(shares).map(weight).collect()
 }
 
-/// The address of a UE's access outside of any tunnel.
+/// Address of a UE on an access outside any tunnel.
 pub fn local(case: &Case, ue: &str, path: usize) -> Option<IpAddr> {
     let u = case.ues.keys().position(|name| name == ue)?;
     let link = &case.ues.get(ue)?.accesses.get(path)?.link;

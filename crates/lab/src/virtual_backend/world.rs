@@ -1,4 +1,4 @@
-//! From a scenario to a virtual network.
+//! Builds a virtual network from a scenario.
 //!
 //! ```text
 //!   ue.host ──0── ue.tunnel ──1+path──┐
@@ -7,8 +7,8 @@
 //!                                                          └── server link ── server
 //! ```
 //!
-//! `link.near` joins all that is on the UEs' side of a link, `core` all that is on the other side; both take
-//! no time. Several UEs on one link share its queue.
+//! `link.near` joins everything on the UE side of a link, `core` everything on the other side. Both add no delay. Several UEs on
+//! one link share its queue.
 
 use super::slices::{self, Choice};
 use super::{addresses, lwip};
@@ -39,16 +39,16 @@ use rand_core::{RngCore, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// Ethernet's, on every link.
+/// MTU of every link, as of Ethernet.
 const LINK_MTU: u16 = 1500;
-/// Outer IPv4 and UDP.
+/// Length of the outer IPv4 and UDP headers.
 const OUTER_BYTES: u16 = 28;
-/// What the secure and the plain form of the tunnel add to a packet.
+/// Overhead of a packet in the secure and in the plain form of the tunnel.
 const SECURE_BYTES: u16 = 40;
 const PLAIN_BYTES: u16 = 8;
 /// Unix time at the start of every run: handshakes carry time stamps.
 const EPOCH_NS: u64 = 1_700_000_000_000_000_000;
-/// A UE that takes longer to connect misses the beginning of the run.
+/// Maximum time to connect; a slower UE misses the start of the run.
 const LONGEST_CONNECT: Duration = Duration::from_secs(30);
 
 /// A UE in the network.
@@ -57,13 +57,13 @@ pub struct UeNode {
     pub tunnel: NodeId,
     /// Its applications.
     pub host: NodeId,
-    /// Its rules as they are now.
+    /// Its current rules.
     pub rules: Vec<Rule>,
     /// Link of each access.
     pub links: Vec<String>,
-    /// The host's way out to each LWIP node.
+    /// The host's port towards each LWIP node.
     pub lwips: BTreeMap<String, Port>,
-    /// Where the leg of an LWIP node ends, by path.
+    /// End of the leg of an LWIP node, by path.
     pub leg_ends: BTreeMap<usize, (NodeId, Port)>,
 }
 
@@ -77,7 +77,7 @@ pub struct FlowNode {
 
 /// The network of a scenario.
 pub struct World {
-    /// It runs.
+    /// The simulated network.
     pub net: Network,
     /// Access links.
     pub links: BTreeMap<String, NodeId>,
@@ -91,25 +91,25 @@ pub struct World {
     pub upfs: BTreeMap<String, NodeId>,
     /// Flows.
     pub flows: BTreeMap<String, FlowNode>,
-    /// What the UEs' policies chose, by flow.
+    /// Choices of the UEs' policies, by flow.
     pub choices: BTreeMap<String, Choice>,
-    /// When the run begins: what the scenario calls 0.
+    /// Start of the run, time 0 of the scenario.
     pub origin: Instant,
 }
 
-/// Ports of a node in the order in which they are taken.
+/// A router under construction; its ports are numbered in the order in which they are added.
 pub struct Junction {
     router: Router,
     wires: Vec<Option<(NodeId, Port)>>,
 }
 
 impl Junction {
-    /// Nothing yet.
+    /// A router without ports.
     pub fn new() -> Self {
         Self { router: Router::new(), wires: Vec::new() }
     }
 
-    /// Leaves hop limits as they are, if `bridge`: only what tells of itself is a hop.
+    /// Leaves hop limits unchanged if `bridge`, so that only elements with telemetry count as hops.
     pub fn bridge(mut self, bridge: bool) -> Self {
         if bridge {
             self.router = self.router.bridge();
@@ -117,12 +117,12 @@ impl Junction {
         self
     }
 
-    /// Connects a port of its own to `to`, for these prefixes.
+    /// Adds a port that is connected to `to`, for these prefixes.
     pub fn join(&mut self, to: (NodeId, Port), prefixes: impl IntoIterator<Item = ipnet::IpNet>) {
         self.take(Some(to), prefixes);
     }
 
-    /// A port of its own for these prefixes, which somebody else connects.
+    /// Adds a port for these prefixes, to be connected by the caller.
     pub fn leave_open(&mut self, prefixes: impl IntoIterator<Item = ipnet::IpNet>) -> Port {
         self.take(None, prefixes)
     }
@@ -151,7 +151,7 @@ impl Junction {
 /// Builds the network of `case` for the run with this seed.
 ///
 /// # Errors
-/// A trace that cannot be read; what this backend cannot do.
+/// A trace cannot be read, or the backend does not support the scenario.
 pub fn build(case: &Case, seed: u64) -> Result<World> {
     let mut seeds = ChaCha12Rng::seed_from_u64(seed);
     let mut net = Network::new();
@@ -187,7 +187,7 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
         let element = gnb.build(seeds.next_u64(), &ues).map_err(anyhow::Error::msg);
         let mut element = element.with_context(|| format!("gnb {name}"))?;
         if case.flows.values().any(Flow::is_up) {
-            // Waits of ACKs tell little, and cost as much.
+            // Events for ACKs carry little information at the same cost.
             let telemetry = TelemetryConfig { packets: PacketEvents::All, ..element.telemetry() };
             element.apply(GnbCommand::Telemetry(telemetry), Instant::ZERO)?;
         }
@@ -210,7 +210,7 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
         let mut names: Vec<(String, model::Security)> = Vec::new();
         for access in case.ues.values().filter(|ue| ue.upf == *name).flat_map(|ue| &ue.accesses) {
             match names.iter_mut().find(|(known, _)| *known == access.name) {
-                // Where one UE may speak in the clear, the UPF must; a UE that may not still seals.
+                // If one UE uses an access in clear text, the UPF must allow it; other UEs still use encryption.
                 Some((_, security)) if access.security == model::Security::Plain => {
                     *security = access.security
                 }
@@ -296,7 +296,7 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
             accept_rules: true,
         };
         net.command::<Upf>(upf, UpfCommand::AddUe(entry))?;
-        // What a policy says of a flow comes before what the scenario says of all.
+        // The choice of a policy takes precedence over the scenario's general settings.
         let chosen = case.flows.iter().filter(|(_, flow)| flow.ue == *name);
         let chosen = chosen.filter_map(|(flow, _)| choices.get(flow)?.rule.clone());
         let rules: Vec<Rule> = chosen.chain(ue.rules.iter().cloned()).collect();
@@ -318,7 +318,7 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
         let tunnel = net.add(format!("{name}.tunnel"), element);
         let host = net.add(name, Host::new().with_batches_from(Port(0)));
         net.connect((host, Port(0)), (tunnel, Port(0)));
-        // Where a node's legs end at the UE: by path.
+        // Ends of the node's legs at the UE, by path.
         let mut leg_ends: BTreeMap<usize, ((NodeId, Port), Vec<ipnet::IpNet>)> = BTreeMap::new();
         let mut lwip_ends = BTreeMap::new();
         for (node, paths) in case.lwips.keys().filter_map(|node| {
@@ -391,15 +391,14 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
     Ok(world)
 }
 
-/// The node of this id in virtual time.
+/// The IOAM node with this id in virtual time.
 fn ioam(node_id: Option<u32>) -> Option<IoamNode> {
     node_id.map(|node_id| IoamNode { node_id, namespace: NAMESPACE, ..IoamNode::default() })
 }
 
 impl World {
-    /// Lets the UEs with traffic for the tunnel connect over all their accesses before the run begins, as in
-    /// namespaces. When it begins after that is random: the first numbers of packets, by which they are split,
-    /// come from the clock.
+    /// Connects the UEs that use the tunnel over all their accesses before the run begins, as in namespaces. The start of the run after
+    /// that is random, because the first packet numbers, which determine the split, are derived from the clock.
     fn connect(&mut self, case: &Case, seed: u64) -> Result<()> {
         let through_tunnel = |flow: &&Flow| matches!(flow.via, Via::Atsss | Via::Slices);
         let users: BTreeSet<&String> = case.flows.values().filter(through_tunnel).map(|f| &f.ue).collect();
@@ -424,7 +423,7 @@ impl World {
         self.net.get_mut::<Ue>(tunnel).is_some_and(|ue| ue.paths().iter().all(|path| path.up))
     }
 
-    /// Seconds from the beginning of the run.
+    /// Seconds since the start of the run.
     pub fn seconds(&self, at: Instant) -> f64 {
         at.saturating_since(self.origin).as_secs_f64()
     }
@@ -496,7 +495,7 @@ struct Ends<'a> {
 }
 
 impl Ends<'_> {
-    /// What runs at the UE and at the server.
+    /// The applications at the UE and at the server.
     fn apps(mut self) -> Result<(App, App)> {
         match &self.flow.traffic {
             Traffic::Cbr { direction, rate_bps, payload_bytes } => {
@@ -536,7 +535,7 @@ impl Ends<'_> {
         payload_bytes: u32,
         bursts: Option<(Duration, Duration, u64)>,
     ) -> Schedule {
-        // Nothing is drawn where nothing is random: runs without jitter stay as they were.
+        // Without jitter nothing is drawn, so that such runs do not change.
         let jitter = match self.flow.start_jitter {
             Duration::ZERO => Duration::ZERO,
             most => most.mul_f64((self.seeds.next_u64() >> 11) as f64 / (1_u64 << 53) as f64),
@@ -586,7 +585,7 @@ impl Ends<'_> {
             congestion_control,
             recovery,
             sack,
-            // A trace comes on top of what the tunnel makes of the MSS: its ends must know the tunnel's MTU.
+            // A trace is added after the tunnel has adapted the MSS, so both ends must use the tunnel's MTU.
             mtu_bytes: match self.flow.via {
                 Via::Atsss if self.flow.ipv6 => LINK_MTU - OUTER_BYTES - SECURE_BYTES,
                 _ => LINK_MTU,
@@ -609,7 +608,7 @@ impl Ends<'_> {
             initial_window_segments: self.flow.initial_window_segments,
             ..Options::default()
         };
-        // The plan is that of the UE's socket.
+        // The choice applies to the UE's socket.
         let planned = Options {
             pacing: options.pacing || self.choice.pacing_bps.is_some(),
             max_pacing_bps: self.choice.pacing_bps,
@@ -659,7 +658,7 @@ fn seed_bytes(seeds: &mut ChaCha12Rng) -> [u8; 32] {
     seed
 }
 
-/// Keys are drawn from the stream that keys are drawn from everywhere.
+/// A generator for keys, of the type that key generation uses.
 fn seeds_for_keys(seeds: &mut ChaCha12Rng) -> rand_chacha::ChaCha20Rng {
     rand_chacha::ChaCha20Rng::from_seed(seed_bytes(seeds))
 }
