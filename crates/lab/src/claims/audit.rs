@@ -1,5 +1,5 @@
-//! Whether a claim can tell the paper's statement from its opposite: what `anabranch-lab check` refuses beside
-//! files that are wrong. The rules are listed in docs/scenarios.md, under *Honesty*.
+//! Checks whether a claim can distinguish the paper's statement from its opposite. `anabranch-lab check` refuses claims that cannot,
+//! in addition to invalid files. docs/scenarios.md lists the rules under *Honesty*.
 
 use super::expr::{Expr, Function, Operator};
 use super::{ends, in_band};
@@ -11,7 +11,7 @@ use crate::scenario::{Case, Scenario};
 use anabranch_lwip::{DidaConfig, Hold};
 use anabranch_steer::{SteeringMode, coded, load_balance};
 
-/// What is wrong with the claims of a scenario.
+/// Problems of the claims of a scenario.
 #[must_use]
 pub fn audit(scenario: &Scenario) -> Vec<Problem> {
     let found = scenario.claims.iter().flat_map(|claim| {
@@ -85,8 +85,8 @@ fn of_claim(claim: &Claim) -> Vec<String> {
     says
 }
 
-/// The claim's band may not have values on both sides of what says nothing; nor may that of its reason, if it reaches into
-/// the claim's own.
+/// The claim's band must not contain values on both sides of the neutral value. The same applies to the band of its reason if it
+/// overlaps the claim's own.
 fn both_sides(claim: &Claim, middle: f64, says: &mut Vec<String>) {
     let (low, high) = ends(claim);
     let around = |low: Option<f64>, high: Option<f64>| {
@@ -106,7 +106,7 @@ fn both_sides(claim: &Claim, middle: f64, says: &mut Vec<String>) {
     }
 }
 
-/// What a comparison says of two things that are the same: a quotient 1, a difference 0.
+/// The neutral value of a comparison, if both sides are equal: 1 for a quotient, 0 for a difference.
 fn middle(metric: &Expr) -> Option<f64> {
     let Expr::Binary(operator, a, b) = metric else { return None };
     let compares = !a.metrics().is_empty() && !b.metrics().is_empty();
@@ -117,7 +117,7 @@ fn middle(metric: &Expr) -> Option<f64> {
     }
 }
 
-/// The least value below 1 that a denominator is held to.
+/// A lower bound of a denominator that is below 1, if there is one.
 fn guard(metric: &Expr) -> Option<f64> {
     match metric {
         Expr::Number(_) | Expr::Metric(_) => None,
@@ -142,7 +142,7 @@ enum Side {
     Above(f64),
 }
 
-/// The side of a number that the paper's words name: `below 1`, `98 at least`, `> 130`.
+/// The side of a number that the paper's words denote: `below 1`, `98 at least`, `> 130`.
 fn side(words: &str) -> Option<Side> {
     let mut rest = words.trim();
     let mut take = |word: &str| {
@@ -164,7 +164,7 @@ fn side(words: &str) -> Option<Side> {
     }
 }
 
-/// What no paper has cannot have a paper's figure.
+/// A claim about an algorithm that is not in a paper must not have a figure of a paper.
 fn of_algorithm(claim: &Claim, cases: &[Case]) -> Option<String> {
     claim.paper.as_ref()?;
     let metric = Expr::parse(&claim.metric).ok()?;
@@ -179,7 +179,7 @@ fn of_algorithm(claim: &Claim, cases: &[Case]) -> Option<String> {
     Some(format!("has a figure of the paper, and {own} is not the paper's: leave `paper` out"))
 }
 
-/// The algorithm of our own that a case runs.
+/// The algorithm of this project, not of a paper, that a case uses.
 fn own_algorithm(case: &Case) -> Option<&'static str> {
     let cells = || case.gnbs.values();
     if case.flows.values().any(|f| f.traffic.congestion_control() == Some(CongestionControl::IntRate)) {
@@ -216,7 +216,7 @@ mod tests {
     use crate::scenario::parse;
     use std::path::Path;
 
-    /// What is said of a claim with these keys in a scenario with variants `a` (Reno) and `b` (`int_rate`).
+    /// Problems of a claim with these keys in a scenario with variants `a` (Reno) and `b` (`int_rate`).
     fn says(keys: &str) -> String {
         let text = format!(
             "title = \"t\"\n[link.w]\n[ue.u]\naccesses = [{{ name = \"w\", link = \"w\" }}]\n\
@@ -242,7 +242,7 @@ mod tests {
         assert!(says(&format!("{RATE}paper = 7\nmax = 8")).contains("one end only"));
         assert!(says(&format!("{RATE}paper = 7\nmin = 8\nmax = 9")).contains("is not in its band"));
         assert!(says(&format!("{RATE}unit = \"%\"\npaper = 85\nmin = 0\nmax = 100")).contains("every share"));
-        // What has no figure of the paper is our own to set.
+        // Bands without a figure of the paper are free.
         assert_eq!(says(&format!("{RATE}max = 8")), "");
     }
 
@@ -268,7 +268,7 @@ mod tests {
         assert!(says(&format!("{RATE}paper = \"98 at least\"\nmin = 97")).contains("give min"));
         let differs = "differs = { why = \"w\", min = 0.8, max = 1.2 }";
         assert!(says(&format!("{RATIO}paper = \"below 1\"\nmax = 1\n{differs}")).contains("as the paper"));
-        // Others: one side of what says nothing, or both ends.
+        // Other words: one side of the neutral value, or both ends.
         assert_eq!(says(&format!("{RATIO}paper = \"lower\"\nmax = 1")), "");
         assert!(says(&format!("{RATIO}paper = \"way before\"\nmax = 1.5")).contains("1 is inside"));
         assert_eq!(says(&format!("{RATIO}paper = \"comparable\"\nmin = 0.95\nmax = 1.05")), "");

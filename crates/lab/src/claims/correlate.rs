@@ -1,10 +1,9 @@
-//! How series and values go together.
+//! Correlation and fairness of series and values.
 
-/// Fewer pairs than this say nothing.
+/// Minimum number of pairs of a correlation.
 const LEAST_PAIRS: usize = 8;
 
-/// Pearson's correlation of `a` with what `b` is `lag_s` later; NaN with fewer than eight pairs, or where one of them
-/// never changes.
+/// Pearson's correlation of `a` with `b` at a time `lag_s` later; NaN with fewer than eight pairs, or if one of them is constant.
 #[must_use]
 pub fn correlation(a: &[(f64, f64)], b: &[(f64, f64)], lag_s: f64) -> f64 {
     let near = step(b) / 2.0;
@@ -21,7 +20,7 @@ pub fn correlation(a: &[(f64, f64)], b: &[(f64, f64)], lag_s: f64) -> f64 {
     let n = pairs.len() as f64;
     let (mx, my) = (pairs.iter().map(|p| p.0).sum::<f64>() / n, pairs.iter().map(|p| p.1).sum::<f64>() / n);
     let sum = |f: &dyn Fn(f64, f64) -> f64| pairs.iter().map(|(x, y)| f(x - mx, y - my)).sum::<f64>();
-    // 0/0 is NaN, which is what a constant deserves.
+    // 0/0 is NaN, as intended for a constant.
     sum(&|x, y| x * y) / (sum(&|x, _| x * x) * sum(&|_, y| y * y)).sqrt()
 }
 
@@ -39,14 +38,14 @@ pub fn lag(a: &[(f64, f64)], b: &[(f64, f64)], most_s: f64) -> f64 {
         .map_or(f64::NAN, |(lag, _)| lag)
 }
 
-/// Jain's fairness index, 1/n (one has all) to 1 (all have the same); NaN where nobody has anything.
+/// Jain's fairness index, 1/n (one has everything) to 1 (all equal); NaN if all values are 0.
 #[must_use]
 pub fn jain(values: &[f64]) -> f64 {
     let sum: f64 = values.iter().sum();
     sum * sum / (values.len() as f64 * values.iter().map(|x| x * x).sum::<f64>())
 }
 
-/// Time between two points; points of one series are equally far apart.
+/// Interval of a series, whose points are equidistant.
 fn step(points: &[(f64, f64)]) -> f64 {
     match points {
         [a, b, ..] if b.0 > a.0 => b.0 - a.0,
@@ -60,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_series_that_follows_is_found_with_its_sign_and_lag() {
-        // No period within reach of the lags asked for.
+        // No period within the range of the lags.
         let wave = |i: i32| f64::from((i * i) % 31);
         let a: Vec<(f64, f64)> = (0..60).map(|i| (f64::from(i) * 0.1, wave(i))).collect();
         let b: Vec<(f64, f64)> = (0..60).map(|i| (f64::from(i) * 0.1, 5.0 - 2.0 * wave(i - 3))).collect();

@@ -6,13 +6,12 @@
 //! factor  = number | metric | function "(" sum ("," sum)* ")" | "(" sum ")" | "-" factor
 //! ```
 //!
-//! `min`, `max`, `abs` and `jain` (fairness of its values, 1/n to 1) take values. `mean`, `lowest`, `highest` (series, from_s, to_s) and `first_above`,
-//! `first_below` (series, level, from_s) take the name of a series; they answer NaN where it has no such point.
-//! `correlation` (series, series, lag_s) is Pearson's, of the first with what the second is so much later; `lag`
+//! `min`, `max`, `abs` and `jain` (fairness of its values, 1/n to 1) take values. `mean`, `lowest`, `highest` (series, from_s, to_s)
+//! and `first_above`, `first_below` (series, level, from_s) take the name of a series; they return NaN if it has no such point.
+//! `correlation` (series, series, lag_s) is Pearson's correlation of the first series with the second one `lag_s` later; `lag`
 //! (series, series, most_s) is the lag at which it is furthest from 0.
 //!
-//! A metric's name may hold `-` and begin with a digit (`5g-only.flow.x`), so an operator `-` needs a
-//! space before it.
+//! A metric's name may contain `-` and begin with a digit (`5g-only.flow.x`), so the operator `-` needs a space before it.
 
 use super::correlate;
 use std::fmt;
@@ -40,7 +39,7 @@ pub enum Function {
     Min,
     /// The largest.
     Max,
-    /// The first without its sign.
+    /// The absolute value of the first.
     Abs,
     /// Jain's fairness index: (Σx)² / (n·Σx²).
     Jain,
@@ -75,7 +74,7 @@ impl Function {
         ("lag", Self::Lag),
     ];
 
-    /// How many of its first arguments are series.
+    /// Number of its first arguments that are series.
     #[must_use]
     pub const fn of_series(self) -> usize {
         match self {
@@ -85,7 +84,7 @@ impl Function {
         }
     }
 
-    /// Over the points of a series, with the second and third argument.
+    /// Evaluates a function of the points of a series, with the second and third argument.
     fn over(self, points: &[(f64, f64)], a: f64, b: f64) -> f64 {
         let between = || points.iter().filter(|(t, _)| (a..b).contains(t)).map(|(_, v)| *v);
         let first = |found: &dyn Fn(f64) -> bool| {
@@ -116,7 +115,7 @@ pub enum Operator {
     Divide,
 }
 
-/// Why a text is not an expression.
+/// Why a text is not a valid expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wrong(pub String);
 
@@ -126,7 +125,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// Nesting beyond this is refused.
+/// Maximum nesting depth.
 const MAX_DEPTH: u32 = 32;
 
 impl Expr {
@@ -144,7 +143,7 @@ impl Expr {
         Ok(expr)
     }
 
-    /// The names of all metrics in it, in order.
+    /// The names of all metrics in the expression, in order.
     #[must_use]
     pub fn metrics(&self) -> Vec<&str> {
         match self {
@@ -155,7 +154,7 @@ impl Expr {
         }
     }
 
-    /// The names of all series in it, in order.
+    /// The names of all series in the expression, in order.
     #[must_use]
     pub fn series(&self) -> Vec<&str> {
         match self {
@@ -172,10 +171,10 @@ impl Expr {
         }
     }
 
-    /// Its value; `lookup` gives the value of a metric. Series have no points.
+    /// The value of the expression; `lookup` returns the value of a metric. Series have no points.
     ///
     /// # Errors
-    /// The name of the first metric `lookup` does not have.
+    /// The name of the first metric for which `lookup` returns `None`.
     pub fn value(&self, lookup: &dyn Fn(&str) -> Option<f64>) -> Result<f64, String> {
         self.value_with(lookup, &|_| None)
     }
@@ -183,7 +182,7 @@ impl Expr {
     /// As [`Expr::value`], with the points of series.
     ///
     /// # Errors
-    /// The name of the first metric or series that is not there.
+    /// The name of the first metric or series that does not exist.
     pub fn value_with<'s>(
         &self,
         lookup: &dyn Fn(&str) -> Option<f64>,

@@ -1,4 +1,4 @@
-//! Claims: what a scenario must show, what the paper says, what was measured.
+//! Claims: what a scenario must show, what the paper states, what was measured.
 
 pub mod audit;
 mod correlate;
@@ -18,9 +18,9 @@ use std::fmt;
 pub enum Verdict {
     /// It holds.
     Holds,
-    /// It does not, the scenario says why ours differs from the paper, and the figure is where it says.
+    /// It does not hold, the scenario states why the result differs from the paper, and the value is within the band of that reason.
     Differs,
-    /// It does not, or its reason does not fit what was measured.
+    /// It does not hold, or its reason does not match the measurement.
     Fails,
 }
 
@@ -39,33 +39,33 @@ impl fmt::Display for Verdict {
 pub struct Checked {
     /// The claim.
     pub claim: Claim,
-    /// Its value: the median where there are several seeds. `None` if it is not a finite number.
+    /// Its value: the median over several seeds. `None` if it is not a finite number.
     pub measured: Option<f64>,
     /// Its value at each seed.
     pub values: Vec<f64>,
-    /// Judged on the median, or at every seed.
+    /// The verdict, on the median or at every seed.
     pub verdict: Verdict,
-    /// The first metric of it that a run did not produce, such as the time of a transfer that did not complete.
+    /// Its first metric that a run did not produce, such as the time of a transfer that did not complete.
     pub absent: Option<String>,
-    /// Measured in real time, where machines differ by more than seeds.
+    /// Whether it was measured in real time, where machines differ by more than seeds.
     real_time: bool,
 }
 
 impl Checked {
-    /// Smallest and largest value, where there are several seeds with one.
+    /// Smallest and largest value, if there are several seeds with one.
     #[must_use]
     pub fn spread(&self) -> Option<(f64, f64)> {
         let (low, high) = extent(&self.values);
         (self.values.len() > 1 && low <= high).then_some((low, high))
     }
 
-    /// Seeds at which it holds, and seeds run.
+    /// Number of seeds at which it holds, and number of seeds run.
     #[must_use]
     pub fn seeds(&self) -> (usize, usize) {
         (self.values.iter().filter(|v| in_band(&self.claim, **v)).count(), self.values.len())
     }
 
-    /// What is to be said of a claim that fails beside its value: what it lacks, or what is wrong with its reason.
+    /// The message for a failed claim: the missing metric, or what is wrong with its reason.
     #[must_use]
     pub fn misfit(&self) -> Option<String> {
         if let Some(metric) = self.absent.as_ref().filter(|_| self.verdict == Verdict::Fails) {
@@ -82,11 +82,11 @@ impl Checked {
     }
 }
 
-/// So many seeds in the claim's own band take its reason away.
+/// Number of seeds that must all be in the claim's own band before its reason is obsolete.
 const ENOUGH_SEEDS: usize = 5;
 
-/// Judges the claims of a scenario on the metrics of one or several seeds. A claim of a metric that a run did not produce
-/// has no number there, and fails: that there are such names was checked before.
+/// Judges the claims of a scenario on the metrics of one or several seeds. A claim with a metric that a run did not produce has no
+/// value there, and fails. That such names exist was checked before.
 #[must_use]
 pub fn judge(claims: &[Claim], backend: BackendName, seeds: &[BTreeMap<String, f64>]) -> Vec<Checked> {
     claims
@@ -99,7 +99,7 @@ pub fn judge(claims: &[Claim], backend: BackendName, seeds: &[BTreeMap<String, f
 fn judge_one(claim: &Claim, real_time: bool, seeds: &[BTreeMap<String, f64>]) -> Checked {
     let (mut values, mut absent) = (Vec::with_capacity(seeds.len()), None);
     for metrics in seeds {
-        // Parsed before the run; a text that is no expression has no value.
+        // Parsed before the run; an invalid expression has no value.
         let Ok(expr) = Expr::parse(&claim.metric) else { continue };
         let value = expr.value(&|name| lookup(metrics, name));
         values.push(value.unwrap_or_else(|metric| {
@@ -115,15 +115,15 @@ fn judge_one(claim: &Claim, real_time: bool, seeds: &[BTreeMap<String, f64>]) ->
     Checked { claim: claim.clone(), measured, values, verdict, absent, real_time }
 }
 
-/// Judges anew: a claim that does not hold at every seed does not hold, and one with a reason is where it says at
-/// every seed.
+/// Judges the claims again at every seed: a claim holds only if it holds at each seed, and one with a reason must be in its band at
+/// each seed.
 pub fn at_every_seed(claims: &mut [Checked]) {
     for checked in claims.iter_mut().filter(|checked| checked.absent.is_none()) {
         checked.verdict = verdict(&checked.claim, checked.real_time, &checked.values, &checked.values);
     }
 }
 
-/// Of the values at the seeds, and those of them (or their median) that must fit.
+/// The verdict from the values of all seeds, and from those (or their median) that must be in the band.
 fn verdict(claim: &Claim, real_time: bool, seeds: &[f64], judged: &[f64]) -> Verdict {
     let all =
         |values: &[f64], fits: &dyn Fn(f64) -> bool| !values.is_empty() && values.iter().all(|v| fits(*v));
@@ -136,14 +136,14 @@ fn verdict(claim: &Claim, real_time: bool, seeds: &[f64], judged: &[f64]) -> Ver
     let told = all(judged, &|v| (differs.min..=differs.max).contains(&v));
     match (told, resolved) {
         (true, false) => Verdict::Differs,
-        // In real time a few runs may come out as the paper has it, on this machine, today.
+        // In real time, a few runs may match the paper on the present machine.
         (false, false) if real_time && all(judged, &holds) => Verdict::Holds,
         _ => Verdict::Fails,
     }
 }
 
-/// A band for the reason of a claim: the median of the seeds, and on each side of it all their spread, but 1 % of the
-/// value where that is more. Rounded outwards to three digits.
+/// A band for the reason of a claim: the median of the seeds plus and minus their full spread, or 1 % of the value if that is more.
+/// Rounded outwards to three digits.
 #[must_use]
 pub fn band_of_seeds(values: &[f64]) -> (f64, f64) {
     let middle = median(values);
@@ -171,21 +171,21 @@ fn extent(values: &[f64]) -> (f64, f64) {
     values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(*v), hi.max(*v)))
 }
 
-/// Computes the metrics of the author's own from those of one run.
+/// Computes the metrics defined by the scenario from those of one run.
 pub fn derive(case: &Case, outcome: &mut Outcome) {
     for (name, text) in &case.derived {
         let Ok(expr) = Expr::parse(text) else { continue };
         let value = expr.value_with(&|metric| outcome.metrics.get(metric).copied(), &|series| {
             outcome.series.get(series).map(|s| s.points.as_slice())
         });
-        // What is not there in this variant is not there as a metric either.
+        // Values that do not exist in this variant are omitted.
         if let Ok(value) = value {
             outcome.metrics.insert(format!("metric.{name}"), value);
         }
     }
 }
 
-/// A metric by name. Where there was one run only, every statistic over the runs is that run's value.
+/// A metric by name. If there was only one run, every statistic over the runs is the value of that run.
 #[must_use]
 pub fn lookup(metrics: &BTreeMap<String, f64>, name: &str) -> Option<f64> {
     metrics.get(name).copied().or_else(|| {
@@ -194,8 +194,8 @@ pub fn lookup(metrics: &BTreeMap<String, f64>, name: &str) -> Option<f64> {
     })
 }
 
-/// The middle value; the mean of the two middle ones of an even number. NaN of none, and where one is NaN: what has no value
-/// at a seed is neither above nor below the others.
+/// The median; for an even number the mean of the two middle values. NaN without values, and if one is NaN, since a missing value
+/// is neither above nor below the others.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     if values.iter().any(|value| value.is_nan()) {
@@ -210,7 +210,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The value below which `share` (0 to 1) of the values are, by nearest rank. NaN of none.
+/// The value at rank `share` (0 to 1), by nearest rank. NaN without values.
 #[must_use]
 pub fn percentile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
@@ -218,17 +218,17 @@ pub fn percentile(values: &[f64], share: f64) -> f64 {
     percentile_sorted(&sorted, share)
 }
 
-/// [`percentile`] of values that rise.
+/// [`percentile`] of sorted values.
 fn percentile_sorted(sorted: &[f64], share: f64) -> f64 {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).or(sorted.last()).copied().unwrap_or(f64::NAN)
 }
 
-/// [`percentile`] for shares that rise; the values are put into another order.
+/// [`percentile`] for increasing shares; reorders the values.
 #[must_use]
 pub fn percentiles<const N: usize>(values: &mut [f64], shares: [f64; N]) -> [f64; N] {
     let len = values.len();
-    // What is below a rank stays below it.
+    // Values below a rank stay below it.
     let mut below = 0;
     shares.map(|share| {
         let index = ((share * len as f64).ceil() as usize).clamp(1, len.max(1)) - 1;
@@ -248,7 +248,7 @@ fn in_band(claim: &Claim, value: f64) -> bool {
     low.is_none_or(|low| value >= low) && high.is_none_or(|high| value <= high)
 }
 
-/// The ends of a claim's band, as far as it has them.
+/// The ends of a claim's band, if present.
 fn ends(claim: &Claim) -> (Option<f64>, Option<f64>) {
     let around = match (claim.within_percent, &claim.paper) {
         (Some(percent), Some(PaperValue::Number(paper))) => {
@@ -261,7 +261,7 @@ fn ends(claim: &Claim) -> (Option<f64>, Option<f64>) {
     (claim.min.into_iter().chain(low).reduce(f64::max), claim.max.into_iter().chain(high).reduce(f64::min))
 }
 
-/// The band of a claim in words.
+/// The band of a claim as text.
 #[must_use]
 pub fn band(claim: &Claim) -> String {
     let mut parts = Vec::new();
@@ -276,7 +276,7 @@ pub fn band(claim: &Claim) -> String {
     parts.join(", ")
 }
 
-/// Checks claims and plots before anything runs.
+/// Checks claims and plots before a run.
 #[must_use]
 pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -333,7 +333,7 @@ pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
             }
         }
     }
-    // A metric is computed in each variant by itself.
+    // A metric is computed separately in each variant.
     let one_variant = |case: &Case| Case { variant: None, ..case.clone() };
     let of_metrics: Vec<Case> =
         if file.metric.is_empty() { Vec::new() } else { cases.iter().map(one_variant).collect() };
@@ -365,7 +365,7 @@ pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
     problems
 }
 
-/// What is wrong with a plot by itself.
+/// Problems of a plot itself.
 fn problems_of_plot(plot: &Plot, problem: &mut impl FnMut(&str, &str)) {
     let (points, group) = (plot.series.len(), plot.group.max(1) as usize);
     let scatter = plot.kind == PlotKind::Scatter;
@@ -393,7 +393,7 @@ fn problems_of_plot(plot: &Plot, problem: &mut impl FnMut(&str, &str)) {
     }
 }
 
-/// Asks `check` once per backend, of the cases that run on it.
+/// Calls `check` once per backend, with the cases that run on it.
 fn on_each(
     backends: &[BackendName],
     cases: &[Case],
@@ -415,7 +415,7 @@ fn check_series(kind: PlotKind, series: &str, cases: &[&Case]) -> Result<(), Str
         Ok(()) => return Ok(()),
         Err(wrong) => wrong,
     };
-    // Distributions are also drawn of a metric over the runs.
+    // Distributions may also be drawn of a metric over the runs.
     match kind {
         PlotKind::Time => Err(wrong),
         _ => metrics::check(series, metrics::METRICS, cases).map_err(|_| wrong),
@@ -484,7 +484,7 @@ mod tests {
         let (verdict, says) = judged(&[5.0]);
         assert_eq!(verdict, Verdict::Fails);
         assert!(says.ends_with("take the reason away"), "{says}");
-        // In both bands: told while the seeds are few.
+        // In both bands: still reported while there are few seeds.
         c.differs = reason(2.0, 6.0);
         let judged =
             |values: &[f64]| judge(std::slice::from_ref(&c), BackendName::Virtual, &seeds(values))[0].verdict;
@@ -521,7 +521,7 @@ mod tests {
         c.min = Some(1.0);
         let checked = &judge(&[c], BackendName::Virtual, &seeds(&[1.0]))[0];
         assert_eq!((checked.measured, checked.verdict), (None, Verdict::Fails));
-        // Nor where it is none at one seed of several, whichever sign the NaN has, with or without a reason.
+        // The same if the value is NaN of either sign at one of several seeds, with or without a reason.
         for nan in [f64::NAN, -f64::NAN] {
             for differs in [None, reason(1.0, 9.0)] {
                 let mut c = claim("x");
