@@ -1,21 +1,21 @@
-//! What the rates of the accesses have room for.
+//! Capacity of the accesses.
 
 use super::is_of;
 use crate::scenario::file;
 use crate::scenario::model::{Action, Case, Directions, Flow, Security, Traffic, bps};
 use anabranch_wire::tunnel::{PLAIN_OVERHEAD, SECURE_OVERHEAD};
 
-/// The largest packet where a link does not say otherwise, bytes.
+/// Maximum packet size if the link does not set one, bytes.
 const MTU_BYTES: f64 = 1500.0;
-/// IPv4 and UDP around a tunnel packet, bytes.
+/// IPv4 and UDP headers around a tunnel packet, bytes.
 const OUTER_BYTES: f64 = 28.0;
-/// IPv4 and TCP with timestamps in it, bytes.
+/// Inner IPv4 and TCP headers with timestamps, bytes.
 const INNER_BYTES: f64 = 52.0;
-/// IPv4 and UDP of the call in it, bytes.
+/// Inner IPv4 and UDP headers of the call, bytes.
 const CALL_BYTES: f64 = 28.0;
 
-/// The sum over the accesses of the link's rate on average from `from_s` to the end, less the call's packets, as TCP
-/// payload in full packets through the tunnel, Mbit/s.
+/// The sum over the accesses of the mean link rate from `from_s` to the end, minus the packets of the call, as TCP payload in
+/// full-sized packets through the tunnel, Mbit/s.
 pub(super) fn sum_mbps(spec: &file::Matrix, case: &Case, from_s: f64) -> f64 {
     let Some((_, bulk)) = case.flows.iter().find(|(name, _)| is_of(name, &spec.bulk)) else {
         return f64::NAN;
@@ -42,7 +42,7 @@ pub(super) fn sum_mbps(spec: &file::Matrix, case: &Case, from_s: f64) -> f64 {
     sum
 }
 
-/// The rate of a link with what happens to it, over the window.
+/// Mean rate of a link within the window, including its events.
 fn mean_rate_mbps(case: &Case, link: &str, first_bps: u64, is_up: bool, from_s: f64) -> f64 {
     let end_s = case.duration.as_secs_f64();
     let other = if is_up { Directions::Down } else { Directions::Up };
@@ -61,7 +61,7 @@ fn mean_rate_mbps(case: &Case, link: &str, first_bps: u64, is_up: bool, from_s: 
     bits * 1e-6 / (end_s - from_s)
 }
 
-/// A call as the links see it.
+/// The rate of a call on the links, Mbit/s.
 fn outer_mbps(call: &Flow) -> f64 {
     let Traffic::Cbr { rate_bps, payload_bytes, .. } = call.traffic else { return 0.0 };
     let payload = f64::from(payload_bytes);

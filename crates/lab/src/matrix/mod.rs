@@ -1,12 +1,12 @@
 //! Figures of the cells of a matrix, and of groups of them.
 //!
 //! ```text
-//! run ─ [`keep`] (goodput of the bulk over time, the call) ─▶ [`figures`] (each cell beside its references; groups)
+//! run ─ [`keep`] (goodput of the bulk over time, the call) ─▶ [`figures`] (each cell with its references; groups)
 //!                                                               ├─▶ claims over `matrix.<group>.<figure>.<of>`
 //!                                                               └─▶ [`text`], [`tables`], the report's page
 //! ```
 //!
-//! docs/bonding-matrix.md says how each is computed, docs/ran-grid.md those of cells of a gNB.
+//! docs/bonding-matrix.md defines the figures, docs/ran-grid.md those of cells of a gNB.
 
 mod capacity;
 mod page;
@@ -26,13 +26,13 @@ use std::collections::BTreeMap;
 /// A figure of a cell.
 #[derive(Debug, Clone, Copy)]
 pub struct Figure {
-    /// Name, in metrics.
+    /// Name in metrics.
     pub name: &'static str,
     /// Unit, empty for ratios.
     pub unit: &'static str,
-    /// What it is.
+    /// Description.
     pub doc: &'static str,
-    /// Whether a larger one is better.
+    /// Whether larger values are better.
     pub rises: bool,
 }
 
@@ -88,15 +88,15 @@ pub const FIGURES: [Figure; 24] = [
     ),
 ];
 
-/// How the figures of a group's cells are put together.
+/// Statistics over the cells of a group.
 const OVER: [&str; 5] = ["median", "min", "max", "count", "sum"];
-/// Of what `plain` carries, the least that is not worse.
+/// Minimum share of the bytes of `plain` that is not worse.
 const CARRIES: f64 = 0.99;
 
 /// Series of a run of a matrix: goodput of the bulk, Mbit/s.
 pub const BULK: &str = "bulk_mbps";
 
-/// Leaves of a run what the figures need: there are thousands of runs.
+/// Reduces the outcome of a run to what the figures need, since there are thousands of runs.
 pub fn keep(matrix: &Matrix, case: &Case, outcome: &mut Outcome) {
     let spec = &matrix.spec;
     let mut bulk: Vec<(f64, f64)> = Vec::new();
@@ -130,7 +130,7 @@ pub fn keep(matrix: &Matrix, case: &Case, outcome: &mut Outcome) {
     outcome.events.clear();
 }
 
-/// Figures of a QoS flow's waits that are metrics of its UEs.
+/// Figures of a QoS flow's delays that are metrics of its UEs.
 const WAITS: [&str; 6] = [
     "wait_mean_ms",
     "wait_p95_ms",
@@ -140,13 +140,13 @@ const WAITS: [&str; 6] = [
     "least_wait_p99_ms",
 ];
 
-/// What is judged of the gNBs of a run.
+/// Figures of the gNBs of a run.
 fn of_gnbs(
     spec: &file::Matrix,
     case: &Case,
     metrics: &BTreeMap<String, f64>,
 ) -> impl Iterator<Item = (String, f64)> {
-    // Of the direction of the bulk.
+    // The direction of the bulk.
     let up = case.flows.iter().any(|(name, flow)| is_of(name, &spec.bulk) && flow.is_up());
     let way = if up { "up_" } else { "" };
     let qfi = spec.qfi.map(|qfi| format!(".qfi{qfi}.{way}"));
@@ -180,14 +180,14 @@ fn of_gnbs(
     found.into_iter().chain(waits).filter_map(|(name, value)| Some((name.to_owned(), value?)))
 }
 
-/// Whether a flow is one of those that a table of the file with `count` makes.
+/// Whether a flow is one of those created by a table of the file with `count`.
 fn is_of(name: &str, of: &str) -> bool {
     name.strip_prefix(of).is_some_and(|rest| {
         rest.is_empty() || rest.strip_prefix('-').is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
     })
 }
 
-/// When the bulk starts, seconds.
+/// Start of the bulk, seconds.
 fn start_s(spec: &file::Matrix, case: &Case) -> f64 {
     let bulk = case.flows.iter().find(|(name, _)| is_of(name, &spec.bulk));
     bulk.map_or(0.0, |(_, flow)| flow.start.as_secs_f64())
@@ -197,8 +197,7 @@ fn from_s(spec: &file::Matrix, case: &Case) -> f64 {
     start_s(spec, case) + spec.from_s
 }
 
-/// Adds the figures of each cell and of each group to the metrics of one seed. `series` are those of the bulk, by
-/// variant.
+/// Adds the figures of each cell and of each group to the metrics of one seed. `series` are those of the bulk, by variant.
 pub fn figures(
     matrix: &Matrix,
     cases: &[&Case],
@@ -272,7 +271,7 @@ fn of_cell(
     if let Some((name, alone)) = best(Reference::Alone) {
         all.push(("of_best", goodput / alone));
         let points = series.get(name).map_or(&[][..], |s| s.points.as_slice());
-        // A window that is bad on the access alone as well is excused: then only worse ones count.
+        // A window in which the access alone is bad as well only counts if it is worse.
         let excused = lowest_mean(points, from, end, WINDOW_S) / WORST_WINDOW;
         all.push(("window", lowest_mean(bulk, from, end, WINDOW_S) / alone.min(excused)));
     }
@@ -311,18 +310,18 @@ fn of_cell(
     all
 }
 
-/// Length of a window that may not be worse than an access alone, seconds.
+/// Length of a window that must not be worse than an access alone, seconds.
 const WINDOW_S: f64 = 3.0;
-/// How bad such a window may be, of the access alone on average.
+/// Threshold for such a window, as a share of the mean of the access alone.
 pub const WORST_WINDOW: f64 = 0.85;
-/// Share of the final goodput at which it counts as reached.
+/// Share of the final goodput that counts as reached.
 const SETTLED: f64 = 0.8;
-/// Over how long goodput is averaged to find when it has been reached, seconds.
+/// Averaging time for finding when goodput has been reached, seconds.
 const REACHED_OVER_S: f64 = 0.5;
-/// Loss within this of the least is as good, percent.
+/// Tolerance within which losses count as equal, percent.
 const SAME_LOSS_PERCENT: f64 = 1.0;
 
-/// Loss and delay of the call on the access that is better for it: of those that lose the least, the fastest.
+/// Loss and delay of the call on the better access: the fastest of those with the lowest loss.
 fn better(alone: Vec<(f64, f64)>) -> Option<(f64, f64)> {
     let least = alone.iter().map(|(lost, _)| *lost).fold(f64::INFINITY, f64::min);
     alone
@@ -331,7 +330,7 @@ fn better(alone: Vec<(f64, f64)>) -> Option<(f64, f64)> {
         .min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// When the rate of a link rises, and until when nothing else changes.
+/// Times at which the rate of a link increases, and until which nothing else changes.
 fn steps_up(case: &Case) -> Vec<(f64, f64)> {
     let mut rates: BTreeMap<String, u64> =
         case.links.iter().map(|(n, l)| (n.clone(), crate::scenario::model::bps(l.down.rate_mbps))).collect();
@@ -345,7 +344,7 @@ fn steps_up(case: &Case) -> Vec<(f64, f64)> {
             steps.push((at.as_secs_f64(), next.as_secs_f64()));
         }
     }
-    // The last may have been cut short by the end.
+    // The last one may have been cut short by the end.
     let longest = steps.iter().map(|(from, to)| to - from).fold(0.0, f64::max);
     steps.retain(|(from, to)| to - from > 0.9 * longest);
     steps
@@ -356,7 +355,7 @@ fn mean(points: &[(f64, f64)], from: f64, to: f64) -> f64 {
     within.iter().sum::<f64>() / within.len() as f64
 }
 
-/// Means of all windows of a length between two times, with the end of each.
+/// Means of all windows of a given length between two times, with the end of each.
 fn windows(points: &[(f64, f64)], from: f64, to: f64, length_s: f64) -> impl Iterator<Item = (f64, f64)> {
     let within: Vec<(f64, f64)> = points.iter().filter(|(t, _)| (from..to).contains(t)).copied().collect();
     let step = if let [a, b, ..] = within.as_slice() { b.0 - a.0 } else { length_s };
@@ -372,16 +371,16 @@ fn lowest_mean(points: &[(f64, f64)], from: f64, to: f64, length_s: f64) -> f64 
     windows(points, from, to, length_s).map(|(_, v)| v).fold(f64::INFINITY, f64::min)
 }
 
-/// How long after `from` the goodput of the last half second is `level`; all the time there is if it never is.
+/// Time from `from` until the mean goodput of the last half second is `level`; the whole interval if it never is.
 fn reached(points: &[(f64, f64)], from: f64, to: f64, level: f64) -> f64 {
     let first = windows(points, from, to, REACHED_OVER_S).find(|(_, v)| *v >= level);
     first.map_or(to - from, |(end, _)| end - from)
 }
 
-/// Whether a claim may speak of this metric.
+/// Checks that a claim may use this metric.
 ///
 /// # Errors
-/// There is none of the name; what is near.
+/// There is no metric of this name; with similar names.
 pub fn check_name(spec: &file::Matrix, name: &str) -> Result<(), String> {
     let groups = spec.group.keys().map(String::as_str).chain([ALL]);
     let known: Vec<String> = groups
@@ -394,7 +393,7 @@ pub fn check_name(spec: &file::Matrix, name: &str) -> Result<(), String> {
     Err(format!("there is no `{name}`{}", near(name, known.iter().map(String::as_str))))
 }
 
-/// Whether all cells that a claim speaks of are run.
+/// Whether all cells used by a claim are run.
 #[must_use]
 pub fn is_judged(claim: &Claim, matrix: &Matrix, backend: BackendName) -> bool {
     let Ok(expr) = Expr::parse(&claim.metric) else { return true };
@@ -416,7 +415,7 @@ mod tests {
         assert_eq!(windows(&flat, 0.0, 10.0, 3.0).count(), 71);
         assert!((lowest_mean(&flat, 3.0, 10.0, 3.0) - 7.0).abs() < 1e-9);
         assert!((mean(&ramp(10.0), 5.0, 10.0) - 10.0).abs() < 0.01);
-        // Eight tenths of ten are there after 4 s; the half second before is a quarter second older.
+        // Eight tenths of ten are reached after 4 s; the mean over half a second is a quarter of a second later.
         assert!((reached(&ramp(10.0), 0.0, 10.0, 8.0) - 4.25).abs() < 0.11);
         assert!((reached(&flat, 0.0, 10.0, 8.0) - 10.0).abs() < 1e-9);
     }
@@ -468,7 +467,7 @@ metric = "matrix.all.step_s.max"
 max = 3
 "#;
 
-    /// Each access alone has 40 Mbit/s (BBR: 30) and loses nothing; both together have 60 (BBR: 20).
+    /// Each access alone has 40 Mbit/s (BBR: 30) and no loss; both together have 60 (BBR: 20).
     struct Fake;
 
     impl crate::backend::Backend for Fake {

@@ -1,5 +1,5 @@
-//! A matrix of cells of gNBs for a Markdown page: what each pair of values of the first two axes comes to, where those are worse that
-//! are, and the worst cells.
+//! A matrix of cells of gNBs for a Markdown page: the figures of each pair of values of the first two axes, where the worse cells are,
+//! and the worst cells.
 
 use super::{FIGURES, value, worst};
 use crate::claims::{median, percentile};
@@ -10,7 +10,7 @@ use crate::scenario::model::Matrix;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Figures that a pair is told by.
+/// Figures shown for a pair.
 const SHOWN: [&str; 10] = [
     "goodput_mbps",
     "useful_of_capacity",

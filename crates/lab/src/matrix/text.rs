@@ -1,4 +1,4 @@
-//! A matrix for the terminal: its cells if they are few, otherwise what each row and column comes to; the worst ten.
+//! A matrix for the terminal: its cells if there are few, otherwise statistics of each row and column; and the ten worst cells.
 
 use super::{FIGURES, Figure, value};
 use crate::claims::median;
@@ -9,7 +9,7 @@ use crate::scenario::model::Matrix;
 use comfy_table::{CellAlignment, Table};
 use std::collections::BTreeMap;
 
-/// More cells than this are not told one by one.
+/// Maximum number of cells listed individually.
 const FEW: usize = 60;
 
 /// The table of a matrix after its runs, and the worst ten cells.
@@ -52,7 +52,7 @@ pub fn text(matrix: &Matrix, done: &Finished) -> String {
     out
 }
 
-/// The ten worst cells by each figure that a cell can be wrong by.
+/// The ten worst cells by each figure that can show a fault.
 #[must_use]
 pub fn worst<'m>(
     matrix: &'m Matrix,
