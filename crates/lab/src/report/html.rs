@@ -1,4 +1,4 @@
-//! The page itself. Style and drawings are inside; nothing is fetched.
+//! The HTML page. Styles and drawings are embedded; nothing is loaded from elsewhere.
 
 use super::Written;
 use super::plots::Figure;
@@ -35,7 +35,7 @@ pub fn page(scenario: &Scenario, done: &Finished, figures: &[Figure], source: &s
     if let Some(of) = &scenario.matrix {
         body.push_str(&super::matrix::section(of, done));
     }
-    // Of a matrix, each case has a network of its own.
+    // In a matrix, each case has a network of its own.
     let mut of_one = scenario.cases.iter().filter(|_| scenario.matrix.is_none());
     if let Some(case) = of_one.find(|c| c.backends.contains(&done.backend)) {
         body.push_str(&topology(case));
@@ -175,7 +175,7 @@ fn drawn(figure: &Figure) -> String {
     text
 }
 
-/// The network in words: one row per access.
+/// The network as a table with one row per access.
 fn topology(case: &Case) -> String {
     if case.ues.is_empty() {
         return String::new();
@@ -231,12 +231,12 @@ fn metrics(done: &Finished) -> String {
     text
 }
 
-/// A description with `` `code` `` and `*emphasis*` as such.
+/// Formats `` `code` `` and `*emphasis*` in a description.
 fn marked(text: &str) -> String {
     between(text, '`', |plain| between(plain, '*', escape, "em"), "code")
 }
 
-/// What stands between two `mark`s goes into `tag`, the rest through `plain`. A mark without a second is text.
+/// Encloses the text between two `mark`s in `tag`, and passes other text through `plain`. A mark without a second one is text.
 fn between(text: &str, mark: char, plain: impl Fn(&str) -> String, tag: &str) -> String {
     let mut parts = text.split(mark).collect::<Vec<_>>();
     let odd = parts.len().is_multiple_of(2).then(|| parts.pop()).flatten();

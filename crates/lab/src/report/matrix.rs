@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 const STYLE: &str = include_str!("matrix.css");
 const SCRIPT: &str = include_str!("matrix.js");
 
-/// The part of a page that is about a matrix.
+/// The part of a page for a matrix.
 #[must_use]
 pub fn section(matrix: &Matrix, done: &Finished) -> String {
     let get = |cell: &Cell, figure: &str| value(&done.metrics, &cell.name, figure);
@@ -40,9 +40,9 @@ const LEGEND: &str = "<p class=note>Goodput of each cell. <b>Left</b>: of the be
     <ul class=\"legend scale\"><li>of the sum:<li><i class=q0></i>under 0.5<li><i class=q1></i>under 0.7\
     <li><i class=q2></i>under 0.85<li><i class=q3></i>under 0.92<li><i class=q4></i>0.92 and more</ul>";
 
-/// From harm to gain.
+/// Limits of the colours for `of_best`, from worse to better than one access.
 const OF_BEST: [f64; 4] = [0.5, 0.85, 0.98, 1.2];
-/// From nothing to nearly all.
+/// Limits of the colours for `of_sum`, from low to nearly all.
 const OF_SUM: [f64; 4] = [0.5, 0.7, 0.85, 0.92];
 
 fn class(levels: [f64; 4], value: f64) -> usize {
@@ -53,7 +53,7 @@ fn table(matrix: &Matrix, done: &Finished, run: &[&Cell]) -> String {
     let mut columns: Vec<Vec<&str>> = Vec::new();
     let mut rows: Vec<Vec<&str>> = Vec::new();
     let mut at: BTreeMap<(usize, usize), &Cell> = BTreeMap::new();
-    // In the order of the values, whatever the order of the axes.
+    // In the order of the values, independently of the order of the axes.
     let mut ordered: Vec<&Cell> = run.to_vec();
     let key = |cell: &Cell, rows: bool| -> Vec<usize> {
         cell.values
@@ -156,10 +156,10 @@ fn worst_cells(matrix: &Matrix, done: &Finished) -> String {
     text + "</div>"
 }
 
-/// Width of a point of a drawing, samples.
+/// Number of samples per point of a drawing.
 const SAMPLES: usize = 5;
 
-/// Per cell: title, figures, and lines; a reference that several cells share is there once.
+/// Per cell: title, figures, and lines. References shared by several cells are included once.
 fn data(matrix: &Matrix, done: &Finished, run: &[&Cell]) -> String {
     let mut lines: BTreeMap<&str, serde_json::Value> = BTreeMap::new();
     let mut cells = serde_json::Map::new();
@@ -192,11 +192,11 @@ fn data(matrix: &Matrix, done: &Finished, run: &[&Cell]) -> String {
             serde_json::json!({ "title": titles, "lines": of, "figures": figures }),
         );
     }
-    // Nothing of it may end the script.
+    // The data must not end the script element.
     serde_json::json!({ "cells": cells, "lines": lines }).to_string().replace('<', "\\u003c")
 }
 
-/// Time of the first point, time between two, and values.
+/// Time of the first point, interval, and values.
 fn coarse(series: &Series) -> serde_json::Value {
     let points: Vec<(f64, f64)> = series
         .points

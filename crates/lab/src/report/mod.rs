@@ -1,4 +1,4 @@
-//! The report: one HTML file per scenario that needs nothing else, and its metrics as JSON.
+//! The report: a self-contained HTML file per scenario, and its metrics as JSON.
 
 mod html;
 mod matrix;
@@ -21,13 +21,13 @@ pub struct Written {
     pub html: PathBuf,
     /// Title of the scenario.
     pub title: String,
-    /// Where it ran.
+    /// The backend on which it ran.
     pub backend: String,
-    /// How many claims hold, differ and fail.
+    /// Number of claims that hold, differ and fail.
     pub verdicts: [usize; 3],
 }
 
-/// Writes `<name>.<backend>.html` and `.json` into `folder`, which is made if it does not exist.
+/// Writes `<name>.<backend>.html` and `.json` into `folder`, which is created if it does not exist.
 ///
 /// # Errors
 /// A file that cannot be written; a chart that cannot be drawn.

@@ -1,4 +1,4 @@
-//! From a `[[plot]]` of the scenario to a figure of the page.
+//! Converts a `[[plot]]` of the scenario to a figure of the page.
 
 use super::svg::{self, Frame, Line};
 use crate::claims::expr::Expr;
@@ -11,18 +11,18 @@ use crate::scenario::file::{Plot, PlotKind};
 pub struct Figure {
     /// Its title.
     pub title: String,
-    /// What each colour is; empty where the axis says it.
+    /// Meaning of each colour; empty if the axis states it.
     pub legend: Vec<String>,
     /// The drawing.
     pub svg: String,
-    /// How to read it, where that is not plain.
+    /// How to read it, if this is not obvious.
     pub note: String,
 }
 
 /// Draws `plot`; series that the run did not produce are left out and named.
 ///
 /// # Errors
-/// What the drawing library has to say.
+/// An error of the drawing library.
 pub fn figure(plot: &Plot, done: &Finished) -> anyhow::Result<Figure> {
     let labels = labels(plot);
     let title = plot.title.clone();
@@ -88,7 +88,7 @@ fn labels(plot: &Plot) -> Vec<String> {
     if plot.labels.is_empty() { plot.series.clone() } else { plot.labels.clone() }
 }
 
-/// The units of what an axis has, each once. A product or quotient has none that its names tell.
+/// The units of an axis, each once. Products and quotients have none that their names show.
 fn units(texts: &[String]) -> String {
     let mut units = Vec::new();
     for text in texts.iter().filter(|text| !text.contains(['/', '*'])) {
@@ -100,7 +100,7 @@ fn units(texts: &[String]) -> String {
     units.join(", ")
 }
 
-/// The unit in the last part of a series' name, in words for an axis.
+/// The unit according to the last part of a series' name, as text for an axis.
 fn unit_of(name: &str) -> &'static str {
     [
         ("_mbps", "Mbit/s"),
@@ -115,7 +115,7 @@ fn unit_of(name: &str) -> &'static str {
     .map_or("", |(_, unit)| unit)
 }
 
-/// Points of a distribution function: enough to see its shape.
+/// Points of a distribution function, enough to show its shape.
 fn cdf(values: &[f64]) -> Line {
     const POINTS: usize = 400;
     if values.is_empty() {

@@ -1,5 +1,5 @@
-//! Charts as SVG text that takes its colours from the page: every stroke and fill is a class, so the same
-//! drawing reads well on light and on dark ground.
+//! Charts as SVG text with colours from the page: every stroke and fill is a class, so the same drawing is readable on light and on
+//! dark backgrounds.
 
 use anyhow::anyhow;
 use plotters::coord::Shift;
@@ -11,12 +11,12 @@ pub const COLOURS: usize = 8;
 
 const SIZE: (u32, u32) = (760, 300);
 const FONT: &str = "sans-serif";
-/// Height of a row of labels under a chart.
+/// Height of a row of labels below a chart.
 const LABEL_ROW: u32 = 16;
-/// Room right of a chart, for half of the last label of its x axis.
+/// Space to the right of a chart, for half of the last label of its x axis.
 const RIGHT: u32 = 28;
 
-/// Colours that stand for classes until [`classes`] puts them in.
+/// Colours that represent classes until [`classes`] replaces them.
 const INK: RGBColor = RGBColor(1, 1, 200);
 const GRID: RGBColor = RGBColor(1, 1, 201);
 const MARK: RGBColor = RGBColor(1, 1, 202);
@@ -25,7 +25,7 @@ const fn series_colour(i: usize) -> RGBColor {
     RGBColor(1, 1, (i % COLOURS) as u8)
 }
 
-/// What all charts share.
+/// Properties common to all charts.
 #[derive(Debug, Clone, Default)]
 pub struct Frame {
     /// Label of the x axis.
@@ -36,12 +36,12 @@ pub struct Frame {
     pub x: (Option<f64>, Option<f64>),
     /// The same for y.
     pub y: (Option<f64>, Option<f64>),
-    /// Whether the axes, x and y, are in powers of ten.
+    /// Whether the x and the y axis are logarithmic.
     pub log: (bool, bool),
 }
 
 impl Frame {
-    /// A value as it is placed on an axis; NaN where a logarithm has none.
+    /// The position of a value on an axis; NaN if it has no logarithm.
     fn place(log: bool, value: f64) -> f64 {
         match log {
             true if value > 0.0 => value.log10(),
@@ -56,7 +56,7 @@ impl Frame {
         lines.iter().map(|line| line.iter().map(point).filter(finite).collect()).collect()
     }
 
-    /// Ends of an axis as placed: whole powers of ten where it is in those.
+    /// Ends of an axis as positions: whole powers of ten if it is logarithmic.
     fn ends(
         log: bool,
         asked: (Option<f64>, Option<f64>),
@@ -78,10 +78,10 @@ pub type Line = Vec<(f64, f64)>;
 
 type Result<T = ()> = anyhow::Result<T>;
 
-/// Lines over a common x axis; `marks` are vertical lines with a word each.
+/// Lines over a common x axis; `marks` are vertical lines with a label each.
 ///
 /// # Errors
-/// What the drawing library has to say.
+/// An error of the drawing library.
 pub fn lines(frame: &Frame, lines: &[Line], marks: &[(f64, String)]) -> Result<String> {
     let lines = &frame.placed(lines);
     let all = || lines.iter().flatten();
@@ -97,14 +97,14 @@ pub fn lines(frame: &Frame, lines: &[Line], marks: &[(f64, String)]) -> Result<S
             let inside = between(line, &x).into_iter().map(|(px, py)| (px, py.clamp(y.start, y.end)));
             chart.draw_series(LineSeries::new(inside, series_colour(i).stroke_width(2))).map_err(wrong)?;
         }
-        // More words than these would lie on one another.
+        // More labels would overlap.
         if marks.len() <= 6 {
             let (mut last, mut rows) = (-1000, 0);
             for (at, word) in marks.iter().filter(|(at, _)| x.contains(at)) {
                 let (px, py) = chart.backend_coord(&(*at, y.end));
                 rows = if px - last < 130 { rows + 1 } else { 0 };
                 last = px;
-                // There is room for two rows.
+                // There is space for two rows.
                 let row = match rows {
                     0 => -2,
                     1 => -14,
@@ -118,14 +118,14 @@ pub fn lines(frame: &Frame, lines: &[Line], marks: &[(f64, String)]) -> Result<S
     })
 }
 
-/// Points, those of a line joined in their order.
+/// Points; those of a line are joined in order.
 ///
 /// # Errors
-/// What the drawing library has to say.
+/// An error of the drawing library.
 pub fn scatter(frame: &Frame, lines: &[Line]) -> Result<String> {
     let lines = &frame.placed(lines);
     let all = || lines.iter().flatten();
-    // Some air on both sides, or points would lie on the frame.
+    // A margin on both sides, so that points do not lie on the frame.
     let around = |asked: (Option<f64>, Option<f64>), log, values: Vec<f64>| {
         let free = Frame::ends(log, asked, values.into_iter(), None);
         let air = if log { 0.0 } else { 0.06 * (free.end - free.start) };
@@ -154,13 +154,13 @@ pub fn scatter(frame: &Frame, lines: &[Line]) -> Result<String> {
 /// Box per series: quartiles and median; whiskers from the 1st to the 99th percentile.
 ///
 /// # Errors
-/// What the drawing library has to say.
+/// An error of the drawing library.
 pub fn boxes(frame: &Frame, labels: &[String], values: &[Vec<f64>]) -> Result<String> {
     let place = |of: &Vec<f64>| -> Vec<f64> {
         of.iter().map(|v| Frame::place(frame.log.1, *v)).filter(|v| v.is_finite()).collect()
     };
     let values: Vec<Vec<f64>> = values.iter().map(place).collect();
-    // What lies beyond the whiskers is not drawn.
+    // Values beyond the whiskers are not drawn.
     let whiskers = values.iter().filter(|of| !of.is_empty());
     let whiskers = whiskers.flat_map(|of| [0.01, 0.99].map(|share| crate::claims::percentile(of, share)));
     let y = Frame::ends(frame.log.1, frame.y, whiskers, Some(0.0));
@@ -199,7 +199,7 @@ pub fn boxes(frame: &Frame, labels: &[String], values: &[Vec<f64>]) -> Result<St
 /// One bar per value, with the value above it; colours repeat after `cycle` bars.
 ///
 /// # Errors
-/// What the drawing library has to say.
+/// An error of the drawing library.
 pub fn bars(frame: &Frame, labels: &[String], values: &[f64], cycle: usize) -> Result<String> {
     let y = range(frame.y, values.iter().copied(), Some(0.0));
     draw(|area| {
@@ -221,13 +221,13 @@ pub fn bars(frame: &Frame, labels: &[String], values: &[f64], cycle: usize) -> R
     })
 }
 
-/// Room left of a chart: for the numbers of the y axis, and its label beside them.
+/// Space to the left of a chart, for the numbers of the y axis and its label.
 fn left(frame: &Frame, y: &Range<f64>) -> u32 {
     let large = if frame.log.1 { 5.0 } else { 100_000.0 };
     if y.start.abs().max(y.end.abs()) >= large { 88 } else { 64 }
 }
 
-/// The part of a line, of which x never falls, within the ends of the axis.
+/// The part of a line with non-decreasing x within the ends of the axis.
 fn between(line: &Line, x: &Range<f64>) -> Line {
     let mut part = Line::new();
     let mut last: Option<(f64, f64)> = None;
@@ -302,13 +302,13 @@ fn categories<'a, 'b>(
 
 /// A label in rows of about `width_px`, broken at blanks.
 fn wrapped(label: &str, width_px: f64) -> Vec<String> {
-    // As wide as a letter of the page's font is on average, and a little more.
+    // Mean width of a letter of the page's font, with a margin.
     const LETTER_PX: f64 = 6.8;
     let mut rows: Vec<String> = Vec::new();
     for word in label.split_whitespace() {
         let with = |row: &String| (row.chars().count() + 1 + word.chars().count()) as f64 * LETTER_PX;
         match rows.last_mut() {
-            // A unit stays with its number.
+            // Do not separate a unit from its number.
             Some(row) if word == "%" || with(row) <= width_px => {
                 row.push(' ');
                 row.push_str(word);
@@ -343,9 +343,9 @@ fn styled(
         .y_label_formatter(if log.1 { &|v| power(*v) } else { &|v| crate::output::short(tidy(*v)) });
 }
 
-/// A power of ten as the number it is.
+/// A power of ten as a number.
 fn power(exponent: f64) -> String {
-    // Beyond a million there is no room for all the noughts.
+    // From a million on, there is no space for all zeros.
     let (scale, unit) = if exponent >= 6.0 { (6.0, " M") } else { (0.0, "") };
     format!("{}{unit}", crate::output::short(tidy(10_f64.powf(exponent - scale))))
 }
@@ -354,12 +354,12 @@ fn text_style(size: u32) -> TextStyle<'static> {
     (FONT, size).into_font().color(&INK)
 }
 
-/// Marks of an axis are multiples of round numbers; what is left of the arithmetic is not worth showing.
+/// Removes rounding errors: marks of an axis are multiples of round numbers.
 fn tidy(value: f64) -> f64 {
     (value * 1e9).round() / 1e9
 }
 
-/// The ends of an axis: as asked, else those of the data with some air above.
+/// The ends of an axis: as requested, else those of the data with a margin above.
 fn range(
     asked: (Option<f64>, Option<f64>),
     values: impl Iterator<Item = f64>,
@@ -375,8 +375,8 @@ fn range(
     if end > start { start..end } else { start..start + 1.0 }
 }
 
-/// What is beyond is not drawn, and is no end of an axis: between ends so far apart, or so near for their size, no marks can be
-/// found.
+/// Limit of values that are drawn or used as ends of an axis. No marks can be found between ends that are too far apart, or too
+/// close for their size.
 pub const FARTHEST: f64 = 1e15;
 
 fn wrong(error: impl std::fmt::Display) -> anyhow::Error {
@@ -393,7 +393,7 @@ fn draw(paint: impl FnOnce(&Area<'_>) -> Result) -> Result<String> {
     Ok(classes(&text))
 }
 
-/// Puts classes in place of the colours that stand for them; the size is left to the page.
+/// Replaces the colours that represent classes, and removes the size, which the page sets.
 fn classes(svg: &str) -> String {
     let mut text = svg.replacen(&format!("width=\"{}\" height=\"{}\" ", SIZE.0, SIZE.1), "role=\"img\" ", 1);
     let mut named: Vec<(RGBColor, String)> =
