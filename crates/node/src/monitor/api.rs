@@ -1,8 +1,8 @@
 //! `--api`: the last report of the monitor over REST.
 //!
 //! ```text
-//! GET /v1/int                  the monitor: its interfaces and counters
-//!  GET /v1/int/paths            its paths, hop by hop, in the order of first sight
+//!  GET /v1/int                  the monitor: its interfaces and counters
+//!  GET /v1/int/paths            its paths, hop by hop, in the order in which they were first seen
 //!  GET /v1/int/paths/{number}   one of them
 //!  GET /v1/int/flows            its flows, by addresses and ports; of one path with ?path=NUMBER
 //! ```

@@ -1,10 +1,10 @@
 //! Candidates for flows: answers of the UE's agent, with a cache.
 //!
 //! ```text
-//! answer younger than refresh ─▶ use it                                   (Origin::Recent)
-//! else request ─┬─ answered ─▶ use it, cache it                           (Origin::Asked)
-//! └─ not in time ─┬─ answer younger than ttl ─▶ use it      (Origin::Last)
-//! └─ else ─▶ the routes of the host         (Origin::Plain)
+//!  answer younger than refresh ─▶ use it                                   (Origin::Recent)
+//!  else request ─┬─ answered ─▶ use it, cache it                           (Origin::Asked)
+//!                └─ not in time ─┬─ answer younger than ttl ─▶ use it      (Origin::Last)
+//!                                └─ else ─▶ the routes of the host         (Origin::Plain)
 //! ```
 //!
 //! Identical requests are sent only once at a time, however many flows wait for the answer. After a failure,

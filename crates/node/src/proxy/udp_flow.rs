@@ -1,8 +1,7 @@
 //! A UDP flow: two connected sockets, with batches copied between them.
 //!
 //! ```text
-//! client ──▶ [ bound to the server's address, connected to the client ] ─ GRO ─▶ GSO ─ [ according to the
-//! plan ] ──▶ server
+//!  client ──▶ [ bound to the server's address, connected to the client ] ─ GRO ─▶ GSO ─ [ by the plan ] ──▶ server
 //! ```
 
 use super::flows::{Counters, Entry, Opened, Refused};

@@ -305,8 +305,7 @@ impl UpfConfig {
 
     /// Checks one UE by itself; also used by the REST interface.
     pub fn check_ue(&self, ue: &UpfUe) -> Result<(), String> {
-        // A path segment of dots alone is removed from URLs (RFC 3986
-        // 5.2.4), so REST and `ctl` could not address the UE.
+        // A path segment of dots alone is removed from URLs (RFC 3986 §5.2.4), so REST and `ctl` could not address the UE.
         if ue.name.len() > 64 || !is_name(&ue.name) || ue.name.bytes().all(|b| b == b'.') {
             let name = ue.name.escape_debug();
             return Err(format!(

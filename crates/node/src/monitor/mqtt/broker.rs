@@ -150,8 +150,7 @@ struct Client {
     live: broadcast::Receiver<Arc<Publish>>,
     filters: Vec<String>,
     will: Option<LastWill>,
-    /// Time limit without packets: 1.5 keep-alive intervals (MQTT 3.1.1
-    /// 3.1.2.10).
+    /// Time limit without packets: 1.5 keep-alive intervals (MQTT 3.1.1 §3.1.2.10).
     silence: Option<Duration>,
 }
 

@@ -3,8 +3,7 @@
 //!
 //! ```text
 //! anabranch/int/<monitor>/status                                  online, offline (last will); retained
-//! anabranch/int/<monitor>/paths/<namespace>/<node-node-…>         a path, JSON; retained; empty when it is
-//! removed
+//! anabranch/int/<monitor>/paths/<namespace>/<node-node-…>         a path, JSON; retained; empty when removed
 //! anabranch/int/<monitor>/flows/<from>/<to>/<protocol>            a flow seen since the last report, JSON
 //! anabranch/int/<monitor>/counters                                counters of the monitor, JSON
 //! ```

@@ -1,5 +1,4 @@
-//! Kernel configuration for plans (
-//! 4 of the paper): a routing table and a rule for each slice's mark, a second pair with the initial window
+//! Kernel configuration for plans (§4 of the paper): a routing table and a rule for each slice's mark, a second pair with the initial window
 //! of its guarantee, rules for the flows of mappings, and Multipath TCP endpoints for plans with several
 //! paths.
 //!

@@ -2,8 +2,8 @@
 //! about slices.
 //!
 //! ```text
-//! REST ──▶ Taps ──▶ selection::select        interfaces are read for each request; slices are set
-//!  Usci ───▶ │  └──▶ selection::neat::Manager  (by hand, PUT /connections/slices, or by the slice manager)
+//!  REST ──▶ Taps ──▶ selection::select        interfaces are read for each request; slices are set
+//!  Usci ───▶ │  └──▶ selection::neat::Manager  (over REST, PUT /connections/slices, or by the slice manager)
 //!            └── slices, policies, CIB: in memory, bounded
 //! ```
 

@@ -1,12 +1,11 @@
 //! Guarantees that programs need and no slice has are requested from the slice manager, which may enlarge a
 //! slice. In the paper, the USCI only carries facts towards the UE; requests in the other direction are among
-//! its future work (
-//! 5).
+//! its future work (§5).
 //!
 //! ```text
 //!  select, mappings ─▶ carry_up ─▶ queue ─▶ Usci: POST /v1/me/needs, slice after slice until one grows
 //!                                                     │
-//! requests answered within HOLDS are not repeated ◀────────┘   the enlarged guarantee arrives as facts
+//!  a request answered within HOLDS is not repeated ◀───┘   the enlarged guarantee arrives as facts, by stream or poll
 //! ```
 
 use super::Taps;
@@ -20,7 +19,7 @@ use utoipa::ToSchema;
 
 /// Maximum number of waiting requests, and of remembered answers.
 const MOST: usize = 16;
-/// How long an answer holds: until then the same is not asked again.
+/// Time for which an answer is valid; the same request is not repeated before.
 const HOLDS: Duration = Duration::from_secs(5);
 
 /// Rates that a program needs from a single slice.

@@ -206,8 +206,7 @@ pub enum ActionSchema {
         /// Name in the kernel.
         name: String,
     },
-    /// Set the DSCP of sent packets (`IP_TOS`, `IPV6_TCLASS`; RFC 9622
-    /// 8.1.6).
+    /// Set the DSCP of sent packets (`IP_TOS`, `IPV6_TCLASS`; RFC 9622 §8.1.6).
     Dscp {
         /// DSCP, six bits, not shifted.
         #[schema(maximum = 63)]

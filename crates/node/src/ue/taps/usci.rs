@@ -1,11 +1,10 @@
-//! Client of the slice manager (USCI,
-//! 3.3 of the paper): registers the UE, receives updates by stream or polling, passes them to [`Taps`], and
-//! de-registers.
+//! Client of the slice manager (USCI, §3.3 of the paper): registers the UE, receives updates by stream or polling,
+//! passes them to [`Taps`], and de-registers.
 //!
 //! ```text
-//! GET /v1/me ─▶ PUT /v1/me (slices held) ─▶ stream, or poll with ETag ──┐
-//! ▲                                             every message ───────┴─▶ facts are valid for another ttl_s
-//! └── 0.5 s … 30 s after any failure: facts remain valid until their ttl_s has passed
+//!  GET /v1/me ─▶ PUT /v1/me (slices held) ─▶ stream, or poll with ETag ──┐
+//!     ▲                                             every message ───────┴─▶ facts are valid for another ttl_s
+//!     └── 0.5 s … 30 s after any failure: facts remain valid until their ttl_s has passed
 //! ```
 
 use super::Taps;
