@@ -1,14 +1,14 @@
-//! Where a booking is to serve: CAMARA's areas (circle, polygon), and the accesses that reach them.
+//! Service areas of bookings: CAMARA's circle and polygon, and the accesses that reach them.
 
 use crate::runtime::api::Problem;
 use crate::runtime::config::ManagedAccess;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Metres of a degree of latitude, on a sphere of 6,371 km.
+/// Length of a degree of latitude, metres, on a sphere of 6,371 km radius.
 const METRES_PER_DEGREE: f64 = 111_194.93;
 
-/// A place on a map, WGS 84.
+/// A position, WGS 84, degrees.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
@@ -18,27 +18,27 @@ pub struct Point {
     longitude: f64,
 }
 
-/// Where a slice is to serve.
+/// A service area.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "areaType", rename_all = "UPPERCASE", deny_unknown_fields)]
 pub enum Area {
-    /// Around a place.
+    /// A circle around a position.
     Circle {
-        /// Its middle.
+        /// Centre.
         center: Point,
-        /// Metres.
+        /// Radius, metres.
         #[schema(minimum = 1, maximum = 1_000_000)]
         radius: f64,
     },
-    /// Within a line.
+    /// The inside of a polygon.
     Polygon {
-        /// Its corners.
+        /// Corners.
         #[schema(min_items = 3, max_items = 15)]
         boundary: Vec<Point>,
     },
 }
 
-/// An access that has a place.
+/// An access with a known position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LocatedAccess {
     name: String,
@@ -47,7 +47,7 @@ pub struct LocatedAccess {
 }
 
 impl LocatedAccess {
-    /// Those of the configuration that say where they are.
+    /// The accesses whose position is configured.
     pub fn of(accesses: &[ManagedAccess]) -> Vec<Self> {
         let placed = |a: &ManagedAccess| {
             let at = Point { latitude: a.latitude?, longitude: a.longitude? };
@@ -58,10 +58,10 @@ impl LocatedAccess {
 }
 
 impl Area {
-    /// The accesses that reach into it.
+    /// The names of the accesses that reach into the area.
     ///
     /// # Errors
-    /// It is none, or no access does.
+    /// The area is invalid, or no access reaches it.
     pub fn accesses(&self, placed: &[LocatedAccess]) -> Result<Vec<String>, Problem> {
         let wrong = |what: String| Problem::invalid(what).field("serviceArea");
         let points = match self {
@@ -88,16 +88,16 @@ impl Area {
         let reaching: Vec<String> =
             placed.iter().filter(|a| self.distance_m(a.at) <= a.range_m).map(|a| a.name.clone()).collect();
         if reaching.is_empty() {
-            let remedy = "give a larger area, or have the operator say where accesses are ([[access]] latitude, longitude)";
-            let mut problem = wrong("no access reaches into this area".to_owned());
+            let remedy = "give a larger area, or have the operator configure the positions of accesses ([[access]] latitude, longitude)";
+            let mut problem = wrong("no access reaches this area".to_owned());
             problem.remedy = remedy.to_owned();
             return Err(problem);
         }
         Ok(reaching)
     }
 
-    /// How far from it a place is, metres; zero within. On the plane that touches the earth there: right to a per cent for areas
-    /// of a few hundred kilometres.
+    /// Distance of a position from the area, metres; zero inside. Computed on the tangent plane, which is
+    /// accurate to one per cent for areas of a few hundred kilometres.
     fn distance_m(&self, from: Point) -> f64 {
         let flat = |p: &Point| {
             let east = (p.longitude - from.longitude + 540.0).rem_euclid(360.0) - 180.0;
@@ -112,7 +112,7 @@ impl Area {
             Self::Polygon { boundary } => {
                 let corners: Vec<(f64, f64)> = boundary.iter().map(flat).collect();
                 let ends = corners.iter().zip(corners.iter().cycle().skip(1));
-                // A ray to the east from here crosses the line an odd number of times if here is within.
+                // A position is inside if a ray to the east crosses the boundary an odd number of times.
                 let mut within = false;
                 let mut nearest = f64::INFINITY;
                 for (&(ax, ay), &(bx, by)) in ends {
@@ -168,7 +168,8 @@ mod tests {
     }
 
     proptest! {
-        /// A polygon around a circle is never farther than the circle, wherever on earth; and within is within.
+        /// A polygon inscribed in a circle is never farther away than the circle, anywhere on earth, and
+        /// contains only points of the circle.
         #[test]
         fn polygons_and_circles_agree(lat in -80.0..80.0_f64, lon in -180.0..180.0_f64, turn in 0.0..std::f64::consts::TAU, far in 0.0..3.0_f64) {
             let radius = 1_000.0;
@@ -181,7 +182,7 @@ mod tests {
             let (circle, polygon) = (Area::Circle { center: at(lat, lon), radius }, Area::Polygon { boundary });
             let from = around(turn, far * radius);
             let (c, p) = (circle.distance_m(from), polygon.distance_m(from));
-            // The polygon lies within the circle by 2.2 % of its radius at most.
+            // The inscribed polygon deviates from the circle by at most 2.2 % of its radius.
             prop_assert!((p - c).abs() < 40.0, "{c} {p}");
         }
     }

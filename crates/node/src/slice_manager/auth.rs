@@ -1,4 +1,4 @@
-//! Who asks, and how often they may.
+//! Authentication, authorisation and rate limits of requests.
 
 use super::routes::refused;
 use super::{Shared, scopes};
@@ -18,25 +18,25 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Who asks.
+/// The originator of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
     /// An operator, a reader or a tenant.
     Caller(Caller),
-    /// May see and change its own.
+    /// A UE; it may see and change only its own resources.
     Ue(String),
 }
 
-/// How much of what there is one tenant may have.
+/// Limits of one tenant.
 #[derive(Debug, Clone, Copy)]
 pub struct Quota {
-    /// Slices, with those it booked; and bookings.
+    /// Maximum number of slices (including those of bookings), and of bookings.
     pub slices: u32,
-    /// QoS sessions.
+    /// Maximum number of QoS sessions.
     pub sessions: u32,
 }
 
-/// 128 bits from the system, as 22 letters.
+/// 128 bits from the system's random number generator, as 22 characters of base64url.
 pub fn new_token() -> Result<String, Problem> {
     Ok(BASE64_URL_SAFE_NO_PAD.encode(random::<16>()?))
 }
@@ -56,13 +56,13 @@ fn random<const N: usize>() -> Result<[u8; N], Problem> {
     Ok(bytes)
 }
 
-/// What is kept of a token.
+/// The stored form of a token: its SHA-256 hash.
 pub fn hash(token: &str) -> String {
     let hash = digest::digest(&digest::SHA256, token.as_bytes());
     hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Every request passes here.
+/// Middleware of every request: identifies the originator and applies the rate limits.
 pub async fn guard(State(shared): State<Shared>, mut request: Request, next: Next) -> Response {
     let who = who(&shared, request.headers()).await;
     if who.is_ok() {
@@ -78,8 +78,11 @@ pub async fn guard(State(shared): State<Shared>, mut request: Request, next: Nex
         && !shared.buckets.take(key, Instant::now())
     {
         let detail = "too many requests";
-        let problem =
-            Problem::new(StatusCode::TOO_MANY_REQUESTS, detail, "wait a second; a stream needs no polls");
+        let problem = Problem::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            detail,
+            "wait a second; with a stream, no polling is needed",
+        );
         let mut response = problem.into_response();
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         return response;
@@ -103,18 +106,18 @@ pub async fn guard(State(shared): State<Shared>, mut request: Request, next: Nex
     next.run(request).await
 }
 
-/// Whose token it is.
+/// The originator that the token identifies.
 async fn who(shared: &Shared, headers: &HeaderMap) -> Result<Who, Refused> {
     let given = headers.get(header::AUTHORIZATION).map(|_| bearer(headers).unwrap_or_default());
     match (given, &shared.access) {
-        // Only those who reach the socket, or this machine.
+        // Without configured access, only users of the socket or of this machine can connect.
         (None, None) => Ok(Who::Caller(Caller::fixed(Role::Operator))),
         (None, Some(_)) => Err(Refused::Missing),
         (Some(token), access) => {
             if let Some(caller) = access.as_ref().and_then(|access| access.fixed(token)) {
                 return Ok(Who::Caller(caller));
             }
-            // A lookup by hash: what its time tells is about the hash.
+            // Look-up by hash: its timing reveals only the hash.
             if let Some(ue) = shared.engine.ue_of(&hash(token)) {
                 return Ok(Who::Ue(ue));
             }
@@ -133,11 +136,11 @@ impl<S: Sync> FromRequestParts<S> for Who {
             .extensions
             .get::<Self>()
             .cloned()
-            .ok_or_else(|| Problem::unavailable("nobody looked at the token"))
+            .ok_or_else(|| Problem::unavailable("the token was not checked"))
     }
 }
 
-/// The operator; a reader where nothing changes; or nobody.
+/// Extractor: the operator, or a reader for requests that change nothing; all others are refused.
 pub struct Operator;
 
 impl<S: Sync> FromRequestParts<S> for Operator {
@@ -152,17 +155,17 @@ impl<S: Sync> FromRequestParts<S> for Operator {
     }
 }
 
-/// Whose slices and sessions a request is about: everybody's, or a tenant's.
+/// The slices and sessions that a request may see: all, or those of a tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum View {
-    /// The operator, or a reader.
+    /// All; for the operator or a reader.
     All,
-    /// A tenant.
+    /// Those of this tenant.
     Of(Arc<str>),
 }
 
 impl View {
-    /// Of an operator, a reader or a tenant. What a reader may not do was refused before.
+    /// The view of an operator, a reader or a tenant. Changes by a reader have been refused before.
     pub fn of(caller: &Caller) -> Self {
         match &caller.role {
             Role::Operator | Role::Reader => Self::All,
@@ -170,7 +173,7 @@ impl View {
         }
     }
 
-    /// Whether what has this owner is there, for whoever asks.
+    /// Whether a resource with this owner is visible.
     pub fn sees(&self, owner: Option<&str>) -> bool {
         match self {
             Self::All => true,
@@ -178,7 +181,7 @@ impl View {
         }
     }
 
-    /// Whose is what they make.
+    /// The owner of resources that are created with this view.
     pub fn owner(&self) -> Option<String> {
         match self {
             Self::All => None,
@@ -186,7 +189,7 @@ impl View {
         }
     }
 
-    /// A slice that is there for them; another's is as one that is not.
+    /// A visible slice; a slice of another tenant is reported as missing.
     pub fn slice<'m>(&self, m: &'m Manager, id: &str) -> Result<&'m Slice, Problem> {
         m.slice(id)
             .ok()
@@ -194,23 +197,23 @@ impl View {
             .ok_or_else(|| refused(Refusal::Unknown("slice", id.to_owned())))
     }
 
-    /// All that are there for them.
+    /// All visible slices.
     pub fn slices<'m>(&self, m: &'m Manager) -> impl Iterator<Item = &'m Slice> {
         m.slices().values().filter(move |slice| self.sees(slice.owner.as_deref()))
     }
 
-    /// Whether there may be one slice more.
+    /// Fails if the quota of slices is exhausted.
     pub fn room_for_slice(&self, m: &Manager, quota: Quota) -> Result<(), Problem> {
         self.room("slices", self.slices(m).count(), quota.slices)
     }
 
-    /// Whether there may be one session more, beside `own`.
+    /// Fails if `own`, the present number, has reached the quota.
     pub fn room(&self, what: &str, own: usize, most: u32) -> Result<(), Problem> {
         if matches!(self, Self::All) || own < most as usize {
             return Ok(());
         }
-        let remedy = "remove those that are not needed, or ask the operator ([limits] of the manager)";
-        Err(Problem::conflict(format!("this tenant has {own} {what}, which is all it may have"), remedy))
+        let remedy = "remove unused ones, or ask the operator ([limits] of the manager)";
+        Err(Problem::conflict(format!("this tenant has {own} {what}, which is its maximum"), remedy))
     }
 }
 
@@ -226,7 +229,7 @@ impl<S: Sync> FromRequestParts<S> for View {
     }
 }
 
-/// A UE, by its token.
+/// Extractor: a UE, by its token.
 pub struct Me(pub String);
 
 impl<S: Sync> FromRequestParts<S> for Me {
@@ -239,23 +242,23 @@ impl<S: Sync> FromRequestParts<S> for Me {
     }
 }
 
-/// Not with this token.
+/// A refusal because of missing permissions.
 pub fn forbidden(detail: &str, remedy: &str) -> Problem {
     Problem::new(StatusCode::FORBIDDEN, detail, remedy)
 }
 
-/// Whose requests are counted together.
+/// The originators whose requests are counted together.
 #[derive(Debug, Clone, Copy)]
 pub enum Bucket<'a> {
-    /// A UE's.
+    /// Requests of a UE.
     Ue(&'a str),
-    /// A tenant's.
+    /// Requests of a tenant.
     Tenant(&'a str),
-    /// Those with a wrong token.
+    /// Requests with an invalid token.
     Refused,
 }
 
-/// Token buckets.
+/// Token buckets for rate limits.
 pub struct Buckets {
     ue_per_s: f64,
     ue_burst: f64,
@@ -264,11 +267,11 @@ pub struct Buckets {
     left: Mutex<HashMap<String, (f64, Instant)>>,
 }
 
-/// Buckets that are kept; past it, full ones are forgotten.
+/// Maximum number of buckets; beyond it, full ones are removed.
 const MAX_BUCKETS: usize = 200_000;
 
 impl Buckets {
-    /// Full buckets.
+    /// All buckets full.
     pub fn new(limits: &crate::runtime::config::Limits) -> Self {
         Self {
             ue_per_s: limits.ue_requests_per_s.into(),
@@ -279,7 +282,7 @@ impl Buckets {
         }
     }
 
-    /// Whether there is one more.
+    /// Takes a token from the bucket; false if it is empty.
     pub fn take(&self, bucket: Bucket<'_>, now: Instant) -> bool {
         let (rate, burst, name) = match bucket {
             Bucket::Refused => (self.refused_per_s, self.refused_per_s, String::new()),

@@ -1,9 +1,9 @@
-//! Events to those who asked for them: CloudEvents (1.0, structured JSON) over HTTP or HTTPS, only to targets of the
-//! configuration, and to no address that is not public unless the configuration names it: who may give a URL is not to
-//! reach by it what only this machine reaches.
+//! Event notifications: CloudEvents (1.0, structured JSON) over HTTP or HTTPS. Targets must match the
+//! configuration, and addresses that are not public must be listed there, so that a client cannot use a URL
+//! to reach services that only this machine can reach (SSRF).
 //!
 //! ```text
-//!  send ─▶ queue ─▶ of each server one line, one event of it at a time ─▶ resolve ─▶ public? ─▶ POST, up to three times
+//!  send ─▶ queue ─▶ a queue per server, one event at a time ─▶ resolve ─▶ public? ─▶ POST, up to three times
 //! ```
 
 use crate::runtime::api::Problem;
@@ -21,25 +21,25 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// Events that may wait, in all.
+/// Maximum number of waiting events.
 const WAITING: usize = 1024;
-/// Of them, of one server: one that does not answer keeps out none but its own.
+/// Maximum number of waiting events per server, so that an unresponsive server delays only its own events.
 const WAITING_OF_ONE: usize = 64;
-/// Servers that are sent to at a time.
+/// Maximum number of servers contacted at the same time.
 const SERVERS: usize = 128;
-/// Tries of each.
+/// Number of attempts per event.
 const TRIES: u32 = 3;
-/// Longest wait for an answer.
+/// Time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// An event, where it goes, and the token that is shown there.
+/// An event with its target URL and bearer token.
 struct Event {
     to: Url,
     body: Value,
     token: Option<String>,
 }
 
-/// Sends events.
+/// Sender of events.
 pub struct Callbacks {
     allow: Vec<Url>,
     any_https: bool,
@@ -47,8 +47,8 @@ pub struct Callbacks {
     queue: mpsc::Sender<Event>,
 }
 
-/// Names by the system, without the addresses that events may not be sent to. Looked up for every connection, so what a name
-/// meant before does not count.
+/// Resolver that omits addresses to which no events may be sent. It is used for every connection, so earlier
+/// results of a name do not matter.
 struct Public(Arc<Destinations>);
 
 impl Resolve for Public {
@@ -58,7 +58,8 @@ impl Resolve for Public {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
             let open: Vec<SocketAddr> = found.filter(|at| places.admits(at.ip())).collect();
             if open.is_empty() {
-                let why = format!("{} has no public address, and none of [callbacks] private", name.as_str());
+                let why =
+                    format!("{} has no public address, and none within [callbacks] private", name.as_str());
                 return Err(why.into());
             }
             Ok(Box::new(open.into_iter()) as Addrs)
@@ -67,7 +68,7 @@ impl Resolve for Public {
 }
 
 impl Callbacks {
-    /// Must be called within a tokio runtime: events are sent by a task of their own.
+    /// Must be called within a tokio runtime, because a task of its own sends the events.
     pub fn new(config: &Config) -> anyhow::Result<Self> {
         let allow: Vec<Url> = config.allow.iter().map(|url| Url::parse(url)).collect::<Result<_, _>>()?;
         let places = Destinations::new([], [], config.private.iter().copied(), false);
@@ -79,14 +80,14 @@ impl Callbacks {
             None if tls => Trust::System,
             _ => Trust::Nobody,
         };
-        // A redirect would lead where the configuration does not: there are none.
+        // Redirects are disabled, because they could lead to targets that are not configured.
         let http = client::builder(trust).context("[callbacks] ca_file")?.timeout(PATIENCE);
         let http = http.dns_resolver(Arc::new(Public(places.clone()))).build()?;
         tokio::spawn(send_all(http, waiting));
         Ok(Self { allow, any_https: config.any_https, places, queue })
     }
 
-    /// Whether events may be sent there.
+    /// Validates a sink URL; an error if events may not be sent there.
     pub fn check(&self, sink: &str) -> Result<Url, Problem> {
         let refuse = |why: &str| {
             let detail = format!("sink \"{sink}\": {why}");
@@ -102,15 +103,14 @@ impl Callbacks {
                 "is not below any of [callbacks] allow; the operator sets where events may be sent",
             );
         }
-        // Names are looked up when they are used.
+        // Names are resolved and checked when they are used.
         if !named && address(&url).is_some_and(|at| !self.places.admits(at)) {
-            return refuse("is at an address that is not public, and in none of [callbacks] private");
+            return refuse("has an address that is not public and not within [callbacks] private");
         }
         Ok(url)
     }
 
-    /// Sends an event, if there is someone to send it to. One that would have to wait too long is dropped.
-    /// What it is about, `v`, says where it goes.
+    /// Sends an event to the sink in the document `v`, if it has one. If too many events wait, it is dropped.
     pub fn send(&self, v: &Value, kind: &str, source: &str, data: &Value) {
         let sink = v["sink"].as_str();
         let Some(Ok(url)) = sink.map(|sink| self.check(sink)) else { return };
@@ -121,12 +121,12 @@ impl Callbacks {
             "time": crate::runtime::times::rfc3339(super::now_ms()), "datacontenttype": "application/json", "data": data,
         });
         if self.queue.try_send(Event { to: url, body: event, token }).is_err() {
-            tracing::warn!("callback to {}: too many are waiting; dropped", sink.unwrap_or_default());
+            tracing::warn!("callback to {}: too many events are waiting; dropped", sink.unwrap_or_default());
         }
     }
 }
 
-/// The address that a URL names itself, in whatever form.
+/// The address that a URL contains literally, in whatever notation.
 fn address(url: &Url) -> Option<IpAddr> {
     match url.host()? {
         url::Host::Ipv4(v4) => Some(v4.into()),
@@ -135,10 +135,10 @@ fn address(url: &Url) -> Option<IpAddr> {
     }
 }
 
-/// Sends what comes, of each server one at a time and in order, until nothing can come any more.
+/// Sends the events, to each server one at a time and in order, until the channel is closed.
 async fn send_all(http: reqwest::Client, mut waiting: mpsc::Receiver<Event>) {
     let mut lines: HashMap<String, VecDeque<Event>> = HashMap::new();
-    // Servers that have events and are sent none yet.
+    // Servers with waiting events and no event in progress.
     let mut ready: VecDeque<String> = VecDeque::new();
     let (mut total, mut dropped) = (0_usize, 0_u64);
     let mut sending: JoinSet<String> = JoinSet::new();
@@ -167,7 +167,7 @@ async fn send_all(http: reqwest::Client, mut waiting: mpsc::Receiver<Event>) {
                 if line.len() >= WAITING_OF_ONE || total >= WAITING {
                     dropped += 1;
                     if dropped.is_power_of_two() {
-                        tracing::warn!(dropped, "callback to {server}: too many are waiting; dropped");
+                        tracing::warn!(dropped, "callback to {server}: too many events are waiting; dropped");
                     }
                     if is_new {
                         lines.remove(&server);
@@ -181,7 +181,7 @@ async fn send_all(http: reqwest::Client, mut waiting: mpsc::Receiver<Event>) {
                 }
             }
             Some(server) = sending.join_next() => {
-                // A panic would leave the line of its server: there is none on that way.
+                // A panic would block the queue of its server; the code has none.
                 if let Ok(server) = server {
                     ready.push_back(server);
                 }
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn events_go_where_the_configuration_says_and_nowhere_else() {
+    async fn events_are_sent_to_configured_targets_only() {
         let config = Config { allow: vec!["http://app.example/events/".into()], ..Config::default() };
         let callbacks = Callbacks::new(&config).unwrap();
         assert!(callbacks.check("http://app.example/events/a?b=c").is_ok());
@@ -237,9 +237,9 @@ mod tests {
         }
     }
 
-    /// Every form in which an address that is not public can be written, and those that the operator opened.
+    /// Every notation of an address that is not public, and the addresses that the operator permits.
     #[tokio::test]
-    async fn no_address_is_reached_that_is_not_public_or_named() {
+    async fn only_public_or_configured_addresses_are_reached() {
         let config = Config {
             allow: vec!["http://127.0.0.1:9/own/".into()],
             any_https: true,
@@ -280,7 +280,7 @@ mod tests {
             let problem = callbacks.check(sink).unwrap_err();
             assert_eq!(problem.field.as_deref(), Some("sink"), "{sink}");
         }
-        // A name that means such an address is found out when it is used.
+        // A name that resolves to such an address is refused when it is used.
         let resolve =
             |places: &Arc<Destinations>| Public(places.clone()).resolve("localhost".parse().unwrap());
         let refused = resolve(&callbacks.places).await.err().unwrap().to_string();
@@ -290,9 +290,9 @@ mod tests {
         assert!(resolve(&open).await.unwrap().count() > 0);
     }
 
-    /// A server that takes connections and says nothing has its own events wait, and nobody else's.
+    /// A server that accepts connections but does not answer delays only its own events.
     #[tokio::test]
-    async fn one_server_that_does_not_answer_keeps_out_none_but_its_own() {
+    async fn an_unresponsive_server_delays_only_its_own_events() {
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let lively = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = |listener: &tokio::net::TcpListener| format!("http://{}/", listener.local_addr().unwrap());

@@ -1,5 +1,6 @@
-//! CAMARA's Network Slice Booking (v0.1) and Quality on Demand (v1): bookings are slices of ours for a time, QoS sessions
-//! are places in one for a time. Errors have CAMARA's form (`status`, `code`, `message`).
+//! CAMARA's Network Slice Booking (v0.1) and Quality on Demand (v1): a booking is a slice for a limited time,
+//! a QoS session is a UE's membership in a slice for a limited time. Errors have CAMARA's form (`status`,
+//! `code`, `message`).
 
 use super::area::Area;
 use super::auth::{self, View};
@@ -24,16 +25,16 @@ use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// Largest number of devices, and largest value of a rate in any unit.
+/// Maximum number of devices, and maximum value of a rate in any unit.
 const MOST: u64 = 1_000_000_000;
-/// Most bookings, and most sessions.
+/// Maximum number of bookings, and of sessions.
 const MAX_SESSIONS: usize = 10_000;
-/// The type of an event about a QoS session.
+/// CloudEvents type of an event about a QoS session.
 pub const QOD_EVENT: &str = "org.camaraproject.quality-on-demand.v1.qos-status-changed";
-/// The type of an event about a booking.
+/// CloudEvents type of an event about a booking.
 pub const BOOKING_EVENT: &str = "org.camaraproject.network-slice-booking.v0.status-changed";
 
-/// The routes and their description.
+/// The routes and their OpenAPI description.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(book))
@@ -44,12 +45,12 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(retrieve))
 }
 
-/// Whether a path is CAMARA's.
+/// Whether a path belongs to CAMARA's APIs.
 fn is_camara(path: &str) -> bool {
     ["/network-slice-booking/", "/quality-on-demand/"].iter().any(|begin| path.starts_with(begin))
 }
 
-/// Whatever answers at a path of CAMARA's, answers in its form: also who refuses a token.
+/// Middleware: converts every error on CAMARA's paths into CAMARA's form, including refusals of tokens.
 pub async fn shaped(request: Request, next: Next) -> Response {
     if !is_camara(request.uri().path()) {
         return next.run(request).await;
@@ -70,7 +71,7 @@ pub async fn shaped(request: Request, next: Next) -> Response {
     Response::from_parts(parts, body)
 }
 
-/// Says in a description that every error of these paths may have CAMARA's form.
+/// Adds CAMARA's form of errors to the OpenAPI description of these paths.
 pub fn describe(description: &mut OpenApi) {
     for (path, item) in &mut description.paths.paths {
         let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
@@ -88,7 +89,7 @@ pub fn describe(description: &mut OpenApi) {
     }
 }
 
-/// Who asks finds the answer by the header that both have (CAMARA API design guide).
+/// Middleware: copies the header `x-correlator` of the request into the answer (CAMARA API design guide).
 async fn correlate(request: Request, next: Next) -> Response {
     const NAME: &str = "x-correlator";
     let given = request.headers().get(NAME).cloned();
@@ -118,14 +119,14 @@ async fn correlate(request: Request, next: Next) -> Response {
 pub struct CamaraError {
     /// HTTP status.
     status: u16,
-    /// Such as `INVALID_ARGUMENT`.
+    /// Error code, such as `INVALID_ARGUMENT`.
     code: &'static str,
-    /// What happened, and what to do.
+    /// Cause and remedy.
     message: String,
 }
 
 impl CamaraError {
-    /// With a code of its own.
+    /// An error with its own code.
     pub fn of(status: u16, code: &'static str, message: String) -> Self {
         Self { status, code, message }
     }
@@ -189,44 +190,44 @@ impl Rate {
     }
 }
 
-/// What a booked slice is to promise.
+/// Guarantees of a booked slice.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct SliceQos {
-    /// Most devices.
+    /// Maximum number of devices.
     #[serde(default)]
     #[schema(maximum = 1_000_000_000)]
     max_num_of_devices: Option<u64>,
-    /// Downlink of a device.
+    /// Downlink rate per device.
     #[serde(default, deserialize_with = "object_or_null")]
     down_stream_rate_per_device: Option<Rate>,
-    /// Uplink of a device.
+    /// Uplink rate per device.
     #[serde(default, deserialize_with = "object_or_null")]
     up_stream_rate_per_device: Option<Rate>,
-    /// Longest downlink delay.
+    /// Maximum downlink delay.
     #[serde(default, deserialize_with = "object_or_null")]
     down_stream_delay_budget: Option<Span>,
-    /// Longest uplink delay.
+    /// Maximum uplink delay.
     #[serde(default, deserialize_with = "object_or_null")]
     up_stream_delay_budget: Option<Span>,
-    /// Milliseconds, both ways; not of CAMARA.
+    /// Maximum latency in both directions, milliseconds; not part of CAMARA.
     #[serde(default)]
     max_latency: Option<f64>,
 }
 
-/// When.
+/// Time of the service.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ServiceTime {
-    /// RFC 3339; bookings ahead of time are refused.
+    /// Start, RFC 3339; a time in the future is refused.
     #[serde(default)]
     start_date: Option<String>,
-    /// RFC 3339; left out: until it is removed.
+    /// End, RFC 3339; absent: until the booking is deleted.
     #[serde(default)]
     end_date: Option<String>,
 }
 
-/// Where, as CAMARA says it, or by names of places, as in `coverage`.
+/// A service area in CAMARA's form, or a list of location names as in `coverage`.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(untagged)]
 enum ServiceArea {
@@ -236,7 +237,7 @@ enum ServiceArea {
 
 impl<'de> Deserialize<'de> for ServiceArea {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Told apart by hand, so that what is wrong is said of the one that was meant.
+        // The variants are distinguished by hand, so that an error message refers to the intended one.
         match Value::deserialize(deserializer)? {
             names @ Value::Array(_) => serde_json::from_value(names).map(Self::Names),
             area => serde_json::from_value(area).map(Self::Area),
@@ -245,23 +246,23 @@ impl<'de> Deserialize<'de> for ServiceArea {
     }
 }
 
-/// A booking that is asked for.
+/// Request for a booking.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct NewBooking {
-    /// When.
+    /// Time of the service.
     #[serde(deserialize_with = "object")]
     service_time: ServiceTime,
-    /// Where; left out: everywhere.
+    /// Service area; absent: everywhere.
     #[serde(default)]
     service_area: Option<ServiceArea>,
-    /// What.
+    /// Guarantees of the slice.
     #[serde(deserialize_with = "object")]
     slice_qos_profile: SliceQos,
-    /// Where events are sent.
+    /// URL to which events are sent.
     #[serde(default)]
     sink: Option<String>,
-    /// What is shown there.
+    /// Credential to present there.
     #[serde(default, skip_serializing, deserialize_with = "object_or_null")]
     sink_credential: Option<SinkCredential>,
 }
@@ -350,7 +351,7 @@ fn room(m: &Manager, kind: Kind) -> Result<(), Problem> {
     Err(Problem::conflict(format!("there are {MAX_SESSIONS} already"), "remove those that are not needed"))
 }
 
-/// When a service ends, Unix milliseconds; `None`: never.
+/// End of the service, Unix time in milliseconds; `None`: unlimited.
 fn until(time: &ServiceTime, now: u64) -> Result<Option<u64>, Problem> {
     let read = |text: &Option<String>, field: &'static str| {
         let parse = |text: &String| {
@@ -362,17 +363,17 @@ fn until(time: &ServiceTime, now: u64) -> Result<Option<u64>, Problem> {
         text.as_ref().map(parse).transpose()
     };
     if read(&time.start_date, "startDate")?.is_some_and(|start| start > now + 60_000) {
-        let detail = "startDate is ahead: slices are made when they are booked";
+        let detail = "startDate is in the future: a slice is created when it is booked";
         return Err(Problem::invalid(detail).field("startDate"));
     }
     let end = read(&time.end_date, "endDate")?;
     if end.is_some_and(|end| end <= now) {
-        return Err(Problem::invalid("endDate is past").field("endDate"));
+        return Err(Problem::invalid("endDate is in the past").field("endDate"));
     }
     Ok(end)
 }
 
-/// The document, which is the last of what is to be stored.
+/// The document of the resource, which is the last of the writes.
 fn written(writes: &[Write]) -> &Value {
     match writes.last().and_then(|write| write.record.as_ref()) {
         Some(Record::Document(v)) => v,
@@ -380,7 +381,7 @@ fn written(writes: &[Write]) -> &Value {
     }
 }
 
-/// `m`: what was there before it was made, or as it is.
+/// A booking as it is shown; `m` is the state before its creation, or the current state.
 fn shown_booking(m: &Manager, id: &str, v: &Value) -> Value {
     let is_new = m.document(Kind::Booking, id).is_none();
     let (status, why) = match (v["ended_ms"].as_u64(), v["end_ms"].as_u64()) {
@@ -399,9 +400,9 @@ fn shown_booking(m: &Manager, id: &str, v: &Value) -> Value {
     shown
 }
 
-/// A session that is there for whoever asks; another's is as one that is not.
+/// A session that is visible in `view`; a session of another tenant is reported as missing.
 fn found(view: &View, m: &Manager, kind: Kind, id: &str) -> Result<Value, Problem> {
-    let missing = || Problem::not_found("session", id, "use the sessionId of the answer that made it");
+    let missing = || Problem::not_found("session", id, "use the sessionId of the answer that created it");
     m.document(kind, id).filter(|v| view.sees(v["owner"].as_str())).cloned().ok_or_else(missing)
 }
 
@@ -420,7 +421,7 @@ async fn booking(view: View, State(shared): State<Shared>, Path(id): Path<String
     })?)
 }
 
-/// Ends a booking, and its slice.
+/// Ends a booking and removes its slice.
 #[utoipa::path(
     delete,
     path = "/network-slice-booking/v0.1/sessions/{sessionId}",
@@ -437,36 +438,36 @@ async fn unbook(view: View, State(shared): State<Shared>, Path(id): Path<String>
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A QoS session that is asked for.
+/// Request for a QoS session.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct NewSession {
-    /// For whom.
+    /// The device.
     #[serde(deserialize_with = "object")]
     device: Device,
-    /// Whom it talks to; kept, and not looked at.
+    /// Application server of the flow; stored but not evaluated.
     #[schema(value_type = Object)]
     application_server: Value,
-    /// Kept, and not looked at.
+    /// Stored but not evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "object_or_null")]
     device_ports: Option<Ports>,
-    /// Kept, and not looked at.
+    /// Stored but not evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "object_or_null")]
     application_server_ports: Option<Ports>,
-    /// The slice: its identifier, or its name where that is unique.
+    /// The slice: identifier, or name if it is unique.
     qos_profile: String,
-    /// How long, seconds.
+    /// Duration, seconds.
     #[schema(minimum = 1, maximum = 86_400)]
     duration: u64,
-    /// Where events are sent.
+    /// URL to which events are sent.
     #[serde(default)]
     sink: Option<String>,
-    /// What is shown there.
+    /// Credential to present there.
     #[serde(default, skip_serializing, deserialize_with = "object_or_null")]
     sink_credential: Option<SinkCredential>,
 }
 
-/// Gives a device a place in a slice for a time.
+/// Makes a device a member of a slice for a limited time.
 #[utoipa::path(
     post,
     path = "/quality-on-demand/v1/sessions",
@@ -517,7 +518,7 @@ async fn start(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// The slice that a profile names.
+/// The slice that a profile names, by identifier or unique name.
 fn profile(view: &View, m: &Manager, name: &str) -> Result<String, Problem> {
     if view.slice(m, name).is_ok() {
         return Ok(name.to_owned());
@@ -533,7 +534,7 @@ fn profile(view: &View, m: &Manager, name: &str) -> Result<String, Problem> {
     }
 }
 
-/// `m`: what was there before it was made, or as it is.
+/// A session as it is shown; `m` is the state before its creation, or the current state.
 fn shown_session(m: &Manager, id: &str, v: &Value) -> Value {
     let is_new = m.document(Kind::Qod, id).is_none();
     let slice = v["slice"].as_str().unwrap_or_default();
@@ -558,16 +559,16 @@ fn shown_session(m: &Manager, id: &str, v: &Value) -> Value {
     shown
 }
 
-/// By how much.
+/// Extension of a session.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Extension {
-    /// Seconds; together at most 86400.
+    /// Additional duration, seconds; the total is at most 86400.
     #[schema(minimum = 1, maximum = 86_400)]
     requested_additional_duration: u64,
 }
 
-/// Has a QoS session last longer.
+/// Extends the duration of a QoS session.
 #[utoipa::path(
     post,
     path = "/quality-on-demand/v1/sessions/{sessionId}/extend",
@@ -596,7 +597,7 @@ async fn extend(
     }
     let extend = |m: &Manager| {
         let Some(v) = m.extended(&found(&view, m, Kind::Qod, &id)?, more, now_ms()) else {
-            // Said in CAMARA's words below.
+            // The refusal follows below, in CAMARA's form.
             return Ok((Vec::new(), None));
         };
         let shown = shown_session(m, &id, &v);
@@ -608,7 +609,7 @@ async fn extend(
     })
 }
 
-/// Whose.
+/// Selection of sessions by device.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Whose {
@@ -675,7 +676,7 @@ async fn stop(view: View, State(shared): State<Shared>, Path(id): Path<String>) 
             Ok((m.close_session(&id, &v), v))
         })
         .await?;
-    // Of one that has ended it was told.
+    // The end of an expired session has already been reported.
     if !v["ended_ms"].is_u64() {
         let data = json!({"sessionId": id, "qosStatus": "UNAVAILABLE", "statusInfo": "DELETE_REQUESTED"});
         shared.callbacks.send(&v, QOD_EVENT, &format!("/quality-on-demand/v1/sessions/{id}"), &data);

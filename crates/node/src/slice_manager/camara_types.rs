@@ -1,4 +1,4 @@
-//! What CAMARA's APIs have in common: devices, ports, times, and the token that is shown where events go.
+//! Types shared by CAMARA's APIs: devices, ports, times, and credentials of event sinks.
 
 use super::camara::CamaraError;
 use super::routes::object_or_null;
@@ -8,10 +8,10 @@ use anabranch_slice::Manager;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Largest value of a time in any unit.
+/// Maximum value of a time in any unit.
 const MOST: u64 = 1_000_000_000;
 
-/// A time: a value and its unit.
+/// A time span: a value and its unit.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Span {
@@ -22,10 +22,10 @@ pub struct Span {
 }
 
 impl Span {
-    /// Milliseconds; ten seconds at most, which is longer than any latency that can be asked for.
+    /// The time span in milliseconds, at most ten seconds, which exceeds any latency that can be requested.
     ///
     /// # Errors
-    /// It is out of range, or of another unit.
+    /// The value is out of range, or the unit is unknown.
     pub fn ms(&self, field: &'static str) -> Result<f64, Problem> {
         if !(1..=MOST).contains(&self.value) {
             let detail = format!("value is {}: must be 1 to {MOST}", self.value);
@@ -51,24 +51,24 @@ impl Span {
     }
 }
 
-/// A token that is shown where events go. It is not shown again here.
+/// Credential for an event sink. It is never shown again.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SinkCredential {
     /// `ACCESSTOKEN`.
     credential_type: String,
     access_token: String,
-    /// RFC 3339.
+    /// Expiry, RFC 3339.
     access_token_expires_utc: String,
     /// `bearer`.
     access_token_type: String,
 }
 
 impl SinkCredential {
-    /// The token.
+    /// The bearer token.
     ///
     /// # Errors
-    /// It is of a kind that is not supported, or its time is over at `now_ms` (since 1970).
+    /// The credential type is not supported, or the token has expired at `now_ms` (Unix time).
     pub fn token(self, now_ms: u64) -> Result<String, CamaraError> {
         if self.credential_type != "ACCESSTOKEN" {
             let message = "sinkCredential.credentialType: only ACCESSTOKEN is supported".to_owned();
@@ -94,7 +94,7 @@ impl SinkCredential {
     }
 }
 
-/// An address as it is seen on the Internet.
+/// An IPv4 address as seen on the Internet.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Ipv4Device {
@@ -105,13 +105,14 @@ pub struct Ipv4Device {
     public_port: Option<u16>,
 }
 
-/// Who a QoS session is for. A UE is found by its name here: its network access identifier or phone number.
+/// The device of a QoS session. UEs are identified by network access identifier or phone number, which is the
+/// UE's name.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Device {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     network_access_identifier: Option<String>,
-    /// With `+` and country code (E.164).
+    /// Phone number with `+` and country code (E.164).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     phone_number: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "object_or_null")]
@@ -121,10 +122,10 @@ pub struct Device {
 }
 
 impl Device {
-    /// The UE it is.
+    /// The name of the UE.
     ///
     /// # Errors
-    /// It names none by what is supported, or one that is not known.
+    /// The device has no supported identifier, or the UE is unknown.
     pub fn ue(&self, m: &Manager) -> Result<String, CamaraError> {
         let mut names = self.network_access_identifier.iter().chain(&self.phone_number).peekable();
         if names.peek().is_none() {
@@ -144,7 +145,7 @@ impl Device {
     }
 }
 
-/// Ports, singly or from one to another.
+/// Single ports and port ranges.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ports {
@@ -154,7 +155,7 @@ pub struct Ports {
     ports: Vec<u16>,
 }
 
-/// Ports from one to another.
+/// A range of ports, both ends included.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Range {
@@ -163,10 +164,10 @@ pub struct Range {
 }
 
 impl Ports {
-    /// Whether these are ports.
+    /// Validates the ports.
     ///
     /// # Errors
-    /// A range is upside down, or there are none or too many.
+    /// A range is reversed, or there are none or too many.
     pub fn check(of: Option<&Self>, field: &'static str) -> Result<(), Problem> {
         let Some(ports) = of else { return Ok(()) };
         let wrong = ports.ranges.iter().any(|r| r.from > r.to);

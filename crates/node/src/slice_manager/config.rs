@@ -1,4 +1,4 @@
-//! `slice-manager.toml`.
+//! Configuration file `slice-manager.toml`.
 
 use crate::runtime::config::api::{Api, Listen};
 use crate::runtime::config::load::Check;
@@ -14,13 +14,13 @@ pub struct SliceManagerConfig {
     /// `[manager]`
     #[serde(default)]
     pub manager: ManagerSection,
-    /// `[[access]]`: what there is to share.
+    /// `[[access]]`: accesses and their capacity.
     #[serde(default)]
     pub access: Vec<ManagedAccess>,
-    /// `[upf]`: where UEs get their sessions.
+    /// `[upf]`: the UPF that serves the UEs' sessions.
     #[serde(default)]
     pub upf: Option<AgentSection>,
-    /// `[mano]`: who starts network services.
+    /// `[mano]`: the orchestrator of network services.
     #[serde(default)]
     pub mano: Option<ManoSection>,
     /// `[limits]`
@@ -38,13 +38,13 @@ pub struct SliceManagerConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ManagerSection {
-    /// Unique among those of one machine that share a database.
+    /// Name of this instance; unique among the instances on one machine that share a database.
     pub name: String,
-    /// `sqlite:PATH` or `postgres://…`.
+    /// Database: `sqlite:PATH` or `postgres://…`.
     pub database: String,
-    /// How long what a UE was told counts, seconds.
+    /// Time for which information sent to a UE is valid, seconds.
     pub ttl_s: u32,
-    /// How often cells and UPF are looked at, milliseconds.
+    /// Interval of the health checks of cells and UPF, milliseconds.
     pub health_interval_ms: u32,
 }
 
@@ -65,38 +65,39 @@ impl Default for ManagerSection {
 pub struct ManagedAccess {
     /// Unique name.
     pub name: String,
-    /// Where it serves, as in `coverage`; empty: everywhere.
+    /// Location name, as in `coverage`; empty: serves everywhere.
     #[serde(default)]
     pub location: String,
-    /// Downlink that can be promised, bit/s.
+    /// Downlink capacity that can be guaranteed, bit/s.
     pub downlink_bps: u64,
-    /// Uplink that can be promised, bit/s.
+    /// Uplink capacity that can be guaranteed, bit/s.
     pub uplink_bps: u64,
-    /// Share of the RBs that can be promised, percent.
+    /// Share of the RBs that can be guaranteed, percent.
     #[serde(default = "ninety_five")]
     pub max_share_percent: f64,
-    /// What a packet waits there at least, milliseconds one way.
+    /// Minimum one-way delay of the access, milliseconds.
     #[serde(default)]
     pub delay_ms: f64,
-    /// Where it is, WGS 84; without both, no area of CAMARA reaches it.
+    /// Latitude, WGS 84; without latitude and longitude, the access is in no CAMARA area.
     #[serde(default)]
     pub latitude: Option<f64>,
-    /// See above.
+    /// Longitude, WGS 84.
     #[serde(default)]
     pub longitude: Option<f64>,
-    /// How far from there it serves, metres.
+    /// Range of the access around this position, metres.
     #[serde(default)]
     pub range_m: f64,
-    /// The agent of its gNB: `unix:PATH`, `https://HOST:PORT` or `http://ADDRESS:PORT`; left out: nobody is told.
+    /// Agent of the gNB: `unix:PATH`, `https://HOST:PORT` or `http://ADDRESS:PORT`; default: none, the cell
+    /// is not configured.
     #[serde(default)]
     pub gnb: Option<String>,
-    /// Certificate authorities of an https gNB, PEM; left out: those of the system.
+    /// PEM file with certificate authorities for an https gNB; default: those of the system.
     #[serde(default)]
     pub gnb_ca_file: Option<PathBuf>,
-    /// File whose first line is the gNB's bearer token.
+    /// File with the gNB's bearer token in its first line.
     #[serde(default)]
     pub gnb_token_file: Option<PathBuf>,
-    /// The gNB's slice for traffic of no slice of ours: it gets what is left.
+    /// The gNB's slice for other traffic; it receives the remaining share.
     #[serde(default = "rest")]
     pub rest_slice: String,
 }
@@ -105,21 +106,21 @@ pub struct ManagedAccess {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentSection {
-    /// Its agent: `unix:PATH`, `https://HOST:PORT` or `http://ADDRESS:PORT`.
+    /// Address of the agent: `unix:PATH`, `https://HOST:PORT` or `http://ADDRESS:PORT`.
     pub agent: String,
-    /// Certificate authorities of an https agent, PEM; left out: those of the system.
+    /// PEM file with certificate authorities for an https agent; default: those of the system.
     #[serde(default)]
     pub ca_file: Option<PathBuf>,
-    /// File whose first line is its bearer token.
+    /// File with the agent's bearer token in its first line.
     #[serde(default)]
     pub token_file: Option<PathBuf>,
 }
 
-/// `[mano]`: a stub. Orders are written as files, or sent to a URL.
+/// `[mano]`: a stub of an orchestrator. Orders are written to files, or sent to a URL.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ManoSection {
-    /// A folder, or `https://…`, or `http://…`.
+    /// A directory, or an `https://…` or `http://…` URL.
     pub target: String,
 }
 
@@ -127,30 +128,30 @@ pub struct ManoSection {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Requests of one UE, a second.
+    /// Requests per second of one UE.
     pub ue_requests_per_s: u32,
-    /// Requests of one UE at once.
+    /// Burst of requests of one UE.
     pub ue_burst: u32,
-    /// Requests of one tenant, a second, and at once.
+    /// Requests per second, and burst, of one tenant.
     pub tenant_requests_per_s: u32,
-    /// Slices of one tenant, with those it booked.
+    /// Maximum number of slices of one tenant, including those of bookings.
     pub tenant_slices: u32,
-    /// QoS sessions of one tenant.
+    /// Maximum number of QoS sessions of one tenant.
     pub tenant_sessions: u32,
-    /// Requests with a wrong token, a second, from all.
+    /// Requests per second with an invalid token, from all clients.
     pub refused_per_s: u32,
-    /// Open streams.
+    /// Maximum number of open streams.
     pub streams: u32,
-    /// Of them, of one UE.
+    /// Maximum number of open streams of one UE.
     pub streams_per_ue: u32,
-    /// Of the rates of each access, most by which slices grow for what one UE needs, percent.
+    /// Maximum growth of slices at the request of one UE, percent of the rates of each access.
     pub ue_growth_percent: u32,
-    /// How long a need of a UE counts that is not said again, seconds.
+    /// Time after which a UE's request for growth expires unless it is repeated, seconds.
     pub ue_growth_s: u32,
 }
 
 impl Limits {
-    /// By how much UEs may have slices grow.
+    /// Limits of the growth of slices at the request of UEs.
     pub fn growth(&self) -> GrowthLimits {
         GrowthLimits { percent: self.ue_growth_percent, seconds: self.ue_growth_s }
     }
@@ -178,13 +179,14 @@ impl Default for Limits {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Callbacks {
-    /// Where events may be sent: beginnings of URLs, such as `https://app.example/events/`. Nowhere else.
+    /// Permitted targets of events: URL prefixes such as `https://app.example/events/`.
     pub allow: Vec<String>,
-    /// Whether they may be sent to every https URL as well.
+    /// Whether every https URL is permitted as well.
     pub any_https: bool,
-    /// Prefixes that are not public and where sinks may be; an address that `allow` names needs none.
+    /// Prefixes of non-public addresses that sinks may have; an address that `allow` contains literally needs
+    /// none.
     pub private: Vec<IpNet>,
-    /// Certificate authorities of https sinks, PEM; left out: those of the system.
+    /// PEM file with certificate authorities for https sinks; default: those of the system.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -201,7 +203,7 @@ fn rest() -> String {
 }
 
 impl SliceManagerConfig {
-    /// What there is to share.
+    /// The accesses with their capacity, in the form of crate `slice`.
     pub fn inventory(&self) -> Result<Inventory, String> {
         let accesses = self.access.iter().map(|a| Access {
             name: a.name.clone(),
@@ -216,7 +218,7 @@ impl SliceManagerConfig {
     }
 }
 
-/// Host and port of an http or https URL, and its path. What the URL is good for is found out when it is used.
+/// Host with port, and path, of an http or https URL. The rest of the URL is validated when it is used.
 fn http(url: &str) -> Option<(&str, &str)> {
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?;
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -306,9 +308,7 @@ impl Check for SliceManagerConfig {
             }
         }
         if matches!(self.api.listen, Listen::Off) {
-            return Err(
-                "[api] listen = \"off\": a slice manager without its interface does nothing".to_owned()
-            );
+            return Err("[api] listen = \"off\": a slice manager without its interface is useless".to_owned());
         }
         self.api.check()
     }

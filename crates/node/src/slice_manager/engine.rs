@@ -1,7 +1,7 @@
-//! Every record in memory, and the one way to change one.
+//! All records in memory, and the only way to change them.
 //!
 //! ```text
-//!  request ─▶ commit: lock ─▶ read what others changed ─▶ decide (core) ─▶ write ─▶ unlock ─▶ memory ─▶ streams
+//!  request ─▶ commit: lock ─▶ read others' changes ─▶ decide (core) ─▶ write ─▶ unlock ─▶ memory ─▶ streams
 //! ```
 
 use super::store::{Failed, Newer, Store};
@@ -14,10 +14,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Longest wait for the changes before one: while the database says nothing each of them takes all the time it is given.
+/// Longest wait for earlier changes. While the database does not respond, each of them uses up its own time
+/// limit.
 const QUEUED: Duration = Duration::from_secs(10);
 
-/// What one UE is told, as it is sent.
+/// The view of one UE in the form in which it is sent.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UeDocument {
     /// JSON.
@@ -26,15 +27,15 @@ pub struct UeDocument {
     pub etag: String,
 }
 
-/// The records, and who may ask.
+/// The records, and the index of tokens.
 struct Held {
     manager: Manager,
-    /// Names of UEs by the hash of their token.
+    /// Names of UEs by the hash of their tokens.
     tokens: HashMap<String, String>,
     revision: i64,
 }
 
-/// See above.
+/// The records and their store; the module documentation describes it.
 pub struct Engine {
     store: Store,
     inventory: Inventory,
@@ -46,14 +47,14 @@ pub struct Engine {
     told: Mutex<(i64, HashMap<String, Arc<UeDocument>>)>,
 }
 
-/// What is wrong with the database.
+/// Logs a failure of the database and returns the answer for the client.
 fn store_failed(error: &anyhow::Error) -> Problem {
     tracing::error!("database: {error:#}");
     Problem::unavailable("the database does not answer; nothing has changed")
 }
 
 impl Engine {
-    /// Reads everything there is.
+    /// Reads all records.
     pub async fn start(
         store: Store,
         inventory: Inventory,
@@ -81,22 +82,22 @@ impl Engine {
         &self.store
     }
 
-    /// The records as they are now. Not to be held across an await.
+    /// Reads the current records. The lock must not be held across an await.
     pub fn read<T>(&self, with: impl FnOnce(&Manager) -> T) -> T {
         with(&self.held().manager)
     }
 
-    /// The UE that has this token.
+    /// The UE with this token.
     pub fn ue_of(&self, token_hash: &str) -> Option<String> {
         self.held().tokens.get(token_hash).cloned()
     }
 
-    /// The revision, as it changes.
+    /// A receiver of the current revision, notified of changes.
     pub fn changes(&self) -> watch::Receiver<i64> {
         self.changed.subscribe()
     }
 
-    /// Takes over what other instances changed.
+    /// Reads the changes of other instances.
     pub async fn sync(&self) -> anyhow::Result<()> {
         let _one = self.writer.lock().await;
         let known = self.held().revision;
@@ -105,7 +106,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Decides on the newest records, and stores what was decided. Nothing else changes meanwhile, at any instance.
+    /// Applies a decision to the newest records and stores the result. No other change occurs meanwhile, at
+    /// any instance.
     pub async fn commit<T>(
         &self,
         decide: impl FnOnce(&Manager) -> Result<(Vec<Write>, T), Problem>,
@@ -129,18 +131,17 @@ impl Engine {
             Ok(()) => {}
             Err(Failed::Unchanged(error)) => return Err(store_failed(&error)),
             Err(Failed::Unknown(error)) => {
-                tracing::error!("database: {error:#}; asking whether the change is stored");
+                tracing::error!("database: {error:#}; checking whether the change is stored");
                 match self.store.was_made(revision, &writes).await {
                     Ok(true) => {}
                     Ok(false) => return Err(store_failed(&error)),
                     Err(again) => {
                         tracing::error!("database: {again:#}");
-                        let detail =
-                            "the database ended while it stored the change: whether it did is not known";
+                        let detail = "the connection to the database failed while the change was being stored: the outcome is not known";
                         return Err(Problem::new(
                             StatusCode::SERVICE_UNAVAILABLE,
                             detail,
-                            "read what is there before you try again",
+                            "read the current state before you try again",
                         ));
                     }
                 }
@@ -150,11 +151,12 @@ impl Engine {
         Ok(answer)
     }
 
-    /// What a UE is told now.
+    /// The current view of a UE.
     pub fn told(&self, ue: &str) -> Result<Arc<UeDocument>, Refusal> {
         let held = self.held();
         let ue = held.manager.ue(ue)?;
-        // Most UEs have the same slices as many others, and no policies of their own.
+        // Most UEs share their set of slices with many others and have no policies of their own, so views are
+        // cached by set.
         let mut key: String = ue.slices.iter().map(|a| a.slice.as_str()).collect::<Vec<_>>().join(",");
         if !ue.policies.is_empty() {
             key = format!("{key} {}", ue.id);
@@ -178,7 +180,7 @@ impl Engine {
         if all {
             held.manager = Manager::new(self.inventory.clone(), self.growth);
             held.tokens.clear();
-            // The same revision may be another change now.
+            // The revision may denote another change now.
             *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Default::default();
         }
         for write in writes {

@@ -1,5 +1,6 @@
-//! Katana's paths, so that its users and their NESTs move over unchanged. Answers have its shapes: identifiers as plain
-//! text, 201 for what is new; errors are ours, and say what is wrong. What Katana drops is kept.
+//! Paths compatible with Katana, so that its users can migrate with unchanged NESTs. Answers have Katana's
+//! form (identifiers as plain text, 201 for new resources); errors are problem documents. Attributes that
+//! Katana ignores are kept.
 
 use super::auth::{Operator, View, Who, forbidden, new_uuid};
 use super::native::{check_slice, version, version_of};
@@ -17,17 +18,17 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// Most documents of a kind.
+/// Maximum number of documents per kind.
 const MAX_DOCUMENTS: usize = 10_000;
 
 type Answer = Result<Json<Value>, Problem>;
 /// A resource and its version.
 type Versioned = ([(HeaderName, HeaderValue); 1], Json<Value>);
 type Text = Result<(StatusCode, String), Problem>;
-/// The same with the version of what was made or changed.
+/// Plain text with the version of the resource that was created or changed.
 type VersionedText = Result<(StatusCode, [(HeaderName, HeaderValue); 1], String), Problem>;
 
-/// The routes and their description.
+/// The routes and their OpenAPI description.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(slices, create))
@@ -48,8 +49,8 @@ async fn slices(view: View, State(shared): State<Shared>) -> Answer {
     Ok(Json(shared.engine.read(|m| view.slices(m).map(line).collect())))
 }
 
-/// Makes a slice of a NEST; answers its identifier. The slice is placed and its guarantees are reserved; how it goes
-/// on, its status tells.
+/// Creates a slice from a NEST and returns its identifier. The slice is placed and its guarantees are
+/// reserved; its status shows the progress.
 #[utoipa::path(
     post,
     path = "/api/slice",
@@ -57,8 +58,8 @@ async fn slices(view: View, State(shared): State<Shared>) -> Answer {
     request_body = Object,
     responses(
         (status = 201, body = String, content_type = "text/plain"),
-        (status = 400, body = Problem, description = "The NEST is wrong, or no access serves it"),
-        (status = 409, body = Problem, description = "There is not enough left"),
+        (status = 400, body = Problem, description = "The NEST is invalid, or no access serves it"),
+        (status = 409, body = Problem, description = "Insufficient capacity"),
         (status = 413, body = Problem),
         (status = 415, body = Problem)
     )
@@ -81,7 +82,7 @@ async fn create(view: View, State(shared): State<Shared>, Body(document): Body<V
     Ok((StatusCode::CREATED, header_of(&version), id))
 }
 
-/// A slice: its NEST's attributes, all of them, and `status`, `sst`, `runtime_errors`, `deployment_time`.
+/// A slice: all attributes of its NEST, and `status`, `sst`, `runtime_errors`, `deployment_time`.
 #[utoipa::path(
     get,
     path = "/api/slice/{id}",
@@ -101,7 +102,7 @@ async fn slice(
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct Force {
-    /// Whether failures on the way do not keep the slice: `true`.
+    /// `true`: remove the slice even if a step fails.
     #[serde(default)]
     force: Option<String>,
 }
@@ -111,13 +112,13 @@ struct Force {
     delete,
     path = "/api/slice/{id}",
     tag = "katana",
-    params(("id" = String, Path), Force, ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    params(("id" = String, Path), Force, ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
     responses(
-        (status = 412, body = Problem, description = "It has another ETag by now"),
+        (status = 412, body = Problem, description = "The ETag has changed"),
         (status = 200, body = String, content_type = "text/plain"),
         (status = 400, body = Problem),
         (status = 404, body = Problem),
-        (status = 409, body = Problem, description = "It is being removed already")
+        (status = 409, body = Problem, description = "It is already being removed")
     )
 )]
 async fn remove(
@@ -136,7 +137,7 @@ async fn remove(
     Ok((StatusCode::OK, format!("Deleting {id}")))
 }
 
-/// How long the phases of its deployment took, seconds.
+/// Durations of the deployment phases, seconds.
 #[utoipa::path(
     get,
     path = "/api/slice/{id}/time",
@@ -148,7 +149,7 @@ async fn time(view: View, State(shared): State<Shared>, Path(id): Path<String>) 
     shared.engine.read(|m| view.slice(m, &id).map(|s| Json(deployment_time(s))))
 }
 
-/// What went wrong.
+/// Errors of the slice.
 #[utoipa::path(
     get,
     path = "/api/slice/{id}/errors",
@@ -160,19 +161,19 @@ async fn errors(view: View, State(shared): State<Shared>, Path(id): Path<String>
     shared.engine.read(|m| view.slice(m, &id).map(|s| Json(runtime_errors(s))))
 }
 
-/// Gives a slice other attributes: a whole NEST, or only the keys of `base_slice_descriptor` that change.
+/// Changes the attributes of a slice: a complete NEST, or only the changed keys of `base_slice_descriptor`.
 #[utoipa::path(
     post,
     path = "/api/slice/{id}/modify",
     tag = "katana",
-    params(("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    params(("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
     request_body = Object,
     responses(
         (status = 200, body = String, content_type = "text/plain"),
         (status = 400, body = Problem),
         (status = 404, body = Problem),
-        (status = 409, body = Problem, description = "There is not enough left, or another change is under way"),
-        (status = 412, body = Problem, description = "It has another ETag by now"),
+        (status = 409, body = Problem, description = "Insufficient capacity, or another change is in progress"),
+        (status = 412, body = Problem, description = "The ETag has changed"),
         (status = 413, body = Problem),
         (status = 415, body = Problem)
     )
@@ -188,7 +189,10 @@ async fn modify(
         check_slice(&view, m, &id, &seen)?;
         let asked = view.slice(m, &id)?.asked();
         let Some(Value::Object(mut document)) = asked.nest else {
-            return Err(Problem::conflict("this slice was not made of a NEST", "use PUT /v1/slices/{id}"));
+            return Err(Problem::conflict(
+                "this slice was not created from a NEST",
+                "use PUT /v1/slices/{id}",
+            ));
         };
         let before = parse(m, &Value::Object(document.clone()))?;
         for (key, value) in update {
@@ -199,7 +203,7 @@ async fn modify(
         }
         let nest = parse(m, &Value::Object(document))?;
         let order = SliceRequest::from(&nest);
-        // Only what this changes: what PUT /v1/slices/{id} said of the rest holds.
+        // Only the attributes that this request changes; the others keep the values of PUT /v1/slices/{id}.
         let profile = asked.profile.with_changes(&SliceRequest::from(&before).profile, &order.profile);
         profile.check().map_err(|e| Problem::invalid(e.to_string()).field(e.key))?;
         let moved = nest.coverage != before.coverage;
@@ -218,13 +222,13 @@ async fn modify(
     Ok((StatusCode::OK, header_of(&version), format!("Updating {id}")))
 }
 
-/// NESTs that were sent: `_id`.
+/// Identifiers (`_id`) of the stored NESTs.
 #[utoipa::path(get, path = "/api/gst", tag = "katana", responses((status = 200, body = Vec<Object>)))]
 async fn gsts(_: Operator, State(shared): State<Shared>) -> Answer {
     Ok(Json(shared.engine.read(|m| m.documents(Kind::Gst).map(|(id, _)| json!({"_id": id})).collect())))
 }
 
-/// A NEST as it was sent, with `_id`.
+/// A NEST as it was received, with `_id`.
 #[utoipa::path(
     get,
     path = "/api/gst/{id}",
@@ -240,7 +244,8 @@ async fn gst(
     documents::one(&shared, Kind::Gst, &id)
 }
 
-/// What Katana tells a UE's policy system of a slice: the whole document. A UE sees only its own.
+/// The complete document of a slice for the policy system of a UE, in Katana's form. A UE sees only its own
+/// slices.
 #[utoipa::path(
     get,
     path = "/api/policy/neat/{slice}",
@@ -253,8 +258,8 @@ async fn neat(who: Who, State(shared): State<Shared>, Path(id): Path<String>) ->
         let view = match &who {
             Who::Ue(name) => {
                 if !m.ue(name).is_ok_and(|ue| ue.slices.iter().any(|a| a.slice == id)) {
-                    // The same whether there is such a slice or not.
-                    return Err(forbidden("this is no slice of yours", "GET /v1/me lists yours"));
+                    // The answer does not reveal whether the slice exists.
+                    return Err(forbidden("this is not a slice of this UE", "GET /v1/me lists yours"));
                 }
                 View::All
             }
@@ -264,12 +269,12 @@ async fn neat(who: Who, State(shared): State<Shared>, Path(id): Path<String>) ->
     })
 }
 
-/// Reads a NEST, with the base descriptors there are.
+/// Parses a NEST with the stored base descriptors.
 fn parse(m: &anabranch_slice::Manager, document: &Value) -> Result<Nest, Problem> {
     Nest::parse(document, &|name| base(m, name)).map_err(invalid)
 }
 
-/// A base descriptor by the name it has, or by its identifier here.
+/// A base descriptor, by name or by identifier.
 fn base(m: &Manager, name: &str) -> Option<Map<String, Value>> {
     m.base(name).or_else(|| m.document(Kind::Base, name)?.as_object().cloned())
 }
@@ -297,7 +302,7 @@ fn runtime_errors(slice: &Slice) -> Value {
     if slice.errors.is_empty() { json!({}) } else { json!({"errors": slice.errors}) }
 }
 
-/// A slice as Katana shows it: what its NEST says, flat, and what became of it.
+/// A slice in Katana's form: the attributes of its NEST, flat, and its state.
 fn document(slice: &Slice) -> Value {
     let asked = slice.asked();
     let nest = asked.nest.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
@@ -327,7 +332,7 @@ fn document(slice: &Slice) -> Value {
     Value::Object(all)
 }
 
-/// Base slice descriptors, functions, locations and policy systems: kept as they were sent.
+/// Base slice descriptors, functions, locations and policy systems, stored as received.
 mod documents {
     use super::*;
 
@@ -343,16 +348,16 @@ mod documents {
             .routes(routes!(policy, set_policy, remove_policy))
     }
 
-    /// The paths of one kind of document.
+    /// The routes of one kind of document.
     macro_rules! documents {
         ($kind:expr, $path:literal, $of:literal, $list:ident $add:ident $get:ident $set:ident $remove:ident) => {
-            #[doc = concat!("Those there are: ", $of, ".")]
+            #[doc = concat!("All documents of this kind: ", $of, ".")]
             #[utoipa::path(get, path = $path, tag = "katana", responses((status = 200, body = Vec<Object>)))]
             async fn $list(_: Operator, State(shared): State<Shared>) -> Answer {
                 Ok(Json(shared.engine.read(|m| m.documents($kind).map(|(id, v)| line($kind, id, v)).collect())))
             }
 
-            #[doc = concat!("Adds one (", $of, "); answers its identifier.")]
+            #[doc = concat!("Adds a document (", $of, "); returns its identifier.")]
             #[utoipa::path(
                 post, path = $path, tag = "katana", request_body = Object,
                 responses(
@@ -367,7 +372,7 @@ mod documents {
                 put(&shared, $kind, None, &Preconditions::default(), v).await
             }
 
-            #[doc = concat!("One of them (", $of, ").")]
+            #[doc = concat!("One document (", $of, ").")]
             #[utoipa::path(
                 get, path = concat!($path, "/{id}"), tag = "katana", params(("id" = String, Path)),
                 responses((status = 200, body = Object), (status = 404, body = Problem))
@@ -380,13 +385,13 @@ mod documents {
                 one(&shared, $kind, &id)
             }
 
-            #[doc = concat!("Adds or replaces one (", $of, ").")]
+            #[doc = concat!("Adds or replaces a document (", $of, ").")]
             #[utoipa::path(
                 put, path = concat!($path, "/{id}"), tag = "katana",
-                params(("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+                params(("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
                 request_body = Object,
                 responses(
-                (status = 412, body = Problem, description = "It has another ETag by now"),
+                (status = 412, body = Problem, description = "The ETag has changed"),
                     (status = 200, body = String, content_type = "text/plain"),
                     (status = 201, body = String, content_type = "text/plain"),
                     (status = 400, body = Problem),
@@ -405,12 +410,12 @@ mod documents {
                 put(&shared, $kind, Some(id), &seen, v).await
             }
 
-            #[doc = concat!("Removes one (", $of, ").")]
+            #[doc = concat!("Removes a document (", $of, ").")]
             #[utoipa::path(
                 delete, path = concat!($path, "/{id}"), tag = "katana",
-                params(("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+                params(("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
                 responses(
-                (status = 412, body = Problem, description = "It has another ETag by now"),
+                (status = 412, body = Problem, description = "The ETag has changed"),
                     (status = 200, body = String, content_type = "text/plain"),
                     (status = 404, body = Problem),
                     (status = 409, body = Problem)
@@ -433,7 +438,7 @@ mod documents {
     documents!(Kind::Location, "/api/location", "locations", locations add_location location set_location remove_location);
     documents!(Kind::Policy, "/api/policy", "policy management systems", policies add_policy policy set_policy remove_policy);
 
-    /// The keys a list shows.
+    /// The keys shown in a list.
     fn line(kind: Kind, id: &str, v: &Value) -> Value {
         let of = |key: &str| v.get(key).cloned().unwrap_or(Value::Null);
         let word = |key: &str, at: u64, yes: &'static str, no: &'static str| {
@@ -461,7 +466,7 @@ mod documents {
             m.document(kind, id).or_else(base).cloned()
         };
         let found = shared.engine.read(named);
-        let missing = || Problem::not_found(kind.name(), id, "list those there are, and use one of them");
+        let missing = || Problem::not_found(kind.name(), id, "list them, and use one of them");
         let found = found.ok_or_else(missing)?;
         let version = header_of(&etag(&found));
         let Value::Object(mut v) = found else { return Err(missing()) };
@@ -489,7 +494,7 @@ mod documents {
                 let id = id.unwrap_or(fresh);
                 if old.is_none() && m.documents(kind).count() >= MAX_DOCUMENTS {
                     let detail = format!("there are {MAX_DOCUMENTS} documents of this kind");
-                    return Err(Problem::conflict(detail, "remove those that are not needed"));
+                    return Err(Problem::conflict(detail, "remove unused ones"));
                 }
                 let created = old.and_then(|o| o.get("created_at").cloned());
                 v.insert("created_at".into(), created.unwrap_or_else(|| json!(seconds(now_ms()))));
@@ -505,7 +510,7 @@ mod documents {
     }
 
     async fn drop_one(shared: &Shared, kind: Kind, id: String, seen: &Preconditions) -> Text {
-        let remedy = "list those there are, and use one of them";
+        let remedy = "list them, and use one of them";
         shared
             .engine
             .commit(|m| {
@@ -527,7 +532,7 @@ mod documents {
             .await
     }
 
-    /// What Katana asks of each kind, and that names are unique.
+    /// Validates a document as Katana does, including the uniqueness of names.
     fn check(
         m: &anabranch_slice::Manager,
         kind: Kind,
@@ -546,7 +551,7 @@ mod documents {
         }
         let text = |v: &Map<String, Value>, key: &str| match v.get(key).and_then(Value::as_str) {
             Some(text) if (1..=128).contains(&text.len()) => Ok(text.to_owned()),
-            _ => Err(Problem::invalid(format!("{key} must be a text of 1 to 128 bytes")).field(key)),
+            _ => Err(Problem::invalid(format!("{key} must be a string of 1 to 128 bytes")).field(key)),
         };
         let mut name = text(v, key)?;
         match kind {
@@ -589,7 +594,7 @@ mod documents {
         let same = |o: &Value| o.get(key).and_then(Value::as_str) == Some(name.as_str());
         match m.documents(kind).find(|(id, o)| Some(*id) != own && same(o)) {
             Some((id, _)) => {
-                let detail = format!("{key} \"{name}\" is taken by {id}");
+                let detail = format!("{key} \"{name}\" is in use by {id}");
                 Err(Problem::conflict(detail, "choose another, or change that one with PUT"))
             }
             None => Ok(()),

@@ -1,4 +1,5 @@
-//! What a UE asks (its USCI, §3.3 of the paper): register, poll or stream, ask for more, de-register.
+//! Requests of UEs (USCI, §3.3 of the paper): registration, polling, stream, requests for more capacity,
+//! de-registration.
 
 use super::auth::{self, Me};
 use super::engine::UeDocument;
@@ -24,12 +25,13 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// The routes and their description.
+/// The routes and their OpenAPI description.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(me, register, leave)).routes(routes!(stream)).routes(routes!(needs))
 }
 
-/// The UE's slices. With the ETag of the last answer in If-None-Match: 304 and no body where nothing has changed.
+/// The UE's slices. With the ETag of the last answer in If-None-Match: 304 without a body if nothing has
+/// changed.
 #[utoipa::path(
     get,
     path = "/v1/me",
@@ -47,7 +49,7 @@ async fn me(Me(name): Me, State(shared): State<Shared>, seen: Preconditions) -> 
     let told = told(&shared, &name)?;
     let etag = HeaderValue::from_str(&told.etag).unwrap_or(HeaderValue::from_static("\"\""));
     if seen.has_it(&told.etag) {
-        // As short as can be: without a length, which 304 has no use for.
+        // The shortest possible answer: without Content-Length, which a 304 does not need.
         let mut response =
             Response::new(HttpBody::from_stream(tokio_stream::empty::<Result<Vec<u8>, Infallible>>()));
         *response.status_mut() = StatusCode::NOT_MODIFIED;
@@ -62,11 +64,11 @@ fn told(shared: &Shared, name: &str) -> Result<Arc<UeDocument>, Problem> {
     shared.engine.told(name).map_err(refused)
 }
 
-/// What a UE says of itself.
+/// The UE's own state at registration.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 struct Registration {
-    /// The slices it believes to hold, by identifier; those that are not its own are told back.
+    /// Identifiers of the slices that the UE believes to hold; those that are not its own are returned.
     slices: Vec<String>,
 }
 
@@ -104,12 +106,12 @@ async fn register(
     shared.engine.commit(register).await.map(Json)
 }
 
-/// De-registers the UE; its slices and its token stay.
+/// De-registers the UE; its slices and its token remain.
 #[utoipa::path(delete, path = "/v1/me", tag = "USCI", responses((status = 204), (status = 403, body = Problem)))]
 async fn leave(Me(name): Me, State(shared): State<Shared>) -> Result<StatusCode, Problem> {
     let leave = |m: &Manager| {
         let ue = Ue { registered_ms: None, ..m.ue(&name).map_err(refused)?.clone() };
-        // What it needed is given back.
+        // Growth that it requested is released.
         let mut writes = m.needs_nothing(&name);
         writes.push(Write::ue(ue));
         Ok((writes, ()))
@@ -118,7 +120,7 @@ async fn leave(Me(name): Me, State(shared): State<Shared>) -> Result<StatusCode,
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What an application of the UE needs.
+/// Requirements of an application on the UE.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Needs {
@@ -132,20 +134,21 @@ struct Needs {
     ul_bps: u64,
 }
 
-/// Asks for more: the slice grows within its maximum, what the accesses have left, and what one UE may have slices grow by.
-/// That counts for `[limits] ue_growth_s` unless it is asked for again, and until the UE leaves.
+/// Requests more capacity: the slice grows within its maximum, the free capacity of the accesses, and the
+/// growth permitted per UE. The request expires after `[limits] ue_growth_s` unless it is repeated, and when
+/// the UE de-registers.
 #[utoipa::path(
     post,
     path = "/v1/me/needs",
     tag = "USCI",
     request_body = Needs,
     responses(
-        (status = 200, body = Object, description = "It promises as much already"),
+        (status = 200, body = Object, description = "The slice already guarantees as much"),
         (status = 202, body = Object, description = "It grows"),
         (status = 400, body = Problem),
         (status = 403, body = Problem),
-        (status = 404, body = Problem, description = "No slice of this UE"),
-        (status = 409, body = Problem, description = "Its maximum, or an access, has too little; or it is not running"),
+        (status = 404, body = Problem, description = "Not a slice of this UE"),
+        (status = 409, body = Problem, description = "The slice's maximum or the capacity of an access is too low, or the slice is not running"),
         (status = 413, body = Problem),
         (status = 415, body = Problem)
     )
@@ -169,12 +172,12 @@ async fn needs(
     Ok((status, Json(json!({"slice": needs.slice, "grows": grows}))))
 }
 
-/// Streams that are open: how many, and of each UE.
+/// Numbers of open streams: in total, and per UE.
 #[derive(Default)]
 pub struct Streams(Mutex<(u32, BTreeMap<String, u32>)>);
 
 impl Streams {
-    /// How many there are.
+    /// Number of open streams.
     pub fn count(&self) -> u32 {
         self.of().0
     }
@@ -183,7 +186,7 @@ impl Streams {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more, if there may be: of all, and of one UE.
+    /// Registers a stream of `ue`, within the maximum in total (`most`) and per UE (`of_ue`).
     fn open(self: &Arc<Self>, ue: &str, most: u32, of_ue: u32) -> Result<Open, Problem> {
         let mut guard = self.of();
         let (all, of) = &mut *guard;
@@ -192,9 +195,8 @@ impl Streams {
         }
         let own = of.entry(ue.to_owned()).or_default();
         if *own >= of_ue {
-            let detail = format!("{own} streams of this UE are open: one tells everything");
-            let remedy =
-                "close one, or poll; [limits] streams_per_ue of the manager says how many there may be";
+            let detail = format!("{own} streams of this UE are open: one is sufficient");
+            let remedy = "close one, or poll; [limits] streams_per_ue of the manager is the maximum";
             return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail, remedy));
         }
         *own += 1;
@@ -203,7 +205,7 @@ impl Streams {
     }
 }
 
-/// An open stream, for as long as it lives.
+/// Registration of an open stream, which ends when it is dropped.
 struct Open(Arc<Streams>, String);
 
 impl Drop for Open {
@@ -220,7 +222,8 @@ impl Drop for Open {
     }
 }
 
-/// The same as it changes: server-sent events `slices`, whose id is the ETag. The first comes at once.
+/// The UE's slices as they change: server-sent events `slices` whose id is the ETag. The first is sent at
+/// once.
 #[utoipa::path(
     get,
     path = "/v1/me/stream",
@@ -245,7 +248,7 @@ async fn stream(
         futures_util::stream::unfold(state, async |(shared, name, token, mut changes, last, open)| {
             loop {
                 changes.borrow_and_update();
-                // Who was removed, or got another token, is told nothing more.
+                // The stream ends when the UE is removed or gets another token.
                 if shared.engine.ue_of(&token).as_ref() != Some(&name) {
                     return None;
                 }
@@ -258,7 +261,7 @@ async fn stream(
                 changes.changed().await.ok()?;
             }
         });
-    // A UE that hears nothing for ttl_s forgets.
+    // A UE discards its facts after ttl_s without a message.
     let alive = Duration::from_secs(15).min(Duration::from_millis(u64::from(ttl_s) * 300));
     Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(alive)))
 }

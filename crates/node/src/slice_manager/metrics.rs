@@ -1,4 +1,4 @@
-//! `GET /metrics`: counts for Prometheus.
+//! `GET /metrics`: metrics in the Prometheus text format.
 
 use super::Shared;
 use super::auth::Operator;
@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// The route and its description.
+/// The route and its OpenAPI description.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(metrics))
 }
@@ -36,7 +36,7 @@ struct OfAccess {
     access: Text,
 }
 
-/// Counts in Prometheus text format.
+/// Metrics in the Prometheus text format.
 #[utoipa::path(get, path = "/metrics", tag = "slices", responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn metrics(_: Operator, State(shared): State<Shared>) -> Result<Response, Problem> {
     let registry = shared.engine.read(|m| registry(m, shared.streams.count()));

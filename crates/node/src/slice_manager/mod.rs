@@ -1,4 +1,5 @@
-//! `anabranch slice-manager`: slices over REST, the cells that keep them, and what each UE is told.
+//! `anabranch slice-manager`: slices over REST, configuration of the cells that enforce them, and
+//! notification of UEs.
 //!
 //! ```text
 //!  operator, Katana's users ─┐                 ┌─ store: SQLite, or PostgreSQL shared with other instances
@@ -70,16 +71,16 @@ pub struct Args {
     api: Option<Listen>,
 }
 
-/// What handlers share.
+/// State shared by the request handlers.
 #[derive(Clone)]
 pub struct Shared {
     engine: Arc<Engine>,
-    /// Who may come in beside UEs; none: whoever reaches it is the operator.
+    /// Principals admitted besides UEs; `None`: every client has the operator role.
     access: Option<Arc<Access>>,
     buckets: Arc<auth::Buckets>,
     health: Arc<routes::Health>,
     callbacks: Arc<callbacks::Callbacks>,
-    /// Accesses whose place is known.
+    /// Accesses with a known position.
     placed: Arc<[area::LocatedAccess]>,
     streams: Arc<me::Streams>,
     max_streams: u32,
@@ -88,7 +89,7 @@ pub struct Shared {
     quota: auth::Quota,
 }
 
-/// Runs until it is stopped.
+/// Runs until a signal.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut config: SliceManagerConfig = load(&args.config)?;
     if let Some(database) = &args.database {
@@ -101,7 +102,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.check {
         return Ok(());
     }
-    // One thread for requests, one for whatever waits behind the database.
+    // One thread for requests, one for work that waits for the database.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     run_to_end(runtime, serve(config))
 }
@@ -111,7 +112,7 @@ async fn serve(config: SliceManagerConfig) -> anyhow::Result<()> {
     let running = start(&config).await?;
     let router = routes::router(running.shared.clone());
     let mut guarded = Guarded::of(&config.api)?;
-    // UEs that listen to their streams do not keep others out.
+    // Streams of UEs do not count towards the limit of connections.
     guarded.connections.all = guarded.connections.all.saturating_add(config.limits.streams);
     let mut server = Server::default();
     server.listen(&config.api.listen, router, guarded).await.context("[api] listen")?;
@@ -138,21 +139,21 @@ async fn serve(config: SliceManagerConfig) -> anyhow::Result<()> {
     result
 }
 
-/// What runs behind the interface.
+/// The background tasks of the slice manager.
 pub struct Running {
     shared: Shared,
     tasks: JoinSet<anyhow::Result<()>>,
     owner: String,
 }
 
-/// Opens the database and starts what runs behind the interface.
+/// Opens the database and starts the background tasks.
 async fn start(config: &SliceManagerConfig) -> anyhow::Result<Running> {
     let inventory = config.inventory().map_err(anyhow::Error::msg)?;
     let access = Access::new(&config.api)?;
     let store = store::Store::open(&config.manager.database).await?;
     let engine = Engine::start(store, inventory, config.limits.growth(), config.manager.ttl_s).await?;
     let callbacks = Arc::new(callbacks::Callbacks::new(&config.callbacks)?);
-    // One that is started again goes on where it was; two on one machine have names of their own.
+    // The name identifies an instance across restarts; two instances on one machine have different names.
     let host = nix::unistd::gethostname().unwrap_or_default();
     let owner = format!("{}/{}", host.to_string_lossy(), config.manager.name);
     let shared = Shared {
@@ -176,7 +177,7 @@ async fn start(config: &SliceManagerConfig) -> anyhow::Result<Running> {
     Ok(Running { shared, tasks, owner })
 }
 
-/// Unix milliseconds.
+/// Unix time, milliseconds.
 fn now_ms() -> u64 {
     crate::runtime::clock::unix_ns() / 1_000_000
 }

@@ -1,4 +1,4 @@
-//! Our own paths: slices in the names of TS 28.541, UEs, and what is left of each access.
+//! Native paths: slices in terms of TS 28.541, UEs, and the free capacity of the accesses.
 
 use super::auth::{self, Operator, View};
 use super::routes::{Body, Params, Path, check_name, object, object_or_null, refused};
@@ -21,7 +21,7 @@ type Answer = Result<Json<Value>, Problem>;
 /// A resource and its version.
 type Versioned = ([(HeaderName, HeaderValue); 1], Json<Value>);
 
-/// The routes and their description.
+/// The routes and their OpenAPI description.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(accesses))
@@ -33,20 +33,20 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(assign, unassign))
 }
 
-/// A slice that is asked for.
+/// Request for a slice.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NewSlice {
-    /// Its name.
+    /// Name of the slice.
     name: String,
-    /// What it is to promise: a ServiceProfile of TS 28.541, rates in kbit/s.
+    /// Guarantees: a ServiceProfile of TS 28.541, rates in kbit/s.
     #[serde(rename = "serviceProfile", deserialize_with = "service_profile")]
     #[schema(value_type = Object)]
     profile: ServiceProfile,
-    /// Where; left out: where its `coverageArea` says, or everywhere.
+    /// Accesses; default: those of its `coverageArea`, or all.
     #[serde(default)]
     accesses: Vec<String>,
-    /// Share of the RBs it gets whatever its rates, percent.
+    /// Share of the RBs independent of its rates, percent.
     #[serde(default)]
     share_percent: Option<f64>,
 }
@@ -84,7 +84,8 @@ impl NewSlice {
     }
 }
 
-/// What PUT takes is as it was asked for last; `guarantees` are in force, `reserved` is held back.
+/// A slice as it is shown: the members that PUT accepts have the last requested values, `guarantees` are in
+/// force, `reserved` is withheld from other slices.
 fn shown(slice: &Slice) -> Value {
     let asked = slice.asked();
     json!({
@@ -108,18 +109,18 @@ fn shown(slice: &Slice) -> Value {
     })
 }
 
-/// The version of a slice, at every interface.
+/// The version (ETag) of a slice, the same at every interface.
 pub fn version(slice: &Slice) -> String {
     etag(&slice.asked())
 }
 
-/// The version of a UE: its slices, policies and session.
+/// The version (ETag) of a UE: its slices, policies and session.
 fn version_ue(ue: &Ue) -> String {
     let slices: Vec<_> = ue.slices.iter().map(|a| (&a.slice, &a.cell_ue)).collect();
     etag(&(&ue.token_hash, slices, &ue.policies, &ue.session))
 }
 
-/// The versions of the slice, or UE, that is written first.
+/// The version of the first slice or UE in the writes.
 pub fn version_of(writes: &[Write]) -> Option<String> {
     match writes.first()?.record.as_ref()? {
         Record::Slice(slice) => Some(version(slice)),
@@ -128,23 +129,23 @@ pub fn version_of(writes: &[Write]) -> Option<String> {
     }
 }
 
-/// A change is of the version that was seen.
+/// Checks the preconditions of a change to a slice.
 ///
 /// # Errors
-/// There is no such slice for whoever asks, or it has another version.
+/// The slice is not visible, or it has another version.
 pub fn check_slice(view: &View, m: &Manager, id: &str, asked: &Preconditions) -> Result<(), Problem> {
     asked.check(Some(&version(view.slice(m, id)?)))
 }
 
-/// The same of a UE.
+/// Checks the preconditions of a change to a UE.
 ///
 /// # Errors
-/// There is no such UE, or it has another version.
+/// The UE does not exist, or it has another version.
 pub fn check_ue(m: &Manager, name: &str, asked: &Preconditions) -> Result<(), Problem> {
     asked.check(Some(&version_ue(m.ue(name).map_err(refused)?)))
 }
 
-/// What each access has, what was promised, and what is left.
+/// Total, guaranteed and free capacity of each access.
 #[utoipa::path(get, path = "/v1/accesses", tag = "slices", responses((status = 200, body = Object), (status = 401, body = Problem)))]
 async fn accesses(_: Operator, State(shared): State<Shared>) -> Answer {
     let list = shared.engine.read(|m| {
@@ -165,15 +166,15 @@ async fn accesses(_: Operator, State(shared): State<Shared>) -> Answer {
     Ok(Json(json!({"accesses": list})))
 }
 
-/// Which of many.
+/// Selection of a page.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct Page {
-    /// How many to skip; default 0.
+    /// Number of entries to skip; default 0.
     #[serde(default)]
     #[param(maximum = 1_000_000)]
     offset: u32,
-    /// How many to show, 1 to 1000; default 100.
+    /// Maximum number of entries, 1 to 1000; default 100.
     #[serde(default = "hundred")]
     #[param(minimum = 1, maximum = 1000)]
     limit: u32,
@@ -216,7 +217,7 @@ async fn slices(view: View, State(shared): State<Shared>, Params(page): Params<P
     ))
 }
 
-/// Makes a slice.
+/// Creates a slice.
 #[utoipa::path(
     post,
     path = "/v1/slices",
@@ -225,7 +226,7 @@ async fn slices(view: View, State(shared): State<Shared>, Params(page): Params<P
     responses(
         (status = 201, body = Object),
         (status = 400, body = Problem),
-        (status = 409, body = Problem, description = "There is not enough left"),
+        (status = 409, body = Problem, description = "Insufficient capacity"),
         (status = 413, body = Problem),
         (status = 415, body = Problem)
     )
@@ -269,19 +270,20 @@ async fn slice(
     shared.engine.read(|m| view.slice(m, &id).map(answer))
 }
 
-/// Gives a slice another profile; the old one holds until the cells have the new one, or if they refuse it.
+/// Changes the profile of a slice; the old profile stays in force until the cells have applied the new one,
+/// or if they refuse it.
 #[utoipa::path(
     put,
     path = "/v1/slices/{id}",
     tag = "slices",
-    params(("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    params(("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
     request_body = NewSlice,
     responses(
-        (status = 412, body = Problem, description = "It has another ETag by now"),
-        (status = 202, description = "Accepted; its state tells how it goes on"),
+        (status = 412, body = Problem, description = "The ETag has changed"),
+        (status = 202, description = "Accepted; `state` shows the progress"),
         (status = 400, body = Problem),
         (status = 404, body = Problem),
-        (status = 409, body = Problem, description = "There is not enough left, or another change is under way"),
+        (status = 409, body = Problem, description = "Insufficient capacity, or another change is in progress"),
         (status = 413, body = Problem),
         (status = 415, body = Problem)
     )
@@ -307,7 +309,7 @@ async fn change(
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct Force {
-    /// Whether failures on the way do not keep the slice.
+    /// Remove the slice even if a step fails.
     #[serde(default)]
     force: bool,
 }
@@ -317,10 +319,10 @@ struct Force {
     delete,
     path = "/v1/slices/{id}",
     tag = "slices",
-    params(("id" = String, Path), Force, ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    params(("id" = String, Path), Force, ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
     responses(
-        (status = 412, body = Problem, description = "It has another ETag by now"),
-        (status = 202, description = "Accepted; it is gone when it answers 404"),
+        (status = 412, body = Problem, description = "The ETag has changed"),
+        (status = 202, description = "Accepted; removal is complete when GET returns 404"),
         (status = 400, body = Problem),
         (status = 404, body = Problem),
         (status = 409, body = Problem)
@@ -341,7 +343,7 @@ async fn remove(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// A UE as the operator sees it; of its token nothing is shown.
+/// A UE as it is shown to the operator, without its token.
 fn shown_ue(ue: &Ue) -> Value {
     json!({
         "id": ue.id,
@@ -371,7 +373,7 @@ async fn ues(_: Operator, State(shared): State<Shared>, Params(page): Params<Pag
     ))
 }
 
-/// Which slices a UE has, and how far the network is with each.
+/// A UE with its slices and the state of each in the network.
 #[utoipa::path(
     get,
     path = "/v1/ues/{ue}",
@@ -388,39 +390,39 @@ async fn ue(
     shared.engine.read(|m| m.ue(&name).map(answer).map_err(refused))
 }
 
-/// A UE's place in a slice.
+/// A UE's membership in a slice.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 struct Place {
-    /// The UE's name at the slice's cells; left out: the cells are not told.
+    /// Name of the UE at the slice's cells; absent: the cells are not configured.
     cell_ue: Option<String>,
 }
 
-/// A UE.
+/// Request for a UE.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 struct NewUe {
-    /// Its slices, by identifier; what it has stays.
+    /// Identifiers of its slices; existing memberships remain.
     slices: Vec<String>,
-    /// Its session at the UPF: `public_key`, and `rules` of its own. Left out: what it has stays.
+    /// Session at the UPF: `public_key`, and `rules` for this UE. Absent: unchanged.
     #[serde(deserialize_with = "object_or_null")]
     #[schema(value_type = Option<Object>)]
     session: Option<SessionRule>,
 }
 
-/// Adds a UE, or changes it. A new one's token is in the answer, and nowhere else.
+/// Adds or changes a UE. The token of a new UE is only in this answer.
 #[utoipa::path(
     put,
     path = "/v1/ues/{ue}",
     tag = "UEs",
-    params(("ue" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    params(("ue" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
     request_body = NewUe,
     responses(
-        (status = 412, body = Problem, description = "It has another ETag by now"),
+        (status = 412, body = Problem, description = "The ETag has changed"),
         (status = 200, body = Object),
-        (status = 201, body = Object, description = "`token` is the UE's: it is not shown again"),
+        (status = 201, body = Object, description = "`token` is the UE's token, which is not shown again"),
         (status = 400, body = Problem),
-        (status = 404, body = Problem, description = "A slice is not there"),
+        (status = 404, body = Problem, description = "A slice does not exist"),
         (status = 409, body = Problem),
         (status = 413, body = Problem),
         (status = 415, body = Problem)
@@ -441,7 +443,7 @@ async fn set_ue(
             let old = m.ues().get(&name).cloned();
             seen.check(old.as_ref().map(version_ue).as_deref())?;
             if old.as_ref().is_some_and(|ue| ue.leaving) {
-                return Err(Problem::conflict("this UE is being forgotten", "wait until it answers 404"));
+                return Err(Problem::conflict("this UE is being removed", "wait until it answers 404"));
             }
             let is_new = old.is_none();
             if is_new && m.ues().len() >= anabranch_slice::manager::MAX_UES {
@@ -453,7 +455,7 @@ async fn set_ue(
                 if session.public_key.len() > 64 || session.rules.len() > 64 {
                     return Err(Problem::invalid("session: a public key in base64, and at most 64 rules"));
                 }
-                // The same is tried again if the UPF refused it.
+                // Setting the same session again after a refusal by the UPF retries it.
                 let failed = matches!(ue.session_state, Some(Attachment::Failed(_)));
                 if failed || ue.session.as_ref() != Some(&session) {
                     ue.session_state = Some(Attachment::Pending);
@@ -474,16 +476,16 @@ async fn set_ue(
         .await
 }
 
-/// The UE with a place in each of `slices`.
+/// The UE with a membership in each of `slices`.
 fn assigned(m: &Manager, ue: Ue, slices: &[String]) -> Result<Ue, Problem> {
     if slices.is_empty() {
         return Ok(ue);
     }
-    // The rules look at UEs that are there: this one, too.
+    // The rules apply to existing UEs, so the new UE is added to a copy.
     let mut trial = m.clone();
     let id = &ue.id;
     trial.put(Write::ue(ue.clone()));
-    // A place it has stays as it is.
+    // Existing memberships stay unchanged.
     let is_new = |slice: &&String| !ue.slices.iter().any(|place| place.slice == **slice);
     for slice in slices.iter().filter(is_new) {
         for write in trial.assign(id, slice, None).map_err(refused)? {
@@ -493,14 +495,14 @@ fn assigned(m: &Manager, ue: Ue, slices: &[String]) -> Result<Ue, Problem> {
     trial.ue(id).cloned().map_err(refused)
 }
 
-/// Forgets a UE; its token is void at once. It goes when the UPF has ended its session, and the cells have put it back into
-/// the rest.
+/// Removes a UE; its token is invalid at once. Removal is complete when the UPF has ended its session and the
+/// cells have moved it to their default slice.
 #[utoipa::path(
     delete,
     path = "/v1/ues/{ue}",
     tag = "UEs",
-    params(("ue" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
-    responses((status = 412, body = Problem, description = "It has another ETag by now"), (status = 204), (status = 404, body = Problem))
+    params(("ue" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
+    responses((status = 412, body = Problem, description = "The ETag has changed"), (status = 204), (status = 404, body = Problem))
 )]
 async fn remove_ue(
     _: Operator,
@@ -516,13 +518,13 @@ async fn remove_ue(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A new token for a UE; the old one is void at once.
+/// Issues a new token for a UE; the old one is invalid at once.
 #[utoipa::path(
     post,
     path = "/v1/ues/{ue}/token",
     tag = "UEs",
-    params(("ue" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
-    responses((status = 412, body = Problem, description = "It has another ETag by now"), (status = 200, body = Object), (status = 404, body = Problem))
+    params(("ue" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
+    responses((status = 412, body = Problem, description = "The ETag has changed"), (status = 200, body = Object), (status = 404, body = Problem))
 )]
 async fn token(
     _: Operator,
@@ -540,19 +542,19 @@ async fn token(
     Ok(Json(json!({"id": name, "token": token})))
 }
 
-/// Gives a UE a place in a slice.
+/// Makes a UE a member of a slice.
 #[utoipa::path(
     put,
     path = "/v1/ues/{ue}/slices/{id}",
     tag = "UEs",
-    params(("ue" = String, Path), ("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    params(("ue" = String, Path), ("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
     request_body = Place,
     responses(
-        (status = 412, body = Problem, description = "It has another ETag by now"),
+        (status = 412, body = Problem, description = "The ETag has changed"),
         (status = 204),
         (status = 400, body = Problem),
         (status = 404, body = Problem),
-        (status = 409, body = Problem, description = "The slice has as many UEs as it promises"),
+        (status = 409, body = Problem, description = "The slice has its maximum number of UEs"),
         (status = 413, body = Problem),
         (status = 415, body = Problem)
     )
@@ -577,13 +579,13 @@ async fn assign(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Takes a UE's place in a slice away.
+/// Ends a UE's membership in a slice.
 #[utoipa::path(
     delete,
     path = "/v1/ues/{ue}/slices/{id}",
     tag = "UEs",
-    params(("ue" = String, Path), ("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
-    responses((status = 412, body = Problem, description = "It has another ETag by now"), (status = 204), (status = 404, body = Problem))
+    params(("ue" = String, Path), ("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
+    responses((status = 412, body = Problem, description = "The ETag has changed"), (status = 204), (status = 404, body = Problem))
 )]
 async fn unassign(
     _: Operator,
@@ -601,11 +603,11 @@ async fn unassign(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Only so that the description of the view is generated.
+/// Only for the OpenAPI description of the UE's view.
 #[derive(Serialize, ToSchema)]
 #[allow(dead_code, reason = "named in the description only")]
 pub struct ViewSchema {
-    /// How long this counts, seconds.
+    /// Time for which this is valid, seconds.
     ttl_s: u32,
     /// The UE's slices: id, name, state, sst, sd, dnn, rates in bit/s, latency_ms, jitter_ms, loss_percent, qi, mtu_bytes.
     slices: Vec<Value>,

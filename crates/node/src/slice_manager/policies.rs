@@ -1,4 +1,5 @@
-//! Policies that the operator pushes to a UE. They are read here as the UE will read them: what it could not use is refused.
+//! Policies that the operator pushes to a UE. They are parsed here as on the UE; policies that it could not
+//! use are refused.
 
 use super::Shared;
 use super::auth::Operator;
@@ -17,7 +18,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// The routes and their description.
+/// The routes and their OpenAPI description.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(policies))
 }
@@ -26,20 +27,20 @@ pub fn routes() -> OpenApiRouter<Shared> {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Policies {
-    /// Objects that the UE's policy engine reads; in place of those it had.
+    /// Policies for the UE's policy engine; they replace the previous ones.
     #[schema(value_type = Vec<Object>)]
     policies: Vec<serde_json::Map<String, Value>>,
 }
 
-/// Pushes policies to a UE: they are in what it polls, and its stream tells at once.
+/// Pushes policies to a UE: they are in the answers to its polls, and its stream sends them at once.
 #[utoipa::path(
     put,
     path = "/v1/ues/{ue}/policies",
     tag = "UEs",
-    params(("ue" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    params(("ue" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
     request_body = Policies,
     responses(
-        (status = 412, body = Problem, description = "It has another ETag by now"),
+        (status = 412, body = Problem, description = "The ETag has changed"),
         (status = 204),
         (status = 400, body = Problem),
         (status = 404, body = Problem),
@@ -69,7 +70,7 @@ async fn policies(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// NEAT policies and profiles by their names, and at most one route selection policy.
+/// Validates NEAT policies and profiles, whose names must be unique, and at most one route selection policy.
 fn check(policies: &[serde_json::Map<String, Value>]) -> Result<(), Problem> {
     let mut seen = BTreeSet::new();
     for (i, policy) in policies.iter().enumerate() {
@@ -84,7 +85,7 @@ fn check(policies: &[serde_json::Map<String, Value>]) -> Result<(), Problem> {
             format!("uid \"{}\"", read.uid)
         };
         if !seen.insert(name.clone()) {
-            return Err(wrong(format!("{name} is there twice: which of them is to count?")));
+            return Err(wrong(format!("{name} occurs twice: names must be unique")));
         }
     }
     Ok(())

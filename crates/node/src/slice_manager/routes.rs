@@ -1,4 +1,4 @@
-//! The paths of the interface, and what is said to those that go astray.
+//! All routes of the REST interface, common extractors and refusals.
 
 use super::{Shared, auth, camara, katana, me, metrics, native, policies, scopes};
 use crate::runtime::api::NO_SUCH_PATH;
@@ -20,14 +20,14 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement
 use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 
-/// Longest body, bytes.
+/// Maximum length of a body, bytes.
 pub const MAX_BODY: usize = 1 << 20;
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "anabranch slice manager",
-        description = "Slices: templates, admission, lifecycle, and what each UE is told. Paths below /api are Katana's, those below /v1 our own; the rest are CAMARA's.",
+        description = "Slices: templates, admission, lifecycle and notification of UEs. Paths below /api are compatible with Katana, paths below /v1 are native; the others are CAMARA's.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     components(schemas(Problem)),
@@ -65,17 +65,17 @@ fn routes() -> OpenApiRouter<Shared> {
     router
 }
 
-/// The description as committed in `openapi/slice-manager.json`.
+/// The OpenAPI description as committed in `openapi/slice-manager.json`.
 #[cfg(test)]
 pub fn description() -> String {
     crate::testing::description(routes())
 }
 
-/// The whole interface.
+/// The complete router.
 pub fn router(shared: Shared) -> Router {
     let (router, description) = routes().split_for_parts();
     let router = router.layer(middleware::from_fn_with_state(Queries::of(&description), queries::guard));
-    // Every connection has a copy of the router: of the text there is one.
+    // Every connection has a copy of the router; the text is shared.
     let description = axum::body::Bytes::from(description.to_json().unwrap_or_default());
     let kind = [(header::CONTENT_TYPE, "application/json")];
     router
@@ -93,7 +93,7 @@ pub fn router(shared: Shared) -> Router {
         .route("/healthz", get(healthz).with_state(shared))
 }
 
-/// Whether it works, without a token: 200, or 503 while the database does not answer.
+/// Health, without a token: 200, or 503 while the database does not answer.
 async fn healthz(State(shared): State<Shared>) -> Result<Json<Value>, Problem> {
     let asked = async {
         match tokio::time::timeout(Duration::from_secs(2), shared.engine.sync()).await {
@@ -106,12 +106,12 @@ async fn healthz(State(shared): State<Shared>) -> Result<Json<Value>, Problem> {
     health.map(|()| Json(serde_json::json!({"status": "ok"}))).map_err(Problem::unavailable)
 }
 
-/// How the database was when somebody asked last. Anybody may ask, so it is looked at once a second.
+/// Cached health of the database. Anybody may request it, so the database is checked at most once per second.
 #[derive(Default)]
 pub struct Health(tokio::sync::Mutex<Option<(Instant, Result<(), String>)>>);
 
 impl Health {
-    /// As known, or as `asked` tells. Those that ask meanwhile wait for it.
+    /// The cached health, or the result of `asked`. Concurrent requests wait for the same result.
     async fn of(&self, asked: impl Future<Output = Result<(), String>>) -> Result<(), String> {
         let mut known = self.0.lock().await;
         if let Some((at, health)) = &*known
@@ -125,7 +125,7 @@ impl Health {
     }
 }
 
-/// A JSON body; what is wrong with it is said as a [`Problem`].
+/// Extractor of a JSON body; errors are reported as a [`Problem`].
 pub struct Body<T>(pub T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
@@ -139,7 +139,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
                 format!("send at most {MAX_BODY} bytes; nothing has changed"),
             )
         })?;
-        // serde takes a list for a struct, too: its fields in order.
+        // serde also accepts a list for a struct (its fields in order).
         if bytes.trim_ascii_start().first() == Some(&b'[') {
             return Err(Problem::invalid("the body must be an object"));
         }
@@ -152,13 +152,13 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
-/// Reads an object within a body: serde takes a list for a struct, too.
+/// Deserialises an object within a body; refuses a list, which serde would accept for a struct.
 pub fn object<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
     let object = Map::<String, Value>::deserialize(deserializer)?;
     T::deserialize(Value::Object(object)).map_err(D::Error::custom)
 }
 
-/// The same of one that may be null.
+/// The same for a member that may be null.
 pub fn object_or_null<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
@@ -166,13 +166,11 @@ pub fn object_or_null<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     object.map(|object| T::deserialize(Value::Object(object)).map_err(D::Error::custom)).transpose()
 }
 
-/// A refusal as a problem.
+/// Converts a refusal into a problem document.
 pub fn refused(refusal: Refusal) -> Problem {
     let detail = refusal.to_string();
     match refusal {
-        Refusal::Unknown(what, name) => {
-            Problem::not_found(what, &name, "list those there are, and use one of them")
-        }
+        Refusal::Unknown(what, name) => Problem::not_found(what, &name, "list them, and use one of them"),
         Refusal::Exists(..) => Problem::conflict(detail, "choose another name, or change that one"),
         Refusal::Shortage(_) => {
             Problem::conflict(detail, "nothing has changed; GET /v1/accesses shows what is left")
@@ -184,9 +182,9 @@ pub fn refused(refusal: Refusal) -> Problem {
     }
 }
 
-/// A name that people choose: what URLs and logs can carry.
+/// Validates a name chosen by users, which appears in URLs and logs.
 pub fn check_name(what: &str, name: &str) -> Result<(), Problem> {
-    // What is only dots is lost on the way in a path: "." and ".." are not names there (RFC 3986 §5.2.4).
+    // A path segment of dots alone is removed from URLs: "." and ".." cannot be names (RFC 3986 §5.2.4).
     let fits = (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.@:+".contains(&b))
         && name.bytes().any(|b| b != b'.');
@@ -204,7 +202,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
-    fn a_name_of_dots_alone_is_none_in_a_path() {
+    fn a_name_of_dots_alone_is_refused() {
         for (name, fits) in [
             (".", false),
             ("..", false),
@@ -219,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_flood_looks_at_the_database_once() {
+    async fn concurrent_health_requests_query_the_database_once() {
         let (health, looks) = (Health::default(), AtomicU32::new(0));
         let look = async || {
             looks.fetch_add(1, Ordering::Relaxed);
@@ -229,7 +227,7 @@ mod tests {
         let all = futures_util::future::join_all((0..200).map(|_| health.of(look()))).await;
         assert!(all.iter().all(|said| *said == Err("gone".to_owned())));
         assert_eq!(looks.load(Ordering::Relaxed), 1);
-        // One that goes away while it waits keeps nobody from asking again.
+        // A client that disconnects while waiting does not block later requests.
         let health = Health::default();
         assert!(tokio::time::timeout(Duration::from_millis(1), health.of(look())).await.is_err());
         assert_eq!(health.of(async { Ok(()) }).await, Ok(()));

@@ -1,17 +1,18 @@
-//! Which scopes let a tenant do what. What has no row here is the operator's, and a reader's where it changes nothing.
+//! Required scopes of tenants' operations. An operation without a row is reserved for the operator, and for a
+//! reader if it changes nothing.
 
 use crate::runtime::api::auth::{Caller, OPERATOR_SCOPE, READER_SCOPE, Role};
 use axum::http::Method;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::extensions::Extensions;
 
-/// See one's own slices.
+/// Scope to read one's own slices.
 const SEE: &str = "anabranch:slices:read";
-/// Make, change and remove them.
+/// Scope to create, change and remove one's own slices.
 const CHANGE: &str = "anabranch:slices:write";
 
-/// Path, method, whether it only reads, and the scopes any of which will do. CAMARA's have the names that its descriptions
-/// give them; network-slice-booking says `get` where the rest of CAMARA says `read`.
+/// Path, method, whether it is read-only, and the scopes of which one is sufficient. CAMARA's scopes have the
+/// names in its API descriptions; network-slice-booking uses `get` where the other APIs use `read`.
 const TENANTS: &[(&str, Method, bool, &[&str])] = &[
     ("/v1/slices", Method::GET, true, &[SEE, CHANGE]),
     ("/v1/slices", Method::POST, false, &[CHANGE]),
@@ -61,7 +62,7 @@ const TENANTS: &[(&str, Method, bool, &[&str])] = &[
     ),
 ];
 
-/// Whether a caller may ask this; where not, why, and the scopes that would do.
+/// Checks whether a caller may execute an operation; if not, returns the reason and the sufficient scopes.
 pub fn check(
     caller: &Caller,
     method: &Method,
@@ -73,8 +74,8 @@ pub fn check(
     match &caller.role {
         Role::Operator => Ok(()),
         Role::Reader if reads => Ok(()),
-        Role::Reader => Err(("a reader changes nothing", &[OPERATOR_SCOPE])),
-        // For everybody with a token.
+        Role::Reader => Err(("a reader cannot change anything", &[OPERATOR_SCOPE])),
+        // Permitted with every valid token.
         Role::Tenant(_) if path == "/openapi.json" => Ok(()),
         Role::Tenant(_) => match row {
             Some((.., scopes)) if caller.has_any(scopes) => Ok(()),
@@ -85,7 +86,7 @@ pub fn check(
     }
 }
 
-/// Writes the scopes of each operation into a description, as `x-scopes`.
+/// Adds the scopes of each operation to the OpenAPI description, as `x-scopes`.
 pub fn describe(description: &mut OpenApi) {
     for (path, method, _, scopes) in TENANTS {
         let Some(item) = description.paths.paths.get_mut(*path) else { continue };
@@ -108,7 +109,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_row_is_an_operation_and_says_so_in_the_description() {
+    fn every_row_is_an_operation_with_scopes_in_the_description() {
         let description: serde_json::Value =
             serde_json::from_str(&super::super::routes::description()).unwrap();
         let mut seen = BTreeSet::new();

@@ -1,4 +1,5 @@
-//! Those that keep what slices promise: our gNB, our UPF, and a stub for MANO; each behind [`Southbound`].
+//! Adapters to the network elements that enforce slices: the gNB, the UPF, and a stub for MANO; each behind
+//! [`Southbound`].
 
 use crate::runtime::api::TokenFile;
 use crate::runtime::api::client::{self, Client, Trust};
@@ -11,21 +12,21 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest wait for an answer.
+/// Time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Shares that differ by less are the same: what a share in percent is rounded to.
+/// Shares that differ by less are equal: the rounding of a share in percent.
 const SAME_PERCENT: f64 = 1e-3;
 
-/// Why something is not so.
+/// Failure of a request, or of a health check.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// No answer came.
+    /// No answer was received.
     #[error("{0}")]
     Silent(String),
-    /// The answer is that it cannot now: worth another try.
+    /// The element cannot execute the request at present; a retry may succeed.
     #[error("{0}")]
     Busy(String),
-    /// It refuses, or has something else.
+    /// The element refuses, or its state differs from the expected one.
     #[error("{0}")]
     Refused(String),
 }
@@ -38,30 +39,30 @@ impl From<Failure> for String {
     }
 }
 
-/// What the slice manager wants of the network. Everything is said as it is to be, so that saying it twice is harmless.
-/// What an adapter has no part in, it lets pass.
+/// Requests to a network element. Each states a target state, so repeating it is harmless. The defaults
+/// ignore requests that do not concern an element.
 pub trait Southbound: Send + Sync {
-    /// The shares of a cell, all of them.
+    /// Sets the shares of all slices of a cell.
     fn shares(&self, _shares: &[SliceShare]) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
 
-    /// The slice each UE of a cell is in.
+    /// The slice of each UE of a cell.
     fn places(&self) -> impl Future<Output = Result<BTreeMap<String, String>, Failure>> + Send {
         async { Ok(BTreeMap::new()) }
     }
 
-    /// The slice a UE is in.
+    /// Moves a UE into a slice.
     fn attach(&self, _ue: &str, _slice: &str) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
 
-    /// A UE goes back into the rest, if it is there.
+    /// Moves a UE back to the cell's default slice, if the UE is there.
     fn release(&self, _ue: &str) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
 
-    /// A UE's session; `None` ends it.
+    /// Sets a UE's session; `None` ends it.
     fn session(
         &self,
         _ue: &str,
@@ -70,18 +71,18 @@ pub trait Southbound: Send + Sync {
         async { Ok(()) }
     }
 
-    /// A slice's network services, running or not.
+    /// Starts or stops the network services of a slice.
     fn services(&self, _slice: &Slice, _running: bool) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
 
-    /// Whether it answers, and has what it should have.
+    /// Checks that the element answers and has the expected state.
     fn health(&self, _expected: &Expected) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
 }
 
-/// HTTP to an agent of ours.
+/// HTTP client of an anabranch agent.
 struct Agent {
     client: Client,
     place: String,
@@ -94,7 +95,7 @@ impl Agent {
         Ok(Self { client: Client::new(builder, at, token)?, place: at.to_owned() })
     }
 
-    /// The answer; the Err side says what is wrong. 404 and 409 are told apart by the caller.
+    /// Sends a request; errors other than 404 and 409, which the caller distinguishes, are failures.
     async fn ask(
         &self,
         method: Method,
@@ -118,7 +119,7 @@ impl Agent {
         Err(self.refusal(status, &value))
     }
 
-    /// A list of what it has, page by page: each entry's `name`, and what is under `key`.
+    /// Reads a list page by page; returns the member `name` of each entry and its member `key`.
     async fn list(&self, list: &str, name: &str, key: &str) -> Result<BTreeMap<String, String>, Failure> {
         let silent = |e| Failure::Silent(format!("{} does not answer: {e}", self.place));
         let refused = |e| Failure::Refused(format!("{}: {e}", self.place));
@@ -147,7 +148,7 @@ impl Agent {
     }
 }
 
-/// The agent of an `anabranch gnb`.
+/// Adapter to the agent of an `anabranch gnb`.
 pub struct Gnb {
     agent: Agent,
     rest: String,
@@ -155,22 +156,23 @@ pub struct Gnb {
 }
 
 impl Gnb {
-    /// Slices in force: as configured there.
+    /// The slices in force, in the gNB's form.
     async fn slices(&self) -> Result<Vec<Value>, Failure> {
         let (_, answer) = self.agent.ask(Method::GET, &["slices"], None).await?;
         match answer["slices"].as_array() {
             Some(slices) => Ok(slices.clone()),
-            None => Err(Failure::Refused(format!("{} is no gNB: it has no slices", self.agent.place))),
+            None => Err(Failure::Refused(format!("{} is not a gNB: it has no slices", self.agent.place))),
         }
     }
 
-    /// The slices it should have: ours, and the rest's with what is left. UEs of slices that are gone move to the rest.
+    /// The target list of slices: the manager's slices, and the default slice with the remaining share. UEs
+    /// of slices that are removed are moved to the default slice.
     async fn wanted(&self, shares: &[SliceShare]) -> Result<Vec<Value>, Failure> {
         let now = self.slices().await?;
         let percent = |ppm: u32| f64::from(ppm) / 1e4;
         let promised: f64 = shares.iter().map(|s| percent(s.share_ppm)).sum();
         let mut all: Vec<Value> = Vec::with_capacity(shares.len() + 1);
-        // Whoever has no slice of ours keeps what the operator set for it, but for the share.
+        // The default slice keeps the operator's settings, except for the share.
         let old = now.iter().find(|s| s["name"] == self.rest.as_str()).cloned();
         let mut rest = old.unwrap_or_else(|| json!({"name": self.rest}));
         let left = (100.0 - promised).clamp(0.0, 100.0);
@@ -190,7 +192,7 @@ impl Gnb {
         Ok(all)
     }
 
-    /// Moves UEs out of slices that go.
+    /// Moves UEs out of slices that will be removed.
     async fn evacuate(&self, kept: &[Value]) -> Result<(), Failure> {
         for (ue, slice) in self.places().await? {
             if !kept.iter().any(|s| s["name"] == slice.as_str()) {
@@ -200,7 +202,7 @@ impl Gnb {
         Ok(())
     }
 
-    /// Puts a UE into a slice; whether the UE is there.
+    /// Moves a UE into a slice; false if the UE is not there.
     async fn place(&self, ue: &str, slice: &str) -> Result<bool, Failure> {
         match self.agent.ask(Method::PUT, &["ues", ue], Some(&json!({"slice": slice}))).await? {
             (StatusCode::NOT_FOUND, _) => Ok(false),
@@ -215,7 +217,7 @@ impl Southbound for Gnb {
         let promised: f64 = shares.iter().map(|s| f64::from(s.share_ppm) / 1e4).sum();
         if promised > self.max_share_percent + SAME_PERCENT {
             let most = self.max_share_percent;
-            let why = format!("{promised} % of the RBs is more than the {most} % there are");
+            let why = format!("{promised} % of the RBs exceeds the available {most} %");
             return Err(Failure::Refused(why));
         }
         let wanted = self.wanted(shares).await?;
@@ -237,7 +239,7 @@ impl Southbound for Gnb {
     }
 
     async fn release(&self, ue: &str) -> Result<(), Failure> {
-        // Where it is not, it is at another cell, or has left.
+        // A UE that is not there is at another cell, or has left.
         self.place(ue, &self.rest).await.map(drop)
     }
 
@@ -272,11 +274,11 @@ impl Southbound for Gnb {
     }
 }
 
-/// The agent of an `anabranch upf`.
+/// Adapter to the agent of an `anabranch upf`.
 pub struct Upf(Agent);
 
 impl Upf {
-    /// The keys of its sessions, by UE.
+    /// The public keys of the UPF's sessions, by UE.
     pub async fn sessions(&self) -> Result<BTreeMap<String, String>, Failure> {
         self.0.list("sessions", "ue", "public_key").await
     }
@@ -285,10 +287,11 @@ impl Upf {
 impl Southbound for Upf {
     async fn session(&self, ue: &str, session: Option<&SessionRule>) -> Result<(), Failure> {
         let Some(session) = session else {
-            // One that is not there, and one that is in its configuration file, which stays, is none of ours.
+            // A session that does not exist, or that belongs to the UPF's configuration file, is not this
+            // manager's to end.
             return self.0.ask(Method::DELETE, &["sessions", ue], None).await.map(drop);
         };
-        // In one request: a UE whose rules change keeps its session.
+        // One request, so that a UE keeps its session when its rules change.
         let body = json!({"name": ue, "public_key": session.public_key, "rule": session.rules});
         let (status, answer) = self.0.ask(Method::PUT, &["sessions", ue], Some(&body)).await?;
         if status.is_success() {
@@ -302,9 +305,9 @@ impl Southbound for Upf {
     }
 }
 
-/// A stub of an orchestrator: orders as files in a folder, or as requests to a URL.
+/// A stub of an orchestrator: orders as files in a directory, or as requests to a URL.
 pub enum Mano {
-    /// `FOLDER/ID.json`, there while the services are to run.
+    /// `FOLDER/ID.json` exists while the services are to run.
     Folder(PathBuf),
     /// `PUT URL/ID` and `DELETE URL/ID`.
     Url(reqwest::Client, Url),
@@ -319,7 +322,7 @@ impl Southbound for Mano {
                 let path = folder.join(format!("{}.json", slice.id));
                 let failed = |e: std::io::Error| Failure::Busy(format!("{}: {e}", path.display()));
                 if running {
-                    // Whole or not at all.
+                    // The file is replaced atomically.
                     let new = path.with_extension("new");
                     tokio::fs::write(&new, order.to_string()).await.map_err(failed)?;
                     return tokio::fs::rename(&new, &path).await.map_err(failed);
@@ -344,7 +347,7 @@ impl Southbound for Mano {
     }
 }
 
-/// Everyone there is.
+/// All network elements.
 pub struct Network {
     gnbs: BTreeMap<String, Gnb>,
     /// The UPF.
@@ -354,7 +357,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Nothing is sent yet.
+    /// Prepares the clients; sends nothing.
     pub fn new(config: &SliceManagerConfig) -> anyhow::Result<Self> {
         let gnb = |a: &ManagedAccess| {
             let at = a.gnb.as_ref()?;
@@ -381,12 +384,12 @@ impl Network {
         Ok(Self { gnbs, upf, mano: mano.transpose()? })
     }
 
-    /// The cells that are told anything, by their access.
+    /// The cells with a gNB agent, by access.
     pub fn cells(&self) -> impl Iterator<Item = (&String, &Gnb)> {
         self.gnbs.iter()
     }
 
-    /// The cell of an access, if it is told anything.
+    /// The cell of an access, if it has a gNB agent.
     pub fn cell(&self, access: &str) -> Option<&Gnb> {
         self.gnbs.get(access)
     }
@@ -399,7 +402,7 @@ mod tests {
     use crate::runtime::config::Listen;
 
     #[tokio::test]
-    async fn an_agent_with_a_certificate_is_asked_by_https_and_must_be_who_it_is() {
+    async fn an_agent_with_a_certificate_is_contacted_by_https_and_verified() {
         let folder = tempfile::tempdir().unwrap();
         let tls =
             crate::runtime::api::tls::Tls::new(&crate::runtime::api::auth::tests::certificate(folder.path()))
@@ -427,7 +430,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cell_that_kept_a_slice_is_noticed() {
+    async fn a_stale_slice_of_a_cell_is_detected() {
         let slices = json!({"slices": [
             {"name": "default", "share_percent": 60.0}, {"name": "video", "share_percent": 40.0, "max_percent": 50.0, "dedicated_percent": 10.0}
         ]});
@@ -456,7 +459,7 @@ mod tests {
         assert!(health(&[most], Some(&[])).await.unwrap_err().contains("max_percent = 50, not 60"));
         let shared = SliceShare { dedicated_ppm: 0, ..share(400_000) };
         assert!(health(&[shared], Some(&[])).await.unwrap_err().contains("dedicated_percent = 10, not 0"));
-        // Without a slice of ours it may be the operator's.
+        // A slice that is not the manager's may belong to the operator.
         assert_eq!(health(&[], None).await, Ok(()));
         assert!(health(&[], Some(&["voice"])).await.unwrap_err().contains("still has slice \"video\""));
         assert_eq!(health(&[], Some(&["video"])).await, Ok(()));

@@ -1,8 +1,8 @@
-//! Where records are kept: SQLite in a file of ours, or PostgreSQL that several instances share.
+//! Storage of records: SQLite in a local file, or PostgreSQL shared by several instances.
 //!
-//! One table of records and one number, the revision, that every change takes and raises under a lock. So changes come
-//! one after another whoever makes them, an instance that is behind reads what is newer than what it has, and a program
-//! that is killed leaves a change whole or not at all.
+//! There is one table of records and one number, the revision, which every change reads and increments under
+//! a lock. Therefore changes of all instances are serialised, an instance that is behind reads the records
+//! with a newer revision, and a change of a killed program is stored completely or not at all.
 
 use crate::runtime::folder;
 use anabranch_slice::{Kind, Record, Write};
@@ -19,17 +19,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 const CHANNEL: &str = "anabranch_slices";
-/// Longest wait for a server. Behind a network that is cut it says nothing for ever, and no socket tells.
+/// Time limit for an answer of a server. If the network is cut, there is no answer and no error of the
+/// socket.
 const SILENT: Duration = Duration::from_secs(5);
-/// For every connection, whatever the server's own are: an instance that stops in the middle of a change keeps others waiting
-/// no longer; and a change that waited for another's sees it.
+/// Settings of every connection, whatever the defaults of the server: an instance that stops during a change
+/// blocks others no longer than this; and a change that has waited for another one sees its result.
 const BEGUN: [&str; 2] = [
     "SET idle_in_transaction_session_timeout = '10s'",
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
 ];
-/// Records that are gone stay as empty rows for so many changes, for instances that are behind.
+/// Number of changes after which the empty rows of removed records are purged; instances that are behind need
+/// them.
 const KEEP_GONE: i64 = 10_000;
-/// More changes than are made in any time: a counter beyond it is damaged.
+/// Upper bound of the revision; a higher value is a sign of damage.
 const MOST_CHANGES: i64 = 1 << 53;
 
 const SCHEMA: [&str; 5] = [
@@ -56,41 +58,42 @@ const LEASE: &str = "INSERT INTO anabranch_lease (name, owner, until_ms) VALUES 
 /// A database.
 #[derive(Clone)]
 pub enum Store {
-    /// A file.
+    /// A local file.
     Sqlite(SqlitePool, Writer),
-    /// A server.
+    /// A PostgreSQL server.
     Postgres(PgPool),
 }
 
-/// The connection that changes are made with. A change takes it, and gives it back when it has ended as it should; of
-/// one that has not, SQLite may have kept half a transaction open: that goes with its connection, and the next change
-/// has a new one.
+/// The connection for changes. A change takes it, and returns it after a regular end. After any other end,
+/// SQLite may have left a transaction open; that ends with its connection, and the next change opens a new
+/// one.
 #[derive(Clone)]
 pub struct Writer {
     options: Arc<SqliteConnectOptions>,
     idle: Arc<Mutex<Option<SqliteConnection>>>,
-    /// Device and number of the file; none of one in memory.
+    /// Device and inode number of the file; `None` for a database in memory.
     file: Option<(u64, u64)>,
 }
 
-/// Device and number of a file.
+/// Device and inode number of a file.
 fn identity(file: &Path) -> std::io::Result<(u64, u64)> {
     std::fs::metadata(file).map(|meta| (meta.dev(), meta.ino()))
 }
 
 impl Writer {
-    /// The file is the one that was opened: what is written to one that was removed or replaced nobody ever reads again.
+    /// Checks that the path still leads to the open file: data written to a file that was removed or replaced
+    /// would be lost.
     fn check(&self) -> anyhow::Result<()> {
         let Some(opened) = self.file else { return Ok(()) };
         let file = self.options.get_filename();
         let place = file.display();
         let why = match identity(file) {
             Ok(now) if now == opened => return Ok(()),
-            Ok(_) => "is another file than was opened".to_owned(),
-            Err(error) => format!("is not where it was opened ({error})"),
+            Ok(_) => "is not the file that was opened".to_owned(),
+            Err(error) => format!("is no longer where it was opened ({error})"),
         };
         anyhow::bail!(
-            "{place} {why}: put it back, or stop the slice manager, put the file there that is to count, and start it again"
+            "{place} {why}: put it back, or stop the slice manager, put the right file in its place, and start it again"
         )
     }
 
@@ -107,36 +110,37 @@ impl Writer {
     }
 }
 
-/// How storing a change went wrong.
+/// Failure to store a change.
 #[derive(Debug)]
 pub enum Failed {
-    /// Nothing has changed.
+    /// The change was not stored.
     Unchanged(anyhow::Error),
-    /// The database did not say whether it is stored.
+    /// It is unknown whether the change was stored.
     Unknown(anyhow::Error),
 }
 
-/// What is newer than what one has.
+/// Changes newer than a revision.
 pub struct Newer {
     /// Records, oldest first.
     pub writes: Vec<Write>,
-    /// What one has then.
+    /// The revision after these changes.
     pub revision: i64,
-    /// What one had is too old to be brought up to date, or the database is older than that: it is all there is.
+    /// True if this is the complete contents: the known revision is too old for an update, or newer than the
+    /// database.
     pub all: bool,
 }
 
 type Row = (String, String, i64, Option<String>);
 
-/// A change that is not made yet. It holds the lock.
+/// A change in progress, which holds the lock.
 pub enum Change {
-    /// In a file.
+    /// In a local file.
     Sqlite(SqliteConnection, Writer),
     /// At a server.
     Postgres(Transaction<'static, Postgres>),
 }
 
-/// The same statement for both.
+/// Executes the same statement on both kinds of database.
 macro_rules! on {
     ($self:expr, $of:ident, $at:ident => $run:expr) => {
         match $self {
@@ -147,7 +151,7 @@ macro_rules! on {
 }
 
 impl Store {
-    /// Opens the database, and makes the tables where there are none.
+    /// Opens the database and creates missing tables.
     pub async fn open(url: &str) -> anyhow::Result<Self> {
         let hidden = hide_password(url);
         let store = match url.strip_prefix("sqlite:") {
@@ -182,7 +186,7 @@ impl Store {
                         Ok(())
                     })
                 });
-                // One that waits for an answer which nobody waits for any more gives it, or is closed.
+                // A connection with an unread answer, after a cancelled query, is drained or closed.
                 let pool = pool.after_release(|connection, _| {
                     Box::pin(async move {
                         let answers = tokio::time::timeout(SILENT, connection.ping()).await;
@@ -190,17 +194,17 @@ impl Store {
                     })
                 });
                 let pool = pool.connect(url).await;
-                let pool = pool.with_context(|| format!("database \"{hidden}\": is the server there?"))?;
+                let pool = pool.with_context(|| format!("database \"{hidden}\": is the server running?"))?;
                 let encoding: String = sqlx::query_scalar("SHOW server_encoding").fetch_one(&pool).await?;
                 anyhow::ensure!(
                     ["UTF8", "SQL_ASCII"].contains(&encoding.as_str()),
-                    "database \"{hidden}\" is in {encoding}, which does not have every character: make one with \
+                    "database \"{hidden}\" has the encoding {encoding}, which lacks characters: create one with \
                      ENCODING 'UTF8' (and TEMPLATE template0)"
                 );
                 Self::Postgres(pool)
             }
         };
-        // Two that start at the same time may both make a table; the second try finds it.
+        // Two instances that start at the same time may both create a table; the next attempt finds it.
         let mut tried = store.prepare().await;
         for _ in 0..5 {
             if tried.is_ok() {
@@ -209,15 +213,15 @@ impl Store {
             tokio::time::sleep(Duration::from_millis(50)).await;
             tried = store.prepare().await;
         }
-        tried.with_context(|| format!("database \"{hidden}\": making the tables"))?;
+        tried.with_context(|| format!("database \"{hidden}\": creating the tables"))?;
         let schema: i64 =
             on!(&store, Self, pool => sqlx::query_scalar(META).bind("schema").fetch_one(pool).await)?;
-        anyhow::ensure!(schema == 1, "database \"{hidden}\" is of schema {schema}: use a newer anabranch");
+        anyhow::ensure!(schema == 1, "database \"{hidden}\" has schema {schema}: use a newer anabranch");
         store.check().await.with_context(|| format!("database \"{hidden}\""))?;
         Ok(store)
     }
 
-    /// Whether the tables are there, and their counters fit the records.
+    /// Checks that the tables exist and that their counters are consistent with the records.
     async fn check(&self) -> anyhow::Result<()> {
         const NEWEST: &str = "SELECT COALESCE(MAX(revision), 0) FROM anabranch_record";
         const LEASES: &str = "SELECT COUNT(*) FROM anabranch_lease";
@@ -226,7 +230,7 @@ impl Store {
                 .context("table anabranch_record cannot be read: put a copy in its place")?;
             sqlx::query_scalar::<_, i64>(LEASES).fetch_one(pool).await
                 .context("table anabranch_lease cannot be read: put a copy in its place")?;
-            // After the records: they only go up.
+            // Read after the records, because the counters only increase.
             let purged: Option<i64> = sqlx::query_scalar(META).bind("purged").fetch_optional(pool).await?;
             let revision: Option<i64> = sqlx::query_scalar(META).bind("revision").fetch_optional(pool).await?;
             fit(purged, revision, newest).map(drop)
@@ -234,7 +238,7 @@ impl Store {
     }
 
     async fn prepare(&self) -> sqlx::Result<()> {
-        // What is there needs no leave to make it. The schema is what is made last.
+        // If the tables exist, no permission to create them is needed. The schema row is created last.
         let made = async {
             on!(self, Self, pool => sqlx::query_scalar::<_, i64>(META).bind("schema").fetch_optional(pool).await)
         };
@@ -247,7 +251,7 @@ impl Store {
         Ok(())
     }
 
-    /// Begins a change: whoever else wants to make one waits. Gives what is newer than `known`.
+    /// Begins a change, which waits for other changes; returns also the changes newer than `known`.
     pub async fn begin(&self, known: i64) -> anyhow::Result<(Change, Newer)> {
         in_time(self.is_server(), self.begun(known)).await
     }
@@ -283,7 +287,8 @@ impl Store {
         Ok((change, newer))
     }
 
-    /// Whether a change was made of which it was not told: `writes` as `revision`. Waits for one that is still being made.
+    /// Whether a change with unknown outcome, `writes` as `revision`, was stored. Waits for changes in
+    /// progress.
     pub async fn was_made(&self, revision: i64, writes: &[Write]) -> anyhow::Result<bool> {
         let (mut change, _) = self.begin(revision - 1).await?;
         let made = in_time(self.is_server(), change.has(revision, writes)).await;
@@ -291,7 +296,7 @@ impl Store {
         made
     }
 
-    /// What is newer than `known`, without a lock.
+    /// The changes newer than `known`, without a lock.
     pub async fn newer(&self, known: i64) -> anyhow::Result<Newer> {
         in_time(self.is_server(), self.read(known)).await
     }
@@ -302,21 +307,23 @@ impl Store {
         }
         on!(self, Self, pool => {
             let mut rows: Vec<Row> = sqlx::query_as(NEWER).bind(known).fetch_all(pool).await?;
-            // Asked after the rows: what was purged by then may be missing in them, what is purged later is in them.
+            // Read after the rows: records purged before may be missing in them, records purged later are in
+            // them.
             let purged: i64 = sqlx::query_scalar(META).bind("purged").fetch_one(pool).await?;
             let stored: i64 = sqlx::query_scalar(META).bind("revision").fetch_one(pool).await?;
-            // A server whose last changes were lost with it, or that has a copy of before in its place, is behind.
+            // A server that lost its last changes, or was restored from a copy, is behind.
             let all = known < purged || known > stored;
             if all {
                 rows = sqlx::query_as(NEWER).bind(-1_i64).fetch_all(pool).await?;
             }
-            // One statement sees a beginning of the row of changes, whole.
+            // One statement sees a consistent prefix of the sequence of changes.
             let revision = rows.last().map_or(known.clamp(0, stored.max(0)), |row| row.2);
             newer(rows, revision, all)
         })
     }
 
-    /// Whether this instance, until `until_ms`, is the one that changes the network.
+    /// Acquires or extends the lease with which one instance at a time changes the network, until `until_ms`;
+    /// false if another instance has it.
     pub async fn lease(&self, owner: &str, until_ms: i64, now_ms: i64) -> anyhow::Result<bool> {
         in_time(self.is_server(), async {
             Ok(on!(self, Self, pool => {
@@ -326,7 +333,7 @@ impl Store {
         .await
     }
 
-    /// Gives the lease back.
+    /// Releases the lease.
     pub async fn release(&self, owner: &str) -> anyhow::Result<()> {
         let sql = "DELETE FROM anabranch_lease WHERE name = 'southbound' AND owner = $1";
         in_time(self.is_server(), async {
@@ -340,7 +347,7 @@ impl Store {
         matches!(self, Self::Postgres(_))
     }
 
-    /// Tells of changes of other instances; `None` where there are none.
+    /// Subscribes to changes of other instances; `None` if there can be none.
     pub async fn listen(&self) -> anyhow::Result<Option<PgListener>> {
         let Self::Postgres(pool) = self else { return Ok(None) };
         let mut listener = PgListener::connect_with(pool).await?;
@@ -350,7 +357,7 @@ impl Store {
 }
 
 impl Change {
-    /// Makes it, as `revision`.
+    /// Stores the change as `revision`.
     pub async fn commit(mut self, revision: i64, writes: &[Write]) -> Result<(), Failed> {
         if let Err(error) = in_time(self.is_server(), self.put(revision, writes)).await {
             self.end().await;
@@ -364,7 +371,7 @@ impl Change {
                         Ok(())
                     }
                     Err(error) => {
-                        // Closed before anyone looks: what it left half done is undone then.
+                        // The connection is closed first, which undoes an incomplete transaction.
                         drop(connection.close().await);
                         Err(error.into())
                     }
@@ -404,22 +411,24 @@ impl Change {
         Ok(())
     }
 
-    /// Ends it without a change.
+    /// Ends the change without storing anything.
     pub async fn end(self) {
         match self {
             Self::Sqlite(mut connection, writer) => {
-                // SQLite may have rolled back by itself, and says so; a new connection is sure not to be in the middle.
+                // SQLite may have rolled back by itself and then reports an error; a new connection certainly
+                // has no open transaction.
                 match sqlx::query("ROLLBACK").execute(&mut connection).await {
                     Ok(_) => writer.give(connection),
                     Err(_) => drop(connection.close().await),
                 }
             }
-            // The server undoes what it does not hear the end of.
+            // The server rolls back a transaction whose connection ends.
             Self::Postgres(tx) => drop(in_time(true, async { Ok(tx.rollback().await?) }).await),
         }
     }
 
-    /// Whether the database has these writes as `revision`. A revision is of one change: its first record tells.
+    /// Whether the database has these writes as `revision`. A revision belongs to one change, so its first
+    /// record is sufficient.
     async fn has(&mut self, revision: i64, writes: &[Write]) -> anyhow::Result<bool> {
         const MADE: &str = "SELECT body FROM anabranch_record WHERE kind = $1 AND id = $2 AND revision = $3";
         let Some(first) = writes.first() else { return Ok(true) };
@@ -432,7 +441,7 @@ impl Change {
     }
 }
 
-/// What statements of a change are executed on.
+/// The connection on which the statements of a change are executed.
 trait Statement {
     type Connection;
     fn statement(&mut self) -> &mut Self::Connection;
@@ -452,17 +461,17 @@ impl Statement for Transaction<'static, Postgres> {
     }
 }
 
-/// What a server does in time; a file is not given up.
+/// Applies the time limit to a server; access to a file has none.
 async fn in_time<T>(is_server: bool, run: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     if !is_server {
         return run.await;
     }
     let done = tokio::time::timeout(SILENT, run).await;
-    done.unwrap_or_else(|_| anyhow::bail!("the server said nothing within {} s", SILENT.as_secs()))
+    done.unwrap_or_else(|_| anyhow::bail!("the server did not answer within {} s", SILENT.as_secs()))
 }
 
-/// The counters, if both are there and fit: nothing was purged that is not stored yet, no record (the `newest` known) is newer than
-/// the last change, and there is room for more changes than anybody makes.
+/// The counters, if both exist and are consistent: the purged revision is not above the stored one, no record
+/// (`newest`) is newer than the stored revision, and the revision is below its upper bound.
 fn fit(purged: Option<i64>, revision: Option<i64>, newest: i64) -> anyhow::Result<(i64, i64)> {
     if let (Some(purged), Some(revision)) = (purged, revision)
         && (0..=revision).contains(&purged)
@@ -472,7 +481,7 @@ fn fit(purged: Option<i64>, revision: Option<i64>, newest: i64) -> anyhow::Resul
     }
     let of = |counter: Option<i64>| counter.map_or_else(|| "missing".to_owned(), |at| at.to_string());
     anyhow::bail!(
-        "the counters in table anabranch_meta do not fit (revision {}, purged {}, newest record {newest}): put a copy in its place",
+        "the counters in table anabranch_meta are inconsistent (revision {}, purged {}, newest record {newest}): put a copy in its place",
         of(revision),
         of(purged)
     )
@@ -481,10 +490,10 @@ fn fit(purged: Option<i64>, revision: Option<i64>, newest: i64) -> anyhow::Resul
 fn newer(rows: Vec<Row>, revision: i64, all: bool) -> anyhow::Result<Newer> {
     let mut writes = Vec::with_capacity(rows.len());
     for (kind, id, _, body) in rows {
-        // A newer program's kind is left alone.
+        // Records of a kind that only a newer program has are ignored.
         let Some(kind) = Kind::of(&kind) else { continue };
         let record = body.as_deref().map(|text| Record::from_json(kind, text)).transpose();
-        // What one record promises counts for the others: none is left out.
+        // Every record counts for admission, so none may be skipped.
         let record = record.with_context(|| {
             let kind = kind.name();
             format!(
@@ -497,18 +506,18 @@ fn newer(rows: Vec<Row>, revision: i64, all: bool) -> anyhow::Result<Newer> {
     Ok(Newer { writes, revision, all })
 }
 
-/// What can be done where a file cannot be opened.
+/// The remedy for a file that cannot be opened.
 fn remedy(error: &sqlx::Error) -> &'static str {
     match error.as_database_error().and_then(|error| error.code()).as_deref() {
         // SQLITE_CORRUPT, SQLITE_NOTADB.
         Some("11" | "26") => {
-            "the file is damaged, or no database: put a copy in its place, or what `sqlite3 FILE .recover` says"
+            "the file is damaged, or not a database: put a copy in its place, or the output of `sqlite3 FILE .recover`"
         }
-        _ => "can the file be written?",
+        _ => "is the file writable?",
     }
 }
 
-/// The URL without what must not be logged.
+/// The URL without its password, for logs.
 fn hide_password(url: &str) -> String {
     match reqwest::Url::parse(url) {
         Ok(mut parsed) if parsed.password().is_some() => {
@@ -528,17 +537,17 @@ mod tests {
         Write { kind: Kind::Gst, id: id.to_owned(), record }
     }
 
-    /// A COMMIT that fails leaves SQLite in the middle of a transaction: neither that nor a change that was let go is in the
-    /// way of the next, and whether it was made is told rightly.
+    /// A failed COMMIT leaves SQLite within a transaction. Neither that nor a cancelled change blocks the
+    /// next one, and the outcome is reported correctly.
     #[tokio::test]
-    async fn no_failure_is_in_the_way_of_the_next_change() {
+    async fn no_failure_blocks_the_next_change() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&format!("sqlite:{}/x.db", folder.path().display())).await.unwrap();
         let Store::Sqlite(pool, _) = &store else { panic!() };
         for sql in [
             "CREATE TABLE parent (id TEXT PRIMARY KEY)",
             "CREATE TABLE child (id TEXT REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)",
-            // What is called so cannot be committed, or not even written.
+            // Records with these ids fail at the commit, or already at the write.
             "CREATE TRIGGER late AFTER INSERT ON anabranch_record WHEN NEW.id = 'late' \
              BEGIN INSERT INTO child VALUES ('nobody'); END",
             "CREATE TRIGGER early AFTER INSERT ON anabranch_record WHEN NEW.id = 'early' \
@@ -572,9 +581,9 @@ mod tests {
         assert_eq!(store.newer(-1).await.unwrap().writes.len(), 1);
     }
 
-    /// A reader in whose way records go and are purged: it hears of each that went, or reads all there is.
+    /// A reader during removals and purges receives every removal, or the complete contents.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn who_reads_while_records_are_purged_misses_none_that_went() {
+    async fn a_reader_misses_no_removal_while_records_are_purged() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&format!("sqlite:{}/x.db", folder.path().display())).await.unwrap();
         let (mut revision, mut whole) = (0, 0);
@@ -603,7 +612,7 @@ mod tests {
                 })
             };
             commit(known + 1, Write { kind: Kind::Gst, id, record: None }).await;
-            // As many changes later as it takes for that to be purged.
+            // As many changes as are needed for a purge of that record.
             commit(end, document("last", &round.to_string())).await;
             whole += u32::from(reader.await.unwrap());
             revision = end;
@@ -612,7 +621,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_damaged_is_named_with_a_remedy_and_not_touched() {
+    async fn damage_is_reported_with_a_remedy_and_nothing_is_changed() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let url = |name: &str| format!("sqlite:{}", path(name).display());
@@ -643,9 +652,9 @@ mod tests {
         }
     }
 
-    /// Counters that do not fit the records would have changes lost, or none possible.
+    /// Counters that are inconsistent with the records would cause lost changes, or prevent changes.
     #[tokio::test]
-    async fn counters_that_do_not_fit_are_refused_with_a_remedy() {
+    async fn inconsistent_counters_are_refused_with_a_remedy() {
         for (spoil, needle) in [
             ("UPDATE anabranch_meta SET value = -5 WHERE name = 'revision'", "revision -5"),
             ("UPDATE anabranch_meta SET value = 2 WHERE name = 'revision'", "newest record 3"),
@@ -669,7 +678,7 @@ mod tests {
             }
             let Store::Sqlite(pool, _) = &store else { panic!() };
             sqlx::query(spoil).execute(pool).await.unwrap();
-            // Neither one that runs goes on with it, nor does one that starts.
+            // Neither a running instance nor one that starts accepts this.
             if !spoil.contains("DROP") && !spoil.contains("= 2") {
                 let error = store.begin(3).await.err().map(|e| format!("{e:#}"));
                 assert!(error.is_some(), "{spoil}: a change begins");
@@ -680,9 +689,10 @@ mod tests {
         }
     }
 
-    /// A server that comes back without its last changes, or from a copy: what was known of them is forgotten.
+    /// A server that returns without its last changes, or from a copy: the newer state in memory is
+    /// discarded.
     #[tokio::test]
-    async fn who_knows_more_than_the_database_reads_all_there_is() {
+    async fn an_instance_ahead_of_the_database_reads_everything() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&format!("sqlite:{}/x.db", folder.path().display())).await.unwrap();
         for revision in 1..=3 {

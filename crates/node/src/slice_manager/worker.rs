@@ -1,5 +1,5 @@
-//! What runs behind the interface: taking over what other instances changed, and, in one instance at a time, changing
-//! the network, looking at its health, and ending what has run out.
+//! Background tasks: reading changes of other instances and, in one instance at a time, configuring the
+//! network, health checks, and ending what has expired.
 
 use super::callbacks::Callbacks;
 use super::camara::{BOOKING_EVENT, QOD_EVENT};
@@ -15,21 +15,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long an instance may change the network without asking again, milliseconds. It asks again before
-/// every step once half of it has passed.
+/// Duration of the lease to change the network, milliseconds. Once half of it has passed, it is extended
+/// before every step.
 const LEASE_MS: u64 = 12_000;
-/// Pause after a step of a removal failed.
+/// Pause after a failed step of a removal.
 const RETRY: Duration = Duration::from_secs(1);
-/// Longest pause before a session is tried again that the UPF could not make.
+/// Longest pause before a retry of a session that the UPF could not create.
 const BUSY: Duration = Duration::from_secs(30);
-/// The same of one that it refused.
+/// Longest pause before a retry of a session that the UPF refused.
 const REFUSED: Duration = Duration::from_secs(300);
-/// Looks at an access that must fail before it counts as bad.
+/// Number of consecutive failed health checks after which an access counts as bad.
 const PATIENT: u32 = 2;
-/// Cells that are asked at a time: those that say nothing take as long as one of them.
+/// Number of cells contacted in parallel, so that unresponsive cells delay each other little.
 const SIDE_BY_SIDE: usize = 32;
 
-/// Tells the cell of an access its shares, if there is one: its answer, or why it is not asked.
+/// Sets the shares of a cell, if it has an agent; returns its answer, or the reason why it is not contacted.
 async fn tell_shares(
     cell: Result<Option<&Gnb>, String>,
     shares: &[SliceShare],
@@ -40,12 +40,12 @@ async fn tell_shares(
     }
 }
 
-/// Takes over changes of other instances as they are told of, and every few seconds besides.
+/// Reads changes of other instances when they are notified, and every few seconds in addition.
 pub async fn follow(engine: Arc<Engine>) -> anyhow::Result<()> {
     let mut listener = engine.store().listen().await?;
     loop {
         let lost = match &mut listener {
-            // One that lost its connection makes another; the timeout covers what was missed meanwhile.
+            // The listener restores a lost connection; the timeout covers notifications missed meanwhile.
             Some(listener) => {
                 matches!(tokio::time::timeout(Duration::from_secs(2), listener.recv()).await, Ok(Err(_)))
             }
@@ -60,7 +60,7 @@ pub async fn follow(engine: Arc<Engine>) -> anyhow::Result<()> {
     }
 }
 
-/// Changes the network while this instance has the lease.
+/// Configures the network while this instance has the lease.
 pub async fn southbound(
     engine: Arc<Engine>,
     network: Network,
@@ -93,7 +93,7 @@ pub async fn southbound(
             }
         }
         if !again {
-            // A change wakes us; so does the time for the next look.
+            // Woken by a change, or by the time of the next check.
             let _ = tokio::time::timeout(interval.min(Duration::from_secs(1)), changes.changed()).await;
         }
     }
@@ -105,23 +105,25 @@ struct Work {
     callbacks: Arc<Callbacks>,
     owner: String,
     led: Led,
-    /// How often each access failed in a row.
+    /// Number of consecutive failures per access.
     bad: BTreeMap<String, u32>,
-    /// Slices whose removal failed at a step, and when it is tried again.
+    /// Slices whose removal failed at a step, with the time of the next attempt.
     later: BTreeMap<String, Instant>,
-    /// Sessions that the UPF has not made or ended, by UE.
+    /// Sessions that the UPF has not created or ended yet, by UE.
     tried: BTreeMap<String, Tried>,
-    /// Accesses whose cell did not answer since the last look, and why: it is not asked again before the next one.
+    /// Accesses whose cell has not answered since the last check, with the cause; they are not contacted
+    /// before the next one.
     silent: BTreeMap<String, String>,
-    /// The same of the UPF.
+    /// The same for the UPF.
     upf_is_silent: bool,
-    /// When cells and the UPF are looked at next.
+    /// Time of the next health check.
     look_at: Instant,
     interval: Duration,
 }
 
-/// When this instance may change the network, Unix milliseconds. Before its beginning the clock was set back: what the database
-/// has counts for as long as that was too far ahead, and no other instance would go on meanwhile if this one died.
+/// The period in which this instance may change the network, Unix time in milliseconds. A time before its
+/// beginning means that the clock was set back. Then the lease in the database lasts longer than intended,
+/// and no other instance would take over if this one failed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Led {
     from: u64,
@@ -129,7 +131,7 @@ struct Led {
 }
 
 impl Led {
-    /// Whether it is to be asked for, or asked for again.
+    /// Whether the lease must be acquired or extended.
     const fn is_due(self, now: u64) -> bool {
         now < self.from || now + LEASE_MS / 2 > self.until
     }
@@ -139,13 +141,13 @@ impl Led {
     }
 }
 
-/// A session that the UPF has not made or ended.
+/// A session that the UPF has not created or ended yet.
 struct Tried {
     session: Option<SessionRule>,
     state: Option<Attachment>,
-    /// How often in a row.
+    /// Number of consecutive failures.
     times: u32,
-    /// When it is tried again, unless something else is asked for.
+    /// Time of the next attempt, unless the request changes.
     at: Instant,
 }
 
@@ -156,7 +158,7 @@ impl Tried {
 }
 
 impl Work {
-    /// Whether this instance is the one that changes the network.
+    /// Whether this instance has the lease.
     async fn leads(&mut self) -> bool {
         let now = now_ms();
         if self.led.is_due(now) {
@@ -170,14 +172,15 @@ impl Work {
         self.led.holds(now)
     }
 
-    /// One step for every slice and UE that waits for one, and health when it is due. Whether there may be more to do.
+    /// One step for every waiting slice and UE, and health checks when they are due. True if there may be
+    /// more to do.
     async fn round(&mut self) -> Result<bool, crate::runtime::api::Problem> {
-        // A change whose outcome was not known may be stored, and another instance may have led.
+        // A change with unknown outcome may be stored, and another instance may have had the lease.
         if let Err(error) = self.engine.sync().await {
             tracing::warn!("database: {error:#}");
             return Ok(false);
         }
-        // Slices that failed are tried again, and what UEs do not need any more is given back.
+        // Failed slices are retried, and growth that UEs no longer need is released.
         if self.engine.read(|m| !m.due(now_ms()).is_empty()) {
             self.engine.commit(|m| Ok((m.due(now_ms()), ()))).await?;
         }
@@ -199,7 +202,7 @@ impl Work {
             };
             let failed = result.is_err();
             let step = |m: &Manager| {
-                // Another instance may have gone on meanwhile, or the slice may be removed.
+                // Another instance may have continued meanwhile, or the slice may be in removal.
                 let same = before.as_ref().is_some_and(|before| m.waits_for(before, action.as_ref()));
                 let writes =
                     if same { m.step_done(&id, result, now_ms()).unwrap_or_default() } else { Vec::new() };
@@ -217,7 +220,8 @@ impl Work {
         let now = Instant::now();
         if self.look_at <= now {
             let moved = self.look().await;
-            // Where cells do not answer a look takes long: until the next there is as long for all else.
+            // With unresponsive cells a check takes long; until the next one there is as much time for other
+            // work.
             self.look_at = Instant::now() + self.interval.max(now.elapsed());
             again |= moved?;
         }
@@ -225,7 +229,7 @@ impl Work {
         Ok(again)
     }
 
-    /// Makes one change in the network.
+    /// Executes one step in the network.
     async fn act(&mut self, id: &str, action: &Action) -> Result<(), String> {
         let (Action::Do(step) | Action::Undo(step)) = action;
         let slice = self.engine.read(|m| m.slices().get(id).cloned());
@@ -237,7 +241,7 @@ impl Work {
                 self.send_shares(access, &shares).await
             }
             Step::Services => {
-                // A change that fails leaves the services of the slice that stays.
+                // A failed change keeps the services of the slice that remains.
                 let running = match action {
                     Action::Do(_) => slice.state != State::Terminating,
                     Action::Undo(_) => slice.pending.is_some(),
@@ -261,14 +265,14 @@ impl Work {
         }
     }
 
-    /// Tells an access its shares.
+    /// Sets the shares of an access.
     async fn send_shares(&mut self, access: &str, shares: &[SliceShare]) -> Result<(), String> {
         let network = Arc::clone(&self.network);
         let told = tell_shares(self.cell(&network, access), shares).await;
         told.and_then(|done| self.heard(access, done))
     }
 
-    /// The cell of an access, if it is told anything; the Err side says why it did not answer.
+    /// The cell of an access, if it has an agent; the error is the reason why it did not answer.
     fn cell<'n>(&self, network: &'n Network, access: &str) -> Result<Option<&'n Gnb>, String> {
         match self.silent.get(access) {
             Some(why) => Err(why.clone()),
@@ -276,7 +280,7 @@ impl Work {
         }
     }
 
-    /// What the cell of an access answered; that it did not is noted.
+    /// The result of a request to the cell of an access; a missing answer is recorded.
     fn heard<T>(&mut self, access: &str, answer: Result<T, Failure>) -> Result<T, String> {
         if let Err(Failure::Silent(why)) = &answer {
             self.silent.insert(access.to_owned(), why.clone());
@@ -284,15 +288,15 @@ impl Work {
         answer.map_err(String::from)
     }
 
-    /// Tells cells which slice UEs are in.
+    /// Moves UEs into their slices at the cells.
     async fn attach(&mut self) -> Result<bool, crate::runtime::api::Problem> {
         let network = Arc::clone(&self.network);
         let mut results = Vec::new();
         'places: for place in self.engine.read(|m| m.untold(1000)) {
             let mut result = Ok(());
             if let Some(cell_ue) = &place.cell_ue {
-                // It is at one of the cells.
-                result = Err("no cell of the slice is told anything".to_owned());
+                // The UE is at one of the cells.
+                result = Err("no cell of the slice has a gNB agent".to_owned());
                 for access in &place.accesses {
                     if !self.leads().await {
                         break 'places;
@@ -319,7 +323,8 @@ impl Work {
         Ok(any)
     }
 
-    /// Has cells put UEs back into the rest whose place was taken away. A cell that fails is not asked again this time.
+    /// Moves UEs whose membership has ended to the cells' default slices. A cell that fails is not contacted
+    /// again in this round.
     async fn release(&mut self) -> Result<(), crate::runtime::api::Problem> {
         let network = Arc::clone(&self.network);
         let mut names = self.engine.read(|m| m.released(1000));
@@ -353,9 +358,9 @@ impl Work {
         Ok(())
     }
 
-    /// Gives UEs their sessions at the UPF, and tries those again that it has not made.
+    /// Creates, changes and ends the UEs' sessions at the UPF, with retries.
     async fn sessions(&mut self) -> Result<(), crate::runtime::api::Problem> {
-        // The next look tells when it answers.
+        // The next health check shows whether it answers.
         if self.upf_is_silent {
             return Ok(());
         }
@@ -396,7 +401,7 @@ impl Work {
         Ok(())
     }
 
-    /// A session that the UPF has not made or ended is tried again: the oftener it was, the later.
+    /// Schedules a retry of a session; the pause grows with the number of failures.
     fn try_later(&mut self, ue: Ue, state: Option<Attachment>, failure: &Failure) {
         let longest = if matches!(failure, Failure::Refused(_)) { REFUSED } else { BUSY };
         let before = self.tried.get(&ue.id).filter(|tried| tried.session == ue.session);
@@ -405,7 +410,7 @@ impl Work {
         self.tried.insert(ue.id, Tried { session: ue.session, state, times: times.saturating_add(1), at });
     }
 
-    /// Looks at every access; one that lost its shares is told them again. Whether UEs are to be told again.
+    /// Checks every access; shares that were lost are set again. True if UEs must be moved again.
     async fn look(&mut self) -> Result<bool, crate::runtime::api::Problem> {
         let mut again = false;
         let network = Arc::clone(&self.network);
@@ -429,10 +434,10 @@ impl Work {
         Ok(again)
     }
 
-    /// Looks at the UPF; sessions that it has lost are to be made again.
+    /// Checks the UPF; sessions that it has lost are marked for creation.
     async fn look_at_upf(&mut self, upf: &Upf) -> Result<Result<(), Failure>, crate::runtime::api::Problem> {
         let is_active = |ue: &Ue| ue.session_state == Some(Attachment::Active);
-        // A UPF that has none of ours may have thousands of others.
+        // A UPF without sessions of this manager may have thousands of others.
         if !self.engine.read(|m| m.ues().values().any(is_active)) {
             return Ok(upf.health(&Expected::default()).await);
         }
@@ -441,14 +446,14 @@ impl Work {
             Err(failure) => return Ok(Err(failure)),
         };
         if !self.engine.read(|m| m.sessions_lost(&there).is_empty()) {
-            tracing::warn!("UPF: sessions are not there any more; they are made again");
+            tracing::warn!("UPF: sessions are missing; they are created again");
             self.engine.commit(|m| Ok((m.sessions_lost(&there), ()))).await?;
         }
         Ok(Ok(()))
     }
 
-    /// Looks at some accesses, at all of their cells at a time; `upf` is what is wrong with that. Whether UEs are to be told
-    /// again; nothing if another instance leads.
+    /// Checks all cells of some accesses in parallel; `upf` is the failure of the UPF, if any. Returns
+    /// whether UEs must be moved again; `None` if another instance has the lease.
     async fn look_at_cells(
         &mut self,
         accesses: &[String],
@@ -458,7 +463,7 @@ impl Work {
         if !self.leads().await {
             return Ok(None);
         }
-        // What a cell has while its shares change says nothing: neither that it is well nor that it is not.
+        // A cell whose shares are being changed proves neither health nor failure.
         let expected: Vec<Option<Expected>> =
             self.engine.read(|m| accesses.iter().map(|access| m.looked_at(access)).collect());
         let told = accesses.iter().zip(&expected);
@@ -476,7 +481,7 @@ impl Work {
             if !self.leads().await {
                 return Ok(None);
             }
-            // What they should have may be something else by now.
+            // The target state may have changed meanwhile.
             let shares = |access| self.engine.read(|m| m.shares_now(access));
             let told: Vec<_> =
                 ill.iter().map(|access| (self.cell(&network, access), shares(access))).collect();
@@ -487,7 +492,7 @@ impl Work {
                 cells.insert(access, sent);
             }
         }
-        // A cell that starts again has every UE where its configuration says.
+        // After a restart, a cell has every UE in its configured slice.
         let placed = |access: &String| self.engine.read(|m| m.has_place(access));
         let well: Vec<&String> = cells
             .iter()
@@ -534,7 +539,7 @@ impl Work {
         Ok(Some(again))
     }
 
-    /// Ends bookings and sessions that have run out, and tells of changes of their status.
+    /// Ends expired bookings and sessions, and sends notifications of status changes.
     async fn camara(&self) -> Result<(), crate::runtime::api::Problem> {
         for due in self.engine.read(|m| m.camara_due(now_ms())) {
             let news = self.engine.commit(|m| Ok(m.camara_settled(&due, now_ms()))).await?;
@@ -560,7 +565,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_is_asked_for_again_in_time_and_when_the_clock_was_set_back() {
+    fn a_lease_is_extended_in_time_and_after_the_clock_was_set_back() {
         let led = Led { from: 100_000, until: 100_000 + LEASE_MS };
         for (now, is_due, holds) in [
             (100_000, false, true),

@@ -1,4 +1,4 @@
-//! Whatever is wrong with a request: a precise 4xx, and nothing stored.
+//! Invalid requests: each gets a precise 4xx, and nothing is stored.
 
 use super::*;
 
@@ -46,7 +46,7 @@ async fn a_policy_that_no_ue_could_use_is_refused() {
         }
         assert!(problem["detail"].as_str().unwrap().contains(needle), "{list}: {problem}");
     }
-    // Needs that make no sense.
+    // Invalid requests for more capacity.
     for (needs, status, needle) in [
         (json!({"slice": id, "dl_bps": -1}), 400, "-1"),
         (json!({"slice": id, "dl_bps": "10 Mbit/s"}), 400, "10 Mbit/s"),
@@ -71,7 +71,7 @@ async fn a_policy_that_no_ue_could_use_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said_and_nothing_is_stored() {
+async fn errors_are_reported_and_nothing_is_stored() {
     let world = World::new("").await;
     let nest = |key: &str, value: Value| {
         let mut base = json!({"base_slice_des_id": "a", "delay_tolerance": true, "coverage": ["pier"],
@@ -168,7 +168,7 @@ async fn what_is_wrong_is_said_and_nothing_is_stored() {
     assert_eq!(raw(b"{".to_vec(), "application/json").await.unwrap(), 400);
     assert_eq!(raw(b"{}".to_vec(), "text/plain").await.unwrap(), 415);
     assert_eq!(raw(b"[".repeat(100_000), "application/json").await.unwrap(), 400, "deep nesting");
-    // It is refused before it was all sent; the sender may see that first.
+    // The request is refused before it was sent completely, which the sender may see first.
     let large = raw(vec![b' '; 10 << 20], "application/json").await;
     assert!(large.is_err() || large.unwrap() == 413);
     for path in ["/api/slice", "/api/gst", "/api/location", "/api/function", "/api/base_slice_des"] {
@@ -179,10 +179,10 @@ async fn what_is_wrong_is_said_and_nothing_is_stored() {
     assert_eq!(world.ask("PATCH", "/v1/slices", None).await.0, 405);
 }
 
-/// Of a key that is there twice two programs may take two values (RFC 8259 §4): wherever it is, it is refused and named. So is the
-/// place of what has a wrong type.
+/// Programs may differ on which value of a duplicate key they take (RFC 8259 §4), so such a key is refused
+/// and named at every level. The place of a value with a wrong type is named, too.
 #[tokio::test]
-async fn a_key_that_is_there_twice_is_refused_and_a_wrong_type_has_its_place() {
+async fn duplicate_keys_are_refused_and_wrong_types_are_located() {
     let world = World::new("").await;
     for (method, path, body, field) in [
         ("POST", "/v1/slices", r#"{"name":"a","name":"b","serviceProfile":{}}"#, "name"),
@@ -226,7 +226,7 @@ async fn a_key_that_is_there_twice_is_refused_and_a_wrong_type_has_its_place() {
     let (_, slices) = world.ask("GET", "/v1/slices", None).await;
     assert_eq!(slices["total"], 0, "{slices}");
     assert_eq!(world.ask("GET", "/v1/ues", None).await.1["total"], 0);
-    // What only looks like it is none: strings, and the same key in different objects.
+    // Not duplicates: keys within strings, and the same key in different objects.
     let body =
         json!({"name": "a", "serviceProfile": {"zz": [{"k": "k\":1,\"k"}, {"k": 1}], "k": {"k": {"k": 1}}}});
     let (status, said) = world.ask("POST", "/v1/slices", Some(body)).await;

@@ -1,4 +1,4 @@
-//! CAMARA's published examples, as they are: Quality on Demand v1, Network Slice Booking v0.1.
+//! CAMARA's published examples, unchanged: Quality on Demand v1, Network Slice Booking v0.1.
 
 use super::*;
 
@@ -17,7 +17,7 @@ async fn quality_on_demand_takes_the_published_request() {
     for name in ["+123456789", "123456789@domain.com"] {
         world.ue(name, &[]).await;
     }
-    // Its createSession example, with a sink that is allowed here.
+    // Its createSession example, with a sink that is permitted here.
     let request = json!({
         "device": {
             "phoneNumber": "+123456789",
@@ -41,7 +41,7 @@ async fn quality_on_demand_takes_the_published_request() {
     let session = format!("{QOD}/sessions/{}", made["sessionId"].as_str().unwrap());
     let (_, ue) = world.ask("GET", "/v1/ues/+123456789", None).await;
     assert_eq!(ue["slices"][0]["slice"], id.as_str(), "{ue}");
-    // Longer, by what is asked for; at most a day in all.
+    // An extension by the requested duration, to at most a day in total.
     for (more, status, duration) in [(1800, 200, 5400), (86_400, 200, 86_400), (0, 400, 0), (86_401, 400, 0)]
     {
         let body = json!({"requestedAdditionalDuration": more});
@@ -82,9 +82,9 @@ async fn quality_on_demand_takes_the_published_request() {
     assert_eq!(world.ask("GET", &session, None).await.0, 404);
 }
 
-/// With a token whose time is over no event would be taken.
+/// With an expired token no event would be accepted.
 #[tokio::test]
-async fn a_sink_credential_whose_time_is_over_is_refused() {
+async fn an_expired_sink_credential_is_refused() {
     let world = world().await;
     world.slice("voice", 1_000).await;
     world.ue("phone", &[]).await;
@@ -124,7 +124,7 @@ async fn a_sink_credential_whose_time_is_over_is_refused() {
 }
 
 #[tokio::test]
-async fn a_session_whose_time_is_over_is_shown_for_a_while() {
+async fn an_expired_session_is_shown_for_a_while() {
     let world = world().await;
     world.slice("voice", 1_000).await;
     world.ue("phone", &[]).await;
@@ -152,7 +152,7 @@ async fn a_session_whose_time_is_over_is_shown_for_a_while() {
 }
 
 #[tokio::test]
-async fn a_booking_whose_time_is_over_is_shown_for_a_while() {
+async fn an_expired_booking_is_shown_for_a_while() {
     let world = world().await;
     let end_date = crate::runtime::times::rfc3339(super::super::now_ms() + 2_500);
     let request = json!({"serviceTime": {"endDate": end_date}, "sliceQosProfile": {"maxNumOfDevices": 1}});
@@ -168,7 +168,7 @@ async fn a_booking_whose_time_is_over_is_shown_for_a_while() {
 }
 
 #[tokio::test]
-async fn a_session_whose_place_is_taken_away_is_not_available() {
+async fn a_session_whose_membership_is_removed_is_not_available() {
     let world = world().await;
     let id = world.slice("voice", 1_000).await;
     world.ue("phone", &[]).await;
@@ -192,14 +192,14 @@ async fn a_session_whose_place_is_taken_away_is_not_available() {
     assert_eq!(world.ask("POST", &format!("{session}/extend"), Some(more)).await.0, 409);
     assert_eq!(world.ask("PUT", &place, Some(json!({}))).await.0, 204);
     shown("AVAILABLE").await;
-    // Another subscriber of the same name has nothing of it.
+    // Another UE of the same name does not inherit it.
     assert_eq!(world.ask("DELETE", "/v1/ues/phone", None).await.0, 204);
     assert_eq!(world.ask("GET", "/v1/ues/phone", None).await.0, 404);
     world.ue("phone", &[]).await;
     shown("UNAVAILABLE").await;
 }
 
-/// A QoS session of the phone in the slice "voice": its path.
+/// Creates a QoS session of the phone in the slice "voice"; returns its path.
 async fn session(world: &World, duration: u64) -> String {
     let request = json!({"device": {"networkAccessIdentifier": "phone"}, "applicationServer": {},
         "qosProfile": "voice", "duration": duration});
@@ -208,7 +208,7 @@ async fn session(world: &World, duration: u64) -> String {
     format!("{QOD}/sessions/{}", made["sessionId"].as_str().unwrap())
 }
 
-/// Ends a session, or waits until its time is over.
+/// Ends a session by request, or waits until it expires.
 async fn ended(world: &World, session: &str, by_request: bool) {
     if by_request {
         assert_eq!(world.ask("DELETE", session, None).await.0, 204);
@@ -227,7 +227,7 @@ async fn has_place(world: &World) -> bool {
 }
 
 #[tokio::test]
-async fn a_place_goes_with_the_last_session_that_has_it() {
+async fn a_membership_ends_with_its_last_session() {
     let world = world().await;
     world.slice("voice", 1_000).await;
     world.ue("phone", &[]).await;
@@ -245,7 +245,7 @@ async fn a_place_goes_with_the_last_session_that_has_it() {
 }
 
 #[tokio::test]
-async fn a_place_that_the_operator_sets_outlasts_the_sessions() {
+async fn a_membership_set_by_the_operator_outlasts_the_sessions() {
     let world = world().await;
     let id = world.slice("voice", 1_000).await;
     world.ue("phone", &[]).await;
@@ -258,7 +258,8 @@ async fn a_place_that_the_operator_sets_outlasts_the_sessions() {
                 ended(&world, session, by_request).await;
             }
             assert!(has_place(&world).await, "{path} {by_request}");
-            // Taken away while a session has it, and made again by the next, it is theirs.
+            // A membership that was removed during a session and is created again by the next session belongs
+            // to the sessions.
             let first = session(&world, 60).await;
             assert_eq!(world.ask("DELETE", &place, None).await.0, 204);
             let second = session(&world, 60).await;
@@ -294,7 +295,7 @@ async fn bookings_take_areas_and_delay_budgets() {
         assert_eq!(made["serviceArea"], area, "{made}");
         let id = made["sliceId"].as_str().unwrap();
         let slice = world.until(id, "Running").await;
-        // The access that reaches there, and no other.
+        // Only the access that reaches the area.
         assert_eq!(slice["accesses"], json!(["cell-2"]), "{slice}");
         assert_eq!(slice["guarantees"]["cell-2"]["downlink_bps"], 50_000_000);
         let profile = &slice["serviceProfile"];
@@ -313,7 +314,7 @@ async fn bookings_take_areas_and_delay_budgets() {
 }
 
 #[tokio::test]
-async fn answers_are_found_by_their_correlator() {
+async fn answers_have_the_correlator_of_the_request() {
     let world = world().await;
     for (given, status) in
         [(Some("b4333c46-49c0-4f62-80d7-f0ef930f1c46"), 404), (None, 404), (Some("a b"), 400)]

@@ -1,4 +1,4 @@
-//! Cells that are told their shares, and what happens when they do not answer.
+//! Configuration of cells, and their failures.
 
 use super::*;
 use axum::extract::{Path, Request, State};
@@ -8,7 +8,7 @@ use axum::routing::{get, put};
 use axum::{Json, Router, middleware};
 use std::sync::{Arc, Mutex};
 
-/// What a gNB's agent has, as its REST interface shows it.
+/// A simulated gNB agent with its REST interface.
 #[derive(Clone, Default)]
 struct Cell(Arc<Mutex<Inner>>);
 
@@ -16,11 +16,11 @@ struct Cell(Arc<Mutex<Inner>>);
 struct Inner {
     slices: Vec<Value>,
     ue: String,
-    /// How many more requests fail.
+    /// Number of further requests that fail.
     fails: u32,
-    /// It starts again while it is told its shares, and knows what its configuration says.
+    /// Restarts while its shares are set, and returns to its configuration.
     restarts: bool,
-    /// It takes requests, and says nothing.
+    /// Accepts requests but does not answer.
     hangs: bool,
     most_percent: f64,
 }
@@ -120,7 +120,7 @@ fn body(name: &str, kbps: u64) -> Option<Value> {
     at(&["live"], name, kbps)
 }
 
-/// A slice "video", made and come to a state.
+/// Creates a slice "video" and waits until it is in a state.
 async fn video(world: &World, state: &str) -> Value {
     let (_, made) = world.ask("POST", "/v1/slices", body("video", 30_000)).await;
     world.until(made["id"].as_str().unwrap(), state).await
@@ -138,7 +138,7 @@ async fn shares_and_ues_follow_the_slices() {
     assert_eq!(world.ask("PUT", &format!("/v1/slices/{id}"), body("video", 50_000)).await.0, 202);
     world.until(id, "Running").await;
     assert_eq!((cell.share("video"), cell.share("default")), (Some(50.0), Some(50.0)));
-    // The cell that loses its shares is told them again, and the slice says so meanwhile.
+    // A cell that loses its shares is configured again; meanwhile the slice reports it.
     cell.with(|i| {
         i.slices = vec![json!({"name": "default", "share_percent": 100.0})];
         i.fails = u32::MAX;
@@ -148,7 +148,7 @@ async fn shares_and_ues_follow_the_slices() {
     cell.with(|i| i.fails = 0);
     world.until(id, "Running").await;
     assert_eq!(cell.share("video"), Some(50.0));
-    // A slice that goes leaves its UE to the rest.
+    // UEs of a removed slice move to the default slice.
     assert_eq!(world.ask("DELETE", &format!("/v1/slices/{id}"), None).await.0, 202);
     world.until(id, "gone").await;
     assert_eq!(
@@ -158,7 +158,7 @@ async fn shares_and_ues_follow_the_slices() {
     assert!(cell.with(|i| i.most_percent) <= 100.0 + 1e-6);
 }
 
-/// The UE "phone" is put in the slice "video", and the cell knows.
+/// Makes the UE "phone" a member of the slice "video", and waits until the cell has it.
 async fn attach(world: &World, cell: &Cell, id: &str) {
     world.ue("phone", &[]).await;
     place(world, cell, id).await;
@@ -187,13 +187,13 @@ async fn eventually(holds: impl AsyncFn() -> bool) {
 }
 
 #[tokio::test]
-async fn a_cell_that_starts_again_during_a_change_gets_its_ues_back() {
+async fn a_cell_that_restarts_during_a_change_gets_its_ues_back() {
     let cell = Cell::default();
     let world = world(&cell).await;
     let slice = video(&world, "Running").await;
     let id = slice["id"].as_str().unwrap();
     attach(&world, &cell, id).await;
-    // Of the slice that changes, and of another one.
+    // UEs of the slice that changes, and of another one.
     for (method, place, body) in [
         ("PUT", format!("/v1/slices/{id}"), body("video", 50_000)),
         ("POST", "/v1/slices".to_owned(), body("other", 10_000)),
@@ -208,14 +208,14 @@ async fn a_cell_that_starts_again_during_a_change_gets_its_ues_back() {
 }
 
 #[tokio::test]
-async fn a_ue_without_a_place_goes_back_into_the_rest() {
+async fn a_ue_without_membership_returns_to_the_default_slice() {
     let cell = Cell::default();
     let world = world(&cell).await;
     let slice = video(&world, "Running").await;
     let id = slice["id"].as_str().unwrap();
     let back = async || eventually(async || cell.with(|i| i.ue == "default")).await;
     attach(&world, &cell, id).await;
-    // What it has already stays as it is.
+    // Existing memberships stay unchanged.
     assert_eq!(world.ask("PUT", "/v1/ues/phone", Some(json!({"slices": [id]}))).await.0, 200);
     let (_, ue) = world.ask("GET", "/v1/ues/phone", None).await;
     assert_eq!(
@@ -228,12 +228,12 @@ async fn a_ue_without_a_place_goes_back_into_the_rest() {
     assert_eq!(world.ask("DELETE", "/v1/ues/phone", None).await.0, 204);
     back().await;
     eventually(async || world.ask("GET", "/v1/ues/phone", None).await.0 == 404).await;
-    // Its slice is there for the next.
+    // The slice can be used by the next UE.
     attach(&world, &cell, id).await;
 }
 
 #[tokio::test]
-async fn a_cell_that_refuses_fails_the_slice_and_nothing_is_left() {
+async fn a_refusal_of_a_cell_fails_the_slice_and_leaves_nothing() {
     let cell = Cell::default();
     let world = world(&cell).await;
     cell.with(|i| i.fails = u32::MAX);
@@ -248,9 +248,9 @@ async fn a_cell_that_refuses_fails_the_slice_and_nothing_is_left() {
     assert_eq!(live["downlink_free_bps"], 100_000_000);
 }
 
-/// Whichever of the two comes first.
+/// In either order.
 #[tokio::test]
-async fn a_removal_that_one_cell_keeps_waiting_does_not_keep_the_others_from_being_looked_at() {
+async fn a_removal_delayed_by_one_cell_does_not_delay_the_checks_of_others() {
     for (a, b) in [("live", "other"), ("other", "live")] {
         let (well, ill) = (Cell::default(), Cell::default());
         let world = World::new(&(access(a, &well).await + &access(b, &ill).await)).await;
@@ -275,7 +275,7 @@ async fn a_removal_that_one_cell_keeps_waiting_does_not_keep_the_others_from_bei
 }
 
 #[tokio::test]
-async fn a_cell_that_says_nothing_keeps_no_other_waiting() {
+async fn an_unresponsive_cell_delays_no_other() {
     let (mute, well) = (Cell::default(), Cell::default());
     let world = World::new(&(access("live", &mute).await + &access("other", &well).await)).await;
     let slice = video(&world, "Running").await;
@@ -287,7 +287,7 @@ async fn a_cell_that_says_nothing_keeps_no_other_waiting() {
         let place = format!("/v1/ues/{name}/slices/{id}");
         assert_eq!(world.ask("PUT", &place, Some(json!({"cell_ue": name}))).await.0, 204);
     }
-    // A removal there waits, too.
+    // A removal at that cell waits, too.
     let (_, made) = world.ask("POST", "/v1/slices", body("gone", 10_000)).await;
     let gone = format!("/v1/slices/{}", made["id"].as_str().unwrap());
     assert_eq!(world.ask("DELETE", &gone, None).await.0, 202);
@@ -295,7 +295,7 @@ async fn a_cell_that_says_nothing_keeps_no_other_waiting() {
     let (_, made) = world.ask("POST", "/v1/slices", at(&["other"], "voice", 10_000)).await;
     world.until(made["id"].as_str().unwrap(), "Running").await;
     assert!(began.elapsed() < Duration::from_secs(14), "{:?}", began.elapsed());
-    // When it answers again it is told what it was to be.
+    // When it answers again, it gets its target state.
     mute.with(|i| i.hangs = false);
     eventually(async || world.ask("GET", &gone, None).await.0 == 404).await;
     eventually(async || world.ask("GET", &format!("/v1/slices/{id}"), None).await.1["state"] == "Running")
@@ -304,7 +304,7 @@ async fn a_cell_that_says_nothing_keeps_no_other_waiting() {
 }
 
 #[tokio::test]
-async fn many_cells_that_say_nothing_keep_the_others_waiting_as_long_as_one() {
+async fn many_unresponsive_cells_delay_others_no_longer_than_one() {
     let well = Cell::default();
     let (mut mute, mut all) = (Vec::new(), String::new());
     for i in 0..6 {

@@ -1,16 +1,16 @@
-//! Katana's users, and CAMARA's.
+//! Compatibility with Katana and CAMARA.
 
 use super::*;
 use axum::routing::post;
 use tokio::sync::mpsc;
 
-/// Our own NEST with every key of Katana's model, and some more.
+/// A NEST with every key of Katana's model, and further ones.
 const NEST: &str = include_str!("../../../../../packaging/examples/nest-full.json");
-/// In the form of Katana's shortest published one.
+/// A NEST in the form of Katana's shortest published example.
 const SHORT: &str = include_str!("../../../../../packaging/examples/nest-short.json");
 
 #[tokio::test]
-async fn a_nest_makes_a_slice_and_nothing_of_it_is_dropped() {
+async fn a_nest_creates_a_slice_and_all_attributes_are_kept() {
     let world = World::new("").await;
     let text = |(status, value): (u16, Value)| (status, value.as_str().map(str::to_owned));
     let location = json!({"id": "Group0_Edge", "description": "an edge"});
@@ -59,8 +59,8 @@ async fn a_nest_makes_a_slice_and_nothing_of_it_is_dropped() {
     assert_eq!(world.ask("GET", "/api/slice", None).await.1, json!([]));
 }
 
-/// Katana's own example NESTs, unchanged: `KATANA=FOLDER`, a checkout of medianetlab/katana-slice_manager. They are not
-/// ours to ship; those above have their form.
+/// Katana's published example NESTs, unchanged: `KATANA=FOLDER` is a checkout of
+/// medianetlab/katana-slice_manager. They cannot be distributed here; the NESTs above have the same form.
 #[tokio::test]
 async fn published_nests_are_accepted_unchanged() {
     let Some(katana) = std::env::var_os("KATANA") else { return };
@@ -99,7 +99,7 @@ async fn published_nests_are_accepted_unchanged() {
 }
 
 #[tokio::test]
-async fn base_descriptors_are_used_and_may_not_go_round() {
+async fn base_descriptors_are_used_and_cycles_are_refused() {
     let world = World::new("").await;
     let base = json!({"base_slice_des_id": "base", "network_DL_throughput": {"guaranteed": 1000},
         "delay_tolerance": true, "coverage": ["pier"], "colour": "red"});
@@ -120,7 +120,7 @@ async fn base_descriptors_are_used_and_may_not_go_round() {
 }
 
 #[tokio::test]
-async fn a_qos_session_is_a_place_in_a_slice_for_a_time_and_its_end_is_told() {
+async fn a_qos_session_is_a_temporary_membership_and_its_end_is_reported() {
     let (sender, mut events) = mpsc::channel::<Value>(8);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let sink = format!("http://{}/events/", listener.local_addr().unwrap());

@@ -1,11 +1,11 @@
-//! A disk that is full, and has room again.
+//! A full disk, a disk with room again, and a database file that is replaced.
 
 use super::*;
 use crate::testing::sh;
 use nix::sched::{CloneFlags, unshare};
 use std::collections::BTreeSet;
 
-/// Runs `body` where a folder is a disk of so many KiB; nothing where that is not allowed.
+/// Runs `body` with a directory on a file system of `kib` KiB; does nothing where mounts are not permitted.
 fn with_disk(kib: u32, body: impl AsyncFnOnce(tempfile::TempDir) + Send) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -26,7 +26,7 @@ fn with_disk(kib: u32, body: impl AsyncFnOnce(tempfile::TempDir) + Send) {
 }
 
 #[test]
-fn writes_go_on_when_a_full_disk_has_room_again() {
+fn writes_continue_when_a_full_disk_has_room_again() {
     for kib in [200, 333, 600] {
         with_disk(kib, async |disk| {
             let at = disk.path().to_owned();
@@ -35,7 +35,7 @@ fn writes_go_on_when_a_full_disk_has_room_again() {
             let body = |name: &str| json!({"name": name, "accesses": ["cell-2"], "serviceProfile": {}});
             let mut made = BTreeSet::new();
             let mut full = 0;
-            // Until several in a row are refused: a step of the slices' own may find room once more.
+            // Until several in a row are refused, because internal steps of slices may still find room.
             for i in 0..2000 {
                 let (status, said) = world.ask("POST", "/v1/slices", Some(body(&format!("s{i}")))).await;
                 match status {
@@ -53,7 +53,7 @@ fn writes_go_on_when_a_full_disk_has_room_again() {
                 }
             }
             assert!(full >= 10, "{kib} KiB were enough for {}", made.len());
-            // What is read is as it was answered.
+            // Reads return what was answered.
             let there = |world: &World| {
                 let engine = world._running.shared.engine.clone();
                 engine.read(|m| m.slices().keys().cloned().collect::<BTreeSet<_>>())
@@ -81,9 +81,9 @@ fn writes_go_on_when_a_full_disk_has_room_again() {
     }
 }
 
-/// What somebody removes, replaces or moves away while it is open would be written to, and nobody would ever read it again.
+/// Writes to an open file that was removed, replaced or moved away would be lost.
 #[tokio::test]
-async fn nothing_is_said_to_be_stored_in_a_file_that_is_gone() {
+async fn no_success_is_reported_for_writes_to_a_lost_file() {
     type Change = fn(&std::path::Path) -> std::io::Result<()>;
     let cases: [(&str, Change); 4] = [
         ("removed", |file| std::fs::remove_file(file)),
@@ -126,7 +126,7 @@ async fn nothing_is_said_to_be_stored_in_a_file_that_is_gone() {
             assert!(Instant::now() < end, "{what}: {health}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        // Back in its place it is the file that was opened.
+        // Moved back, it is the file that was opened.
         if what == "moved away" {
             std::fs::rename(file.with_extension("moved"), &file).unwrap();
             let (status, said) = world.ask("POST", "/v1/slices", body("back")).await;

@@ -1,4 +1,4 @@
-//! The interface as its users see it: over HTTP, with a database in a folder of its own.
+//! Tests of the REST interface over HTTP, with a database in a temporary directory.
 
 mod bad_input;
 mod camara;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 const OPERATOR: &str = "correct-horse-battery-staple";
 
-/// A slice manager of its own.
+/// A running slice manager.
 struct World {
     base: String,
     http: reqwest::Client,
@@ -27,7 +27,7 @@ struct World {
     _server: Server,
 }
 
-/// Two cells at two places, and what `more` says.
+/// A configuration with two cells at two locations, followed by `more`.
 fn config(folder: &std::path::Path, more: &str) -> SliceManagerConfig {
     let token = folder.join("token");
     std::fs::write(&token, OPERATOR).unwrap();
@@ -47,13 +47,13 @@ impl World {
         Self::at(tempfile::tempdir().unwrap(), more).await
     }
 
-    /// With everything in this folder.
+    /// Starts with all files in this directory.
     async fn at(folder: tempfile::TempDir, more: &str) -> Self {
         let config = config(folder.path(), more);
         Self::of(folder, &config).await
     }
 
-    /// With this configuration.
+    /// Starts with this configuration.
     async fn of(folder: tempfile::TempDir, config: &SliceManagerConfig) -> Self {
         let running = start(config).await.unwrap();
         let mut server = Server::default();
@@ -69,7 +69,7 @@ impl World {
         self.http.request(method, format!("{}{path}", self.base)).bearer_auth(token)
     }
 
-    /// As the operator: status and answer, JSON or text.
+    /// Sends a request as the operator; returns status and answer (JSON or text).
     async fn ask(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
         self.ask_as(OPERATOR, method, path, body).await
     }
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// A slice that runs.
+    /// Creates a slice and waits until it is running; returns its identifier.
     async fn slice(&self, name: &str, dl_kbps: u64) -> String {
         let body = json!({"name": name, "accesses": ["cell-1"], "serviceProfile": {"sst": 1,
             "dLThptPerSlice": {"guaThpt": dl_kbps, "maxThpt": 80_000}, "dLLatency": 12}});
@@ -109,7 +109,7 @@ impl World {
         id
     }
 
-    /// A UE with these slices: its token.
+    /// Adds a UE with these slices; returns its token.
     async fn ue(&self, name: &str, slices: &[&str]) -> String {
         let (status, made) =
             self.ask("PUT", &format!("/v1/ues/{name}"), Some(json!({"slices": slices}))).await;
@@ -155,7 +155,8 @@ async fn every_path_refuses_a_wrong_token_and_operators_paths_refuse_ues() {
     assert_eq!(world.ask_as(OPERATOR, "GET", "/v1/me", None).await.0, 403);
 }
 
-/// Without a token on loopback: no name but this machine's, no page of another site, and no changes unless allowed.
+/// Without a token on loopback: requests must be for this machine's name, not from pages of other sites, and
+/// changes must be enabled.
 #[tokio::test]
 async fn a_port_without_token_is_for_this_machine_and_for_reading() {
     for changes in [false, true] {
@@ -217,7 +218,7 @@ async fn every_metric_is_documented() {
 }
 
 #[tokio::test]
-async fn many_at_once_never_get_more_than_there_is() {
+async fn concurrent_requests_never_exceed_the_capacity() {
     let world = World::new("[limits]\nue_burst = 1000\n").await;
     let body = |i: usize| {
         json!({"name": format!("s{i}"), "accesses": ["cell-1"],
@@ -232,7 +233,7 @@ async fn many_at_once_never_get_more_than_there_is() {
         assert_eq!(*status, 409);
         assert!(problem["detail"].as_str().unwrap().contains("bit/s downlink left"), "{problem}");
     }
-    // Changes and removals at once: at every moment within capacity.
+    // Concurrent changes and removals stay within the capacity at all times.
     for id in &made {
         world.until(id, "Running").await;
     }
@@ -268,7 +269,7 @@ async fn many_at_once_never_get_more_than_there_is() {
 }
 
 #[tokio::test]
-async fn what_was_answered_is_there_after_a_restart() {
+async fn answered_changes_survive_a_restart() {
     let world = World::new("").await;
     let id = world.slice("video", 30_000).await;
     let token = world.ue("phone", &[&id]).await;

@@ -1,10 +1,10 @@
-//! What UEs see: their own slices, in few bytes, as they change.
+//! The view of UEs: their own slices, in few bytes, with updates.
 
 use super::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test]
-async fn a_ue_sees_its_own_slices_and_nobody_elses() {
+async fn a_ue_sees_only_its_own_slices() {
     let world = World::new("").await;
     let (mine, other) = (world.slice("mine", 10_000).await, world.slice("other", 10_000).await);
     let token = world.ue("phone", &[&mine]).await;
@@ -29,7 +29,7 @@ async fn a_ue_sees_its_own_slices_and_nobody_elses() {
     assert_eq!(me["slices"][0]["dl_guaranteed_bps"], 40_000_000);
     assert_eq!(world.ask_as(&token, "DELETE", "/v1/me", None).await.0, 204);
     assert!(world.ask("GET", "/v1/ues/phone", None).await.1["registered_ms"].is_null());
-    // No secret is ever shown, and a new token voids the old one.
+    // Secrets are never shown, and a new token invalidates the old one.
     let ue = world.ask("GET", "/v1/ues/phone", None).await.1.to_string();
     assert!(!ue.contains(&token) && !ue.contains("token"), "{ue}");
     let renewed =
@@ -71,7 +71,7 @@ async fn an_unchanged_poll_costs_at_most_200_bytes() {
     let (bytes, answer) = poll(&etag).await;
     assert!(answer.starts_with("HTTP/1.1 304"), "{answer}");
     assert!(bytes <= 200, "{bytes} bytes: {answer}");
-    // The connection goes on after it.
+    // The connection can be used further.
     assert_eq!(poll(&etag).await.0, bytes);
     let policies = json!({"policies": [{"uid": "p", "properties": {}}]});
     assert_eq!(world.ask("PUT", "/v1/ues/phone/policies", Some(policies)).await.0, 204);
@@ -80,7 +80,7 @@ async fn an_unchanged_poll_costs_at_most_200_bytes() {
 }
 
 #[tokio::test]
-async fn a_stream_tells_what_changes_and_only_that() {
+async fn a_stream_sends_changes_only() {
     let world = World::new("").await;
     let (mine, other) = (world.slice("mine", 10_000).await, world.slice("other", 10_000).await);
     let token = world.ue("phone", &[&mine]).await;
@@ -116,7 +116,7 @@ async fn a_stream_tells_what_changes_and_only_that() {
 }
 
 #[tokio::test]
-async fn who_asks_too_often_is_told_to_wait() {
+async fn requests_above_the_rate_limit_are_refused() {
     let world = World::new("[limits]\nue_requests_per_s = 1\nue_burst = 3\nrefused_per_s = 2\n").await;
     let (phone, tv) = (world.ue("phone", &[]).await, world.ue("tv", &[]).await);
     let mut last = 0;
@@ -134,9 +134,9 @@ async fn who_asks_too_often_is_told_to_wait() {
     assert_eq!(world.ask("GET", "/v1/ues", None).await.0, 200);
 }
 
-/// Whoever watches over it is answered, however many strangers ask with wrong tokens, or ask the same.
+/// Health checks are answered, however many clients send wrong tokens or the same request.
 #[tokio::test]
-async fn strangers_do_not_keep_the_health_from_being_seen() {
+async fn refused_clients_do_not_block_health_checks() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path(), "[limits]\nrefused_per_s = 2\n");
     (config.api.connections, config.api.connections_per_peer) = (1000, 1000);

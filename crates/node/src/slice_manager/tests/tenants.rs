@@ -1,4 +1,5 @@
-//! Roles: what an operator, a reader, and tenants see and change; by fixed tokens and by those of an authorization server.
+//! Roles: the permissions of operators, readers and tenants, with fixed tokens and tokens of an authorization
+//! server.
 
 use super::*;
 use crate::runtime::api::auth::tests::Issuing;
@@ -8,7 +9,7 @@ use anabranch_slice::{Kind, Manager, Record, Write};
 const READER: &str = "reader-token-reader-token";
 const ACME: &str = "acme-token-acme-token-acme";
 
-/// With tokens of every kind.
+/// A slice manager with tokens of every kind.
 async fn world(more: &str) -> (World, Issuing) {
     let folder = tempfile::tempdir().unwrap();
     let (issuing, oauth) = Issuing::new();
@@ -34,7 +35,7 @@ fn booking() -> Value {
     json!({"serviceTime": {}, "sliceQosProfile": {"maxNumOfDevices": 1}})
 }
 
-/// Every operation there is, with what a tenant could put in: path, method, body.
+/// Every operation with a body that a tenant could send: method, path, body.
 fn operations(id: &str) -> Vec<(String, String, Option<Value>)> {
     let openapi: Value = serde_json::from_str(&routes::description()).unwrap();
     let mut all = Vec::new();
@@ -57,7 +58,7 @@ fn operations(id: &str) -> Vec<(String, String, Option<Value>)> {
 }
 
 #[tokio::test]
-async fn a_tenant_sees_and_changes_its_own_and_nothing_of_others() {
+async fn a_tenant_sees_and_changes_only_its_own() {
     let (world, issuing) = world(FAST).await;
     let all = "anabranch:slices:write network-slice-booking:sessions:create network-slice-booking:sessions:get \
                network-slice-booking:sessions:delete quality-on-demand:sessions:create quality-on-demand:sessions:read \
@@ -68,7 +69,7 @@ async fn a_tenant_sees_and_changes_its_own_and_nothing_of_others() {
     let ask = async |token: &str, method: &str, path: &str, body: Option<Value>| {
         world.ask_as(token, method, path, body).await
     };
-    // One thing of each kind, of acme's and of the operator's.
+    // One resource of each kind, of the tenant and of the operator.
     let mut theirs = Vec::new();
     for owner in [ACME, OPERATOR] {
         let (status, slice) = ask(owner, "POST", "/v1/slices", Some(new_slice("s"))).await;
@@ -91,7 +92,7 @@ async fn a_tenant_sees_and_changes_its_own_and_nothing_of_others() {
         let of = |v: &Value| v["sessionId"].as_str().unwrap().to_owned();
         theirs.push([slice, katana, of(&booked), of(&session)]);
     }
-    // Their owner sees them by each of its tokens.
+    // The owner sees them with each of its tokens.
     for token in [ACME, &acme] {
         for (path, i) in [
             ("/v1/slices", 0),
@@ -105,7 +106,8 @@ async fn a_tenant_sees_and_changes_its_own_and_nothing_of_others() {
         let (_, list) = ask(token, "GET", "/v1/slices", None).await;
         assert_eq!((&list["total"], list["slices"].as_array().unwrap().len()), (&json!(3), 3), "{list}");
     }
-    // A rival tries every operation with every identifier: as if they were not there, and nothing changes.
+    // A rival tries every operation with every identifier: the resources seem not to exist, and nothing
+    // changes.
     let before = world.ask("GET", "/v1/slices", None).await;
     for id in theirs.iter().flatten() {
         for (method, path, body) in operations(id) {
@@ -113,7 +115,7 @@ async fn a_tenant_sees_and_changes_its_own_and_nothing_of_others() {
             assert!(!answer.to_string().contains("acme"), "{method} {path}: {answer}");
             if path.contains(id.as_str()) {
                 assert!([403, 404].contains(&status), "{method} {path}: {status} {answer}");
-                // The same for what never was.
+                // The same answer as for an identifier that never existed.
                 let never = path.replace(id.as_str(), "never");
                 let (other, text) = ask(&rival, &method, &never, body).await;
                 assert_eq!(other, status, "{method} {path}");
@@ -136,7 +138,7 @@ async fn a_tenant_sees_and_changes_its_own_and_nothing_of_others() {
             ask(&rival, "POST", "/quality-on-demand/v1/retrieve-sessions", Some(whose)).await;
         assert_eq!((status, list), (200, json!([])));
     }
-    // Nor does it get a device into another's slice, by identifier or by name.
+    // Nor can it add a device to another tenant's slice, by identifier or by name.
     for profile in [theirs[0][0].as_str(), "s"] {
         let qod = json!({"device": {"networkAccessIdentifier": "phone"}, "applicationServer": {"ipv4Address": "192.0.2.1"},
             "qosProfile": profile, "duration": 60});
@@ -187,7 +189,7 @@ async fn every_operation_needs_its_scope_or_its_role() {
                     answer.headers().get("www-authenticate").map(|v| v.to_str().unwrap().to_owned());
                 (answer.status().as_u16(), challenge.unwrap_or_default())
             };
-            // RFC 6750 §3.1: it says which scope would do.
+            // RFC 6750 §3.1: the challenge names the sufficient scope.
             let (status, challenge) = send(&none).await;
             assert!(
                 status == 403 && challenge.contains("error=\"insufficient_scope\""),
@@ -201,7 +203,7 @@ async fn every_operation_needs_its_scope_or_its_role() {
                 assert!(status != 401 && status != 403, "{method} {path} with {scope}: {status}");
                 for_tenants += 1;
             }
-            // Of tenants, only those with a row; a fixed token has every scope of its role.
+            // Tenants may execute only operations with a row; a fixed token has every scope of its role.
             assert_eq!(send(ACME).await.0 == 403, scopes.is_empty(), "{method} {path}");
             let reads = method == "GET" || path.ends_with("retrieve-sessions");
             for token in [READER, &reader] {
@@ -213,7 +215,7 @@ async fn every_operation_needs_its_scope_or_its_role() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_wrong_is_refused_as_the_rfc_says() {
+async fn an_invalid_token_is_refused_as_in_the_rfc() {
     let (world, issuing) = world(FAST).await;
     let challenge = async |token: Option<&str>| {
         let mut request = world.http.get(format!("{}/v1/slices", world.base));
@@ -238,7 +240,7 @@ async fn a_token_that_is_wrong_is_refused_as_the_rfc_says() {
 }
 
 #[tokio::test]
-async fn one_tenant_does_not_take_everything() {
+async fn one_tenant_cannot_exhaust_the_capacity() {
     let more = "[limits]\ntenant_slices = 3\ntenant_requests_per_s = 30\nrefused_per_s = 1000\n";
     let (world, issuing) = world(more).await;
     let rival = issuing.token("rival", "anabranch:slices:write", 600);
@@ -250,7 +252,7 @@ async fn one_tenant_does_not_take_everything() {
         world.ask_as(ACME, "POST", "/network-slice-booking/v0.1/sessions", Some(booking())).await;
     assert!(status == 409 && problem["message"].as_str().unwrap().contains("3 slices"), "{problem}");
     assert_eq!(make(&rival).await, 201);
-    // Requests, too; the operator goes on.
+    // Requests are limited, too; the operator is not affected.
     let mut refused = 0;
     for _ in 0..200 {
         refused += u32::from(world.ask_as(ACME, "GET", "/v1/slices", None).await.0 == 429);
@@ -260,9 +262,9 @@ async fn one_tenant_does_not_take_everything() {
     assert_eq!(make(OPERATOR).await, 201);
 }
 
-/// What a tenant makes and removes does not stay.
+/// Resources that a tenant creates and removes do not accumulate.
 #[tokio::test]
-async fn what_a_tenant_has_removed_does_not_pile_up() {
+async fn removed_resources_of_a_tenant_do_not_accumulate() {
     let (world, issuing) = world(&format!("{FAST}tenant_slices = 20\n")).await;
     let rival = issuing.token("rival", "network-slice-booking:sessions:create", 600);
     let bookings = "/network-slice-booking/v0.1/sessions";
@@ -278,7 +280,7 @@ async fn what_a_tenant_has_removed_does_not_pile_up() {
         }
     }
     assert_eq!(world.ask("GET", "/api/gst", None).await, (200, json!([])));
-    // Those bookings are shown for a while, and count.
+    // Ended bookings are shown for a while, and count.
     let (status, full) = world.ask_as(ACME, "POST", bookings, Some(booking())).await;
     assert!(status == 409 && full["message"].as_str().unwrap().contains("20 bookings"), "{full}");
     assert_eq!(world.ask_as(&rival, "POST", bookings, Some(booking())).await.0, 201);
@@ -295,7 +297,7 @@ async fn what_a_tenant_has_removed_does_not_pile_up() {
         assert!(Instant::now() < end, "{:?}", acmes());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // A while later.
+    // After that time.
     let older = |(id, mut v): (String, Value)| {
         v["ended_ms"] = json!(v["ended_ms"].as_u64().unwrap() - anabranch_slice::manager::camara::KEPT_MS);
         Write { kind: Kind::Booking, id, record: Some(Record::Document(v)) }
@@ -309,9 +311,9 @@ async fn what_a_tenant_has_removed_does_not_pile_up() {
     assert_eq!(world.ask_as(ACME, "POST", bookings, Some(booking())).await.0, 201);
 }
 
-/// At CAMARA's paths every refusal has CAMARA's form, and the correlator of the request.
+/// On CAMARA's paths every refusal has CAMARA's form and the correlator of the request.
 #[tokio::test]
-async fn refusals_have_the_form_of_who_is_asked() {
+async fn refusals_have_the_form_of_the_requested_api() {
     let (world, issuing) = world(FAST).await;
     let none = issuing.token("acme", "openid", 600);
     let path = "/quality-on-demand/v1/sessions/x";

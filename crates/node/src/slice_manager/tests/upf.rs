@@ -1,4 +1,4 @@
-//! A UPF that makes and ends UEs' sessions, and what happens when it does not.
+//! UEs' sessions at a UPF, and its failures.
 
 use super::*;
 use axum::extract::Path;
@@ -7,7 +7,8 @@ use axum::routing::{delete, get};
 use axum::{Json, Router};
 use std::sync::{Arc, Mutex};
 
-/// What a UPF's agent answers to the next requests: the first of each list, of its last one always.
+/// A simulated UPF agent with the answers to the next requests: the first of each list, the last one
+/// repeatedly.
 #[derive(Clone, Default)]
 struct Upf(Arc<Mutex<Inner>>);
 
@@ -15,10 +16,10 @@ struct Upf(Arc<Mutex<Inner>>);
 struct Inner {
     put: Vec<u16>,
     delete: Vec<u16>,
-    /// How often each was asked for.
+    /// Number of requests of each kind.
     made: u32,
     ended: u32,
-    /// Keys of its sessions, by UE.
+    /// Public keys of its sessions, by UE.
     there: std::collections::BTreeMap<String, Value>,
 }
 
@@ -86,7 +87,7 @@ async fn put_key(world: &World, key: &str) -> Value {
     ue
 }
 
-/// Waits until the UE's session is in a state; "gone": there is no such UE.
+/// Waits until the UE's session is in a state; "gone": the UE no longer exists.
 async fn until(world: &World, state: &str) {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
@@ -100,27 +101,27 @@ async fn until(world: &World, state: &str) {
 }
 
 #[tokio::test]
-async fn a_session_that_the_upf_cannot_make_now_is_tried_again() {
+async fn a_temporarily_refused_session_is_retried() {
     let upf = Upf::default();
     let world = upf.world(&[503, 201], &[404]).await;
     assert_eq!(put(&world).await["session_state"]["attachment"], "pending");
     until(&world, "active").await;
     assert_eq!(upf.made(), 2);
-    // The same once more changes nothing.
+    // Repeating the same request changes nothing.
     put(&world).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(upf.made(), 2);
-    // A change is one request: the UE is never without a session in between.
+    // A change is one request, so the UE is never without a session.
     put_key(&world, "bmV3").await;
     until(&world, "active").await;
     assert_eq!((upf.made(), upf.ended()), (3, 0));
 }
 
 #[tokio::test]
-async fn a_session_that_was_refused_is_tried_again_at_once_when_it_is_asked_for_again() {
+async fn a_refused_session_is_retried_at_once_on_request() {
     let upf = Upf::default();
     let world = upf.world(&[409, 409, 409, 201], &[404]).await;
-    // The pause grows: by now the next try is some seconds away.
+    // The pause grows: by now the next attempt is some seconds away.
     put(&world).await;
     let end = Instant::now() + Duration::from_secs(20);
     while upf.made() < 3 {
@@ -134,9 +135,9 @@ async fn a_session_that_was_refused_is_tried_again_at_once_when_it_is_asked_for_
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
 }
 
-/// What is in the UPF's own configuration file is not the manager's to end.
+/// A UE in the UPF's own configuration file is not the manager's to remove.
 #[tokio::test]
-async fn a_ue_that_the_upf_keeps_is_forgotten_all_the_same() {
+async fn a_ue_that_the_upf_keeps_is_removed_from_the_manager() {
     let upf = Upf::default();
     let world = upf.world(&[409], &[409]).await;
     put(&world).await;
@@ -146,7 +147,7 @@ async fn a_ue_that_the_upf_keeps_is_forgotten_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_session_that_the_upf_has_lost_is_made_again() {
+async fn a_session_that_the_upf_has_lost_is_restored() {
     let upf = Upf::default();
     let world = upf.world(&[201], &[404]).await;
     put(&world).await;
@@ -160,7 +161,7 @@ async fn a_session_that_the_upf_has_lost_is_made_again() {
         }
         until(&world, "active").await;
     };
-    // It starts again without its state; somebody else gives the session another key.
+    // The UPF restarts without its state; and another client changes the key of the session.
     another(&|inner| inner.there.clear()).await;
     another(&|inner| drop(inner.there.insert("phone".into(), json!("bm90IG91cnM=")))).await;
     assert_eq!((upf.made(), upf.ended()), (3, 0));

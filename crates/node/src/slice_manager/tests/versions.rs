@@ -1,5 +1,5 @@
-//! One version of a resource at every interface, and changes only of the version that was seen; what UEs hold open or have
-//! slices grow by.
+//! Versions of resources, equal at every interface, and conditional changes; limits of UEs' streams and of
+//! growth at their request.
 
 use super::*;
 use reqwest::Response;
@@ -26,7 +26,7 @@ impl World {
 const FAST: &str = "[limits]\nue_burst = 10000\nue_requests_per_s = 10000\n";
 
 #[tokio::test]
-async fn of_two_that_change_the_same_version_one_is_told() {
+async fn of_two_changes_of_the_same_version_one_is_refused() {
     let world = World::new(FAST).await;
     for (first, second, latency) in [(2_000, 3_000, 20), (1, 7_777, 3), (50_000, 1, 9)] {
         let id = world.slice("shared", 1_000).await;
@@ -40,7 +40,7 @@ async fn of_two_that_change_the_same_version_one_is_told() {
         let accepted = world.with("PUT", &path, Some(&a), Some(body(first, 12))).await;
         assert_eq!(accepted.status(), 202);
         let now = accepted.headers()["etag"].to_str().unwrap().to_owned();
-        // While it is under way, and after: the other is told, and nothing of what it wanted is there.
+        // During the first change and after it, the second is refused, and none of it is applied.
         for etag in [&*b, "\"1\"", &format!("W/{now}")] {
             let refused = world.with("PUT", &path, Some(etag), Some(body(second, latency))).await;
             assert_eq!(refused.status(), 412, "{etag}");
@@ -63,7 +63,7 @@ async fn of_two_that_change_the_same_version_one_is_told() {
     }
 }
 
-/// What GET shows and PUT takes, sent back as it is, changes nothing.
+/// Sending the answer of GET back with PUT changes nothing.
 #[tokio::test]
 async fn reading_and_writing_back_changes_nothing() {
     let world = World::new(FAST).await;
@@ -96,9 +96,10 @@ async fn reading_and_writing_back_changes_nothing() {
     }
 }
 
-/// Katana's interface shows what the other set, and puts nothing old back when it changes something else.
+/// Katana's interface shows values set at the other one, and does not restore old values when it changes
+/// something else.
 #[tokio::test]
-async fn katana_shows_and_keeps_what_was_set_elsewhere() {
+async fn katana_shows_and_keeps_values_of_the_native_interface() {
     let world = World::new(FAST).await;
     for (first, second) in [(5_000, 7_000), (20_000, 300), (9, 40_000)] {
         let nest = json!({"base_slice_descriptor": {"base_slice_des_id": "mix", "coverage": ["Pier"],
@@ -130,7 +131,7 @@ async fn katana_shows_and_keeps_what_was_set_elsewhere() {
         );
         assert_eq!(slice["serviceProfile"]["dLMaxPktSize"], 1300);
         assert_ne!(world.etag(&format!("/api/slice/{id}")).await, etag);
-        // What it changes itself, it changes.
+        // Values that it sets itself are changed.
         let rate = json!({"base_slice_descriptor": {"network_DL_throughput": {"guaranteed": first}}});
         assert_eq!(world.with("POST", &modify, None, Some(rate)).await.status(), 200);
         let slice = world.until(id, "Running").await;
@@ -141,7 +142,7 @@ async fn katana_shows_and_keeps_what_was_set_elsewhere() {
 }
 
 #[tokio::test]
-async fn ues_and_documents_have_versions_and_who_may_not_is_told_first() {
+async fn ues_and_documents_have_versions_checked_after_permissions() {
     let world = World::new(FAST).await;
     let id = world.slice("video", 1_000).await;
     let token = world.ue("phone", &[]).await;
@@ -167,7 +168,7 @@ async fn ues_and_documents_have_versions_and_who_may_not_is_told_first() {
     let now = world.etag(path).await;
     assert_eq!(world.with("POST", &format!("{path}/token"), Some(&now), None).await.status(), 200);
     assert_ne!(world.etag(path).await, now);
-    // A UE's token is refused before anything is compared.
+    // A UE's token is refused before versions are compared.
     let token = if world.ask_as(&token, "GET", "/v1/me", None).await.0 == 401 {
         world.ue("tv", &[]).await
     } else {
@@ -187,9 +188,10 @@ async fn ues_and_documents_have_versions_and_who_may_not_is_told_first() {
     assert_eq!(world.with("DELETE", base, Some(&now), None).await.status(), 200);
 }
 
-/// A stream is as good as the token it was opened with; a UE has a few, and others have theirs.
+/// A stream is valid as long as the token with which it was opened; a UE has few streams, and others are not
+/// affected.
 #[tokio::test]
-async fn streams_end_with_their_token_and_are_few() {
+async fn streams_end_with_their_token_and_are_limited() {
     let world = World::new("[limits]\nue_burst = 10000\nstreams = 7\nstreams_per_ue = 3\n").await;
     let id = world.slice("video", 1_000).await;
     for end in ["rotated", "removed"] {
@@ -215,7 +217,7 @@ async fn streams_end_with_their_token_and_are_few() {
         for mut stream in streams {
             let rest = async {
                 while let Ok(Some(part)) = stream.chunk().await {
-                    // Nothing of a slice any more; a sign of life may be on its way.
+                    // No further events about slices; a keep-alive may be on its way.
                     assert!(!part.starts_with(b"event: slices"), "{part:?}");
                 }
             };
@@ -234,9 +236,9 @@ async fn streams_end_with_their_token_and_are_few() {
     }
 }
 
-/// One UE does not get the rest of a cell, and what it got goes when it leaves.
+/// One UE cannot take the rest of a cell, and its growth is released when it leaves.
 #[tokio::test]
-async fn growth_for_one_ue_is_bounded_and_given_back() {
+async fn growth_for_one_ue_is_bounded_and_released() {
     let world = World::new("[limits]\nue_burst = 10000\nue_growth_percent = 20\n").await;
     let id = world.slice("video", 10_000).await;
     let token = world.ue("phone", &[&id]).await;
@@ -267,10 +269,10 @@ async fn growth_for_one_ue_is_bounded_and_given_back() {
     }
 }
 
-/// A database that comes back without its last change, and then makes another one in its place: what was told of the first is not
-/// told for the second.
+/// A database that returns without its last change and then stores another one in its place: the view of the
+/// first is not sent for the second.
 #[tokio::test]
-async fn a_change_in_the_place_of_one_that_was_lost_is_told() {
+async fn a_change_that_replaces_a_lost_one_is_reported() {
     let world = World::new(FAST).await;
     let id = world.slice("video", 10_000).await;
     let token = world.ue("phone", &[&id]).await;
