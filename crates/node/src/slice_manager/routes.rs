@@ -81,7 +81,7 @@ pub fn router(shared: Shared) -> Router {
     router
         .route("/openapi.json", get(async move || (kind, description)))
         .fallback(async || {
-            Problem::new(StatusCode::NOT_FOUND, NO_SUCH_PATH, "see /openapi.json for those there are")
+            Problem::new(StatusCode::NOT_FOUND, NO_SUCH_PATH, "see /openapi.json for the existing paths")
         })
         .method_not_allowed_fallback(async || {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no such method on this path", "see /openapi.json")

@@ -1,4 +1,5 @@
-//! HTTP to others: no proxies of the environment, no redirects, and TLS that trusts whom the configuration says.
+//! HTTP client for requests to other programs: without proxies of the environment and redirects, and with the
+//! configured certificate authorities.
 
 use super::TokenFile;
 use super::tls::provider;
@@ -9,19 +10,19 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use std::path::{Path, PathBuf};
 
-/// Whose certificates count.
+/// The trusted certificate authorities.
 #[derive(Debug, Clone, Copy)]
 pub enum Trust<'a> {
-    /// Nobody's: plain HTTP.
+    /// None: plain HTTP.
     Nobody,
-    /// Those of the system's authorities.
+    /// The authorities of the system.
     System,
-    /// Those of the authorities in a file (PEM), and no others.
+    /// Only the authorities in a PEM file.
     Authorities(&'a Path),
 }
 
 impl<'a> Trust<'a> {
-    /// For a URL: the authorities of a file, or the system's where none is given; nobody's where it is not https.
+    /// The authorities for a URL: those of the file, else those of the system; none without https.
     pub fn of(url: &str, authorities: Option<&'a Path>) -> Self {
         match authorities {
             _ if !url.starts_with("https:") => Self::Nobody,
@@ -31,7 +32,7 @@ impl<'a> Trust<'a> {
     }
 }
 
-/// HTTP to one program, and the token that it wants, if any.
+/// A client of one program, with a bearer token if one is configured.
 pub struct Client {
     http: reqwest::Client,
     base: Url,
@@ -39,10 +40,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// To the program at a URL, or at `unix:PATH`; `builder` has everything else. Nothing is sent yet.
+    /// A client of the program at a URL or at `unix:PATH`; `builder` has all other settings. Sends nothing.
     ///
     /// # Errors
-    /// `at` is no URL.
+    /// `at` is not a valid URL.
     pub fn new(builder: reqwest::ClientBuilder, at: &str, token: Option<TokenFile>) -> anyhow::Result<Self> {
         let builder = builder.pool_idle_timeout(super::REUSED);
         let (builder, base) = match at.strip_prefix("unix:") {
@@ -52,7 +53,7 @@ impl Client {
         Ok(Self { http: builder.build().context("setting up HTTP")?, base, token })
     }
 
-    /// What has this path there, below the path of its URL.
+    /// The URL of this path, relative to the path of the client's URL.
     pub fn url(&self, path: &[&str]) -> Url {
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
@@ -61,21 +62,21 @@ impl Client {
         url
     }
 
-    /// A request; see [`Self::url`] and [`Self::send`].
+    /// Starts a request; see [`Self::url`] and [`Self::send`].
     pub fn request(&self, method: Method, url: Url) -> RequestBuilder {
         self.http.request(method, url)
     }
 
-    /// Whether it shows a token.
+    /// Whether a token is configured.
     pub fn has_token(&self) -> bool {
         self.token.is_some()
     }
 
-    /// The answer to a request, which shows the token. Where that is refused and the file has another one by now, the request is
-    /// sent once more, with that.
+    /// Sends a request with the token and returns the answer. If the token is refused and its file has
+    /// another one now, the request is repeated once.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no answer.
     pub async fn send(&self, request: RequestBuilder) -> reqwest::Result<Response> {
         let Some(token) = &self.token else { return request.send().await };
         let (shown, again) = (token.token(), request.try_clone());
@@ -91,7 +92,7 @@ impl Client {
     }
 }
 
-/// Clients begin with this.
+/// The common settings of all clients.
 ///
 /// # Errors
 /// The file of authorities cannot be read, or has none.
@@ -100,7 +101,7 @@ pub fn builder(trust: Trust<'_>) -> anyhow::Result<reqwest::ClientBuilder> {
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
         .with_root_certificates(roots(trust)?)
         .with_no_client_auth();
-    // What trusts nobody is made without reading the system's certificates: it may have none.
+    // Without TLS, the system's certificates are not read; there may be none.
     let builder = reqwest::Client::builder().no_proxy().redirect(redirect::Policy::none());
     Ok(builder.tls_backend_preconfigured(tls))
 }
@@ -122,7 +123,7 @@ fn roots(trust: Trust<'_>) -> anyhow::Result<RootCertStore> {
             for certificate in certificates {
                 roots.add(certificate.with_context(place)?).with_context(place)?;
             }
-            ensure!(!roots.is_empty(), "{}: there is no certificate in it", place());
+            ensure!(!roots.is_empty(), "{}: it has no certificate", place());
         }
     }
     Ok(roots)
@@ -134,9 +135,9 @@ mod tests {
     use axum::http::{HeaderMap, header};
     use std::sync::{Arc, Mutex};
 
-    /// A program gets another token, and somebody writes it where others have theirs.
+    /// The token of the other program changes, and the file is updated.
     #[tokio::test]
-    async fn a_token_that_was_replaced_is_shown_with_the_same_request() {
+    async fn a_replaced_token_is_used_within_the_same_request() {
         let (first, second) = ("correct-horse-battery-staple", "another-horse-battery-staple");
         let state = Arc::new(Mutex::new((first, Vec::new())));
         let now = state.clone();
@@ -162,7 +163,7 @@ mod tests {
         };
         let said = |shown: &[bool]| shown.iter().map(|shown| (*shown, "what".to_owned())).collect::<Vec<_>>();
         assert_eq!(ask().await, (StatusCode::OK, said(&[true])));
-        // Refused, and the file has nothing new: it is not asked twice.
+        // Refused, and the file has not changed: the request is not repeated.
         state.lock().unwrap().0 = second;
         assert_eq!(ask().await, (StatusCode::UNAUTHORIZED, said(&[false])));
         for no_token in ["", "short", first] {
@@ -172,7 +173,7 @@ mod tests {
         std::fs::write(file.path(), second).unwrap();
         assert_eq!(ask().await, (StatusCode::OK, said(&[false, true])));
         assert_eq!(ask().await, (StatusCode::OK, said(&[true])));
-        // One that is wrong as well is tried once.
+        // A wrong new token is tried once.
         std::fs::write(file.path(), "a-third-horse-battery-staple").unwrap();
         state.lock().unwrap().0 = first;
         assert_eq!(ask().await, (StatusCode::UNAUTHORIZED, said(&[false, false])));

@@ -1,12 +1,13 @@
-//! Connections of every listener: how many there may be, how many of one peer, and how long each may be silent.
+//! Connections of all listeners: limits in total and per peer, and time limits.
 //!
 //! ```text
 //!  accept ─▶ a place? ─no─▶ closed        header within 15 s ─▶ answered within 60 s ─▶ taken within 30 s ─▶ next header …
 //!              └─yes─▶ TLS, within 15 s ─▶ HTTP/1.1 ─▶
 //! ```
 //!
-//! A peer is an address (of IPv6 a /64, which one host has whole), at a Unix socket a user. Those that have shown a token
-//! do not count for its share any more: a thousand UEs behind one address are not one.
+//! A peer is an address (for IPv6 a /64, which may belong to one host), or a user at a Unix socket.
+//! Connections that have shown a valid token do not count towards the limit per peer, because a thousand UEs
+//! may share one address.
 
 use super::super::config::Connections;
 use super::problem::Problem;
@@ -36,15 +37,15 @@ use tokio::task::JoinSet;
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 
-/// How long what is asked may take.
+/// Time limits of a connection.
 #[derive(Debug, Clone, Copy)]
 struct Timers {
-    /// For the TLS handshake, and for the whole header of a request, from when its connection is open or the last answer is
-    /// sent.
+    /// For the TLS handshake, and for the complete header of a request, from the opening of the connection or
+    /// the end of the last answer.
     header: Duration,
-    /// For the rest of a request, until its answer begins.
+    /// From the end of the header to the start of the answer.
     answer: Duration,
-    /// Longest that a peer takes nothing of what is sent to it.
+    /// Longest time in which the peer reads nothing of an answer.
     taken: Duration,
 }
 
@@ -53,22 +54,22 @@ const TIMERS: Timers = Timers {
     answer: Duration::from_secs(60),
     taken: Duration::from_secs(30),
 };
-/// How long clients of ours keep a connection that they do not use: less than the other end does.
+/// Time for which clients of this crate keep an idle connection; shorter than the server's limit.
 pub const REUSED: Duration = Duration::from_secs(5);
-/// Longest header, bytes.
+/// Maximum length of a header, bytes.
 const HEADER_BYTES: usize = 32 << 10;
-/// Descriptors that other things of this process need.
+/// File descriptors reserved for other purposes of the process.
 const DESCRIPTORS_BESIDE: u64 = 512;
-/// Fewest connections that are tried, however few descriptors there are.
+/// Smallest limit of connections, however few descriptors there are.
 const FEWEST: u64 = 16;
 
-/// What is listened at.
+/// A listening socket.
 pub enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-/// Who has connections.
+/// The origin of a connection, to which the limit per peer applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Peer {
     Address(IpAddr),
@@ -90,12 +91,12 @@ impl Peer {
 #[derive(Default)]
 struct Counted {
     all: u32,
-    /// Those of each peer that have not shown a token.
+    /// Connections per peer that have not shown a valid token.
     of: BTreeMap<Peer, u32>,
     refused: u64,
 }
 
-/// Counts the connections of a listener.
+/// The connection counts of a listener.
 struct Counts {
     most: Connections,
     counted: Mutex<Counted>,
@@ -106,16 +107,16 @@ impl Counts {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place, if there is one.
+    /// Registers a connection of `peer`; `None` if a limit is reached.
     fn take(self: &Arc<Self>, peer: Peer) -> Option<Arc<Place>> {
         let mut counted = self.counted();
         let own = counted.of.get(&peer).copied().unwrap_or(0);
         if counted.all >= self.most.all || own >= self.most.of_peer {
             counted.refused += 1;
-            // A flood of connections is not to become a flood of lines.
+            // Logged at powers of two, so that a flood of connections does not flood the log.
             if counted.refused.is_power_of_two() {
                 let (all, refused) = (counted.all, counted.refused);
-                tracing::warn!(?peer, of_it = own, all, refused, "connection refused: there are too many");
+                tracing::warn!(?peer, of_it = own, all, refused, "connection refused: too many connections");
             }
             return None;
         }
@@ -126,7 +127,7 @@ impl Counts {
     }
 }
 
-/// A connection's place among those there may be.
+/// Registration of a connection, which ends when it is dropped.
 pub struct Place {
     counts: Arc<Counts>,
     peer: Peer,
@@ -134,7 +135,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// A right token was shown: from now on it does not count for its peer's share.
+    /// Records that a valid token was shown; from then on the connection does not count for its peer.
     pub fn prove(&self) {
         if !self.proved.swap(true, Relaxed) {
             self.leave(&mut self.counts.counted());
@@ -161,14 +162,15 @@ impl Drop for Place {
     }
 }
 
-/// A right token was shown on the connection of `request`.
+/// Records that the connection of `request` has shown a valid token.
 pub fn proved(request: &Request) {
     if let Some(place) = request.extensions().get::<Arc<Place>>() {
         place.prove();
     }
 }
 
-/// As many as are wanted, or as there are descriptors for: the soft limit of open files is raised as far as that takes.
+/// Limits the connections to the available file descriptors, after raising the soft limit of open files as
+/// far as needed.
 fn possible(mut most: Connections) -> Connections {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return most };
     let raised = soft.saturating_add(most.all.into()).min(hard);
@@ -176,7 +178,7 @@ fn possible(mut most: Connections) -> Connections {
     let fit = now.saturating_sub(DESCRIPTORS_BESIDE).max(FEWEST);
     if fit < most.all.into() {
         tracing::warn!(
-            "{} connections need {} open files, {hard} are allowed: at most {fit}; raise the limit (LimitNOFILE= of \
+            "{} connections need {} open files, {hard} are permitted: limited to {fit}; raise the limit (LimitNOFILE= of \
              the unit, ulimit -n)",
             most.all,
             u64::from(most.all) + DESCRIPTORS_BESIDE
@@ -215,7 +217,7 @@ async fn serve_within(
             }
             Err(error) if is_of_connection(&error) => {}
             Err(error) => {
-                // There are no descriptors, or no memory: what is open may end.
+                // Out of descriptors or memory, which open connections may release.
                 failures += 1;
                 if failures.is_power_of_two() {
                     tracing::warn!(failures, "accepting connections: {error}");
@@ -233,7 +235,7 @@ async fn accept(listener: &Listener) -> io::Result<(Box<dyn Stream>, Peer)> {
     match listener {
         Listener::Tcp(listener) => {
             let (stream, from) = listener.accept().await?;
-            // Answers are small, and nobody waits for more of them.
+            // Answers are small, so they are sent without delay (TCP_NODELAY).
             stream.set_nodelay(true)?;
             Ok((Box::new(stream), Peer::of(from.ip())))
         }
@@ -245,7 +247,7 @@ async fn accept(listener: &Listener) -> io::Result<(Box<dyn Stream>, Peer)> {
     }
 }
 
-/// The connection was gone before it was taken.
+/// Whether an error concerns only a connection that ended before it was accepted.
 fn is_of_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, InvalidInput, NotConnected};
     [ConnectionAborted, ConnectionRefused, ConnectionReset, InvalidInput, NotConnected]
@@ -262,7 +264,7 @@ async fn one(
     let stream: Box<dyn Stream> = match tls {
         None => stream,
         Some(tls) => {
-            // A stranger has a place from before the handshake, and no longer than this without ending it.
+            // The connection is registered before the TLS handshake, whose duration is limited.
             let handshake = TlsAcceptor::from(tls.current()).accept(stream);
             match tokio::time::timeout(timers.header, handshake).await {
                 Ok(Ok(stream)) => Box::new(stream),
@@ -280,7 +282,7 @@ async fn one(
     }
 }
 
-/// Gives every request the place of its connection.
+/// Adds the connection's registration to every request.
 struct WithPlace {
     inner: TowerToHyperService<Router>,
     place: Arc<Place>,
@@ -297,19 +299,19 @@ impl Service<hyper::Request<Incoming>> for WithPlace {
     }
 }
 
-/// An answer begins in time, or is a refusal.
+/// Middleware: an answer that does not start in time is replaced by a refusal.
 async fn within(State(answer): State<Duration>, request: Request, next: Next) -> Response {
     match tokio::time::timeout(answer, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
             let detail = format!("the request was not whole, or not answered, within {} s", answer.as_secs());
-            let remedy = "send it whole, and read what there is before you try again";
+            let remedy = "send it completely, and read the current state before you try again";
             Problem::new(StatusCode::REQUEST_TIMEOUT, detail, remedy).into_response()
         }
     }
 }
 
-/// A stream whose peer must take what is sent.
+/// A stream that fails if the peer does not read for too long.
 struct Patient {
     stream: Box<dyn Stream>,
     taken: Duration,
@@ -325,7 +327,7 @@ impl Patient {
         let taken = self.taken;
         let waits = self.waits.get_or_insert_with(|| Box::pin(tokio::time::sleep(taken)));
         ready!(waits.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read")))
     }
 }
 
@@ -390,7 +392,7 @@ mod tests {
         taken: Duration::from_secs(600),
     };
 
-    /// A listener of its own in a thread of its own, as long as the runtime lives.
+    /// Starts a listener in a runtime of its own, which serves until the runtime is dropped.
     fn start(most: Connections, timers: Timers) -> (SocketAddr, tokio::runtime::Runtime) {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -423,7 +425,7 @@ mod tests {
         stream
     }
 
-    /// Whether a request is answered on it.
+    /// Whether a request on this connection is answered.
     fn answers(stream: &mut TcpStream, header: &str) -> bool {
         let sent = write!(stream, "GET / HTTP/1.1\r\nHost: x\r\n{header}\r\n");
         let mut got = [0; 1024];
@@ -441,14 +443,14 @@ mod tests {
     }
 
     #[test]
-    fn one_peer_does_not_keep_others_out_and_places_come_back() {
+    fn one_peer_cannot_exclude_others_and_closed_connections_are_released() {
         for (all, of_peer) in [(8, 3), (40, 1), (100, 64)] {
             let (at, _runtime) = start(Connections { all, of_peer }, LONG);
             let mut flood: Vec<TcpStream> = (0..of_peer + 5).map(|_| connect("127.0.0.7", at)).collect();
             let served = flood.iter_mut().filter_map(|stream| answers(stream, "").then_some(())).count();
             assert_eq!(served, of_peer as usize);
             assert!(answers(&mut connect("127.0.0.8", at), ""), "another peer");
-            // Others take what is left, and not more.
+            // Other peers can use the rest, and no more.
             let mut others = Vec::new();
             for peer in 10..10 + all {
                 let mut stream = connect(&format!("127.0.1.{peer}"), at);
@@ -465,7 +467,7 @@ mod tests {
     #[test]
     fn a_token_takes_a_connection_out_of_its_peers_share() {
         let (at, _runtime) = start(Connections { all: 50, of_peer: 2 }, LONG);
-        // Who has shown a token makes room for the next.
+        // A connection that has shown a token makes room for another one.
         let mut proved: Vec<TcpStream> = (0..2).map(|_| connect("127.0.0.7", at)).collect();
         for stream in &mut proved {
             assert!(answers(stream, "Authorization: Bearer x\r\n"));
@@ -478,18 +480,18 @@ mod tests {
             );
             proved.push(next);
         }
-        // Without, two more.
+        // Two more without a token.
         let mut plain: Vec<TcpStream> = (0..4).map(|_| connect("127.0.0.7", at)).collect();
         let served = plain.iter_mut().filter_map(|stream| answers(stream, "").then_some(())).count();
         assert_eq!(served, 2);
     }
 
     #[test]
-    fn who_is_silent_slow_or_takes_nothing_is_closed() {
+    fn silent_slow_and_non_reading_peers_are_disconnected() {
         let (at, _runtime) = start(Connections { all: 1, of_peer: 1 }, SHORT);
         let closed = |mut stream: TcpStream| {
             let mut rest = Vec::new();
-            // Reset or closed: it is over.
+            // Reset or closed: the connection has ended.
             let _ = stream.read_to_end(&mut rest);
             String::from_utf8_lossy(&rest).into_owned()
         };
@@ -503,7 +505,7 @@ mod tests {
             });
             stream.unwrap()
         };
-        // Silent after an answer; half a header; a header that never ends.
+        // Silent after an answer; half a header; a header without end.
         closed(place());
         let mut half = place();
         half.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nX-").unwrap();
@@ -524,7 +526,7 @@ mod tests {
         body.write_all(b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf").unwrap();
         let said = closed(body);
         assert!(said.starts_with("HTTP/1.1 408") && said.contains("not whole"), "{said}");
-        // Takes nothing of an endless answer: another has its place.
+        // Reads nothing of an endless answer: the connection is replaced by another.
         let mut full = place();
         full.write_all(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         drop(place());
@@ -532,7 +534,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever comes, shows a token and goes, in any order: counts are those of what is there, and within limits.
+        /// Connections that open, show a token and close in any order: the counts are correct and within the
+        /// limits.
         #[test]
         fn counts_are_right(steps in prop::collection::vec((0_u8..6, 0_u8..3, any::<usize>()), 0..200), all in 1_u32..9, of_peer in 1_u32..5) {
             let counts = Arc::new(Counts { most: Connections { all, of_peer }, counted: Mutex::default() });
@@ -560,9 +563,9 @@ mod tests {
         }
     }
 
-    /// Strangers who begin a TLS handshake and never end it have places for a while, and of their own share.
+    /// Peers that do not complete a TLS handshake are limited in time, and by their own share.
     #[test]
-    fn a_handshake_that_never_ends_keeps_out_none_but_its_peer() {
+    fn an_endless_handshake_affects_only_its_peer() {
         let folder = tempfile::tempdir().unwrap();
         let tls = Tls::new(&super::super::auth::tests::certificate(folder.path())).unwrap();
         let most = Connections { all: 64, of_peer: 4 };
@@ -579,14 +582,14 @@ mod tests {
             runtime.block_on(async move { http.get(format!("https://{at}/")).send().await.is_ok() })
         };
         assert!(answers());
-        // Nothing; half of a record; a record that is none; a byte now and then.
+        // No data; half a record; an invalid record; a byte now and then.
         let starts: [&[u8]; 4] = [b"", &[22, 3, 1, 0x02, 0], b"GET / HTTP/1.1\r\n\r\n", &[22]];
         let mut strangers: Vec<TcpStream> = (0..16).map(|_| connect("127.0.0.9", at)).collect();
         for (stranger, start) in strangers.iter_mut().zip(starts.iter().cycle()) {
             let _ = stranger.write_all(start);
         }
         assert!(answers(), "one peer keeps others out");
-        // Each of them is closed, also one that goes on.
+        // All of them are closed, including those that continue to send.
         let end = Instant::now() + SHORT.header + Duration::from_secs(10);
         for mut stranger in strangers {
             stranger.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -603,7 +606,7 @@ mod tests {
                 }
             }
         }
-        // And their places are there again: for that peer, too.
+        // Afterwards the peer can connect again.
         until("no place", || {
             let mut again = connect("127.0.0.9", at);
             again.set_read_timeout(Some(Duration::from_millis(100))).unwrap();

@@ -1,4 +1,4 @@
-//! What happened lately, and to whom it is told.
+//! Log of recent events, with a stream for subscribers.
 
 use super::types::Event;
 use std::collections::VecDeque;
@@ -6,49 +6,49 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::broadcast;
 
 anabranch_element::names! {
-    /// Kinds of events, of all parts.
+    /// Kinds of events of all agents.
     pub enum EventKind("kind of events") {
-        SessionUp = "session-up", "A session came about.";
+        SessionUp = "session-up", "A session was established.";
         SessionDown = "session-down", "A session ended.";
         PathUp = "path-up", "A path can be used.";
         PathDown = "path-down", "A path cannot be used.";
-        Moved = "moved", "A rule's traffic is on another path.";
-        Flapping = "flapping", "Paths come and go.";
+        Moved = "moved", "The traffic of a rule moved to another path.";
+        Flapping = "flapping", "Paths change state frequently.";
         Endpoint = "endpoint", "The peer has another address.";
-        Rekeyed = "rekeyed", "There are new keys.";
+        Rekeyed = "rekeyed", "New keys are in use.";
         Remote = "remote", "The UPF has another address, or a name that does not resolve.";
-        AccessRefused = "access-refused", "The ends want another security each.";
-        AccessLeft = "access-left", "A rule, or the TCP lane, leaves an access.";
-        AccessBack = "access-back", "It may use the access again.";
-        OverflowPaused = "overflow-paused", "A rule does not overflow for a while.";
-        OverflowResumed = "overflow-resumed", "It may overflow again.";
+        AccessRefused = "access-refused", "The two ends have configured different security.";
+        AccessLeft = "access-left", "A rule, or the TCP lane, avoids an access.";
+        AccessBack = "access-back", "A rule, or the TCP lane, may use the access again.";
+        OverflowPaused = "overflow-paused", "The overflow of a rule is paused.";
+        OverflowResumed = "overflow-resumed", "The overflow of a rule has resumed.";
         FlowsLeft = "flows-left", "Flows were moved away from an access.";
         ClockReset = "clock-reset", "Any time stamp of a UE is accepted again.";
         Rules = "rules", "Other rules are in force.";
         TcpLane = "tcp-lane", "The TCP lane was set up, changed, or failed.";
         HandshakeTimeout = "handshake-timeout", "The UPF does not answer.";
         Refused = "refused", "The UPF refuses a session.";
-        SharedKey = "shared-key", "Two devices have one key.";
-        Restored = "restored", "Something of ours that somebody removed is there again.";
-        NotRestored = "not-restored", "Something of ours does not stay, and is made again ever more seldom.";
-        Outside = "outside", "Traffic goes outside the tunnel.";
+        SharedKey = "shared-key", "Two devices use the same key.";
+        Restored = "restored", "Network configuration that was removed has been restored.";
+        NotRestored = "not-restored", "Network configuration is removed repeatedly and is restored at increasing intervals.";
+        Outside = "outside", "Traffic bypasses the tunnel.";
         ClosedDestination = "closed-destination", "A packet was for a destination that is closed.";
-        BadConfig = "bad-config", "What the peer has configured cannot be followed.";
-        Reloaded = "reloaded", "The file was read again.";
+        BadConfig = "bad-config", "The configuration of the peer cannot be applied.";
+        Reloaded = "reloaded", "The configuration file was read again.";
         Slices = "slices", "A gNB's slices have other shares.";
-        Scheduler = "scheduler", "A gNB schedules in another way.";
+        Scheduler = "scheduler", "The schedulers of a gNB have changed.";
         UeChanged = "ue-changed", "A UE of a gNB was changed.";
-        Late = "late", "A gNB's slots are run late.";
+        Late = "late", "Slots of a gNB run late.";
         LwipChanged = "lwip-changed", "An LWIP node was changed.";
     }
 }
 
-/// Events kept for those who come late.
+/// Number of events that are kept.
 pub const KEPT: usize = 256;
-/// Events a slow listener may be behind before it misses some.
+/// Number of events that a slow listener may lag behind before it misses some.
 const BEHIND: usize = 1024;
 
-/// Keeps the last events and tells new ones. Control plane only: the data path never comes here.
+/// Keeps the last events and publishes new ones. Used by the control plane only, never by the data path.
 #[derive(Clone)]
 pub struct EventLog {
     kept: Arc<Mutex<VecDeque<Event>>>,
@@ -62,7 +62,7 @@ impl Default for EventLog {
 }
 
 impl EventLog {
-    /// Adds an event; id and time are filled in. It is logged too.
+    /// Adds an event and logs it; id and time are filled in.
     pub fn push(&self, mut event: Event) {
         debug_assert!(EventKind::NAMES.contains(&event.kind.as_str()), "kind {}", event.kind);
         let mut kept = self.kept();
@@ -77,12 +77,12 @@ impl EventLog {
             kept.pop_front();
         }
         kept.push_back(event.clone());
-        // Nobody listening is fine.
+        // An error means that there is no listener.
         let _ = self.live.send(event);
     }
 
-    /// Those after event `id` that are still kept, and a receiver for what follows them, without gap. An id that none has yet is of
-    /// an earlier run of the program: all of this one come after it.
+    /// The stored events after event `id`, and a receiver of the following ones, without a gap. An id that
+    /// has not been assigned yet belongs to an earlier run of the program; then all events are returned.
     pub fn since(&self, id: u64) -> (Vec<Event>, broadcast::Receiver<Event>) {
         let kept = self.kept();
         let receiver = self.live.subscribe();

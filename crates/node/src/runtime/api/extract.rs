@@ -1,5 +1,5 @@
-//! What requests carry, read so that whatever is wrong with it is said as a [`Problem`]; and what every operation of a
-//! description may answer.
+//! Extractors of request contents, which report every error as a [`Problem`]; and the common answers of all
+//! operations in the OpenAPI description.
 
 use super::problem::{Problem, field_in};
 use axum::Json;
@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder};
 
-/// A JSON body: an object of the form of `T`.
+/// Extractor of a JSON body: an object of type `T`.
 pub struct Body<T>(pub T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
@@ -22,7 +22,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         check_kind(&request)?;
         let Text(bytes) = Text::from_request(request, state).await?;
-        // serde takes a list for a struct, too: its fields in order.
+        // serde also accepts a list for a struct (its fields in order).
         if bytes.trim_ascii_start().first() == Some(&b'[') {
             let detail = "the body must be an object";
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail, SEE));
@@ -35,11 +35,11 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
-/// Whether no object of a JSON text has a key twice: of two values each program takes the one it likes (RFC 8259 §4), and serde_json
-/// looks only where it knows the keys.
+/// Checks that no object of a JSON text has a duplicate key: programs may differ on which value they take
+/// (RFC 8259 §4), and serde_json detects duplicates only of known keys.
 ///
 /// # Errors
-/// One has. What is no JSON is for who reads it to say.
+/// An object has a duplicate key. Invalid JSON is not an error here; the parser reports it.
 pub fn check_keys(json: &[u8]) -> Result<(), String> {
     match serde_json::from_slice::<Distinct>(json) {
         Err(error) if error.is_data() => Err(error.to_string()),
@@ -47,7 +47,7 @@ pub fn check_keys(json: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Any value, of which nothing is kept.
+/// Deserialises any value and discards it.
 struct Distinct;
 
 impl<'de> Deserialize<'de> for Distinct {
@@ -105,7 +105,7 @@ impl<'de> Visitor<'de> for Distinct {
     }
 }
 
-/// A body as it came, whatever its sender calls it: NEAT's clients do not say that theirs is JSON.
+/// Extractor of a raw body, whatever its content type: NEAT's clients do not declare JSON.
 pub struct Text(pub Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for Text {
@@ -119,27 +119,27 @@ impl<S: Send + Sync> FromRequest<S> for Text {
 }
 
 impl Text {
-    /// As text.
+    /// The body as text.
     ///
     /// # Errors
-    /// It is not UTF-8.
+    /// The body is not UTF-8.
     pub fn text(&self) -> Result<&str, Problem> {
         std::str::from_utf8(&self.0).map_err(|e| Problem::invalid(format!("the body is not UTF-8: {e}")))
     }
 
-    /// As JSON.
+    /// The body as JSON.
     ///
     /// # Errors
-    /// It is not, or not what is wanted.
+    /// The body is not JSON, or not of type `T`.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Problem> {
         Json::from_bytes(&self.0).map(|Json(value)| value).map_err(|e| bad_body(&e))
     }
 }
 
-/// Whether a request says that its body is JSON.
+/// Checks that the content type of a request is JSON.
 ///
 /// # Errors
-/// It does not.
+/// It is not.
 pub fn check_kind(request: &Request) -> Result<(), Problem> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -150,7 +150,7 @@ pub fn check_kind(request: &Request) -> Result<(), Problem> {
     Err(Problem::new(status, "the body is not JSON", "send content-type: application/json"))
 }
 
-/// The query.
+/// Extractor of query parameters.
 pub struct Params<T>(pub T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
@@ -161,7 +161,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     }
 }
 
-/// What a path names.
+/// Extractor of path parameters.
 pub struct Path<T>(pub T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
@@ -175,7 +175,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
 
 const SEE: &str = "see /openapi.json for what the body must be";
 
-/// A body that is not what the path wants.
+/// The problem for a body that does not have the expected form.
 fn bad_body(rejection: &JsonRejection) -> Problem {
     let detail = rejection.body_text();
     let field = field_in(&detail);
@@ -183,8 +183,8 @@ fn bad_body(rejection: &JsonRejection) -> Problem {
     Problem { field, ..problem }
 }
 
-/// Adds to every operation the statuses that any of them may answer, those that only bodies can have where there is
-/// one, and the type of problems.
+/// Adds the common statuses to every operation (those in `any`, and those in `with_body` if it has a body),
+/// with the type of problems.
 pub fn complete(openapi: &mut OpenApi, any: &[&str], with_body: &[&str]) {
     let problem = || ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
     for item in openapi.paths.paths.values_mut() {
@@ -201,7 +201,7 @@ pub fn complete(openapi: &mut OpenApi, any: &[&str], with_body: &[&str]) {
             for (status, response) in responses {
                 let RefOr::T(response) = response else { continue };
                 if status.starts_with('4') || status.starts_with('5') {
-                    // CAMARA's have a form of their own, and may be told of the guard's, too.
+                    // CAMARA's errors have their own form; the statuses of the guard are added to them.
                     let own = response.content.get("application/json").cloned();
                     let own = own.filter(|c| !serde_json::to_string(c).is_ok_and(|t| t.contains("/Problem")));
                     response.content =
@@ -219,7 +219,7 @@ mod tests {
     use serde_json::Value;
 
     #[tokio::test]
-    async fn an_agent_takes_no_key_that_is_there_twice() {
+    async fn an_agent_refuses_duplicate_keys() {
         for (body, field) in [
             (r#"{"A":{"x":1},"A":{"x":2}}"#, Some("A")),
             (r#"{"A":{"x":1,"y":{"b":1,"b":1}}}"#, Some("b")),

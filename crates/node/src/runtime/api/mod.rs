@@ -1,4 +1,4 @@
-//! The agent's REST interface (JUNCTION §V-A "agent"): sessions, paths, rules, events; a gNB's cell;
+//! The agents' REST interface (JUNCTION §V-A "agent"): sessions, paths, rules and events; the cell of a gNB;
 //! an LWIP node; a transparent proxy.
 //!
 //! ```text
@@ -6,9 +6,10 @@
 //!         ◀── JSON, problem+json, event stream ──┘                      (one at a time)
 //! ```
 //!
-//! The same paths serve UE, UPF, gNB, LWIP node and proxy; what only one of them can do answers 405 at the others. The OpenAPI
-//! description is generated from the handlers and committed as `openapi/agent.json`; each serves its own part of it at
-//! `/openapi.json`. `anabranch int monitor --api` has an interface of its own, made of the same parts.
+//! UE, UPF, gNB, LWIP node and proxy have the same paths; a path that an agent does not support answers 405.
+//! The OpenAPI description is generated from the handlers and committed as `openapi/agent.json`; each agent
+//! serves its own part of it at `/openapi.json`. `anabranch int monitor --api` has an interface of its own,
+//! built from the same modules.
 
 pub mod auth;
 pub mod client;

@@ -1,7 +1,9 @@
-//! What a listener without token lets in: programs of this machine, and no page of a browser.
+//! Protection of listeners without a token: only programs of this machine are admitted, not pages in a
+//! browser.
 //!
-//! A page of any site can send requests to 127.0.0.1, and read the answers once its own name resolves there (DNS
-//! rebinding). What it cannot do is to choose the headers `Host`, `Origin` and `Sec-Fetch-Site`.
+//! A page of any site can send requests to 127.0.0.1, and can read the answers if its own name resolves to
+//! that address (DNS rebinding). It cannot choose the headers `Host`, `Origin` and `Sec-Fetch-Site`, which
+//! are checked here.
 
 use super::problem::Problem;
 use axum::extract::{Request, State};
@@ -11,16 +13,16 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::net::{IpAddr, SocketAddr};
 
-/// A TCP listener without token.
+/// A TCP listener without a token.
 #[derive(Debug, Clone, Copy)]
 pub struct Tokenless {
-    /// Where it listens.
+    /// Listening address.
     pub at: SocketAddr,
-    /// Whether it takes requests that change something.
+    /// Whether requests that change something are accepted.
     pub changes: bool,
 }
 
-/// Every request of such a listener passes here.
+/// Middleware of every request at such a listener.
 pub async fn guard(State(listener): State<Tokenless>, request: Request, next: Next) -> Response {
     match listener.check(&request) {
         Ok(()) => next.run(request).await,
@@ -32,7 +34,7 @@ impl Tokenless {
     fn check(self, request: &Request) -> Result<(), Problem> {
         let headers = request.headers();
         let host = host(request)?;
-        // What can be reached from elsewhere has names that nobody here knows.
+        // A listener that is reachable from other machines has names that are not known here.
         if self.at.ip().is_loopback()
             && let Some(host) = host.as_ref().filter(|host| !self.is_own(host))
         {
@@ -41,13 +43,11 @@ impl Tokenless {
             return Err(Problem::new(StatusCode::FORBIDDEN, detail, remedy));
         }
         if let Some(why) = foreign(headers, host.as_ref()) {
-            let remedy =
-                "pages of other sites may not ask here; programs send neither Origin nor Sec-Fetch-Site";
+            let remedy = "requests from pages of other sites are refused; programs send neither Origin nor Sec-Fetch-Site";
             return Err(Problem::new(StatusCode::FORBIDDEN, why, remedy));
         }
         if !self.changes && ![Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method()) {
-            let detail =
-                "changes need a token here: every user and program of this machine can reach this port";
+            let detail = "changes need a token: every user and program of this machine can reach this port";
             let remedy =
                 "set [api] token_file, or listen on \"unix:PATH\", or set [api] changes_without_token = true";
             return Err(Problem::new(StatusCode::FORBIDDEN, detail, remedy));
@@ -55,20 +55,20 @@ impl Tokenless {
         Ok(())
     }
 
-    /// Whether a name is one of this listener's.
+    /// Whether a name denotes this machine.
     fn is_own(self, host: &Authority) -> bool {
         let name = host.host();
         let bare = name.strip_prefix('[').and_then(|n| n.strip_suffix(']')).unwrap_or(name);
         if let Ok(address) = bare.parse::<IpAddr>() {
             return address.to_canonical().is_loopback() || address == self.at.ip();
         }
-        // RFC 6761 §6.3: these names are of this machine, whatever a resolver says.
+        // RFC 6761 §6.3: these names denote this machine, whatever a resolver returns.
         let name = bare.strip_suffix('.').unwrap_or(bare).to_ascii_lowercase();
         name == "localhost" || name.ends_with(".localhost")
     }
 }
 
-/// Who is asked for; none only where HTTP/1.0 says nothing.
+/// The host that the request names; `None` only with HTTP/1.0 without Host.
 fn host(request: &Request) -> Result<Option<Authority>, Problem> {
     let wrong =
         |detail: &str| Problem::new(StatusCode::BAD_REQUEST, detail, "send one header Host: NAME:PORT");
@@ -82,13 +82,13 @@ fn host(request: &Request) -> Result<Option<Authority>, Problem> {
             let host = host.to_str().ok().and_then(|text| text.parse::<Authority>().ok());
             Some(
                 host.filter(|host| !host.as_str().contains('@'))
-                    .ok_or_else(|| wrong("the header Host is no name"))?,
+                    .ok_or_else(|| wrong("the header Host is not a name"))?,
             )
         }
         None if request.version() < Version::HTTP_11 => None,
         None => return Err(wrong("there is no header Host")),
     };
-    // A request for a whole URL names who is asked a second time (RFC 9112 §3.2.2).
+    // A request with an absolute URL names the host a second time (RFC 9112 §3.2.2).
     match (request.uri().authority(), &named) {
         (Some(whole), Some(named)) if whole != named => Err(wrong("Host and the URL name different servers")),
         (Some(whole), _) => Ok(Some(whole.clone())),
@@ -96,12 +96,12 @@ fn host(request: &Request) -> Result<Option<Authority>, Problem> {
     }
 }
 
-/// What shows that a page of another site asks.
+/// The evidence that a page of another site sent the request; `None` if there is none.
 fn foreign(headers: &HeaderMap, host: Option<&Authority>) -> Option<String> {
     for site in headers.get_all("sec-fetch-site") {
         if site != "same-origin" && site != "none" {
             return Some(format!(
-                "a page of another site asks (Sec-Fetch-Site: {})",
+                "request from a page of another site (Sec-Fetch-Site: {})",
                 site.to_str().unwrap_or("?")
             ));
         }
@@ -110,7 +110,7 @@ fn foreign(headers: &HeaderMap, host: Option<&Authority>) -> Option<String> {
         let origin = origin.to_str().unwrap_or("?");
         let own = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
         if own.and_then(|own| own.parse::<Authority>().ok()).as_ref() != host || host.is_none() {
-            return Some(format!("a page of another site asks (Origin: {origin})"));
+            return Some(format!("request from a page of another site (Origin: {origin})"));
         }
     }
     None
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_this_machine_and_no_others() {
+    fn only_names_of_this_machine_are_accepted() {
         for own in [
             "localhost",
             "LocalHost:8080",
@@ -162,7 +162,7 @@ mod tests {
         ] {
             assert_eq!(asked(true, "GET", "/", &[("host", evil)]), 403, "{evil}");
             assert_eq!(asked(true, "GET", &format!("http://{evil}/"), &[("host", evil)]), 403, "{evil}");
-            // The URL counts, whatever Host says.
+            // The URL takes precedence over Host.
             assert_eq!(
                 asked(true, "GET", &format!("http://{evil}/"), &[("host", "localhost")]),
                 400,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_other_sites_are_told_apart() {
+    fn pages_of_other_sites_are_recognised() {
         let own = ("host", "127.0.0.1:8080");
         for (headers, status) in [
             (&[][..], 200),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_need_more_than_to_be_here() {
+    fn changes_require_more_than_local_access() {
         let own = [("host", "localhost")];
         for method in ["POST", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT", "ANYTHING"] {
             assert_eq!(asked(false, method, "/", &own), 403, "{method}");

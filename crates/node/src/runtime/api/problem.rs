@@ -5,22 +5,22 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The detail of an answer where an interface has nothing: `ctl` asks another kind of program, then.
+/// Detail of the answer to an unknown path; `ctl` uses it to detect that another kind of program answers.
 pub const NO_SUCH_PATH: &str = "no such path";
 
-/// What went wrong, and what to do about it (`application/problem+json`).
+/// A problem document: cause and remedy of an error (`application/problem+json`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// HTTP status.
     pub status: u16,
-    /// The kind of problem, in a few words.
+    /// Title of the kind of problem.
     pub title: String,
-    /// What happened.
+    /// The cause.
     pub detail: String,
     /// The field of the request at fault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -36,33 +36,33 @@ impl Problem {
         }
     }
 
-    /// Names the field at fault.
+    /// Sets the field at fault.
     pub fn field(mut self, field: &str) -> Self {
         self.field = Some(field.to_owned());
         self
     }
 
-    /// The request, or the file it makes us read, is wrong; the detail says what would be right.
+    /// 400: the request, or the file that it refers to, is invalid; the detail states what would be valid.
     pub fn invalid(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail, "correct it and send it again; nothing has changed")
     }
 
-    /// It cannot be done in the present state.
+    /// 409: impossible in the present state.
     pub fn conflict(detail: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, detail, remedy)
     }
 
-    /// There is no such thing.
+    /// 404: the object does not exist.
     pub fn not_found(what: &str, name: &str, remedy: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, format!("there is no {what} \"{name}\""), remedy)
     }
 
-    /// The other part can do it, this one cannot.
+    /// 405: this program does not support the operation; the remedy names the one that does.
     pub fn not_here(what: &str, remedy: &str) -> Self {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, what, remedy)
     }
 
-    /// The data path does not answer.
+    /// 503: the data path does not answer.
     pub fn unavailable(detail: impl std::fmt::Display) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail.to_string(), "try again in a moment; see the log")
     }
@@ -78,7 +78,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The field that a message of serde is about: named in backquotes, or as a path before the colon.
+/// The field named in a message of serde: in backquotes, or as a path before the colon.
 pub fn field_in(detail: &str) -> Option<String> {
     let named = ["unknown field `", "missing field `", "duplicate field `"];
     let named = named.iter().find_map(|begin| detail.split_once(begin)?.1.split_once('`'));

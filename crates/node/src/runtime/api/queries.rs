@@ -1,4 +1,4 @@
-//! Filters that a path does not have are refused: ignored, they would show what was not asked for.
+//! Refusal of unknown query parameters: if they were ignored, the answer would not be filtered as requested.
 
 use super::problem::Problem;
 use axum::extract::{MatchedPath, Request, State};
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::path::{Operation, ParameterIn};
 
-/// Names of the parameters in the query of each operation, as described.
+/// Names of the query parameters of each operation, from the OpenAPI description.
 #[derive(Debug, Clone, Default)]
 pub struct Queries(Arc<BTreeMap<(String, Method), Vec<String>>>);
 
 impl Queries {
-    /// Those of a description.
+    /// The parameters in a description.
     pub fn of(description: &OpenApi) -> Self {
         let names = |operation: &Operation| {
             let all = operation.parameters.iter().flatten();
@@ -45,7 +45,7 @@ impl Queries {
                 let detail = format!("there is no parameter \"{name}\" here");
                 let mut problem = Problem::invalid(detail).field(&name);
                 problem.remedy = match known.as_slice() {
-                    [] => "leave the query out".to_owned(),
+                    [] => "remove the query".to_owned(),
                     known => format!("there are: {}", known.join(", ")),
                 };
                 return Err(problem);
@@ -55,7 +55,7 @@ impl Queries {
     }
 }
 
-/// Every request passes here once its path is known.
+/// Middleware of every request with a known path.
 pub async fn guard(State(queries): State<Queries>, request: Request, next: Next) -> Response {
     if let (Some(path), Some(query)) = (request.extensions().get::<MatchedPath>(), request.uri().query())
         && let Err(problem) = queries.check(path.as_str(), request.method(), query)

@@ -1,4 +1,4 @@
-//! Questions to the control loop, each with the way its answer takes.
+//! Requests to the control loop, each with a channel for its answer.
 
 use super::super::config::UpfUe;
 use super::problem::Problem;
@@ -10,56 +10,57 @@ use crate::tcp_lane::api::TcpLaneRequest;
 use anabranch_steer::Rule;
 use tokio::sync::{mpsc, oneshot};
 
-/// Where an answer goes.
+/// Channel for an answer.
 pub type Reply<T> = oneshot::Sender<Result<T, Problem>>;
 
-/// A question.
+/// A request to the control loop.
 pub enum ControlRequest {
-    /// The program as a whole.
+    /// State of the program.
     Status(Reply<Status>),
-    /// Sessions from the `offset`th on, at most `limit`.
+    /// Sessions from index `offset` on, at most `limit`.
     Sessions {
-        /// How many to skip.
+        /// Number of sessions to skip.
         offset: usize,
-        /// How many to show.
+        /// Maximum number of sessions in the answer.
         limit: usize,
-        /// Answer.
+        /// Receives the answer.
         reply: Reply<SessionList>,
     },
     /// One session.
     Session(String, Reply<Session>),
     /// Add a UE.
     Create(Box<UpfUe>, Reply<Session>),
-    /// Add a UE, or change the one of its name; also whether it is new.
+    /// Add a UE, or replace the one with its name; the answer also says whether it is new.
     Put(Box<UpfUe>, Reply<(Session, bool)>),
-    /// Forget a UE.
+    /// Remove a UE.
     Delete(String, Reply<()>),
     /// Accept any handshake timestamp of a UE again.
     ResetClock(String, Reply<Session>),
     /// Rules in force.
     Rules(Reply<Rules>),
-    /// Replace our rules.
+    /// Replace the agent's rules.
     SetRules(Vec<Rule>, Reply<Rules>),
     /// Read the configuration again.
     Reload(Reply<Reloaded>),
-    /// Prometheus text.
+    /// Metrics in the Prometheus text format.
     Metrics(Reply<String>),
-    /// About a cell.
+    /// A request about a cell.
     Cell(CellRequest),
-    /// About an LWIP node.
+    /// A request about an LWIP node.
     Lwip(LwipRequest),
-    /// About a proxy.
+    /// A request about a proxy.
     Proxy(ProxyRequest),
-    /// About a TCP lane.
+    /// A request about a TCP lane.
     TcpLane(TcpLaneRequest),
 }
 
 impl ControlRequest {
-    /// Answers that this role does not serve the request: `what` and `remedy` where it is about sessions and rules;
-    /// one about a cell, an LWIP node, a proxy or a TCP lane names the role that has it.
+    /// Refuses the request in a program that does not support it. `what` and `remedy` apply to requests about
+    /// sessions and rules; the refusal of a request about a cell, an LWIP node, a proxy or a TCP lane names
+    /// the program that supports it.
     pub fn refuse(self, what: &str, remedy: &str) {
         let why = || Problem::not_here(what, remedy);
-        // Whoever asked and went away does not care for the answer.
+        // A requester that has gone away needs no answer.
         match self {
             Self::Status(reply) => drop(reply.send(Err(why()))),
             Self::Sessions { reply, .. } => drop(reply.send(Err(why()))),
@@ -79,17 +80,17 @@ impl ControlRequest {
     }
 }
 
-/// Asks the control loop.
+/// Sends requests to the control loop.
 #[derive(Clone)]
 pub struct RequestSender(mpsc::Sender<ControlRequest>);
 
 impl RequestSender {
-    /// Asks through `sender`.
+    /// Sends requests through `sender`.
     pub fn new(sender: mpsc::Sender<ControlRequest>) -> Self {
         Self(sender)
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub async fn request<T>(&self, question: impl FnOnce(Reply<T>) -> ControlRequest) -> Result<T, Problem> {
         let (reply, answer) = oneshot::channel();
         let gone = || Problem::unavailable("the program is stopping");

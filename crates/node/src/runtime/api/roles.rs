@@ -1,11 +1,11 @@
-//! Which paths are whose: every agent answers at all of them, and describes those that it can do something at.
+//! The paths of each agent: all agents answer on all paths, but describe only those that they support.
 
 use super::routes;
 use axum::http::Method;
 use std::collections::BTreeSet;
 use utoipa::openapi::OpenApi;
 
-/// Whose interface it is.
+/// The kind of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Agent {
     /// `anabranch ue`
@@ -21,7 +21,7 @@ pub enum Agent {
 }
 
 impl Agent {
-    /// Each of them.
+    /// All kinds.
     #[cfg(test)]
     pub const ALL: [Self; 5] = [Self::Ue, Self::Upf, Self::Gnb, Self::Lwip, Self::Proxy];
 
@@ -36,7 +36,7 @@ impl Agent {
         }
     }
 
-    /// Whether it can do something there; elsewhere it answers 405.
+    /// Whether the agent supports the operation; otherwise it answers 405.
     pub fn serves(self, method: &Method, path: &str) -> bool {
         let mut parts = path.trim_start_matches('/').split('/');
         let (first, second) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -52,7 +52,7 @@ impl Agent {
         }
     }
 
-    /// What it says of itself at `/openapi.json`.
+    /// The agent's own OpenAPI description, served at `/openapi.json`.
     pub fn description(self) -> OpenApi {
         let mut description = routes::routes().into_openapi();
         description.info.title = format!("anabranch {}", self.name());
@@ -76,7 +76,7 @@ impl Agent {
     }
 }
 
-/// Takes types away that nothing speaks of.
+/// Removes schemas that nothing refers to.
 fn prune(description: &mut OpenApi) {
     let named = |text: &str| -> Vec<String> {
         let names = text.split("\"#/components/schemas/").skip(1).filter_map(|rest| rest.split('"').next());
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn each_agent_describes_its_own_paths_and_all_of_them_together_all() {
+    fn the_agents_descriptions_together_cover_all_paths() {
         let mut together = BTreeSet::new();
         for agent in Agent::ALL {
             let own = operations(&agent.description());
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_that_is_spoken_of_is_described_and_no_other() {
+    fn exactly_the_referenced_schemas_are_described() {
         for agent in Agent::ALL {
             let text = serde_json::to_string(&agent.description()).unwrap();
             let value: Value = serde_json::from_str(&text).unwrap();

@@ -1,4 +1,4 @@
-//! The paths of the interface.
+//! REST routes of the agents.
 
 use super::super::config::UpfUe;
 use super::events::EventLog;
@@ -23,16 +23,16 @@ use utoipa::{IntoParams, Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// What handlers share.
+/// State shared by the request handlers.
 #[derive(Clone)]
 pub struct Shared {
-    /// The control loop.
+    /// Sends requests to the control loop.
     pub control: RequestSender,
-    /// Events.
+    /// The log of events.
     pub events: EventLog,
-    /// Transport Services, on a device.
+    /// Transport Services; on a UE only.
     pub taps: Option<Arc<Taps>>,
-    /// What its listeners show, to be read again with the configuration.
+    /// Certificates of the listeners, which a reload reads again.
     pub certificates: Arc<[Arc<Tls>]>,
 }
 
@@ -47,7 +47,7 @@ pub struct Shared {
 )]
 struct Description;
 
-/// That a token may be needed, for the description.
+/// Adds the security scheme to the OpenAPI description.
 pub struct Bearer;
 
 impl Modify for Bearer {
@@ -62,7 +62,7 @@ impl Modify for Bearer {
     }
 }
 
-/// The routes and their description.
+/// The routes and their OpenAPI description.
 pub fn routes() -> OpenApiRouter<Shared> {
     let mut router = OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(status))
@@ -88,42 +88,42 @@ pub fn routes() -> OpenApiRouter<Shared> {
     router
 }
 
-/// The description as committed in `openapi/agent.json`.
+/// The OpenAPI description as committed in `openapi/agent.json`.
 #[cfg(test)]
 pub fn description() -> String {
     crate::testing::description(routes())
 }
 
-/// What a handler answers.
+/// The answer of a handler.
 pub type Answer<T> = Result<Json<T>, Problem>;
 
-/// The program as a whole.
+/// State of the program.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status), (status = 503, body = Problem)))]
 async fn status(State(shared): State<Shared>) -> Answer<Status> {
     shared.control.request(ControlRequest::Status).await.map(Json)
 }
 
-/// Which of many.
+/// Selection of a page.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct Page {
-    /// How many to skip; default 0.
+    /// Number of entries to skip; default 0.
     #[serde(default)]
     pub offset: usize,
-    /// How many to show; default 100; 0 is 1, and more than 1000 are 1000.
+    /// Maximum number of entries, 1 to 1000; default 100. Other values are clamped.
     #[serde(default = "hundred")]
     pub limit: usize,
 }
 
 impl Page {
-    /// How many to skip, and how many to show.
+    /// Number of entries to skip, and maximum number of entries.
     pub fn bounds(&self) -> (usize, usize) {
         (self.offset, self.limit.clamp(1, 1000))
     }
 }
 
-/// How many are shown, if it is not said.
+/// Default of the maximum number of entries.
 pub fn hundred() -> usize {
     100
 }
@@ -135,7 +135,7 @@ async fn sessions(State(shared): State<Shared>, Params(page): Params<Page>) -> A
     shared.control.request(|reply| ControlRequest::Sessions { offset, limit, reply }).await.map(Json)
 }
 
-/// Adds a UE (UPF only). It stays across restarts.
+/// Adds a UE (UPF only). It is kept across restarts.
 #[utoipa::path(
     post,
     path = "/v1/sessions",
@@ -163,8 +163,8 @@ async fn session(State(shared): State<Shared>, Path(ue): Path<String>) -> Answer
     shared.control.request(|reply| ControlRequest::Session(ue, reply)).await.map(Json)
 }
 
-/// Adds a UE, or changes the one of that name, whole (UPF only). It stays across restarts. The session goes on if key and addresses
-/// are as they were.
+/// Adds a UE, or replaces the one with that name (UPF only). It is kept across restarts. The session
+/// continues if key and addresses stay the same.
 #[utoipa::path(
     put,
     path = "/v1/sessions/{ue}",
@@ -191,7 +191,7 @@ async fn put_session(
     Ok((status, Json(session)).into_response())
 }
 
-/// Ends the session of a UE and forgets the UE (UPF only).
+/// Ends the session of a UE and removes the UE (UPF only).
 #[utoipa::path(
     delete,
     path = "/v1/sessions/{ue}",
@@ -203,7 +203,8 @@ async fn delete_session(State(shared): State<Shared>, Path(ue): Path<String>) ->
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Accepts any handshake time stamp of a UE again (UPF only), for one whose clock was ahead and is not any more.
+/// Accepts any handshake time stamp of a UE again (UPF only), after its clock was ahead and has been
+/// corrected.
 #[utoipa::path(
     post,
     path = "/v1/sessions/{ue}/reset-clock",
@@ -226,7 +227,7 @@ async fn session_paths(State(shared): State<Shared>, Path(ue): Path<String>) -> 
     Ok(Json(PathList { paths: session.paths, uses: session.uses }))
 }
 
-/// The paths of a page of sessions.
+/// The paths of the sessions on a page.
 #[utoipa::path(get, path = "/v1/paths", params(Page), responses((status = 200, body = PathList)))]
 async fn paths(State(shared): State<Shared>, Params(page): Params<Page>) -> Answer<PathList> {
     let (offset, limit) = page.bounds();
@@ -253,7 +254,7 @@ struct NewRules {
     rules: Vec<anabranch_steer::Rule>,
 }
 
-/// Replaces our rules (UE: its own; UPF: the shared ones) until the next reload. Sessions go on.
+/// Replaces the agent's rules (UE: its own; UPF: the shared ones) until the next reload. Sessions continue.
 #[utoipa::path(
     put,
     path = "/v1/rules",
@@ -268,7 +269,7 @@ async fn set_rules(State(shared): State<Shared>, Body(NewRules { rules }): Body<
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Since {
-    /// Begin after the event with this id (also as header Last-Event-ID); default: the last 256.
+    /// Start after the event with this id (also as header Last-Event-ID); default: with the last 256 events.
     #[serde(default)]
     since: Option<u64>,
 }
@@ -287,7 +288,7 @@ async fn events(
 ) -> Sse<impl Stream<Item = Result<axum::response::sse::Event, Infallible>>> {
     let header = headers.get("last-event-id").and_then(|v| v.to_str().ok()?.parse().ok());
     let (kept, receiver) = shared.events.since(query.since.or(header).unwrap_or(0));
-    // Who falls behind by more than the channel holds misses events; the ids show the gap.
+    // A listener that lags behind by more than the channel holds misses events; the ids show the gap.
     let live = BroadcastStream::new(receiver).filter_map(Result::ok);
     let stream = tokio_stream::iter(kept).chain(live).map(|event: Event| {
         let data = serde_json::to_string(&event).unwrap_or_default();
@@ -296,7 +297,7 @@ async fn events(
     Sse::new(stream).keep_alive(KeepAlive::default())
 }
 
-/// Reads the configuration file, and certificates, again.
+/// Reads the configuration file and the certificates again.
 #[utoipa::path(post, path = "/v1/reload", responses((status = 200, body = Reloaded), (status = 400, body = Problem)))]
 async fn reload(State(shared): State<Shared>) -> Answer<Reloaded> {
     for tls in shared.certificates.iter() {
@@ -305,7 +306,7 @@ async fn reload(State(shared): State<Shared>) -> Answer<Reloaded> {
     shared.control.request(ControlRequest::Reload).await.map(Json)
 }
 
-/// Counters in Prometheus text format.
+/// Metrics in the Prometheus text format.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 pub async fn metrics(State(shared): State<Shared>) -> Result<Response, Problem> {
     let text = shared.control.request(ControlRequest::Metrics).await?;

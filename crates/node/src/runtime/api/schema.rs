@@ -1,5 +1,5 @@
-//! Rules as the OpenAPI description shows them: `rules`, whose types know nothing of OpenAPI,
-//! mirrored. A test holds the two together. The modes are shown as they describe themselves.
+//! OpenAPI schemas of rules. They mirror the types of crate `rules`, which do not depend on utoipa; a test
+//! keeps the two consistent. The modes provide their own schemas.
 
 use anabranch_steer::{Kind, ModeName, Param};
 use serde::{Deserialize, Serialize};
@@ -8,24 +8,24 @@ use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema,
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
-/// One ATSSS rule: which traffic, and how it is steered.
+/// An ATSSS rule: a traffic selector and a steering mode.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Rule)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSchema {
     /// Unique name.
     name: String,
-    /// Which packets; an empty filter matches everything.
+    /// Traffic selector; an empty filter matches everything.
     #[serde(default)]
     filter: FilterSchema,
-    /// How they are steered.
+    /// Steering mode and its parameters.
     #[schema(value_type = SteeringSchema)]
     steering: serde_json::Value,
-    /// Whether the receiver restores order; default true.
+    /// Whether the receiver restores packet order; default true.
     #[serde(default)]
     #[schema(default = true)]
     reorder: bool,
-    /// What carries its TCP flows; others of its packets go by the packet lane always.
+    /// Lane of its TCP flows; all other packets use the packet lane.
     #[serde(default, skip_serializing_if = "FunctionalitySchema::is_ll")]
     functionality: FunctionalitySchema,
 }
@@ -35,10 +35,10 @@ pub struct RuleSchema {
 #[schema(as = Functionality)]
 #[serde(rename_all = "lowercase")]
 pub enum FunctionalitySchema {
-    /// The packet lane: packets are steered as they are.
+    /// The packet lane: packets are steered individually.
     #[default]
     Ll,
-    /// The TCP lane: TCP ends at UE and UPF, with Multipath TCP between them.
+    /// The TCP lane: TCP is terminated at UE and UPF, with Multipath TCP between them.
     Mptcp,
 }
 
@@ -48,7 +48,7 @@ impl FunctionalitySchema {
     }
 }
 
-/// Traffic selector from the UE's side; all fields given must match.
+/// Traffic selector from the UE's side; all given members must match.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[schema(as = Filter)]
 #[serde(deny_unknown_fields, default)]
@@ -58,14 +58,14 @@ pub struct FilterSchema {
     /// Address or prefix of the UE side.
     #[schema(example = "10.45.0.0/24")]
     local: Option<String>,
-    /// Address or prefix of the far side.
+    /// Address or prefix of the remote side.
     #[schema(example = "203.0.113.0/24")]
     remote: Option<String>,
     /// Port of the UE side, or "first-last".
     local_port: Option<PortSchema>,
-    /// Port of the far side, or "first-last".
+    /// Port of the remote side, or "first-last".
     remote_port: Option<PortSchema>,
-    /// Domain name, learned from DNS answers; matches everything below it too.
+    /// Domain name, learned from DNS answers; includes its subdomains.
     domain: Option<String>,
     /// User id of the sending process on the UE.
     uid: Option<u32>,
@@ -97,7 +97,7 @@ pub enum PortSchema {
     Range(String),
 }
 
-/// Steering mode and its parameters, as the modes describe them.
+/// Steering mode and its parameters, as described by the modes.
 #[derive(Debug)]
 pub struct SteeringSchema;
 
@@ -158,7 +158,7 @@ fn param_schema(param: &Param) -> RefOr<Schema> {
 #[schema(as = Weight)]
 #[serde(deny_unknown_fields)]
 pub struct WeightSchema {
-    /// Which access.
+    /// Name of the access.
     access: String,
     /// 0 to 100, in steps of 10.
     percent: u8,
@@ -169,9 +169,9 @@ mod tests {
     use super::*;
     use anabranch_steer::Rule;
 
-    /// Every mode and every filter key, through `core` and through the mirror: the same JSON.
+    /// Every mode and every filter key, serialised by the types and by the schema: the same JSON.
     #[test]
-    fn the_mirror_shows_what_core_speaks() {
+    fn the_schemas_mirror_the_types() {
         let all = [
             r#"{"name":"a","filter":{"protocol":"tcp","local":"10.0.0.0/8","remote":"2001:db8::/32","local_port":"1-2","remote_port":443,"domain":"a.example","uid":7,"cgroup":"x"},"steering":{"mode":"active-standby","primary":"5g","rotate_packets":7},"reorder":false}"#,
             r#"{"name":"b","filter":{"protocol":"udp"},"steering":{"mode":"load-balance","weights":[{"access":"5g","percent":100}],"per":"flow","autonomous":true},"reorder":true}"#,

@@ -1,4 +1,4 @@
-//! Listening, and who may come in.
+//! Listeners of the REST interface, and access control.
 
 use super::super::config::{Api, Connections, Listen, Metrics, warn_if_open};
 use super::super::{folder, netctl};
@@ -30,7 +30,7 @@ use tokio::task::JoinSet;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
-/// What listens; stops, and removes its sockets, when dropped.
+/// The running listeners; when this is dropped, they stop and their sockets are removed.
 #[derive(Default)]
 pub struct Server {
     tasks: JoinSet<()>,
@@ -46,7 +46,7 @@ impl Drop for Server {
     }
 }
 
-/// Starts the interface of an agent, and the metrics if asked for.
+/// Starts the REST interface of an agent and, if configured, the metrics.
 pub async fn serve(
     agent: Agent,
     api: &Api,
@@ -72,12 +72,13 @@ pub async fn serve(
     Ok(server)
 }
 
-/// The whole interface. With tokens, every request needs one.
+/// The complete router. With `access`, every request needs a token.
 pub fn router(agent: Agent, shared: Shared, access: Option<Arc<Access>>) -> Router {
     finish_as(routes::routes(), agent.description(), shared, access)
 }
 
-/// Routes, their description at `/openapi.json`, answers to those that go astray, and the guard where there is a token.
+/// Completes routes with their description at `/openapi.json`, answers to unknown paths, and the guard if
+/// there is a token.
 pub fn finish<S: Clone + Send + Sync + 'static>(
     routes: OpenApiRouter<S>,
     shared: S,
@@ -96,13 +97,13 @@ fn finish_as<S: Clone + Send + Sync + 'static>(
 ) -> Router {
     let (router, whole) = routes.split_for_parts();
     let router = router.layer(middleware::from_fn_with_state(Queries::of(&whole), queries::guard));
-    // Every connection has a copy of the router: of the text there is one.
+    // Every connection has a copy of the router; the text is shared.
     let description = axum::body::Bytes::from(description.to_json().unwrap_or_default());
     let kind = [(header::CONTENT_TYPE, "application/json")];
     let router = router
         .route("/openapi.json", get(async move || (kind, description)))
         .fallback(async || {
-            Problem::new(StatusCode::NOT_FOUND, NO_SUCH_PATH, "see /openapi.json for those there are")
+            Problem::new(StatusCode::NOT_FOUND, NO_SUCH_PATH, "see /openapi.json for the existing paths")
         })
         .method_not_allowed_fallback(async || {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no such method on this path", "see /openapi.json")
@@ -112,7 +113,7 @@ fn finish_as<S: Clone + Send + Sync + 'static>(
         Some(access) => router.layer(middleware::from_fn_with_state(access, guard)),
         None => router,
     };
-    // Whoever watches over the program needs no token to see that it lives.
+    // Health checks need no token.
     router.route("/healthz", get(async || axum::Json(serde_json::json!({"status": "ok"}))))
 }
 
@@ -130,16 +131,17 @@ async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) 
     match &caller.role {
         Role::Operator => {}
         Role::Reader if reads => {}
-        Role::Reader => return auth::insufficient("a reader changes nothing", &[OPERATOR_SCOPE]),
+        Role::Reader => return auth::insufficient("a reader cannot change anything", &[OPERATOR_SCOPE]),
         Role::Tenant(_) => {
             let scopes: &[&str] = if reads { &[READER_SCOPE, OPERATOR_SCOPE] } else { &[OPERATOR_SCOPE] };
-            return auth::insufficient("nothing here belongs to a tenant", scopes);
+            return auth::insufficient("no resource here belongs to a tenant", scopes);
         }
     }
     auth::until(next.run(request).await, &caller)
 }
 
-/// The token of a request (RFC 6750 §2.1); the name of the scheme is in any case (RFC 9110 §11.1).
+/// The bearer token of a request (RFC 6750 §2.1); the name of the scheme is case-insensitive (RFC 9110
+/// §11.1).
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' '))
@@ -159,27 +161,27 @@ pub fn read_token(path: &Path) -> anyhow::Result<Arc<str>> {
     Ok(token.into())
 }
 
-/// The token that this program shows to another: what is in its file, read again once another one is wanted there.
+/// The token that this program presents to another one: read from a file, and read again when it is refused.
 pub struct TokenFile {
     path: PathBuf,
     token: Mutex<Arc<str>>,
 }
 
 impl TokenFile {
-    /// Reads it.
+    /// Reads the file.
     ///
     /// # Errors
-    /// There is no token in it.
+    /// The file has no token.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         Ok(Self { path: path.to_owned(), token: Mutex::new(read_token(path)?) })
     }
 
-    /// The token to show.
+    /// The current token.
     pub fn token(&self) -> Arc<str> {
         self.held().clone()
     }
 
-    /// The token was refused: takes over what is in the file now. Where that is no token, what there was stays.
+    /// Reads the file again after a refusal. If the file has no token, the previous one stays in use.
     pub fn read_again(&self) -> Arc<str> {
         if let Ok(token) = read_token(&self.path) {
             *self.held() = token;
@@ -192,24 +194,24 @@ impl TokenFile {
     }
 }
 
-/// What a listener asks of those who connect.
+/// Access control of a listener.
 #[derive(Debug, Clone, Default)]
 pub struct Guarded {
-    /// Every request shows a token, or is refused by the router.
+    /// Every request needs a token; the router checks it.
     pub by_token: bool,
-    /// Whether a TCP listener without token takes requests that change something.
+    /// Whether a TCP listener without a token accepts requests that change something.
     pub changes_without_token: bool,
-    /// How many there may be.
+    /// Limits of the connections.
     pub connections: Connections,
-    /// What it shows itself; a Unix socket shows nothing.
+    /// The listener's certificate and key; not used with a Unix socket.
     pub tls: Option<Arc<Tls>>,
 }
 
 impl Guarded {
-    /// As `[api]` says.
+    /// The access control that `[api]` configures.
     ///
     /// # Errors
-    /// Certificate or key cannot be used.
+    /// The certificate or the key cannot be used.
     pub fn of(api: &Api) -> anyhow::Result<Self> {
         let tls = api.tls.as_ref().map(Tls::new).transpose().context("[api] tls")?;
         Ok(Self {
@@ -222,7 +224,8 @@ impl Guarded {
 }
 
 impl Server {
-    /// Serves `router` at `at` until dropped; where it is, unless it is off or a Unix socket.
+    /// Serves `router` at `at` until dropped. Returns the address, unless the listener is off or a Unix
+    /// socket.
     pub(crate) async fn listen(
         &mut self,
         at: &Listen,
@@ -273,7 +276,7 @@ impl Server {
     }
 }
 
-/// A socket that a program that is gone left behind is replaced; one in use is not.
+/// Binds a Unix socket. A stale socket of a program that has ended is replaced; a socket in use is an error.
 fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
     folder::make_for(path)?;
     if folder::socket_in_use(path)? {
@@ -289,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_read_again_and_what_is_none_changes_nothing() {
+    fn a_token_is_read_again_and_an_invalid_one_is_ignored() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(TokenFile::read(file.path()).is_err());
         std::fs::write(file.path(), "correct-horse-battery-staple\n").unwrap();

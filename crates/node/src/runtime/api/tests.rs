@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// A control loop with one session, `phone`.
+/// A simulated control loop with one session, `phone`.
 async fn control_loop(mut asks: mpsc::Receiver<ControlRequest>) {
     let session = |name: &str| Session {
         ue: name.to_owned(),
@@ -64,7 +64,7 @@ pub async fn start_with(token: Option<&str>, taps: Option<Arc<crate::ue::taps::T
         .await
         .unwrap()
         .unwrap();
-    // It serves as long as the test runs.
+    // The server runs until the end of the test process.
     std::mem::forget(server);
     (format!("http://{address}"), events)
 }
@@ -75,7 +75,7 @@ fn the_committed_description_is_current() {
 }
 
 #[tokio::test]
-async fn requests_are_answered_and_mistakes_name_field_and_remedy() {
+async fn requests_are_answered_and_errors_name_field_and_remedy() {
     let (base, _) = start(None).await;
     let client = reqwest::Client::new();
     let get = async |path: &str| client.get(format!("{base}{path}")).send().await.unwrap();
@@ -112,9 +112,9 @@ async fn requests_are_answered_and_mistakes_name_field_and_remedy() {
     assert!(openapi["paths"]["/v1/sessions/{ue}"]["delete"].is_object());
 }
 
-/// A port of this machine without a token: for reading, by its own names, and for no page of another site.
+/// A loopback port without a token: read-only, with names of this machine, and not for pages of other sites.
 #[tokio::test]
-async fn a_port_without_token_lets_no_browser_in() {
+async fn a_port_without_token_refuses_browsers() {
     let (sender, asks) = mpsc::channel(8);
     tokio::spawn(control_loop(asks));
     let folder = tempfile::tempdir().unwrap();
@@ -141,7 +141,7 @@ async fn a_port_without_token_lets_no_browser_in() {
             }
             request.send().await.unwrap().status().as_u16()
         };
-        // A browser does not reach a Unix socket.
+        // A browser cannot reach a Unix socket.
         let (refused, change) =
             if at.is_some() { (403, if changes { 404 } else { 403 }) } else { (200, 404) };
         for (headers, status) in [
@@ -164,7 +164,7 @@ async fn a_port_without_token_lets_no_browser_in() {
 }
 
 #[tokio::test]
-async fn a_token_is_needed_where_one_is_set() {
+async fn a_configured_token_is_required() {
     let (base, _) = start(Some("correct horse battery")).await;
     let client = reqwest::Client::new();
     let get = async |token: Option<&str>| {
@@ -182,7 +182,7 @@ async fn a_token_is_needed_where_one_is_set() {
         let request = request.header("authorization", format!("{scheme} correct horse battery"));
         assert_eq!(request.send().await.unwrap().status(), StatusCode::OK, "{scheme}");
     }
-    // At every path there is, and at those there are not.
+    // On every existing path, and on unknown ones.
     let openapi: serde_json::Value = serde_json::from_str(&description()).unwrap();
     let paths = openapi["paths"].as_object().unwrap().iter();
     let all = paths.flat_map(|(path, methods)| methods.as_object().unwrap().keys().map(move |m| (path, m)));
@@ -202,7 +202,7 @@ async fn a_token_is_needed_where_one_is_set() {
 }
 
 #[tokio::test]
-async fn events_arrive_without_gap_from_where_one_left_off() {
+async fn events_arrive_without_gap_after_a_given_id() {
     let (base, log) = start(None).await;
     let event = |message: &str| Event {
         id: 0,
@@ -228,7 +228,7 @@ async fn events_arrive_without_gap_from_where_one_left_off() {
     assert_eq!(ids, ["299", "300", "301"]);
     assert_eq!(log.since(0).0.len(), 256);
     assert_eq!((log.since(300).0.len(), log.since(301).0.len()), (1, 0));
-    // Of a run before this one.
+    // An id of an earlier run.
     assert_eq!(log.since(302).0.len(), 256);
 }
 
@@ -241,7 +241,7 @@ fn every_kind_of_events_is_documented_and_every_documented_one_exists() {
     let documented: BTreeSet<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
     let told: BTreeSet<&str> = super::EventKind::NAMES.iter().copied().collect();
     assert_eq!(documented, told);
-    // And in the interface's own description.
+    // Also in the description of the REST interface.
     let described = description();
     let missing: Vec<_> = told.iter().filter(|kind| !described.contains(&format!("`{kind}`"))).collect();
     assert!(missing.is_empty(), "{missing:?}");
@@ -267,9 +267,9 @@ fn every_request_is_documented_and_every_documented_one_exists() {
     assert_eq!(documented, served);
 }
 
-/// An agent's listener with tokens of every kind: the operator's, a reader's, and of an authorization server.
+/// A listener of an agent with tokens of every kind: operator, reader, and authorization server.
 #[tokio::test]
-async fn roles_are_kept_and_a_stream_ends_with_its_token() {
+async fn roles_are_enforced_and_a_stream_ends_with_its_token() {
     use super::super::config::{Api, FixedToken, RoleName};
     let folder = tempfile::tempdir().unwrap();
     let (issuing, oauth) = super::auth::tests::Issuing::new();
@@ -323,14 +323,14 @@ async fn roles_are_kept_and_a_stream_ends_with_its_token() {
     }
     let (status, said) = ask(&issuing.token("acme", "anabranch:operator", -600), "GET", "/v1/status").await;
     assert!(status == 401 && said.contains("invalid_token"), "{said}");
-    // One that holds for a second more than the leeway that is over: the stream that it opened ends by itself.
+    // A token that is valid for one more second within the leeway: its stream ends by itself.
     let short = issuing.token("acme", "anabranch:reader", -28);
     let request = http.get(format!("http://{at}/v1/events")).bearer_auth(short);
     let mut stream = request.send().await.unwrap();
     assert_eq!(stream.status(), StatusCode::OK);
     let ended = async { while stream.chunk().await.unwrap().is_some() {} };
     tokio::time::timeout(std::time::Duration::from_secs(10), ended).await.unwrap();
-    // What an agent describes is its own.
+    // An agent describes only its own paths.
     let description = http.get(format!("http://{at}/openapi.json")).bearer_auth(reader).send().await.unwrap();
     let description: serde_json::Value = description.json().await.unwrap();
     assert!(description["paths"]["/v1/sessions"].is_object() && description["paths"]["/v1/lwip"].is_null());

@@ -1,4 +1,4 @@
-//! TLS of listeners: TLS 1.2 and 1.3 with AWS-LC; certificates can be exchanged while they serve.
+//! TLS of listeners: TLS 1.2 and 1.3 with AWS-LC. Certificates can be replaced at run time.
 
 use super::super::clock::unix_ns;
 use super::super::config::{Tls as Config, warn_if_open};
@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::sync::Arc;
 
-/// What a listener shows; the same for all that share it.
+/// Certificate and key of listeners; shared by all listeners that use the same files.
 pub struct Tls {
     files: Config,
     current: ArcSwap<ServerConfig>,
@@ -27,12 +27,12 @@ impl Tls {
     /// Reads certificate and key.
     ///
     /// # Errors
-    /// One cannot be read, or they do not belong together.
+    /// A file cannot be read, or the two do not match.
     pub fn new(files: &Config) -> anyhow::Result<Self> {
         Ok(Self { files: files.clone(), current: ArcSwap::from_pointee(read(files)?) })
     }
 
-    /// Reads them again: for connections from now on. What is wrong leaves everything as it was.
+    /// Reads the files again, for new connections. After an error, the previous ones stay in use.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -41,13 +41,13 @@ impl Tls {
         Ok(())
     }
 
-    /// For one connection.
+    /// The TLS configuration for a new connection.
     pub fn current(&self) -> Arc<ServerConfig> {
         self.current.load_full()
     }
 }
 
-/// The cryptography of every TLS connection of this program.
+/// The cryptography provider of all TLS connections of this program.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
@@ -57,9 +57,9 @@ fn read(files: &Config) -> anyhow::Result<ServerConfig> {
     let place = || format!("certificate {certificate}");
     let chain = CertificateDer::pem_file_iter(&files.certificate).with_context(place)?;
     let chain = chain.collect::<Result<Vec<_>, _>>().with_context(place)?;
-    anyhow::ensure!(!chain.is_empty(), "certificate {certificate}: there is none in it");
+    anyhow::ensure!(!chain.is_empty(), "certificate {certificate}: the file has no certificate");
     if let Some(trouble) = chain.first().and_then(|own| trouble(own, unix_ns() / 1_000_000)) {
-        // Who has been told to trust it by other means goes on.
+        // Clients that trust the certificate by other means are not affected.
         tracing::warn!("clients refuse certificate {certificate}: {trouble}");
     }
     warn_if_open("key", &files.key);
@@ -70,13 +70,14 @@ fn read(files: &Config) -> anyhow::Result<ServerConfig> {
         .with_single_cert(chain, private)
         .with_context(|| format!("certificate {certificate} with key {key}"))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    // What costs a client nothing is not kept for it.
+    // 0-RTT data is disabled: the server keeps no state for it.
     config.max_early_data_size = 0;
     Ok(config)
 }
 
-/// Why clients refuse a certificate at this time, milliseconds since 1970 (RFC 5280 §4.1.2.5). One that is not understood is left to them:
-/// the library of TLS looks at no times of its own certificate.
+/// The reason why clients refuse a certificate at this time, Unix time in milliseconds (RFC 5280 §4.1.2.5).
+/// `None` also for a certificate that cannot be parsed. The TLS library does not check the validity of its
+/// own certificate.
 fn trouble(certificate: &[u8], now_ms: u64) -> Option<String> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let ms =
@@ -84,10 +85,10 @@ fn trouble(certificate: &[u8], now_ms: u64) -> Option<String> {
     let validity = certificate.validity();
     let (not_before_ms, not_after_ms) = (ms(validity.not_before), ms(validity.not_after));
     if now_ms > not_after_ms {
-        Some(format!("it was good until {}: renew it", rfc3339(not_after_ms)))
+        Some(format!("it was valid until {}: renew it", rfc3339(not_after_ms)))
     } else if now_ms < not_before_ms {
         let (from, now) = (rfc3339(not_before_ms), rfc3339(now_ms));
-        Some(format!("it is good from {from} on, and this machine's clock says {now}"))
+        Some(format!("it is valid from {from} on, and this machine's clock is at {now}"))
     } else {
         None
     }
@@ -117,14 +118,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_is_known_by_its_certificate_and_that_can_be_exchanged() {
+    async fn a_listener_is_verified_by_its_certificate_which_can_be_replaced() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let files = certificate(one.path());
         let other = certificate(two.path());
         let tls = Arc::new(Tls::new(&files).unwrap());
         let (_server, at) = serve(tls.clone()).await;
         let url = format!("https://{at}/");
-        // The authority is written anew with the certificate: what was trusted first is kept.
+        // The authority is replaced together with the certificate; the first one is kept for the test.
         let ca = one.path().join("ca.pem");
         let old = one.path().join("old.pem");
         std::fs::copy(&ca, &old).unwrap();
@@ -134,9 +135,9 @@ mod tests {
             assert!(ask(trust, &url).await.unwrap_err().contains("InvalidCertificate"), "{trust:?}");
         }
         assert!(ask(Trust::Nobody, &format!("http://{at}/")).await.is_err(), "in the clear");
-        // By a name that is not in it.
+        // A name that is not in the certificate.
         assert!(ask(first, &url.replace("127.0.0.1", "127.0.0.2")).await.is_err());
-        // A key of another certificate, or none: everything stays.
+        // The key of another certificate, or none: the previous files stay in use.
         for wrong in [std::fs::read(&other.key).unwrap(), b"nonsense".to_vec(), Vec::new()] {
             let kept = std::fs::read(&files.key).unwrap();
             std::fs::write(&files.key, wrong).unwrap();
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tls_is_of_1_2_or_1_3() {
+    async fn tls_1_2_and_1_3_are_accepted_only() {
         let folder = tempfile::tempdir().unwrap();
         let tls = Arc::new(Tls::new(&certificate(folder.path())).unwrap());
         let (_server, at) = serve(tls).await;
@@ -170,7 +171,7 @@ mod tests {
             let answer = http.get(format!("https://{at}/")).send().await;
             assert!(answer.is_ok(), "{spoken:?}: {answer:?}");
         }
-        // A ClientHello of TLS 1.1, as old programs send it: refused with an alert (RFC 5246 §7.2), no other answer.
+        // A ClientHello of TLS 1.1: it is refused with an alert (RFC 5246 §7.2), without any other answer.
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut hello = vec![3, 2];
         hello.extend([7; 32]);
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_is_not_good_now_is_told_with_its_times() {
+    fn an_invalid_certificate_is_reported_with_its_validity() {
         for (from, until) in [(1980, 2049), (2026, 2027), (2049, 2050), (2050, 4096)] {
             let mut parameters = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
             (parameters.not_before, parameters.not_after) =

@@ -1,4 +1,4 @@
-//! What the interface shows. Units are in the names; times are Unix milliseconds.
+//! Types of the REST interface. Names of members include units; times are Unix time in milliseconds.
 
 use super::schema::RuleSchema;
 use anabranch_steer::Rule;
@@ -6,82 +6,82 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// The program as a whole.
+/// State of the program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// `ue`, `upf`, `gnb`, `lwip` or `proxy`.
     #[schema(example = "ue")]
     pub part: String,
-    /// Its name in the configuration.
+    /// Name in the configuration.
     pub name: String,
     /// Version of the program.
     pub version: String,
-    /// Seconds since it started.
+    /// Time since the start, seconds.
     pub uptime_s: u64,
-    /// Its own public key.
+    /// Public key of this agent.
     pub public_key: String,
     /// Name of the inner interface.
     pub device: String,
-    /// MTU of the inner interface, in bytes.
+    /// MTU of the inner interface, bytes.
     pub mtu_bytes: u16,
-    /// Sessions configured (UE: 1; proxy: flows).
+    /// Configured sessions (UE: 1; proxy: flows).
     pub sessions: u64,
     /// Sessions that are up.
     pub connected: u64,
-    /// UEs without a session, and why: at a UPF those it refused in the last five minutes (32 at most), at a UE itself, also for a
-    /// name of the UPF that does not resolve since a reload.
+    /// UEs without a session, with the reason. UPF: the UEs refused during the last five minutes, at most 32.
+    /// UE: its own name, also if the UPF's name has not resolved since a reload.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub trouble: BTreeMap<String, String>,
     /// Dropped packets by reason, over all sessions.
     pub drops: BTreeMap<String, u64>,
-    /// Packets with IOAM traces by what became of them: `marked`, `no_room`, `other_namespace`, `malformed`. Absent: it is no
-    /// IOAM node.
+    /// Packets with IOAM traces by result: `marked`, `no_room`, `other_namespace`, `malformed`. Absent if the
+    /// agent is not an IOAM node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ioam: BTreeMap<String, u64>,
-    /// One per data-path thread.
+    /// State of each data-path thread.
     pub workers: Vec<WorkerStatus>,
 }
 
 /// Counters of a data-path thread.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerStatus {
-    /// Sockets, by access.
+    /// Counters of the sockets, by access.
     pub accesses: BTreeMap<String, Counters>,
     /// Packets read from the inner interface.
     pub device_rx_packets: u64,
-    /// Frames they came in (segmentation offload).
+    /// Frames in which they were read (segmentation offload).
     pub device_rx_frames: u64,
     /// Packets delivered to the inner interface.
     pub device_tx_packets: u64,
-    /// Frames they were delivered in.
+    /// Frames in which they were delivered.
     pub device_tx_frames: u64,
-    /// Frames the inner interface refused.
+    /// Frames that the inner interface refused.
     pub device_errors: u64,
-    /// Packets given to the worker that has their session.
+    /// Packets handed over to the worker that serves their session.
     pub handed_over: u64,
-    /// Packets dropped because that worker had no room.
+    /// Packets dropped because that worker's queue was full.
     pub handover_full: u64,
-    /// Events nobody took in time.
+    /// Events that the control plane did not take in time.
     pub events_lost: u64,
-    /// UPF: times that a UE was pushed out of its session by another device with its key.
+    /// UPF: number of times a UE was displaced from its session by another device with the same key.
     #[serde(default)]
     pub key_conflicts: u64,
-    /// Paths of sessions that the kernel's fast path serves now.
+    /// Paths of sessions that the kernel's fast path serves at present.
     #[serde(default)]
     pub fast_lanes: u64,
-    /// Flows given to it.
+    /// Flows given to the fast path.
     #[serde(default)]
     pub fast_flows: u64,
-    /// Times that a session took its flows back.
+    /// Number of times a session took its flows back.
     #[serde(default)]
     pub fast_taken_back: u64,
-    /// Datagrams sent by it.
+    /// Datagrams sent by the fast path.
     #[serde(default)]
     pub fast_tx_datagrams: u64,
-    /// Datagrams received by it.
+    /// Datagrams received by the fast path.
     #[serde(default)]
     pub fast_rx_datagrams: u64,
-    /// Datagrams lost while they were made.
+    /// Datagrams that the fast path failed to create.
     #[serde(default)]
     pub fast_failed: u64,
 }
@@ -97,17 +97,17 @@ pub struct Counters {
     pub tx_datagrams: u64,
     /// Bytes sent, without IP and UDP headers.
     pub tx_bytes: u64,
-    /// System calls the sending took.
+    /// System calls for sending.
     pub tx_batches: u64,
     /// Datagrams dropped because the socket was full.
     pub tx_full: u64,
-    /// Datagrams larger than the interface takes; path MTU probes among them.
+    /// Datagrams that exceeded the interface MTU, including path MTU probes.
     pub tx_too_big: u64,
-    /// Datagrams the kernel refused.
+    /// Datagrams that the kernel refused for other reasons.
     pub tx_errors: u64,
 }
 
-/// A session with a UE (or, at the UE, with the UPF).
+/// A session with a UE (at the UE: with the UPF).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Session {
     /// Name of the UE.
@@ -116,7 +116,7 @@ pub struct Session {
     pub public_key: String,
     /// Virtual addresses.
     pub addresses: Vec<String>,
-    /// Whether it carries traffic.
+    /// Whether the session is up.
     pub connected: bool,
     /// Inner packets sent to the peer.
     pub tx_packets: u64,
@@ -126,18 +126,18 @@ pub struct Session {
     pub rx_packets: u64,
     /// Inner bytes received from the peer.
     pub rx_bytes: u64,
-    /// Its paths.
+    /// Paths of the session.
     pub paths: Vec<Path>,
-    /// What its rules do with what this end sends: all rules in force, or (in a list of a UPF's sessions) those that had
-    /// packets.
+    /// Decisions of its rules in the sending direction of this agent: all rules in force, or (in a UPF's list
+    /// of sessions) those that have seen packets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uses: Vec<RuleUse>,
-    /// What coded mode did; absent if nothing.
+    /// Statistics of coded redundancy; absent if it was not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coded: Option<Coded>,
 }
 
-/// What coded mode did in a session; at a UPF since the session last woke.
+/// Statistics of coded redundancy in a session; at a UPF since the session last became active.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Coded {
     /// Packets sent.
@@ -148,11 +148,11 @@ pub struct Coded {
     pub rx_packets: u64,
     /// Repair packets received.
     pub rx_repairs: u64,
-    /// Packets restored in time: lost, or still on their way.
+    /// Packets recovered in time that were lost or delayed.
     pub restored: u64,
-    /// Packets restored after the longest wait, and not delivered.
+    /// Packets recovered after the maximum wait, which were discarded.
     pub late: u64,
-    /// Packets that did not come, and that nothing restored.
+    /// Packets that were neither received nor recovered.
     pub given_up: u64,
 }
 
@@ -167,7 +167,7 @@ pub struct Path {
     pub access: String,
     /// Whether it carries traffic.
     pub up: bool,
-    /// Why not, or what is wrong with the interface.
+    /// Reason why the path is down, or a problem of the interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// Peer address in use.
@@ -175,61 +175,62 @@ pub struct Path {
     pub endpoint: Option<String>,
     /// `secure` or `plain`.
     pub security: String,
-    /// Smoothed round-trip time in milliseconds; absent when unknown.
+    /// Smoothed round-trip time, milliseconds; absent when unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_ms: Option<f64>,
-    /// Smallest round-trip time seen, in milliseconds.
+    /// Smallest measured round-trip time, milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_min_ms: Option<f64>,
-    /// Loss towards the peer, in percent.
+    /// Loss rate in the sending direction, percent.
     pub loss_tx_percent: f64,
-    /// Loss from the peer, in percent.
+    /// Loss rate in the receiving direction, percent.
     pub loss_rx_percent: f64,
     /// Datagrams with user data sent.
     pub tx_packets: u64,
-    /// Their bytes, tunnel headers included.
+    /// Bytes of these datagrams, tunnel headers included.
     pub tx_bytes: u64,
     /// Datagrams with user data received.
     pub rx_packets: u64,
-    /// Their bytes, tunnel headers included.
+    /// Bytes of these datagrams, tunnel headers included.
     pub rx_bytes: u64,
-    /// Largest UDP payload the path is known to carry, in bytes; 0 when that is not known.
+    /// Largest UDP payload that the path is known to carry, bytes; 0 when unknown.
     pub mtu_bytes: u16,
-    /// Pieces sent of packets that the path does not carry whole; among the datagrams.
+    /// Fragments sent of packets that exceed the path's MTU; included in the datagrams.
     #[serde(default)]
     pub tx_fragments: u64,
-    /// Such pieces received.
+    /// Fragments received.
     #[serde(default)]
     pub rx_fragments: u64,
-    /// Packets lost because one of their pieces did not arrive.
+    /// Packets lost because a fragment did not arrive.
     #[serde(default)]
     pub rx_incomplete: u64,
-    /// What steering knows of it in the sending direction; absent before the first probe, and while the session rests.
+    /// Load estimate in the sending direction; absent before the first probe, and while the session rests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<PathLoad>,
 }
 
-/// What steering knows of a path in the sending direction.
+/// Load estimate of a path in the sending direction.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PathLoad {
-    /// How long a packet sent now waits in the path's queue, in milliseconds.
+    /// Queueing delay of a packet sent now, milliseconds.
     pub queue_ms: f64,
-    /// The queue at which the path drops, in milliseconds; absent while it was not seen to.
+    /// Queueing delay at which the path drops packets, milliseconds; absent until drops have been observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drops_at_ms: Option<f64>,
-    /// What it carries, in bit/s; absent while it was never full.
+    /// Measured capacity, bit/s; absent until the path has been saturated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_bps: Option<u64>,
-    /// What it is taken to carry, in bit/s: the newer of `capacity_bps` and what a train of packets told while it was idle; absent
-    /// while there is neither.
+    /// Estimated capacity, bit/s: the newer of `capacity_bps` and the result of a packet train on the idle
+    /// path; absent if there is neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate_bps: Option<u64>,
-    /// Loss without congestion, in percent.
+    /// Loss rate without congestion, percent.
     pub random_loss_percent: f64,
-    /// Loss without congestion that half of the last eight samples had or passed, in percent: what rules leave a path for.
+    /// Loss rate without congestion that was reached in at least half of the last eight samples, percent;
+    /// rules avoid a path because of it.
     pub steady_loss_percent: u8,
-    /// Loss without congestion in the receiving direction that half of the last two seconds had or passed, as the far end measures it, in
-    /// percent; 0 from one that does not tell it.
+    /// Loss rate without congestion in the receiving direction that was reached in at least half of the last
+    /// two seconds, percent, as measured by the peer; 0 if the peer does not report it.
     #[serde(default)]
     pub lasting_loss_rx_percent: f64,
 }
@@ -237,18 +238,18 @@ pub struct PathLoad {
 /// A page of sessions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SessionList {
-    /// How many there are.
+    /// Number of all sessions.
     pub total: u64,
-    /// Those asked for, by name.
+    /// The sessions of this page, by name.
     pub sessions: Vec<Session>,
 }
 
 /// Paths of one or all sessions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PathList {
-    /// By session, then path id.
+    /// Ordered by session, then by path id.
     pub paths: Vec<Path>,
-    /// What rules do on them; see the same field of a session.
+    /// Decisions of the rules on these paths; see the same member of a session.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uses: Vec<RuleUse>,
 }
@@ -259,13 +260,13 @@ pub struct Rules {
     /// Rules.
     #[schema(value_type = Vec<RuleSchema>)]
     pub rules: Vec<Rule>,
-    /// UE: what each rule does now, by rule; the UPF's rules and the default included.
+    /// UE: current decisions of each rule, including the UPF's rules and the default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uses: Vec<RuleUse>,
 }
 
-/// What a rule does now with what this end sends (UE: the uplink, UPF: the downlink). Counters begin when rules change; at a
-/// UPF also when the session wakes.
+/// Current decisions of a rule in the sending direction of this agent (UE: uplink, UPF: downlink). Counters
+/// are reset when rules change; at a UPF also when the session becomes active again.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RuleUse {
     /// Name of the UE.
@@ -275,45 +276,45 @@ pub struct RuleUse {
     pub rule: String,
     /// Steering mode.
     pub mode: String,
-    /// The rule; absent for the built-in one.
+    /// Definition of the rule; absent for the built-in rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<RuleSchema>)]
     pub definition: Option<Rule>,
-    /// Whose configuration it is from: `ue`, `upf`, `upf-for-ue` (the UPF's, for this UE alone) or `built-in`.
+    /// Origin of the rule: `ue`, `upf`, `upf-for-ue` (the UPF's, for this UE only) or `built-in`.
     #[serde(default)]
     #[schema(example = "ue")]
     pub origin: String,
-    /// UPF: an exception says that this application follows the rule of this name.
+    /// UPF: the rule that this application follows because of an exception.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<String>,
-    /// Access its traffic is on; absent for splitting modes and rules without traffic.
+    /// Access that carries its traffic; absent for splitting modes and rules without traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<String>,
-    /// Moves from one access to another so far.
+    /// Number of moves from one access to another.
     pub switches: u64,
-    /// Moves that waited because the far end had no reorder queue free.
+    /// Number of moves delayed because the peer had no free reorder queue.
     #[serde(default)]
     pub switches_waited: u64,
-    /// What it does: `unused` (no packet yet), `no-path`, `one-path`, `shares`, `copies`, `coded`; with `autonomous` also
-    /// `homes`, `spills`, `overflows`.
+    /// State: `unused` (no packet yet), `no-path`, `one-path`, `shares`, `copies`, `coded`; with `autonomous`
+    /// also `homes`, `spills`, `overflows`.
     #[serde(default)]
     #[schema(example = "spills")]
     pub state: String,
-    /// The same for people, with the reason.
+    /// Explanation of the state as text, with the reason.
     #[serde(default)]
     pub why: String,
-    /// Accesses it does not use, or no more than it does, and why.
+    /// Accesses that it does not use, or uses only partly, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_used: Vec<NotUsed>,
-    /// Packets sent by access, copies included; not those that the kernel's fast path carried.
+    /// Packets sent by access, copies included; without those that the kernel's fast path carried.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub packets: BTreeMap<String, u64>,
-    /// What the autonomous law did; absent for other modes.
+    /// Statistics of the autonomous law; absent for other modes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub law: Option<Law>,
 }
 
-/// Why a rule does not use an access now.
+/// Reason why a rule does not use an access at present.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NotUsed {
     /// Name of the access.
@@ -322,72 +323,72 @@ pub struct NotUsed {
     /// `random-loss`, `dropping`, `has-queue`, `too-small`, `too-far`, `later`, `home-not-full`.
     #[schema(example = "steady-loss")]
     pub reason: String,
-    /// The same for people, with the figures.
+    /// Explanation as text, with figures.
     pub why: String,
 }
 
-/// What the autonomous law did.
+/// Statistics of the autonomous law.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Law {
-    /// By access.
+    /// Statistics by access.
     pub paths: BTreeMap<String, LawPath>,
-    /// Times that overflow was paused, for it did harm.
+    /// Number of times overflow was paused because it was harmful.
     pub pauses: u64,
-    /// Seconds that it is still paused; absent while it is not.
+    /// Remaining duration of the pause, seconds; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_s: Option<u64>,
 }
 
-/// What the autonomous law did on one access.
+/// Statistics of the autonomous law on one access.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LawPath {
-    /// Packets that took it as the home of their flow.
+    /// Packets sent on this access as the home of their flow.
     pub at_home: u64,
-    /// Packets that took it for their home, and arrive no later by it.
+    /// Packets of flows with another home that do not arrive later on this access.
     pub spilled: u64,
-    /// Packets that took it for their home, and may arrive later by it.
+    /// Packets of flows with another home that may arrive later on this access.
     pub overflowed: u64,
-    /// Flows that were given it as their home.
+    /// Flows for which this access was chosen as the first home.
     pub placed: u64,
-    /// Flows that moved to it from another home.
+    /// Flows that moved to this access from another home.
     pub moved: u64,
-    /// Bulk flows that left it for its random loss.
+    /// Bulk flows that left this access because of its random loss.
     pub left: u64,
-    /// Bulk flows that have it as their home now.
+    /// Bulk flows whose home is this access at present.
     pub bulk_flows: u16,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// Counts up by one; also the id in the event stream.
+    /// Identifier, counts up by one; also the id in the event stream.
     pub id: u64,
-    /// When.
+    /// Time of the event.
     pub time_unix_ms: u64,
-    /// What: `session-up`, `session-down`, `path-up`, `path-down`, `moved`, `flapping`, `endpoint`, `rekeyed`, `remote`, `access-refused`,
+    /// Kind: `session-up`, `session-down`, `path-up`, `path-down`, `moved`, `flapping`, `endpoint`, `rekeyed`, `remote`, `access-refused`,
     /// `access-left`, `access-back`, `overflow-paused`, `overflow-resumed`, `flows-left`, `rules`, `tcp-lane`, `handshake-timeout`,
     /// `refused`, `restored`, `not-restored`, `shared-key`, `outside`, `closed-destination`, `clock-reset`, `bad-config`, `reloaded`;
     /// of a gNB `slices`, `scheduler`, `ue-changed`, `late`; of an LWIP node `lwip-changed`.
     #[schema(example = "path-down")]
     pub kind: String,
-    /// UE it is about.
+    /// UE that the event concerns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ue: Option<String>,
-    /// Access it is about; for `moved` the one traffic is on now.
+    /// Access that the event concerns; for `moved` the new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<String>,
-    /// Rule it is about.
+    /// Rule that the event concerns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// For people.
+    /// Description as text.
     pub message: String,
 }
 
-/// What a reload did.
+/// Result of a reload.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Reloaded {
-    /// What took effect.
+    /// Sections whose changes took effect.
     pub changed: Vec<String>,
-    /// What is different in the file but takes effect only after a restart.
+    /// Sections whose changes need a restart.
     pub needs_restart: Vec<String>,
 }

@@ -1,5 +1,5 @@
-//! Versions of resources: ETag, If-Match and If-None-Match (RFC 9110 §8.8.3, §13.1). A version names what was asked for, not
-//! the state it is in, and is the same whichever interface shows it.
+//! Versions of resources: ETag, If-Match and If-None-Match (RFC 9110 §8.8.3, §13.1). A version covers the
+//! requested configuration, not its state, and is the same at every interface.
 
 use super::problem::Problem;
 use aws_lc_rs::digest;
@@ -10,19 +10,19 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::Serialize;
 
-/// The version of what was asked for, as an ETag in its quotes: 96 bits of its SHA-256.
+/// The version of a configuration as an ETag in quotes: 96 bits of its SHA-256 hash.
 pub fn etag(asked: &impl Serialize) -> String {
     let text = serde_json::to_vec(asked).unwrap_or_default();
     let hash = digest::digest(&digest::SHA256, &text);
     format!("\"{}\"", BASE64_URL_SAFE_NO_PAD.encode(&hash.as_ref()[..12]))
 }
 
-/// The header that tells a version.
+/// The ETag header.
 pub fn header_of(etag: &str) -> [(HeaderName, HeaderValue); 1] {
     [(header::ETAG, HeaderValue::from_str(etag).unwrap_or(HeaderValue::from_static("\"\"")))]
 }
 
-/// Tags of a header; each whether it is weak, and the tag in its quotes.
+/// The tags of a header; each with its weakness and the tag in quotes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Tags {
     Any,
@@ -54,14 +54,14 @@ impl Tags {
                 };
             }
         }
-        // Whoever means to change what was seen, and has lost its ETag, is not to change whatever is there.
+        // An If-Match without tags must not permit a change of any version.
         if list.is_empty() && *name == header::IF_MATCH && headers.contains_key(name) {
             return Err(wrong());
         }
         Ok((!list.is_empty()).then_some(Self::List(list)))
     }
 
-    /// Compares as If-Match does: a weak tag is none (RFC 9110 §13.1.1).
+    /// Strong comparison, as in If-Match: weak tags never match (RFC 9110 §13.1.1).
     fn has_strong(&self, etag: &str) -> bool {
         match self {
             Self::Any => true,
@@ -69,7 +69,7 @@ impl Tags {
         }
     }
 
-    /// Compares as If-None-Match does (RFC 9110 §13.1.2).
+    /// Weak comparison, as in If-None-Match (RFC 9110 §13.1.2).
     fn has(&self, etag: &str) -> bool {
         match self {
             Self::Any => true,
@@ -78,7 +78,7 @@ impl Tags {
     }
 }
 
-/// What a request wants the version of its resource to be.
+/// The preconditions of a request on the version of its resource.
 #[derive(Debug, Clone, Default)]
 pub struct Preconditions {
     matches: Option<Tags>,
@@ -86,25 +86,25 @@ pub struct Preconditions {
 }
 
 impl Preconditions {
-    /// Whether a change may be made of a resource of this version; `None`: there is none.
+    /// Checks whether a resource of this version may be changed; `None`: it does not exist.
     ///
     /// # Errors
-    /// 412: somebody else changed it, or made it, or it is gone.
+    /// 412: it was changed, created or removed meanwhile.
     pub fn check(&self, etag: Option<&str>) -> Result<(), Problem> {
         let failed = |detail: &str| {
-            let remedy = "nothing has changed; GET it again, and change what is there now";
+            let remedy = "nothing has changed; GET it again, and change that version";
             Err(Problem::new(StatusCode::PRECONDITION_FAILED, detail, remedy))
         };
         if self.matches.as_ref().is_some_and(|tags| !etag.is_some_and(|etag| tags.has_strong(etag))) {
-            return failed("it is not as the ETag in If-Match says: it was changed meanwhile");
+            return failed("it does not have the ETag in If-Match: it was changed meanwhile");
         }
         if self.none_matches.as_ref().is_some_and(|tags| etag.is_some_and(|etag| tags.has(etag))) {
-            return failed("there is one already, as If-None-Match says there must not be");
+            return failed("it exists already, which If-None-Match excludes");
         }
         Ok(())
     }
 
-    /// Whether who asks has this version already.
+    /// Whether the requester already has this version.
     pub fn has_it(&self, etag: &str) -> bool {
         self.none_matches.as_ref().is_some_and(|tags| tags.has(etag))
     }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_made_of_the_version_that_was_seen() {
+    fn changes_apply_only_to_the_given_version() {
         let status = |values: &[&str], etag: Option<&str>| {
             let asked = preconditions(header::IF_MATCH, values);
             asked.and_then(|asked| asked.check(etag)).map_or_else(|problem| problem.status, |()| 200)
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_told_apart_from_what_is_there() {
+    fn creation_and_change_are_distinguished() {
         let asked = |values: &[&str]| preconditions(header::IF_NONE_MATCH, values).unwrap();
         for (values, has) in
             [(&["\"a\""][..], true), (&["W/\"a\""], true), (&["*"], true), (&["\"b\""], false), (&[], false)]

@@ -1,16 +1,16 @@
-//! The public keys of an authorization server: a JWK set (RFC 7517), of which what is not understood is left out.
+//! The public keys of an authorization server: a JWK set (RFC 7517). Keys that are not supported are ignored.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jsonwebtoken::{DecodingKey, crypto};
 use serde_json::Value;
 
-/// Most keys that are kept.
+/// Maximum number of keys that are kept.
 const MOST_KEYS: usize = 64;
-/// Most keys that are tried for one token.
+/// Maximum number of keys that are tried for one token.
 const MOST_TRIED: usize = 4;
 
-/// How tokens may be signed: with public keys only.
+/// Signature algorithms of tokens; all of them use public keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
     /// RSASSA-PKCS1-v1_5 with SHA-256 and keys of 2048 bits or more.
@@ -22,7 +22,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// By its name in a header (RFC 7518 §3.1, RFC 8037 §3.1).
+    /// The algorithm with this name in a header (RFC 7518 §3.1, RFC 8037 §3.1); `None` for all others.
     pub fn of(name: &str) -> Option<Self> {
         match name {
             "RS256" => Some(Self::Rs256),
@@ -51,19 +51,19 @@ impl Algorithm {
 
 struct Key {
     kid: Option<String>,
-    /// The one that its type allows: a token does not choose how a key is used.
+    /// The algorithm that the key's type determines; a token cannot choose how a key is used.
     algorithm: Algorithm,
     key: DecodingKey,
 }
 
-/// Keys that tokens may be signed with.
+/// The keys with which tokens may be signed.
 pub struct KeySet(Vec<Key>);
 
 impl KeySet {
-    /// Those of a JWK set that can sign tokens.
+    /// The usable keys of a JWK set.
     ///
     /// # Errors
-    /// It is no JWK set, or has no such key.
+    /// The text is not a JWK set, or has no usable key.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let document: Value = serde_json::from_slice(text).map_err(|e| format!("it is not JSON: {e}"))?;
         let list = document.get("keys").and_then(Value::as_array).ok_or("it has no list \"keys\"")?;
@@ -74,12 +74,13 @@ impl KeySet {
         Ok(Self(keys))
     }
 
-    /// How many there are.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether one of them signed: of this name, or any where none is named. `None` where there is no such key.
+    /// Verifies a signature with the key `kid`, or with any key if none is named. `None` if there is no such
+    /// key.
     pub fn verify(
         &self,
         algorithm: Algorithm,
@@ -100,7 +101,7 @@ impl KeySet {
 }
 
 impl Key {
-    /// One that is understood, is for signatures, and is strong enough.
+    /// A supported key for signatures with sufficient strength.
     fn of(v: &Value) -> Option<Self> {
         let text = |key: &str| v.get(key).and_then(Value::as_str);
         let bytes = |key: &str| BASE64_URL_SAFE_NO_PAD.decode(text(key)?).ok();

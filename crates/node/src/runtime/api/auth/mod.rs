@@ -1,4 +1,5 @@
-//! Who asks: fixed tokens, and access tokens of an OAuth2 authorization server (JWT, RFC 9068), each with a role.
+//! Authentication: fixed tokens, and access tokens of an OAuth2 authorization server (JWT, RFC 9068), each
+//! with a role.
 //!
 //! ```text
 //!  Authorization: Bearer … ─▶ fixed token? ─no─▶ a JWT of ours? ─▶ key ─▶ signature ─▶ iss, aud, exp, nbf ─▶ scope
@@ -24,58 +25,58 @@ use std::sync::Arc;
 use verifier::Verifier;
 pub use verifier::check_files;
 
-/// The scope of OAuth2 tokens that may do everything.
+/// Scope of OAuth2 tokens that grants the operator role.
 pub const OPERATOR_SCOPE: &str = "anabranch:operator";
-/// The scope of those that may see everything.
+/// Scope of OAuth2 tokens that grants the reader role.
 pub const READER_SCOPE: &str = "anabranch:reader";
 
-/// What a caller may do.
+/// Permissions of a caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
-    /// Everything.
+    /// May do everything.
     Operator,
-    /// See everything, change nothing.
+    /// May see everything and change nothing.
     Reader,
-    /// See and change what belongs to this tenant.
+    /// May see and change the resources of this tenant.
     Tenant(Arc<str>),
 }
 
-/// Who asks, as their token says.
+/// The authenticated originator of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     /// What they may do.
     pub role: Role,
-    /// The scopes they were given; `None`: every one that the role can use.
+    /// Granted scopes; `None`: all that the role can use.
     scopes: Option<Arc<BTreeSet<String>>>,
-    /// When that ends, Unix seconds: an answer that goes on ends then, too.
+    /// Expiry of the token, Unix time in seconds; streams end then, too. `None`: never.
     pub until: Option<u64>,
 }
 
 impl Caller {
-    /// By a token of the configuration.
+    /// A caller with a token of the configuration.
     pub fn fixed(role: Role) -> Self {
         Self { role, scopes: None, until: None }
     }
 
-    /// Whether they were given one of these scopes.
+    /// Whether one of these scopes was granted.
     pub fn has_any(&self, scopes: &[&str]) -> bool {
         self.scopes.as_ref().is_none_or(|own| scopes.iter().any(|scope| own.contains(*scope)))
     }
 }
 
-/// Why nobody is let in.
+/// Reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// No token was shown.
+    /// The request has no token.
     Missing,
-    /// What was shown is no token, or not one that holds now.
+    /// The token is malformed, invalid or expired.
     Invalid(&'static str),
-    /// The keys of the authorization server could not be had yet.
+    /// The keys of the authorization server are not available yet.
     NoKeys,
 }
 
 impl Refused {
-    /// As RFC 6750 §3 has it: who shows nothing is told nothing more.
+    /// The answer according to RFC 6750 §3; a request without a token gets no further details.
     pub fn response(self, remedy: &str) -> Response {
         let (status, detail, challenge) = match self {
             Self::Missing => (StatusCode::UNAUTHORIZED, "token missing or wrong", "Bearer".to_owned()),
@@ -93,7 +94,8 @@ impl Refused {
     }
 }
 
-/// Not with this token (RFC 6750 §3.1): one with any of `scopes` would do.
+/// The answer to a token without sufficient permission (RFC 6750 §3.1); `scopes` are those of which one would
+/// be sufficient.
 pub fn insufficient(detail: &str, scopes: &[&str]) -> Response {
     let scopes = scopes.join(" ");
     let remedy = format!("use a token with one of the scopes {scopes}, or a fixed token of that role");
@@ -108,15 +110,16 @@ fn with_challenge(problem: Problem, challenge: &str) -> Response {
     response
 }
 
-/// Who may come in at a listener.
+/// The tokens that a listener accepts.
 pub struct Access {
-    /// Hashes of the fixed tokens: comparing those tells nothing of the tokens.
+    /// Hashes of the fixed tokens; the timing of comparisons reveals nothing about the tokens.
     fixed: Vec<(digest::Digest, Caller)>,
     oauth: Option<Verifier>,
 }
 
 impl Access {
-    /// As `[api]` says; `None` where no token is wanted. Within a tokio runtime: a URL of keys is read by a task.
+    /// The access that `[api]` configures; `None` if no token is required. Must be called within a tokio
+    /// runtime, because a task reads keys from a URL.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -146,25 +149,25 @@ impl Access {
         Ok(Some(Arc::new(Self { fixed, oauth })))
     }
 
-    /// One token, the operator's.
+    /// Access with a single token, which has the operator role.
     pub fn of_operator(token: &str) -> Arc<Self> {
         Arc::new(Self { fixed: vec![(hash(token), Caller::fixed(Role::Operator))], oauth: None })
     }
 
-    /// Who has this token of the configuration.
+    /// The caller with this fixed token.
     pub fn fixed(&self, token: &str) -> Option<Caller> {
         let given = hash(token);
-        // All of them are looked at, whichever it is.
+        // All tokens are compared, whichever matches, for constant timing.
         self.fixed.iter().fold(None, |found, (hash, caller)| {
             let same = constant_time::verify_slices_are_equal(hash.as_ref(), given.as_ref()).is_ok();
             if same { Some(caller.clone()) } else { found }
         })
     }
 
-    /// Whom the authorization server gave this token.
+    /// The caller to whom the authorization server issued this token.
     ///
     /// # Errors
-    /// Nobody, or not for us, or not now.
+    /// The token is invalid, not for this audience, or not valid now.
     pub async fn granted(&self, token: &str) -> Result<Caller, Refused> {
         match &self.oauth {
             Some(verifier) => verifier.check(token, crate::runtime::clock::unix_ns() / 1_000_000_000).await,
@@ -172,10 +175,10 @@ impl Access {
         }
     }
 
-    /// Who has this token.
+    /// The caller with this token.
     ///
     /// # Errors
-    /// Nobody has it, or none was shown.
+    /// The token is missing or invalid.
     pub async fn check(&self, token: Option<&str>) -> Result<Caller, Refused> {
         let token = token.ok_or(Refused::Missing)?;
         match self.fixed(token) {
@@ -189,7 +192,7 @@ fn hash(token: &str) -> digest::Digest {
     digest::digest(&digest::SHA256, token.as_bytes())
 }
 
-/// Ends an answer that goes on (an event stream) when the token that it was given to ends.
+/// Ends a streamed answer when the caller's token expires.
 pub fn until(response: Response, caller: &Caller) -> Response {
     use futures_util::StreamExt;
     let Some(until) = caller.until else { return response };

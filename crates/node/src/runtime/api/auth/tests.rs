@@ -1,4 +1,4 @@
-//! Tokens as an attacker makes them, and keys that come and go.
+//! Tokens made by an attacker, and keys that change.
 
 use super::super::{Guarded, Server};
 use super::keys::{Algorithm, KeySet};
@@ -24,7 +24,7 @@ const ISSUER: &str = "https://as.example";
 const AUDIENCE: &str = "https://slices.example";
 const NOW: u64 = 1_800_000_000;
 
-/// A key of an authorization server.
+/// A signing key of an authorization server.
 enum Signer {
     Rsa(RsaKeyPair),
     Ec(EcdsaKeyPair),
@@ -120,7 +120,7 @@ pub fn claims() -> Value {
         "client_id": "acme", "scope": "anabranch:slices:read"})
 }
 
-/// Who has it at [`NOW`].
+/// The caller with this token at [`NOW`].
 fn check(text: &str) -> Result<Caller, Refused> {
     check_with(text, &key_set(), &config(), NOW)
 }
@@ -146,19 +146,19 @@ fn without(mut value: Value, key: &str) -> Value {
 }
 
 #[test]
-fn each_algorithm_is_taken_with_its_own_key_and_no_other() {
+fn each_algorithm_is_accepted_with_its_own_key_only() {
     for signer in SIGNERS.iter() {
         let caller = check(&signer.token(&header(signer.alg(), signer.alg()), &claims())).unwrap();
         assert_eq!(caller.role, Role::Tenant("acme".into()));
-        // Without a name, every key of the type is tried.
+        // Without a key id, every key of the type is tried.
         assert!(check(&signer.token(&without(header(signer.alg(), ""), "kid"), &claims())).is_ok());
-        // A stranger's key of the same type under the same name.
+        // An unknown key of the same type under the same key id.
         let algorithm = Algorithm::of(signer.alg()).unwrap();
         let stranger = Signer::new(algorithm);
         let forged = stranger.token(&header(signer.alg(), signer.alg()), &claims());
         assert!(check(&forged).is_err());
         for other in SIGNERS.iter().filter(|other| other.alg() != signer.alg()) {
-            // Signed by one, and said to be by another, under each name.
+            // Signed by one key but attributed to another, under each key id.
             for kid in [signer.alg(), other.alg()] {
                 assert!(check(&signer.token(&header(other.alg(), kid), &claims())).is_err());
             }
@@ -168,8 +168,8 @@ fn each_algorithm_is_taken_with_its_own_key_and_no_other() {
 }
 
 #[test]
-fn no_algorithm_is_taken_that_needs_no_private_key() {
-    // HMAC with what everybody has: the public key, in every form in which a server may hold it.
+fn algorithms_without_a_private_key_are_refused() {
+    // HMAC with the public key, in every form in which a server may hold it.
     let set = json!({"keys": [SIGNERS[0].jwk("RS256")]});
     let n = set["keys"][0]["n"].as_str().unwrap();
     for secret in [n.as_bytes().to_vec(), B64.decode(n).unwrap(), set.to_string().into_bytes(), Vec::new()] {
@@ -188,13 +188,13 @@ fn no_algorithm_is_taken_that_needs_no_private_key() {
         assert!(check(&format!("{message}.")).is_err(), "{alg}");
         assert!(check(&SIGNERS[0].token(&header(alg, "RS256"), &claims())).is_err(), "{alg}");
     }
-    // A symmetric key in the set is no key.
+    // A symmetric key in the set is ignored.
     let oct = json!({"keys": [{"kty": "oct", "kid": "a", "k": B64.encode([7; 32]), "alg": "HS256"}]});
     assert!(KeySet::parse(oct.to_string().as_bytes()).is_err());
 }
 
 #[test]
-fn a_token_does_not_say_which_key_to_trust() {
+fn a_token_cannot_choose_the_trusted_key() {
     let stranger = Signer::new(Algorithm::EdDsa);
     for (key, value) in [
         ("jwk", stranger.jwk("EdDSA")),
@@ -228,7 +228,7 @@ fn a_token_does_not_say_which_key_to_trust() {
 }
 
 #[test]
-fn a_token_is_for_us_and_holds_now() {
+fn audience_issuer_and_times_are_checked() {
     let signer = &SIGNERS[2];
     let taken = |claims: &Value| check(&signer.token(&header("EdDSA", "EdDSA"), claims)).is_ok();
     for (key, value, fits) in [
@@ -282,7 +282,7 @@ fn a_token_is_for_us_and_holds_now() {
 }
 
 #[test]
-fn scopes_make_roles() {
+fn scopes_determine_roles() {
     let of = |scope: Value| {
         let claims = with(claims(), "scope", scope);
         check(&SIGNERS[2].token(&header("EdDSA", "EdDSA"), &claims)).unwrap()
@@ -304,7 +304,7 @@ fn scopes_make_roles() {
 }
 
 #[test]
-fn keys_that_are_not_understood_are_left_out() {
+fn unsupported_keys_are_ignored() {
     let good = SIGNERS[2].jwk("good");
     let set = |keys: Vec<Value>| KeySet::parse(json!({"keys": keys}).to_string().as_bytes());
     let weak = json!({"kty": "RSA", "kid": "w", "n": B64.encode([0xff; 128]), "e": "AQAB"});
@@ -330,9 +330,9 @@ fn keys_that_are_not_understood_are_left_out() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever is changed in a token, it is no token any more.
+    /// Any change to a token makes it invalid.
     #[test]
-    fn a_token_that_was_touched_is_refused(which in 0..3_usize, at in any::<prop::sample::Index>(), to in "[A-Za-z0-9_.-]") {
+    fn a_modified_token_is_refused(which in 0..3_usize, at in any::<prop::sample::Index>(), to in "[A-Za-z0-9_.-]") {
         let signer = &SIGNERS[which];
         let text = signer.token(&header(signer.alg(), signer.alg()), &claims());
         let at = at.index(text.len());
@@ -342,7 +342,7 @@ proptest! {
         prop_assert!(check(&text[..at]).is_err());
     }
 
-    /// Nothing that is shown makes the reader panic.
+    /// No input makes the parser panic.
     #[test]
     fn any_text_is_read_or_refused(text in ".{0,200}", header in "[ -~]{0,60}", claims in "[ -~]{0,60}") {
         let _ = check(&text);
@@ -350,9 +350,9 @@ proptest! {
         let _ = KeySet::parse(text.as_bytes());
     }
 
-    /// The times are as RFC 7519 §4.1.4 and §4.1.5 have them, give or take the leeway.
+    /// Times are checked according to RFC 7519 §4.1.4 and §4.1.5, with the leeway.
     #[test]
-    fn times_are_as_the_rfc_has_them(exp in 0..4000_u64, nbf in 0..4000_u64, now in 0..4000_u64, leeway in 0..=300_u32) {
+    fn times_are_checked_as_in_the_rfc(exp in 0..4000_u64, nbf in 0..4000_u64, now in 0..4000_u64, leeway in 0..=300_u32) {
         let config = OAuth { leeway_s: leeway, ..config() };
         let claims = with(without(with(claims(), "exp", json!(exp)), "iat"), "nbf", json!(nbf));
         let text = parts(&header("EdDSA", "EdDSA"), &claims) + ".AA";
@@ -361,23 +361,23 @@ proptest! {
     }
 }
 
-/// An authorization server: its keys over https, and how often they were asked for.
+/// A simulated authorization server that serves its keys over https and counts the requests.
 struct Keys {
     asked: Arc<AtomicU32>,
     current: Arc<std::sync::Mutex<String>>,
-    /// Answers never come.
+    /// Never answers.
     slow: Arc<AtomicBool>,
     server: Option<Server>,
     url: String,
     folder: tempfile::TempDir,
 }
 
-/// A certificate for this machine, and its authority, in a folder: certificate, key, authority.
+/// Creates a certificate for this machine and its authority in a directory.
 pub fn certificate(folder: &std::path::Path) -> TlsFiles {
     certificate_of(folder, &["localhost", "127.0.0.1"], 4000)
 }
 
-/// The same for others, until this year.
+/// The same for other names, valid until this year.
 fn certificate_of(folder: &std::path::Path, names: &[&str], until: i32) -> TlsFiles {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair as Pair};
     let authority_key = Pair::generate().unwrap();
@@ -402,7 +402,7 @@ impl Keys {
         Self::serve_as(&["localhost", "127.0.0.1"], 4000).await
     }
 
-    /// With a certificate for these, until this year.
+    /// Serves with a certificate for these names, valid until this year.
     async fn serve_as(names: &[&str], until: i32) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let tls = super::super::tls::Tls::new(&certificate_of(folder.path(), names, until)).unwrap();
@@ -445,17 +445,18 @@ impl Keys {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_are_read_again_for_an_unknown_one_and_seldom() {
+async fn keys_are_read_again_for_an_unknown_key_at_a_limited_rate() {
     const GAP: Duration = Duration::from_millis(1500);
     let mut keys = Keys::serve().await;
     let (old, new) = (&SIGNERS[2], Signer::new(Algorithm::EdDsa));
     keys.set(&[(old, "1")]);
     let verifier = keys.verifier("/jwks", GAP);
     let honest = old.token(&header("EdDSA", "1"), &claims());
-    // The first one waits for the keys.
+    // The first request waits for the keys.
     assert!(verifier.check(&honest, NOW).await.is_ok());
     assert_eq!(keys.asked.load(Ordering::Relaxed), 1);
-    // Names by the hundred, at once: whoever has a good token goes on, and the server is not asked for each.
+    // Hundreds of unknown key ids at once: valid tokens are accepted, and the server is not queried for each
+    // id.
     let started = std::time::Instant::now();
     let flood = (0..500).map(|n| {
         let (text, verifier, honest) =
@@ -469,12 +470,12 @@ async fn keys_are_read_again_for_an_unknown_one_and_seldom() {
     let most = 2 + started.elapsed().as_millis() / GAP.as_millis();
     let asked = keys.asked.load(Ordering::Relaxed);
     assert!(u128::from(asked) <= most, "{asked}");
-    // Another key, and the old one gone.
+    // A new key, and the old one removed.
     keys.set(&[(&new, "2")]);
     tokio::time::sleep(GAP).await;
     assert!(verifier.check(&new.token(&header("EdDSA", "2"), &claims()), NOW).await.is_ok());
     assert!(verifier.check(&honest, NOW).await.is_err());
-    // What is there stays while there is nothing better: nonsense, and a server that is gone.
+    // After an invalid answer, or without an answer, the previous keys stay in use.
     *keys.current.lock().unwrap() = "{\"keys\": []}".into();
     for gone in [false, true] {
         if gone {
@@ -487,16 +488,16 @@ async fn keys_are_read_again_for_an_unknown_one_and_seldom() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_that_cannot_be_had_let_nobody_in() {
+async fn without_keys_all_tokens_are_refused() {
     let keys = Keys::serve().await;
     keys.set(&[(&SIGNERS[2], "1")]);
     let token = SIGNERS[2].token(&header("EdDSA", "1"), &claims());
-    // Too long, elsewhere, not there.
+    // Too long; redirected; missing.
     for path in ["/endless", "/moved", "/none"] {
         let verifier = keys.verifier(path, Duration::from_millis(50));
         assert_eq!(verifier.check(&token, NOW).await, Err(Refused::NoKeys), "{path}");
     }
-    // Of another authority.
+    // A certificate of another authority.
     let folder = tempfile::tempdir().unwrap();
     certificate(folder.path());
     let ca_file = Some(folder.path().join("ca.pem"));
@@ -507,7 +508,7 @@ async fn keys_that_cannot_be_had_let_nobody_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_of_who_shows_no_certificate_of_its_own_that_is_good_now_are_not_taken() {
+async fn keys_of_a_server_without_a_valid_certificate_are_refused() {
     for (names, until) in [(&["localhost", "127.0.0.9"][..], 4000), (&["localhost", "127.0.0.1"][..], 2020)] {
         let keys = Keys::serve_as(names, until).await;
         keys.set(&[(&SIGNERS[2], "1")]);
@@ -518,9 +519,10 @@ async fn keys_of_who_shows_no_certificate_of_its_own_that_is_good_now_are_not_ta
     }
 }
 
-/// Whoever comes with a key that is known does not wait for one that is not, and who does is answered after a while.
+/// A request with a known key does not wait for the server; a request with an unknown key is answered after
+/// the time limit.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_does_not_answer_keeps_nobody_waiting_whose_key_is_known() {
+async fn an_unresponsive_server_does_not_delay_tokens_with_known_keys() {
     let keys = Keys::serve().await;
     keys.set(&[(&SIGNERS[2], "1")]);
     let token = |kid: &str| SIGNERS[2].token(&header("EdDSA", kid), &claims());
@@ -545,13 +547,13 @@ async fn a_server_that_does_not_answer_keeps_nobody_waiting_whose_key_is_known()
     for one in unknown {
         assert_eq!(one.await.unwrap(), Err(Refused::Invalid("its key is not known")));
     }
-    // Not one after the other.
+    // The requests wait in parallel.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     assert!(verifier.check(&token("1"), NOW).await.is_ok());
 }
 
 #[tokio::test]
-async fn keys_of_a_file_are_read_again_too() {
+async fn keys_of_a_file_are_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("jwks.json");
     let config = OAuth { jwks: path.display().to_string(), ..config() };
@@ -567,7 +569,8 @@ async fn keys_of_a_file_are_read_again_too() {
     assert!(verifier.check(&SIGNERS[0].token(&header("RS256", "2"), &claims()), NOW).await.is_ok());
 }
 
-/// An authorization server with keys in a file, for tests of listeners: what `[api]` says of it, and its tokens.
+/// An authorization server with keys in a file, for tests of listeners: its `[api]` configuration, and
+/// tokens.
 pub struct Issuing(tempfile::TempDir);
 
 impl Issuing {
@@ -578,7 +581,7 @@ impl Issuing {
         (Self(folder), OAuth { jwks: path.display().to_string(), ..config() })
     }
 
-    /// A token of this tenant with these scopes, that holds for so long.
+    /// A token of this tenant with these scopes, valid for `seconds`.
     pub fn token(&self, tenant: &str, scope: &str, seconds: i64) -> String {
         assert!(self.0.path().exists());
         let now = crate::runtime::clock::unix_ns() / 1_000_000_000;

@@ -1,5 +1,4 @@
-//! A JWT access token, read without trust: what it says of itself, and whether that holds. Nothing here knows the time or
-//! a key but by argument.
+//! Parser of JWT access tokens. Its input is untrusted. Time and keys are passed as arguments.
 
 use super::keys::{Algorithm, KeySet};
 use super::{Caller, OPERATOR_SCOPE, READER_SCOPE, Refused, Role};
@@ -11,15 +10,15 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Longest token, bytes.
+/// Maximum length of a token, bytes.
 const MOST_BYTES: usize = 8 << 10;
-/// Most scopes that are looked at.
+/// Maximum number of scopes that are read.
 const MOST_SCOPES: usize = 256;
-/// Times beyond this are no times of ours (year 9999), Unix seconds.
+/// Upper bound of times (year 9999), Unix time in seconds.
 const LATEST: f64 = 253_402_300_799.0;
 
-/// What the header of a token says (RFC 7515 §4.1). The rest of it (`jku`, `jwk`, `x5u` …) is not looked at: a token does not
-/// say which key to trust.
+/// The header of a token (RFC 7515 §4.1). Other members (`jku`, `jwk`, `x5u` …) are ignored: a token cannot
+/// choose the trusted key.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
@@ -31,19 +30,19 @@ struct Header {
     crit: Option<Value>,
 }
 
-/// A token taken to pieces; nothing of it is true yet.
+/// A parsed token whose signature and claims have not been checked yet.
 pub struct Token<'a> {
     algorithm: Algorithm,
-    /// Which key it is signed with.
+    /// Key id of the signing key.
     pub kid: Option<String>,
-    /// What is signed.
+    /// The signed part of the token.
     message: &'a [u8],
     signature: &'a str,
     claims: Map<String, Value>,
 }
 
 impl<'a> Token<'a> {
-    /// Takes a token to pieces.
+    /// Parses a token.
     pub fn read(text: &'a str, config: &OAuth) -> Result<Self, Refused> {
         const NO_JWT: Refused = Refused::Invalid("token missing or wrong");
         if text.len() > MOST_BYTES {
@@ -53,11 +52,11 @@ impl<'a> Token<'a> {
         let (header, claims) = message.split_once('.').ok_or(NO_JWT)?;
         let decode = |part: &str| BASE64_URL_SAFE_NO_PAD.decode(part).map_err(|_| NO_JWT);
         let header: Header = serde_json::from_slice(&decode(header)?).map_err(|_| NO_JWT)?;
-        // By name, and none but these: not none, and no HMAC, whose key would be a public one.
+        // Only these algorithms: not "none", and not HMAC, whose key would be public.
         let algorithm =
             Algorithm::of(&header.alg).ok_or(Refused::Invalid("its alg is not RS256, ES256 or EdDSA"))?;
         if header.crit.is_some() {
-            return Err(Refused::Invalid("its crit asks for what is not known here"));
+            return Err(Refused::Invalid("its crit has an unsupported extension"));
         }
         let typ = header.typ.as_deref().map(|typ| typ.to_ascii_lowercase());
         let typ = typ.as_deref().map(|typ| typ.strip_prefix("application/").unwrap_or(typ));
@@ -73,32 +72,33 @@ impl<'a> Token<'a> {
         Ok(Self { algorithm, kid: header.kid, message: message.as_bytes(), signature, claims })
     }
 
-    /// Whether it is for us and holds at `now` (Unix seconds); cheap, so it comes before the signature.
+    /// Checks issuer, audience and times at `now` (Unix time in seconds). It is cheap, so it precedes the
+    /// check of the signature.
     pub fn check_claims(&self, config: &OAuth, now: u64) -> Result<(), Refused> {
         if self.claims.get("iss").and_then(Value::as_str) != Some(&config.issuer) {
-            return Err(Refused::Invalid("its iss is another"));
+            return Err(Refused::Invalid("its iss is not the configured issuer"));
         }
         let for_us = match self.claims.get("aud") {
             Some(Value::String(aud)) => *aud == config.audience,
             Some(Value::Array(list)) => {
-                // One that is no text makes the claim one that is not understood.
+                // If a member is not a string, the whole claim is invalid.
                 list.iter().all(Value::is_string) && list.iter().any(|aud| *aud == config.audience.as_str())
             }
             _ => false,
         };
         if !for_us {
-            return Err(Refused::Invalid("its aud is another"));
+            return Err(Refused::Invalid("its aud does not contain the configured audience"));
         }
         let leeway = f64::from(config.leeway_s);
         let now = now as f64;
         let Some(exp) = self.time("exp")? else { return Err(Refused::Invalid("it has no exp")) };
-        // RFC 7519 §4.1.4: on or after.
+        // RFC 7519 §4.1.4: a token is invalid on and after its exp.
         if now >= exp + leeway {
             return Err(Refused::Invalid("it has expired"));
         }
         for claim in ["nbf", "iat"] {
             if self.time(claim)?.is_some_and(|from| now < from - leeway) {
-                return Err(Refused::Invalid("it does not hold yet"));
+                return Err(Refused::Invalid("it is not valid yet"));
             }
         }
         Ok(())
@@ -110,21 +110,21 @@ impl<'a> Token<'a> {
             None => Ok(None),
             Some(value) => match value.as_f64().filter(|time| (0.0..=LATEST).contains(time)) {
                 Some(time) => Ok(Some(time)),
-                None => Err(Refused::Invalid("a time in it is none")),
+                None => Err(Refused::Invalid("a time in it is invalid")),
             },
         }
     }
 
-    /// Whether one of the keys signed it: `None` where there is none that could have.
+    /// Verifies the signature; `None` if no suitable key is known.
     pub fn check_signature(&self, keys: &KeySet) -> Option<bool> {
         keys.verify(self.algorithm, self.kid.as_deref(), self.message, self.signature)
     }
 
-    /// Who has it.
+    /// The caller with the role and scopes of the token.
     pub fn caller(&self, config: &OAuth) -> Result<Caller, Refused> {
         let scopes: BTreeSet<String> = match self.claims.get("scope") {
             Some(Value::String(list)) => list.split(' ').take(MOST_SCOPES).map(str::to_owned).collect(),
-            // Not of RFC 8693, but some servers send a list.
+            // RFC 8693 specifies a string, but some servers send a list.
             Some(Value::Array(list)) => {
                 list.iter().filter_map(Value::as_str).take(MOST_SCOPES).map(str::to_owned).collect()
             }
@@ -137,7 +137,7 @@ impl<'a> Token<'a> {
         } else {
             let name = self.claims.get(&config.tenant_claim).and_then(Value::as_str);
             let name = name.filter(|name| (1..=256).contains(&name.len()));
-            Role::Tenant(name.ok_or(Refused::Invalid("it does not say whose it is"))?.into())
+            Role::Tenant(name.ok_or(Refused::Invalid("it does not name the tenant"))?.into())
         };
         let leeway = u64::from(config.leeway_s);
         let until = self.time("exp")?.map(|exp| (exp as u64).saturating_add(leeway));

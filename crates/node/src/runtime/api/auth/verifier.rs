@@ -1,5 +1,5 @@
-//! Checks tokens against the keys of an authorization server, and keeps those keys: read at times, and when a token names
-//! one that is not known; the last good set stays while there is no other.
+//! Verification of tokens with the keys of an authorization server. Keys are read periodically, and when a
+//! token names an unknown one; after a failure, the last valid set stays in use.
 
 use super::super::client::{self, Trust};
 use super::keys::KeySet;
@@ -15,29 +15,29 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Longest JWK set, bytes.
+/// Maximum length of a JWK set, bytes.
 const MOST_BYTES: usize = 256 << 10;
-/// Longest wait for the keys.
+/// Time limit for reading the keys.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Keys are read at most this often, whatever tokens name.
+/// Shortest interval between two readings of the keys.
 const LEAST_GAP: Duration = Duration::from_secs(10);
 
-/// Where the keys are.
+/// Source of the keys.
 enum Source {
     File(PathBuf),
     Url(reqwest::Client, reqwest::Url),
 }
 
-/// The keys, and when they may be read again.
+/// The keys, and the time from which they may be read again.
 struct Keys {
     source: Source,
     current: ArcSwapOption<KeySet>,
-    /// Held while they are read: who comes meanwhile waits for that, and reads nothing.
+    /// Locked during a reading: concurrent requests wait for its result and do not read again.
     next: Mutex<Instant>,
     gap: Duration,
 }
 
-/// See above.
+/// The verifier; the module documentation describes it.
 pub struct Verifier {
     config: OAuth,
     keys: Arc<Keys>,
@@ -51,15 +51,15 @@ impl Drop for Verifier {
 }
 
 impl Verifier {
-    /// Within a tokio runtime. Keys in a file must be there; those at a URL are read soon.
+    /// Must be called within a tokio runtime. A file with keys must exist; a URL is read in the background.
     ///
     /// # Errors
-    /// The file has no keys, or the URL cannot be used.
+    /// The file has no usable keys, or the URL is invalid.
     pub fn new(config: &OAuth) -> anyhow::Result<Self> {
         Self::with_gap(config, LEAST_GAP)
     }
 
-    /// The same with another least time from one reading of the keys to the next.
+    /// The same with another shortest interval between readings.
     pub fn with_gap(config: &OAuth, gap: Duration) -> anyhow::Result<Self> {
         let source = if config.jwks.starts_with('/') {
             Source::File(PathBuf::from(&config.jwks))
@@ -78,7 +78,7 @@ impl Verifier {
         let reading = tokio::spawn(async move {
             loop {
                 kept.read().await;
-                // Without any keys nobody comes in: that is tried more often.
+                // Without keys all tokens are refused, so reading is retried more often.
                 let rest = if kept.current.load().is_none() { kept.gap } else { period };
                 tokio::time::sleep(rest).await;
             }
@@ -86,22 +86,22 @@ impl Verifier {
         Ok(Self { config: config.clone(), keys, reading })
     }
 
-    /// Who has this token at `now`, Unix seconds.
+    /// The caller with this token at `now`, Unix time in seconds.
     ///
     /// # Errors
-    /// Nobody, or not for us, or not now.
+    /// The token is invalid, not for this audience, or not valid at `now`.
     pub async fn check(&self, text: &str, now: u64) -> Result<Caller, Refused> {
         let token = Token::read(text, &self.config)?;
         token.check_claims(&self.config, now)?;
         let mut signed = self.try_keys(&token);
-        // Not for a wrong signature: keys are read again for one that is not known.
+        // Keys are read again for an unknown key only, not for an invalid signature.
         if signed.is_none() {
             self.keys.read().await;
             signed = self.try_keys(&token);
         }
         match signed {
             Some(true) => token.caller(&self.config),
-            Some(false) => Err(Refused::Invalid("its signature is wrong")),
+            Some(false) => Err(Refused::Invalid("its signature is invalid")),
             None if self.keys.current.load().is_none() => Err(Refused::NoKeys),
             None => Err(Refused::Invalid("its key is not known")),
         }
@@ -113,23 +113,24 @@ impl Verifier {
 }
 
 impl Keys {
-    /// Reads them, unless that was done a moment ago.
+    /// Reads the keys, unless they were read within the shortest interval.
     async fn read(&self) {
         let mut next = self.next.lock().await;
         if Instant::now() < *next {
             return;
         }
-        // Also if whoever asks goes away meanwhile.
+        // Set before the reading, in case the request is cancelled.
         *next = Instant::now() + self.gap;
         let read = match &self.source {
             Source::File(path) => read_file(path),
-            // Also of an answer that comes a byte at a time.
+            // The limit also covers an answer that arrives byte by byte.
             Source::Url(http, url) => match tokio::time::timeout(PATIENCE, fetch(http, url)).await {
                 Ok(read) => read,
                 Err(_) => Err(anyhow::anyhow!("{url}: no answer within {} s", PATIENCE.as_secs())),
             },
         };
-        // From its end on: who has waited for an answer that did not come does not wait for another.
+        // The interval starts at the end of the reading, so that a request waits for at most one failing
+        // reading.
         *next = Instant::now() + self.gap;
         match read {
             Ok(keys) => {
@@ -137,17 +138,17 @@ impl Keys {
                 self.current.store(Some(Arc::new(keys)));
             }
             Err(error) => {
-                let kept = if self.current.load().is_some() { "; those there are stay" } else { "" };
+                let kept = if self.current.load().is_some() { "; the previous ones stay in use" } else { "" };
                 tracing::warn!("[api] oauth jwks: {error:#}{kept}");
             }
         }
     }
 }
 
-/// Whether the files that a configuration names can be used.
+/// Checks the files named in a configuration.
 ///
 /// # Errors
-/// One cannot be read, or has no key or certificate.
+/// A file cannot be read, or has no key or certificate.
 pub fn check_files(config: &OAuth) -> anyhow::Result<()> {
     if config.jwks.starts_with('/') {
         read_file(config.jwks.as_ref())?;
