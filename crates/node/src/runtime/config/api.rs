@@ -1,23 +1,23 @@
-//! Where programs listen, who may come in, and what they show to prove who they are.
+//! Configuration of listeners: addresses, tokens and certificates.
 
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Most fixed tokens of a listener: each is compared with every token that is shown.
+/// Maximum number of fixed tokens of a listener: each is compared with every presented token.
 const MOST_TOKENS: usize = 64;
-/// Longest name of a tenant, issuer, audience or claim, bytes.
+/// Maximum length of the name of a tenant, issuer, audience or claim, bytes.
 const MOST_NAME: usize = 256;
 
-/// What a token's holder may do.
+/// Permissions of a token's holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RoleName {
     /// Everything.
     Operator,
-    /// See everything, change nothing.
+    /// May see everything and change nothing.
     Reader,
-    /// See and change what is its own.
+    /// May see and change its own resources.
     Tenant,
 }
 
@@ -25,11 +25,11 @@ pub enum RoleName {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FixedToken {
-    /// File whose first line is the token.
+    /// File with the token in its first line.
     pub file: PathBuf,
-    /// What its holder may do.
+    /// Role of the holder.
     pub role: RoleName,
-    /// Whose slices and sessions, with the role `tenant`.
+    /// With the role `tenant`: the tenant whose slices and sessions are accessible.
     #[serde(default)]
     pub tenant: Option<String>,
 }
@@ -54,25 +54,25 @@ impl FixedToken {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OAuth {
-    /// What `iss` must be, to the letter.
+    /// Required value of `iss`.
     pub issuer: String,
-    /// What must be in `aud`.
+    /// Required member of `aud`.
     pub audience: String,
-    /// Its public keys (a JWK set, RFC 7517): `https://…`, or a path of a file.
+    /// Public keys (a JWK set, RFC 7517): `https://…`, or the path of a file.
     pub jwks: String,
-    /// Certificate authorities of that URL, PEM; left out: those of the system.
+    /// PEM file with certificate authorities for that URL; default: those of the system.
     #[serde(default)]
     pub ca_file: Option<PathBuf>,
-    /// How often the keys are read again, seconds.
+    /// Interval at which the keys are read again, seconds.
     #[serde(default = "three_hundred")]
     pub refresh_s: u32,
-    /// By how much clocks may differ, seconds: for `exp`, `nbf` and `iat`.
+    /// Tolerated difference of clocks for `exp`, `nbf` and `iat`, seconds.
     #[serde(default = "thirty")]
     pub leeway_s: u32,
-    /// The claim that names the tenant.
+    /// Claim with the name of the tenant.
     #[serde(default = "client_id")]
     pub tenant_claim: String,
-    /// Whether tokens of the type `JWT`, or of none, are taken as well as those of `at+jwt`.
+    /// Whether tokens of the type `JWT`, or without a type, are accepted besides `at+jwt`.
     #[serde(default)]
     pub any_type: bool,
 }
@@ -99,7 +99,7 @@ impl OAuth {
         if !self.jwks.starts_with('/') && !is_https(&self.jwks) {
             return Err(format!(
                 "[api] oauth jwks \"{}\": write \"https://HOST/PATH\", or \"/PATH\" of a file: keys that come in the \
-                 clear can be anybody's",
+                 clear can be forged",
                 self.jwks
             ));
         }
@@ -114,7 +114,7 @@ impl OAuth {
     }
 }
 
-/// Whether a URL is of https, with a host and nothing that hides it.
+/// Whether a URL has the scheme https and a host, without user information.
 fn is_https(url: &str) -> bool {
     url.strip_prefix("https://").is_some_and(|rest| {
         let host = rest.split('/').next().unwrap_or_default();
@@ -129,25 +129,25 @@ fn check_name(what: &str, name: &str) -> Result<(), String> {
     Err(format!("{what} \"{name}\": give 1 to {MOST_NAME} bytes without control characters"))
 }
 
-/// `tls`: what a listener shows to prove who it is.
+/// `tls`: certificate and key of a listener.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
-    /// The certificate and those between it and the authority, PEM.
+    /// PEM file with the certificate chain.
     pub certificate: PathBuf,
-    /// Its private key, PEM.
+    /// PEM file with the private key.
     pub key: PathBuf,
 }
 
-/// What can be reached from elsewhere speaks TLS, unless somebody says that it need not.
+/// Checks that a listener reachable from other machines uses TLS, unless that is disabled explicitly.
 fn check_tls(section: &str, at: &Listen, tls: Option<&Tls>, without: bool) -> Result<(), String> {
     match (at, tls) {
         (_, Some(_)) if without => {
-            Err(format!("{section} without_tls = true and tls exclude each other: leave one of them out"))
+            Err(format!("{section} without_tls = true and tls exclude each other: remove one of them"))
         }
         (Listen::Tcp(address), None) if !address.ip().is_loopback() && !without => Err(format!(
             "{section} listen = \"{address}\" can be reached from elsewhere: add tls = {{ certificate = \"FILE\", \
-             key = \"FILE\" }}, or say without_tls = true where the network between is trusted"
+             key = \"FILE\" }}, or set without_tls = true if the network is trusted"
         )),
         _ => Ok(()),
     }
@@ -157,12 +157,13 @@ fn check_tls(section: &str, at: &Listen, tls: Option<&Tls>, without: bool) -> Re
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Api {
-    /// Where it listens.
+    /// Listening address.
     pub listen: Listen,
-    /// File whose first line is the operator's bearer token; unless unix or loopback, there must be some token.
+    /// File with the operator's bearer token in its first line; some token is required unless unix or
+    /// loopback.
     #[serde(default)]
     pub token_file: Option<PathBuf>,
-    /// More tokens, each with a role.
+    /// Additional tokens, each with a role.
     #[serde(default)]
     pub tokens: Vec<FixedToken>,
     /// Tokens of an OAuth2 authorization server.
@@ -171,26 +172,27 @@ pub struct Api {
     /// Certificate and key; required unless unix or loopback.
     #[serde(default)]
     pub tls: Option<Tls>,
-    /// Whether others may reach it in the clear.
+    /// Whether other machines may connect without TLS.
     #[serde(default)]
     pub without_tls: bool,
     /// Whether requests that change something need no token on a loopback address.
     #[serde(default)]
     pub changes_without_token: bool,
-    /// Most connections at a time.
+    /// Maximum number of simultaneous connections.
     #[serde(default = "connections")]
     pub connections: u32,
-    /// Of them, most of one peer that have shown no token: an address, of IPv6 a /64, at a Unix socket a user.
+    /// Maximum number of those per peer without a token; a peer is an address (IPv6: a /64), or a user at a
+    /// Unix socket.
     #[serde(default = "connections_per_peer")]
     pub connections_per_peer: u32,
 }
 
-/// How many connections a listener may have.
+/// Limits of the connections of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connections {
-    /// In all.
+    /// Total.
     pub all: u32,
-    /// Of one peer that have shown no token.
+    /// Per peer, without a token.
     pub of_peer: u32,
 }
 
@@ -209,7 +211,7 @@ fn connections_per_peer() -> u32 {
 }
 
 impl Api {
-    /// On a Unix socket, without token.
+    /// A Unix socket without a token.
     pub fn unix(path: &str) -> Self {
         let Connections { all, of_peer } = Connections::default();
         Self {
@@ -225,12 +227,12 @@ impl Api {
         }
     }
 
-    /// How many connections there may be.
+    /// The limits of the connections.
     pub fn connections(&self) -> Connections {
         Connections { all: self.connections, of_peer: self.connections_per_peer }
     }
 
-    /// The first thing wrong.
+    /// Checks the values; the error describes the first problem.
     pub fn check(&self) -> Result<(), String> {
         for (key, value) in
             [("connections", self.connections), ("connections_per_peer", self.connections_per_peer)]
@@ -240,7 +242,7 @@ impl Api {
             }
         }
         if self.tokens.len() > MOST_TOKENS {
-            return Err(format!("[api] tokens: {} are given, at most {MOST_TOKENS}", self.tokens.len()));
+            return Err(format!("[api] tokens: {} entries; at most {MOST_TOKENS}", self.tokens.len()));
         }
         self.tokens.iter().try_for_each(FixedToken::check)?;
         self.oauth.as_ref().map_or(Ok(()), OAuth::check)?;
@@ -253,7 +255,7 @@ impl Api {
         }
     }
 
-    /// Whether every request must show a token.
+    /// Whether every request needs a token.
     pub fn wants_token(&self) -> bool {
         self.token_file.is_some() || !self.tokens.is_empty() || self.oauth.is_some()
     }
@@ -302,18 +304,18 @@ impl std::str::FromStr for Listen {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metrics {
-    /// Where it listens; read-only, no token.
+    /// Listening address; read-only, without a token.
     pub listen: Listen,
     /// Certificate and key; required unless unix or loopback.
     #[serde(default)]
     pub tls: Option<Tls>,
-    /// Whether others may reach it in the clear.
+    /// Whether other machines may connect without TLS.
     #[serde(default)]
     pub without_tls: bool,
 }
 
 impl Metrics {
-    /// The first thing wrong.
+    /// Checks the values; the error describes the first problem.
     pub fn check(metrics: Option<&Self>) -> Result<(), String> {
         metrics.map_or(Ok(()), |m| check_tls("[metrics]", &m.listen, m.tls.as_ref(), m.without_tls))
     }
@@ -327,9 +329,10 @@ mod tests {
         toml::from_str::<Api>(text).map_err(|e| e.to_string())?.check()
     }
 
-    /// What others can reach wants a token and TLS, and says so; what they cannot, neither.
+    /// Listeners that are reachable from other machines require a token and TLS, with an error message;
+    /// others require neither.
     #[test]
-    fn what_can_be_reached_wants_token_and_tls() {
+    fn reachable_listeners_require_token_and_tls() {
         const OAUTH: &str =
             "oauth = { issuer = \"i\", audience = \"a\", jwks = \"https://as.example/jwks\" }";
         const FIXED: &str = "tokens = [{ file = \"/t\", role = \"reader\" }]";

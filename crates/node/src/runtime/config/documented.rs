@@ -1,5 +1,6 @@
-//! docs/operations.md, and the pages of gNB, LWIP node, proxy and slice manager, against the configuration: every
-//! key, default and range. The keys come from serde itself: it lists what would have been valid wherever an unknown key is met.
+//! Comparison of docs/operations.md, and the pages of gNB, LWIP node, proxy and slice manager, with the
+//! configuration: every key, default and range. serde provides the keys: its error about an unknown key lists
+//! the valid ones.
 
 use super::load::{Check, parse};
 use super::{GnbConfig, LwipConfig, ProxyConfig, SliceManagerConfig, UeConfig, UpfConfig};
@@ -20,7 +21,7 @@ fn smallest_gnb(variant: &str) -> Table {
         "gtpu" => "[n3]\nmode = \"gtpu\"\npeer = \"192.0.2.1:2152\"\n",
         _ => "[n3]\nmode = \"ip\"\nname = \"n3\"\n",
     };
-    // Needed with plain IP only.
+    // Required with plain IP only.
     let addresses = if variant == "gtpu" { "" } else { "addresses = [\"192.0.2.2\"]\n" };
     let unmapped = if variant == "flows" { "" } else { ", unmapped = true" };
     let radio = match variant {
@@ -98,7 +99,7 @@ fn smallest_lwip(variant: &str) -> Table {
 const LWIP: [(&[&str], &str, &str); 18] = [
     (&["lwip"], "[lwip]", ""),
     (&["backhaul"], "[backhaul]", ""),
-    // These have the same keys, and one table.
+    // These have the same keys and share a table.
     (&["lte"], "[backhaul]", ""),
     (&["wifi"], "[backhaul]", ""),
     (&["gtpu"], "[gtpu]", "gtpu"),
@@ -154,7 +155,7 @@ const MODES: [&str; 6] = [
     "mode = \"coded\"",
 ];
 
-/// A section: where its table is, what the page calls it, and the steering mode it needs.
+/// A section: path of its table, heading on the page, and required steering mode.
 struct Section {
     file: &'static str,
     path: Vec<&'static str>,
@@ -209,7 +210,7 @@ fn sections() -> Vec<Section> {
 }
 
 impl Section {
-    /// The smallest configuration in which it exists.
+    /// The smallest configuration with this section.
     fn smallest(&self) -> Table {
         let mut table = smallest(self.file, self.steering);
         if self.path.len() > 1 && self.path[0] == "api" {
@@ -221,7 +222,7 @@ impl Section {
         table
     }
 
-    /// The smallest configuration, with `key` of this section set; `None` as a value removes it.
+    /// The smallest configuration with `key` of this section set, or removed if the value is `None`.
     fn with(&self, key: &str, value: Option<Value>) -> Table {
         let mut table = self.smallest();
         let mut at = &mut table;
@@ -254,13 +255,13 @@ impl Section {
         }
     }
 
-    /// The keys this section may have.
+    /// The valid keys of this section.
     fn keys(&self) -> BTreeSet<String> {
         let message = self.accepts(&self.with("zz_unknown", Some(Value::Integer(1)))).unwrap_err();
         let list =
             message.split("valid here: ").nth(1).unwrap_or_else(|| panic!("{}: {message}", self.heading));
         let keys = list.trim_end_matches(')').split(", ").map(str::to_owned);
-        // What is in the heading.
+        // The key in the heading.
         let tag = match self.path.last() {
             Some(&"steering" | &"n3" | &"hold") => "mode",
             Some(&"radio") => "rat",
@@ -270,11 +271,11 @@ impl Section {
         keys.filter(|key| key != tag).collect()
     }
 
-    /// Its rows on the page.
+    /// The rows of the section on the page.
     fn rows(&self) -> BTreeMap<String, Row> {
         let headings =
             [format!("### {}: `{}`", self.file, self.heading), format!("### both: `{}`", self.heading)];
-        // What every file has alike is described once.
+        // Keys common to all files are described once.
         let shared = self.path.len() > 1 && self.path[0] == "api";
         let of_all = format!("### every file: `{}`", self.heading);
         let headings = if shared { [of_all.clone(), of_all] } else { headings };
@@ -306,7 +307,7 @@ struct Row {
     range: String,
 }
 
-/// What stands between backquotes.
+/// The text between backquotes.
 fn code(cell: &str) -> Option<&str> {
     cell.strip_prefix('`')?.strip_suffix('`')
 }
@@ -331,7 +332,7 @@ fn every_key_is_documented_and_every_documented_key_exists() {
 fn every_top_level_section_is_documented() {
     for file in ["ue.toml", "upf.toml", "gnb.toml", "lwip.toml", "proxy.toml", "slice-manager.toml"] {
         let section = Section { file, path: Vec::new(), heading: String::new(), steering: MODES[1] };
-        // Of those that exclude each other, all.
+        // All of those that exclude each other.
         let variants = [MODES[1], if file == "lwip.toml" { "gtpu" } else { MODES[1] }];
         let known: BTreeSet<String> =
             variants.iter().flat_map(|v| smallest(file, v).keys().cloned().collect::<Vec<_>>()).collect();
@@ -339,7 +340,7 @@ fn every_top_level_section_is_documented() {
     }
 }
 
-/// Writing a default into the file changes nothing, and what has none must be given.
+/// Setting a key to its default changes nothing, and a key without a default is required.
 #[test]
 fn every_default_is_the_documented_one() {
     for section in sections() {
@@ -353,9 +354,9 @@ fn every_default_is_the_documented_one() {
                     assert_eq!(written.as_ref(), Ok(&implied), "{place}");
                     assert_eq!(without, Ok(implied.clone()), "{place}");
                 }
-                // A pool, and a constant channel, need one of their two.
+                // A pool and a constant channel require one of two keys.
                 (None, "none") => {
-                    // As a fixed token's tenant goes with its role.
+                    // Likewise a fixed token's tenant depends on its role.
                     let one_of_two =
                         section.path == ["pool"] || section.path.ends_with(&["channel"]) || key == "tenant";
                     assert!(without.is_ok() || one_of_two, "{place}: {without:?}");
@@ -367,13 +368,13 @@ fn every_default_is_the_documented_one() {
     }
 }
 
-/// The bounds of "A to B" are accepted; one step beyond is not.
+/// The bounds of "A to B" are accepted; values one step beyond are not.
 #[test]
 fn every_range_is_the_documented_one() {
     let mut ranges = 0;
     for section in sections() {
         let rows = section.rows();
-        // Bounds that are other keys are written as keys.
+        // A bound that is another key is written as that key.
         let bound = |text: &str| -> Option<f64> {
             match code(text) {
                 Some(key) => rows.get(key).and_then(|row| code(&row.default)?.parse().ok()),
@@ -394,7 +395,7 @@ fn every_range_is_the_documented_one() {
             let place = format!("{} {} {key}", section.file, section.heading);
             assert!(!accepts(low - step), "{place}: {} is accepted", low - step);
             assert!(!accepts(high + step), "{place}: {} is accepted", high + step);
-            // Bounds that others depend on are moved within reach by those others' own rows.
+            // Bounds that depend on other keys are covered by the rows of those keys.
             let tied =
                 ["interval_ms", "idle_ms", "idle_interval_ms", "active_interval_max_ms", "hold_max_ms"];
             let alone = !tied.contains(&key.as_str());

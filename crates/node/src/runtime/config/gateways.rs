@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use std::net::IpAddr;
 
-/// Routers: one address, or a list of one of each family.
+/// Routers: one address, or a list with one address per family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "GatewaysSpec")]
 pub struct Gateways {
@@ -29,7 +29,7 @@ impl TryFrom<GatewaysSpec> for Gateways {
         for address in list {
             let of = if address.is_ipv6() { &mut gateways.v6 } else { &mut gateways.v4 };
             if let Some(other) = of.replace(address) {
-                return Err(format!("gateway {other} and {address}: give one of each family"));
+                return Err(format!("gateway {other} and {address}: give at most one per family"));
             }
         }
         Ok(gateways)
@@ -37,7 +37,7 @@ impl TryFrom<GatewaysSpec> for Gateways {
 }
 
 impl Gateways {
-    /// The router of a family.
+    /// The router of an address family.
     pub fn of(self, v6: bool) -> Option<IpAddr> {
         if v6 { self.v6 } else { self.v4 }
     }
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn of_each_family_there_is_at_most_one() {
+    fn each_family_has_at_most_one_router() {
         let read = |text: &str| toml::from_str::<File>(&format!("gateway = {text}")).map(|file| file.gateway);
         let address = |text: &str| Some(text.parse().unwrap());
         for (text, v4, v6) in [

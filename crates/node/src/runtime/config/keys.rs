@@ -1,4 +1,4 @@
-//! Private key files: 32 bytes in base64, one line, for the owner's eyes only.
+//! Private key files: 32 bytes in base64 on one line, readable by the owner only.
 
 use super::load::ConfigError;
 use anabranch_atsss::crypto::PrivateKey;
@@ -9,17 +9,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use zeroize::Zeroizing;
 
-/// Reads a private key file made by `anabranch keygen`.
+/// Reads a private key file created by `anabranch keygen`.
 ///
 /// # Errors
-/// It cannot be read, or holds no key.
+/// The file cannot be read, or has no key.
 pub fn read_private_key(path: &Path) -> Result<PrivateKey, ConfigError> {
     let place = path.display();
     let wrong = |why: String| ConfigError::new(format!("private key {place}"), why);
     let text = std::fs::read_to_string(path).map_err(|error| wrong(unreadable(&error, path)))?;
     let text = Zeroizing::new(text);
     let key = text.trim().parse().map_err(|error| {
-        wrong(format!("{error}: name the file that `anabranch keygen --out FILE` made, or make a new one"))
+        wrong(format!(
+            "{error}: name the file that `anabranch keygen --out FILE` created, or create a new one"
+        ))
     })?;
     let open = std::fs::metadata(path).is_ok_and(|meta| meta.mode() & 0o077 != 0);
     if is_news(path, open) {
@@ -28,7 +30,7 @@ pub fn read_private_key(path: &Path) -> Result<PrivateKey, ConfigError> {
     Ok(key)
 }
 
-/// Warns of a file with a secret that every user of the machine can read.
+/// Warns of a secret file that every user of the machine can read.
 pub fn warn_if_open(what: &str, path: &Path) {
     if is_news(path, is_open(path)) {
         let place = path.display();
@@ -36,8 +38,8 @@ pub fn warn_if_open(what: &str, path: &Path) {
     }
 }
 
-/// Whether it is to be told that a file is open. Files are read before a start, at it, and again later: it is told once, and once
-/// more where it was closed in between.
+/// Whether a warning about a readable file is due. Files are read before, at and after a start; the warning
+/// is given once, and once more after the file was protected in between.
 fn is_news(path: &Path, open: bool) -> bool {
     static TOLD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,22 +49,22 @@ fn is_news(path: &Path, open: bool) -> bool {
     open && told.insert(path.to_owned())
 }
 
-/// Not where a folder on the way keeps them out.
+/// Whether others can read the file; false if the permissions of a directory on its path prevent it.
 fn is_open(path: &Path) -> bool {
     let lets = |path: &Path, bit: u32| std::fs::metadata(path).is_ok_and(|meta| meta.mode() & bit != 0);
     let Ok(path) = path.canonicalize() else { return false };
     lets(&path, 0o004) && path.ancestors().skip(1).all(|folder| lets(folder, 0o001))
 }
 
-/// Why a file cannot be read, with the remedy.
+/// The reason why a file cannot be read, with the remedy.
 fn unreadable(error: &std::io::Error, path: &Path) -> String {
     let place = path.display();
     match error.kind() {
-        ErrorKind::NotFound => format!("{error}: make one with `anabranch keygen --out {place}`"),
+        ErrorKind::NotFound => format!("{error}: create one with `anabranch keygen --out {place}`"),
         ErrorKind::PermissionDenied => format!(
-            "{error}: it must be its user's who runs this program, as by `chown anabranch-ue {place}` (a UPF's: anabranch-upf)"
+            "{error}: it must belong to the user that runs this program; use `chown anabranch-ue {place}` (a UPF's: anabranch-upf)"
         ),
-        _ => format!("{error}: name the file that `anabranch keygen --out FILE` made"),
+        _ => format!("{error}: name the file that `anabranch keygen --out FILE` created"),
     }
 }
 
@@ -70,9 +72,9 @@ fn unreadable(error: &std::io::Error, path: &Path) -> String {
 mod tests {
     use super::*;
 
-    /// Of each file once, whoever reads it and however often; a file that was closed may be open again.
+    /// Once per file, whoever reads it and however often; again after the file was protected.
     #[test]
-    fn that_a_file_is_open_is_told_once() {
+    fn a_readable_file_is_reported_once() {
         let [one, two] = ["/nowhere/is-news-1", "/nowhere/is-news-2"].map(Path::new);
         let told: Vec<bool> =
             [(one, true), (one, true), (two, false), (two, true), (one, true), (one, false), (one, true)]
@@ -83,9 +85,9 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_everybody_can_read_is_told() {
+    fn a_secret_readable_by_everybody_is_reported() {
         use std::os::unix::fs::PermissionsExt;
-        // Under a folder that everybody may pass.
+        // Under a directory that everybody may traverse.
         let folder = tempfile::tempdir_in("/tmp").unwrap();
         let inner = folder.path().join("inner");
         std::fs::create_dir(&inner).unwrap();
@@ -117,9 +119,9 @@ mod tests {
         let file = folder.path().join("ue.key");
         let read = || read_private_key(&file).map(drop).unwrap_err().to_string();
         assert!(read().contains("keygen --out") && read().contains("ue.key`"), "{}", read());
-        // keygen overwrites nothing, so that it is no remedy for a file that is there.
+        // keygen never overwrites a file, so it is not the remedy for an existing file.
         std::fs::write(&file, "no key").unwrap();
-        assert!(!read().contains("ue.key`") && read().contains("or make a new one"), "{}", read());
+        assert!(!read().contains("ue.key`") && read().contains("or create a new one"), "{}", read());
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap();
         assert!(!read().contains("ue.key`"), "{}", read());

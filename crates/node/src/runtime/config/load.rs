@@ -1,4 +1,4 @@
-//! Reading a file and turning what is wrong with it into a sentence a person can act on.
+//! Reads configuration files, with error messages that state place and remedy.
 
 use anabranch_element::names::did_you_mean;
 use anabranch_kern::file::read_text;
@@ -6,19 +6,19 @@ use serde::de::DeserializeOwned;
 use std::fmt;
 use std::path::Path;
 
-/// What is wrong with a configuration, and where. The program exits with code 2 on it.
+/// An error in a configuration. The program exits with code 2.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
-    /// File, or what the text was.
+    /// File name, or a description of the text.
     pub file: String,
-    /// Line, counted from 1; `None` when the fault is in no one place.
+    /// Line, counted from 1; `None` if the error concerns no single line.
     pub line: Option<usize>,
-    /// What is wrong, and what would be right.
+    /// Error and remedy.
     pub message: String,
 }
 
 impl ConfigError {
-    /// An error about the file as a whole.
+    /// An error that concerns the whole file.
     pub fn new(file: impl Into<String>, message: impl Into<String>) -> Self {
         Self { file: file.into(), line: None, message: message.into() }
     }
@@ -35,17 +35,17 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Reads a trace by its name as written.
+/// Reads a trace file by its configured name.
 ///
 /// # Errors
-/// It cannot be read, or is larger than [`MAX_TEXT_BYTES`](anabranch_kern::file::MAX_TEXT_BYTES).
+/// The file cannot be read, or is larger than [`MAX_TEXT_BYTES`](anabranch_kern::file::MAX_TEXT_BYTES).
 pub fn read_trace(file: &str) -> Result<String, String> {
     read_text(Path::new(file)).map_err(|e| e.to_string())
 }
 
-/// Values that depend on one another are checked after parsing.
+/// Checks of values that depend on each other, after parsing.
 pub trait Check {
-    /// The first thing wrong, in words that name the key and the remedy.
+    /// Checks the values; the error describes the first problem with key and remedy.
     fn check(&self) -> Result<(), String>;
 }
 
@@ -58,7 +58,7 @@ pub fn load<T: DeserializeOwned + Check>(path: &Path) -> Result<T, ConfigError> 
     parse(&name, &text)
 }
 
-/// Parses and checks `text`; `name` is what errors call it.
+/// Parses and checks `text`; `name` is its name in errors.
 pub fn parse<T: DeserializeOwned + Check>(name: &str, text: &str) -> Result<T, ConfigError> {
     let value: T = toml::from_str(text).map_err(|error| ConfigError {
         file: name.to_owned(),
@@ -75,18 +75,19 @@ pub fn parse<T: DeserializeOwned + Check>(name: &str, text: &str) -> Result<T, C
     Ok(value)
 }
 
-/// The line that holds byte `at`, counted from 1.
+/// The line with byte `at`, counted from 1.
 fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
 }
 
-/// Checks name the value in quotes; its first appearance in the file is where to look.
+/// The line of an error from a check: the first occurrence of the value that the message quotes.
 fn line_hint(text: &str, message: &str) -> Option<usize> {
     let quoted = message.split('"').nth(1).filter(|q| !q.is_empty())?;
     text.find(&format!("\"{quoted}\"")).map(|at| line_of(text, at))
 }
 
-/// Brackets that are one too few or too many: `[name]` is there once, `[[name]]` may be there again.
+/// A better message for a section with too few or too many brackets: `[name]` occurs once, `[[name]]` may be
+/// repeated.
 fn explain_section(text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> Option<String> {
     let start = span?.start;
     let line = text.get(..start)?.rfind('\n').map_or(0, |at| at + 1);
@@ -98,36 +99,37 @@ fn explain_section(text: &str, span: Option<std::ops::Range<usize>>, message: &s
     let twice = header.starts_with("[[");
     if message.contains("duplicate key") {
         return Some(format!(
-            "{header} is there twice: put both together, or write [[{name}]] each time if it may be there again"
+            "{header} occurs twice: merge both, or write [[{name}]] each time if it may be repeated"
         ));
     }
     match (message.strip_prefix("invalid type: "), twice) {
         (Some(rest), false) if rest.ends_with("expected a sequence") => {
-            Some(format!("{header} may be there more than once: write [[{name}]]"))
+            Some(format!("{header} may be repeated: write [[{name}]]"))
         }
-        (Some(_), true) => Some(format!("{header} is there once: write [{name}]")),
+        (Some(_), true) => Some(format!("{header} cannot be repeated: write [{name}]")),
         _ => None,
     }
 }
 
-/// Names section, key and value of what serde and the parsers of numbers and addresses say without them, and what is valid.
+/// A better message for an invalid value: adds section, key, value and valid values to errors of serde and of
+/// the parsers of numbers and addresses.
 fn explain_value(text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> Option<String> {
     let value = text.get(span.clone()?)?.trim();
     let before = text.get(..span?.start)?;
-    // Not of syntax, nor of a section as a whole.
+    // Not for syntax errors, nor for errors about a whole section.
     if !message.starts_with("invalid ") && !message.contains("out of range")
         || value.contains('\n')
         || value.is_empty()
     {
         return None;
     }
-    // Of a section whose keys depend on one of them only the header is known.
+    // If keys of a section depend on each other, only its header is known.
     if value.starts_with('[') && text.lines().any(|line| line.trim() == value) {
         return Some(format!("{value}: one of its keys: {}", remedy(message)));
     }
     let written = before.lines().rev().filter(|line| !line.trim_start().starts_with('#'));
     let key = written.clone().find_map(|line| line.rsplit_once('=').map(|(key, _)| key))?.trim();
-    // Inside of an inline table it is the last one before.
+    // Within an inline table, it is the last key before the value.
     let key = key.rsplit(['{', ',', ' ']).next().filter(|key| !key.is_empty())?;
     let section = written.map(str::trim).find(|line| line.starts_with('[') && line.ends_with(']'));
     let place = section.map(|section| format!("{section} ")).unwrap_or_default();
@@ -135,10 +137,10 @@ fn explain_value(text: &str, span: Option<std::ops::Range<usize>>, message: &str
     Some(format!("{place}{key} = {value}: {}", remedy(message)))
 }
 
-/// Characters of a value that are repeated in an error.
+/// Maximum number of characters of a value that an error quotes.
 const MOST_QUOTED: usize = 60;
 
-/// What would be right, for people who do not know the types of Rust.
+/// The valid values, without the names of Rust types.
 fn remedy(message: &str) -> String {
     let range = |most: &dyn fmt::Display| format!("give a whole number from 0 to {most}");
     match message.rsplit_once(", expected ").map(|(_, wanted)| wanted) {
@@ -150,7 +152,7 @@ fn remedy(message: &str) -> String {
         Some("f32" | "f64") => "give a number".to_owned(),
         Some("a boolean") => "give true or false".to_owned(),
         Some(section) if section.starts_with("struct ") => "give a section, as in the example file".to_owned(),
-        Some("a string") => "give text in quotes".to_owned(),
+        Some("a string") => "give a string in quotes".to_owned(),
         Some(other) => format!("give {}", other.replace('`', "\"")),
         None if message.contains("socket address") => {
             "give ADDRESS:PORT, as \"192.0.2.1:4500\" or \"[2001:db8::1]:4500\"".to_owned()
@@ -196,7 +198,7 @@ mod tests {
     const SLICES: &str = include_str!("../../../../../packaging/slice-manager.example.toml");
     const UPF: &str = include_str!("../../../../../packaging/upf.example.toml");
 
-    /// Un-comments every `# key = value` line of an example, so that what it documents is checked too.
+    /// Uncomments every `# key = value` line of an example, so that the documented options are checked, too.
     fn uncommented(text: &str) -> String {
         text.lines()
             .map(|line| {
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn where_only_the_section_is_known_it_is_named() {
+    fn errors_name_the_section_if_the_key_is_unknown() {
         let text =
             include_str!("../../../../../packaging/gnb.example.toml").replace("192.0.2.1:2152", "192.0.2.1");
         let error = parse::<GnbConfig>("gnb.toml", &text).unwrap_err().to_string();
@@ -227,12 +229,12 @@ mod tests {
     }
 
     #[test]
-    fn brackets_too_few_or_too_many_are_told_as_such() {
+    fn wrong_numbers_of_brackets_are_explained() {
         let wrong = |text: &str| parse::<UeConfig>("ue.toml", text).unwrap_err().to_string();
         for (text, told) in [
-            ("[access]\nname = \"x\"\n", "ue.toml:1: [access] may be there more than once: write [[access]]"),
-            ("[[ue]]\nname = \"x\"\n", "ue.toml:1: [[ue]] is there once: write [ue]"),
-            ("[access]\nname = \"x\"\n[access]\nname = \"y\"\n", "[access] is there twice"),
+            ("[access]\nname = \"x\"\n", "ue.toml:1: [access] may be repeated: write [[access]]"),
+            ("[[ue]]\nname = \"x\"\n", "ue.toml:1: [[ue]] cannot be repeated: write [ue]"),
+            ("[access]\nname = \"x\"\n[access]\nname = \"y\"\n", "[access] occurs twice"),
             ("ue = 3\n", "ue = 3: give a section"),
         ] {
             assert!(wrong(text).contains(told), "{text}: {}", wrong(text));
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_value_is_said_with_key_value_and_range() {
+    fn invalid_values_are_reported_with_key_value_and_range() {
         for (this, that, said) in [
             ("v4 = \"10.45.0.0/16\"", "v4 = \"10.45.0.0/33\"", ["[pool] v4 = \"10.45.0.0/33\"", "0 to 32"]),
             ("v4 = \"10.45.0.0/16\"", "v4 = \"10.45.0/16\"", ["[pool] v4 = \"10.45.0/16\"", "prefix"]),
@@ -322,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_ues_share_is_named() {
+    fn values_shared_by_two_ues_are_reported() {
         let key = |id: u8| anabranch_atsss::crypto::PublicKey([id; 32]);
         let ue = |name: &str, id: u8, more: &str| {
             format!("[[ue]]\nname = \"{name}\"\npublic_key = \"{}\"\n{more}\n", key(id))
@@ -369,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_ends_of_an_access_are_of_one_family() {
+    fn both_ends_of_an_access_must_be_of_one_family() {
         for (local, remote, right) in [
             ("10.0.0.2", "198.51.100.10:4500", true),
             ("2001:db8::2", "[2001:db8::1]:4500", true),

@@ -1,6 +1,6 @@
-//! Configuration files: TOML, checked to the last key, every error with file, line, key and remedy.
+//! Configuration files in TOML. Every key is checked; every error names file, line, key and remedy.
 //!
-//! Needs nothing of the program around it: a fuzz target compiles this module alone.
+//! The module depends on nothing else in this crate: a fuzz target compiles it alone.
 //!
 //! Annotated examples with every default: `packaging/{ue,upf,gnb,lwip,proxy,slice-manager}.example.toml`.
 

@@ -1,34 +1,34 @@
-//! Values both files share.
+//! Types shared by several configuration files.
 
 use anabranch_atsss::classify::RuleSet;
 use anabranch_element::ioam::IoamConfig;
 use anabranch_steer::Rule;
 use serde::{Deserialize, Serialize};
 
-/// The first thing wrong with `[ioam]`.
+/// Checks `[ioam]`; the error describes the first problem.
 pub fn check_ioam(ioam: Option<&IoamConfig>) -> Result<(), String> {
     ioam.map_or(Ok(()), IoamConfig::check).map_err(|e| format!("[ioam] {e}"))
 }
 
-/// The network interface that inner packets go through.
+/// The interface for inner packets.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Device {
-    /// TUN, or a veth pair where /dev/net/tun is closed to us.
+    /// Kind of interface: TUN, or a veth pair where /dev/net/tun is not available.
     pub kind: DeviceKind,
-    /// Interface name, at most 15 bytes.
+    /// Interface name, at most 13 bytes.
     pub name: String,
-    /// Largest inner packet, in bytes.
+    /// MTU for inner packets, bytes.
     pub mtu: Mtu,
-    /// UE: destinations that go through the tunnel.
+    /// UE: destinations that are routed through the tunnel.
     pub routes: Vec<ipnet::IpNet>,
-    /// UE: what becomes of `routes` of a family of which the UE has no address.
+    /// UE: treatment of `routes` of an address family in which the UE has no address.
     pub without_address: WithoutAddress,
-    /// How long the data path looks for more after each packet before it sleeps, in microseconds.
+    /// Time for which the data path polls for further packets before it sleeps, microseconds.
     pub busy_poll_us: u32,
-    /// UE: firewall mark of the tunnel's own datagrams; also numbers the routing tables.
+    /// UE: firewall mark of the tunnel's own datagrams; also the number of the routing tables.
     pub mark: u32,
-    /// Whether the kernel carries flows of plain accesses by itself once their path is decided.
+    /// Whether the kernel forwards flows of plain accesses itself once their path has been decided.
     pub fast_path: bool,
 }
 
@@ -47,37 +47,38 @@ impl Default for Device {
     }
 }
 
-/// Longest time to spin, in microseconds: traffic that comes every second keeps the core for itself.
+/// Maximum of `busy_poll_us`: traffic with intervals of up to a second then occupies the core permanently.
 const MAX_BUSY_POLL_US: u32 = 1_000_000;
 
-/// Marks below this look like those of other programs, and tables like the kernel's.
+/// Lower marks are likely to be used by other programs, and lower table numbers by the kernel.
 pub const FIRST_MARK: u32 = 256;
 
 impl Device {
-    /// How long the data path spins.
+    /// Time for which the data path polls.
     pub fn busy_poll(&self) -> std::time::Duration {
         std::time::Duration::from_micros(self.busy_poll_us.into())
     }
 
-    /// What keeps the kernel's fast path from its work, if it is wanted: nothing would ever go by it.
+    /// Checks the requirements of the kernel's fast path, if it is enabled: without them it would never carry
+    /// a packet.
     pub fn check_fast_path(&self, plain: bool, ioam: bool) -> Result<(), String> {
-        let needs = |what: &str| Err(format!("[device] fast_path = true needs {what}; or leave it out"));
+        let needs = |what: &str| Err(format!("[device] fast_path = true needs {what}; or remove it"));
         match self.fast_path {
             true if self.kind != DeviceKind::Tun => needs("kind = \"tun\""),
             true if !plain => needs("an access with security = \"plain\": the kernel does not encrypt"),
-            true if ioam => needs("no section [ioam]: traces are filled in packets that pass us"),
+            true if ioam => needs("no section [ioam]: traces are filled in packets that pass user space"),
             _ => Ok(()),
         }
     }
 
-    /// The first thing wrong.
+    /// Checks the values; the error describes the first problem.
     pub fn check(&self) -> Result<(), String> {
         let fits = (1..=13).contains(&self.name.len())
             && self.name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
         if !fits {
             return Err(format!("[device] name \"{}\": use 1 to 13 letters, digits, - or _", self.name));
         }
-        // It numbers routing tables, too, and so does the number after it: those below are the kernel's own.
+        // The mark and the next number also number routing tables; lower ones belong to the kernel.
         if !(FIRST_MARK..u32::MAX).contains(&self.mark) {
             return Err(format!("[device] mark = {}: give {FIRST_MARK} to {}", self.mark, u32::MAX - 1));
         }
@@ -100,21 +101,21 @@ impl Device {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
-    /// TUN with offload.
+    /// A TUN interface with offload.
     #[default]
     Tun,
-    /// A veth pair and an AF_PACKET socket: slower, needs no /dev/net/tun.
+    /// A veth pair and an AF_PACKET socket: slower, but independent of /dev/net/tun.
     Packet,
 }
 
-/// What becomes of destinations that are to go through the tunnel, and cannot.
+/// Treatment of destinations that should use the tunnel but cannot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WithoutAddress {
-    /// Nothing goes there.
+    /// Packets to them are dropped.
     #[default]
     Block,
-    /// The host's other routes have them, and that is told.
+    /// They follow the other routes of the host, and an event is recorded.
     Warn,
 }
 
@@ -122,7 +123,7 @@ pub enum WithoutAddress {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "MtuSpec")]
 pub enum Mtu {
-    /// From the MTU of the accesses, less the largest overhead.
+    /// The MTU of the accesses minus the largest overhead.
     #[default]
     Auto,
     /// Fixed.
@@ -147,7 +148,7 @@ impl TryFrom<MtuSpec> for Mtu {
     }
 }
 
-/// `host:port`, `address:port` or `[v6]:port`, not resolved yet.
+/// `host:port`, `address:port` or `[v6]:port`, unresolved.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct RemoteAddr {
@@ -184,20 +185,20 @@ impl std::fmt::Display for RemoteAddr {
     }
 }
 
-/// Rules must fit the accesses.
+/// Checks that the rules refer to existing accesses.
 pub fn check_rules(rules: &[Rule], accesses: &[&str]) -> Result<(), String> {
     let accesses: Vec<String> = accesses.iter().map(|&name| name.to_owned()).collect();
     RuleSet::compile(rules, &accesses).map(drop).map_err(|error| error.to_string())
 }
 
-/// Names must be unique and there may be at most [`anabranch_atsss::MAX_PATHS`] of them.
+/// Checks that names are unique and that there are at most [`anabranch_atsss::MAX_PATHS`].
 pub fn check_accesses(names: &[&str]) -> Result<(), String> {
     let most = anabranch_atsss::MAX_PATHS;
     if names.is_empty() || names.len() > most {
         return Err(format!("{} [[access]] sections: give 1 to {most}", names.len()));
     }
     for (i, name) in names.iter().enumerate() {
-        // What the handshake carries.
+        // The characters that the handshake can carry.
         let fits = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
         if name.is_empty() || name.len() > 32 || !fits {
             let name = name.escape_debug();
@@ -212,15 +213,15 @@ pub fn check_accesses(names: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// The names of the sections that differ, of those that a reload compared.
+/// The names of the sections that differ in a comparison of two configurations.
 pub fn differing(sections: &[(&str, bool)]) -> Vec<String> {
     sections.iter().filter(|(_, differs)| *differs).map(|(name, _)| (*name).to_owned()).collect()
 }
 
-/// Most interfaces whose traffic is led to a proxy or a lane.
+/// Maximum number of interfaces whose traffic is redirected to a proxy or a lane.
 const MOST_INTERFACES: usize = 64;
 
-/// The first thing wrong with `key`, a list of interfaces by which others send.
+/// Checks `key`, a list of interfaces at which packets of others arrive.
 pub fn check_interfaces(key: &str, names: &[String]) -> Result<(), String> {
     if names.len() > MOST_INTERFACES {
         return Err(format!("{key}: {} entries; at most {MOST_INTERFACES}", names.len()));
