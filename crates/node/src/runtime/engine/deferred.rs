@@ -1,8 +1,8 @@
-//! Work that would make packets wait, such as a handshake: done by a thread of its own beside each worker, in time that nobody
-//! else wants. Where there is none, the worker does it itself.
+//! Deferred work: tasks that would delay packets, such as a handshake, run on a thread next to each worker,
+//! in otherwise idle time. If there is no such time, the worker runs them itself.
 //!
 //! ```text
-//!   worker ── Job ──▶ bounded queue ──▶ thread (SCHED_IDLE): Work ── Answer, an order ──▶ worker
+//!   worker ── Job ──▶ bounded queue ──▶ thread (SCHED_IDLE): Work ── Answer, as a job ──▶ worker
 //!                          └── no progress for 20 ms ──▶ worker: Work, Answer
 //! ```
 
@@ -18,42 +18,42 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
-/// Where work is done.
+/// Where a task runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// On the thread beside the worker: there is time for all that can be done beforehand.
+    /// On the thread next to the worker: there is time for preparations of later tasks.
     Beside,
-    /// On the worker, which has other things to do: what cannot be left out.
+    /// On the worker, which has other duties: only what is indispensable.
     Worker,
 }
 
-/// What takes long; it needs nothing of the worker.
+/// A long-running task, which needs no access to the worker.
 pub type Work<E> = Box<dyn FnOnce(Place) -> Answer<E> + Send>;
-/// What is done with its result, on the worker.
+/// Applies the result of a task, on the worker.
 pub type Answer<E> = Box<dyn FnOnce(&mut E, Instant, &mut Sockets) + Send>;
 
-/// Jobs that may wait: 0.1 s of them.
+/// Maximum number of waiting jobs, about 0.1 s of work.
 const MAX_JOBS: usize = 300;
-/// Without progress for so long, others want all the time there is.
+/// Time without progress after which the thread counts as starved.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// The datagram that brought the work.
+/// The datagram that caused the work.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
-    /// By which access.
+    /// Access of its arrival.
     pub access: PathId,
-    /// From where.
+    /// Source address.
     pub from: SocketAddr,
-    /// To which of our addresses.
+    /// Destination address, one of this host.
     pub local: Option<IpAddr>,
 }
 
-/// Work, and what brought it.
+/// Work, and the datagram that caused it.
 pub type Job<E> = (Work<E>, Arrival);
 
 struct Shared<E> {
     jobs: ArrayQueue<Job<E>>,
-    /// How many were taken from the queue.
+    /// Number of jobs taken from the queue.
     taken: AtomicU64,
     closed: AtomicBool,
 }
@@ -66,17 +66,17 @@ impl<E> Shared<E> {
     }
 }
 
-/// The worker's end of the queue. The thread ends when this is dropped.
+/// The worker's end of the queue; dropping it ends the thread.
 pub struct WorkQueue<E> {
     shared: Arc<Shared<E>>,
     thread: Thread,
     given: u64,
-    /// How many were taken when the worker looked, and since when.
+    /// Number of jobs taken at the worker's last check that showed progress, and the time of that check.
     seen: (u64, Instant),
 }
 
 impl<E: TunnelEnd> WorkQueue<E> {
-    /// Starts the thread beside the worker with this number.
+    /// Starts the thread next to the worker with this number.
     pub fn start(worker: usize, handle: Handle<E>) -> anyhow::Result<(Self, JoinHandle<()>)> {
         let shared = Arc::new(Shared {
             jobs: ArrayQueue::new(MAX_JOBS),
@@ -95,7 +95,7 @@ impl<E: TunnelEnd> WorkQueue<E> {
         Ok((queue, thread))
     }
 
-    /// Whether there was room for it.
+    /// Queues a job; false if the queue is full.
     pub fn give(&mut self, job: Job<E>, now: Instant) -> bool {
         if self.shared.jobs.push(job).is_err() {
             return false;
@@ -108,7 +108,7 @@ impl<E: TunnelEnd> WorkQueue<E> {
         true
     }
 
-    /// A job that has waited too long, to be done by the worker.
+    /// A job that has waited too long, which the worker must run.
     pub fn overdue(&mut self, now: Instant) -> Option<Job<E>> {
         if self.given == self.seen.0 {
             return None;
@@ -126,7 +126,7 @@ impl<E: TunnelEnd> WorkQueue<E> {
         job
     }
 
-    /// When to look for such a job.
+    /// Time of the next check for such a job.
     pub fn next_look(&self) -> Option<Instant> {
         (self.given != self.seen.0).then(|| self.seen.1 + PATIENCE)
     }
@@ -149,7 +149,7 @@ fn run<E: TunnelEnd>(shared: &Shared<E>, handle: &Handle<E>) {
             continue;
         };
         let answer = work(Place::Beside);
-        // A worker that takes no orders is stopping, or has too many: whoever waits for the answer asks again.
+        // A worker that accepts no jobs is stopping or overloaded; the peer will repeat its request.
         let _ = handle.run(move |worker, now| worker.answer(answer, arrival, now));
     }
 }

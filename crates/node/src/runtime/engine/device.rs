@@ -1,4 +1,4 @@
-//! The interface that inner packets go through: TUN with offload, or one end of a veth pair.
+//! The interface for inner packets: TUN with offload, or one end of a veth pair.
 
 use super::super::config::DeviceKind;
 use super::super::netctl::{inside, inside_name};
@@ -13,18 +13,18 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use tun_rs::{DeviceBuilder, SyncDevice};
 
-/// What a device counts.
+/// Counters of a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
     /// Frames read.
     pub rx_frames: u64,
-    /// Packets they held.
+    /// Packets in these frames.
     pub rx_packets: u64,
     /// Frames written.
     pub tx_frames: u64,
-    /// Packets delivered into them.
+    /// Packets in these frames.
     pub tx_packets: u64,
-    /// Frames that made no sense, or that the kernel refused.
+    /// Invalid frames, and frames that the kernel refused.
     pub errors: u64,
 }
 
@@ -41,9 +41,9 @@ enum Port {
     Packet(PacketSocket),
 }
 
-/// Opens the configured interface with one queue per worker. For the packet kind its veth pair must be there
-/// already ([`packet_device`](crate::runtime::netctl::packet_device)), its inner end in `namespace` if there is one, and
-/// there is one queue.
+/// Opens the configured interface with one queue per worker. For the kind `packet`, the veth pair must exist
+/// ([`packet_device`](crate::runtime::netctl::packet_device)), its inner end in `namespace` if given, and
+/// there is only one queue.
 pub fn open(
     config: &crate::runtime::config::Device,
     mtu: u16,
@@ -69,7 +69,7 @@ pub fn open(
 }
 
 impl Device {
-    /// Creates the TUN interface `name` with one queue per worker; it goes away with the last of them.
+    /// Creates the TUN interface `name` with one queue per worker; it is removed with the last queue.
     pub fn tun(name: &str, mtu: u16, queues: usize) -> anyhow::Result<Vec<Self>> {
         let first = DeviceBuilder::new()
             .name(name)
@@ -117,7 +117,8 @@ impl Device {
         }
     }
 
-    /// Hands one frame's packets (TUN) or one batch (packet) to `each`; how many, 0 when nothing waits.
+    /// Passes the packets of one frame (TUN) or one batch (packet) to `each`; returns their number, 0 if none
+    /// were waiting.
     pub fn receive(&mut self, mut each: impl FnMut(&mut [u8])) -> io::Result<usize> {
         let counters = &mut self.counters;
         match &mut self.port {
@@ -155,7 +156,7 @@ impl Device {
         }
     }
 
-    /// Writes what [`PacketSink::deliver`] held back; called at the end of every batch.
+    /// Writes the packets queued by [`PacketSink::deliver`]; called at the end of every batch.
     pub fn flush(&mut self) {
         match &mut self.port {
             Port::Tun(tun) => self.coalescer.flush(&mut TunWriter { tun, counters: &mut self.counters }),
@@ -176,7 +177,7 @@ impl PacketSink for Device {
 }
 
 impl Device {
-    /// As [`PacketSink::deliver`], for who may not change the packet.
+    /// Like [`PacketSink::deliver`], for callers that may not modify the packet.
     pub fn send(&mut self, packet: &[u8]) {
         self.counters.tx_packets += 1;
         match &mut self.port {

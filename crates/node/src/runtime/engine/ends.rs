@@ -1,4 +1,4 @@
-//! The tunnel ends of `core` as the data path drives them.
+//! Adapters of the tunnel ends of crate `atsss` to the data path.
 
 use super::deferred::{Place, Work};
 use super::udp::Sockets;
@@ -32,7 +32,7 @@ impl TunnelEnd for Ue {
         inner: &mut impl PacketSink,
     ) -> bool {
         Ue::datagram(self, access, from, datagram, now, inner);
-        // Its sockets have one peer each, and one address.
+        // Each of its sockets has one peer and one address.
         false
     }
 
@@ -53,10 +53,10 @@ impl TunnelEnd for Ue {
     }
 }
 
-/// Which worker has the UE with this virtual address.
+/// Index of the worker of each virtual address.
 pub type OwnerTable = HashMap<IpAddr, u8, FixedHasher>;
 
-/// One shard of the UPF, and what it must know of the others.
+/// One shard of the UPF, with the distribution of UEs to the other shards.
 pub struct UpfEnd {
     /// The shard.
     pub upf: Upf,
@@ -65,7 +65,7 @@ pub struct UpfEnd {
 }
 
 impl UpfEnd {
-    /// A shard among `workers`; `owners` is asked only if there are several.
+    /// A shard among `workers`; `owners` is used only if there are several.
     pub fn new(mut upf: Upf, workers: usize, owners: &Arc<ArcSwap<OwnerTable>>) -> Self {
         upf.defer_handshakes();
         let owners = (workers > 1).then(|| Cache::new(owners.clone()));
@@ -134,7 +134,7 @@ impl TunnelEnd for UpfEnd {
         self.upf.drop_handshake();
     }
 
-    /// As `kern::reuseport` does, except that plain data is looked up rather than guessed.
+    /// Like `kern::reuseport`, except that plain data is looked up instead of guessed.
     fn owner_of_datagram(&mut self, datagram: &[u8]) -> Option<usize> {
         match datagram.first()? >> 4 {
             0x4 => {

@@ -1,8 +1,9 @@
-//! Between workers: a packet that reached the wrong one is given to the one that has its session.
+//! Hand-over between workers: a packet that reached the wrong worker is given to the one that serves its
+//! session.
 //!
-//! The kernel spreads datagrams by the receiver index or the shard hint (`kern::reuseport`) and inner
-//! packets by the queue their flow last used, so this is the exception. Queues are bounded, packets travel
-//! in buffers made at the start.
+//! The kernel distributes datagrams by receiver index or shard hint (`kern::reuseport`) and inner packets by
+//! the queue that their flow used last, so a hand-over is the exception. Queues are bounded; packets are
+//! copied into buffers allocated at the start.
 //!
 //! ```text
 //!  worker 0 ── take an empty parcel from 1's free list, fill, push to 1's queue ──▶ worker 1
@@ -15,21 +16,21 @@ use mio::Waker;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Parcels per worker.
+/// Number of parcels per worker.
 const PARCELS: usize = 512;
 
-/// What a parcel holds.
+/// Contents of a parcel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A packet from the inner interface.
     Inner,
     /// A datagram from an access.
     Outer {
-        /// Which.
+        /// Access of its arrival.
         access: PathId,
-        /// Its sender.
+        /// Source address.
         from: SocketAddr,
-        /// The address of ours it came to, where that is known.
+        /// Local destination address, if known.
         local: Option<IpAddr>,
     },
 }
@@ -50,12 +51,12 @@ struct Lane {
 pub struct Handover {
     lanes: Arc<[Lane]>,
     index: usize,
-    /// Bit per worker that has something new since it was woken last.
+    /// Bit mask of the workers with new parcels since they were last woken.
     touched: u64,
 }
 
 impl Handover {
-    /// Connects workers, given what wakes each. Packets over `max_bytes` cannot be handed over.
+    /// Connects workers, given their wakers. Packets longer than `max_bytes` cannot be handed over.
     pub fn mesh(wakers: Vec<Arc<Waker>>, max_bytes: usize) -> Vec<Self> {
         let lanes: Arc<[Lane]> = wakers
             .into_iter()
@@ -71,17 +72,17 @@ impl Handover {
         (0..lanes.len()).map(|index| Self { lanes: lanes.clone(), index, touched: 0 }).collect()
     }
 
-    /// Which worker this is.
+    /// Index of this worker.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Whether nothing waits for this worker.
+    /// Whether no parcel waits for this worker.
     pub fn is_empty(&self) -> bool {
         self.lanes[self.index].full.is_empty()
     }
 
-    /// Copies `bytes` into the queue of worker `to`; false if it has no room.
+    /// Copies `bytes` into the queue of worker `to`; false if it is full.
     pub fn give(&mut self, to: usize, kind: Kind, bytes: &[u8]) -> bool {
         let Some(lane) = self.lanes.get(to) else { return false };
         let Some(mut parcel) = lane.free.pop() else { return false };
@@ -96,17 +97,17 @@ impl Handover {
         lane.full.push(parcel).is_ok()
     }
 
-    /// Wakes every worker that was given something since the last call.
+    /// Wakes every worker that has received parcels since the last call.
     pub fn wake_receivers(&mut self) {
         while self.touched != 0 {
             let to = self.touched.trailing_zeros() as usize;
             self.touched &= self.touched - 1;
-            // A worker that is gone has nothing to wake.
+            // A worker that has ended need not be woken.
             let _ = self.lanes[to].waker.wake();
         }
     }
 
-    /// Hands what waits for this worker to `each`; how many there were.
+    /// Passes the parcels for this worker to `each`; returns their number.
     pub fn take(&mut self, mut each: impl FnMut(Kind, &mut [u8])) -> usize {
         let lane = &self.lanes[self.index];
         let mut taken = 0;

@@ -1,19 +1,19 @@
-//! The inner side of a worker: its queue of the interface, and that of the TCP lane while there is one.
+//! The inner side of a worker: its queue of the interface, and the queue of the TCP lane if there is one.
 
 use super::device::Device;
 use anabranch_atsss::{PacketSink, tcp_lane};
 use anabranch_wire::ip;
 
-/// Where inner packets come from and go to.
+/// Source and destination of inner packets.
 pub struct Inner {
     /// The interface.
     pub main: Device,
-    /// That of the TCP lane: what is sent to an address of the lane goes there, and nothing else.
+    /// The interface of the TCP lane; it receives only packets to addresses of the lane.
     pub lane: Option<Device>,
 }
 
 impl Inner {
-    /// Writes what was held back; called at the end of every batch.
+    /// Writes queued packets; called at the end of every batch.
     pub fn flush(&mut self) {
         self.main.flush();
         if let Some(lane) = &mut self.lane {
@@ -29,7 +29,7 @@ impl PacketSink for Inner {
         } else if let Some(lane) = &mut self.lane {
             lane.deliver(packet);
         }
-        // Else the lane was closed a moment ago: its addresses mean nothing to the host.
+        // Otherwise the lane has just been closed; its addresses have no meaning to the host.
     }
 }
 

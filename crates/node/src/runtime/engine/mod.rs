@@ -1,5 +1,5 @@
-//! The data path: own threads, readiness from epoll, batches in and out, the state machines of `core` in
-//! the middle.
+//! The data path: threads with epoll that move packets in batches through the state machines of crate
+//! `atsss`.
 
 pub mod deferred;
 pub mod device;

@@ -1,4 +1,4 @@
-//! The data path with a tunnel end that only puts eight bytes in front, between two namespaces.
+//! The data path between two namespaces, with a tunnel end that only prepends eight bytes.
 
 use super::deferred::{Arrival, Job, Work, WorkQueue};
 use super::device::Device;
@@ -13,7 +13,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// Eight bytes in front, nothing else.
+/// A tunnel end that prepends eight bytes.
 struct Through(SocketAddr);
 
 impl TunnelEnd for Through {
@@ -47,7 +47,7 @@ impl TunnelEnd for Through {
     }
 }
 
-/// One end: TUN `10.9.0.<host>` over `10.8.0.<host>` on veth; runs until stopped.
+/// Runs one end until it is stopped: TUN `10.9.0.<host>` over `10.8.0.<host>` on veth.
 fn end(host: u8, ready: &mpsc::Sender<(u8, Handle<Through>)>) {
     let far = SocketAddr::from(([10, 8, 0, 3 - host], 4500));
     let device = Device::tun("anb0", 1400, 1).unwrap().remove(0);
@@ -62,7 +62,7 @@ fn end(host: u8, ready: &mpsc::Sender<(u8, Handle<Through>)>) {
     worker.run().unwrap();
 }
 
-/// Brings both ends up, runs `script` where `$A` and `$B` enter the namespaces, and returns its output.
+/// Starts both ends, runs `script`, in which `$A` and `$B` enter the namespaces, and returns its output.
 fn between_two(script: &str) -> Option<String> {
     in_private_network(|| {
         let (ready, wait) = mpsc::channel();
@@ -82,7 +82,7 @@ fn between_two(script: &str) -> Option<String> {
             sh(&format!("ip link add va type veth peer vb; ip link set vb netns {b}"));
             sh("ip addr add 10.8.0.1/24 dev va; ip link set va up");
             go.send(()).unwrap();
-            // A worker per thread: this one waits, another in the same namespace works.
+            // One worker per thread: one runs here, the other on a thread in the same namespace.
             scope.spawn(move || end(1, &ready));
             let handles: Vec<_> = (0..2).map(|_| wait.recv().unwrap()).collect();
             let enter = |tid| format!("nsenter --net=/proc/{}/task/{tid}/ns/net", std::process::id());
@@ -98,8 +98,8 @@ fn between_two(script: &str) -> Option<String> {
 
 #[test]
 fn pings_of_every_size_pass() {
-    // With -c alone ping waits two round trips for the last reply, which a busy machine may exceed. With -w it
-    // goes on until it has 50 replies: all is well if they answer the first 50 requests, however many followed.
+    // With -c alone, ping waits two round trips for the last reply, which is too short on a busy machine.
+    // With -w it continues until it has 50 replies; the test passes if they answer the first 50 requests.
     let script = "for size in 0 1 500 1372 4000; do $A ping -n -i 0.002 -c 50 -w 20 -s $size 10.9.0.2; done";
     let Some(text) = between_two(script) else { return };
     let runs: Vec<&str> = text.split("PING 10.9.0.2").skip(1).collect();
@@ -139,7 +139,7 @@ fn throughput() {
     }
 }
 
-/// A queue of deferred work with its thread, and what comes back from it.
+/// A queue of deferred work with its thread, and the jobs that it returns.
 fn deferred() -> (WorkQueue<Through>, std::thread::JoinHandle<()>, Jobs<Worker<Through>>, mio::Poll) {
     let poll = mio::Poll::new().unwrap();
     let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
@@ -192,7 +192,7 @@ fn a_worker_takes_deferred_work_back_when_there_is_no_progress() {
         at(0)
     ));
     has_begun.recv().unwrap();
-    // The thread is held up: as many wait as there is room for, and no more.
+    // The thread is blocked: the queue fills up to its limit.
     let mut waiting = 0;
     while queue.give(job(|| {}), at(1)) {
         waiting += 1;

@@ -1,4 +1,5 @@
-//! UDP in batches: equal datagrams to one peer leave in one system call (GSO), and arrive so (GRO).
+//! UDP in batches: datagrams of equal length to one peer are sent in one system call (GSO), and received
+//! likewise (GRO).
 //!
 //! ```text
 //!  reserve(access, to, len) ─▶ open batch of the access ── other peer or length, full, end of batch ─▶ sendmsg
@@ -17,38 +18,38 @@ use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 
-/// Room for the largest GRO buffer the kernel hands over.
+/// Size of a receive buffer: the largest GRO batch that the kernel delivers.
 const BUFFER_BYTES: usize = 65536;
-/// Buffers per receive call.
+/// Number of buffers per receive call.
 const BUFFERS: usize = 16;
-/// Most payload in one GSO send: under what IPv4 and UDP headers leave of 64 KiB.
+/// Maximum payload of one GSO send: 64 KiB minus IPv4 and UDP headers, rounded down.
 const MAX_BATCH_BYTES: usize = 65000;
-/// Most segments in one GSO send (kernels before 6.9 refuse more).
+/// Maximum number of segments in one GSO send (kernels before 6.9 refuse more).
 const MAX_SEGMENTS: usize = 64;
-/// What a socket bound to every address sends leaves by the address the peer used in its last authentic datagram;
-/// remembered for so many peers at a time.
+/// Number of peers whose local address is remembered. A socket bound to all addresses sends from the address
+/// that the peer used in its last authentic datagram.
 const SOURCES: usize = 1024;
 
-/// What a socket counts.
+/// Counters of a socket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SocketCounters {
     /// Datagrams received.
     pub rx_datagrams: u64,
-    /// Buffers they came in.
+    /// Buffers in which they were received.
     pub rx_buffers: u64,
     /// Bytes received.
     pub rx_bytes: u64,
     /// Datagrams sent.
     pub tx_datagrams: u64,
-    /// System calls they took.
+    /// System calls for sending.
     pub tx_batches: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
     /// Datagrams dropped because the socket's buffer was full.
     pub tx_full: u64,
-    /// Datagrams larger than the interface takes.
+    /// Datagrams that exceeded the interface MTU.
     pub tx_too_big: u64,
-    /// Datagrams the kernel refused for another reason: no route, no address, interface down.
+    /// Datagrams that the kernel refused for another reason: no route, no address, interface down.
     pub tx_errors: u64,
 }
 
@@ -57,15 +58,15 @@ pub struct AccessSocket {
     socket: UdpSocket,
     state: UdpSocketState,
     batch: Batch,
-    /// Address each peer used, by a hash of the peer; only when bound to every address.
+    /// Local address used by each peer, by a hash of the peer; only if bound to all addresses.
     sources: Option<Box<[Option<Source>]>>,
-    /// Peer and address of the datagram that is looked at: what answers it leaves by that address.
+    /// Peer and local address of the datagram being processed; answers to it are sent from that address.
     arrived: Option<Source>,
     counters: SocketCounters,
     last_error: Option<i32>,
 }
 
-/// A peer and the address it used.
+/// A peer and the local address that it used.
 type Source = (SocketAddr, IpAddr);
 
 struct Batch {
@@ -74,16 +75,16 @@ struct Batch {
     segment_bytes: usize,
     segments: usize,
     to: SocketAddr,
-    /// The address it leaves by; without one, the kernel chooses.
+    /// Source address; `None`: the kernel chooses.
     from: Option<IpAddr>,
-    /// A shorter datagram was last.
+    /// The last datagram was shorter, so that none can follow.
     closed: bool,
 }
 
 impl AccessSocket {
-    /// Takes over a bound socket. `replies`: it serves many peers, each of which is to be answered from the
-    /// address it used. `gro`: the kernel hands over several datagrams as one. With the kernel's fast path it must not: what
-    /// that takes would overtake what waits to be merged.
+    /// Wraps a bound socket. `replies`: it serves many peers, each of which must be answered from the address
+    /// that it used. `gro`: the kernel may deliver several datagrams as one. This must be off with the
+    /// kernel's fast path, whose packets would overtake datagrams that wait to be merged.
     pub fn new(socket: UdpSocket, replies: bool, gro: bool) -> io::Result<Self> {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         if !gro {
@@ -114,7 +115,7 @@ impl AccessSocket {
         self.counters
     }
 
-    /// The error number of the last send the kernel refused, once.
+    /// The error of the last refused send; reset by this call.
     pub fn take_error(&mut self) -> Option<io::Error> {
         self.last_error.take().map(io::Error::from_raw_os_error)
     }
@@ -145,11 +146,11 @@ impl AccessSocket {
         Some(&mut batch.bytes[at..at + len])
     }
 
-    /// Takes the datagram that room was last given for out of the batch.
+    /// Removes the datagram that was reserved last from the batch.
     fn withdraw(&mut self) {
         let batch = &mut self.batch;
         batch.segments = batch.segments.saturating_sub(1);
-        // All but the last are as long as the first.
+        // All datagrams but the last have the length of the first.
         batch.len = batch.segments * batch.segment_bytes;
         batch.closed = false;
     }
@@ -162,7 +163,7 @@ impl AccessSocket {
         let Batch { len, segment_bytes, segments, to, from: src_ip, .. } = self.batch;
         match self.send(0..len, (segments > 1).then_some(segment_bytes), to, src_ip) {
             Ok(()) => self.sent(segments, len),
-            // Offload refused (or one datagram too big for it): each by itself.
+            // Offload was refused, or a datagram is too long for it: send each by itself.
             Err(error) if segments > 1 && is_too_big_or_unsupported(&error) => {
                 for start in (0..len).step_by(segment_bytes) {
                     let end = (start + segment_bytes).min(len);
@@ -226,29 +227,29 @@ impl AsRawFd for AccessSocket {
     }
 }
 
-/// Every access's socket: the [`DatagramSink`] of the data path.
+/// The sockets of all accesses: the [`DatagramSink`] of the data path.
 pub struct Sockets {
     accesses: Vec<Option<AccessSocket>>,
     fast: Option<Fast>,
 }
 
 impl Sockets {
-    /// One per access, in the order of path ids; `None` for one that has no socket now.
+    /// One socket per access, in the order of path ids; `None` for an access without a socket.
     pub fn new(accesses: Vec<Option<AccessSocket>>) -> Self {
         Self { accesses, fast: None }
     }
 
-    /// From now on flows that sessions give away go by the kernel.
+    /// Enables the kernel's fast path for flows that sessions give away.
     pub fn set_fast(&mut self, fast: Option<Fast>) {
         self.fast = fast;
     }
 
-    /// When the kernel's fast path is to be looked at next.
+    /// Time of the next collection from the kernel's fast path.
     pub fn next_look(&self) -> Option<Instant> {
         self.fast.as_ref()?.next()
     }
 
-    /// What goes by the kernel.
+    /// The kernel's fast path, if enabled.
     pub fn fast(&mut self) -> Option<&mut Fast> {
         self.fast.as_mut()
     }
@@ -258,7 +259,7 @@ impl Sockets {
         self.accesses.get_mut(access)?.as_mut()
     }
 
-    /// Replaces the socket of an access; the old one is returned.
+    /// Replaces the socket of an access; returns the old one.
     pub fn replace(&mut self, access: usize, socket: Option<AccessSocket>) -> Option<AccessSocket> {
         if let (Some(fast), Ok(access)) = (&mut self.fast, PathId::try_from(access)) {
             fast.moved(access);
@@ -271,15 +272,15 @@ impl Sockets {
         self.accesses.len()
     }
 
-    /// A datagram from `peer` that came to the address `local` is about to be looked at.
+    /// Starts processing a datagram from `peer` to the local address `local`.
     pub fn begin(&mut self, access: PathId, peer: SocketAddr, local: Option<IpAddr>) {
         if let Some(socket) = self.get_mut(access.into()) {
             socket.arrived = local.map(|local| (peer, local));
         }
     }
 
-    /// It was looked at. Only an authentic one tells which of our addresses the peer uses: anybody can send one that shows
-    /// its source.
+    /// Ends processing a datagram. Only an authentic one determines the local address that the peer uses,
+    /// because the source of others may be forged.
     pub fn end(&mut self, access: PathId, authentic: bool) {
         if let Some(socket) = self.get_mut(access.into())
             && let Some(source) = socket.arrived.take()
@@ -289,12 +290,12 @@ impl Sockets {
         }
     }
 
-    /// Every access that has a socket.
+    /// All accesses that have a socket.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut AccessSocket)> {
         self.accesses.iter_mut().enumerate().filter_map(|(i, s)| Some((i, s.as_mut()?)))
     }
 
-    /// Sends every open batch; called at the end of every batch of input.
+    /// Sends all open batches; called at the end of every batch of input.
     pub fn flush(&mut self) {
         for (_, socket) in self.iter_mut() {
             socket.flush();
@@ -346,7 +347,8 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Receives what waits at `socket`, at most [`BUFFERS`] buffers; how many, 0 when nothing waits.
+    /// Receives the waiting datagrams of `socket`, at most [`BUFFERS`] buffers; returns their number, 0 if
+    /// none were waiting.
     pub fn receive(&mut self, socket: &mut AccessSocket) -> io::Result<usize> {
         self.filled = 0;
         let mut chunks = self.bytes.chunks_exact_mut(BUFFER_BYTES);
@@ -357,7 +359,7 @@ impl Inbox {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                 return Ok(0);
             }
-            // An ICMP error about something sent earlier; it says nothing about what waits.
+            // An ICMP error about an earlier datagram; there may be datagrams nevertheless.
             Err(error)
                 if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable) =>
             {
@@ -374,12 +376,14 @@ impl Inbox {
         Ok(filled)
     }
 
-    /// Whether a receive of so many buffers may have left some: a call that was not filled saw the end.
+    /// Whether more may be waiting after a receive of this many buffers: a call that does not fill all of
+    /// them has reached the end.
     pub fn may_be_more(filled: usize) -> bool {
         filled == BUFFERS
     }
 
-    /// Hands every datagram received to `each`, in order: its sender, the address of ours it came to, its payload.
+    /// Passes every received datagram to `each`, in order: source address, local destination address,
+    /// payload.
     pub fn for_each(&mut self, mut each: impl FnMut(SocketAddr, Option<IpAddr>, &mut [u8])) {
         let buffers = self.bytes.chunks_exact_mut(BUFFER_BYTES);
         for (buffer, meta) in buffers.zip(&self.meta[..self.filled]) {
@@ -434,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_keep_their_bounds_and_order() {
+    fn datagrams_keep_their_boundaries_and_order() {
         let (mut sockets, mut far, to) = pair();
         let lengths: Vec<usize> = (0..300).map(|i| if i % 50 < 40 { 1200 } else { 100 + i }).collect();
         for (i, len) in lengths.iter().enumerate() {
@@ -452,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_withdrawn_is_not_sent_and_the_rest_goes() {
+    fn a_withdrawn_datagram_is_not_sent_and_the_others_are() {
         let (mut sockets, mut far, to) = pair();
         for (n, len) in [1000, 1000, 300, 1000, 1000].into_iter().enumerate() {
             sockets.reserve(0, to, len).unwrap().fill(n as u8);
@@ -476,14 +480,15 @@ mod tests {
     }
 
     #[test]
-    fn only_authentic_datagrams_tell_which_address_a_peer_uses() {
+    fn only_authentic_datagrams_set_the_local_address_for_a_peer() {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         let mut sockets = Sockets::new(vec![Some(AccessSocket::new(socket, true, true).unwrap())]);
         let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
         peer.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
         let to = peer.local_addr().unwrap();
-        // Says something to an address of ours, which looks at it and answers; by which address, and later ones.
+        // Sends a datagram to a local address, processes and answers it; returns the source address of the
+        // answer and of later datagrams.
         let mut hears = |local: &str, authentic: bool| {
             peer.send_to(b"x", (local, port)).unwrap();
             let mut inbox = Inbox::default();
@@ -509,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_is_counted_and_the_rest_goes() {
+    fn failed_sends_are_counted_and_the_others_are_sent() {
         let (mut sockets, mut far, to) = pair();
         assert!(sockets.reserve(1, to, 10).is_none());
         assert!(sockets.reserve(0, to, 65_001).is_none());

@@ -1,4 +1,4 @@
-//! One data-path thread: a tunnel end, its queue of the inner interface, its socket per access.
+//! A data-path thread: a tunnel end with a queue of the inner interface and a socket per access.
 //!
 //! ```text
 //!            ┌────────────── worker ───────────────┐
@@ -8,8 +8,8 @@
 //!            timers      jobs (queue+wake)    events (channel)
 //! ```
 //!
-//! Nothing here allocates or locks per packet. Control reaches a worker as closures that run between two
-//! batches ([`thread::Handle::run`]), so the tunnel end needs no locks and no copies of its state.
+//! Nothing is allocated or locked per packet. The control plane sends closures that run between two batches
+//! ([`thread::Handle::run`]), so the tunnel end needs no locks and no copies of its state.
 
 use super::deferred::{Answer, Arrival, Place, Work, WorkQueue};
 use super::device::{Device, DeviceCounters};
@@ -31,16 +31,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// A tunnel end, as the data path drives it: the batch form of `core`'s contract.
+/// A tunnel end as the data path drives it: the batch interface of the state machines.
 pub trait TunnelEnd: Send + 'static {
-    /// What it has to tell.
+    /// Type of its events.
     type Event: Send + 'static;
     /// Whether it has work that takes longer than packets may wait.
     const DEFERS: bool = false;
 
-    /// An inner packet came from the interface.
+    /// Processes an inner packet from the interface.
     fn inner(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink);
-    /// A datagram came in by `access`; whether it was authentic.
+    /// Processes a datagram received over `access`; returns whether it was authentic.
     fn datagram(
         &mut self,
         access: PathId,
@@ -50,75 +50,76 @@ pub trait TunnelEnd: Send + 'static {
         out: &mut impl DatagramSink,
         inner: &mut impl PacketSink,
     ) -> bool;
-    /// Does what is due.
+    /// Runs the timers that are due.
     fn poll(&mut self, now: Instant, out: &mut impl DatagramSink, inner: &mut impl PacketSink);
-    /// When to call [`TunnelEnd::poll`] next.
+    /// Time of the next call of [`TunnelEnd::poll`].
     fn poll_timeout(&self) -> Option<Instant>;
     /// The next event, oldest first.
     fn poll_event(&mut self) -> Option<Self::Event>;
-    /// What went by a lane of the kernel's fast path; whether the lane may go on.
+    /// Reports traffic on a lane of the kernel's fast path; returns whether the lane may be renewed.
     #[cfg_attr(not(feature = "bpf"), expect(dead_code, reason = "only the kernel's programs carry anything"))]
     fn carried(&mut self, _lane: &FastLane, _traffic: &FastTraffic, _now: Instant) -> bool {
         false
     }
-    /// Such work, brought by the last datagram.
+    /// Long-running work caused by the last datagram.
     fn poll_work(&mut self) -> Option<Work<Self>>
     where
         Self: Sized,
     {
         None
     }
-    /// There was no room for it: it is dropped.
+    /// Discards such work, because the queue is full.
     fn drop_work(&mut self) {}
-    /// The worker that has the session of this datagram, if it is known; asked only if there are several.
+    /// The worker that serves the session of this datagram, if known; called only if there are several
+    /// workers.
     fn owner_of_datagram(&mut self, _datagram: &[u8]) -> Option<usize> {
         None
     }
-    /// The worker that has the session of this inner packet.
+    /// The worker that serves the session of this inner packet.
     fn owner_of_packet(&mut self, _packet: &[u8]) -> Option<usize> {
         None
     }
 }
 
-/// What a worker counts.
+/// Counters of a worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkerCounters {
-    /// Per access; zero where there is no socket.
+    /// Per access; zero without a socket.
     pub sockets: Vec<SocketCounters>,
-    /// The inner interface.
+    /// Counters of the inner interface.
     pub device: DeviceCounters,
-    /// Packets given to the worker they belong to.
+    /// Packets handed over to the worker that serves their session.
     pub handed_over: u64,
     /// Packets dropped because that worker's queue was full.
     pub handover_full: u64,
-    /// Events nobody took in time.
+    /// Events that the control plane did not take in time.
     pub events_lost: u64,
-    /// The kernel's fast path.
+    /// Counters of the kernel's fast path.
     pub fast: FastStatus,
 }
 
-/// How the control plane reaches a worker.
+/// The control plane's handle of a worker.
 pub type Handle<E> = thread::Handle<Worker<E>>;
 
 const WAKER: Token = Token(0);
 const DEVICE: Token = Token(1);
 const LANE: Token = Token(2);
 const FIRST_SOCKET: usize = 3;
-/// Inner packets per round, so that a busy uplink does not starve the downlink.
+/// Maximum number of inner packets per round, so that a busy uplink does not starve the downlink.
 const ROUND_PACKETS: usize = 256;
-/// Frames per round.
+/// Maximum number of frames per round.
 const ROUND_FRAMES: usize = 64;
 
-/// Time over which a spinning worker looks how much of its core others take.
+/// Period over which a polling worker measures how much of its core other threads use.
 const WINDOW: Duration = Duration::from_millis(10);
-/// Who lets others go first for longer than this was made to wait.
+/// A yield that takes longer than this means that another thread used the core.
 const WAITED: Duration = Duration::from_micros(20);
-/// Part of the window: whoever takes more needs the core.
+/// Fraction of the period: if others use more than a CONTENDED-th, the core is contended.
 const CONTENDED: u32 = 8;
-/// How long a worker then sleeps like any other before it tries again; doubled each time.
+/// Duration of the pause without polling after contention; doubled each time, up to the second value.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 
-/// A worker, ready to run.
+/// A worker that is ready to run.
 pub struct Worker<E: TunnelEnd> {
     /// The tunnel end.
     pub end: E,
@@ -131,24 +132,24 @@ pub struct Worker<E: TunnelEnd> {
     jobs: Jobs<Self>,
     events: mpsc::Sender<E::Event>,
     handover: Option<Handover>,
-    /// Where work goes that takes long; without, it is done here.
+    /// Queue for long-running work; `None`: it is done here.
     deferred: Option<WorkQueue<E>>,
     counters: WorkerCounters,
-    /// How long to look for more instead of sleeping.
+    /// Time for which to poll for packets instead of sleeping.
     spin: Option<Duration>,
     spin_until: Option<Instant>,
-    /// Since when, and for how long in that time, others had the core while it span.
+    /// Start of the current measurement period, and time in it for which others used the core.
     window: (Instant, Duration),
-    /// No spinning before, and how long the next such pause is.
+    /// Time before which there is no polling, and duration of the next pause.
     spin_after: Instant,
     back_off: Duration,
-    /// Whether the device of the TCP lane may hold something.
+    /// Whether the device of the TCP lane may have packets.
     lane_ready: bool,
     stop: bool,
 }
 
 impl<E: TunnelEnd> Worker<E> {
-    /// Registers everything. `events` is where the end's events go.
+    /// Registers all event sources. `events` receives the end's events.
     pub fn new(
         end: E,
         clock: Clock,
@@ -188,27 +189,27 @@ impl<E: TunnelEnd> Worker<E> {
         Ok((worker, handle))
     }
 
-    /// Looks for more for this long after each packet instead of sleeping.
+    /// Sets the time for which to poll for more packets instead of sleeping.
     pub fn spin(&mut self, time: Duration) {
         self.spin = (time > Duration::ZERO).then_some(time);
     }
 
-    /// Lets flows that need no decision go by the kernel.
+    /// Enables the kernel's fast path for flows that need no further decision.
     pub fn set_fast(&mut self, fast: Option<Fast>) {
         self.sockets.set_fast(fast);
     }
 
-    /// Makes it one of several (see [`Handover::mesh`]).
+    /// Makes it one of several workers (see [`Handover::mesh`]).
     pub fn join(&mut self, handover: Handover) {
         self.handover = Some(handover);
     }
 
-    /// Gives work that takes long to another thread.
+    /// Sends long-running work to another thread.
     pub fn defer(&mut self, queue: WorkQueue<E>) {
         self.deferred = Some(queue);
     }
 
-    /// Does what is left of deferred work, whose datagram came like this.
+    /// Applies the result of deferred work that a datagram with this arrival caused.
     pub fn answer(&mut self, answer: Answer<E>, arrival: Arrival, now: Instant) {
         let Arrival { access, from, local } = arrival;
         self.sockets.begin(access, from, local);
@@ -217,7 +218,7 @@ impl<E: TunnelEnd> Worker<E> {
         self.sockets.flush();
     }
 
-    /// Counters so far.
+    /// Current counters.
     pub fn counters(&mut self) -> WorkerCounters {
         let mut sockets = self.past.to_vec();
         for (i, socket) in self.sockets.iter_mut() {
@@ -228,7 +229,7 @@ impl<E: TunnelEnd> Worker<E> {
         WorkerCounters { sockets, device: self.device.main.counters(), fast, ..self.counters.clone() }
     }
 
-    /// Gives an access another socket, or none.
+    /// Replaces the socket of an access; `None` removes it.
     pub fn replace_socket(&mut self, access: usize, socket: Option<AccessSocket>) -> std::io::Result<()> {
         if let Some(socket) = &socket {
             register(&self.poll, socket, Token(FIRST_SOCKET + access), Interest::READABLE)?;
@@ -240,7 +241,7 @@ impl<E: TunnelEnd> Worker<E> {
         Ok(())
     }
 
-    /// Gives the TCP lane another device, or none.
+    /// Replaces the device of the TCP lane; `None` removes it.
     pub fn replace_lane(&mut self, device: Option<Device>) -> std::io::Result<()> {
         if let Some(device) = &device {
             register(&self.poll, device, LANE, Interest::READABLE)?;
@@ -252,7 +253,7 @@ impl<E: TunnelEnd> Worker<E> {
         Ok(())
     }
 
-    /// The last send error of each access since it was asked last.
+    /// The last send error of each access since the previous call.
     pub fn send_errors(&mut self) -> Vec<(usize, std::io::Error)> {
         self.sockets.iter_mut().filter_map(|(i, s)| Some((i, s.take_error()?))).collect()
     }
@@ -261,7 +262,7 @@ impl<E: TunnelEnd> Worker<E> {
 impl<E: TunnelEnd> thread::Worker for Worker<E> {
     fn run(mut self) -> anyhow::Result<()> {
         let mut epoll = Events::with_capacity(64);
-        // Edge-triggered: what said it is readable stays so until it says EAGAIN.
+        // epoll is edge-triggered: a readable descriptor is read until EAGAIN.
         let (mut device_ready, mut sockets_ready) = (true, u32::MAX);
         while !self.stop {
             let mut timeout = Some(Duration::ZERO);
@@ -304,7 +305,7 @@ impl<E: TunnelEnd> thread::Worker for Worker<E> {
 }
 
 impl<E: TunnelEnd> Worker<E> {
-    /// Receives once from every socket that is ready.
+    /// Receives once from every readable socket.
     fn downlink(&mut self, ready: &mut u32) -> anyhow::Result<()> {
         let Self { end, sockets, device, inbox, handover, deferred, counters, .. } = self;
         let (mut left, mut worked) = (*ready, None);
@@ -348,8 +349,9 @@ impl<E: TunnelEnd> Worker<E> {
         Ok(())
     }
 
-    /// Reads the interface, or that of the TCP lane; whether there may be more. What woke a sleeping worker goes out at
-    /// once, so that the peer wakes up while the rest is read.
+    /// Reads the inner interface or, if `lane`, that of the TCP lane; true if there may be more. If the
+    /// worker was asleep, the first packets are sent at once, so that the peer wakes up while the rest is
+    /// read.
     fn uplink(&mut self, lane: bool, slept: bool) -> anyhow::Result<bool> {
         let Self { end, sockets, device, handover, counters, .. } = self;
         let device = if lane { device.lane.as_mut() } else { Some(&mut device.main) };
@@ -368,7 +370,7 @@ impl<E: TunnelEnd> Worker<E> {
                 end.inner(packet, now, sockets);
             });
             let n = match read {
-                // Its namespace is gone, and the lane with it; the session goes on.
+                // The lane's namespace, and with it the lane, has disappeared; the session continues.
                 Err(error) if lane => {
                     tracing::warn!("reading the device of the TCP lane: {error}");
                     lane_gone = true;
@@ -395,8 +397,8 @@ impl<E: TunnelEnd> Worker<E> {
         Ok(more)
     }
 
-    /// Lets whoever shares the core go first. If that takes much of the time the core is not ours to spend: a
-    /// thread that sleeps is woken sooner than one that used up its share.
+    /// Yields the core to other threads. If they use a large part of it, polling pauses, because a thread
+    /// that sleeps is scheduled sooner than one that has used up its share.
     fn core_is_free(&mut self) -> bool {
         let before = self.clock.now();
         std::thread::yield_now();
@@ -404,7 +406,7 @@ impl<E: TunnelEnd> Worker<E> {
         let (from, waited) = &mut self.window;
         let (one, elapsed) = (now.saturating_since(before), before.saturating_since(*from));
         if elapsed > 2 * WINDOW {
-            // It slept in between.
+            // The worker has slept in between.
             (*from, *waited) = (before, Duration::ZERO);
         }
         if one > WAITED {
@@ -426,7 +428,7 @@ impl<E: TunnelEnd> Worker<E> {
         free
     }
 
-    /// Something came in: more may follow soon.
+    /// Starts polling after input, because more may follow soon.
     fn worked(&mut self, now: Instant) {
         if let Some(spin) = self.spin
             && now >= self.spin_after
@@ -453,13 +455,13 @@ impl<E: TunnelEnd> Worker<E> {
         }
     }
 
-    /// Timers, jobs, events.
+    /// Runs timers, jobs and events.
     fn housekeeping(&mut self, sockets_ready: &mut u32) {
         let now = self.clock.now();
         for _ in 0..MAX_JOBS {
             let Some(job) = self.jobs.pop() else { break };
             job(self, now);
-            // A socket that was replaced may hold something already.
+            // A replaced socket may already have datagrams.
             *sockets_ready = u32::MAX;
         }
         if let Some((work, arrival)) = self.deferred.as_mut().and_then(|queue| queue.overdue(now)) {
@@ -492,7 +494,7 @@ impl<E: TunnelEnd> Worker<E> {
     }
 }
 
-/// Takes a datagram, and gives away the work that it brought.
+/// Processes a datagram, and queues the work that it caused.
 fn receive<E: TunnelEnd>(
     arrival: Arrival,
     datagram: &mut [u8],

@@ -1,4 +1,4 @@
-//! This build has no kernel programs: there is nobody to give flows to.
+//! Replacement for builds without kernel programs: there is no fast path.
 
 use super::super::worker::TunnelEnd;
 use super::{CollectReason, FastStatus, Place};
@@ -8,17 +8,17 @@ use anabranch_atsss::session::Addresses;
 use anabranch_element::time::Instant;
 use anabranch_wire::ip::FlowKey;
 
-/// There is none.
+/// Has no values.
 pub enum Fast {}
 
-/// None per worker.
+/// No fast path for any worker.
 ///
 /// # Errors
-/// The configuration wants it.
+/// The configuration enables it.
 pub fn start(device: &Device, _: bool, _: u32, workers: usize) -> anyhow::Result<Vec<Option<Fast>>> {
     anyhow::ensure!(
         !device.fast_path,
-        "[device] fast_path = true: this build has no kernel programs; build with `--features bpf` (./x does), or leave \
+        "[device] fast_path = true: this build has no kernel programs; build with `--features bpf` (./x does), or remove \
          it out"
     );
     Ok((0..workers).map(|_| None).collect())

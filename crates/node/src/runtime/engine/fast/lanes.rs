@@ -1,12 +1,13 @@
-//! The kernel's fast path, as a worker uses it: lanes are opened for flows that sessions give away, renewed as long as
-//! their session wants them, and what they carry is told to it.
+//! The kernel's fast path from the perspective of a worker: lanes are opened for the flows that sessions give
+//! away, renewed as long as their session permits it, and their traffic is reported to the session.
 //!
 //! ```text
 //!   Session ─ carry ─▶ Fast: lane ─▶ slot of kern::bpf::FastPath        every 20 ms in traffic: counters ─▶ Session::carried
 //!           ─ revoke ─▶      no flow until it is given again          ◀─ false: the lane is closed
 //! ```
 //!
-//! A worker that hangs or dies stops renewing: within [`LEASE`] every packet comes to user space again.
+//! A worker that hangs or dies renews no lanes: within [`LEASE`], all packets take the path through user
+//! space again.
 
 use super::super::worker::TunnelEnd;
 use super::{CollectReason, FastStatus, Place};
@@ -22,23 +23,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For how long the kernel works without us.
+/// Time for which the kernel carries flows without a renewal.
 const LEASE: Duration = Duration::from_secs(2);
-/// Between two looks, with traffic and without.
+/// Interval of the collections of counters, with and without traffic.
 const BUSY: Duration = Duration::from_millis(20);
 const IDLE: Duration = Duration::from_millis(50);
-/// With more lanes there are no looks in between.
+/// With more lanes, there are no collections outside these intervals.
 const FEW: u64 = 64;
-/// A lane that could not be opened is tried again after this long.
+/// Time after which opening a refused lane is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Flows at a time.
+/// Maximum number of flows.
 const FLOWS: u32 = 65536;
 
-/// One per worker, all with the same kernel programs; none without `[device] fast_path`. `paths`: at most so many.
+/// A fast path per worker, all with the same kernel programs; `None` without `[device] fast_path`. `paths`:
+/// maximum number of lanes.
 ///
 /// # Errors
-/// The kernel refuses them.
+/// The kernel refuses the programs.
 pub fn start(device: &Device, ue: bool, paths: u32, workers: usize) -> anyhow::Result<Vec<Option<Fast>>> {
     if !device.fast_path {
         return Ok((0..workers).map(|_| None).collect());
@@ -50,11 +52,11 @@ pub fn start(device: &Device, ue: bool, paths: u32, workers: usize) -> anyhow::R
     Ok((0..workers).map(|_| Some(Fast::new(kernel.clone()))).collect())
 }
 
-/// One worker's part of the kernel's fast path.
+/// One worker's share of the kernel's fast path.
 pub struct Fast {
     kernel: Arc<FastPath>,
     lanes: HashMap<Addresses, Vec<Lane>>,
-    /// Not before.
+    /// Lanes that the kernel refused, with the time before which they are not tried again.
     refused: HashMap<FastLane, Instant>,
     status: FastStatus,
     next: Instant,
@@ -68,8 +70,8 @@ struct Lane {
 }
 
 impl Lane {
-    /// What went by since it was told last, and what was lost. What is known of received packets may be older than what
-    /// was told.
+    /// Traffic and losses since the last report. The counters of received packets may be older than those
+    /// last reported.
     fn step(&mut self, now: &FastCounters) -> (FastTraffic, u64) {
         let step = |told: &mut u64, now: u64| {
             let more = now.saturating_sub(*told);
@@ -88,7 +90,7 @@ impl Lane {
 }
 
 impl Fast {
-    /// Nothing is carried yet.
+    /// Without lanes.
     fn new(kernel: Arc<FastPath>) -> Self {
         Self {
             kernel,
@@ -99,17 +101,18 @@ impl Fast {
         }
     }
 
-    /// Counters so far.
+    /// Current counters.
     pub fn status(&self) -> FastStatus {
         self.status
     }
 
-    /// When [`Fast::collect`] has something to do next.
+    /// Time of the next due [`Fast::collect`].
     pub fn next(&self) -> Option<Instant> {
         (self.status.lanes > 0).then_some(self.next)
     }
 
-    /// Gives a flow to the kernel, by a lane that is opened if there is none; `place` says where our socket is.
+    /// Gives a flow to the kernel, by its lane, which is opened if necessary; `place` determines the place of
+    /// the socket.
     pub fn offload(&mut self, flow: &FastFlow, now: Instant, place: impl FnOnce() -> Option<Place>) {
         let Some(key) = kernel_key(&flow.key) else { return };
         let lanes = self.lanes.get(&flow.lane.session);
@@ -128,7 +131,7 @@ impl Fast {
         }
     }
 
-    /// The kernel carries this flow of the session no more, or none of it.
+    /// Takes this flow of the session back from the kernel, or all of them.
     pub fn revoke(&mut self, session: Addresses, flow: Option<&FlowKey>) {
         if let Some(flow) = flow {
             if let Some(key) = kernel_key(flow) {
@@ -142,7 +145,8 @@ impl Fast {
         self.status.taken_back += 1;
     }
 
-    /// Tells sessions what went by, and renews what they still want, if it is time for that or there is another reason.
+    /// Reports traffic to the sessions and renews the lanes that they still permit, if that is due or `why`
+    /// requires it.
     pub fn collect(&mut self, end: &mut impl TunnelEnd, now: Instant, why: CollectReason) {
         let asked = why != CollectReason::IfDue && self.status.lanes <= FEW;
         if self.status.lanes == 0 || !(now >= self.next || asked) {
@@ -174,7 +178,7 @@ impl Fast {
         self.next = now + if busy { BUSY } else { IDLE };
     }
 
-    /// The socket of an access was replaced: its lanes are closed.
+    /// Closes the lanes of an access whose socket was replaced.
     pub fn moved(&mut self, access: u8) {
         let lanes: Vec<FastLane> = self
             .lanes
@@ -204,7 +208,7 @@ impl Fast {
                 Some(slot)
             }
             None => {
-                // What is refused to so many is refused to all.
+                // If so many lanes are refused, the cause concerns all of them.
                 if self.refused.len() >= 1024 {
                     self.refused.clear();
                 }
@@ -238,7 +242,7 @@ impl Fast {
     }
 }
 
-/// What the kernel finds the flow by: it knows those with ports only.
+/// The kernel's key of the flow; `None` for flows without ports.
 fn kernel_key(key: &FlowKey) -> Option<Flow> {
     let source = SocketAddr::new(key.src, key.src_port);
     let destination = SocketAddr::new(key.dst, key.dst_port);

@@ -1,5 +1,6 @@
-//! The kernel's fast path of the tunnel's plain form ([docs/fast-path.md](../../../../docs/fast-path.md)): `[device]
-//! fast_path = true`. `lanes.rs` has what a worker does for it; without the feature `bpf` there is none.
+//! The kernel's fast path for the plain form of the tunnel
+//! ([docs/fast-path.md](../../../../docs/fast-path.md)), `[device] fast_path = true`. `lanes.rs` is the
+//! worker's part; without the feature `bpf` there is no fast path.
 
 #[cfg(not(feature = "bpf"))]
 mod absent;
@@ -15,29 +16,29 @@ pub use place::{Place, place};
 
 use anabranch_atsss::fast::FastTraffic;
 
-/// What a worker counts of it.
+/// A worker's counters of the fast path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FastStatus {
-    /// Paths of sessions that the kernel serves now.
+    /// Paths of sessions that the kernel serves at present.
     pub lanes: u64,
     /// Flows given to it.
     pub flows: u64,
-    /// Times that a session took everything back.
+    /// Number of times a session took its flows back.
     pub taken_back: u64,
-    /// What went by it.
+    /// Traffic of the fast path.
     pub traffic: FastTraffic,
-    /// Datagrams it lost while it made them.
+    /// Datagrams that it failed to create.
     pub failed: u64,
 }
 
-/// Why a worker looks at what the kernel has carried.
+/// The reason for collecting the kernel's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CollectReason {
-    /// The time may have come.
+    /// A periodic collection may be due.
     IfDue,
-    /// Datagrams have come that it did not carry: probes say what had been sent by then, and are compared with what had
-    /// been received by then.
+    /// Datagrams arrived through user space: probes among them contain the number of packets sent by then,
+    /// which is compared with the number received by then.
     Received,
-    /// Something is about to be sent: probes say what has been sent so far.
+    /// A datagram is about to be sent: probes contain the number of packets sent so far.
     Sending,
 }

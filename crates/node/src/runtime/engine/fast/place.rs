@@ -1,34 +1,35 @@
-//! Where the datagrams of a socket leave: what the kernel must know to send them without the socket.
+//! The egress of a socket's datagrams, which the kernel needs in order to send without the socket.
 
 use crate::runtime::netctl::interface_of;
 use anabranch_kern::interface;
 use socket2::{Domain, SockRef, Socket, Type};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, UdpSocket};
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header, bytes.
 const ETHERNET: u32 = 14;
 
-/// One end of a lane.
+/// Local end of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// Our address towards the peer.
+    /// Local address towards the peer.
     pub local: SocketAddrV4,
-    /// Index of the interface.
+    /// Interface index.
     pub interface: u32,
     /// Firewall mark of the datagrams.
     pub mark: u32,
 }
 
-/// Where datagrams of `socket` to `to` leave, if that can be told for certain: over IPv4, with `source` if the peer
-/// used that address and the socket has every one, from an Ethernet interface that has the address and is bound to, or
-/// would be routed by with this source.
+/// The egress of datagrams from `socket` to `to`; `None` if it cannot be determined with certainty. The
+/// conditions: IPv4; `source` is given if the peer used that address and the socket is bound to all
+/// addresses; and the interface is an Ethernet interface with that address, to which the socket is bound or
+/// to which the route with this source leads.
 pub fn place(socket: &UdpSocket, to: SocketAddr, source: Option<IpAddr>) -> Option<Place> {
     let SocketAddr::V4(_) = to else { return None };
     let SocketAddr::V4(bound) = socket.local_addr().ok()? else { return None };
     let asked = SockRef::from(socket);
     let mark = asked.mark().ok()?;
     let device = asked.device().ok()?;
-    // The kernel's own answer: a connected socket knows its source.
+    // The kernel determines the source: that of a connected socket.
     let probe = Socket::new(Domain::IPV4, Type::DGRAM, None).ok()?;
     probe.bind_device(device.as_deref()).ok()?;
     probe.set_mark(mark).ok()?;
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_says_by_which_address_and_interface() {
+    fn the_kernel_determines_address_and_interface() {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         let found = place(&socket, "127.0.0.1:9".parse().unwrap(), None).unwrap();

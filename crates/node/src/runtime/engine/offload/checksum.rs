@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071), fast enough to disappear beside the copy.
+//! The Internet checksum (RFC 1071), optimised so that its cost is negligible compared to copying.
 
 /// Sum of `bytes` as big-endian 16-bit words, not complemented, folded to 16 bits. An odd last byte counts
 /// as the high half of a word.
@@ -57,7 +57,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_the_sum_of_rfc_1071(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn it_equals_the_sum_of_rfc_1071(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             // 0 and 0xffff are the same number in ones' complement.
             prop_assert_eq!(sum(&bytes) % 0xffff, naive(&bytes) % 0xffff);
             prop_assert_eq!(sum(&bytes) == 0, bytes.iter().all(|b| *b == 0));

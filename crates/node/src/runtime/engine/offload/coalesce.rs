@@ -1,19 +1,19 @@
-//! From packets to frames: consecutive segments of a flow become one frame, as the kernel's GRO would.
+//! Coalescing: consecutive segments of a flow become one frame, as with the kernel's GRO.
 //!
 //! ```text
 //!  push(packet) ── starts or extends ──▶ slot per flow ── flush, or anything out of line ──▶ FrameSink
 //! ```
 //!
-//! A packet is only ever held until the end of the batch it came in; order within a flow is kept. What
-//! is merged had a valid checksum, so a corrupt packet stays corrupt for its receiver to see.
+//! A packet is held at most until the end of its batch; order within a flow is preserved. Only packets with a
+//! valid checksum are merged, so a corrupt packet stays corrupt and its receiver detects it.
 
 use super::MAX_PACKET_BYTES;
 use super::checksum::{fold, pseudo, sum};
 use super::header::{GSO_NONE, GSO_TCP4, GSO_TCP6, GSO_UDP, NEEDS_CHECKSUM, VNET_BYTES, VnetHeader};
 
-/// Flows that are open at once; the oldest gives way.
+/// Number of flows that are open at once; the oldest is written first.
 const SLOTS: usize = 8;
-/// The kernel refuses more UDP segments per frame (UDP_MAX_SEGMENTS).
+/// Maximum number of UDP segments per frame that the kernel accepts (UDP_MAX_SEGMENTS).
 const MAX_UDP_SEGMENTS: usize = 64;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -21,7 +21,7 @@ const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
 const ECE: u8 = 0x40;
 
-/// Takes frames: virtio-net header and IP packet.
+/// Receiver of frames: virtio-net header and IP packet.
 pub trait FrameSink {
     /// Writes one frame, given in two pieces (the second may be empty).
     fn write(&mut self, head: &[u8], rest: &[u8]);
@@ -36,21 +36,21 @@ pub struct Coalescer {
 }
 
 struct Slot {
-    /// Frame: virtio-net header and packets merged so far.
+    /// The frame: virtio-net header and merged packets.
     frame: Box<[u8]>,
-    /// Bytes of it in use.
+    /// Number of bytes in use.
     len: usize,
     shape: Shape,
     segments: usize,
-    /// TCP sequence number that would continue it.
+    /// Expected TCP sequence number of the next segment.
     next_sequence: u32,
     /// Whether the first packet's checksum was found valid.
     verified: bool,
-    /// Nothing can follow (a short segment or PSH was last).
+    /// Nothing can be appended (the last segment was short or had PSH).
     closed: bool,
 }
 
-/// A packet that may be merged.
+/// A packet that is a candidate for merging.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Shape {
     v6: bool,
@@ -86,7 +86,7 @@ impl Coalescer {
             {
                 return;
             }
-            // Whatever comes next of this flow must not overtake.
+            // The next packet of this flow must not overtake.
             self.slots[usize::from(self.open.remove(at))].write(sink);
         }
         match flow.and_then(|flow| Shape::of(packet, &flow, self.udp)) {
@@ -95,7 +95,7 @@ impl Coalescer {
         }
     }
 
-    /// Writes everything that is held.
+    /// Writes all frames.
     pub fn flush(&mut self, sink: &mut impl FrameSink) {
         for i in self.open.drain(..) {
             self.slots[usize::from(i)].write(sink);
@@ -139,7 +139,7 @@ impl Slot {
             && flow.addresses == &self.frame[at..at + flow.addresses.len()]
     }
 
-    /// Whether `packet` was merged; if not, nothing changed but `verified`.
+    /// Appends `packet` if possible. If false, only `verified` may have changed.
     fn append(&mut self, packet: &[u8], shape: Shape) -> bool {
         let first = self.shape;
         let fits = !self.closed
@@ -174,7 +174,7 @@ impl Slot {
         true
     }
 
-    /// Everything that the kernel will copy from the first header must be equal.
+    /// Whether all header fields are equal that the kernel copies from the first header.
     fn same_headers(&self, packet: &[u8], shape: Shape) -> bool {
         let held = self.packet();
         let (ip, transport) = packet.split_at(shape.ip_bytes);
@@ -183,7 +183,7 @@ impl Slot {
             // Version, traffic class, flow label; next header and hop limit.
             ip[..4] == held_ip[..4] && ip[6..8] == held_ip[6..8]
         } else {
-            // TOS; DF; TTL and protocol. Identifications are counted on by the segmentation.
+            // TOS; DF; TTL and protocol. Segmentation increments the identification.
             ip[1] == held_ip[1] && ip[6] == held_ip[6] && ip[8..10] == held_ip[8..10]
         };
         let same_transport = shape.protocol == UDP || {
@@ -219,7 +219,7 @@ impl Slot {
             if protocol == UDP {
                 packet[ip_bytes + 4..ip_bytes + 6].copy_from_slice(&(transport_bytes as u16).to_be_bytes());
             }
-            // The kernel completes it per segment from the pseudo header's sum.
+            // The kernel completes the checksum of each segment from the sum of the pseudo header.
             let partial = fold(pseudo(&packet[addresses], protocol, transport_bytes));
             packet[ip_bytes + offset..ip_bytes + offset + 2].copy_from_slice(&partial.to_be_bytes());
             header = VnetHeader {
@@ -242,7 +242,7 @@ impl Slot {
     }
 }
 
-/// What says that two packets belong together.
+/// The key of a flow.
 struct Flow<'a> {
     protocol: u8,
     ip_bytes: usize,
@@ -251,7 +251,8 @@ struct Flow<'a> {
 }
 
 impl<'a> Flow<'a> {
-    /// TCP and UDP in unfragmented IPv4 without options, or in IPv6 without extension headers.
+    /// TCP or UDP in unfragmented IPv4 without options, or in IPv6 without extension headers; otherwise
+    /// `None`.
     fn of(packet: &'a [u8]) -> Option<Self> {
         let (ip_bytes, protocol, addresses) = match packet.first()? {
             0x45 if packet.len() >= 28 => {
@@ -294,7 +295,7 @@ impl Shape {
                 }
                 bytes
             } else {
-                // Zero is "no checksum", which the frame could not express.
+                // Zero means "no checksum", which a frame cannot express.
                 let whole = usize::from(u16::from_be_bytes([transport[4], transport[5]])) == transport.len();
                 if !udp || !whole || transport.len() <= 8 || transport[6..8] == [0, 0] {
                     return None;

@@ -1,4 +1,4 @@
-//! struct virtio_net_hdr, as TUN speaks it.
+//! struct virtio_net_hdr, as used by TUN.
 //!
 //! ```text
 //!   0       1        2         4          6            8
@@ -31,11 +31,11 @@ pub struct VnetHeader {
     pub flags: u8,
     /// `GSO_…`.
     pub gso_type: u8,
-    /// IP and transport header together; only a hint.
+    /// Length of IP and transport header together, bytes; only a hint.
     pub header_bytes: u16,
-    /// Payload bytes per segment.
+    /// Payload per segment, bytes.
     pub segment_bytes: u16,
-    /// Where the transport header starts.
+    /// Offset of the transport header.
     pub checksum_start: u16,
     /// Offset of the checksum field from there.
     pub checksum_offset: u16,

@@ -1,8 +1,7 @@
-//! Segmentation and coalescing of what a TUN device with offload carries (virtio-net headers).
+//! Segmentation and coalescing for TUN devices with offload (virtio-net headers).
 //!
-//! The kernel hands over TCP and UDP in frames of up to 64 KiB and takes them back the same way; the
-//! tunnel carries single packets. Both directions work without allocation, and segmentation also
-//! without a copy:
+//! The kernel delivers and accepts TCP and UDP in frames of up to 64 KiB; the tunnel carries single packets.
+//! Both directions work without allocation, and segmentation also without a copy:
 //!
 //! ```text
 //!  frame    [vnet│IP TCP│ payload 0 │ payload 1 │ payload 2 ]       one read(2)

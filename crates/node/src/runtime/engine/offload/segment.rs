@@ -1,9 +1,10 @@
-//! From a frame to packets, in place.
+//! Segmentation of a frame into packets, in place.
 
 use super::checksum::{fold, pseudo, sum};
 use super::header::{GSO_ECN, GSO_NONE, GSO_TCP4, GSO_TCP6, GSO_UDP, NEEDS_CHECKSUM, VNET_BYTES, VnetHeader};
 
-/// IPv6 (40) with extension headers, such as the longest IOAM trace (264), and TCP with every option (60).
+/// Upper bound: IPv6 (40) with extension headers, such as the longest IOAM trace (264), and TCP with all
+/// options (60).
 const MAX_HEADER_BYTES: usize = 512;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -12,7 +13,7 @@ const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
 
 /// Calls `each` for every IP packet in `frame`, which starts with a virtio-net header, in order and with
-/// complete checksums. Returns how many there were; `None` for a frame that makes no sense (dropped).
+/// complete checksums. Returns their number; `None` for an invalid frame, which is dropped.
 pub fn for_each_packet(frame: &mut [u8], mut each: impl FnMut(&mut [u8])) -> Option<usize> {
     let (head, packet) = frame.split_first_chunk_mut::<VNET_BYTES>()?;
     let header = VnetHeader::parse(head);
@@ -35,18 +36,18 @@ fn complete_checksum_at(packet: &mut [u8], start: usize, offset: usize) -> Optio
     let covered = packet.get_mut(start..)?;
     let field = offset..offset.checked_add(2)?;
     covered.get(field.clone())?;
-    // The field holds the pseudo header's sum already, so the sum over everything includes it.
+    // The field already has the sum of the pseudo header, so the sum over all bytes includes it.
     let value = not_zero_if(offset == 6, !sum(covered));
     covered[field].copy_from_slice(&value.to_be_bytes());
     Some(())
 }
 
-/// A computed UDP checksum of zero is sent as 0xffff (RFC 768); zero would mean there is none.
+/// A computed UDP checksum of zero is sent as 0xffff (RFC 768), because zero means "no checksum".
 fn not_zero_if(udp: bool, value: u16) -> u16 {
     if udp && value == 0 { 0xffff } else { value }
 }
 
-/// What a frame consists of, checked against its length.
+/// The structure of a frame, checked against its length.
 struct Shape {
     v6: bool,
     protocol: u8,
@@ -89,7 +90,7 @@ impl Shape {
         let payload_bytes = packet.len() - self.header_bytes;
         let count = payload_bytes.div_ceil(self.segment_bytes).max(1);
         for i in 0..count {
-            // The header goes right before its payload, over what was segment i - 1.
+            // The header is written immediately before its payload, over segment i - 1.
             let start = i * self.segment_bytes;
             let end = (start + self.segment_bytes).min(payload_bytes) + self.header_bytes;
             let segment = &mut packet[start..end];

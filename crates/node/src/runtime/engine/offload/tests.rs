@@ -15,7 +15,7 @@ impl FrameSink for Frames {
     }
 }
 
-/// A frame as the kernel would hand it over: pseudo header sum in the checksum field.
+/// A frame as delivered by the kernel, with the sum of the pseudo header in the checksum field.
 fn frame(v6: bool, tcp: bool, flags: u8, payload: &[u8], segment_bytes: u16) -> Vec<u8> {
     let transport_header = if tcp { 32 } else { 8 };
     let transport_bytes = transport_header + payload.len();
@@ -92,7 +92,7 @@ fn transport_valid(packet: &[u8]) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Split, then merged, then split again: nothing is lost, every checksum is right.
+    /// Split, merged, and split again: nothing is lost, and every checksum is correct.
     #[test]
     fn split_and_merge_are_inverse(
         v6: bool, tcp: bool, push: bool,
@@ -136,7 +136,7 @@ proptest! {
         complete_checksum(&mut packet);
     }
 
-    /// Damaged headers in front of a plausible packet reach further than pure noise does.
+    /// Damaged headers before a plausible packet reach more code than random bytes.
     #[test]
     fn any_damage_is_harmless(at in 0usize..90, value: u8, v6: bool, tcp: bool) {
         let mut damaged = frame(v6, tcp, 0x10, &[7; 3000], 1000);
@@ -175,7 +175,7 @@ fn a_corrupt_packet_is_not_merged_and_stays_corrupt() {
 
 #[test]
 fn a_flow_is_never_reordered() {
-    // Segment, pure ACK, segment: the ACK must not overtake the first nor be overtaken.
+    // A segment, a pure ACK, a segment: the ACK must neither overtake the first nor be overtaken.
     let split = packets(&frame(false, true, 0x10, &[1; 2000], 1000));
     let ack = packets(&frame(false, true, 0x10, &[], 1000)).remove(0);
     let order = [&split[0], &ack, &split[1]];
