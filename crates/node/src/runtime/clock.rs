@@ -1,32 +1,33 @@
-//! Real time as the algorithms see it.
+//! The real-time clock of the state machines.
 
 use anabranch_element::time::{Duration, Instant, nanos};
 use nix::time::{ClockId, clock_gettime};
 
-/// The monotonic clock, from the start of the program.
+/// The monotonic clock, starting at 0 at the start of the program.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     start_ns: u64,
 }
 
 impl Clock {
-    /// Starts now.
+    /// A clock that starts now.
     pub fn start() -> Self {
         Self { start_ns: Self::monotonic_ns() }
     }
 
-    /// Now.
+    /// The current time.
     pub fn now(self) -> Instant {
         Instant::from_nanos(Self::monotonic_ns().saturating_sub(self.start_ns))
     }
 
-    /// The wall clock at the start, as the wall clock is set now.
+    /// The wall clock at the start of this clock, according to the present setting of the wall clock; Unix
+    /// time, nanoseconds.
     pub fn start_unix_ns(self) -> u64 {
         let wall = clock_gettime(ClockId::CLOCK_REALTIME).map(Duration::from).unwrap_or_default();
         nanos(wall).saturating_sub(self.now().as_nanos())
     }
 
-    /// A time of this clock in nanoseconds of the kernel's monotonic clock.
+    /// A time of this clock on the kernel's monotonic clock, nanoseconds.
     pub fn monotonic_at(self, at: Instant) -> u64 {
         self.start_ns.saturating_add(at.as_nanos())
     }
@@ -37,7 +38,7 @@ impl Clock {
     }
 }
 
-/// Nanoseconds since 1970, for handshake timestamps.
+/// Unix time in nanoseconds, for handshake timestamps.
 pub fn unix_ns() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)

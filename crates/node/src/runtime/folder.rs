@@ -1,4 +1,4 @@
-//! Folders of files that the program writes: sockets, state.
+//! Directories of files that the program writes: sockets and state files.
 
 use anyhow::{Context, bail};
 use std::io::ErrorKind;
@@ -6,16 +6,16 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// The folder that a file is in.
+/// The directory of a file.
 pub fn of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Has the folder of a file there. It is made, and that is logged, if the one around it is there: a path with a mistake in
-/// it does not become a tree of folders.
+/// Creates the directory of a file, if its parent exists, and logs that. The parent must exist so that a
+/// misspelt path does not create a tree of directories.
 ///
 /// # Errors
-/// It is not there and cannot be made.
+/// The directory does not exist and cannot be created.
 pub fn make_for(file: &Path) -> anyhow::Result<()> {
     let folder = of(file);
     if folder.is_dir() {
@@ -23,38 +23,37 @@ pub fn make_for(file: &Path) -> anyhow::Result<()> {
     }
     match std::fs::DirBuilder::new().mode(0o750).create(folder) {
         Ok(()) => {
-            tracing::info!("made the folder {} for {}", folder.display(), file.display());
+            tracing::info!("created the directory {} for {}", folder.display(), file.display());
             Ok(())
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             bail!(
-                "{}: there is no folder {}: make it, or name another file",
+                "{}: there is no directory {}: create it, or set another file",
                 file.display(),
                 folder.display()
             )
         }
-        Err(error) => {
-            Err(error).with_context(|| format!("{}: making the folder {}", file.display(), folder.display()))
-        }
+        Err(error) => Err(error)
+            .with_context(|| format!("{}: creating the directory {}", file.display(), folder.display())),
     }
 }
 
-/// Whether there is a socket at `path`.
+/// Whether `path` is a socket.
 pub fn is_socket(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
-/// Whether a program listens at the socket `path`. One that was left by a program that is gone is taken away; what is no
-/// socket stays.
+/// Whether a program listens at the socket `path`. A stale socket of a program that has ended is removed;
+/// other files are not touched.
 ///
 /// # Errors
-/// It cannot be taken away.
+/// The stale socket cannot be removed.
 pub fn socket_in_use(path: &Path) -> std::io::Result<bool> {
     let error = match UnixStream::connect(path) {
         Ok(_) => return Ok(true),
         Err(error) => error,
     };
-    // Linux refuses a connection to any file that is no socket, too.
+    // Linux also refuses connections to files that are not sockets.
     if error.kind() == ErrorKind::ConnectionRefused && is_socket(path) {
         std::fs::remove_file(path)?;
     }
@@ -68,7 +67,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn one_folder_is_made_and_a_tree_is_not() {
+    fn one_directory_is_created_but_no_tree() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("a/ue.sock");
         make_for(&file).unwrap();
@@ -76,7 +75,7 @@ mod tests {
         assert_eq!(of(&file).metadata().unwrap().mode() & 0o027, 0, "not for others");
         let far = root.path().join("b/c/ue.sock");
         let error = format!("{:#}", make_for(&far).unwrap_err());
-        assert!(error.contains("there is no folder") && error.contains("b/c"), "{error}");
+        assert!(error.contains("there is no directory") && error.contains("b/c"), "{error}");
         assert!(!root.path().join("b").exists());
         std::fs::write(root.path().join("f"), "").unwrap();
         assert!(make_for(&root.path().join("f/x")).is_err());
@@ -85,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_socket_goes_and_any_other_file_stays() {
+    fn a_stale_socket_is_removed_and_other_files_are_not() {
         let root = tempfile::tempdir().unwrap();
         let (socket, file) = (root.path().join("s"), root.path().join("ue.toml"));
         assert!(!socket_in_use(&socket).unwrap(), "there is none");

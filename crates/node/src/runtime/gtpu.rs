@@ -1,7 +1,7 @@
-//! What ends of GTP-U tell each other about packets that they cannot take, both ways: that a tunnel is not there (error indication,
-//! TS 29.281 §7.3.1), and which extension headers they know (§7.2.3).
+//! Messages of GTP-U ends about packets that they cannot accept, in both directions: unknown tunnels (Error
+//! Indication, TS 29.281 §7.3.1), and supported extension headers (§7.2.3).
 //!
-//! What is heard is counted and told in the log, and changes nothing: neither message is authenticated.
+//! Received messages are counted and logged but change nothing, because they are not authenticated.
 
 use super::engine::udp::Sockets;
 use anabranch_atsss::DatagramSink;
@@ -10,7 +10,8 @@ use anabranch_wire::gtpu::{ErrorIndication, GtpuHeader, SupportedExtensions, mes
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Messages sent in [`EVERY`] at most; one for each packet would double what a peer with a wrong tunnel brings.
+/// Maximum number of messages sent per [`EVERY`]; one per packet would double the load of a peer with a wrong
+/// tunnel.
 const MOST: u32 = 10;
 const EVERY: Duration = Duration::from_secs(1);
 const MAX: usize = if ErrorIndication::MAX > SupportedExtensions::OWN_LEN {
@@ -19,7 +20,7 @@ const MAX: usize = if ErrorIndication::MAX > SupportedExtensions::OWN_LEN {
     SupportedExtensions::OWN_LEN
 };
 
-/// See the top of this file. One for a socket, which has one peer.
+/// Rate limits and counters of one socket, which has one peer; the module documentation describes them.
 #[derive(Debug, Default)]
 pub struct Indications {
     since: Option<Instant>,
@@ -28,18 +29,19 @@ pub struct Indications {
     extensions_heard: u64,
 }
 
-/// What the peer said.
+/// A message of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// It has no tunnel of a packet.
+    /// The peer has no tunnel for a packet.
     NoTunnel,
-    /// It does not know an extension header.
+    /// The peer does not support an extension header.
     UnknownExtension,
 }
 
 impl Indications {
-    /// Tells the peer what is wrong with its packet of `received` bytes; `at` is the address that it came to. Who forges the peer's
-    /// address must not have it get more than what was sent.
+    /// Reports to the peer that its packet of `received` bytes, sent to the address `at`, cannot be accepted.
+    /// The answer is never longer than the packet, so a forged source address cannot be used for
+    /// amplification.
     pub fn tell(
         &mut self,
         sockets: &mut Sockets,
@@ -70,16 +72,16 @@ impl Indications {
         }
     }
 
-    /// Takes a message of the peer; none: it says nothing of that kind, or cannot be read.
+    /// Handles a message of the peer; `None` if it is of another kind or cannot be parsed.
     pub fn hear(&mut self, peer: SocketAddr, message: &[u8]) -> Option<Heard> {
         match *message.get(1)? {
             message::ERROR_INDICATION => {
                 let told = ErrorIndication::parse(GtpuHeader::parse(message).ok()?.1).ok()?;
                 self.tunnels_heard += 1;
-                // One comes for each packet.
+                // The peer sends one per packet, so logging is limited.
                 if self.tunnels_heard.is_power_of_two() {
                     tracing::warn!(
-                        "{peer} has no tunnel {} ({:#x}) and drops its packets: correct teid_uplink, or make the session there",
+                        "{peer} has no tunnel {} ({:#x}) and drops its packets: correct teid_uplink, or create the session there",
                         told.teid,
                         told.teid
                     );
@@ -91,7 +93,7 @@ impl Indications {
                 self.extensions_heard += 1;
                 if self.extensions_heard.is_power_of_two() && !known.has_session_container() {
                     tracing::warn!(
-                        "{peer} does not know PDU session containers (TS 38.415) and drops packets with one: it is no UPF of 5G"
+                        "{peer} does not support PDU session containers (TS 38.415) and drops packets with one: it is not a 5G UPF"
                     );
                 }
                 Some(Heard::UnknownExtension)

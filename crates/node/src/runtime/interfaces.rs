@@ -1,4 +1,4 @@
-//! The interfaces of a gNB or an LWIP node, each in the namespace it belongs to.
+//! The interfaces of a gNB or an LWIP node, each in its network namespace.
 
 use super::config::PortDevice;
 use super::engine::device::{self, Device};
@@ -8,14 +8,14 @@ use std::path::PathBuf;
 
 const MAIN_TABLE: u32 = 254;
 
-/// What was made, so that it can be removed.
+/// An interface that was created, with what is needed to remove it.
 pub struct OpenInterface {
     netns: Option<PathBuf>,
     layers: Vec<Layer>,
     _claim: Claim,
 }
 
-/// Makes an interface; `mtu` is its MTU if it has none of its own.
+/// Creates an interface; `mtu` is the default of its MTU.
 pub fn open(port: &PortDevice, mtu: u16) -> anyhow::Result<(Device, OpenInterface)> {
     let netns = port.netns();
     let mtu = port.mtu.unwrap_or(mtu);
@@ -49,7 +49,7 @@ async fn make(net: &Net, port: &PortDevice, mtu: u16, layers: &mut Vec<Layer>) -
 }
 
 impl OpenInterface {
-    /// Removes it. A TUN interface goes away with its [`Device`].
+    /// Removes the interface. A TUN interface is removed with its [`Device`].
     pub fn remove(self) {
         let Self { netns, layers, _claim } = self;
         let done = inside(netns.as_deref(), || {
@@ -59,7 +59,7 @@ impl OpenInterface {
             })
         });
         if let Err(error) = done {
-            // A namespace that is gone took its interfaces along.
+            // If the namespace no longer exists, neither do its interfaces.
             tracing::debug!("removing an interface: {error:#}");
         }
     }

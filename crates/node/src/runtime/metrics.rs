@@ -1,4 +1,4 @@
-//! Prometheus text: the state of a moment, built when it is asked for.
+//! Metrics in the Prometheus text format, built from the current state at each request.
 
 use super::api::{Counters, Path, PathLoad, RuleUse, Session, Status, TcpLane, WorkerStatus};
 use crate::ue::taps::Taps;
@@ -10,8 +10,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use std::sync::atomic::AtomicU64;
 
-/// A label's value that is not ours, as Prometheus reads it: what people called a thing may have any character, and
-/// `prometheus_client` writes it as it is.
+/// A label value from user input, escaped for Prometheus: names may contain any character, and
+/// `prometheus_client` does not escape them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Text(String);
 
@@ -27,7 +27,8 @@ impl EncodeLabelValue for Text {
     }
 }
 
-/// Sessions whose paths get metrics of their own; with more, the sums per access and worker remain.
+/// Maximum number of sessions whose paths have metrics of their own; beyond it, the sums per access and
+/// worker remain.
 pub const MAX_SESSIONS: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -110,16 +111,16 @@ struct OfCarrier {
     carrier: Text,
 }
 
-/// Name, help, value.
+/// Name, help text, value.
 type Column<T> = (&'static str, &'static str, fn(&T) -> u64);
 type Number = Gauge<f64, AtomicU64>;
 
-/// Everything, as OpenMetrics text. Names begin with `anabranch_ue_` or `anabranch_upf_`.
+/// All metrics as OpenMetrics text. Names begin with `anabranch_ue_` or `anabranch_upf_`.
 pub fn text(status: &Status, sessions: &[Session], lane: &TcpLane) -> String {
     encoded(&registry(status, sessions, lane))
 }
 
-/// The same of a UE, with its slices.
+/// The metrics of a UE, with its slices.
 pub fn ue_text(status: &Status, session: &Session, lane: &TcpLane, taps: &Taps) -> String {
     let mut registry = registry(status, std::slice::from_ref(session), lane);
     slices(&mut registry, taps);
@@ -190,7 +191,7 @@ fn tcp_lane(registry: &mut Registry, lane: &TcpLane) {
     tally(registry, "tcp_lane_resets", "Flows of the TCP lane that ended with a reset", lane.resets);
 }
 
-/// What every part has: build, uptime, drops (with what a drop means here).
+/// The metrics common to all agents: build, uptime, drops (with the help text of the drops).
 pub(crate) fn program(status: &Status, drops_help: &str) -> Registry {
     let mut registry = Registry::with_prefix(format!("anabranch_{}", status.part));
     let build = Build { version: status.version.as_str().into(), name: status.name.as_str().into() };
@@ -202,7 +203,7 @@ pub(crate) fn program(status: &Status, drops_help: &str) -> Registry {
     registry
 }
 
-/// What became of IOAM traces, of an IOAM node.
+/// The metrics of an IOAM node about traces.
 pub(crate) fn traces(registry: &mut Registry, status: &Status) {
     let rows = status.ioam.iter().map(|(what, n)| (OfAnswer { what: what.as_str().into() }, *n));
     count(registry, "ioam_packets", "Packets with IOAM traces, by result", rows);
@@ -340,7 +341,7 @@ fn paths(registry: &mut Registry, sessions: &[Session]) {
     }
 }
 
-/// What rules that had packets did, and what coded mode did.
+/// The metrics of rules that have seen packets, and of coded redundancy.
 fn rules(registry: &mut Registry, sessions: &[Session]) {
     let uses = || sessions.iter().flat_map(|s| &s.uses).filter(|used| !used.packets.is_empty());
     let packets = uses().flat_map(|used| {
@@ -401,14 +402,14 @@ fn rules(registry: &mut Registry, sessions: &[Session]) {
     count(registry, "session_coded_packets", "Packets of coded mode, by kind and result", coded);
 }
 
-/// Labels of a metric.
+/// The labels of a metric.
 pub(crate) trait Label:
     std::fmt::Debug + Clone + Eq + std::hash::Hash + EncodeLabelSet + Send + Sync + 'static
 {
 }
 impl<T: std::fmt::Debug + Clone + Eq + std::hash::Hash + EncodeLabelSet + Send + Sync + 'static> Label for T {}
 
-/// Registers what is known of a metric now.
+/// Registers a counter with the current values of its rows.
 pub(crate) fn count<L: Label>(
     registry: &mut Registry,
     name: &str,
@@ -429,7 +430,7 @@ pub(crate) fn tally(registry: &mut Registry, name: &str, help: &str, value: u64)
     registry.register(name, help, counter);
 }
 
-/// Registers what is known of a metric now.
+/// Registers a gauge with the current values of its rows.
 pub(crate) fn gauge<L: Label>(
     registry: &mut Registry,
     name: &str,
@@ -447,7 +448,7 @@ pub(crate) fn gauge<L: Label>(
     }
 }
 
-/// Registers what is known of a metric now.
+/// Registers a gauge without labels.
 pub(crate) fn one(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>, value: f64) {
     let number = Number::default();
     number.set(value);
@@ -559,7 +560,7 @@ mod tests {
         text(&status, &[session], &lane)
     }
 
-    /// Name, type and labels of every metric, as rows of the page's table.
+    /// Name, type and labels of every metric, in the form of the table on the page.
     #[test]
     fn every_metric_is_documented_and_every_documented_metric_exists() {
         for part in ["ue", "upf"] {
@@ -579,7 +580,7 @@ mod tests {
         }
     }
 
-    /// The kinds of events that the sources of the agent name.
+    /// The kinds of events in the sources of the agents.
     #[test]
     fn every_event_is_documented() {
         let sources = [
@@ -611,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_the_documented_ones() {
+    fn limits_are_as_documented() {
         let limits = PAGE.split("## Limits").nth(1).unwrap();
         for row in [
             format!("paths of a session | {} |", anabranch_atsss::MAX_PATHS),

@@ -95,10 +95,10 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn what_threads_still_do_keeps_no_program_from_stopping() {
+    fn blocked_threads_do_not_delay_the_exit() {
         let begun = Instant::now();
         let done = run_to_end(current_thread().unwrap(), async {
-            // As a name server that does not answer.
+            // Like a name server that does not answer.
             tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(60)));
             tokio::task::yield_now().await;
             anyhow::Ok(7)

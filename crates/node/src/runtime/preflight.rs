@@ -1,6 +1,7 @@
-//! What a configuration names on this machine: files, interfaces, ports. Looked at before anything is changed, and by
-//! `--check`; what is wrong is the user's to put right, so the program ends with code 2. Interfaces and addresses may come by
-//! themselves, as at boot: where they are not there a start ends with code 1, and the service manager tries again.
+//! Checks of the files, interfaces and ports that a configuration names, before anything is changed and with
+//! `--check`. An error is the user's to correct, so the exit code is 2. Interfaces and addresses may appear
+//! later, for example during boot; if they are missing at a start, the exit code is 1, and the service
+//! manager retries.
 
 use super::config::{self, Api, ConfigError, Listen, Metrics, UeAccess, UeConfig, UpfConfig};
 use super::netctl::{self, SocketSpec, bind_access, bind_when_free};
@@ -15,15 +16,15 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Longest wait for an agent that may run.
+/// Time limit for the answer of an agent that may be running.
 const ANSWER: Duration = Duration::from_millis(500);
-/// linux/capability.h
+/// From linux/capability.h.
 const CAP_NET_ADMIN: u32 = 12;
 
-/// The capability without which nothing here works.
+/// Checks the capability that every agent needs.
 ///
 /// # Errors
-/// This process does not have it.
+/// The process lacks the capability.
 pub fn may_configure() -> anyhow::Result<()> {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     if has_capability(&status, CAP_NET_ADMIN) == Some(false) {
@@ -35,26 +36,26 @@ pub fn may_configure() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether /proc/PID/status says that the capability is in effect.
+/// Whether the capability is effective according to /proc/PID/status; `None` if the text cannot be parsed.
 fn has_capability(status: &str, capability: u32) -> Option<bool> {
     let hex = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     Some(u64::from_str_radix(hex.trim(), 16).ok()? >> capability & 1 == 1)
 }
 
-/// What `ue.toml` names.
+/// Checks what `ue.toml` names.
 ///
 /// # Errors
-/// The first thing that is not as it must be.
+/// The first problem.
 pub fn ue(args: &Common, config: &UeConfig) -> anyhow::Result<()> {
     let at = At::new(args, &config.api);
     let key = at.key("[ue] private_key_file", &config.ue.private_key_file)?;
     if key.public() == config.upf.public_key {
-        let whose = "is this UE's own: give the UPF's, which its `anabranch keygen` printed";
+        let whose = "is this UE's own key: give the UPF's, which `anabranch keygen` printed there";
         anyhow::bail!(at.wrong(&format!("[upf] public_key {whose}")));
     }
     for [one, other] in twice(&config.access) {
         tracing::warn!(
-            "accesses {one} and {other} have the same interface, local address and remote: what one link carries would count twice"
+            "accesses {one} and {other} have the same interface, local address and remote: the capacity of one link would count twice"
         );
     }
     if args.check {
@@ -66,8 +67,8 @@ pub fn ue(args: &Common, config: &UeConfig) -> anyhow::Result<()> {
     at.listeners(&config.api, config.metrics.as_ref())
 }
 
-/// Names of accesses that are one link to one UPF, as far as a file can tell: by the same interface, from the same address. The
-/// UPF's port is nothing of the link's.
+/// Pairs of accesses that use one link to one UPF, as far as the file shows: with the same interface and
+/// local address. The UPF's port does not matter.
 fn twice(accesses: &[UeAccess]) -> Vec<[&str; 2]> {
     let same = |one: &UeAccess, other: &UeAccess| {
         (&one.interface, one.local, &one.remote.host) == (&other.interface, other.local, &other.remote.host)
@@ -79,14 +80,14 @@ fn twice(accesses: &[UeAccess]) -> Vec<[&str; 2]> {
     before.collect()
 }
 
-/// Tells which accesses a UE could not use at this moment: no fault, as they come and go.
+/// Warns of accesses that cannot be used at present. That is not an error, because accesses come and go.
 fn absent(accesses: &[UeAccess]) {
     for UeAccess { name, interface, remote, .. } in accesses {
         if let Some(interface) = interface
             && anabranch_kern::interface::index(interface).is_err()
         {
             tracing::warn!(
-                "access {name}: interface \"{interface}\" is not here now; the access is used once it is (`ip link` lists those there are)"
+                "access {name}: interface \"{interface}\" does not exist at present; the access is used once it does (`ip link` lists the interfaces)"
             );
         }
         if let Some(interface) = interface
@@ -105,22 +106,22 @@ fn absent(accesses: &[UeAccess]) {
                 }
             }
             Err(_) => tracing::warn!(
-                "access {name}: remote \"{}\" does not resolve now; the access is used once it does",
+                "access {name}: remote \"{}\" does not resolve at present; the access is used once it does",
                 remote.host
             ),
         }
     }
 }
 
-/// What `upf.toml` names.
+/// Checks what `upf.toml` names.
 ///
 /// # Errors
-/// The first thing that is not as it must be.
+/// The first problem.
 pub fn upf(args: &Common, config: &UpfConfig) -> anyhow::Result<()> {
     let at = At::new(args, &config.api);
     let key = at.key("[upf] private_key_file", &config.upf.private_key_file)?;
     if let Some(ue) = config.ue.iter().find(|ue| ue.public_key == key.public()) {
-        let whose = "is this UPF's own: give the UE's, which its `anabranch keygen` printed";
+        let whose = "is this UPF's own key: give the UE's, which `anabranch keygen` printed there";
         anyhow::bail!(at.wrong(&format!("[[ue]] {}: public_key {whose}", ue.name)));
     }
     at.pools(config)?;
@@ -130,7 +131,7 @@ pub fn upf(args: &Common, config: &UpfConfig) -> anyhow::Result<()> {
     }
     if config.pool.v6.is_some() && !netctl::has_ipv6("default") {
         anyhow::bail!(at.wrong(
-            "[pool] v6: IPv6 is off on this machine: `sysctl net.ipv6.conf.default.disable_ipv6=0`, or leave v6 out",
+            "[pool] v6: IPv6 is off on this machine: `sysctl net.ipv6.conf.default.disable_ipv6=0`, or remove v6",
         ));
     }
     for access in &config.access {
@@ -140,7 +141,7 @@ pub fn upf(args: &Common, config: &UpfConfig) -> anyhow::Result<()> {
         }
         let (local, interface) = (access.listen, access.interface.clone());
         let spec = SocketSpec { local, interface, mark: None, shared: false };
-        // Not allowed to find out: whoever starts it will be.
+        // The present user may lack permission for the check, which the user that starts the program has.
         let unknown = |errno: Errno| errno == Errno::EPERM;
         if !at.running
             && let Err(error) = bind_when_free(|| bind_access(&spec))
@@ -153,10 +154,10 @@ pub fn upf(args: &Common, config: &UpfConfig) -> anyhow::Result<()> {
     at.listeners(&config.api, config.metrics.as_ref())
 }
 
-/// What `[api]` and `[metrics]` of the other parts name.
+/// Checks what `[api]` and `[metrics]` of the other agents name.
 ///
 /// # Errors
-/// The first thing that is not as it must be.
+/// The first problem.
 pub fn agent(args: &Common, api: &Api, metrics: Option<&Metrics>) -> anyhow::Result<()> {
     At::new(args, api).listeners(api, metrics)
 }
@@ -165,7 +166,7 @@ fn errno(cause: &(dyn std::error::Error + 'static)) -> Option<Errno> {
     cause.downcast_ref::<std::io::Error>()?.raw_os_error().map(Errno::from_raw)
 }
 
-/// Whether the agent of this configuration runs: its ports are its own then.
+/// Whether the agent of this configuration is running; then the ports in use are its own.
 fn runs(listen: &Listen) -> bool {
     match listen {
         Listen::Off => false,
@@ -183,9 +184,9 @@ fn runs(listen: &Listen) -> bool {
 
 struct At<'a> {
     file: &'a Path,
-    /// It is only checked.
+    /// Only a check (`--check`).
     check: bool,
-    /// It is only checked, while the program runs that it is for.
+    /// Only a check, while the agent of the configuration is running.
     running: bool,
 }
 
@@ -198,7 +199,8 @@ impl<'a> At<'a> {
         ConfigError::new(self.file.display().to_string(), message)
     }
 
-    /// The same; what may be there later is no fault of the file where something is to be started.
+    /// The same; if `may_come`, the problem is not a configuration error at a start, because it may
+    /// disappear.
     fn at_fault(&self, message: &str, may_come: bool) -> anyhow::Error {
         let error = self.wrong(message);
         if may_come && !self.check { anyhow::Error::msg(error.to_string()) } else { error.into() }
@@ -224,7 +226,7 @@ impl<'a> At<'a> {
         }
     }
 
-    /// A pool is routed to the tunnel: addresses that this machine has otherwise must not be in it.
+    /// Checks the pools, which are routed to the tunnel, against the other networks of this machine.
     fn pools(&self, config: &UpfConfig) -> Result<(), ConfigError> {
         let ours = |name: &str| {
             name.strip_prefix(&config.device.name).is_some_and(|rest| ["", "-n"].contains(&rest))
@@ -235,13 +237,13 @@ impl<'a> At<'a> {
                 let Ok(net) = IpNet::new(address, prefix) else { continue };
                 if pool.contains(&address) {
                     return Err(self.wrong(&format!(
-                        "[pool] \"{pool}\": {net} of {interface} is in it, so that this machine would look for that network behind \
+                        "[pool] \"{pool}\": {net} of {interface} is within it, so this machine would route that network into \
                          the tunnel: choose another prefix"
                     )));
                 }
                 if net.contains(&pool) {
                     tracing::warn!(
-                        "[pool] \"{pool}\" is a part of {net} of {interface}: no other machine there may have an address of it"
+                        "[pool] \"{pool}\" is a part of {net} of {interface}: no other machine in that network may use its addresses"
                     );
                 }
             }
@@ -249,17 +251,17 @@ impl<'a> At<'a> {
         Ok(())
     }
 
-    /// The folder must be there, or the one around it: then it is made.
+    /// Checks that the directory of a file exists, or can be created within an existing one.
     fn writable(&self, what: &str, path: &Path) -> Result<(), ConfigError> {
         if path.is_dir() {
-            return Err(self.wrong(&format!("{what} \"{}\" is a folder: name a file", path.display())));
+            return Err(self.wrong(&format!("{what} \"{}\" is a directory: name a file", path.display())));
         }
         let folder = folder::of(path);
         if folder.is_dir() || !folder.exists() && folder::of(folder).is_dir() {
             return Ok(());
         }
         Err(self.wrong(&format!(
-            "{what} \"{}\": there is no folder {}: make it, or name another file",
+            "{what} \"{}\": there is no directory {}: create it, or set another file",
             path.display(),
             folder.display()
         )))
@@ -296,7 +298,7 @@ impl<'a> At<'a> {
                     }
                     if path.exists() && !folder::is_socket(path) {
                         anyhow::bail!(self.wrong(&format!(
-                            "{what} \"unix:{}\": there is a file, and no socket",
+                            "{what} \"unix:{}\": the path is a file, not a socket",
                             path.display()
                         )));
                     }
@@ -306,7 +308,7 @@ impl<'a> At<'a> {
                         Err(error) if !error.downcast_ref().is_some_and(is_denied) => {
                             let is_not_there = error.downcast_ref().is_some_and(is_not_available);
                             let message = format!(
-                                "{what} \"{address}\": {error}: is the address here, and the port free?"
+                                "{what} \"{address}\": {error}: is it an address of this machine, and is the port free?"
                             );
                             return Err(self.at_fault(&message, is_not_there));
                         }
@@ -335,7 +337,7 @@ mod tests {
 
     const UPF: &str = include_str!("../../../../packaging/upf.example.toml");
 
-    /// A configuration whose files are all there, in a folder, with this instead of that.
+    /// Checks a configuration in `folder` with existing files, in which `this` is replaced by `that`.
     fn upf(folder: &Path, this: &str, that: &str) -> Result<(), String> {
         checked(folder, this, that, true)
     }
@@ -352,7 +354,7 @@ mod tests {
         super::upf(&args, &config).map_err(|error| {
             let error = error.context("outside");
             let text = format!("{error:#}");
-            // At boot these may come yet.
+            // These may appear later during boot.
             let may_come = ["none7", "192.0.2.77"].iter().any(|what| text.contains(what));
             assert_eq!(super::super::is_config_error(&error), check || !may_come, "{text}");
             text
@@ -360,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn one_link_under_two_names_is_told() {
+    fn one_link_under_two_names_is_reported() {
         let accesses = |texts: &[&str]| -> Vec<UeAccess> {
             let access =
                 |(at, text): (usize, &&str)| toml::from_str(&format!("name = \"a{at}\"\n{text}")).unwrap();
@@ -379,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_taken_is_found_before_anything_is_changed() {
+    fn missing_and_occupied_resources_are_found_before_changes() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name).display().to_string();
         let missing = upf(folder.path(), "[n6]", "[n6]").unwrap_err();
@@ -408,7 +410,7 @@ mod tests {
 
         let socket = format!("unix:{}", at("upf.sock"));
         let tree = upf(folder.path(), &socket, &format!("unix:{}", at("no/such/upf.sock"))).unwrap_err();
-        assert!(tree.contains("there is no folder"), "{tree}");
+        assert!(tree.contains("there is no directory"), "{tree}");
         upf(folder.path(), &socket, &format!("unix:{}", at("made/upf.sock"))).unwrap();
         assert!(!folder.path().join("made").exists(), "a check makes nothing");
         let busy = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -416,7 +418,7 @@ mod tests {
         let in_use = upf(folder.path(), &socket, &format!("127.0.0.1:{port}")).unwrap_err();
         assert!(in_use.contains("[api] listen"), "{in_use}");
 
-        // While the program itself runs its ports are in use, by itself.
+        // While the program is running, its ports are in use by itself.
         let _running = std::os::unix::net::UnixListener::bind(at("upf.sock")).unwrap();
         let port = taken.local_addr().unwrap().port();
         upf(folder.path(), "127.0.0.1:54500", &format!("127.0.0.1:{port}")).unwrap();
@@ -425,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_must_not_have_addresses_of_this_machine_in_it() {
+    fn a_pool_must_not_overlap_networks_of_this_machine() {
         crate::testing::in_private_network(|| {
             let folder = tempfile::tempdir().unwrap();
             std::fs::write(folder.path().join("upf.key"), "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=")
@@ -440,9 +442,10 @@ mod tests {
                 "{error}"
             );
             pool("10.46.0.0/16").unwrap();
-            // A part of what the interface reaches, and not this machine's own address: other routes are as they were.
+            // A part of the interface's network without this machine's own address: other routes are not
+            // affected.
             pool("10.45.8.0/24").unwrap();
-            // What a killed run left, and what the lane of one that runs has.
+            // Leftovers of a killed run, and the lane of a running program.
             crate::testing::sh("ip link set eth7 name anb0");
             pool("10.45.0.0/16").unwrap();
             crate::testing::sh("ip link set anb0 name anb0-n");
@@ -451,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_is_a_port_is_refused_with_what_to_name() {
+    fn an_interface_that_is_a_port_is_refused_with_a_remedy() {
         crate::testing::in_private_network(|| {
             let folder = tempfile::tempdir().unwrap();
             std::fs::write(folder.path().join("upf.key"), "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=")
@@ -479,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_this_end_is_not_taken_for_the_other_end_s() {
+    fn a_key_of_this_end_is_refused_for_the_peer() {
         let folder = tempfile::tempdir().unwrap();
         let key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
         std::fs::write(folder.path().join("upf.key"), key).unwrap();
@@ -497,13 +500,13 @@ mod tests {
         let args = Common { config: "ue.toml".into(), check: true, api: None, metrics: None };
         let error = super::ue(&args, &parse("ue.toml", &text).unwrap()).unwrap_err().to_string();
         assert!(error.contains("[upf] public_key is this UE's own"), "{error}");
-        // An interface that is not there is no fault of a UE's file.
+        // A missing interface is not an error in a UE's file.
         let text = text.replace(&own.to_string(), "vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=");
         super::ue(&args, &parse("ue.toml", &text).unwrap()).unwrap();
     }
 
     #[test]
-    fn capabilities_are_read() {
+    fn capabilities_are_parsed() {
         let status = "Name:\tx\nCapEff:\t0000000000003000\nSeccomp:\t0\n";
         assert_eq!(has_capability(status, CAP_NET_ADMIN), Some(true));
         assert_eq!(has_capability(status, 11), Some(false));

@@ -1,22 +1,22 @@
-//! What the service manager and the terminal see: signals in, readiness out.
+//! Interface to the service manager and the terminal: signals and notifications.
 
 use super::api::{Problem, Reloaded};
 use anyhow::Context;
 use std::os::unix::net::UnixDatagram;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What a signal asks for.
+/// The request of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessSignal {
     /// SIGINT or SIGTERM.
     Stop,
     /// SIGHUP.
     Reload,
-    /// SIGUSR1: stop, another one follows at once.
+    /// SIGUSR1: stop, because a successor starts at once.
     HandOver,
 }
 
-/// Signals of this process.
+/// The handled signals of this process.
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -25,7 +25,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes the signals over.
+    /// Installs the handlers.
     pub fn open() -> anyhow::Result<Self> {
         let open = |kind| signal(kind).context("taking over signals");
         Ok(Self {
@@ -36,7 +36,7 @@ impl Signals {
         })
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) -> ProcessSignal {
         tokio::select! {
             _ = self.interrupt.recv() => ProcessSignal::Stop,
@@ -47,17 +47,18 @@ impl Signals {
     }
 }
 
-/// Reloads, telling systemd before and after. What is wrong is logged; the program goes on as it was.
+/// Runs a reload with notifications of systemd before and after. An error is logged; the program continues
+/// unchanged.
 pub async fn reloading(reload: impl Future<Output = Result<Reloaded, Problem>>) {
     notify("RELOADING=1");
     if let Err(problem) = reload.await {
-        tracing::error!("reload: {}; everything stays as it was", problem.detail);
+        tracing::error!("reload: {}; nothing has changed", problem.detail);
     }
     notify("READY=1");
 }
 
-/// Tells systemd (sd_notify(3)), if it wants to know, that the program is `READY=1`, `RELOADING=1`,
-/// `STOPPING=1` or alive (`WATCHDOG=1`). Abstract sockets ("@…") are what systemd uses for user services in containers.
+/// Notifies systemd (sd_notify(3)), if it expects that, of `READY=1`, `RELOADING=1`, `STOPPING=1` or
+/// `WATCHDOG=1`. Abstract sockets ("@…") are used by systemd for user services in containers.
 pub fn notify(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let send = || -> std::io::Result<()> {
@@ -76,9 +77,9 @@ pub fn notify(state: &str) {
 
 #[cfg(test)]
 mod tests {
-    /// In a select that goes by order, whatever stands before signals keeps them waiting as long as it has something.
+    /// In a biased select, branches before the signals would delay them as long as they are ready.
     #[test]
-    fn nothing_keeps_signals_waiting() {
+    fn signals_are_first_in_every_biased_select() {
         let agents = [
             ("gnb", include_str!("../gnb/mod.rs")),
             ("lwip", include_str!("../lwip/mod.rs")),

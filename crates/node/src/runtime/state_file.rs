@@ -1,4 +1,4 @@
-//! Files in the state directory: replaced whole, so that a crash leaves the old one or the new one; and what a UE keeps there.
+//! Atomic replacement of files in the state directory, and the state file of a UE.
 
 use super::folder;
 use anyhow::Context;
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Puts `bytes` in the place of what the file says, and has both file and folder on the disk when it returns. Where that fails,
-/// what it says stays, and no part of `bytes` takes room beside it.
+/// Replaces the file by `bytes`. On success, file and directory are synced to disk. On failure, the old
+/// contents remain, and no temporary file takes up space.
 pub fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
     let write = || -> anyhow::Result<()> {
-        // One that a program of another user has left is no obstacle where the folder is ours.
+        // A temporary file of another user does not matter if the directory belongs to this one.
         let made = match std::fs::File::create(&new) {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 std::fs::remove_file(&new).and_then(|()| std::fs::File::create(&new))
@@ -38,14 +38,15 @@ struct File {
     timestamp_ns: u64,
 }
 
-/// The largest time stamp of a handshake that the UPF accepted: a clock that goes back must not lock the UE out.
+/// The largest handshake timestamp that the UPF has accepted; it prevents that a clock that is set back locks
+/// the UE out.
 pub struct Timestamp {
     path: PathBuf,
     saved_ns: u64,
 }
 
 impl Timestamp {
-    /// Reads the file. One that cannot be used is no reason not to start: the clock alone counts then.
+    /// Reads the file. If it cannot be used, the program starts nevertheless and relies on the clock alone.
     pub fn load(path: &Path) -> Self {
         let read = || match std::fs::read(path) {
             Ok(text) => Ok(serde_json::from_slice::<File>(&text)?.timestamp_ns),
@@ -53,18 +54,19 @@ impl Timestamp {
             Err(error) => Err(anyhow::Error::from(error)),
         };
         let saved_ns = read().unwrap_or_else(|error| {
-            tracing::warn!("state file {} is not used, and will be written anew: {error:#}", path.display());
+            tracing::warn!("state file {} is ignored, and will be written anew: {error:#}", path.display());
             0
         });
         Self { path: path.to_owned(), saved_ns }
     }
 
-    /// As it is in the file, in nanoseconds of Unix time; 0: none.
+    /// The stored timestamp, Unix time in nanoseconds; 0: none.
     pub const fn ns(&self) -> u64 {
         self.saved_ns
     }
 
-    /// A larger one was accepted: what is to be written, and where to.
+    /// Records an accepted timestamp; returns the path and the new contents of the file if it is larger than
+    /// the stored one.
     pub fn accepted(&mut self, timestamp_ns: u64) -> Option<(PathBuf, Vec<u8>)> {
         if timestamp_ns <= self.saved_ns {
             return None;
@@ -80,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_time_stamp_is_there_after_a_restart_and_a_damaged_file_is_as_none() {
+    fn the_largest_time_stamp_survives_a_restart_and_a_damaged_file_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ue-state.json");
         let mut first = Timestamp::load(&path);

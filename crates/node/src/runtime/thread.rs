@@ -1,8 +1,8 @@
-//! What the data-path threads of gNB and LWIP node have in common: jobs from the control plane, a clock of their
-//! own, a timer on absolute deadlines, a name, and an end.
+//! Common parts of the data-path threads of gNB and LWIP node: jobs from the control plane, a clock, a timer
+//! with absolute deadlines, start and stop.
 //!
 //! ```text
-//!   control plane ── Handle: a job, and a wake ──▶ thread: poll ─▶ read ─▶ work ─▶ jobs ─▶ Timer ─▶ poll
+//!   control plane ── Handle: a job, and a wake-up ──▶ thread: poll ─▶ read ─▶ work ─▶ jobs ─▶ Timer ─▶ poll
 //!                 ◀── Running::failed, or its panic ──┘
 //! ```
 
@@ -20,18 +20,18 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 
-/// Jobs that may wait.
+/// Maximum number of waiting jobs.
 pub const MAX_JOBS: usize = 256;
 
-/// What runs on such a thread.
+/// The code that runs on such a thread.
 pub trait Worker: Send + Sized + 'static {
     /// Runs until stopped.
     ///
     /// # Errors
-    /// An interface is gone, or the system refuses.
+    /// An interface no longer exists, or the system reports an error.
     fn run(self) -> anyhow::Result<()>;
 
-    /// Makes [`Worker::run`] return soon.
+    /// Makes [`Worker::run`] return.
     fn stop(&mut self);
 }
 
@@ -40,14 +40,14 @@ pub type Job<W> = Box<dyn FnOnce(&mut W, Instant) + Send>;
 
 struct Queue<W> {
     waiting: ArrayQueue<Job<W>>,
-    /// Nobody takes from it any more.
+    /// The worker has ended, and takes no more jobs.
     closed: AtomicBool,
 }
 
 impl<W> Queue<W> {
     fn push(&self, job: Job<W>) -> Result<(), Unreachable> {
         self.waiting.push(job).map_err(|_| Unreachable)?;
-        // Whichever of the two is later, this or the end of the worker, sees the other.
+        // Either this or the end of the worker happens later, and then clears the queue.
         if self.closed.load(SeqCst) {
             self.clear();
             return Err(Unreachable);
@@ -60,21 +60,22 @@ impl<W> Queue<W> {
     }
 }
 
-/// Jobs on their way: the worker's end. With the worker go those that wait, so that nobody waits for their answers.
+/// The worker's end of the job queue. When it is dropped, waiting jobs are dropped, too, so that no requester
+/// waits for ever.
 pub struct Jobs<W>(Arc<Queue<W>>);
 
 impl<W> Jobs<W> {
-    /// The next one.
+    /// Takes the next job.
     pub fn pop(&self) -> Option<Job<W>> {
         self.0.waiting.pop()
     }
 
-    /// Whether none waits.
+    /// Whether no job is waiting.
     pub fn is_empty(&self) -> bool {
         self.0.waiting.is_empty()
     }
 
-    /// How many wait.
+    /// Number of waiting jobs.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.0.waiting.len()
@@ -88,7 +89,7 @@ impl<W> Drop for Jobs<W> {
     }
 }
 
-/// How the control plane reaches a worker.
+/// The control plane's handle of a worker.
 pub struct Handle<W> {
     jobs: Arc<Queue<W>>,
     waker: Arc<Waker>,
@@ -100,25 +101,25 @@ impl<W> Clone for Handle<W> {
     }
 }
 
-/// The worker is gone, or has more jobs waiting than it can take.
+/// The worker has ended, or its queue is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the data path does not answer; it is overloaded or stopping")]
 pub struct Unreachable;
 
 impl<W: Worker> Handle<W> {
-    /// A way to reach who takes from the jobs when woken.
+    /// A handle, and the queue of the worker that is woken by `waker`.
     pub fn new(waker: Arc<Waker>) -> (Self, Jobs<W>) {
         let jobs = Arc::new(Queue { waiting: ArrayQueue::new(MAX_JOBS), closed: AtomicBool::new(false) });
         (Self { jobs: jobs.clone(), waker }, Jobs(jobs))
     }
 
-    /// Runs `job` on the worker, between two batches.
+    /// Queues `job`, which the worker runs between two batches.
     pub fn run(&self, job: impl FnOnce(&mut W, Instant) + Send + 'static) -> Result<(), Unreachable> {
         self.jobs.push(Box::new(job))?;
         self.waker.wake().map_err(|_| Unreachable)
     }
 
-    /// Runs `query` on the worker and returns its answer.
+    /// Runs `query` on the worker and returns its result.
     pub async fn query<T: Send + 'static>(
         &self,
         query: impl FnOnce(&mut W, Instant) -> T + Send + 'static,
@@ -128,7 +129,7 @@ impl<W: Worker> Handle<W> {
         answered.await.map_err(|_| Unreachable)
     }
 
-    /// What wakes the worker.
+    /// The waker of the worker.
     pub fn waker(&self) -> Arc<Waker> {
         self.waker.clone()
     }
@@ -143,7 +144,7 @@ const WAKER: Token = Token(0);
 const TIMER: Token = Token(1);
 const FIRST_SOURCE: usize = 2;
 
-/// What a worker waits for: its sources, jobs, and a deadline.
+/// The event loop of a worker: file descriptors, jobs and a deadline.
 pub struct EventLoop<W> {
     poll: Poll,
     events: Events,
@@ -152,7 +153,7 @@ pub struct EventLoop<W> {
 }
 
 impl<W: Worker> EventLoop<W> {
-    /// A loop without sources, and how the control plane reaches its worker.
+    /// An event loop without descriptors, and the handle of its worker.
     pub fn new(clock: Clock) -> anyhow::Result<(Self, Handle<W>)> {
         let poll = Poll::new().context("epoll")?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).context("eventfd")?);
@@ -162,17 +163,18 @@ impl<W: Worker> EventLoop<W> {
         Ok((Self { poll, events: Events::with_capacity(64), timer, jobs }, handle))
     }
 
-    /// Waits for a descriptor from now on: it is `number` of what is ready.
+    /// Adds a file descriptor with the index `number`.
     pub fn register(&self, fd: RawFd, number: usize) -> anyhow::Result<()> {
         register(&self.poll, fd, Token(FIRST_SOURCE + number))
     }
 
-    /// The next job.
+    /// Takes the next job.
     pub fn next_job(&self) -> Option<Job<W>> {
         self.jobs.pop()
     }
 
-    /// Waits until `next`, or for a job, or for a source, and marks that `ready`; if the worker is `busy` it only looks.
+    /// Waits until `next`, a job, or a readable descriptor, which is marked in `ready`. If the worker is
+    /// `busy`, only polls.
     pub fn wait(&mut self, busy: bool, next: Instant, ready: &mut [bool]) -> anyhow::Result<()> {
         let timeout = if busy || !self.jobs.is_empty() {
             Some(Duration::ZERO)
@@ -198,23 +200,23 @@ fn register(poll: &Poll, fd: RawFd, token: Token) -> anyhow::Result<()> {
     poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE).context("epoll")
 }
 
-/// Wakes at an instant, not after a distance: what is late shifts nothing.
+/// A timer with absolute deadlines, so that a late wake-up shifts nothing.
 struct Timer {
     timer: TimerFd,
     clock: Clock,
-    /// What it is set to.
+    /// The time to which it is set.
     armed: Instant,
 }
 
 impl Timer {
-    /// Not set.
+    /// A timer that is not set.
     pub fn new(clock: Clock) -> anyhow::Result<Self> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let timer = TimerFd::new(TimerClock::CLOCK_MONOTONIC, flags).context("timerfd")?;
         Ok(Self { timer, clock, armed: Instant::MAX })
     }
 
-    /// Sets it to `next`, if it is not.
+    /// Sets the timer to `next`, if necessary.
     pub fn arm(&mut self, next: Instant) -> anyhow::Result<()> {
         if next != self.armed || next <= self.clock.now() {
             let at = Duration::from_nanos(self.clock.monotonic_at(next).max(1));
@@ -232,7 +234,7 @@ impl AsRawFd for Timer {
     }
 }
 
-/// A data-path thread at work.
+/// A running data-path thread.
 pub struct Running<W: Worker> {
     handle: Handle<W>,
     exit: mpsc::Receiver<anyhow::Result<()>>,
@@ -245,13 +247,13 @@ impl<W: Worker> Running<W> {
         let (exit, exited) = mpsc::channel(1);
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
-            // Nobody listens any more: the program is stopping.
+            // An error means that the program is stopping.
             .spawn(move || drop(exit.try_send(worker.run())))
             .context("starting the data-path thread")?;
         Ok(Self { handle, exit: exited, thread: Some(thread) })
     }
 
-    /// Waits until the thread ends although nobody asked it to.
+    /// Waits until the thread ends without having been stopped; returns the cause.
     pub async fn failed(&mut self) -> anyhow::Error {
         match self.exit.recv().await {
             Some(Err(error)) => error,
@@ -260,9 +262,9 @@ impl<W: Worker> Running<W> {
         }
     }
 
-    /// Stops it, and waits for its end.
+    /// Stops the thread and waits for its end.
     pub fn stop(mut self) -> anyhow::Result<()> {
-        // One that is gone has nothing to stop.
+        // A worker that has ended need not be stopped.
         let _ = self.handle.stop();
         match self.thread.take().map(JoinHandle::join) {
             Some(Err(_)) => anyhow::bail!("the data-path thread panicked"),
@@ -271,7 +273,7 @@ impl<W: Worker> Running<W> {
     }
 }
 
-/// Asks the system to be woken on time.
+/// Requests precise timers and real-time priority.
 pub fn on_time() {
     if let Err(error) = nix::sys::prctl::set_timerslack(1) {
         tracing::debug!("timer slack stays at its default: {error}");
@@ -295,9 +297,9 @@ mod tests {
         fn stop(&mut self) {}
     }
 
-    /// A control loop that waited for a worker that is gone would neither notice its end nor stop.
+    /// A control loop that waited for a worker that has ended would neither notice that nor stop.
     #[tokio::test]
-    async fn nobody_waits_for_a_worker_that_is_gone() {
+    async fn requests_to_a_worker_that_has_ended_fail() {
         let poll = Poll::new().unwrap();
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).unwrap());
         let (handle, jobs) = Handle::<Nothing>::new(waker);
@@ -309,7 +311,7 @@ mod tests {
         while jobs.is_empty() {
             tokio::task::yield_now().await;
         }
-        // It ends with the question in its queue.
+        // The worker ends with the request in its queue.
         drop(jobs);
         assert_eq!(tokio::time::timeout(soon, asked).await.expect("an answer").unwrap(), Err(Unreachable));
         let later = tokio::time::timeout(soon, handle.query(|_, _| ())).await;

@@ -1,6 +1,6 @@
-//! Times as RFC 3339 writes them.
+//! Times in the format of RFC 3339.
 
-/// A time as RFC 3339, in UTC.
+/// Formats Unix time in milliseconds as RFC 3339, in UTC.
 pub fn rfc3339(ms: u64) -> String {
     let (days, rest) = (ms / 86_400_000, ms % 86_400_000);
     // Civil from days (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
@@ -16,7 +16,8 @@ pub fn rfc3339(ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", s / 3600, s / 60 % 60, s % 60)
 }
 
-/// Unix milliseconds of a time in RFC 3339; fractions of a second are left out.
+/// Parses a time of RFC 3339 into Unix time in milliseconds; fractions of a second are dropped. `None` if it
+/// is invalid.
 pub fn from_rfc3339(text: &str) -> Option<u64> {
     let number = |from: usize, to: usize| {
         let digits = text.get(from..to).filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()))?;
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_go_there_and_back() {
+    fn times_survive_a_round_trip() {
         for ms in [0, 951_782_400_000, 1_795_000_000_000, 4_102_444_799_000] {
             assert_eq!(from_rfc3339(&rfc3339(ms)), Some(ms), "{}", rfc3339(ms));
         }

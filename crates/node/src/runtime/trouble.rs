@@ -1,19 +1,20 @@
-//! Who has no session, and why, as `ctl status` shows it: the UPF's word on UEs it refuses, the UE's on itself.
+//! UEs without a session, with the reason, for `ctl status`: at a UPF the UEs that it refuses, at a UE
+//! itself.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Rows kept; the oldest gives way.
+/// Maximum number of rows; the oldest is replaced.
 const MOST: usize = 32;
-/// A row that nothing confirms is dropped after this long. A UE that is refused asks again within 80 s.
+/// Time after which an unconfirmed row is dropped. A refused UE repeats its request within 80 s.
 const LIFE: Duration = Duration::from_secs(300);
 
-/// The reasons by name of UE, each with the time it was last confirmed.
+/// The reasons by name of the UE, each with the time of its last confirmation.
 #[derive(Default)]
 pub struct Troubles(BTreeMap<String, (String, Instant)>);
 
 impl Troubles {
-    /// Notes why this UE has no session. Returns whether that is news: worth an event.
+    /// Records why this UE has no session. True if that is new, and should be recorded as an event.
     pub fn note(&mut self, ue: &str, why: &str, now: Instant) -> bool {
         self.0.retain(|_, (_, at)| now.saturating_duration_since(*at) < LIFE);
         if let Some((known, at)) = self.0.get_mut(ue) {
@@ -32,12 +33,12 @@ impl Troubles {
         true
     }
 
-    /// This UE has a session, or is forgotten.
+    /// Removes the row of a UE that has a session or was removed.
     pub fn clear(&mut self, ue: &str) {
         self.0.remove(ue);
     }
 
-    /// The rows that still hold.
+    /// The current rows.
     pub fn rows(&self, now: Instant) -> BTreeMap<String, String> {
         let holds = |at: &Instant| now.saturating_duration_since(*at) < LIFE;
         self.0
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_news_once_and_is_gone_when_nothing_confirms_it() {
+    fn a_reason_is_new_once_and_expires_without_confirmation() {
         let (mut troubles, start) = (Troubles::default(), Instant::now());
         assert!(troubles.note("tv", "full", start));
         assert!(!troubles.note("tv", "full", start + LIFE / 2));
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_rows_than_people_read() {
+    fn the_number_of_rows_is_bounded() {
         let (mut troubles, start) = (Troubles::default(), Instant::now());
         for n in 0..MOST as u64 + 5 {
             troubles.note(&format!("ue{n}"), "full", start + Duration::from_secs(n));

@@ -1,4 +1,4 @@
-//! The core's state as the REST interface shows it.
+//! Conversion of the state machines' state into its REST representation.
 
 use super::engine::udp::SocketCounters;
 use super::engine::worker::WorkerCounters;
@@ -10,7 +10,7 @@ use anabranch_steer::Exclusion;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// A path; `trouble` is what the operating system says of its interface.
+/// State of a path; `trouble` is the problem of its interface, if any.
 pub fn path(ue: &str, view: &PathView, loads: &[PathLoad], trouble: Option<&str>) -> api::Path {
     let milliseconds = |us: u32| (us > 0).then(|| f64::from(us) / 1000.0);
     let percent = |ppm: u32| f64::from(ppm) / 10_000.0;
@@ -43,7 +43,7 @@ pub fn path(ue: &str, view: &PathView, loads: &[PathLoad], trouble: Option<&str>
     }
 }
 
-/// What steering knows of a path, once a probe was answered.
+/// Load estimate of a path, once a probe has been answered.
 fn load(known: &PathLoad) -> Option<api::PathLoad> {
     let PathLoad { load, steady_loss_percent, lasting_loss_rx, .. } = *known;
     load.base_us?;
@@ -58,7 +58,7 @@ fn load(known: &PathLoad) -> Option<api::PathLoad> {
     })
 }
 
-/// A session without its paths.
+/// State of a session, without its paths.
 pub fn session(
     ue: &str,
     key: String,
@@ -81,7 +81,7 @@ pub fn session(
     }
 }
 
-/// Counters of one worker; `accesses` names its sockets.
+/// Counters of one worker; `accesses` provides the names of its sockets.
 pub fn worker<'a>(counters: &WorkerCounters, accesses: impl Iterator<Item = &'a str>) -> api::WorkerStatus {
     let accesses = accesses.zip(&counters.sockets).map(|(name, c)| (name.to_owned(), socket(*c))).collect();
     api::WorkerStatus {
@@ -104,19 +104,19 @@ pub fn worker<'a>(counters: &WorkerCounters, accesses: impl Iterator<Item = &'a 
     }
 }
 
-/// Reasons that were counted, added to `sum`.
+/// Adds the drop counters by reason to `sum`.
 pub fn add_drops(sum: &mut BTreeMap<String, u64>, drops: &DropCounters) {
     for (reason, count) in drops.iter().filter(|(_, count)| *count > 0) {
         *sum.entry(reason.name().to_owned()).or_default() += count;
     }
 }
 
-/// What became of traces; nothing if it is no node.
+/// Counters of traces; empty if this is not an IOAM node.
 pub fn ioam(is_node: bool, stats: IoamStats) -> BTreeMap<String, u64> {
     stats.iter().filter(|_| is_node).map(|(what, n)| (what.to_owned(), n)).collect()
 }
 
-/// An event without id and time, which the log fills in.
+/// An event without id and time, which the log sets.
 pub fn event(kind: &str, ue: Option<&str>, message: String) -> api::Event {
     api::Event {
         id: 0,
@@ -129,12 +129,12 @@ pub fn event(kind: &str, ue: Option<&str>, message: String) -> api::Event {
     }
 }
 
-/// An address as people know it: a socket of both families has IPv4 as a part of IPv6.
+/// The address in its usual form: dual-stack sockets report IPv4 addresses as IPv4-mapped ones.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// What a session event is to people; `None` for those that only programs care about. `access` gives the
+/// The event record of a session event; `None` for events of internal interest only. `access` returns the
 /// name of a path id.
 pub fn session_event(ue: &str, event: SessionEvent, access: impl Fn(u8) -> String) -> Option<api::Event> {
     let about = |kind: &str, path: u8, message: String| api::Event {
@@ -144,7 +144,7 @@ pub fn session_event(ue: &str, event: SessionEvent, access: impl Fn(u8) -> Strin
     Some(match event {
         SessionEvent::PathUp { path, rtt_us } => {
             let rtt = match rtt_us {
-                // The UE's word that it works may be the first.
+                // The UE may report the path as up before the RTT has been measured.
                 0 => "RTT not known yet".to_owned(),
                 us => format!("RTT {:.1} ms", f64::from(us) / 1000.0),
             };
@@ -160,13 +160,13 @@ pub fn session_event(ue: &str, event: SessionEvent, access: impl Fn(u8) -> Strin
             };
             let name = access(path);
             let message = format!(
-                "{name} carries nothing: its security is {here} here and {there} at the other end; set the same at both"
+                "{name} carries no data: its security is {here} here and {there} at the other end; set the same at both"
             );
             about("access-refused", path, message)
         }
         SessionEvent::ClosedDestination(to) => {
             let message = format!(
-                "a packet for {to} was dropped: it is closed to UEs; [n6] open has the prefixes that are not, ue_to_ue opens UEs"
+                "a packet for {to} was dropped: it is closed to UEs; [n6] open lists permitted prefixes, ue_to_ue permits UEs"
             );
             self::event("closed-destination", Some(ue), message)
         }
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv4_address_looks_like_one_whatever_socket_it_came_by() {
+    fn an_ipv4_mapped_address_is_shown_as_ipv4() {
         let ue = "tv";
         for (address, shown) in [
             ("[::ffff:10.1.0.2]:4500", "10.1.0.2:4500"),

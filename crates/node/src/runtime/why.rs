@@ -1,4 +1,4 @@
-//! What rules do, why not more, and what happened to them: the core's reasons in words.
+//! Decisions of rules and their reasons as text.
 
 use super::api;
 use super::views::event;
@@ -8,7 +8,7 @@ use anabranch_element::time::Instant;
 use anabranch_steer::{Because, Doing, Exclusion, LawView};
 use std::collections::BTreeMap;
 
-/// What a rule of `ue` does; `access` gives the name of a path id.
+/// The decisions of a rule of `ue`; `access` returns the name of a path id.
 pub fn rule_use(ue: &str, view: &RuleView, now: Instant, access: &impl Fn(PathId) -> String) -> api::RuleUse {
     let excluded = view.explanation.iter().flat_map(|explanation| (0..).zip(&explanation.excluded));
     let not_used = excluded.filter_map(|(path, why)| {
@@ -37,7 +37,7 @@ pub fn rule_use(ue: &str, view: &RuleView, now: Instant, access: &impl Fn(PathId
     }
 }
 
-/// What coded mode did in a session; nothing if it did nothing.
+/// Statistics of coded redundancy in a session; `None` if it was not used.
 pub fn coded(stats: &CodingStats) -> Option<api::Coded> {
     (*stats != CodingStats::default()).then_some(api::Coded {
         tx_packets: stats.sent.sources,
@@ -50,7 +50,7 @@ pub fn coded(stats: &CodingStats) -> Option<api::Coded> {
     })
 }
 
-/// The event that something about a rule is.
+/// The event record of an event about a rule.
 pub fn rule_event(
     ue: &str,
     rule: String,
@@ -86,7 +86,7 @@ pub fn rule_event(
     }
 }
 
-/// Why an access is not used, after its name.
+/// The reason why an access is not used, to be placed after its name.
 pub fn exclusion(why: &Exclusion, access: &impl Fn(PathId) -> String) -> String {
     match *why {
         Exclusion::Down { reason: Some(reason) } => format!("down: {}", reason.as_str()),

@@ -1,4 +1,4 @@
-//! The data-path threads of a program.
+//! The data-path threads of UE and UPF.
 
 use super::engine::deferred::WorkQueue;
 use super::engine::handover::Handover;
@@ -8,10 +8,11 @@ use anyhow::{Context, bail};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc;
 
-/// Largest packet that can be handed from worker to worker: an inner packet of 9000 bytes in its tunnel.
+/// Maximum length of a packet that can be handed over between workers: an inner packet of 9000 bytes in its
+/// tunnel.
 const MAX_HANDOVER_BYTES: usize = 9216;
 
-/// Running workers.
+/// The running workers.
 pub struct WorkerPool<E: TunnelEnd> {
     handles: Vec<Handle<E>>,
     exits: mpsc::Receiver<anyhow::Result<()>>,
@@ -19,7 +20,7 @@ pub struct WorkerPool<E: TunnelEnd> {
 }
 
 impl<E: TunnelEnd> WorkerPool<E> {
-    /// Starts a thread per worker.
+    /// Starts one thread per worker.
     pub fn start(workers: Vec<(Worker<E>, Handle<E>)>) -> anyhow::Result<Self> {
         let (mut workers, handles): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
         if workers.len() > 1 {
@@ -42,7 +43,7 @@ impl<E: TunnelEnd> WorkerPool<E> {
                 .spawn(move || {
                     let mut guard = guard;
                     if let Err(error) = anabranch_kern::priority::short_slice() {
-                        tracing::debug!("the worker has a slice like everybody: {error}");
+                        tracing::debug!("the worker keeps the default scheduling: {error}");
                     }
                     guard.result = Some(worker.run());
                 })
@@ -52,23 +53,23 @@ impl<E: TunnelEnd> WorkerPool<E> {
         Ok(Self { handles, exits, threads })
     }
 
-    /// How to reach the workers, in order.
+    /// The handles of the workers, in order.
     pub fn handles(&self) -> &[Handle<E>] {
         &self.handles
     }
 
-    /// Waits until a worker ends although nobody asked it to.
+    /// Waits until a worker ends without having been stopped; returns the cause.
     pub async fn failed(&mut self) -> anyhow::Error {
         match self.exits.recv().await {
             Some(Err(error)) => error,
-            Some(Ok(())) | None => anyhow::anyhow!("a data-path thread ended by itself"),
+            Some(Ok(())) | None => anyhow::anyhow!("a data-path thread ended unexpectedly"),
         }
     }
 
-    /// Stops every worker and waits for it.
+    /// Stops all workers and waits for their end.
     pub fn stop(self) -> anyhow::Result<()> {
         for handle in &self.handles {
-            // One that is gone has nothing to stop.
+            // A worker that has ended need not be stopped.
             let _ = handle.stop();
         }
         for thread in self.threads {
@@ -80,7 +81,7 @@ impl<E: TunnelEnd> WorkerPool<E> {
     }
 }
 
-/// Reports the end of a thread, however it comes.
+/// Reports the end of a thread, including a panic.
 struct ExitGuard {
     exit: mpsc::Sender<anyhow::Result<()>>,
     result: Option<anyhow::Result<()>>,
@@ -90,7 +91,7 @@ impl Drop for ExitGuard {
     fn drop(&mut self) {
         let result =
             self.result.take().unwrap_or_else(|| Err(anyhow::anyhow!("a data-path thread panicked")));
-        // Nobody listens any more: the program is stopping.
+        // An error means that the program is stopping.
         let _ = self.exit.try_send(result);
     }
 }
