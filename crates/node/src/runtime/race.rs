@@ -1,15 +1,17 @@
-//! Connecting: ways are tried one after the other, the next one when an earlier one fails or is late (RFC 8305).
+//! Connection racing: candidates are tried in order; the next one starts when an earlier one fails or is late
+//! (RFC 8305).
 
 use anabranch_element::time;
 use anabranch_selection::race::{Race, RaceAction, RaceConfig};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// The first of the ways that leads somewhere, as its number, and what it led to. `delays` has, for each way, how long it is waited
-/// for before the next one is tried, and `try_one` tries one; those that are late are given up.
+/// Returns the index of the first candidate that succeeds, and its result. `delays` has, per candidate, the
+/// time after which the next one is tried in parallel; `try_one` tries one. Attempts in progress are aborted
+/// at the end.
 ///
 /// # Errors
-/// Why the first one failed that did; none if there was no time left.
+/// The first failure, or `None` if only the deadline expired.
 pub async fn first<T, E, F>(
     delays: Vec<Duration>,
     config: &RaceConfig,
@@ -23,7 +25,7 @@ where
     let started = Instant::now();
     let now = || time::Instant::from_nanos(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
     let mut race = Race::new(delays, config, now());
-    // What still is under way when this ends is aborted.
+    // Attempts that are still in progress at the end are aborted.
     let mut tried = JoinSet::new();
     let mut connected = None;
     let mut failure = None;
@@ -34,7 +36,7 @@ where
                     let attempt = try_one(i);
                     tried.spawn(async move { (i, attempt.await) });
                 }
-                // Only together with the end.
+                // Occurs only together with the end.
                 RaceAction::Cancel(_) => {}
                 RaceAction::Won(i) => return connected.map(|found| (i, found)).ok_or(failure),
                 RaceAction::Failed => return Err(failure),
@@ -52,7 +54,7 @@ where
                     failure.get_or_insert(error);
                     race.on_failed(i, now());
                 }
-                // None is aborted before the end.
+                // An attempt is aborted only at the end.
                 Err(_) => {}
             },
             () = tokio::time::sleep_until(until.into()) => race.on_timeout(now()),
@@ -72,7 +74,7 @@ mod tests {
     }
     use Way::{Fails, Leads, Never};
 
-    /// What came of these ways, and how many were tried.
+    /// The result of a race, and the number of candidates that were tried.
     async fn race(ways: &'static [Way], deadline_s: u64) -> (Result<(usize, usize), Option<usize>>, usize) {
         let config = RaceConfig { deadline: Duration::from_secs(deadline_s), ..RaceConfig::default() };
         let mut begun = 0;
@@ -92,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_way_that_is_late_or_fails_is_followed_by_the_next() {
+    async fn a_late_or_failed_candidate_is_followed_by_the_next() {
         assert_eq!(race(&[Leads], 60).await, (Ok((0, 0)), 1));
         assert_eq!(race(&[Never, Leads, Never], 60).await, (Ok((1, 1)), 2));
         assert_eq!(race(&[Fails, Never, Leads], 60).await, (Ok((2, 2)), 3));

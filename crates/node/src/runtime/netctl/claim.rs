@@ -1,13 +1,14 @@
-//! What one program of a network namespace has alone: an interface's name, a mark with its routing tables, a turn at cleaning.
+//! Claims on resources that only one program of a network namespace may use: an interface name, a mark with
+//! its routing tables, the turn to clean up.
 //!
-//! A claim is an abstract Unix socket. Its names are those of the network namespace, and the kernel takes it back however the
-//! program ends. Every user may bind any name, so a name counts as taken only if a program of ours may be the one that has it:
-//! one of root, of this user, or of a user whose group is `anabranch`, as the kernel says (sock_diag(7), UDIAG_SHOW_UID). Where
-//! somebody else has it, the claim has a further part that nobody can know before, and whoever comes next finds it by the
-//! beginning.
+//! A claim is an abstract Unix socket. Its names are local to the network namespace, and the kernel releases
+//! it however the program ends. Any user may bind any name, so a name counts as taken only if its holder may
+//! run anabranch: root, this user, or a user whose group is `anabranch`, according to the kernel
+//! (sock_diag(7), UDIAG_SHOW_UID). If another user holds the name, the claim gets a random suffix, and later
+//! programs find it by its prefix.
 //!
 //! ```text
-//!  @anabranch-device-anb0         free, or held by a stranger:  @anabranch-device-anb0#9f2c…
+//!  @anabranch-device-anb0         free, or held by another user:  @anabranch-device-anb0#9f2c…
 //! ```
 
 use crate::keygen::random_seed;
@@ -19,31 +20,32 @@ use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Names that were taken and are free when they are looked at are tried again so often.
+/// Number of attempts for a name that was taken but is free when its holder is queried.
 const TRIES: u32 = 3;
-/// Users with this group run programs of ours (packaging/sysusers.d).
+/// Users with this group run anabranch programs (packaging/sysusers.d).
 const GROUP: &str = "anabranch";
 
-/// Held while the program runs.
+/// A claim, held while the program runs.
 #[derive(Debug)]
 #[must_use = "it ends when it is dropped"]
 pub struct Claim(Vec<UnixDatagram>);
 
 impl Claim {
-    /// The interface called `name`.
+    /// Claims the interface called `name`.
     ///
     /// # Errors
-    /// Another program has it.
+    /// Another program has claimed it.
     pub fn device(name: &str) -> anyhow::Result<Self> {
         let remedy = "stop it, or choose another [device] name";
         claim(&format!("device-{name}"), &format!("the device {name}: {remedy}"))
             .map(|socket| Self(vec![socket]))
     }
 
-    /// The interface called `name`, the mark, and the routing tables of its number and of the next one.
+    /// Claims the interface called `name`, the mark, and the routing tables with the mark's number and the
+    /// next one.
     ///
     /// # Errors
-    /// Another program has one of them.
+    /// Another program has claimed one of them.
     pub fn device_and_mark(name: &str, mark: u32) -> anyhow::Result<Self> {
         let Self(mut sockets) = Self::device(name)?;
         for number in [mark, mark.saturating_add(1)] {
@@ -62,10 +64,10 @@ fn claim(name: &str, what: &str) -> anyhow::Result<UnixDatagram> {
     }
 }
 
-/// The socket that stands for `name`, as long as it lives; none: another program of ours has it.
+/// Claims `name` for the lifetime of the socket; `None` if another anabranch program has claimed it.
 ///
 /// # Errors
-/// A socket cannot be made.
+/// A socket cannot be created.
 pub fn take(name: &str) -> anyhow::Result<Option<UnixDatagram>> {
     let name = format!("anabranch-{name}");
     for _ in 0..TRIES {
@@ -82,23 +84,21 @@ pub fn take(name: &str) -> anyhow::Result<Option<UnixDatagram>> {
                 (socket, true)
             }
         };
-        // Looked at after our own is there: of two that come at the same time one sees the other at least.
+        // Queried after binding the own socket: of two concurrent claims, at least one sees the other.
         let own = inode(&bound)?;
         let others = holders(&name).unwrap_or_default();
         if others.iter().any(|other| other.inode != own && is_ours(other.uid)) {
             return Ok(None);
         }
         if stranger {
-            tracing::warn!(
-                "a user of this machine who runs no anabranch program holds the socket @{name}: it does not count"
-            );
+            tracing::warn!("another user of this machine holds the socket @{name}: ignored");
         }
         return Ok(Some(bound));
     }
     Ok(None)
 }
 
-/// None: somebody has the name.
+/// Binds the abstract socket; `None` if the name is in use.
 fn bind(name: &str) -> anyhow::Result<Option<UnixDatagram>> {
     match UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(None),
@@ -106,7 +106,7 @@ fn bind(name: &str) -> anyhow::Result<Option<UnixDatagram>> {
     }
 }
 
-/// Whether programs of this user may be ours.
+/// Whether programs of this user may be anabranch programs.
 fn is_ours(uid: u32) -> bool {
     let uid = Uid::from_raw(uid);
     let in_group = || {
@@ -116,15 +116,15 @@ fn is_ours(uid: u32) -> bool {
     uid.is_root() || uid == geteuid() || in_group().unwrap_or(false)
 }
 
-/// An abstract socket.
+/// An abstract socket and its user.
 struct Holder {
     name: String,
     inode: u32,
     uid: u32,
 }
 
-/// Those of this network namespace whose name is `name`, or that and a further part; none: this kernel does not tell whose they
-/// are (before 5.3, or without CONFIG_UNIX_DIAG).
+/// The sockets of this network namespace with this name, with or without a suffix; `None` if the kernel does
+/// not report their users (before 5.3, or without CONFIG_UNIX_DIAG).
 fn holders(name: &str) -> Option<Vec<Holder>> {
     ask(name).inspect_err(|error| tracing::debug!("sock_diag: {error:#}")).ok()
 }
@@ -178,7 +178,7 @@ fn request() -> [u8; 40] {
     b
 }
 
-/// Type and body of the first message, and what follows it.
+/// Type and body of the first message, and the following messages.
 fn next(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let [a, b, c, d, e, f, ..] = *bytes.first_chunk::<16>()?;
     let length = u32::from_ne_bytes([a, b, c, d]) as usize;
@@ -186,7 +186,8 @@ fn next(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((u16::from_ne_bytes([e, f]), body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// An abstract socket (struct unix_diag_msg and its attributes), and its user if the kernel tells.
+/// Parses an abstract socket (struct unix_diag_msg and its attributes), with its user if the kernel reports
+/// it.
 fn holder(body: &[u8]) -> Option<(Holder, Option<u32>)> {
     let inode = u32::from_ne_bytes(*body.get(4..)?.first_chunk()?);
     let (mut name, mut uid, mut rest) = (None, None, body.get(16..)?);
@@ -206,7 +207,7 @@ fn holder(body: &[u8]) -> Option<(Holder, Option<u32>)> {
 }
 
 fn inode(socket: &UnixDatagram) -> anyhow::Result<u32> {
-    // The kernel tells its lower half, as sock_diag does.
+    // The kernel reports the lower 32 bits of the inode number, as sock_diag does.
     Ok(nix::sys::stat::fstat(socket)?.st_ino as u32)
 }
 
@@ -216,7 +217,7 @@ mod tests {
     use crate::testing::in_private_network;
 
     #[test]
-    fn what_a_living_program_has_is_refused_to_others_and_free_when_it_ends() {
+    fn claims_are_exclusive_until_the_program_ends() {
         in_private_network(|| {
             let first = Claim::device_and_mark("anb0", 43866).unwrap();
             let same = Claim::device("anb0").unwrap_err().to_string();
@@ -225,9 +226,9 @@ mod tests {
                 let error = Claim::device_and_mark("anb1", mark).unwrap_err().to_string();
                 assert!(error.contains("[device] mark") && error.contains("two apart"), "{error}");
             }
-            // What was claimed before the refusal is free again.
+            // Claims made before the refusal have been released.
             let second = Claim::device_and_mark("anb1", 43868).unwrap();
-            // The beginning of its name is not its name.
+            // A prefix of its name is a different name.
             let third = Claim::device("anb").unwrap();
             drop(first);
             drop(Claim::device_and_mark("anb0", 43866).unwrap());
@@ -235,9 +236,9 @@ mod tests {
         });
     }
 
-    /// Sockets with these names, of a user who runs no program of ours.
+    /// Sockets with these names, held by a user who runs no anabranch program.
     fn of_a_stranger(names: &[&str]) -> Vec<UnixDatagram> {
-        // Of this thread alone; what it makes is that user's then.
+        // The fsuid applies to this thread only; sockets that it creates belong to that user.
         let stranger = Uid::from_raw(54_321);
         nix::unistd::setfsuid(stranger);
         let made = names
@@ -248,9 +249,9 @@ mod tests {
         made
     }
 
-    /// A stranger who takes every name that can be known, before and between programs of ours.
+    /// Another user who takes all predictable names, before and between anabranch programs.
     #[test]
-    fn a_stranger_keeps_no_program_from_starting_nor_two_from_meeting() {
+    fn other_users_cannot_block_claims_or_hide_conflicts() {
         in_private_network(|| {
             let names =
                 ["device-anb0", "mark-43866", "mark-43867", "netctl"].map(|n| format!("anabranch-{n}"));
@@ -264,11 +265,11 @@ mod tests {
                 assert!(take("netctl").unwrap().is_none());
             };
             refuses();
-            // The names are free now; what the first one has is its all the same.
+            // The names are free now; the claim of the first program remains.
             drop(strangers);
             refuses();
             drop((first, turn));
-            // One that came after a program of ours is none of its, either.
+            // A socket of another user created after the claim does not matter either.
             let held = Claim::device("anb0").unwrap();
             let late = of_a_stranger(&["anabranch-device-anb0#00"]);
             assert!(Claim::device("anb0").is_err());

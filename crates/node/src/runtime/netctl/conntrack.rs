@@ -1,6 +1,7 @@
-//! Flows that connection tracking has met while the table was away that translates them: it never translates a flow that it
-//! knows, so that their packets, sent again and again, would leave with an address of the pool as long as they come. They are
-//! forgotten, and are new ones then (ctnetlink, linux/netfilter/nfnetlink_conntrack.h).
+//! Removal of connection tracking entries created while the table of the address translation was missing. The
+//! kernel never translates a flow that it already tracks, so retransmissions of such flows would leave with
+//! addresses of the pool for ever. Without their entries they are tracked as new flows (ctnetlink,
+//! linux/netfilter/nfnetlink_conntrack.h).
 
 use anyhow::Context;
 use ipnet::IpNet;
@@ -10,7 +11,7 @@ use rtnetlink::sys::{Socket, SocketAddr};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// NFNL_SUBSYS_CTNETLINK with IPCTNL_MSG_CT_NEW (what a dump has), _GET and _DELETE.
+/// NFNL_SUBSYS_CTNETLINK with IPCTNL_MSG_CT_NEW (entries of a dump), _GET and _DELETE.
 const NEW: u16 = 1 << 8;
 const GET: u16 = 1 << 8 | 1;
 const DELETE: u16 = 1 << 8 | 2;
@@ -28,14 +29,14 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 /// struct nlmsghdr and struct nfgenmsg.
 const HEAD: usize = 16 + 4;
-/// Longest look. A table with a million flows takes a second or two.
+/// Time limit. A dump of a million flows takes one to two seconds.
 const MOST: Duration = Duration::from_secs(10);
 
-/// Has connection tracking forget the flows from `sources` to elsewhere that it does not translate and that nobody has answered;
-/// how many those were.
+/// Removes the entries of flows from `sources` to other destinations that are neither translated nor
+/// answered; returns their number.
 ///
 /// # Errors
-/// It cannot be asked.
+/// Connection tracking cannot be queried.
 pub fn forget_untranslated(sources: &[IpNet]) -> anyhow::Result<usize> {
     let mut forgotten = 0;
     for (family, v6) in [(libc::AF_INET as u8, false), (libc::AF_INET6 as u8, true)] {
@@ -50,7 +51,7 @@ pub fn forget_untranslated(sources: &[IpNet]) -> anyhow::Result<usize> {
                 stuck.push(flow.name);
             }
         })
-        .context("asking connection tracking")?;
+        .context("querying connection tracking")?;
         let socket = Socket::new(NETLINK_NETFILTER)?;
         socket.connect(&SocketAddr::new(0, 0))?;
         for name in &stuck {
@@ -65,7 +66,7 @@ struct Flow {
     source: IpAddr,
     destination: IpAddr,
     status: u32,
-    /// The attributes that name it.
+    /// The attributes that identify the flow.
     name: Vec<u8>,
 }
 
@@ -100,7 +101,7 @@ fn message(kind: u16, flags: u16, family: u8, attributes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Type and body of the first message, and what follows it.
+/// Type and body of the first message, and the following messages.
 fn next(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let [a, b, c, d, e, f, ..] = *bytes.first_chunk::<16>()?;
     let length = u32::from_ne_bytes([a, b, c, d]) as usize;
@@ -108,7 +109,7 @@ fn next(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((u16::from_ne_bytes([e, f]), body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// The attributes: type without flags, value, and both with their header and padding.
+/// The attributes: type without flags, value, and the complete attribute with header and padding.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8], &[u8])> {
     std::iter::from_fn(move || {
         let [a, b, c, d] = *bytes.first_chunk::<4>()?;
@@ -128,7 +129,7 @@ fn flow(bytes: &[u8]) -> Option<Flow> {
             CTA_TUPLE_ORIG => {
                 let (_, tuple, _) = attributes(value).find(|(kind, ..)| *kind == CTA_TUPLE_IP)?;
                 let mut ips = attributes(tuple).filter_map(|(_, value, _)| ip(value));
-                // The source comes first, of either family.
+                // The source address precedes the destination, in both families.
                 addresses = ips.next().zip(ips.next());
                 name.extend_from_slice(whole);
             }
@@ -153,11 +154,11 @@ mod tests {
     use crate::testing::{in_private_network, sh};
     use std::net::UdpSocket;
 
-    /// Flows that began while the table of the translation was away, and those that did not.
+    /// Flows that began while the table of the translation was missing, and others.
     #[test]
-    fn a_flow_that_began_while_the_translation_was_away_is_translated_once_it_is_back() {
+    fn flows_that_began_without_translation_are_translated_after_its_restoration() {
         in_private_network(|| {
-            // Somebody else's rules have connection tracking at work all the time.
+            // Rules of another program keep connection tracking active all the time.
             sh("ip link add va type veth peer vb; ip link set va up; ip link set vb up
                 ip addr add 192.0.2.1/24 dev va; ip addr add 10.45.0.1/16 dev lo; ip addr add 10.46.0.1/16 dev lo
                 ip -6 addr add 2001:db8::1/64 dev va nodad; ip -6 addr add fd45::1/64 dev lo nodad
@@ -196,7 +197,7 @@ mod tests {
             send(&meanwhile);
             assert_eq!(seen(), [false, true, true, false, true]);
             nat::install(&nat).unwrap();
-            // So it would stay.
+            // Without the removal this state would last.
             send(&meanwhile);
             assert_eq!(seen(), [false, true, true, false, true]);
             assert_eq!(forget_untranslated(&nat.sources).unwrap(), 2);

@@ -1,14 +1,15 @@
-//! A table of nftables that goes with this process, however it ends.
+//! An nftables table whose lifetime is that of this process.
 //!
-//! The kernel removes a table with the flag `owner` (Linux 5.12) when the netlink socket closes that made it. The socket
-//! is that of an `nft -i` of ours, which ends with its standard input: with us, and so by SIGKILL, too.
+//! The kernel removes a table with the flag `owner` (Linux 5.12) when the netlink socket that created it
+//! closes. That socket belongs to a child process `nft -i`, which ends with its standard input: when this
+//! process ends, also by SIGKILL.
 //!
 //! ```text
-//!  we ── commands, one a line ──▶ nft -j -i ── netlink ──▶ table { flags owner }
-//!     ◀─ errors, then one line of JSON a command that lists ─┘
+//!  this process ── commands, one per line ──▶ nft -j -i ── netlink ──▶ table { flags owner }
+//!               ◀─ errors, then one line of JSON per list command ─┘
 //! ```
 //!
-//! One that ends before it should is started again at once; where the next does not last either, ever more seldom ([`Pace`]).
+//! An nft that ends prematurely is restarted at once; if it ends repeatedly, with growing pauses ([`Pace`]).
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -21,16 +22,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Longest wait for nft to do what it was told, or to end.
+/// Time limit for nft to execute a command, or to end.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two starts of an nft that does not last: at first, and at most.
+/// Shortest and longest pause between starts of an nft that ends repeatedly.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
-/// One that has lived for so long has lasted: whoever ends it does not keep us busy.
+/// Running time after which an nft counts as stable, so that an occasional end causes no pauses.
 const LASTS: Duration = Duration::from_secs(10);
-/// From this pause on, the third start in a row, it is told that it does not last.
+/// Pause from which on (at the third start in a row) the problem is reported.
 const TOLD_FROM: Duration = Duration::from_secs(4);
 
-/// Keeps a table as long as one of its clones lives.
+/// Keeps a table as long as one of its clones exists.
 #[derive(Clone)]
 pub struct Keeper {
     table: Arc<str>,
@@ -41,28 +42,28 @@ pub struct Keeper {
 struct Kept {
     session: Session,
     life: Arc<Life>,
-    /// The last ruleset that was executed. Each is the whole table.
+    /// The last ruleset that was executed; each ruleset is the complete table.
     ruleset: Option<String>,
 }
 
-/// When an nft that has ended is started again: at once, after one that does not last with pauses that double.
+/// Schedule of the restarts of nft: at once, or with pauses that double if it ends repeatedly.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     ended: bool,
-    /// The last start.
+    /// Time of the last start.
     tried: Instant,
-    /// After it, before the next.
+    /// Pause between that start and the next.
     pause: Duration,
     told: bool,
 }
 
 impl Pace {
-    /// One was started.
+    /// An nft was started.
     const fn new(now: Instant) -> Self {
         Self { ended: false, tried: now, pause: Duration::ZERO, told: false }
     }
 
-    /// It has ended.
+    /// The nft has ended.
     fn end(&mut self, now: Instant) {
         if !self.ended && now.saturating_duration_since(self.tried) >= LASTS {
             (self.pause, self.told) = (Duration::ZERO, false);
@@ -70,19 +71,19 @@ impl Pace {
         self.ended = true;
     }
 
-    /// When the next may be started, if one is due.
+    /// Earliest time of the next start, if one is due.
     fn due(&self) -> Option<Instant> {
         self.ended.then(|| self.tried + self.pause)
     }
 
-    /// The next is started.
+    /// The next nft is started.
     fn start(&mut self, now: Instant) {
         self.ended = false;
         self.tried = now;
         self.pause = (2 * self.pause).clamp(PAUSES[0], PAUSES[1]);
     }
 
-    /// Whether it is time to tell that none lasts; once, until one does.
+    /// Whether the problem must be reported; true once, until an nft is stable again.
     fn is_news(&mut self) -> bool {
         let news = self.ended && self.pause >= TOLD_FROM && !self.told;
         self.told |= news;
@@ -90,10 +91,10 @@ impl Pace {
     }
 }
 
-/// What is known of the nft's life outside the lock of what it is told.
+/// State of the nft process, outside the lock of its commands.
 struct Life {
     pace: Mutex<Pace>,
-    /// Told when it has ended.
+    /// Notified when it has ended.
     ended: Notify,
 }
 
@@ -109,10 +110,10 @@ impl Life {
 }
 
 impl Keeper {
-    /// Makes a table that goes with this process. There must be none of its name.
+    /// Creates the table, which must not exist.
     ///
     /// # Errors
-    /// This kernel has no such tables, or this nft takes no commands one by one.
+    /// The kernel does not support such tables, or nft does not accept commands line by line.
     pub fn new(table: &str) -> anyhow::Result<Self> {
         let life = Arc::new(Life { pace: Mutex::new(Pace::new(Instant::now())), ended: Notify::default() });
         let session = Session::own(table, &life)?;
@@ -120,7 +121,8 @@ impl Keeper {
         Ok(Self { table: table.into(), kept: Arc::new(Mutex::new(kept)), life })
     }
 
-    /// Waits until its nft has ended, and the table with it, and another may be started: [`Self::revive`] is due.
+    /// Waits until the nft, and with it the table, has ended, and may be restarted: then [`Self::revive`] is
+    /// due.
     pub async fn ended(&self) {
         loop {
             let due = self.life.pace().due();
@@ -131,10 +133,10 @@ impl Keeper {
         }
     }
 
-    /// Executes a ruleset, which must be the whole table, at once or not at all.
+    /// Executes a ruleset, which must be the complete table, atomically.
     ///
     /// # Errors
-    /// What nft says.
+    /// The message of nft.
     pub fn run(&self, ruleset: &Value) -> anyhow::Result<()> {
         let mut kept = self.kept();
         if kept.has_ended() {
@@ -146,10 +148,11 @@ impl Keeper {
         Ok(())
     }
 
-    /// Makes the table again if its nft has ended and another may be started; the table's name if so.
+    /// Restores the table if its nft has ended and may be restarted; returns the table's name if it was
+    /// restored.
     ///
     /// # Errors
-    /// What nft says; tried again by a later call.
+    /// The message of nft; a later call tries again.
     pub fn revive(&self) -> anyhow::Result<Option<String>> {
         let mut kept = self.kept();
         if !kept.has_ended() || self.life.pace().due().is_some_and(|at| Instant::now() < at) {
@@ -159,7 +162,7 @@ impl Keeper {
         Ok(Some(self.table.to_string()))
     }
 
-    /// That one nft after the other ends, if that is news.
+    /// A message that nft ends repeatedly, if it has not been reported yet.
     pub fn complaint(&self) -> Option<String> {
         let mut pace = self.life.pace();
         pace.is_news().then(|| {
@@ -172,7 +175,7 @@ impl Keeper {
         })
     }
 
-    /// Whether that was told, and holds.
+    /// Whether that was reported and still applies.
     pub fn has_complained(&self) -> bool {
         self.life.pace().told
     }
@@ -183,13 +186,13 @@ impl Keeper {
 }
 
 impl Kept {
-    /// Whether its nft has; where nobody has said so yet, that is noted.
+    /// Whether the nft has ended; if that was unknown, it is recorded.
     fn has_ended(&mut self) -> bool {
         let ended = self.session.is_over();
         if ended {
             self.life.pace().end(Instant::now());
         } else {
-            // What was heard is of one before.
+            // The recorded end was that of a previous nft.
             self.life.pace().ended = false;
         }
         ended
@@ -218,17 +221,17 @@ impl fmt::Debug for Keeper {
 struct Session {
     nft: Child,
     said: Receiver<String>,
-    /// Its end is wanted.
+    /// Its end is intended.
     ends: Arc<AtomicBool>,
-    /// It has said its last.
+    /// Its output has ended.
     silent: Arc<AtomicBool>,
 }
 
 impl Session {
-    /// One that has made the table, which goes with it.
+    /// Starts an nft that creates and owns the table.
     fn own(table: &str, life: &Arc<Life>) -> anyhow::Result<Self> {
         let mut session = Self::start(table, life)?;
-        // The words of nft: its JSON knows the flag only since 1.1.1.
+        // The command is text, because nft's JSON knows the flag only since 1.1.1.
         session.run(&format!("add table inet {table} {{ flags owner; }}"))?;
         Ok(session)
     }
@@ -236,11 +239,12 @@ impl Session {
     fn start(table: &str, life: &Arc<Life>) -> anyhow::Result<Self> {
         let (reader, writer) = std::io::pipe()?;
         let mut command = Command::new("nft");
-        // Its library for command lines neither draws nor keeps a history then.
+        // With these settings its command-line library neither draws nor keeps a history.
         command.args(["-j", "-i"]).env("TERM", "dumb").env("HOME", "/nonexistent");
         command.stdin(std::process::Stdio::piped()).stdout(writer.try_clone()?).stderr(writer);
         let nft = command.spawn().context("cannot run nft: install nftables; what leads flows needs it")?;
-        // It holds the other end of the pipe: that its own ends are seen is why it goes here.
+        // The command holds the write end of the pipe; the end of the output is detected only after it is
+        // dropped.
         drop(command);
         let (tell, said) = channel();
         let (ends, silent) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
@@ -261,16 +265,16 @@ impl Session {
         Ok(Self { nft, said, ends, silent })
     }
 
-    /// Whether it has ended, or is about to.
+    /// Whether the nft has ended or is about to end.
     fn is_over(&mut self) -> bool {
         self.silent.load(Relaxed) || !matches!(self.nft.try_wait(), Ok(None))
     }
 
-    /// Has it execute one line.
+    /// Executes one line.
     fn run(&mut self, line: &str) -> anyhow::Result<()> {
         let until = Instant::now() + PATIENCE;
-        // Whatever it says of a line it says before it answers the next. Of a family without tables of ours: nft 1.0.6 gives a
-        // wild pointer as their flags.
+        // nft reports all errors of a line before it answers the next one. The listed family has no table of
+        // this program, because nft 1.0.6 outputs random table flags.
         let text = format!("{line}\nlist tables arp\n");
         let mut stdin = self.nft.stdin.take().context("nft has ended")?;
         let written = std::thread::scope(|scope| {
@@ -285,14 +289,14 @@ impl Session {
                         }
                     }
                     Err(RecvTimeoutError::Timeout) => {
-                        // What waits to be written ends, too.
+                        // This also ends a pending write.
                         let _ = self.nft.kill();
                         break Err(format!("no answer within {} s", PATIENCE.as_secs()));
                     }
                     Err(RecvTimeoutError::Disconnected) => break Err(format!("it ended: {}", errors.trim())),
                 }
             };
-            // What it could not take it says itself.
+            // If the write failed, nft reports the reason.
             drop(writes.join());
             answer.and_then(|()| if errors.is_empty() { Ok(()) } else { Err(errors.trim().to_owned()) })
         });
@@ -312,7 +316,7 @@ impl Drop for Session {
         while matches!(self.nft.try_wait(), Ok(None)) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
         }
-        // One that has ended is not hit; one that hangs is.
+        // Has no effect on an nft that has ended, and ends one that hangs.
         let _ = self.nft.kill();
         let _ = self.nft.wait();
     }
@@ -338,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_goes_with_its_keeper_and_nobody_else_removes_it() {
+    fn the_table_is_removed_only_with_its_keeper() {
         in_private_network(|| {
             let keeper = Keeper::new("anabranch_t").unwrap();
             keeper.run(&chain("anabranch_t", "one")).unwrap();
@@ -348,7 +352,7 @@ mod tests {
             assert!(sh("nft delete table inet anabranch_t 2>&1 || true").contains("not permitted"));
             let all = sh("nft list ruleset");
             assert!(all.contains("chain one") && all.contains("chain two"), "{all}");
-            // A line as long as the largest ruleset, and then some.
+            // A line longer than the largest ruleset.
             let rule = json!({"add": {"rule": {"family": "inet", "table": "anabranch_t", "chain": "one", "expr": [
                 {"match": {"op": "==", "left": {"meta": {"key": "mark"}}, "right": 7}}, {"return": null}]}}});
             let many: Vec<Value> = (0..5000).map(|_| rule.clone()).collect();
@@ -360,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_whose_nft_was_killed_is_made_again() {
+    fn a_table_whose_nft_was_killed_is_restored() {
         in_private_network(|| {
             let keeper = Keeper::new("anabranch_t").unwrap();
             keeper.run(&chain("anabranch_t", "one")).unwrap();
@@ -394,9 +398,10 @@ mod tests {
         });
     }
 
-    /// However long each nft lasts, starts are few, the next comes soon enough, and what is told is told once.
+    /// For any running time of nft, starts are limited, the next one follows soon enough, and the problem is
+    /// reported once.
     #[test]
-    fn an_nft_that_does_not_last_is_started_ever_more_seldom_and_that_is_told_once() {
+    fn an_unstable_nft_is_restarted_with_growing_pauses_and_reported_once() {
         let hour = Duration::from_secs(3600);
         for lasts_ms in [0, 1, 100, 900, 1_500, 9_999, 10_000, 59_999, 60_000, 61_000, 600_000] {
             let (lasts, start) = (Duration::from_millis(lasts_ms), Instant::now());
@@ -405,7 +410,7 @@ mod tests {
             while now < start + hour {
                 now += lasts;
                 pace.end(now);
-                // The same of one that was started and of one that could not be.
+                // The same for an nft that could not be started.
                 pace.end(now);
                 told += usize::from(pace.is_news());
                 let at = now.max(pace.due().unwrap());
@@ -423,14 +428,14 @@ mod tests {
                 assert_eq!(told, 1, "{lasts_ms}");
                 assert!((60..=66).contains(&starts), "{lasts_ms}: {starts}");
             } else {
-                // Those last.
+                // These are stable.
                 assert_eq!((told, gone), (0, Duration::ZERO), "{lasts_ms}");
             }
         }
     }
 
     #[test]
-    fn a_table_that_is_there_is_not_taken_over() {
+    fn an_existing_table_is_not_taken_over() {
         in_private_network(|| {
             sh("nft add table inet anabranch_t");
             assert!(Keeper::new("anabranch_t").is_err());

@@ -1,8 +1,9 @@
-//! The plans of the TCP lane (docs/tcp-lane.md): inside its own namespace, and, at a UPF, how its flows leave that.
+//! Network configuration of the TCP lane (docs/tcp-lane.md): inside its namespace and, at a UPF, the egress
+//! of its flows.
 //!
 //! ```text
 //!  UE:  [ lane0 ]                         UPF: [ lane0     n6 ]── veth pair ──[ DEVICE-n ] host: forwarded as from the tunnel
-//!         own addresses, one a path              UPF's      all of the pool is local           answers come back by mark M
+//!         own addresses, one per path            UPF's      all of the pool is local           answers return by mark M
 //! ```
 
 use super::keeper::Keeper;
@@ -15,29 +16,30 @@ use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::RawFd;
 
-/// The lane's interface in its namespace.
+/// Name of the lane's interface in its namespace.
 pub const LANE_DEVICE: &str = "lane0";
-/// The end of the veth pair in the namespace of a UPF's lane.
+/// Name of the end of the veth pair in the namespace of a UPF's lane.
 const N6_DEVICE: &str = "n6";
 const MAIN_TABLE: u32 = 254;
 const LOCAL_TABLE: u32 = 255;
-/// Receive buffers, bytes: least, at first, most (`tcp_rmem`). While a path is lost, what other paths bring waits for what
-/// is missing. Linux 6.18 grants a window by the data that segments had so far, and counts the memory they take: where the
-/// buffer is just as large as the window needs, the waiting fills it, and what is missing is not taken any more, ever.
+/// Receive buffers (`tcp_rmem`: minimum, default, maximum), bytes. While a path is lost, data from other paths waits
+/// in the buffer for the missing data. Linux 6.18 computes the window from the payload of earlier segments but charges
+/// the buffer with their memory: a buffer just as large as the window would be filled by waiting data, and the missing
+/// data could never be received.
 const RECEIVE_BYTES: &str = "4096 4194304 33554432";
 
-/// What a lane of either end needs.
+/// The steps common to both ends.
 fn common(mtu: u16) -> Vec<Step> {
     vec![
         Step::Sysctl { key: "net/mptcp/enabled".to_owned(), value: "1", only_from: None },
         Step::Up { device: "lo".to_owned(), mtu: u16::MAX },
         Step::Up { device: LANE_DEVICE.to_owned(), mtu },
-        // Each path may have its subflow.
+        // Each path may have a subflow.
         Step::Subflows(MAX_PATHS as u32),
     ]
 }
 
-/// The UE's: an address for each path, from which the path manager opens a subflow.
+/// The lane of a UE: an address per path, from which the path manager opens a subflow.
 pub fn lane_of_ue(session: Ipv4Addr, paths: PathId, mtu: u16) -> Vec<Step> {
     let mut plan = common(mtu);
     plan.push(Step::Sysctl { key: "net/ipv4/tcp_rmem".to_owned(), value: RECEIVE_BYTES, only_from: None });
@@ -55,18 +57,19 @@ pub fn lane_of_ue(session: Ipv4Addr, paths: PathId, mtu: u16) -> Vec<Step> {
     plan
 }
 
-/// From where Multipath TCP of a UE's lane has a subflow on a path.
+/// The Multipath TCP endpoint of a path of a UE's lane.
 pub fn lane_endpoint(session: Ipv4Addr, path: PathId) -> mptcp::Endpoint {
     let address = IpAddr::V6(tcp_lane::address(session, path));
     mptcp::Endpoint { device: LANE_DEVICE.to_owned(), address, backup: false }
 }
 
-/// Names of the veth pair of a UPF's lane: the host's end, and the other one until it is in its namespace.
+/// Names of the veth pair of a UPF's lane: the host's end, and the other end before it is moved into the
+/// namespace.
 pub fn lane_pair(device: &str) -> [String; 2] {
     [format!("{device}-n"), format!("{device}-m")]
 }
 
-/// The UPF's, inside: every address of the pools may be the source of a connection.
+/// The lane of a UPF, inside its namespace: every address of the pools may be the source of a connection.
 pub fn lane_of_upf(device: &str, pools: &[IpNet], mtu: u16) -> Vec<Step> {
     let mut plan = common(mtu);
     let lane = || LANE_DEVICE.to_owned();
@@ -76,7 +79,7 @@ pub fn lane_of_upf(device: &str, pools: &[IpNet], mtu: u16) -> Vec<Step> {
     let [_, inside] = lane_pair(device);
     plan.push(Step::Rename { device: inside, to: N6_DEVICE.to_owned() });
     plan.push(Step::Up { device: N6_DEVICE.to_owned(), mtu });
-    // What the host itself says of a flow, such as that a packet is too large, comes from an address that is one of these.
+    // ICMP errors of the host about a flow, such as Packet Too Big, have a source address that is local here.
     let key = format!("net/ipv4/conf/{N6_DEVICE}/accept_local");
     plan.push(Step::Sysctl { key, value: "1", only_from: None });
     for key in ["net/ipv4/ip_nonlocal_bind", "net/ipv6/ip_nonlocal_bind", "net/ipv4/tcp_tw_reuse"] {
@@ -89,15 +92,15 @@ pub fn lane_of_upf(device: &str, pools: &[IpNet], mtu: u16) -> Vec<Step> {
     plan
 }
 
-/// The UPF's, in the host: the veth pair, and the way back.
+/// The lane of a UPF, on the host: the veth pair, and the route of answers.
 pub fn lane_way_back(device: &str, namespace: RawFd, pools: &[IpNet], mark: u32, mtu: u16) -> Vec<Step> {
     let [outside, inside] = lane_pair(device);
     let mut plan = vec![Step::Pair { outside: outside.clone(), inside, namespace }];
     plan.push(Step::Up { device: outside.clone(), mtu });
-    // What comes from there has addresses that the routes have behind the tunnel's device.
+    // Packets from the pair have source addresses that are routed to the tunnel's device.
     let key = format!("net/ipv4/conf/{outside}/rp_filter");
     plan.push(Step::Sysctl { key, value: "2", only_from: None });
-    // Without an address of its own it would have no say in that.
+    // Without an address of its own, the interface's setting would not apply.
     if let Some(address) =
         pools.iter().find(|pool| pool.addr().is_ipv4()).and_then(|pool| pool.hosts().next())
     {
@@ -113,7 +116,7 @@ pub fn lane_way_back(device: &str, namespace: RawFd, pools: &[IpNet], mark: u32,
     plan
 }
 
-/// The nftables table of the lane of the program that has `device`.
+/// Name of the nftables table of the lane that belongs to `device`.
 pub fn lane_table(device: &str) -> String {
     format!("anabranch_{}_lane", device.replace('-', "_"))
 }
@@ -127,14 +130,15 @@ fn everything(of_family: IpNet) -> IpNet {
     IpNet::new_assert(any, 0)
 }
 
-/// Answers to what came in by a device go out by it again, and so does what this host says of it (nftables, connection tracking).
+/// Answers to packets that arrived at a device return through it, and so do ICMP errors of this host about
+/// them (nftables, connection tracking).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WayBack {
-    /// Name of the table.
+    /// Name of the nftables table.
     pub table: String,
     /// The device.
     pub device: String,
-    /// The mark of the connections, and of the packets that go back.
+    /// Mark of the connections and of their returning packets.
     pub mark: u32,
 }
 
@@ -143,7 +147,7 @@ impl WayBack {
         let by = |op: &str| json!({"match": {"op": op, "left": {"meta": {"key": "iifname"}}, "right": self.device}});
         let ct = |key: &str, right: Value| json!({"match": {"op": "==", "left": {"ct": {"key": key}}, "right": right}});
         let rule = |chain: &str, expr: Vec<Value>| json!({"add": {"rule": {"family": "inet", "table": self.table, "chain": chain, "expr": expr}}});
-        // After connection tracking, before routing ("mangle").
+        // After connection tracking, before routing (priority "mangle").
         let chain = |hook: &str, kind: &str| {
             json!({"add": {"chain": {
                 "family": "inet", "table": self.table, "name": hook, "type": kind, "hook": hook, "prio": -150,
@@ -164,7 +168,8 @@ impl WayBack {
     }
 }
 
-/// Makes the table, as one that `nft flush ruleset` leaves and that goes with this process, if the kernel has such. There must
+/// Creates the table, which must not exist; if the kernel supports it, as a table that `nft flush ruleset`
+/// does not remove and whose lifetime is that of this process.
 /// be none of its name.
 pub fn install(way_back: &WayBack) -> anyhow::Result<Option<Keeper>> {
     tproxy::keep(&way_back.table, |keeper| {
@@ -178,7 +183,7 @@ mod tests {
     use crate::testing::{in_private_network, sh};
 
     #[test]
-    fn nft_takes_the_way_back() {
+    fn nft_accepts_the_ruleset() {
         in_private_network(|| {
             let way_back = WayBack { table: lane_table("anb-0"), device: "anb-0-n".into(), mark: 0xab68 };
             let kept = install(&way_back).unwrap();

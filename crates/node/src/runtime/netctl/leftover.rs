@@ -1,8 +1,9 @@
-//! What proxies and TCP lanes that are gone have left, found without their configuration: a file that cannot be read must
-//! not keep a host cut off.
+//! Leftovers of proxies and TCP lanes that have ended. They are found without a configuration file, because
+//! an unreadable file must not keep a host cut off.
 //!
-//! Who leads flows to a port has that port. So a table that leads to a port that nobody has is a leftover, whoever made
-//! it, and so is a rule to a table of `local` routes whose mark no living table sets.
+//! A running program listens on the port to which it redirects flows. Therefore a table that redirects to a
+//! port on which nobody listens is a leftover, and so is a rule to a table of `local` routes whose mark is
+//! set by no remaining table.
 
 use super::claim;
 use super::slices::PROXY_PRIORITY;
@@ -18,17 +19,17 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Tables of ours begin with this.
+/// Prefix of the names of tables.
 const PREFIX: &str = "anabranch_";
-/// Longest wait for another program that sets up or cleans.
+/// Longest wait for another program that sets up or cleans up.
 const TURN: Duration = Duration::from_secs(10);
-/// Longest wait for a table to go whose program has just ended.
+/// Longest wait for the removal of a table whose program has just ended.
 const GOING: Duration = Duration::from_secs(3);
 
-/// Only one program of this namespace sets up or cleans at a time, as long as this lives.
+/// Acquires the turn to set up or clean up, which only one program of this namespace has at a time.
 ///
 /// # Errors
-/// A socket cannot be made.
+/// A socket cannot be created.
 pub async fn only() -> anyhow::Result<Option<UnixDatagram>> {
     let start = Instant::now();
     loop {
@@ -43,7 +44,7 @@ pub async fn only() -> anyhow::Result<Option<UnixDatagram>> {
     }
 }
 
-/// What a table leads where.
+/// A table with the ports and marks of its redirections.
 #[derive(Debug, PartialEq, Eq)]
 struct Leads {
     table: String,
@@ -51,13 +52,13 @@ struct Leads {
     marks: BTreeSet<u32>,
 }
 
-/// Removes every leftover.
+/// Removes all leftovers.
 pub async fn clean(handle: &Handle) -> anyhow::Result<()> {
     let tables = tokio::task::spawn_blocking(tables).await??;
     let (living, dead): (Vec<Leads>, Vec<Leads>) =
         tables.into_iter().partition(|one| one.ports.iter().any(|port| is_taken(*port)));
     for one in dead {
-        tracing::info!(table = one.table, "removing what leads flows to a proxy that is gone");
+        tracing::info!(table = one.table, "removing the redirection to a proxy that has ended");
         remove(&one.table).await?;
     }
     let alive: BTreeSet<u32> = living.into_iter().flat_map(|one| one.marks).collect();
@@ -65,10 +66,10 @@ pub async fn clean(handle: &Handle) -> anyhow::Result<()> {
     steps::clean_tables(handle, PROXY_PRIORITY..PROXY_PRIORITY + 1, &orphans).await
 }
 
-/// Removes a table, if it is there. One that goes with a program that has just ended is waited for.
+/// Removes a table, if it exists. If its program has just ended, waits until the kernel removes the table.
 ///
 /// # Errors
-/// It stays: the program that has it runs.
+/// The table stays, because its program is running.
 pub async fn remove(table: &str) -> anyhow::Result<()> {
     let start = Instant::now();
     loop {
@@ -80,13 +81,13 @@ pub async fn remove(table: &str) -> anyhow::Result<()> {
             return Ok(());
         }
         if start.elapsed() > GOING {
-            bail!("nftables table {table} belongs to a program that runs: stop it first");
+            bail!("nftables table {table} belongs to a running program: stop it first");
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// Whether a program listens there. What ended connections left behind does not count.
+/// Whether a program listens on this port. Connections in TIME_WAIT do not count.
 fn is_taken(port: u16) -> bool {
     let bind = || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -96,27 +97,28 @@ fn is_taken(port: u16) -> bool {
     matches!(bind(), Err(error) if error.kind() == std::io::ErrorKind::AddrInUse)
 }
 
-/// Tables of ours that lead flows somewhere.
+/// The tables with redirections.
 fn tables() -> anyhow::Result<Vec<Leads>> {
     let mut all = Vec::new();
     for table in names()? {
         match nft(&["list", "table", "inet", &table]) {
             Ok(said) => all.extend(leads(table, &said)),
-            // One that has gone meanwhile leads nowhere; of one that is there it must be known.
+            // A table that was removed meanwhile is skipped; an error about an existing one is returned.
             Err(error) => anyhow::ensure!(!names()?.contains(&table), error),
         }
     }
     Ok(all)
 }
 
-/// Names of the tables of ours.
+/// Names of the tables with the prefix.
 pub fn names() -> anyhow::Result<Vec<String>> {
     let said = nft(&["list", "tables", "inet"])?;
     let names = said.lines().filter_map(|line| line.strip_prefix("table inet ")?.split_whitespace().next());
     Ok(names.filter(|name| name.starts_with(PREFIX)).map(str::to_owned).collect())
 }
 
-/// Where a table leads flows; none: nowhere. Read as people do: in JSON nft 1.0.6 gives a wild pointer as the flags of a table.
+/// Parses the redirections of a table; `None` if it has none. Parses nft's text format, because the JSON of
+/// nft 1.0.6 has random table flags.
 fn leads(table: String, said: &str) -> Option<Leads> {
     let mut one = Leads { table, ports: BTreeSet::new(), marks: BTreeSet::new() };
     for line in said.lines() {
@@ -130,7 +132,7 @@ fn leads(table: String, said: &str) -> Option<Leads> {
     (!one.ports.is_empty()).then_some(one)
 }
 
-/// What nft says. Where there is none, there is no table of ours.
+/// The output of nft. Without nft, there are no tables.
 fn nft(args: &[&str]) -> anyhow::Result<String> {
     let output = match Command::new("nft").args(args).output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
@@ -142,9 +144,9 @@ fn nft(args: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Routing tables of proxies whose mark nobody sets.
+/// Routing tables of proxies whose mark is set by no table.
 async fn orphans(handle: &Handle, alive: &BTreeSet<u32>) -> anyhow::Result<Vec<u32>> {
-    // One that was killed in the middle of its start may have a route, and no rule yet.
+    // A program killed during its start may have left a route without a rule.
     let mut marks = local_tables(handle).await?;
     marks.retain(|mark| !alive.contains(mark));
     for version in [IpVersion::V4, IpVersion::V6] {
@@ -162,7 +164,7 @@ async fn orphans(handle: &Handle, alive: &BTreeSet<u32>) -> anyhow::Result<Vec<u
     Ok(found)
 }
 
-/// Tables with routes of ours that lead to this machine.
+/// Routing tables with `local` routes of anabranch.
 async fn local_tables(handle: &Handle) -> anyhow::Result<BTreeSet<u32>> {
     let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
     let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
@@ -183,7 +185,7 @@ async fn local_tables(handle: &Handle) -> anyhow::Result<BTreeSet<u32>> {
     Ok(tables)
 }
 
-/// The mark of a rule that leads to a proxy: also the number of its table.
+/// The mark of a rule of a proxy, which is also the number of its table.
 fn mark_of(rule: &RuleMessage) -> Option<u32> {
     let has = |attribute: RuleAttribute| rule.attributes.contains(&attribute);
     let mark = rule.attributes.iter().find_map(|a| match a {
@@ -196,7 +198,7 @@ fn mark_of(rule: &RuleMessage) -> Option<u32> {
     .then_some(mark)
 }
 
-/// Whether a table has routes as a proxy's: what answers of a UPF's lane go back by is none.
+/// Whether a table contains `local` routes, as a proxy's; the table of the answers of a UPF's lane does not.
 async fn is_local(handle: &Handle, table: u32) -> anyhow::Result<bool> {
     let v4 = RouteMessageBuilder::<Ipv4Addr>::new().table_id(table).build();
     let v6 = RouteMessageBuilder::<Ipv6Addr>::new().table_id(table).build();
@@ -210,7 +212,7 @@ async fn is_local(handle: &Handle, table: u32) -> anyhow::Result<bool> {
             }
         }
     }
-    // A rule whose routes are gone leads nowhere.
+    // A rule without routes has no effect.
     Ok(!other || !any)
 }
 
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_table_leads_is_read() {
+    fn redirections_of_a_table_are_parsed() {
         let text = "table inet anabranch_x { # progname nft\n\tflags owner\n\tchain prerouting {\n\
             \t\tmeta nfproto ipv4 meta mark 0x0000ab60 meta l4proto tcp tproxy ip to 127.0.0.1:15171 accept\n\
             \t\tmeta nfproto ipv6 meta mark 0xfffffffe meta l4proto udp tproxy ip6 to [::1]:9 accept\n\t}\n}\n";
@@ -251,14 +253,14 @@ mod tests {
         assert_eq!(leads("anabranch_x".into(), "table inet anabranch_x {\n\tchain tproxy {\n\t}\n}\n"), None);
     }
 
-    /// Whatever names, marks and ports they had: what the dead left goes, and nothing else.
+    /// Leftovers with any names, marks and ports are removed, and nothing else.
     #[test]
-    fn what_the_dead_left_goes_and_what_lives_stays() {
+    fn leftovers_are_removed_and_running_programs_keep_theirs() {
         in_private_network(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let net = Net::open().unwrap();
-                // Others' tables, even of our kind of name, and rules with our priority.
+                // Tables of other programs, even with the prefix, and rules with the same priority.
                 sh("nft add table inet anabranch_other; nft add table ip foreign
                     ip rule add fwmark 7 table 7 priority 20600
                     ip link add va type veth peer vb; ip link set va up; ip addr add 10.9.0.1/24 dev va
@@ -272,7 +274,7 @@ mod tests {
                 {
                     let dead = tproxy(name, mark, port);
                     let left = net.lead(dead.clone()).await.unwrap();
-                    // As a kernel without tables that go would have it: also the table stays.
+                    // On a kernel without owned tables, the table would stay, too.
                     if port != 9 {
                         for undo in left.0 {
                             if matches!(undo, super::super::Undo::Kept(_)) {

@@ -1,10 +1,10 @@
-//! What the program changes in the kernel's network configuration, and how it is put back.
+//! Changes to the kernel's network configuration, and their reversal.
 //!
-//! A change is a plan of [`Step`]s. [`Net::apply`] executes it in order; if a step fails, those before it
-//! are undone and the error says which one it was. What was applied is a [`Layer`], undone in reverse when
-//! the program stops. A run that was killed leaves only what [`Net::clean`] recognises at the next start:
-//! by the names of device and table, by the routing tables that the mark numbers, and by identifiers. What a run
-//! that lives has is not taken for that: it holds a [`Claim`].
+//! A change is a plan of [`Step`]s. [`Net::apply`] executes the steps in order; if one fails, the earlier
+//! ones are undone, and the error names the failed step. The applied steps form a [`Layer`], which is undone
+//! in reverse order when the program stops. After a killed run, [`Net::clean`] removes its leftovers at the
+//! next start. It recognises them by the names of device and table, by the routing tables that the mark
+//! numbers, and by identifiers. The configuration of a running program is protected by its [`Claim`].
 //!
 //! ```text
 //!  start ── clean ── apply(device) ──▶ running ── session up: apply(addresses, routes) ──▶ …
@@ -57,7 +57,7 @@ use std::task::Poll;
 use steps::Undo;
 use sysctls::Sysctls;
 
-/// What was applied together, so that it can be undone together.
+/// Steps that were applied together and are undone together.
 #[derive(Default)]
 #[must_use = "a layer that is dropped cannot be undone"]
 pub struct Layer(Vec<Undo>);
@@ -77,14 +77,14 @@ impl Net {
         Ok(Self { handle, sysctls: Arc::new(Sysctls::forgetful()) })
     }
 
-    /// Remembers in the folder what switches of the kernel were before, for the run after one that is killed and for other
-    /// programs of ours; `device` is this program's.
+    /// Stores original values of sysctls in the directory, for the next run after a kill and for other
+    /// anabranch programs; `device` belongs to this program.
     pub fn remembering(mut self, folder: &Path, device: &str) -> Self {
         self.sysctls = Arc::new(Sysctls::in_folder(folder, device));
         self
     }
 
-    /// Puts back what a killed run had set and this one did not want.
+    /// Restores sysctls that a killed run had set and that this run does not need.
     pub async fn restore_rest(&self) {
         let sysctls = self.sysctls.clone();
         let done = tokio::task::spawn_blocking(move || sysctls.restore_rest()).await;
@@ -93,7 +93,7 @@ impl Net {
         }
     }
 
-    /// Executes a plan whole, or not at all.
+    /// Executes a plan completely, or undoes it.
     pub async fn apply(&self, plan: Vec<Step>) -> anyhow::Result<Layer> {
         let mut layer = Layer::default();
         for step in plan {
@@ -111,8 +111,9 @@ impl Net {
         Ok(layer)
     }
 
-    /// Puts the plan in place of what `layer` has: addresses, routes and rules that both have stay, and what is new is made before
-    /// what is old goes, so that there is a way for each packet all the time. If a step fails, `layer` is as it was.
+    /// Replaces the configuration of `layer` by the plan: common addresses, routes and rules stay, and new
+    /// ones are made before old ones are removed, so that every packet has a route at all times. If a step
+    /// fails, `layer` is unchanged.
     pub async fn replace(&self, layer: &mut Layer, plan: Vec<Step>) -> anyhow::Result<()> {
         let (mut stays, mut new) = (Vec::new(), Vec::new());
         for step in plan {
@@ -124,7 +125,8 @@ impl Net {
         let made = match self.apply(new).await {
             Ok(made) => made,
             Err(error) => {
-                // What had taken the place of something of the layer is undone, and that is not back by itself.
+                // A step that had replaced a part of the layer is undone; the replaced part is restored
+                // explicitly.
                 self.restore(layer).await;
                 return Err(error);
             }
@@ -136,8 +138,9 @@ impl Net {
         Ok(())
     }
 
-    /// Makes the layer's addresses, routes and rules again that somebody has removed, as systemd-networkd does with rules when it
-    /// starts again. What cannot be made is tried again with the next call. What was made, in words for people.
+    /// Restores the layer's addresses, routes and rules that other programs have removed; systemd-networkd,
+    /// for example, removes foreign rules when it restarts. Failures are retried at the next call. Returns
+    /// descriptions of what was restored.
     pub async fn restore(&self, layer: &Layer) -> Vec<String> {
         let mut made = Vec::new();
         for undo in &layer.0 {
@@ -148,15 +151,17 @@ impl Net {
                     tracing::debug!("{error:#}");
                 }
                 Err(error) => {
-                    tracing::warn!("somebody removed a part of our network configuration: {error:#}")
+                    tracing::warn!(
+                        "a part of the network configuration was removed and cannot be restored: {error:#}"
+                    )
                 }
             }
         }
         made
     }
 
-    /// Makes again what somebody has removed of the layers ([`Self::restore`]), and tells what that was, and of tables that do not
-    /// last, as events (of `ue`).
+    /// Restores removed parts of the layers ([`Self::restore`]), and records events (of `ue`) about them and
+    /// about tables that do not last.
     pub async fn hold<'a>(
         &self,
         layers: impl IntoIterator<Item = &'a Layer>,
@@ -173,8 +178,8 @@ impl Net {
         }
     }
 
-    /// Makes the plan's tables of nftables again that somebody removed (`nft flush ruleset`, and so most restarts of nftables);
-    /// their names. The layer of the plan undoes these, too.
+    /// Restores the plan's nftables tables that were removed (by `nft flush ruleset`, which most restarts of
+    /// nftables execute); returns their names. The plan's layer also undoes these.
     pub async fn restore_tables(&self, plan: &[Step]) -> anyhow::Result<Vec<String>> {
         let mut wanted = plan.iter().filter_map(|step| Some((step, step.table()?.to_owned()))).peekable();
         let mut made = Vec::new();
@@ -189,10 +194,15 @@ impl Net {
                     {
                         Ok(0) => {}
                         Ok(flows) => {
-                            tracing::info!(flows, "flows that began without address translation have it now")
+                            tracing::info!(
+                                flows,
+                                "flows that began without address translation are translated now"
+                            )
                         }
                         Err(error) => {
-                            tracing::warn!("flows that began without address translation stay so: {error:#}")
+                            tracing::warn!(
+                                "flows that began without address translation stay untranslated: {error:#}"
+                            )
                         }
                     }
                 }
@@ -202,7 +212,7 @@ impl Net {
         Ok(made)
     }
 
-    /// Undoes a layer, last step first. What cannot be undone is logged and left.
+    /// Undoes a layer in reverse order. Steps that cannot be undone are logged and skipped.
     pub async fn undo(&self, layer: Layer) {
         for undo in layer.0.into_iter().rev() {
             let what = format!("{undo:?}");
@@ -212,18 +222,19 @@ impl Net {
         }
     }
 
-    /// As [`Net::undo`], but leaves address translation and forwarding to the run that follows at once: flows live on.
+    /// Like [`Net::undo`], but keeps address translation and forwarding for the run that follows at once, so
+    /// that flows continue.
     pub async fn make_way(&self, mut layer: Layer) {
         layer.0.retain(|undo| !matches!(undo, Undo::Table(_) | Undo::Sysctl(..)));
         self.undo(layer).await;
     }
 
-    /// Removes endpoints of Multipath TCP that a killed run may have left.
+    /// Removes Multipath TCP endpoints left by a killed run.
     pub fn clean_endpoints(&self) -> anyhow::Result<()> {
         mptcp::clean()
     }
 
-    /// Removes rules and routes of slices that a killed run with these tables may have left.
+    /// Removes rules and routes of slices left by a killed run with these tables.
     pub async fn clean_slices(&self, tables: &[u32]) -> anyhow::Result<()> {
         steps::clean_tables(
             &self.handle,
@@ -233,28 +244,28 @@ impl Net {
         .await
     }
 
-    /// Removes what proxies and TCP lanes of UEs have left that are gone: tables of nftables that lead to a port that nobody
-    /// has, and rules and routes that no table is about. Nothing of those that live is touched; who is about to set one up
-    /// is waited for.
+    /// Removes the leftovers of proxies and TCP lanes of UEs that have ended: nftables tables that redirect
+    /// to a port on which nobody listens, and rules and routes without a table. The configuration of running
+    /// programs is not touched; programs that are setting up are waited for.
     pub async fn clean_dead(&self) -> anyhow::Result<()> {
         let _only = leftover::only().await?;
         leftover::clean(&self.handle).await
     }
 
-    /// As [`Self::apply`] of a [`proxy`]'s plan, while nobody cleans.
+    /// Like [`Self::apply`] with the plan of a [`proxy`], while no other program cleans up.
     pub async fn lead(&self, tproxy: Tproxy) -> anyhow::Result<Layer> {
         let _only = leftover::only().await?;
         self.apply(plan::proxy(tproxy)).await
     }
 
-    /// Removes what a killed run of a proxy, or of a TCP lane, with this mark and table of nftables may have left.
+    /// Removes leftovers of a killed run of a proxy or a TCP lane with this mark and nftables table.
     pub async fn clean_proxy(&self, mark: u32, table: &str) -> anyhow::Result<()> {
         steps::clean_tables(&self.handle, PROXY_PRIORITY..PROXY_PRIORITY + 1, &[mark]).await?;
         leftover::remove(table).await
     }
 
-    /// Removes what a killed run with this device name, and this mark if it had rules by one, may have left; not the address
-    /// translation if it will be replaced (`keep_table`).
+    /// Removes leftovers of a killed run with this device name and, if given, this mark; with `keep_table`,
+    /// not the address translation, which will be replaced.
     pub async fn clean(&self, device: &str, mark: Option<u32>, keep_table: bool) -> anyhow::Result<()> {
         steps::clean(&self.handle, device, mark).await?;
         steps::undo(&self.handle, Undo::Table(nat::Filter::table_name(device))).await?;
@@ -266,8 +277,8 @@ impl Net {
     }
 }
 
-/// Waits until a table of these layers that goes with a process of ours has gone with it before it should, and may be made again:
-/// [`Net::hold`] is due. Never, where there is none.
+/// Waits until an owned table of these layers has disappeared prematurely and may be restored: then
+/// [`Net::hold`] is due. Never returns if there is no such table.
 pub async fn broken<'a>(layers: impl IntoIterator<Item = &'a Layer>) {
     let kept = layers.into_iter().flat_map(|layer| &layer.0).filter_map(Undo::keeper);
     let mut kept: Vec<_> = kept.map(|keeper| Box::pin(keeper.ended())).collect();
@@ -279,7 +290,7 @@ pub async fn broken<'a>(layers: impl IntoIterator<Item = &'a Layer>) {
 }
 
 impl Layer {
-    /// Puts what leads flows to a proxy in place of what did so until now, at once or not at all.
+    /// Replaces the redirection to a proxy atomically.
     pub async fn replace(&self, tproxy: Tproxy) -> anyhow::Result<()> {
         let keeper = self.0.iter().find_map(Undo::keeper).cloned();
         tokio::task::spawn_blocking(move || tproxy::replace(&tproxy, keeper.as_ref())).await?

@@ -1,8 +1,8 @@
-//! Whether an access can be used at all: interface, carrier, address, route; told the moment it changes.
+//! Usability of accesses (interface, carrier, address, route), with notification of changes.
 //!
-//! rtnetlink says *that* something changed; what it means is read afresh (interface flags, addresses, a
-//! route lookup), so a missed or merged notification cannot leave a wrong picture. Of what the kernel sends
-//! only the message type is looked at: routes may carry more than any library can parse (`congctl cubic`).
+//! An rtnetlink notification only triggers a check, which reads the current state (interface flags,
+//! addresses, a route lookup), so missed or merged notifications do no harm. Only the type of a notification
+//! is evaluated, because libraries cannot parse all routes (for example with `congctl cubic`).
 
 use super::port::{self, port_of};
 use super::socket::{SocketSpec, interface_of};
@@ -18,34 +18,34 @@ use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// An access as the kernel must show it.
+/// The requirements of an access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watched {
-    /// Interface it leaves by.
+    /// Egress interface.
     pub interface: Option<String>,
-    /// Source address it must have.
+    /// Required source address.
     pub local: Option<IpAddr>,
-    /// The far end.
+    /// Address of the UPF.
     pub remote: SocketAddr,
-    /// Firewall mark of its socket.
+    /// Firewall mark of the socket.
     pub mark: u32,
 }
 
-/// What an access looks like now.
+/// State of an access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// Why it cannot be used; `None`: it can.
+    /// Reason why it is unusable; `None`: it is usable.
     pub trouble: Option<Cow<'static, str>>,
-    /// Index of its interface: another one means another interface of the same name.
+    /// Index of its interface; a change means that another interface has the same name.
     pub index: Option<u32>,
 }
 
 impl Watched {
-    /// Looks.
+    /// Checks the current state.
     pub fn health(&self) -> Health {
         let index = self.interface.as_deref().and_then(|name| anabranch_kern::interface::index(name).ok());
         let mut trouble = self.trouble(index).map(Cow::Borrowed);
-        // Its addresses and routes say nothing then.
+        // The addresses and routes of a port are irrelevant.
         if [None, Some("no address")].contains(&trouble.as_deref())
             && let Some(of) = self.port_of()
         {
@@ -57,7 +57,7 @@ impl Watched {
         Health { trouble, index }
     }
 
-    /// The socket this access uses.
+    /// Parameters of the socket for this access.
     pub fn socket(&self) -> SocketSpec {
         let any =
             if self.remote.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
@@ -103,10 +103,10 @@ impl Watched {
         (!has_address).then_some("no address")
     }
 
-    /// Asks the routing tables, as a socket of ours would. The plain lookup will not do: for a socket that
-    /// is bound to an interface it takes everything without a route for on-link.
+    /// Queries the routing tables in the same way as a socket. A plain look-up is not sufficient: with an
+    /// output interface, it treats destinations without a route as on-link.
     fn has_route(&self, index: Option<u32>) -> bool {
-        // No answer is no verdict: the probes will find out.
+        // If there is no answer, the probes will show the state.
         self.ask_route(index).unwrap_or(true)
     }
 
@@ -126,7 +126,7 @@ impl Watched {
     }
 }
 
-/// Tells when something about links, addresses, routes or rules changed.
+/// Notifies of changes of links, addresses, routes and rules.
 pub struct Monitor {
     socket: TokioSocket,
 }
@@ -140,14 +140,14 @@ impl Monitor {
         Ok(Self { socket: socket.context("subscribing to changes of links, addresses, routes and rules")? })
     }
 
-    /// Waits for the next change. Changes that came together count as one.
+    /// Waits for the next change. Simultaneous changes count as one.
     pub async fn changed(&mut self) -> anyhow::Result<()> {
         let mut taken = self.socket.recv_from_full().await.map(drop);
         loop {
             match taken {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // More changes than the kernel could keep for us.
+                // Notifications were lost (buffer overflow), which also means a change.
                 Err(error) if error.raw_os_error() == Some(nix::libc::ENOBUFS) => {}
                 Err(error) => return Err(error).context("rtnetlink"),
             }
@@ -156,12 +156,12 @@ impl Monitor {
     }
 }
 
-/// Tells when a table of nftables was removed, anybody's.
+/// Notifies of removed nftables tables of any program.
 pub struct TableMonitor {
     socket: TokioSocket,
 }
 
-/// Of an nfnetlink message (linux/netfilter/nf_tables.h): NFNL_SUBSYS_NFTABLES and NFT_MSG_DELTABLE.
+/// Type of an nfnetlink message (linux/netfilter/nf_tables.h): NFNL_SUBSYS_NFTABLES and NFT_MSG_DELTABLE.
 const TABLE_REMOVED: u16 = 10 << 8 | 2;
 
 impl TableMonitor {
@@ -172,8 +172,7 @@ impl TableMonitor {
         Ok(Self { socket: socket.context("subscribing to changes of nftables")? })
     }
 
-    /// Waits until one was removed, or may have been: of more changes than the kernel could keep for us it told nothing. Nothing is
-    /// lost when this is given up.
+    /// Waits until a table was removed, or may have been because notifications were lost. Cancel-safe.
     pub async fn removed(&mut self) -> anyhow::Result<()> {
         loop {
             match self.socket.recv_from_full().await {
@@ -197,7 +196,7 @@ fn kinds(mut messages: &[u8]) -> impl Iterator<Item = u16> {
     std::iter::from_fn(move || {
         let [a, b, c, d, e, f, ..] = *messages.first_chunk::<16>()?;
         let length = u32::from_ne_bytes([a, b, c, d]) as usize;
-        // One that is shorter than its header would be looked at for ever.
+        // A length shorter than the header would cause an endless loop.
         messages = messages.get(length.max(16).next_multiple_of(4)..).unwrap_or_default();
         Some(u16::from_ne_bytes([e, f]))
     })

@@ -1,8 +1,9 @@
-//! Endpoints of Multipath TCP (`ip mptcp endpoint`): further addresses of this host, from which the kernel opens subflows.
-//! Generic netlink, family `mptcp_pm` (linux/mptcp_pm.h).
+//! Multipath TCP endpoints (`ip mptcp endpoint`): additional addresses of this host from which the kernel
+//! opens subflows. Generic netlink, family `mptcp_pm` (linux/mptcp_pm.h).
 //!
-//! The kernel keeps no owner of an endpoint, so ours are known by their identifiers: [`FIRST_ID`] and those that follow.
-//! Endpoints of others stay as they are, and serve where they name the same address.
+//! The kernel does not record the owner of an endpoint, so the identifiers from [`FIRST_ID`] on are reserved
+//! for anabranch. Endpoints of other programs are not changed; they are used if they have the required
+//! address.
 
 use anabranch_kern::release::{release, version};
 use anyhow::{Context, bail, ensure};
@@ -13,16 +14,16 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Once;
 
-/// Identifier of our first endpoint; the number that marks our routes and rules.
+/// Identifier of the first endpoint; the number that also marks routes and rules.
 pub const FIRST_ID: u8 = super::steps::PROTOCOL;
-/// Most endpoints of a namespace (MPTCP_PM_ADDR_MAX).
+/// Maximum number of endpoints of a namespace (MPTCP_PM_ADDR_MAX).
 pub const MOST: usize = 8;
 const IDS: RangeInclusive<u8> = FIRST_ID..=FIRST_ID + (MOST as u8 - 1);
 
-/// Kernels whose receiver of Multipath TCP alters data at times (docs/limitations.md).
+/// Kernel versions whose Multipath TCP receiver occasionally corrupts data (docs/limitations.md).
 const ALTERS_DATA: (u32, u32) = (6, 18);
 
-/// Says once that this kernel may alter what comes by Multipath TCP, if it does.
+/// Logs once if this kernel may corrupt data received over Multipath TCP.
 pub fn warn_of_kernel() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
@@ -46,7 +47,7 @@ const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP: u16 = 0x300;
 const NLA_F_NESTED: u16 = 1 << 15;
 
-/// Generic netlink's own family (linux/genetlink.h).
+/// The controller family of generic netlink (linux/genetlink.h).
 const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -72,10 +73,10 @@ const ADDRESS_INDEX: u16 = 7;
 
 const SUBFLOW: u32 = 1 << 1;
 const BACKUP: u32 = 1 << 2;
-/// Made by the kernel itself.
+/// The endpoint was created by the kernel itself.
 const IMPLICIT: u32 = 1 << 4;
 
-/// An address from which the kernel opens further subflows.
+/// An address from which the kernel opens additional subflows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// Interface of the address.
@@ -86,7 +87,7 @@ pub struct Endpoint {
     pub backup: bool,
 }
 
-/// One that the kernel has.
+/// An existing endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Known {
     id: u8,
@@ -94,7 +95,7 @@ struct Known {
     flags: u32,
 }
 
-/// Adds an endpoint; its identifier, or none where somebody else has made it.
+/// Adds an endpoint; returns its identifier, or `None` if another program has already created it.
 pub fn add(endpoint: &Endpoint) -> anyhow::Result<Option<u8>> {
     let manager = Manager::open()?;
     let index = anabranch_kern::interface::index(&endpoint.device)?;
@@ -115,7 +116,7 @@ pub fn add(endpoint: &Endpoint) -> anyhow::Result<Option<u8>> {
             );
             return Ok(None);
         }
-        // The subflow that it stands for lives on.
+        // The subflow that it represents continues.
         manager.change(DELETE, &address(id, None, None, None))?;
         known.remove(at);
     }
@@ -125,7 +126,7 @@ pub fn add(endpoint: &Endpoint) -> anyhow::Result<Option<u8>> {
     Ok(Some(id))
 }
 
-/// Removes one of ours. What is gone already is as good as removed.
+/// Removes an endpoint of this program; a missing one is not an error.
 pub fn remove(id: u8) -> anyhow::Result<()> {
     match Manager::open()?.ask(DELETE, NLM_F_ACK, &address(id, None, None, None)) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => Ok(()),
@@ -133,8 +134,8 @@ pub fn remove(id: u8) -> anyhow::Result<()> {
     }
 }
 
-/// Removes our endpoint of an address: its subflows end at both ends of a connection, and what was under way on them is sent
-/// again on others at once. [`add`] has them opened again. Whether there was one.
+/// Removes the endpoint of an address: its subflows end at both ends of a connection, and their outstanding
+/// data is retransmitted on others at once. [`add`] has them opened again. True if there was one.
 pub fn withdraw(endpoint: IpAddr) -> anyhow::Result<bool> {
     let manager = Manager::open()?;
     let ours = |known: &Known| known.address == endpoint && IDS.contains(&known.id);
@@ -143,14 +144,15 @@ pub fn withdraw(endpoint: IpAddr) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Whether [`add`] gives an open connection the subflow again that [`withdraw`] took, also where it was its first: since Linux 6.12.
+/// Whether [`add`] restores the subflow of an open connection that [`withdraw`] removed, even its first one:
+/// since Linux 6.12.
 pub fn opens_again() -> bool {
     release().is_ok_and(|release| version(&release) >= Some((6, 12)))
 }
 
-/// Removes what a killed run left.
+/// Removes the leftovers of a killed run.
 pub fn clean() -> anyhow::Result<()> {
-    // A kernel without Multipath TCP has none.
+    // Without Multipath TCP in the kernel there are none.
     let Ok(manager) = Manager::open() else { return Ok(()) };
     for known in manager.list()?.iter().filter(|k| IDS.contains(&k.id)) {
         tracing::info!(address = %known.address, "removing an endpoint of Multipath TCP that an earlier run left");
@@ -159,7 +161,8 @@ pub fn clean() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets a connection have so many further subflows at least; how many it was before, if it was fewer.
+/// Raises the number of additional subflows per connection to at least `subflows`; returns the previous
+/// number if it was lower.
 pub fn allow(subflows: u32) -> anyhow::Result<Option<u32>> {
     let manager = Manager::open()?;
     let before = manager.limit(ATTR_SUBFLOWS)?;
@@ -170,7 +173,7 @@ pub fn allow(subflows: u32) -> anyhow::Result<Option<u32>> {
     Ok(Some(before))
 }
 
-/// Puts the number of further subflows back.
+/// Restores the number of additional subflows.
 pub fn limit(subflows: u32) -> anyhow::Result<()> {
     Manager::open()?.limit_to(subflows)
 }
@@ -186,7 +189,7 @@ impl Manager {
         let mut socket = Socket::new(NETLINK_GENERIC).context("opening generic netlink")?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        // An answer comes at once or not at all; never hang the control plane on it.
+        // The kernel answers synchronously or not at all; the control plane must never block.
         socket.set_non_blocking(true)?;
         let mut manager = Self { socket, family: GENL_ID_CTRL };
         let mut name = Vec::new();
@@ -199,7 +202,7 @@ impl Manager {
         Ok(manager)
     }
 
-    /// A request, and what comes back: the payload of each message, after generic netlink's header.
+    /// Sends a request; returns the payload of each answer after the generic netlink header.
     fn ask(&self, command: u8, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>> {
         let length = HEADER_BYTES + GENERIC_BYTES + payload.len();
         let mut message = Vec::with_capacity(length);
@@ -240,7 +243,7 @@ impl Manager {
         }
     }
 
-    /// A request that changes something.
+    /// Sends a request that changes something.
     fn change(&self, command: u8, payload: &[u8]) -> anyhow::Result<()> {
         match self.ask(command, NLM_F_ACK, payload) {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
@@ -262,7 +265,7 @@ impl Manager {
         value.context("the kernel's limits")
     }
 
-    /// Both limits are written together.
+    /// The kernel sets both limits together.
     fn limit_to(&self, subflows: u32) -> anyhow::Result<()> {
         let mut both = Vec::new();
         put(&mut both, ATTR_RECEIVED, &self.limit(ATTR_RECEIVED)?.to_ne_bytes());
@@ -271,7 +274,7 @@ impl Manager {
     }
 }
 
-/// The attribute that names an endpoint.
+/// The attribute that identifies an endpoint.
 fn address(id: u8, address: Option<IpAddr>, flags: Option<u32>, index: Option<u32>) -> Vec<u8> {
     let mut inner = Vec::new();
     put(&mut inner, ADDRESS_ID, &[id]);
@@ -297,7 +300,7 @@ fn address(id: u8, address: Option<IpAddr>, flags: Option<u32>, index: Option<u3
     outer
 }
 
-/// Appends an attribute: length, kind, value, and what is missing to the next word.
+/// Appends an attribute: length, kind, value, padding.
 fn put(to: &mut Vec<u8>, kind: u16, value: &[u8]) {
     to.extend(((4 + value.len()) as u16).to_ne_bytes());
     to.extend(kind.to_ne_bytes());
@@ -305,7 +308,7 @@ fn put(to: &mut Vec<u8>, kind: u16, value: &[u8]) {
     to.resize(to.len().next_multiple_of(4), 0);
 }
 
-/// Attributes one after the other, until something is cut short.
+/// Iterates over attributes, up to the first truncated one.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let head: [u8; 4] = *bytes.first_chunk()?;
@@ -316,7 +319,7 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// An endpoint as the kernel lists it.
+/// Parses an endpoint from a list of the kernel.
 fn known(message: &[u8]) -> Option<Known> {
     let (_, inner) = attributes(message).find(|a| a.0 == ATTR_ADDRESS)?;
     let (mut id, mut address, mut flags) = (0, None, 0);
@@ -337,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again_and_nonsense_is_harmless() {
+    fn attributes_survive_a_round_trip_and_any_input_is_harmless() {
         for address in ["192.0.2.7", "2001:db8::7"] {
             let address: IpAddr = address.parse().unwrap();
             let message = self::address(173, Some(address), Some(SUBFLOW | BACKUP), Some(5));

@@ -1,4 +1,4 @@
-//! Network namespaces: entering one, and one for the inner end of a veth pair.
+//! Network namespaces: execution inside one, and a private one for the inner end of a veth pair.
 
 use super::plan::packet_device;
 use super::steps::Step;
@@ -8,8 +8,8 @@ use nix::sched::{CloneFlags, setns, unshare};
 use std::fs::File;
 use std::path::Path;
 
-/// What makes the end of a device that the program opens, and where that is: nothing for TUN, and for the packet kind a veth
-/// pair with its inner end in a network namespace.
+/// The steps that create the end of a device that the program opens, and its namespace: nothing for TUN; for
+/// the kind `packet`, a veth pair with its inner end in a network namespace.
 pub fn inner_end(device: &Device) -> (Vec<Step>, Option<File>) {
     match device.kind {
         DeviceKind::Tun => (Vec::new(), None),
@@ -20,14 +20,14 @@ pub fn inner_end(device: &Device) -> (Vec<Step>, Option<File>) {
     }
 }
 
-/// A network namespace without a name: it goes away with the last socket in it however the program ends, and with it the
-/// pair, its addresses and its routes, as a TUN interface does.
+/// Creates an unnamed network namespace. It is removed with its last socket, however the program ends, and
+/// with it the veth pair, its addresses and its routes, as with a TUN interface.
 ///
-/// `None` where it is not allowed (CAP_SYS_ADMIN): then the pair of a program that is killed stays until the next start.
+/// `None` without CAP_SYS_ADMIN: then the pair of a killed program stays until its next start.
 fn private(device: &Device) -> Option<File> {
     let create = || {
         unshare(CloneFlags::CLONE_NEWNET)?;
-        // Nothing in it solicits routers. Where there is no IPv6, nothing would.
+        // Disables router solicitations in it; without IPv6 there are none.
         std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").ok();
         File::open("/proc/thread-self/ns/net")
     };
@@ -44,7 +44,7 @@ fn private(device: &Device) -> Option<File> {
     made.map_err(explain).ok()
 }
 
-/// Runs `body` on a thread of its own, in the namespace at `path` if there is one.
+/// Runs `body` on a thread of its own, in the namespace at `path` if given.
 pub fn inside<T: Send>(
     path: Option<&Path>,
     body: impl FnOnce() -> anyhow::Result<T> + Send,
@@ -56,7 +56,7 @@ pub fn inside<T: Send>(
                 let file = std::fs::File::open(path)
                     .with_context(|| format!("netns {place}: is there one? `ip netns` lists them"))?;
                 setns(file, CloneFlags::CLONE_NEWNET)
-                    .with_context(|| format!("netns {place}: cannot enter it; it takes CAP_SYS_ADMIN"))?;
+                    .with_context(|| format!("netns {place}: cannot enter it; this needs CAP_SYS_ADMIN"))?;
             }
             body()
         });

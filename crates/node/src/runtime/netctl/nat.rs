@@ -1,5 +1,5 @@
-//! N6 by nftables, tables of our own that are gone with us: address translation, and, where the kernel carries packets of UEs
-//! by itself, where those may go.
+//! nftables tables of N6, which are removed at the end: address translation, and a filter of destinations for
+//! packets of UEs that the kernel's fast path forwards.
 
 use anyhow::Context;
 use ipnet::IpNet;
@@ -10,27 +10,27 @@ use nftables::schema::{Chain, NfListObject, Rule, Table};
 use nftables::stmt::{Counter, Match, Operator, Statement};
 use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook};
 
-/// What is translated.
+/// Parameters of the address translation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nat {
     /// Name of the table.
     pub table: String,
-    /// Inner sources.
+    /// Source prefixes that are translated.
     pub sources: Vec<IpNet>,
-    /// The tunnel's own device: what goes back into it stays as it is.
+    /// The tunnel's device; packets that return to it are not translated.
     pub device: String,
-    /// Only what leaves by this interface.
+    /// If given, only packets that leave through this interface are translated.
     pub only_by: Option<String>,
 }
 
 impl Nat {
-    /// The table of the program that has `device`.
+    /// Name of the table of the program with this `device`.
     pub fn table_name(device: &str) -> String {
         format!("anabranch_{}", device.replace('-', "_"))
     }
 }
 
-/// Puts the table in place of any earlier one of its name, in one transaction.
+/// Installs the table, in place of an earlier one of the same name, in one transaction.
 pub fn install(nat: &Nat) -> anyhow::Result<()> {
     let mut batch = anew(&nat.table);
     batch.add(NfListObject::Chain(Chain {
@@ -62,25 +62,25 @@ pub fn install(nat: &Nat) -> anyhow::Result<()> {
     helper::apply_ruleset(&batch.to_nftables()).map_err(explain)
 }
 
-/// Where packets of UEs may go that the program does not see (`atsss::destinations` judges those that it does).
+/// Filter for packets of UEs that bypass the program; `atsss::destinations` checks the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
     /// Name of the table.
     pub table: String,
-    /// The tunnel's device: packets from it.
+    /// The tunnel's device, from which the packets come.
     pub device: String,
-    /// Prefixes, and whether they are open; the first that fits decides.
+    /// Prefixes, and whether they are open; the first match applies.
     pub rules: Vec<(IpNet, bool)>,
 }
 
 impl Filter {
-    /// The table of the program that has `device`.
+    /// Name of the table of the program with this `device`.
     pub fn table_name(device: &str) -> String {
         format!("{}_to", Nat::table_name(device))
     }
 }
 
-/// Puts the table in place of any earlier one of its name, in one transaction.
+/// Installs the table, in place of an earlier one of the same name, in one transaction.
 pub fn close(filter: &Filter) -> anyhow::Result<()> {
     let mut batch = anew(&filter.table);
     batch.add(NfListObject::Chain(Chain {
@@ -115,7 +115,7 @@ pub fn close(filter: &Filter) -> anyhow::Result<()> {
     helper::apply_ruleset(&batch.to_nftables()).map_err(explain)
 }
 
-/// Removes the table, if it is there. Where there is no `nft` there is no table of ours either.
+/// Removes the table, if it exists. Without `nft` there is no table.
 pub fn remove(name: &str) -> anyhow::Result<()> {
     match helper::apply_ruleset(&gone(name).to_nftables()) {
         Ok(()) | Err(NftablesError::NftExecution { .. }) => Ok(()),
@@ -124,16 +124,16 @@ pub fn remove(name: &str) -> anyhow::Result<()> {
     }
 }
 
-/// The table goes, if it is there.
+/// A batch that removes the table, if it exists.
 fn gone(name: &str) -> Batch<'_> {
     let mut batch = Batch::new();
-    // "add" makes sure that there is something to delete.
+    // "add" ensures that "delete" succeeds.
     batch.add(table(name));
     batch.delete(table(name));
     batch
 }
 
-/// The table is there and empty, whatever was in it.
+/// A batch that creates an empty table, in place of an existing one.
 fn anew(name: &str) -> Batch<'_> {
     let mut batch = gone(name);
     batch.add(table(name));
@@ -144,7 +144,7 @@ fn table(name: &str) -> NfListObject<'_> {
     NfListObject::Table(Table { family: NfFamily::INet, name: name.into(), handle: None })
 }
 
-/// Whether this field of the IP header is in the prefix.
+/// Whether this field of the IP header is within the prefix.
 fn within(field: &'static str, net: &IpNet) -> Statement<'static> {
     let value = Expression::Named(NamedExpression::Payload(Payload::PayloadField(PayloadField {
         protocol: if net.addr().is_ipv4() { "ip" } else { "ip6" }.into(),
@@ -171,7 +171,7 @@ fn explain(error: NftablesError) -> anyhow::Error {
         NftablesError::NftExecution { inner, .. } => {
             anyhow::anyhow!("cannot run nft ({inner}): install nftables, or set [n6] mode = \"routed\"")
         }
-        // nft says "cache initialization failed", which tells nobody what to do.
+        // nft reports "cache initialization failed", which suggests no remedy.
         NftablesError::NftFailed { stderr, .. } if stderr.contains("not permitted") => {
             anyhow::anyhow!("nft: not permitted: run as root, or give the program CAP_NET_ADMIN")
         }

@@ -1,8 +1,9 @@
-//! Who owns a flow on this machine: user id and cgroup, from the kernel's socket tables.
+//! The owner of a local flow: user id and cgroup, from the kernel's socket tables.
 //!
-//! One exact query per new flow that a rule asks about (sock_diag(7), struct inet_diag_req_v2), never a
-//! dump; cgroup ids are inode numbers of /sys/fs/cgroup. Finding one that is new takes a walk through all cgroups, which may
-//! take long: there is one in [`WALK_EVERY`] at most, and the control plane asks by way of [`OwnerThread`].
+//! There is one exact query per new flow that a rule matches on its owner (sock_diag(7), struct
+//! inet_diag_req_v2), never a dump. Cgroup ids are inode numbers of /sys/fs/cgroup. An unknown id requires a
+//! walk through all cgroups, which may take long; there is at most one per [`WALK_EVERY`], and the control
+//! plane uses an [`OwnerThread`].
 
 use anabranch_atsss::classify::FlowOwner;
 use anabranch_wire::ip::FlowKey;
@@ -17,14 +18,14 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
-/// Directories looked at when a cgroup id is new; a machine with more keeps some flows without cgroup.
+/// Maximum number of directories in a walk; on a machine with more, some flows have no known cgroup.
 const MAX_CGROUPS: usize = 4096;
 
-/// Between two walks, and how many times the one before took if that is longer. Flows of a cgroup that is not found
-/// meanwhile have none.
+/// Shortest interval between two walks, and its minimum as a multiple of the duration of the last walk. Flows
+/// of a cgroup that is unknown meanwhile have none.
 const WALK_EVERY: Duration = Duration::from_secs(1);
 const WALK_SHARE: u32 = 10;
-/// Questions that wait for the thread; more are not answered, and their flows stay with the rule they have.
+/// Maximum number of waiting requests; further ones are dropped, and their flows keep their rule.
 const MAX_WAITING: usize = 1024;
 
 const UDP: u8 = 17;
@@ -35,21 +36,21 @@ const REQUEST_BYTES: usize = HEADER_BYTES + 56;
 const ANSWER_BYTES: usize = HEADER_BYTES + 72;
 const UID_AT: usize = HEADER_BYTES + 64;
 
-/// Looks owners up.
+/// Looks up owners.
 pub struct Owners {
     socket: Socket,
     root: PathBuf,
     cgroups: BTreeMap<u64, String>,
-    /// No walk before.
+    /// Earliest time of the next walk.
     walk_after: Option<Instant>,
     walks: u64,
 }
 
-/// Looks owners up on a thread of its own.
+/// Looks up owners on a thread of its own.
 pub struct OwnerThread(SyncSender<FlowKey>);
 
 impl OwnerThread {
-    /// Starts the thread; `found` is told each owner there. It ends with this.
+    /// Starts the thread, which passes each owner to `found`. It ends when this is dropped.
     pub fn start(
         mut owners: Owners,
         found: impl Fn(FlowKey, FlowOwner) + Send + 'static,
@@ -65,7 +66,7 @@ impl OwnerThread {
         Ok(Self(wanted))
     }
 
-    /// Asks, and does not wait; `false`: too many wait already.
+    /// Queues a request without waiting; `false` if the queue is full.
     pub fn look_up(&self, flow: FlowKey) -> bool {
         self.0.try_send(flow).is_ok()
     }
@@ -77,13 +78,13 @@ impl Owners {
         let mut socket = Socket::new(NETLINK_SOCK_DIAG).context("opening sock_diag")?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        // An answer comes at once or not at all; never hang the control plane on it.
+        // The kernel answers synchronously or not at all; the control plane must never block.
         socket.set_non_blocking(true)?;
         let root = PathBuf::from(CGROUP_ROOT);
         Ok(Self { socket, root, cgroups: BTreeMap::new(), walk_after: None, walks: 0 })
     }
 
-    /// The owner of a flow that starts here; empty if no socket of this machine has it.
+    /// The owner of a local flow; empty if no socket of this machine matches.
     pub fn owner(&mut self, flow: &FlowKey) -> FlowOwner {
         match self.query(flow) {
             Ok((uid, cgroup)) => FlowOwner { uid: Some(uid), cgroup: cgroup.and_then(|id| self.cgroup(id)) },
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_flows_are_ours() {
+    fn own_flows_have_this_process_as_owner() {
         let mut owners = Owners::open().unwrap();
         let ours = nix::unistd::getuid().as_raw();
         for host in ["127.0.0.1:0", "[::1]:0"] {
@@ -202,13 +203,13 @@ mod tests {
             assert_eq!(owners.owner(&flow).uid, Some(ours), "{host}");
             let nobody = key("192.0.2.1:5".parse().unwrap(), "192.0.2.2:6".parse().unwrap(), 6);
             assert_eq!(owners.owner(&nobody), FlowOwner::default());
-            // The answer to the last question is not taken for one to the next.
+            // A late answer to the previous request must not be taken for the answer to this one.
             assert_eq!(owners.owner(&flow).uid, Some(ours), "{host}");
         }
     }
 
     #[test]
-    fn cgroups_have_the_names_that_rules_use() {
+    fn cgroups_have_the_names_used_in_rules() {
         let root = tempfile::tempdir().unwrap();
         let leaf = root.path().join("system.slice/backup.service");
         std::fs::create_dir_all(&leaf).unwrap();
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn cgroups_that_are_not_there_are_not_looked_for_again_and_again() {
+    fn unknown_cgroups_cause_walks_at_a_limited_rate() {
         let root = tempfile::tempdir().unwrap();
         let mut owners = Owners { root: root.path().to_owned(), ..Owners::open().unwrap() };
         let begin = Instant::now();
@@ -227,16 +228,16 @@ mod tests {
         }
         let most = 1 + begin.elapsed().as_secs();
         assert!(owners.walks <= most, "{} walks for 10,000 flows", owners.walks);
-        // One that is new is found all the same, soon.
+        // A new one is found nevertheless, soon.
         owners.walk_after = Some(Instant::now());
         assert_eq!(owners.cgroup(root.path().metadata().unwrap().ino()).as_deref(), Some(""));
     }
 
     #[test]
-    fn whoever_asks_the_thread_does_not_wait() {
+    fn requests_to_the_thread_do_not_block() {
         let (found, told) = std::sync::mpsc::channel();
         let (go, wait) = std::sync::mpsc::channel::<()>();
-        // As slow as a walk through a disk that does not answer.
+        // As slow as a walk through a file system that does not respond.
         let slow = move |flow: FlowKey, _| {
             wait.recv().unwrap();
             found.send(flow.src_port).unwrap();

@@ -1,11 +1,11 @@
-//! The plans of UE and UPF.
+//! The network configuration of UE, UPF and proxy.
 //!
-//! What the UE routes through the tunnel goes into tables of its own, numbered by the mark, behind rules
-//! that exempt the tunnel's own datagrams (which carry the mark): nothing can loop, whatever the routes say.
+//! The UE's routes into the tunnel are in tables of their own, numbered by the mark, behind rules that exempt
+//! the tunnel's own datagrams, which carry the mark. Therefore there is no loop, whatever the routes are.
 //!
 //! ```text
 //!  21000: not fwmark M  lookup M                               the prefixes listed in [device] routes
-//!  21001: not fwmark M  lookup main suppress_prefixlength 0    what the machine has a real route for
+//!  21001: not fwmark M  lookup main suppress_prefixlength 0    the specific routes of the machine
 //!  21002: not fwmark M  lookup M + 1                           the default route through the tunnel
 //! ```
 
@@ -23,18 +23,18 @@ use std::path::Path;
 
 const MAIN_TABLE: u32 = 254;
 
-/// The veth pair that stands in for TUN, one end of it in a namespace of the program's.
+/// The veth pair that replaces TUN, with one end in a namespace of the program.
 pub fn packet_device(device: &Device, namespace: Option<&File>) -> Vec<Step> {
     let namespace = namespace.map(AsRawFd::as_raw_fd);
     vec![Step::Veth { outside: device.name.clone(), inside: inside_name(&device.name), namespace }]
 }
 
-/// The end of the veth pair that the program opens.
+/// Name of the end of the veth pair that the program opens.
 pub fn inside_name(device: &str) -> String {
     format!("{device}-i")
 }
 
-/// Accesses of a UE: replies may come in by an access that is not the best route to the UPF.
+/// Settings of a UE's accesses: answers may arrive at an access that is not the best route to the UPF.
 pub fn ue_accesses<'a>(interfaces: impl Iterator<Item = &'a str>) -> Vec<Step> {
     let interfaces: BTreeSet<&str> = interfaces.collect();
     let key = |name: &str| format!("net/ipv4/conf/{name}/rp_filter");
@@ -46,20 +46,20 @@ pub fn ue_accesses<'a>(interfaces: impl Iterator<Item = &'a str>) -> Vec<Step> {
         .map(|name| Step::Sysctl {
             key: key(name),
             value: "2",
-            // The stricter of "all" and the interface's own counts, and loose (2) beats strict (1).
+            // The kernel applies the maximum of "all" and the interface's own value; loose is 2, strict is 1.
             only_from: if strict_everywhere { None } else { Some("1") },
         })
         .collect()
 }
 
-/// Whether a device takes part in IPv6: not where it is off in the kernel, or for new devices (`disable_ipv6`).
+/// Whether a device uses IPv6; false if IPv6 is disabled in the kernel or for new devices (`disable_ipv6`).
 pub fn has_ipv6(device: &str) -> bool {
     std::fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6"))
         .is_ok_and(|value| value.trim() == "0")
 }
 
-/// A UE's session: addresses and routes. What `routes` lists of a family without address goes to the device all the same,
-/// and ends there, unless it is to be left alone.
+/// Addresses and routes of a UE's session. Prefixes in `routes` of a family without an address are routed to
+/// the device, too, where packets are dropped, unless configured otherwise.
 pub fn session_of_ue(device: &Device, addresses: &[IpAddr], mtu: u16) -> Vec<Step> {
     let name = &device.name;
     let mut plan = vec![Step::Up { device: name.clone(), mtu }];
@@ -93,7 +93,8 @@ pub fn session_of_ue(device: &Device, addresses: &[IpAddr], mtu: u16) -> Vec<Ste
     plan
 }
 
-/// A transparent proxy: what it takes goes to this machine, and there to its sockets.
+/// Configuration of a transparent proxy: intercepted packets are routed to this machine, and there to the
+/// proxy's sockets.
 pub fn proxy(tproxy: Tproxy) -> Vec<Step> {
     let mut plan = Vec::new();
     for v6 in [false, true].into_iter().filter(|v6| !v6 || tproxy.v6) {
@@ -107,7 +108,7 @@ pub fn proxy(tproxy: Tproxy) -> Vec<Step> {
     plan
 }
 
-/// A UPF: gateway addresses, forwarding, translation.
+/// Configuration of a UPF: gateway addresses, forwarding, address translation.
 pub fn upf(config: &UpfConfig, mtu: u16) -> Vec<Step> {
     let name = &config.device.name;
     let mut plan = vec![Step::Up { device: name.clone(), mtu }];
@@ -123,7 +124,8 @@ pub fn upf(config: &UpfConfig, mtu: u16) -> Vec<Step> {
     }
     if v6.is_some() {
         if let Some(interface) = &config.n6.interface {
-            // A router that learns its own default route: without this, forwarding would end it.
+            // For a router that learns its default route from advertisements; forwarding would disable them
+            // otherwise.
             let key = format!("net/ipv6/conf/{interface}/accept_ra");
             plan.push(Step::Sysctl { key, value: "2", only_from: Some("1") });
         }

@@ -1,5 +1,6 @@
-//! Interfaces that are ports of another one: a bridge's, a bond's, a team's, a virtual switch's. What comes in by a port is the
-//! other one's, so that a socket that is bound to the port hears nothing, and says nothing about it.
+//! Interfaces that are ports of another one: of a bridge, a bond, a team, or a virtual switch. Packets
+//! received by a port belong to the other interface, so a socket bound to the port receives nothing, without
+//! an error.
 
 use anabranch_kern::interface;
 use nix::net::if_::if_indextoname;
@@ -10,12 +11,12 @@ use rtnetlink::sys::protocols::NETLINK_ROUTE;
 use rtnetlink::sys::{Socket, SocketAddr};
 use std::fmt;
 
-/// What an interface is a port of.
+/// The interface that owns a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortOf {
     /// Name of the other interface.
     pub name: String,
-    /// Its kind, as `ip -d link` has it.
+    /// Kind of that interface, as shown by `ip -d link`.
     pub kind: String,
 }
 
@@ -29,8 +30,8 @@ impl fmt::Display for PortOf {
     }
 }
 
-/// What the interface is a port of; none: of nothing, of a VRF (whose ports have their own addresses and packets), or there is no
-/// such interface.
+/// The owner of a port; `None` if the interface does not exist or is not a port. A port of a VRF does not
+/// count, because it has its own addresses and packets.
 pub fn port_of(name: &str) -> Option<PortOf> {
     let link = link(interface::index(name).ok()?)?;
     let index = link.attributes.iter().find_map(|attribute| match attribute {
@@ -52,7 +53,7 @@ pub fn port_of(name: &str) -> Option<PortOf> {
     Some(PortOf { name, kind: kind.map_or_else(|| "of another kind".to_owned(), ToString::to_string) })
 }
 
-/// What the kernel says of an interface. An answer that cannot be read says nothing.
+/// The kernel's data about an interface; `None` if the answer cannot be parsed.
 fn link(index: u32) -> Option<LinkMessage> {
     let mut link = LinkMessage::default();
     link.header.index = index;
@@ -66,13 +67,13 @@ fn link(index: u32) -> Option<LinkMessage> {
     Some(link)
 }
 
-/// The kernel's answer to one question.
+/// The kernel's answer to one request.
 pub fn ask(mut message: NetlinkMessage<RouteNetlinkMessage>) -> std::io::Result<Vec<u8>> {
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);
     let socket = Socket::new(NETLINK_ROUTE)?;
-    // The kernel has answered by the time it has taken the question.
+    // The kernel answers synchronously.
     socket.set_non_blocking(true)?;
     socket.send_to(&bytes, &SocketAddr::new(0, 0), 0)?;
     Ok(socket.recv_from_full()?.0)

@@ -1,14 +1,15 @@
-//! Routes and rules of slices: a mark, or what a flow looks like, leads to the table of its slice.
+//! Routes and rules of slices: a mark, or the properties of a flow, select the routing table of the slice.
 //!
 //! ```text
-//!  20600:      fwmark M      lookup M        what is led to the transparent proxy: local, by lo
+//!  20600:      fwmark M      lookup M        redirected to the transparent proxy: local, through lo
 //!  20700 + 2i: fwmark M      lookup T        slice i of [[slice]]
 //!  20701 + 2i: fwmark M + 1  lookup T + 1    the same, with the initial window of its guarantee (initcwnd)
 //!  20830 + i:  from A        lookup T        A: an address for which plans of Multipath TCP have slice i
 //!  20900 + j:  a flow        lookup T…       [[mapping]] j
 //! ```
 //!
-//! They stand before the rules of the tunnel ([`super::plan`]), so that what belongs to a slice does not go through it.
+//! Their priorities precede the rules of the tunnel ([`super::plan`]), so packets of slices bypass the
+//! tunnel.
 
 use super::steps::PROTOCOL;
 use anyhow::Context;
@@ -19,7 +20,7 @@ use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, Rule
 use rtnetlink::packet_route::{AddressFamily, IpProtocol};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Priority of the rule of what is led to the transparent proxy.
+/// Priority of the rule for packets redirected to the transparent proxy.
 pub const PROXY_PRIORITY: u32 = 20_600;
 /// Priority of the first rule of slices' marks.
 pub const MARK_PRIORITY: u32 = 20_700;
@@ -28,18 +29,18 @@ pub const SOURCE_PRIORITY: u32 = 20_830;
 /// Priority of the first rule of mappings.
 pub const MAPPING_PRIORITY: u32 = 20_900;
 
-/// Which packets a rule is about; what is left out may be anything.
+/// The packets that a rule selects; absent fields match everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selector {
     /// For IPv6.
     pub v6: bool,
     /// Firewall mark.
     pub mark: Option<u32>,
-    /// Source.
+    /// Source address.
     pub local: Option<IpAddr>,
     /// IP protocol number.
     pub protocol: Option<u8>,
-    /// Destination.
+    /// Destination prefix.
     pub remote: Option<IpNet>,
     /// Destination ports, first and last.
     pub remote_port: Option<(u16, u16)>,
@@ -47,18 +48,18 @@ pub struct Selector {
     pub uid: Option<u32>,
 }
 
-/// A default route by a device, in the table of a slice.
+/// A default route in the table of a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceRoute {
     /// For IPv6.
     pub v6: bool,
-    /// Through which device.
+    /// Egress device.
     pub device: String,
-    /// By which router; without one, every address is on the link.
+    /// Router; `None`: all addresses are on-link.
     pub gateway: Option<IpAddr>,
-    /// In which table.
+    /// Routing table.
     pub table: u32,
-    /// Initial window, in segments; without one, the kernel's.
+    /// Initial window, segments; `None`: the kernel's default.
     pub initcwnd: Option<u32>,
 }
 

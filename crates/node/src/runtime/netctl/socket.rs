@@ -8,20 +8,21 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-/// Kernel receive buffer: a quarter of a second at 250 Mbit/s.
+/// Kernel receive buffer, bytes: a quarter of a second at 250 Mbit/s.
 const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
-/// Kernel send buffer: small, so that a slow interface pushes back instead of adding delay.
+/// Kernel send buffer, bytes: small, so that a slow interface causes backpressure instead of delay.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
 
-/// How long an address in use is asked for again, and how often. Until it executes its program, a child of a daemon that was
+/// Interval and number of attempts to bind an address in use. Until it executes its program, a child of a
+/// killed daemon keeps the daemon's sockets.
 /// killed keeps the daemon's sockets.
 const IN_USE: (Duration, u32) = (Duration::from_millis(20), 50);
 
-/// Runs `bind` again for up to a second as long as the address is in use.
+/// Repeats `bind` for up to a second while the address is in use.
 ///
 /// # Errors
 ///
-/// Those of the last run.
+/// The error of the last attempt.
 pub fn bind_when_free<T, E: Into<anyhow::Error>>(
     mut bind: impl FnMut() -> Result<T, E>,
 ) -> anyhow::Result<T> {
@@ -36,7 +37,7 @@ pub fn bind_when_free<T, E: Into<anyhow::Error>>(
     bind().map_err(Into::into)
 }
 
-/// How to open it.
+/// Parameters of the socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketSpec {
     /// Address and port to bind; port 0 chooses one.
@@ -45,7 +46,7 @@ pub struct SocketSpec {
     pub interface: Option<String>,
     /// Firewall mark.
     pub mark: Option<u32>,
-    /// One of several on the same port.
+    /// Whether several sockets share the port (SO_REUSEPORT).
     pub shared: bool,
 }
 
@@ -66,7 +67,7 @@ pub fn bind_access(spec: &SocketSpec) -> anyhow::Result<UdpSocket> {
     if spec.shared {
         socket.set_reuse_port(true)?;
     }
-    // Past the limits of net.core where we may, up to them where not.
+    // Beyond the limits of net.core if permitted, otherwise up to them.
     if setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER_BYTES).is_err() {
         socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
     }
@@ -77,7 +78,7 @@ pub fn bind_access(spec: &SocketSpec) -> anyhow::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// The interface that has `address`.
+/// The interface with this address.
 pub fn interface_of(address: IpAddr) -> Option<String> {
     nix::ifaddrs::getifaddrs().ok()?.find_map(|entry| {
         let a = entry.address?;
@@ -89,12 +90,12 @@ pub fn interface_of(address: IpAddr) -> Option<String> {
     })
 }
 
-/// The interface of this machine that packets to `address` end at, if it is this machine's own.
+/// The interface of this machine with this address; `None` if the address is not local.
 pub fn owner_of(address: IpAddr) -> Option<String> {
     if address.is_loopback() { Some("lo".to_owned()) } else { interface_of(address) }
 }
 
-/// The addresses of this namespace but for loopback's, each with its interface and the length of its prefix.
+/// The addresses of this namespace except loopback, each with interface and prefix length.
 pub fn addresses() -> Vec<(String, IpAddr, u8)> {
     let ip = |a: &SockaddrStorage| {
         let v4 = a.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn other_errors_are_not_waited_for() {
+    fn other_errors_are_returned_at_once() {
         let mut runs = 0;
         let bind = || {
             runs += 1;

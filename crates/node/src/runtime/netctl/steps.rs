@@ -24,119 +24,120 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_stream::{Stream, StreamExt};
 
-/// Marks our routes and rules (rtm_protocol, FRA_PROTOCOL), so that `ip route show proto 171` lists them.
+/// Identifies routes and rules of anabranch (rtm_protocol, FRA_PROTOCOL); `ip route show proto 171` lists
+/// them.
 pub const PROTOCOL: u8 = 171;
-/// Metric of the kernel's routes to networks of IPv6 addresses (IP6_RT_PRIO_ADDRCONF).
+/// Metric of the kernel's routes to the networks of IPv6 addresses (IP6_RT_PRIO_ADDRCONF).
 const CONNECTED_METRIC: u32 = 256;
-/// Priority of our first routing rule; the others follow it.
+/// Priority of the first routing rule; the others follow it.
 pub const RULE_PRIORITY: u32 = 21_000;
 
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Creates a veth pair, without neighbour discovery and offload at its outer end.
+    /// Creates a veth pair, with neighbour discovery and offload disabled at its outer end.
     Veth {
-        /// The end that carries addresses and routes.
+        /// End with addresses and routes.
         outside: String,
-        /// The end the program opens.
+        /// End that the program opens.
         inside: String,
-        /// Where that is; `None`: where the other is.
+        /// Namespace of the inner end; `None`: the same as the outer one's.
         namespace: Option<RawFd>,
     },
-    /// Creates a veth pair without neighbour discovery, one end of it in another namespace.
+    /// Creates a veth pair without neighbour discovery, with one end in another namespace.
     Pair {
-        /// The end that stays.
+        /// End that stays.
         outside: String,
-        /// The end that goes.
+        /// End that is moved.
         inside: String,
-        /// Where it goes.
+        /// Namespace to which it is moved.
         namespace: RawFd,
     },
-    /// Gives a device that is switched off another name.
+    /// Renames a device that is down.
     Rename {
-        /// Which.
+        /// Device.
         device: String,
         /// The new name.
         to: String,
     },
-    /// Sets the MTU of a device and switches it on.
+    /// Sets the MTU of a device and brings it up.
     Up {
-        /// Which.
+        /// Device.
         device: String,
-        /// In bytes.
+        /// MTU, bytes.
         mtu: u16,
     },
     /// Adds an address.
     Address {
-        /// To which device.
+        /// Device.
         device: String,
         /// Address and prefix of its network.
         address: IpNet,
     },
     /// Adds a route.
     Route {
-        /// Through which device.
+        /// Device.
         device: String,
         /// Destination.
         to: IpNet,
-        /// In which table.
+        /// Routing table.
         table: u32,
     },
-    /// Adds a routing rule for whatever does not carry the mark.
+    /// Adds a routing rule for packets without the mark.
     Rule {
         /// For IPv6.
         v6: bool,
-        /// Added to the first priority of ours.
+        /// Offset from [`RULE_PRIORITY`].
         order: u32,
         /// Table looked up.
         table: u32,
         /// Firewall mark that is exempt.
         unless_mark: u32,
-        /// Default routes of the table do not count.
+        /// Whether default routes of the table are ignored (suppress_prefixlength 0).
         suppress_default: bool,
     },
-    /// Writes a sysctl and remembers what it was.
+    /// Writes a sysctl and stores its previous value.
     Sysctl {
-        /// Below /proc/sys.
+        /// Path below /proc/sys.
         key: String,
         /// New value.
         value: &'static str,
-        /// Only if it is this now; `None`: whatever it is.
+        /// Only if this is the current value; `None`: always.
         only_from: Option<&'static str>,
     },
-    /// Sends answers back by the device that the questions came by (nftables).
+    /// Sends answers back through the device at which the request arrived (nftables).
     WayBack(WayBack),
-    /// Translates sources (nftables).
+    /// Translates source addresses (nftables).
     Masquerade(Nat),
-    /// Keeps packets of UEs that the kernel carries by itself from closed destinations (nftables).
+    /// Blocks packets of UEs to closed destinations that the kernel's fast path forwards (nftables).
     Close(nat::Filter),
     /// Adds a default route in the table of a slice.
     Slice(SliceRoute),
-    /// Sends what `by` says to a table.
+    /// Adds a rule that sends the selected packets to a table.
     Select {
-        /// Of the rule; smaller ones are asked first.
+        /// Priority of the rule; smaller ones are evaluated first.
         priority: u32,
         /// Table looked up.
         table: u32,
-        /// Which packets.
+        /// The packets.
         by: Selector,
     },
-    /// Takes every address of a prefix for this machine's.
+    /// Treats all addresses of a prefix as local.
     Local {
         /// The prefix.
         to: IpNet,
-        /// In which table.
+        /// Routing table.
         table: u32,
     },
-    /// Leads flows to a transparent proxy (nftables).
+    /// Redirects flows to a transparent proxy (nftables).
     Intercept(Tproxy),
-    /// Lets connections of Multipath TCP have so many further subflows at least.
+    /// Raises the number of additional Multipath TCP subflows per connection to at least this.
     Subflows(u32),
-    /// Adds an address from which Multipath TCP opens further subflows.
+    /// Adds an address from which Multipath TCP opens additional subflows.
     Endpoint(mptcp::Endpoint),
 }
 
-/// What undoes a step.
+/// The inverse of a step.
 #[derive(Debug)]
 pub enum Undo {
     Link(String),
@@ -145,13 +146,13 @@ pub enum Undo {
     Rule(Box<RuleMessage>),
     Sysctl(Arc<Sysctls>, String),
     Table(String),
-    /// A table that goes when this does.
+    /// An owned table, which is removed when this is dropped.
     Kept(Keeper),
     Subflows(u32),
     Endpoint(u8),
 }
 
-/// The same address, route or rule; of everything else no two are.
+/// Equality of addresses, routes and rules; all others are never equal.
 impl PartialEq for Undo {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -164,7 +165,7 @@ impl PartialEq for Undo {
 }
 
 impl Undo {
-    /// What keeps its table, if that goes with it.
+    /// The keeper of an owned table.
     pub fn keeper(&self) -> Option<&Keeper> {
         match self {
             Self::Kept(keeper) => Some(keeper),
@@ -174,7 +175,7 @@ impl Undo {
 }
 
 impl Step {
-    /// The table of nftables that it makes, of those that anybody may remove.
+    /// Name of the nftables table of the step, for tables that any program can remove.
     pub fn table(&self) -> Option<&str> {
         match self {
             Self::Masquerade(nat) => Some(&nat.table),
@@ -215,7 +216,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// A veth pair; its inner end in `namespace` from the first, if there is one.
+/// A veth pair whose inner end is created in `namespace`, if given.
 fn veth(outside: &str, inside: &str, namespace: Option<RawFd>) -> LinkMessage {
     let mut message = LinkVeth::new(outside, inside).build();
     let infos = message.attributes.iter_mut().find_map(|attribute| match attribute {
@@ -230,7 +231,7 @@ fn veth(outside: &str, inside: &str, namespace: Option<RawFd>) -> LinkMessage {
     message
 }
 
-/// What will undo a step that adds an address, a route or a rule; none for other steps.
+/// The inverse of a step that adds an address, a route or a rule; `None` for other steps.
 pub fn undo_of(step: &Step) -> anyhow::Result<Option<Undo>> {
     let route = |message: RouteMessage| Undo::Route(Box::new(message));
     Ok(Some(match step {
@@ -246,7 +247,8 @@ pub fn undo_of(step: &Step) -> anyhow::Result<Option<Undo>> {
     }))
 }
 
-/// Makes the address, route or rule that `undo` would remove; with `replace` in place of what is there. Nothing for the others.
+/// Makes the address, route or rule that `undo` would remove; with `replace`, in place of an existing one. No
+/// effect for others.
 async fn make(handle: &Handle, undo: &Undo, replace: bool) -> anyhow::Result<Result<(), rtnetlink::Error>> {
     Ok(match undo {
         Undo::Address(device, address) => {
@@ -278,13 +280,13 @@ pub async fn apply(handle: &Handle, sysctls: &Arc<Sysctls>, step: Step) -> anyho
             handle.link().add(pair).execute().await.map_err(explain)?;
             let undo = Undo::Link(outside.clone());
             let rest = async {
-                // Without addresses to resolve, whatever is sent arrives.
+                // Without address resolution, all packets are delivered.
                 let message = LinkUnspec::new_with_name(&outside).arp(false).build();
                 handle.link().set(message).execute().await.map_err(explain)?;
                 anabranch_kern::interface::disable_offloads(&outside)
                     .with_context(|| format!("offloads of {outside}"))?;
                 for name in [&outside, &inside] {
-                    // The interface's own chatter has no place in the tunnel.
+                    // The interface's own IPv6 traffic must not enter the tunnel.
                     write_sysctl(&format!("net/ipv6/conf/{name}/addr_gen_mode"), "1").ok();
                 }
                 Ok(())
@@ -301,7 +303,8 @@ pub async fn apply(handle: &Handle, sysctls: &Arc<Sysctls>, step: Step) -> anyho
             handle.link().add(LinkVeth::new(&outside, &inside).build()).execute().await.map_err(explain)?;
             let undo = Undo::Link(outside.clone());
             let rest = async {
-                // Without addresses to resolve a frame has that of who sends it: one for both makes it arrive.
+                // Without address resolution, a frame has its sender's address as destination; equal
+                // addresses at both ends make it acceptable.
                 let mac = anabranch_kern::interface::mac(&outside)?.to_vec();
                 write_sysctl(&format!("net/ipv6/conf/{outside}/addr_gen_mode"), "1").ok();
                 let message = LinkUnspec::new_with_name(&outside).arp(false).build();
@@ -337,7 +340,7 @@ pub async fn apply(handle: &Handle, sysctls: &Arc<Sysctls>, step: Step) -> anyho
         }
         Step::Sysctl { key, value, only_from } => {
             let (all, name) = (sysctls.clone(), key.clone());
-            // It writes a file.
+            // Writes a file, which may block.
             let set = tokio::task::spawn_blocking(move || all.set(&name, value, only_from)).await??;
             Ok(set.then(|| Undo::Sysctl(sysctls.clone(), key)))
         }
@@ -358,7 +361,7 @@ pub async fn apply(handle: &Handle, sysctls: &Arc<Sysctls>, step: Step) -> anyho
             tokio::task::spawn_blocking(move || nat::install(&nat)).await??;
             Ok(Some(Undo::Table(table)))
         }
-        // Made above.
+        // Executed above.
         Step::Address { .. }
         | Step::Route { .. }
         | Step::Rule { .. }
@@ -368,7 +371,7 @@ pub async fn apply(handle: &Handle, sysctls: &Arc<Sysctls>, step: Step) -> anyho
     }
 }
 
-/// Undoes one step. What is gone already is as good as undone.
+/// Undoes one step. A missing object is not an error.
 pub async fn undo(handle: &Handle, undo: Undo) -> anyhow::Result<()> {
     match undo {
         Undo::Link(name) => match index(&name) {
@@ -385,15 +388,15 @@ pub async fn undo(handle: &Handle, undo: Undo) -> anyhow::Result<()> {
         Undo::Rule(message) => gone_is_fine(handle.rule().del(*message).execute().await),
         Undo::Sysctl(sysctls, key) => tokio::task::spawn_blocking(move || sysctls.restore(&key)).await?,
         Undo::Table(table) => tokio::task::spawn_blocking(move || nat::remove(&table)).await?,
-        // It waits for nft to end.
+        // Waits for nft to end.
         Undo::Kept(keeper) => Ok(tokio::task::spawn_blocking(move || drop(keeper)).await?),
         Undo::Subflows(count) => mptcp::limit(count),
         Undo::Endpoint(id) => mptcp::remove(id),
     }
 }
 
-/// Makes an address (and the kernel's route to its network), a route, a rule, or a table that goes with us again that somebody has
-/// removed; what it is, if it was not there.
+/// Restores an address (with the kernel's route to its network), a route, a rule or an owned table that
+/// another program has removed; returns its description if it was missing.
 pub async fn again(handle: &Handle, undo: &Undo) -> anyhow::Result<Option<String>> {
     let mut done = make(handle, undo, false).await?;
     let what = match undo {
@@ -439,7 +442,7 @@ fn exists(error: &rtnetlink::Error) -> bool {
         if message.raw_code() == -(nix::errno::Errno::EEXIST as i32))
 }
 
-/// Removes what a killed run may have left.
+/// Removes the leftovers of a killed run.
 pub async fn clean(handle: &Handle, device: &str, mark: Option<u32>) -> anyhow::Result<()> {
     for version in [IpVersion::V4, IpVersion::V6] {
         let mut rules = handle.rule().get(version).execute();
@@ -452,7 +455,7 @@ pub async fn clean(handle: &Handle, device: &str, mark: Option<u32>) -> anyhow::
             }
         }
     }
-    // Connections of a TCP lane can outlive the program that had them, and with them its namespace and veth pair.
+    // Connections of a TCP lane can outlive their program, and with them its namespace and veth pair.
     let [lane, _] = lane::lane_pair(device);
     if let Ok(index) = index(&lane)
         && is_veth(handle, index).await?
@@ -473,7 +476,7 @@ pub async fn clean(handle: &Handle, device: &str, mark: Option<u32>) -> anyhow::
     Ok(())
 }
 
-/// Removes rules of these priorities, and routes, of these tables and marked as ours.
+/// Removes rules with these priorities, and routes of these tables with [`PROTOCOL`].
 pub async fn clean_tables(handle: &Handle, priorities: Range<u32>, tables: &[u32]) -> anyhow::Result<()> {
     for version in [IpVersion::V4, IpVersion::V6] {
         let mut rules = handle.rule().get(version.clone()).execute();
@@ -505,13 +508,15 @@ pub async fn clean_tables(handle: &Handle, priorities: Range<u32>, tables: &[u32
     Ok(())
 }
 
-/// Longest wait for the kernel to answer. It does so at once; on a busy machine it is this program that comes late.
+/// Time limit for the kernel's answer. The kernel answers at once, but on a busy machine this program may be
+/// late.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// The next part of what the kernel answers; `None`: there is no more, or nothing to ask for, as rules of IPv6 in a kernel without.
+/// The next part of the kernel's answer; `None` at its end, or if the request does not apply, for example
+/// IPv6 rules in a kernel without IPv6.
 ///
 /// # Errors
-/// No answer came. What would have been in it is not known, so nothing may be concluded from it.
+/// There was no answer, so nothing can be concluded about its contents.
 pub async fn answer<T>(
     answers: &mut (impl Stream<Item = Result<T, rtnetlink::Error>> + Unpin),
 ) -> anyhow::Result<Option<T>> {
@@ -524,7 +529,7 @@ async fn answer_within<T>(
 ) -> anyhow::Result<Option<T>> {
     match tokio::time::timeout(most, answers.next()).await {
         Ok(next) => Ok(next.and_then(Result::ok)),
-        // One that the library cannot parse never comes, either.
+        // The library also never returns an answer that it cannot parse.
         Err(_) => bail!("rtnetlink has not answered within {} s", most.as_secs_f32()),
     }
 }
@@ -552,7 +557,7 @@ fn route(index: u32, to: IpNet, table: u32) -> anyhow::Result<RouteMessage> {
     Ok(message)
 }
 
-/// The route that the kernel makes with an address, and takes away with it.
+/// The route that the kernel adds and removes with an address.
 fn connected(index: u32, address: IpNet) -> anyhow::Result<RouteMessage> {
     let mut message = route(index, address.trunc(), u32::from(RouteHeader::RT_TABLE_MAIN))?;
     message.header.protocol = RouteProtocol::Kernel;
@@ -633,7 +638,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn no_answer_is_no_end_of_answers() {
+    async fn a_missing_answer_is_an_error() {
         let soon = Duration::from_millis(20);
         let mut all = tokio_stream::iter([Ok(1), Ok(2)]);
         assert_eq!(answer_within(soon, &mut all).await.unwrap(), Some(1));

@@ -1,11 +1,12 @@
-//! Switches of the kernel (sysctls) that the program sets, and what they were before.
+//! Kernel settings (sysctls) that the program changes, and their original values.
 //!
-//! A value in /proc/sys says nothing about who set it. So what it was is in a file before it is changed: a run after one
-//! that was killed takes that for the original, and not what the killed one had set. The file counts for one boot and one
-//! network namespace, as the values do.
+//! A value in /proc/sys does not show who set it. Therefore the original value is stored in a file before a
+//! change: a run after a killed one uses that instead of the value set by the killed run. Like the values,
+//! the file is valid for one boot and one network namespace.
 //!
-//! Each program has a file of its own and holds a lock on it while it runs; all of one folder see one another. Who stops
-//! puts a value back only if nobody who runs has set it, too, and if it still is what was set.
+//! Each program has a file of its own and holds a lock on it while it runs; programs with the same directory
+//! see each other's files. A program that stops restores a value only if no other running program has set it,
+//! too, and if it has not been changed since.
 //!
 //! ```text
 //!  FOLDER/sysctls-DEVICE-NAMESPACE.json    {"version":1,"boot":…,"namespace":…,"records":{KEY:{"original":…,"set":…}}}
@@ -24,13 +25,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const PREFIX: &str = "sysctls-";
-/// Files of other programs that are looked at, and the most of each that is read.
+/// Maximum number of files of other programs that are read, and maximum length of each.
 const MOST_FILES: usize = 256;
 const MOST_BYTES: u64 = 1 << 16;
-/// Longest wait for another program that reads or changes.
+/// Longest wait for another program that reads or changes settings.
 const TURN: Duration = Duration::from_secs(5);
 
-/// What a switch was, and what it is because of us.
+/// The original value of a sysctl, and the value that was set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
@@ -47,9 +48,9 @@ struct Content {
     records: BTreeMap<String, Record>,
 }
 
-/// The switches that this program has set.
+/// The sysctls set by this program.
 pub struct Sysctls {
-    /// Where the values are: /proc/sys.
+    /// Root of the values: /proc/sys.
     root: PathBuf,
     file: Option<PathBuf>,
     boot: String,
@@ -60,7 +61,7 @@ pub struct Sysctls {
 #[derive(Default)]
 struct State {
     records: BTreeMap<String, Record>,
-    /// By how many steps each is wanted.
+    /// Number of steps that need each setting.
     uses: BTreeMap<String, u32>,
     /// Held while there are records.
     lock: Option<Flock<File>>,
@@ -73,12 +74,12 @@ impl std::fmt::Debug for Sysctls {
 }
 
 impl Sysctls {
-    /// Without a file: what was set is forgotten with the process. For namespaces that go with it, too.
+    /// Without a file: the records end with the process. For namespaces that end with it, too.
     pub fn forgetful() -> Self {
         Self::at(PathBuf::from("/proc/sys"), None)
     }
 
-    /// Remembered in this folder, under the name of the program's device.
+    /// With a file in this directory, named after the program's device.
     pub fn in_folder(folder: &Path, device: &str) -> Self {
         let namespace = namespace();
         let file = folder.join(format!("{PREFIX}{device}-{namespace}.json"));
@@ -99,11 +100,11 @@ impl Sysctls {
         all
     }
 
-    /// Sets a switch, if it is not so already; with `only_from`, only if it is that. Returns whether it is to be put
-    /// back: [`restore`](Self::restore) is then due once for each call.
+    /// Sets a sysctl, unless it already has the value; with `only_from`, only if that is its value. True if
+    /// it must be restored: then one [`restore`](Self::restore) is due per call.
     ///
     /// # Errors
-    /// It cannot be read or written.
+    /// The sysctl cannot be read or written.
     pub fn set(&self, key: &str, value: &str, only_from: Option<&str>) -> anyhow::Result<bool> {
         let _turn = self.turn();
         let mut state = self.state();
@@ -113,7 +114,7 @@ impl Sysctls {
         let before = known.into_iter().find(|record| record.set == current).map(|record| record.original);
         let original = before.unwrap_or_else(|| current.clone());
         if original == value || only_from.is_some_and(|from| from != original) {
-            // It was so without us, or is not ours to change.
+            // The value had been set already, or must not be changed.
             if state.records.remove(key).is_some() {
                 self.save(&mut state);
             }
@@ -134,10 +135,10 @@ impl Sysctls {
         Ok(true)
     }
 
-    /// Puts a switch back when the last step that wanted it is undone.
+    /// Restores a sysctl when the last step that needs it is undone.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The sysctl cannot be written.
     pub fn restore(&self, key: &str) -> anyhow::Result<()> {
         let _turn = self.turn();
         let mut state = self.state();
@@ -153,10 +154,10 @@ impl Sysctls {
         }
     }
 
-    /// Puts back what an earlier run had set that was killed, and that this one did not set again.
+    /// Restores sysctls set by a killed run that this run has not set again.
     ///
     /// # Errors
-    /// One cannot be written.
+    /// A sysctl cannot be written.
     pub fn restore_rest(&self) -> anyhow::Result<()> {
         let _turn = self.turn();
         let mut state = self.state();
@@ -169,15 +170,15 @@ impl Sysctls {
         let Some(record) = state.records.remove(key) else { return Ok(()) };
         let shared = self.others(key).any(|(other, runs)| runs && other.set == record.set);
         let done = match self.read(key) {
-            // With an interface that is gone.
+            // The sysctl has disappeared with its interface.
             Err(_) => Ok(()),
             Ok(_) if shared => {
-                tracing::info!("{key} stays {}: another program that runs here has set it, too", record.set);
+                tracing::info!("{key} stays {}: another running program has set it, too", record.set);
                 Ok(())
             }
             Ok(current) if current == record.set => self.write(key, &record.original),
             Ok(current) => {
-                tracing::info!("{key} stays {current}: somebody has changed it since");
+                tracing::info!("{key} stays {current}: it has been changed since");
                 Ok(())
             }
         };
@@ -192,7 +193,7 @@ impl Sysctls {
     fn read(&self, key: &str) -> anyhow::Result<String> {
         let path = self.root.join(key);
         let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        // Several numbers have tabs in between.
+        // Several numbers are separated by tabs.
         Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
@@ -201,7 +202,7 @@ impl Sysctls {
         std::fs::write(&path, value).with_context(|| format!("writing {value} to {}", path.display()))
     }
 
-    /// One program of the folder at a time, as long as this lives.
+    /// Locks the directory: only one program reads and changes settings at a time.
     fn turn(&self) -> Option<Flock<File>> {
         let folder = folder::of(self.file.as_deref()?);
         let mut file = File::open(folder).ok()?;
@@ -219,7 +220,7 @@ impl Sysctls {
         }
     }
 
-    /// What other programs of the folder have recorded of a switch, and whether they run.
+    /// The records of other programs about a sysctl, and whether each program is running.
     fn others(&self, key: &str) -> impl Iterator<Item = (Record, bool)> {
         let own = self.file.clone();
         let folder = own.as_deref().and_then(Path::parent);
@@ -237,7 +238,7 @@ impl Sysctls {
         found.collect::<Vec<_>>().into_iter()
     }
 
-    /// What a file says, if it is about this boot and namespace.
+    /// The records in a file, if it is of this boot and namespace.
     fn read_records(&self, path: &Path) -> Option<BTreeMap<String, Record>> {
         let read = || -> anyhow::Result<Content> {
             let mut text = Vec::new();
@@ -260,12 +261,12 @@ impl Sysctls {
         (content.boot == self.boot && content.namespace == self.namespace).then_some(content.records)
     }
 
-    /// Has the records on the disk. Where that fails the program works, and a kill leaves what it set.
+    /// Writes the records to disk. On failure the program works nevertheless, but a kill leaves its settings.
     fn save(&self, state: &mut State) {
         let Some(path) = self.file.as_deref() else { return };
         if let Err(error) = self.try_save(path, state) {
             tracing::warn!(
-                "{}: {error:#}: should this program be killed, what it has set in /proc/sys stays",
+                "{}: {error:#}: if this program is killed, its settings in /proc/sys stay",
                 path.display()
             );
         }
@@ -298,7 +299,7 @@ impl Sysctls {
     }
 }
 
-/// Which network namespace the calling thread is in.
+/// Identifier of the calling thread's network namespace.
 fn namespace() -> u64 {
     std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |meta| meta.ino())
 }
@@ -309,7 +310,7 @@ mod tests {
 
     const KEY: &str = "net/ipv4/ip_forward";
 
-    /// A folder of switches, and programs that set them.
+    /// A directory of simulated sysctls, and programs that set them.
     struct World {
         root: tempfile::TempDir,
         folder: tempfile::TempDir,
@@ -318,7 +319,7 @@ mod tests {
     impl World {
         fn new(value: &str) -> Self {
             let world = {
-                // Thousands of files, each of them synced.
+                // In memory, because thousands of files are synced.
                 let folder = || tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
                 Self { root: folder(), folder: folder() }
             };
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_kill_the_original_is_still_known() {
+    fn the_original_value_survives_a_kill() {
         for original in ["0", "2", "0\t1"] {
             let world = World::new(original);
             for _ in 0..3 {
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_so_before_stays_and_what_others_changed_since_stays() {
+    fn earlier_values_and_later_changes_of_others_are_kept() {
         let world = World::new("1");
         let program = world.program("a");
         assert!(!program.set(KEY, "1", None).unwrap());
@@ -376,7 +377,8 @@ mod tests {
         world.write("2");
         program.restore(KEY).unwrap();
         assert_eq!((world.value().as_str(), world.files()), ("2", 0));
-        // Killed; somebody has set it to the original, and then to what we want: theirs.
+        // Killed; another program sets the original value, and then the wanted one: that value is the
+        // other's.
         world.write("0");
         world.program("a").set(KEY, "1", None).unwrap();
         world.write("2");
@@ -386,11 +388,11 @@ mod tests {
         assert_eq!(world.value(), "2");
     }
 
-    /// Every order in which two programs start, are killed or stop: while one that set it runs, it is set; when all have
-    /// stopped, it is what it was.
+    /// Every order of starts, kills and stops of two programs: the value is set while a program that set it
+    /// is running, and restored when all have stopped.
     #[test]
     fn two_programs_that_share_a_switch() {
-        // One step: which program, and whether it stops, is killed, or starts.
+        // One step: the program, and whether it stops, is killed, or starts.
         for plan in 0..6_u32.pow(4) {
             let world = World::new("0");
             let mut running: [Option<Sysctls>; 2] = [None, None];
@@ -442,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_another_boot_or_namespace_and_damaged_ones_do_not_count() {
+    fn files_of_another_boot_or_namespace_and_damaged_files_are_ignored() {
         let world = World::new("1");
         let file = |boot: &str, namespace: u64| {
             format!(
@@ -472,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_folder_it_is_set_and_put_back_all_the_same() {
+    fn values_are_set_and_restored_without_a_directory() {
         let world = World::new("0");
         let file = Some(world.folder.path().join("not/there/sysctls-a.json"));
         let program = Sysctls::at(world.root.path().to_owned(), file);

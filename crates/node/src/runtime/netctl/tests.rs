@@ -8,10 +8,10 @@ fn with_runtime<T>(body: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(body)
 }
 
-/// Everything of the namespace that a plan may change.
+/// The complete configuration of the namespace that a plan may change.
 fn picture() -> String {
-    // The kernel gives links addresses of their own a while after they are up, and notes a while later that nobody is at the other
-    // end, or that nobody else has an address.
+    // With a delay after links come up, the kernel adds link-local addresses, and later records missing
+    // carriers and the result of duplicate address detection.
     sh("ip -o addr | grep -v ' fe80:' | sed 's/ tentative//'; ip -o link | grep -v anb | sed 's/ state .*//; s/<.*>//' || true; ip rule; ip -6 rule
         ip route show table all | grep -v ' dev va' | grep -v 'fe80:' | sed 's/ linkdown//; s/ *$//' || true
         nft list ruleset; cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/*/rp_filter")
@@ -33,7 +33,7 @@ fn everything_applied_is_undone() {
             let during = picture();
             assert!(during.contains("10.45.0.1/16") && during.contains("masquerade"), "{during}");
             assert!(sh("nft list ruleset").contains("oifname != \"anb0\""));
-            // Somebody takes all rules of the host away.
+            // Another program removes all rules of the host.
             let plan = upf(&config, 1400);
             assert_eq!(net.restore_tables(&plan).await.unwrap(), [""; 0]);
             let rules = sh("nft list ruleset; nft flush ruleset");
@@ -46,7 +46,7 @@ fn everything_applied_is_undone() {
 }
 
 #[test]
-fn what_somebody_removes_is_made_again_and_nothing_else_is_touched() {
+fn removed_parts_are_restored_and_nothing_else_is_changed() {
     in_private_network(|| {
         with_runtime(async {
             let net = Net::open().unwrap();
@@ -77,7 +77,7 @@ fn what_somebody_removes_is_made_again_and_nothing_else_is_touched() {
 }
 
 #[test]
-fn what_two_plans_share_stays_while_one_takes_the_place_of_the_other() {
+fn common_parts_stay_when_a_plan_replaces_another() {
     in_private_network(|| {
         with_runtime(async {
             let net = Net::open().unwrap();
@@ -109,7 +109,7 @@ fn what_two_plans_share_stays_while_one_takes_the_place_of_the_other() {
             monitor.kill().unwrap();
             let told = String::from_utf8(monitor.wait_with_output().unwrap().stdout).unwrap();
             assert!(told.contains("198.51.100.0/24"), "{told}");
-            // The address that goes takes its own route along.
+            // The address that is removed takes its route with it.
             let gone: Vec<_> =
                 told.lines().filter(|l| l.contains("Deleted") && !l.contains("10.45.0.2")).collect();
             assert!(gone.is_empty(), "{told}");
@@ -128,9 +128,9 @@ fn what_two_plans_share_stays_while_one_takes_the_place_of_the_other() {
     });
 }
 
-/// Whatever the new plan has put in the place of what was there, and whichever of its steps the kernel refuses.
+/// For every part that the new plan replaces, and every step that the kernel refuses.
 #[test]
-fn a_plan_that_fails_half_way_leaves_what_was_there_whole() {
+fn a_failed_replacement_leaves_the_previous_plan() {
     in_private_network(|| {
         sh("sysctl -qw net.ipv6.conf.default.addr_gen_mode=1
             ip link add va type veth peer vb; ip addr add 198.51.100.2/24 dev va; ip link set va up; ip link set vb up
@@ -151,7 +151,7 @@ fn a_plan_that_fails_half_way_leaves_what_was_there_whole() {
             let before = picture();
             let new =
                 [address("203.0.113.2/32"), route(false, Some(100)), route(true, Some(100)), select(513)];
-            // An address of a group, a rule that is there, no such device, a name that nft refuses.
+            // A group address, an existing rule, a missing device, a name that nft refuses.
             sh("ip rule add fwmark 600 lookup 512 pref 20999 proto 171");
             let refused = [
                 (address("ff02::1/128"), "give va the address ff02::1/128"),
@@ -197,7 +197,7 @@ fn a_plan_that_fails_half_way_leaves_what_was_there_whole() {
 }
 
 #[test]
-fn of_tables_that_are_removed_one_is_told_and_of_nothing_else() {
+fn the_monitor_reports_removed_tables_only() {
     in_private_network(|| {
         with_runtime(async {
             let mut monitor = TableMonitor::open().unwrap();
@@ -210,7 +210,7 @@ fn of_tables_that_are_removed_one_is_told_and_of_nothing_else() {
                 sh(remove);
                 tokio::time::timeout(soon, monitor.removed()).await.expect(remove).unwrap();
             }
-            // More than it can keep: there may have been one.
+            // More notifications than the buffer holds: a removal may have been among them.
             sh("nft add table inet a; nft add chain inet a c");
             sh("yes add rule inet a c ip saddr 192.0.2.1 counter | head -n 20000 | nft -f -");
             tokio::time::timeout(soon, monitor.removed()).await.expect("many").unwrap();
@@ -219,9 +219,10 @@ fn of_tables_that_are_removed_one_is_told_and_of_nothing_else() {
 }
 
 #[test]
-fn what_the_kernel_carries_by_itself_is_closed_by_its_filter() {
+fn the_filter_blocks_packets_of_the_fast_path() {
     in_private_network(|| {
-        // The tunnel's device stands for what the fast path hands to the kernel: packets of a UE, from the inside.
+        // The tunnel's device represents the fast path's delivery to the kernel: packets of a UE, from
+        // inside.
         sh("ip link add n6 type veth peer name srv; ip link set n6 up; ip link set srv up
             ip addr add 192.0.2.1/24 dev n6; ip -6 addr add 2001:db8:6::1/64 dev n6 nodad");
         with_runtime(async {
@@ -254,7 +255,7 @@ fn what_the_kernel_carries_by_itself_is_closed_by_its_filter() {
                 config.destinations().rules().len(),
                 "{rules}"
             );
-            // Killed here: the next start removes it, whether it closes anything itself or not.
+            // Killed here: the next start removes the table, with or without a filter of its own.
             std::mem::forget(layer);
             net.clean(&config.device.name, Some(config.device.mark), false).await.unwrap();
             assert!(!sh("nft list ruleset").contains("anabranch_anb0_to"));
@@ -285,7 +286,7 @@ fn a_failed_step_undoes_those_before_it() {
 }
 
 #[test]
-fn the_default_route_takes_everything_but_the_tunnel_itself() {
+fn the_default_route_takes_everything_except_the_tunnel() {
     in_private_network(|| {
         sh("ip link add va type veth peer vb; ip addr add 198.51.100.2/24 dev va; ip link set va up; ip link set vb up
             ip route add default via 198.51.100.1; ip route add 203.0.113.0/24 via 198.51.100.1");
@@ -313,9 +314,9 @@ fn the_default_route_takes_everything_but_the_tunnel_itself() {
 }
 
 #[test]
-fn slices_are_reached_by_mark_and_by_flow_with_a_window_and_nothing_stays() {
+fn slices_are_selected_by_mark_and_by_flow_and_everything_is_removed() {
     in_private_network(|| {
-        // Without addresses of their own, which come and go while we look.
+        // Without automatic addresses, which would appear during the comparison.
         sh("sysctl -qw net.ipv6.conf.default.addr_gen_mode=1
             ip link add va type veth peer vb; ip addr add 198.51.100.2/24 dev va; ip link set va up; ip link set vb up
             ip link add vc type veth peer vd; ip addr add 203.0.113.2/24 dev vc; ip link set vc up; ip link set vd up
@@ -365,7 +366,7 @@ fn slices_are_reached_by_mark_and_by_flow_with_a_window_and_nothing_stays() {
             ] {
                 assert!(way(&format!("192.0.2.7 {other}")).contains("dev va"), "{other}");
             }
-            // Another window takes the place of the first.
+            // Another window replaces the first.
             let wider = net.apply(vec![route(false, 513, Some(100))]).await.unwrap();
             assert_eq!(sh("ip route show table 513").lines().count(), 1);
             assert!(way("192.0.2.7 mark 513").contains("initcwnd 100"));
@@ -381,7 +382,7 @@ fn slices_are_reached_by_mark_and_by_flow_with_a_window_and_nothing_stays() {
 }
 
 #[test]
-fn endpoints_of_multipath_tcp_come_and_go_and_others_stay() {
+fn multipath_tcp_endpoints_are_managed_and_foreign_ones_stay() {
     in_private_network(|| {
         sh("ip link add va type veth peer vb; ip link set va up; ip link set vb up
             ip addr add 192.0.2.2/24 dev va; ip addr add 2001:db8::2/64 dev va nodad
@@ -405,7 +406,7 @@ fn endpoints_of_multipath_tcp_come_and_go_and_others_stay() {
                     Step::Subflows(3),
                     endpoint("192.0.2.2", true),
                     endpoint("2001:db8::2", false),
-                    // Somebody else's, that does.
+                    // An endpoint of another program that serves.
                     endpoint("192.0.2.3", false),
                 ]
             };
@@ -414,14 +415,14 @@ fn endpoints_of_multipath_tcp_come_and_go_and_others_stay() {
             assert!(now.contains("192.0.2.2 id 171 subflow backup dev va"), "{now}");
             assert!(now.contains("2001:db8::2 id 172 subflow dev va"), "{now}");
             assert!(there("limits").contains("add_addr_accepted 5 subflows 3"), "{}", there("limits"));
-            // Not in reserve any more; it is the same endpoint.
+            // No longer a backup; it is the same endpoint.
             let again = net.apply(vec![endpoint("192.0.2.2", false)]).await.unwrap();
             let now = there("endpoint");
             assert!(now.contains("192.0.2.2 id 171 subflow dev va") && now.lines().count() == 4, "{now}");
             net.undo(again).await;
             net.undo(layer).await;
             assert_eq!(before(), first);
-            // One step cannot be done: none is.
+            // If one step fails, none is applied.
             let mut wrong = plan();
             wrong.push(endpoint("192.0.2.4", false));
             let error = format!("{:#}", net.apply(wrong).await.err().unwrap());
@@ -448,7 +449,7 @@ fn a_foreign_device_is_not_touched() {
 }
 
 #[test]
-fn losing_carrier_address_or_route_is_seen() {
+fn loss_of_carrier_address_or_route_is_detected() {
     in_private_network(|| {
         sh("ip link add va type veth peer vb; ip addr add 192.0.2.2/24 dev va; ip link set va up; ip link set vb up
             ip route add default via 192.0.2.1");
@@ -461,7 +462,7 @@ fn losing_carrier_address_or_route_is_seen() {
         with_runtime(async {
             let mut monitor = Monitor::open().unwrap();
             let steps = [
-                // The kernel takes its time to see the carrier of a link just made.
+                // The kernel detects the carrier of a new link with a delay.
                 ("true", None),
                 ("ip link set vb down", Some("no carrier")),
                 ("ip link set vb up", None),
@@ -491,9 +492,9 @@ fn losing_carrier_address_or_route_is_seen() {
     });
 }
 
-/// By its name and by its address, with and without an address of its own, before and while it is one.
+/// By name and by address, with and without an address of its own, before and while the interface is a port.
 #[test]
-fn an_interface_that_is_a_port_of_another_one_says_so_and_of_which() {
+fn a_port_is_reported_with_its_owner() {
     in_private_network(|| {
         sh("ip link add va type veth peer vb; ip link set va up; ip link set vb up
             ip link add br7 type bridge; ip link set br7 up; ip route add default dev va");
@@ -527,7 +528,7 @@ fn an_interface_that_is_a_port_of_another_one_says_so_and_of_which() {
         assert!(told.ends_with("name br7, or take it out of there"), "{told}");
         sh("ip addr flush dev va");
         until(&by_name, "it is a port of br7");
-        // The bridge itself can be used, and the port again once it is none.
+        // The bridge itself can be used, and the former port again.
         sh("ip addr add 192.0.2.2/24 dev br7; ip route replace default dev br7");
         until(&of(Some("br7"), None), "");
         until(&by_address, "");
@@ -539,9 +540,10 @@ fn an_interface_that_is_a_port_of_another_one_says_so_and_of_which() {
     });
 }
 
-/// IPv6 in `routes`, and no IPv6 address: nothing leaves by the machine's own default route, unless it is to.
+/// IPv6 prefixes in `routes` without an IPv6 address: packets do not leave through the default route, unless
+/// configured so.
 #[test]
-fn what_the_tunnel_has_no_address_for_does_not_leave_outside_it() {
+fn destinations_without_a_tunnel_address_do_not_bypass_the_tunnel() {
     for (without_address, leaves) in [(WithoutAddress::Block, false), (WithoutAddress::Warn, true)] {
         in_private_network(|| {
             sh("ip link add va type veth peer vb; ip link set va up; ip link set vb up
@@ -561,7 +563,7 @@ fn what_the_tunnel_has_no_address_for_does_not_leave_outside_it() {
                     let way = |to: &str| sh(&format!("ip route get {to}"));
                     assert!(way(to).contains("dev anb0"), "{}", way(to));
                     assert_eq!(way(other).contains("dev va"), leaves, "{}", way(other));
-                    // The tunnel's own datagrams, and what has a route of its own, are not touched.
+                    // The tunnel's own datagrams and destinations with specific routes are not affected.
                     let own = sh(&format!("ip route get {other} mark {}", device.mark));
                     assert!(own.contains("dev va"), "{own}");
                     assert!(
@@ -576,7 +578,7 @@ fn what_the_tunnel_has_no_address_for_does_not_leave_outside_it() {
 }
 
 #[test]
-fn where_ipv6_is_off_a_session_does_without() {
+fn a_session_works_with_ipv6_disabled() {
     in_private_network(|| {
         sh("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1");
         with_runtime(async {
@@ -593,9 +595,9 @@ fn where_ipv6_is_off_a_session_does_without() {
     });
 }
 
-/// As `kill -9` leaves it: the next run takes what the killed one had set for that, and puts back what was before.
+/// As after `kill -9`: the next run knows the original value and restores it.
 #[test]
-fn forwarding_is_what_it_was_after_a_kill() {
+fn forwarding_is_restored_after_a_kill() {
     for before in ["0", "1"] {
         in_private_network(|| {
             let folder = tempfile::tempdir().unwrap();
@@ -613,13 +615,13 @@ fn forwarding_is_what_it_was_after_a_kill() {
                 };
                 for _ in 0..2 {
                     let (_net, mut layer) = start().await;
-                    // What is dropped releases what the process had; what it had set stays.
+                    // Dropping releases the resources of the process but leaves its settings.
                     layer.0.clear();
                 }
                 let (net, layer) = start().await;
                 net.undo(layer).await;
                 assert_eq!(forwarding(), before);
-                // Killed, and the next run does not want it.
+                // Killed, and the next run does not need it.
                 let (_net, mut layer) = start().await;
                 layer.0.clear();
                 let next = Net::open().unwrap().remembering(folder.path(), &config.device.name);

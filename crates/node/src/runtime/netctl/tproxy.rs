@@ -1,14 +1,14 @@
-//! Flows led to a transparent proxy: one nftables table of our own, gone with us.
+//! Redirection of flows to a transparent proxy: one nftables table, which is removed at the end.
 //!
 //! ```text
 //!  output      unmarked ─▶ classify ─ mark M ─▶ rule M: local by lo ─▶ prerouting ─ mark M ─▶ tproxy ─▶ 127.0.0.1:P, [::1]:P
 //!  prerouting  from named interfaces, unmarked ─▶ forwarded ─ mark M ────────────────────────┘
 //! ```
 //!
-//! A flow is taken at its first packet (a SYN, or what connection tracking calls new), and remembered by connection
-//! tracking: connections that were there before are never torn, nor are answers of servers on this machine. Who sets a
-//! mark has chosen its way, and is left alone: so are the proxy's own sockets, the tunnel's, and those of programs that
-//! ask for a slice themselves.
+//! A flow is intercepted at its first packet (a SYN, or a packet that starts a flow in connection tracking)
+//! and marked in connection tracking, so existing connections are never interrupted, nor are answers of
+//! servers on this machine. Packets with a mark have a chosen path and are not intercepted: those of the
+//! proxy's own sockets, of the tunnel, and of programs that select a slice themselves.
 
 use super::keeper::Keeper;
 use super::port::port_of;
@@ -19,57 +19,60 @@ use nftables::helper::{self, DEFAULT_ARGS, DEFAULT_NFT, NftablesError};
 use serde_json::{Value, json};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Packets that are on a link by definition; nobody forwards them.
+/// Link-local prefixes, which are never forwarded.
 const LINK_LOCAL: [&str; 2] = ["169.254.0.0/16", "fe80::/10"];
-/// Before address translation, after connection tracking ("mangle").
+/// After connection tracking, before address translation (priority "mangle").
 const PRIORITY: i32 = -150;
 
-/// What is led to the proxy.
+/// Parameters of the redirection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tproxy {
     /// Name of the table.
     pub table: String,
-    /// The mark of what is led there.
+    /// Mark of redirected packets.
     pub mark: u32,
     /// The proxy's port.
     pub port: u16,
     /// Whether it listens on ::1, too.
     pub v6: bool,
-    /// What programs of this machine send.
+    /// Intercept packets of programs on this machine.
     pub local: bool,
-    /// What comes in by these interfaces.
+    /// Intercept packets that arrive at these interfaces.
     pub interfaces: Vec<String>,
-    /// Of both, only what would leave by this interface; none: all.
+    /// Of both, only packets that would leave through this interface; `None`: all.
     pub only_by: Option<String>,
-    /// Destinations left alone.
+    /// Destinations that are exempt.
     pub except: Vec<IpNet>,
-    /// Of what programs of this machine send: the first that matches counts; what none matches is left alone.
+    /// Rules for packets of programs on this machine: the first match applies; packets without a match are
+    /// not intercepted.
     pub flows: Vec<FlowRule>,
-    /// The same of what comes in by interfaces.
+    /// Rules for packets that arrive at the interfaces.
     pub forwarded: Vec<FlowRule>,
-    /// Whether some flows keep the client's address, so that answers to it are ours.
+    /// Whether some flows keep the client's address, so that answers to it must be delivered locally.
     pub keeps_source: bool,
 }
 
-/// Which flows, and whether they are led there.
+/// A rule: flows, and whether they are intercepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowRule {
-    /// Which; a cgroup is not looked at here.
+    /// The flows; a cgroup is ignored here.
     pub filter: Filter,
-    /// Whether they are taken; if not, they are left alone.
+    /// Whether the flows are intercepted; otherwise they are exempt.
     pub take: bool,
 }
 
 impl Tproxy {
-    /// The table of the proxy of this name.
+    /// Name of the table of the proxy with this name.
     pub fn table_name(name: &str) -> String {
         format!("anabranch_{}", name.replace('-', "_"))
     }
 
-    /// As nftables' JSON (libnftables-json(5)): one transaction, in place of what is in the table.
+    /// The ruleset in nftables' JSON (libnftables-json(5)): one transaction that replaces the contents of the
+    /// table.
     fn ruleset(&self, kept: bool) -> Value {
         let mut all = emptied(&self.table, kept);
-        // What a program sends has been routed; of what comes in, the routing tables have to tell.
+        // Packets of local programs have already been routed; for arriving ones, the routing tables are
+        // consulted.
         let classified =
             [("classify", &self.flows, None), ("forwarded", &self.forwarded, self.only_by.as_deref())];
         all.extend(classified.map(|(chain, ..)| self.chain(chain, None)));
@@ -129,7 +132,8 @@ impl Tproxy {
         json!({"add": {"chain": chain}})
     }
 
-    /// Rules of a chain that marks what is taken; with `routed_by` only what is routed by that interface.
+    /// Rules of a chain that marks intercepted flows; with `routed_by`, only those routed through that
+    /// interface.
     fn classify(&self, flows: &[FlowRule], routed_by: Option<&str>) -> Vec<Vec<Value>> {
         let ct = |key: &str| json!({"ct": {"key": key}});
         let back = || json!({"return": null});
@@ -137,7 +141,7 @@ impl Tproxy {
         let mut rules = vec![
             vec![is(ct("direction"), json!("reply")), back()],
             vec![is(ct("mark"), json!(self.mark)), set(meta("mark"), self.mark), back()],
-            // Somebody else's.
+            // A connection marked by another program.
             vec![is_not(ct("mark"), json!(0)), back()],
             vec![is_not(ct("state"), json!("new")), back()],
             vec![is_not(flags, json!("syn")), back()],
@@ -150,7 +154,7 @@ impl Tproxy {
         if !self.v6 {
             rules.push(vec![is(meta("nfproto"), json!("ipv6")), back()]);
         }
-        // Later packets of a flow that was taken go where the first one went.
+        // Later packets of an intercepted flow follow the first one.
         if let Some(name) = routed_by {
             let by = json!({"fib": {"result": "oifname", "flags": ["daddr", "mark"]}});
             rules.push(vec![is_not(by, json!(name)), back()]);
@@ -219,14 +223,14 @@ fn address(field: &str, net: IpNet) -> Value {
     is(payload(protocol, field), prefix)
 }
 
-/// What it takes of the kernel.
+/// Required kernel modules.
 const MODULES: &str = "nft_tproxy, nft_socket, nft_fib_inet and nft_ct";
 
-/// Leads flows to the proxy, with a table that goes with this process if the kernel has such; if not (`None`), with one that
-/// stays until it is removed. One that stayed is replaced.
+/// Installs the redirection in an owned table if the kernel supports it; otherwise (`None`) in a table that
+/// stays until it is removed. Such a table of an earlier run is replaced.
 ///
 /// # Errors
-/// nft is missing, or the kernel lacks what it takes.
+/// nft or a kernel module is missing.
 pub fn lead(tproxy: &Tproxy) -> anyhow::Result<Option<Keeper>> {
     for name in &tproxy.interfaces {
         if let Some(of) = port_of(name) {
@@ -236,11 +240,11 @@ pub fn lead(tproxy: &Tproxy) -> anyhow::Result<Option<Keeper>> {
     keep(&tproxy.table, |keeper| replace(tproxy, keeper))
 }
 
-/// Fills a table that goes with this process and that only this process changes, if the kernel has such; if not (`None`), one
-/// that stays until it is removed.
+/// Fills an owned table that only this process can change, if the kernel supports it; otherwise (`None`) a
+/// table that stays until it is removed.
 ///
 /// # Errors
-/// Those of `fill`.
+/// The errors of `fill`.
 pub fn keep(
     table: &str,
     fill: impl FnOnce(Option<&Keeper>) -> anyhow::Result<()>,
@@ -254,27 +258,27 @@ pub fn keep(
     }
 }
 
-/// The table is there and has no rule.
+/// Commands that create the table if necessary and empty it.
 pub fn emptied(table: &str, kept: bool) -> Vec<Value> {
     let table = || json!({"table": {"family": "inet", "name": table}});
     if kept {
-        // Chains stay, without a rule.
+        // Chains stay, without rules.
         vec![json!({"flush": table()})]
     } else {
-        // "add" makes sure that there is something to delete.
+        // "add" ensures that "delete" succeeds.
         vec![json!({"add": table()}), json!({"delete": table()}), json!({"add": table()})]
     }
 }
 
-/// Leads other flows to it from now on, in one transaction.
+/// Replaces the redirection in one transaction.
 ///
 /// # Errors
-/// As [`lead`]; nothing has changed.
+/// As with [`lead`]; nothing has changed.
 pub fn replace(tproxy: &Tproxy, keeper: Option<&Keeper>) -> anyhow::Result<()> {
     apply(&tproxy.ruleset(keeper.is_some()), keeper, MODULES)
 }
 
-/// Has nft execute a ruleset; `modules` is what it takes of the kernel.
+/// Has nft execute a ruleset; `modules` are the required kernel modules, for error messages.
 pub fn apply(ruleset: &Value, keeper: Option<&Keeper>, modules: &str) -> anyhow::Result<()> {
     if let Some(keeper) = keeper {
         return keeper.run(ruleset).with_context(|| format!("(the kernel needs {modules})"));
@@ -325,9 +329,9 @@ mod tests {
         }
     }
 
-    /// nft takes it, and takes it again in its place; what is in it is what was meant.
+    /// nft accepts the ruleset, also in place of itself, and lists the intended contents.
     #[test]
-    fn nft_takes_it_and_there_is_one() {
+    fn nft_accepts_the_ruleset_and_there_is_one_table() {
         in_private_network(|| {
             replace(&tproxy(), None).unwrap();
             replace(&tproxy(), None).unwrap();
@@ -356,7 +360,7 @@ mod tests {
             ] {
                 assert!(all.contains(line), "{line}\n{all}");
             }
-            // Without IPv6 nothing of it is taken.
+            // Without IPv6, no IPv6 packet is intercepted.
             replace(&Tproxy { v6: false, local: false, ..tproxy() }, Some(&kept)).unwrap();
             let all = sh("nft list ruleset");
             assert!(!all.contains("[::1]") && !all.contains("oifname \"anb0\" meta mark"), "{all}");

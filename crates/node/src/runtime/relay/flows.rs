@@ -1,6 +1,6 @@
-//! Flows of a relay: those there are, how many there may be, and what was counted.
+//! Flows of a relay: the table of open flows, its limits, and counters.
 //!
-//! A flow counts its bytes by itself; the table is locked when a flow comes, goes, or is looked at.
+//! A flow counts its own bytes; the table is locked only when a flow opens, ends, or is listed.
 
 use super::tally::{Named, Tally};
 use super::{Unfinished, both, flow_limit, reset};
@@ -14,57 +14,57 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// What a relay of its kind knows of a flow beside what all have.
+/// The properties of a kind of relay that differ from others.
 pub trait Kind: Send + Sync + Sized + 'static {
-    /// Why flows are refused.
+    /// Reasons for refusing flows.
     type Why: Named;
-    /// What else is counted for all flows together.
+    /// Additional counters for all flows together.
     type Counters: Default + Send + Sync;
-    /// What flows carried, as it is told apart.
+    /// Sums of traffic, by the criteria of this kind.
     type Sums: Clone + Default + Send;
 
-    /// The key that says how many there may be.
+    /// The configuration key that limits the number of flows.
     const LIMIT_KEY: &'static str;
 
-    /// Whether it counts for the share of its owner.
+    /// Whether the flow counts towards the share of its owner.
     fn shares(&self) -> bool {
         true
     }
 
-    /// The reason in its words.
+    /// The reason of this kind for a full table.
     fn why(full: Full) -> Self::Why;
 
-    /// Adds what a flow carried, or has so far.
+    /// Adds the traffic of a flow to the sums.
     fn add(flow: &Flow<Self>, totals: Totals, to: &mut Self::Sums);
 }
 
-/// What there is no room for one more in.
+/// The limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Full {
-    /// The table.
+    /// The size of the table.
     Table,
-    /// The share of whoever owns it.
+    /// The share of the owner.
     Share,
-    /// The descriptors of this process, or of the machine.
+    /// The file descriptors of this process or of the machine.
     Descriptors,
 }
 
 /// One flow.
 #[derive(Debug)]
 pub struct Flow<K> {
-    /// Counts up by one.
+    /// Identifier; counts up from the start.
     pub id: u64,
-    /// The program's end.
+    /// Address of the client.
     pub client: SocketAddr,
     /// Name of its rule.
     pub rule: OnceLock<String>,
-    /// When it came.
+    /// Time of its start.
     pub since: Instant,
     /// Bytes to the server.
     pub up: AtomicU64,
     /// Bytes from the server.
     pub down: AtomicU64,
-    /// What its kind knows.
+    /// Properties of this kind of relay.
     pub of: K,
     owner: IpAddr,
 }
@@ -78,7 +78,7 @@ impl<K> Flow<K> {
 /// Sums over flows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Flows, those that are there now included.
+    /// Number of flows, including open ones.
     pub flows: u64,
     /// Bytes to servers.
     pub up_bytes: u64,
@@ -87,7 +87,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds others.
+    /// Adds the sums of `other`.
     pub const fn add(&mut self, other: Self) {
         self.flows += other.flows;
         self.up_bytes += other.up_bytes;
@@ -107,16 +107,16 @@ pub struct Flows<K: Kind> {
     table: Mutex<Table<K>>,
     limit: AtomicUsize,
     share: AtomicUsize,
-    /// Flows refused.
+    /// Refused flows, by reason.
     pub refused: Tally<K::Why>,
-    /// Flows that ended by a reset.
+    /// Flows that ended with a reset.
     pub resets: AtomicU64,
-    /// What else is counted.
+    /// Additional counters of this kind.
     pub counters: K::Counters,
 }
 
 impl<K: Kind> Flows<K> {
-    /// None yet; at most so many, and so many of one owner.
+    /// An empty table with at most `limit` flows, and `share` per owner.
     pub fn new(limit: usize, share: usize) -> Self {
         let table =
             Table { open: BTreeMap::new(), of_owner: BTreeMap::new(), ended: K::Sums::default(), next: 0 };
@@ -130,27 +130,28 @@ impl<K: Kind> Flows<K> {
         }
     }
 
-    /// As many as are configured, or as there are descriptors for; `threads` copy (0: as many as there are cores).
+    /// The configured maximum of flows, limited by the available file descriptors. `threads` relay data (0:
+    /// one per core).
     pub fn possible(wanted: u32, threads: u16) -> anyhow::Result<usize> {
         flow_limit(K::LIMIT_KEY, wanted, threads)
     }
 
-    /// How many there may be.
+    /// Maximum number of flows.
     pub fn limit(&self) -> usize {
         self.limit.load(Relaxed)
     }
 
-    /// How many there may be from now on; what is there stays.
+    /// Sets the maximum number of flows; open flows are not affected.
     pub fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Relaxed);
     }
 
-    /// How many of one owner there may be from now on; what is there stays.
+    /// Sets the maximum number of flows per owner; open flows are not affected.
     pub fn set_share(&self, share: usize) {
         self.share.store(share, Relaxed);
     }
 
-    /// A new flow; none, counted and told, where there are too many.
+    /// Opens a flow. If a limit is reached, counts and logs the refusal and returns `None`.
     pub fn open(self: &Arc<Self>, owner: IpAddr, client: SocketAddr, of: K) -> Option<Entry<K>> {
         let mut table = self.table();
         let owned = table.of_owner.get(&owner).copied().unwrap_or(0);
@@ -160,7 +161,7 @@ impl<K: Kind> Flows<K> {
             let full = if table.open.len() >= limit { Full::Table } else { Full::Share };
             drop(table);
             let refused = self.refused.count(K::why(full));
-            // A flood of flows is not to become a flood of lines.
+            // Logged at powers of two, so that a flood of flows does not flood the log.
             if full == Full::Table && refused.is_power_of_two() {
                 tracing::warn!(limit, refused, "flows are refused: {} allows no more", K::LIMIT_KEY);
             }
@@ -185,7 +186,7 @@ impl<K: Kind> Flows<K> {
         Some(Entry { flows: self.clone(), flow })
     }
 
-    /// Whether a quarter or less is left, of all or of what this owner may have.
+    /// Whether at most a quarter of the limit in total, or of this owner's share, is left.
     pub fn is_tight(&self, owner: IpAddr) -> bool {
         let table = self.table();
         let owned = table.of_owner.get(&owner).copied().unwrap_or(0);
@@ -193,17 +194,17 @@ impl<K: Kind> Flows<K> {
         tight(table.open.len(), self.limit()) || tight(owned, self.share.load(Relaxed))
     }
 
-    /// How many there are.
+    /// Number of open flows.
     pub fn count(&self) -> usize {
         self.table().open.len()
     }
 
-    /// Those from the `offset`th on, at most `limit`, the oldest first.
+    /// Open flows from index `offset` on, at most `limit`, the oldest first.
     pub fn list(&self, offset: usize, limit: usize) -> Vec<Arc<Flow<K>>> {
         self.table().open.values().skip(offset).take(limit).cloned().collect()
     }
 
-    /// What flows carried, those that are there now included.
+    /// Sums of the traffic, including open flows.
     pub fn sums(&self) -> K::Sums {
         let table = self.table();
         let mut all = table.ended.clone();
@@ -212,12 +213,12 @@ impl<K: Kind> Flows<K> {
     }
 
     fn table(&self) -> MutexGuard<'_, Table<K>> {
-        // Every change is one step.
+        // The mutex may be poisoned: each change is a single step, so the state is consistent.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A flow as long as it is there.
+/// Registration of an open flow, which ends when it is dropped.
 pub struct Entry<K: Kind> {
     flows: Arc<Flows<K>>,
     /// The flow.
@@ -225,7 +226,7 @@ pub struct Entry<K: Kind> {
 }
 
 impl<K: Kind> Entry<K> {
-    /// Copies both ways until both ends are done.
+    /// Relays both directions until both ends have finished.
     pub async fn carry(&self, near: &TcpStream, far: &TcpStream) {
         let unfinished = Unfinished::new([near, far]);
         match both(near, far, &self.flow.up, &self.flow.down).await {
@@ -234,7 +235,7 @@ impl<K: Kind> Entry<K> {
         }
     }
 
-    /// One end is broken: so is the other.
+    /// Resets both ends after one of them has failed.
     pub fn broken(&self, near: &TcpStream, far: &TcpStream, error: &io::Error) {
         reset(near);
         reset(far);
@@ -262,7 +263,7 @@ impl<K: Kind> Drop for Entry<K> {
     }
 }
 
-/// Takes connections for as long as it is polled; what `serve` makes of them ends with it.
+/// Accepts connections for ever; the tasks of `serve` end with it.
 pub async fn accept<K: Kind, F>(
     flows: &Flows<K>,
     listener: TcpListener,
@@ -276,11 +277,11 @@ where
         tokio::select! {
             taken = listener.accept() => match taken {
                 Ok((stream, from)) => drop(tasks.spawn(serve(stream, from))),
-                // Gone before it was taken.
+                // The connection ended before it was accepted.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     flows.refused.count(K::why(Full::Descriptors));
-                    tracing::warn!("a connection cannot be taken: {error}; is the limit of open files too low?");
+                    tracing::warn!("a connection cannot be accepted: {error}; is the limit of open files too low?");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             },
@@ -317,14 +318,14 @@ mod tests {
         }
     }
 
-    /// A connection: the program's end, and ours.
+    /// A connection: the client's end and the relay's end.
     async fn connection() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let there = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         (there, listener.accept().await.unwrap().0)
     }
 
-    /// Client, server, and the task that carries between them.
+    /// The ends of client and server, and the task that relays between them.
     async fn carried() -> (TcpStream, TcpStream, tokio::task::JoinHandle<()>) {
         let flows = Arc::new(Flows::new(1, 1));
         let ((client, near), (server, far)) = (connection().await, connection().await);
@@ -333,12 +334,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_both_ends_have_ended_looks_ended() {
+    async fn only_finished_connections_end_without_a_reset() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let (mut client, mut server, task) = carried().await;
         client.write_all(b"hello").await.unwrap();
         server.read_exact(&mut [0; 5]).await.unwrap();
-        // As at the end of this program.
+        // As when this program ends.
         task.abort();
         for end in [&mut client, &mut server] {
             assert_eq!(end.read(&mut [0]).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_that_has_said_all_and_is_gone_ends_the_flow() {
+    async fn an_end_that_disappears_after_its_fin_ends_the_flow() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         for by_client in [true, false] {
             let (client, server, task) = carried().await;
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn each_owner_has_its_share_and_what_was_carried_is_kept() {
+    fn each_owner_has_its_share_and_traffic_is_summed_up() {
         let flows = Arc::new(Flows::new(3, 2));
         let client = "10.0.0.1:4000".parse().unwrap();
         let open = |owner: &str| flows.open(owner.parse().unwrap(), client, 7);

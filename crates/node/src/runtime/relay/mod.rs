@@ -1,11 +1,11 @@
-//! TCP connections that end here and go on elsewhere: what a transparent proxy and a TCP lane have in common.
+//! Relaying of TCP connections that are terminated here: common parts of transparent proxy and TCP lane.
 //!
 //! ```text
 //!  one end ──▶ [socket] ─ splice ─▶ pipe ─ splice ─▶ [socket] ──▶ other end      and the same the other way
-//!    FIN ─▶ FIN once the pipe is empty, the other way goes on;   RST, an error, or our own end ─▶ RST to the other end
+//!    FIN ─▶ FIN once the pipe is empty, the other direction continues;   RST, error, end ─▶ RST to the other end
 //! ```
 //!
-//! What one end does not take stays in the sockets' buffers, and the other end's window closes.
+//! Data that one end does not read stays in the socket buffers, which closes the window of the other end.
 
 mod flows;
 mod pipe;
@@ -28,19 +28,19 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// Connections that may wait to be taken.
+/// Maximum number of connections that wait to be accepted.
 pub const BACKLOG: i32 = 4096;
-/// The ends of a pipe.
+/// File descriptors of a pipe.
 const DESCRIPTORS_PER_PIPE: usize = 2;
-/// Descriptors of a flow: two sockets, and two pipes while it is busy both ways.
+/// File descriptors of a flow: two sockets, and two pipes while both directions are busy.
 const DESCRIPTORS_PER_FLOW: u64 = 2 + 2 * DESCRIPTORS_PER_PIPE as u64;
-/// Descriptors of everything else, without the pipes that threads keep.
+/// File descriptors for all other purposes, without the pipes that threads keep.
 const DESCRIPTORS_BESIDE: u64 = 256;
 
-/// Copies both ways until both ends are done, and counts the bytes.
+/// Relays both directions until both ends have finished, and counts the bytes.
 ///
 /// # Errors
-/// One end is broken.
+/// One end has failed.
 async fn both(client: &TcpStream, far: &TcpStream, up: &AtomicU64, down: &AtomicU64) -> io::Result<()> {
     let (mut up, mut down) = (pin!(one_way(client, far, up)), pin!(one_way(far, client, down)));
     tokio::select! {
@@ -55,7 +55,8 @@ async fn both(client: &TcpStream, far: &TcpStream, up: &AtomicU64, down: &Atomic
     }
 }
 
-/// One way once an end has sent all. Nobody reads there any more: that it is gone shows only so, for the other end may never send.
+/// Relays the other direction after `ended` has sent its FIN. Nobody reads from that end any more, so its
+/// failure is detected separately; the other end may never send.
 async fn other_way(way: impl Future<Output = io::Result<()>>, ended: &TcpStream) -> io::Result<()> {
     tokio::select! {
         biased;
@@ -64,7 +65,7 @@ async fn other_way(way: impl Future<Output = io::Result<()>>, ended: &TcpStream)
     }
 }
 
-/// Copies until there is no more, and says so.
+/// Relays one direction until FIN, and passes that on.
 async fn one_way(from: &TcpStream, to: &TcpStream, bytes: &AtomicU64) -> io::Result<()> {
     loop {
         from.readable().await?;
@@ -74,7 +75,7 @@ async fn one_way(from: &TcpStream, to: &TcpStream, bytes: &AtomicU64) -> io::Res
             Ok(0) => {
                 pipe.give();
                 return match SockRef::from(to).shutdown(Shutdown::Write) {
-                    // It is gone already, and the other way will say how.
+                    // The end has disappeared; the other direction returns the cause.
                     Err(error) if error.kind() == ErrorKind::NotConnected => Ok(()),
                     other => other,
                 };
@@ -84,7 +85,7 @@ async fn one_way(from: &TcpStream, to: &TcpStream, bytes: &AtomicU64) -> io::Res
                     match to.try_io(Interest::WRITABLE, || pipe.drain(to)) {
                         Ok(_) => {}
                         Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                            // Nobody reads `from` meanwhile: that it is gone shows only so.
+                            // Nobody reads from `from` meanwhile, so its failure is detected here.
                             tokio::select! {
                                 ready = to.writable() => ready?,
                                 error = gone(from) => return Err(error),
@@ -95,7 +96,7 @@ async fn one_way(from: &TcpStream, to: &TcpStream, bytes: &AtomicU64) -> io::Res
                 }
                 bytes.fetch_add(taken as u64, Relaxed);
                 pipe.give();
-                // Others want their turn, too.
+                // Lets other tasks run.
                 tokio::task::coop::consume_budget().await;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => pipe.give(),
@@ -104,7 +105,7 @@ async fn one_way(from: &TcpStream, to: &TcpStream, bytes: &AtomicU64) -> io::Res
     }
 }
 
-/// Waits until a connection is broken.
+/// Waits until a connection fails.
 pub async fn gone(stream: &TcpStream) -> io::Error {
     loop {
         match stream.ready(Interest::ERROR).await {
@@ -119,18 +120,19 @@ pub async fn gone(stream: &TcpStream) -> io::Error {
     }
 }
 
-/// Closing it resets it, whoever closes it: also the kernel, when this program is killed.
+/// Makes the closing of the socket a reset, also by the kernel when this program is killed.
 pub fn reset(stream: &TcpStream) {
-    // If it is broken already there is nothing to reset.
+    // A failed connection need not be reset.
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
-/// Two ends that have not said all: an end of ours, of this program for instance, must not look like theirs.
+/// Two ends that have not finished. If the relay ends, for instance with this program, they are reset, so
+/// that its end does not look like a regular end of the connection.
 struct Unfinished<'a>([&'a TcpStream; 2]);
 
 impl<'a> Unfinished<'a> {
     fn new(ends: [&'a TcpStream; 2]) -> Self {
-        // Not of Multipath TCP before it comes to that: the kernel would reset also a subflow that goes.
+        // Not for Multipath TCP before that: the kernel would also reset single subflows that end.
         let plain = |end: &&&TcpStream| {
             let protocol = SockRef::from(**end).protocol();
             !matches!(protocol, Ok(Some(Protocol::MPTCP)))
@@ -139,7 +141,7 @@ impl<'a> Unfinished<'a> {
         Self(ends)
     }
 
-    /// They have; closing ends them as usual.
+    /// Both ends have finished; closing ends them regularly.
     fn done(self) {
         for end in std::mem::ManuallyDrop::new(self).0 {
             let _ = SockRef::from(end).set_linger(None);
@@ -153,38 +155,39 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// A relay sends what it has at once, passes urgent bytes on in their place, and notices when an end is gone.
+/// Options of relayed sockets: data is sent at once, urgent bytes are passed on in their place, and failed
+/// peers are detected.
 ///
 /// # Errors
-/// The socket is no TCP socket.
+/// The socket is not a TCP socket.
 pub fn relayed(socket: &Socket, keepalive: Duration) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
-    // Multipath TCP has no urgent bytes, and refuses it.
+    // Multipath TCP does not support urgent bytes and refuses the option.
     let _ = socket.set_out_of_band_inline(true);
     let often = (keepalive / 4).max(Duration::from_secs(1));
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(keepalive).with_interval(often).with_retries(4))
 }
 
-/// Lets a socket have an address that is not this machine's.
+/// Permits a socket to use an address that does not belong to this machine.
 ///
 /// # Errors
-/// It takes CAP_NET_ADMIN or CAP_NET_RAW.
+/// CAP_NET_ADMIN or CAP_NET_RAW is missing.
 pub fn transparent(socket: &Socket, v6: bool) -> io::Result<()> {
     if v6 { socket.set_ip_transparent_v6(true) } else { socket.set_ip_transparent_v4(true) }
 }
 
-/// A bound socket that flows are led to, transparent, so that it has the addresses the program wants. Its mark, which
-/// connections inherit, keeps what they send from being led here again.
+/// A bound, transparent socket to which flows are redirected, so that its local address is the program's
+/// destination. Its mark, which connections inherit, prevents that their packets are redirected again.
 ///
 /// # Errors
-/// The port is taken, or the capabilities are missing.
+/// The port is in use, or capabilities are missing.
 pub fn door(at: SocketAddr, kind: Type, protocol: Protocol, own_mark: u32) -> anyhow::Result<Socket> {
     let socket = Socket::new(Domain::for_address(at), kind.nonblocking(), Some(protocol))?;
     if at.is_ipv6() {
         socket.set_only_v6(true)?;
     }
     if kind == Type::STREAM {
-        // What an earlier run left waiting does not keep the port.
+        // Connections of an earlier run in TIME_WAIT do not block the port.
         socket.set_reuse_address(true)?;
     }
     transparent(&socket, at.is_ipv6()).context("IP_TRANSPARENT: run as root, or with CAP_NET_ADMIN")?;
@@ -194,7 +197,7 @@ pub fn door(at: SocketAddr, kind: Type, protocol: Protocol, own_mark: u32) -> an
     Ok(socket)
 }
 
-/// Whether a socket could not be made because there is no IPv6 here.
+/// Whether a socket could not be created because the machine has no IPv6.
 pub fn no_ipv6(error: &anyhow::Error) -> bool {
     let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
     io.is_some_and(|e| {
@@ -202,13 +205,13 @@ pub fn no_ipv6(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Whether there are no descriptors left.
+/// Whether the error is a lack of file descriptors.
 pub fn no_descriptors(error: &io::Error) -> bool {
     [nix::libc::EMFILE, nix::libc::ENFILE].map(Some).contains(&error.raw_os_error())
 }
 
-/// As many flows as are configured, or as there are descriptors for; `threads` copy (0: as many as there are cores). The
-/// soft limit of open files is raised as far as that takes.
+/// The configured maximum of flows, limited by the available file descriptors. `threads` relay data (0: one
+/// per core). The soft limit of open files is raised as far as needed.
 fn flow_limit(key: &str, wanted: u32, threads: u16) -> anyhow::Result<usize> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("limit of open files")?;
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
@@ -228,7 +231,7 @@ fn flow_limit(key: &str, wanted: u32, threads: u16) -> anyhow::Result<usize> {
     Ok(usize::try_from(fit.min(wanted.into()))?)
 }
 
-/// How many flows `allowed` descriptors are for, if so many have other uses; one at least.
+/// The number of flows for which `allowed` descriptors suffice if `beside` have other uses; at least one.
 const fn fit(allowed: u64, beside: u64) -> u64 {
     let fit = allowed.saturating_sub(beside) / DESCRIPTORS_PER_FLOW;
     if fit == 0 { 1 } else { fit }
@@ -249,7 +252,7 @@ mod tests {
         }
     }
 
-    /// A connection, relayed at one end as flows are.
+    /// A connection, one end of which has the options of relayed sockets.
     async fn pair() -> (Socket, TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let outer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -258,11 +261,12 @@ mod tests {
         (outer.into(), inner)
     }
 
-    /// splice(2) stops before an urgent byte for ever. What comes after it arrives, and so does the byte, in its place (RFC 6093).
+    /// splice(2) never passes an urgent byte. The relay must deliver the data after it, and the byte itself
+    /// in its place (RFC 6093).
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn urgent_bytes_stop_nothing() {
+    async fn urgent_bytes_do_not_block_a_flow() {
         use std::io::{Read, Write};
-        // Each part, and whether its last byte is urgent.
+        // Parts of the data, and whether the last byte of each is urgent.
         let cases: [&[(usize, bool)]; 8] = [
             &[(1, true)],
             &[(1, true), (3, false)],
@@ -294,7 +298,7 @@ mod tests {
                     if urgent {
                         assert_eq!(client.send_out_of_band(&[*last]).unwrap(), 1);
                     }
-                    // So that there is something before the next urgent byte, and not.
+                    // With and without data before the next urgent byte.
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 client.shutdown(Shutdown::Write).unwrap();

@@ -1,6 +1,7 @@
-//! Pipes that data passes through from one socket to the other without being copied (splice(2)).
+//! Pipes through which data passes from one socket to another without being copied (splice(2)).
 //!
-//! A flow has a pipe only while there is something in it: idle flows have none. Each thread keeps a few for the next one.
+//! A flow has a pipe only while it contains data, so idle flows have none. Each thread keeps some empty
+//! pipes.
 
 use nix::sys::socket::{MsgFlags, recv};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
@@ -8,11 +9,11 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Room of a pipe, in bytes: several batches of what the network brings at once.
+/// Capacity of a pipe, bytes: several batches of a busy connection.
 const BYTES: usize = 256 << 10;
-/// Pipes a thread keeps.
+/// Maximum number of empty pipes that a thread keeps.
 pub const KEPT: usize = 64;
-/// What is copied around an urgent byte: any pipe has room for it.
+/// Size of a copy around an urgent byte; it fits into every pipe.
 const AROUND_BYTES: usize = 4096;
 
 thread_local! {
@@ -27,21 +28,21 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// An empty one.
+    /// Takes an empty pipe, or creates one.
     ///
     /// # Errors
-    /// There are no descriptors left.
+    /// There are no file descriptors left.
     pub fn take() -> io::Result<Self> {
         if let Some(pipe) = EMPTY.with_borrow_mut(Vec::pop) {
             return Ok(pipe);
         }
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // Where a user has many the kernel keeps to less: slower, and as right.
+        // The kernel may limit the pipes of a user to a smaller capacity, which is only slower.
         let _ = fcntl_setpipe_size(&write, BYTES);
         Ok(Self { read, write, held: 0 })
     }
 
-    /// Gives it back for the next one, if it is empty.
+    /// Returns the pipe for reuse, if it is empty.
     pub fn give(self) {
         if self.held == 0 {
             EMPTY.with_borrow_mut(|kept| {
@@ -52,19 +53,19 @@ impl Pipe {
         }
     }
 
-    /// How many bytes are in it.
+    /// Number of bytes in the pipe.
     pub const fn held(&self) -> usize {
         self.held
     }
 
-    /// Takes what a socket has, as far as there is room; it must be empty. 0: the far end has sent all.
+    /// Moves data from a socket into the pipe, which must be empty. 0: the peer has sent its FIN.
     ///
     /// # Errors
-    /// `WouldBlock`: there is nothing; else what the socket says.
+    /// `WouldBlock`: there is no data; otherwise the error of the socket.
     pub fn fill(&mut self, from: impl AsFd) -> io::Result<usize> {
         let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
         let taken = match splice(&from, None, &self.write, None, BYTES, flags).map_err(io::Error::from) {
-            // As if there were nothing, or no more, right before an urgent byte.
+            // splice(2) returns 0, as at the end, also immediately before an urgent byte.
             Ok(0) => self.copy(&from).or_else(|error| match error.kind() {
                 io::ErrorKind::WouldBlock => Ok(0),
                 _ => Err(error),
@@ -76,7 +77,7 @@ impl Pipe {
         Ok(taken)
     }
 
-    /// The same by way of a buffer, past an urgent byte: with `SO_OOBINLINE` that is one like any other.
+    /// The same through a buffer, past an urgent byte, which with `SO_OOBINLINE` is ordinary data.
     fn copy(&self, from: impl AsFd) -> io::Result<usize> {
         let mut buffer = [0; AROUND_BYTES];
         let taken = recv(from.as_fd().as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT)?;
@@ -86,10 +87,10 @@ impl Pipe {
         Ok(taken)
     }
 
-    /// Gives a socket what it takes.
+    /// Moves data from the pipe to a socket.
     ///
     /// # Errors
-    /// `WouldBlock`: it takes nothing now; else what the socket says.
+    /// `WouldBlock`: the socket is full; otherwise the error of the socket.
     pub fn drain(&mut self, to: impl AsFd) -> io::Result<usize> {
         let given = splice(&self.read, None, to, None, self.held, SpliceFlags::NONBLOCK | SpliceFlags::MOVE)?;
         self.held -= given.min(self.held);

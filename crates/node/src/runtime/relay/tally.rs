@@ -1,21 +1,21 @@
-//! Counters by an enumeration whose values have names, such as reasons.
+//! Counters indexed by an enumeration with named values, such as reasons.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// An enumeration made by [`named!`].
+/// An enumeration declared with [`named!`].
 pub trait Named: Copy + 'static {
-    /// Every value, in order.
+    /// All values, in order.
     const ALL: &'static [Self];
 
-    /// Its place in [`Named::ALL`].
+    /// Index in [`Named::ALL`].
     fn index(self) -> usize;
 
-    /// As metrics and pages name it.
+    /// Name in metrics and documentation.
     fn name(self) -> &'static str;
 }
 
-/// An enumeration, each value with its name.
+/// Declares an enumeration whose values have names.
 macro_rules! named {
     ($(#[$meta:meta])* pub enum $Type:ident { $($(#[$doc:meta])* $Value:ident = $text:literal,)* }) => {
         $(#[$meta])*
@@ -37,7 +37,7 @@ macro_rules! named {
 }
 pub(crate) use named;
 
-/// A counter for each value.
+/// A counter per value.
 #[derive(Debug)]
 pub struct Tally<E> {
     counts: Box<[AtomicU64]>,
@@ -51,12 +51,12 @@ impl<E: Named> Default for Tally<E> {
 }
 
 impl<E: Named> Tally<E> {
-    /// Counts one more; how many there are now.
+    /// Increments a counter; returns its new value.
     pub fn count(&self, value: E) -> u64 {
         self.counts[value.index()].fetch_add(1, Relaxed) + 1
     }
 
-    /// Names and counts, all of them.
+    /// Names and values of all counters.
     pub fn rows<C: FromIterator<(String, u64)>>(&self) -> C {
         E::ALL.iter().zip(&self.counts).map(|(e, n)| (e.name().to_owned(), n.load(Relaxed))).collect()
     }
