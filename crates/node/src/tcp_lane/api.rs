@@ -1,4 +1,4 @@
-//! A TCP lane as the interface shows it, and its paths.
+//! The REST representation of a TCP lane, and its routes.
 
 use crate::runtime::api::extract::Params;
 use crate::runtime::api::problem::Problem;
@@ -12,26 +12,29 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// A question to a TCP lane.
+/// A request to a TCP lane.
 pub enum TcpLaneRequest {
-    /// The lane.
+    /// State of the lane.
     Lane(Reply<TcpLane>),
-    /// Flows from the `offset`th on, at most `limit`.
+    /// Flows from index `offset` on, at most `limit`.
     Flows {
-        /// How many to skip.
+        /// Number of flows to skip.
         offset: usize,
-        /// How many to show.
+        /// Maximum number of flows in the answer.
         limit: usize,
-        /// Answer.
+        /// Receives the answer.
         reply: Reply<TcpLaneFlows>,
     },
 }
 
 impl TcpLaneRequest {
-    /// The answer of whoever has none.
+    /// Refuses the request in a program without a TCP lane.
     pub fn refuse(self) {
         let why = || {
-            Problem::not_here("this has no TCP lane", "ask the agent of `anabranch ue` or `anabranch upf`")
+            Problem::not_here(
+                "there is no TCP lane",
+                "send the request to the agent of `anabranch ue` or `anabranch upf`",
+            )
         };
         match self {
             Self::Lane(reply) => drop(reply.send(Err(why()))),
@@ -43,23 +46,23 @@ impl TcpLaneRequest {
 /// A TCP lane.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TcpLane {
-    /// `runs`; `rests`: flows go by the packet lane for a while; `unused`; `failed`.
+    /// `runs`; `rests`: flows use the packet lane for a while; `unused`; `failed`.
     pub state: String,
-    /// Why it does not run, or not as the rules say.
+    /// Reason why it does not run, or does not match the rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Flows now.
+    /// Number of flows at present.
     pub flows: u64,
-    /// Most flows at a time.
+    /// Maximum number of simultaneous flows.
     pub max_flows: u64,
-    /// What flows carried since the start, those of now included: by Multipath TCP (`mptcp`), by TCP on one path (`tcp`), by
-    /// the packet lane after all (`packets`).
+    /// Traffic since the start, including current flows: by Multipath TCP (`mptcp`), by TCP on one path
+    /// (`tcp`), by the packet lane as a fallback (`packets`).
     pub carried: Vec<TcpLaneCarried>,
-    /// UE: flows that went by the packet lane, by reason.
+    /// UE: flows that used the packet lane, by reason.
     pub fallbacks: BTreeMap<String, u64>,
-    /// Flows refused, by reason.
+    /// Refused flows, by reason.
     pub refused: BTreeMap<String, u64>,
-    /// Flows that ended by a reset.
+    /// Flows that ended with a reset.
     pub resets: u64,
     /// UE: accesses without subflows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -71,16 +74,16 @@ pub struct TcpLane {
 pub struct TcpLaneLeft {
     /// Name of the access.
     pub access: String,
-    /// Why: it is down, or loses more than the limit.
+    /// Reason: it is down, or its loss exceeds the limit.
     pub why: String,
 }
 
-/// What the flows of a carrier carried.
+/// Traffic of a carrier.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TcpLaneCarried {
     /// `mptcp`, `tcp` or `packets`.
     pub carrier: String,
-    /// Flows.
+    /// Number of flows.
     pub flows: u64,
     /// Bytes to servers.
     pub up_bytes: u64,
@@ -91,29 +94,29 @@ pub struct TcpLaneCarried {
 /// A page of flows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TcpLaneFlows {
-    /// How many there are.
+    /// Number of all flows.
     pub total: u64,
-    /// Those asked for, the oldest first.
+    /// The flows of this page, the oldest first.
     pub flows: Vec<TcpLaneFlow>,
 }
 
 /// A flow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TcpLaneFlow {
-    /// Counts up by one.
+    /// Identifier; counts up from the start.
     pub id: u64,
-    /// UE: the program's address and port. UPF: those of the UE's end of the lane.
+    /// UE: address and port of the program. UPF: address and port of the UE's end of the lane.
     pub client: String,
-    /// The server's address and port; empty before it is known.
+    /// Address and port of the server; empty until it is known.
     pub server: String,
     /// UE: name of its rule.
     pub rule: String,
-    /// What carries it; absent while it connects.
+    /// Carrier; absent while the flow connects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carrier: Option<String>,
-    /// Subflows.
+    /// Number of subflows.
     pub subflows: u8,
-    /// Since when, seconds.
+    /// Age, seconds.
     pub age_s: f64,
     /// Bytes to the server.
     pub up_bytes: u64,
@@ -121,12 +124,12 @@ pub struct TcpLaneFlow {
     pub down_bytes: u64,
 }
 
-/// The routes and their description.
+/// The routes and their OpenAPI description.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(tcp_lane)).routes(routes!(tcp_lane_flows))
 }
 
-/// The TCP lane: whether it runs, what its flows carried, how many went by the packet lane or were refused, and why.
+/// The TCP lane: state, traffic, flows that used the packet lane or were refused, with reasons.
 #[utoipa::path(get, path = "/v1/tcp-lane", responses((status = 200, body = TcpLane), (status = 405, body = Problem)))]
 async fn tcp_lane(State(shared): State<Shared>) -> Answer<TcpLane> {
     shared.control.request(|reply| ControlRequest::TcpLane(TcpLaneRequest::Lane(reply))).await.map(Json)

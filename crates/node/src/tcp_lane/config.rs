@@ -1,15 +1,15 @@
-//! `[tcp_lane]` of `ue.toml` and of `upf.toml`.
+//! Section `[tcp_lane]` of `ue.toml` and of `upf.toml`.
 
 use crate::runtime::config::types::{FIRST_MARK, check_interfaces};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// Longest time in any key, in seconds.
+/// Maximum of all times, seconds.
 const MOST_SECONDS: u32 = 86_400;
-/// Most flows in any key.
+/// Maximum of all numbers of flows.
 const MOST_FLOWS: u32 = 1 << 20;
 
-/// What both ends have.
+/// Keys common to both ends.
 struct LaneCommon<'a> {
     mark: u32,
     keepalive_s: u32,
@@ -17,29 +17,30 @@ struct LaneCommon<'a> {
     congestion_control: &'a str,
 }
 
-/// `[tcp_lane]` of a UE. A lane is there while the UPF offers one and a rule says `functionality = "mptcp"`.
+/// `[tcp_lane]` of a UE. There is a lane while the UPF offers one and a rule has `functionality = "mptcp"`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UeLane {
-    /// Where flows are led to, on 127.0.0.1 and ::1.
+    /// Port on 127.0.0.1 and ::1 to which flows are redirected.
     pub port: u16,
-    /// Firewall mark of what is led there, and the number of the routing table for it; the number after it marks what goes
-    /// on by the packet lane.
+    /// Firewall mark of redirected packets, and number of the routing table for them. The next number marks
+    /// flows that continue on the packet lane.
     pub mark: u32,
-    /// Threads; 0: as many as there are cores.
+    /// Number of threads; 0: one per core.
     pub workers: u16,
-    /// Flows that come in by these interfaces, to be forwarded, are led there, too.
+    /// Interfaces whose incoming forwarded flows are redirected, too.
     pub interfaces: Vec<String>,
-    /// Most flows at a time; further ones are reset.
+    /// Maximum number of simultaneous flows; further ones are reset.
     pub flows: u32,
-    /// Most flows at a time of one address that is forwarded for; further ones are reset.
+    /// Maximum number of simultaneous flows per client address of forwarded flows; further ones are reset.
     pub flows_per_client: u32,
-    /// Silence after which TCP asks whether the far end is there, in seconds.
+    /// Idle time after which TCP keepalives are sent, seconds.
     pub keepalive_s: u32,
-    /// Congestion control of the uplink's subflows; empty: BBR where the kernel has it, or else the kernel's own choice.
+    /// Congestion control of the subflows in the uplink; empty: BBR if the kernel has it, else the kernel's
+    /// default.
     pub congestion_control: String,
-    /// Loss without congestion for two seconds, in percent, above which an access has no subflow while another loses less; 100:
-    /// never.
+    /// Loss without congestion during two seconds, percent, above which an access gets no subflow while
+    /// another access has less; 100: never.
     pub leave_loss_percent: u8,
 }
 
@@ -60,12 +61,13 @@ impl Default for UeLane {
 }
 
 impl UeLane {
-    /// The mark of what goes on by the packet lane.
+    /// Firewall mark of flows that continue on the packet lane.
     pub const fn own_mark(&self) -> u32 {
         self.mark + 1
     }
 
-    /// The first thing wrong. The tunnel's interface is `device`, with `device_mark`.
+    /// Checks the values; the error describes the first problem. The tunnel's interface is `device`, with the
+    /// mark `device_mark`.
     pub fn check(&self, device: &str, device_mark: u32) -> Result<(), String> {
         if self.port == 0 {
             return Err("[tcp_lane] port = 0: must be 1 to 65535".to_owned());
@@ -82,12 +84,12 @@ impl UeLane {
         check_interfaces("[tcp_lane] interfaces", &self.interfaces)?;
         if self.interfaces.iter().any(|name| name == device) {
             return Err(format!(
-                "[tcp_lane] interfaces: \"{device}\" is the tunnel's own: name those by which others send"
+                "[tcp_lane] interfaces: \"{device}\" is the tunnel's own: list interfaces at which packets of others arrive"
             ));
         }
         if self.mark.abs_diff(device_mark) < 2 {
             return Err(format!(
-                "[tcp_lane] mark = {}: each of it and [device] mark uses the number after it, too: choose another",
+                "[tcp_lane] mark = {}: it and [device] mark also use the next number: choose another",
                 self.mark
             ));
         }
@@ -95,25 +97,27 @@ impl UeLane {
     }
 }
 
-/// `[tcp_lane]` of a UPF: with this section it offers a lane to its UEs.
+/// `[tcp_lane]` of a UPF. If the section exists, the UPF offers a lane to its UEs.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpfLane {
-    /// Firewall mark of what goes back to the lane, of its connections, and the number of the routing table for it.
+    /// Firewall mark of the lane's connections and of packets that return to the lane, and number of the
+    /// routing table for them.
     pub mark: u32,
-    /// Threads; 0: as many as there are cores.
+    /// Number of threads; 0: one per core.
     pub workers: u16,
-    /// Most flows at a time; further ones are reset.
+    /// Maximum number of simultaneous flows; further ones are reset.
     pub flows: u32,
-    /// Most flows of one session at a time.
+    /// Maximum number of simultaneous flows per session.
     pub flows_per_session: u32,
-    /// Longest wait for the first bytes of a flow, in seconds.
+    /// Time limit for the first bytes of a flow, seconds.
     pub first_bytes_s: u32,
-    /// Longest time to connect to a server, in seconds.
+    /// Time limit for connecting to a server, seconds.
     pub connect_s: u32,
-    /// Silence after which TCP asks whether the far end is there, in seconds.
+    /// Idle time after which TCP keepalives are sent, seconds.
     pub keepalive_s: u32,
-    /// Congestion control of the downlink's subflows; empty: BBR where the kernel has it, or else the kernel's own choice.
+    /// Congestion control of the subflows in the downlink; empty: BBR if the kernel has it, else the kernel's
+    /// default.
     pub congestion_control: String,
 }
 
@@ -133,7 +137,7 @@ impl Default for UpfLane {
 }
 
 impl UpfLane {
-    /// The first thing wrong.
+    /// Checks the values; the error describes the first problem.
     pub fn check(&self) -> Result<(), String> {
         let common = LaneCommon {
             mark: self.mark,
@@ -147,12 +151,12 @@ impl UpfLane {
         within("connect_s", self.connect_s, MOST_SECONDS)
     }
 
-    /// Longest wait for the first bytes of a flow.
+    /// Time limit for the first bytes of a flow.
     pub const fn first_bytes(&self) -> Duration {
         Duration::from_secs(self.first_bytes_s as u64)
     }
 
-    /// Longest time to connect to a server.
+    /// Time limit for connecting to a server.
     pub const fn connect(&self) -> Duration {
         Duration::from_secs(self.connect_s as u64)
     }

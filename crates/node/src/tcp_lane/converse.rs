@@ -1,22 +1,22 @@
-//! Messages of the Convert Protocol on a connection: never more is read than belongs to one.
+//! Messages of the Convert Protocol on a connection. No byte beyond the message is read.
 
 use anabranch_wire::WireError;
 use anabranch_wire::convert::{HEADER_BYTES, message_bytes};
 use std::io::{self, ErrorKind};
 use tokio::net::TcpStream;
 
-/// Why there is no message.
+/// Reason for a missing message.
 #[derive(Debug, thiserror::Error)]
 pub enum Silence {
-    /// The connection broke, or ended.
+    /// The connection failed or ended.
     #[error(transparent)]
     Broken(#[from] io::Error),
-    /// What came is none.
+    /// The bytes are not a valid message.
     #[error(transparent)]
     Unreadable(#[from] WireError),
 }
 
-/// The bytes of the next message, whole.
+/// Receives the next message completely.
 pub async fn receive(stream: &TcpStream) -> Result<Vec<u8>, Silence> {
     let mut bytes = vec![0; HEADER_BYTES];
     read_exact(stream, &mut bytes).await?;

@@ -1,4 +1,4 @@
-//! `tcp-lane` of a UE or UPF, and its flows.
+//! `anabranch ctl tcp-lane`: the TCP lane of a UE or UPF, and its flows.
 
 use crate::ctl::Output;
 use crate::ctl::client::Client;
@@ -18,7 +18,7 @@ pub enum TcpLaneAction {
     },
 }
 
-/// The lane.
+/// Shows the lane or its flows.
 pub async fn tcp_lane(
     client: &Client,
     action: Option<&TcpLaneAction>,

@@ -1,4 +1,4 @@
-//! Flows of a lane.
+//! The flows of a lane, and their counters.
 
 use crate::runtime::relay::{self, Full, Kind, Named, Tally, Totals, named};
 use anabranch_kern::socket::mptcp_paths;
@@ -8,19 +8,20 @@ use tokio::net::TcpStream;
 
 /// One flow.
 pub type Flow = relay::Flow<Known>;
-/// All flows of a lane. An owner is a session at a UPF, and at a UE an address that it forwards for.
+/// All flows of a lane. The owner of a flow is a session at a UPF, and a client address of forwarded flows at
+/// a UE.
 pub type Flows = relay::Flows<Known>;
-/// A flow as long as it is there.
+/// A flow's registration, which ends when it is dropped.
 pub type Entry = relay::Entry<Known>;
 
 named! {
-    /// What carries a flow between UE and UPF.
+    /// The carrier of a flow between UE and UPF.
     pub enum Carrier {
         /// Multipath TCP.
         Mptcp = "mptcp",
-        /// TCP on one path: something in between took the options of Multipath TCP away.
+        /// TCP on one path, because a middlebox removed the options of Multipath TCP.
         Tcp = "tcp",
-        /// The packet lane: the flow goes on to its server as any other.
+        /// The packet lane: the flow continues to its server like any other.
         Packets = "packets",
     }
 }
@@ -28,55 +29,56 @@ named! {
 const CARRIERS: usize = <Carrier as Named>::ALL.len();
 
 named! {
-    /// Why a flow was refused, or (at a UE) went by the packet lane.
+    /// Reason why a flow was refused, or (at a UE) used the packet lane.
     pub enum Why {
-        /// There are as many as there may be.
+        /// The maximum number of flows is reached.
         Limit = "limit",
-        /// The session, or the address that a UE forwards for, has as many as it may have.
+        /// The maximum number of flows of the session, or of the client address of forwarded flows, is
+        /// reached.
         SessionLimit = "session_limit",
-        /// The first bytes are no message of the Convert Protocol, or one that is not served.
+        /// The first bytes are not a message of the Convert Protocol, or not a supported one.
         Malformed = "malformed",
-        /// The first bytes did not come in time, or the far end left before.
+        /// The first bytes did not arrive in time, or the peer closed the connection before.
         Silent = "silent",
-        /// Its destination is not served.
+        /// The destination is not permitted.
         Destination = "destination",
         /// The server cannot be reached.
         Unreachable = "unreachable",
-        /// The server refuses.
+        /// The server refused the connection.
         Reset = "reset",
-        /// A socket could not be opened, for instance because there are no descriptors left.
+        /// A socket could not be opened, for example for lack of file descriptors.
         Socket = "socket",
-        /// UE: its rule says `ll`; it was led here because of another rule.
+        /// UE: its rule has `ll`; it was redirected because of another rule.
         Rule = "rule",
-        /// UE: the UPF's lane does not answer, or refuses.
+        /// UE: the UPF's lane does not answer, or refuses the flow.
         NoLane = "no_lane",
-        /// UE: Multipath TCP was stripped a short while ago.
+        /// UE: Multipath TCP options were removed a short while ago.
         Stripped = "stripped",
     }
 }
 
-/// What is counted beside refusals.
+/// Counters besides the refusals.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// UE: flows that go by the packet lane.
+    /// UE: flows on the packet lane, by reason.
     pub packets: Tally<Why>,
 }
 
-/// What a lane knows of a flow.
+/// Properties of a flow.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// Where it goes. The UPF's has none before the first bytes.
+    /// Destination. At the UPF unset until the first bytes arrive.
     pub server: OnceLock<SocketAddr>,
-    /// What carries it, once something does.
+    /// The carrier; unset while the flow connects.
     pub carrier: OnceLock<Carrier>,
-    /// UE: a program of the UE itself opened it.
+    /// UE: whether a program of the UE itself opened it.
     pub own: bool,
     /// The connection between UE and UPF.
     pub between: OnceLock<Arc<TcpStream>>,
 }
 
 impl Known {
-    /// Subflows there are; 1 where there is no Multipath TCP.
+    /// Number of subflows; 1 without Multipath TCP.
     pub fn subflows(&self) -> u8 {
         let between = self.between.get();
         between.and_then(|stream| mptcp_paths(&**stream).ok().flatten()).unwrap_or(1)
@@ -103,7 +105,7 @@ impl Kind for Known {
     }
 
     fn add(flow: &Flow, totals: Totals, to: &mut Self::Sums) {
-        // Those that nothing carried are among the refused.
+        // Flows without a carrier are among the refused ones.
         if let Some(carrier) = flow.of.carrier.get() {
             to[*carrier as usize].add(totals);
         }

@@ -1,13 +1,14 @@
-//! The TCP lane (docs/tcp-lane.md): TCP flows of rules with `functionality = "mptcp"` end at the UE and go on at the UPF;
-//! between the two they are connections of Multipath TCP with a subflow on each path of the session.
+//! The TCP lane (docs/tcp-lane.md): TCP flows of rules with `functionality = "mptcp"` are terminated at the
+//! UE and continued at the UPF. Between them, they are Multipath TCP connections with a subflow on each path
+//! of the session.
 //!
 //! ```text
 //!  program ─ TCP ─▶ [TPROXY · ue] ═ MPTCP, first bytes: RFC 8803 ═▶ [upf · session's address] ─ TCP ─▶ server
 //!                       └─ lane0 ─▶ worker ─▶ path by source address ─▶ worker ─▶ lane0 ─┘
 //! ```
 //!
-//! What is between `lane0` and `lane0` are inner packets of the session like others: sealed where an access is, of nobody
-//! but an authenticated UE. Each end has its lane in a network namespace of its own.
+//! Packets between the two `lane0` are ordinary inner packets of the session: encrypted if the access is, and
+//! accepted only from an authenticated UE. Each end has its lane in a network namespace of its own.
 
 pub mod api;
 pub mod config;
@@ -29,7 +30,8 @@ use socket2::Socket;
 use std::sync::Once;
 use tokio::runtime::{Builder, Runtime};
 
-/// Threads of a lane's own: what it copies is not to wait for control, nor control for it.
+/// Starts the threads of a lane, which are separate so that relaying and the control plane do not delay each
+/// other.
 pub fn threads(workers: u16) -> anyhow::Result<Threads> {
     let mut builder = Builder::new_multi_thread();
     if workers > 0 {
@@ -39,11 +41,11 @@ pub fn threads(workers: u16) -> anyhow::Result<Threads> {
     Ok(Threads(Some(runtime)))
 }
 
-/// See [`threads`]; everything on them ends when this is dropped.
+/// See [`threads`]; when this is dropped, everything on them ends.
 pub struct Threads(Option<Runtime>);
 
 impl Threads {
-    /// How to start something on them.
+    /// Handle for starting tasks on them.
     pub fn handle(&self) -> Option<&tokio::runtime::Handle> {
         self.0.as_ref().map(Runtime::handle)
     }
@@ -52,14 +54,14 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // It may be dropped where nobody may wait.
+            // Does not block, because it may be dropped in an asynchronous context.
             runtime.shutdown_background();
         }
     }
 }
 
-/// Sets the congestion control of a connection's subflows; empty: BBR, whose rate does not fall with packets that an access
-/// loses without being full, or the kernel's own choice where there is no BBR.
+/// Sets the congestion control of a connection's subflows. Empty: BBR, whose rate does not decrease because
+/// of random loss on an access, or the kernel's default if there is no BBR.
 fn congestion_control(socket: &Socket, name: &str) -> anyhow::Result<()> {
     static NO_BBR: Once = Once::new();
     if name.is_empty() {
@@ -75,8 +77,8 @@ fn congestion_control(socket: &Socket, name: &str) -> anyhow::Result<()> {
     }
     socket.set_tcp_congestion(name.as_bytes()).with_context(|| {
         format!(
-            "[tcp_lane] congestion_control = \"{name}\": the kernel has no such one (modprobe tcp_{name}; `sysctl \
-             net.ipv4.tcp_available_congestion_control` lists those there are)"
+            "[tcp_lane] congestion_control = \"{name}\": unknown to the kernel (modprobe tcp_{name}; `sysctl \
+             net.ipv4.tcp_available_congestion_control` lists the available ones)"
         )
     })
 }

@@ -1,5 +1,5 @@
-//! A network namespace of the lane's own: its subflows, path manager and settings of TCP are nobody else's, and vanish with
-//! the program.
+//! A network namespace for the lane: its subflows, path manager and TCP settings are separate from those of
+//! the host, and disappear with the program.
 
 use anyhow::Context;
 use nix::sched::{CloneFlags, unshare};
@@ -10,17 +10,17 @@ use tokio::sync::oneshot;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A namespace, and a thread inside that makes sockets and devices there. Both go away with it.
+/// A namespace, with a thread inside that creates sockets and devices. Both end when this is dropped.
 pub struct Namespace {
     jobs: mpsc::Sender<Job>,
     file: File,
 }
 
 impl Namespace {
-    /// An empty one.
+    /// Creates an empty namespace.
     ///
     /// # Errors
-    /// It takes CAP_SYS_ADMIN.
+    /// CAP_SYS_ADMIN is missing.
     pub fn new() -> anyhow::Result<Self> {
         let (jobs, taken) = mpsc::channel::<Job>();
         let (made, is_made) = mpsc::sync_channel(1);
@@ -29,7 +29,7 @@ impl Namespace {
                 .map_err(std::io::Error::from)
                 .and_then(|()| File::open("/proc/thread-self/ns/net"));
             let ok = file.is_ok();
-            // Whoever waits for it is there.
+            // The receiver is still waiting.
             let _ = made.send(file);
             while ok && let Ok(job) = taken.recv() {
                 job();
@@ -39,25 +39,26 @@ impl Namespace {
             .name("anb-lane-ns".to_owned())
             .spawn(inside)
             .context("starting a thread")?;
-        let file = is_made.recv().context("the thread of a namespace is gone")?;
+        let file = is_made.recv().context("the thread of a namespace has ended")?;
         let file = file.context(
             "a network namespace of the TCP lane's own: run as root, or give the program CAP_SYS_ADMIN",
         )?;
         Ok(Self { jobs, file })
     }
 
-    /// Runs `job` inside, and gives its answer. It must not wait for anything long: whatever else is done there waits.
+    /// Runs `job` inside and returns its result. The job must not block for long, because other jobs wait for
+    /// it.
     pub async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
     ) -> anyhow::Result<T> {
         let (answer, answered) = oneshot::channel();
         let job = Box::new(move || drop(answer.send(job())));
-        self.jobs.send(job).ok().context("the thread of the TCP lane's namespace is gone")?;
-        answered.await.context("the thread of the TCP lane's namespace is gone")?
+        self.jobs.send(job).ok().context("the thread of the TCP lane's namespace has ended")?;
+        answered.await.context("the thread of the TCP lane's namespace has ended")?
     }
 
-    /// The file that stands for it.
+    /// File descriptor of the namespace.
     pub fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }

@@ -1,4 +1,5 @@
-//! TCP lanes of UE and UPF: set up, changed with rules and session, taken down; and what is shown of them.
+//! TCP lanes of UE and UPF: set-up, adaptation to rules and session, tear-down, and their REST
+//! representation.
 
 use super::{Carrier, Flow, Flows, Namespace, Threads, UeLane, UpfLane};
 use crate::runtime::api;
@@ -26,19 +27,20 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A lane that failed is tried again after so long.
+/// Time after which a failed lane is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
-/// How long connections may take to have subflows on a path that came back, before the only others go.
+/// Time for connections to establish subflows on a path that came back, before their other subflows are
+/// removed.
 const JOINS: Duration = Duration::from_secs(1);
 
-/// A namespace with the lane's device in it, one queue per worker.
+/// Creates a namespace with the lane's device, one queue per worker.
 async fn room(mtu: u16, queues: usize) -> anyhow::Result<(Namespace, Vec<Queue>)> {
     let namespace = Namespace::new()?;
     let devices = namespace.run(move || Queue::tun(netctl::LANE_DEVICE, mtu, queues)).await?;
     Ok((namespace, devices))
 }
 
-/// Executes a plan in a namespace. Nothing of it is undone: it goes with the namespace.
+/// Executes a plan in a namespace. It need not be undone, because it ends with the namespace.
 async fn furnish(namespace: &Namespace, plan: Vec<Step>) -> anyhow::Result<()> {
     let apply = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -47,43 +49,43 @@ async fn furnish(namespace: &Namespace, plan: Vec<Step>) -> anyhow::Result<()> {
     namespace.run(apply).await
 }
 
-/// The lane of a UE: there from the first time that the UPF offers one and a rule wants it.
+/// The lane of a UE. It is created the first time the UPF offers one and a rule requires it.
 pub struct LaneOfUe {
     config: UeLaneSection,
     device: Device,
     /// Names of the accesses, by path.
     accesses: Vec<String>,
     net: Net,
-    /// Whether the UPF offers one.
+    /// Whether the UPF offers a lane.
     pub offered: bool,
-    /// Which paths are up; the loss that counts as steady here is the lasting one, the larger of both directions.
+    /// States of the paths; their steady loss here is the lasting loss, the larger value of both directions.
     states: PathStates,
     lossy: Lossy,
     running: Option<RunningUe>,
-    /// Why there is none although there should be.
+    /// Reason for a missing lane.
     trouble: Option<String>,
-    /// When it failed last.
+    /// Time of the last failure.
     failed_at: Option<Instant>,
 }
 
 struct RunningUe {
     lane: Arc<UeLane>,
-    /// Paths without an endpoint, because they are down or lose too much.
+    /// Paths without an endpoint, because they are down or their loss is too high.
     withdrawn: PathSet,
-    /// Paths that are up and lose too much.
+    /// Paths that are up but whose loss is too high.
     left: PathSet,
-    /// When connections have subflows where they had none, so that other endpoints may go.
+    /// Time at which connections have subflows on rejoined paths, so that other endpoints may be removed.
     joined_at: Option<Instant>,
     v6: bool,
     led: Led,
-    /// What leads flows here.
+    /// The redirection of flows to the lane.
     layer: Layer,
-    /// Ends what runs on them.
+    /// Dropping it ends the tasks on the threads.
     _threads: Threads,
 }
 
 impl LaneOfUe {
-    /// None yet.
+    /// A lane that is not running.
     pub fn new(config: UeLaneSection, device: &Device, accesses: Vec<String>, net: Net) -> Self {
         Self {
             config,
@@ -99,12 +101,12 @@ impl LaneOfUe {
         }
     }
 
-    /// Removes what a killed run may have left.
+    /// Removes the leftovers of a killed run.
     pub async fn clean(&self) -> anyhow::Result<()> {
         self.net.clean_proxy(self.config.mark, &netctl::lane_table(&self.device.name)).await
     }
 
-    /// Brings it to what rules and session want; what changed, for the log.
+    /// Adapts the lane to the rules and the session; returns a description of the change, for the log.
     pub async fn bring(
         &mut self,
         rules: &[Rule],
@@ -116,7 +118,7 @@ impl LaneOfUe {
         let wanted = self.offered && led.takes();
         let led = if wanted { led } else { Led::default() };
         if self.running.as_ref().is_some_and(|running| running.lane.addresses() != addresses) {
-            // Flows of another session are lost whatever is done.
+            // Flows of another session cannot be kept.
             self.stop(worker).await;
         }
         let had = self.trouble.take();
@@ -133,13 +135,13 @@ impl LaneOfUe {
             Ok(what) => Some(what),
             Err(error) => {
                 let trouble = if self.running.is_some() {
-                    format!("the TCP lane is not led as the rules say now: {error:#}")
+                    format!("the redirection to the TCP lane does not match the current rules: {error:#}")
                 } else {
-                    format!("no TCP lane, its flows go by packets: {error:#}")
+                    format!("no TCP lane, its flows use the packet lane: {error:#}")
                 };
                 self.trouble = Some(trouble.clone());
                 self.failed_at = Some(Instant::now());
-                // Said once.
+                // Reported once.
                 (had.as_ref() != Some(&trouble)).then_some(trouble)
             }
         }
@@ -187,7 +189,7 @@ impl LaneOfUe {
         }
     }
 
-    /// Takes flows on threads of their own; also whether there is IPv6.
+    /// Starts to accept flows on threads of their own; also returns whether IPv6 is available.
     fn listen(&self, lane: &Arc<UeLane>) -> anyhow::Result<(Threads, bool)> {
         let threads = tcp_lane::threads(self.config.workers)?;
         let on = threads.handle().context("threads of the TCP lane")?;
@@ -235,17 +237,18 @@ impl LaneOfUe {
         }
     }
 
-    /// A path came up or went down. While it is down and another is up, the kernel has no endpoint for it: what was under way
-    /// there is sent again by the others at once, not after a timeout of the sender. Where the kernel refuses, flows go on as they
-    /// are. What changed for other paths, for the log.
+    /// Records that a path came up or went down. While it is down and another one is up, the kernel has no
+    /// endpoint for it, so that its outstanding data is retransmitted on others at once instead of after a
+    /// timeout. If the kernel refuses, flows continue unchanged. Returns events about other paths.
     pub async fn set_path(&mut self, path: PathId, up: bool) -> Vec<api::Event> {
         let was = self.states.get(path);
         let state = if up { PathState::up(0) } else { PathState::DOWN };
         self.set(path, PathState { steady_loss_percent: was.steady_loss_percent, ..state }).await
     }
 
-    /// The lasting loss of a path, the larger of both directions, in percent. Above the limit it is as one that is down while another
-    /// is better: what the lossy one delays holds up what the others bring. What changed by it, for the log.
+    /// Records the lasting loss of a path, the larger value of both directions, percent. Above the limit the
+    /// path is treated as down while another one is better, because data delayed by a lossy path blocks data
+    /// from the others. Returns the resulting events.
     pub async fn set_loss(&mut self, path: PathId, percent: u8) -> Vec<api::Event> {
         let state = PathState { steady_loss_percent: percent, ..self.states.get(path) };
         self.set(path, state).await
@@ -280,7 +283,8 @@ impl LaneOfUe {
         self.accesses.get(usize::from(path)).cloned().unwrap_or_default()
     }
 
-    /// Ends once a path that came back may have subflows, and endpoints that waited for it may go: [`Self::follow_paths`] is due.
+    /// Waits until endpoints that waited for a rejoined path may be removed: then [`Self::follow_paths`] is
+    /// due.
     pub async fn joined(&self) {
         match self.running.as_ref().and_then(|running| running.joined_at) {
             Some(at) => tokio::time::sleep_until(at).await,
@@ -288,7 +292,7 @@ impl LaneOfUe {
         }
     }
 
-    /// Gives the kernel an endpoint for each path that may be used, and for no other.
+    /// Sets the kernel's endpoints to exactly the usable paths.
     pub async fn follow_paths(&mut self) {
         let (up, limit) = (self.states.up(), self.config.leave_loss_percent);
         let usable = self.lossy.usable(up, &self.states, limit);
@@ -308,7 +312,8 @@ impl LaneOfUe {
         let session = running.lane.session();
         let endpoint = move |path: PathId| netctl::lane_endpoint(session, path);
         let unusable = all.without(usable);
-        // Where all that may be used had no endpoint until now, connections have their subflows elsewhere until it has one.
+        // If all usable paths have been without an endpoint, connections keep their subflows on other paths
+        // until a usable one has joined.
         let carried = joining.is_none() && !usable.without(running.withdrawn).is_empty();
         let withdrawn = if carried { unusable } else { running.withdrawn.and(unusable) };
         running.joined_at = joining.or_else(|| (!carried).then(|| now + JOINS));
@@ -328,17 +333,17 @@ impl LaneOfUe {
         };
         match running.lane.run(change).await {
             Ok(()) => running.withdrawn = withdrawn,
-            // Tried again with the next look.
+            // The next check tries again.
             Err(error) => tracing::warn!("endpoints of Multipath TCP of the TCP lane: {error:#}"),
         }
     }
 
-    /// What leads flows here, while it runs.
+    /// The redirection of flows, while the lane is running.
     pub fn layer(&self) -> Option<&Layer> {
         Some(&self.running.as_ref()?.layer)
     }
 
-    /// Takes it down; its flows end.
+    /// Takes the lane down; its flows end.
     pub async fn stop(&mut self, worker: &Handle<Ue>) {
         if let Some(running) = self.running.take() {
             self.net.undo(running.layer).await;
@@ -346,7 +351,7 @@ impl LaneOfUe {
         }
     }
 
-    /// As the interface shows it.
+    /// The REST representation of the lane.
     pub fn view(&self) -> api::TcpLane {
         let (state, why) = match (&self.running, &self.trouble) {
             (Some(running), _) => match running.lane.rests() {
@@ -357,7 +362,7 @@ impl LaneOfUe {
             (None, None) if self.offered => {
                 ("unused", Some("no rule has functionality = \"mptcp\"".to_owned()))
             }
-            (None, None) => ("unused", Some("the UPF offers none".to_owned())),
+            (None, None) => ("unused", Some("the UPF offers no lane".to_owned())),
         };
         let left =
             self.running.as_ref().map_or(PathSet::EMPTY, |running| running.withdrawn).iter().map(|path| {
@@ -373,35 +378,35 @@ impl LaneOfUe {
         api::TcpLane { left, ..view(state, why, self.running.as_ref().map(|running| &*running.lane.flows)) }
     }
 
-    /// Flows from the `offset`th on.
+    /// Flows from index `offset` on.
     pub fn flows(&self, offset: usize, limit: usize) -> api::TcpLaneFlows {
         page(self.running.as_ref().map(|running| &*running.lane.flows), offset, limit)
     }
 }
 
-/// The paths of these accesses.
+/// The path ids of these accesses.
 fn paths(accesses: &[String]) -> Range<PathId> {
     0..PathId::try_from(accesses.len()).unwrap_or(PathId::MAX)
 }
 
-/// No packet comes from the lane any more.
+/// Detaches the lane's device from the workers.
 async fn close<E: TunnelEnd>(worker: &Handle<E>) {
-    // One that is gone has none.
+    // A worker that has ended has no device.
     let _ = worker.query(|worker, _| worker.replace_lane(None)).await;
 }
 
-/// What nftables is to lead to the lane. It knows neither names nor control groups: where a rule asks for one, what it might
-/// be about is led here too, and decided here.
+/// The flows that nftables redirects to the lane. nftables cannot match names and cgroups, so all flows that
+/// may match such a rule are redirected, and the lane decides.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Led {
-    /// Of what programs of the UE send.
+    /// Rules for flows of programs on the UE.
     own: Vec<FlowRule>,
-    /// Of what the UE forwards.
+    /// Rules for forwarded flows.
     forwarded: Vec<FlowRule>,
 }
 
 impl Led {
-    /// What `rules` are about at the UE with these addresses.
+    /// The flows that match `rules` at the UE with these addresses.
     fn of(rules: &[Rule], addresses: Addresses) -> Self {
         let about_tcp = |filter: &Filter| !matches!(filter.protocol, Some(Protocol::Udp | Protocol::Icmp));
         let of = |rule: &Rule| {
@@ -420,8 +425,8 @@ impl Led {
     }
 }
 
-/// The same of flows that are forwarded: no program of this machine has them, and in the tunnel they have an address of the
-/// session.
+/// The same for forwarded flows: they belong to no program of this machine, and their source address in the
+/// tunnel is the session's.
 fn forwarded(rule: &FlowRule, addresses: Addresses) -> Option<FlowRule> {
     let Filter { uid, cgroup, local, remote, .. } = &rule.filter;
     if uid.is_some() || cgroup.is_some() {
@@ -456,7 +461,7 @@ pub struct LaneOfUpf {
 }
 
 impl LaneOfUpf {
-    /// Sets it up. Its queues of the lane's device go to the workers, in order.
+    /// Sets up the lane. The queues of its device are given to the workers in order.
     pub async fn start(
         config: &UpfLaneSection,
         upf: &UpfConfig,
@@ -500,34 +505,34 @@ impl LaneOfUpf {
         }
     }
 
-    /// The way of its flows.
+    /// The network configuration of its flows.
     pub fn layer(&self) -> &Layer {
         &self.layer
     }
 
-    /// Takes it down; its flows end.
+    /// Takes the lane down; its flows end.
     pub async fn stop(self) {
         self.net.undo(self.layer).await;
     }
 
-    /// As the interface shows it.
+    /// The REST representation of the lane.
     pub fn view(&self) -> api::TcpLane {
         view("runs", None, Some(&self.lane.flows))
     }
 
-    /// Flows from the `offset`th on.
+    /// Flows from index `offset` on.
     pub fn flows(&self, offset: usize, limit: usize) -> api::TcpLaneFlows {
         page(Some(&self.lane.flows), offset, limit)
     }
 }
 
-/// A UPF that offers none.
+/// The REST representation at a UPF that offers no lane.
 pub fn none() -> api::TcpLane {
     view("unused", Some("there is no section [tcp_lane]".to_owned()), None)
 }
 
 fn view(state: &str, why: Option<String>, flows: Option<&Flows>) -> api::TcpLane {
-    // What never happened is left out.
+    // Counters of 0 are omitted.
     let happened = |rows: BTreeMap<String, u64>| rows.into_iter().filter(|(_, n)| *n > 0).collect();
     let sums = Carrier::ALL.iter().zip(flows.map(Flows::sums).into_iter().flatten());
     let carried = sums.map(|(carrier, totals)| api::TcpLaneCarried {
@@ -571,7 +576,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nftables_leads_what_may_be_about_a_rule() {
+    fn nftables_redirects_flows_that_may_match_a_rule() {
         let rules: Vec<Rule> = serde_json::from_str(
             r#"[
             {"name":"calls","filter":{"protocol":"udp"},"steering":{"mode":"redundant"},"functionality":"mptcp"},
@@ -590,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forwarded_has_an_address_of_the_session_and_no_program() {
+    fn forwarded_flows_have_an_address_of_the_session_and_no_owner() {
         let rules: Vec<Rule> = serde_json::from_str(
             r#"[
             {"name":"root","filter":{"uid":0},"steering":{"mode":"redundant"}},

@@ -1,14 +1,14 @@
-//! The UE's end: flows that are led here go on by Multipath TCP to the UPF's end, or, where that is not possible, by the
-//! packet lane.
+//! The UE's end: redirected flows continue over Multipath TCP to the UPF's end or, if that is not possible,
+//! on the packet lane.
 //!
 //! ```text
-//!  program's SYN ─▶ accepted here ─▶ SYN to the UPF's end ─▶ Connect TLV, and what the program said meanwhile, in one flight
-//!                                      └ late: another one by the next access; the first that is answered is the connection
+//!  program's SYN ─▶ accepted here ─▶ SYN to the UPF's end ─▶ Connect TLV, and the program's first bytes, in one flight
+//!                                      └ late: another one on the next access; the first answered one becomes the connection
 //!                                                       ◀─ Extended TCP Header TLV once the server accepted
 //!    the lane does not answer, or refuses ─▶ TCP to the server itself, with the same first bytes
 //! ```
 //!
-//! Nothing is taken from the program beyond the first bytes before the UPF's answer, so no flow is lost with the lane.
+//! Before the UPF's answer, only the first bytes are read from the program, so no flow is lost with the lane.
 
 use super::converse::{self, Silence};
 use super::flows::{Carrier, Entry, Flows, Known, Why};
@@ -40,31 +40,32 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// Most that is taken from a program before the UPF's answer: less than a first flight of ten segments.
+/// Maximum number of bytes read from a program before the UPF's answer: less than a first flight of ten
+/// segments.
 const FIRST_BYTES: usize = 8192;
-/// How often, and how long after, a data path that is busy is asked again.
+/// Number and interval of the attempts to query a busy data path.
 const BUSY_TRIES: u32 = 200;
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
-/// How a connection to the UPF's end comes about: how long its SYN may be without an answer until there is one by another access
-/// as well, and how long all may take. The packet lane takes over then.
+/// Racing of connections to the UPF's end: time without an answer to a SYN after which another access is
+/// tried in parallel, and total time limit. After that the packet lane is used.
 const RACE: RaceConfig = RaceConfig {
     attempt_delay: Duration::from_millis(250),
     least_delay: Duration::from_millis(200),
     most_delay: Duration::from_millis(750),
     deadline: Duration::from_millis(1500),
 };
-/// Longest wait for the server, which the UPF's end tells of.
+/// Time limit for the result of connecting to the server, which the UPF's end reports.
 const ANSWER: Duration = Duration::from_secs(90);
-/// Longest time to connect by the packet lane.
+/// Time limit for connecting on the packet lane.
 const CONNECT: Duration = Duration::from_secs(30);
-/// How long the packet lane is used at once after the lane did not answer.
+/// Time for which the packet lane is used directly after the lane did not answer.
 const REST: Duration = Duration::from_secs(5);
-/// The same after Multipath TCP was stripped in between: whatever does so is no passing trouble.
+/// The same after a middlebox removed Multipath TCP options, which is unlikely to be temporary.
 const STRIPPED_REST: Duration = Duration::from_secs(60);
 
 /// The UE's end.
 pub struct UeLane {
-    /// Flows there are.
+    /// The open flows.
     pub flows: Arc<Flows>,
     namespace: Namespace,
     session: Ipv4Addr,
@@ -72,25 +73,26 @@ pub struct UeLane {
     worker: Handle<Ue>,
     owners: Mutex<Owners>,
     config: UeLaneSection,
-    /// Paths on which connections may begin, as the bits of a [`PathSet`].
+    /// Paths on which connections may start, as the bits of a [`PathSet`].
     usable: AtomicU8,
     started: Instant,
-    /// Until when the packet lane is used: milliseconds since `started`, and why.
+    /// End of the use of the packet lane, milliseconds since `started`; the second one is for removed
+    /// options.
     rests_until_ms: AtomicU64,
     stripped_until_ms: AtomicU64,
 }
 
-/// What became of a try by the lane.
+/// Result of a failed attempt on the lane.
 enum Failure {
-    /// The flow goes by the packet lane.
+    /// The flow uses the packet lane.
     Packets(Why),
-    /// The server is not there, or does not want to.
+    /// The server is unreachable or refuses the connection.
     Refused(Why),
 }
 
 impl UeLane {
-    /// One without flows, of the session with the addresses `session` and `v6`. `namespace` has the lane's device, with an address
-    /// of `session` for each path.
+    /// A lane without flows, for the session with the addresses `session` and `v6`. `namespace` has the
+    /// lane's device, with an address derived from `session` for each path.
     pub fn new(
         namespace: Namespace,
         session: Ipv4Addr,
@@ -124,12 +126,12 @@ impl UeLane {
         Addresses { v4: Some(self.session), v6: self.v6 }
     }
 
-    /// Lets connections begin on these paths only.
+    /// Restricts the start of connections to these paths.
     pub fn begin_on(&self, usable: PathSet) {
         self.usable.store(usable.bits(), Relaxed);
     }
 
-    /// The paths on which a connection may begin, of those in `order`; one if there is none.
+    /// The paths in `order` on which a connection may start; if there is none, the first one.
     fn starts(&self, order: &[Start]) -> Vec<Start> {
         let usable = PathSet::from_bits(self.usable.load(Relaxed));
         let mut starts: Vec<Start> =
@@ -148,7 +150,7 @@ impl UeLane {
         self.namespace.run(job).await
     }
 
-    /// Why flows go by the packet lane for now, if they do.
+    /// The reason why flows use the packet lane at present; `None` if they do not.
     pub fn rests(&self) -> Option<Why> {
         let now = self.millis();
         if self.stripped_until_ms.load(Relaxed) > now {
@@ -170,12 +172,13 @@ impl UeLane {
         Duration::from_secs(self.config.keepalive_s.into())
     }
 
-    /// The source of a flow of `client` in the tunnel: what is forwarded has an address of the session there.
+    /// The source of a flow of `client` in the tunnel: forwarded flows use an address of the session.
     fn source(&self, client: IpAddr, server: SocketAddr) -> IpAddr {
         self.addresses().iter().find(|ip| ip.is_ipv4() == server.is_ipv4()).unwrap_or(client)
     }
 
-    /// The functionality of a flow's rule, its name, and the order in which it tries paths; `own`: a program of the UE opened it.
+    /// The functionality of a flow's rule, its name, and the order in which it tries paths; `own`: whether a
+    /// program of the UE opened it.
     async fn verdict(
         &self,
         from: SocketAddr,
@@ -195,7 +198,7 @@ impl UeLane {
             (asks_owner, (rule.functionality, rule.name.clone(), worker.end.lane_starts()))
         };
         let mut first = self.worker.query(move |worker, now| ask(worker, now, None)).await;
-        // Where many flows come at once its queue of orders is full for a moment.
+        // When many flows arrive at once, the queue of jobs is full for a moment.
         for _ in 0..BUSY_TRIES {
             if first.is_ok() {
                 break;
@@ -208,7 +211,8 @@ impl UeLane {
             return verdict;
         }
         let owner = if own {
-            // A panic in between leaves a socket with an answer in it at worst, which the next query drains.
+            // A panic of another task can at worst leave an unread answer in the socket, which the next query
+            // discards.
             self.owners.lock().unwrap_or_else(PoisonError::into_inner).owner(&key)
         } else {
             FlowOwner::default()
@@ -219,7 +223,7 @@ impl UeLane {
         }
     }
 
-    /// The connection to the UPF's end, once that has one to the server.
+    /// Returns the connection to the UPF's end, once that has connected to the server.
     async fn by_lane(
         self: &Arc<Self>,
         entry: &Entry,
@@ -236,7 +240,7 @@ impl UeLane {
         let mut bytes = encode(&connect).map_err(|_| Failure::Packets(Why::Malformed))?;
         let starts = self.starts(order);
         let delays = starts.iter().map(|start| RACE.delay(Some(start.rtt_us.into()))).collect();
-        // Nothing is said before one of them is the connection.
+        // Nothing is sent before the race is decided.
         let stream = match race::first(delays, &RACE, |i| self.clone().connect(starts[i].path)).await {
             Ok((_, stream)) => Arc::new(stream),
             Err(Some(Why::Socket)) => return Err(Failure::Packets(Why::Socket)),
@@ -269,13 +273,13 @@ impl UeLane {
             self.rest(&self.stripped_until_ms, STRIPPED_REST);
             Carrier::Tcp
         };
-        // Set once, here.
+        // Set only here.
         let _ = entry.flow.of.carrier.set(carrier);
         let _ = entry.flow.of.between.set(stream.clone());
         Ok(stream)
     }
 
-    /// A connection to the UPF's end that begins on `path`.
+    /// Connects to the UPF's end, starting on `path`.
     async fn connect(self: Arc<Self>, path: PathId) -> Result<TcpStream, Why> {
         let socket = self.socket(path).await.map_err(|error| {
             tracing::debug!("TCP lane: {error:#}");
@@ -285,7 +289,7 @@ impl UeLane {
         TcpSocket::from_std_stream(socket.into()).connect(to).await.map_err(|_| Why::NoLane)
     }
 
-    /// A socket of `path` that is not connected yet.
+    /// An unconnected socket of `path`.
     async fn socket(&self, path: PathId) -> anyhow::Result<Socket> {
         let (session, keepalive) = (self.session, self.keepalive());
         let algorithm = self.config.congestion_control.clone();
@@ -295,7 +299,8 @@ impl UeLane {
                 .context("Multipath TCP (CONFIG_MPTCP)")?;
             relay::relayed(&socket, keepalive)?;
             congestion_control(&socket, &algorithm)?;
-            // The port when the far end is known: more flows than ports may share an address.
+            // The port is chosen when the destination is known, because more flows than there are ports may
+            // share an address.
             let _ = setsockopt(&socket, sockopt::IpBindAddressNoPort, &true);
             socket.bind(&SockAddr::from(SocketAddr::new(tcp_lane::address(session, path).into(), 0)))?;
             Ok(socket)
@@ -303,7 +308,8 @@ impl UeLane {
         self.run(make).await
     }
 
-    /// A connection to the server by the packet lane: from an address of the session, and not led here again.
+    /// Connects to the server on the packet lane, from an address of the session and without being redirected
+    /// again.
     async fn by_packets(&self, client: IpAddr, server: SocketAddr) -> io::Result<TcpStream> {
         let socket =
             Socket::new(Domain::for_address(server), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
@@ -356,15 +362,15 @@ impl UeLane {
     }
 }
 
-/// Takes flows of programs; they end with it.
+/// Accepts flows of programs for ever; their tasks end with it.
 pub async fn accept(lane: Arc<UeLane>, listener: TcpListener) -> Infallible {
     relay::accept(&lane.flows, listener, |client, from| serve(lane.clone(), client, from)).await
 }
 
 async fn serve(lane: Arc<UeLane>, client: TcpStream, from: SocketAddr) {
-    // What the program connected to.
+    // The local address is the program's destination.
     let Ok(server) = client.local_addr() else { return reset(&client) };
-    // Whoever connects to the port itself would be connected to us, again and again.
+    // A connection to the port itself would be relayed to itself in a loop.
     if server.ip().to_canonical().is_loopback() {
         lane.flows.refused.count(Why::Destination);
         return reset(&client);
@@ -372,12 +378,12 @@ async fn serve(lane: Arc<UeLane>, client: TcpStream, from: SocketAddr) {
     let own = lane.addresses().contains(from.ip());
     let known = Known { server: server.into(), own, ..Known::default() };
     let Some(entry) = lane.flows.open(from.ip(), from, known) else { return reset(&client) };
-    // Also if this program ends before the server is reached.
+    // A reset is also sent if this program ends before the server is reached.
     reset(&client);
     let _ = relay::relayed(&SockRef::from(&client), lane.keepalive());
     let far = tokio::select! {
         far = lane.reach(&entry, from, server, &client) => far,
-        // Who hangs up while we connect does not want to any more.
+        // A client that closes the connection meanwhile ends the attempt.
         _ = gone(&client) => return,
     };
     match far {
@@ -389,10 +395,10 @@ async fn serve(lane: Arc<UeLane>, client: TcpStream, from: SocketAddr) {
     }
 }
 
-/// What the program has said so far.
+/// The bytes that the program has sent so far.
 fn said(client: &TcpStream) -> Vec<u8> {
     let mut bytes = vec![0; FIRST_BYTES];
-    // What is broken, or has ended, is found out by whoever reads next.
+    // The next reader detects a failure or the end of the connection.
     let got = client.try_read(&mut bytes).unwrap_or(0);
     bytes.truncate(got);
     bytes
@@ -425,7 +431,7 @@ mod tests {
     use crate::runtime::relay::Named;
 
     #[test]
-    fn an_answer_says_whether_the_flow_goes_on_and_how() {
+    fn an_answer_determines_whether_and_how_the_flow_continues() {
         let of = |tlvs: &[Tlv<'_>]| match read_answer(&encode(tlvs).unwrap()) {
             Ok(()) => "on".to_owned(),
             Err(Failure::Refused(why)) => format!("refused: {}", why.name()),

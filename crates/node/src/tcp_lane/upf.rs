@@ -1,5 +1,5 @@
-//! The UPF's end, a Transport Converter (RFC 8803): a flow says first where it wants to go; it goes on from there with the
-//! address and port that the UE's program has.
+//! The UPF's end, a Transport Converter (RFC 8803): the first message of a flow has its destination; the flow
+//! continues from there with the address of the session and the port of the UE's program.
 //!
 //! ```text
 //!  accepted ─▶ the session by its address ─▶ share left? ─▶ Connect TLV ─▶ may it go there? ─▶ connect from the session's address
@@ -7,8 +7,8 @@
 //!                                     close ◀── Error TLV ◀── it did not
 //! ```
 //!
-//! Who gets here has shown the key of a session: the lane's device has packets of sessions only. All the same nobody is
-//! trusted further: each step has a limit in time, each session a share.
+//! Only authenticated UEs reach the converter, because the lane's device carries only packets of sessions.
+//! Nevertheless each step has a time limit, and each session a share.
 
 use super::converse::{self, Silence};
 use super::flows::{Carrier, Flows, Known, Why};
@@ -34,35 +34,36 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// How long a UE may take to close after it was refused.
+/// Time for a UE to close a refused connection.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Most bytes of it that are thrown away meanwhile.
+/// Maximum number of bytes discarded during that time.
 const FAREWELL_BYTES: usize = 256 << 10;
 
 /// The UPF's end.
 pub struct UpfLane {
-    /// Flows there are.
+    /// The open flows.
     pub flows: Arc<Flows>,
     namespace: Namespace,
-    /// Addresses of sessions: what goes from one to another stays with the packet lane.
+    /// Addresses of sessions; flows between sessions use the packet lane.
     pools: Vec<IpNet>,
-    /// Where flows may go.
+    /// Permitted destinations of flows.
     destinations: Destinations,
     shards: Vec<Handle<UpfEnd>>,
     config: UpfLaneSection,
 }
 
-/// A message asks for this.
+/// A request in a message.
 #[derive(Debug, PartialEq, Eq)]
 enum Request {
-    /// A connection, from this port if it can be had.
+    /// Connect to this server, from this port if possible.
     Connect(SocketAddr, Option<u16>),
-    /// What is supported.
+    /// Return the supported extensions.
     Info,
 }
 
 impl UpfLane {
-    /// One without flows. `namespace` has the lane's device, and a way to servers on which all of `pools` may be the source.
+    /// A lane without flows. `namespace` has the lane's device, and a route to servers on which all of
+    /// `pools` may be the source.
     pub fn new(
         namespace: Namespace,
         pools: Vec<IpNet>,
@@ -75,14 +76,14 @@ impl UpfLane {
         Ok(Self { flows, namespace, pools, destinations, shards, config })
     }
 
-    /// The socket that UEs connect to.
+    /// Opens the socket to which UEs connect.
     pub async fn listen(&self) -> anyhow::Result<std::net::TcpListener> {
         let algorithm = self.config.congestion_control.clone();
         let make = move || {
             netctl::warn_of_kernel();
             let socket = Socket::new(Domain::IPV6, Type::STREAM.nonblocking(), Some(Protocol::MPTCP))
                 .context("Multipath TCP (CONFIG_MPTCP)")?;
-            // Connections inherit it.
+            // Connections inherit the setting.
             congestion_control(&socket, &algorithm)?;
             socket.set_only_v6(true)?;
             socket.bind(&SockAddr::from(SocketAddr::new(tcp_lane::UPF.into(), tcp_lane::PORT)))?;
@@ -96,7 +97,7 @@ impl UpfLane {
         Duration::from_secs(self.config.keepalive_s.into())
     }
 
-    /// Whether flows go there. What the UPF's own firewall says holds besides, as for packets.
+    /// Whether the destination is permitted. The UPF's own firewall applies in addition, as for packets.
     fn serves(&self, server: SocketAddr) -> bool {
         let ip = server.ip();
         let special = match ip {
@@ -109,7 +110,7 @@ impl UpfLane {
             && !(special || own || ip.is_loopback() || ip.is_multicast() || ip.is_unspecified())
     }
 
-    /// The address of a session for a server of this family.
+    /// The session's address in the family of the server.
     async fn source(&self, session: Ipv4Addr, server: SocketAddr) -> Option<IpAddr> {
         if server.is_ipv4() {
             return Some(session.into());
@@ -123,7 +124,7 @@ impl UpfLane {
         None
     }
 
-    /// A connection to the server, from the session's address.
+    /// Connects to the server from the session's address.
     async fn connect(&self, source: IpAddr, port: Option<u16>, server: SocketAddr) -> io::Result<TcpStream> {
         let taken =
             |error: &io::Error| matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable);
@@ -132,7 +133,8 @@ impl UpfLane {
             TcpSocket::from_std_stream(socket.into()).connect(server).await
         };
         match with(port.unwrap_or(0)).await {
-            // An earlier connection of the same program still has it: a server tells them apart by another port.
+            // An earlier connection of the same program still uses the port: with another port the server can
+            // distinguish them.
             Err(error) if port.is_some() && taken(&error) => with(0).await,
             other => other,
         }
@@ -144,7 +146,7 @@ impl UpfLane {
             let socket =
                 Socket::new(Domain::for_address(server), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
             relay::relayed(&socket, keepalive)?;
-            // One port of a session may have many servers.
+            // One port of a session may be used for many servers.
             socket.set_reuse_address(true)?;
             if from.port() == 0 {
                 let _ = setsockopt(&socket, sockopt::IpBindAddressNoPort, &true);
@@ -182,7 +184,7 @@ impl UpfLane {
             Err((code, value)) => return refuse(Why::Malformed, code, &[value]).await,
         };
         let flow = &entry.flow.of;
-        // Set once, here.
+        // Set only here.
         let _ = flow.server.set(server);
         if !self.serves(server) {
             return refuse(Why::Destination, ErrorCode::NotAuthorized, &[0]).await;
@@ -214,7 +216,7 @@ impl UpfLane {
     }
 }
 
-/// Takes flows of UEs; they end with it.
+/// Accepts flows of UEs for ever; their tasks end with it.
 pub async fn accept(lane: Arc<UpfLane>, listener: TcpListener) -> Infallible {
     let serve = |ue, from| {
         let lane = lane.clone();
@@ -223,14 +225,14 @@ pub async fn accept(lane: Arc<UpfLane>, listener: TcpListener) -> Infallible {
     relay::accept(&lane.flows, listener, serve).await
 }
 
-/// What a message asks for, or the code and value of the error that answers it.
+/// The request in a message, or code and value of the error that answers it.
 fn request(bytes: &[u8]) -> Result<Request, (ErrorCode, u8)> {
     let (message, _) = Message::parse(bytes).map_err(|error| (refusal(&error), VERSION))?;
     let (mut server, mut port, mut info) = (None, None, false);
     for tlv in message.tlvs() {
         match tlv {
             Tlv::Connect { server: to, options } => {
-                // None is put into a SYN here, but for what the kernel puts there by itself.
+                // Only options that the kernel adds to a SYN by itself are supported.
                 if let Some(kind) = options.iter().find(|kind| **kind > 1) {
                     return Err((ErrorCode::UnsupportedTcpOption, *kind));
                 }
@@ -240,7 +242,7 @@ fn request(bytes: &[u8]) -> Result<Request, (ErrorCode, u8)> {
             }
             Tlv::SourcePort(wanted) => port = Some(wanted).filter(|port| *port > 0),
             Tlv::Info => info = true,
-            // Nobody was given one.
+            // No cookie has been issued.
             Tlv::Cookie { .. } => {}
             _ => return Err((ErrorCode::UnsupportedMessage, 0)),
         }
@@ -252,7 +254,7 @@ fn request(bytes: &[u8]) -> Result<Request, (ErrorCode, u8)> {
     }
 }
 
-/// A failure to connect in the words of the protocol.
+/// Converts a failure to connect into an error of the protocol.
 fn explain(error: &io::Error) -> (Why, ErrorCode) {
     match error.kind() {
         _ if relay::no_descriptors(error) => (Why::Socket, ErrorCode::ResourceExceeded),
@@ -266,7 +268,7 @@ fn explain(error: &io::Error) -> (Why, ErrorCode) {
     }
 }
 
-/// Says a last word so that it arrives: a connection that is closed with something unread in it is reset.
+/// Sends a final message so that it arrives: closing a connection with unread data would reset it.
 async fn farewell(stream: &TcpStream, word: &[Tlv<'_>]) {
     let Ok(bytes) = encode(word) else { return reset(stream) };
     let said = async {
@@ -284,7 +286,7 @@ async fn farewell(stream: &TcpStream, word: &[Tlv<'_>]) {
         }
         Ok::<_, io::Error>(())
     };
-    // Whoever does not close in time is closed.
+    // A peer that does not close in time is disconnected.
     let _ = timeout(FAREWELL, said).await;
 }
 
@@ -293,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_one_connection_or_a_question() {
+    fn a_request_is_a_connection_or_a_query() {
         let of = |tlvs: &[Tlv<'_>]| request(&encode(tlvs).unwrap());
         let server: SocketAddr = "192.0.2.1:80".parse().unwrap();
         let connect = Tlv::Connect { server, options: &[] };

@@ -41,7 +41,7 @@ fn a_reload_half_way_through_which_nft_fails_says_what_is_not_as_the_rules_say()
     world.ue.sh(&format!("kill -9 $(pgrep -P {} -x nft)", ue.pid()));
     assert_eq!(reload("8000-9999")["changed"], json!(["rule"]));
     let why = || lane()["why"].as_str().unwrap_or_default().to_owned();
-    world.until("it says so", || why().contains("not led as the rules say now"));
+    world.until("it says so", || why().contains("does not match the current rules"));
     assert_eq!(lane()["state"], "runs");
     // Not again and again.
     std::thread::sleep(Duration::from_secs(6));
