@@ -1,4 +1,4 @@
-//! Two bare machines and the Internet between them, on this one.
+//! Two bare machines and the Internet between them, simulated on this machine.
 //!
 //! ```text
 //!  laptop                                     internet                       vps
@@ -7,10 +7,10 @@
 //!    lan0  10.0.0.1/24 ─ 10.0.0.2 lan  9.9.9.9
 //! ```
 //!
-//! A machine is a network, process and mount namespace; /etc, /usr and /var are those of this machine with an
-//! overlay that takes what is written, and /run is empty. So packages are installed by the real tools, and
-//! nothing of it stays. systemd does not run in there: `systemctl` is a stand-in that starts what a unit says,
-//! as the user and with the capabilities that the unit says.
+//! A machine is a network, process and mount namespace. /etc, /usr and /var are those of this machine under
+//! an overlay that takes all writes; /run is empty. Packages are installed by the real tools, and nothing of
+//! it persists. systemd does not run inside: `systemctl` is a replacement that starts the command of a unit
+//! with the unit's user and capabilities.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -20,7 +20,7 @@ use std::process::{Child, Command, Stdio};
 /// Rate of each of the laptop's links.
 pub const LINK_MBPS: u32 = 20;
 
-/// What has not ended by then waits for something that does not come, in seconds.
+/// Time limit, seconds; a longer run waits for an event that does not occur.
 const LIMIT_S: &str = "300";
 
 /// A bare machine.
@@ -31,7 +31,7 @@ pub struct Machine {
     folder: PathBuf,
 }
 
-/// Laptop, VPS and what is between them.
+/// Laptop, VPS and the network between them.
 pub struct World {
     pub laptop: Machine,
     pub vps: Machine,
@@ -40,11 +40,11 @@ pub struct World {
 }
 
 impl World {
-    /// `None` where this is not possible, with one line why.
+    /// `None` where this is not possible; the reason is printed.
     pub fn new() -> Option<Self> {
         if let Err(why) = possible() {
             assert!(std::env::var_os("CI").is_none(), "CI must be able to follow docs/bonding.md: {why}");
-            // Not through the harness, which keeps what passes to itself.
+            // Written directly, because the test harness captures output of passing tests.
             let _ = writeln!(std::io::stderr(), "skipped: {why}");
             return None;
         }
@@ -75,7 +75,7 @@ impl World {
             ))
             .unwrap();
         vps.run("ip addr add 203.0.113.10/24 dev eth0; ip route add default via 203.0.113.1").unwrap();
-        // What NetworkManager does: addresses, and a default route per link whenever it is up.
+        // The work of NetworkManager: addresses, and a default route per link while it is up.
         laptop
             .run(&format!(
                 "ip addr add 10.170.4.7/24 dev wwan0; ip addr add 192.168.1.20/24 dev wlan0
@@ -95,7 +95,7 @@ END
             .unwrap();
     }
 
-    /// A machine behind the laptop reaches the Internet.
+    /// Lets a machine behind the laptop reach the Internet.
     pub fn behind_the_laptop(&self) {
         self.laptop
             .run(
@@ -114,22 +114,22 @@ END
 impl Machine {
     fn new(name: &'static str, folder: &Path) -> Self {
         std::fs::create_dir(folder).unwrap();
-        // Whatever ends this test ends the machine.
+        // The machine ends with this test, however the test ends.
         let mut init = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "--", "unshare"])
             .args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
-            // A shell, because process 1 must wait for the children of others.
+            // A shell, because process 1 must reap the children of others.
             .args(["bash", "-c", "sleep infinity & wait"])
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        // The child of unshare is process 1 in there.
+        // The child of unshare is process 1 inside.
         let children = format!("/proc/{0}/task/{0}/children", init.id());
         let pid = (0..500).find_map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
             let text = std::fs::read_to_string(&children).ok()?;
             let pid: u32 = text.split_whitespace().next()?.parse().ok()?;
-            // It is there once it has become what it is to be.
+            // The machine is ready when process 1 has executed its program.
             let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
             (command.trim() == "bash").then_some(pid)
         });
@@ -167,7 +167,7 @@ impl Machine {
         self.run("chmod 755 /usr/bin/systemctl").unwrap();
     }
 
-    /// Runs commands as a reader would type them; what they printed, as `Err` if one failed.
+    /// Runs commands as a reader would type them; returns their output, as `Err` if one failed.
     pub fn run(&self, commands: &str) -> Result<String, String> {
         self.run_in(&format!("{}/home", self.folder.display()), commands, "")
     }
@@ -193,7 +193,7 @@ impl Machine {
         }
     }
 
-    /// A file of the machine, seen from here.
+    /// The path of a file of the machine, from outside.
     fn inside(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{}/{name}", self.pid, self.folder.display()))
     }
@@ -210,12 +210,12 @@ impl Machine {
             .collect()
     }
 
-    /// What the services wrote.
+    /// The logs of the services.
     pub fn logs(&self) -> String {
         self.run("tail -n 40 /var/log/anabranch-*.log").unwrap_or_else(|text| text)
     }
 
-    /// Everything that the tunnel, or the page, may have changed.
+    /// The complete state that the tunnel, or the page, may have changed.
     pub fn picture(&self) -> String {
         self.run(
             "ip -o link | sed 's/ state .*//; s/<.*>//'; ip -o addr | awk '{print $2,$3,$4}'; ip rule; ip route show table all
@@ -228,7 +228,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // With process 1 of the namespace everything in it goes.
+        // All processes of the namespace end with its process 1.
         let _ = self.init.kill();
         let _ = self.init.wait();
     }
@@ -250,7 +250,7 @@ fn veth(a: &Machine, name_a: &str, b: &Machine, name_b: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Whether this machine and user can do it.
+/// Whether machine and user permit the test.
 fn possible() -> Result<(), String> {
     for (program, what) in [
         ("dpkg-deb", "a Debian machine"),
@@ -284,7 +284,7 @@ fn possible() -> Result<(), String> {
     }
 }
 
-/// The package, of the program that was built for this test.
+/// Builds the package from the program that was built for this test.
 fn package(folder: &Path) -> PathBuf {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/deb");
     let output = Command::new(script)
@@ -296,7 +296,8 @@ fn package(folder: &Path) -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
 }
 
-/// Does of a unit what matters here: user, group, capabilities, command, and signals to stop and reload.
+/// Implements the relevant parts of a unit: user, group, capabilities, command, and signals to stop and
+/// reload.
 const SYSTEMCTL: &str = r#"#!/bin/bash
 set -euo pipefail
 say() { echo "systemctl stand-in: $*" >&2; exit 1; }

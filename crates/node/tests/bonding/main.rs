@@ -1,8 +1,8 @@
-//! docs/bonding.md, followed to the letter: every `sh` block is run on the machine that its fence names, in
-//! order, and every line of a `text` block must come out of the block before it, in order, but for its
-//! numbers and keys. Only the two public keys are put in for their placeholders, as the page asks its reader
-//! to. `console` blocks are not run: what they need (a release build, a second machine by ssh,
-//! systemd-resolved) is not there.
+//! Execution of docs/bonding.md: every `sh` block is run in order on the machine that its fence names, and
+//! every line of a `text` block must appear in order in the output of the block before it, except for numbers
+//! and keys. Only the two public keys are substituted for their placeholders, as the page asks its reader to.
+//! `console` blocks are not run, because their requirements (a release build, a second machine over ssh,
+//! systemd-resolved) are not met.
 
 // This test runs in real time.
 #![allow(clippy::disallowed_methods)]
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const PAGE: &str = include_str!("../../../../docs/bonding.md");
 
 #[test]
-fn the_page_is_followed_to_the_letter() {
+fn the_page_can_be_executed_as_written() {
     let blocks = page::blocks(PAGE);
     let Some(world) = World::new() else { return };
     let before = [world.laptop.picture(), world.vps.picture()];
@@ -44,11 +44,11 @@ fn the_page_is_followed_to_the_letter() {
         }
         check(&world, &commands, &output);
         if commands.contains("iperf3 --server") {
-            // It leaves its terminal before it listens; a reader takes longer to turn to the other machine.
+            // It detaches from its terminal before it listens; a reader takes longer to switch machines.
             machine.run("until ss -ltn | grep -q :5201; do sleep 0.05; done").unwrap();
         }
         if let Some(before) = before {
-            // Both links carried a good part of it.
+            // Both links carried a considerable share.
             for (access, bytes) in world.laptop.sent() {
                 let bytes = bytes - before[&access];
                 assert!(bytes > 5_000_000, "{access} carried {bytes} bytes\n{}", world.laptop.logs());
@@ -58,12 +58,12 @@ fn the_page_is_followed_to_the_letter() {
     }
     assert!(walked >= 14, "{walked}");
     assert!(keys.iter().all(|key| key.len() == 44), "{keys:?}");
-    // The page says that everything is gone then, but for what was added by hand.
+    // According to the page everything is removed then, except for manual additions.
     world.laptop.run("nft delete table ip bonding; sysctl -qw net.ipv4.ip_forward=0").unwrap();
     assert_eq!([world.laptop.picture(), world.vps.picture()], before);
 }
 
-/// Blocks that are not run, so that they cannot become more unnoticed.
+/// Limits the number of blocks that are not run.
 #[test]
 fn few_blocks_are_not_run() {
     let blocks = page::blocks(PAGE);
@@ -74,7 +74,8 @@ fn few_blocks_are_not_run() {
 /// Commands that change nothing.
 const LOOKS: [&str; 4] = ["anabranch ctl status", "anabranch ctl paths", "anabranch ctl events", "ip "];
 
-/// Runs a block. What only looks at a state is repeated until the state is there: a reader takes his time.
+/// Runs a block. A command that only shows a state is repeated until the expected state is reached, as a
+/// reader would do.
 #[track_caller]
 fn follow(machine: &Machine, block: &Block, commands: &str, expected: Option<&str>) -> String {
     let start = Instant::now();
@@ -95,12 +96,12 @@ fn follow(machine: &Machine, block: &Block, commands: &str, expected: Option<&st
             );
         }
         std::thread::sleep(Duration::from_millis(200));
-        // The rest was done.
+        // The other commands have been executed.
         commands = last;
     }
 }
 
-/// What the page promises in words.
+/// Checks statements of the page that no block covers.
 fn check(world: &World, commands: &str, output: &str) {
     if commands.contains("iperf3 --client") {
         let received = output.lines().find(|line| line.contains("receiver")).expect(output);

@@ -1,13 +1,13 @@
-//! Fenced blocks of a page, and comparing what came out with what the page says.
+//! Fenced blocks of a page, and comparison of their expected with their actual output.
 
-/// What a block is for.
+/// Purpose of a block.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// ` ```sh MACHINE `: run there.
+    /// ` ```sh MACHINE `: executed on that machine.
     Run { machine: String },
-    /// ` ```text ` right after it: comes out of it.
+    /// ` ```text ` immediately after it: expected output.
     Expect,
-    /// ` ```console `: shown, not run.
+    /// ` ```console `: not executed.
     Show,
 }
 
@@ -15,12 +15,12 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Block {
     pub kind: Kind,
-    /// Line of its fence, from 1.
+    /// Line of its fence, counted from 1.
     pub line: usize,
     pub text: String,
 }
 
-/// The blocks of a page, drawings left out.
+/// The blocks of a page, without drawings.
 pub fn blocks(page: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut open: Option<Block> = None;
@@ -58,7 +58,7 @@ pub fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// The first expected line that is not in the output after the ones before it.
+/// The first expected line that does not occur in the output after the previous ones.
 pub fn missing<'a>(expected: &'a str, output: &str) -> Option<&'a str> {
     let mut output = output.lines().map(normal);
     expected.lines().find(|line| {
@@ -67,7 +67,7 @@ pub fn missing<'a>(expected: &'a str, output: &str) -> Option<&'a str> {
     })
 }
 
-/// A line without what differs from run to run: numbers with their units, keys, and how many blanks there are.
+/// A line in which variable parts are normalised: numbers with their units, keys, and the number of blanks.
 fn normal(line: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in line.split_whitespace() {
@@ -75,7 +75,7 @@ fn normal(line: &str) -> String {
         if unit && words.last().is_some_and(|last| last == "#") {
             continue;
         }
-        // A duration of two units is one.
+        // A duration with two units is one number.
         let word = if word.len() == 44 && word.ends_with('=') { "KEY".to_owned() } else { numbers(word) };
         if word == "#" && words.last().is_some_and(|last| last == "#") && line.contains(", up ") {
             continue;
@@ -85,14 +85,14 @@ fn normal(line: &str) -> String {
     words.join(" ")
 }
 
-/// Runs of digits as `#`, with the points between them; addresses and names of interfaces stay.
+/// Replaces runs of digits, with decimal points, by `#`; addresses and interface names are kept.
 fn numbers(word: &str) -> String {
     let bare = word.trim_end_matches(',');
     let address = bare.split(':').next().unwrap_or_default().parse::<std::net::IpAddr>().is_ok();
     if address || bare.starts_with(|c: char| c.is_ascii_alphabetic()) && !bare.starts_with("time") {
         return word.to_owned();
     }
-    // "5g" is a name, "2003ms" is not.
+    // "5g" is a name, "2003ms" is a number.
     if bare == "5g" || bare.contains('-') && !bare.ends_with('Z') && bare.len() > 1 {
         return word.to_owned();
     }
@@ -110,7 +110,7 @@ fn numbers(word: &str) -> String {
 }
 
 #[test]
-fn numbers_and_keys_may_differ_and_nothing_else() {
+fn only_numbers_and_keys_may_differ() {
     let same = |a: &str, b: &str| missing(a, b).is_none();
     assert!(same("up 2 s, 12.5 MiB", "up 71 s,   3 KiB"));
     assert!(same("3 packets, time 2003ms", "3 packets, time 7ms"));
