@@ -1,6 +1,6 @@
-//! `anabranch cc` as people use it: load, list, show, unload; and killed with no chance to tidy up.
+//! `anabranch cc`: load, list, show, unload; and the state after a kill.
 #![cfg(feature = "bpf")]
-// Waits for a kernel, in real time.
+// These tests use the real kernel in real time.
 #![allow(clippy::disallowed_methods)]
 
 #[path = "../int/registration.rs"]
@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// What must not outlive a test, even one that fails.
+/// A process that is killed when the test ends, however it ends.
 struct Running(Child);
 
 impl Drop for Running {
@@ -28,7 +28,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(if output.status.success() { &output.stdout } else { &output.stderr }).into()
 }
 
-/// Starts `cc load NAME`; its first line, or what it complained of.
+/// Starts `cc load NAME`; returns its first line, or its error message.
 fn load(name: &str) -> Result<Running, String> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_anabranch"))
         .args(["cc", "load", name])
@@ -53,7 +53,7 @@ fn registered(name: &str) -> bool {
     names.split_whitespace().any(|n| n == name)
 }
 
-/// The kernel takes down what a killed process held a moment after the process is gone.
+/// The kernel removes what a killed process held with a short delay.
 fn gone(name: &str) -> bool {
     let start = Instant::now();
     while registered(name) && start.elapsed() < Duration::from_secs(20) {
@@ -83,7 +83,7 @@ fn a_controllers_life() {
         serde_json::from_str(&text(&anabranch(&["cc", "show", "--json"]))).unwrap();
     assert!(shown["programs"].as_array().unwrap().iter().any(|p| p["program"] == "int_rate"), "{shown}");
 
-    // Killed: nothing is left, and the next start finds nothing in its way.
+    // Killed: nothing is left, and the next start succeeds.
     drop(first);
     assert!(gone("int_rate"));
     let mut second = load("int_rate").unwrap();
@@ -100,7 +100,7 @@ fn a_controllers_life() {
     assert!(kernels.contains("cubic is not one of the kernel's; there are: int_cubic_l1"), "{kernels}");
 }
 
-/// Moves a megabyte over the loopback device while `cc trace` looks on; everybody's loopback, so by its port.
+/// Transfers a megabyte over the loopback interface while `cc trace` runs; other traffic is excluded by port.
 #[test]
 fn a_trace_shows_a_connection_ack_by_ack() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -128,7 +128,7 @@ fn a_trace_shows_a_connection_ack_by_ack() {
     };
     assert!(headings.contains("cwnd") && headings.contains("ssthresh"), "{headings}");
     let (json, mut json_lines) = start(&["--json"]);
-    // It is at work when it tells of something.
+    // The trace is active once it has printed a line.
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || tell.send(json_lines.next().unwrap().unwrap()).unwrap());
     let begun = Instant::now();
@@ -148,7 +148,7 @@ fn a_trace_shows_a_connection_ack_by_ack() {
     assert!([u64_of("local_port"), u64_of("remote_port")].contains(&port.into()), "{event}");
     let line = text_lines.next().unwrap().unwrap();
     assert!(line.contains(&port.to_string()) && line.split_whitespace().count() == 9, "{line}");
-    // Asked to end, it does, and says so with its exit code.
+    // On SIGTERM it ends with exit code 0.
     for mut running in [columns, json] {
         let id = nix::unistd::Pid::from_raw(i32::try_from(running.0.id()).unwrap());
         nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM).unwrap();
