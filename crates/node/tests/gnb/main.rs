@@ -1,4 +1,4 @@
-//! The real program in namespaces of its own: two UEs, a cell, and the network behind N3.
+//! `anabranch gnb` in network namespaces: two UEs, a cell, and the network behind N3.
 //!
 //! ```text
 //!   phone  ue0 10.45.0.2 ─┐
@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What 25 RBs carry at MCS 28: 2292 bytes per millisecond.
+/// Rate of 25 RBs at MCS 28: 2292 bytes per millisecond, in bit/s.
 const CELL_BPS: f64 = 2292.0 * 8e3;
 
 struct World {
@@ -36,7 +36,7 @@ struct World {
 }
 
 impl World {
-    /// `None` where namespaces are not allowed.
+    /// `None` where namespaces are not permitted.
     fn new() -> Option<Self> {
         let [phone, tv, gnb, network] = std::array::from_fn(|_| Namespace::new());
         let world = Self {
@@ -56,7 +56,7 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// A configuration; `n3` is the section, `cell` what follows in `[cell]`.
+    /// Writes a configuration; `n3` is that section, `cell` the remainder of `[cell]`.
     fn configure(&self, kind: &str, n3: &str, cell: &str) {
         let device = |name: &str, ns: &Namespace, address: &str| {
             let path = ns.path();
@@ -138,14 +138,14 @@ impl World {
         [&self.phone, &self.tv, &self.gnb, &self.network].map(Namespace::picture).to_vec()
     }
 
-    /// An iperf3 server that listens.
+    /// Starts an iperf3 server and waits until it listens.
     fn server(&self, ns: &Namespace) -> Program {
         let server = ns.spawn("iperf3", &["-s"], &self.file("iperf3.log"));
         self.until("iperf3 listens", || !ns.sh("ss -Hltn 'sport = :5201'").is_empty());
         server
     }
 
-    /// iperf3 from a UE to the network; bits per second that arrived.
+    /// Runs iperf3 from a UE to the network; returns the received rate, bit/s.
     fn iperf(&self, ue: &Namespace, args: &str) -> f64 {
         let _server = self.server(&self.network);
         let text = ue.sh(&format!("timeout 60 iperf3 -J -c 10.45.0.1 {args}"));
@@ -156,7 +156,7 @@ impl World {
         sum["bits_per_second"].as_f64().unwrap_or_else(|| panic!("{text}")) * (1.0 - lost / 100.0)
     }
 
-    /// Bits per second that slices were given in the downlink while `during` ran.
+    /// Downlink rates of the slices while `during` ran, bit/s.
     fn slice_rates(&self, during: impl FnOnce()) -> Vec<f64> {
         let bytes = || -> Vec<u64> {
             let slices = self.get("/v1/slices");
@@ -170,7 +170,7 @@ impl World {
     }
 }
 
-/// Two slices, a UE in each, LTE with 25 RBs at MCS 28.
+/// Two slices with one UE each, LTE with 25 RBs at MCS 28.
 fn cell(queue: &str, scheduler: &str) -> String {
     let ue = |name: &str, slice: &str, last: u8| {
         format!(
@@ -194,13 +194,13 @@ fn pings(world: &World) {
         let text = world.phone.sh(&format!("ping -q -i 0.02 -c 20 -W 2 {to}"));
         assert!(text.contains(" 0% packet loss"), "{text}\n{}", world.log());
     }
-    // Large ones, which the sender must fragment.
+    // Large packets, which the sender must fragment.
     world
         .network
         .sh("ping -q -i 0.02 -c 5 -s 4000 -W 2 10.45.0.3; ping -q -i 0.02 -c 5 -s 4000 -W 2 fd45::2");
 }
 
-/// UDP and TCP, both ways.
+/// UDP and TCP in both directions.
 fn traffic(world: &World, most: f64) {
     for (args, least) in [
         ("-u -b 5M -t 2 -l 1200", 4.5e6),
@@ -219,7 +219,7 @@ fn lateness(world: &World) {
     println!("ticks {}", cell["ticks"]);
     assert!(cell["ticks"]["count"].as_u64().unwrap() > 5000, "{cell}");
     let (p50, p99) = (cell["ticks"]["p50_us"].as_f64().unwrap(), cell["ticks"]["p99_us"].as_f64().unwrap());
-    // Generous: other tests have the same cores.
+    // A generous bound, because other tests use the same cores.
     assert!(p50 < 5_000.0 && p50 <= p99, "{cell}");
 }
 
@@ -246,7 +246,7 @@ fn packets_pass_both_ways_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn also_without_tun() {
+fn packets_pass_without_tun() {
     plain_ip("packet");
 }
 
@@ -267,7 +267,7 @@ fn over_gtpu_with_a_upf_at_the_other_end() {
     traffic(&world, CELL_BPS);
     lateness(&world);
     assert_eq!(upf.uplink_teids(), [202, 203]);
-    // A tunnel that nobody has: its sender is told.
+    // An unknown tunnel: its sender gets an Error Indication.
     world.network.try_sh("ping -q -c 1 -W 1 10.45.0.9");
     assert_eq!(upf.unknown_teids(), [999]);
     let status = world.get("/v1/status");
@@ -281,7 +281,7 @@ fn shares_changed_live_shift_the_rates() {
     let Some(world) = World::new() else { return };
     world.configure("tun", &world.plain("tun"), &cell("vanilla", "fixed"));
     let gnb = world.start();
-    // More than the cell carries, to both, for as long as it takes.
+    // More than the cell's capacity, to both, during the whole test.
     let load = [(&world.phone, "10.45.0.2"), (&world.tv, "10.45.0.3")].map(|(ns, to)| {
         let server = world.server(ns);
         let args = ["-u", "-b", "20M", "-l", "1200", "-t", "60", "-c", to];
@@ -300,12 +300,12 @@ fn shares_changed_live_shift_the_rates() {
         assert!((part - f64::from(a) / 100.0).abs() < 0.08, "{a}:{b}: {rates:?}\n{}", world.log());
         assert!(rates[0] + rates[1] > 0.8 * CELL_BPS, "{rates:?}");
     }
-    // Too much: refused in one sentence, and nothing changes.
+    // Too much: refused in one sentence without any change.
     let refused = world.put("/v1/slices", &share(80, 40));
     assert_eq!((&refused["status"], &refused["field"]), (&json!(400), &json!("slices")), "{refused}");
     assert!(refused["detail"].as_str().unwrap().contains("sum to 120"), "{refused}");
     assert_eq!(world.get("/v1/slices")["slices"][1]["share_percent"], 80.0);
-    // A worse channel for one of them, and a queue of its own.
+    // A worse channel and another queue for one of them.
     let change = json!({"channel": {"model": "constant", "mcs": 5}, "queue": "codel"});
     let tv = world.put("/v1/ues/tv", &change);
     assert_eq!((&tv["downlink_mcs"], &tv["uplink_mcs"]), (&json!(5), &json!(28)), "{tv}");
@@ -313,7 +313,7 @@ fn shares_changed_live_shift_the_rates() {
     std::thread::sleep(Duration::from_millis(200));
     let rates = world.slice_rates(second);
     assert!(rates[1] < 0.3 * 0.8 * CELL_BPS, "{rates:?}");
-    // The idle share of a fixed partition is lost; another scheduler gives it to who can use it.
+    // The unused share of a fixed partition is lost; the other scheduler assigns it to UEs with data.
     let tables = world.ctl(&["slices", "set", "a=10", "b=90"]);
     assert!(tables.contains("a ") && tables.contains("90"), "{tables}");
     world.ctl(&["cell", "set", "--scheduler", "drr"]);
@@ -330,7 +330,7 @@ fn shares_changed_live_shift_the_rates() {
     packets(&text);
     let metrics = world.curl(&[], "/metrics");
     assert!(metrics.contains("anabranch_gnb_tick_lateness_seconds{quantile=\"0.99\"}"), "{metrics}");
-    // From the file again: what it says is in force.
+    // After a reload, the values of the file are in force.
     let text = std::fs::read_to_string(world.file("gnb.toml")).unwrap();
     std::fs::write(
         world.file("gnb.toml"),
@@ -346,7 +346,7 @@ fn shares_changed_live_shift_the_rates() {
     gnb.stop();
 }
 
-/// Every packet is told once, and was everywhere in order.
+/// Every packet is reported once, with its times in order.
 fn packets(stream: &str) {
     let after = stream.split("event: packets\n").skip(1);
     let batches = after.map(|rest| rest.lines().next().and_then(|line| line.strip_prefix("data: ")).unwrap());

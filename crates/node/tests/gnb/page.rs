@@ -1,16 +1,16 @@
-//! The example of docs/ran.md, run as it stands: as root in a sandbox with /run and /tmp of its own.
+//! The example of docs/ran.md, executed as written: as root in a sandbox with its own /run and /tmp.
 
 use super::example;
 
 const PAGE: &str = include_str!("../../../../docs/ran.md");
 
-/// Mean round trips of the runs of `ping`, milliseconds.
+/// Mean round-trip times of the runs of `ping`, milliseconds.
 fn means(output: &str) -> Vec<f64> {
     let lines = output.lines().filter_map(|line| line.strip_prefix("rtt min/avg/max/mdev = "));
     lines.map(|line| line.split('/').nth(1).unwrap().parse().unwrap()).collect()
 }
 
-/// Lines that are the same whatever was measured.
+/// The lines that do not depend on measurements.
 fn names(text: &str) -> Vec<String> {
     let bare = |line: &str| {
         let words = line.split_whitespace().filter(|word| !word.contains(|c: char| c.is_ascii_digit()));
@@ -20,7 +20,7 @@ fn names(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_example_of_the_page_does_what_the_page_says() {
+fn the_example_of_the_page_has_the_documented_results() {
     let Some((text, all)) = example::run(
         PAGE,
         "docs/ran.md",
@@ -30,7 +30,7 @@ fn the_example_of_the_page_does_what_the_page_says() {
     };
     let expected = example::block(PAGE, "text");
     let [before, after] = means(&text)[..] else { panic!("two runs of ping: {all}") };
-    // Generous: other tests have the same cores.
+    // A generous bound, because other tests use the same cores.
     assert!(before > 100.0 && after < before / 4.0, "{before} ms, then {after} ms");
     let [shown_before, shown_after] = means(expected)[..] else { panic!("the page has two: {expected}") };
     assert!(shown_before > 100.0 && shown_after < shown_before / 4.0, "the page: {expected}");
@@ -39,7 +39,7 @@ fn the_example_of_the_page_does_what_the_page_says() {
     for line in shown {
         assert!(printed.contains(&line), "the page shows a line with {line:?}; there is\n{all}");
     }
-    // Nothing but loopback is left in either namespace.
+    // Only loopback is left in both namespaces.
     let left: Vec<&str> = text.lines().rev().take(2).collect();
     assert!(left.iter().all(|line| line.starts_with("lo ")), "{all}");
 }

@@ -1,4 +1,4 @@
-//! Requests that are wrong: each is refused in one sentence with place and remedy, and changes nothing.
+//! Invalid requests: each is refused in one sentence with place and remedy, and changes nothing.
 
 use super::{ANABRANCH, World, cell};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ impl World {
         serde_json::from_str(&self.curl(&args, path)).unwrap_or_default()
     }
 
-    /// Exit code and what was said of an `anabranch ctl` that fails.
+    /// Exit code and error message of an `anabranch ctl` that fails.
     fn ctl_fails(&self, args: &[&str]) -> (Option<i32>, String) {
         let socket = self.file("gnb.sock");
         let output =
@@ -18,7 +18,7 @@ impl World {
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
-    /// What requests can change.
+    /// The state that requests can change.
     fn state(&self) -> [Value; 4] {
         let tv = self.get("/v1/ues/tv");
         let queue = tv["bearers"][0]["downlink"]["queue"].clone();
@@ -74,7 +74,7 @@ fn a_wrong_request_is_refused_in_one_sentence_and_changes_nothing() {
         ("/v1/ues/tv", trace("trace", &nan), &["nan.csv:3", "NaN", "0 to 30 days"]),
         ("/v1/ues/tv", trace("trace", &empty), &["empty.csv"]),
         ("/v1/ues/tv", trace("mahimahi", &mahimahi), &["bad.trace:2", "-1"]),
-        // RBs are the carrier's, and not changed while it runs.
+        // The number of RBs belongs to the carrier and cannot change at run time.
         ("/v1/cell", r#"{"rbs": 0}"#.to_owned(), &["rbs", "scheduler"]),
         ("/v1/cell", r#"{"scheduler": "eqp"}"#.to_owned(), &["no scheduler \"eqp\"", "eqp_exact"]),
         (

@@ -1,4 +1,4 @@
-//! The least a UPF is: GTP-U on one side, a TUN interface on the other.
+//! A minimal UPF: GTP-U on one side, a TUN interface on the other.
 
 use super::net::Namespace;
 use anabranch_wire::gtpu::{ErrorIndication, GtpuHeader, PduSession, message};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
-/// Runs until the test ends.
+/// Runs until the end of the test.
 pub struct Upf {
     socket: Arc<UdpSocket>,
     gnb: String,
@@ -20,7 +20,7 @@ pub struct Upf {
 struct Seen {
     teids: BTreeSet<u32>,
     echoes: u32,
-    /// TEIDs that the gNB says it does not have.
+    /// TEIDs that the gNB has reported as unknown.
     told: BTreeSet<u32>,
 }
 
@@ -57,12 +57,12 @@ impl Upf {
         false
     }
 
-    /// The TEIDs of error indications.
+    /// The TEIDs in Error Indications.
     pub fn unknown_teids(&self) -> Vec<u32> {
         self.seen.lock().unwrap().told.iter().copied().collect()
     }
 
-    /// Tunnels that packets came by.
+    /// The tunnels over which packets arrived.
     pub fn uplink_teids(&self) -> Vec<u32> {
         self.seen.lock().unwrap().teids.iter().copied().collect()
     }
