@@ -1,12 +1,12 @@
-//! In-band telemetry with the real programs and the kernel's TCP, in namespaces of the test's own.
+//! In-band telemetry with the real programs and the kernel's TCP, in network namespaces.
 //!
 //! ```text
 //!   sender ── anabranch link (AP1) ── anabranch link (AP2: 20 Mbit/s, 20 ms, 100 packets, loss) ── receiver
 //!   sender ── Linux router ── Linux router ── Linux router ── receiver
 //! ```
 //!
-//! Registration of a controller is the machine's, so one loader serves all tests of this program; it keeps what it
-//! loads by file descriptors and is killed at the end in any case.
+//! Controllers are registered for the whole machine, so one loader serves all tests of this program; it holds
+//! what it loads by file descriptors and is always killed at the end.
 #![cfg(feature = "bpf")]
 // These tests run in real time.
 #![allow(clippy::disallowed_methods)]
@@ -29,7 +29,8 @@ use std::time::Duration;
 
 const S: Duration = Duration::from_secs(1);
 
-/// Fig. 6 of the paper in the kernel, at one loss: what telemetry tells makes the difference, in band.
+/// Fig. 6 of the paper with the kernel's TCP, at one loss rate: telemetry makes the difference, delivered in
+/// band.
 #[test]
 fn medium_loss_costs_less_with_telemetry() {
     let Some(_alone) = alone() else { return };
@@ -47,7 +48,7 @@ fn medium_loss_costs_less_with_telemetry() {
         "10 % loss, Mbit/s: cubic {:.2}, int_cubic_l1 {:.2}, int_rate {:.2}",
         cubic.mbps, l1.mbps, rate.mbps
     );
-    // Measured on a quiet machine: 6 times and more. Half of that is left for a busy one.
+    // On an idle machine the ratio is 6 and more; half of that is required for a busy one.
     assert!(rate.mbps > 3.0 * cubic.mbps, "int_rate {} over cubic {}", rate.mbps, cubic.mbps);
     let shown = path.shown("int_rate");
     assert!(shown["acks"].as_u64() > Some(0), "{shown}");
@@ -58,7 +59,8 @@ fn medium_loss_costs_less_with_telemetry() {
     );
 }
 
-/// A middlebox takes the traces or the reports off: the connection works, as CUBIC; and it did hear before. With a key.
+/// A middlebox removes the traces or the reports: the connection continues as CUBIC, and had received reports
+/// before. With a key.
 #[test]
 fn middleboxes_that_strip_do_no_harm() {
     let Some(_alone) = alone() else { return };
@@ -85,7 +87,7 @@ fn middleboxes_that_strip_do_no_harm() {
     }
 }
 
-/// Routers that know nothing of us fill the trace, and tshark finds nothing wrong with any option.
+/// Unmodified routers fill the trace, and tshark finds no error in any option.
 #[test]
 fn unmodified_routers_fill_the_trace() {
     let Some(_alone) = alone() else { return };
@@ -101,8 +103,9 @@ fn unmodified_routers_fill_the_trace() {
     assert_eq!(seen.complaints, [""; 0], "tshark");
 }
 
-/// A link on the way that carries the segments and not the traces: TCP would repeat them for ever, for it has no reason to make its
-/// segments shorter. The same where it has one, and where segments are as short as to leave room on the narrowest link.
+/// A link on the path that passes the segments but not the longer ones with traces: TCP would retransmit them
+/// for ever, because it has no reason to use shorter segments. Also where it has a reason, and where segments
+/// leave just enough room on the narrowest link.
 #[test]
 fn a_narrow_link_costs_no_more_than_telemetry() {
     let Some(_alone) = alone() else { return };
@@ -110,13 +113,14 @@ fn a_narrow_link_costs_no_more_than_telemetry() {
     let Some(path) = Routed::new(&group) else { return };
     for (mtu, route) in [(1400, 1340), (1280, 1340), (1300, 1280), (1280, 1120)] {
         path.narrow(mtu, route);
-        // Each source finds out anew what the path carries, and nothing of the flow is lost by that.
+        // Each source discovers the path's capacity anew, without loss for the flow.
         let lost = {
             let _source = path.source(8);
             path.recoveries()
         };
         assert_eq!(lost, 0, "{mtu}, {route}");
-        // Two runs on a busy machine differ by more now and then; a loss in slow start leaves less each time, repeated ones a hundredth.
+        // On a busy machine two runs occasionally differ by more: a single loss in slow start has a limited
+        // effect, repeated ones reduce the rate to a hundredth.
         let costs_little = || {
             let without = path.iperf_while("cubic", 2 * S, || ()).mbps;
             let source = path.source(8);
@@ -129,7 +133,7 @@ fn a_narrow_link_costs_no_more_than_telemetry() {
     }
 }
 
-/// The loader is killed in the middle of a flow that runs its controller: the flow goes on, nothing is left.
+/// The loader is killed during a flow with its controller: the flow continues, and nothing is left.
 #[test]
 fn a_killed_loader_leaves_nothing() {
     let Some(_alone) = alone() else { return };
@@ -147,8 +151,9 @@ fn a_killed_loader_leaves_nothing() {
     paths::wait_gone("int_rate");
 }
 
-/// A newer version is loaded over one that an open connection runs: the connection lives on with the old version and
-/// goes on to hear reports, a new one runs the new version, and the old loader has ended. The last loader's end ends all.
+/// A newer version replaces one that an open connection uses: the connection keeps the old version and
+/// continues to receive reports, new connections use the new version, and the old loader ends. Everything
+/// ends with the last loader.
 #[test]
 fn a_loaded_controller_is_replaced_while_flows_run() {
     let Some(_alone) = alone() else { return };
@@ -164,7 +169,8 @@ fn a_loaded_controller_is_replaced_while_flows_run() {
         });
         second = Loaded::new(&["int_rate"], &group, &["--ceiling-bps", "15_000_000"]);
         assert!(first.ended(), "the first loader");
-        // Every count of reports is of the second's programs: the open connection hears them still.
+        // Reports are counted only by the second loader's programs, and the open connection still receives
+        // them.
         paths::until("the open flow's reports come to the second loader", || {
             heard = path.sockets("int_rate");
             let data = heard.iter().find(|s| s["clamp"] == "ceiling");
@@ -173,7 +179,7 @@ fn a_loaded_controller_is_replaced_while_flows_run() {
         });
     });
     assert!(second.is_some());
-    // The open connection kept the old version: its ceiling of 6 Mbit/s, not 15.
+    // The open connection kept the old version: its ceiling is 6 Mbit/s, not 15.
     let old = heard.iter().filter_map(|s| s["rate_bps"].as_u64()).max();
     assert!(old.is_some_and(|bps| bps <= 6_000_000), "{heard:?}");
     let mut new = Vec::new();
@@ -189,9 +195,9 @@ fn a_loaded_controller_is_replaced_while_flows_run() {
     paths::wait_gone("int_rate");
 }
 
-/// A newer version must take over all that a loader keeps, or nothing.
+/// A newer version must replace all controllers of a loader, or none.
 #[test]
-fn half_a_loader_is_not_replaced() {
+fn a_loader_is_replaced_completely_or_not_at_all() {
     let Some(_alone) = alone() else { return };
     let Some(group) = Group::new() else { return };
     let Some(_loaded) = Loaded::new(&["int_rate", "int_cubic_l1"], &group, &[]) else { return };

@@ -1,11 +1,11 @@
-//! `anabranch int monitor` at the receiver, beside real traffic.
+//! `anabranch int monitor` at the receiver, next to real traffic.
 
 use crate::net::{ANABRANCH, Program};
 use crate::paths::{Group, Linked, Routed, alone, until};
 use serde_json::Value;
 use std::time::Duration;
 
-/// The newest report that a monitor wrote.
+/// The newest report of a monitor.
 pub fn newest(monitor: &Program) -> Option<Value> {
     monitor.log().lines().rev().find_map(|line| serde_json::from_str(line).ok())
 }
@@ -19,7 +19,8 @@ fn curl(socket: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Both of our links are hops, the wireless one is the bottleneck with a queue and losses, and the same is in the metrics.
+/// Both emulated links are hops, the wireless one is the bottleneck with queue and losses, and the metrics
+/// agree.
 #[test]
 fn a_monitor_shows_each_hop_of_real_traffic() {
     let Some(_alone) = alone() else { return };
@@ -46,7 +47,7 @@ fn a_monitor_shows_each_hop_of_real_traffic() {
     assert_eq!((&path_seen["name"], &path_seen["bottleneck"]), (&"1-2".into(), &1.into()), "{seen}");
     assert_eq!(path_seen["complete"], true, "{seen}");
     assert_eq!(path_seen["hops"][1]["link_kbps"]["last"], 20_000, "{seen}");
-    // The wireless hop delays by 10 ms, and has a queue; both ends of it have this machine's clock.
+    // The wireless hop has a delay of 10 ms and a queue; both of its ends use this machine's clock.
     let us = |hop: usize| path_seen["hops"][hop]["latency"]["mean_us"].as_u64();
     assert!(us(0).is_some() && (10_000..500_000).contains(&us(1).unwrap()), "{seen}");
     assert_eq!(seen["counters"]["clock_errors"], 0, "{seen}");
@@ -54,13 +55,13 @@ fn a_monitor_shows_each_hop_of_real_traffic() {
     assert_eq!(flow.unwrap()["destination"], "[fd00::2]:5201", "{seen}");
     assert_eq!((&seen["counters"]["malformed"], &seen["kernel_drops"]), (&0.into(), &0.into()), "{seen}");
 
-    // The same path in the map, for whoever asks on this machine.
+    // The same path in the BPF map.
     let output = std::process::Command::new(ANABRANCH).args(["int", "paths", "--json"]).output().unwrap();
     let shared: Value = serde_json::from_slice(&output.stdout).unwrap();
     let shared = shared["paths"].as_array().unwrap().iter().find(|p| p["name"] == "1-2");
     assert_eq!(shared.unwrap_or_else(|| panic!("{output:?}"))["link_kbps"], 20_000);
 
-    // And over REST, which ctl asks: by then the flow may have ended, and is still known.
+    // And over REST with ctl: the flow may have ended by then, but is still known.
     let ctl = |words: &[&str]| {
         let output = std::process::Command::new(ANABRANCH)
             .args(["ctl", "--socket", &rest, "int"])
@@ -87,7 +88,7 @@ fn a_monitor_shows_each_hop_of_real_traffic() {
     assert!(!std::path::Path::new(&socket).exists() && !std::path::Path::new(&rest).exists());
 }
 
-/// Unmodified Linux routers are hops, too: with what they tell, and nothing made up.
+/// Unmodified Linux routers are hops, too, with the values that they report.
 #[test]
 fn a_monitor_shows_linux_routers() {
     let Some(_alone) = alone() else { return };
@@ -109,7 +110,7 @@ fn a_monitor_shows_linux_routers() {
     assert_eq!(seen["paths"][0]["complete"], false, "{seen}");
 }
 
-/// A table after a moment's listening; a name that is none is refused with the remedy.
+/// A table after a short listening time; an unknown interface is refused with a remedy.
 #[test]
 fn paths_listens_and_ends() {
     let Some(_alone) = alone() else { return };
@@ -123,9 +124,9 @@ fn paths_listens_and_ends() {
     assert!(!ok && text.contains("--interface nowhere0 (it must be there, and CAP_NET_RAW"), "{text}");
 }
 
-/// An interface that goes and comes again, as a tunnel's does, is listened to and has traces again.
+/// An interface that disappears and is created again, as a tunnel's, is followed.
 #[test]
-fn an_interface_made_anew_is_followed() {
+fn an_interface_created_again_is_followed() {
     let Some(_alone) = alone() else { return };
     let Some(ns) = crate::net::Namespace::new() else { return };
     let make = "ip link add v0 type veth peer v1; ip link set v0 up; ip link set v1 up";
@@ -147,14 +148,14 @@ fn an_interface_made_anew_is_followed() {
     until("the source has the new one", || traces() == 2);
     let followed = || monitor.log().matches("v0 was created again").count();
     until("the monitor, too", || followed() == 1);
-    // The one that is there gets another name, and another one its name.
+    // The existing interface is renamed, and another one gets its name.
     ns.sh("ip link set v0 name w0; ip link set v1 name w1");
     ns.sh(make);
     until("the source has the new one", || traces() == 3);
     until("the monitor, too", || followed() == 2);
 }
 
-/// SIGHUP is for the certificate, as its help says, and ends nothing.
+/// SIGHUP reloads the certificate, as documented, and ends nothing.
 #[test]
 fn a_certificate_is_read_again() {
     let Some(_alone) = alone() else { return };

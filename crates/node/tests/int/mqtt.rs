@@ -1,4 +1,5 @@
-//! What a monitor publishes, as mosquitto's programs see it: through mosquitto, and from the monitor's own broker.
+//! MQTT output of a monitor, received with mosquitto's programs: through mosquitto, and from the built-in
+//! broker.
 
 use crate::net::Program;
 use crate::paths::{Group, Linked, alone, skip, until};
@@ -12,13 +13,14 @@ fn has(program: &str) -> bool {
         .any(|folder| std::path::Path::new(folder).join(program).exists())
 }
 
-/// Topic and payload of the messages that a subscriber wrote so far; the last of each topic.
+/// The messages that a subscriber has received so far: the last one of each topic.
 fn heard(subscriber: &Program) -> BTreeMap<String, String> {
     let log = subscriber.log();
     log.lines().filter_map(|line| line.split_once(' ')).map(|(t, p)| (t.to_owned(), p.to_owned())).collect()
 }
 
-/// Status, path, flow and counters come; the path is what JSON of the monitor says. Then the monitor is killed: `offline`.
+/// Status, path, flow and counters are published; the path equals that in the monitor's JSON. After a kill:
+/// `offline`.
 fn follow(path: &Linked, broker: &str, own: bool) {
     let at = if own { "--mqtt-listen" } else { "--mqtt" };
     let args = ["--interface", "r0", "--json", "--interval-ms", "200", "--name", "m", at, broker];
@@ -41,11 +43,11 @@ fn follow(path: &Linked, broker: &str, own: bool) {
     assert!(all.keys().any(|t| t.starts_with("anabranch/int/m/flows/[fd00::1]:")), "{:?}", all.keys());
     let counters: Value = serde_json::from_str(&all["anabranch/int/m/counters"]).unwrap();
     assert_eq!(counters["malformed"], 0);
-    // What is retained comes at once to who asks later.
+    // Retained messages are delivered at once to late subscribers.
     let later = path.at_receiver("mosquitto_sub", &[&listen[..5], &["-C", "1", "-t", topic]].concat());
     until("the retained path comes", || heard(&later).contains_key(topic));
     if own {
-        // It passes on what others publish, and their last words.
+        // The broker distributes messages of others, and their last wills.
         let note = ["-h", host, "-p", port, "-q", "1", "-t", "anabranch/int/m/note", "-m", "hello"];
         let mut publisher = path.at_receiver("mosquitto_pub", &note);
         assert_eq!(publisher.wait(Duration::from_secs(10)), 0, "{}", publisher.log());
@@ -59,14 +61,14 @@ fn follow(path: &Linked, broker: &str, own: bool) {
 }
 
 #[test]
-fn mosquitto_hears_a_monitor() {
+fn mosquitto_receives_a_monitors_messages() {
     let Some(_alone) = alone() else { return };
     let Some(group) = Group::new() else { return };
     if !has("mosquitto") || !has("mosquitto_sub") {
         return skip::<()>("mosquitto and mosquitto-clients are not installed").unwrap_or_default();
     }
     let Some(path) = Linked::new(&group, "", "") else { return };
-    // Without a configuration it listens on loopback only, for anybody.
+    // Without a configuration it listens on loopback only, without authentication.
     let _broker = path.at_receiver("mosquitto", &["-p", "18830"]);
     follow(&path, "127.0.0.1:18830", false);
     follow(&path, "127.0.0.1:18831", true);

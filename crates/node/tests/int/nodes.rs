@@ -1,4 +1,4 @@
-//! UE, UPF and cell as IOAM nodes, beside real traffic with traces in it.
+//! UE, UPF and cell as IOAM nodes, next to real traffic with traces.
 
 use crate::monitor::newest;
 use crate::net::{ANABRANCH, Namespace, Options, Program, World};
@@ -6,12 +6,12 @@ use crate::paths::{alone, until};
 use serde_json::Value;
 use std::path::Path;
 
-/// A TCP flow with a trace in every second packet, till a monitor saw enough of it; what it saw.
+/// A TCP flow with a trace in every second packet, until a monitor has seen enough of it; returns the path.
 struct Traced<'a> {
     folder: &'a Path,
-    /// Where it comes from, and the interface that puts traces in.
+    /// Origin, and the interface that inserts traces.
     from: (&'a Namespace, &'a str),
-    /// Where it goes, the interface that is listened at, and the address.
+    /// Destination, the monitored interface, and the address.
     to: (&'a Namespace, &'a str),
     address: &'a str,
 }
@@ -31,7 +31,7 @@ impl Traced<'_> {
         until("the source is attached", || source.log().contains(self.from.1));
         let _server: Program = to.spawn("iperf3", &["-s", "-1"], &log("server.log"));
         until("iperf3 listens", || !to.sh("ss -Hltn 'sport = :5201'").is_empty());
-        // Room for the trace.
+        // Leaves room for the trace.
         let args = ["-6", "-c", self.address, "-C", "cubic", "-M", "1200", "-b", "4M", "-t", "20"];
         let _client = from.spawn("iperf3", &args, &log("client.log"));
         let mut seen = Value::Null;
@@ -50,9 +50,9 @@ fn stamped(seen: &Value) -> (Value, Value, Vec<Value>) {
     (path["name"].clone(), path["complete"].clone(), path["hops"].as_array().unwrap().clone())
 }
 
-/// Inner packets pass both ends of the tunnel, in either direction, and both write into them.
+/// Inner packets pass both ends of the tunnel in both directions, and both ends fill the trace.
 #[test]
-fn the_tunnels_ends_write_into_inner_packets() {
+fn both_ends_of_the_tunnel_fill_traces_of_inner_packets() {
     let Some(_alone) = alone() else { return };
     for device in ["tun", "packet"] {
         let Some(world) = World::new() else { return };
@@ -86,9 +86,9 @@ fn the_tunnels_ends_write_into_inner_packets() {
     }
 }
 
-/// A cell in real time, over IPv6: it knows the queue, the rate and the radio, in both directions.
+/// A cell in real time over IPv6 reports queue, rate and radio state in both directions.
 #[test]
-fn a_cell_in_real_time_writes_both_ways() {
+fn a_cell_in_real_time_fills_traces_in_both_directions() {
     let Some(_alone) = alone() else { return };
     let [phone, gnb, network] = std::array::from_fn(|_| Namespace::new());
     let (Some(phone), Some(gnb), Some(network)) = (phone, gnb, network) else { return };
@@ -121,7 +121,7 @@ fn a_cell_in_real_time_writes_both_ways() {
         assert_eq!((name, complete, hops.len()), ("7".into(), true.into(), 1), "{seen}");
         let hop = &hops[0];
         assert_eq!((&hop["mcs"], &hop["queue_drops"]), (&20.into(), &0.into()), "{seen}");
-        // 25 RBs at MCS 20 are about 10 Mbit/s; the slots in which retransmissions went tell less.
+        // 25 RBs at MCS 20 are about 10 Mbit/s; slots with retransmissions report less.
         assert!((5_000..15_000).contains(&hop["link_kbps"]["last"].as_u64().unwrap()), "{seen}");
         assert!(hop["rb_share_percent"].is_number() && hop["capacity_bytes"].is_u64(), "{seen}");
     }

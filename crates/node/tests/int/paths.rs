@@ -1,4 +1,4 @@
-//! Paths between a sender and a receiver, traffic over them, and what has to be loaded for it.
+//! Paths between a sender and a receiver, traffic over them, and the required kernel programs.
 
 use crate::net::{ANABRANCH, Namespace, Program};
 use crate::registration;
@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Registration is the machine's: one test at a time, of the tests of `kern`, too. `None` where a test cannot run, with a line that
-/// says why.
+/// Controllers are registered for the whole machine: one test runs at a time, including those of crate
+/// `kern`. `None` where a test cannot run; the reason is printed.
 pub fn alone() -> Option<(MutexGuard<'static, ()>, File)> {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -22,7 +22,7 @@ pub fn alone() -> Option<(MutexGuard<'static, ()>, File)> {
     skip("root is needed")
 }
 
-/// Says so, past the harness; on CI it is a failure.
+/// Prints the reason past the test harness; in CI it is a failure.
 pub fn skip<T>(why: &str) -> Option<T> {
     let root = nix::unistd::geteuid().is_root();
     assert!(!root || std::env::var_os("CI").is_none(), "CI must be able to: {why}");
@@ -30,7 +30,7 @@ pub fn skip<T>(why: &str) -> Option<T> {
     None
 }
 
-/// A cgroup for the sockets of iperf3, so that nobody else's is touched.
+/// A cgroup for the sockets of iperf3, so that no others are affected.
 pub struct Group(PathBuf);
 
 impl Group {
@@ -48,7 +48,7 @@ impl Group {
         }
     }
 
-    /// Shell commands that put the shell into the group.
+    /// Shell commands that move the shell into the group.
     fn enter(&self) -> String {
         format!("echo $$ > {}/cgroup.procs; ", self.0.display())
     }
@@ -56,7 +56,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Processes that were killed leave it a moment later.
+        // Killed processes leave it with a short delay.
         let start = Instant::now();
         while std::fs::remove_dir(&self.0).is_err() && start.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(Duration::from_millis(20));
@@ -64,7 +64,7 @@ impl Drop for Group {
     }
 }
 
-/// `anabranch cc load`.
+/// A running `anabranch cc load`.
 pub struct Loaded {
     child: Mutex<Child>,
     names: Vec<String>,
@@ -101,12 +101,12 @@ impl Loaded {
         skip(why.trim())
     }
 
-    /// Waits until it has ended by itself; whether in good order.
+    /// Waits until it has ended without being killed; true if it succeeded.
     pub fn ended(&self) -> bool {
         self.child.lock().unwrap().wait().unwrap().success()
     }
 
-    /// Kills it with no chance to tidy up.
+    /// Kills it without a chance to clean up.
     pub fn kill(&self) {
         let mut child = self.child.lock().unwrap();
         let _ = child.kill();
@@ -121,7 +121,8 @@ impl Drop for Loaded {
     }
 }
 
-/// The kernel takes down what a killed process held a moment after it is gone; connections that still run it hold it.
+/// The kernel removes the controller of a killed process with a short delay, and only after the last
+/// connection that uses it.
 pub fn wait_gone(name: &str) {
     let start = Instant::now();
     loop {
@@ -134,13 +135,13 @@ pub fn wait_gone(name: &str) {
     }
 }
 
-/// What iperf3 measured.
+/// Result of an iperf3 run.
 #[derive(Debug)]
 pub struct Run {
     pub mbps: f64,
 }
 
-/// Both ends of a path, and programs at them.
+/// Both ends of a path, and programs on them.
 struct Ends {
     sender: Namespace,
     receiver: Namespace,
@@ -155,7 +156,8 @@ impl Ends {
 
     fn source(&self, every: u32, more: &[&str]) -> Program {
         let every = every.to_string();
-        // The kernel of a test machine may leave little room. Connections here are short, and most pass links.
+        // The kernel of a test machine may have small limits. Connections here are short, and most cross
+        // links.
         let args =
             [&["int", "source", "--interface", "s0", "--beyond-headroom", "--every", &every], more].concat();
         let log = self.log("source.log");
@@ -165,7 +167,7 @@ impl Ends {
         source
     }
 
-    /// `anabranch int monitor` at the receiver, when it listens.
+    /// Starts `anabranch int monitor` at the receiver and waits until it listens.
     fn monitor(&self, more: &[&str]) -> Program {
         let args: Vec<&str> = ["int", "monitor"].iter().chain(more).copied().collect();
         let log = self.log("monitor.log");
@@ -201,7 +203,7 @@ impl Ends {
     }
 }
 
-/// Waits for a moment that comes soon on any machine.
+/// Waits for a condition that is met soon on any machine.
 #[track_caller]
 pub fn until(what: &str, mut is: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -211,7 +213,7 @@ pub fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// Two of our links, the second with a bottleneck.
+/// Two emulated links, the second of which is the bottleneck.
 pub struct Linked {
     ends: Ends,
     _links: [Program; 2],
@@ -219,7 +221,7 @@ pub struct Linked {
 }
 
 impl Linked {
-    /// `down` and `up`: keys of the wireless hop beside those it always has.
+    /// `down` and `up`: keys of the wireless hop, in addition to the fixed ones.
     pub fn new(group: &Group, down: &str, up: &str) -> Option<Self> {
         let [sender, air, receiver] = std::array::from_fn(|_| Namespace::new());
         let (sender, air, receiver) = (sender?, air?, receiver?);
@@ -236,8 +238,8 @@ impl Linked {
         {
             ns.sh(&format!("ethtool -K {interface} tso off gso off gro off tx off >/dev/null"));
         }
-        // Room for the trace; each end knows the other, so that loss takes no neighbour discovery.
-        // /sys is the host's here.
+        // Leaves room for the trace. Each end has static neighbour entries, so that loss does not affect
+        // neighbour discovery. /sys is the host's here.
         let mac = |ns: &Namespace, name: &str| {
             let link = ns.sh(&format!("ip -o link show {name}"));
             link.split_whitespace().skip_while(|w| *w != "link/ether").nth(1).unwrap().to_owned()
@@ -271,49 +273,49 @@ impl Linked {
         Some(Self { ends, _links: [first, second], _air: air })
     }
 
-    /// `anabranch int source` at the sender.
+    /// Starts `anabranch int source` at the sender.
     pub fn source(&self, every: u32) -> Program {
         self.ends.source(every, &[])
     }
 
-    /// `anabranch int monitor` at the receiver.
+    /// Starts `anabranch int monitor` at the receiver.
     pub fn monitor(&self, args: &[&str]) -> Program {
         self.ends.monitor(args)
     }
 
-    /// Another program at the receiver.
+    /// Starts another program at the receiver.
     pub fn at_receiver(&self, program: &str, args: &[&str]) -> Program {
         let log = self.ends.log(&format!("{program}-{}.log", args.concat().replace('/', "_")));
         let _ = std::fs::remove_file(&log);
         self.ends.receiver.spawn(program, args, &log)
     }
 
-    /// Waits until somebody at the receiver listens there.
+    /// Waits until a program at the receiver listens at this address.
     pub fn until_listens(&self, at: SocketAddr) {
         until("somebody listens", || self.ends.receiver.run(move || TcpStream::connect(at).is_ok()));
     }
 
-    /// A file of the test's own.
+    /// The path of a file of the test.
     pub fn file(&self, name: &str) -> String {
         self.ends.log(name).display().to_string()
     }
 
-    /// The same, with further arguments.
+    /// The same, with additional arguments.
     pub fn source_with(&self, every: u32, more: &[&str]) -> Program {
         self.ends.source(every, more)
     }
 
-    /// One TCP flow to the receiver.
+    /// Runs a TCP flow to the receiver.
     pub fn iperf(&self, cc: &str, time: Duration) -> Run {
         self.ends.iperf_while(&format!("-C {cc}"), time, || ())
     }
 
-    /// One TCP flow to the receiver, while something happens.
+    /// Runs a TCP flow to the receiver, and `during` at the same time.
     pub fn iperf_while(&self, cc: &str, time: Duration, during: impl FnOnce()) -> Run {
         self.ends.iperf_while(&format!("-C {cc}"), time, during)
     }
 
-    /// Senders' sockets that run a controller of ours at present.
+    /// The sender's sockets that use one of the controllers at present.
     #[allow(clippy::unused_self, reason = "there is something to show only while a path is there")]
     pub fn sockets(&self, controller: &str) -> Vec<Value> {
         let output = Command::new(ANABRANCH).args(["cc", "show", "--json"]).output().unwrap();
@@ -324,7 +326,7 @@ impl Linked {
         all["sockets"].as_array().unwrap().iter().filter(of).cloned().collect()
     }
 
-    /// Counters of a program at work, by its name in `cc show`.
+    /// Counters of a loaded program, by its name in `cc show`.
     #[allow(clippy::unused_self, reason = "there is something to show only while a path is there")]
     pub fn shown(&self, program: &str) -> Value {
         let output = Command::new(ANABRANCH).args(["cc", "show", "--json"]).output().unwrap();
@@ -340,18 +342,18 @@ pub struct Routed {
     routers: [Namespace; 3],
 }
 
-/// What tshark saw at the receiver.
+/// The observations of tshark at the receiver.
 #[derive(Debug)]
 pub struct Seen {
     /// Packets with a trace.
     pub traces: usize,
-    /// Nodes in the last of them.
+    /// Number of nodes in the last of them.
     pub nodes: usize,
-    /// Packets that are marked as having one.
+    /// Packets marked as having a trace.
     pub marks: usize,
     /// ACKs with a report.
     pub reports: usize,
-    /// What it found wrong with packets that carry either.
+    /// Errors that it found in packets with a trace or report.
     pub complaints: Vec<String>,
 }
 
@@ -367,7 +369,7 @@ impl Routed {
                 ns.sh(&format!("ip ioam namespace add 123; sysctl -qw net.ipv6.ioam6_id={i}"));
             }
         }
-        // fd01:N:: between hop N and N+1; the ends have fd00::1 and fd00::2 besides.
+        // fd01:N:: is the link between hops N and N+1; the ends additionally have fd00::1 and fd00::2.
         for (i, pair) in chain.windows(2).enumerate() {
             let (right, left) = (if i == 0 { "s0" } else { "right" }, if i == 3 { "r0" } else { "left" });
             pair[0].veth(right, pair[1], left);
@@ -394,22 +396,22 @@ impl Routed {
         Some(Self { ends, routers })
     }
 
-    /// `anabranch int source` at the sender.
+    /// Starts `anabranch int source` at the sender.
     pub fn source(&self, every: u32) -> Program {
         self.ends.source(every, &[])
     }
 
-    /// `anabranch int monitor` at the receiver.
+    /// Starts `anabranch int monitor` at the receiver.
     pub fn monitor(&self, args: &[&str]) -> Program {
         self.ends.monitor(args)
     }
 
-    /// One TCP flow to the receiver, while something happens.
+    /// Runs a TCP flow to the receiver, and `during` at the same time.
     pub fn iperf_while(&self, cc: &str, time: Duration, during: impl FnOnce()) -> Run {
         self.ends.iperf_while(&format!("-C {cc}"), time, during)
     }
 
-    /// How often the sender's TCP recovers from a loss in a second of a flow that fills no queue.
+    /// Number of loss recoveries of the sender's TCP during one second of a flow that fills no queue.
     pub fn recoveries(&self) -> u64 {
         let count = || -> u64 {
             let shown = self.ends.sender.sh("cat /proc/thread-self/net/netstat");
@@ -423,24 +425,26 @@ impl Routed {
         count() - before
     }
 
-    /// Has the last link carry so many bytes, and the sender's segments be for `route`.
+    /// Sets the MTU of the last link, and the MTU of the sender's route.
     pub fn narrow(&self, mtu: u32, route: u32) {
         self.routers[2].sh(&format!("ip link set right mtu {mtu}"));
         self.ends.receiver.sh(&format!("ip link set r0 mtu {mtu}"));
-        // What it has learned of the path it forgets.
+        // Clears what it has learned about the path.
         self.ends.sender.sh(&format!(
             "ip -6 route flush cache; ip -6 route replace fd00::2/128 via fd01:0::2 src fd00::1 mtu {route}"
         ));
         until("packets pass", || self.ends.sender.try_sh("ping -6 -c 1 -W 1 fd00::2 >/dev/null").1);
     }
 
-    /// A second of TCP, as tshark dissects at the receiver what carries a trace or options beyond time stamps.
+    /// Captures one second of TCP at the receiver, and dissects the packets with a trace or with options
+    /// beyond time stamps.
     pub fn capture(&self, cc: &str) -> Option<Seen> {
         if Command::new("tshark").arg("--version").output().is_err() {
             return skip("tshark is not installed");
         }
         let file = self.ends.log("seen.pcap");
-        // A hop-by-hop header, or a TCP header of over 32 bytes. How many other packets there are depends on offload.
+        // Packets with a hop-by-hop header, or a TCP header of more than 32 bytes. The number of other
+        // packets depends on offload.
         let filter = "ip6 and (ip6[6] = 0 or (ip6[6] = 6 and ip6[52] >= 0x90))";
         let args = ["-q", "-i", "r0", "-f", filter, "-c", "60", "-s", "400", "-w"];
         let args: Vec<&str> = args.into_iter().chain([file.to_str().unwrap()]).collect();
@@ -455,7 +459,7 @@ impl Routed {
         let mut complaints =
             fields(&format!("({with}) && _ws.expert.severity >= 0x600000"), "_ws.expert.message");
         complaints.extend(fields(&format!("({with}) && _ws.malformed"), "frame.number"));
-        // Cut short on purpose.
+        // The packets are truncated on purpose.
         complaints.retain(|text| !text.contains("segment") && !text.contains("ACK"));
         complaints.dedup();
         Some(Seen {
@@ -472,7 +476,7 @@ fn read(file: &Path, filter: &str, field: &str) -> Vec<String> {
     let output = Command::new("tshark")
         .arg("-r")
         .arg(file)
-        // What TCP makes of losses and windows is its own affair.
+        // TCP's reactions to losses and windows do not matter here.
         .args(["-o", "tcp.analyze_sequence_numbers:FALSE"])
         .args(["-Y", filter, "-T", "fields", "-e", field])
         .output()

@@ -9,7 +9,7 @@ use anabranch_wire::ioam::{
 };
 use anabranch_wire::tcp::{TcpHeader, emit_packet};
 
-/// Tags stay where they are, and a packet behind them is one as any other: the link is a node for its trace.
+/// VLAN tags are kept, and a packet with tags is treated like any other: the link fills its trace.
 #[test]
 fn packets_behind_tags_are_marked_and_keep_them() {
     let Some(_alone) = alone() else { return };
