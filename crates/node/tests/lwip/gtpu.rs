@@ -1,4 +1,4 @@
-//! The node in the place of a gNB's N3 end: GTP-U from a UPF that is not ours, LTE through `anabranch gnb`.
+//! The node in place of a gNB's N3 end: GTP-U from an independent UPF, LTE through `anabranch gnb`.
 //!
 //! ```text
 //!   core                                    ran                                                   ue
@@ -45,9 +45,9 @@ fn configure(world: &World) {
 }
 
 #[test]
-fn from_a_upf_by_gtpu_through_our_cell() {
+fn packets_pass_from_a_upf_over_gtpu_through_a_cell() {
     let Some(world) = World::new("tun", 0) else { return };
-    // The cell takes the place of the wire.
+    // The cell replaces the wire.
     world.ran.sh("ip link del lte");
     world.server.veth("n3", &world.ran, "n3");
     world.server.sh("ip addr add 10.9.0.1/24 dev n3");
@@ -74,20 +74,20 @@ fn from_a_upf_by_gtpu_through_our_cell() {
         assert!((lte - wifi).abs() <= 8.0 && wifi > 100.0, "{server}: {lte} {wifi}");
     }
     assert_eq!(upf.uplink_teids(), [TEIDS.1]);
-    // LTE was the radio.
+    // The LTE leg used the radio.
     let delivered = cell(&world)["bearers"][0]["downlink"]["delivered_bytes"].as_u64().unwrap();
     assert!(delivered > 500_000, "{delivered}");
-    // Nothing was dropped but what the kernel itself says on an interface that comes up, such as MLD.
+    // Only the kernel's own packets on a new interface, such as MLD, were dropped.
     let dropped = drops(&world);
     assert!(dropped.as_object().unwrap().keys().all(|reason| reason == "unknown_source"), "{dropped}");
-    // A tunnel that nobody has.
+    // An unknown tunnel.
     world.server.try_sh("ping -q -c 1 -W 1 10.45.0.9");
     world.until("the other tunnel's packet is counted", || drops(&world)["unknown_tunnel"] == 1);
     world.until("its sender is told", || upf.unknown_teids() == [999]);
     let metrics = world.curl(&[], "/metrics");
     let line = "anabranch_lwip_dropped_packets_total{reason=\"unknown_tunnel\"} 1";
     assert!(metrics.contains(line), "{metrics}");
-    // Another tunnel is there with the next packet.
+    // A new tunnel is in use from the next packet on.
     let text = std::fs::read_to_string(world.file("lwip.toml")).unwrap();
     std::fs::write(world.file("lwip.toml"), text.replace("teid_uplink = 202", "teid_uplink = 203")).unwrap();
     let done: Value = serde_json::from_str(&world.curl(&["-X", "POST"], "/v1/reload")).unwrap();

@@ -1,20 +1,20 @@
-//! A hundred downloads at once through the real node, with the kernel's CUBIC and BBR.
+//! A hundred simultaneous downloads through the node, with the kernel's CUBIC and BBR.
 
 use super::{World, steered};
 use serde_json::Value;
 
-/// Of each leg.
+/// Rate of each leg.
 const LEG_MBPS: f64 = 30.0;
 const SECONDS: f64 = 2.0;
 const FLOWS: usize = 100;
 
-/// (Σx)² / nΣx²: 1 when all have the same.
+/// Jain's fairness index, (Σx)² / nΣx²: 1 if all values are equal.
 fn jain(x: &[f64]) -> f64 {
     let (sum, squares) = (x.iter().sum::<f64>(), x.iter().map(|x| x * x).sum::<f64>());
     sum * sum / (x.len() as f64 * squares).max(f64::MIN_POSITIVE)
 }
 
-/// What each of them received, bytes.
+/// Bytes received by each download.
 fn downloads(world: &World, control: &str) -> Vec<f64> {
     let _server = world.server.spawn("iperf3", &["-s"], &world.file("iperf3.log"));
     world.until("iperf3 listens", || !world.server.sh("ss -Hltn 'sport = :5201'").is_empty());
@@ -57,7 +57,8 @@ fn a_hundred_flows_are_all_served() {
             memory / 1000,
             number(&now["acks"], "held") - number(&before["acks"], "held"),
         );
-        // In two seconds an even share is 150 kB. A few may lose their first packets and wait for a timer.
+        // In two seconds an even share is 150 kB. A few flows may lose their first packets and wait for a
+        // timer.
         assert!(bytes.iter().filter(|bytes| **bytes > 10e3).count() > FLOWS * 4 / 5, "{control}: {bytes:?}");
         assert!(jain(&bytes) > 0.3, "{control}: {bytes:?}");
         assert!(mbps > 0.3 * 2.0 * LEG_MBPS, "{control}: {mbps}");

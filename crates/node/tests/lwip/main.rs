@@ -1,4 +1,4 @@
-//! The real program in namespaces of its own: a server, the node, a UE with LTE and Wi-Fi.
+//! `anabranch lwip` in network namespaces: a server, the node, and a UE with LTE and Wi-Fi.
 //!
 //! ```text
 //!   server               ran                                   ue
@@ -38,7 +38,8 @@ struct World {
 }
 
 impl World {
-    /// `None` where namespaces are not allowed. Wi-Fi takes `wifi_ms` longer than LTE, one way.
+    /// `None` where namespaces are not permitted. The one-way delay of Wi-Fi exceeds that of LTE by
+    /// `wifi_ms`.
     fn new(kind: &str, wifi_ms: u32) -> Option<Self> {
         let [server, ran, ue, air] = std::array::from_fn(|_| Namespace::new());
         let (server, ran, ue, air) = (server?, ran?, ue?, air?);
@@ -98,11 +99,11 @@ impl World {
         program
     }
 
-    /// The UE turns its Wi-Fi address back.
+    /// Installs the UE's nftables rules that translate its Wi-Fi address back.
     fn turn_back(&self) {
         let config = self.file("lwip.toml").display().to_string();
         let rules = format!("{ANABRANCH} lwip --config {config} --ue-rules phone --ue-interface wifi");
-        // Twice: what is there is replaced.
+        // Twice, because existing rules must be replaced.
         self.ue.sh(&format!("{rules} | nft -f -; {rules} | nft -f -"));
     }
 
@@ -140,7 +141,7 @@ impl World {
         serde_json::from_str(&self.curl(&args, "/v1/lwip")).unwrap_or_default()
     }
 
-    /// What `ctl` says, and how it ends.
+    /// Output and exit code of `ctl`.
     fn ctl(&self, args: &[&str]) -> (String, i32) {
         let mut command = Command::new(ANABRANCH);
         command.args(["ctl", "--socket"]).arg(self.file("lwip.sock")).args(args).stdin(Stdio::null());
@@ -153,7 +154,7 @@ impl World {
         [&self.server, &self.ran, &self.ue].map(Namespace::picture).to_vec()
     }
 
-    /// A download; bits per second.
+    /// Runs a download; returns its rate, bit/s.
     fn download(&self, from: &str, seconds: u32) -> f64 {
         let _server = self.server.spawn("iperf3", &["-s"], &self.file("iperf3.log"));
         self.until("iperf3 listens", || !self.server.sh("ss -Hltn 'sport = :5201'").is_empty());
@@ -186,7 +187,7 @@ fn a_download_by_both_legs(kind: &str) {
     }
     let translated = world.ue.sh("nft list table inet anabranch_lwip");
     assert_eq!(translated.matches("packets 0 ").count(), 0, "both families were turned back: {translated}");
-    // Wi-Fi is slower: duplicates come, and are held until what is missing has come.
+    // Wi-Fi is slower: duplicate ACKs occur, and are held until the missing data has arrived.
     assert!(world.acks("held") > 10 && world.acks("superseded") > 10, "{}", world.node());
     world.ue.sh("nft delete table inet anabranch_lwip");
     node.stop();
@@ -201,24 +202,24 @@ fn a_download_is_split_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn also_without_tun() {
+fn a_download_is_split_without_tun() {
     a_download_by_both_legs("packet");
 }
 
 #[test]
 fn steering_and_hold_change_live() {
     let Some(world) = World::new("tun", 5) else { return };
-    // Flags win over the file.
+    // Flags take precedence over the file.
     let node = world.start(&["--lte-percent", "20", "--hold-ms", "40"]);
     world.turn_back();
     let now = world.node();
     assert_eq!((&now["steering"]["lte_percent"], &now["dida"]["hold"]["ms"]), (&json!(20.0), &json!(40.0)));
-    // All by LTE: in order, and nothing to hold.
+    // All over LTE: in order, so nothing is held.
     let put = world.put(&json!({"steering": {"mode": "fixed_ratio", "lte_percent": 100}}));
     assert_eq!(put["steering"]["lte_percent"], 100.0, "{put}");
     world.download("10.9.0.1", 1);
     assert_eq!(steered(&world.node())[1], 0.0);
-    // Split, and DIDA off: duplicates come and none is held; then they are.
+    // Split with DIDA off: duplicate ACKs occur and none is held; then with DIDA on they are.
     let (text, code) = world.ctl(&["lwip", "set", "--lte-percent", "50", "--dida", "off"]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("dida") && text.contains("off"), "{text}");
@@ -231,14 +232,14 @@ fn steering_and_hold_change_live() {
     assert_eq!((&dida["hold"]["ms"], &dida["let_through"]), (&json!(40.0), &json!(0)), "as it was: {put}");
     world.download("10.9.0.1", 1);
     assert!(world.acks("held") > held + 10, "{}", world.node());
-    // Refused in one sentence, and nothing changes.
+    // Refused in one sentence without any change.
     let refused = world.put(&json!({"hold": {"mode": "fixed", "ms": -1}, "let_through": 5}));
     assert_eq!(refused["status"], 400, "{refused}");
     assert!(refused["detail"].as_str().unwrap().contains("0 to 10000"), "{refused}");
     assert_eq!(world.node()["dida"]["let_through"], 0);
     let (text, code) = world.ctl(&["lwip", "set", "--lte-percent", "120"]);
     assert_eq!(code, 4, "{text}");
-    // Looked at from all sides.
+    // All displays.
     for args in [&["lwip"][..], &["lwip", "flows"], &["status"], &["lwip", "--watch", "0.1", "--count", "2"]]
     {
         let (text, code) = world.ctl(args);
@@ -250,7 +251,7 @@ fn steering_and_hold_change_live() {
     assert!(flows["total"].as_u64().unwrap() >= 3 && flow["ue"].as_str().unwrap().contains("10.45.0.2:"));
     let metrics = world.curl(&[], "/metrics");
     assert!(metrics.contains("anabranch_lwip_hold_seconds_bucket{le=\"+Inf\"}"), "{metrics}");
-    // The file again: what it says is in force, but for what a flag says.
+    // After a reload, the values of the file are in force, except those set by flags.
     let text = std::fs::read_to_string(world.file("lwip.toml")).unwrap();
     let text = text.replace("let_through = 2", "let_through = 7") + "[metrics]\nlisten = \"off\"\n";
     std::fs::write(world.file("lwip.toml"), text).unwrap();
@@ -265,13 +266,13 @@ fn steering_and_hold_change_live() {
     node.stop();
 }
 
-/// Segments by hand, from and to addresses that no kernel answers for: the UE repeats itself, and the node is stopped
-/// while it holds what the UE said.
+/// Hand-made segments between addresses that no kernel answers: the UE sends duplicate ACKs, and the node is
+/// stopped while it holds them.
 #[test]
-fn what_is_held_is_sent_before_the_end() {
+fn held_acks_are_sent_at_shutdown() {
     let Some(world) = World::new("tun", 5) else { return };
     let node = world.start(&["--hold-ms", "10000"]);
-    // The sender's timer would end the hold before: not here.
+    // The sender's timer would end the hold earlier, so it is disabled here.
     let text = std::fs::read_to_string(world.file("lwip.toml")).unwrap();
     std::fs::write(
         world.file("lwip.toml"),

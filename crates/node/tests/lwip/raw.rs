@@ -1,4 +1,4 @@
-//! TCP segments by hand.
+//! Hand-made TCP segments.
 
 use super::net::Namespace;
 use anabranch_wire::tcp::{TcpFlags, TcpHeader, emit_packet, parse_packet};
@@ -9,13 +9,13 @@ use std::net::SocketAddr;
 const ETH_P_IP: u16 = 0x0800;
 const IPPROTO_RAW: i32 = 255;
 
-/// A segment with so much data.
+/// A segment with `bytes` bytes of data.
 pub fn segment(from: SocketAddr, to: SocketAddr, seq: u32, ack: u32, bytes: usize) -> Vec<u8> {
     let header = TcpHeader { seq, ack, window: 500, flags: TcpFlags::ACK, ..TcpHeader::default() };
     emit_packet(from, to, &header, &vec![0x5a; bytes]).unwrap()
 }
 
-/// Sends a whole packet out of a namespace, by its routes.
+/// Sends a complete IP packet from a namespace, according to its routes.
 pub fn send(from: &Namespace, packet: Vec<u8>) {
     from.run(move || {
         let to = parse_packet(&packet).unwrap().dst;
@@ -24,14 +24,14 @@ pub fn send(from: &Namespace, packet: Vec<u8>) {
     });
 }
 
-/// Sees the packets that arrive in a namespace.
+/// Receives copies of the packets that arrive in a namespace.
 pub struct Sniffer {
     socket: Socket,
     to: SocketAddr,
 }
 
 impl Sniffer {
-    /// Those to `to`, from now on.
+    /// Copies of packets to `to`, from now on.
     pub fn open(at: &Namespace, to: SocketAddr) -> Self {
         let socket = at.run(|| {
             let protocol = Protocol::from(i32::from(ETH_P_IP.to_be()));
@@ -42,7 +42,7 @@ impl Sniffer {
         Self { socket, to }
     }
 
-    /// Acknowledgments that came since the last call, in order.
+    /// Acknowledgment numbers received since the last call, in order.
     pub fn acks(&self) -> Vec<u32> {
         let mut buffer = [0; 2048];
         let mut acks = Vec::new();

@@ -1,4 +1,5 @@
-//! The Wi-Fi leg by our own tunnel: packets keep the bearer's address, and the UE needs no nftables.
+//! The Wi-Fi leg through an anabranch tunnel: packets keep the bearer's address, and the UE needs no
+//! nftables.
 //!
 //! ```text
 //!   server               ran                                                  ue
@@ -25,7 +26,7 @@ fn get(world: &World, socket: &str, path: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_default()
 }
 
-/// What arrived at the UE's tunnel, in datagrams.
+/// Number of datagrams received by the UE's tunnel.
 fn by_tunnel(world: &World) -> u64 {
     let status = get(world, "ue.sock", "/v1/status");
     status["workers"][0]["accesses"]["wifi"]["rx_datagrams"].as_u64().unwrap_or_else(|| panic!("{status}"))
@@ -57,14 +58,14 @@ fn configure(world: &World, far: &Namespace) {
 }
 
 #[test]
-fn wifi_by_our_tunnel() {
+fn wifi_through_a_tunnel() {
     let Some(world) = World::new("tun", 5) else { return };
     let Some(far) = Namespace::new() else { return };
     far.sh("sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0
             sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0");
     far.veth("wlan", &world.ue, "wlan");
     far.sh("ip addr add 10.47.0.1/24 dev wlan");
-    // What the bearer carries, the tunnel must, too.
+    // The tunnel must carry packets as long as the bearer's.
     world.ue.sh("ip addr add 10.47.0.2/24 dev wlan; ip link set lte mtu 1400");
     configure(&world, &far);
     let before = [world.pictures(), vec![far.picture()]].concat();
@@ -84,10 +85,10 @@ fn wifi_by_our_tunnel() {
         println!("{server}: {:.1} Mbit/s, {lte} and {wifi} packets, {datagrams} datagrams", bps / 1e6);
         assert!(bps > 2e6, "{server}: {bps}\n{}", world.log());
         assert!((lte - wifi).abs() <= 8.0 && wifi > 100.0, "{server}: {lte} {wifi}");
-        // All of them, but for what was under way, or lost, when it was asked.
+        // All of them, except for packets in flight or lost.
         assert!(datagrams as f64 > 0.9 * wifi, "{datagrams} of {wifi}");
     }
-    // There is nothing to turn back.
+    // No translation is needed.
     assert!(!world.ue.sh("nft list ruleset").contains("anabranch_lwip"));
     node.stop();
     ue.stop();
