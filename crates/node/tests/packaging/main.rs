@@ -1,5 +1,5 @@
-//! packaging/: units that systemd understands, an installation that consists of what its README says, and
-//! programs that need no more than the units give them.
+//! packaging/: units that systemd accepts, an installation that matches its README, and programs that need no
+//! more privileges than the units grant.
 
 // These tests run in real time.
 #![allow(clippy::disallowed_methods)]
@@ -42,13 +42,13 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&both).into_owned()
 }
 
-/// Whether a program is there; what is missing is said, and not accepted in CI.
+/// Whether a program is installed; a missing one is reported, and is a failure in CI.
 fn there(program: &str) -> bool {
     let found =
         ["/usr/sbin", "/usr/bin", "/sbin", "/bin"].iter().any(|d| Path::new(d).join(program).exists());
     if !found {
         assert!(std::env::var_os("CI").is_none(), "CI must have {program}");
-        // Not through the harness, which keeps what passes to itself.
+        // Written directly, because the test harness captures output of passing tests.
         let _ = writeln!(std::io::stderr(), "skipped: a test of packaging/ needs {program}");
     }
     found
@@ -65,7 +65,7 @@ fn units_have_two_capabilities_and_no_way_to_more() {
         assert_eq!((keys["ProtectSystem"], keys["DevicePolicy"]), ("strict", "closed"));
         assert_eq!((keys["Type"], keys["ExecReload"]), ("notify", "/bin/kill -HUP $MAINPID"));
     }
-    // They differ where they must, and nowhere else.
+    // The units differ only where necessary.
     let same = [
         "ExecStart",
         "Description",
@@ -82,7 +82,7 @@ fn units_have_two_capabilities_and_no_way_to_more() {
         keys
     };
     assert_eq!(rest(UE_UNIT), rest(UPF_UNIT));
-    // A gNB runs slots on time, and an LWIP node ends holds.
+    // A gNB needs real-time priority for slots, and an LWIP node for the ends of holds.
     for unit in [GNB_UNIT, LWIP_UNIT] {
         let mut keys = rest(unit);
         assert_eq!(keys.remove("LimitRTPRIO"), Some("1"));
@@ -91,7 +91,7 @@ fn units_have_two_capabilities_and_no_way_to_more() {
     }
 }
 
-/// No daemon is another's user, and all that any writes is in the folders that are made for them.
+/// No two daemons share a user, and all writable files are in the directories created for them.
 #[test]
 fn each_daemon_has_a_user_of_its_own() {
     let units = [UE_UNIT, UPF_UNIT, GNB_UNIT, LWIP_UNIT, PROXY_UNIT, SLICES_UNIT].map(keys);
@@ -103,7 +103,7 @@ fn each_daemon_has_a_user_of_its_own() {
     }
     let tmpfiles = std::fs::read_to_string(format!("{PACKAGING}/tmpfiles.d/anabranch.conf")).unwrap();
     for keys in &units {
-        // These would be given to the user of each unit that starts.
+        // These would change the owner to the user of each unit that starts.
         assert!(!keys.contains_key("RuntimeDirectory") && !keys.contains_key("StateDirectory"));
         for folder in keys["ReadWritePaths"].split(' ') {
             let made = tmpfiles.lines().find(|line| line.split_whitespace().nth(1) == Some(folder));
@@ -112,7 +112,7 @@ fn each_daemon_has_a_user_of_its_own() {
     }
 }
 
-/// A proxy has the same two capabilities, and sees neither devices nor the kernel's switches.
+/// A proxy has the same two capabilities, and access to neither devices nor sysctls.
 #[test]
 fn the_proxy_sees_less() {
     let keys = keys(PROXY_UNIT);
@@ -121,7 +121,7 @@ fn the_proxy_sees_less() {
     }
     assert_eq!((keys["NoNewPrivileges"], keys["Type"]), ("yes", "notify"));
     assert_eq!((keys["PrivateDevices"], keys["ProtectKernelTunables"]), ("yes", "yes"));
-    // However it ends, the host is not left cut off.
+    // However it ends, the host must not be cut off.
     assert_eq!(keys["ExecStopPost"], "/usr/bin/anabranch proxy --clean");
     assert_eq!((keys["ProtectSystem"], keys["ExecReload"]), ("strict", "/bin/kill -HUP $MAINPID"));
 }
@@ -135,7 +135,7 @@ fn the_slice_manager_has_no_capability_at_all() {
     assert_eq!((keys["ProtectSystem"], keys["PrivateDevices"]), ("strict", "yes"));
 }
 
-/// A root folder with program, units and user in place.
+/// A root directory with program, units and users in place.
 fn root() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     let put = |from: &Path, to: &str| {
@@ -162,7 +162,7 @@ fn root() -> tempfile::TempDir {
 }
 
 #[test]
-fn systemd_understands_the_units_and_rates_them_safe() {
+fn systemd_accepts_the_units_and_rates_them_safe() {
     if !there("systemd-analyze") {
         return;
     }
@@ -173,7 +173,7 @@ fn systemd_understands_the_units_and_rates_them_safe() {
     };
     for unit in UNITS {
         let output = analyze(&["verify", unit]);
-        // What is said of units it depends on, which are not in this root, is not about us.
+        // Messages about other units, which are missing in this root, do not matter.
         let about = text(&output);
         let about: Vec<&str> = about.lines().filter(|line| line.contains("anabranch")).collect();
         assert!(
@@ -181,12 +181,12 @@ fn systemd_understands_the_units_and_rates_them_safe() {
             "{about:#?}"
         );
     }
-    // An unknown key must be noticed, or the above shows nothing.
+    // A control: an unknown key must be detected.
     let broken = root.path().join("usr/lib/systemd/system/anabranch-upf.service");
     std::fs::write(&broken, UPF_UNIT.replace("ProtectClock", "ProtektClock")).unwrap();
     assert!(text(&analyze(&["verify", "anabranch-upf.service"])).contains("ProtektClock"));
     std::fs::write(&broken, UPF_UNIT).unwrap();
-    // Exposure from 0 (safe) to 100; what is left is the network, which is the point of it.
+    // Exposure from 0 (safe) to 100; the remaining exposure is network access, which is the purpose.
     for unit in UNITS {
         let output = analyze(&["security", "--offline=yes", "--threshold=25", unit]);
         assert!(output.status.success(), "{}", text(&output));
@@ -207,7 +207,7 @@ fn user_and_folders_are_made_as_described() {
     for name in ["ue.key", "upf.key", "laptop.key", "token"] {
         std::fs::write(etc.join("anabranch").join(name), "secret").unwrap();
     }
-    // As the one user that there was before left it.
+    // As left by an earlier version with a single user.
     std::fs::write(state.join("upf-state.json"), "{}").unwrap();
     std::os::unix::fs::chown(state.join("upf-state.json"), Some(4711), Some(4711)).unwrap();
     for (program, create) in [("systemd-sysusers", ""), ("systemd-tmpfiles", "--create")] {
@@ -240,13 +240,13 @@ fn user_and_folders_are_made_as_described() {
     assert_eq!(of(std::fs::metadata(state.join("upf-state.json")).unwrap()), (0o600, upf));
 }
 
-/// The examples are right as they are, for the real program.
+/// The examples are valid as they are.
 #[test]
 fn the_examples_are_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path().to_str().unwrap();
     for part in ["ue", "upf", "gnb", "lwip", "proxy", "slice-manager"] {
-        // Keys and folders as an installation has them.
+        // Keys and directories as in an installation.
         let key = format!("{here}/{part}.key");
         assert!(Command::new(ANABRANCH).args(["keygen", "--out", &key]).output().unwrap().status.success());
         let mut example = std::fs::read_to_string(format!("{PACKAGING}/{part}.example.toml")).unwrap();
@@ -260,7 +260,7 @@ fn the_examples_are_accepted() {
     }
 }
 
-/// Another user, the two capabilities of the units, nothing else: session, traffic, and nothing left behind.
+/// With another user and only the units' two capabilities: session, traffic, and nothing left behind.
 #[test]
 fn the_programs_need_no_more_than_the_units_give() {
     if !there("setpriv") {
@@ -269,7 +269,7 @@ fn the_programs_need_no_more_than_the_units_give() {
     let Some(world) = World::new() else { return };
     world.configure(&Options::default());
     let (ue_before, upf_before) = (world.ue.picture(), world.upf.picture());
-    // As the units: a user who owns keys, state and sockets.
+    // As in the units: a user that owns keys, state and sockets.
     let user = nix::unistd::User::from_name("nobody").unwrap().unwrap();
     for name in ["", "ue.key", "upf.key", "ue.toml", "upf.toml"] {
         std::os::unix::fs::chown(world.file(name), Some(user.uid.as_raw()), Some(user.gid.as_raw())).unwrap();
@@ -277,7 +277,7 @@ fn the_programs_need_no_more_than_the_units_give() {
     let start = |part: &str| {
         let caps = "-all,+net_admin,+net_raw";
         let (uid, gid) = (user.uid.to_string(), user.gid.to_string());
-        // Where the device is closed to other users, as in many containers, a copy of it that is not.
+        // Where other users cannot open the device, as in many containers, use a copy that they can.
         let program = format!(
             "d=$(mktemp -d) && mount -t tmpfs tmpfs $d && mknod -m 666 $d/tun c 10 200 && mount --bind $d/tun /dev/net/tun
              exec setpriv --reuid={uid} --regid={gid} --clear-groups --no-new-privs --bounding-set={caps} \
@@ -288,7 +288,7 @@ fn the_programs_need_no_more_than_the_units_give() {
         let ns = if part == "ue" { &world.ue } else { &world.upf };
         ns.spawn("unshare", &["--mount", "sh", "-ec", &program], &world.file(&format!("{part}.log")))
     };
-    // Other users cannot reach the folder of the build, perhaps.
+    // Other users may have no access to the build directory.
     std::fs::copy(ANABRANCH, world.file("anabranch")).unwrap();
     let upf = start("upf");
     world.until("the UPF runs", || upf.log().contains("upf runs"));
@@ -314,9 +314,9 @@ fn the_programs_need_no_more_than_the_units_give() {
     assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
 }
 
-/// What the page quotes in its troubleshooting is what the program says.
+/// Messages quoted in the troubleshooting section of the page are messages of the program.
 #[test]
-fn quoted_messages_are_the_programs() {
+fn quoted_messages_exist_in_the_program() {
     fn sources(folder: &Path, text: &mut String) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -331,7 +331,7 @@ fn quoted_messages_are_the_programs() {
     for of in ["node/src", "atsss/src", "steer/src"] {
         sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(of), &mut said);
     }
-    // And what the kernel says.
+    // And messages of the kernel.
     said += "Permission denied";
     let page = std::fs::read_to_string(format!("{PACKAGING}/../docs/operations.md")).unwrap();
     let rows = page.split("## Troubleshooting").nth(1).unwrap().lines().filter(|line| line.starts_with("| "));
@@ -339,7 +339,7 @@ fn quoted_messages_are_the_programs() {
     let quoted: Vec<&str> = symptoms.flat_map(|cell| cell.split('"').skip(1).step_by(2)).collect();
     assert!(quoted.len() >= 9, "{quoted:?}");
     for message in quoted {
-        // Between what differs from case to case.
+        // The parts between variable text.
         for piece in message.split('…').flat_map(|part| part.split("anb0")).flat_map(|part| part.split("2 "))
         {
             let piece = piece.trim();
@@ -351,7 +351,7 @@ fn quoted_messages_are_the_programs() {
     }
 }
 
-/// What the README lists is in the package, and the package has what it needs to say.
+/// The package has the files that the README lists, and the required metadata.
 #[test]
 fn the_package_holds_what_the_readme_lists() {
     if !there("dpkg-deb") {
@@ -411,7 +411,7 @@ fn the_package_holds_what_the_readme_lists() {
     assert!(!missing.status.success() && text(&missing).contains("./x setup"), "{}", text(&missing));
 }
 
-/// The README's "By hand" section installs what the package does.
+/// The README's "By hand" section installs the same files as the package.
 #[test]
 fn by_hand_is_as_by_package() {
     let readme = std::fs::read_to_string(format!("{PACKAGING}/README.md")).unwrap();
@@ -422,7 +422,7 @@ fn by_hand_is_as_by_package() {
     std::fs::create_dir_all(checkout.path().join("target/release")).unwrap();
     std::os::unix::fs::symlink(ANABRANCH, checkout.path().join("target/release/anabranch")).unwrap();
     std::os::unix::fs::symlink(PACKAGING, checkout.path().join("packaging")).unwrap();
-    // Everything but systemd's own part, into a folder.
+    // Everything except systemd's own part, into a directory.
     let lines: Vec<String> = script
         .lines()
         .filter(|line| line.starts_with("install"))
