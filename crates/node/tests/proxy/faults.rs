@@ -1,4 +1,5 @@
-//! Bad days of the proxy with live traffic: killed at any moment of its start, stopped, without descriptors.
+//! Faults of the proxy under live traffic: killed at any moment of its start, stopped, without file
+//! descriptors.
 
 use super::live::{self, Flow, Live};
 use super::net::{Namespace, Program};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 const HEAD: &str = "[intercept]\ninterfaces = [\"lan0\"]\n";
 const ALL: &str = "[[rule]]\nname = \"all\"\n";
 
-/// New flows of the host and of the LAN, in both families; they may be refused for so long.
+/// Time for which new flows of the host and of the LAN, in both families, may be refused.
 #[track_caller]
 fn new_flows(world: &World, servers: &[SocketAddr; 2], grace: Duration, why: &str) {
     for server in servers {
@@ -24,7 +25,8 @@ fn new_flows(world: &World, servers: &[SocketAddr; 2], grace: Duration, why: &st
     }
 }
 
-/// Until nft has seen that a proxy died, its socket is gone and its table is not: a connection of that moment is refused.
+/// Until nft has noticed the end of a proxy, its socket is closed but its table remains, and connections are
+/// refused.
 const DEATH: Duration = Duration::from_millis(500);
 
 fn connect_soon(from: &Namespace, server: SocketAddr, grace: Duration) -> std::io::Result<TcpStream> {
@@ -47,10 +49,10 @@ fn servers(world: &World) -> [SocketAddr; 2] {
     })
 }
 
-/// Right after each thing that its start asks of the kernel and of nft, and with a start that fails after every other one.
-/// Flows that were there before take no notice; new ones go on at once.
+/// Killed right after each request to the kernel and to nft during its start, and after every other kill a
+/// start that fails. Existing flows are not affected; new flows continue at once.
 #[test]
-fn a_proxy_killed_at_any_step_of_its_start_cuts_nobody_off() {
+fn a_proxy_killed_at_any_step_of_its_start_blocks_no_flow() {
     let Some(world) = World::new() else { return };
     let shim = Shim::new(world.file("x").parent().unwrap());
     let before = world.picture();
@@ -74,7 +76,8 @@ fn a_proxy_killed_at_any_step_of_its_start_cuts_nobody_off() {
             program.signal(Signal::SIGKILL);
         }
         program.wait(Duration::from_secs(5));
-        // A table goes as soon as nft sees that the proxy has; a SYN that met it is sent again after a second.
+        // A table disappears as soon as nft notices the end of the proxy; a dropped SYN is retransmitted
+        // after a second.
         let start = Instant::now();
         new_flows(&world, &servers, DEATH, &format!("killed after step {last} of {steps}"));
         assert!(start.elapsed() < Duration::from_millis(2500), "step {last}: {:?}", start.elapsed());
@@ -102,7 +105,8 @@ fn a_proxy_killed_at_any_step_of_its_start_cuts_nobody_off() {
     assert_eq!(world.picture(), before);
 }
 
-/// Does something to a proxy that carries flows; bounds on the outages of TCP and UDP, milliseconds.
+/// Applies a fault to a proxy with flows; `most_ms` are upper bounds of the outages of TCP and UDP,
+/// milliseconds.
 fn suffer(name: &str, most_ms: [f64; 2], fault: impl FnOnce(&World, &mut Program, &[SocketAddr; 2])) {
     let Some(world) = World::new() else { return };
     let servers = servers(&world);
@@ -129,16 +133,16 @@ fn flows_survive_a_proxy_that_is_stopped() {
     });
 }
 
-/// New connections wait for a descriptor or are refused; what is carried goes on; both are told.
+/// New connections wait for a file descriptor or are refused; existing ones continue; both are logged.
 #[test]
-fn flows_do_not_notice_that_the_proxy_has_no_descriptors() {
+fn flows_survive_a_proxy_without_descriptors() {
     suffer("proxy without descriptors for 2 s (EMFILE)", [500.0, 500.0], |world, proxy, servers| {
         let limit = take_descriptors(proxy.pid());
         let waits = connect(&world.lan, servers[0]);
         std::thread::sleep(Duration::from_secs(2));
         assert!(world.log().contains("is the limit of open files too low?"), "{}", world.log());
         give_descriptors(proxy.pid(), &limit);
-        // One that waited is carried, now.
+        // A waiting connection is served now.
         exchange(waits.unwrap(), 1000);
         assert!(world.proxy()["refused"]["socket"].as_u64() >= Some(1), "{}", world.proxy());
         assert!(proxy.is_running());

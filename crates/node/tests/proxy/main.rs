@@ -1,4 +1,4 @@
-//! The real proxy between real programs, beside a real UE's agent, in namespaces of their own.
+//! `anabranch proxy` between real programs, next to a real UE agent, in network namespaces.
 
 // These tests run in real time.
 #![allow(clippy::disallowed_methods)]
@@ -25,13 +25,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use world::{V4, V6, World, connect, exchange};
 
-/// Needs low latency, which B has; the rest goes as it is.
+/// A rule that needs low latency, which slice B has; all other flows use the routes of the host.
 const LOW_LATENCY: &str = "[[rule]]\nname = \"control\"\nfilter = { remote_port = \"7000-7099\" }\n\
     properties = { \"_slice.latency\" = { atMostUs = 15000, preference = \"require\" } }\n\
     [[rule]]\nname = \"rest\"\nfilter = { remote_port = \"8000-8099\" }\n";
 
 #[test]
-fn tcp_goes_by_the_slice_of_its_rule_in_both_families() {
+fn tcp_uses_the_slice_of_its_rule_in_both_families() {
     let Some(world) = World::new() else { return };
     let before = world.picture();
     let agent = world.start_agent();
@@ -42,7 +42,7 @@ fn tcp_goes_by_the_slice_of_its_rule_in_both_families() {
         let control = world.echo(&format!("{host}:7001"));
         let rest = world.echo(&format!("{host}:8001"));
         let other = world.echo(&format!("{host}:9001"));
-        // From here, and from behind us.
+        // From this host, and from a host behind it.
         for from in [&world.ue, &world.lan] {
             let (a, b) = (world.left_by("sa"), world.left_by("sb"));
             exchange(connect(from, control).unwrap(), 1 << 20);
@@ -51,7 +51,7 @@ fn tcp_goes_by_the_slice_of_its_rule_in_both_families() {
             exchange(connect(from, rest).unwrap(), 1 << 20);
             assert!(world.left_by("sa") - a > 1 << 20, "{host}: by A\n{}", world.log());
             let flows = world.proxy()["carried"].to_string();
-            // What no rule is about does not pass the proxy.
+            // Flows without a rule do not pass through the proxy.
             exchange(connect(from, other).unwrap(), 10_000);
             assert_eq!(world.proxy()["carried"].to_string(), flows);
         }
@@ -74,7 +74,7 @@ fn tcp_goes_by_the_slice_of_its_rule_in_both_families() {
     assert!(!world.log().contains("ERROR") && !world.log().contains("panicked"), "{}", world.log());
 }
 
-/// curl, which knows nothing of us, and a server that sees the slice's address.
+/// curl, unmodified, and a server that sees the slice's address.
 #[test]
 fn curl_gets_its_page() {
     let Some(world) = World::new() else { return };
@@ -105,7 +105,7 @@ fn talk(from: &Namespace, local: &str, to: SocketAddr) -> UdpSocket {
     let local: SocketAddr = local.parse().unwrap();
     let socket = from.run(move || UdpSocket::bind(local).unwrap());
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    // Answers come from the server the program asked, or not at all.
+    // Answers come from the server that the program addressed, or not at all.
     socket.connect(to).unwrap();
     socket
 }
@@ -122,7 +122,7 @@ fn udp_exchange(socket: &UdpSocket, sizes: &[usize]) {
 }
 
 #[test]
-fn udp_goes_by_the_slice_of_its_rule_in_both_families() {
+fn udp_uses_the_slice_of_its_rule_in_both_families() {
     let Some(world) = World::new() else { return };
     let _agent = world.start_agent();
     world.configure("[intercept]\ninterfaces = [\"lan0\"]\n[limits]\nudp_idle_s = 1", LOW_LATENCY);
@@ -132,7 +132,7 @@ fn udp_goes_by_the_slice_of_its_rule_in_both_families() {
         for from in [&world.ue, &world.lan] {
             let (a, b) = (world.left_by("sa"), world.left_by("sb"));
             let (one, two) = (talk(from, local, server), talk(from, local, server));
-            // An empty one, and one that is divided on its way.
+            // An empty datagram, and one that is fragmented on its path.
             udp_exchange(&one, &[100, 0, 1200, 8000, 1]);
             udp_exchange(&two, &[1200; 50]);
             udp_exchange(&one, &[1200; 50]);
@@ -156,7 +156,7 @@ fn refusals_resets_and_half_closed_connections_are_passed_on() {
     let _agent = world.start_agent();
     world.configure("", LOW_LATENCY);
     let proxy = world.start_proxy();
-    // Nobody listens: whoever connects is told.
+    // Nobody listens: the client gets a refusal.
     let nobody: SocketAddr = format!("{V4}:7009").parse().unwrap();
     let start = Instant::now();
     let refused = match connect(&world.ue, nobody) {
@@ -166,9 +166,9 @@ fn refusals_resets_and_half_closed_connections_are_passed_on() {
     assert!(matches!(refused, ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset), "{refused:?}");
     assert!(start.elapsed() < Duration::from_secs(20), "not at the deadline: {:?}", start.elapsed());
     assert_eq!(world.proxy()["refused"]["unreachable"], 1, "{}", world.proxy());
-    // Who connects to the proxy itself gets nowhere, not round and round.
+    // A connection to the proxy itself is refused instead of being relayed in a loop.
     for port in ["127.0.0.1:15171", "[::1]:15171"] {
-        // The reset may come before connect(2) is back.
+        // The reset may arrive before connect(2) returns.
         let reset =
             connect(&world.ue, port.parse().unwrap()).and_then(|mut stream| stream.read(&mut [0; 10]));
         assert_eq!(reset.unwrap_err().kind(), ErrorKind::ConnectionReset);
@@ -178,7 +178,7 @@ fn refusals_resets_and_half_closed_connections_are_passed_on() {
     world.until("none of it is left", || {
         world.proxy()["refused"]["no_rule"] == 4 && world.proxy()["flows"] == 0
     });
-    // The server resets: so does the proxy. The client does: so does the proxy.
+    // A reset of the server is passed on by the proxy, and likewise a reset of the client.
     let at: SocketAddr = format!("{V4}:7010").parse().unwrap();
     let listener = world.net.run(move || std::net::TcpListener::bind(at).unwrap());
     for by_server in [true, false] {
@@ -194,7 +194,7 @@ fn refusals_resets_and_half_closed_connections_are_passed_on() {
         assert_eq!(error.kind(), ErrorKind::ConnectionReset, "by the server: {by_server}");
     }
     drop(listener);
-    // The server has said all before the client has: the client's words still arrive.
+    // The server sends its FIN before the client: the client's data still arrives.
     let at: SocketAddr = format!("{V4}:7011").parse().unwrap();
     let listener = world.net.run(move || std::net::TcpListener::bind(at).unwrap());
     let mut client = connect(&world.ue, at).unwrap();
@@ -213,9 +213,9 @@ fn refusals_resets_and_half_closed_connections_are_passed_on() {
     proxy.stop();
 }
 
-/// The agent answers, changes its mind, goes and comes: flows always go on.
+/// The agent answers, changes its answers, disappears and returns: flows always continue.
 #[test]
-fn flows_go_on_whatever_becomes_of_the_agent() {
+fn flows_continue_whatever_happens_to_the_agent() {
     let Some(world) = World::new() else { return };
     let agent = world.start_agent();
     let strict = "[[rule]]\nname = \"strict\"\nfilter = { remote_port = 7500 }\nunmet = \"refuse\"\n\
@@ -229,16 +229,18 @@ fn flows_go_on_whatever_becomes_of_the_agent() {
         world.left_by("sb") - b > 200_000
     };
     assert!(by_b());
-    // Nothing meets it, and its rule says what then.
+    // No slice meets the requirements, and the rule says `refuse`.
     let error = connect(&world.ue, refused).and_then(|mut s| s.read(&mut [0; 1])).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused), "{error}");
     assert_eq!(world.proxy()["refused"]["unmet"], 1);
-    // B becomes slow: the control rule's need is met by nothing, and its flows go as routes have it.
+    // B becomes slow: no slice meets the requirements of the control rule, and its flows use the routes of
+    // the host.
     world.tell_slices(json!({"rtt_us": 40_000}));
     world.until("the answer is asked for again", || !by_b());
     world.tell_slices(json!({}));
     world.until("and again", by_b);
-    // Killed: the last plan counts for ten seconds. The rules of B stay, since nobody could remove them.
+    // Killed: the last plan is valid for ten seconds. The routing rules of B remain, because nobody could
+    // remove them.
     agent.signal(Signal::SIGKILL);
     drop(agent);
     assert!(by_b(), "{}", world.log());
@@ -256,7 +258,7 @@ fn flows_go_on_whatever_becomes_of_the_agent() {
 }
 
 #[test]
-fn killed_started_again_and_told_anew() {
+fn a_proxy_can_be_killed_restarted_and_reloaded() {
     let Some(world) = World::new() else { return };
     let _agent = world.start_agent();
     let before = world.picture();
@@ -265,7 +267,7 @@ fn killed_started_again_and_told_anew() {
     let proxy = world.start_proxy();
     let installed = world.picture();
     assert_ne!(installed, before);
-    // Another one does not start beside it, and does it no harm.
+    // A second proxy does not start, and does not affect the first.
     let mut second = world.spawn_proxy();
     assert_eq!(second.wait(Duration::from_secs(20)), 2);
     assert!(world.log().contains("another program listens there"), "{}", world.log());
@@ -276,7 +278,7 @@ fn killed_started_again_and_told_anew() {
     let proxy = world.start_proxy();
     assert_eq!(world.picture(), installed, "once, not twice");
     exchange(connect(&world.ue, server).unwrap(), 1000);
-    // Other rules from now on; a connection that is there goes on.
+    // New rules after a reload; an existing connection continues.
     let open = connect(&world.ue, server).unwrap();
     world.until("it is there", || world.proxy()["flows"] == 1);
     world.configure("[limits]\nflows = 1", &LOW_LATENCY.replace("7000-7099", "7100-7199"));
@@ -292,7 +294,7 @@ fn killed_started_again_and_told_anew() {
     exchange(open, 100_000);
     world.until("there is room", || world.proxy()["flows"] == 0);
     exchange(connect(&world.ue, other).unwrap(), 1000);
-    // What is wrong changes nothing.
+    // An invalid file changes nothing.
     world.configure("[limits]\nflows = 0", LOW_LATENCY);
     let wrong = world.ask("proxy", "POST", "/v1/reload", None);
     assert_eq!(wrong["status"], 400, "{wrong}");
@@ -303,10 +305,10 @@ fn killed_started_again_and_told_anew() {
     assert_eq!(world.picture(), before);
 }
 
-/// Killed with flows on it: new flows of host and LAN go on at once, and stay so with a start that fails; `--clean` removes
-/// what is left, and harms neither one that runs nor what is not ours.
+/// Killed with flows: new flows of host and LAN continue at once, also after a start that fails. `--clean`
+/// removes the leftovers, and affects neither a running proxy nor the configuration of other programs.
 #[test]
-fn a_killed_proxy_cuts_nobody_off() {
+fn a_killed_proxy_blocks_no_flow() {
     let Some(world) = World::new() else { return };
     let before = world.picture();
     let head = "[intercept]\ninterfaces = [\"lan0\"]";
@@ -329,7 +331,7 @@ fn a_killed_proxy_cuts_nobody_off() {
         world.configure(&format!("{own}{head}"), all);
         let proxy = world.start_proxy();
         new_flows("with a proxy");
-        // One that runs is left alone.
+        // A running proxy is not affected.
         let installed = world.picture();
         clean();
         assert_eq!(world.picture(), installed);
@@ -337,7 +339,7 @@ fn a_killed_proxy_cuts_nobody_off() {
         world.until("they pass it", || world.proxy()["flows"].as_u64() >= Some(2));
         proxy.signal(Signal::SIGKILL);
         drop(proxy);
-        // The kernel takes the table away as its owner's end of a pipe closes.
+        // The kernel removes the table when its owner's end of the pipe closes.
         world.until("nothing leads flows to it", || !world.ue.sh("nft list tables").contains("anabranch"));
         new_flows("killed");
         drop(busy);
@@ -346,7 +348,7 @@ fn a_killed_proxy_cuts_nobody_off() {
         new_flows("after a start that failed");
         assert_eq!(world.picture(), before, "the failed start has cleaned up");
     }
-    // On a kernel without tables that go, the table is there still: the same.
+    // On a kernel without owned tables, the table remains; the result is the same.
     world.configure(head, all);
     let proxy = world.start_proxy();
     let table = world.ue.sh("nft list ruleset").replace("flags owner", "");
@@ -374,10 +376,10 @@ fn a_killed_proxy_cuts_nobody_off() {
     assert_eq!(world.picture(), before);
 }
 
-/// An `nft` that ends right after each start, or a moment later: the next is started ever later, that is told once, and the
-/// table is back when one lasts.
+/// An `nft` that ends right after each start, or a moment later: it is restarted with growing pauses, which
+/// is reported once, and the table is restored when one is stable.
 #[test]
-fn an_nft_that_does_not_last_is_started_seldom_and_that_is_told_once() {
+fn an_unstable_nft_is_restarted_with_growing_pauses_and_reported_once() {
     for dies in ["exit 3", "timeout -s KILL 0.5 $nft \"$@\"; exit 3"] {
         let Some(world) = World::new() else { return };
         world.configure("", "[[rule]]\nname = \"all\"\n");
@@ -416,9 +418,9 @@ fn an_nft_that_does_not_last_is_started_seldom_and_that_is_told_once() {
     }
 }
 
-/// nftables does not know the cgroup a rule asks for: flows of others, and of other machines, come to the proxy, too.
+/// nftables cannot match the cgroup of a rule, so flows of other programs and machines reach the proxy, too.
 #[test]
-fn flows_that_only_a_cgroup_tells_from_a_rules_go_on() {
+fn flows_that_differ_from_a_rule_only_in_cgroup_continue() {
     let Some(world) = World::new() else { return };
     world.configure(
         "[intercept]\ninterfaces = [\"lan0\"]",
@@ -435,9 +437,10 @@ fn flows_that_only_a_cgroup_tells_from_a_rules_go_on() {
     proxy.stop();
 }
 
-/// A resolver asks every question from another port: each is a flow. A conversation that was silent as long stays.
+/// A resolver uses another port for every request, so each is a flow. A longer exchange that is idle for as
+/// long stays.
 #[test]
-fn questions_that_were_answered_make_room_for_others() {
+fn answered_requests_make_room_for_other_flows() {
     let Some(world) = World::new() else { return };
     world.configure(
         "[limits]\nudp_flows_per_client = 4",
@@ -463,9 +466,9 @@ fn questions_that_were_answered_make_room_for_others() {
     proxy.stop();
 }
 
-/// The server sees the client, and its answers come back.
+/// The server sees the client's address, and its answers arrive.
 #[test]
-fn the_clients_address_is_kept_where_a_rule_says_so() {
+fn the_clients_address_is_kept_if_the_rule_says_so() {
     let Some(world) = World::new() else { return };
     world.configure(
         "[intercept]\nlocal = false\ninterfaces = [\"lan0\"]",
@@ -493,7 +496,7 @@ fn the_clients_address_is_kept_where_a_rule_says_so() {
     assert_eq!(world.picture(), before);
 }
 
-/// A thousand at once; no descriptor stays.
+/// A thousand simultaneous flows; all descriptors are released.
 #[test]
 fn a_thousand_flows_at_once() {
     const FLOWS: usize = 1000;
@@ -525,7 +528,7 @@ fn a_thousand_flows_at_once() {
     assert_eq!(page["flows"][0]["way"]["slice"], "B", "{page}");
     drop(streams);
     world.until("no flow is left", || world.proxy()["flows"] == 0);
-    // Pipes that threads keep, and connections of the agent and of this question.
+    // Pipes kept by threads, and connections of the agent and of this request, remain.
     world.until("no descriptor stays", || descriptors() <= before + 2 * 64 * 2 + 8);
     proxy.stop();
 }
@@ -551,9 +554,9 @@ fn a_wrong_file_is_refused_with_place_and_remedy() {
     }
 }
 
-/// What the profile of a rule asks of the network is in every packet of both protocols and families.
+/// The DSCP of a rule's capacity profile is set in every packet, for both protocols and families.
 #[test]
-fn a_profile_gives_its_code_point() {
+fn a_capacity_profile_sets_its_dscp() {
     let Some(world) = World::new() else { return };
     let _agent = world.start_agent();
     let calls = "[[rule]]\nname = \"calls\"\nfilter = { remote_port = 7300 }\n\
@@ -582,7 +585,7 @@ fn a_profile_gives_its_code_point() {
     proxy.stop();
 }
 
-/// The best slice is silent: the next one carries the connection, a moment later.
+/// The best slice does not answer: the next one carries the connection shortly after.
 #[test]
 fn the_next_candidate_is_tried_when_the_first_is_dead() {
     let Some(world) = World::new() else { return };
@@ -608,11 +611,11 @@ fn the_next_candidate_is_tried_when_the_first_is_dead() {
     proxy.stop();
 }
 
-/// No slice has the rate alone, both together have: towards the server it is Multipath TCP then, whether the server speaks it
-/// or not; the program's is TCP. What a server gets that speaks it is less than what Linux 6.18 may alter
-/// (docs/limitations.md).
+/// No slice has the rate alone, but both together have: the connection to the server uses Multipath TCP,
+/// whether the server supports it or not; the program uses TCP. A server that supports it receives less data
+/// than Linux 6.18 may corrupt (docs/limitations.md).
 #[test]
-fn multipath_tcp_where_the_plan_says_so() {
+fn multipath_tcp_is_used_if_the_plan_says_so() {
     let Some(world) = World::new() else { return };
     let _agent = world.start_agent();
     world.configure(

@@ -1,4 +1,4 @@
-//! A QUIC client that knows nothing of the proxy, and a server that does not, either.
+//! An unmodified QUIC client and server with a proxy between them.
 
 use super::net::Namespace;
 use super::world::{V4, V6, World};
@@ -10,12 +10,12 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a client downloads.
+/// Length of a download, bytes.
 const LEN: usize = 8 << 20;
-/// The name in its certificate.
+/// The server name in the certificate.
 const NAME: &str = "server.test";
 
-/// Two rules: one by B with nothing more, one with a code point, too.
+/// Two rules: one that uses B, and one with a DSCP in addition.
 const RULES: &str = "[[rule]]\nname = \"download\"\nfilter = { protocol = \"udp\", remote_port = 7600 }\n\
     properties = { pvd = { B = \"require\" } }\n\
     [[rule]]\nname = \"call\"\nfilter = { protocol = \"udp\", remote_port = 7601 }\n\
@@ -25,7 +25,7 @@ fn pattern() -> Vec<u8> {
     (0..LEN).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
-/// A certificate, and a server's and a client's configuration for it.
+/// A certificate, and the configurations of a server and a client for it.
 struct Tls {
     server: ServerConfig,
     client: ClientConfig,
@@ -50,7 +50,7 @@ fn endpoint(space: &Namespace, at: SocketAddr, server: Option<ServerConfig>) -> 
     Endpoint::new(EndpointConfig::default(), server, socket, Arc::new(TokioRuntime)).unwrap()
 }
 
-/// Gives every stream the pattern; ends with the runtime.
+/// Sends the pattern on every stream; ends with the runtime.
 async fn serve(endpoint: Endpoint) {
     let bytes = pattern();
     while let Some(incoming) = endpoint.accept().await {
@@ -58,7 +58,7 @@ async fn serve(endpoint: Endpoint) {
         tokio::spawn(async move {
             while let Ok((mut send, mut receive)) = connection.accept_bi().await {
                 assert_eq!(receive.read_to_end(100).await.unwrap(), b"all of it");
-                // The client may have gone when a test has failed.
+                // After a failed test the client may have disappeared.
                 let _ = send.write_all(&bytes).await;
                 let _ = send.finish();
             }
@@ -66,7 +66,7 @@ async fn serve(endpoint: Endpoint) {
     }
 }
 
-/// Downloads it; Mbit/s.
+/// Downloads the pattern; returns the rate, Mbit/s.
 async fn download(space: &Namespace, client: ClientConfig, to: SocketAddr) -> f64 {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let endpoint = endpoint(space, any.parse().unwrap(), None);
@@ -83,7 +83,7 @@ async fn download(space: &Namespace, client: ClientConfig, to: SocketAddr) -> f6
     rate
 }
 
-/// Bytes that came down by flows of a rule, as the metrics have it.
+/// Bytes received by flows of a rule, according to the metrics.
 fn down_bytes(world: &World, rule: &str) -> u64 {
     let text = world.ue.sh("curl -s --max-time 5 http://127.0.0.1:9465/metrics");
     let name = format!("anabranch_proxy_down_bytes_total{{rule=\"{rule}\",slice=\"B\"}} ");
@@ -118,12 +118,12 @@ fn a_quic_client_downloads_through_the_proxy() {
             let rate = runtime.block_on(limited);
             let rate = rate.unwrap_or_else(|_| panic!("{host}, {port}: it hangs\n{}", world.log()));
             let (a, b) = (world.left_by("sa") - a, world.left_by("sb") - b);
-            // Acknowledgements leave by the slice of the rule, and by no other.
+            // Acknowledgements leave through the slice of the rule, and through no other.
             let (ours, other) = if port < 8000 { (b, a) } else { (a, b) };
             assert!(ours > 10_000 && other < 10_000, "{host}, {port}: {a} by A, {b} by B\n{}", world.log());
             rate
         };
-        // In turns, and of each the best: the machine has other work.
+        // The cases alternate, and the best of each counts, because the machine has other load.
         let mut best = [0.0_f64; 3];
         for _ in 0..3 {
             for (best, port) in best.iter_mut().zip([9600, 7600, 7601]) {

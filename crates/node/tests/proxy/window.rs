@@ -1,4 +1,5 @@
-//! The initial window of a slice, by a route and by a kernel program: what a connection really starts with.
+//! The initial window of a slice, set by a route and by a kernel program: the value that a connection
+//! actually uses.
 
 use super::LOW_LATENCY;
 use super::world::{V4, V6, World, connect};
@@ -7,7 +8,7 @@ use serde_json::json;
 use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
 
-/// What a connection of the UE with this mark starts with, in segments.
+/// The initial window of a connection of the UE with this mark, segments.
 fn start(world: &World, to: SocketAddr, mark: u32) -> u32 {
     let socket = world.ue.run(move || {
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
@@ -32,7 +33,7 @@ fn a_connection_starts_with(more: &str, segments: u32) {
         world.echo(&to.to_string());
         assert_eq!(start(&world, to, 513), segments, "{more}");
         assert_eq!(start(&world, to, 512), 10, "it is for those who pace");
-        // The same for a program that knows nothing of it.
+        // The same for an unmodified program.
         let to = SocketAddr::new(to.ip(), 7012);
         world.echo(&to.to_string());
         let _client = connect(&world.ue, to).unwrap();
@@ -44,7 +45,7 @@ fn a_connection_starts_with(more: &str, segments: u32) {
         let (text, code) = world.ctl(&["proxy", "flows"]);
         assert!(code == 0 && text.contains("mark 513") && text.contains("window 75"), "{text}");
     }
-    // What is said of the slice changes, and so does the window.
+    // When the facts about the slice change, so does the window.
     world.tell_slices(json!({"uplink_guaranteed_bps": 1_000_000}));
     let to = SocketAddr::new(V4.parse().unwrap(), 9012);
     world.until("ten again", || start(&world, to, 513) == 10);
@@ -54,12 +55,12 @@ fn a_connection_starts_with(more: &str, segments: u32) {
 }
 
 #[test]
-fn a_route_gives_the_window_in_steps() {
+fn a_route_sets_the_window_in_steps() {
     a_connection_starts_with("initial_window = \"route\"\n", 75);
 }
 
 #[test]
-fn a_kernel_program_gives_the_window_to_the_segment() {
+fn a_kernel_program_sets_the_exact_window() {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
     let group = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>()).find(|words| words[2] == "cgroup2");
     let (Some(group), true) = (group, std::path::Path::new("/sys/kernel/btf/vmlinux").exists()) else {

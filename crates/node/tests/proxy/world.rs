@@ -1,4 +1,4 @@
-//! Namespaces, the UE's agent that knows two slices, the proxy, and servers.
+//! Namespaces, the UE's agent with two slices, the proxy, and servers.
 //!
 //! ```text
 //!   lan                     ue (anabranch ue, anabranch proxy)              net
@@ -28,7 +28,7 @@ pub struct World {
 }
 
 impl World {
-    /// `None` where namespaces are not allowed.
+    /// `None` where namespaces are not permitted.
     pub fn new() -> Option<Self> {
         let (lan, ue, net) = (Namespace::new()?, Namespace::new()?, Arc::new(Namespace::new()?));
         for ns in [&lan, &ue, &net] {
@@ -47,7 +47,7 @@ impl World {
                 ip addr add 192.0.2.80/32 dev lo; ip addr add 2001:db8::80/128 dev lo nodad
                 ip route add 10.3.0.0/24 via 10.1.0.2; ip -6 route add fd03::/64 via fd01::2
                 sysctl -qw net.ipv4.conf.all.rp_filter=0; ip link set sb address 02:00:00:00:00:b1");
-        // The slice's IPv6 has no router: every address is on the link, where this one would not answer for it.
+        // The slice has no IPv6 router, so all addresses are on-link, where this one would not be resolved.
         ue.sh("ip -6 neigh add 2001:db8::80 lladdr 02:00:00:00:00:b1 dev sb nud permanent");
         lan.sh("ip addr add 10.3.0.2/24 dev lan0; ip addr add fd03::2/64 dev lan0 nodad
                 ip route add default via 10.3.0.1; ip -6 route add default via fd03::1");
@@ -58,16 +58,16 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// The agent of a UE that holds slices A (by `sa`) and B (by `sb`, mark 512).
+    /// Starts the agent of a UE with the slices A (through `sa`) and B (through `sb`, mark 512).
     pub fn start_agent(&self) -> Program {
         self.start_agent_with("")
     }
 
-    /// The same, with more under `[ue]`.
+    /// The same, with `more` added to `[ue]`.
     pub fn start_agent_with(&self, more: &str) -> Program {
         let folder = self.folder.path().display();
         Command::new(ANABRANCH).args(["keygen", "--out"]).arg(self.file("ue.key")).output().unwrap();
-        // A UPF's that is not there.
+        // The key of a UPF that does not exist.
         let key = "vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=";
         let text = format!(
             "[ue]\nname = \"phone\"\nprivate_key_file = \"{folder}/ue.key\"\n{more}[upf]\npublic_key = \"{key}\"\n\
@@ -85,7 +85,7 @@ impl World {
         program
     }
 
-    /// What the network says of the slices; `b` overrides what is said of B.
+    /// Sets the facts about the slices; `b` overrides those of B.
     pub fn tell_slices(&self, b: Value) {
         let mut slices = json!({
             "A": {"interface": "sa", "ttl_s": 3600, "rtt_us": 29_800, "uplink_guaranteed_bps": 50_000_000},
@@ -97,7 +97,7 @@ impl World {
         }
         let told = self.ask("ue", "PUT", "/connections/slices", Some(&slices));
         assert!(told.get("B").is_some(), "{told}");
-        // Both tables of B, and rules to them; then it is still.
+        // Waits until both tables of B and their rules exist.
         self.until("the tables of B are there", || {
             let rules = self.ue.sh("ip rule; ip -6 rule");
             let before = self.picture();
@@ -106,7 +106,7 @@ impl World {
         });
     }
 
-    /// Writes proxy.toml: a head of the test's own, then `rules`.
+    /// Writes proxy.toml: `head`, then `rules`.
     pub fn configure(&self, head: &str, rules: &str) {
         let folder = self.folder.path().display();
         let text = format!(
@@ -120,7 +120,7 @@ impl World {
         self.spawn_proxy_with(&[])
     }
 
-    /// With an environment, as env(1) takes it.
+    /// With environment variables, in the form of env(1).
     pub fn spawn_proxy_with(&self, environment: &[String]) -> Program {
         let config = self.file("proxy.toml").display().to_string();
         let mut args: Vec<&str> = environment.iter().map(String::as_str).collect();
@@ -170,7 +170,7 @@ impl World {
         self.ask("proxy", "GET", "/v1/proxy", None)
     }
 
-    /// What `ctl` says to the proxy, and how it ends.
+    /// Output and exit code of `ctl` with the proxy.
     pub fn ctl(&self, args: &[&str]) -> (String, i32) {
         let mut command = Command::new(ANABRANCH);
         command.args(["ctl", "--socket"]).arg(self.file("proxy.sock")).args(args).stdin(Stdio::null());
@@ -179,14 +179,14 @@ impl World {
         (String::from_utf8_lossy(&text).into_owned(), output.status.code().unwrap_or(-1))
     }
 
-    /// Bytes that left by an interface of the UE.
+    /// Bytes sent through an interface of the UE.
     pub fn left_by(&self, interface: &str) -> u64 {
         let text = self.ue.sh(&format!("ip -s -j link show dev {interface}"));
         let all: Value = serde_json::from_str(&text).unwrap();
         all[0]["stats64"]["tx"]["bytes"].as_u64().unwrap()
     }
 
-    /// A TCP server that gives back what it gets, and ends when the client does.
+    /// A TCP server that echoes its input, and ends when the client does.
     pub fn echo(&self, at: &str) -> SocketAddr {
         let at: SocketAddr = at.parse().unwrap();
         let listener = self.net.run(move || TcpListener::bind(at).unwrap());
@@ -195,7 +195,7 @@ impl World {
         address
     }
 
-    /// A UDP server that says who asked, and what.
+    /// A UDP server that answers with the sender's address and the payload.
     pub fn udp_echo(&self, at: &str) -> SocketAddr {
         let at: SocketAddr = at.parse().unwrap();
         let socket = self.net.run(move || UdpSocket::bind(at).unwrap());
@@ -209,13 +209,13 @@ impl World {
         address
     }
 
-    /// Everything in the UE's namespace that a program of ours may change.
+    /// The complete state of the UE's namespace that an anabranch program may change.
     pub fn picture(&self) -> String {
         self.ue.picture()
     }
 }
 
-/// Gives back to every client what it sends.
+/// Echoes the input of every client.
 pub fn echo_at(listener: TcpListener) {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -229,14 +229,14 @@ pub fn echo_at(listener: TcpListener) {
     });
 }
 
-/// A connection from a namespace.
+/// Opens a connection from a namespace.
 pub fn connect(from: &Namespace, to: SocketAddr) -> std::io::Result<TcpStream> {
     let stream = from.run(move || TcpStream::connect_timeout(&to, Duration::from_secs(10)))?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     Ok(stream)
 }
 
-/// Sends so many bytes and reads what comes back until the end.
+/// Sends `bytes` bytes and reads the echo until the end.
 #[track_caller]
 pub fn exchange(mut stream: TcpStream, len: usize) {
     let sent: Vec<u8> = (0..len).map(|i| (i * 31 + i / 251) as u8).collect();
@@ -244,7 +244,7 @@ pub fn exchange(mut stream: TcpStream, len: usize) {
     let copy = sent.clone();
     let writer = std::thread::spawn(move || {
         write.write_all(&copy).unwrap();
-        // Half of the connection: what comes back still does.
+        // Half-close: the echo still arrives.
         write.shutdown(Shutdown::Write).unwrap();
     });
     let mut got = Vec::new();
