@@ -1,11 +1,11 @@
-//! The example of a documentation page, run as it stands: as root in a sandbox with /run and /tmp of its own. The
-//! programs are found by /mnt there, for they may have been built under /tmp.
+//! The example of a documentation page, executed as written: as root in a sandbox with its own /run and /tmp.
+//! The programs are available under /mnt there, because they may have been built under /tmp.
 
 use super::net::ANABRANCH;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// An example that has not ended by then waits for something that does not come, in seconds.
+/// Time limit of an example, seconds; a longer run waits for an event that does not occur.
 const LIMIT_S: &str = "180";
 
 /// The lines of the first block with this fence below "Try it".
@@ -15,8 +15,8 @@ pub fn block<'a>(page: &'a str, fence: &str) -> &'a str {
     rest.split_once("\n```\n").expect("its end").0
 }
 
-/// Runs the commands of `page`, then `end`; what they print, and that with errors. `None`, said why, where this
-/// machine cannot. `name` is the page's.
+/// Runs the commands of `page`, then `end`; returns their standard output, and the output with errors.
+/// `None`, with the reason printed, where this machine does not permit it. `name` is the name of the page.
 pub fn run(page: &str, name: &str, end: &str) -> Option<(String, String)> {
     let programs = Path::new(ANABRANCH).parent().unwrap();
     let private = format!(

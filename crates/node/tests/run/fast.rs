@@ -18,7 +18,7 @@ fn sum(world: &World, part: &str, counter: &str) -> u64 {
 }
 
 #[test]
-fn packets_go_by_the_kernel_and_everything_is_counted() {
+fn the_kernel_carries_packets_and_everything_is_counted() {
     let Some(world) = World::new() else { return };
     world.configure(&Options { workers: 2, ..options() });
     let (ue_before, upf_before) = (world.ue.picture(), world.upf.picture());
@@ -36,7 +36,7 @@ fn packets_go_by_the_kernel_and_everything_is_counted() {
         (small, "-c 2001:db8:6::2 -R"),
     ] {
         if packets == small {
-            // As an interface of hardware does it: every datagram leaves by itself.
+            // As on a hardware interface, every datagram is sent by itself.
             let off = "ethtool -K 5g0 tso off gso off tx-udp_tnl-segmentation off >/dev/null";
             [&world.ue, &world.upf].into_iter().for_each(|ns| drop(ns.sh(off)));
         }
@@ -55,7 +55,8 @@ fn packets_go_by_the_kernel_and_everything_is_counted() {
         let by_us = sum(&world, "ue", "device_rx_packets") - read;
         assert!(by_us < 500, "{to}: {by_us} packets were read by the program");
     }
-    // What one end sent the other has received, or it is on its way; what counts packets counts these, too.
+    // Packets sent by one end were received by the other or are in flight; the packet counters include those
+    // of the fast path.
     let session = world.get("upf", "/v1/sessions/phone");
     assert!(session["rx_bytes"].as_u64().unwrap() > 5_000_000, "{session}");
     assert_eq!(sum(&world, "ue", "fast_failed") + sum(&world, "upf", "fast_failed"), 0);
@@ -80,7 +81,7 @@ fn packets_go_by_the_kernel_and_everything_is_counted() {
 }
 
 #[test]
-fn a_transfer_survives_that_its_access_goes_and_comes_back() {
+fn a_transfer_survives_an_outage_of_its_access() {
     let Some(world) = World::new() else { return };
     world.configure(&options());
     let upf = world.start_upf();
@@ -102,10 +103,11 @@ fn a_transfer_survives_that_its_access_goes_and_comes_back() {
     upf.stop();
 }
 
-/// Sends a datagram a millisecond for three seconds; the longest time without one at the server, ms. On the way up only,
-/// so that the UPF's end has no lane: its program takes what the kernel of the UE made.
+/// Sends a datagram per millisecond for three seconds; returns the longest time without one at the server,
+/// milliseconds. Uplink only, so that the UPF's end has no lane and its program receives the packets of the
+/// UE's kernel.
 #[test]
-fn a_black_hole_is_noticed_although_no_packet_comes_by() {
+fn a_black_hole_is_detected_although_no_packet_passes_user_space() {
     let Some(world) = World::new() else { return };
     world.configure(&options());
     let upf = world.start_upf();
@@ -126,7 +128,7 @@ for i in range(3000): s.sendto(bytes(200),('192.0.2.2',9000)); time.sleep(0.001)
     let mut source = world.ue.spawn("python3", &["-c", source], &world.file("source.log"));
     world.until("the kernel carries it", || sum(&world, "ue", "fast_tx_datagrams") > 300);
     assert_eq!(sum(&world, "upf", "fast_lanes"), 0);
-    // Frames go to nobody.
+    // Frames are sent to a MAC address that nobody has.
     world.ue.sh("ip neigh replace 10.1.0.1 lladdr 02:00:00:00:00:99 dev 5g0 nud permanent");
     assert_eq!((source.wait(Duration::from_secs(20)), sink.wait(Duration::from_secs(20))), (0, 0));
     let said = sink.log();
@@ -141,7 +143,7 @@ for i in range(3000): s.sendto(bytes(200),('192.0.2.2',9000)); time.sleep(0.001)
 }
 
 #[test]
-fn what_it_cannot_work_with_is_refused_in_one_line() {
+fn unsupported_configurations_are_refused_in_one_line() {
     let Some(world) = World::new() else { return };
     for (options, needs) in [
         (Options { security_5g: "secure", ..options() }, "security = \"plain\""),

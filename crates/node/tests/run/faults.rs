@@ -1,6 +1,6 @@
-//! Bad days with live traffic: programs that are killed or stopped, files that are broken, disks that are full, accesses that
-//! are cut, clocks that are wrong, descriptors that are used up, names that move. The table of docs/testing.md is what these
-//! print.
+//! Faults under live traffic: killed and stopped programs, broken files, full disks, accesses that are cut,
+//! wrong clocks, exhausted file descriptors, names that change their address. They print the table of
+//! docs/testing.md.
 
 use super::live::{self, Flow, Live};
 use super::net::{ANABRANCH, Program, World};
@@ -15,11 +15,11 @@ mod sequence;
 mod steps;
 mod together;
 
-/// Behind the UPF.
+/// Addresses of the server behind the UPF.
 const SERVER: [&str; 2] = ["192.0.2.2:7", "[2001:db8:6::2]:7"];
 
-/// A world with both programs at work, and a way beside the tunnel: what they do not take goes by 5G, or Wi-Fi for IPv6, to
-/// the UPF's machine, which forwards it to the server.
+/// A world with both programs running, and a path beside the tunnel: packets that do not use the tunnel go
+/// over 5G (IPv6: Wi-Fi) to the UPF's machine, which forwards them to the server.
 struct Day {
     world: World,
     shim: Shim,
@@ -28,7 +28,7 @@ struct Day {
 }
 
 impl Day {
-    /// `None` where namespaces are not allowed. Nothing runs yet.
+    /// `None` where namespaces are not permitted. Starts no program.
     fn new(options: &Options<'_>) -> Option<Self> {
         let world = World::new()?;
         world.configure(options);
@@ -48,7 +48,7 @@ impl Day {
         Some(Self { world, shim, ue: None, upf: None })
     }
 
-    /// The same, with both at work.
+    /// The same, with both programs running.
     fn at_work() -> Option<Self> {
         let mut day = Self::new(&Options::default())?;
         day.upf = Some(day.world.start_upf());
@@ -72,7 +72,8 @@ impl Day {
     fn kill(&mut self, part: &str) {
         let mut dead = self.part(part).take().unwrap();
         dead.signal(Signal::SIGKILL);
-        // The kernel waits for its other processors before an interface is gone: on a busy machine more than 15 s.
+        // The kernel waits for other processors before it removes an interface: more than 15 s on a busy
+        // machine.
         dead.wait(Duration::from_secs(60));
     }
 
@@ -83,7 +84,7 @@ impl Day {
         program.signal(Signal::SIGCONT);
     }
 
-    /// Whatever the tunnel's programs do, the host reaches what is beside it.
+    /// Checks that destinations beside the tunnel remain reachable.
     fn not_cut_off(&self) {
         self.world.ue.sh("ping -q -c 1 -W 2 10.1.0.1; ping -q -c 1 -W 2 fd02::1");
     }
@@ -99,7 +100,7 @@ impl Day {
     }
 }
 
-/// The same name, with a file that is wrong in the place of a good one.
+/// Starts `part` with a broken file.
 fn start_broken(world: &World, part: &str) {
     let file = world.file(&format!("{part}.toml"));
     let good = std::fs::read_to_string(&file).unwrap();
@@ -109,7 +110,7 @@ fn start_broken(world: &World, part: &str) {
     std::fs::write(&file, good).unwrap();
 }
 
-/// New connections of both families, with an answer.
+/// New connections in both families, with an answer.
 #[track_caller]
 fn new_connections(from: &Namespace, why: &str) {
     for at in SERVER {
@@ -118,7 +119,7 @@ fn new_connections(from: &Namespace, why: &str) {
     }
 }
 
-/// A new connection, and its answer, each within so long.
+/// Opens a new connection and waits for an answer, each within this time.
 fn new_connection(from: &Namespace, at: &str, within: Duration) -> std::io::Result<()> {
     let at: SocketAddr = at.parse().unwrap();
     from.run(move || {
@@ -129,11 +130,11 @@ fn new_connection(from: &Namespace, at: &str, within: Duration) -> std::io::Resu
     })
 }
 
-/// What is done to a day under traffic; afterwards everything must run again.
+/// A fault under traffic; afterwards everything must be running again.
 type Fault = fn(&mut Day);
 
-/// Does one thing after the other, each on a day of its own; with the longest outages of TCP and UDP that are accepted,
-/// milliseconds: what takes part in them, and a margin for a busy machine.
+/// Applies the faults one by one, each to a new world, with upper bounds of the outages of TCP and UDP in
+/// milliseconds, which include a margin for a busy machine.
 fn suffer(faults: &[(&str, [f64; 2], Fault)]) {
     for (name, most_ms, fault) in faults {
         let Some(mut day) = Day::at_work() else { return };
@@ -184,7 +185,7 @@ fn flows_survive_programs_that_are_stopped() {
     ]);
 }
 
-/// What comes by these interfaces vanishes, both ways, for so long; nobody is told.
+/// Drops all packets of these interfaces in both directions for this time, without any notification.
 fn cut(world: &World, interfaces: &str, time: Duration) {
     for ns in [&world.ue, &world.upf] {
         ns.sh(&format!(
@@ -208,7 +209,7 @@ fn flows_survive_accesses_that_are_cut() {
     ]);
 }
 
-/// Nobody new is served, those who are there are, and with descriptors everybody is.
+/// Without descriptors no new client is served and existing ones are; afterwards all are.
 fn without_descriptors(day: &mut Day, part: &str) {
     let pid = day.pid(part);
     let limit = take_descriptors(pid);
@@ -221,7 +222,7 @@ fn without_descriptors(day: &mut Day, part: &str) {
 }
 
 #[test]
-fn flows_do_not_notice_that_descriptors_are_used_up() {
+fn flows_survive_exhausted_descriptors() {
     suffer(&[
         ("UPF without descriptors for 2 s (EMFILE)", [1_000.0, 1_000.0], |day| {
             without_descriptors(day, "upf")
@@ -232,7 +233,8 @@ fn flows_do_not_notice_that_descriptors_are_used_up() {
 
 const HOUR_S: i64 = 3600;
 
-/// A program is killed and started with a wrong wall clock, which steps once more while it runs; then with a right one.
+/// Kills a program and starts it with a wrong wall clock, which is set once more at run time; then with a
+/// right one.
 fn wrong_clock(day: &mut Day, part: &str, ahead_s: i64) {
     *day.world.environment.borrow_mut() = day.shim.clock();
     for ahead_s in [ahead_s, 0] {
@@ -241,7 +243,7 @@ fn wrong_clock(day: &mut Day, part: &str, ahead_s: i64) {
         day.start(part);
         day.is_back();
         day.shim.set_clock(2 * ahead_s);
-        // TCP is back, too, before the next time.
+        // Lets TCP recover before the next fault.
         std::thread::sleep(Duration::from_millis(1500));
     }
     day.world.environment.borrow_mut().clear();
@@ -262,9 +264,9 @@ fn flows_survive_clocks_that_are_wrong() {
     ]);
 }
 
-/// A disk that says that it does not have what was written: no answer says that it has, and sessions go on.
+/// A disk that reports failed syncs: no answer confirms a change, and sessions continue.
 #[test]
-fn fsync_that_fails_refuses_changes_and_nothing_else() {
+fn failed_fsync_refuses_changes_and_nothing_else() {
     let Some(mut day) = Day::new(&Options::default()) else { return };
     *day.world.environment.borrow_mut() = day.shim.fsync();
     day.start("upf");
@@ -277,7 +279,7 @@ fn fsync_that_fails_refuses_changes_and_nothing_else() {
     let answer = day.world.ask("upf", &post, "/v1/sessions");
     assert_eq!(answer["status"], 503, "{answer}");
     assert_eq!(day.world.get("upf", "/v1/sessions/tv")["status"], 404);
-    // The time stamp of the UE's handshake cannot be kept.
+    // The timestamp of the UE's handshake cannot be stored.
     day.kill("ue");
     day.start("ue");
     day.is_back();
@@ -287,7 +289,7 @@ fn fsync_that_fails_refuses_changes_and_nothing_else() {
     day.end();
 }
 
-/// What a full disk does not take is not done: no answer says that it is, and sessions go on.
+/// A full disk: no answer confirms a change that could not be stored, and sessions continue.
 #[test]
 fn a_full_disk_refuses_changes_and_nothing_else() {
     let Some(world) = World::new() else { return };
@@ -306,7 +308,7 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
     let upf = world.upf.spawn("unshare", &["--mount", "sh", "-ec", &script], &world.file("upf.log"));
     world.until("the UPF listens", || world.file("upf.sock").exists() && upf.log().contains("upf runs"));
     let ue = world.start_ue();
-    // As the UPF sees it.
+    // The directory as the UPF sees it.
     let disk = format!("/proc/{}/root{}", upf.pid(), folder.display());
     let fill = format!("{disk}/fill");
     let key = "vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=";

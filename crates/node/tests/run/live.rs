@@ -1,4 +1,4 @@
-//! Traffic that goes on while something is done to the programs: how long it stood still, and what of it was lost.
+//! Continuous traffic during changes to the programs: duration of the outage, and losses.
 
 use super::net::Namespace;
 use std::io::{Read, Write};
@@ -8,37 +8,37 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between two blocks of TCP: with [`BLOCK`], 16 Mbit/s each way.
+/// Interval between blocks of TCP: with [`BLOCK`], 16 Mbit/s in each direction.
 const EVERY_TCP: Duration = Duration::from_millis(4);
 const BLOCK: usize = 8192;
-/// Between two datagrams.
+/// Interval between datagrams.
 const EVERY_UDP: Duration = Duration::from_millis(5);
-/// What has not come back so long after the last datagram is lost.
+/// Time after the last datagram after which missing echoes count as lost.
 const LATE: Duration = Duration::from_secs(1);
-/// A connection that stands still for longer is broken.
+/// Longest outage after which a connection counts as broken.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A connection and a flow of datagrams, both to servers that send back what they get.
+/// A TCP connection and a flow of datagrams to echo servers.
 pub struct Live {
     stop: Arc<AtomicBool>,
     tcp: JoinHandle<Flow>,
     udp: JoinHandle<Flow>,
 }
 
-/// What became of a flow.
+/// Result of a flow.
 #[derive(Debug, Clone, Default)]
 pub struct Flow {
-    /// Longest time without anything that came back, milliseconds.
+    /// Longest time without an echo, milliseconds.
     pub outage_ms: f64,
-    /// Bytes of TCP, or datagrams.
+    /// Bytes of TCP, or datagrams, sent.
     pub sent: u64,
-    /// What did not come back of these.
+    /// Of these, the number without an echo.
     pub lost: u64,
-    /// How it broke, if it did.
+    /// The error, if it broke.
     pub broken: Option<String>,
 }
 
-/// Servers for [`Live`] on one address.
+/// Starts the servers for [`Live`] on one address.
 pub fn serve(ns: &Namespace, at: SocketAddr) {
     let (listener, socket) = ns.run(move || (TcpListener::bind(at).unwrap(), UdpSocket::bind(at).unwrap()));
     std::thread::spawn(move || {
@@ -54,7 +54,7 @@ pub fn serve(ns: &Namespace, at: SocketAddr) {
     std::thread::spawn(move || {
         let mut buffer = vec![0; 2048];
         loop {
-            // What the network said of an earlier answer is no reason to stop.
+            // An ICMP error about an earlier answer is no reason to stop.
             if let Ok((len, from)) = socket.recv_from(&mut buffer) {
                 let _ = socket.send_to(&buffer[..len], from);
             }
@@ -63,7 +63,7 @@ pub fn serve(ns: &Namespace, at: SocketAddr) {
 }
 
 impl Live {
-    /// Starts it in a namespace; both servers are at `to`.
+    /// Starts the traffic in a namespace; both servers are at `to`.
     pub fn start(from: &Namespace, to: SocketAddr) -> Self {
         let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
         let (stream, socket) = from.run(move || {
@@ -81,7 +81,7 @@ impl Live {
         }
     }
 
-    /// Ends it, and waits for what is under way: TCP, then UDP.
+    /// Stops the traffic and waits for outstanding echoes; returns TCP, then UDP.
     pub fn end(self) -> [Flow; 2] {
         self.stop.store(true, Relaxed);
         [self.tcp.join().unwrap(), self.udp.join().unwrap()]
@@ -89,7 +89,7 @@ impl Live {
 }
 
 impl Flow {
-    /// A row of the table in docs/testing.md; bounds on the outages of TCP and UDP, in milliseconds.
+    /// A row of the table in docs/testing.md; bounds of the outages of TCP and UDP, milliseconds.
     #[track_caller]
     pub fn judge([tcp, udp]: &[Self; 2], fault: &str, most_ms: [f64; 2], logs: impl Fn() -> String) {
         let row = format!(
@@ -121,7 +121,7 @@ fn connection(stream: TcpStream, stop: &AtomicBool) -> Flow {
                 sent += BLOCK as u64;
                 std::thread::sleep(EVERY_TCP);
             }
-            // One that is broken says so to the reader.
+            // The reader reports a broken connection.
             let _ = write.shutdown(Shutdown::Write);
             sent
         });
@@ -145,7 +145,7 @@ fn connection(stream: TcpStream, stop: &AtomicBool) -> Flow {
                 }
             }
         }
-        // So that the writer ends, too.
+        // Ends the writer, too.
         let _ = stream.shutdown(Shutdown::Both);
         flow.sent = writer.join().unwrap();
         flow.lost = flow.sent.saturating_sub(got);
@@ -159,7 +159,7 @@ fn datagrams(socket: &UdpSocket, stop: &AtomicBool) -> Flow {
         let sender = scope.spawn(|| {
             let mut sent = 0_u64;
             while !stop.load(Relaxed) {
-                // What cannot be sent is lost.
+                // Datagrams that cannot be sent count as lost.
                 let _ = socket.send(&sent.to_le_bytes());
                 sent += 1;
                 std::thread::sleep(EVERY_UDP);

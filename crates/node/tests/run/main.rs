@@ -1,4 +1,5 @@
-//! The real programs in namespaces of their own: two accesses, a UPF with NAT, a server behind it.
+//! `anabranch ue` and `anabranch upf` in network namespaces: two accesses, a UPF with NAT, and a server
+//! behind it.
 
 // These tests run in real time.
 #![allow(clippy::disallowed_methods)]
@@ -21,7 +22,7 @@ use net::{Namespace, Options, Program, World};
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
-/// iperf3 from the UE through the tunnel; bits per second.
+/// Runs iperf3 from the UE through the tunnel; returns the rate, bit/s.
 fn iperf(world: &World, args: &str) -> f64 {
     let listens = || world.server.sh("ss -ltn").contains(":5201");
     world.until("the iperf3 server of the run before has closed its port", || !listens());
@@ -42,7 +43,7 @@ fn everything_works(options: &Options<'_>) {
     let pings = "ping -q -i 0.01 -c 20 -W 2 192.0.2.2; ping -q -i 0.01 -c 20 -W 2 2001:db8:6::2";
     let text = world.ue.sh(pings);
     assert_eq!(text.matches(" 0% packet loss").count(), 2, "{text}\n{}", world.logs());
-    // Large ones, which the sender must fragment.
+    // Large packets, which the sender must fragment.
     world
         .ue
         .sh("ping -q -i 0.01 -c 5 -s 4000 -W 2 192.0.2.2; ping -q -i 0.01 -c 5 -s 4000 -W 2 2001:db8:6::2");
@@ -70,16 +71,16 @@ fn data_passes_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn also_without_tun() {
+fn data_passes_without_tun() {
     everything_works(&Options { device: "packet", ..Options::default() });
 }
 
 #[test]
-fn also_in_the_clear_and_with_several_workers() {
+fn data_passes_unencrypted_and_with_several_workers() {
     everything_works(&Options { security_5g: "plain", workers: 3, ..Options::default() });
 }
 
-/// Milliseconds between the arrivals of two answers in `ping -D`; the longest.
+/// The longest time between the arrivals of two answers in `ping -D`, milliseconds.
 fn longest_gap_ms(ping: &str) -> f64 {
     let at: Vec<f64> = ping
         .lines()
@@ -138,7 +139,7 @@ fn without_an_access_it_starts_and_waits() {
     let Some(world) = World::new() else { return };
     world.configure(&Options::default());
     let config = world.file("ue.toml");
-    // No 5g0, no wifi0, no UPF here.
+    // There is no 5g0, no wifi0 and no UPF.
     let mut ue =
         ns.spawn(net::ANABRANCH, &["ue", "--config", config.to_str().unwrap()], &world.file("ue.log"));
     world.until("it runs", || ue.log().contains("ue runs"));
@@ -149,7 +150,7 @@ fn without_an_access_it_starts_and_waits() {
     ue.stop();
 }
 
-/// Downloads `mib` MiB at about 40 Mbit/s from the server, in the background of the UE.
+/// Downloads `mib` MiB at about 40 Mbit/s from the server, in the background.
 fn download(world: &World, mib: u32) -> (Program, Program) {
     let server = format!(
         "import socket,time,os
@@ -180,7 +181,7 @@ print('intact')"
 fn tcp_survives_a_restart_of_the_upf() {
     let Some(world) = World::new() else { return };
     world.configure(&Options { workers: 2, ..Options::default() });
-    // A killed run cannot say what these were before; here they are on already.
+    // A killed run cannot restore the original values; here forwarding is on already.
     world.upf.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
     let upf_before = world.upf.picture();
     let mut upf = world.start_upf();
@@ -234,14 +235,14 @@ fn reload_changes_rules_routes_and_ues_under_traffic() {
     world.until("traffic is on 5g", || on("5g"));
     assert!(!world.ue.sh("ip -6 rule").contains("21002"));
 
-    // A file that is wrong changes nothing, and says why.
+    // An invalid file changes nothing, and the error is reported.
     std::fs::write(world.file("ue.toml"), ue_toml.replace("\"5g\" }", "\"lte\" }")).unwrap();
     let problem = world.ask("ue", &["-X", "POST"], "/v1/reload");
     assert_eq!(problem["status"], 400, "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("lte"), "{problem}");
     assert!(on("5g"));
 
-    // Another UE and another rule at the UPF; what cannot change now is named.
+    // Another UE and another rule at the UPF; sections that need a restart are named.
     let key = "vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=";
     let more = format!(
         "connections = 99\n[[ue]]\nname = \"tv\"\npublic_key = \"{key}\"\naddress_v4 = \"10.45.0.9\"\n{}",
@@ -257,11 +258,12 @@ fn reload_changes_rules_routes_and_ues_under_traffic() {
     upf.stop();
 }
 
-/// Other routes beside rules that are refused: no route is touched, not for a moment, and what runs is what ran.
+/// New routes together with rules that are refused: no route is changed at any time, and the running
+/// configuration stays.
 #[test]
-fn a_reload_that_is_refused_touches_nothing() {
+fn a_refused_reload_changes_nothing() {
     let Some(world) = World::new() else { return };
-    // As many rules as there may be are right alone; beside the UPF's they are one too many.
+    // The maximum number of rules is valid by itself; together with the UPF's rules it is one too many.
     let rule = |name: &str| {
         format!(
             "[[rule]]\nname = \"{name}\"\nsteering = {{ mode = \"active-standby\", primary = \"wifi\" }}\n"
@@ -290,7 +292,8 @@ fn a_reload_that_is_refused_touches_nothing() {
     drop(watched);
     assert_eq!(world.ue.picture(), before);
     assert_eq!(world.get("ue", "/v1/rules")["rules"], rules);
-    // The kernel refuses the last of the new routes' rules: those before it go again, and the old are whole.
+    // The kernel refuses the last of the new routes' rules: the earlier ones are undone, and the old ones
+    // stay.
     world.ue.sh("ip rule add not fwmark 43866 lookup 43866 pref 21000 proto 171");
     let before = world.ue.picture();
     std::fs::write(world.file("ue.toml"), text.replace("\"::/0\"]", "\"::/0\", \"192.0.2.0/24\"]")).unwrap();
@@ -307,7 +310,7 @@ fn a_reload_that_is_refused_touches_nothing() {
 }
 
 #[test]
-fn a_reload_with_a_name_that_does_not_resolve_says_so_and_keeps_the_address() {
+fn a_reload_with_an_unresolved_name_reports_it_and_keeps_the_address() {
     let Some(world) = World::new() else { return };
     world.configure(&Options::default());
     let upf = world.start_upf();
@@ -325,7 +328,7 @@ fn a_reload_with_a_name_that_does_not_resolve_says_so_and_keeps_the_address() {
     let said = || ue.log().matches("kind=\"remote\"").count();
     assert_eq!(said(), 1, "{}", ue.log());
     world.ue.sh("ping -n -c 1 -W 2 192.0.2.2");
-    // The other one is named as it is; this one has an answer again.
+    // The other access keeps its name; this one resolves again.
     std::fs::write(world.file("ue.toml"), &text).unwrap();
     world.ask("ue", &["-X", "POST"], "/v1/reload");
     assert_eq!(trouble(), None);
@@ -335,7 +338,7 @@ fn a_reload_with_a_name_that_does_not_resolve_says_so_and_keeps_the_address() {
 }
 
 #[test]
-fn ues_come_and_go_over_rest() {
+fn ues_are_added_and_removed_over_rest() {
     let Some(world) = World::new() else { return };
     world.configure(&Options::default());
     // The UE is not in the file.
@@ -353,7 +356,7 @@ fn ues_come_and_go_over_rest() {
     let ue = world.start_ue();
     world.ue.sh("ping -c 1 -W 2 192.0.2.2; ip addr show anb0 | grep 10.45.0.77");
 
-    // It is remembered.
+    // It is remembered across a restart.
     upf.stop();
     let upf = world.start_upf();
     world.until("the UE is back", || world.get("upf", "/v1/status")["connected"] == 1);
@@ -365,7 +368,7 @@ fn ues_come_and_go_over_rest() {
     assert!(metrics.contains("anabranch_upf_sessions_connected 1"), "{metrics}");
     assert!(metrics.contains("anabranch_upf_path_up{ue=\"phone\",access=\"wifi\"}"), "{metrics}");
 
-    // Other rules for it, in one request: the session goes on.
+    // New rules for it in one request: the session continues.
     let put = |body: &serde_json::Value, path: &str| {
         let body = body.to_string();
         world.ask("upf", &["-X", "PUT", "-H", "content-type: application/json", "-d", &body], path)
@@ -390,7 +393,7 @@ fn ues_come_and_go_over_rest() {
     assert_eq!((events("session-up"), events("session-down")), (ups, downs), "{}", upf.log());
     assert_eq!(put(&phone, "/v1/sessions/tablet")["field"], "name");
     assert_eq!(put(&serde_json::json!({"name": "tv", "public_key": key}), "/v1/sessions/tv")["status"], 409);
-    // Another device takes its place, address and all.
+    // Another device takes over its name and address.
     phone["public_key"] = "vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=".into();
     let answer = put(&phone, "/v1/sessions/phone");
     assert_eq!(
@@ -410,14 +413,14 @@ fn ues_come_and_go_over_rest() {
     upf.stop();
 }
 
-/// systemd-networkd takes rules that are not its own away when it starts again; others flush what they did not make.
+/// systemd-networkd removes foreign rules when it restarts; other programs flush all rules.
 #[test]
-fn what_somebody_else_removes_is_there_again() {
+fn configuration_removed_by_others_is_restored() {
     let Some(world) = World::new() else { return };
     world.configure(&Options::default());
     let (before_ue, before_upf) = (world.ue.picture(), world.upf.picture());
     let (upf, ue) = (world.start_upf(), world.start_ue());
-    // By the tunnel, or not at all.
+    // Through the tunnel, or not at all.
     let passes = || world.ue.try_sh("ping -n -c 1 -W 1 192.0.2.2 && ping -n -c 1 -W 1 2001:db8:6::2").1;
     world.until("packets pass", passes);
     let ours = || {
@@ -435,7 +438,7 @@ fn what_somebody_else_removes_is_there_again() {
         let taken = world.until(remove, || passes() && ours() == all);
         assert!(taken < Duration::from_secs(4), "{remove}: {taken:?}");
     }
-    // Off while it starts, and on again; then off and on.
+    // IPv6 off during the start, and on again; then off and on.
     let switch = |off: u8| world.ue.sh(&format!("sysctl -qw net.ipv6.conf.all.disable_ipv6={off}"));
     switch(1);
     ue.stop();
@@ -451,7 +454,7 @@ fn what_somebody_else_removes_is_there_again() {
     switch(0);
     world.ue.sh("ip addr replace fd02::2/64 dev wifi0");
     world.until("IPv6 is back", || passes() && ours() == all);
-    // The UPF hears of tables, and looks after its addresses every 5 s.
+    // The UPF is notified of removed tables, and checks its addresses every 5 s.
     let tables = world.upf.sh("nft list tables");
     assert!(tables.contains("anabranch_anb0"), "{tables}");
     world.upf.sh("nft flush ruleset");

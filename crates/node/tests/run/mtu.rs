@@ -1,4 +1,5 @@
-//! A path that carries less than its interfaces say, and packets larger than the tunnel's MTU, with the kernel at both ends.
+//! A path with a smaller MTU than its interfaces have, and packets larger than the tunnel's MTU, with the
+//! kernel at both ends.
 
 use crate::iperf;
 use crate::net::{Options, World};
@@ -6,10 +7,10 @@ use crate::net::{Options, World};
 const ALL_ON_5G: &str =
     "[[rule]]\nname = \"all\"\nsteering = { mode = \"active-standby\", primary = \"5g\" }\n";
 
-/// From now on packets of more than 1200 bytes vanish on 5G, both ways.
+/// Drops packets of more than 1200 bytes on 5G in both directions from now on.
 fn make_hole(world: &World) {
     for ns in [&world.ue, &world.upf] {
-        // One datagram at a time, so that the rule sees what a link would.
+        // Without offload, so that the rule sees the packets of the link.
         ns.sh("ethtool -K 5g0 gro off gso off tso off tx-udp-segmentation off >/dev/null
                nft add table inet hole
                nft add chain inet hole in '{ type filter hook prerouting priority -300; }'
@@ -23,7 +24,7 @@ fn counter(world: &World, part: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn what_does_not_fit_a_path_is_cut_and_arrives() {
+fn packets_larger_than_the_path_mtu_are_fragmented_and_arrive() {
     for security_5g in ["secure", "plain"] {
         let Some(world) = World::new() else { return };
         world.configure(&Options { security_5g, ue_rules: ALL_ON_5G, ..Options::default() });
@@ -33,7 +34,7 @@ fn what_does_not_fit_a_path_is_cut_and_arrives() {
         for part in ["ue", "upf"] {
             world.until("the MTU is found", || (1164..=1172).contains(&counter(&world, part, "mtu_bytes")));
         }
-        // The tunnel's MTU is what it was: packets of 1400 bytes, and of IPv6's 1280, pass unfragmented inside.
+        // The tunnel's MTU is unchanged: packets of 1400 bytes (IPv6: 1280) pass without inner fragmentation.
         let text = world.ue.sh("ip link show anb0; ping -q -M do -i 0.01 -c 50 -W 2 -s 1372 192.0.2.2
                                 ping -q -M do -i 0.01 -c 50 -W 2 -s 1232 2001:db8:6::2
                                 ping -q -M do -i 0.01 -c 50 -W 2 -s 1352 2001:db8:6::2");
@@ -42,7 +43,7 @@ fn what_does_not_fit_a_path_is_cut_and_arrives() {
         for part in ["ue", "upf"] {
             assert!(counter(&world, part, "tx_fragments") >= 300, "{}", world.get(part, "/v1/paths"));
         }
-        // TCP is told a segment size: the other path is wider, so it is that one's, and segments are cut.
+        // TCP gets the segment size of the wider path, so segments are fragmented on the other.
         for to in ["-c 192.0.2.2", "-c 192.0.2.2 -R", "-c 2001:db8:6::2"] {
             let bps = iperf(&world, &format!("{to} -t 1"));
             println!("{security_5g} {to}: {:.0} Mbit/s", bps / 1e6);
@@ -54,13 +55,13 @@ fn what_does_not_fit_a_path_is_cut_and_arrives() {
 }
 
 #[test]
-fn senders_of_too_large_packets_are_told() {
+fn senders_of_too_large_packets_get_an_error() {
     let Some(world) = World::new() else { return };
     world.configure(&Options { ue_rules: ALL_ON_5G, ..Options::default() });
     let upf = world.start_upf();
     let ue = world.start_ue();
     world.ue.sh("ping -q -c 2 -i 0.05 192.0.2.2; ping -q -c 2 -i 0.05 2001:db8:6::2");
-    // The kernels believe that more fits, and check strictly where packets come from.
+    // The kernels assume a larger MTU and use strict reverse-path filters.
     for ns in [&world.ue, &world.upf] {
         ns.sh("ip link set anb0 mtu 1500; sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.anb0.rp_filter=1
                sysctl -qw net.ipv4.conf.all.log_martians=1");
@@ -75,7 +76,8 @@ fn senders_of_too_large_packets_are_told() {
     }
     let text = world.ue.sh("ip route get 192.0.2.2; ip -6 route get 2001:db8:6::2");
     assert_eq!(text.matches("mtu 1400").count(), 2, "{text}");
-    // The same downwards: an application at the server is told, through the UPF's address translation.
+    // The same in the downlink: an application at the server gets the error through the UPF's address
+    // translation.
     let server = "import socket,sys,time
 s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind(('192.0.2.2',9000)); s.settimeout(10)
 s.setsockopt(socket.IPPROTO_IP,10,2)

@@ -1,9 +1,9 @@
-//! Both ends behind address translation: the UPF's port is another outside, and mappings of the UE's expire.
+//! Both ends behind NAT: the UPF has another external port, and mappings of the UE's NAT expire.
 
 use super::net::{Options, World};
 use std::time::Duration;
 
-/// Of the session on 5G, as the UPF sees it.
+/// The UE's endpoint on 5G, as the UPF sees it.
 fn endpoint(world: &World) -> String {
     let paths = world.get("upf", "/v1/paths");
     let paths = paths["paths"].as_array().cloned().unwrap_or_default();
@@ -12,7 +12,7 @@ fn endpoint(world: &World) -> String {
 }
 
 #[test]
-fn a_session_comes_about_and_lasts_behind_nat_at_both_ends() {
+fn a_session_is_established_and_lasts_behind_nat_at_both_ends() {
     for security_5g in ["secure", "plain"] {
         let Some(world) = World::new() else { return };
         world.configure(&Options { security_5g, ..Options::default() });
@@ -24,7 +24,7 @@ fn a_session_comes_about_and_lasts_behind_nat_at_both_ends() {
         world.upf.sh("nft 'table ip nat { chain pre { type nat hook prerouting priority -100; iifname \"5g0\" udp dport 14500 redirect to :4500; }; }'");
         let upf = world.start_upf();
         let ue = world.start_ue();
-        // What goes by 5G alone.
+        // Only 5G is left.
         world.ue.sh("ip link set wifi0 down");
         world.until("Wi-Fi is gone", || world.paths_up("upf") == 1);
         for round in 0..3 {
@@ -37,7 +37,8 @@ fn a_session_comes_about_and_lasts_behind_nat_at_both_ends() {
             });
             println!("{security_5g}, round {round}: {before} to {} in {took:?}", endpoint(&world));
             world.ue.sh("ping -q -i 0.05 -c 20 -w 3 192.0.2.2");
-            // The other way, to a UE that has said nothing for longer than its mapping lasts without probes.
+            // In the other direction, to a UE that has been idle for longer than its mapping would last
+            // without probes.
             std::thread::sleep(Duration::from_secs(3));
             world.upf.sh("ping -q -i 0.05 -c 20 -w 3 10.45.0.2");
         }

@@ -1,4 +1,4 @@
-//! Network namespaces of the test's own, and the real binary inside them.
+//! Network namespaces, and the real binary inside them.
 //!
 //! ```text
 //!        ue                          upf                     server
@@ -9,8 +9,8 @@
 //!                                     2001:db8:6::1           2001:db8:6::2
 //! ```
 //!
-//! A namespace is a thread that moved into it; it and every interface in it go away with the thread and the
-//! processes it started.
+//! A namespace is represented by a thread inside it. It and its interfaces disappear with the thread and the
+//! processes started in it.
 
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A namespace.
+/// A network namespace.
 pub struct Namespace {
     jobs: Option<mpsc::Sender<Job>>,
     thread: Option<JoinHandle<()>>,
@@ -33,7 +33,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// A new one with loopback up; `None` where that is not allowed.
+    /// A new one with loopback up; `None` where that is not permitted.
     pub fn new() -> Option<Self> {
         let (jobs, take) = mpsc::channel::<Job>();
         let (made, is_made) = mpsc::channel();
@@ -56,7 +56,7 @@ impl Namespace {
                     std::env::var_os("CI").is_none(),
                     "CI must be able to make a network namespace: {error}"
                 );
-                // Not through the harness, which keeps what passes to itself.
+                // Written directly, because the test harness captures output of passing tests.
                 let _ =
                     writeln!(std::io::stderr(), "skipped: needs root to make a network namespace ({error})");
                 None
@@ -64,7 +64,7 @@ impl Namespace {
         }
     }
 
-    /// Where it is found.
+    /// Path of the namespace.
     pub fn path(&self) -> String {
         format!("/proc/{}/task/{}/ns/net", std::process::id(), self.tid)
     }
@@ -77,10 +77,11 @@ impl Namespace {
         answered.recv().expect("the job panicked")
     }
 
-    /// A veth pair between this namespace and another, both ends up.
+    /// Creates a veth pair between this namespace and another one, with both ends up.
     pub fn veth(&self, name: &str, other: &Self, other_name: &str) {
         let (tid, ns) = (other.tid, other.path());
-        // By path, so that threads can be named: `ip link set netns` takes process ids only.
+        // By path, because `ip link set netns` accepts only process ids otherwise, and the namespace belongs
+        // to a thread.
         self.sh(&format!(
             "ip link add {name} type veth peer name x{tid} && ip link set x{tid} netns {tid}
              nsenter --net={ns} ip link set x{tid} name {other_name}
@@ -88,7 +89,7 @@ impl Namespace {
         ));
     }
 
-    /// Runs shell commands inside; standard output and whether they succeeded.
+    /// Runs shell commands inside; returns standard output and whether they succeeded.
     pub fn try_sh(&self, commands: &str) -> (String, bool) {
         let commands = commands.to_owned();
         self.run(move || {
@@ -99,7 +100,7 @@ impl Namespace {
         })
     }
 
-    /// Runs shell commands inside that must succeed.
+    /// Runs shell commands inside, which must succeed; returns standard output.
     #[track_caller]
     pub fn sh(&self, commands: &str) -> String {
         let (text, ok) = self.try_sh(commands);
@@ -116,7 +117,7 @@ impl Namespace {
         Program { child: self.run(move || command.spawn().unwrap()), name, log: log.to_owned() }
     }
 
-    /// Everything in it that a program of ours may have changed.
+    /// The complete state that an anabranch program may have changed.
     pub fn picture(&self) -> String {
         self.sh(
             "ip -o link | sed 's/ state .*//; s/<.*>//'; ip -o addr | awk '{print $2,$3,$4}'; ip rule; ip -6 rule
@@ -144,7 +145,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// What it wrote so far.
+    /// Its output so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -159,12 +160,12 @@ impl Program {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// Whether it still runs.
+    /// Whether it is still running.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits for the end; exit code.
+    /// Waits for its end; returns the exit code.
     #[track_caller]
     pub fn wait(&mut self, within: Duration) -> i32 {
         let start = Instant::now();
@@ -177,7 +178,7 @@ impl Program {
         panic!("{} still runs after {within:?}\n{}", self.name, self.log());
     }
 
-    /// SIGTERM; it must end well.
+    /// Sends SIGTERM and checks that it ends without an error.
     #[track_caller]
     pub fn stop(mut self) {
         self.signal(Signal::SIGTERM);
@@ -201,13 +202,13 @@ pub struct World {
     folder: tempfile::TempDir,
     upf_key: String,
     ue_key: String,
-    /// What programs that are started from now on have in their environment, as env(1) takes it.
+    /// Environment of programs started from now on, in the form of env(1).
     pub environment: RefCell<Vec<String>>,
 }
 
 pub const ANABRANCH: &str = env!("CARGO_BIN_EXE_anabranch");
 
-/// What differs between worlds.
+/// The differences between worlds.
 #[derive(Debug, Clone)]
 pub struct Options<'a> {
     pub device: &'static str,
@@ -234,7 +235,7 @@ impl Default for Options<'_> {
 }
 
 impl World {
-    /// `None` where namespaces are not allowed.
+    /// `None` where namespaces are not permitted.
     pub fn new() -> Option<Self> {
         let (ue, upf, server) = (Namespace::new()?, Namespace::new()?, Namespace::new()?);
         for ns in [&ue, &upf, &server] {
@@ -262,7 +263,7 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// The UPF's public key, from text as its type has it.
+    /// The UPF's public key, parsed from its text form.
     pub fn upf_key<T: std::str::FromStr<Err: std::fmt::Debug>>(&self) -> T {
         self.upf_key.parse().unwrap()
     }
@@ -291,7 +292,7 @@ impl World {
         std::fs::write(self.file("upf.toml"), upf).unwrap();
     }
 
-    /// Starts a program by its file, and waits for nothing.
+    /// Starts a program with its configuration file, without waiting.
     pub fn spawn(&self, part: &str) -> Program {
         let ns = if part == "ue" { &self.ue } else { &self.upf };
         let config = self.file(&format!("{part}.toml")).display().to_string();
@@ -315,7 +316,7 @@ impl World {
         program
     }
 
-    /// What a program says that refuses its configuration.
+    /// The error message of a program that refuses its configuration.
     pub fn refused(&self, part: &str) -> String {
         let config = self.file(&format!("{part}.toml"));
         let output = Command::new(ANABRANCH).args([part, "--config"]).arg(config).output().unwrap();
@@ -324,12 +325,12 @@ impl World {
         text
     }
 
-    /// The answer to a GET at one of the agents; null if it does not answer.
+    /// The answer to a GET at an agent; null if it does not answer.
     pub fn get(&self, part: &str, path: &str) -> serde_json::Value {
         self.ask(part, &["-X", "GET"], path)
     }
 
-    /// The answer to a request; `args` are curl's.
+    /// The answer to a request; `args` are arguments of curl.
     pub fn ask(&self, part: &str, args: &[&str], path: &str) -> serde_json::Value {
         let socket = self.file(&format!("{part}.sock"));
         let output = Command::new("curl")
@@ -347,7 +348,7 @@ impl World {
         paths["paths"].as_array().map_or(0, |p| p.iter().filter(|p| p["up"] == true).count())
     }
 
-    /// Waits for something to become true.
+    /// Waits until a condition is met.
     #[track_caller]
     pub fn until(&self, what: &str, mut is: impl FnMut() -> bool) -> Duration {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! An `nft` that fails half way: the table of what runs goes, and no other can be started.
+//! An `nft` that fails half-way: the table of the running program disappears, and no new one can be started.
 
 use super::net::{Options, World};
 use serde_json::json;
@@ -7,7 +7,8 @@ use std::time::Duration;
 const RULES: &str = "[[rule]]\nname = \"web\"\nfilter = { protocol = \"tcp\", remote_port = \"8000-8999\" }\n\
     steering = { mode = \"load-balance\" }\nfunctionality = \"mptcp\"\n";
 
-/// Puts an nft before the real one that ends as it starts, where it is to keep a table and the file `dying` is there.
+/// Places an nft before the real one that ends immediately if it is to keep a table and the file `dying`
+/// exists.
 fn shim(world: &World) {
     let bin = world.file("bin");
     std::fs::create_dir(&bin).unwrap();
@@ -24,7 +25,7 @@ fn shim(world: &World) {
 }
 
 #[test]
-fn a_reload_half_way_through_which_nft_fails_says_what_is_not_as_the_rules_say() {
+fn a_reload_during_which_nft_fails_reports_the_mismatch() {
     let Some(world) = World::new() else { return };
     world.configure(&Options { ue_rules: RULES, upf_more: "[tcp_lane]\n", ..Options::default() });
     shim(&world);
@@ -43,7 +44,7 @@ fn a_reload_half_way_through_which_nft_fails_says_what_is_not_as_the_rules_say()
     let why = || lane()["why"].as_str().unwrap_or_default().to_owned();
     world.until("it says so", || why().contains("does not match the current rules"));
     assert_eq!(lane()["state"], "runs");
-    // Not again and again.
+    // The problem is not reported repeatedly.
     std::thread::sleep(Duration::from_secs(6));
     let starts = std::fs::read_to_string(world.file("starts")).unwrap().lines().count();
     assert!(starts <= 10, "{starts}");

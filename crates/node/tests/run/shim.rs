@@ -1,16 +1,16 @@
-//! `fault.c`, compiled and given to the programs of a test by their environment.
+//! `fault.c`, compiled and preloaded into the programs of a test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// What is done from inside a program.
+/// Fault injection inside a program.
 pub struct Shim {
     folder: PathBuf,
 }
 
 impl Shim {
-    /// Compiles it into a folder of the test's.
+    /// Compiles it in a directory of the test.
     pub fn new(folder: &Path) -> Self {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/fault.c");
         let mut cc = Command::new("cc");
@@ -20,12 +20,12 @@ impl Shim {
         Self { folder: folder.to_owned() }
     }
 
-    /// Words for env(1), in front of a program's.
+    /// Words for env(1) that precede a program's.
     fn with(&self, variable: &str, value: &str) -> Vec<String> {
         vec![format!("LD_PRELOAD={}", self.folder.join("fault.so").display()), format!("{variable}={value}")]
     }
 
-    /// Has a program killed right after step `last` of those that ask something of the kernel.
+    /// Kills a program right after step `last` of its requests to the kernel.
     pub fn die_after(&self, last: usize) -> Vec<String> {
         self.with("FAULT_DIE_AFTER", &last.to_string())
     }
@@ -36,22 +36,22 @@ impl Shim {
         self.with("FAULT_STEPS", &self.folder.join("steps").display().to_string())
     }
 
-    /// How many there were so far.
+    /// Number of steps so far.
     pub fn steps(&self) -> usize {
         std::fs::metadata(self.folder.join("steps")).map_or(0, |file| file.len() as usize)
     }
 
-    /// A program whose wall clock [`Shim::set_clock`] sets.
+    /// Environment of a program whose wall clock [`Shim::set_clock`] sets.
     pub fn clock(&self) -> Vec<String> {
         self.with("FAULT_CLOCK", &self.folder.join("clock").display().to_string())
     }
 
-    /// The wall clock is so many seconds ahead.
+    /// Sets the wall clock this many seconds ahead.
     pub fn set_clock(&self, ahead_s: i64) {
         std::fs::write(self.folder.join("clock"), ahead_s.to_string()).unwrap();
     }
 
-    /// A program whose files cannot be brought to the disk while [`Shim::fail_fsync`] says so.
+    /// Environment of a program whose fsync fails while [`Shim::fail_fsync`] is set.
     pub fn fsync(&self) -> Vec<String> {
         self.with("FAULT_FSYNC", &self.folder.join("fsync").display().to_string())
     }
@@ -63,12 +63,13 @@ impl Shim {
     }
 }
 
-/// Takes from a program what it would need to open anything; what it has it keeps. Gives the limit that it had.
+/// Lowers the limit of open files so that the program can open nothing more; open files stay. Returns the
+/// previous limit.
 pub fn take_descriptors(pid: u32) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let line = text.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let before = line.split_whitespace().nth(3).unwrap().to_owned();
-    // What is being closed now, such as the connection of the last request, would be one to open again.
+    // Descriptors that are being closed, such as the connection of the last request, could be used again.
     let mut limit = u64::MAX;
     let mut unchanged = 0;
     while unchanged < 20 {

@@ -12,7 +12,7 @@ const ROUTED: &str = "[n6]\nmode = \"routed\"\n[tcp_lane]\ncongestion_control = 
 const V4: &str = "192.0.2.2";
 const V6: &str = "[2001:db8:6::2]";
 
-/// World, UPF, UE; the lane takes flows.
+/// Starts world, UPF and UE; the lane accepts flows.
 fn start(upf_more: &str) -> Option<(World, Program, Program)> {
     start_with(RULES, upf_more)
 }
@@ -27,7 +27,7 @@ fn start_with(ue_rules: &str, upf_more: &str) -> Option<(World, Program, Program
     Some((world, upf, ue))
 }
 
-/// A world whose server answers to addresses of sessions. Nothing runs yet.
+/// A world whose server answers to addresses of sessions. Starts no program.
 fn world(options: &Options<'_>) -> Option<World> {
     let world = World::new()?;
     world.server.sh("ip route add 10.45.0.0/24 via 192.0.2.1; ip route add fd45::/64 via 2001:db8:6::1");
@@ -35,12 +35,13 @@ fn world(options: &Options<'_>) -> Option<World> {
     Some(world)
 }
 
-/// A file with the congestion control that the lane has where none is named.
+/// A configuration file with the lane's default congestion control.
 fn by_default(file: &str) -> String {
     file.replace("\"cubic\"", "\"\"")
 }
 
-/// What the UE receives by an access is lost, as far as `which` says, until the table `hole` goes.
+/// Drops packets that the UE receives over an access, as selected by `which`, until the table `hole` is
+/// removed.
 fn lose(world: &World, access: &str, which: &str) {
     world.ue.sh(&format!(
         "nft 'add table inet hole; add chain inet hole in {{ type filter hook input priority 0; }}
@@ -70,7 +71,7 @@ fn connect(from: &Namespace, to: &str) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends `bytes` of a pattern each way at the same time.
+/// Sends `bytes` bytes of a pattern in each direction at the same time.
 #[track_caller]
 fn exchange(one: TcpStream, other: TcpStream, bytes: usize) {
     let pattern = |i: usize| (i / 7 % 251) as u8;
@@ -133,11 +134,11 @@ fn bytes_are_the_same_the_server_sees_the_session_and_nothing_is_left_behind() {
         world.until("each access has its subflow", || subflows(&world) == 2);
         exchange(client, server, 4 << 20);
     }
-    // What the rule is not about does not come here.
+    // Flows without the rule do not use the lane.
     let listener = listen(&world.server, &format!("{V4}:9080"));
     let client = connect(&world.ue, &format!("{V4}:9080")).unwrap();
     exchange(client, listener.accept().unwrap().0, 100_000);
-    // Refused: the program is told.
+    // A refusal is passed on to the program.
     let refused = connect(&world.ue, &format!("{V4}:8009")).and_then(|mut stream| stream.read(&mut [0; 1]));
     assert!(refused.is_err(), "{refused:?}");
     for part in ["ue", "upf"] {
@@ -166,13 +167,14 @@ fn subflows(world: &World) -> serde_json::Value {
     world.get("ue", "/v1/tcp-lane/flows")["flows"][0]["subflows"].clone()
 }
 
-/// A download of `bytes`, some 50 Mbit/s, each byte compared; in the end, how long the client waited for more at most.
+/// Starts a download of `bytes` bytes at about 50 Mbit/s with comparison of every byte; the result is the
+/// client's longest wait for data.
 fn download(world: &World, bytes: usize) -> impl FnOnce() -> Duration + use<> {
     let (client, server) = flow(world);
     transfer(server, client, bytes)
 }
 
-/// The same towards the server.
+/// The same in the uplink.
 fn upload(world: &World, bytes: usize) -> impl FnOnce() -> Duration + use<> {
     let (client, server) = flow(world);
     transfer(client, server, bytes)
@@ -216,7 +218,7 @@ fn transfer(mut from: TcpStream, mut to: TcpStream, bytes: usize) -> impl FnOnce
 }
 
 #[test]
-fn a_flow_survives_that_an_access_goes_and_comes_back() {
+fn a_flow_survives_an_outage_of_an_access() {
     let Some((world, upf, ue)) = start(ROUTED) else { return };
     let longest = download(&world, 48 << 20);
     let two = || {
@@ -233,7 +235,7 @@ fn a_flow_survives_that_an_access_goes_and_comes_back() {
             world.ue.sh("ip addr replace fd02::2/64 dev wifi0");
         }
         two();
-        // What comes by it vanishes, and nobody says so.
+        // Packets on the access are dropped without any notification.
         lose(&world, access, "");
         world.until("the flow leaves it", || subflows(&world) == 1);
         world.ue.sh("nft delete table inet hole");
@@ -241,7 +243,7 @@ fn a_flow_survives_that_an_access_goes_and_comes_back() {
     }
     let longest = longest();
     println!("longest silence: {longest:?}");
-    // 250 ms on a machine with nothing else to do.
+    // 250 ms on an idle machine.
     assert!(longest < Duration::from_secs(2), "{longest:?}\n{}", world.logs());
     ue.stop();
     upf.stop();
@@ -254,7 +256,7 @@ fn an_upload_survives_that_packets_of_an_access_vanish() {
     for access in ["5g0", "wifi0"] {
         world.until("the flow has both subflows", || subflows(&world) == 2);
         std::thread::sleep(Duration::from_millis(300));
-        // Both ways, and nobody says so.
+        // In both directions, without any notification.
         world.ue.sh(&format!(
             "nft 'add table inet hole; add chain inet hole in {{ type filter hook input priority 0; }}
              add chain inet hole out {{ type filter hook output priority 0; }}
@@ -272,7 +274,7 @@ fn an_upload_survives_that_packets_of_an_access_vanish() {
 }
 
 #[test]
-fn a_flow_survives_that_all_accesses_go() {
+fn a_flow_survives_an_outage_of_all_accesses() {
     let Some((world, upf, ue)) = start(ROUTED) else { return };
     let longest = download(&world, 32 << 20);
     world.until("the flow has both subflows", || subflows(&world) == 2);
@@ -282,7 +284,7 @@ fn a_flow_survives_that_all_accesses_go() {
             world.ue.sh("ip addr replace fd02::2/64 dev wifi0");
         }
     };
-    // The one that goes first, and has no endpoint any more, comes back first; then the other way round.
+    // The access that failed first, which has no endpoint any more, returns first; then the other way round.
     for [first, second] in [["5g0", "wifi0"], ["wifi0", "5g0"]] {
         link(first, "down");
         world.until("the flow leaves it", || subflows(&world) == 1);
@@ -303,21 +305,21 @@ fn a_flow_survives_that_all_accesses_go() {
 
 #[test]
 fn an_access_that_loses_too_much_is_left() {
-    // BBR goes on sending there, so that the loss is known after two seconds; CUBIC all but stops.
+    // BBR continues to send there, so the loss is known after two seconds; CUBIC almost stops.
     let Some((world, upf, ue)) = start_with(&by_default(RULES), &by_default(ROUTED)) else { return };
     let longest = download(&world, 96 << 20);
     let left = || lane(&world, "ue")["left"].to_string();
     world.until("both carry it", || subflows(&world) == 2);
-    // What the UE receives is lost, which the UPF has to tell.
+    // The loss is in the UE's receiving direction, so the UPF must be informed.
     lose(&world, "wifi0", "numgen random mod 100 < 30");
     let took = world.until("the flow leaves it", || subflows(&world) == 1 && left().contains("loss"));
     assert!(left().contains("wifi"), "{}", left());
-    // A connection that begins now does not begin there.
+    // A new connection does not start on that access.
     let listener = listen(&world.server, &format!("{V4}:8081"));
     let client = connect(&world.ue, &format!("{V4}:8081")).unwrap();
     let (server, _) = listener.accept().unwrap();
     exchange(client, server, 100_000);
-    // It is better than none.
+    // It is better than no access.
     world.ue.sh("ip link set 5g0 down");
     world.until("it carries again", || left().contains("5g") && !left().contains("wifi"));
     world.ue.sh("ip link set 5g0 up");
@@ -332,9 +334,9 @@ fn an_access_that_loses_too_much_is_left() {
     upf.stop();
 }
 
-/// Of an access that takes no SYN although its probes are answered nothing is known before it is tried.
+/// An access that drops SYNs although its probes are answered is detected only by an attempt.
 #[test]
-fn a_connection_whose_first_syn_is_lost_begins_on_another_access() {
+fn a_connection_whose_first_syn_is_lost_starts_on_another_access() {
     let Some((world, upf, ue)) = start(ROUTED) else { return };
     for path in 0..2 {
         inside(&upf, || {
@@ -360,7 +362,7 @@ fn an_access_that_was_never_up_has_no_subflow() {
     let (ue_rules, upf_more) = (&by_default(RULES), &by_default(ROUTED));
     let Some(world) = world(&Options { ue_rules, upf_more, ..Options::default() }) else { return };
     world.ue.sh("ip link set 5g0 down");
-    // Somebody has the lane's port when it starts.
+    // Another program has the lane's port at the start.
     let port = listen(&world.ue, "127.0.0.1:15172");
     let (upf, ue) = (world.start_upf(), world.spawn("ue"));
     world.until("the lane is missed", || lane(&world, "ue")["state"] == "failed");
@@ -384,10 +386,10 @@ fn an_access_that_was_never_up_has_no_subflow() {
     upf.stop();
 }
 
-/// An access that is not the best route to the UPF, where the kernel drops what does not come by that (`rp_filter = 1`), and
-/// whose interface goes and comes with another index.
+/// An access that is not the best route to the UPF, with a strict reverse-path filter (`rp_filter = 1`), and
+/// whose interface disappears and returns with another index.
 #[test]
-fn an_interface_that_comes_again_takes_answers_by_another_way() {
+fn a_returned_interface_accepts_answers_on_a_non_best_route() {
     let Some(world) = World::new() else { return };
     world.configure(&Options::default());
     let file = std::fs::read_to_string(world.file("ue.toml")).unwrap();
@@ -413,8 +415,8 @@ fn an_interface_that_comes_again_takes_answers_by_another_way() {
     assert_eq!(rp_filter, "1\n0\n", "as the interfaces had it");
 }
 
-/// What connections of a UPF that was killed leave behind must not keep the next one from starting, nor may a change of the
-/// host's own rules take the lane's way back.
+/// Connections left by a killed UPF must not prevent the next start, and changes of the host's own rules must
+/// not remove the lane's return path.
 #[test]
 fn a_upf_that_was_killed_starts_again_and_rules_of_the_host_may_change() {
     let Some((world, upf, ue)) = start(ROUTED) else { return };
@@ -442,7 +444,7 @@ fn a_upf_that_was_killed_starts_again_and_rules_of_the_host_may_change() {
     upf.stop();
 }
 
-/// A UE whose data path is gone ends, lane or not, so that it is started again.
+/// A UE whose data path has failed ends, with or without a lane, so that it is restarted.
 #[test]
 fn a_ue_whose_device_is_removed_ends() {
     let Some((world, upf, mut ue)) = start(ROUTED) else { return };
@@ -452,9 +454,9 @@ fn a_ue_whose_device_is_removed_ends() {
     upf.stop();
 }
 
-/// What the UPF's host says of a flow of the lane reaches the lane: that a packet is too large, and that its rules refuse it.
+/// ICMP errors of the UPF's host about a flow reach the lane: Packet Too Big, and refusals by its rules.
 #[test]
-fn what_the_host_of_the_upf_says_reaches_the_lane() {
+fn icmp_errors_of_the_upfs_host_reach_the_lane() {
     let Some((world, upf, ue)) = start(ROUTED) else { return };
     world.upf.sh("ip link set n6 mtu 1280; nft 'add table inet host
          add chain inet host forward { type filter hook forward priority 0; }
@@ -474,7 +476,7 @@ fn what_the_host_of_the_upf_says_reaches_the_lane() {
 }
 
 #[test]
-fn without_a_lane_at_the_upf_flows_go_by_packets() {
+fn without_a_lane_at_the_upf_flows_use_the_packet_lane() {
     let Some((world, upf, ue)) = start("[n6]\nmode = \"routed\"\n") else { return };
     let listener = listen(&world.server, &format!("{V4}:8080"));
     let client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
@@ -487,7 +489,7 @@ fn without_a_lane_at_the_upf_flows_go_by_packets() {
 }
 
 #[test]
-fn what_takes_multipath_tcp_away_or_the_lane_itself_ends_no_flow() {
+fn loss_of_multipath_tcp_or_of_the_lane_ends_no_flow() {
     let Some((world, upf, ue)) = start(ROUTED) else { return };
     let table = "nft add table inet middle; nft 'add chain inet middle every { type filter hook prerouting priority -400; }'";
     let go = |bytes| {
@@ -522,9 +524,9 @@ fn what_takes_multipath_tcp_away_or_the_lane_itself_ends_no_flow() {
     upf.stop();
 }
 
-/// What a UE can do that has a key and means harm, and a stranger who has none.
+/// The possibilities of a malicious UE with a key, and of others without one.
 #[test]
-fn a_hostile_ue_gets_its_share_and_a_stranger_nothing() {
+fn a_hostile_ue_gets_its_share_and_an_unknown_peer_nothing() {
     let limits = format!("{ROUTED}first_bytes_s = 1\nflows_per_session = 3\n");
     let Some((world, upf, ue)) = start(&limits) else { return };
     let at: SocketAddr = "[fd6b:97c2:5e1a::1]:5124".parse().unwrap();
@@ -538,7 +540,7 @@ fn a_hostile_ue_gets_its_share_and_a_stranger_nothing() {
         let mut stream = dial();
         stream.write_all(bytes).unwrap();
         let mut said = Vec::new();
-        // It may end by a reset, after what was said.
+        // The connection may end with a reset after the answer.
         let _ = stream.read_to_end(&mut said);
         said
     };
@@ -560,7 +562,7 @@ fn a_hostile_ue_gets_its_share_and_a_stranger_nothing() {
         assert_eq!(answer(&ask(forbidden, 22)), error(32, 0), "{forbidden:?} is not served");
     }
     assert_eq!(answer(&ask([192, 0, 2, 2], 9)), error(96, 0), "refused");
-    // What says nothing is ended.
+    // Connections that send nothing are ended.
     let start = Instant::now();
     let mut silent = dial();
     silent.write_all(&[1, 6]).unwrap();
@@ -569,12 +571,12 @@ fn a_hostile_ue_gets_its_share_and_a_stranger_nothing() {
     world.until("none is left", || lane(&world, "upf")["flows"] == 0);
     let mut held: Vec<TcpStream> = (0..3).map(|_| dial()).collect();
     world.until("they are there", || lane(&world, "upf")["flows"] == 3);
-    // One more is reset: sooner or later.
+    // One more is reset sooner or later.
     if let Ok(mut more) = try_dial() {
         more.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         assert!(more.read(&mut [0; 1]).map_or(true, |got| got == 0));
     }
-    // Programs go on, by packets.
+    // Flows of programs continue on the packet lane.
     let listener = listen(&world.server, &format!("{V4}:8080"));
     let client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
     exchange(client, listener.accept().unwrap().0, 100_000);
@@ -586,7 +588,7 @@ fn a_hostile_ue_gets_its_share_and_a_stranger_nothing() {
         (&2.into(), &6.into(), &1.into()),
         "{refused}"
     );
-    // Who has no session: not from an access, not from the network behind, not from the UPF's own host.
+    // Without a session: not from an access, not from the network behind, not from the UPF's own host.
     world.ue.sh("ip -6 route add fd6b:97c2:5e1a::/48 via fd02::1 dev wifi0");
     world.server.sh("ip -6 route add fd6b:97c2:5e1a::/48 via 2001:db8:6::1");
     for from in [&world.ue, &world.server, &world.upf] {
@@ -598,7 +600,7 @@ fn a_hostile_ue_gets_its_share_and_a_stranger_nothing() {
     upf.stop();
 }
 
-/// A thousand at once; none is mixed up with another, and all end.
+/// A thousand simultaneous flows; none is confused with another, and all end.
 #[test]
 fn a_thousand_flows_at_once() {
     const FLOWS: usize = 1000;
@@ -629,7 +631,8 @@ fn a_thousand_flows_at_once() {
     println!("all of them are answered after {:?}", start.elapsed());
     for part in ["ue", "upf"] {
         assert_eq!(lane(&world, part)["flows"], FLOWS, "{part}");
-        // A SYN that a busy machine drops twice makes the kernel try plain TCP: such a flow is carried all the same.
+        // A SYN dropped twice on a busy machine makes the kernel fall back to plain TCP; such a flow works
+        // nevertheless.
         let [mptcp, tcp] = ["mptcp", "tcp"].map(|carrier| carried(&world, part, carrier));
         assert_eq!(mptcp + tcp, FLOWS as u64, "{part}: {}", lane(&world, part));
         assert!(mptcp >= FLOWS as u64 / 10 * 9, "{part}: {}", lane(&world, part));
@@ -640,10 +643,10 @@ fn a_thousand_flows_at_once() {
     upf.stop();
 }
 
-/// The UE is a router: flows of machines behind it go by the lane too, as the session's own.
+/// The UE is a router: flows of machines behind it use the lane, too, with the session's address.
 #[test]
-fn flows_of_machines_behind_the_ue_go_by_the_lane() {
-    // The first rule is about nobody behind the UE.
+fn flows_of_machines_behind_the_ue_use_the_lane() {
+    // The first rule matches nobody behind the UE.
     let ue_rules = format!(
         "[[rule]]\nname = \"root\"\nfilter = {{ uid = 0 }}\nsteering = {{ mode = \"load-balance\" }}\n\
          {RULES}interfaces = [\"lan0\"]\nflows_per_client = 3\n"
@@ -676,20 +679,20 @@ fn flows_of_machines_behind_the_ue_go_by_the_lane() {
         world.until("it is over", || lane(&world, "ue")["flows"] == 0);
     }
     assert_eq!(carried(&world, "ue", "mptcp"), 2, "{}", lane(&world, "ue"));
-    // What the rule is not about is forwarded, and so is what does not go to the tunnel.
+    // Flows without the rule are forwarded, and so are flows that do not use the tunnel.
     for (to, at) in [("192.0.2.2:9080", &world.server), ("10.1.0.1:8080", &world.upf)] {
         let listener = listen(at, to);
         let client = connect(&lan, to).unwrap();
         exchange(client, listener.accept().unwrap().0, 100_000);
     }
-    // What the UPF does not serve goes on by packets, with an address of the session.
+    // Destinations that the UPF does not permit continue on the packet lane, with an address of the session.
     let listener = listen(&world.upf, "10.45.0.1:8080");
     let client = connect(&lan, "10.45.0.1:8080").unwrap();
     let (server, from) = listener.accept().unwrap();
     assert_eq!(from.ip().to_string(), "10.45.0.2");
     exchange(client, server, 100_000);
     assert_eq!((carried(&world, "ue", "mptcp"), carried(&world, "ue", "packets")), (2, 1));
-    // One machine has its share, and takes nothing from others.
+    // One machine has its share, and does not affect others.
     let listener = listen(&world.server, &format!("{V4}:8080"));
     let busy: Vec<_> = (0..3).map(|_| connect(&lan, &format!("{V4}:8080")).unwrap()).collect();
     let served: Vec<_> = (0..3).map(|_| listener.accept().unwrap()).collect();
@@ -710,9 +713,10 @@ fn flows_of_machines_behind_the_ue_go_by_the_lane() {
     assert!(!world.logs().contains("ERROR") && !world.logs().contains("panicked"), "{}", world.logs());
 }
 
-/// The `nft` that keeps a table of either end is killed: the table is there again at once, not with the next look, and that is told.
+/// The `nft` that keeps a table at either end is killed: the table is restored at once, before the next
+/// check, and an event is recorded.
 #[test]
-fn a_table_whose_nft_was_killed_is_there_again_and_that_is_told() {
+fn a_table_whose_nft_was_killed_is_restored_and_reported() {
     let Some((world, upf, ue)) = start(ROUTED) else { return };
     let (mut took, mut kills) = (Duration::ZERO, 0);
     for (host, program) in [(&world.ue, &ue), (&world.upf, &upf)] {

@@ -1,4 +1,4 @@
-//! A UPF that is found by name, and a name server whose answers change, lie, or do not come.
+//! A UPF that is configured by name, and a name server whose answers change, are wrong, or are missing.
 
 use super::{Day, SERVER};
 use crate::Options;
@@ -7,14 +7,14 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// The name server is silent.
+/// The name server does not answer.
 const SILENT: u32 = 0;
-/// It says that there is no such name.
+/// It answers that the name does not exist.
 const NO_NAME: u32 = 1;
-/// Its answers are no DNS.
+/// Its answers are not DNS messages.
 const NOISE: u32 = 2;
 
-/// Answers every question with one address; what it is can change. DNS as RFC 1035 §4 has it.
+/// Answers every query with one address, which can be changed. DNS according to RFC 1035 §4.
 fn answer(socket: &UdpSocket, says: &AtomicU32) {
     let mut buffer = [0; 512];
     while let Ok((len, from)) = socket.recv_from(&mut buffer) {
@@ -42,7 +42,8 @@ fn answer(socket: &UdpSocket, says: &AtomicU32) {
     }
 }
 
-/// The UPF moves; while nobody knows, and while the name server lies or is silent, its other access carries everything.
+/// The address of the UPF changes; while the name server is wrong or does not answer, the other access
+/// carries all traffic.
 #[test]
 fn flows_survive_answers_of_the_name_server_that_change() {
     let Some(mut day) = Day::new(&Options::default()) else { return };
@@ -69,13 +70,13 @@ fn flows_survive_answers_of_the_name_server_that_change() {
     day.world.until("5G is lost", || up(&day) == 1);
     says.store(Ipv4Addr::new(10, 1, 0, 9).into(), Relaxed);
     day.world.until("5G is at its new address", || up(&day) == 2);
-    // Answers that are none change nothing.
+    // Invalid answers change nothing.
     for none in [SILENT, NO_NAME, NOISE] {
         says.store(none, Relaxed);
         std::thread::sleep(std::time::Duration::from_secs(6));
         assert_eq!(up(&day), 2, "{none}: {}", day.world.logs());
     }
-    // Somebody else's address, where nobody answers; then another one of the UPF's.
+    // An address where nobody answers; then another address of the UPF.
     says.store(Ipv4Addr::new(10, 1, 0, 77).into(), Relaxed);
     day.world.until("5G is lost", || up(&day) == 1);
     says.store(Ipv4Addr::new(10, 1, 0, 7).into(), Relaxed);

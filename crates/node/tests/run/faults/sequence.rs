@@ -1,5 +1,5 @@
-//! Faults drawn at random, several at a time, one round after the other, under traffic. After each round the network is
-//! mended; then both programs must come back by themselves to what they had made before the first fault.
+//! Random faults, several at a time, in rounds under traffic. After each round the network is repaired; then
+//! both programs must return by themselves to the state before the first fault.
 
 use super::{Day, SERVER, new_connection, start_broken};
 use crate::Options;
@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-/// Where another seed is given, or several with spaces between them; what is drawn is printed.
+/// Environment variable with one or several seeds, separated by blanks; the random choices are printed.
 const SEEDS: &str = "ANABRANCH_FAULT_SEEDS";
-/// How many rounds each seed has.
+/// Environment variable with the number of rounds per seed.
 const ROUNDS: &str = "ANABRANCH_FAULT_ROUNDS";
-/// Until everything is as before, from when the network is mended. What a UE looks for and a UPF looks after is looked at
-/// every 5 s; a path that was silent is probed every 4 s at the latest.
+/// Time limit from the repair of the network until everything is as before. UE and UPF check their
+/// configuration every 5 s; a silent path is probed at least every 4 s.
 const SETTLED: Duration = Duration::from_secs(25);
-/// Of the TCP lane, by its rule.
+/// Addresses that use the TCP lane, according to its rule.
 const LANE: [&str; 2] = ["192.0.2.2:8080", "[2001:db8:6::2]:8080"];
 const LANE_RULES: &str = "[[rule]]\nname = \"web\"\nfilter = { protocol = \"tcp\", remote_port = \"8000-8999\" }\n\
     steering = { mode = \"load-balance\" }\nfunctionality = \"mptcp\"\n[tcp_lane]\n";
@@ -26,7 +26,7 @@ const LANE_RULES: &str = "[[rule]]\nname = \"web\"\nfilter = { protocol = \"tcp\
 struct Draw(u64);
 
 impl Draw {
-    /// Below `n`.
+    /// A random number below `n`.
     fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -39,24 +39,24 @@ impl Draw {
     }
 }
 
-/// One fault: what is done to the network in a namespace, or to a program.
+/// A fault: a change to the network in a namespace, or to a program.
 enum Fault {
-    /// Commands in the UE's namespace; one that fails, as its object is not there, is none.
+    /// Commands in the UE's namespace; a command that fails because its object does not exist is ignored.
     Ue(&'static str),
     Upf(&'static str),
-    /// Killed, and started again.
+    /// Killed and restarted.
     Killed(&'static str),
-    /// Killed, started with a broken file, and started again.
+    /// Killed, started with a broken file, and restarted.
     Broken(&'static str),
-    /// Ends by SIGTERM, and is started again.
+    /// Ended by SIGTERM and restarted.
     Ended(&'static str),
-    /// Ends as a unit of systemd is restarted (SIGUSR1), and is started again.
+    /// Ended like a systemd unit that is restarted (SIGUSR1), and restarted.
     Restarted(&'static str),
-    /// Stopped for a while (SIGSTOP).
+    /// Suspended for a while (SIGSTOP).
     Paused(&'static str),
-    /// Reads its file again (SIGHUP).
+    /// Reloads its file (SIGHUP).
     Reload(&'static str),
-    /// Loses the processes of nft that hold its tables.
+    /// Loses the nft processes that hold its tables.
     WithoutNft(&'static str),
 }
 
@@ -89,7 +89,7 @@ const FAULTS: &[Fault] = &[
     Ue("tc qdisc add dev 5g0 root netem corrupt 30% duplicate 30%"),
     Upf("tc qdisc add dev wifi0 root netem delay 50ms 40ms reorder 30%"),
     Upf("tc qdisc add dev 5g0 root netem loss 100%"),
-    // What the UE made.
+    // Configuration made by the UE.
     Ue("for n in 21001 21002; do ip rule del pref $n; ip -6 rule del pref $n; done"),
     Ue("ip rule flush; ip rule add pref 32766 table main; ip rule add pref 32767 table default"),
     Ue("ip route flush table 43867; ip -6 route flush table 43867"),
@@ -98,12 +98,12 @@ const FAULTS: &[Fault] = &[
     Ue("ip link set anb0 down; sleep 0.05; ip link set anb0 up"),
     Ue("ip route flush dev anb0; ip -6 route flush dev anb0"),
     Ue("nft flush ruleset"),
-    // More than a socket of netlink takes: events are lost.
+    // More notifications than a netlink socket holds: some are lost.
     Ue(
         "for i in $(seq 3000); do echo route add blackhole 198.18.$((i / 250)).$((i % 250)) table 77; done | ip -batch -; \
         ip link set 5g0 down; ip addr flush dev anb0; ip route flush table 77; ip link set 5g0 up",
     ),
-    // What the UPF made.
+    // Configuration made by the UPF.
     Upf("nft flush ruleset"),
     Upf("ip addr flush dev anb0"),
     Upf("ip link set anb0 down; sleep 0.05; ip link set anb0 up"),
@@ -133,7 +133,7 @@ const FAULTS: &[Fault] = &[
     WithoutNft("upf"),
 ];
 
-/// The network as it was before the first fault, whatever became of it.
+/// Restores the network to its state before the first fault, whatever happened to it.
 const MEND_UE: &str = "
     for i in 5g0 wifi0; do
         tc qdisc del dev $i root || true
@@ -170,8 +170,8 @@ impl Fault {
         }
     }
 
-    /// Whether the address translation of the UPF's host may go, and with it what is translated: the rest of it is answered by the
-    /// host itself, with a reset.
+    /// Whether the fault may end the address translation of the UPF's host, and with it translated flows: the
+    /// host itself resets the rest of them.
     fn ends_translation(&self) -> bool {
         match self {
             Upf(commands) => commands.contains("n6") || commands.contains("nft"),
@@ -182,7 +182,7 @@ impl Fault {
 
     fn begin(&self, day: &mut Day, draw: &mut Draw) {
         let do_all = |ns: &Namespace, commands: &str| {
-            // Without -e: what is not there any more cannot be taken away.
+            // Without -e, because objects that no longer exist cannot be removed.
             ns.try_sh(&format!("set +e; {commands}"));
         };
         match *self {
@@ -221,11 +221,11 @@ impl Fault {
 }
 
 impl Day {
-    /// Starts a program while the network may be such that nothing comes about.
+    /// Starts a program while the state of the network may prevent a session.
     fn spawn(&mut self, part: &str) {
         let seen = self.world.logs().matches(&format!("{part} runs")).count();
         let program = self.world.spawn(part);
-        // Signals before this would end it, or be lost.
+        // Earlier signals would end it, or be lost.
         let runs = || self.world.logs().matches(&format!("{part} runs")).count() > seen;
         self.world.until(&format!("the {part} runs"), runs);
         *self.part(part) = Some(program);
@@ -242,7 +242,8 @@ impl Day {
     }
 }
 
-/// What a program and the network have, without what is another each time: numbers of interfaces, link-local addresses.
+/// The state of a program and the network, without values that differ each time: interface indexes,
+/// link-local addresses.
 fn state(ns: &Namespace) -> String {
     ns.sh("exec 2>/dev/null; ip -o link | sed 's/^[0-9]*: //; s/@.*/:/; s/ state .*//; s/<.*>//; s/ qdisc.*//' | sort
          ip -o addr | awk '{print $2,$3,$4}' | grep -v fe80 | sort
@@ -255,14 +256,14 @@ fn state(ns: &Namespace) -> String {
          cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding")
 }
 
-/// Descriptors and threads of a program.
+/// Numbers of file descriptors and threads of a program.
 fn held(program: &Program) -> [usize; 2] {
     ["fd", "task"].map(|what| {
         std::fs::read_dir(format!("/proc/{}/{what}", program.pid())).map_or(0, |entries| entries.count())
     })
 }
 
-/// Whether a new connection has an answer.
+/// Whether a new connection gets an answer.
 fn answers(from: &Namespace, at: &str) -> bool {
     new_connection(from, at, Duration::from_secs(1)).is_ok()
 }
@@ -271,7 +272,7 @@ fn lane_runs(world: &World) -> bool {
     ["ue", "upf"].iter().all(|part| world.get(part, "/v1/tcp-lane")["state"] == "runs")
 }
 
-/// What is not as it was, in words; empty if all is.
+/// The differences from the state before, as text; empty if there are none.
 fn differs(day: &Day, before: &BTreeMap<&str, String>) -> String {
     let mut text = String::new();
     for (part, ns) in [("ue", &day.world.ue), ("upf", &day.world.upf)] {
@@ -301,7 +302,8 @@ fn differs(day: &Day, before: &BTreeMap<&str, String>) -> String {
     text
 }
 
-/// Waits until everything is as before, and new connections of both families are answered, by the tunnel and the lane.
+/// Waits until everything is as before, and new connections in both families are answered over tunnel and
+/// lane.
 fn settles(day: &mut Day, before: &BTreeMap<&str, String>, plan: &str) {
     let start = Instant::now();
     loop {
@@ -322,7 +324,7 @@ fn settles(day: &mut Day, before: &BTreeMap<&str, String>, plan: &str) {
     }
 }
 
-/// The rounds of one seed.
+/// Runs the rounds of one seed.
 fn rounds(seed: u64, rounds: usize, options: &Options<'_>) {
     let Some(mut day) = Day::new(options) else { return };
     let mut draw = Draw(seed);
@@ -342,7 +344,8 @@ fn rounds(seed: u64, rounds: usize, options: &Options<'_>) {
     let mut had = [day.ue.as_ref(), day.upf.as_ref()].map(|program| held(program.unwrap()));
     for round in 0..rounds {
         let traffic = Live::start(&day.world.ue, SERVER[round % 2].parse().unwrap());
-        // A connection that is not whole yet at the server is given up when the UPF's host knows no way to the UE.
+        // A connection that is not yet established at the server fails if the UPF's host temporarily has no
+        // route to the UE.
         std::thread::sleep(Duration::from_millis(300));
         let mut translated = false;
         let mut plan = format!("seed {seed}, round {round}:");
@@ -361,7 +364,7 @@ fn rounds(seed: u64, rounds: usize, options: &Options<'_>) {
         assert!(translated || tcp.broken.is_none() && tcp.lost == 0, "{plan}: {tcp:?}\n{}", day.world.logs());
         let logs = day.world.logs();
         assert!(!logs.contains("panicked"), "{plan}\n{logs}");
-        // Nothing that a fault had them open stays open.
+        // No descriptor opened because of a fault stays open.
         for (index, part) in ["ue", "upf"].into_iter().enumerate() {
             let pid = day.pid(part);
             let program = day.part(part).as_ref().unwrap();
@@ -390,9 +393,9 @@ fn number(variable: &str, default: &str) -> Vec<u64> {
 }
 
 #[test]
-fn everything_comes_back_after_random_faults() {
+fn everything_recovers_after_random_faults() {
     for seed in number(SEEDS, "1") {
-        // With address translation, and without.
+        // With and without address translation.
         let n6 = if seed % 2 == 0 { "[n6]\nmode = \"routed\"\n" } else { "" };
         let upf_more = format!("{n6}[tcp_lane]\n");
         let options = Options { ue_rules: LANE_RULES, upf_more: &upf_more, ..Options::default() };

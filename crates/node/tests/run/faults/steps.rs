@@ -1,4 +1,4 @@
-//! Killed at any moment of the start: right after each of the things that are asked of the kernel and of nft.
+//! Programs killed at any moment of their start: right after each request to the kernel and to nft.
 
 use super::{Day, SERVER, new_connections, start_broken};
 use crate::live::{Flow, Live};
@@ -6,12 +6,12 @@ use crate::{Options, Program};
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
-/// Whether a start came as far as it gets.
+/// Whether a start has completed.
 fn is_ready(day: &Day, part: &str) -> bool {
     if part == "ue" { day.world.paths_up("ue") == 2 } else { day.world.get("upf", "/v1/status").is_object() }
 }
 
-/// How many steps a start has, by the program itself.
+/// Number of steps of a start, as counted by the program itself.
 fn steps(day: &Day, part: &str) -> usize {
     *day.world.environment.borrow_mut() = day.shim.count();
     let program = day.world.spawn(part);
@@ -23,8 +23,8 @@ fn steps(day: &Day, part: &str) -> usize {
     steps
 }
 
-/// Kills `part` after every step of its start, with a start with a broken file after every other one. Traffic beside the
-/// tunnel takes no notice, and a good start finds nothing in its way.
+/// Kills `part` after every step of its start; after every other kill, starts it with a broken file. Traffic
+/// beside the tunnel is not affected, and a regular start succeeds afterwards.
 fn die_at_every_step(part: &str, options: &Options<'_>) {
     let Some(mut day) = Day::new(options) else { return };
     if part == "ue" {
@@ -35,7 +35,7 @@ fn die_at_every_step(part: &str, options: &Options<'_>) {
     let steps = steps(&day, part);
     assert_eq!(from(&day), before);
     assert!((5..200).contains(&steps), "{steps} steps");
-    // The UPF's machine is on the way of both.
+    // The UPF's machine is on the path of both.
     let beside = if part == "ue" { "10.1.0.1:7" } else { SERVER[0] };
     let ns = if part == "ue" { &day.world.ue } else { &day.world.upf };
     if part == "ue" {
@@ -51,7 +51,8 @@ fn die_at_every_step(part: &str, options: &Options<'_>) {
             program.signal(Signal::SIGKILL);
         }
         program.wait(Duration::from_secs(5));
-        // A TUN interface goes with the program; the kernel takes a network namespace down a little later.
+        // A TUN interface disappears with the program; the kernel removes a network namespace with a short
+        // delay.
         let gone = || !ns.sh("ip -o link").contains("anb0");
         assert!(options.device == "packet" || gone());
         longest = longest.max(day.world.until("the interface is gone", gone));
@@ -73,21 +74,21 @@ fn die_at_every_step(part: &str, options: &Options<'_>) {
 }
 
 #[test]
-fn a_ue_killed_at_any_step_of_its_start_cuts_nobody_off() {
+fn a_ue_killed_at_any_step_of_its_start_blocks_no_flow() {
     die_at_every_step("ue", &Options::default());
 }
 
 #[test]
-fn a_upf_killed_at_any_step_of_its_start_cuts_nobody_off() {
+fn a_upf_killed_at_any_step_of_its_start_blocks_no_flow() {
     die_at_every_step("upf", &Options::default());
 }
 
 #[test]
-fn a_ue_without_tun_killed_at_any_step_of_its_start_cuts_nobody_off() {
+fn a_ue_without_tun_killed_at_any_step_of_its_start_blocks_no_flow() {
     die_at_every_step("ue", &Options { device: "packet", ..Options::default() });
 }
 
 #[test]
-fn a_upf_without_tun_killed_at_any_step_of_its_start_cuts_nobody_off() {
+fn a_upf_without_tun_killed_at_any_step_of_its_start_blocks_no_flow() {
     die_at_every_step("upf", &Options { device: "packet", ..Options::default() });
 }

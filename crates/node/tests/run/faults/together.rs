@@ -1,4 +1,4 @@
-//! What others do to a tunnel: strangers who flood the UPF, and a second UPF on the same machine.
+//! Effects of others on a tunnel: unknown peers that flood the UPF, and a second UPF on the same machine.
 
 use super::{Day, SERVER, new_connections};
 use crate::Options;
@@ -34,10 +34,10 @@ impl PacketSink for Nowhere {
     fn deliver(&mut self, _: &mut [u8]) {}
 }
 
-/// Where the UPF listens on Wi-Fi.
+/// The UPF's address on Wi-Fi.
 const UPF: &str = "[fd02::1]:4501";
 
-/// The first words of handshakes of keys that nobody let in.
+/// First handshake messages with keys that are not configured.
 fn first_words(upf: PublicKey, count: u8) -> Vec<Vec<u8>> {
     let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let mut sent = Sent::default();
@@ -64,7 +64,7 @@ fn first_words(upf: PublicKey, count: u8) -> Vec<Vec<u8>> {
     sent.0
 }
 
-/// Handshakes from a thousand networks, as many as one thread sends.
+/// Handshakes from a thousand networks, as many as one thread can send.
 struct Flood {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -92,7 +92,7 @@ impl Flood {
                     return;
                 }
                 sent.fetch_add(u64::from(socket.send_to(word, to).is_ok()), Relaxed);
-                // Ten thousand a second: more than there is time for.
+                // Ten thousand per second, more than can be processed.
                 if sent.load(Relaxed) % 50 == 0 {
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -108,7 +108,7 @@ impl Drop for Flood {
     }
 }
 
-/// Sessions go on, a restarted UE has one within seconds, and no stranger has.
+/// Sessions continue, a restarted UE gets a session within seconds, and no unknown peer gets one.
 #[test]
 fn a_flood_of_handshakes_from_many_networks_harms_no_session() {
     let Some(mut day) = Day::at_work() else { return };
@@ -131,7 +131,7 @@ fn a_flood_of_handshakes_from_many_networks_harms_no_session() {
     day.end();
 }
 
-/// A second UPF on the machine, with all of its own.
+/// Starts a second UPF on the machine, with its own configuration.
 fn start_second(world: &World) -> Program {
     let text = std::fs::read_to_string(world.file("upf.toml")).unwrap();
     let text = text
@@ -151,10 +151,10 @@ fn start_second(world: &World) -> Program {
     program
 }
 
-/// Both need forwarding, which nobody had switched on. One that is killed, started again or stopped takes it from the other
-/// at no time, and the last one to stop leaves it as it was.
+/// Both need forwarding, which was off before. A kill, restart or stop of one never takes it away from the
+/// other, and the last one to stop restores the original value.
 #[test]
-fn of_two_upfs_on_a_machine_neither_takes_forwarding_from_the_other() {
+fn two_upfs_on_a_machine_keep_forwarding_for_each_other() {
     let Some(mut day) = Day::new(&Options::default()) else { return };
     day.world.upf.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0");
     let before = day.world.upf.picture();
