@@ -1,8 +1,8 @@
-//! The interface against its own description, by a program we did not write: schemathesis makes requests of every
-//! kind the description allows, and of kinds it does not, and judges the answers.
+//! Conformance of the REST interfaces with their descriptions, checked by schemathesis: it makes requests of
+//! every kind that a description permits, and of others, and checks the answers.
 //!
-//! `./x test unit` installs it, in the versions of `schemathesis.txt`, and says where in `ANABRANCH_SCHEMATHESIS`. With
-//! `ANABRANCH_EXAMPLES=100` it makes so many requests of one kind instead of ten.
+//! `./x test unit` installs it in the versions of `schemathesis.txt` and sets `ANABRANCH_SCHEMATHESIS` to its
+//! path. `ANABRANCH_EXAMPLES=100` makes 100 requests of each kind instead of ten.
 
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 const ANABRANCH: &str = env!("CARGO_BIN_EXE_anabranch");
 const OPERATOR: &str = "operator-of-the-contract-test";
-/// What counts as a failure.
+/// The checks whose failure is an error.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
                       response_schema_conformance,negative_data_rejection";
-/// Who may ask for anything: whoever has a token, and whoever is on this machine.
+/// Access to an interface: with a token, and without one from this machine.
 const DOORS: [(&str, bool); 2] =
     [("token_file = \"FOLDER/token\"\n", true), ("changes_without_token = true\n", false)];
 
-/// Requests of one kind, for one path and method.
+/// Number of requests per path and method.
 fn examples() -> String {
     std::env::var("ANABRANCH_EXAMPLES").unwrap_or_else(|_| "10".to_owned())
 }
@@ -34,8 +34,8 @@ impl Drop for Program {
     }
 }
 
-/// Starts a part of anabranch, as one without rights on the host would for the slice manager, and in a network namespace
-/// of its own for the others: where it listens.
+/// Starts a subcommand: the slice manager without privileges, the others in a network namespace of their own.
+/// Returns the address of the interface.
 async fn start(part: &str, folder: &Path, config: &str) -> (Program, String) {
     let at = folder.display().to_string();
     std::fs::write(folder.join("config.toml"), config.replace("FOLDER", &at)).unwrap();
@@ -43,7 +43,7 @@ async fn start(part: &str, folder: &Path, config: &str) -> (Program, String) {
     started(part, &[part, "--config", &config], folder).await
 }
 
-/// As [`start`], with the arguments of a program that has no file.
+/// Like [`start`], with the arguments of a program without a configuration file.
 async fn started(part: &str, args: &[&str], folder: &Path) -> (Program, String) {
     std::fs::write(folder.join("token"), OPERATOR).unwrap();
     let log = folder.join("log");
@@ -68,7 +68,7 @@ async fn started(part: &str, args: &[&str], folder: &Path) -> (Program, String) 
     }
 }
 
-/// Where schemathesis is, if somebody installed it.
+/// Path of schemathesis, if it is installed.
 fn judge() -> Option<OsString> {
     let schemathesis = std::env::var_os("ANABRANCH_SCHEMATHESIS");
     if schemathesis.is_none() {
@@ -78,7 +78,7 @@ fn judge() -> Option<OsString> {
     schemathesis
 }
 
-/// Has an interface judged; `command` runs schemathesis. Without a token, an interface that wants none.
+/// Checks an interface; `command` runs schemathesis. Without a token, for an interface that needs none.
 async fn judged(
     mut command: Command,
     description: &str,
@@ -89,7 +89,7 @@ async fn judged(
 ) {
     let mut description = format!("{}/../../openapi/{description}", env!("CARGO_MANIFEST_DIR"));
     if token.is_none() {
-        // It says that a token is needed, as it is elsewhere.
+        // The description says that a token is required, which is not the case here.
         let mut open: Value = serde_json::from_slice(&std::fs::read(description).unwrap()).unwrap();
         open.as_object_mut().unwrap().remove("security");
         description = folder.join("open.json").display().to_string();
@@ -137,10 +137,10 @@ async fn schemathesis_finds_no_fault_in_the_slice_manager() {
     let profile = json!({"sst": 1, "dLThptPerSlice": {"guaThpt": 10_000, "maxThpt": 20_000}});
     let slice = ask("POST", "/v1/slices", json!({"name": "video", "serviceProfile": profile})).await;
     let ue = ask("PUT", "/v1/ues/phone", json!({"slices": [slice["id"]]})).await;
-    // A UE's paths with a UE's token. A stream does not end, so nobody could judge it.
+    // A UE's paths with a UE's token. The stream is excluded, because it does not end.
     let parts = [
         (OPERATOR, ["--exclude-path-regex", "^/v1/me"].as_slice()),
-        // A tenant's with a tenant's.
+        // A tenant's paths with a tenant's token.
         (
             TENANT,
             &["--include-path-regex", "^/(v1/slices|api/slice|network-slice-booking|quality-on-demand)"],
@@ -154,7 +154,7 @@ async fn schemathesis_finds_no_fault_in_the_slice_manager() {
         let command = Command::new(&schemathesis);
         judged(command, "slice-manager.json", &base, Some(token), paths, folder.path()).await;
     }
-    // Whatever it sent, every record can still be read.
+    // Whatever was sent, every record can still be read.
     assert!(ask("GET", "/v1/slices", Value::Null).await["total"].is_u64());
     // The same without tokens.
     let folder = tempfile::tempdir().unwrap();
@@ -163,10 +163,10 @@ async fn schemathesis_finds_no_fault_in_the_slice_manager() {
     judged(command, "slice-manager.json", &base, None, &paths, folder.path()).await;
 }
 
-/// Streams do not end.
+/// Streams are excluded, because they do not end.
 const NO_STREAMS: [&str; 4] = ["--exclude-path", "/v1/events", "--exclude-path", "/v1/telemetry"];
 
-/// An agent has the same description at every part; `paths` are those that are this part's.
+/// Checks an agent. All agents have the same description; `paths` are those of this subcommand.
 async fn agent(part: &str, config: &str, paths: &str) {
     let Some(schemathesis) = judge().filter(|_| super::usci::is_root()) else { return };
     let paths = [["--include-path-regex", paths].as_slice(), &NO_STREAMS].concat();
@@ -184,7 +184,7 @@ async fn agent(part: &str, config: &str, paths: &str) {
     }
 }
 
-/// Has a program in a network namespace of its own judged, from in there; it survives that.
+/// Checks a program in its network namespace from inside; the program must survive.
 async fn judged_inside(
     (mut program, base): (Program, String),
     schemathesis: &OsString,
@@ -206,7 +206,7 @@ async fn schemathesis_finds_no_fault_in_a_ues_agent() {
     let config = "[ue]\nname = \"phone\"\nprivate_key_file = \"FOLDER/ue.key\"\n\
                   [upf]\npublic_key = \"vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=\"\n\
                   [[access]]\nname = \"5g\"\nremote = \"192.0.2.1:4500\"\n";
-    // What is another part's is refused, so a few of those are enough.
+    // Paths of other agents are refused, so a few of them are sufficient.
     agent("ue", config, "^/(v1/(status|sessions|rules|paths|reload|cell|lwip)|connections|pib|cib|metrics)")
         .await;
 }

@@ -1,5 +1,6 @@
-//! Bad days of the slice manager: its database gone or silent, in the middle of a COMMIT and otherwise; itself stopped, or
-//! without descriptors. Nothing that was answered is lost, and it goes on by itself.
+//! Faults of the slice manager: its database fails or does not respond, during a COMMIT and otherwise; the
+//! manager is stopped, or has no file descriptors. No answered change is lost, and the manager recovers by
+//! itself.
 
 use super::postgres::Postgres;
 use super::shim::{give_descriptors, take_descriptors};
@@ -15,7 +16,7 @@ fn names(slices: &[Value]) -> BTreeSet<String> {
     slices.iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// A slice is made without a restart, at last; how long that took.
+/// Waits until a slice can be created without a restart; returns the time.
 async fn works_again(manager: &Manager, name: &str) -> Duration {
     let start = Instant::now();
     loop {
@@ -27,9 +28,10 @@ async fn works_again(manager: &Manager, name: &str) -> Duration {
     }
 }
 
-/// The server dies while it commits: once when nothing is stored yet, once when all is, and it could not say so.
+/// The server dies during a commit: once before anything is stored, once after everything is stored but not
+/// confirmed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_commit_that_the_database_did_not_survive_the_truth_is_told() {
+async fn the_outcome_of_a_commit_interrupted_by_a_crash_is_reported_correctly() {
     for stored in [false, true] {
         let Some(mut postgres) = Postgres::start().await else { return };
         let folder = tempfile::tempdir().unwrap();
@@ -37,10 +39,10 @@ async fn of_a_commit_that_the_database_did_not_survive_the_truth_is_told() {
         manager.ask("POST", "/v1/slices", slice("before", 1000)).await.unwrap();
         manager.settled().await;
         if stored {
-            // A COMMIT is in the log, and waits for a standby that does not exist.
+            // The COMMIT is in the log and waits for a standby that does not exist.
             postgres.commits_wait().await;
         } else {
-            // A COMMIT first does what was deferred, and that takes its time.
+            // A COMMIT first executes deferred triggers, which takes a while here.
             postgres.sql(&[
                 "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS \
                  'BEGIN PERFORM pg_sleep(60); RETURN NULL; END'",
@@ -58,7 +60,7 @@ async fn of_a_commit_that_the_database_did_not_survive_the_truth_is_told() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         postgres.kill();
-        // What is known is known without a database.
+        // Reads do not need the database.
         assert!(names(&manager.slices().await).contains("before"));
         postgres.restart().await;
         let outage = works_again(&manager, "after").await;
@@ -76,17 +78,17 @@ async fn of_a_commit_that_the_database_did_not_survive_the_truth_is_told() {
         let mut expected: BTreeSet<String> = ["before", "after"].map(str::to_owned).into();
         expected.extend(stored.then(|| "doomed".to_owned()));
         assert_eq!(there, expected);
-        // And so another one has it.
+        // Therefore another instance has it.
         manager.settled().await;
         let again = Manager::start(folder.path(), "two", &postgres.url()).await;
         assert_eq!(names(&again.slices().await), expected);
     }
 }
 
-/// The server says nothing any more, as behind a network that is cut. What is known is told, changes are refused in time, and
-/// with a server that answers all is well.
+/// The server stops answering, as behind a network that is cut. Reads are answered, changes are refused in
+/// time, and everything works once the server answers again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_is_silent_keeps_nobody_waiting_for_ever() {
+async fn an_unresponsive_database_blocks_no_request_for_ever() {
     let Some(postgres) = Postgres::start().await else { return };
     let folder = tempfile::tempdir().unwrap();
     let manager = Manager::start(folder.path(), "one", &postgres.url()).await;
@@ -98,7 +100,7 @@ async fn a_database_that_is_silent_keeps_nobody_waiting_for_ever() {
     println!("PostgreSQL stopped: {answer:?} after {:?}", start.elapsed());
     assert!(matches!(answer, Some((503, _))), "{answer:?}");
     assert!(names(&manager.slices().await).contains("before"));
-    // However many wait, none waits for all of the others.
+    // Many concurrent requests do not wait for each other in sequence.
     let many = (0..16).map(|i| {
         let name = format!("meanwhile-{i}");
         let manager = &manager;
@@ -113,10 +115,10 @@ async fn a_database_that_is_silent_keeps_nobody_waiting_for_ever() {
     assert!(names(&manager.slices().await).is_superset(&["before", "after"].map(str::to_owned).into()));
 }
 
-/// An instance that is stopped in the middle of a change has what changes take. The others refuse theirs in time, and go on
-/// when the server has given that one up.
+/// An instance stopped during a change holds the lock of changes. Other instances refuse changes in time, and
+/// continue when the server has ended the stopped one's connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_that_is_stopped_in_the_middle_of_a_change_keeps_no_other_from_it() {
+async fn an_instance_stopped_during_a_change_does_not_block_others() {
     let Some(postgres) = Postgres::start().await else { return };
     let folder = tempfile::tempdir().unwrap();
     let stopped = Arc::new(Manager::start(folder.path(), "a", &postgres.url()).await);
@@ -139,7 +141,7 @@ async fn an_instance_that_is_stopped_in_the_middle_of_a_change_keeps_no_other_fr
     loop {
         tokio::time::sleep(Duration::from_millis(7 + tries % 5)).await;
         kill(pid, Signal::SIGSTOP).unwrap();
-        // What it had asked is answered by now.
+        // Its requests have been answered by now.
         tokio::time::sleep(Duration::from_millis(20)).await;
         if postgres.sql(&[busy]).trim() != "0" {
             break;
@@ -160,9 +162,9 @@ async fn an_instance_that_is_stopped_in_the_middle_of_a_change_keeps_no_other_fr
     assert!(all.is_superset(&["after", "too"].map(str::to_owned).into()), "{all:?}");
 }
 
-/// Stopped, and without descriptors: who is connected is served, and nothing that was answered is lost.
+/// Stopped, and without descriptors: connected clients are served, and no answered change is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_manager_that_is_stopped_or_has_no_descriptors_goes_on_by_itself() {
+async fn a_manager_that_was_stopped_or_had_no_descriptors_recovers() {
     let folder = tempfile::tempdir().unwrap();
     let database = format!("sqlite:{}/slices.db", folder.path().display());
     let mut manager = Manager::start(folder.path(), "one", &database).await;
@@ -186,7 +188,7 @@ async fn a_manager_that_is_stopped_or_has_no_descriptors_goes_on_by_itself() {
         http.get("http://x/v1/slices").timeout(Duration::from_secs(1)).send()
     };
     assert!(stranger().await.is_err(), "there is no descriptor for it");
-    // Of the connection that is there.
+    // Over the existing connection.
     let mut expected: BTreeSet<String> = ["before", "stopped"].map(str::to_owned).into();
     for i in 0..20 {
         let name = format!("s{i}");

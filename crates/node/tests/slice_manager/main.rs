@@ -1,4 +1,5 @@
-//! The real program and real databases: killed at any moment, alone on SQLite and in company on PostgreSQL.
+//! The slice manager with real databases: killed at any moment, alone on SQLite and with other instances on
+//! PostgreSQL.
 
 // These tests run in real time.
 #![allow(clippy::disallowed_methods)]
@@ -30,7 +31,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Starts one and waits until it answers. `name` is unique in the folder.
+    /// Starts a slice manager and waits until it answers. `name` is unique in the directory.
     pub async fn start(folder: &Path, name: &str, database: &str) -> Self {
         Self::start_with(folder, name, database, "downlink_bps = 100_000_000\nuplink_bps = 100_000_000\n")
             .await
@@ -63,7 +64,7 @@ impl Manager {
         manager
     }
 
-    /// Status and answer; `None` when it does not answer.
+    /// Status and answer; `None` if it does not answer.
     pub async fn ask(&self, method: &str, path: &str, body: Option<Value>) -> Option<(u16, Value)> {
         let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
         let mut request =
@@ -77,13 +78,13 @@ impl Manager {
         Some((status, serde_json::from_str(&text).unwrap_or(Value::String(text))))
     }
 
-    /// Its slices.
+    /// The slices of the manager.
     pub async fn slices(&self) -> Vec<Value> {
         let (_, list) = self.ask("GET", "/v1/slices?limit=1000", None).await.expect("it answers");
         list["slices"].as_array().unwrap().clone()
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until no change is in progress; returns the slices.
     pub async fn settled(&self) -> Vec<Value> {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
@@ -96,7 +97,7 @@ impl Manager {
         }
     }
 
-    /// SIGKILL: it is gone at once, whatever it was at.
+    /// Sends SIGKILL.
     pub fn kill(&mut self) {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL).unwrap();
         self.child.wait().unwrap();
@@ -105,18 +106,18 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        // It may be gone.
+        // It may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A slice of so many kbit/s.
+/// A request for a slice with this rate, kbit/s.
 pub fn slice(name: &str, kbps: u64) -> Option<Value> {
     Some(json!({"name": name, "serviceProfile": {"sst": 1, "dLThptPerSlice": {"guaThpt": kbps}}}))
 }
 
-/// What the slices hold of the cell is within it, and is what the cell's own account says.
+/// Checks that the slices' guarantees are within the cell's capacity, and agree with the accesses' figures.
 async fn consistent(manager: &Manager, slices: &[Value]) {
     let sum: u64 = slices.iter().map(|s| s["guarantees"]["cell"]["downlink_bps"].as_u64().unwrap_or(0)).sum();
     let (_, v) = manager.ask("GET", "/v1/accesses", None).await.unwrap();
@@ -126,15 +127,15 @@ async fn consistent(manager: &Manager, slices: &[Value]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_at_any_moment_it_comes_back_as_it_was() {
+async fn state_survives_kills_at_any_moment() {
     let folder = tempfile::tempdir().unwrap();
     let database = format!("sqlite:{}/slices.db", folder.path().display());
     killed(folder.path(), &database, 12).await;
 }
 
-/// Kills a slice manager again and again, and looks at what it knows when it is started again.
+/// Kills a slice manager repeatedly, and checks its state after each restart.
 pub async fn killed(folder: &Path, database: &str, rounds: u64) {
-    // What was answered: made and not asked to go, and asked to go.
+    // Answered changes: slices created and not removed, and slices removed.
     let (mut made, mut going) = (BTreeSet::<String>::new(), BTreeSet::<String>::new());
     for round in 0..rounds {
         let mut manager = Manager::start(folder, "one", database).await;
@@ -142,11 +143,11 @@ pub async fn killed(folder: &Path, database: &str, rounds: u64) {
         consistent(&manager, &settled).await;
         let there: BTreeSet<String> = settled.iter().map(|s| s["id"].as_str().unwrap().to_owned()).collect();
         assert!(made.is_subset(&there), "round {round}: lost {:?}", made.difference(&there));
-        // Those that were made without an answer may be there, too.
+        // Slices whose creation was not answered may exist, too.
         made = there.difference(&going).cloned().collect();
         assert!(going.is_disjoint(&there), "round {round}: {:?} came back", going.intersection(&there));
         going.clear();
-        // Requests one after another, and a kill at a moment that moves from round to round.
+        // Consecutive requests, and a kill at a time that varies from round to round.
         let pid = Pid::from_raw(manager.child.id() as i32);
         let killer = tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(5 + round * 17)).await;
@@ -155,7 +156,7 @@ pub async fn killed(folder: &Path, database: &str, rounds: u64) {
         for i in 0.. {
             let answer = match (i % 4, made.first().cloned()) {
                 (3, Some(id)) => {
-                    // Asked to go, whether the answer comes or not.
+                    // Removal was requested, whether it is answered or not.
                     let answer = manager.ask("DELETE", &format!("/v1/slices/{id}"), None).await;
                     made.remove(&id);
                     if matches!(answer, Some((202, _))) {
@@ -183,7 +184,7 @@ pub async fn killed(folder: &Path, database: &str, rounds: u64) {
 }
 
 impl Manager {
-    /// After someone else killed it.
+    /// Records that another process has killed it.
     fn kill_late(&mut self) {
         self.child.wait().unwrap();
     }

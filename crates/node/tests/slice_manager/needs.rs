@@ -1,4 +1,4 @@
-//! What a program needs changes the cell: application, UE, slice manager, gNB, all of them real.
+//! Requests of programs change the cell: application, UE, slice manager and gNB, all of them real.
 //!
 //! ```text
 //!  POST /connections/select ─▶ anabranch ue ─ needs ─▶ slice-manager ─ shares ─▶ anabranch gnb
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What the cell carries, about: 25 RBs of LTE at MCS 28.
+/// Approximate capacity of the cell: 25 RBs of LTE at MCS 28.
 const CELL: &str = "downlink_bps = 18_000_000\nuplink_bps = 9_000_000\n";
 
 struct World {
@@ -24,7 +24,7 @@ struct World {
 }
 
 impl World {
-    /// `None` where namespaces are not allowed.
+    /// `None` where namespaces are not permitted.
     fn new() -> Option<Self> {
         let [phone, tv, gnb, network] = std::array::from_fn(|_| Namespace::new());
         let folder = tempfile::tempdir().unwrap();
@@ -50,7 +50,7 @@ impl World {
         program
     }
 
-    /// Two UEs, each with its device in a namespace of its own; all of the cell is slice "default".
+    /// Starts the cell: two UEs, each with its device in a namespace; the whole cell is slice "default".
     fn cell(&self) -> Program {
         let mut config = format!(
             "[n3]\nmode = \"ip\"\nkind = \"tun\"\nname = \"n3\"\nnetns = \"{}\"\naddresses = [\"10.45.0.1/24\"]\n\
@@ -82,7 +82,7 @@ impl World {
         self.start("ue", &self.phone, &config)
     }
 
-    /// Asks an agent.
+    /// Sends a request to an agent.
     async fn ask(&self, part: &str, method: &str, path: &str, body: Option<Value>) -> Value {
         let socket = self.file(&format!("{part}.sock"));
         let http = reqwest::Client::builder().no_proxy().unix_socket(socket).build().unwrap();
@@ -93,13 +93,13 @@ impl World {
         request.timeout(Duration::from_secs(20)).send().await.unwrap().json().await.unwrap()
     }
 
-    /// Connections that need so much downlink, as the UE's agent would make them.
+    /// Requests candidates for connections with this downlink rate, as a program would at the UE's agent.
     async fn select(&self, min_recv_bps: u64) -> Value {
         let body = json!({"properties": {"minRecvRate": min_recv_bps}, "remote": [{"address": "10.45.0.1", "port": 443}]});
         self.ask("ue", "POST", "/connections/select", Some(body)).await
     }
 
-    /// What the last need became.
+    /// The outcome of the last request for more capacity.
     async fn last_need(&self) -> Value {
         self.ask("ue", "GET", "/connections/manager", None).await["needs"]
             .as_array()
@@ -115,7 +115,7 @@ impl World {
         all.iter().find(|s| s["name"] == slice).map_or(0.0, |s| s["share_percent"].as_f64().unwrap())
     }
 
-    /// The part of what the cell delivers downlink that is the phone's, for a while.
+    /// The phone's share of the downlink traffic of the cell during a short period.
     async fn part_of_phone(&self) -> f64 {
         let bytes = async |ue: &str| {
             let ue = self.ask("gnb", "GET", &format!("/v1/ues/{ue}"), None).await;
@@ -124,7 +124,7 @@ impl World {
         let before = (bytes("phone").await, bytes("tv").await);
         tokio::time::sleep(Duration::from_millis(1500)).await;
         let (phone, tv) = (bytes("phone").await - before.0, bytes("tv").await - before.1);
-        // Neither more nor less than anything, before anything is carried.
+        // NaN before there is traffic, which compares false with everything.
         if phone + tv < 100_000.0 { f64::NAN } else { phone / (phone + tv) }
     }
 }
@@ -147,14 +147,14 @@ async fn made(manager: &Manager, name: &str, guaranteed_kbps: u64, max_kbps: u64
 
 async fn manager(folder: &Path) -> Manager {
     let database = format!("sqlite:{}/slices.db", folder.display());
-    // One UE may have all there is.
+    // One UE may use all free capacity.
     let cell =
         format!("{CELL}gnb = \"unix:{}/gnb.sock\"\n[limits]\nue_growth_percent = 100\n", folder.display());
     Manager::start_with(folder, "one", &database, &cell).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rate_that_no_slice_promises_makes_one_grow_in_the_cell() {
+async fn a_rate_that_no_slice_guarantees_enlarges_a_slice_in_the_cell() {
     let Some(world) = World::new() else { return };
     let _gnb = world.cell();
     let manager = manager(world.folder.path()).await;
@@ -176,7 +176,7 @@ async fn a_rate_that_no_slice_promises_makes_one_grow_in_the_cell() {
     };
     until("told", async || guaranteed().await == Some(4_500_000)).await;
 
-    // More than the cell carries, to both, for as long as it takes.
+    // More than the cell's capacity, to both, during the whole test.
     let mut load = Vec::new();
     for (ns, to) in [(&world.phone, "10.45.0.2"), (&world.tv, "10.45.0.3")] {
         load.push(ns.spawn("iperf3", &["-s"], &world.file("iperf3.log")));
@@ -184,13 +184,13 @@ async fn a_rate_that_no_slice_promises_makes_one_grow_in_the_cell() {
         let args = ["-u", "-b", "20M", "-l", "1200", "-t", "120", "-c", to];
         load.push(world.network.spawn("iperf3", &args, &world.file("iperf3.log")));
     }
-    // 25 % of the RBs, and 55 % for the tv: less than a third of what is carried.
+    // 25 % of the RBs, and 55 % for the tv: less than a third of the traffic.
     until("its part is as its slice's", async || world.part_of_phone().await < 0.4).await;
 
-    // What a slice promises already is nobody's business.
+    // Rates that a slice already guarantees cause no request.
     assert_eq!(world.select(4_000_000).await["needs"], json!([]));
     assert_eq!(world.last_need().await, Value::Null);
-    // What none promises is asked for, and there.
+    // A rate that no slice guarantees is requested and granted.
     let answer = world.select(12_600_000).await;
     assert_eq!(answer["needs"][0]["slices"], json!(["gold"]), "{answer}");
     assert!(answer["candidates"].as_array().is_some_and(|c| !c.is_empty()), "as well as may be: {answer}");
@@ -202,15 +202,15 @@ async fn a_rate_that_no_slice_promises_makes_one_grow_in_the_cell() {
         (&json!("grows"), &json!("gold"), &json!(12_600_000))
     );
     assert_eq!(world.select(12_600_000).await["needs"], json!([]), "the next question finds it");
-    // 70 to 10 now.
+    // Now 70 to 10.
     until("its packets have it", async || world.part_of_phone().await > 0.6).await;
 
-    // 15 Mbit/s are within its maximum, but not within what the cell has left.
+    // 15 Mbit/s are within its maximum, but exceed the free capacity of the cell.
     world.select(15_000_000).await;
     until("refused", async || world.last_need().await["became"] == "refused").await;
     let why = world.last_need().await["why"].to_string();
     assert!(why.contains("gold: 409") && why.contains(" left, and "), "{why}");
-    // 16 are not.
+    // 16 Mbit/s exceed its maximum.
     world.select(16_000_000).await;
     until("refused", async || world.last_need().await["dl_bps"] == 16_000_000).await;
     let why = world.last_need().await["why"].to_string();

@@ -1,4 +1,4 @@
-//! Several instances on one PostgreSQL, which the test starts itself.
+//! Several instances on one PostgreSQL server, which the test starts itself.
 
 use super::{Manager, killed, slice};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A server of the test's own, on a Unix socket only; gone when dropped.
+/// A PostgreSQL server on a Unix socket only; removed when dropped.
 pub struct Postgres {
     folder: tempfile::TempDir,
     server: Child,
@@ -17,7 +17,7 @@ fn bin(program: &str) -> Option<PathBuf> {
     versions.filter_map(|v| Some(v.ok()?.path().join("bin").join(program))).find(|path| path.exists())
 }
 
-/// A command as a user that PostgreSQL accepts: it refuses root.
+/// A command as an unprivileged user, because PostgreSQL refuses root.
 fn unprivileged(program: PathBuf) -> Command {
     if !nix::unistd::Uid::effective().is_root() {
         return Command::new(program);
@@ -34,12 +34,12 @@ fn checked(output: Output) {
 }
 
 impl Postgres {
-    /// `None` where it is not installed.
+    /// `None` if PostgreSQL is not installed.
     pub async fn start() -> Option<Self> {
         Self::start_in("UTF8").await
     }
 
-    /// The same in this encoding.
+    /// The same with this encoding.
     async fn start_in(encoding: &str) -> Option<Self> {
         let (Some(initdb), Some(_)) = (bin("initdb"), bin("postgres")) else {
             assert!(std::env::var_os("CI").is_none(), "CI must have PostgreSQL (package postgresql-15)");
@@ -62,7 +62,7 @@ impl Postgres {
         Some(Self { folder, server })
     }
 
-    /// Starts the server and waits until it takes connections.
+    /// Starts the server and waits until it accepts connections.
     async fn run(folder: &Path) -> Child {
         let mut command = unprivileged(bin("postgres").unwrap());
         command.arg("-D").arg(folder.join("data")).args(["-c", "listen_addresses="]);
@@ -78,36 +78,36 @@ impl Postgres {
         server
     }
 
-    /// All of its processes are gone at once, whatever they are at.
+    /// Ends all of its processes at once.
     pub fn kill(&mut self) {
-        // "Immediate shutdown": the server kills its children, and leaves recovery to the next start.
+        // "Immediate shutdown": the server kills its children and leaves recovery to the next start.
         let id = nix::unistd::Pid::from_raw(self.server.id() as i32);
         nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGQUIT).unwrap();
         self.server.wait().unwrap();
     }
 
-    /// After [`Postgres::kill`].
+    /// Starts the server after [`Postgres::kill`].
     pub async fn restart(&mut self) {
         self.server = Self::run(self.folder.path()).await;
     }
 
-    /// Sends all of its processes a signal.
+    /// Sends a signal to all of its processes.
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
         for id in self.processes() {
             nix::sys::signal::kill(id, signal).unwrap();
         }
     }
 
-    /// Its children, and last itself.
+    /// Its child processes, followed by the server itself.
     fn processes(&self) -> Vec<nix::unistd::Pid> {
         let id = self.server.id();
-        // One that has ended has none.
+        // A process that has ended has no children.
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
         let children = children.split_whitespace().map(|id| id.parse().unwrap());
         children.chain([id as i32]).map(nix::unistd::Pid::from_raw).collect()
     }
 
-    /// What the server answers.
+    /// The server's answer to these statements.
     pub fn sql(&self, statements: &[&str]) -> String {
         let output = self.psql(statements).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -115,10 +115,10 @@ impl Postgres {
         said
     }
 
-    /// From now on each COMMIT waits for a standby that does not exist, until the server's next start.
+    /// Makes each COMMIT wait for a standby that does not exist, until the next start of the server.
     pub async fn commits_wait(&self) {
         self.sql(&["ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()"]);
-        // In force once one process of the server has read it and told the others.
+        // In force once the server has reread its configuration and notified its processes.
         let waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
         for trial in 0..1000 {
             let mut psql = self.psql(&[&format!("CREATE TABLE trial_{trial} ()")]).spawn().unwrap();
@@ -149,7 +149,7 @@ impl Postgres {
         self.url_of("anabranch")
     }
 
-    /// For another of its users.
+    /// URL of the database for another user.
     fn url_of(&self, user: &str) -> String {
         let host = self.folder.path().display().to_string().replace('/', "%2F");
         format!("postgres://{user}@{host}/postgres")
@@ -164,11 +164,11 @@ impl Drop for Postgres {
             return;
         }
         let all = self.processes();
-        // Of those that are stopped (SIGSTOP) none would end.
+        // Suspended processes (SIGSTOP) would not end.
         for id in all {
             let _ = kill(id, Signal::SIGCONT);
         }
-        // Fast shutdown, with its children.
+        // Fast shutdown, including its children.
         let _ = kill(nix::unistd::Pid::from_raw(self.server.id() as i32), Signal::SIGINT);
         let end = Instant::now() + Duration::from_secs(10);
         while !ended(&mut self.server) && Instant::now() < end {
@@ -183,9 +183,9 @@ impl Drop for Postgres {
     }
 }
 
-/// A test that fails while the server is stopped ends, and leaves no process.
+/// If a test fails while the server is suspended, the test ends and leaves no process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_stopped_or_killed_goes_with_its_test() {
+async fn a_suspended_or_killed_server_ends_with_its_test() {
     for how in ["runs", "stopped", "killed"] {
         let Some(mut postgres) = Postgres::start().await else { return };
         let all = postgres.processes();
@@ -215,10 +215,10 @@ async fn several_instances_are_one_slice_manager() {
     let folder = tempfile::tempdir().unwrap();
     let url = postgres.url();
     let (a, b) = (Manager::start(folder.path(), "a", &url), Manager::start(folder.path(), "b", &url));
-    // At the same time: both make the tables, or find them.
+    // Concurrent starts: both create the tables, or find them.
     let (mut a, b) = futures_util::future::join(a, b).await;
 
-    // What one is told, the other tells; changes arrive without being asked for.
+    // Changes at one instance are visible at the other; they are propagated without requests.
     let (status, made) = a.ask("POST", "/v1/slices", slice("video", 30_000)).await.unwrap();
     assert_eq!(status, 201, "{made}");
     let id = made["id"].as_str().unwrap().to_owned();
@@ -230,11 +230,11 @@ async fn several_instances_are_one_slice_manager() {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // The same token counts at both.
+    // The same token is valid at both.
     let (_, ue) = b.ask("PUT", "/v1/ues/phone", Some(json!({"slices": [id]}))).await.unwrap();
     assert!(ue["token"].is_string(), "{ue}");
 
-    // Both are asked for more than there is: together they give no more than one would.
+    // Both get requests beyond the capacity: together they grant no more than one would.
     let all = (0..12).map(|i| {
         let manager = if i % 2 == 0 { &a } else { &b };
         async move { manager.ask("POST", "/v1/slices", slice(&format!("s{i}"), 20_000)).await }
@@ -243,11 +243,11 @@ async fn several_instances_are_one_slice_manager() {
     let given = answers.iter().filter(|answer| matches!(answer, Some((201, _)))).count();
     assert_eq!(given, 3, "30 + 3 * 20 of the 95 Mbit/s that RBs are there for: {answers:?}");
 
-    // One is killed in the middle of it; the other goes on.
+    // One is killed during a removal; the other continues.
     let (_, made) = a.ask("DELETE", &format!("/v1/slices/{id}"), None).await.unwrap();
     a.kill();
     assert!(made.is_null() || made == json!(""), "{made}");
-    // What the one stored the other hears of a moment later.
+    // Changes of one instance reach the other shortly after.
     let end = Instant::now() + Duration::from_secs(60);
     while !matches!(b.ask("GET", &format!("/v1/slices/{id}"), None).await, Some((404, _))) {
         assert!(Instant::now() < end, "it is not removed");
@@ -257,21 +257,21 @@ async fn several_instances_are_one_slice_manager() {
     assert!(slices.len() == 3 && slices.iter().all(|s| s["id"] != id.as_str()), "{slices:?}");
     let (_, ue): (u16, Value) = b.ask("GET", "/v1/ues/phone", None).await.unwrap();
     assert_eq!(ue["slices"], json!([]));
-    // And one that comes back finds everything.
+    // A restarted instance has the complete state.
     let a = Manager::start(folder.path(), "a", &url).await;
     assert_eq!(a.slices().await.len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_at_any_moment_a_server_has_it_as_it_was() {
+async fn state_on_a_server_survives_kills_at_any_moment() {
     let Some(postgres) = Postgres::start().await else { return };
     let folder = tempfile::tempdir().unwrap();
     killed(folder.path(), &postgres.url(), 8).await;
 }
 
-/// A server whose own settings are others than the usual, and a user who may not make tables where there are some.
+/// A server with unusual settings, and a user who may not create tables that already exist.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_server_is_set_to_and_a_user_may_not_do_is_in_nobodys_way() {
+async fn unusual_server_settings_and_restricted_users_are_supported() {
     let Some(postgres) = Postgres::start().await else { return };
     let folder = tempfile::tempdir().unwrap();
     drop(Manager::start(folder.path(), "first", &postgres.url()).await);
@@ -298,9 +298,10 @@ async fn what_a_server_is_set_to_and_a_user_may_not_do_is_in_nobodys_way() {
     futures_util::future::join_all(writers).await;
 }
 
-/// A database that cannot store every character says so at the start, and not for each change that has one.
+/// A database whose encoding lacks characters is refused at the start, instead of at each change that has
+/// one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_does_not_have_every_character_is_refused() {
+async fn a_database_with_an_incomplete_encoding_is_refused() {
     let Some(postgres) = Postgres::start_in("LATIN1").await else { return };
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("one.toml");

@@ -1,4 +1,4 @@
-//! A real UE and a real slice manager: told at once, and what is known outlives the manager for as long as it said.
+//! A UE and a slice manager: updates arrive at once, and facts outlive the manager for their validity.
 
 use super::{Manager, slice};
 use nix::sys::signal::{Signal, kill};
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// `anabranch ue` in a network namespace of its own, without an access that leads anywhere.
+/// `anabranch ue` in a network namespace of its own, whose access does not reach a UPF.
 struct Ue {
     child: Child,
     http: reqwest::Client,
@@ -29,7 +29,7 @@ impl Ue {
         );
         std::fs::write(at("ue.toml"), text).unwrap();
         let log = std::fs::File::create(at("ue.log")).unwrap();
-        // The namespace and what is in it go with the program.
+        // The namespace and its contents end with the program.
         let script = "ip link set lo up && ip link add wwan1 type veth peer name far && ip link set far up && \
                       ip addr add 198.51.100.2/24 dev wwan1 && ip link set wwan1 up && ip link add eth0 type veth peer name \
                       other && ip link set other up && ip addr add 203.0.113.2/24 dev eth0 && ip link set eth0 up && \
@@ -59,14 +59,14 @@ impl Ue {
         self.ask("GET", path, Value::Null).await.expect("it answers").1
     }
 
-    /// What a command in its namespace prints.
+    /// Output of a command in its namespace.
     fn inside(&self, command: &str) -> String {
         let pid = self.child.id().to_string();
         let output = Command::new("nsenter").args(["-t", &pid, "-n", "sh", "-c", command]).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Whether a connection that requires 12 ms at most finds a slice.
+    /// Whether a connection that requires at most 12 ms finds a slice.
     async fn finds_low_latency(&self) -> bool {
         let wanted = json!({"_slice.latency": {"atMostUs": 12_000, "preference": "require"}});
         let body = json!({"properties": wanted, "remote": [{"address": "198.51.100.7", "port": 443}]});
@@ -81,13 +81,13 @@ impl Ue {
 
 impl Drop for Ue {
     fn drop(&mut self) {
-        // It may be gone.
+        // It may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Waits until `holds` says so.
+/// Waits until `holds` returns true.
 async fn until(what: &str, holds: impl AsyncFn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !holds().await {
@@ -96,7 +96,7 @@ async fn until(what: &str, holds: impl AsyncFn() -> bool) {
     }
 }
 
-/// A manager with slice "gold", and the token of UE "phone" that holds it.
+/// A manager with slice "gold", and the token of UE "phone", a member of the slice.
 async fn network(folder: &Path) -> (Manager, String, String) {
     let database = format!("sqlite:{}/slices.db", folder.display());
     let manager = Manager::start(folder, "one", &database).await;
@@ -115,7 +115,7 @@ fn gold(kbps: u64) -> Option<Value> {
     Some(slice)
 }
 
-/// Whether network namespaces can be made.
+/// Whether network namespaces can be created.
 pub fn is_root() -> bool {
     use std::io::Write;
     let root = nix::unistd::Uid::effective().is_root();
@@ -126,7 +126,7 @@ pub fn is_root() -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ue_is_told_and_remembers_while_the_manager_is_gone() {
+async fn a_ue_receives_facts_and_keeps_them_while_the_manager_is_unreachable() {
     if !is_root() {
         return;
     }
@@ -141,7 +141,7 @@ async fn a_ue_is_told_and_remembers_while_the_manager_is_gone() {
         async |m: &Manager| m.ask("GET", "/v1/ues/phone", None).await.unwrap().1["registered_ms"].is_u64();
     until("registered", async || registered(&manager).await).await;
 
-    // Policies are pushed, and those that are pushed no more go.
+    // Policies are pushed, and removed when they are no longer pushed.
     let profile = json!({"uid": "dependable", "policy_type": "profile", "match": {"transport": {"value": "dependable"}},
         "properties": {"transport": {"value": "TCP", "precedence": 2}}});
     let policies = async |list: Value| {
@@ -156,11 +156,11 @@ async fn a_ue_is_told_and_remembers_while_the_manager_is_gone() {
     assert_eq!(policies(json!([])).await.0, 204);
     until("withdrawn", async || ue.get("/pib").await == json!([])).await;
 
-    // A change arrives by the stream.
+    // A change arrives over the stream.
     assert_eq!(manager.ask("PUT", &format!("/v1/slices/{id}"), gold(30_000)).await.unwrap().0, 202);
     until("changed", async || uplink(&ue.get("/connections/slices").await) == Some(30_000_000)).await;
 
-    // The manager is gone: what is known counts on for its 10 seconds, and then no more.
+    // The manager is killed: the facts stay valid for their 10 seconds, and no longer.
     manager.kill();
     assert!(ue.finds_low_latency().await, "known facts count");
     until("lost", async || ue.get("/connections/manager").await["answers"] == false).await;
@@ -175,13 +175,13 @@ async fn a_ue_is_told_and_remembers_while_the_manager_is_gone() {
         assert!(page.contains(&format!("`anabranch_ue_slice{name}")), "docs/taps.md lacks {name}");
     }
 
-    // And it comes back.
+    // The manager returns.
     let database = format!("sqlite:{}/slices.db", folder.path().display());
     let manager = Manager::start(folder.path(), "one", &database).await;
     until("found again", async || ue.finds_low_latency().await).await;
     until("registered again", async || ue.get("/connections/manager").await["registered"] == true).await;
 
-    // It leaves.
+    // The UE leaves.
     kill(Pid::from_raw(ue.child.id() as i32), Signal::SIGTERM).unwrap();
     let status = ue.child.wait().unwrap();
     assert!(status.success(), "{status} {}", std::fs::read_to_string(folder.path().join("ue.log")).unwrap());
@@ -189,7 +189,7 @@ async fn a_ue_is_told_and_remembers_while_the_manager_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ue_that_polls_is_told_too() {
+async fn a_polling_ue_receives_updates() {
     if !is_root() {
         return;
     }
@@ -208,7 +208,7 @@ async fn a_ue_that_polls_is_told_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_manager_tells_becomes_routes_for_programs_that_do_not_know_of_slices() {
+async fn facts_become_routes_for_programs_that_do_not_select_slices() {
     if !is_root() {
         return;
     }
@@ -228,7 +228,7 @@ async fn what_the_manager_tells_becomes_routes_for_programs_that_do_not_know_of_
     );
     assert!(way("192.0.2.7 ipproto tcp dport 5002").contains("dev eth0"), "other flows go as before");
 
-    // More is guaranteed: the window grows with it. 40 Mbit/s * 12 ms / 2 is 20.7 segments.
+    // A higher guarantee enlarges the window: 40 Mbit/s * 12 ms / 2 is 20.7 segments.
     assert_eq!(manager.ask("PUT", &format!("/v1/slices/{id}"), gold(40_000)).await.unwrap().0, 202);
     until("a larger window", async || way(upload).contains("initcwnd 20")).await;
     let plan = json!({"remote": [{"address": "192.0.2.7", "port": 5002}], "properties": {
@@ -236,13 +236,13 @@ async fn what_the_manager_tells_becomes_routes_for_programs_that_do_not_know_of_
     let (_, answer) = ue.ask("POST", "/connections/select", plan).await.unwrap();
     assert_eq!(answer["plan"][0], json!({"action": "mark", "mark": 513, "table": 513}), "{answer}");
 
-    // What is no longer known is no reason for anything.
+    // Expired facts have no effect.
     manager.kill();
     until("forgotten", async || way(upload).contains("dev eth0")).await;
     until("no window", async || !way("192.0.2.7 mark 513").contains("initcwnd")).await;
     assert!(way("192.0.2.7 mark 513").contains("dev wwan1"), "who asks for the slice still has it");
 
-    // Nothing stays. A process of the namespace outlives the agent for as long as it is looked at.
+    // All configuration is removed. A process in the namespace keeps it alive while it is checked.
     let mut witness = Command::new("nsenter");
     witness.args(["-t", &ue.child.id().to_string(), "-n", "sleep", "60"]);
     let mut witness = witness.spawn().unwrap();
