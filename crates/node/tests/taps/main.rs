@@ -1,4 +1,5 @@
-//! Programs that use `anabranch-taps` beside a real `anabranch ue`: their packets leave by the slice that the policy chose.
+//! Programs that use `anabranch-taps` next to a real `anabranch ue`: their packets use the slice that the
+//! policy selected.
 //!
 //! ```text
 //!              ue                                net
@@ -27,7 +28,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const PEER: &str = "192.0.2.7:5000";
-/// What is sent over each connection: far above what else passes.
+/// Bytes sent over each connection: far more than other traffic.
 const BYTES: usize = 1 << 20;
 
 struct World {
@@ -53,7 +54,7 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// The agent, with both slices bound and told.
+    /// Starts the agent with both slices bound and set.
     fn start_ue(&self) -> Program {
         let folder = self.folder.path().display();
         if !self.file("ue.toml").exists() {
@@ -94,11 +95,11 @@ impl World {
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
-    /// The peer: takes what comes over TCP and UDP, and says when it has all.
+    /// Starts the peer: it receives over TCP and UDP, and confirms when it has received everything.
     fn serve(&self) {
         let ready = self.net.run(|| {
             let (tell, ready) = std::sync::mpsc::channel();
-            // A thread of this namespace, for as long as the test runs.
+            // A thread in this namespace, until the end of the test.
             std::thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
@@ -132,8 +133,8 @@ impl World {
             .collect()
     }
 
-    /// Opens a connection in the UE and sends over it; its protocol, the slices of its paths, whether an agent chose them, and
-    /// the interfaces that its bytes left by.
+    /// Opens a connection in the UE and sends over it; returns its protocol, the slices of its paths, whether
+    /// an agent selected them, and the interfaces that sent its bytes.
     fn send(&self, properties: Properties) -> Result<Sent, Error> {
         let before = self.sent();
         let socket = self.file("ue.sock");
@@ -157,7 +158,8 @@ impl World {
         Ok(Sent { protocol, pvds, by_agent, by: by.map(|(name, _)| name).collect() })
     }
 
-    /// Opens a connection that needs more than one slice has; its protocol, and how many paths it comes to have.
+    /// Opens a connection that needs more than one slice provides; returns its protocol and its number of
+    /// paths.
     fn aggregate(&self) -> (Protocol, u8) {
         let socket = self.file("ue.sock");
         self.ue.run(move || {
@@ -167,7 +169,7 @@ impl World {
                 let much = Properties { min_send_rate: Rate::bps(80_000_000), ..Properties::default() };
                 let pre = Preconnection::new(much).agent(Agent::Socket(socket)).remote(remote);
                 let connection = pre.initiate().await.unwrap();
-                // Further paths come once the peer has acknowledged data (RFC 8684 §3.2).
+                // Additional paths are opened after the peer has acknowledged data (RFC 8684 §3.2).
                 connection.send(vec![1; 1000]).await.unwrap();
                 let end = Instant::now() + Duration::from_secs(5);
                 while connection.paths() < 2 && Instant::now() < end {
@@ -180,7 +182,7 @@ impl World {
         })
     }
 
-    /// Endpoints of Multipath TCP in the UE.
+    /// Multipath TCP endpoints in the UE.
     fn endpoints(&self) -> Vec<String> {
         let text = self.ue.sh("ip mptcp endpoint show");
         text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
@@ -199,7 +201,7 @@ fn sent(protocol: Protocol, pvd: &str, by_agent: bool, interface: &str) -> Sent 
     Sent { protocol, pvds: vec![pvd.into()], by_agent, by: vec![interface.into()] }
 }
 
-/// Takes everything, and says so at the end of a stream, or of every datagram.
+/// Receives everything, and confirms the end of a stream or every datagram.
 async fn sink(connection: Connection) {
     while let Ok(Some(message)) = connection.receive().await {
         if message.end_of_message {
@@ -243,7 +245,7 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 #[test]
-fn packets_leave_by_the_slice_that_was_chosen() {
+fn packets_use_the_selected_slice() {
     let Some(world) = World::new() else { return };
     world.serve();
     let ue = world.start_ue();
@@ -256,7 +258,7 @@ fn packets_leave_by_the_slice_that_was_chosen() {
     let liked = world.send(quick(of("A", Preference::Prefer))).unwrap();
     assert_eq!(liked, sent(Protocol::Tcp, "A", true, "wwan0"), "a wish weighs more than the profile");
 
-    // What is ruled out is not used, not even by further subflows.
+    // Prohibited paths are not used, not even by additional subflows.
     world.ue.sh("ip mptcp limits set subflow 8 && ip mptcp endpoint add 10.7.0.2 dev wwan0 subflow && \
          ip mptcp endpoint add 10.8.0.2 dev wwan1 subflow");
     let several = Properties { multipath: Some(Multipath::Active), ..of("A", Preference::Prohibit) };
@@ -266,7 +268,7 @@ fn packets_leave_by_the_slice_that_was_chosen() {
     let refused = world.send(of("C", Preference::Require)).unwrap_err();
     assert!(matches!(&refused, Error::Refused { property, .. } if property == "pvd"), "{refused}");
 
-    // Without the agent connections go where the host's routes lead.
+    // Without the agent, connections follow the routes of the host.
     ue.stop();
     let alone = world.send(quick(Properties::default())).unwrap();
     assert_eq!(alone, sent(Protocol::Tcp, "", false, "eth0"));
@@ -274,20 +276,20 @@ fn packets_leave_by_the_slice_that_was_chosen() {
     assert!(matches!(&refused, Error::Refused { property, .. } if property == "pvd"), "{refused}");
 }
 
-/// Where one slice is not enough, the kernel opens subflows from the addresses of the others, without anybody's help.
+/// If one slice is not sufficient, the kernel opens subflows from the addresses of the others by itself.
 #[test]
-fn endpoints_of_a_plan_are_there_while_the_agent_runs() {
+fn endpoints_of_a_plan_exist_while_the_agent_runs() {
     let Some(world) = World::new() else { return };
     if !world.ue.try_sh("ip mptcp endpoint show").1 {
         assert!(std::env::var_os("CI").is_none(), "CI must have Multipath TCP");
         return;
     }
     world.serve();
-    // Somebody else's, of an address that no plan names.
+    // An endpoint of another program, with an address that no plan uses.
     world.ue.sh("ip mptcp endpoint add 10.9.0.2 dev eth0 backup id 7");
     let others = world.endpoints();
     let mut ue = world.start_ue();
-    // One slice is enough: none.
+    // One slice is sufficient: no endpoint.
     world.send(Properties::default()).unwrap();
     assert_eq!(world.endpoints(), others);
     for killed in [true, false] {
@@ -305,7 +307,8 @@ fn endpoints_of_a_plan_are_there_while_the_agent_runs() {
             assert!(ue.log().contains("that an earlier run left"), "{}", ue.log());
         }
     }
-    // Its interface goes, and with it the endpoint; it comes back, but not before the next plan.
+    // The interface disappears, and with it the endpoint; after its return, the next plan restores the
+    // endpoint.
     let second = world.endpoints().iter().find(|e| e.contains("id 171")).unwrap().contains("wwan0");
     let second = if second { "wwan0" } else { "wwan1" };
     world.ue.sh(&format!("ip link set {second} down"));
