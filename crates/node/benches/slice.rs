@@ -1,7 +1,8 @@
-//! Signalling of the slice manager: polls that change nothing, and one change that reaches 10,000 UEs. Real HTTP over
-//! loopback, in a network namespace where that is allowed; clients and program share the machine.
+//! Signalling of the slice manager: unchanged polls, and one change that reaches 10,000 UEs. Real HTTP over
+//! loopback, in a network namespace if permitted; clients and program share the machine.
 //!
-//! `./x bench slice`; `SLICE_BENCH_UES=1000` for fewer UEs. It fails where a promise of `docs/slice-manager.md` is not kept.
+//! `./x bench slice`; `SLICE_BENCH_UES=1000` for fewer UEs. Fails if a requirement of `docs/slice-manager.md`
+//! is not met.
 
 // Benchmarks run in real time.
 #![allow(clippy::disallowed_methods)]
@@ -20,10 +21,11 @@ const ADDRESS: &str = "127.0.0.1:8080";
 const OPERATOR: &str = "benchmark-operator-token";
 const POLLERS: usize = 32;
 const POLL_TIME: Duration = Duration::from_secs(5);
-/// As often as a UE asks when it is told nothing else.
+/// Polling interval of a UE by default, seconds.
 const POLL_EVERY_S: usize = 5;
 const IDLE: Duration = Duration::from_secs(30);
-/// What is promised: unchanged polls a second, bytes of one, and 99 % of UEs hear of a change within.
+/// Requirements: unchanged polls per second, bytes per poll, and time until 99 % of the UEs have received a
+/// change.
 const LEAST_POLLS: f64 = 5000.0;
 const MOST_BYTES: usize = 200;
 const MOST_WAIT: Duration = Duration::from_secs(1);
@@ -91,7 +93,7 @@ async fn run(ues: usize) -> Result<()> {
         tokens.push(ue["token"].as_str().context("a token")?.to_owned());
     }
     println!("added {ues} UEs in {:.1} s", started.elapsed().as_secs_f64());
-    // Attachments settle, and the slice runs.
+    // Memberships are established, and the slice is running.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let idle = tokio::spawn(idle_stream(tokens[0].clone()));
     let unchanged = polls(&tokens).await?;
@@ -128,12 +130,12 @@ async fn exchange(request: &str) -> Result<usize> {
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await?;
     ensure!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
-    // Those of a connection that stays.
+    // For a persistent connection.
     let close = |bytes: &[u8]| if bytes.windows(17).any(|w| w == b"connection: close") { 19 } else { 0 };
     Ok(request.len() + answer.len() - close(&answer))
 }
 
-/// Bytes a minute of a stream on which nothing happens, after its first event.
+/// Bytes per minute of an idle stream, after its first event.
 async fn idle_stream(token: String) -> Result<f64> {
     let mut stream = TcpStream::connect(ADDRESS).await?;
     stream.write_all(request("/v1/me/stream", &token, "").as_bytes()).await?;
@@ -154,7 +156,7 @@ async fn idle_stream(token: String) -> Result<f64> {
     }
 }
 
-/// Polls that change nothing, over connections that stay: bytes of one.
+/// Unchanged polls over persistent connections; returns the bytes of one.
 async fn polls(tokens: &[String]) -> Result<usize> {
     let mut tasks = tokio::task::JoinSet::new();
     let until = Instant::now() + POLL_TIME;
@@ -198,7 +200,7 @@ async fn polls(tokens: &[String]) -> Result<usize> {
     Ok(bytes)
 }
 
-/// A change, and when each stream has told it.
+/// Executes a change, and records when each stream has delivered it.
 async fn change(tokens: &[String], change: impl AsyncFn() -> Result<()>) -> Result<()> {
     let ready = Arc::new(AtomicUsize::new(0));
     let mut tasks = tokio::task::JoinSet::new();
