@@ -43,6 +43,8 @@ pub(super) struct Active {
     /// Messages of the peer that are not whole yet.
     pub assembler: Assembler,
     notices: [Notice; MAX_PATHS],
+    /// UPF: by which path the newest packet of the TCP lane came that belongs to this one.
+    pub lane_by: [PathId; MAX_PATHS],
     pub outbox: VecDeque<(PathId, Message)>,
     pub icmp: VecDeque<Vec<u8>>,
     events: VecDeque<SessionEvent>,
@@ -97,6 +99,7 @@ impl Active {
             cuts: [0; MAX_PATHS],
             assembler: Assembler::default(),
             notices: Default::default(),
+            lane_by: std::array::from_fn(|path| path as PathId),
             outbox: VecDeque::new(),
             icmp: VecDeque::new(),
             events: VecDeque::new(),

@@ -47,7 +47,7 @@ use active::Active;
 use anabranch_element::Reason;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_rules::AccessName;
-use anabranch_steer::PathStates;
+use anabranch_steer::{PathSet, PathStates};
 use anabranch_wire::ip::FlowKey;
 use path::Paths;
 use std::net::SocketAddr;
@@ -68,6 +68,8 @@ pub struct Session {
     addresses: Addresses,
     generation: u32,
     notify_sequence: u32,
+    /// UE: paths that packets of the TCP lane do not take while there are others.
+    lane_avoids: PathSet,
     /// Of the pool that sessions share.
     held: Usage,
     resting: bool,
@@ -96,6 +98,7 @@ impl Session {
             addresses,
             generation: 0,
             notify_sequence: 0,
+            lane_avoids: PathSet::EMPTY,
             held: Usage::default(),
             resting: false,
         }
@@ -116,6 +119,11 @@ impl Session {
     #[must_use]
     pub fn addresses(&self) -> Addresses {
         self.addresses
+    }
+
+    /// Packets of the TCP lane that belong to one of `paths` take another path while there is one (UE).
+    pub fn set_lane_avoids(&mut self, paths: PathSet) {
+        self.lane_avoids = paths;
     }
 
     /// Gives the session its addresses (UE: from the welcome).

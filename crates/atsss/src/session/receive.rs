@@ -226,7 +226,8 @@ impl Session {
             DeliveryOrder::Coded { sequence, start, hold } => {
                 let (word, packet) = CodeWord::split(packet).ok_or(DropReason::Malformed)?;
                 // Only what may be delivered may be a part of what is restored.
-                self.check_addresses(&FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?, now, shared)?;
+                let key = FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?;
+                self.check_addresses(path, &key, now, shared)?;
                 let order = DeliveryOrder::sequenced(sequence, start, hold);
                 let hold = self.coded_source(word, order, packet, now, shared);
                 let taken = self.take_in(path, order, hold, packet, now, shared, inner);
@@ -242,16 +243,21 @@ impl Session {
     }
 
     /// The UPF takes packets of the session's own addresses only, to destinations that are open to UEs; both ends take those
-    /// of the TCP lane that are the session's.
+    /// of the TCP lane that are the session's. `by` is the path that this one came by.
     fn check_addresses(
         &mut self,
+        by: PathId,
         key: &FlowKey,
         now: Instant,
         shared: &Shared<'_>,
     ) -> Result<(), DropReason> {
         let of_lane = tcp_lane::contains(key.src) || tcp_lane::contains(key.dst);
         let admitted = if of_lane {
-            self.lane_path(key, !self.is_ue()).is_some()
+            let path = self.lane_path(key, !self.is_ue());
+            if let Some(path) = path {
+                self.active().lane_by[usize::from(path)] = by;
+            }
+            path.is_some()
         } else {
             self.is_ue() || self.addresses.contains(key.src)
         };
@@ -283,7 +289,7 @@ impl Session {
     ) -> Result<(), DropReason> {
         let ip = IpPacket::parse(packet).map_err(|_| DropReason::NotIp)?;
         let key = FlowKey::of(&ip, packet).map_err(|_| DropReason::NotIp)?;
-        self.check_addresses(&key, now, shared)?;
+        self.check_addresses(path, &key, now, shared)?;
         if self.resting {
             self.wake(now);
         }

@@ -238,8 +238,8 @@ impl Session {
         Ok(())
     }
 
-    /// A packet of the TCP lane: its address says by which path. While that is down another one carries it, so that
-    /// the subflow, which would back off for long, goes on.
+    /// A packet of the TCP lane. Its address names the path. While that path is down or, at a UE, to be avoided, another one
+    /// carries the packet, so that the subflow goes on. The UPF follows the UE: it answers by the path that the UE uses.
     fn send_lane(
         &mut self,
         flow: &FlowKey,
@@ -248,11 +248,18 @@ impl Session {
         out: &mut impl DatagramSink,
     ) -> Result<(), DropReason> {
         let path = self.lane_path(flow, self.is_ue()).ok_or(DropReason::SpoofedSource)?;
+        let (is_ue, avoids) = (self.is_ue(), self.lane_avoids);
         self.note_data(now);
         self.traffic.tx_packets += 1;
         self.traffic.tx_bytes += packet.len() as u64;
-        let live = &self.active().live;
-        let path = if live.is_up(path) { Some(path) } else { live.smallest_delay() };
+        let active = self.active();
+        let path = if is_ue { path } else { active.lane_by[usize::from(path)] };
+        let live = &active.live;
+        let path = if live.is_up(path) && !avoids.contains(path) {
+            Some(path)
+        } else {
+            live.fastest(PathSet::ALL.without(avoids)).or_else(|| live.smallest_delay())
+        };
         self.emit_data(path.ok_or(DropReason::NoPath)?, DeliveryOrder::None, packet, now, out)
     }
 

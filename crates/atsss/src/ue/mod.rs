@@ -35,7 +35,7 @@ use anabranch_element::Reason;
 use anabranch_element::ioam::{BothWays, IoamNode, IoamStats, NodeReport};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_rules::AccessName;
-use anabranch_steer::PolicyError;
+use anabranch_steer::{PathSet, PolicyError};
 use anabranch_steer::{Rule, SteeringMode, active_standby, chained};
 use anabranch_wire::tunnel::{MessageType, classify};
 use handshake::Handshake;
@@ -124,6 +124,8 @@ pub enum UeCommand {
         /// User and cgroup.
         owner: FlowOwner,
     },
+    /// Packets of the TCP lane that belong to these paths take another one while there is one.
+    LaneAvoids(PathSet),
     /// The machine's clock was set: this is the Unix time, in nanoseconds, at which `now` was 0.
     Clock {
         /// See [`UeConfig::unix_epoch_ns`].
@@ -457,6 +459,7 @@ impl Ue {
                 }
                 self.on_clock(unix_epoch_ns, now);
             }
+            UeCommand::LaneAvoids(paths) => self.session.set_lane_avoids(paths),
             UeCommand::Close => self.session.close(0),
         }
     }

@@ -10,7 +10,7 @@ use anabranch_atsss::ue::{UeCommand, UeEvent};
 use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_element::{Element, Port};
-use anabranch_steer::{Functionality, Rule, SteeringMode, active_standby};
+use anabranch_steer::{Functionality, PathSet, Rule, SteeringMode, active_standby};
 use anabranch_wire::ip::{FlowKey, parse_udp, protocol, udp_datagram};
 use anabranch_wire::tcp::{TcpFlags, TcpHeader, TcpOptions, emit_packet, parse_packet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -106,6 +106,40 @@ fn while_an_access_is_down_another_one_carries_its_packets() {
         w.run_ms(50);
         assert_eq!((seqs(&w.at_server), seqs(&w.at_device)), (vec![1], vec![2]));
     }
+}
+
+/// An access that the UE avoids carries packets of the lane only where there is no other one, in either direction: the UPF follows.
+#[test]
+fn an_access_to_be_avoided_carries_nothing_both_ways_while_there_is_another_one() {
+    let mut w = with_lane(Security::Secure);
+    let of = |paths: &[u8]| paths.iter().copied().collect::<PathSet>();
+    let by = |w: &mut World, named: u8| {
+        w.tap.clear();
+        send_up(w, segment(address(UE_IP, named), UPF, 1));
+        w.run_ms(50);
+        send_down(w, segment(UPF, address(UE_IP, named), 2));
+        w.run_ms(50);
+        assert_eq!(w.tapped(true, BYTES), w.tapped(false, BYTES));
+        w.tapped(true, BYTES)
+    };
+    let (first, second) = ([1, 0], [0, 1]);
+    for (avoided, expected) in [
+        (vec![], [first, second]),
+        (vec![0], [second, second]),
+        (vec![1], [first, first]),
+        (vec![0, 1], [first, second]),
+        (vec![], [first, second]),
+    ] {
+        w.ue.on_command(UeCommand::LaneAvoids(of(&avoided)), w.now);
+        let all = (w.ue.lane_starts().len(), [by(&mut w, 0), by(&mut w, 1)]);
+        assert_eq!(all, (2, expected), "{avoided:?}");
+    }
+    // The only one that is up is taken, avoided or not.
+    w.ue.on_command(UeCommand::LaneAvoids(of(&[1])), w.now);
+    w.channels[0].cut = true;
+    w.ue.on_command(UeCommand::Carrier { path: 0, up: false }, w.now);
+    w.run_ms(300);
+    assert_eq!([by(&mut w, 0), by(&mut w, 1)], [second, second]);
 }
 
 #[test]
