@@ -272,6 +272,7 @@ impl Ue {
             self.event(UeEvent::Connected { addresses, mtu });
         }
         if restarted {
+            self.event(UeEvent::UpfRestarted);
             self.session.peer_restarted(now, &mut self.pool);
         }
         if fresh || restarted {

@@ -145,6 +145,8 @@ pub enum UeEvent {
         /// MTU of the inner interface, in bytes.
         mtu: u16,
     },
+    /// The UPF is another process than before: what it knew of flows is gone.
+    UpfRestarted,
     /// The UPF accepted a handshake; to be remembered across restarts (see [`UeConfig::last_timestamp_ns`]).
     Handshake {
         /// Its timestamp, in nanoseconds of Unix time.

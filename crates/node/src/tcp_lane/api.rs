@@ -64,17 +64,17 @@ pub struct TcpLane {
     pub refused: BTreeMap<String, u64>,
     /// Flows that ended with a reset.
     pub resets: u64,
-    /// UE: accesses without subflows.
+    /// UE: accesses that are not used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<TcpLaneLeft>,
 }
 
-/// An access on which a lane has no subflow.
+/// An access that a lane does not use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TcpLaneLeft {
     /// Name of the access.
     pub access: String,
-    /// Reason: it is down, or its loss exceeds the limit.
+    /// Why: it is down, or loses more than the limit. Also how many connections have no subflow elsewhere.
     pub why: String,
 }
 

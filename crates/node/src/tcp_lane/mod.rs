@@ -28,10 +28,15 @@ pub use upf::{UpfLane, accept as accept_ues};
 use anyhow::Context;
 use socket2::Socket;
 use std::sync::Once;
+use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
-/// Starts the threads of a lane, which are separate so that relaying and the control plane do not delay each
-/// other.
+/// How long connections may take to end with their lane.
+const LONGEST_END: Duration = Duration::from_secs(1);
+/// How long their resets take to be read from the lane's device.
+const RESETS_LEAVE: Duration = Duration::from_millis(50);
+
+/// Threads of a lane's own: what it copies is not to wait for control, nor control for it.
 pub fn threads(workers: u16) -> anyhow::Result<Threads> {
     let mut builder = Builder::new_multi_thread();
     if workers > 0 {
@@ -48,6 +53,15 @@ impl Threads {
     /// Handle for starting tasks on them.
     pub fn handle(&self) -> Option<&tokio::runtime::Handle> {
         self.0.as_ref().map(Runtime::handle)
+    }
+
+    /// Ends everything on them: connections are reset, and the resets have had time to leave by the lane's device, which must still
+    /// be served.
+    pub async fn end(mut self) {
+        let Some(runtime) = self.0.take() else { return };
+        // One that panics has ended, too.
+        let _ = tokio::task::spawn_blocking(move || runtime.shutdown_timeout(LONGEST_END)).await;
+        tokio::time::sleep(RESETS_LEAVE).await;
     }
 }
 

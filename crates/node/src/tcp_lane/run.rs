@@ -6,14 +6,14 @@ use crate::runtime::api;
 use crate::runtime::config::{Device, UeLaneSection, UpfConfig, UpfLaneSection};
 use crate::runtime::engine::device::Device as Queue;
 use crate::runtime::engine::ends::UpfEnd;
-use crate::runtime::engine::worker::{Handle, TunnelEnd};
+use crate::runtime::engine::worker::{Handle, TunnelEnd, Worker};
 use crate::runtime::netctl::{self, FlowRule, Layer, Net, Step, Tproxy};
 use crate::runtime::relay::{self, Named};
 use crate::runtime::views;
 use crate::tcp_lane;
 use anabranch_atsss::PathId;
 use anabranch_atsss::session::Addresses;
-use anabranch_atsss::ue::Ue;
+use anabranch_atsss::ue::{Ue, UeCommand};
 use anabranch_rules::{Filter, Protocol};
 use anabranch_steer::{Functionality, Lossy, PathSet, PathState, PathStates, Rule};
 use anyhow::Context;
@@ -29,8 +29,7 @@ use tokio::time::Instant;
 
 /// Time after which a failed lane is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
-/// Time for connections to establish subflows on a path that came back, before their other subflows are
-/// removed.
+/// How long connections may take to have another subflow before endpoints that they need are looked at again.
 const JOINS: Duration = Duration::from_secs(1);
 
 /// Creates a namespace with the lane's device, one queue per worker.
@@ -74,14 +73,16 @@ struct RunningUe {
     withdrawn: PathSet,
     /// Paths that are up but whose loss is too high.
     left: PathSet,
-    /// Time at which connections have subflows on rejoined paths, so that other endpoints may be removed.
-    joined_at: Option<Instant>,
+    /// Paths that may not be used and still have an endpoint: how many connections have no other subflow.
+    needed: BTreeMap<PathId, usize>,
+    /// When that is looked at again: connections may have got other subflows.
+    look_at: Option<Instant>,
     v6: bool,
     led: Led,
     /// The redirection of flows to the lane.
     layer: Layer,
-    /// Dropping it ends the tasks on the threads.
-    _threads: Threads,
+    /// What runs on them ends with them.
+    threads: Threads,
 }
 
 impl LaneOfUe {
@@ -165,7 +166,11 @@ impl LaneOfUe {
         let lane = Arc::new(UeLane::new(namespace, session, own_v6, worker.clone(), self.config.clone())?);
         let (threads, v6) = self.listen(&lane)?;
         let device = devices.pop();
-        worker.query(move |worker, _| worker.replace_lane(device)).await??;
+        let take = move |worker: &mut Worker<Ue>, now| {
+            worker.end.on_command(UeCommand::LaneAvoids(PathSet::EMPTY), now);
+            worker.replace_lane(device)
+        };
+        worker.query(take).await??;
         let tproxy = self.tproxy(led.clone(), v6);
         match self.net.lead(tproxy).await {
             Ok(layer) => {
@@ -173,13 +178,14 @@ impl LaneOfUe {
                     lane,
                     withdrawn: PathSet::EMPTY,
                     left: PathSet::EMPTY,
-                    joined_at: None,
+                    needed: BTreeMap::new(),
+                    look_at: None,
                     v6,
                     led,
                     layer,
-                    _threads: threads,
+                    threads,
                 });
-                self.follow_paths().await;
+                self.follow_paths(worker).await;
                 Ok(())
             }
             Err(error) => {
@@ -237,30 +243,29 @@ impl LaneOfUe {
         }
     }
 
-    /// Records that a path came up or went down. While it is down and another one is up, the kernel has no
-    /// endpoint for it, so that its outstanding data is retransmitted on others at once instead of after a
-    /// timeout. If the kernel refuses, flows continue unchanged. Returns events about other paths.
-    pub async fn set_path(&mut self, path: PathId, up: bool) -> Vec<api::Event> {
+    /// A path came up or went down. While it is down and another is up, the kernel has no endpoint for it: what was under way
+    /// there is sent again by the others at once, not after a timeout of the sender. Where the kernel refuses, flows go on as they
+    /// are. What changed for other paths, for the log.
+    pub async fn set_path(&mut self, path: PathId, up: bool, worker: &Handle<Ue>) -> Vec<api::Event> {
         let was = self.states.get(path);
         let state = if up { PathState::up(0) } else { PathState::DOWN };
-        self.set(path, PathState { steady_loss_percent: was.steady_loss_percent, ..state }).await
+        self.set(path, PathState { steady_loss_percent: was.steady_loss_percent, ..state }, worker).await
     }
 
-    /// Records the lasting loss of a path, the larger value of both directions, percent. Above the limit the
-    /// path is treated as down while another one is better, because data delayed by a lossy path blocks data
-    /// from the others. Returns the resulting events.
-    pub async fn set_loss(&mut self, path: PathId, percent: u8) -> Vec<api::Event> {
+    /// The lasting loss of a path, the larger of both directions, in percent. Above the limit it is as one that is down while another
+    /// is better: what the lossy one delays holds up what the others bring. What changed by it, for the log.
+    pub async fn set_loss(&mut self, path: PathId, percent: u8, worker: &Handle<Ue>) -> Vec<api::Event> {
         let state = PathState { steady_loss_percent: percent, ..self.states.get(path) };
-        self.set(path, state).await
+        self.set(path, state, worker).await
     }
 
-    async fn set(&mut self, path: PathId, state: PathState) -> Vec<api::Event> {
+    async fn set(&mut self, path: PathId, state: PathState, worker: &Handle<Ue>) -> Vec<api::Event> {
         if self.states.get(path) == state {
             return Vec::new();
         }
         self.states.set(path, state);
         let had = self.running.as_ref().map(|running| running.left);
-        self.follow_paths().await;
+        self.follow_paths(worker).await;
         let has = self.running.as_ref().map(|running| running.left);
         let Some((had, has)) = had.zip(has) else { return Vec::new() };
         let event = |path: PathId| {
@@ -283,57 +288,68 @@ impl LaneOfUe {
         self.accesses.get(usize::from(path)).cloned().unwrap_or_default()
     }
 
-    /// Waits until endpoints that waited for a rejoined path may be removed: then [`Self::follow_paths`] is
-    /// due.
-    pub async fn joined(&self) {
-        match self.running.as_ref().and_then(|running| running.joined_at) {
+    /// Ends once [`Self::follow_paths`] is due.
+    pub async fn due(&self) {
+        match self.running.as_ref().and_then(|running| running.look_at) {
             Some(at) => tokio::time::sleep_until(at).await,
             None => std::future::pending().await,
         }
     }
 
-    /// Sets the kernel's endpoints to exactly the usable paths.
-    pub async fn follow_paths(&mut self) {
+    /// Gives the kernel an endpoint for each path that may be used, and for no other but those that connections need which have
+    /// no other subflow: the kernel opens none for a connection one end of which has sent all. Packets of a path that may not be
+    /// used take another one in any case. To be called again and again, for connections come and go.
+    pub async fn follow_paths(&mut self, worker: &Handle<Ue>) {
         let (up, limit) = (self.states.up(), self.config.leave_loss_percent);
         let usable = self.lossy.usable(up, &self.states, limit);
         let all: PathSet = paths(&self.accesses).collect();
         let Some(running) = &mut self.running else { return };
-        let now = Instant::now();
-        let joining = running.joined_at.take().filter(|at| now < *at);
-        // A connection without any subflow would end.
         if usable.is_empty() {
             return;
         }
-        running.left = up.without(usable);
+        let left = up.without(usable);
+        // A worker that is too busy is told with the next look.
+        if left != running.left
+            && worker.run(move |worker, now| worker.end.on_command(UeCommand::LaneAvoids(left), now)).is_ok()
+        {
+            running.left = left;
+        }
         running.lane.begin_on(usable);
         if !netctl::opens_again() {
             return;
         }
         let session = running.lane.session();
         let endpoint = move |path: PathId| netctl::lane_endpoint(session, path);
-        let unusable = all.without(usable);
-        // If all usable paths have been without an endpoint, connections keep their subflows on other paths
-        // until a usable one has joined.
-        let carried = joining.is_none() && !usable.without(running.withdrawn).is_empty();
-        let withdrawn = if carried { unusable } else { running.withdrawn.and(unusable) };
-        running.joined_at = joining.or_else(|| (!carried).then(|| now + JOINS));
-        let back: Vec<_> = running.withdrawn.without(withdrawn).iter().map(endpoint).collect();
-        let gone: Vec<_> = withdrawn.without(running.withdrawn).iter().map(endpoint).collect();
-        if back.is_empty() && gone.is_empty() {
+        let back = running.withdrawn.and(usable);
+        let going = all.without(usable).without(running.withdrawn);
+        running.look_at = None;
+        if back.is_empty() && going.is_empty() {
+            running.needed.clear();
             return;
         }
         let change = move || {
-            for endpoint in &back {
-                netctl::add_endpoint(endpoint)?;
+            for path in back {
+                netctl::add_endpoint(&endpoint(path))?;
             }
-            for endpoint in &gone {
-                netctl::withdraw_endpoint(endpoint.address)?;
+            let addresses: Vec<IpAddr> = going.iter().map(|path| endpoint(path).address).collect();
+            let needed =
+                if addresses.is_empty() { BTreeMap::new() } else { netctl::needed_endpoints(&addresses)? };
+            let needed: BTreeMap<PathId, usize> =
+                going.iter().filter_map(|path| Some((path, *needed.get(&endpoint(path).address)?))).collect();
+            for path in going.iter().filter(|path| !needed.contains_key(path)) {
+                netctl::withdraw_endpoint(endpoint(path).address)?;
             }
-            Ok(())
+            Ok(needed)
         };
         match running.lane.run(change).await {
-            Ok(()) => running.withdrawn = withdrawn,
-            // The next check tries again.
+            Ok(needed) => {
+                let kept = needed.keys().copied().collect();
+                running.withdrawn = running.withdrawn.without(back).union(going.without(kept));
+                // Those that stay are looked at less often.
+                running.look_at = (needed != running.needed).then(|| Instant::now() + JOINS);
+                running.needed = needed;
+            }
+            // Tried again with the next look.
             Err(error) => tracing::warn!("endpoints of Multipath TCP of the TCP lane: {error:#}"),
         }
     }
@@ -343,12 +359,15 @@ impl LaneOfUe {
         Some(&self.running.as_ref()?.layer)
     }
 
-    /// Takes the lane down; its flows end.
-    pub async fn stop(&mut self, worker: &Handle<Ue>) {
-        if let Some(running) = self.running.take() {
-            self.net.undo(running.layer).await;
-            close(worker).await;
-        }
+    /// Takes it down; its flows are reset. How many there were.
+    pub async fn stop(&mut self, worker: &Handle<Ue>) -> usize {
+        let Some(running) = self.running.take() else { return 0 };
+        let flows = running.lane.flows.count();
+        // Resets reach programs and the UPF as packets did.
+        running.threads.end().await;
+        self.net.undo(running.layer).await;
+        close(worker).await;
+        flows
     }
 
     /// The REST representation of the lane.
@@ -364,21 +383,26 @@ impl LaneOfUe {
             }
             (None, None) => ("unused", Some("the UPF offers no lane".to_owned())),
         };
-        let left =
-            self.running.as_ref().map_or(PathSet::EMPTY, |running| running.withdrawn).iter().map(|path| {
-                let state = self.states.get(path);
-                let why = if state.is_up() {
-                    format!("loss {} %", state.steady_loss_percent)
-                } else {
-                    "down".to_owned()
-                };
-                api::TcpLaneLeft { access: self.access(path), why }
-            });
-        let left = left.collect();
+        let left = self.running.as_ref().map(|running| {
+            let paths = running.withdrawn.union(running.needed.keys().copied().collect());
+            paths.iter().map(|path| self.view_left(path, running.needed.get(&path))).collect()
+        });
+        let left = left.unwrap_or_default();
         api::TcpLane { left, ..view(state, why, self.running.as_ref().map(|running| &*running.lane.flows)) }
     }
 
-    /// Flows from index `offset` on.
+    fn view_left(&self, path: PathId, needed: Option<&usize>) -> api::TcpLaneLeft {
+        let state = self.states.get(path);
+        let mut why =
+            if state.is_up() { format!("loss {} %", state.steady_loss_percent) } else { "down".to_owned() };
+        if let Some(needed) = needed {
+            why +=
+                &format!("; {needed} connections have no other subflow, their packets take another access");
+        }
+        api::TcpLaneLeft { access: self.access(path), why }
+    }
+
+    /// Flows from the `offset`th on.
     pub fn flows(&self, offset: usize, limit: usize) -> api::TcpLaneFlows {
         page(self.running.as_ref().map(|running| &*running.lane.flows), offset, limit)
     }
@@ -457,7 +481,7 @@ pub struct LaneOfUpf {
     lane: Arc<UpfLane>,
     net: Net,
     layer: Layer,
-    _threads: Threads,
+    threads: Threads,
 }
 
 impl LaneOfUpf {
@@ -497,7 +521,7 @@ impl LaneOfUpf {
             anyhow::Ok((lane, threads))
         };
         match rest.await.context("[tcp_lane]") {
-            Ok((lane, threads)) => Ok(Self { lane, net: net.clone(), layer, _threads: threads }),
+            Ok((lane, threads)) => Ok(Self { lane, net: net.clone(), layer, threads }),
             Err(error) => {
                 net.undo(layer).await;
                 Err(error)
@@ -510,8 +534,9 @@ impl LaneOfUpf {
         &self.layer
     }
 
-    /// Takes the lane down; its flows end.
+    /// Takes it down; its flows are reset, which servers and UEs are told.
     pub async fn stop(self) {
+        self.threads.end().await;
         self.net.undo(self.layer).await;
     }
 

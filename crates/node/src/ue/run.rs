@@ -211,10 +211,11 @@ async fn serve(
         following.iter().for_each(tokio::task::JoinHandle::abort);
         usci.leave().await;
     }
-    // The peer is informed first; then the routes are removed, before the device to which they point.
+    // Flows of the lane end while there is a session to tell it by. The peer is told, then routes go before the device they point
+    // to.
+    agent.lane.stop(&agent.worker.clone()).await;
     let _ = agent.worker.run(|worker, now| worker.end.on_command(UeCommand::Close, now));
     agent.installed.remove().await;
-    agent.lane.stop(&agent.worker.clone()).await;
     net.undo(std::mem::take(&mut agent.session)).await;
     for (_, layer) in std::mem::take(&mut agent.loosened) {
         net.undo(layer).await;
@@ -286,7 +287,7 @@ impl Agent {
                     (removed, hold_at) = (false, tokio::time::Instant::now() + HOLD_EVERY);
                     self.hold().await;
                 }
-                () = self.lane.joined() => self.lane.follow_paths().await,
+                () = self.lane.due() => self.lane.follow_paths(&self.worker).await,
                 () = netctl::broken(self.lane.layer()), if !removed => removed = true,
                 () = taps.changed() => self.installed.bring(&self.taps, false).await,
                 Some(event) = events.recv() => self.on_event(event).await?,
@@ -354,10 +355,10 @@ impl Agent {
         self.lane.offered = state.tcp_lane;
         let mut events = Vec::new();
         for (path, (up, loss_percent)) in (0..).zip(state.paths) {
-            events.extend(self.lane.set_path(path, up).await);
-            events.extend(self.lane.set_loss(path, loss_percent).await);
+            events.extend(self.lane.set_path(path, up, &self.worker).await);
+            events.extend(self.lane.set_loss(path, loss_percent, &self.worker).await);
         }
-        self.lane.follow_paths().await;
+        self.lane.follow_paths(&self.worker).await;
         for event in events {
             self.log.push(api::Event { ue: Some(self.config.ue.name.clone()), ..event });
         }
@@ -466,6 +467,14 @@ impl Agent {
                     });
                 }
             }
+            UeEvent::UpfRestarted => {
+                let flows = self.lane.stop(&self.worker).await;
+                if flows > 0 {
+                    let what = format!("TCP lane: the UPF was restarted, {flows} flows are reset");
+                    self.log.push(views::event("tcp-lane", Some(&ue), what));
+                }
+                self.bring_lane_now().await;
+            }
             UeEvent::Refused { reason, retry_in } => {
                 let message = format!("{reason}; retrying in {} s", retry_in.as_secs());
                 self.troubles.note(&ue, &format!("refused: {reason}"), Instant::now());
@@ -507,9 +516,13 @@ impl Agent {
             }
             UeEvent::Session(event) => {
                 let of_lane = match event {
-                    SessionEvent::PathUp { path, .. } => self.lane.set_path(path, true).await,
-                    SessionEvent::PathDown { path, .. } => self.lane.set_path(path, false).await,
-                    SessionEvent::LastingLoss { path, percent } => self.lane.set_loss(path, percent).await,
+                    SessionEvent::PathUp { path, .. } => self.lane.set_path(path, true, &self.worker).await,
+                    SessionEvent::PathDown { path, .. } => {
+                        self.lane.set_path(path, false, &self.worker).await
+                    }
+                    SessionEvent::LastingLoss { path, percent } => {
+                        self.lane.set_loss(path, percent, &self.worker).await
+                    }
                     _ => Vec::new(),
                 };
                 let event = views::session_event(&ue, event, |path| self.name_of(path));

@@ -7,6 +7,7 @@
 #[cfg(feature = "bpf")]
 mod fast;
 mod faults;
+mod lane_faults;
 #[allow(dead_code, reason = "shared with the tests of other programs")]
 mod live;
 mod mtu;

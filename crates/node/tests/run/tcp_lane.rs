@@ -6,10 +6,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-const RULES: &str = "[[rule]]\nname = \"web\"\nfilter = { protocol = \"tcp\", remote_port = \"8000-8999\" }\n\
+pub(super) const RULES: &str = "[[rule]]\nname = \"web\"\nfilter = { protocol = \"tcp\", remote_port = \"8000-8999\" }\n\
     steering = { mode = \"load-balance\" }\nfunctionality = \"mptcp\"\n[tcp_lane]\ncongestion_control = \"cubic\"\n";
-const ROUTED: &str = "[n6]\nmode = \"routed\"\n[tcp_lane]\ncongestion_control = \"cubic\"\n";
-const V4: &str = "192.0.2.2";
+pub(super) const ROUTED: &str = "[n6]\nmode = \"routed\"\n[tcp_lane]\ncongestion_control = \"cubic\"\n";
+pub(super) const V4: &str = "192.0.2.2";
 const V6: &str = "[2001:db8:6::2]";
 
 /// Starts world, UPF and UE; the lane accepts flows.
@@ -17,7 +17,7 @@ fn start(upf_more: &str) -> Option<(World, Program, Program)> {
     start_with(RULES, upf_more)
 }
 
-fn start_with(ue_rules: &str, upf_more: &str) -> Option<(World, Program, Program)> {
+pub(super) fn start_with(ue_rules: &str, upf_more: &str) -> Option<(World, Program, Program)> {
     let world = world(&Options { ue_rules, upf_more, ..Options::default() })?;
     let upf = world.start_upf();
     let ue = world.start_ue();
@@ -27,44 +27,43 @@ fn start_with(ue_rules: &str, upf_more: &str) -> Option<(World, Program, Program
     Some((world, upf, ue))
 }
 
-/// A world whose server answers to addresses of sessions. Starts no program.
-fn world(options: &Options<'_>) -> Option<World> {
+/// A world whose server answers to addresses of sessions. Nothing runs yet.
+pub(super) fn world(options: &Options<'_>) -> Option<World> {
     let world = World::new()?;
     world.server.sh("ip route add 10.45.0.0/24 via 192.0.2.1; ip route add fd45::/64 via 2001:db8:6::1");
     world.configure(options);
     Some(world)
 }
 
-/// A configuration file with the lane's default congestion control.
-fn by_default(file: &str) -> String {
+/// A file with the congestion control that the lane has where none is named.
+pub(super) fn by_default(file: &str) -> String {
     file.replace("\"cubic\"", "\"\"")
 }
 
-/// Drops packets that the UE receives over an access, as selected by `which`, until the table `hole` is
-/// removed.
-fn lose(world: &World, access: &str, which: &str) {
+/// What the UE receives by an access is lost, as far as `which` says, until the table `hole` goes.
+pub(super) fn lose(world: &World, access: &str, which: &str) {
     world.ue.sh(&format!(
         "nft 'add table inet hole; add chain inet hole in {{ type filter hook input priority 0; }}
          add rule inet hole in iifname \"{access}\" {which} drop'"
     ));
 }
 
-fn lane(world: &World, part: &str) -> serde_json::Value {
+pub(super) fn lane(world: &World, part: &str) -> serde_json::Value {
     world.get(part, "/v1/tcp-lane")
 }
 
-fn carried(world: &World, part: &str, carrier: &str) -> u64 {
+pub(super) fn carried(world: &World, part: &str, carrier: &str) -> u64 {
     let lane = lane(world, part);
     let rows = lane["carried"].as_array().cloned().unwrap_or_default();
     rows.iter().find(|row| row["carrier"] == carrier).map_or(0, |row| row["flows"].as_u64().unwrap())
 }
 
-fn listen(on: &Namespace, at: &str) -> TcpListener {
+pub(super) fn listen(on: &Namespace, at: &str) -> TcpListener {
     let at: SocketAddr = at.parse().unwrap();
     on.run(move || TcpListener::bind(at).unwrap())
 }
 
-fn connect(from: &Namespace, to: &str) -> std::io::Result<TcpStream> {
+pub(super) fn connect(from: &Namespace, to: &str) -> std::io::Result<TcpStream> {
     let to: SocketAddr = to.parse().unwrap();
     let stream = from.run(move || TcpStream::connect_timeout(&to, Duration::from_secs(10)))?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -73,7 +72,7 @@ fn connect(from: &Namespace, to: &str) -> std::io::Result<TcpStream> {
 
 /// Sends `bytes` bytes of a pattern in each direction at the same time.
 #[track_caller]
-fn exchange(one: TcpStream, other: TcpStream, bytes: usize) {
+pub(super) fn exchange(one: TcpStream, other: TcpStream, bytes: usize) {
     let pattern = |i: usize| (i / 7 % 251) as u8;
     let send = move |mut to: TcpStream| {
         std::thread::spawn(move || {
@@ -96,7 +95,7 @@ fn exchange(one: TcpStream, other: TcpStream, bytes: usize) {
 }
 
 /// Runs `body` in the namespace of a program's lane.
-fn inside<T: Send>(program: &Program, body: impl FnOnce() -> T + Send) -> T {
+pub(super) fn inside<T: Send>(program: &Program, body: impl FnOnce() -> T + Send) -> T {
     let tasks = format!("/proc/{}/task", program.pid());
     let of_lane = std::fs::read_dir(tasks).unwrap().map(|entry| entry.unwrap().path()).find(|path| {
         std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "anb-lane-ns")
@@ -111,7 +110,7 @@ fn inside<T: Send>(program: &Program, body: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn sh(commands: &str) -> String {
+pub(super) fn sh(commands: &str) -> String {
     let output = std::process::Command::new("sh").args(["-ec", commands]).output().unwrap();
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
@@ -163,7 +162,7 @@ fn bytes_are_the_same_the_server_sees_the_session_and_nothing_is_left_behind() {
 }
 
 /// Subflows of the first flow of the UE's lane.
-fn subflows(world: &World) -> serde_json::Value {
+pub(super) fn subflows(world: &World) -> serde_json::Value {
     world.get("ue", "/v1/tcp-lane/flows")["flows"][0]["subflows"].clone()
 }
 
@@ -181,7 +180,7 @@ fn upload(world: &World, bytes: usize) -> impl FnOnce() -> Duration + use<> {
 }
 
 /// A flow of the rule: the ends of program and server.
-fn flow(world: &World) -> (TcpStream, TcpStream) {
+pub(super) fn flow(world: &World) -> (TcpStream, TcpStream) {
     let listener = listen(&world.server, &format!("{V4}:8080"));
     let client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
     let (server, _) = listener.accept().unwrap();
@@ -189,7 +188,11 @@ fn flow(world: &World) -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-fn transfer(mut from: TcpStream, mut to: TcpStream, bytes: usize) -> impl FnOnce() -> Duration + use<> {
+pub(super) fn transfer(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    bytes: usize,
+) -> impl FnOnce() -> Duration + use<> {
     let sender = std::thread::spawn(move || {
         for i in 0..bytes >> 16 {
             from.write_all(&[i as u8; 1 << 16]).unwrap();
@@ -430,6 +433,9 @@ fn a_upf_that_was_killed_starts_again_and_rules_of_the_host_may_change() {
     let upf = world.start_upf();
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     world.until("the lane runs", || world.paths_up("ue") == 2 && lane(&world, "ue")["state"] == "runs");
+    // Its flows are gone, and that is told: a program that only waits would not notice.
+    let ended = client.read(&mut [0; 1]);
+    assert!(ended.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset), "{ended:?}");
     world.upf.sh("nft flush ruleset");
     let go = || {
         let client = connect(&world.ue, &format!("{V4}:8080")).unwrap();

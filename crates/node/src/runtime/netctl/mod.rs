@@ -26,6 +26,7 @@ mod port;
 mod slices;
 mod socket;
 mod steps;
+mod subflows;
 mod sysctls;
 mod tproxy;
 
@@ -43,6 +44,7 @@ pub use port::port_of;
 pub use slices::{MAPPING_PRIORITY, MARK_PRIORITY, PROXY_PRIORITY, SOURCE_PRIORITY, Selector, SliceRoute};
 pub use socket::{SocketSpec, addresses, bind_access, bind_when_free, interface_of, owner_of};
 pub use steps::Step;
+pub use subflows::needed as needed_endpoints;
 pub use tproxy::{FlowRule, Tproxy};
 
 use super::api::EventLog;

@@ -38,13 +38,13 @@ pub fn warn_of_kernel() {
 }
 
 const NETLINK_GENERIC: isize = 16;
-const HEADER_BYTES: usize = 16;
+pub(super) const HEADER_BYTES: usize = 16;
 const GENERIC_BYTES: usize = 4;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST: u16 = 1;
+pub(super) const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
-const NLM_F_DUMP: u16 = 0x300;
+pub(super) const NLM_F_DUMP: u16 = 0x300;
 const NLA_F_NESTED: u16 = 1 << 15;
 
 /// The controller family of generic netlink (linux/genetlink.h).
@@ -214,33 +214,10 @@ impl Manager {
         message.extend(payload);
         self.socket.send(&message, 0)?;
         let mut answers = Vec::new();
-        loop {
-            let (bytes, _) = self.socket.recv_from_full()?;
-            let mut rest = bytes.as_slice();
-            while let Some(header) = rest.first_chunk::<HEADER_BYTES>() {
-                let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
-                let kind = u16::from_ne_bytes([header[4], header[5]]);
-                let Some(body) = rest.get(HEADER_BYTES..length) else {
-                    return Err(io::ErrorKind::InvalidData.into());
-                };
-                match kind {
-                    NLMSG_DONE => return Ok(answers),
-                    NLMSG_ERROR => {
-                        let code = body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
-                        return if code == 0 {
-                            Ok(answers)
-                        } else {
-                            Err(io::Error::from_raw_os_error(code.saturating_neg()))
-                        };
-                    }
-                    _ => answers.push(body.get(GENERIC_BYTES..).unwrap_or_default().to_vec()),
-                }
-                rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-            }
-            if flags & (NLM_F_DUMP | NLM_F_ACK) == 0 {
-                return Ok(answers);
-            }
-        }
+        receive(&self.socket, flags & (NLM_F_DUMP | NLM_F_ACK) > 0, |body| {
+            answers.push(body.get(GENERIC_BYTES..).unwrap_or_default().to_vec());
+        })?;
+        Ok(answers)
     }
 
     /// Sends a request that changes something.
@@ -274,7 +251,38 @@ impl Manager {
     }
 }
 
-/// The attribute that identifies an endpoint.
+/// Passes on the payload of each message of an answer; `ends`: a message of its own ends it.
+pub(super) fn receive(socket: &Socket, ends: bool, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+    loop {
+        let (bytes, _) = socket.recv_from_full()?;
+        let mut rest = bytes.as_slice();
+        while let Some(header) = rest.first_chunk::<HEADER_BYTES>() {
+            let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
+            let kind = u16::from_ne_bytes([header[4], header[5]]);
+            let Some(body) = rest.get(HEADER_BYTES..length) else {
+                return Err(io::ErrorKind::InvalidData.into());
+            };
+            match kind {
+                NLMSG_DONE => return Ok(()),
+                NLMSG_ERROR => {
+                    let code = body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
+                    return if code == 0 {
+                        Ok(())
+                    } else {
+                        Err(io::Error::from_raw_os_error(code.saturating_neg()))
+                    };
+                }
+                _ => take(body),
+            }
+            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        }
+        if !ends {
+            return Ok(());
+        }
+    }
+}
+
+/// The attribute that names an endpoint.
 fn address(id: u8, address: Option<IpAddr>, flags: Option<u32>, index: Option<u32>) -> Vec<u8> {
     let mut inner = Vec::new();
     put(&mut inner, ADDRESS_ID, &[id]);
@@ -308,8 +316,8 @@ fn put(to: &mut Vec<u8>, kind: u16, value: &[u8]) {
     to.resize(to.len().next_multiple_of(4), 0);
 }
 
-/// Iterates over attributes, up to the first truncated one.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+/// Attributes one after the other, until something is cut short.
+pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let head: [u8; 4] = *bytes.first_chunk()?;
         let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
