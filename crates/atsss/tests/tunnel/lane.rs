@@ -127,7 +127,7 @@ fn an_access_to_be_avoided_carries_nothing_both_ways_while_there_is_another_one(
         (vec![], [first, second]),
         (vec![0], [second, second]),
         (vec![1], [first, first]),
-        (vec![0, 1], [first, second]),
+        (vec![0, 1], [second, second]),
         (vec![], [first, second]),
     ] {
         w.ue.on_command(UeCommand::LaneAvoids(of(&avoided)), w.now);
