@@ -9,13 +9,18 @@ use super::topology::{Network, READY};
 use crate::backend::Unable;
 use crate::scenario::model::{Case, Ue, Via};
 use anabranch_atsss::crypto::PrivateKey;
-use anabranch_steer::{Functionality, Rule};
+use anabranch_steer::{Functionality, Rule, SteeringMode, load_balance};
 use anyhow::{Context, Result, bail};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use toml::{Table, Value};
+
+/// Delay between the moment when all paths are up and the start of a run with an autonomous rule. In virtual time it is up to two
+/// seconds. In both backends, both ends have then measured their idle paths.
+const MEASURED: Duration = Duration::from_secs(1);
 
 /// How packets enter the tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,6 +148,9 @@ impl Tunnels {
             }
         }
         tunnels.manager = manager;
+        if users.iter().any(|ue| is_autonomous(&case.ues[*ue].rules)) {
+            stop.sleep(MEASURED);
+        }
         Ok(tunnels)
     }
 
@@ -309,6 +317,13 @@ impl Start<'_> {
 
 pub(super) fn has_lane(rules: &[Rule]) -> bool {
     rules.iter().any(|rule| rule.functionality == Functionality::Mptcp)
+}
+
+fn is_autonomous(rules: &[Rule]) -> bool {
+    let autonomous = |mode: &SteeringMode| {
+        matches!(mode, SteeringMode::LoadBalance(load_balance::Params { autonomous: true, .. }))
+    };
+    rules.iter().any(|rule| autonomous(&rule.steering))
 }
 
 /// N6 settings: servers of scenarios have private addresses, and UEs may communicate with each other.
