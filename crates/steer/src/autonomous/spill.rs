@@ -85,11 +85,16 @@ impl Delays {
         let at_home = self.arrival_us(home, input);
         let own = input.load(home);
         let overflows = overflow.begins(&own) && input.flow.fills(own.seen_bps / FILLS_PART);
-        // Where the far end puts nothing in order, a packet that is dropped, or early, costs more than a small path carries.
+        // Where the far end puts nothing in order, a packet that is dropped, or early, costs more than a small path carries. Elsewhere a
+        // sender by datagrams (QUIC) sends again all that the far end does not wait for; TCP learns that it was only late.
         let pays = |path: PathId| {
-            !overflow.is_never()
-                || known_bps(&input.load(path)) >= carries_bps(&own) / UNORDERED_SPILL_PART
-                    && at_home - self.arrival_us(path, input) <= UNORDERED_EARLY_US
+            let early_us = at_home - self.arrival_us(path, input);
+            if overflow.is_never() {
+                known_bps(&input.load(path)) >= carries_bps(&own) / UNORDERED_SPILL_PART
+                    && early_us <= UNORDERED_EARLY_US
+            } else {
+                !input.datagram || early_us.abs() <= MAX_SKEW_US
+            }
         };
         let free = |path: &PathId| {
             *path != home && pays(*path) && self.refuses(input, home, overflows, *path).is_none()

@@ -640,6 +640,39 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Whatever is known of the paths: a datagram that leaves its home is earlier or later by no more than the far end waits.
+    #[test]
+    fn the_far_end_waits_for_datagrams_that_leave_their_home(
+        paths in prop::collection::vec(
+            (0_i64..200, 0_u32..600, 1_u64..200, prop::option::of(1_u32..600)),
+            2..4,
+        ),
+    ) {
+        let load = |&(base_ms, queue_ms, mbps, drop_ms): &(i64, u32, u64, Option<u32>)| LoadView {
+            modelled_us: queue_ms * 1000,
+            drop_us: drop_ms.map_or(u32::MAX, |ms| ms * 1000),
+            ..load(base_ms, queue_ms, mbps)
+        };
+        let loads: Vec<_> = paths.iter().map(load).collect();
+        let mut bed = Bed::new(&loads);
+        bed.datagrams = true;
+        let flow = &mut FlowSteer::default();
+        flow.set_home(0, bed.now);
+        let period = (bed.now.as_millis() / PERIOD_MS) as u32;
+        flow.begin(period, true);
+        flow.bytes[0] = 1 << 24;
+        bed.lane.period = period;
+        let path = bed.packet(flow, 1);
+        let arrival_us = |path: PathId| {
+            let load = loads[usize::from(path)];
+            load.base_us.unwrap() + i64::from(load.queue_us)
+        };
+        let apart_us = arrival_us(path) - arrival_us(flow.home().unwrap());
+        prop_assert!(apart_us.abs() <= MAX_SKEW_US, "{} ms", apart_us / 1000);
+    }
+}
+
 /// Packets of 1,400 bytes at this rate for a second; their path.
 fn send(bed: &mut Bed, flow: &mut FlowSteer, kbps: u64) -> PathId {
     let (step_us, end) = (1_400 * 8 * 1000 / kbps, bed.now + Duration::from_secs(1));
