@@ -96,6 +96,78 @@ fn between_two(script: &str) -> Option<String> {
     })
 }
 
+/// Sends packets to one peer, and answers a datagram from it when it is polled.
+struct Answers {
+    peer: SocketAddr,
+    asked: bool,
+}
+
+impl TunnelEnd for Answers {
+    type Event = ();
+    fn inner(&mut self, packet: &mut [u8], _: Instant, out: &mut impl DatagramSink) {
+        if let Some(room) = out.reserve(0, self.peer, packet.len()) {
+            room.copy_from_slice(packet);
+        }
+    }
+    fn datagram(
+        &mut self,
+        _: PathId,
+        _: SocketAddr,
+        _: &mut [u8],
+        _: Instant,
+        _: &mut impl DatagramSink,
+        _: &mut impl PacketSink,
+    ) -> bool {
+        self.asked = true;
+        true
+    }
+    fn poll(&mut self, _: Instant, out: &mut impl DatagramSink, _: &mut impl PacketSink) {
+        if std::mem::take(&mut self.asked)
+            && let Some(room) = out.reserve(0, self.peer, 1)
+        {
+            room.fill(0);
+        }
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.asked.then_some(Instant::ZERO)
+    }
+    fn poll_event(&mut self) -> Option<()> {
+        None
+    }
+}
+
+#[test]
+fn an_answer_leaves_before_packets_that_are_read_after_the_question() {
+    let first_bytes = in_private_network(|| {
+        let device = Device::tun("anb0", 1400, 1).unwrap().remove(0);
+        sh("ip link set lo up; ip addr add 10.9.0.1/24 dev anb0; ip link set anb0 up");
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = socket.local_addr().unwrap();
+        let socket = AccessSocket::new(socket, false, true).unwrap();
+        let end = Answers { peer: peer.local_addr().unwrap(), asked: false };
+        let (events, _keep) = tokio::sync::mpsc::channel(1);
+        let (worker, handle) = Worker::new(end, Clock::start(), device, vec![Some(socket)], events).unwrap();
+        // The question and the packets wait when the worker begins.
+        peer.send_to(b"?", to).unwrap();
+        let sender = UdpSocket::bind("10.9.0.1:0").unwrap();
+        for _ in 0..20 {
+            sender.send_to(&[0; 500], "10.9.0.2:9").unwrap();
+        }
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| {
+                let first = peer.recv_from(&mut [0; 1500]).map(|(bytes, _)| bytes);
+                handle.stop().unwrap();
+                first
+            });
+            worker.run().unwrap();
+            first.join().unwrap().unwrap()
+        })
+    });
+    assert!(first_bytes.is_none_or(|bytes| bytes == 1), "{first_bytes:?}");
+}
+
 #[test]
 fn pings_of_every_size_pass() {
     // With -c alone, ping waits two round trips for the last reply, which is too short on a busy machine.

@@ -345,6 +345,8 @@ impl<E: TunnelEnd> Worker<E> {
         }
         if let Some(now) = worked {
             self.worked(now);
+            // An answer to a probe states what was sent before it, so it has to leave before packets that are read later.
+            self.poll_end(now);
         }
         Ok(())
     }
@@ -467,7 +469,17 @@ impl<E: TunnelEnd> Worker<E> {
         if let Some((work, arrival)) = self.deferred.as_mut().and_then(|queue| queue.overdue(now)) {
             self.answer(work(Place::Worker), arrival, now);
         }
-        let Self { end, sockets, device, counters, .. } = self;
+        self.poll_end(now);
+        while let Some(event) = self.end.poll_event() {
+            if self.events.try_send(event).is_err() {
+                self.counters.events_lost += 1;
+            }
+        }
+    }
+
+    /// Lets the tunnel end send what is due.
+    fn poll_end(&mut self, now: Instant) {
+        let Self { end, sockets, device, .. } = self;
         if let Some(fast) = sockets.fast() {
             let due = end.poll_timeout().is_some_and(|at| at <= now);
             fast.collect(end, now, if due { CollectReason::Sending } else { CollectReason::IfDue });
@@ -476,11 +488,6 @@ impl<E: TunnelEnd> Worker<E> {
             end.poll(now, sockets, device);
             device.flush();
             sockets.flush();
-        }
-        while let Some(event) = end.poll_event() {
-            if self.events.try_send(event).is_err() {
-                counters.events_lost += 1;
-            }
         }
     }
 
