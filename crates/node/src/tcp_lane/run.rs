@@ -359,15 +359,18 @@ impl LaneOfUe {
         Some(&self.running.as_ref()?.layer)
     }
 
-    /// Takes it down; its flows are reset. How many there were.
-    pub async fn stop(&mut self, worker: &Handle<Ue>) -> usize {
-        let Some(running) = self.running.take() else { return 0 };
-        let flows = running.lane.flows.count();
+    /// Resets flows of which the UPF knows nothing any more. Whether there is a lane.
+    pub fn reset_flows(&self) -> bool {
+        self.running.as_ref().map(|running| running.lane.reset_flows()).is_some()
+    }
+
+    /// Takes it down; its flows are reset.
+    pub async fn stop(&mut self, worker: &Handle<Ue>) {
+        let Some(running) = self.running.take() else { return };
         // Resets reach programs and the UPF as packets did.
         running.threads.end().await;
         self.net.undo(running.layer).await;
         close(worker).await;
-        flows
     }
 
     /// The REST representation of the lane.

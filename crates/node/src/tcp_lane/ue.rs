@@ -38,6 +38,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 /// Maximum number of bytes read from a program before the UPF's answer: less than a first flight of ten
@@ -80,6 +81,8 @@ pub struct UeLane {
     /// options.
     rests_until_ms: AtomicU64,
     stripped_until_ms: AtomicU64,
+    /// Flows that go by the UPF's lane end.
+    ended: Notify,
 }
 
 /// Result of a failed attempt on the lane.
@@ -113,6 +116,7 @@ impl UeLane {
             started: Instant::now(),
             rests_until_ms: AtomicU64::new(0),
             stripped_until_ms: AtomicU64::new(0),
+            ended: Notify::new(),
         })
     }
 
@@ -140,6 +144,11 @@ impl UeLane {
             starts.push(Start { path: usable.first().unwrap_or(0), rtt_us: 0, loss_ppm: None });
         }
         starts
+    }
+
+    /// Resets the flows that go by the UPF's lane. Others may come at once.
+    pub fn reset_flows(&self) {
+        self.ended.notify_waiters();
     }
 
     /// Runs `job` in the lane's namespace.
@@ -387,7 +396,15 @@ async fn serve(lane: Arc<UeLane>, client: TcpStream, from: SocketAddr) {
         _ = gone(&client) => return,
     };
     match far {
-        Ok(far) => entry.carry(&client, &far).await,
+        Ok(far) => {
+            let by_lane = entry.flow.of.carrier.get() != Some(&Carrier::Packets);
+            tokio::select! {
+                biased;
+                // What is dropped is reset.
+                () = lane.ended.notified(), if by_lane => {}
+                () = entry.carry(&client, &far) => {}
+            }
+        }
         Err(why) => {
             lane.flows.refused.count(why);
             reset(&client);

@@ -468,12 +468,10 @@ impl Agent {
                 }
             }
             UeEvent::UpfRestarted => {
-                let flows = self.lane.stop(&self.worker).await;
-                if flows > 0 {
-                    let what = format!("TCP lane: the UPF was restarted, {flows} flows are reset");
+                if self.lane.reset_flows() {
+                    let what = "TCP lane: the UPF was restarted, flows are reset".to_owned();
                     self.log.push(views::event("tcp-lane", Some(&ue), what));
                 }
-                self.bring_lane_now().await;
             }
             UeEvent::Refused { reason, retry_in } => {
                 let message = format!("{reason}; retrying in {} s", retry_in.as_secs());
