@@ -135,6 +135,10 @@ impl HoldPolicy {
     /// packets do not revive a path that is down.
     pub(super) fn on_arrival(&mut self, path: PathId, now: Instant) {
         let bit = 1 << path;
+        if self.count == 0 || now.saturating_since(self.now) >= QUIET {
+            // A silence of all paths is no evidence against one of them.
+            self.paths.iter_mut().for_each(|timing| timing.heard = now);
+        }
         self.now = now;
         self.count = self.count.wrapping_add(1);
         if let Some(timing) = self.paths.get_mut(usize::from(path)) {
@@ -153,9 +157,7 @@ impl HoldPolicy {
     /// A flow that was on one path is now on several: its packets may arrive by any path that is up and not
     /// much slower than the fastest.
     pub(super) fn on_spread(&mut self) {
-        if self.quiet == 0 {
-            return;
-        }
+        let before = self.quiet;
         let up = |path: usize| self.live & (1 << path) != 0;
         let first = (0..MAX_PATHS).filter(|path| up(*path)).map(|path| self.paths[path].srtt_us).min();
         let latest = first.unwrap_or(0).saturating_add(SPREAD_RTT_US);
@@ -164,7 +166,9 @@ impl HoldPolicy {
             (timing.heard_count, timing.heard) = (self.count, self.now);
             self.quiet &= !(1 << path);
         }
-        self.recompute();
+        if self.quiet != before {
+            self.recompute();
+        }
     }
 
     /// A gap noticed by an arrival on `path` filled after `late`.
@@ -278,16 +282,50 @@ mod tests {
         // Neither a second of silence nor 256 packets alone are sufficient.
         law.on_arrival(0, Instant::from_secs(5));
         assert_eq!((law.live(), law.hold(0)), (3, hold));
-        for _ in 0..600 {
-            law.on_arrival(0, Instant::from_secs(5));
-        }
+        burst(&mut law, 5_000..6_300);
         assert_eq!(law.live(), 1);
         assert!(law.hold(0) < Duration::from_millis(8), "{:?}", law.hold(0));
         law.on_rtt(1, 40_000);
-        assert_eq!(law.live(), 1, "idle paths are probed, too");
-        law.on_arrival(1, Instant::from_secs(5));
+        assert_eq!(law.live(), 1, "an idle path is probed, too");
+        law.on_arrival(1, Instant::from_secs(7));
         assert_eq!(law.live(), 3);
         assert!(law.hold(0) > Duration::from_millis(25));
+    }
+
+    /// A packet by the first path in each of these milliseconds.
+    fn burst(law: &mut HoldPolicy, ms: core::ops::Range<u64>) {
+        ms.for_each(|ms| law.on_arrival(0, Instant::from_millis(ms)));
+    }
+
+    /// The first packets of a session, or the first after a pause: those by the longer path are under way.
+    #[test]
+    fn a_burst_after_a_pause_finds_all_paths_live() {
+        let mut law = law();
+        law.on_rtt(0, 10_000);
+        law.on_rtt(1, 90_000);
+        let hold = law.hold(0);
+        for from_ms in [10_000, 15_000, 20_000] {
+            burst(&mut law, from_ms..from_ms + 999);
+            assert_eq!((law.live(), law.hold(0)), (3, hold), "{from_ms}");
+            burst(&mut law, from_ms + 999..from_ms + 1_300);
+            assert_eq!(law.live(), 1, "{from_ms}");
+            law.on_arrival(1, Instant::from_millis(from_ms + 1_400));
+        }
+    }
+
+    /// A flow leaves the path it was on when the other one has brought nothing for nearly a second: its first packet there is under way.
+    #[test]
+    fn a_path_that_is_not_quiet_yet_is_waited_for_when_a_flow_spreads() {
+        let mut law = law();
+        law.on_rtt(0, 10_000);
+        law.on_rtt(1, 90_000);
+        law.on_arrival(1, Instant::from_millis(10_000));
+        burst(&mut law, 10_000..10_990);
+        law.on_spread();
+        burst(&mut law, 10_990..11_900);
+        assert_eq!(law.live(), 3);
+        burst(&mut law, 11_900..12_300);
+        assert_eq!(law.live(), 1);
     }
 
     proptest! {
@@ -306,7 +344,7 @@ mod tests {
             if down {
                 law.on_rtt(1, 0);
             } else {
-                (0..600).for_each(|_| law.on_arrival(0, Instant::from_secs(5)));
+                burst(&mut law, 5_000..6_300);
             }
             prop_assert_eq!(law.live(), 1);
             let own = Duration::from_micros(law.paths[0].var_us.into());
