@@ -127,6 +127,8 @@ struct Group {
     flows: [u8; MAX_PATHS],
     /// Connections in a row that ended and were never bulk.
     small: u8,
+    /// Home of the last connection, if it was still bulk when it ended and had not come there only a moment before.
+    bulk_home: Option<PathId>,
 }
 
 impl Group {
@@ -141,10 +143,11 @@ impl Group {
         within(self.at, now) && open > u16::from(self.is_asked())
     }
 
-    /// A connection with this home has ended.
-    fn end(&mut self, home: PathId, was_bulk: bool) {
+    /// A connection with this home has ended; `lasted`: it was bulk to its end, and for longer than a moment there.
+    fn end(&mut self, home: PathId, was_bulk: bool, lasted: bool) {
         let flows = &mut self.flows[usize::from(home)];
         *flows = flows.saturating_sub(1);
+        self.bulk_home = lasted.then_some(home);
         self.small = if was_bulk { 0 } else { self.small.saturating_add(1) };
     }
 
@@ -222,7 +225,8 @@ impl Lane {
         input.flow.set_home(home, input.now);
         if input.ends && input.flow.ends() {
             let was_bulk = input.flow.was_bulk();
-            self.group(input).into_iter().for_each(|at| self.groups[at].end(home, was_bulk));
+            let lasted = is_bulk(input) && !is_young(input);
+            self.group(input).into_iter().for_each(|at| self.groups[at].end(home, was_bulk, lasted));
         }
         let delays = Delays::of(input, usable);
         for path in usable {
@@ -400,7 +404,10 @@ impl Lane {
             }
             _ => {
                 let group = known.map(|at| self.groups[at]).unwrap_or_default();
-                let home = if group.is_asked() { nearest()? } else { self.first(input, usable, &delays)? };
+                let home = match group.is_asked() {
+                    true => nearest()?,
+                    false => self.first(input, usable, &delays, group.bulk_home)?,
+                };
                 let at = known.or((0..GROUPS).min_by_key(|at| self.groups[*at].at)).unwrap_or(0);
                 let (remote, datagram) = (input.remote, input.datagram);
                 let flows = if within(group.at, input.now) { group.flows } else { Group::default().flows };
@@ -413,9 +420,15 @@ impl Lane {
     }
 
     /// The path on which a flow begins that belongs to no others: where a transfer ends first, or one that carries much more and by
-    /// which it ends little later. For there the flow would have to go if it is large, with a sender that has come to believe the shorter
-    /// round trip.
-    fn first(&self, input: &Input<'_>, usable: PathSet, delays: &Delays) -> Option<PathId> {
+    /// which it ends little later, or where the host's last transfer ended (`before`). For there the flow would have to go if it is
+    /// large, with a sender that has come to believe the shorter round trip.
+    fn first(
+        &self,
+        input: &Input<'_>,
+        usable: PathSet,
+        delays: &Delays,
+        before: Option<PathId>,
+    ) -> Option<PathId> {
         let is_measured = usable.iter().any(|path| input.load(path).estimate_bps > 0);
         let share_bps = |path: PathId| {
             let bps = match self.senders.share_bps(input, path) {
@@ -436,7 +449,7 @@ impl Lane {
         let larger = |path: &PathId| {
             share_bps(first) > 0
                 && share_bps(*path).saturating_mul(100) >= least_bps
-                && end_us(path) <= latest_us
+                && (end_us(path) <= latest_us || before == Some(*path))
                 && self.is_clean(input, *path)
                 && delays.base_us(*path, input) - delays.base_us(first, input) <= MAX_SKEW_US
         };

@@ -200,6 +200,31 @@ fn a_path_that_carries_less_than_half_takes_spill_with_a_short_queue_only() {
     }
 }
 
+/// Beyond a short queue, a path whose drops nobody saw yet takes spill while less of its queue is in use than of the home's, in parts
+/// of the round trip or of the drop level.
+#[test]
+fn spill_fills_the_queues_of_both_paths_alike() {
+    for (home_ms, home_drop_us, queue_us, drop_us, path) in [
+        (2, u32::MAX, 1_900, u32::MAX, 0),
+        (2, u32::MAX, 3_000, u32::MAX, 1),
+        (7, u32::MAX, 3_000, u32::MAX, 0),
+        (7, u32::MAX, 5_000, u32::MAX, 1),
+        (2, u32::MAX, 3_000, 40_000, 0),
+        (7, 8_000, 5_000, u32::MAX, 0),
+        (7, 8_000, 5_000, 5_500, 1),
+    ] {
+        let home = LoadView { drop_us: home_drop_us, ..load(8, home_ms, 55) };
+        let other = LoadView { queue_us, modelled_us: queue_us, drop_us, ..load(4, 0, 32) };
+        let mut bed = Bed::new(&[other, home]);
+        let flow = &mut FlowSteer::default();
+        flow.set_home(1, bed.now);
+        bed.packet(flow, 1);
+        flow.bytes[1] = BULK_BYTES;
+        let case = (home_ms, home_drop_us, queue_us, drop_us);
+        assert_eq!(bed.packet(flow, 1), path, "{case:?}");
+    }
+}
+
 #[test]
 fn flows_to_one_host_at_once_are_spread_by_capacity_and_others_are_not() {
     let mut bed = Bed::new(&[load(5, 0, 150), load(20, 0, 50)]);
@@ -268,6 +293,35 @@ fn a_host_that_is_asked_questions_is_asked_by_the_nearest_path() {
     // One that was bulk: the next may be so, too.
     connection(&mut bed, 7, 50);
     assert_eq!(connection(&mut bed, 7, 5), 1);
+}
+
+/// 100 kB end first on the near path. A transfer of seconds moves to the far one, and the next transfer of its host begins there, with
+/// a sender that has not seen the shorter round trip; until one was short.
+#[test]
+fn a_transfer_begins_where_the_last_one_of_its_host_ended() {
+    for (far_mbps, next) in [(400, 1), (90, 0)] {
+        let mut bed = Bed::new(&[measured(15, 50), measured(38, far_mbps)]);
+        let transfer = |bed: &mut Bed, ms: u64| {
+            let flow = &mut FlowSteer::default();
+            let home = bed.packet(flow, 7);
+            for _ in 0..ms * 4 {
+                bed.packet(flow, 7);
+                bed.now += Duration::from_micros(250);
+            }
+            bed.ends = true;
+            bed.packet(flow, 7);
+            bed.ends = false;
+            bed.wait(3_000);
+            (home, flow.home().unwrap())
+        };
+        assert_eq!(transfer(&mut bed, 2_000), (0, next), "{far_mbps}");
+        assert_eq!(bed.packet(&mut FlowSteer::default(), 8), 0, "another host");
+        for _ in 0..2 {
+            assert_eq!(transfer(&mut bed, 2_000), (next, next), "{far_mbps}");
+        }
+        assert_eq!(transfer(&mut bed, 30), (next, next), "{far_mbps}");
+        assert_eq!(transfer(&mut bed, 30), (0, 0), "{far_mbps}: after a short one");
+    }
 }
 
 #[test]
