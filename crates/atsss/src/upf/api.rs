@@ -1,4 +1,4 @@
-//! What a UPF shard is told, and what it tells.
+//! Configuration, commands, events and views of a UPF shard.
 
 use crate::crypto::{PrivateKey, PublicKey};
 use crate::session::{Addresses, PathView, Security, SessionEvent, SessionParams, Traffic};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// One access the UPF listens on.
 #[derive(Debug, Clone)]
 pub struct UpfAccess {
-    /// Its name; a UE's access of the same name gets its protection.
+    /// Its name. A UE's access of the same name gets its protection.
     pub name: AccessName,
     /// How user data is protected on it.
     pub security: Security,
@@ -20,14 +20,14 @@ pub struct UpfAccess {
     pub local: Option<SocketAddr>,
 }
 
-/// What a UPF shard must know.
+/// The configuration of a UPF shard.
 #[derive(Clone)]
 pub struct UpfConfig {
-    /// Our static key.
+    /// The UPF's static key.
     pub private_key: PrivateKey,
     /// Accesses; the index is the access number of [`Upf::datagram`].
     pub accesses: Vec<UpfAccess>,
-    /// Rules for every UE; a UE's own go before them.
+    /// Rules for every UE; a UE's own rules precede them.
     pub rules: Vec<Rule>,
     /// Rates and intervals.
     pub params: SessionParams,
@@ -37,11 +37,12 @@ pub struct UpfConfig {
     pub shards: u32,
     /// Most sessions at a time.
     pub max_sessions: u32,
-    /// Unix time at [`anabranch_element::time::Instant::ZERO`], in nanoseconds: what handshake timestamps are held against.
+    /// Unix time at [`anabranch_element::time::Instant::ZERO`], in nanoseconds: the reference for handshake
+    /// timestamps.
     pub unix_epoch_ns: u64,
 }
 
-/// A UE the UPF knows.
+/// A configured UE.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UeEntry {
     /// Name, for people.
@@ -50,48 +51,48 @@ pub struct UeEntry {
     pub key: PublicKey,
     /// Virtual addresses of its session.
     pub addresses: Addresses,
-    /// Rules for this UE alone, before those for all.
+    /// Rules for this UE only; they precede those for all.
     pub rules: Vec<Rule>,
-    /// Whether rules the UE brings along are followed for its downlink.
+    /// Whether rules sent by the UE are followed for its downlink.
     pub accept_rules: bool,
 }
 
-/// Control in.
+/// Commands to the UPF.
 #[derive(Debug, Clone)]
 pub enum UpfCommand {
-    /// Adds a UE, or changes one; its session, if any, goes on with the new rules.
+    /// Adds a UE, or changes one. Its session, if any, continues with the new rules.
     AddUe(UeEntry),
-    /// Forgets a UE and ends its session.
+    /// Removes a UE and ends its session.
     RemoveUe(PublicKey),
-    /// Ends the session of a UE; it may come back.
+    /// Ends the session of a UE, which may connect again.
     CloseSession(PublicKey),
-    /// New rules for every UE. Sessions take them up one after the other, with the next polls.
+    /// New rules for every UE. Sessions adopt them one after the other, with the next polls.
     Rules(Vec<Rule>),
-    /// One application of a UE follows another rule than everybody's: an exception (JUNCTION §V-C1). Cheaper
-    /// than rules of its own: nothing is compiled.
+    /// One application of a UE follows a rule of its own: an exception (JUNCTION §V-C1). This costs less than
+    /// rules for one UE, because nothing is compiled.
     SetException {
         /// The UE.
         key: PublicKey,
-        /// Name of the rule whose traffic it is about.
+        /// Name of the rule whose traffic is concerned.
         application: String,
-        /// Name of the rule that says how it is steered instead.
+        /// Name of the rule that steers this traffic instead.
         rule: String,
     },
     /// Ends an exception.
     ClearException {
         /// The UE.
         key: PublicKey,
-        /// Name of the rule whose traffic it is about.
+        /// Name of the rule whose traffic is concerned.
         application: String,
     },
-    /// The clock was set: Unix time at [`anabranch_element::time::Instant::ZERO`] is another one now, in nanoseconds.
+    /// The clock was set: Unix time at [`anabranch_element::time::Instant::ZERO`] has changed.
     Clock {
-        /// As in [`UpfConfig::unix_epoch_ns`].
+        /// The new value, as [`UpfConfig::unix_epoch_ns`].
         unix_epoch_ns: u64,
     },
-    /// Any timestamp of this UE is accepted again: its clock was wrong and is not any more.
+    /// Accepts any timestamp of this UE again, because its clock was wrong and has been corrected.
     ForgetTimestamp(PublicKey),
-    /// Handshakes of a UE up to this timestamp are recordings: what was seen before a restart.
+    /// Handshakes of a UE up to this timestamp are replays: the newest timestamp before a restart.
     NotBefore {
         /// The UE.
         key: PublicKey,
@@ -100,20 +101,20 @@ pub enum UpfCommand {
     },
 }
 
-/// A command that cannot be carried out; nothing has changed.
+/// A command cannot be executed; nothing has changed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum UpfError {
     /// The address belongs to another UE.
     #[error("address {address} of UE \"{name}\" already belongs to UE \"{other}\": give each its own")]
     AddressTaken {
-        /// UE that asked for it.
+        /// The UE that was to get it.
         name: String,
         /// The address.
         address: IpAddr,
-        /// UE that has it.
+        /// The UE that has it.
         other: String,
     },
-    /// No such UE.
+    /// There is no such UE.
     #[error("no UE has the public key {0}")]
     UnknownUe(PublicKey),
     /// A rule does not fit the accesses.
@@ -122,7 +123,7 @@ pub enum UpfError {
     /// A table is full.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// An exception names a rule that is not there.
+    /// An exception names a rule that does not exist.
     #[error("there is no rule \"{0}\" for this UE: name one of the rules for all, or of its own")]
     UnknownRule(String),
     /// More exceptions than one UE may have.
@@ -133,32 +134,32 @@ pub enum UpfError {
     },
 }
 
-/// Exceptions one UE may have.
+/// Most exceptions of one UE.
 pub const MAX_EXCEPTIONS: usize = 16;
 
-/// Telemetry out.
+/// Events of the UPF.
 #[derive(Debug, Clone, PartialEq)]
 pub enum UpfEvent {
-    /// A handshake was accepted; to be remembered across restarts (see [`UpfCommand::NotBefore`]).
+    /// A handshake was accepted. To be stored across restarts (see [`UpfCommand::NotBefore`]).
     Handshake {
         /// The UE.
         key: PublicKey,
         /// Its timestamp, in nanoseconds of Unix time.
         timestamp_ns: u64,
     },
-    /// A UE proved its keys: its session carries traffic.
+    /// A UE proved that it has the keys: its session carries traffic.
     SessionUp {
         /// The UE.
         ue: String,
     },
-    /// A UE that is known got no session, and was told why.
+    /// A known UE got no session, and was sent the reason.
     Refused {
         /// The UE.
         ue: String,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
-    /// Two devices that run have this UE's key, and push each other out of its session.
+    /// Two running devices have this UE's key and displace each other from its session.
     SharedKey {
         /// The UE.
         ue: String,
@@ -167,28 +168,28 @@ pub enum UpfEvent {
     SessionDown {
         /// The UE.
         ue: String,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
     /// A document of a UE could not be used.
     BadConfig {
         /// The UE.
         ue: String,
-        /// What is wrong.
+        /// The error.
         error: String,
     },
-    /// From a session.
+    /// An event of a session.
     Session {
         /// The UE.
         ue: String,
         /// Names of its accesses, by path id.
         accesses: Arc<[AccessName]>,
-        /// What happened.
+        /// The event.
         event: SessionEvent,
     },
 }
 
-/// One session as shown to people and metrics.
+/// The state of one session, for people and metrics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionView {
     /// Name of the UE.
@@ -197,9 +198,9 @@ pub struct SessionView {
     pub key: PublicKey,
     /// Its addresses.
     pub addresses: Addresses,
-    /// Whether it has a session and has proved its keys.
+    /// Whether it has a session and has proved that it has the keys.
     pub connected: bool,
-    /// Whether the session rests: nothing was sent or received for a while.
+    /// Whether the session is at rest.
     pub resting: bool,
     /// Traffic counters; `tx` is downlink.
     pub traffic: Traffic,

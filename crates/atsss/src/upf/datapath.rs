@@ -1,4 +1,4 @@
-//! Packets in, packets out, timers: the batch form.
+//! Data path and timers in batch form.
 
 use super::Upf;
 use super::users::{UserIndex, Users};
@@ -15,7 +15,7 @@ use anabranch_wire::ip;
 use anabranch_wire::tunnel::{InnerHeader, MessageType, SecureHeader, classify};
 use std::net::SocketAddr;
 
-/// What a session borrows for a call, beside the user's seat.
+/// The shared state that a session borrows for a call, in addition to the user's slot.
 macro_rules! shared {
     ($upf:ident, $user:expr) => {
         Shared {
@@ -30,7 +30,7 @@ macro_rules! shared {
 }
 
 impl Upf {
-    /// Takes an inner packet from N6 (batch form). Call [`Upf::poll`] after a batch.
+    /// Processes an inner packet from N6 (batch form). Call [`Upf::poll`] after a batch.
     pub fn downlink(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
         let addresses = ip::src_dst(packet).ok();
         let user = addresses.and_then(|(_, dst)| self.users.by_address(tcp_lane::session_address(dst)));
@@ -48,14 +48,14 @@ impl Upf {
             ioam.down.arrived(packet, now);
             ioam.down.fill(packet, now, now, || NodeReport { depth_bytes: Some(0), ..NodeReport::default() });
         }
-        // Why a packet was dropped is counted; there is nobody else to tell.
+        // The reason of a drop is counted; there is nobody else to inform.
         let _ = user_slot.session.send(packet, now, &mut shared!(self, user), out);
         mark(&mut self.dirty, &mut user_slot.dirty, user);
     }
 
-    /// Takes a datagram that arrived by way of access number `access` (batch form). Call [`Upf::poll`]
-    /// after a batch. Returns whether it was sealed by the UE that has a session and came for the first time: only such a
-    /// one tells anything of its sender.
+    /// Processes a datagram that arrived by access number `access` (batch form). Call [`Upf::poll`] after a
+    /// batch. Returns whether it was sealed by the UE of a session and arrived for the first time. Only then
+    /// does it prove anything about its sender.
     pub fn datagram(
         &mut self,
         access: PathId,
@@ -98,15 +98,15 @@ impl Upf {
         };
         let shared = &mut shared!(self, user);
         let received = user_slot.session.receive_secure(access, from, datagram, now, shared, inner);
-        // A forged packet must not make work.
+        // A forged packet must not cause further work.
         if received.is_ok() || user_slot.session.has_news() {
             mark(&mut self.dirty, &mut user_slot.dirty, user);
         }
         received.is_ok()
     }
 
-    /// Plain data is found by its inner source, which must be the user's own address anyway; it is taken
-    /// only from where a path of that user is bound.
+    /// A plain datagram is assigned by its inner source address, which must be the user's own anyway. It is
+    /// accepted only from an endpoint to which a path of that user is bound.
     fn on_plain(
         &mut self,
         access: PathId,
@@ -132,7 +132,8 @@ impl Upf {
         }
     }
 
-    /// What went through a lane of a faster data path. `false`: it leads nowhere any more and is to be closed.
+    /// Accounts for the traffic that a lane of a faster data path carried. `false`: the lane is no longer
+    /// valid and must be closed.
     pub fn carried(&mut self, lane: &FastLane, traffic: &FastTraffic, now: Instant) -> bool {
         let user = lane.session.iter().next().and_then(|address| self.users.by_address(address));
         let user =
@@ -149,7 +150,7 @@ impl Upf {
         alive
     }
 
-    /// Serves the sessions that have something to say or whose time has come (batch form).
+    /// Serves the sessions that have output or whose deadline has passed (batch form).
     pub fn poll(&mut self, now: Instant, out: &mut impl DatagramSink, inner: &mut impl PacketSink) {
         self.renew_rules(now);
         let mut ioam = self.ioam.take();
@@ -169,7 +170,7 @@ impl Upf {
         for user in &batch {
             self.serve(*user, now, out, inner);
         }
-        // What was marked meanwhile is for the next poll; the buffer is used again.
+        // Sessions marked in the meantime are served by the next poll; the buffer is reused.
         batch.clear();
         batch.append(&mut self.dirty);
         self.dirty = batch;
@@ -211,7 +212,7 @@ impl Upf {
         }
     }
 
-    /// When [`Upf::poll`] has something to do next, and why.
+    /// When [`Upf::poll`] has work to do next, and the reason.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         if !self.dirty.is_empty() || !self.leaving.is_empty() {
@@ -223,7 +224,7 @@ impl Upf {
         self.timers.next().map(|at| (at, "session timer"))
     }
 
-    /// Has the next poll serve this user's session.
+    /// Marks this user's session to be served by the next poll.
     pub(super) fn mark(&mut self, user: UserIndex) {
         let Users { slab, .. } = &mut self.users;
         if let Some(user_slot) = slab.get_mut(user).and_then(|user| user.user_slot.as_deref_mut()) {

@@ -1,4 +1,4 @@
-//! The UPF in the shape of the contract, for the simulator: whole IP packets on every port.
+//! The UPF as an [`Element`], for the simulator: whole IP packets on every port.
 
 use super::{Upf, UpfCommand, UpfEvent};
 use crate::tunnel_element::{AccessPackets, InnerPackets};

@@ -1,14 +1,14 @@
-//! The UPF's side of the handshake: nothing is kept, and little computed, for a stranger.
+//! The UPF's side of the handshake. For an unknown sender it keeps no state and computes little.
 //!
 //! ```text
-//!   over the hard limit ─▶ drop                (packets of sessions keep the CPU)
-//!   mac1 wrong ─▶ drop                         (anyone can send bytes)
-//!   under load, no cookie ─▶ cookie reply      (prove that you receive at your address)
-//!   under load, its network had its share ─▶ drop   (addresses of live sessions have a budget of their own)
-//!   key not configured ─▶ drop
-//!   timestamp not newer, or a day ahead ─▶ refusal   (a recorded init, or a wrong clock)
-//!   no room ─▶ refusal                         (sealed: only this UPF can say so)
-//!   ─▶ session, receiver index, welcome; old keys stay in force until the new ones are used
+//!   above the hard limit ─▶ drop                   (leaves the CPU to packets of sessions)
+//!   wrong mac1 ─▶ drop                             (anyone can send bytes)
+//!   under load, no cookie ─▶ cookie reply          (the sender must prove that it receives at its address)
+//!   under load, network above its share ─▶ drop    (addresses of live sessions have a budget of their own)
+//!   unknown key ─▶ drop
+//!   timestamp not newer, or a day ahead ─▶ refusal (a replayed init, or a wrong clock)
+//!   no room ─▶ refusal                             (sealed: only this UPF can send it)
+//!   ─▶ session, receiver index, welcome; the old keys stay in force until the new ones are used
 //! ```
 
 use super::api::UpfEvent;
@@ -25,10 +25,12 @@ use rand_core::RngCore;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// How far in the future a UE's timestamp may be. Whatever is accepted locks out handshakes with an older one, so that it must
-/// end; a clock that shows local time as UTC is half a day wrong.
+/// How far in the future a UE's timestamp may be. An accepted timestamp blocks handshakes with an older one,
+/// so a wrong clock must not block the UE for long. A clock that reads local time as UTC is wrong by at most
+/// half a day.
 const MOST_AHEAD_NS: u64 = 24 * 3600 * 1_000_000_000;
-/// How much older than the newest an init may be that is only late: sent by another access, or kept back by a queue there.
+/// An init that is older than the newest one by at most this much may be merely late: sent by another access,
+/// or delayed by a queue there.
 const LATE_NS: u64 = 30 * 1_000_000_000;
 
 /// An init to be computed, on any thread.
@@ -39,7 +41,7 @@ pub struct DeferredInit {
     init: UnreadInit,
 }
 
-/// What was computed of one.
+/// The result of the computation.
 #[derive(Debug)]
 pub struct ComputedInit {
     access: PathId,
@@ -48,7 +50,8 @@ pub struct ComputedInit {
 }
 
 impl DeferredInit {
-    /// Reads it, and prepares the response: five products of X25519, 0.3 ms. For strangers, too: their number is limited.
+    /// Reads the init and prepares the response: five products of X25519, 0.3 ms. This is done for unknown
+    /// senders as well, whose number is limited.
     #[must_use]
     pub fn compute(self) -> ComputedInit {
         let computed = self.read();
@@ -58,7 +61,8 @@ impl DeferredInit {
         computed
     }
 
-    /// Reads it: two products of X25519. The other three are computed with the answer, if its sender is known.
+    /// Reads the init: two products of X25519. The other three are computed with the answer, if the sender is
+    /// known.
     #[must_use]
     pub fn read(self) -> ComputedInit {
         ComputedInit { access: self.access, from: self.from, result: self.init.read() }
@@ -89,23 +93,23 @@ impl Upf {
         }
     }
 
-    /// From now on handshakes are computed elsewhere: each init that passed the cheap checks is to be taken by
-    /// [`Self::poll_handshake`], computed on any thread, and given to [`Self::finish_handshake`].
+    /// From now on, handshakes are computed elsewhere: each init that passed the cheap checks must be taken
+    /// from [`Self::poll_handshake`], computed on any thread, and passed to [`Self::finish_handshake`].
     pub fn defer_handshakes(&mut self) {
         self.deferred.get_or_insert_default();
     }
 
-    /// The next init to be computed. No more come than a UPF computes: 300 in 0.1 s.
+    /// The next init to be computed. Their number is limited as for handshakes computed here: 300 in 0.1 s.
     pub fn poll_handshake(&mut self) -> Option<DeferredInit> {
         self.deferred.as_mut()?.pop_front()
     }
 
-    /// Answers an init that was computed.
+    /// Answers a computed init.
     pub fn finish_handshake(&mut self, init: ComputedInit, now: Instant, out: &mut impl DatagramSink) {
         self.on_read(init.access, init.from, init.result, now, out);
     }
 
-    /// There was no room to compute an init.
+    /// An init could not be computed for lack of room.
     pub fn drop_handshake(&mut self) {
         self.drops.count(DropReason::HandshakeRate);
     }
@@ -127,7 +131,7 @@ impl Upf {
         }
     }
 
-    /// Does what costs little: whoever fails here is a stranger, or comes too often.
+    /// The cheap checks, which fail for unknown senders and for senders above their share.
     fn check_init(
         &mut self,
         access: PathId,
@@ -153,7 +157,7 @@ impl Upf {
         }
     }
 
-    /// Gives a UE that proved its key a session, if all is as it should be.
+    /// Gives a UE that proved its key a session, if all checks pass.
     fn answer(
         &mut self,
         access: PathId,
@@ -173,12 +177,12 @@ impl Upf {
         }
         let last_ns = record.last_timestamp_ns;
         if timestamp_ns <= last_ns {
-            // The newest one again is a copy, whoever sent it; the UE has its answer.
+            // The newest timestamp again: a copy of the init, from anybody. The UE already has its answer.
             if last_ns - timestamp_ns > LATE_NS {
                 self.refuse(user, *pending, Refused::CLOCK_BEHIND, access, from, out)?;
             } else if timestamp_ns < last_ns {
-                // One of the same UE that took longer than the next by another access. If its clock did go back, it has
-                // caught up before anybody could set it.
+                // An init of the same UE that took longer than the next one by another access. If its clock
+                // did go back, the clock has caught up before anybody could set it.
                 answer_no(*pending, Refused::CLOCK_BEHIND, access, from, out)?;
             }
             return Err(DropReason::HandshakeReplayed);
@@ -195,7 +199,8 @@ impl Upf {
         send(access, from, &response.ok_or(DropReason::HandshakeInvalid)?, out)
     }
 
-    /// Tells a UE that proved its key, and the operator, why it gets no session.
+    /// Refuses a session to a UE that proved its key: sends the reason to the UE and reports it to the
+    /// operator.
     fn refuse(
         &mut self,
         user: UserIndex,
@@ -229,7 +234,7 @@ impl Upf {
         let user_slot = self.users.seat_mut(user);
         let same =
             user_slot.as_ref().is_some_and(|user_slot| Arc::ptr_eq(user_slot.session.profile(), &profile));
-        // A UE that does not know this session's keys has been started again.
+        // A UE that does not know this session's keys has been restarted.
         let confirmed = user_slot.as_ref().is_some_and(|user_slot| user_slot.confirmed);
         let known = resume.zip(user_slot).and_then(|(index, slot)| slot.session.keys().known(index));
         let pushed_out = known.is_none() && resume.is_some() && confirmed;
@@ -250,7 +255,7 @@ impl Upf {
         if !same {
             self.open_session(user, Arc::clone(&profile), now);
         }
-        // One that has not been started again learns by another number that what it told is told in vain.
+        // A UE that was not restarted learns by a different instance number that what it had sent is lost.
         let known = known.filter(|_| same);
         let known = known.unwrap_or_else(|| Known { instance: self.rng.next_u32(), fresh_peer: same });
         let addresses = self.users.slab.get(user).map(|record| record.addresses).unwrap_or_default();
@@ -281,7 +286,7 @@ impl Upf {
     }
 }
 
-/// Tells a UE that proved its key why it gets no session.
+/// Sends a UE that proved its key the reason of a refusal.
 fn answer_no(
     pending: PendingInit,
     refused: Refused,
@@ -303,11 +308,11 @@ fn send(
     Ok(())
 }
 
-/// Names by path id; `None` if there are gaps, or the init came by a path that is not announced.
+/// Names by path id; `None` if there are gaps, or if the init came by a path that is not announced.
 fn by_path(announced: &[Access], path: PathId) -> Option<Vec<AccessName>> {
     let mut names = vec![AccessName::new(); announced.len()];
     for access in announced {
-        // Wire has seen to it that no path id comes twice.
+        // The parser has checked that no path id occurs twice.
         names.get_mut(usize::from(access.path))?.clone_from(&access.name);
     }
     (usize::from(path) < names.len()).then_some(names)

@@ -1,38 +1,39 @@
-//! How many handshakes are computed, and for whom: strangers must not take the time of those who have
-//! sessions.
+//! Limits the number of handshakes computed, in total and per network, so that unknown senders cannot take
+//! the CPU time of those that have sessions.
 
 use crate::FixedHasher;
 use anabranch_element::time::{Duration, Instant, nanos};
 use std::hash::{BuildHasher, Hash};
 use std::net::{IpAddr, SocketAddr};
 
-/// Handshakes are counted per window of this length.
+/// Length of the windows in which handshakes are counted.
 const WINDOW: Duration = Duration::from_millis(100);
-/// From this many inits in a window on, initiators must prove their address.
+/// From this many inits per window on, initiators must prove their address.
 const COOKIE_ABOVE: u32 = 20;
-/// This many are computed per window for strangers at most: about a third of one core. A UPF that was started again has
-/// 100,000 UEs back within a minute.
+/// Most handshakes computed per window for unknown senders: about a third of one core. After a restart of the
+/// UPF, 100,000 UEs are connected again within a minute.
 const STRANGERS: u32 = 200;
-/// And this many for addresses that paths of live sessions are bound to, whatever strangers do: 120,000 sessions change
-/// their keys every two minutes.
+/// Most handshakes computed per window for addresses to which paths of live sessions are bound, independent
+/// of unknown senders: sufficient for 120,000 sessions that change their keys every two minutes.
 const BOUND: u32 = 100;
-/// Of which one address may have this many.
+/// Most of these for one address.
 const BOUND_LIMIT: u8 = 4;
-/// Most that one network of strangers may have under load, and never more than is left for others: so *k* networks that
-/// take all they can have *k*/(*k* + 1) of it. Addresses are proved by then. An IPv4 address is a network, behind which
-/// may be many UEs; an IPv6 /64 is one, and whoever has one may have its /56 (a household's) or /48 (a site's).
+/// Under load, most handshakes of one network of unknown senders, and never more than are left for others: *k* networks
+/// that take all they can get *k*/(*k* + 1) of the total. Addresses are proved at that point. An IPv4 address counts as a
+/// network, behind which there may be many UEs. An IPv6 /64 is a network, and its owner may also own its /56 (a
+/// household's) or /48 (a site's).
 const IPV4_LIMIT: u8 = 50;
 const IPV6_LIMITS: [(u8, u8); 3] = [(64, 30), (56, 50), (48, 70)];
-/// Counters of networks; two that meet in one share it.
+/// Counters of networks; networks with the same hash share one.
 const NETWORKS: usize = 2048;
 
-/// Counts handshakes per window. Its size is fixed.
+/// Counts handshakes per window, in constant memory.
 pub(super) struct Limiter {
     window: u64,
-    /// Inits in this window, and whether there were many in the one before.
+    /// Inits in the current window.
     seen: u32,
     many_before: bool,
-    /// Computed for strangers, and for bound addresses.
+    /// Handshakes computed for unknown senders.
     computed: u32,
     bound: u32,
     networks: Box<[u8; NETWORKS]>,
@@ -41,7 +42,7 @@ pub(super) struct Limiter {
 }
 
 impl Limiter {
-    /// `seed` must be secret, or an attacker could choose addresses that meet others' counters.
+    /// `seed` must be secret; otherwise an attacker could choose addresses that share the counters of others.
     pub fn new(seed: u64) -> Self {
         Self {
             window: 0,
@@ -55,7 +56,7 @@ impl Limiter {
         }
     }
 
-    /// An init has come. Returns whether the sender must prove its address.
+    /// An init has arrived. Returns whether the sender must prove its address.
     pub fn note(&mut self, now: Instant) -> bool {
         let window = now.as_nanos() / nanos(WINDOW);
         if self.window != window {
@@ -71,18 +72,18 @@ impl Limiter {
         self.is_guarded()
     }
 
-    /// Whether there are many inits, or were in the window before.
+    /// Whether there are many inits in this window, or were in the previous one.
     const fn is_guarded(&self) -> bool {
         self.many_before || self.seen > COOKIE_ABOVE
     }
 
-    /// Whether nothing more may be computed in this window for a sender; `bound`: a path of a live session is bound to
-    /// its address.
+    /// Whether the limit of this window is reached for a sender; `bound`: a path of a live session is bound
+    /// to its address.
     pub const fn is_spent(&self, bound: bool) -> bool {
         self.computed >= STRANGERS && !(bound && self.bound < BOUND)
     }
 
-    /// Takes one computation for a sender whose address is proved. `false`: it has had its share.
+    /// Takes one computation for a sender whose address is proved. `false`: its share is used up.
     pub fn take(&mut self, from: SocketAddr, bound: bool) -> bool {
         if bound && self.bound < BOUND {
             let counter = self.counter(0, &from);
@@ -109,7 +110,7 @@ impl Limiter {
         true
     }
 
-    /// The counters of the networks that an address is of, with their limits, and how many they are.
+    /// The counters of the networks that contain an address, with their limits, and their number.
     fn networks_of(&self, from: IpAddr) -> ([(usize, u8); 3], usize) {
         match from {
             IpAddr::V4(a) => ([(self.counter(0, &a), IPV4_LIMIT); 3], 1),
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_are_welcome_many_must_prove_themselves_and_no_network_takes_all() {
+    fn few_inits_pass_many_require_proof_and_no_network_takes_all() {
         let mut limiter = Limiter::new(1);
         let at = Instant::from_millis;
         for _ in 0..COOKIE_ABOVE {
@@ -146,14 +147,14 @@ mod tests {
             assert!(limiter.take(from(7), false));
         }
         assert!(!limiter.take(from(7), false) && limiter.take(from(8), false));
-        assert!(limiter.note(at(100)), "the guard stays up for a window");
+        assert!(limiter.note(at(100)), "the guard stays on for a window");
         let taken = (0..100).filter(|_| limiter.take(from(7), false)).count();
         assert_eq!(taken, usize::from(IPV4_LIMIT));
         for n in 100..400 {
             limiter.take(from(n), false);
         }
         assert!(limiter.is_spent(false) && !limiter.is_spent(true));
-        assert!(!limiter.note(at(200)), "and one init a window does not keep it up");
+        assert!(!limiter.note(at(200)), "one init per window does not keep it on");
         assert!(!limiter.note(at(400)) && !limiter.is_spent(false));
     }
 
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_many_networks_of_ipv6_has_the_share_of_what_holds_them() {
+    fn many_ipv6_networks_of_one_owner_have_the_share_of_their_prefix() {
         let had = |each: &dyn Fn(u32) -> SocketAddr| {
             let mut limiter = under_load();
             (0..2_000).filter(|n| limiter.take(each(*n), false)).count()
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_that_take_all_they_can_leave_something_to_one_that_comes_later() {
+    fn greedy_networks_leave_a_share_for_a_later_one() {
         for hostile in [1, 4, 10, 40] {
             let mut limiter = under_load();
             for _ in 0..200 {
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_take_nothing_of_what_is_kept_for_live_sessions_and_one_of_these_not_all_of_it() {
+    fn live_sessions_have_their_own_budget_and_no_address_takes_all_of_it() {
         let mut limiter = under_load();
         (0..1_000).for_each(|n| {
             let _ = limiter.take(from(n), false);

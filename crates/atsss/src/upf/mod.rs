@@ -8,19 +8,19 @@
 //!              ◀────────────────────────── session ◀─ by virtual address ◀─── inner packet
 //! ```
 //!
-//! One `Upf` is one shard, owned by one thread; a UE belongs to the shard its public key hashes to, so
-//! shards share nothing. Receiver indices of a shard are congruent to its number, which lets the kernel
-//! steer datagrams to the right thread.
+//! One `Upf` is one shard, owned by one thread. A UE belongs to the shard given by the hash of its public
+//! key, so shards share nothing. Receiver indices of a shard are congruent to its number, which lets the
+//! kernel deliver datagrams to the right thread.
 //!
 //! | file | about |
 //! |---|---|
-//! | `api.rs` | what goes in and comes out: configuration, commands, events, views |
+//! | `api.rs` | configuration, commands, events, views |
 //! | `users.rs` | records of UEs, and the tables that find them |
-//! | `handshake`, `limiter`, `twins` | new keys; what a stranger may cost; two devices with one key |
-//! | `sessions.rs` | sessions from beginning to end |
+//! | `handshake`, `limiter`, `twins` | new keys; limits for unknown senders; two devices with one key |
+//! | `sessions.rs` | begin and end of sessions, their events |
 //! | `rules.rs` | compiled rules, exceptions, documents |
 //! | `datapath.rs`, `timers.rs` | packets and time |
-//! | `element.rs` | the contract's form, for the simulator |
+//! | `element.rs` | the element for the simulator |
 
 mod api;
 mod datapath;
@@ -74,21 +74,21 @@ pub struct Upf {
     users: Users,
     connected: usize,
     timers: Timers,
-    /// Users whose session the next poll serves.
+    /// Users whose sessions the next poll serves.
     dirty: Vec<UserIndex>,
-    /// Sessions that are over and have still to say so to their UE.
+    /// Ended sessions that must still send CLOSE to their UE.
     leaving: Vec<UserSlot>,
     rule_book: RuleBook,
     /// The rule of last resort alone.
     no_rules: Arc<RuleSet>,
-    /// The rules for all have changed; users' slots from here on have to take them up.
+    /// The rules for all have changed; the slots of users from here on must still adopt them.
     renew_from: Option<u32>,
     pool: Pool,
     trains: TrainBudget,
     drops: DropCounters,
     events: VecDeque<UpfEvent>,
     packets: element::Outbox,
-    /// As which IOAM node it fills traces.
+    /// The IOAM node as which it fills traces.
     ioam: Option<Box<BothWays>>,
 }
 
@@ -132,7 +132,7 @@ impl Upf {
         })
     }
 
-    /// A command takes effect, whole or not at all.
+    /// Executes a command completely, or not at all.
     ///
     /// # Errors
     /// [`UpfError`]; nothing has changed then.
@@ -170,14 +170,14 @@ impl Upf {
         user.ok_or(UpfError::UnknownUe(*key))
     }
 
-    /// From now on it fills the traces of inner packets, both ways, as this IOAM node: going down before a packet is sealed,
-    /// where nothing waits; going up when a packet leaves, with what waits for its order. Rate and flows are those of this
-    /// shard.
+    /// From now on, fills the traces of inner packets in both directions as this IOAM node: in the downlink
+    /// before a packet is sealed, where there is no queue; in the uplink when a packet is delivered, with the
+    /// packets held for order. Rate and flows are those of this shard.
     pub fn set_ioam(&mut self, node: IoamNode) {
         self.ioam = Some(Box::new(BothWays::new(node)));
     }
 
-    /// What became of traces.
+    /// Counters of IOAM traces.
     #[must_use]
     pub fn ioam_stats(&self) -> IoamStats {
         self.ioam.as_ref().map_or_else(IoamStats::default, |ioam| ioam.stats())
@@ -188,7 +188,7 @@ impl Upf {
         self.events.pop_front()
     }
 
-    /// One row per known UE, about in the order in which they were added.
+    /// One row per known UE, approximately in the order in which they were added.
     pub fn sessions(&self) -> impl Iterator<Item = SessionView> + '_ {
         self.users.iter().map(|(_, user)| view_of(user))
     }
@@ -199,7 +199,8 @@ impl Upf {
         self.users.slab.get(self.users.find(key)?).map(view_of)
     }
 
-    /// What each rule of one UE does in the downlink, and why; the rule of last resort last. Nothing without a session.
+    /// The current behaviour of each rule of one UE in the downlink, and its reasons; the rule of last resort
+    /// last. Empty without a session.
     #[must_use]
     pub fn rule_views(&self, key: &PublicKey, now: Instant) -> Vec<RuleView> {
         let user = self.users.find(key).and_then(|user| self.users.slab.get(user));
@@ -220,7 +221,7 @@ impl Upf {
         views
     }
 
-    /// Number of sessions whose UE proved its keys.
+    /// Number of sessions whose UE proved that it has the keys.
     #[must_use]
     pub const fn connected_count(&self) -> usize {
         self.connected
@@ -238,7 +239,7 @@ impl Upf {
         &self.drops
     }
 
-    /// How often a UE was pushed out of its session by another device with its key.
+    /// How often a UE was displaced from its session by another device with its key.
     #[must_use]
     pub const fn key_conflicts(&self) -> u64 {
         self.twins.turns()
@@ -250,20 +251,21 @@ impl Upf {
         &self.pool
     }
 
-    /// Bytes of the tables that find users, without their sessions.
+    /// Memory of the tables that find users, in bytes, without their sessions.
     #[must_use]
     pub fn table_bytes(&self) -> usize {
         self.users.table_bytes()
     }
 
-    /// The addresses of the connected session that has this one; `None` if it is not of this shard.
+    /// The addresses of the connected session that has this address; `None` if it does not belong to this
+    /// shard.
     #[must_use]
     pub fn addresses_of(&self, address: IpAddr) -> Option<Addresses> {
         let user = self.users.slab.get(self.users.by_address(address)?)?;
         user.user_slot.as_ref().filter(|user_slot| user_slot.confirmed).map(|_| user.addresses)
     }
 
-    /// The session of a UE, for what is not summarised here.
+    /// The session of a UE, for values that are not summarised here.
     #[must_use]
     pub fn session(&self, key: &PublicKey) -> Option<&Session> {
         self.users.user_slot(self.users.find(key)?).map(|user_slot| &user_slot.session)

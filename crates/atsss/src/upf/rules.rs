@@ -1,4 +1,4 @@
-//! Rules of many users: compiled once per combination, told to the UEs, exceptions kept apart.
+//! Rules of many users: compiled once per combination, sent to the UEs, with separate exceptions.
 
 use super::Upf;
 use super::api::{MAX_EXCEPTIONS, UpfError, UpfEvent};
@@ -15,24 +15,25 @@ use anabranch_steer::{Rule, chained};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Users whose rules are renewed per poll when the rules for all have changed: the data path goes on.
+/// Users whose rules are renewed per poll after the rules for all have changed, so that the data path is not
+/// delayed.
 const RENEW_AT_A_TIME: u32 = 64;
-/// Entries from which on those that nobody uses are looked for.
+/// Number of entries from which on unused ones are searched for.
 const TIDY_FROM: usize = 64;
 
 /// Compiled rule sets, one per combination of rules and access names, shared by all users that have it.
 #[derive(Default)]
 pub(super) struct RuleBook {
     sets: BTreeMap<(Vec<AccessName>, String), Arc<RuleSet>>,
-    /// Sets of users with no rules of their own, by accesses: nearly all.
+    /// Rule sets of users without rules of their own, which are nearly all, by accesses.
     common: BTreeMap<Vec<AccessName>, Arc<RuleSet>>,
-    /// By accesses, what their UE says of plain paths, and the inner MTU agreed on.
+    /// Profiles by accesses, the UE's plain paths, and the inner MTU agreed on.
     profiles: BTreeMap<(Vec<AccessName>, u8, u16), Arc<Profile>>,
     tidy_at: usize,
 }
 
 impl RuleBook {
-    /// One copy of what sessions with these accesses have in common.
+    /// The shared properties of sessions with these accesses; one copy.
     pub fn profile(
         &mut self,
         accesses: &[AccessName],
@@ -50,7 +51,7 @@ impl RuleBook {
         profile
     }
 
-    /// The set for these accesses and rules; `common`: the rules are those for all.
+    /// The rule set for these accesses and rules; `common`: the rules are those for all.
     fn set(
         &mut self,
         accesses: &[AccessName],
@@ -78,7 +79,7 @@ impl RuleBook {
         Ok(set)
     }
 
-    /// Forgets what nobody uses; rarely enough that an entry costs the same however many there are.
+    /// Removes unused entries, rarely enough that the cost per entry is constant.
     fn tidy(&mut self) {
         if self.sets.len().max(self.profiles.len()) >= self.tidy_at {
             self.common.retain(|_, set| Arc::strong_count(set) > 2);
@@ -105,7 +106,7 @@ impl Upf {
         Ok(())
     }
 
-    /// Goes on renewing users' rules.
+    /// Continues to renew the rules of users.
     pub(super) fn renew_rules(&mut self, now: Instant) {
         let Some(from) = self.renew_from else { return };
         let until = from.saturating_add(RENEW_AT_A_TIME);
@@ -161,7 +162,7 @@ impl Upf {
         Ok(())
     }
 
-    /// The rule set for a user with these accesses, and its exceptions put into the table.
+    /// The rule set for a user with these accesses; its exceptions are entered into the table.
     pub(super) fn rule_set(
         &mut self,
         user: UserIndex,
@@ -184,21 +185,21 @@ impl Upf {
             self.users.table.remove_exceptions_of(user);
         }
         for (application, rule) in resolved {
-            // There is room for it, or `set_exception` would have said so, unless other UEs took it since;
-            // then the application follows everybody's rule.
+            // There is room, as `set_exception` has checked, unless other UEs have used it since. In that
+            // case the application follows the common rule.
             let _ = self.users.table.set_exception(user, application, Exception { rule, sequence: 0 });
         }
         Ok(set)
     }
 
-    /// Gives a user's session the rules it should have, and tells the UE.
+    /// Updates the rules of a user's session, and sends them to the UE.
     pub(super) fn refresh_rules(&mut self, user: UserIndex, now: Instant) {
         if self.apply_rules(user) && self.users.user_slot(user).is_some_and(|user_slot| user_slot.confirmed) {
             self.push_rules(user, now);
         }
     }
 
-    /// Gives a user's session the rules it should have. Returns whether it has them.
+    /// Updates the rules of a user's session. Returns whether they are in force.
     pub(super) fn apply_rules(&mut self, user: UserIndex) -> bool {
         let Some(user_slot) = self.users.user_slot(user) else { return false };
         let profile = Arc::clone(user_slot.session.profile());
@@ -218,7 +219,7 @@ impl Upf {
         }
     }
 
-    /// Tells the UE the rules for all and for it, exceptions included.
+    /// Sends the UE the rules for all and its own, exceptions included.
     pub(super) fn push_rules(&mut self, user: UserIndex, now: Instant) {
         let Some(record) = self.users.slab.get_mut(user) else { return };
         let mut rules = chained([record.rules(), &self.config.rules]);
@@ -237,7 +238,7 @@ impl Upf {
         }
     }
 
-    /// A document of the UE.
+    /// Processes a document of the UE.
     pub(super) fn on_document(&mut self, user: UserIndex, bytes: &[u8], now: Instant) {
         let document = match Document::decode(bytes) {
             Ok(document) => document,
@@ -258,7 +259,7 @@ impl Upf {
             }
             if user_slot.own_rules() != rules {
                 user_slot.own_rules = (!rules.is_empty()).then(|| Box::new(OwnRules(rules)));
-                // What the UE is told has not changed.
+                // The rules to be sent to the UE have not changed.
                 self.apply_rules(user);
             }
         }

@@ -1,4 +1,4 @@
-//! Sessions from their first keys to their end, and what they tell.
+//! Begin and end of sessions, and their events.
 
 use super::api::{UpfError, UpfEvent};
 use super::users::{UserIndex, UserSlot};
@@ -13,16 +13,16 @@ use anabranch_rules::AccessName;
 use rand_core::RngCore;
 use std::sync::Arc;
 
-/// Reason code of a CLOSE the operator asked for.
+/// Reason code of a CLOSE requested by the operator.
 const CLOSED_BY_UPF: u8 = 1;
 
 impl Upf {
-    /// A UE becomes known, or is changed.
+    /// Adds a UE, or changes it.
     pub(super) fn add_ue(&mut self, entry: super::UeEntry, now: Instant) -> Result<(), UpfError> {
         RuleSet::compile(&entry.rules, &self.access_names())?;
         let (user, moved) = self.users.put(entry)?;
         if moved {
-            // The UE learns its new addresses from the welcome of its next handshake.
+            // The UE receives its new addresses in the welcome of its next handshake.
             self.end_session(user, "addresses changed", true);
         } else {
             self.refresh_rules(user, now);
@@ -43,8 +43,8 @@ impl Upf {
         Ok(())
     }
 
-    /// What sessions with these accesses have in common whose UE would have the paths in `ue_plain` (bits) in the clear, and
-    /// which agreed on this inner MTU.
+    /// The profile of sessions with these accesses whose UE has configured the paths in `ue_plain` (bits) as
+    /// plain, with the inner MTU agreed on.
     pub(super) fn profile(&mut self, accesses: &[AccessName], ue_plain: u8, inner_mtu: u16) -> Arc<Profile> {
         let (rule_book, config, probe) = (&mut self.rule_book, &self.config, &self.probe);
         rule_book.profile(accesses, ue_plain, inner_mtu, || {
@@ -57,10 +57,10 @@ impl Upf {
         })
     }
 
-    /// Gives a user a session; the caller has seen that there is room.
+    /// Creates a session for a user; the caller has checked that there is room.
     pub(super) fn open_session(&mut self, user: UserIndex, profile: Arc<Profile>, now: Instant) {
         let set = self.rule_set(user, &profile, &[]).unwrap_or_else(|error| {
-            // Rules that do not fit this UE must not lock it out.
+            // Rules that are invalid for this UE must not lock it out.
             let ue = self.users.name(user);
             self.event(UpfEvent::BadConfig { ue, error: error.to_string() });
             Arc::clone(&self.no_rules)
@@ -74,7 +74,7 @@ impl Upf {
         self.users.sessions += 1;
     }
 
-    /// Ends a user's session, if there is one; with the next poll the UE is told, if it must be.
+    /// Ends a user's session, if there is one. If `tell`, the UE is notified with the next poll.
     pub(super) fn end_session(&mut self, user: UserIndex, reason: &'static str, tell: bool) {
         let Some(record) = self.users.slab.get_mut(user) else { return };
         let Some(mut user_slot) = record.user_slot.take() else { return };
@@ -86,7 +86,7 @@ impl Upf {
         self.users.sessions -= 1;
         self.connected -= usize::from(user_slot.confirmed);
         self.timers.disarm(Slab::<()>::slot_number(user));
-        // One whose UE never used its keys was not told of either.
+        // A session whose UE never used its keys was not reported either.
         if user_slot.confirmed {
             self.event(UpfEvent::SessionDown { ue, reason });
             if tell {
@@ -96,7 +96,7 @@ impl Upf {
         }
     }
 
-    /// Takes what a session has to tell. Returns whether the session is over.
+    /// Processes the events of a session. Returns whether the session has ended.
     pub(super) fn drain_session_events(&mut self, user: UserIndex, now: Instant) -> bool {
         loop {
             let Some(event) = self.users.seat_mut(user).and_then(|user_slot| user_slot.session.poll_event())
@@ -123,7 +123,7 @@ impl Upf {
         }
     }
 
-    /// The UE used its new keys.
+    /// The UE has used its new keys.
     fn on_confirmed(&mut self, user: UserIndex, fresh_peer: bool, now: Instant) {
         let Some(user_slot) = self.users.seat_mut(user) else { return };
         let first = !core::mem::replace(&mut user_slot.confirmed, true);
@@ -136,7 +136,7 @@ impl Upf {
         }
         if first || fresh_peer {
             self.twins.took_over(user);
-            // It tells its rules again, if it has any.
+            // The UE sends its rules again, if it has any.
             if fresh_peer && self.users.seat_mut(user).is_some_and(|slot| slot.own_rules.take().is_some()) {
                 self.apply_rules(user);
             }

@@ -1,8 +1,8 @@
-//! Deadlines of many sessions in one heap: a 4-ary heap that knows where each session's entry is.
+//! Deadlines of many sessions in one 4-ary heap, with an index of the position of each session's entry.
 //!
-//! A session's deadline changes with every packet; the heap is only touched when it moves *earlier*. One
-//! that moved later is found out when it comes up, and put back. There is never more than one entry per
-//! session: sixteen bytes for it and its place.
+//! A session's deadline changes with every packet, but the heap is updated only when it becomes *earlier*. A
+//! deadline that has become later is detected when its entry is due; the entry is then inserted again. There
+//! is never more than one entry per session: sixteen bytes for it and its position.
 
 use anabranch_element::time::Instant;
 
@@ -12,21 +12,21 @@ pub type Slot = u32;
 const NOWHERE: u32 = u32::MAX;
 const ARITY: usize = 4;
 
-/// What a session costs here.
+/// Memory per session, bytes.
 #[cfg(test)]
 pub const ENTRY_BYTES: usize = size_of::<Instant>() + size_of::<Slot>() + size_of::<u32>();
 
-/// Which session wants attention first.
+/// The deadlines of sessions.
 #[derive(Default)]
 pub struct Timers {
     times: Vec<Instant>,
     slots: Vec<Slot>,
-    /// By slot: where its entry is in the heap.
+    /// Position of each slot's entry in the heap.
     places: Vec<u32>,
 }
 
 impl Timers {
-    /// Makes sure that `slot` comes up no later than `at`.
+    /// Ensures that `slot` is due no later than `at`.
     #[inline]
     pub fn arm(&mut self, slot: Slot, at: Instant) {
         match self.place(slot) {
@@ -39,7 +39,7 @@ impl Timers {
         }
     }
 
-    /// Forgets `slot`.
+    /// Removes the entry of `slot`.
     pub fn disarm(&mut self, slot: Slot) {
         let Some(place) = self.place(slot) else { return };
         self.places[slot as usize] = NOWHERE;

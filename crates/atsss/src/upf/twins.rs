@@ -1,21 +1,20 @@
-//! Keys that two devices run with at a time: each handshake of one ends the keys of the other.
+//! Detects two devices that use one key at the same time: each handshake of one ends the keys of the other.
 //!
 //! ```text
-//!   A connected ── B's handshake, B's keys used ──▶ B connected      A: nothing answers any more
-//!       ▲                                               │
-//!       └── A's keys used, A's handshake, with the index of keys that B's have ended ──┘   = one turn
-//! ```
+//!   A connected ── B's handshake, B's keys used ──▶ B connected   A: gets no answer any more
+//!        ▲                                                               │
+//!        └── A's keys used, A's handshake, with the index of the keys that B's have ended ──┘   = one turn
 //!
-//! A UE that was started again names no keys, and one that slept names its own, once. So turns that follow one another
-//! are two that live.
+//! A restarted UE names no keys, and one that was asleep names its own, once. Successive turns are therefore
+//! caused by two running devices.
 
 use super::users::UserIndex;
 use anabranch_element::time::{Duration, Instant};
 
-/// Turns within [`WINDOW`] that are no coincidence.
+/// Turns within [`WINDOW`] that count as a conflict.
 const ENOUGH: u8 = 3;
 const WINDOW: Duration = Duration::from_secs(60);
-/// UEs watched at a time; the one seen longest ago gives way.
+/// Most UEs watched at a time; the one seen longest ago is removed.
 const MOST: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -32,13 +31,13 @@ struct Watched {
 #[derive(Debug, Default)]
 pub struct Twins {
     watched: Vec<Watched>,
-    /// Turns in all.
+    /// Turns in total.
     turns: u64,
 }
 
 impl Twins {
-    /// A UE whose session carries traffic names keys that are over. Returns whether two devices have its key; that is told
-    /// once per [`WINDOW`].
+    /// A UE whose session carries traffic names keys that have ended. Returns whether two devices have its
+    /// key, at most once per [`WINDOW`].
     pub fn pushed_out(&mut self, user: UserIndex, now: Instant) -> bool {
         let Some(known) = self.watched.iter_mut().find(|watched| watched.user == user) else {
             if self.watched.len() >= MOST {
@@ -64,7 +63,7 @@ impl Twins {
         known.turns == ENOUGH
     }
 
-    /// New keys of a UE that had others were used.
+    /// New keys of a UE that already had keys were used.
     pub fn took_over(&mut self, user: UserIndex) {
         self.watched
             .iter_mut()
@@ -72,7 +71,7 @@ impl Twins {
             .for_each(|watched| watched.used = true);
     }
 
-    /// How often one was pushed out by another.
+    /// How often one device was displaced by another.
     pub const fn turns(&self) -> u64 {
         self.turns
     }

@@ -1,4 +1,4 @@
-//! Who the UPF knows: one record per UE, found by key, by virtual address, or by receiver index.
+//! Records of the known UEs, found by key, by virtual address, or by receiver index.
 //!
 //! ```text
 //!   public key       ─▶ HashIndex ───┐
@@ -24,29 +24,30 @@ use std::net::{IpAddr, SocketAddr};
 /// Index of a user: slot and generation.
 pub(super) type UserIndex = u32;
 
-/// UEs a shard may know.
+/// Most UEs of a shard.
 const MAX_USERS: u32 = 1 << 20;
-/// Receiver indices per session: one more than it has epochs, for the oldest gives way to one that is there already.
+/// Receiver indices per session: one more than it has epochs, because the oldest is removed only after the
+/// new one exists.
 const RECEIVERS_PER_SESSION: u32 = MOST_EPOCHS as u32 + 1;
-/// Slots for addresses that paths are bound to: one per session, in bounds.
+/// Slots for addresses to which paths are bound: one per session, within these limits.
 const MIN_BOUND: u32 = 256;
 const MAX_BOUND: u32 = 1 << 18;
-/// Shards there may be.
+/// Most shards.
 pub(super) const MAX_SHARDS: u32 = 256;
 
-/// A UE the UPF knows.
+/// A known UE.
 pub(super) struct User {
     pub key: PublicKey,
     pub name: Name,
     pub addresses: Addresses,
     pub last_timestamp_ns: u64,
     pub user_slot: Option<Box<UserSlot>>,
-    /// What most UEs do not have.
+    /// Data that most UEs do not have.
     pub special: Option<Box<Special>>,
     pub accept_rules: bool,
 }
 
-/// A name; one of up to 22 bytes costs no allocation.
+/// A name; up to 22 bytes are stored without allocation.
 pub(super) enum Name {
     Short(u8, [u8; 22]),
     Long(Box<str>),
@@ -72,7 +73,7 @@ impl Name {
 
     pub fn as_str(&self) -> &str {
         match self {
-            // It was one when it was put there.
+            // It was a valid string when it was stored.
             Self::Short(len, bytes) => {
                 bytes.get(..usize::from(*len)).and_then(|b| str::from_utf8(b).ok()).unwrap_or("")
             }
@@ -81,7 +82,7 @@ impl Name {
     }
 }
 
-/// What is configured for one UE alone.
+/// Configuration for one UE only.
 #[derive(Default)]
 pub(super) struct Special {
     pub rules: Vec<Rule>,
@@ -92,10 +93,10 @@ pub(super) struct Special {
 /// A UE's session.
 pub(super) struct UserSlot {
     pub session: Session,
-    /// Rules the UE brought along: most bring none.
+    /// Rules sent by the UE; most send none.
     pub own_rules: Option<Box<OwnRules>>,
     pub confirmed: bool,
-    /// Waits for the next poll.
+    /// Waiting for the next poll.
     pub dirty: bool,
 }
 
@@ -116,7 +117,7 @@ impl User {
         self.special.as_ref().map_or(&[], |special| &special.exceptions)
     }
 
-    /// Sets rules and keeps memory only for what is there.
+    /// Sets rules; memory is kept only for what exists.
     pub fn set_rules(&mut self, rules: Vec<Rule>) {
         self.special.get_or_insert_default().rules = rules;
         self.tidy();
@@ -141,7 +142,7 @@ pub(super) struct Users {
     keys: HashIndex,
     receivers: Slab<UserIndex>,
     hasher: FixedHasher,
-    /// By a hash of an address: the user whose path was bound to it last.
+    /// By hash of an address: the user whose path was last bound to it.
     bound: Box<[UserIndex]>,
     shard: u32,
     shards: u32,
@@ -152,7 +153,8 @@ impl Users {
     /// `seed` should be hard to guess.
     pub fn new(shard: u32, shards: u32, max_sessions: u32, seed: u64) -> Self {
         let shards = shards.clamp(1, MAX_SHARDS);
-        // An index on the wire is a multiple of the number of shards, plus the shard: room is left above.
+        // An index on the wire is a multiple of the number of shards plus the shard, so bits are reserved for
+        // that.
         let shard_bits = u32::BITS - (shards - 1).leading_zeros();
         let layout = |limit| SlabLayout { limit, shard: 0, shard_bits: shard_bits as u8 };
         let exceptions = SessionLimits::for_sessions(max_sessions as usize).exceptions;
@@ -200,25 +202,25 @@ impl Users {
         self.receivers.get(index / self.shards).copied()
     }
 
-    /// A receiver index for the user's next keys.
+    /// Allocates a receiver index for the user's next keys.
     pub fn claim_receiver(&mut self, user: UserIndex) -> Result<u32, TableError> {
         self.receivers.insert(user).map(|index| index * self.shards + self.shard)
     }
 
-    /// Gives a receiver index back.
+    /// Releases a receiver index.
     pub fn release_receiver(&mut self, index: u32) {
-        // Not there: given back before.
+        // Not found: it was released before.
         let _ = self.receivers.remove(index / self.shards);
     }
 
-    /// Notes that a path of this user's session is bound to an address. One of two that meet in a slot is forgotten until
-    /// its session changes its keys.
+    /// Notes that a path of this user's session is bound to an address. If two addresses share a slot, one is
+    /// forgotten until its session changes its keys.
     pub fn note_bound(&mut self, address: SocketAddr, user: UserIndex) {
         let slot = self.bound_slot(address);
         self.bound[slot] = user;
     }
 
-    /// The user whose session may have a path that is bound to this address: whether it has is to be looked at.
+    /// The user whose session may have a path bound to this address; the caller must verify it.
     pub fn bound(&self, address: SocketAddr) -> Option<UserIndex> {
         Some(self.bound[self.bound_slot(address)]).filter(|user| *user != UserIndex::MAX)
     }
@@ -242,7 +244,7 @@ impl Users {
         self.slab.get(user).map_or_else(String::new, |user| user.name.as_str().to_owned())
     }
 
-    /// Adds a UE, or changes one. Returns its index, and whether its addresses are other than before.
+    /// Adds a UE, or changes one. Returns its index, and whether its addresses have changed.
     ///
     /// # Errors
     /// [`UpfError::AddressTaken`] or [`UpfError::Table`]; nothing has changed then.
@@ -288,7 +290,7 @@ impl Users {
         Ok(user)
     }
 
-    /// Binds the addresses a user has from now on, all or none.
+    /// Replaces the addresses of a user, all or none.
     fn move_to(&mut self, user: UserIndex, before: Addresses, after: Addresses) -> Result<(), TableError> {
         let mut bound = Vec::new();
         for address in after.iter().filter(|address| !before.contains(*address)) {
@@ -306,7 +308,7 @@ impl Users {
         Ok(())
     }
 
-    /// Forgets a user without a session.
+    /// Removes a user without a session.
     pub fn remove(&mut self, user: UserIndex) -> Option<User> {
         let record = self.slab.remove(user).ok()?;
         self.keys.remove(self.hasher.hash_one(record.key.0), Slab::<User>::slot_number(user));
@@ -317,12 +319,13 @@ impl Users {
         Some(record)
     }
 
-    /// Users in the order of their slots, with their numbers: about the order in which they were added.
+    /// Users in the order of their slots, with their numbers: approximately the order in which they were
+    /// added.
     pub fn iter(&self) -> impl Iterator<Item = (UserIndex, &User)> {
         self.slab.iter()
     }
 
-    /// Bytes of the tables, without the sessions.
+    /// Memory of the tables in bytes, without the sessions.
     pub fn table_bytes(&self) -> usize {
         self.slab.bytes()
             + self.table.bytes()
@@ -380,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn receiver_indices_name_their_shard_and_do_not_come_back_soon() {
+    fn receiver_indices_contain_their_shard_and_are_not_reused_soon() {
         for shards in [1, 2, 3, 7, 16, MAX_SHARDS] {
             for shard in [0, 1 % shards, shards - 1] {
                 let mut users = Users::new(shard, shards, 10, 1);
@@ -402,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_any_length_come_back() {
+    fn names_of_any_length_are_stored() {
         assert_eq!(size_of::<Name>(), 24);
         for len in 0..40 {
             let name = "ü".repeat(len / 2) + &"x".repeat(len % 2);
