@@ -16,21 +16,21 @@ pub enum CryptoError {
     /// No room for the tag.
     #[error("packet is shorter than its tag")]
     TooShort,
-    /// The packet number is [`REJECT_AFTER_PACKETS`] or more: the key is used up.
+    /// The packet number is [`REJECT_AFTER_PACKETS`] or more: the key must not be used any more.
     #[error("packet number is beyond the life of the key")]
     Exhausted,
-    /// Forged, damaged, or under another key.
+    /// Forged, damaged, or sealed with another key.
     #[error("packet does not authenticate")]
     Authentication,
-    /// The library refused, for lack of memory.
+    /// The library failed for lack of memory.
     #[error("cryptographic library is out of memory")]
     Library,
 }
 
 /// Both directions of one key epoch.
 ///
-/// At rest they are 64 bytes of keys; the expanded form (round keys, GHASH tables) is made on first use and
-/// takes some 1.6 KiB on the heap.
+/// At rest they are 64 bytes of keys. The expanded form (round keys, GHASH tables) is computed on first use
+/// and takes about 1.6 KiB on the heap.
 pub struct SessionKeys {
     tx: Raw,
     rx: Raw,
@@ -50,10 +50,10 @@ impl SessionKeys {
         Self { tx, rx, expanded: None, suite }
     }
 
-    /// Encrypts `buf` less its last 16 bytes in place, towards the peer, and writes the tag into those.
+    /// Encrypts `buf` except for its last 16 bytes in place, for the peer, and writes the tag into those.
     ///
-    /// `pn` must never repeat on `path` under these keys. On an error `buf` must not be sent: it may still
-    /// be the plaintext.
+    /// `pn` must never repeat on `path` under these keys. After an error `buf` must not be sent: it may still
+    /// contain the plaintext.
     ///
     /// # Errors
     /// [`CryptoError::TooShort`], [`CryptoError::Exhausted`] or [`CryptoError::Library`].
@@ -70,12 +70,12 @@ impl SessionKeys {
         Ok(())
     }
 
-    /// Checks and decrypts `buf` (ciphertext and tag), from the peer, in place; returns the plaintext.
+    /// Verifies and decrypts `buf` (ciphertext and tag) from the peer in place; returns the plaintext.
     ///
     /// After an error the contents of `buf` are undefined.
     ///
     /// # Errors
-    /// [`CryptoError`]; only after success is anything in the packet true.
+    /// [`CryptoError`]; the packet can be trusted only after success.
     #[inline]
     pub fn open<'a>(
         &mut self,
@@ -174,8 +174,8 @@ mod tests {
         }
     }
 
-    /// Against another implementation: snow's nonce is 4 zero bytes and the counter, which is ours on
-    /// path 0. Noise has it big-endian for AES-GCM and little-endian for ChaCha20-Poly1305.
+    /// Compared with another implementation: snow's nonce is 4 zero bytes and the counter, as ours on path 0.
+    /// Noise has it big-endian for AES-GCM and little-endian for ChaCha20-Poly1305.
     #[test]
     fn the_nonce_is_path_then_packet_number() {
         use snow::params::CipherChoice;
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_resting_epoch_is_small() {
-        // Part of the 1 KiB an idle session may take.
+        // Part of the 1 KiB that an idle session may use.
         assert_eq!(size_of::<SessionKeys>(), 80);
     }
 }

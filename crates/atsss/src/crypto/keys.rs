@@ -61,14 +61,14 @@ impl<'de> Deserialize<'de> for PublicKey {
     }
 }
 
-/// A private key: never shown, wiped when the last clone is dropped. Clones share it.
+/// A private key: never displayed, and wiped when the last clone is dropped. Clones share it.
 #[derive(Clone)]
 pub struct PrivateKey(Arc<Pair>);
 
 struct Pair {
     raw: Zeroizing<[u8; 32]>,
-    /// The same as AWS-LC holds it: making this costs as much as an agreement. Any 32 bytes are a key, so
-    /// it is missing only if AWS-LC ran out of memory; then no agreement succeeds.
+    /// The same key in AWS-LC's form, whose creation costs as much as an agreement. Any 32 bytes are a key,
+    /// so it is missing only if AWS-LC had no memory; then no agreement succeeds.
     parsed: Option<agreement::PrivateKey>,
     public: PublicKey,
 }
@@ -84,7 +84,7 @@ impl PrivateKey {
         Self::new(bytes)
     }
 
-    /// From 32 bytes; every value is a key.
+    /// A key from 32 bytes; every value is valid.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self::new(Zeroizing::new(bytes))
@@ -97,7 +97,7 @@ impl PrivateKey {
         Self(Arc::new(Pair { raw, parsed, public: PublicKey(public) }))
     }
 
-    /// The public key that belongs to it.
+    /// The corresponding public key.
     #[must_use]
     pub fn public(&self) -> PublicKey {
         self.0.public
@@ -113,7 +113,7 @@ impl PrivateKey {
         &self.0.raw
     }
 
-    /// Whether it is a clone of that one.
+    /// Whether it is a clone of `other`.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

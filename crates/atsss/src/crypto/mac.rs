@@ -1,8 +1,8 @@
-//! mac1, mac2 and cookies: what a UPF asks for before it spends anything on an init.
+//! mac1, mac2 and cookies, which a UPF verifies before it computes anything expensive for an init.
 //!
-//! WireGuard (Donenfeld, NDSS 2017) §5.4.4 and §5.4.7, with HMAC-SHA-256 cut to 16 bytes for the MAC and
-//! ChaCha20-Poly1305 under a derived key for the sealed cookie (24 bytes of nonce: 12 choose the key,
-//! 12 are the AEAD's).
+//! WireGuard (Donenfeld, NDSS 2017) §5.4.4 and §5.4.7, with HMAC-SHA-256 truncated to 16 bytes for the MAC,
+//! and ChaCha20-Poly1305 under a derived key for the sealed cookie (24 bytes of nonce: 12 select the key, 12
+//! are the AEAD's).
 
 use super::keys::PublicKey;
 use anabranch_element::time::Instant;
@@ -20,9 +20,9 @@ use zeroize::Zeroizing;
 /// A MAC of 16 bytes.
 pub(super) type Mac = [u8; MAC_LEN];
 
-/// Proof that the UE can receive at its address; goes into mac2 of the next init.
+/// Proof that the UE can receive at its address; used for mac2 of the next init.
 ///
-/// Good for [`super::COOKIE_LIFETIME`] from receipt, and only from the address it was sent to.
+/// Valid for [`super::COOKIE_LIFETIME`] from receipt, and only from the address to which it was sent.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cookie(pub(super) [u8; COOKIE_SECRET_LEN]);
 
@@ -32,7 +32,7 @@ impl fmt::Debug for Cookie {
     }
 }
 
-/// The two keys that follow from the public key of the end that receives a message.
+/// The two keys derived from the public key of the receiver of a message.
 pub(super) struct Labels {
     mac1: hmac::Key,
     cookie: hmac::Key,
@@ -57,7 +57,7 @@ impl Labels {
         equal(&self.mac1(covered), mac)
     }
 
-    /// The AEAD that seals a cookie under `nonce`, and the rest of the nonce.
+    /// The AEAD that seals a cookie under `nonce`, and the remaining part of the nonce.
     fn cookie_aead(&self, nonce: &[u8; COOKIE_NONCE_LEN]) -> Option<(LessSafeKey, Nonce)> {
         let (choice, rest) = nonce.split_at(12);
         let key = hmac::sign(&self.cookie, choice);
@@ -65,7 +65,7 @@ impl Labels {
         Some((LessSafeKey::new(key), Nonce::try_assume_unique_for_key(rest).ok()?))
     }
 
-    /// A cookie message that only who saw `mac1` (and knows the UPF's public key) can open.
+    /// A cookie message that can be opened only with `mac1` (and the UPF's public key).
     fn seal_cookie(
         &self,
         cookie: &Cookie,
@@ -101,7 +101,8 @@ pub(super) fn equal(a: &[u8], b: &[u8]) -> bool {
     verify_slices_are_equal(a, b).is_ok()
 }
 
-/// Makes and checks cookies under a secret that changes every 120 s; the one before still counts.
+/// Creates and verifies cookies with a secret that changes every 120 s; the previous secret is still
+/// accepted.
 pub(super) struct CookieJar {
     rng: ChaCha20Rng,
     current: Zeroizing<[u8; 32]>,
@@ -110,7 +111,7 @@ pub(super) struct CookieJar {
 }
 
 impl CookieJar {
-    /// `rng` must be the jar's own: its output are secrets.
+    /// `rng` must be used by the jar only, because its output is secret.
     pub(super) fn new(mut rng: ChaCha20Rng) -> Self {
         let current = fresh(&mut rng);
         Self { rng, current, previous: None, rotate_at: Instant::ZERO + super::COOKIE_LIFETIME }
@@ -121,13 +122,13 @@ impl CookieJar {
             return;
         }
         let current = core::mem::replace(&mut self.current, fresh(&mut self.rng));
-        // After a long silence the last secret is older than a cookie may be.
+        // After a long idle time, the last secret is older than a cookie may be.
         let recent = now < self.rotate_at + super::COOKIE_LIFETIME;
         self.previous = recent.then_some(current);
         self.rotate_at = now + super::COOKIE_LIFETIME;
     }
 
-    /// Whether `mac` over `covered` proves that `from` got a cookie lately.
+    /// Whether `mac` over `covered` proves that `from` recently received a cookie.
     pub(super) fn mac2_is(&mut self, covered: &[u8], mac: &[u8], from: SocketAddr, now: Instant) -> bool {
         self.rotate(now);
         let proves = |secret: &[u8; 32]| equal(&mac2(&cookie_for(secret, from), covered), mac);
@@ -155,7 +156,7 @@ impl CookieJar {
 fn cookie_for(secret: &[u8; 32], from: SocketAddr) -> Cookie {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
     let port = from.port().to_be_bytes();
-    // The same host by a mapped address is the same host.
+    // An IPv4-mapped address is the same host.
     Cookie(match from.ip().to_canonical() {
         IpAddr::V4(a) => mac(&key, &[&port, &a.octets()]),
         IpAddr::V6(a) => mac(&key, &[&port, &a.octets()]),

@@ -19,8 +19,8 @@
 //! - AEAD nonce: path id as u32, then packet number as u64, big-endian. Path ids and packet numbers never
 //!   repeat under one key, so nonces do not.
 //!
-//! Everything here is sans-IO: randomness comes from a generator or seed that the caller gives, time from
-//! `now`. See `docs/wire-formats.md` for what an attacker can and cannot do.
+//! Everything here is sans-IO: randomness comes from a generator or seed of the caller, time from `now`.
+//! `docs/wire-formats.md` describes what an attacker can and cannot do.
 
 mod aead;
 mod handshake;
@@ -42,14 +42,14 @@ use anabranch_element::time::Duration;
 
 /// The UE starts a new handshake when its keys are this old.
 pub const REKEY_AFTER: Duration = Duration::from_secs(120);
-/// Keys older than this protect nothing any more, in either direction.
+/// Keys older than this are not used any more, in either direction.
 pub const REJECT_AFTER: Duration = Duration::from_secs(180);
 /// The UE starts a new handshake at this packet number on any path.
 ///
-/// With AES-GCM the chance to tell 2^32 full packets from noise is below 2^-50 (RFC 9001 appendix B.1.1
-/// with 2^7 blocks a packet); 120 s come first on any link below 400 Gbit/s.
+/// With AES-GCM the advantage of distinguishing 2^32 full packets from noise is below 2^-50 (RFC 9001
+/// appendix B.1.1 with 2^7 blocks per packet). On any link below 400 Gbit/s, 120 s elapse first.
 pub const REKEY_AFTER_PACKETS: u64 = 1 << 32;
 /// Packet numbers from here on are refused by [`SessionKeys::seal`] and [`SessionKeys::open`].
 pub const REJECT_AFTER_PACKETS: u64 = 1 << 34;
-/// A cookie is accepted for at least this long after it was made, and for twice this at most.
+/// A cookie is accepted for at least this time after its creation, and for at most twice this time.
 pub const COOKIE_LIFETIME: Duration = Duration::from_secs(120);

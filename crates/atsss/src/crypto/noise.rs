@@ -1,10 +1,10 @@
-//! The seam to `snow`: randomness from the caller, Diffie-Hellman from AWS-LC, the rest its own.
+//! Adapter for `snow`: randomness from the caller, Diffie-Hellman from AWS-LC, the rest from snow itself.
 //!
-//! AWS-LC's X25519 is faster than snow's own and refuses keys of low order, whose shared
-//! secret is zero whatever the private key (RFC 7748 §6.1).
+//! AWS-LC's X25519 is faster than snow's own. It also rejects keys of low order, whose shared secret is zero
+//! for any private key (RFC 7748 §6.1).
 //!
-//! snow does not wipe what it holds: the keys of its ciphers and the chaining key, from which those of the session follow.
-//! Both are overwritten here before their memory is given back.
+//! snow does not wipe its memory, which contains the keys of its ciphers and the chaining key, from which the
+//! session keys are derived. Both are overwritten here before the memory is freed.
 
 use super::Suite;
 use super::keys::{PrivateKey, PublicKey};
@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 const PROLOGUE: &[u8] = b"anabranch 1";
 
-/// An exchange, as it lies in memory from its beginning until it is overwritten.
+/// An exchange, which stays at one place in memory until it is overwritten.
 pub(super) struct Exchange(Box<HandshakeState>);
 
 impl Exchange {
@@ -44,7 +44,7 @@ impl DerefMut for Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        // One that has exchanged nothing takes its place. It takes what cannot fail: no agreement is computed.
+        // It is replaced by an unused exchange, created in a way that cannot fail: no agreement is computed.
         static NOBODY: OnceLock<PrivateKey> = OnceLock::new();
         let nobody = NOBODY.get_or_init(|| PrivateKey::from_bytes([0; 32]));
         if let Ok(blank) =
@@ -71,7 +71,7 @@ pub(super) fn initiator(
         .map(Exchange::new)
 }
 
-/// Answers one; what it agrees on with its ephemeral key can be computed beforehand.
+/// Answers an exchange; agreements with its ephemeral key can be computed beforehand.
 pub(super) fn responder(
     local: &PrivateKey,
     suite: Suite,
@@ -111,7 +111,7 @@ fn resolver(local: &PrivateKey, agreements: Agreements) -> Box<Resolver> {
     Box::new(Resolver { agreements, local: local.clone() })
 }
 
-/// The ephemeral key of an exchange, by its seed, and what was agreed with it beforehand. Clones share it.
+/// The ephemeral key of an exchange, from its seed, and agreements precomputed with it. Clones share it.
 #[derive(Clone)]
 pub(super) struct Agreements(Arc<Shared>);
 
@@ -122,7 +122,7 @@ struct Shared {
 
 struct Prepared {
     key: PrivateKey,
-    /// Peers' keys, and the secret shared with each.
+    /// Peers' keys, and the shared secret with each.
     secrets: Vec<(PublicKey, Zeroizing<[u8; 32]>)>,
 }
 
@@ -135,10 +135,11 @@ impl Agreements {
         ChaCha20Rng::from_seed(*self.0.seed)
     }
 
-    /// Computes the ephemeral key and its agreements with these. One of low order is left to the exchange, which fails by it.
+    /// Computes the ephemeral key and its agreements with these keys. A key of low order is left to the
+    /// exchange, which then fails.
     pub(super) fn prepare(&self, peers: [&PublicKey; 2]) {
         self.0.prepared.get_or_init(|| {
-            // The first that the exchange draws.
+            // The exchange draws the same bytes first.
             let mut bytes = Zeroizing::new([0; 32]);
             self.rng().fill_bytes(&mut *bytes);
             let key = PrivateKey::new(bytes);
@@ -147,13 +148,13 @@ impl Agreements {
         });
     }
 
-    /// The key with these bytes, if it is prepared.
+    /// The key with these bytes, if it has been prepared.
     fn key(&self, bytes: &[u8; 32]) -> Option<PrivateKey> {
         let key = &self.0.prepared.get()?.key;
         super::mac::equal(bytes, key.bytes()).then(|| key.clone())
     }
 
-    /// What `key` agreed on with a peer, if it is prepared.
+    /// The agreement of `key` with a peer, if it has been prepared.
     fn secret(&self, key: &PrivateKey, peer: &[u8]) -> Option<&[u8; 32]> {
         let prepared = self.0.prepared.get().filter(|prepared| prepared.key.is(key))?;
         prepared.secrets.iter().find(|(public, _)| public.0 == *peer).map(|(_, secret)| &**secret)
@@ -189,7 +190,7 @@ impl CryptoResolver for Resolver {
     }
 }
 
-/// A cipher of snow's whose key is overwritten at its end.
+/// A cipher of snow's whose key is overwritten on drop.
 struct Wiped(Box<dyn Cipher>);
 
 impl Cipher for Wiped {
@@ -237,7 +238,7 @@ impl Random for Seeded {
 
 /// X25519 by AWS-LC.
 struct X25519 {
-    /// The static key, ready for use: snow hands it over as bytes for every handshake.
+    /// The static key, ready for use; snow passes it as bytes for every handshake.
     local: PrivateKey,
     agreements: Agreements,
     key: Option<PrivateKey>,

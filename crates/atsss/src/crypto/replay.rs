@@ -9,43 +9,43 @@
 
 use thiserror::Error;
 
-/// Packets that may arrive out of order on one path.
+/// Range of packet numbers within which packets may arrive out of order on one path.
 const WINDOW: u64 = 1024;
 const WORDS: usize = (WINDOW / 64) as usize;
 
-/// Why a packet number is refused. Each is a counter.
+/// Why a packet number is rejected. Each reason has a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Replay {
-    /// It has arrived already.
+    /// It has already arrived.
     #[error("packet number has arrived already")]
     Duplicate,
-    /// It is so old that it cannot be told whether it has.
+    /// It is too old to know whether it has arrived.
     #[error("packet number is older than the window")]
     TooOld,
 }
 
-/// Which packet numbers of one path have arrived: the last 1024 are told apart.
+/// The packet numbers of one path that have arrived, exact for the last 1024.
 ///
-/// At rest it is 24 bytes and tells the last 64 apart; the other bits, 128 bytes on the heap, exist between
-/// the first packet and [`ReplayWindow::cool_down`].
+/// At rest it takes 24 bytes and is exact for the last 64. The other bits, 128 bytes on the heap, exist
+/// between the first packet and [`ReplayWindow::cool_down`].
 #[derive(Debug, Clone, Default)]
 pub struct ReplayWindow {
     /// One more than the highest number that arrived.
     next: u64,
-    /// At rest, bit `n`: whether `next - 1 - n` has arrived. Numbers older than that count as such.
+    /// At rest, bit `n`: whether `next - 1 - n` has arrived. Older numbers count as having arrived.
     recent: u64,
     /// Bit `pn % 1024`: whether `pn` of the window has arrived. `None`: at rest.
     bits: Option<Box<[u64; WORDS]>>,
 }
 
-/// Packets told apart at rest.
+/// Packet numbers that are exact at rest.
 const RECENT: u64 = u64::BITS as u64;
 
 impl ReplayWindow {
-    /// Whether `pn` may be new. Ask before opening the packet: it is cheap.
+    /// Whether `pn` may be new. Cheap, so to be called before opening the packet.
     ///
     /// # Errors
-    /// [`Replay`] if it is not.
+    /// [`Replay`] if it is not new.
     #[inline]
     pub fn check(&self, pn: u64) -> Result<(), Replay> {
         if pn >= self.next {
@@ -63,10 +63,10 @@ impl ReplayWindow {
         if arrived { Err(Replay::Duplicate) } else { Ok(()) }
     }
 
-    /// Notes that `pn` arrived, once its packet is authenticated. Returns whether it is the highest so
-    /// far (only such a packet may move a path to a new address).
+    /// Notes that `pn` has arrived, after its packet was authenticated. Returns whether it is the highest one
+    /// so far (only such a packet may move a path to a new address).
     ///
-    /// A number that [`ReplayWindow::check`] refuses changes nothing.
+    /// A number that [`ReplayWindow::check`] rejects changes nothing.
     #[inline]
     pub fn commit(&mut self, pn: u64) -> bool {
         if self.check(pn).is_err() {
@@ -76,7 +76,7 @@ impl ReplayWindow {
         let bits = self.bits.get_or_insert_with(|| awake(next, recent));
         let highest = pn >= self.next;
         if highest {
-            // The numbers skipped over have not arrived; their bits still tell of older ones.
+            // The skipped numbers have not arrived; their bits still belong to older ones.
             if pn - self.next >= WINDOW {
                 **bits = [0; WORDS];
             } else {
@@ -92,8 +92,8 @@ impl ReplayWindow {
         highest
     }
 
-    /// Frees the bits: from now on everything older than the last 64 counts as too old. For a path on
-    /// which little is under way.
+    /// Frees the bits: from now on, everything older than the last 64 counts as too old. For a path with few
+    /// packets in flight.
     pub fn cool_down(&mut self) {
         let Some(bits) = self.bits.take() else { return };
         self.recent = 0;
@@ -110,7 +110,7 @@ impl ReplayWindow {
     }
 }
 
-/// The bits of a window that was at rest; what went with them counts as arrived.
+/// The bits of a window that was at rest; the numbers whose bits were freed count as having arrived.
 #[cold]
 fn awake(next: u64, recent: u64) -> Box<[u64; WORDS]> {
     let mut bits = Box::new([if next <= RECENT { 0 } else { u64::MAX }; WORDS]);
@@ -130,8 +130,8 @@ fn place(pn: u64) -> (usize, u64) {
     ((pn % WINDOW / 64) as usize, 1 << (pn % 64))
 }
 
-/// The greatest timestamp of a UE's inits: an init is accepted only with a greater one, so a recorded
-/// init is worth nothing. Kept per configured UE, across its sessions.
+/// The greatest timestamp of a UE's inits. An init is accepted only with a greater one, so a recorded init is
+/// useless. Kept per configured UE, across its sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimestampGuard(u64);
 
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn cooling_forgets_nothing_that_arrived_and_little_that_did_not() {
+    fn cooling_keeps_all_that_arrived_and_most_that_did_not() {
         let mut w = ReplayWindow::default();
         for pn in (0..200).filter(|pn| pn % 3 != 0) {
             w.commit(pn);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a set that remembers everything.
+        /// Compared with a set that remembers everything.
         #[test]
         fn agrees_with_a_set(
             steps in proptest::collection::vec((0u64..3000, any::<bool>(), 0u8..10), 1..300),
@@ -241,7 +241,7 @@ mod tests {
                     for pn in 0..next {
                         prop_assert_eq!(window.check(pn).is_ok(), pn >= recent && !seen.contains(&pn));
                     }
-                    // What has been forgotten counts as arrived.
+                    // Forgotten numbers count as having arrived.
                     seen.extend(oldest..recent);
                     prop_assert!(window.commit(next));
                     seen.insert(next);

@@ -19,45 +19,46 @@ use std::net::SocketAddr;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// Why the UE's end of a handshake did not go on. The handshake survives all but
+/// Why the UE's end of a handshake did not proceed. The handshake continues after all errors except
 /// [`HandshakeError::Finished`] and [`HandshakeError::Refused`]: a forged answer does not end it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HandshakeError {
-    /// Not a well-formed message of its type, or a value that cannot be sent.
+    /// Not a well-formed message of its type, or a value that cannot be encoded.
     #[error("malformed handshake message: {0}")]
     Malformed(#[from] WireError),
-    /// For another handshake than this: an index or the path differs.
+    /// For a different handshake: an index or the path differs.
     #[error("answer is for another handshake")]
     NotOurs,
-    /// Another suite than was asked for.
+    /// The suite is not the requested one.
     #[error("answer has another suite")]
     Suite,
-    /// mac1 is not that of a peer who knows this end's public key, or mac2 is there though none was asked.
+    /// mac1 is not that of a peer that knows this end's public key, or there is a mac2 although none was
+    /// requested.
     #[error("answer's MACs are wrong")]
     Mac,
-    /// Forged or damaged, or the key is not the peer's.
+    /// Forged or damaged, or not from the peer's key.
     #[error("answer does not authenticate")]
     Authentication,
-    /// The UPF knows this UE and will not have it now. The handshake is over.
+    /// The UPF knows this UE and refuses a session for now. The handshake is over.
     #[error("{}", .0.as_str())]
     Refused(Refused),
-    /// The handshake has been finished already.
+    /// The handshake is already complete.
     #[error("handshake is finished already")]
     Finished,
-    /// The Noise library refused; the peer's public key is of low order, or memory ran out.
+    /// The Noise library failed: the peer's public key is of low order, or there is no memory.
     #[error("handshake cannot be made with this peer key")]
     Library,
 }
 
-/// Why the UPF drops an init. Each is a counter.
+/// Why the UPF drops an init. Each reason has a counter.
 ///
-/// [`Responder::inspect`] yields those up to [`Refusal::Shard`]; the rest are the UPF's own reasons, named
-/// here so that all are counted in one place.
+/// [`Responder::inspect`] returns those up to [`Refusal::Shard`]. The others are determined by the UPF, and
+/// listed here so that all are counted in one place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
-    /// Not an init, or too short or too long for one.
+    /// Not an init, or of an impossible length.
     Malformed,
-    /// A version of the protocol that is not spoken here.
+    /// An unsupported version of the protocol.
     Version,
     /// An unknown suite.
     Suite,
@@ -65,15 +66,15 @@ pub enum Refusal {
     Mac1,
     /// The Noise message does not authenticate.
     Authentication,
-    /// The hello cannot be read.
+    /// The hello is unreadable.
     Hello,
-    /// The shard hint is not that of the UE's key.
+    /// The shard hint does not match the UE's key.
     Shard,
     /// The UE's key is not configured.
     UnknownUe,
-    /// The timestamp is not greater than the last: a replay, or a UE whose clock went back.
+    /// The timestamp is not greater than the last one: a replay, or a UE whose clock went back.
     Replayed,
-    /// Its network has had its share of what the UPF computes.
+    /// Its network has used up its share of computed handshakes.
     Rate,
     /// No room for another session.
     Full,
@@ -120,16 +121,16 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What the UE has after a handshake.
+/// The result of a handshake at the UE.
 #[derive(Debug)]
 pub struct Established {
     /// Keys of the new epoch.
     pub keys: SessionKeys,
-    /// Index under which the UPF receives this epoch.
+    /// Index under which the UPF receives packets of this epoch.
     pub peer_index: u32,
-    /// What the UPF gives the UE.
+    /// The parameters that the UPF assigns to the UE.
     pub welcome: Welcome,
-    /// Path the handshake went over.
+    /// Path on which the handshake took place.
     pub path: PathId,
 }
 
@@ -139,18 +140,19 @@ pub struct Initiator {
     suite: Suite,
     sender_index: u32,
     path: PathId,
-    /// Labels of the UE's own key: what is sent to it carries these.
+    /// MAC labels of the UE's own key, with which messages to the UE are authenticated.
     local: Labels,
     remote: Labels,
     mac1: Mac,
 }
 
 impl Initiator {
-    /// Makes an init. `timestamp_ns` is unix time in ns and must be greater than in every init before,
-    /// across restarts; `cookie` is one that the UPF asked for, to this address, within
+    /// Creates an init. `timestamp_ns` is Unix time in ns and must be greater than in every previous init,
+    /// across restarts. `cookie` is one that the UPF requested, for this address, within
     /// [`super::COOKIE_LIFETIME`].
     ///
-    /// A lost init is not sent again as it is: the UPF would take it for a replay. Start anew.
+    /// A lost init must not be sent again unchanged, because the UPF would take it for a replay. Create a new
+    /// one.
     ///
     /// # Errors
     /// [`HandshakeError::Malformed`] if `hello` is out of range, [`HandshakeError::Library`] for an unusable
@@ -195,11 +197,11 @@ impl Initiator {
         Ok((this, message))
     }
 
-    /// Reads the response. After an error the handshake is as before: a forged response changes nothing.
+    /// Reads the response. An error leaves the handshake unchanged, so a forged response has no effect.
     ///
     /// # Errors
-    /// [`HandshakeError`]; none of them means that the true response may not still come, except
-    /// [`HandshakeError::Finished`], [`HandshakeError::Refused`], and [`HandshakeError::Malformed`] for a welcome that cannot be read.
+    /// [`HandshakeError`]. The genuine response may still arrive, except after [`HandshakeError::Finished`],
+    /// [`HandshakeError::Refused`], and [`HandshakeError::Malformed`] for an unreadable welcome.
     pub fn finish(&mut self, datagram: &[u8]) -> Result<Established, HandshakeError> {
         if self.noise.is_handshake_finished() {
             return Err(HandshakeError::Finished);
@@ -212,7 +214,7 @@ impl Initiator {
             return Err(HandshakeError::Suite);
         }
         let (mac1, covered) = response.mac1();
-        // The UE gives no cookies, so a response has no mac2.
+        // The UE sends no cookies, so a response has no mac2.
         if !self.local.mac1_is(covered, mac1) || response.mac2().0 != [0; MAC_LEN] {
             return Err(HandshakeError::Mac);
         }
@@ -225,7 +227,7 @@ impl Initiator {
         if let Some(refused) = Refused::decode(payload) {
             return Err(HandshakeError::Refused(refused));
         }
-        // The index in the header is for those who only watch; this one is authenticated.
+        // The index in the header is for observers; this one is authenticated.
         let (index, welcome) = Welcome::decode(payload)?;
         let (to_upf, to_ue) = split(&mut self.noise);
         Ok(Established {
@@ -236,11 +238,12 @@ impl Initiator {
         })
     }
 
-    /// Reads a cookie message that answers this init. Start again with the cookie, from the same address.
+    /// Reads a cookie message that answers this init. Create a new init with the cookie, from the same
+    /// address.
     ///
     /// # Errors
-    /// [`HandshakeError::Malformed`], [`HandshakeError::NotOurs`], or [`HandshakeError::Authentication`]
-    /// if it does not answer this very init or is not from this UPF.
+    /// [`HandshakeError::Malformed`], [`HandshakeError::NotOurs`], or [`HandshakeError::Authentication`] if
+    /// it does not answer this init or is not from this UPF.
     pub fn on_cookie(&self, datagram: &[u8]) -> Result<Cookie, HandshakeError> {
         let message = CookieMessage::parse(datagram)?;
         if message.receiver != self.sender_index {
@@ -249,7 +252,7 @@ impl Initiator {
         self.remote.open_cookie(&message, &self.mac1).ok_or(HandshakeError::Authentication)
     }
 
-    /// Index under which the UE receives the new epoch.
+    /// Index under which the UE receives packets of the new epoch.
     #[must_use]
     pub fn sender_index(&self) -> u32 {
         self.sender_index
@@ -262,14 +265,14 @@ impl fmt::Debug for Initiator {
     }
 }
 
-/// What the UPF does with an init.
+/// The UPF's action on an init.
 #[derive(Debug)]
 pub enum Verdict {
     /// Drop and count.
     Refused(Refusal),
-    /// Send this back to where the init came from, and forget it.
+    /// Send this to the source of the init, and keep no state.
     Cookie(Vec<u8>),
-    /// Its sender has proved all that is asked before anything costly is computed: read it.
+    /// All checks before expensive computations have passed: read it.
     Passed(UnreadInit),
 }
 
@@ -278,12 +281,12 @@ pub struct Responder {
     private: PrivateKey,
     labels: Labels,
     jar: CookieJar,
-    /// Ephemeral keys come from here.
+    /// Source of ephemeral keys.
     rng: ChaCha20Rng,
 }
 
 impl Responder {
-    /// `seed` must be secret and fresh at every start: cookie secrets and ephemeral keys come from it.
+    /// `seed` must be secret and fresh at every start: cookie secrets and ephemeral keys are derived from it.
     #[must_use]
     pub fn new(private: PrivateKey, seed: [u8; 32]) -> Self {
         let public = private.public();
@@ -298,15 +301,15 @@ impl Responder {
         self.private.public()
     }
 
-    /// Looks at an init, cheapest check first; keeps no state whatever comes.
+    /// Examines an init, the cheapest checks first. Never keeps state.
     ///
-    /// `under_load`: answer with a cookie, which is no longer than the init, unless the init carries one.
+    /// `under_load`: answer with a cookie, which is not longer than the init, unless the init carries one.
     pub fn inspect(&mut self, datagram: &[u8], from: SocketAddr, now: Instant, under_load: bool) -> Verdict {
         self.inspect_if(datagram, from, now, under_load, || true)
     }
 
-    /// As [`Self::inspect`]; `may_compute` is asked when the sender has proved all it has to. If it says no, the init is
-    /// refused with [`Refusal::Rate`].
+    /// As [`Self::inspect`]; `may_compute` is called once all checks have passed. If it returns `false`, the
+    /// init is refused with [`Refusal::Rate`].
     pub fn inspect_if(
         &mut self,
         datagram: &[u8],
@@ -357,19 +360,20 @@ impl Responder {
     }
 }
 
-/// An init of which nothing costly has been computed. It needs the UPF no more, and may be read on another thread.
+/// An init for which nothing expensive has been computed. It is independent of the UPF and may be read on
+/// another thread.
 pub struct UnreadInit {
     private: PrivateKey,
-    /// The ephemeral key comes from here.
+    /// Source of the ephemeral key.
     seed: Raw,
     message: Vec<u8>,
 }
 
 impl UnreadInit {
-    /// Reads it: two products of X25519.
+    /// Reads the init: two products of X25519.
     ///
     /// # Errors
-    /// [`Refusal`]: it does not authenticate, or its hello cannot be read.
+    /// [`Refusal`]: it does not authenticate, or its hello is unreadable.
     pub fn read(self) -> Result<PendingInit, Refusal> {
         let init = Init::parse(&self.message).map_err(|_| Refusal::Malformed)?;
         let header = &self.message[..Init::HEADER];
@@ -404,7 +408,7 @@ impl fmt::Debug for UnreadInit {
     }
 }
 
-/// An init that has proved its sender's key.
+/// An init whose sender has proved its key.
 pub struct PendingInit {
     peer: PublicKey,
     ephemeral: PublicKey,
@@ -417,8 +421,8 @@ pub struct PendingInit {
 }
 
 impl PendingInit {
-    /// Computes what the response takes, three products of X25519, so that making it costs little. The response is the same
-    /// without.
+    /// Precomputes three products of X25519 for the response, so that creating the response is cheap. The
+    /// response is the same without.
     pub fn prepare(&self) {
         self.agreements.prepare([&self.ephemeral, &self.peer]);
     }
@@ -429,35 +433,35 @@ impl PendingInit {
         self.peer
     }
 
-    /// What the UE says of itself.
+    /// The properties that the UE announces.
     #[must_use]
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// The UE's unix time in ns; to be given to the UE's [`super::TimestampGuard`].
+    /// The UE's Unix time in ns, to be checked by the UE's [`super::TimestampGuard`].
     #[must_use]
     pub fn timestamp_ns(&self) -> u64 {
         self.timestamp_ns
     }
 
-    /// Index under which the UE receives the new epoch.
+    /// Index under which the UE receives packets of the new epoch.
     #[must_use]
     pub fn sender_index(&self) -> u32 {
         self.sender_index
     }
 
-    /// Suite the UE chose.
+    /// The suite chosen by the UE.
     #[must_use]
     pub fn suite(&self) -> Suite {
         self.suite
     }
 
-    /// Makes the response, to go back over the path the init came by, and the keys of the new epoch.
+    /// Creates the response, to be sent back on the path of the init, and the keys of the new epoch.
     /// `local_index` is the one under which the UPF receives it.
     ///
-    /// The keys must not protect anything sent before a packet under them has been opened: only that
-    /// shows that the init was not recorded and played again (Noise §7.8).
+    /// The keys must not protect anything sent before a packet under them has been opened. Only such a packet
+    /// shows that the init was not a replay (Noise §7.8).
     ///
     /// # Errors
     /// [`HandshakeError::Malformed`] if `welcome` is out of range; [`HandshakeError::Library`] for a UE
@@ -472,7 +476,7 @@ impl PendingInit {
         Ok((SessionKeys::new(self.suite, to_ue, to_upf), message))
     }
 
-    /// Makes the response that tells the UE why it gets no session.
+    /// Creates the response that refuses a session to the UE.
     ///
     /// # Errors
     /// [`HandshakeError::Library`] for a UE whose ephemeral key is of low order.

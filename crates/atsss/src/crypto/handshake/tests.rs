@@ -68,7 +68,7 @@ impl Ends {
     }
 }
 
-/// Makes mac1 right again after a change: what an attacker can do who knows the receiver's public key.
+/// Corrects mac1 after a change. An attacker who knows the receiver's public key can do this.
 fn forge_mac1(message: &mut [u8], receiver: &PublicKey) {
     let at = message.len() - 32;
     let mac1 = Labels::new(receiver).mac1(&message[..at]);
@@ -76,7 +76,7 @@ fn forge_mac1(message: &mut [u8], receiver: &PublicKey) {
 }
 
 #[test]
-fn both_ends_get_the_same_keys_and_each_other_s_words() {
+fn both_ends_get_the_same_keys_and_each_others_payload() {
     for suite in [Suite::Aes256Gcm, Suite::ChaCha20Poly1305] {
         let mut ends = Ends::new(suite);
         let (mut initiator, init) = ends.start(1_000, None);
@@ -104,7 +104,7 @@ fn both_ends_get_the_same_keys_and_each_other_s_words() {
     }
 }
 
-/// The same seeds give the same bytes; a change of the protocol shows here.
+/// The same seeds give the same bytes; any change of the protocol is detected here.
 #[test]
 fn golden_handshake() {
     let run = |suite| {
@@ -150,12 +150,12 @@ fn an_init_is_refused_for_the_right_reason() {
         };
         assert_eq!(ends.refusal(&bad), want, "byte {at}");
         if (3..macs_at).contains(&at) {
-            // Who knows the UPF's public key gets past mac1, and no further.
+            // An attacker who knows the UPF's public key passes mac1, but no further check.
             forge_mac1(&mut bad, &ends.upf.public());
             assert_eq!(ends.refusal(&bad), Refusal::Authentication, "byte {at}");
         }
     }
-    // The other suite is well-formed, yet not what the UE asked for.
+    // The other suite is well-formed, but not the requested one.
     let mut bad = init.clone();
     bad[2] = Suite::ChaCha20Poly1305 as u8;
     assert_eq!(ends.refusal(&bad), Refusal::Mac1);
@@ -164,7 +164,7 @@ fn an_init_is_refused_for_the_right_reason() {
     for len in 0..init.len() {
         assert!(matches!(ends.refusal(&init[..len]), Refusal::Malformed | Refusal::Mac1), "{len} bytes");
     }
-    // mac2 means nothing while there is no load.
+    // mac2 is ignored while there is no load.
     let mut with_mac2 = init.clone();
     with_mac2[macs_at + 16] = 1;
     ends.pending(&with_mac2);
@@ -195,9 +195,9 @@ fn a_low_order_key_is_refused() {
 }
 
 #[test]
-fn a_lying_shard_hint_is_refused() {
+fn a_wrong_shard_hint_is_refused() {
     let mut ends = Ends::new(Suite::Aes256Gcm);
-    // A UE whose hint differs from its key: made by the inner seam, for the API does not let one.
+    // A UE whose hint does not match its key. Built from internals, because the API does not allow it.
     let public = ends.ue.public();
     let payload = hello().encode(5).unwrap();
     let mut message =
@@ -208,7 +208,7 @@ fn a_lying_shard_hint_is_refused() {
     noise.write_message(&payload, &mut message[8..end]).unwrap();
     forge_mac1(&mut message, &ends.upf.public());
     assert_eq!(ends.refusal(&message), Refusal::Shard);
-    // And one whose hello is no hello.
+    // An invalid hello.
     let payload = [0; 12];
     let mut message = Init::emit(Suite::Aes256Gcm, public.shard_hint(), 3, NOISE_1_OVERHEAD + payload.len());
     let end = message.len() - 32;
@@ -231,7 +231,7 @@ fn a_replayed_init_gives_the_attacker_nothing_and_the_timestamp_shows_it() {
 }
 
 #[test]
-fn a_response_is_refused_for_the_right_reason_and_the_true_one_still_counts() {
+fn a_response_is_refused_for_the_right_reason_and_the_genuine_one_still_counts() {
     let mut ends = Ends::new(Suite::Aes256Gcm);
     let (mut initiator, init) = ends.start(1_000, None);
     let (_, response) = ends.pending(&init).respond(5, &welcome()).unwrap();
@@ -245,7 +245,7 @@ fn a_response_is_refused_for_the_right_reason_and_the_true_one_still_counts() {
             3 | 8..=11 => assert_eq!(why, HandshakeError::NotOurs, "byte {at}"),
             _ => assert_eq!(why, HandshakeError::Mac, "byte {at}"),
         }
-        // Who knows the UE's public key gets past mac1, and no further.
+        // An attacker who knows the UE's public key passes mac1, but no further check.
         if (12..response.len() - 32).contains(&at) {
             forge_mac1(&mut bad, &ue);
             assert_eq!(initiator.finish(&bad).unwrap_err(), HandshakeError::Authentication, "byte {at}");
@@ -330,7 +330,7 @@ fn a_prepared_response_is_the_same() {
 }
 
 #[test]
-fn out_of_range_words_are_an_error() {
+fn out_of_range_values_are_an_error() {
     let mut ends = Ends::new(Suite::Aes256Gcm);
     let bad = Hello { path: 8, ..hello() };
     let r = Initiator::start(&ends.ue, &ends.upf.public(), ends.suite, 1, 1, &bad, None, &mut rng(4));
