@@ -1,19 +1,19 @@
-//! What a session remembers of its flows: the rule of each, and its sequence number.
+//! The flow table of a session: the rule and the sequence number of each flow.
 //!
 //! ```text
 //!   5-tuple --SipHash-1-3, keyed--> index --> node { key, entry, newer, older }
 //!                                                           ^ most recently used ... least <- evicted
 //! ```
 //!
-//! Bounded: at the limit the least recently used flow makes room. Hash-flood safe: flows are named by
-//! strangers, so the hash is keyed. An idle session costs two words: nothing is allocated before the
-//! first flow, then memory doubles with the number of flows, and is given back when all have expired.
-//! A packet of a known flow allocates nothing. Nothing depends on anything but the calls and the key,
-//! so the same calls give the same evictions.
+//! Bounded: at the limit, the least recently used flow is evicted. The hash is keyed, because remote hosts
+//! choose the 5-tuples. An idle session takes two words: nothing is allocated before the first flow. After
+//! that, memory doubles with the number of flows, and is freed when all have expired. A packet of a known
+//! flow allocates nothing. The table is deterministic: the same key and calls give the same evictions.
 //!
-//! *Sequence numbers.* A flow that was evicted and comes back must not repeat numbers the receiver has
-//! seen: each flow starts at a session-wide counter that is not behind (in serial arithmetic, RFC 1982)
-//! any number used by a flow that was removed, nor further than 2^30 behind one still here. The first
+//! *Sequence numbers.* A flow that was evicted and returns must not repeat numbers that the receiver has
+//! seen. Each flow therefore starts at a session-wide counter that is not behind (in serial arithmetic, RFC
+//! 1982) any number used by a removed flow, nor more than 2^30 behind one in the table. The first packet must
+//! be marked START (see [`FlowEntry::next_sequence`]).
 //! packet is to be marked START (see [`FlowEntry::next_sequence`]).
 
 use anabranch_element::index::HashIndex;
@@ -22,15 +22,15 @@ use anabranch_steer::FlowSteer;
 use anabranch_wire::ip::FlowKey;
 use core::num::NonZeroU32;
 
-/// A flow that was silent for this long says again that it starts: the receiver may have forgotten it, and
-/// nothing of it is under way any more.
+/// A flow that was idle for this time marks a START again: the receiver may have forgotten it, and none of
+/// its packets are in flight any more.
 const SILENT: Duration = Duration::from_secs(5);
 
-/// Flows per session unless told otherwise.
+/// Flows per session unless configured otherwise.
 pub const DEFAULT_FLOWS: u32 = 4096;
 
 const NONE: u32 = u32::MAX;
-/// Nodes a table has room for at first.
+/// Initial capacity of a table, in nodes.
 const FIRST: usize = 8;
 
 /// The flows of one session.
@@ -39,7 +39,7 @@ pub struct FlowTable(Form);
 
 #[derive(Debug)]
 enum Form {
-    /// `counter` as in [`Flows`]: it outlives the flows.
+    /// `counter` as in [`Flows`]; it is kept when the flows are removed.
     Unused {
         key: u64,
         limit: NonZeroU32,
@@ -48,11 +48,11 @@ enum Form {
     Used(Box<Flows>),
 }
 
-/// Where the entry of a flow is, for a moment.
+/// The temporary position of a flow's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowPlace(u32);
 
-/// What is remembered of one flow.
+/// The state of one flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowEntry {
     hash: u64,
@@ -63,18 +63,18 @@ pub struct FlowEntry {
     assigned: bool,
     started: bool,
     pinned: bool,
-    /// What steering remembers of it.
+    /// State of the flow for steering.
     pub steer: FlowSteer,
 }
 
 impl FlowEntry {
-    /// The rule the flow was classified under; 0 before [`Self::assign`].
+    /// The rule of the flow by its classification; 0 before [`Self::assign`].
     #[must_use]
     pub const fn rule(&self) -> u16 {
         self.rule
     }
 
-    /// The generation of the rules the flow was classified by; `None` before [`Self::assign`].
+    /// The generation of the rules by which the flow was classified; `None` before [`Self::assign`].
     #[must_use]
     pub const fn generation(&self) -> Option<u32> {
         if self.assigned { Some(self.generation) } else { None }
@@ -87,7 +87,7 @@ impl FlowEntry {
         self.assigned = true;
     }
 
-    /// As [`Self::assign`], by something that packets do not tell: the entry outlives [`FlowTable::rest`].
+    /// As [`Self::assign`], from information that is not in packets: the entry survives [`FlowTable::rest`].
     pub const fn pin(&mut self, rule: u16, generation: u32) {
         self.assign(rule, generation);
         self.pinned = true;
@@ -100,20 +100,20 @@ impl FlowEntry {
         self.pinned
     }
 
-    /// Keyed hash of the flow, well mixed; equal for as long as the session lives.
+    /// Keyed hash of the flow, well mixed; constant during the session.
     #[must_use]
     pub const fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The sequence number the next packet will carry.
+    /// The sequence number of the next packet.
     #[must_use]
     pub const fn sequence(&self) -> u32 {
         self.sequence
     }
 
-    /// Takes a sequence number for a packet. The flag is set for the first one, and for the first after a long
-    /// silence: it starts the flow's sequence at the receiver.
+    /// Takes a sequence number for a packet. The flag is set for the first one, and for the first one after a
+    /// long idle time: it starts the flow's sequence at the receiver.
     pub const fn next_sequence(&mut self) -> (u32, bool) {
         let (sequence, first) = (self.sequence, !self.started);
         self.sequence = sequence.wrapping_add(1);
@@ -140,11 +140,11 @@ struct Node {
 struct Flows {
     /// Nodes by the hash in their entry.
     index: HashIndex,
-    /// All in use: a removed node is overwritten by the last one.
+    /// All are in use: a removed node is overwritten by the last one.
     nodes: Vec<Node>,
     newest: u32,
     oldest: u32,
-    /// Where the next new flow starts.
+    /// First sequence number of the next new flow.
     counter: u32,
     limit: NonZeroU32,
     key: u64,
@@ -169,26 +169,26 @@ impl FlowTable {
         Self(Form::Unused { key: hash_key, limit, counter: 0 })
     }
 
-    /// The entry of a flow, made if it is new, evicting the least recently used one if need be.
+    /// The entry of a flow. It is created if it is new, evicting the least recently used one if necessary.
     pub fn entry(&mut self, key: &FlowKey, now: Instant) -> &mut FlowEntry {
         self.flows().entry(key, now)
     }
 
-    /// As [`Self::entry`]; the place of the entry, for [`Self::at`]. It holds until the next call that takes
-    /// a flow, or forgets some.
+    /// As [`Self::entry`]; returns the position of the entry, for [`Self::at`]. It is valid until the next
+    /// call that adds or removes flows.
     #[inline]
     pub fn touch(&mut self, key: &FlowKey, now: Instant) -> FlowPlace {
         FlowPlace(self.flows().touch(key, now))
     }
 
-    /// The entry at a place.
+    /// The entry at a position.
     #[inline]
     pub fn at(&mut self, place: FlowPlace) -> Option<&mut FlowEntry> {
         let Form::Used(flows) = &mut self.0 else { return None };
         flows.nodes.get_mut(place.0 as usize).map(|node| &mut node.entry)
     }
 
-    /// The entry of a flow that is there, without using it.
+    /// The entry of an existing flow, without marking it as used.
     #[must_use]
     pub fn get(&self, key: &FlowKey) -> Option<&FlowEntry> {
         let flows = self.used()?;
@@ -196,22 +196,22 @@ impl FlowTable {
         flows.nodes.get(node as usize).map(|node| &node.entry)
     }
 
-    /// As [`Self::get`], for changing.
+    /// As [`Self::get`], mutable.
     pub fn get_mut(&mut self, key: &FlowKey) -> Option<&mut FlowEntry> {
         let Form::Used(flows) = &mut self.0 else { return None };
         let node = flows.find(key, flows.hash(key))?;
         flows.nodes.get_mut(node as usize).map(|node| &mut node.entry)
     }
 
-    /// Forgets a flow.
+    /// Removes a flow.
     pub fn remove(&mut self, key: &FlowKey) -> Option<FlowEntry> {
         let Form::Used(flows) = &mut self.0 else { return None };
         let node = flows.find(key, flows.hash(key))?;
         Some(flows.remove(node))
     }
 
-    /// Forgets flows without a packet for `idle`, and gives memory back when none is left. Takes time
-    /// in proportion to the number forgotten, which it returns.
+    /// Removes flows without a packet for `idle`, and frees memory when none is left. Takes time proportional
+    /// to the number of removed flows, which it returns.
     pub fn expire(&mut self, idle: Duration, now: Instant) -> usize {
         let Form::Used(flows) = &mut self.0 else { return 0 };
         let before = flows.nodes.len();
@@ -227,9 +227,9 @@ impl FlowTable {
         expired
     }
 
-    /// Forgets every flow whose rule can be found again, and pinned ones without a packet for `idle`; gives
-    /// back all memory that is not needed for the rest. Sequence numbers are never used again. Takes time in
-    /// proportion to the number of flows.
+    /// Removes every flow whose rule can be determined again, and pinned ones without a packet for `idle`.
+    /// Frees all memory not needed for the rest. Sequence numbers are never reused. Takes time proportional
+    /// to the number of flows.
     pub fn rest(&mut self, idle: Duration, now: Instant) {
         let Form::Used(flows) = &mut self.0 else { return };
         let mut at = 0;
@@ -237,7 +237,7 @@ impl FlowTable {
             if node.entry.pinned && now.saturating_since(node.entry.last_used) < idle {
                 at += 1;
             } else {
-                // The last node takes the place of the one removed: the same place is looked at again.
+                // The last node takes the place of the removed one, so the same position is examined again.
                 flows.remove(at as u32);
             }
         }
@@ -248,7 +248,8 @@ impl FlowTable {
         }
     }
 
-    /// Gives pinned flows another rule, or none, when the rules have changed: `rule` maps the old to the new.
+    /// Gives pinned flows another rule, or none, after the rules have changed: `rule` maps the old to the new
+    /// one.
     pub fn renumber_pinned(&mut self, generation: u32, rule: impl Fn(u16) -> Option<u16>) {
         let Form::Used(flows) = &mut self.0 else { return };
         for entry in flows.nodes.iter_mut().map(|node| &mut node.entry).filter(|entry| entry.pinned) {
@@ -282,7 +283,7 @@ impl FlowTable {
         self.len() == 0
     }
 
-    /// Flows that were evicted by newer ones or expired.
+    /// Flows that were evicted or expired.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.used().map_or(0, |flows| flows.evicted)
@@ -309,7 +310,7 @@ impl FlowTable {
         }
         match &mut self.0 {
             Form::Used(flows) => flows,
-            Form::Unused { .. } => unreachable!("made just above"),
+            Form::Unused { .. } => unreachable!("created just above"),
         }
     }
 }
@@ -334,7 +335,7 @@ impl Flows {
     }
 
     fn touch(&mut self, key: &FlowKey, now: Instant) -> u32 {
-        // Packets come in bursts of one flow: the newest one is asked first.
+        // Packets arrive in bursts of one flow, so the newest one is compared first.
         let at = match self.nodes.get(self.newest as usize) {
             Some(node) if node.key == *key => self.newest,
             _ => self.make_newest(key),
@@ -345,7 +346,7 @@ impl Flows {
             entry.started = false;
         }
         entry.last_used = now;
-        // Keep the counter near the leaders, so that "behind" stays meaningful in 32 bits.
+        // Keep the counter near the highest numbers, so that "behind" is meaningful in 32 bits.
         let ahead = entry.sequence.wrapping_sub(*counter);
         if (1 << 30..1 << 31).contains(&ahead) {
             *counter = entry.sequence;
@@ -366,7 +367,7 @@ impl Flows {
         at
     }
 
-    /// Adds a flow that is not there; it is not linked yet.
+    /// Inserts a flow that is not in the table, without linking it.
     fn add(&mut self, key: &FlowKey, hash: u64) -> u32 {
         if self.nodes.len() >= self.limit.get() as usize {
             self.evict();
@@ -398,13 +399,13 @@ impl Flows {
         }
     }
 
-    /// Removes a node that is there.
+    /// Removes an existing node.
     fn remove(&mut self, at: u32) -> FlowEntry {
         self.unlink(at);
         self.index.remove(self.nodes[at as usize].entry.hash, at);
         let last = u32::try_from(self.nodes.len() - 1).unwrap_or(NONE);
         if last != at {
-            // The last node moves into the gap: tell the index and its neighbours.
+            // The last node moves into the gap: update the index and its neighbours.
             let node = &self.nodes[last as usize];
             let (hash, newer, older) = (node.entry.hash, node.newer, node.older);
             self.index.renumber(hash, last, at);
@@ -412,7 +413,7 @@ impl Flows {
             self.set_newer_of(older, at);
         }
         let entry = self.nodes.swap_remove(at as usize).entry;
-        // Whether or not it starts anew: numbers it has used are not used again.
+        // The numbers that the flow has used are not used again.
         if entry.sequence.wrapping_sub(self.counter) < 1 << 31 {
             self.counter = entry.sequence;
         }
@@ -423,7 +424,7 @@ impl Flows {
         self.fit((self.nodes.len() * 2).max(FIRST).min(self.limit.get() as usize));
     }
 
-    /// Makes room for this many entries, and no more.
+    /// Resizes to exactly this many entries.
     fn fit(&mut self, entries: usize) {
         self.nodes.reserve_exact(entries.saturating_sub(self.nodes.len()));
         self.nodes.shrink_to(entries);
@@ -502,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_comes_back_goes_on_with_higher_numbers() {
+    fn a_flow_that_returns_continues_with_higher_numbers() {
         let mut table = FlowTable::with_limit(1, 2);
         let first = table.entry(&flow(1), Instant::ZERO);
         assert_eq!([first.next_sequence(), first.next_sequence()], [(0, true), (1, false)]);
@@ -510,7 +511,7 @@ mod tests {
         table.entry(&flow(3), Instant::ZERO);
         assert_eq!((table.evicted(), table.get(&flow(1))), (1, None));
         assert_eq!(table.entry(&flow(1), Instant::ZERO).next_sequence(), (2, true));
-        // Also over the wrap of the counter.
+        // The same across the wrap of the counter.
         let mut table = FlowTable::with_limit(1, 1);
         let mut last = 0u32;
         for n in 0..20 {
@@ -523,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_was_silent_starts_again_with_the_next_number() {
+    fn an_idle_flow_starts_again_with_the_next_number() {
         let mut table = FlowTable::new(1);
         let mut next = |s| table.entry(&flow(1), Instant::from_secs(s)).next_sequence();
         assert_eq!(
@@ -620,7 +621,7 @@ mod tests {
                         entry.assign(n, 7);
                         let (sequence, first) = entry.next_sequence();
                         prop_assert_eq!(first, fresh);
-                        // Never a number the flow has used before.
+                        // Never a number that the flow has used before.
                         let next = highest.entry(n).or_default();
                         prop_assert!(sequence >= *next && (fresh || sequence == *next));
                         *next = sequence + 1;

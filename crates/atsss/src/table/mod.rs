@@ -1,4 +1,4 @@
-//! State tables of a tunnel end: who a packet belongs to, and what is remembered of its flow.
+//! State tables of a tunnel end: the session of a packet, and the state of its flow.
 //!
 //! ```text
 //!   inner destination  --> session.rs  virtual IP -> (user, session); (session, application) -> exception
@@ -6,8 +6,8 @@
 //!   5-tuple of a packet -> flow.rs     flow -> rule, sequence number (bounded, least recently used)
 //! ```
 //!
-//! `open.rs`, `slab.rs` and [`HashIndex`](anabranch_element::index::HashIndex) are the containers underneath; `access::memory`
-//! computes what they cost.
+//! The containers are in `open.rs`, `slab.rs` and [`HashIndex`](anabranch_element::index::HashIndex).
+//! `access::memory` computes their memory.
 
 pub mod flow;
 mod open;
@@ -18,30 +18,30 @@ pub use slab::{Slab, SlabLayout};
 
 use thiserror::Error;
 
-/// Why a table refused an operation. Nothing was changed.
+/// Why a table rejected an operation. Nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum TableError {
     /// A configured limit is reached.
     #[error("the table of {what} is full ({limit} entries): raise the limit or remove entries")]
     Full {
-        /// What the table holds.
+        /// Contents of the table.
         what: &'static str,
         /// Its configured size.
         limit: usize,
     },
-    /// The key is already there.
+    /// The key already exists.
     #[error("this entry is already in the table of {what}")]
     Exists {
-        /// What the table holds.
+        /// Contents of the table.
         what: &'static str,
     },
-    /// The key is not there, or its generation has passed.
+    /// The key does not exist, or its generation has passed.
     #[error("no such entry in the table of {what}")]
     Unknown {
-        /// What the table holds.
+        /// Contents of the table.
         what: &'static str,
     },
-    /// The user still has entries that refer to it.
+    /// There are still entries that refer to the user.
     #[error(
         "the user still has {sessions} addresses, {receivers} receiver indices and {exceptions} exceptions: remove them first"
     )]

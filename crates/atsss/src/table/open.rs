@@ -1,24 +1,24 @@
 //! An open-addressing hash table: keys in the slots, linear probing, deletion by shifting back.
 //!
-//! The slots are one allocation: no pointer to follow, and a hit costs one cache line in nearly all
-//! cases at the highest load of 3/4 (2.5 probes on average, 8.5 for a miss). The table grows by half until it
-//! reaches its limit, or is reserved whole at the start, which leaves no pause for later. A slot index is
-//! `hash * slots / 2^32`, so the size need not be a power of two and the last step wastes nothing.
+//! The slots are one allocation, so there is no pointer to follow. At the highest load of 3/4, a hit costs
+//! one cache line in nearly all cases (2.5 probes on average, 8.5 for a miss). The table grows by half until
+//! it reaches its limit, or is fully reserved at the start, which avoids later pauses. A slot index is `hash
+//! * slots / 2^32`, so the size need not be a power of two, and the last step wastes nothing.
 //!
-//! Keys are virtual addresses and session ids, which this end assigns; the hash is a seeded
-//! multiply-fold, which is enough for keys a stranger cannot choose (flows have a keyed SipHash).
+//! Keys are virtual addresses and session ids, which this end assigns. A seeded multiply-fold is sufficient
+//! for keys that no attacker can choose (flows use a keyed SipHash).
 
 use super::TableError;
 
-/// Value of an empty slot: not a valid value.
+/// Value of an empty slot; never a valid value.
 const EMPTY: u32 = u32::MAX;
 
-/// Entries a table has room for at first.
+/// Initial capacity of a table, in entries.
 const FIRST: usize = 6;
 
-/// A key: two words that are all of it.
+/// A key that consists of two words.
 pub(super) trait Key: Copy + Eq {
-    /// Some value for empty slots.
+    /// An arbitrary value for empty slots.
     const FILL: Self;
     /// The key as two words, different for different keys.
     fn words(&self) -> (u64, u64);
@@ -57,7 +57,7 @@ pub(super) struct OpenTable<K> {
     what: &'static str,
 }
 
-/// Slots for `limit` entries: the load never passes 3/4.
+/// Slots for `limit` entries: the load never exceeds 3/4.
 pub(super) const fn slots_for(limit: usize) -> usize {
     limit.saturating_mul(4).div_ceil(3).saturating_add(1)
 }
@@ -71,7 +71,7 @@ impl<K: Key> OpenTable<K> {
         Self { slots: Self::empty(limit.min(FIRST)), len: 0, limit, seed, what }
     }
 
-    /// Allocates everything the limit allows.
+    /// Allocates the memory for the limit.
     pub(super) fn reserve(&mut self) {
         if self.slots.len() < slots_for(self.limit) {
             self.resize(self.limit);
@@ -130,7 +130,7 @@ impl<K: Key> OpenTable<K> {
         Ok(())
     }
 
-    /// Changes the value of a key that is there.
+    /// Changes the value of an existing key.
     pub(super) fn replace(&mut self, key: &K, value: u32) {
         if let Some(i) = self.find(key) {
             self.slots[i].value = value;
@@ -141,7 +141,7 @@ impl<K: Key> OpenTable<K> {
         let mut hole = self.find(key).ok_or(TableError::Unknown { what: self.what })?;
         let value = self.slots[hole].value;
         let mut i = hole;
-        // Shift back every entry of the run that may move closer to its home.
+        // Shift back every entry of the run that can move closer to its home slot.
         loop {
             i = self.after(i);
             let slot = self.slots[i];
@@ -161,7 +161,7 @@ impl<K: Key> OpenTable<K> {
     #[inline]
     fn find(&self, key: &K) -> Option<usize> {
         let mut i = self.home(key);
-        // Ends: at least a quarter of the slots is empty.
+        // Terminates, because at least a quarter of the slots is empty.
         loop {
             let slot = &self.slots[i];
             if slot.value == EMPTY {

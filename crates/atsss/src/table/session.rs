@@ -8,14 +8,14 @@
 //!                                          (user, application) --> exception           few
 //! ```
 //!
-//! The session id is the virtual address of the tunnel. The paper gives every application of a user a
-//! session and address of its own; here a user has one tunnel with an IPv4 and an IPv6 address, more
-//! if wanted, and (user, application) names one of the paper's sessions. The value is a plain user
-//! index: what it indexes belongs to the caller.
+//! The session id is the virtual address of the tunnel. In the paper, every application of a user has a
+//! session and address of its own. Here a user has one tunnel with an IPv4 and an IPv6 address, or more if
+//! needed, and (user, application) identifies one of the paper's sessions. The value is a plain user index,
+//! whose meaning is up to the caller.
 //!
-//! *Exceptions* (§V-C1, "handling exception cases"): sessions that cannot be summarised, because they
-//! need a sequence counter of their own or another rule than everybody else. The table is small: the
-//! paper provisions 10 % of the users, so does [`SessionLimits::for_sessions`].
+//! *Exceptions* (§V-C1, "handling exception cases") are sessions that cannot be summarised, because they need
+//! a sequence counter of their own or a rule that differs from the common one. The table is small: as in the
+//! paper, [`SessionLimits::for_sessions`] provides for 10 % of the users.
 
 use super::TableError;
 use super::open::{Key, OpenTable, slots_for};
@@ -40,7 +40,7 @@ impl SessionLimits {
     }
 }
 
-/// What is special about one (user, application).
+/// The exception of one (user, application).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exception {
     /// The rule that applies instead of the application's own.
@@ -49,7 +49,7 @@ pub struct Exception {
     pub sequence: u32,
 }
 
-/// The second key of the exception table: user index and application.
+/// Key of the exception table: user index and application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ExceptionKey {
     user: u32,
@@ -69,12 +69,12 @@ pub struct SessionTable {
     v4: OpenTable<u32>,
     v6: OpenTable<[u32; 4]>,
     exceptions: OpenTable<ExceptionKey>,
-    /// Indexed by the exception table's values; a removed one is overwritten by the last.
+    /// Indexed by the values of the exception table; a removed element is overwritten by the last one.
     exception_list: Vec<(ExceptionKey, Exception)>,
 }
 
 impl SessionTable {
-    /// Sessions a table is limited to unless told otherwise.
+    /// Most sessions unless configured otherwise.
     pub const DEFAULT_SESSIONS: usize = 1 << 20;
 
     /// A table with default limits that grows as needed. `seed` should be hard to guess.
@@ -95,7 +95,7 @@ impl SessionTable {
         }
     }
 
-    /// Allocates all that the limits allow, so that no insertion has to grow the table.
+    /// Allocates the memory for the limits, so that no insertion has to grow the table.
     pub fn reserve(&mut self) {
         self.v4.reserve();
         self.v6.reserve();
@@ -132,15 +132,15 @@ impl SessionTable {
         }
     }
 
-    /// Looks up a batch: the lookups do not depend on one another, so the processor overlaps their
-    /// cache misses. Stops at the shorter slice.
+    /// Looks up a batch. The lookups are independent of one another, so the processor overlaps their cache
+    /// misses. Stops at the end of the shorter slice.
     pub fn by_addresses(&self, addresses: &[IpAddr], users: &mut [Option<u32>]) {
         for (user, address) in users.iter_mut().zip(addresses) {
             *user = self.by_address(*address);
         }
     }
 
-    /// Makes an exception for one application of a user, or changes it.
+    /// Sets or changes the exception of one application of a user.
     ///
     /// # Errors
     /// [`TableError::Full`] at the limit.
@@ -174,7 +174,7 @@ impl SessionTable {
         }
     }
 
-    /// Ends an exception and returns it.
+    /// Removes an exception and returns it.
     pub fn remove_exception(&mut self, user: u32, application: u16) -> Option<Exception> {
         let at = self.exceptions.remove(&ExceptionKey { user, application }).ok()?;
         let (_, exception) = self.exception_list.swap_remove(at as usize);
@@ -184,7 +184,7 @@ impl SessionTable {
         Some(exception)
     }
 
-    /// Ends all exceptions of a user. Takes time in proportion to the number of all exceptions.
+    /// Removes all exceptions of a user. Takes time proportional to the number of all exceptions.
     pub fn remove_exceptions_of(&mut self, user: u32) {
         let of_user = |(key, _): &&(ExceptionKey, Exception)| key.user == user;
         while let Some((key, _)) = self.exception_list.iter().rfind(of_user) {
@@ -193,7 +193,7 @@ impl SessionTable {
         }
     }
 
-    /// The exception for one application of a user.
+    /// The exception of one application of a user.
     #[must_use]
     #[inline]
     pub fn exception(&self, user: u32, application: u16) -> Option<&Exception> {
@@ -204,7 +204,7 @@ impl SessionTable {
         self.exception_list.get(at as usize).map(|(_, exception)| exception)
     }
 
-    /// The exception for one application of a user, for changing.
+    /// The exception of one application of a user, mutable.
     #[inline]
     pub fn exception_mut(&mut self, user: u32, application: u16) -> Option<&mut Exception> {
         if self.exception_list.is_empty() {
@@ -214,8 +214,8 @@ impl SessionTable {
         self.exception_list.get_mut(at as usize).map(|(_, exception)| exception)
     }
 
-    /// The rule of an application of a user, and the sequence number of the packet if the user has a
-    /// private counter, which counts on: the last two levels of the hierarchical lookup.
+    /// The rule of an application of a user, and the sequence number of the packet if the user has a private
+    /// counter, which is advanced. These are the last two levels of the hierarchical lookup.
     #[inline]
     pub fn steer(&mut self, user: u32, application: u16) -> (u16, Option<u32>) {
         match self.exception_mut(user, application) {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_grew_to_128k_finds_everybody() {
+    fn a_table_that_grew_to_128k_finds_every_entry() {
         let mut table = SessionTable::new(3);
         let v4 = |n: u32| IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + n));
         for n in 0..128 * 1024 {
@@ -325,7 +325,7 @@ mod tests {
         assert!((0..128 * 1024).all(|n| table.remove(v4(n)) == Some(n)) && table.is_empty());
     }
 
-    /// The flat table of Fig. 7a: one entry per (session, application), everything in it.
+    /// The flat table of Fig. 7a: one entry per (session, application) with its complete state.
     #[derive(Default)]
     struct Naive {
         entries: BTreeMap<(IpAddr, u16), (u32, u16, Option<u32>)>,

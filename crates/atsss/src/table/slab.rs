@@ -1,4 +1,4 @@
-//! Entries by index, where an index that has been given back is not mistaken for its next owner.
+//! Entries by index. An index that was released is not mistaken for its next owner.
 //!
 //! ```text
 //!   31        24..32-s         20                  0
@@ -7,11 +7,11 @@
 //!   +-----------+--------------+-------------------+
 //! ```
 //!
-//! The shard is constant per slab: with one slab per worker, the top bits of a receiver index name the
-//! worker, so that a socket filter can hand a packet to it without any state. The generation counts the
+//! The shard is constant per slab. With one slab per worker, the top bits of a receiver index identify the
+//! worker, so that a socket filter can deliver a packet to it without any state. The generation counts the
 //! owners of a slot, modulo 2^(12 - s).
 //!
-//! Entries live in chunks that are allocated as needed and never moved: growing does not copy.
+//! Entries are stored in chunks that are allocated as needed and never moved, so growing does not copy.
 
 use super::TableError;
 
@@ -22,7 +22,7 @@ const NONE: u32 = u32::MAX;
 /// Size and index layout of a [`Slab`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlabLayout {
-    /// Most entries, at most 2^20 (more is taken as that).
+    /// Most entries, at most 2^20 (larger values count as that).
     pub limit: u32,
     /// This slab's shard; bits above `shard_bits` are ignored.
     pub shard: u8,
@@ -37,7 +37,7 @@ impl SlabLayout {
         Self { limit, shard: 0, shard_bits: 0 }
     }
 
-    /// The shard an index belongs to, given the number of shard bits.
+    /// The shard of an index, given the number of shard bits.
     #[must_use]
     pub const fn shard_of(index: u32, shard_bits: u8) -> u8 {
         if shard_bits == 0 || shard_bits > 8 { 0 } else { (index >> (32 - shard_bits as u32)) as u8 }
@@ -112,7 +112,7 @@ impl<T> Slab<T> {
         self.insert_with(|_| entry)
     }
 
-    /// Adds an entry that knows its own index.
+    /// Adds an entry that contains its own index.
     ///
     /// # Errors
     /// [`TableError::Full`] at the limit; `entry` is not called.
@@ -138,7 +138,7 @@ impl<T> Slab<T> {
         Ok(index)
     }
 
-    /// Removes and returns an entry; its index stays invalid until the generation comes round.
+    /// Removes and returns an entry. Its index stays invalid until the generation repeats.
     ///
     /// # Errors
     /// [`TableError::Unknown`] if the index is not, or no longer, in use.
@@ -164,14 +164,14 @@ impl<T> Slab<T> {
         if self.index_of(slot, index) == index { slot.entry.as_ref().ok() } else { None }
     }
 
-    /// The entry of an index, for changing.
+    /// The entry of an index, mutable.
     #[inline]
     pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         self.get(index)?;
         self.slot_mut(index & SLOT_MASK)?.entry.as_mut().ok()
     }
 
-    /// The index and entry now in a slot (the low bits of an index), whatever its generation.
+    /// The index and entry now in a slot (the low bits of an index), for any generation.
     #[must_use]
     #[inline]
     pub fn at_slot(&self, number: u32) -> Option<(u32, &T)> {
@@ -184,7 +184,7 @@ impl<T> Slab<T> {
         (0..self.used).filter_map(|number| self.at_slot(number))
     }
 
-    /// Slots that were ever used: [`Self::at_slot`] finds nothing from here on.
+    /// Number of slots ever used: [`Self::at_slot`] finds nothing from here on.
     #[must_use]
     pub const fn slots(&self) -> u32 {
         self.used
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!((slab.get(first), slab.get(second)), (None, Some(&7)));
         assert!(slab.remove(first).is_err());
         assert!(slab.get(second ^ 1 << 31).is_none(), "another shard");
-        // 2^9 owners later the generation comes round.
+        // After 2^9 owners the generation repeats.
         let mut index = second;
         for _ in 0..511 {
             slab.remove(index).unwrap();
