@@ -1,4 +1,4 @@
-//! The receiving side: what arrived, what is missing, and the equations between.
+//! The receiver: received sources, missing sources, and the equations between them.
 //!
 //! ```text
 //!   position    newest-reach ···················· newest
@@ -7,21 +7,22 @@
 //!                     ·         · 1 · · · · · · ·            echelon form: a row's pivot is in no other row
 //! ```
 //!
-//! A repair becomes a row: the known sources it covers are taken out of it, then the pivots of the rows there are. If
-//! nothing is left it said nothing new; else it gets a pivot, which is taken out of the others. A row with nothing but
-//! its pivot is a restored source. A source that arrives after all is taken out of the rows. So at any time all is
-//! restored that can be.
+//! A repair becomes a row: the known sources that it covers are subtracted, then multiples of the existing
+//! rows to eliminate their pivots. If nothing is left, the repair was redundant. Otherwise the row gets a
+//! pivot, which is eliminated from the other rows. A row that consists only of its pivot is a restored
+//! source. A source that arrives after all is subtracted from the rows. Thus everything that the equations
+//! determine is restored at any time.
 
 use super::{Buffer, MAX_ROWS, POSITION_MASK, SPAN, Work, ahead, gf256};
 use anabranch_element::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// Sources in a row from behind what is kept: the sender has begun anew.
+/// If this many consecutive sources are behind the kept range, the sender has restarted.
 const RESTART_AFTER: u8 = 8;
-/// After so long a silence nothing is missing any more that anybody waits for.
+/// After this idle time, no missing source is of use any more.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// What a repair packet says of its symbol.
+/// The header of a repair packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Repair {
     /// Position of the newest source it covers.
@@ -30,26 +31,28 @@ pub struct Repair {
     pub covers: u8,
     /// Row of the code, 0 to 127.
     pub index: u8,
-    /// How long after its place was passed a source is wanted.
+    /// How long a source is of use after its position was passed.
     pub wait: Duration,
 }
 
-/// What a decoder did, in packets.
+/// Counters of a decoder, in packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DecoderStats {
-    /// Sources that arrived.
+    /// Sources received.
     pub sources: u64,
-    /// Repairs that arrived.
+    /// Repairs received.
     pub repairs: u64,
-    /// Of these, repairs that said nothing new.
+    /// Of these, redundant repairs.
     pub idle: u64,
-    /// Of these, repairs that could not be used: what they cover is unknown here, or a bound was reached.
+    /// Of these, repairs that could not be used: they cover sources that are unknown here, or a bound was
+    /// reached.
     pub unused: u64,
     /// Sources restored in time.
     pub recovered: u64,
-    /// Sources restored after the longest wait, and not delivered.
+    /// Sources restored after the longest wait, and therefore not delivered.
     pub late: u64,
-    /// Sources whose place was passed, and that neither arrived nor were restored while anything could restore them.
+    /// Sources whose position was passed, and that were neither received nor restored while that was
+    /// possible.
     pub given_up: u64,
 }
 
@@ -70,22 +73,22 @@ impl DecoderStats {
 enum State {
     Missing,
     Known,
-    /// It arrived and could not be kept.
+    /// It arrived but could not be kept.
     Unusable,
 }
 
 #[derive(Debug)]
 struct Entry {
     state: State,
-    /// Whether its place was passed since the beginning: it was sent.
+    /// Whether its position was passed since the beginning, that is, whether it was sent.
     passed: bool,
-    /// When its place was passed.
+    /// When its position was passed.
     noticed: Instant,
     symbol: Buffer,
 }
 
 impl Entry {
-    /// It was sent and is not here.
+    /// It was sent and has not been received.
     fn is_lost(&self) -> bool {
         self.passed && self.state == State::Missing
     }
@@ -95,14 +98,14 @@ impl Entry {
 pub(super) struct Row {
     /// Column of the pivot.
     pivot: u8,
-    /// Coefficients that are not 0.
+    /// Number of non-zero coefficients.
     weight: u16,
-    /// By column: position modulo [`SPAN`].
+    /// Coefficients by column: position modulo [`SPAN`].
     factors: [u8; SPAN as usize],
     symbol: Buffer,
 }
 
-/// Bytes taken, and bytes that may still be.
+/// Bytes used, and bytes that may still be used.
 #[derive(Debug)]
 struct Memory {
     bytes: usize,
@@ -131,13 +134,13 @@ impl Memory {
 /// The decoder of one stream. See the [module](super).
 #[derive(Debug)]
 pub struct Decoder {
-    /// Newest position heard of; `None` before the first.
+    /// Newest position known; `None` before the first one.
     newest: Option<u32>,
     heard: Instant,
-    /// Sources in a row from behind what is kept.
+    /// Consecutive sources behind the kept range.
     behind: u8,
     wait: Duration,
-    /// Most sources a repair covered.
+    /// Most sources covered by a repair so far.
     covers: u8,
     entries: Vec<Entry>,
     /// Buffers of entries that were given up.
@@ -146,18 +149,18 @@ pub struct Decoder {
     pub(super) rows: Vec<Box<Row>>,
     #[expect(clippy::vec_box, reason = "as above")]
     pub(super) spare: Vec<Box<Row>>,
-    /// Restored and not yet fetched.
+    /// Restored sources that have not been fetched yet.
     recovered: VecDeque<u8>,
     memory: Memory,
     stats: DecoderStats,
 }
 
 impl Decoder {
-    /// Bytes of memory a decoder takes before it keeps anything.
+    /// Memory of an empty decoder, bytes.
     pub const BASE_BYTES: usize =
         size_of::<Self>() + SPAN as usize * (size_of::<Entry>() + size_of::<Buffer>() + 1);
 
-    /// A decoder that has heard nothing.
+    /// An empty decoder.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         let entry =
@@ -178,13 +181,13 @@ impl Decoder {
         }
     }
 
-    /// Bytes of memory it takes.
+    /// Memory used, bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.memory.bytes
     }
 
-    /// What it did so far.
+    /// Counters so far.
     #[must_use]
     pub const fn stats(&self) -> DecoderStats {
         self.stats
@@ -196,7 +199,7 @@ impl Decoder {
         self.wait
     }
 
-    /// A source arrived, its symbol in two parts. May take `room` further bytes of memory.
+    /// A source arrived; its symbol is in two parts. May use `room` further bytes of memory.
     pub fn on_source(
         &mut self,
         position: u32,
@@ -229,7 +232,7 @@ impl Decoder {
         self.keep(position, parts, now, work);
     }
 
-    /// A repair arrived. May take `room` further bytes of memory.
+    /// A repair arrived. May use `room` further bytes of memory.
     pub fn on_repair(&mut self, repair: &Repair, symbol: &[u8], now: Instant, room: usize, work: &mut Work) {
         self.memory.room = room;
         self.stats.repairs += 1;
@@ -260,14 +263,15 @@ impl Decoder {
         }
     }
 
-    /// The symbol of a source that was restored in time; it may be followed by zeros. To be called after each arrival
-    /// until there is none.
+    /// The symbol of a source that was restored in time, possibly followed by zeros. To be called after each
+    /// arrival until it returns `None`.
     pub fn pop_recovered(&mut self) -> Option<&[u8]> {
         let at = self.recovered.pop_front()?;
         Some(&self.entries[usize::from(at)].symbol.0)
     }
 
-    /// Something arrived: the newest position so far. What was missing before a long silence is forgotten.
+    /// Updates the time of the last arrival, and returns the newest position so far. After a long idle time,
+    /// the missing sources are forgotten.
     fn arrive(&mut self, now: Instant) -> Option<u32> {
         if now.saturating_since(self.heard) >= QUIET {
             self.newest = None;
@@ -276,7 +280,7 @@ impl Decoder {
         self.newest
     }
 
-    /// Begins at `position`: nothing is known.
+    /// Restarts at `position` without any state.
     fn restart(&mut self, position: u32, now: Instant) {
         self.newest = Some(position & POSITION_MASK);
         self.behind = 0;
@@ -288,7 +292,7 @@ impl Decoder {
         }
     }
 
-    /// Moves on by `by` positions, less than [`SPAN`]: they take the places of the oldest.
+    /// Advances by `by` positions, less than [`SPAN`]. They replace the oldest ones.
     fn advance(&mut self, newest: u32, by: u32, now: Instant) {
         let reach = self.reach();
         for position in (1..=by).map(|n| newest.wrapping_add(n)) {
@@ -301,8 +305,8 @@ impl Decoder {
         self.newest = Some(newest.wrapping_add(by) & POSITION_MASK);
     }
 
-    /// Positions that are kept: as many as a repair covers, as many again for one that comes late, and some for windows
-    /// that grow; all before the first repair.
+    /// Positions that are kept: as many as a repair covers, as many again for late repairs, and some for
+    /// windows that grow. Before the first repair, all of them.
     fn reach(&self) -> u32 {
         match self.covers {
             0 => SPAN - 1,
@@ -310,7 +314,7 @@ impl Decoder {
         }
     }
 
-    /// Gives up what is known, or said, of a column; its buffer is used again.
+    /// Gives up the entry and the rows of a column; its buffer is reused.
     fn give_up(&mut self, at: usize) {
         self.drop_rows(at);
         let entry = &mut self.entries[at];
@@ -321,7 +325,7 @@ impl Decoder {
         }
     }
 
-    /// Whether another source than this is known by its position: the sender has begun anew.
+    /// Whether a different source is known at this position: the sender has restarted.
     fn differs(&self, position: u32, [head, rest]: [&[u8]; 2]) -> bool {
         let entry = &self.entries[column(position)];
         let known = &entry.symbol.0;
@@ -334,7 +338,7 @@ impl Decoder {
         entry.state == State::Known && !is(known)
     }
 
-    /// Keeps a source that is not known yet, and takes it out of the rows.
+    /// Keeps a source that was not known, and subtracts it from the rows.
     fn keep(&mut self, position: u32, parts: [&[u8]; 2], now: Instant, work: &mut Work) {
         let at = column(position);
         let entry = &mut self.entries[at];
@@ -355,10 +359,10 @@ impl Decoder {
         }
     }
 
-    /// Takes a source that is now known out of the rows.
+    /// Subtracts a source that is now known from the rows.
     fn take_out(&mut self, at: usize, now: Instant, work: &mut Work) {
         let longest = self.rows.iter().map(|row| row.symbol.0.len()).max().unwrap_or(0);
-        // Once each, and once more with the row that may need another pivot.
+        // Once for each row, and once more with the row that may need another pivot.
         if !work.spend(3 * self.rows.len() * longest, now) {
             return self.drop_rows(at);
         }
@@ -388,7 +392,7 @@ impl Decoder {
         self.harvest(now);
     }
 
-    /// The row of a repair, the known sources taken out; `None` if it cannot be used.
+    /// The row of a repair, with the known sources subtracted; `None` if it cannot be used.
     fn equation(
         &mut self,
         repair: &Repair,
@@ -400,7 +404,7 @@ impl Decoder {
         let states = || covered().map(|position| self.entries[column(position)].state);
         let missing = states().filter(|state| *state == State::Missing).count();
         let unusable = states().any(|state| state == State::Unusable);
-        // With nothing missing the row is empty, and need not be worked out.
+        // If nothing is missing, the row is empty and need not be computed.
         let known = if missing == 0 { 0 } else { usize::from(repair.covers) - missing };
         let enough = missing <= MAX_ROWS;
         let mut affordable = || work.spend((known + 2 * self.rows.len() + 1) * symbol.len(), now);
@@ -447,7 +451,7 @@ impl Decoder {
         Some(row)
     }
 
-    /// Brings a row into the reduced form, or finds that it says nothing new.
+    /// Inserts a row into the reduced form, or finds that it is redundant.
     fn insert(&mut self, mut row: Box<Row>) {
         for other in &self.rows {
             let factor = row.factors[usize::from(other.pivot)];
@@ -478,7 +482,7 @@ impl Decoder {
         self.rows.push(row);
     }
 
-    /// Rows with one unknown are restored sources.
+    /// Rows with a single unknown are restored sources.
     fn harvest(&mut self, now: Instant) {
         let mut i = 0;
         while let Some(row) = self.rows.get(i) {
@@ -503,14 +507,14 @@ impl Decoder {
         }
     }
 
-    /// Gives up the row with the most unknowns: the one that is least likely to be solved.
+    /// Gives up the row with the most unknowns, which is least likely to be solved.
     fn drop_heaviest(&mut self) {
         if let Some((i, _)) = self.rows.iter().enumerate().max_by_key(|(_, row)| row.weight) {
             self.spare.push(self.rows.swap_remove(i));
         }
     }
 
-    /// Gives up the rows that say something of a column.
+    /// Gives up the rows with a coefficient in a column.
     fn drop_rows(&mut self, at: usize) {
         let mut i = 0;
         while let Some(row) = self.rows.get(i) {
@@ -541,7 +545,7 @@ impl Row {
     }
 }
 
-/// Continues a symbol with zeros up to `len` bytes, if there is room for them.
+/// Extends a symbol with zeros to `len` bytes, if there is room.
 fn extend(symbol: &mut Buffer, len: usize, memory: &mut Memory) -> bool {
     if symbol.0.len() >= len {
         return true;
@@ -553,7 +557,7 @@ fn extend(symbol: &mut Buffer, len: usize, memory: &mut Memory) -> bool {
     fits
 }
 
-/// Where a position's entry and factors are.
+/// Index of a position's entry and factors.
 const fn column(position: u32) -> usize {
     (position % SPAN) as usize
 }

@@ -1,4 +1,4 @@
-//! The sending side: which sources a repair covers, when one is due, and what it is.
+//! The sender: when a repair is due, which sources it covers, and its contents.
 
 use super::{Buffer, POSITION_MASK, Repair, Work, gf256};
 use anabranch_element::time::{Duration, Instant, nanos};
@@ -7,24 +7,24 @@ use anabranch_wire::tunnel::{InnerHeader, OUTER_IPV4, REPAIR_OVERHEAD, SECURE_OV
 
 /// Most sources a repair covers.
 pub const MAX_WINDOW: u8 = MAX_COVERS;
-/// Longest useful wait for a source packet.
+/// Longest wait for a source packet that can be useful.
 pub const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// Bytes of a source datagram that are not in its symbol, and of a repair datagram that are not in its own: outer IPv4
-/// and UDP, the secure header and tag, and what coding adds.
+/// Bytes of a source datagram that are not in its symbol, and of a repair datagram that are not in its own:
+/// outer IPv4 and UDP, the secure header and tag, and the headers of coding.
 const SOURCE_EXTRA: usize = OUTER_IPV4 + SECURE_OVERHEAD - InnerHeader::LEN + CodeWord::LEN;
 const REPAIR_EXTRA: usize = OUTER_IPV4 + SECURE_OVERHEAD - InnerHeader::LEN + REPAIR_OVERHEAD;
-/// Repairs that may be saved up for.
+/// Number of repairs for which budget can be accumulated.
 const SAVED: i64 = 2;
 
-/// How much redundancy, over what, and for how long it is of use.
+/// Amount of redundancy, sources covered, and the time for which it is useful.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overhead {
     /// Most bytes of repair datagrams, in percent of the bytes of source datagrams.
     pub percent: u8,
     /// Most sources a repair covers, 1 to [`MAX_WINDOW`].
     pub window: u8,
-    /// A source sent longer ago is covered no more, and wanted no more at the far end; at most [`MAX_WAIT`].
+    /// Sources sent longer ago are not covered any more, and not useful at the far end; at most [`MAX_WAIT`].
     pub wait: Duration,
 }
 
@@ -33,13 +33,14 @@ impl Overhead {
         self.window.clamp(1, MAX_WINDOW).into()
     }
 
-    /// After this long without a source what no repair has covered yet is covered, if the budget allows.
+    /// After this time without a source, sources that no repair has covered yet are covered, if the budget
+    /// allows.
     fn flush_after(&self) -> Duration {
         self.wait / 4
     }
 }
 
-/// What an encoder did, in packets where not said otherwise.
+/// Counters of an encoder, in packets unless stated otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EncoderStats {
     /// Sources.
@@ -50,7 +51,7 @@ pub struct EncoderStats {
     pub repairs: u64,
     /// Bytes of their datagrams.
     pub repair_bytes: u64,
-    /// Repairs that were due and not made, for they would have been too much work.
+    /// Repairs that were due but were not computed because of the limit on work.
     pub skipped: u64,
 }
 
@@ -77,13 +78,13 @@ pub struct Encoder {
     overhead: Overhead,
     /// The latest sources, in a ring of at most the window.
     slots: Vec<Slot>,
-    /// Where the next source goes.
+    /// Index of the next source in the ring.
     at: usize,
     /// Position of the next source.
     pub(super) position: u32,
     /// Index of the next repair.
     pub(super) index: u8,
-    /// Bytes of repairs that may be sent, times 100; below 0 after a flush on credit.
+    /// Bytes of repairs that may be sent, times 100; negative after a flush on credit.
     credit: i64,
     flush_at: Option<Instant>,
     bytes: usize,
@@ -92,7 +93,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder whose positions begin at the clock, so that one made later does not go over those of this one.
+    /// An encoder whose positions begin at the clock, so that a later encoder does not repeat those of this
+    /// one.
     #[must_use]
     pub fn new(overhead: Overhead, now: Instant) -> Self {
         Self {
@@ -109,25 +111,25 @@ impl Encoder {
         }
     }
 
-    /// Bytes of memory an encoder takes before it keeps anything.
+    /// Memory of an empty encoder, bytes.
     #[must_use]
     pub fn base_bytes(overhead: &Overhead) -> usize {
         size_of::<Self>() + overhead.slots() * size_of::<Slot>()
     }
 
-    /// Bytes of memory it takes.
+    /// Memory used, bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What it did so far.
+    /// Counters so far.
     #[must_use]
     pub const fn stats(&self) -> EncoderStats {
         self.stats
     }
 
-    /// The parameters have changed, or not. Positions go on; what was sent before a change is covered no more.
+    /// Sets the parameters. Positions continue. After a change, earlier sources are not covered any more.
     pub fn set_overhead(&mut self, overhead: Overhead) {
         if self.overhead == overhead {
             return;
@@ -141,8 +143,8 @@ impl Encoder {
         *self = fresh;
     }
 
-    /// Takes a source symbol, given in two parts, into the window: its position, or `None` if it would take more than
-    /// `room` further bytes of memory. Then it is not covered.
+    /// Adds a source symbol, given in two parts, to the window. Returns its position, or `None` if it would
+    /// use more than `room` further bytes of memory; then it is not covered.
     pub fn push(&mut self, parts: [&[u8]; 2], now: Instant, room: usize) -> Option<u32> {
         let len = parts[0].len() + parts[1].len();
         // The symbol of a repair is as long as the longest source.
@@ -170,7 +172,7 @@ impl Encoder {
         Some(position)
     }
 
-    /// A repair, if one is due by the budget: after [`Self::push`], until there is none.
+    /// A repair, if one is due by the budget. To be called after [`Self::push`] until it returns `None`.
     pub fn poll(&mut self, now: Instant, work: &mut Work) -> Option<(Repair, &[u8])> {
         let (covers, cost) = self.window(now)?;
         self.credit = self.credit.min(cost * SAVED);
@@ -186,7 +188,8 @@ impl Encoder {
         self.flush_at
     }
 
-    /// No source came for a while: a repair for those that none has covered, if the budget lends it.
+    /// No source was sent for a while: a repair for sources that none has covered, if the budget allows the
+    /// credit.
     pub fn flush(&mut self, now: Instant, work: &mut Work) -> Option<(Repair, &[u8])> {
         self.flush_at.take_if(|at| *at <= now)?;
         let (covers, cost) = self.window(now)?;
@@ -196,7 +199,7 @@ impl Encoder {
         self.emit(covers, cost, now, work)
     }
 
-    /// How many sources a repair covers now, and what it costs.
+    /// The number of sources that a repair covers now, and its cost.
     pub(super) fn window(&self, now: Instant) -> Option<(u8, i64)> {
         let fresh = self.latest().take_while(|slot| now.saturating_since(slot.sent) <= self.overhead.wait);
         let (covers, longest) = fresh.fold((0, 0), |(n, len), slot| (n + 1, slot.symbol.0.len().max(len)));
@@ -241,7 +244,7 @@ impl Encoder {
 }
 
 impl Repair {
-    /// The wait in units of 100 us, as far as 16 bits go.
+    /// The wait in units of 100 us, limited to 16 bits.
     #[must_use]
     pub fn wait_100us(&self) -> u16 {
         u16::try_from(nanos(self.wait) / 100_000).unwrap_or(u16::MAX)

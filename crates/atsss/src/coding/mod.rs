@@ -1,9 +1,9 @@
 //! Coded redundancy: repair packets over a sliding window of source packets (`coded` mode).
 //!
-//! A systematic sliding-window linear code over GF(256), of the kind of RFC 8681 (FECFRAME, RFC 8680), with a Cauchy
-//! matrix in place of pseudo-random coefficients. Packets go out as they are, at once; now and then a repair packet
-//! follows, a sum of the latest packets, each multiplied by its coefficient. What is lost on the way is the unknown of a
-//! system of linear equations that the receiver solves as repairs arrive.
+//! A systematic sliding-window linear code over GF(256), similar to RFC 8681 (FECFRAME, RFC 8680), with a
+//! Cauchy matrix instead of pseudo-random coefficients. Packets are sent unchanged and at once. From time to
+//! time a repair packet follows, which is the sum of the latest packets, each multiplied by its coefficient.
+//! Lost packets are the unknowns of a system of linear equations that the receiver solves as repairs arrive.
 //!
 //! ```text
 //!  sources   s1 s2 s3 ── s4 s5 s6 ── s7 s8 ··          position, 24 bits
@@ -11,12 +11,13 @@
 //!  repairs              r0          r1                 r = Σ c(position, index) · s over the window
 //! ```
 //!
-//! [`Encoder`] decides when a repair is due (a budget of bytes) and computes it; [`Decoder`] keeps what arrived and
-//! restores what is missing. Both know bytes only: what a symbol means is the session's business, as are paths.
-//! The derivation, the laws and what was measured: docs/atsss-coded.md.
+//! [`Encoder`] decides when a repair is due (by a budget of bytes) and computes it. [`Decoder`] keeps
+//! received packets and restores missing ones. Both process bytes only; the session defines the contents of
+//! symbols and the paths. Derivation, rules and measurements: docs/atsss-coded.md.
 //!
-//! Bounds, whatever a peer sends: [`Decoder`] keeps [`SPAN`] symbols and [`MAX_ROWS`] equations, both within the bytes
-//! its owner grants per call; the work of a call is within [`Work`], a budget of bytes multiplied per second.
+//! Bounds, for any peer: [`Decoder`] keeps [`SPAN`] symbols and [`MAX_ROWS`] equations, both within the
+//! memory that its owner grants per call. The work of a call is limited by [`Work`], a budget of bytes
+//! multiplied per second.
 
 mod decoder;
 mod encoder;
@@ -27,9 +28,9 @@ pub use decoder::{Decoder, DecoderStats, Repair};
 pub use encoder::{Encoder, EncoderStats, MAX_WAIT, MAX_WINDOW, Overhead};
 pub use work::Work;
 
-/// Positions a decoder looks back from the newest: a whole window, and as much again for repairs that come late.
+/// Positions that a decoder keeps behind the newest one: a whole window, and as many again for late repairs.
 pub const SPAN: u32 = 256;
-/// Equations a decoder keeps unsolved.
+/// Most unsolved equations of a decoder.
 pub const MAX_ROWS: usize = 64;
 
 /// Bits of a position.
@@ -41,12 +42,12 @@ const fn ahead(position: u32, from: u32) -> i32 {
     (position.wrapping_sub(from) << (32 - POSITION_BITS)) as i32 >> (32 - POSITION_BITS)
 }
 
-/// A buffer that grows in steps and is used again and again.
+/// A buffer that grows in steps and is reused.
 #[derive(Debug, Default)]
 struct Buffer(Vec<u8>);
 
 impl Buffer {
-    /// Allocation comes in multiples of so many bytes.
+    /// Allocation granularity, bytes.
     const STEP: usize = 256;
 
     /// Bytes by which the buffer grows to hold `len`.
@@ -54,7 +55,7 @@ impl Buffer {
         len.next_multiple_of(Self::STEP).saturating_sub(self.0.capacity())
     }
 
-    /// Makes room for `len` bytes, within `room`: what was allocated.
+    /// Ensures room for `len` bytes, allocating at most `room`. Returns the number of bytes allocated.
     fn reserve(&mut self, len: usize, room: usize) -> Option<usize> {
         let growth = self.growth(len);
         if growth > room {
@@ -68,7 +69,7 @@ impl Buffer {
         Some(0)
     }
 
-    /// Holds `parts`, one after the other; there is room for them.
+    /// Fills the buffer with the concatenated `parts`, for which there is room.
     fn fill<'a>(&mut self, parts: impl IntoIterator<Item = &'a [u8]>) {
         self.0.clear();
         parts.into_iter().for_each(|part| self.0.extend_from_slice(part));

@@ -9,7 +9,8 @@ fn overhead(percent: u8, window: u8, wait_ms: u64) -> Overhead {
     Overhead { percent, window, wait: Duration::from_millis(wait_ms) }
 }
 
-/// The source symbol number `n`: a length in front, as the session has it, so that the end can be told from zeros.
+/// Source symbol number `n`. As in the session, it begins with a length, so that its end can be distinguished
+/// from zeros.
 fn symbol(n: u32, len: usize) -> Vec<u8> {
     let len = len.max(6);
     let mut bytes: Vec<u8> =
@@ -19,7 +20,7 @@ fn symbol(n: u32, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// An encoder and a decoder with a channel between them, in a time of their own.
+/// An encoder and a decoder connected by a channel, with their own time.
 struct Pair {
     now: Instant,
     encoder: Encoder,
@@ -29,7 +30,7 @@ struct Pair {
     delivered: BTreeSet<usize>,
     recovered: BTreeSet<usize>,
     repairs: Vec<(Repair, Vec<u8>)>,
-    /// The encoder has begun anew: what came before the decoder noticed may be restored once more.
+    /// The encoder has restarted: sources that arrived before the decoder noticed may be restored once more.
     restarted: bool,
 }
 
@@ -49,7 +50,7 @@ impl Pair {
         }
     }
 
-    /// Sends one source; repairs that are due are kept in `repairs`.
+    /// Sends one source; due repairs are collected in `repairs`.
     fn send(&mut self, len: usize, lost: bool) {
         let n = self.sent.len();
         let bytes = symbol(n as u32, len);
@@ -87,7 +88,7 @@ impl Pair {
         }
     }
 
-    /// What was restored must be what was sent, byte by byte, and once.
+    /// Every restored source must equal the one sent, and be restored only once.
     fn collect(&mut self) {
         while let Some(bytes) = self.decoder.pop_recovered() {
             let len = usize::from(u16::from_be_bytes([bytes[0], bytes[1]]));
@@ -95,7 +96,7 @@ impl Pair {
             assert_eq!(self.sent[n].1, bytes[..len], "a wrong byte was restored");
             assert!(bytes[len..].iter().all(|b| *b == 0));
             let news = !self.delivered.contains(&n) && self.recovered.insert(n);
-            assert!(news || self.restarted, "restored although it is here");
+            assert!(news || self.restarted, "restored although it was received");
         }
     }
 
@@ -123,7 +124,7 @@ fn the_end_of_a_burst_of_traffic_is_covered_by_the_timer() {
     let mut pair = Pair::new(overhead(30, 16, 100));
     pair.send(200, false);
     pair.send(200, true);
-    assert!(pair.repairs.is_empty(), "not paid for yet");
+    assert!(pair.repairs.is_empty(), "the budget does not allow it yet");
     let at = pair.encoder.poll_timeout().unwrap();
     assert_eq!(at - pair.now, Duration::from_millis(25));
     assert!(pair.encoder.flush(pair.now, &mut pair.work[0]).is_none(), "not due");
@@ -132,7 +133,7 @@ fn the_end_of_a_burst_of_traffic_is_covered_by_the_timer() {
     pair.repair(&repair, &symbol);
     assert_eq!(pair.recovered, BTreeSet::from([1]));
     assert_eq!(pair.encoder.poll_timeout(), None);
-    // The loan is paid back: the next flush has to wait for it.
+    // The credit is paid back: the next flush has to wait for it.
     pair.send(200, false);
     pair.now += Duration::from_millis(25);
     assert!(pair.encoder.flush(pair.now, &mut pair.work[0]).is_none());
@@ -179,7 +180,7 @@ fn sources_older_than_the_wait_are_covered_no_more() {
 }
 
 #[test]
-fn a_sender_that_begins_anew_is_followed() {
+fn a_restarted_sender_is_followed() {
     for jump in [1_i32, 40, 255, 256, 300, 1 << 20, -1, -40, -255, -256, -5000, -(1 << 20)] {
         let mut pair = Pair::new(overhead(50, 32, 1000));
         for n in 0..100 {
@@ -195,7 +196,7 @@ fn a_sender_that_begins_anew_is_followed() {
             pair.repair_all();
             pair.now += Duration::from_millis(2);
         }
-        // Few are lost on the way: those of the time before the decoder believes it.
+        // Only a few are lost: those sent before the decoder recognises the restart.
         assert!(pair.missing() <= 6, "{jump}: {}", pair.missing());
     }
 }
@@ -244,7 +245,7 @@ fn memory_stays_as_it_is_while_packets_are_lost() {
     assert!(bytes[1] < Decoder::BASE_BYTES + 60_000, "{bytes:?}: a window, not the whole span");
 }
 
-/// The unknowns that the equations which arrived determine: elimination over the coefficients alone.
+/// The unknowns that the received equations determine, by elimination over the coefficients alone.
 fn solvable(unknown: &[u32], repairs: &[Repair]) -> BTreeSet<u32> {
     let covers = |r: &Repair, p: u32| r.position.wrapping_sub(p) & POSITION_MASK < u32::from(r.covers);
     let mut rows: Vec<Vec<u8>> = repairs
@@ -273,7 +274,8 @@ fn solvable(unknown: &[u32], repairs: &[Repair]) -> BTreeSet<u32> {
 }
 
 proptest! {
-    /// As many repairs as losses, all covering them: always restored, whichever were lost and whichever arrived.
+    /// With as many repairs as losses, all of which cover them, every loss is restored, whichever packets
+    /// were lost.
     #[test]
     fn as_many_losses_as_repairs_are_restored(
         window in 1usize..=128,
@@ -298,9 +300,10 @@ proptest! {
         prop_assert_eq!(&pair.recovered, &lost);
     }
 
-    /// At any loss and disorder exactly that is restored which the equations determine, and no byte is wrong.
+    /// For any loss and order, exactly those sources are restored that the equations determine, and no byte
+    /// is wrong.
     #[test]
-    fn what_the_equations_determine_is_restored(
+    fn sources_determined_by_the_equations_are_restored(
         percent in 10u8..=100,
         window in 1u8..=128,
         packets in proptest::collection::vec((3usize..1500, 0u8..100, 0u8..100, 0usize..8), 1..200),
@@ -338,7 +341,7 @@ proptest! {
         }
     }
 
-    /// Bytes of repairs stay within the stated share of the sources' bytes, but for one loan.
+    /// Bytes of repairs stay within the configured percentage of the sources' bytes, except for one credit.
     #[test]
     fn the_overhead_is_a_ceiling(
         percent in 1u8..=100,
@@ -354,7 +357,7 @@ proptest! {
         }
     }
 
-    /// Whatever arrives: no panic, memory and work within their bounds.
+    /// For any input: no panic, memory and work within their bounds.
     #[test]
     fn any_input_is_bounded(
         input in proptest::collection::vec(

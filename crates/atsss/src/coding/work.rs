@@ -1,9 +1,9 @@
-//! How much one session may make this end multiply.
+//! Limits the multiplications that one session can cause at this end.
 
 use anabranch_element::time::{Duration, Instant};
 
-/// A budget of bytes multiplied, refilled by the clock. At 0.3 ns a byte the rate is a twelfth of a core, and the burst
-/// 2.5 ms of one.
+/// A budget of bytes multiplied, refilled by the clock. At 0.3 ns per byte the rate is a twelfth of a core,
+/// and the burst 2.5 ms of one.
 #[derive(Debug, Clone)]
 pub struct Work {
     left: u64,
@@ -13,7 +13,7 @@ pub struct Work {
 impl Work {
     /// Bytes per millisecond.
     const RATE: u64 = 256 << 10;
-    /// Bytes that may be saved up.
+    /// Bytes that can be accumulated.
     const BURST: u64 = 8 << 20;
 
     /// A full budget.
@@ -22,7 +22,7 @@ impl Work {
         Self { left: Self::BURST, filled: now }
     }
 
-    /// Takes `bytes` out of the budget; `false`, and nothing is taken, if they are not there.
+    /// Takes `bytes` from the budget; `false`, without taking any, if there are not enough.
     pub fn spend(&mut self, bytes: usize, now: Instant) -> bool {
         let whole_ms = now.saturating_since(self.filled).as_nanos() / 1_000_000;
         let whole_ms = u64::try_from(whole_ms).unwrap_or(u64::MAX);
