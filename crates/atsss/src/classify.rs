@@ -1,13 +1,13 @@
-//! From a flow to its rule: the application part of the hierarchical lookup (JUNCTION §V-C1).
+//! Classification of flows: the application part of the hierarchical lookup (JUNCTION §V-C1).
 //!
-//! ATSSS rules, TS 24.193 §6.1.3: an ordered list, each with a traffic descriptor (the filter) and a
-//! steering mode; the first that matches wins. A [`RuleSet`] is compiled once per list and set of
-//! accesses and shared by all users that have both in common. It ends with a rule of last resort that
-//! matches everything: active-standby with path 0 as the primary.
+//! ATSSS rules, TS 24.193 §6.1.3: an ordered list of rules, each with a traffic descriptor (the filter) and a
+//! steering mode; the first match applies. A [`RuleSet`] is compiled once per list and set of accesses, and
+//! shared by all users that have both in common. It ends with a rule of last resort that matches everything:
+//! active-standby with path 0 as the primary.
 //!
-//! Classification runs once per flow. Domains are looked up once per flow too, not once per rule: the
-//! names of the far address, and each name above them, are searched in a sorted list of the domains
-//! that rules mention.
+//! Classification runs once per flow. Domains, too, are looked up once per flow and not once per rule: the
+//! names of the remote address, and all their parent domains, are searched in a sorted list of the domains in
+//! the rules.
 
 use crate::dns::DnsTable;
 use crate::{MAX_PATHS, PathId};
@@ -21,14 +21,15 @@ use std::net::IpAddr;
 /// Position of a rule in a [`RuleSet`].
 pub type RuleIndex = u16;
 
-/// Most rules in a set, the one of last resort not counted.
+/// Most rules in a set, without the rule of last resort.
 pub const MAX_RULES: usize = 250;
 
-/// Name of the rule of last resort, and what it is called beside another rule of that name: counters and events go by name.
+/// Name of the rule of last resort, and its name if another rule already has that name: counters and events
+/// are identified by name.
 pub const DEFAULT_RULE: &str = "default";
 const OTHER_DEFAULT: &str = "default (built-in)";
 
-/// One rule with everything resolved.
+/// A rule with all references resolved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompiledRule {
     /// The rule's name.
@@ -37,12 +38,12 @@ pub struct CompiledRule {
     pub mode: Mode,
     /// Whether the receiver restores order.
     pub reorder: bool,
-    /// What carries its TCP flows.
+    /// How its TCP flows are carried.
     pub functionality: Functionality,
     matcher: Matcher,
 }
 
-/// The process behind a flow, known at the UE only.
+/// The process that owns a flow, known only at the UE.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FlowOwner {
     /// Numeric user id.
@@ -56,39 +57,40 @@ pub struct FlowOwner {
 pub struct Verdict {
     /// The rule that applies.
     pub rule: RuleIndex,
-    /// The owner of the flow was not given, and knowing it could have made an earlier rule match.
+    /// The owner of the flow was not given, and an earlier rule might match with it.
     pub owner_wanted: bool,
 }
 
-/// An ordered list of rules, compiled.
+/// A compiled, ordered list of rules.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuleSet {
     /// The last one matches everything.
     rules: Box<[CompiledRule]>,
-    /// Domains that rules mention, sorted; matchers refer to them by position.
+    /// Domains in the rules, sorted; matchers refer to them by index.
     domains: Box<[Box<str>]>,
-    /// A rule lets the ends choose the shares themselves.
+    /// Some rule leaves the shares to the ends (`autonomous`).
     autonomous: bool,
 }
 
 impl RuleSet {
-    /// Whether some rule is load-balance with `autonomous`: paths are to be measured before they are used.
+    /// Whether any rule is load-balance with `autonomous`, so that paths must be measured before they are
+    /// used.
     #[must_use]
     pub const fn is_autonomous(&self) -> bool {
         self.autonomous
     }
 
-    /// Compiles rules for users with these accesses; a path id is the position in `accesses`.
+    /// Compiles rules for users with these accesses. A path id is an index in `accesses`.
     ///
     /// # Errors
-    /// [`PolicyError::Rule`] names the rule and what is wrong with it; also two rules of one name, and
-    /// more than [`MAX_RULES`].
+    /// [`PolicyError::Rule`] names the rule and the error. Two rules with the same name, and more than
+    /// [`MAX_RULES`] rules, are errors, too.
     pub fn compile(rules: &[Rule], accesses: &[AccessName]) -> Result<Self, PolicyError> {
         Self::compile_for(rules, accesses, &[])
     }
 
-    /// As [`Self::compile`], for rules shared by users of different accesses: an access of `known` that
-    /// is not in `accesses` is treated as one that is down.
+    /// As [`Self::compile`], for rules shared by users with different accesses: an access in `known` but not
+    /// in `accesses` is treated as down.
     ///
     /// # Errors
     /// As [`Self::compile`], for accesses in neither list.
@@ -135,14 +137,14 @@ impl RuleSet {
         Ok(Self { rules: compiled.into(), domains: domains.into(), autonomous })
     }
 
-    /// The rule of a flow, seen from the UE (source = the UE's side), by its 5-tuple alone: rules that
-    /// need the domain or the owner do not match.
+    /// The rule of a flow, as seen from the UE (source = the UE's side), by its 5-tuple only. Rules that
+    /// require the domain or the owner do not match.
     #[must_use]
     pub fn classify(&self, flow: &FlowKey) -> RuleIndex {
         self.search(flow, None, &Matched::default()).rule
     }
 
-    /// The rule of a flow at the UE, by everything that is known there.
+    /// The rule of a flow at the UE, by all information available there.
     #[must_use]
     pub fn classify_at_ue(
         &self,
@@ -154,7 +156,7 @@ impl RuleSet {
         self.search(flow, owner, &self.matched_domains(flow.dst, dns, now))
     }
 
-    /// A rule; the rule of last resort if there is no such index.
+    /// A rule; the rule of last resort if the index does not exist.
     #[must_use]
     #[inline]
     pub fn get(&self, rule: RuleIndex) -> &CompiledRule {
@@ -162,25 +164,25 @@ impl RuleSet {
         self.rules.get(usize::from(rule)).unwrap_or(&self.rules[self.rules.len() - 1])
     }
 
-    /// The position of the rule with this name.
+    /// The index of the rule with this name.
     #[must_use]
     pub fn index_of(&self, name: &str) -> Option<RuleIndex> {
         self.rules.iter().position(|rule| rule.name == name).and_then(|i| RuleIndex::try_from(i).ok())
     }
 
-    /// All rules in order, the one of last resort at the end.
+    /// All rules in order, with the rule of last resort at the end.
     #[must_use]
     pub fn rules(&self) -> &[CompiledRule] {
         &self.rules
     }
 
-    /// Whether any rule needs to know the domain.
+    /// Whether any rule requires the domain.
     #[must_use]
     pub const fn uses_domains(&self) -> bool {
         !self.domains.is_empty()
     }
 
-    /// Whether any rule needs to know the owner of a flow.
+    /// Whether any rule requires the owner of a flow.
     #[must_use]
     pub fn uses_owner(&self) -> bool {
         self.rules.iter().any(|rule| rule.matcher.needs_owner())
@@ -223,37 +225,38 @@ fn in_rule(rule: &Rule, error: PolicyError) -> PolicyError {
     PolicyError::Rule { rule: rule.name.clone(), error: Box::new(error) }
 }
 
-/// Which of a set's domains a flow's far end belongs to, by position.
+/// The domains of a set that match a flow's remote address, by index.
 #[derive(Default)]
 struct Matched([u64; MAX_RULES.div_ceil(64)]);
 
-/// A filter by itself, for whoever has rules of another kind.
+/// A filter on its own, for other kinds of rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowFilter(Matcher);
 
 impl FlowFilter {
-    /// Makes it ready; a `domain` is left out of the match, since what it stands for is learned elsewhere.
+    /// Compiles a filter. `domain` is not part of the match, because addresses of a domain are learned
+    /// elsewhere.
     ///
     /// # Errors
-    /// The filter's domain is none.
+    /// The domain of the filter is invalid.
     pub fn new(filter: &Filter) -> Result<Self, PolicyError> {
         Matcher::new(filter, &[]).map(Self)
     }
 
-    /// Whether a flow passes, by its addresses and by who owns it.
+    /// Whether a flow matches, by its addresses and its owner.
     #[must_use]
     pub fn matches(&self, flow: &FlowKey, owner: &FlowOwner) -> bool {
         self.0.matches_flow(flow) && self.0.matches_owner(owner)
     }
 
-    /// Whether it asks who owns a flow.
+    /// Whether the filter requires the owner of a flow.
     #[must_use]
     pub const fn needs_owner(&self) -> bool {
         self.0.needs_owner()
     }
 }
 
-/// A filter with everything resolved; `None` matches anything.
+/// A compiled filter; `None` matches anything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Matcher {
     local: Option<IpNet>,
@@ -322,11 +325,11 @@ const fn is_protocol(wanted: Protocol, number: u8) -> bool {
 }
 
 const fn has_ports(number: u8) -> bool {
-    // The identifier of an ICMP echo is in the place of the ports, but is none.
+    // The identifier of an ICMP echo is at the place of the ports, but is not a port.
     !matches!(number, protocol::ICMP | protocol::ICMPV6)
 }
 
-/// Lower case, without a dot at the end.
+/// Lower case, without a final dot.
 fn normalised(domain: &str) -> Result<Box<str>, PolicyError> {
     let name = domain.strip_suffix('.').unwrap_or(domain).to_ascii_lowercase();
     let label = |label: &str| {
@@ -416,7 +419,11 @@ mod tests {
         assert_eq!(name_of(&set, &flow(6, "10.0.0.1", 1, "10.0.0.2", 2)), "default (built-in)");
         let echo = rule("port", r#"{"remote_port":22}"#);
         let set = RuleSet::compile(&[echo], &accesses()).unwrap();
-        assert_eq!(name_of(&set, &flow(1, "10.0.0.1", 22, "10.0.0.2", 22)), "default", "an id is no port");
+        assert_eq!(
+            name_of(&set, &flow(1, "10.0.0.1", 22, "10.0.0.2", 22)),
+            "default",
+            "an identifier is not a port"
+        );
     }
 
     #[test]

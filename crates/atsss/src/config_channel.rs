@@ -1,11 +1,12 @@
 //! Reliable delivery of one document at a time over the tunnel's CONFIG message.
 //!
-//! Rules are pushed by the UPF to the UE, and the UE's own rules and flow hints the other way. A
-//! document is UTF-8 JSON, cut into fragments that fit any path; each is acknowledged and repeated
-//! until it is. A newer version supersedes one still under way.
+//! The UPF sends its rules to the UE, and the UE sends its own rules and flow hints. A document is UTF-8
+//! JSON, divided into fragments that fit any path. Each fragment is acknowledged, and repeated until it is. A
+//! newer version supersedes an older one in progress.
 //!
-//! What is half received is charged to the pool that all sessions share, and [`Allowance`] bounds what a peer can have taken
-//! and read over time. What is not taken is not acknowledged, and comes again.
+//! Incomplete documents are charged to the pool shared by all sessions, and [`Allowance`] limits the
+//! documents accepted from a peer over time. A fragment that is not accepted is not acknowledged, so it is
+//! repeated.
 //!
 //! ```text
 //! sender                         receiver
@@ -22,22 +23,22 @@ use anabranch_steer::token_bucket::TokenBucket;
 use core::num::NonZeroU32;
 use std::collections::VecDeque;
 
-/// Payload bytes per fragment; fits a 1280-byte path with every header.
+/// Payload bytes per fragment; fits a 1280-byte path with all headers.
 pub const FRAGMENT_BYTES: usize = 1024;
 /// Largest document accepted, in bytes.
 pub const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
-/// Bytes of fragments that are taken at once, and per second from then on: two of the largest documents, then one every
-/// eight seconds, or 128 small ones a second.
+/// Bytes of fragments accepted at once, and per second after that: two of the largest documents, then one
+/// every eight seconds, or 128 small ones per second.
 const ALLOWED_AT_ONCE: u64 = 2 * MAX_DOCUMENT_BYTES as u64;
 const ALLOWED_PER_S: u64 = 32 * 1024;
-/// A fragment counts as so many bytes at least.
+/// Least number of bytes for which a fragment counts.
 const LEAST_COST: u64 = 256;
-/// What a fragment takes beside its bytes until its document is complete.
+/// Memory of a fragment in addition to its bytes, until its document is complete.
 const PART_BYTES: usize = size_of::<Option<Vec<u8>>>();
 const REPEAT: Duration = Duration::from_millis(250);
 const MAX_REPEAT: Duration = Duration::from_secs(5);
 
-/// One fragment to be sent.
+/// A fragment to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fragment {
     /// Version of the document; a newer one supersedes.
@@ -50,27 +51,27 @@ pub struct Fragment {
     pub bytes: Vec<u8>,
 }
 
-/// How many bytes of documents a peer may still bring.
+/// Limit of the bytes of documents that a peer may still send.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Allowance(TokenBucket<ALLOWED_AT_ONCE, ALLOWED_PER_S>);
 
 impl Allowance {
-    /// Takes a fragment of `len` bytes; `false`: it is too much.
+    /// Accepts a fragment of `len` bytes; `false`: the limit is exceeded.
     pub fn take(&mut self, len: usize, now: Instant) -> bool {
         self.0.take((len as u64).max(LEAST_COST), now)
     }
 }
 
-/// A fragment was not taken, for want of room: it must not be acknowledged.
+/// A fragment was not accepted for lack of room; it must not be acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRoom;
 
-/// Both halves of one session's channel. While nothing is under way it is 16 bytes.
+/// Sender and receiver of one session's channel. 16 bytes while no document is in progress.
 #[derive(Debug, Default)]
 pub struct ConfigChannel {
     /// Version of the last document pushed.
     sent: u32,
-    /// Version of the last document received. Versions count from 1, and skip 0.
+    /// Version of the last document received. Versions begin at 1 and skip 0.
     done: Option<NonZeroU32>,
     work: Option<Box<Work>>,
 }
@@ -82,9 +83,9 @@ struct Work {
 }
 
 impl ConfigChannel {
-    /// Starts delivering `document`; it supersedes one still under way. The version counts up by itself.
+    /// Starts to deliver `document`, which supersedes one in progress. The version is assigned automatically.
     ///
-    /// A document over [`MAX_DOCUMENT_BYTES`] is refused and `false` returned.
+    /// A document larger than [`MAX_DOCUMENT_BYTES`] is rejected with `false`.
     pub fn push(&mut self, document: Vec<u8>, now: Instant) -> bool {
         if document.len() > MAX_DOCUMENT_BYTES {
             return false;
@@ -94,12 +95,12 @@ impl ConfigChannel {
         true
     }
 
-    /// The next fragment to send now.
+    /// The next fragment to be sent now.
     pub fn poll(&mut self) -> Option<Fragment> {
         self.work.as_mut()?.sender.poll()
     }
 
-    /// An acknowledgement arrived.
+    /// An acknowledgement has arrived.
     pub fn on_ack(&mut self, version: u32, index: u16) {
         if let Some(work) = &mut self.work {
             work.sender.on_ack(version, index);
@@ -107,13 +108,13 @@ impl ConfigChannel {
         self.tidy();
     }
 
-    /// Takes a fragment. `Some` once per document, when it is complete.
+    /// Accepts a fragment. Returns `Some` once per document, when it is complete.
     ///
-    /// Fragments of an impossible document (no fragments, or more bytes than [`MAX_DOCUMENT_BYTES`]) and
-    /// of one older than the last are ignored. The caller acknowledges every fragment that is taken or ignored.
+    /// Fragments of an impossible document (no fragments, or more than [`MAX_DOCUMENT_BYTES`]), and of one
+    /// older than the last, are ignored. The caller acknowledges every fragment that is accepted or ignored.
     ///
     /// # Errors
-    /// [`NoRoom`] if `pool` has none for the document.
+    /// [`NoRoom`] if `pool` has no memory for the document.
     pub fn on_fragment(
         &mut self,
         version: u32,
@@ -135,7 +136,7 @@ impl ConfigChannel {
         document
     }
 
-    /// Drops what is half received: the session ends, or its peer has started again.
+    /// Drops an incomplete document, because the session ends or the peer has restarted.
     pub fn release(&mut self, pool: &mut Pool) {
         if let Some(work) = &mut self.work {
             work.receiver.clear(pool);
@@ -143,34 +144,33 @@ impl ConfigChannel {
         self.tidy();
     }
 
-    /// The peer has started again: it counts its documents from the beginning. What is still to be
-    /// delivered stays so.
+    /// The peer has restarted, and numbers its documents from the beginning. Deliveries in progress continue.
     pub fn peer_restarted(&mut self, pool: &mut Pool) {
         self.done = None;
         self.release(pool);
     }
 
-    /// Queues what is due again.
+    /// Queues fragments that must be repeated.
     pub fn on_timeout(&mut self, now: Instant) {
         if let Some(work) = &mut self.work {
             work.sender.on_timeout(now);
         }
     }
 
-    /// When to call [`Self::on_timeout`]; [`Instant::ZERO`] while there is something to [`Self::poll`].
+    /// When to call [`Self::on_timeout`]; [`Instant::ZERO`] while [`Self::poll`] has fragments.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sender = &self.work.as_ref()?.sender;
         if sender.queue.is_empty() { sender.repeat_at } else { Some(Instant::ZERO) }
     }
 
-    /// Whether everything was acknowledged and nothing is half received.
+    /// Whether everything was acknowledged and no document is incomplete.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.work.is_none()
     }
 
-    /// Whether everything that was sent was acknowledged.
+    /// Whether everything sent was acknowledged.
     #[must_use]
     pub fn is_delivered(&self) -> bool {
         self.work.as_ref().is_none_or(|work| work.sender.unacked.is_empty())
@@ -245,7 +245,7 @@ fn count(document: &[u8]) -> u16 {
 #[derive(Debug, Default)]
 struct Receiver {
     version: u32,
-    /// Charged to the pool, for as many bytes as they may have.
+    /// Charged to the pool at their largest possible size.
     parts: Vec<Option<Vec<u8>>>,
 }
 
@@ -344,11 +344,14 @@ mod tests {
     }
 
     #[test]
-    fn half_documents_take_memory_of_the_pool_and_no_more_than_there_is() {
+    fn incomplete_documents_are_charged_to_the_pool_and_bounded_by_it() {
         let mut pool = Pool::new(PoolConfig { bytes: 300_000, ..PoolConfig::default() });
         let (mut a, mut b) = (ConfigChannel::default(), ConfigChannel::default());
         assert_eq!(a.on_fragment(1, 0, 256, &[1; 1024], &mut pool), Ok(None));
-        assert!(pool.used_bytes() >= MAX_DOCUMENT_BYTES, "what may come is charged when it begins");
+        assert!(
+            pool.used_bytes() >= MAX_DOCUMENT_BYTES,
+            "the whole document is charged at its first fragment"
+        );
         assert_eq!(b.on_fragment(1, 0, 256, &[1; 1024], &mut pool), Err(NoRoom));
         assert!(b.is_idle());
         a.release(&mut pool);
@@ -356,16 +359,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_brings_is_bounded_over_time_and_an_honest_one_does_not_feel_it() {
+    fn the_rate_of_documents_is_bounded_without_effect_on_an_honest_peer() {
         let second = |s: u64| Instant::from_secs(s);
-        // As fast as it can for a minute, with the largest fragments and the smallest.
+        // As fast as possible for a minute, with the largest fragments and the smallest.
         for len in [0, 1, 200, 1024] {
             let mut allowance = Allowance::default();
             let steps = (0..60_000).map(Instant::from_millis).flat_map(|at| [at; 20]);
             let taken: u64 = steps.filter(|at| allowance.take(len, *at)).map(|_| len as u64).sum();
             assert!(taken <= ALLOWED_AT_ONCE + 60 * ALLOWED_PER_S, "{len}: {taken}");
         }
-        // One of the largest documents every ten seconds, and 100 flow hints each second.
+        // One of the largest documents every ten seconds, and 100 flow hints per second.
         let mut allowance = Allowance::default();
         assert!((0..256).all(|_| allowance.take(1024, second(0))));
         assert!((1..60).all(|s| (0..100).all(|_| allowance.take(200, second(s)))));
@@ -383,7 +386,7 @@ mod tests {
         let f = tx.poll().unwrap();
         assert_eq!((f.version, f.count, f.bytes.as_slice()), (2, 1, &b"new"[..]));
         assert!(!tx.push(vec![0; MAX_DOCUMENT_BYTES + 1], Instant::ZERO));
-        // And what is older does not come back, whether or not the newer one is complete.
+        // An older version does not reappear, whether or not the newer one is complete.
         let (mut rx, mut pool) = (ConfigChannel::default(), pool());
         let mut take = |rx: &mut ConfigChannel, version, index, count, bytes: &[u8]| {
             rx.on_fragment(version, index, count, bytes, &mut pool).unwrap()

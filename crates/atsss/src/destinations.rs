@@ -1,21 +1,22 @@
-//! Where the packets of UEs may go: public addresses, unless the operator opens more.
+//! Destinations that UEs may reach: public addresses, unless the operator opens others.
 //!
-//! A UE that is let in is let out, to the Internet; not to other UEs, to whatever stands on private addresses beside the
-//! UPF, or to the metadata service of the cloud that it runs in (169.254.169.254). Addresses that carry an IPv4 address
-//! inside count as both.
+//! A connected UE may reach the Internet. It may not reach other UEs, hosts with private addresses near the
+//! UPF, or the metadata service of the UPF's cloud (169.254.169.254). An address that contains an IPv4
+//! address is checked as both.
 //!
 //! | order | destination | admitted |
 //! |---|---|---|
 //! | 1 | the UPF's own address in a pool | yes |
-//! | 2 | another one of a pool: a UE's | if UEs may reach one another |
-//! | 3 | in a prefix that is open | yes |
+//! | 2 | another address of a pool, that is, a UE | if UEs may reach one another |
+//! | 3 | in an open prefix | yes |
 //! | 4 | in [`CLOSED`] | no |
 //! | 5 | any other | yes |
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What is closed unless it is opened (IANA's special-purpose registries, RFC 6890; multicast, RFC 5771 and RFC 4291).
+/// Destinations that are closed unless opened (IANA's special-purpose registries, RFC 6890; multicast, RFC
+/// 5771 and RFC 4291).
 pub const CLOSED: [IpNet; 17] = [
     v4([0, 0, 0, 0], 8),          // this network
     v4([10, 0, 0, 0], 8),         // private, RFC 1918
@@ -39,10 +40,10 @@ pub const CLOSED: [IpNet; 17] = [
 /// IPv4 addresses in IPv6 form (RFC 4291 §2.5.5.2).
 const MAPPED: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::from_bits(0xffff_0000_0000), 96);
 
-/// The whole of what holds for a UPF's UEs.
+/// The rules for all UEs of a UPF.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Destinations {
-    /// Nothing is looked at.
+    /// No destination is checked.
     any: bool,
     pools: Box<[IpNet]>,
     own: Box<[IpAddr]>,
@@ -51,14 +52,14 @@ pub struct Destinations {
 }
 
 impl Destinations {
-    /// Every destination is open: for simulations, where nothing else is reached.
+    /// All destinations are open. For simulations, where no others are reachable.
     #[must_use]
     pub fn any() -> Self {
         Self { any: true, ..Self::default() }
     }
 
-    /// `pools`: addresses of UEs, which may reach one another if `between_ues`; `own`: the UPF's among them; `open`:
-    /// destinations that would be closed else.
+    /// `pools`: addresses of UEs, which may reach one another if `between_ues`. `own`: the UPF's addresses
+    /// among them. `open`: destinations that would otherwise be closed.
     #[must_use]
     pub fn new(
         pools: impl IntoIterator<Item = IpNet>,
@@ -75,7 +76,7 @@ impl Destinations {
         }
     }
 
-    /// Whether a UE's packet may go there.
+    /// Whether a UE's packet may be sent to this destination.
     #[must_use]
     pub fn admits(&self, to: IpAddr) -> bool {
         if self.any {
@@ -85,15 +86,15 @@ impl Destinations {
             IpAddr::V4(_) => self.admits_one(to),
             IpAddr::V6(v6) => {
                 let inside = inside(v6);
-                // An IPv4 address in IPv6 form is that address; in one that is translated both count.
+                // An IPv4-mapped address is that IPv4 address; of a translated address, both must be open.
                 let mapped = v6.to_ipv4_mapped().is_some();
                 (mapped || self.admits_one(to)) && inside.is_none_or(|v4| self.admits_one(v4.into()))
             }
         }
     }
 
-    /// The same as prefixes, for packet filters: the first that has the destination decides, and where none does the
-    /// packet may go.
+    /// The same as prefixes, for packet filters: the first prefix that contains the destination decides;
+    /// without one, the packet may be sent.
     #[must_use]
     pub fn rules(&self) -> Vec<(IpNet, bool)> {
         if self.any {
@@ -105,7 +106,7 @@ impl Destinations {
         let all: Vec<_> = own.chain(pools).chain(open).chain(CLOSED.map(|closed| (closed, false))).collect();
         let of = |v6: bool| all.iter().filter(move |(net, _)| net.addr().is_ipv6() == v6).copied();
         let within = of(false).flat_map(|(net, admitted)| outside(net).map(move |net| (net, admitted)));
-        // Any other IPv4 address in IPv6 form is that address.
+        // Any other IPv4-mapped address is that IPv4 address.
         let mapped = [(IpNet::V6(MAPPED), true)];
         of(false).chain(within).chain(mapped).chain(of(true)).collect()
     }
@@ -122,7 +123,8 @@ impl Destinations {
     }
 }
 
-/// The IPv4 address that an IPv6 one leads to: mapped (RFC 4291), translated (RFC 6052), 6to4 (RFC 3056).
+/// The IPv4 address to which an IPv6 address leads: mapped (RFC 4291), translated (RFC 6052), 6to4 (RFC
+/// 3056).
 fn inside(v6: Ipv6Addr) -> Option<Ipv4Addr> {
     let [a, b, c, d, e, f, g, h] = v6.segments();
     let v4 = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
@@ -133,7 +135,7 @@ fn inside(v6: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// The IPv6 prefixes whose addresses lead to one of `net`, an IPv4 prefix: see [`inside`].
+/// The IPv6 prefixes whose addresses lead to an address of `net`, an IPv4 prefix: see [`inside`].
 fn outside(net: IpNet) -> impl Iterator<Item = IpNet> {
     let IpAddr::V4(address) = net.addr() else { return None.into_iter().flatten() };
     let bits = u128::from(address.to_bits());
@@ -230,13 +232,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_opened_is_open_and_nothing_beside_it() {
+    fn only_opened_destinations_are_open() {
         let destinations = closed(&["10.0.0.0/8", "fd00::/8"], false);
         for open in ["10.0.0.1", "10.255.255.255", "fd12::1", "64:ff9b::10.1.1.1"] {
-            // A translated address leads to an open one, and is public itself.
+            // A translated address that leads to an open one, and is public itself.
             assert!(destinations.admits(ip(open)), "{open}");
         }
-        // A prefix that is open does not open the pool inside it.
+        // An open prefix does not open the pool inside it.
         for shut in ["10.45.0.9", "192.168.1.1", "fc00::1", "169.254.169.254"] {
             assert!(!destinations.admits(ip(shut)), "{shut}");
         }
@@ -256,7 +258,7 @@ mod tests {
         fn the_prefixes_say_the_same(random: u128, near in 0usize..40, between_ues: bool, v6: bool) {
             let destinations = closed(&["192.168.0.0/16", "10.7.0.0/16", "fd07::/16", "169.254.169.254/32"], between_ues);
             let rules = destinations.rules();
-            // Half of the addresses are in, or right beside, a prefix that has a rule.
+            // Half of the addresses are in a prefix that has a rule, or adjacent to one.
             let mut to = match rules.get(near).map(|(net, _)| net.addr()) {
                 Some(IpAddr::V4(a)) => IpAddr::V4(Ipv4Addr::from_bits(a.to_bits() ^ random as u32 >> (random % 32))),
                 Some(IpAddr::V6(a)) => IpAddr::V6(Ipv6Addr::from_bits(a.to_bits() ^ random >> (random % 128))),

@@ -1,17 +1,17 @@
-//! Names of far addresses, learned by listening to DNS answers on their way to the device.
+//! Names of remote addresses, learned from DNS answers on their way to the device.
 //!
-//! RFC 1035 over UDP port 53. An answer `www.example.org CNAME x.cdn.net, x.cdn.net A 192.0.2.1` makes
-//! 192.0.2.1 known under both names, so that a rule for either domain matches (ATSSS rules may name a
-//! domain: TS 24.193 §6.1.3.2). Only records reached from the question over CNAMEs count; what else a
-//! server adds does not.
+//! RFC 1035 over UDP port 53. An answer `www.example.org CNAME x.cdn.net, x.cdn.net A 192.0.2.1` associates
+//! 192.0.2.1 with both names, so that a rule for either domain matches (ATSSS rules may contain a domain: TS
+//! 24.193 §6.1.3.2). Only records reachable from the question over CNAMEs count; additional records do not.
 //!
-//! A name is kept for the smallest TTL on its way, but at least [`TTL_FLOOR`] (applications hold on to
-//! addresses longer than they should, and a flow is classified when it starts, not when its name was
-//! asked for) and at most [`TTL_CEILING`]. The table is bounded: the address whose names lapse first
-//! makes room. A wrong answer can at worst make traffic take another access, never leave the tunnel.
+//! A name is kept for the smallest TTL of the chain, but at least [`TTL_FLOOR`] and at most [`TTL_CEILING`].
+//! The minimum exists because applications use addresses for longer than they should, and a flow is
+//! classified when it starts and not when its name is resolved. The table is bounded: the address whose names
+//! expire first is evicted. A wrong answer can only change the access of traffic, never take it out of the
+//! tunnel.
 //!
-//! Only answers to questions that were seen on their way out count (RFC 5452 §9.1: addresses, ports and identifier), each
-//! question once, within [`ANSWERED_WITHIN`]: others can be sent by anybody.
+//! An answer counts only if its question was seen before (RFC 5452 §9.1: addresses, ports and identifier),
+//! once per question, and within [`ANSWERED_WITHIN`], because anybody can send other answers.
 
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip::{FlowKey, IpPacket, protocol};
@@ -25,32 +25,32 @@ use std::sync::Arc;
 pub const TTL_FLOOR: Duration = Duration::from_secs(300);
 /// Longest time a name is kept.
 pub const TTL_CEILING: Duration = Duration::from_secs(24 * 3600);
-/// Addresses a table holds unless told otherwise.
+/// Addresses in a table unless configured otherwise.
 pub const DEFAULT_ADDRESSES: usize = 2048;
 /// Names kept per address.
 pub const NAMES_PER_ADDRESS: usize = 8;
-/// Where servers listen, by UDP (RFC 1035 §4.2.1).
+/// The UDP port of DNS servers (RFC 1035 §4.2.1).
 pub const PORT: u16 = 53;
-/// Questions remembered; of more, the oldest are forgotten.
+/// Most questions remembered; beyond that, the oldest are forgotten.
 pub const MAX_QUESTIONS: usize = 512;
-/// How long after a question its answer counts: longer than resolvers wait.
+/// How long after a question its answer is accepted: longer than resolvers wait.
 pub const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 /// CNAMEs followed in one answer.
 const MAX_CHAIN: usize = 16;
 const HEADER_BYTES: usize = 12;
 
-/// What was heard.
+/// Counters of DNS messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DnsStats {
-    /// Answers that taught at least one address.
+    /// Answers from which at least one address was learned.
     pub learned: u64,
-    /// DNS messages without anything to learn: queries, errors, other record types.
+    /// DNS messages without usable content: queries, errors, other record types.
     pub ignored: u64,
     /// Packets from port 53 that are not valid DNS.
     pub malformed: u64,
-    /// Answers to questions that nobody asked, or that were answered before.
+    /// Answers without a question, or to a question already answered.
     pub unasked: u64,
-    /// Addresses that were dropped because the table was full.
+    /// Addresses that were evicted because the table was full.
     pub evicted: u64,
 }
 
@@ -58,7 +58,7 @@ pub struct DnsStats {
 #[derive(Debug, Clone)]
 pub struct DnsTable {
     addresses: BTreeMap<IpAddr, Known>,
-    /// The same addresses by the time their last name lapses.
+    /// The same addresses, sorted by the expiry of their last name.
     by_expiry: BTreeSet<(Instant, IpAddr)>,
     /// Questions without an answer, oldest first.
     asked: VecDeque<Question>,
@@ -66,7 +66,7 @@ pub struct DnsTable {
     stats: DnsStats,
 }
 
-/// A question on its way: the flow of its answer, and its identifier.
+/// An open question: the flow of its answer, and its identifier.
 #[derive(Debug, Clone, Copy)]
 struct Question {
     answer: FlowKey,
@@ -99,12 +99,12 @@ impl DnsTable {
         }
     }
 
-    /// Looks at an IP packet on its way from the device and remembers it if it is a DNS question.
+    /// Examines an IP packet from the device, and remembers it if it is a DNS question.
     pub fn ask(&mut self, packet: &[u8], now: Instant) {
         let Some(message) = dns_payload(packet, Way::Question) else { return };
         let (Some(id), Ok(flow)) = (identifier(message), FlowKey::parse(packet)) else { return };
         let answer = flow.reversed();
-        // The same one again, as resolvers do when nothing comes.
+        // A repeated question, as resolvers send it when there is no answer.
         self.asked.retain(|question| {
             (question.answer, question.id) != (answer, id) && question.at + ANSWERED_WITHIN > now
         });
@@ -114,10 +114,10 @@ impl DnsTable {
         self.asked.push_back(Question { answer, id, at: now });
     }
 
-    /// Looks at an IP packet on its way to the device and learns from it if it is the answer to a DNS question that
-    /// [`DnsTable::ask`] has seen.
+    /// Examines an IP packet to the device, and learns from it if it answers a question seen by
+    /// [`DnsTable::ask`].
     pub fn snoop(&mut self, packet: &[u8], now: Instant) {
-        // The cheap question first: nearly all packets are not UDP from port 53.
+        // The cheap check first: nearly all packets are not UDP from port 53.
         let Some(message) = dns_payload(packet, Way::Answer) else { return };
         let (Some(id), Ok(flow)) = (identifier(message), FlowKey::parse(packet)) else {
             self.stats.malformed += 1;
@@ -134,7 +134,7 @@ impl DnsTable {
         self.learn(message, now);
     }
 
-    /// Learns from a DNS message, whoever sent it.
+    /// Learns from a DNS message of any sender.
     pub fn learn(&mut self, message: &[u8], now: Instant) {
         match answers(message) {
             Err(()) => self.stats.malformed += 1,
@@ -148,18 +148,18 @@ impl DnsTable {
         }
     }
 
-    /// Makes an address known under a name; the name is taken as it is, in lower case.
+    /// Adds a name to an address. The name must be in lower case.
     pub fn insert(&mut self, address: IpAddr, name: &str, ttl: Duration, now: Instant) {
         self.put(address, name.to_ascii_lowercase().into(), ttl, now);
     }
 
-    /// The names an address is known under.
+    /// The names of an address.
     pub fn names(&self, address: IpAddr, now: Instant) -> impl Iterator<Item = &str> {
         let known = self.addresses.get(&address).map(|known| known.names.as_slice()).unwrap_or_default();
         known.iter().filter(move |(_, expires)| *expires > now).map(|(name, _)| &**name)
     }
 
-    /// Number of addresses, those whose names lapsed since the last answer included.
+    /// Number of addresses, including those whose names have expired since the last answer.
     #[must_use]
     pub fn len(&self) -> usize {
         self.addresses.len()
@@ -171,7 +171,7 @@ impl DnsTable {
         self.addresses.is_empty()
     }
 
-    /// What was heard so far.
+    /// Counters so far.
     #[must_use]
     pub const fn stats(&self) -> DnsStats {
         self.stats
@@ -209,7 +209,7 @@ impl DnsTable {
     }
 }
 
-/// Which way a message of DNS goes.
+/// Direction of a DNS message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// To port 53.
@@ -239,13 +239,13 @@ fn identifier(message: &[u8]) -> Option<u16> {
 
 type Found = Vec<(IpAddr, Arc<str>, Duration)>;
 
-/// The addresses of an answer, each with all names it was reached by. `Err` if it is not valid DNS.
+/// The addresses of an answer, each with all names by which it was reached. `Err` if it is not valid DNS.
 fn answers(message: &[u8]) -> Result<Found, ()> {
     let mut bytes = message.to_vec();
     let header: &mut [u8; HEADER_BYTES] = bytes.first_chunk_mut().ok_or(())?;
-    // Only questions and answers are of interest: the other sections are hidden from the parser. The
-    // counts must fit the message, since the parser allocates by them (a question has at least 5
-    // bytes, a record 11).
+    // Only questions and answers are of interest, so the other sections are hidden from the parser. The
+    // counts must fit the message, because the parser allocates by them (a question has at least 5 bytes, a
+    // record 11).
     header[8..].fill(0);
     let count = |at: usize| usize::from(u16::from_be_bytes([header[at], header[at + 1]]));
     if HEADER_BYTES + count(4) * 5 + count(6) * 11 > message.len() {
@@ -290,8 +290,8 @@ fn is_owner(record: &ResourceRecord<'_>, name: &str) -> bool {
     record.class == CLASS::IN && text(&record.name).is_some_and(|owner| *owner == *name)
 }
 
-/// The name in lower case without a dot at the end; `None` for the root and for names with bytes that no
-/// rule can mention.
+/// The name in lower case without a final dot; `None` for the root, and for names with bytes that no rule can
+/// contain.
 fn text(name: &Name<'_>) -> Option<Arc<str>> {
     let mut text = String::new();
     for label in name.as_bytes() {
@@ -341,7 +341,7 @@ mod tests {
         udp_datagram("192.0.2.53:53".parse().unwrap(), "10.0.0.2:4000".parse().unwrap(), message).unwrap()
     }
 
-    /// The question that [`reply`] answers, to the server that [`from_server`] is.
+    /// The question answered by [`reply`], sent to the server of [`from_server`].
     fn to_server() -> Vec<u8> {
         question("10.0.0.2:4000", "192.0.2.53:53", 7)
     }
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_what_nobody_asked_teach_nothing() {
+    fn answers_without_a_question_are_ignored() {
         let answer = reply("bank.example", vec![a("bank.example", 60, 1)]);
         let (us, server) = ("10.0.0.2:4000", "192.0.2.53:53");
         let learns = |asked: &[Vec<u8>], after: Duration, answers: usize| {
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(learns(&others, SECOND, 1), (0, 1), "another identifier, port or address");
         let many: Vec<_> = (0..MAX_QUESTIONS).map(|n| question(us, server, 100 + n as u16)).collect();
         let flooded: Vec<_> = core::iter::once(asked.clone()).chain(many.iter().cloned()).collect();
-        assert_eq!(learns(&flooded, SECOND, 1), (0, 1), "the oldest was forgotten");
+        assert_eq!(learns(&flooded, SECOND, 1), (0, 1), "the oldest question was forgotten");
         let last: Vec<_> = many.into_iter().chain([asked]).collect();
         assert_eq!(learns(&last, SECOND, 1), (1, 0));
     }
@@ -414,7 +414,7 @@ mod tests {
         assert_eq!(names(&table, 1, floor - SECOND).len() + names(&table, 1, floor).len(), 1);
         assert_eq!(names(&table, 2, ceiling - SECOND).len() + names(&table, 2, ceiling).len(), 1);
         table.learn(&reply("c.example", vec![a("c.example", 0, 3)]), ceiling);
-        assert_eq!(table.len(), 1, "lapsed addresses are dropped");
+        assert_eq!(table.len(), 1, "expired addresses are dropped");
     }
 
     #[test]
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_answer_is_counted() {
+    fn messages_that_are_not_answers_are_counted() {
         let mut table = DnsTable::default();
         let query = Packet::new_query(1).build_bytes_vec().unwrap();
         table.learn(&query, Instant::ZERO);
@@ -440,7 +440,7 @@ mod tests {
         table.learn(&failed, Instant::ZERO);
         assert_eq!(table.stats().ignored, 3);
         table.learn(&[0; 11], Instant::ZERO);
-        // 65535 questions and answers that are not there.
+        // A header that claims 65535 questions and answers.
         table.learn(&[0, 0, 0x80, 0, 255, 255, 255, 255, 0, 0, 0, 0], Instant::ZERO);
         let answer = reply("a.example", vec![a("a.example", 60, 1)]);
         table.learn(&answer[..answer.len() - 1], Instant::ZERO);
@@ -448,7 +448,7 @@ mod tests {
         let (server, us) = ("192.0.2.53:54".parse().unwrap(), "10.0.0.2:53".parse().unwrap());
         table.snoop(&udp_datagram(server, us, &answer).unwrap(), Instant::ZERO);
         assert!(table.is_empty(), "not from port 53");
-        // Garbage in the sections that are not looked at does not matter.
+        // Garbage in the hidden sections has no effect.
         let mut answer = answer;
         answer[8..12].fill(0xff);
         table.learn(&answer, Instant::ZERO);
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_to_lapse_makes_room() {
+    fn the_first_to_expire_is_evicted() {
         let mut table = DnsTable::new(2);
         for (owner, ttl, last) in [("a.example", 500, 1), ("b.example", 400, 2), ("c.example", 600, 3)] {
             table.learn(&reply(owner, vec![a(owner, ttl, last)]), Instant::ZERO);

@@ -1,19 +1,19 @@
-//! What tunnel ends tell each other in CONFIG documents: rules, and how the UE classified a flow.
+//! The contents of CONFIG documents between tunnel ends: rules, and how the UE classified a flow.
 
 use anabranch_steer::Rule;
 use anabranch_wire::ip::FlowKey;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// One CONFIG document; UTF-8 JSON on the wire. Fields this build does not know are ignored, so that
-/// ends of different versions work together.
+/// One CONFIG document; UTF-8 JSON on the wire. Unknown fields are ignored, so that ends of different
+/// versions interoperate.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Document {
-    /// From the UPF: its rules. From the UE: the rules of its own that go before them.
+    /// From the UPF: its rules. From the UE: its own rules, which precede them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Vec<Rule>>,
-    /// From the UPF: it ends TCP flows that the UE brings by the TCP lane ([`crate::tcp_lane`]).
+    /// From the UPF: it terminates TCP flows that the UE sends by the TCP lane ([`crate::tcp_lane`]).
     #[serde(skip_serializing_if = "is_false")]
     pub tcp_lane: bool,
     /// From the UE: flows that only the UE could classify (by user, cgroup or domain name).
@@ -21,7 +21,7 @@ pub struct Document {
     pub flows: Vec<FlowHint>,
 }
 
-/// A flow, seen from the UE, and the rule it falls under (UE assistance, TS 29.244 §8.2.147).
+/// A flow, as seen from the UE, and its rule (UE assistance, TS 29.244 §8.2.147).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowHint {
     /// Address of the UE side.
@@ -71,7 +71,7 @@ const fn is_false(value: &bool) -> bool {
 }
 
 impl Document {
-    /// The bytes that travel.
+    /// The encoded document.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
@@ -80,7 +80,7 @@ impl Document {
     /// Reads a document.
     ///
     /// # Errors
-    /// What is wrong with it, in one line.
+    /// The error, in one line.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         serde_json::from_slice(bytes).map_err(|e| format!("CONFIG document from the peer: {e}"))
     }

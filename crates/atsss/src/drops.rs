@@ -41,11 +41,11 @@ reasons! {
     TooOld = "too_old",
     /// Plain-form data on a path that is configured secure.
     PlainRefused = "plain_refused",
-    /// On a path on which the two ends want another security each.
+    /// On a path that is configured plain at one end only.
     AccessRefused = "access_refused",
     /// The inner source address is not one of the session's own.
     SpoofedSource = "spoofed_source",
-    /// The inner source is of its link only, or none: what a host's kernel says to its neighbours.
+    /// The inner source address is link-local or unspecified, as in neighbour discovery by a host's kernel.
     LinkLocal = "link_local",
     /// The inner destination is closed to UEs.
     ClosedDestination = "closed_destination",
@@ -53,17 +53,17 @@ reasons! {
     NoSession = "no_session",
     /// No access of the session is up.
     NoPath = "no_path",
-    /// Larger than the tunnel's MTU; the sender was told by ICMP.
+    /// Larger than the tunnel's MTU; the sender was informed by ICMP.
     TooBig = "too_big",
-    /// Cut into pieces by the peer, and not all of them came in time.
+    /// Fragmented by the peer, and not all fragments arrived in time.
     Incomplete = "incomplete",
     /// The output batch was full.
     NoRoom = "no_room",
-    /// There are no keys yet, or they are past their life.
+    /// There are no keys yet, or they have expired.
     NoKeys = "no_keys",
     /// Not IPv4 or IPv6.
     NotIp = "not_ip",
-    /// A second copy in redundant mode, or one that coded mode had restored already.
+    /// A second copy in redundant mode, or a packet that coded mode had already restored.
     Duplicate = "duplicate",
     /// Handshake: the first authentication tag does not match our public key.
     HandshakeMac = "handshake_mac",
@@ -71,7 +71,7 @@ reasons! {
     HandshakeCookie = "handshake_cookie",
     /// Handshake: the message does not decrypt, or the suite is unknown.
     HandshakeInvalid = "handshake_invalid",
-    /// Handshake: a version of the protocol that is not spoken here.
+    /// Handshake: an unsupported version of the protocol.
     HandshakeVersion = "handshake_version",
     /// Handshake: the UE's key is not configured.
     HandshakeUnknownUe = "handshake_unknown_ue",
@@ -79,7 +79,7 @@ reasons! {
     HandshakeReplayed = "handshake_replayed",
     /// Handshake: the timestamp is too far in the future.
     HandshakeClock = "handshake_clock",
-    /// Handshake: more in this interval than the UPF is willing to compute.
+    /// Handshake: more in this interval than the UPF computes.
     HandshakeRate = "handshake_rate",
     /// No session slot or address is free.
     Exhausted = "exhausted",
@@ -112,7 +112,7 @@ impl DropCounters {
         DropReason::ALL.iter().map(|&r| (r, self.get(r)))
     }
 
-    /// All drops together.
+    /// Sum of all reasons.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()

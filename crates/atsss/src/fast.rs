@@ -1,4 +1,4 @@
-//! What a session leaves to a faster data path than its own, such as the kernel's.
+//! Flows that a session hands over to a faster data path, such as the kernel's.
 //!
 //! ```text
 //!   Session::send ── the flow's packets go plain, in no order, by one path ──▶ DatagramSink::carry(FastFlow)
@@ -6,9 +6,10 @@
 //!   FastTraffic ──▶ Session::carried: counters, liveness of the path, and whether the lane may go on
 //! ```
 //!
-//! Steering stays here: the faster path only repeats the last decision. A flow qualifies if its packets are in the plain
-//! form and need no sequence numbers: that is every mode that does not split flows. Before a switching rule changes
-//! path, the flow is taken back, so that the marker is the last packet of the EX path as ever.
+//! Steering stays here: the faster path only repeats the last decision. A flow qualifies if its packets are
+//! in the plain form and need no sequence numbers, that is, in every mode that does not split flows. Before a
+//! switching rule changes its path, the flow is taken back, so that the marker is always the last packet of
+//! the EX path.
 
 use super::PathId;
 use super::session::Addresses;
@@ -17,45 +18,46 @@ use anabranch_wire::control::PathCounters;
 use anabranch_wire::ip::FlowKey;
 use std::net::SocketAddr;
 
-/// After a change a session keeps its flows for this long: what is under way by the slower path should arrive first.
+/// After a change, a session hands over no flow for this time, so that packets in flight on the slower path
+/// arrive first.
 pub(crate) const KEEP_AFTER_CHANGE: Duration = Duration::from_secs(1);
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// One path of one session, as both data paths know it.
+/// One path of one session, as identified by both data paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FastLane {
     /// The session.
     pub session: Addresses,
-    /// Our access that the datagrams leave by.
+    /// Our access by which the datagrams leave.
     pub access: PathId,
-    /// Where they go.
+    /// Their destination.
     pub to: SocketAddr,
 }
 
-/// A flow that needs no decision for now.
+/// A flow that currently needs no decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FastFlow {
-    /// How its packets go.
+    /// The path of its packets.
     pub lane: FastLane,
-    /// As its packets have it.
+    /// The 5-tuple of its packets.
     pub key: FlowKey,
     /// Largest inner packet, in bytes.
     pub mtu: u16,
 }
 
-/// What went through a lane since it was told last.
+/// Traffic of a lane since the last report.
 pub type FastTraffic = PathCounters;
 
-/// Whether nothing went through.
+/// Whether there was no traffic.
 #[must_use]
 pub const fn is_none(traffic: &FastTraffic) -> bool {
     traffic.tx_packets == 0 && traffic.rx_packets == 0
 }
 
-/// Whether packets of this flow may be given away: those that have ports. Fragments have none, nor has anything else
-/// that two flows could share.
+/// Whether packets of this flow may be handed over: those with ports. Fragments have none, and neither have
+/// other packets that two flows could share.
 pub(crate) const fn has_ports(key: &FlowKey) -> bool {
     matches!(key.protocol, TCP | UDP) && key.src_port != 0 && key.dst_port != 0
 }

@@ -1,15 +1,17 @@
-//! Messages larger than their path carries: cut into pieces here, put together at the far end.
+//! Fragmentation of messages that are larger than their path carries, and reassembly at the far end.
 //!
 //! ```text
 //!   message (inner header, packet) ── Cut ──▶ Fragment Fragment … ── one path ──▶ Assembler ──▶ message
 //! ```
 //!
-//! The inner packet stays whole, so its sender knows nothing of it, and no path lowers the MTU of another. Pieces are
-//! sealed (docs/wire-formats.md, "Fragments"), so only the peer can fill an assembler, and no piece comes twice.
+//! The inner packet stays whole, so its sender does not notice the fragmentation, and no path lowers the MTU
+//! of another. Fragments are sealed (docs/wire-formats.md, "Fragments"), so only the peer can fill an
+//! assembler, and no fragment arrives twice.
 //!
-//! What a peer can make the assembler hold: [`SLOTS`] messages, [`QUOTA_BYTES`] of buffers, each [`HOLD`] long, charged to the
-//! pool that all sessions share. A message that is not whole by then, or makes place for newer ones, is lost and counted.
-//! Buffers are kept for the next message: after the first few nothing is allocated.
+//! A peer can make the assembler hold at most [`SLOTS`] messages and [`QUOTA_BYTES`] of buffers, each for
+//! [`HOLD`], charged to the pool that all sessions share. A message that is not complete by then, or is
+//! displaced by newer ones, is lost and counted. Buffers are kept for the next message, so after the first
+//! few nothing is allocated.
 
 use crate::PathId;
 use crate::drops::DropReason;
@@ -20,20 +22,20 @@ use anabranch_wire::tunnel::Fragment;
 use core::ops::Range;
 use serde::Serialize;
 
-/// Largest message that is cut or put together, in bytes: an inner packet of 9,000 bytes fits.
+/// Largest message that is fragmented or reassembled, in bytes: an inner packet of 9,000 bytes fits.
 pub const MAX_MESSAGE: usize = 9216;
-/// Messages a session can have incomplete.
+/// Most incomplete messages of a session.
 pub const SLOTS: usize = 32;
 /// Most bytes of buffers per session.
 pub const QUOTA_BYTES: usize = 64 * 1024;
-/// How long the pieces of a message may be apart.
+/// Longest time between the first and the last fragment of a message.
 pub const HOLD: Duration = Duration::from_millis(500);
 
-/// Buffer sizes: a message that one Ethernet frame does not quite carry, and the largest.
+/// Buffer sizes: for a message slightly larger than one Ethernet frame, and for the largest.
 const CLASSES: [usize; 2] = [1536, MAX_MESSAGE];
 const WORDS: usize = MAX_MESSAGE / Fragment::UNIT / 64;
 
-/// How a message is cut: into as few pieces as the path allows, all but the last equally long.
+/// The division of a message: as few fragments as the path allows, all but the last of equal length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     total: usize,
@@ -41,8 +43,8 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Cuts `total` bytes for a path that carries UDP payloads of `max_payload` bytes. `None` if the message is too
-    /// large, or is no more than one piece.
+    /// Divides `total` bytes for a path that carries UDP payloads of `max_payload` bytes. `None` if the
+    /// message is too large, or needs only one fragment.
     #[must_use]
     pub fn new(total: usize, max_payload: usize) -> Option<Self> {
         let room = max_payload.saturating_sub(Fragment::OVERHEAD) / Fragment::UNIT * Fragment::UNIT;
@@ -53,24 +55,24 @@ impl Cut {
         (piece < total).then_some(Self { total, piece })
     }
 
-    /// Where each piece lies in the message, in order.
+    /// The range of each fragment in the message, in order.
     pub fn pieces(self) -> impl Iterator<Item = Range<usize>> {
         (0..self.total).step_by(self.piece).map(move |at| at..self.total.min(at + self.piece))
     }
 }
 
-/// What one path's pieces came to, since the session began.
+/// Fragment counters of one path, since the session began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct FragmentCounters {
-    /// Pieces sent.
+    /// Fragments sent.
     pub tx_pieces: u64,
-    /// Pieces received.
+    /// Fragments received.
     pub rx_pieces: u64,
-    /// Messages lost because not all their pieces came in time.
+    /// Messages lost because not all their fragments arrived in time.
     pub rx_incomplete: u64,
 }
 
-/// A message that is whole.
+/// A complete message.
 #[derive(Debug)]
 pub struct Whole {
     slot: usize,
@@ -79,17 +81,17 @@ pub struct Whole {
 }
 
 impl Whole {
-    /// The message: inner header and what follows.
+    /// The message: inner header and contents.
     pub fn message(&mut self) -> &mut [u8] {
         &mut self.buffer[..self.len]
     }
 }
 
-/// Puts the messages of one session together.
+/// Reassembles the messages of one session.
 #[derive(Default)]
 pub struct Assembler {
     slots: Vec<Slot>,
-    /// Charged to the pool.
+    /// Bytes charged to the pool.
     charged: usize,
 }
 
@@ -97,7 +99,7 @@ struct Slot {
     /// When the message is given up.
     due: Instant,
     buffer: Vec<u8>,
-    /// Which units of the message have come.
+    /// Bit mask of the units of the message that have arrived.
     have: [u64; WORDS],
     number: u32,
     /// Bytes of the message; 0: the slot is free.
@@ -107,12 +109,13 @@ struct Slot {
 }
 
 impl Assembler {
-    /// Takes a piece that came by `path`; returns the message if it is whole now. It is to be given back with
-    /// [`Assembler::give_back`]. `lost` is called with the path of a message that is given up in favour of this one.
+    /// Accepts a fragment that arrived by `path`; returns the message if it is complete. It must be returned
+    /// with [`Assembler::give_back`]. `lost` is called with the path of a message that is given up in favour
+    /// of this one.
     ///
     /// # Errors
-    /// [`DropReason::Malformed`] if the piece contradicts others of its message, [`DropReason::NoRoom`] if nothing is left
-    /// of quota or pool.
+    /// [`DropReason::Malformed`] if the fragment contradicts others of its message, [`DropReason::NoRoom`] if
+    /// quota or pool are exhausted.
     pub fn on_piece(
         &mut self,
         path: PathId,
@@ -139,7 +142,7 @@ impl Assembler {
         }
         let from = usize::from(piece.offset);
         slot.buffer[from..from + piece.bytes.len()].copy_from_slice(piece.bytes);
-        slot.got += piece.bytes.len() as u16; // no byte counts twice, so this stays within `total`
+        slot.got += piece.bytes.len() as u16; // no byte counts twice, so this does not exceed `total`
         if slot.got < slot.total {
             return Ok(None);
         }
@@ -148,14 +151,14 @@ impl Assembler {
         Ok(Some(Whole { slot: at, buffer: core::mem::take(&mut slot.buffer), len }))
     }
 
-    /// Takes the buffer of a message back.
+    /// Reuses the buffer of a message.
     pub fn give_back(&mut self, whole: Whole) {
         if let Some(slot) = self.slots.get_mut(whole.slot) {
             slot.buffer = whole.buffer;
         }
     }
 
-    /// Gives up what is due; `lost` is called with the path of each message.
+    /// Gives up messages that are due; `lost` is called with the path of each.
     pub fn on_timeout(&mut self, now: Instant, lost: &mut impl FnMut(PathId)) {
         for slot in self.slots.iter_mut().filter(|slot| slot.total != 0 && slot.due <= now) {
             slot.total = 0;
@@ -163,7 +166,7 @@ impl Assembler {
         }
     }
 
-    /// When [`Self::on_timeout`] has something to do.
+    /// When [`Self::on_timeout`] is due, and the reason.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         self.slots
@@ -173,7 +176,7 @@ impl Assembler {
             .min_by_key(|(at, _)| *at)
     }
 
-    /// Forgets everything, and gives the pool its bytes back.
+    /// Drops everything, and returns its memory to the pool.
     pub fn close(&mut self, pool: &mut Pool) {
         pool.refund(core::mem::take(&mut self.charged));
         self.slots = Vec::new();
@@ -195,8 +198,8 @@ impl Assembler {
         Some(at)
     }
 
-    /// A free slot that is given a buffer of `class` bytes, as far as quota and pool allow; smaller buffers that are free
-    /// are given up for it.
+    /// A free slot with a buffer of `class` bytes, if quota and pool allow it. Smaller free buffers are
+    /// released for it.
     #[cold]
     fn grow(&mut self, class: usize, pool: &mut Pool) -> Option<usize> {
         let at = match self.slots.iter().position(|slot| slot.total == 0) {
@@ -249,7 +252,7 @@ impl Assembler {
 }
 
 impl Slot {
-    /// Notes that a piece has come; `false` if a byte of it had come before.
+    /// Notes that a fragment has arrived; `false` if a byte of it had already arrived.
     fn mark(&mut self, piece: &Fragment<'_>) -> bool {
         let first = usize::from(piece.offset) / Fragment::UNIT;
         let end = first + piece.bytes.len().div_ceil(Fragment::UNIT);
@@ -280,7 +283,7 @@ mod tests {
         Pool::new(PoolConfig::default())
     }
 
-    /// The message of a number: its length and bytes follow from it.
+    /// The message with this number, from which its length and bytes follow.
     fn message(number: u32, total: usize) -> Vec<u8> {
         (0..total).map(|i| (i as u32 ^ number.wrapping_mul(31)) as u8).collect()
     }
@@ -345,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_is_refused_and_what_came_first_stays() {
+    fn contradicting_fragments_are_rejected_and_the_first_ones_stay() {
         let mut bed = Bed::new();
         let (a, evil) = (message(1, 1408), vec![0xEE; 1408]);
         assert!(bed.take(0, &piece(1, &a, 0..704), ms(0)));
@@ -357,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_finished_is_given_up_in_time() {
+    fn incomplete_messages_are_given_up_in_time() {
         let mut bed = Bed::new();
         let a = message(1, 1408);
         bed.take(3, &piece(1, &a, 0..704), ms(100));
@@ -367,12 +370,15 @@ mod tests {
         assert!(lost.is_empty());
         bed.assembler.on_timeout(ms(600), &mut |p| lost.push(p));
         assert_eq!((lost.as_slice(), bed.assembler.poll_timeout()), (&[3][..], None));
-        assert!(bed.take(3, &piece(1, &a, 704..1408), ms(601)), "its rest is taken for a new one");
+        assert!(
+            bed.take(3, &piece(1, &a, 704..1408), ms(601)),
+            "the remaining fragment begins a new message"
+        );
         assert!(bed.whole.is_empty());
     }
 
     #[test]
-    fn the_oldest_makes_place_and_the_quota_holds() {
+    fn the_oldest_is_displaced_and_the_quota_holds() {
         for total in [1408, 9000] {
             let mut bed = Bed::new();
             let a = message(1, total);
@@ -386,7 +392,7 @@ mod tests {
             assert!(bed.take(0, &piece(995, &a, 704..total), ms(100)));
             assert_eq!(bed.whole.len(), 2);
             assert!(bed.lost.len() >= 1000 - SLOTS);
-            // Small ones do not lock large ones out, nor the other way round.
+            // Small messages do not lock out large ones, nor vice versa.
             bed.assembler.on_timeout(ms(10_000), &mut |_| {});
             for total in [9000, 1408, 9000] {
                 let a = message(5, total);
@@ -423,10 +429,10 @@ mod tests {
             }
         }
 
-        /// Messages of any size over paths of any size: each comes out exactly if all its pieces came in, whatever the order
-        /// within a window, and whatever a hostile peer mixes in under other numbers.
+        /// Messages of any size over paths of any size: each is completed exactly if all its fragments
+        /// arrived, for any order within a window, and whatever a hostile peer sends under other numbers.
         #[test]
-        fn what_comes_whole_goes_out_whole(
+        fn messages_with_all_fragments_are_reassembled(
             sizes in prop::collection::vec((600usize..9000, 556usize..1500), 1..12),
             order in prop::collection::vec((any::<u32>(), 0u8..10), 300),
             junk in prop::collection::vec((0u32..4, 9u16..9300, any::<u16>(), prop::collection::vec(any::<u8>(), 1..700)), 0..40),
@@ -467,9 +473,9 @@ mod tests {
             prop_assert_eq!(bed.pool.used_bytes(), 0);
         }
 
-        /// Pieces of no sense at all, as a peer that has the keys may send them.
+        /// Meaningless fragments, as a peer with valid keys may send them.
         #[test]
-        fn hostile_pieces_hurt_nobody(
+        fn hostile_fragments_have_no_effect_on_other_messages(
             pieces in prop::collection::vec((0u8..3, 0u32..6, 9u16..9400, 0u16..1200, 1usize..1500, 0u64..2000), 1..400)
         ) {
             let (mut bed, bytes, mut now) = (Bed::new(), [7; 1500], 0);

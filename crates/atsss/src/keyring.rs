@@ -1,4 +1,4 @@
-//! The keys of one tunnel end over time: current, the one to come, and those that just left.
+//! The keys of one tunnel end over time: current, next, and previous.
 //!
 //! ```text
 //!            install()                    first packet under `next`            previous expires
@@ -6,14 +6,15 @@
 //!                       (UPF sends under current)                 (still opens what is in flight)
 //! ```
 //!
-//! The UE may use new keys at once, because the response proves that the UPF has them; the UPF waits
-//! for the first packet it can open under them (JUNCTION has no encryption; the law is WireGuard's,
-//! §6.3 of its paper). Packet numbers and replay windows are per epoch and per path.
+//! The UE may use new keys at once, because the response proves that the UPF has them. The UPF waits for the
+//! first packet that it can open with them (WireGuard's rule, §6.3 of its paper; JUNCTION has no encryption).
+//! Packet numbers and replay windows are per epoch and per path.
 //!
-//! A UE that waits longer for an answer than it waits before it asks again may use the answer to any of its last
-//! [`MOST_UNCONFIRMED`] handshakes: the UPF keeps the keys of each until one is used or their time is over.
+//! If answers take longer than the UE's retry interval, the UE may use the answer to any of its last
+//! [`MOST_UNCONFIRMED`] handshakes. The UPF therefore keeps the keys of each until one is used or they
+//! expire.
 //!
-//! Nothing is changed or allocated for a packet before it is authenticated.
+//! No state is changed or allocated for a packet before it is authenticated.
 
 use crate::crypto::{REJECT_AFTER, REKEY_AFTER, REKEY_AFTER_PACKETS, Replay, ReplayWindow, SessionKeys};
 use crate::drops::DropReason;
@@ -23,27 +24,27 @@ use anabranch_wire::tunnel::{SECURE_OVERHEAD, SecureHeader};
 
 /// Old keys open packets still in flight for this long after the new ones are confirmed.
 const PREVIOUS_LIFE: Duration = Duration::from_secs(5);
-/// Keys whose peer never confirmed them are forgotten after this long.
+/// Keys that the peer never confirmed are forgotten after this time.
 const NEXT_LIFE: Duration = Duration::from_secs(15);
-/// Handshakes of one UE whose keys wait for the first packet under them.
+/// Handshakes of one UE whose keys have not been used yet.
 pub const MOST_UNCONFIRMED: usize = 5;
-/// Epochs of one session: those that wait, current, and previous.
+/// Epochs of one session: unconfirmed, current, and previous.
 pub const MOST_EPOCHS: usize = MOST_UNCONFIRMED + 2;
-/// Paths whose lanes are part of the epoch; the others' are allocated when they are used.
+/// Paths whose lanes are part of the epoch. Those of other paths are allocated when they are used.
 const USUAL_PATHS: usize = 2;
 
-/// What one handshake yielded: keys, both indices, and per path a packet number and replay window.
+/// The result of one handshake: keys, both indices, and per path a packet number and replay window.
 pub struct Epoch {
     /// Receiver index the peer puts into packets for us.
     pub local_index: u32,
     /// Receiver index we put into packets for the peer.
     pub peer_index: u32,
     keys: SessionKeys,
-    /// When it protects nothing any more.
+    /// End of its life.
     until: Instant,
     lanes: [Lane; USUAL_PATHS],
     more_lanes: Option<Box<[Lane; MAX_PATHS - USUAL_PATHS]>>,
-    /// The epoch before, while this one is not current.
+    /// The previous epoch, while this one is not current.
     older: Option<Box<Self>>,
     /// See [`Epoch::with_instance`].
     instance: u32,
@@ -58,7 +59,7 @@ struct Lane {
 }
 
 impl Epoch {
-    /// The epoch a finished handshake opens.
+    /// The epoch of a completed handshake.
     #[must_use]
     pub fn new(local_index: u32, peer_index: u32, keys: SessionKeys, now: Instant) -> Self {
         Self {
@@ -74,18 +75,18 @@ impl Epoch {
         }
     }
 
-    /// When the handshake was done; for an epoch that is current or to come.
+    /// When the handshake was completed; for a current or next epoch.
     fn created(&self) -> Instant {
         self.until - REJECT_AFTER
     }
 
-    /// Notes that the peer has started again: see [`Confirmed::fresh_peer`].
+    /// Notes that the peer has restarted: see [`Confirmed::fresh_peer`].
     #[must_use]
     pub fn with_fresh_peer(self, fresh_peer: bool) -> Self {
         Self { fresh_peer, ..self }
     }
 
-    /// Notes what the peer knows the session by: see [`KeyRing::known`].
+    /// Sets the number by which the peer identifies the session: see [`KeyRing::known`].
     #[must_use]
     pub fn with_instance(self, instance: u32) -> Self {
         Self { instance, ..self }
@@ -124,13 +125,13 @@ impl Epoch {
         self.keys.seal(path, number, header, body).map_err(|_| DropReason::NoKeys)
     }
 
-    /// As if so many packets had been sent on `path`.
+    /// As if this many packets had been sent on `path`.
     #[cfg(test)]
     fn spend(&mut self, path: PathId, packets: u64) {
         self.lane_mut(path).unwrap().next_number = packets;
     }
 
-    /// Opens a datagram in place; returns its plaintext and whether it is the newest of its path.
+    /// Opens a datagram in place. Returns its plaintext, and whether it is the newest of its path.
     fn open<'a>(
         &mut self,
         header: &SecureHeader,
@@ -163,55 +164,55 @@ impl Epoch {
 #[derive(Default)]
 pub struct KeyRing {
     current: Option<Box<Epoch>>,
-    /// The newest of those that wait, with its predecessors.
+    /// The newest unconfirmed epoch, with its predecessors.
     next: Option<Box<Epoch>>,
-    /// What was current before, with its own predecessors; all but the first open nothing.
+    /// The previously current epoch, with its predecessors; only the first opens packets.
     previous: Option<Box<Epoch>>,
 }
 
-/// A datagram that was opened.
+/// An opened datagram.
 pub struct Opened<'a> {
     /// Inner header and payload.
     pub plaintext: &'a mut [u8],
     /// Path id of the secure header.
     pub path: PathId,
-    /// Whether no later packet of this path was seen before: only then may it move the path.
+    /// Whether it is the newest packet of this path: only then may it move the path.
     pub newest: bool,
-    /// The keys this packet confirmed, if it is the first one under them.
+    /// The keys confirmed by this packet, if it is the first one under them.
     pub confirmed: Option<Confirmed>,
 }
 
-/// What a peer that has certain keys knows of the session.
+/// What a peer with certain keys knows about the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known {
-    /// Number of the session that it was told.
+    /// Number of the session that was sent to it.
     pub instance: u32,
-    /// It has started again before it got these keys, and no packet under them has come yet.
+    /// It had restarted before it got these keys, and no packet under them has arrived yet.
     pub fresh_peer: bool,
 }
 
-/// The peer used the new keys for the first time.
+/// The peer has used the new keys for the first time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Confirmed {
-    /// Index of the epoch that is current from now on.
+    /// Index of the epoch that is now current.
     pub local_index: u32,
-    /// The peer has started again: what it knew of the session is gone.
+    /// The peer has restarted and lost all state of the session.
     pub fresh_peer: bool,
 }
 
 impl KeyRing {
-    /// Takes new keys into use at once (UE: the response proves the peer has them).
+    /// Uses new keys at once (UE: the response proves that the peer has them).
     pub fn install_now(&mut self, epoch: Epoch, now: Instant) {
-        // Nobody finds this end by index: what was previous can go.
+        // This end is not looked up by index, so the previous epoch can be removed.
         self.previous = self.current.replace(Box::new(epoch));
         if let Some(previous) = &mut self.previous {
             previous.until = now + PREVIOUS_LIFE;
         }
     }
 
-    /// Takes new keys that the peer has still to confirm (UPF).
+    /// Stores new keys that the peer must still confirm (UPF).
     ///
-    /// Returns the receiver index of the oldest such epoch, if it is one too many.
+    /// Returns the receiver index of the oldest such epoch if there are too many.
     pub fn install_unconfirmed(&mut self, mut epoch: Epoch) -> Option<u32> {
         epoch.older = self.next.take();
         self.next = Some(Box::new(epoch));
@@ -222,7 +223,8 @@ impl KeyRing {
         last.older.take().map(|oldest| oldest.local_index)
     }
 
-    /// What a peer knows that names the keys with this receiver index as its own; `None`: they are not here.
+    /// The knowledge of a peer that names the keys with this receiver index as its own; `None`: they do not
+    /// exist here.
     #[must_use]
     pub fn known(&self, local_index: u32) -> Option<Known> {
         let waiting = chain(self.next.as_deref()).find(|e| e.local_index == local_index);
@@ -233,7 +235,7 @@ impl KeyRing {
         })
     }
 
-    /// Whether there are keys to seal with at `now`.
+    /// Whether there are keys for sealing at `now`.
     #[must_use]
     pub fn can_seal(&self, now: Instant) -> bool {
         self.current.as_ref().is_some_and(|e| now < e.until)
@@ -247,7 +249,7 @@ impl KeyRing {
         })
     }
 
-    /// When [`KeyRing::wants_rekey`] becomes true by age.
+    /// When [`KeyRing::wants_rekey`] becomes true because of age.
     #[must_use]
     pub fn rekey_at(&self) -> Option<Instant> {
         self.current.as_ref().map(|e| e.created() + REKEY_AFTER)
@@ -259,12 +261,12 @@ impl KeyRing {
         self.current.as_ref().map(|e| e.peer_index)
     }
 
-    /// Whether an epoch with this receiver index is here.
+    /// Whether there is an epoch with this receiver index.
     fn has_index(&self, local_index: u32) -> bool {
         self.indices().any(|i| i == local_index)
     }
 
-    /// Every receiver index of this session.
+    /// All receiver indices of this session.
     pub fn indices(&self) -> impl Iterator<Item = u32> + '_ {
         let [current, next, previous] =
             [&self.current, &self.next, &self.previous].map(|e| chain(e.as_deref()));
@@ -274,7 +276,8 @@ impl KeyRing {
     /// Seals a datagram laid out as secure-header room ‖ plaintext ‖ tag room.
     ///
     /// # Errors
-    /// [`DropReason::NoKeys`] when there are none, they are past their life or used up; `buf` is all zeros then.
+    /// [`DropReason::NoKeys`] if there are none, or if they have expired or are used up. `buf` is then all
+    /// zeros.
     pub fn seal(&mut self, path: PathId, buf: &mut [u8], now: Instant) -> Result<(), DropReason> {
         debug_assert!(buf.len() >= SECURE_OVERHEAD);
         let sealed = match self.current.as_mut().filter(|epoch| now < epoch.until) {
@@ -290,7 +293,7 @@ impl KeyRing {
     /// Opens a datagram in place.
     ///
     /// # Errors
-    /// The reason it was refused; the ring is unchanged then.
+    /// The reason of the rejection; the ring is then unchanged.
     pub fn open<'a>(&mut self, datagram: &'a mut [u8], now: Instant) -> Result<Opened<'a>, DropReason> {
         let header = SecureHeader::parse(datagram).map_err(|_| DropReason::Malformed)?;
         let index = header.receiver;
@@ -310,14 +313,14 @@ impl KeyRing {
             let epoch = waiting.as_mut().ok_or(DropReason::UnknownIndex)?;
             let (plaintext, newest) = epoch.open(&header, datagram)?;
             let confirmed = Some(Confirmed { local_index: index, fresh_peer: epoch.fresh_peer });
-            // Newer ones stay: the peer may have their answers still to come.
+            // Newer ones are kept: the peer may still receive their answers.
             if let Some(epoch) = waiting.take() {
                 self.promote(epoch, now);
             }
             return Ok(Opened { plaintext, path: header.path, newest, confirmed });
         }
         match self.previous.as_mut().filter(|e| e.local_index == index && now < e.until) {
-            // An old packet never moves a path: the newer epoch knows better.
+            // An old packet never moves a path, because the newer epoch has newer information.
             Some(epoch) => epoch.open(&header, datagram).map(|(plaintext, _)| Opened {
                 plaintext,
                 path: header.path,
@@ -330,7 +333,7 @@ impl KeyRing {
 
     fn promote(&mut self, mut epoch: Box<Epoch>, now: Instant) {
         let fresh_peer = epoch.fresh_peer;
-        // What gives way opens nothing; `expire` reports its index.
+        // Displaced epochs open nothing; `expire` reports their indices.
         let mut over = epoch.older.take();
         append(&mut over, self.previous.take());
         let mut each = over.as_deref_mut();
@@ -340,7 +343,7 @@ impl KeyRing {
         }
         self.previous = match self.current.replace(epoch) {
             Some(mut old) => {
-                // A peer that has started again has nothing in flight under the old keys.
+                // A restarted peer has nothing in flight under the old keys.
                 old.until = if fresh_peer { now } else { old.until.min(now + PREVIOUS_LIFE) };
                 old.older = over;
                 Some(old)
@@ -349,14 +352,14 @@ impl KeyRing {
         };
     }
 
-    /// The peer has started again: what it sent before counts no more.
+    /// The peer has restarted: its earlier packets are no longer valid.
     pub fn forget_previous(&mut self) {
         self.previous = None;
     }
 
-    /// Forgets epochs past their time.
+    /// Removes expired epochs.
     ///
-    /// Returns the receiver indices that no longer open anything.
+    /// Returns the receiver indices that no longer open any packet.
     pub fn expire(&mut self, now: Instant) -> Vec<u32> {
         let mut gone = Vec::new();
         let mut older = self.previous.take();
@@ -381,7 +384,7 @@ impl KeyRing {
         gone
     }
 
-    /// When [`KeyRing::expire`] has something to do.
+    /// When [`KeyRing::expire`] is due.
     #[must_use]
     pub fn expires_at(&self) -> Option<Instant> {
         let previous =
@@ -391,8 +394,8 @@ impl KeyRing {
         [previous, next, current].into_iter().flatten().min()
     }
 
-    /// Frees the expanded ciphers and all but the newest of the replay windows; the next packet makes them
-    /// again.
+    /// Frees the expanded ciphers and all but the newest part of the replay windows; the next packet creates
+    /// them again.
     pub fn cool_down(&mut self) {
         for epochs in [&mut self.current, &mut self.next, &mut self.previous] {
             let mut each = epochs.as_deref_mut();
@@ -404,12 +407,12 @@ impl KeyRing {
     }
 }
 
-/// An epoch and those before it.
+/// An epoch and its predecessors.
 fn chain(epoch: Option<&Epoch>) -> impl Iterator<Item = &Epoch> {
     core::iter::successors(epoch, |e| e.older.as_deref())
 }
 
-/// Adds epochs behind the last one.
+/// Appends epochs after the last one.
 fn append(mut epochs: &mut Option<Box<Epoch>>, more: Option<Box<Epoch>>) {
     while let Some(epoch) = epochs {
         epochs = &mut epoch.older;
@@ -466,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn every_index_that_opens_nothing_any_more_is_reported_once() {
+    fn every_expired_index_is_reported_once() {
         let (mut ue, mut upf) = (KeyRing::default(), KeyRing::default());
         let mut reported = Vec::new();
         for index in 0..6 {
@@ -478,7 +481,7 @@ mod tests {
                 assert_eq!(opened, Some(Confirmed { local_index: index, fresh_peer: false }));
             }
         }
-        assert!(reported.is_empty(), "what was never confirmed goes with what was");
+        assert!(reported.is_empty(), "unconfirmed epochs are removed with confirmed ones");
         assert_eq!(upf.expires_at(), Some(Instant::ZERO), "one too many is waiting to be reported");
         reported.extend(upf.expire(NOW));
         reported.sort_unstable();
@@ -490,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn any_of_the_last_handshakes_may_be_used_and_those_before_it_are_over() {
+    fn any_of_the_last_handshakes_may_be_used_and_ends_earlier_ones() {
         for used in 0..MOST_UNCONFIRMED {
             for (later, more) in [(0, 0), (0, 2), (3, 0)] {
                 let mut upf = KeyRing::default();
@@ -526,7 +529,7 @@ mod tests {
                 let mut over: Vec<u32> = (more as u32..used as u32).collect();
                 over.extend(fresh_peer.then_some(100));
                 assert_eq!(gone, over);
-                // Those after it wait for as long as each was to.
+                // Later ones are kept for their own time.
                 let mut left: Vec<u32> = (used as u32 + 1..tries.len() as u32).collect();
                 for second in 0..=tries.len() as u64 {
                     let now = NOW + NEXT_LIFE + Duration::from_secs(second);
@@ -562,11 +565,11 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sealed_leaves_nothing_and_is_not_sent() {
+    fn a_packet_that_cannot_be_sealed_leaves_no_plaintext_and_is_not_sent() {
         struct Sink(Vec<Vec<u8>>, Vec<u8>);
         impl crate::DatagramSink for Sink {
             fn reserve(&mut self, _: PathId, _: std::net::SocketAddr, len: usize) -> Option<&mut [u8]> {
-                self.0.push(vec![0xee; len]); // what was sent from there before
+                self.0.push(vec![0xee; len]); // contents of an earlier datagram
                 self.0.last_mut().map(Vec::as_mut_slice)
             }
             fn withdraw(&mut self, _: PathId) {
@@ -606,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_started_again_has_nothing_in_flight() {
+    fn a_restarted_peer_has_nothing_in_flight() {
         let (mut ue, mut upf) = (KeyRing::default(), KeyRing::default());
         let (ours, theirs) = epochs(1, NOW);
         ue.install_now(ours, NOW);

@@ -1,9 +1,9 @@
 //! ATSSS: steering, switching and splitting of a session over several accesses.
 //!
-//! The leaf modules know nothing of one another's state; a session composes them.
+//! The leaf modules are independent of one another's state; a session composes them.
 //!
-//! Parts can be used without a tunnel. Coded redundancy, for instance: of every packet that is sent a repair covers the last 64,
-//! so that the receiver restores what was lost.
+//! Parts can be used without a tunnel, for example coded redundancy: each repair packet covers the last 64
+//! packets sent, and the receiver restores lost ones from it.
 //!
 //! ```
 //! use anabranch_atsss::coding::{Encoder, Overhead, Work};
@@ -59,32 +59,32 @@ use std::net::SocketAddr;
 
 pub use anabranch_steer::{MAX_PATHS, PathId};
 
-/// Where datagrams for the far tunnel end are written (batch form of the contract).
+/// Receives the datagrams for the far tunnel end (batch form of the element interface).
 pub trait DatagramSink {
-    /// Room for one datagram of exactly `len` bytes to `to` by way of `path`.
+    /// Room for one datagram of exactly `len` bytes to `to` by `path`.
     ///
-    /// `None` means there is no room: the packet is dropped and counted by the caller.
+    /// `None` if there is no room: the caller drops and counts the packet.
     fn reserve(&mut self, path: PathId, to: SocketAddr, len: usize) -> Option<&mut [u8]>;
 
-    /// The datagram that room was last given for by way of `path` is not to be sent. Called before anything else is asked
-    /// of the sink.
+    /// The last datagram for which room was given by `path` is not to be sent. Called before any other call
+    /// to the sink.
     fn withdraw(&mut self, path: PathId);
 
-    /// Packets of this flow may go by without the session, as the last one went, until [`DatagramSink::revoke`]. Who
-    /// has no faster way does nothing.
+    /// Until [`DatagramSink::revoke`], packets of this flow may bypass the session in the same way as the
+    /// last one was sent. A sink without a faster data path does nothing.
     fn offload(&mut self, _flow: &FastFlow, _now: Instant) {}
 
-    /// From now on the session wants to see every packet of this flow, as its packets have it; without one, of every flow
-    /// that it gave away.
+    /// From now on, the session must process every packet of this flow, with the key as in its packets;
+    /// without a flow, of all flows that it handed over.
     fn revoke(&mut self, _session: Addresses, _flow: Option<&FlowKey>) {}
 }
 
-/// Writes one datagram of exactly `len` bytes to `to` by way of `path`. One that `fill` fails to complete is not sent, and
-/// nothing of it stays in the sink's buffer: it may be the plaintext of what could not be sealed, or what was sent from
-/// there before.
+/// Writes one datagram of exactly `len` bytes to `to` by `path`. If `fill` fails, the datagram is not sent,
+/// and nothing of it remains in the sink's buffer, which may contain plaintext that could not be sealed, or
+/// an earlier datagram.
 ///
 /// # Errors
-/// [`DropReason::NoRoom`], or what `fill` says.
+/// [`DropReason::NoRoom`], or the error of `fill`.
 #[inline]
 pub(crate) fn put(
     out: &mut impl DatagramSink,
@@ -102,13 +102,13 @@ pub(crate) fn put(
     filled
 }
 
-/// Where inner IP packets are delivered, in order (batch form of the contract).
+/// Receives inner IP packets, in order (batch form of the element interface).
 pub trait PacketSink {
     /// One complete inner IP packet.
     fn deliver(&mut self, packet: &mut [u8]);
 }
 
-/// Builds keyed SipHash-1-3 hashers: safe against crafted keys, and the same in every run of a seed.
+/// Builds keyed SipHash-1-3 hashers: resistant to crafted keys, and reproducible for a given seed.
 #[derive(Debug, Clone)]
 pub struct FixedHasher(u64);
 

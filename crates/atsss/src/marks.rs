@@ -1,11 +1,11 @@
-//! Inner packets that leave a tunnel, as an IOAM node sees them.
+//! Inner packets that leave a tunnel, processed as an IOAM node.
 
 use super::PacketSink;
 use anabranch_element::ioam::{Node, NodeReport};
 use anabranch_element::time::Instant;
 
-/// Passes packets on, each counted as an arrival of `node`, and its trace filled. What waits to be put in order waited in
-/// the tunnel, as the stamps have it.
+/// Forwards packets. Each is counted as an arrival of `node`, and its trace is filled. Packets held for order
+/// count as a queue in the tunnel, with their timestamps.
 pub(crate) struct Marked<'a, S> {
     node: Option<&'a mut Node>,
     told: NodeReport,
@@ -14,8 +14,8 @@ pub(crate) struct Marked<'a, S> {
 }
 
 impl<'a, S: PacketSink> Marked<'a, S> {
-    /// `held_bytes` of at most `most_bytes` wait to be put in order. Routers inside the tunnel see its own headers only, so
-    /// nobody could tell what they dropped.
+    /// `held_bytes` of at most `most_bytes` are held for order. Routers inside the tunnel see only its outer
+    /// headers, so their drops are unknown.
     pub(crate) fn new(
         node: Option<&'a mut Node>,
         held_bytes: usize,

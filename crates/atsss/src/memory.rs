@@ -1,8 +1,8 @@
-//! What a user costs at the UPF: the experiment of JUNCTION Table V with our own structures.
+//! Memory of a user at the UPF: the experiment of JUNCTION Table V with the structures of this program.
 //!
-//! JUNCTION §VI-D fills a switch's memory with users of 1, 2, 4 and 8 sessions, in four designs: with
-//! and without the hierarchical table lookup (HTL, §V-C1), with and without the unified traffic
-//! steering structure (UTSS, §V-C2). Here the entries are what this program stores, in bytes:
+//! JUNCTION §VI-D fills the memory of a switch with users of 1, 2, 4 and 8 sessions, in four designs: with
+//! and without the hierarchical table lookup (HTL, §V-C1), and with and without the unified traffic steering
+//! structure (UTSS, §V-C2). Here the entries are those of this program, in bytes:
 //!
 //! ```text
 //!   design     per session                                               per user          once
@@ -16,11 +16,11 @@
 //!   rules          a full rule set, shared             exceptions for 10 % of the users
 //! ```
 //!
-//! The flat entry is a rule of its own per session: so PFCP has it (a PDR with its filter and a MAR with
-//! its mode inside every session, TS 29.244 §7.5.2), so UPFs store it. [`Flat::ApplicationId`] computes
-//! the thriftier reading of Fig. 7a, in which a classifier shared by all has already turned the filter
-//! into a number. Keys, reordering and counters are the same in all designs and left out, as the paper
-//! does ("a simplified data plane program"). docs/atsss-memory.md discusses the result.
+//! In the flat design, each session has an entry with its own rule, as in PFCP (a PDR with its filter and a
+//! MAR with its mode in every session, TS 29.244 §7.5.2). [`Flat::ApplicationId`] computes a more economical
+//! reading of Fig. 7a, in which a common classifier has already mapped the filter to a number. As in the
+//! paper ("a simplified data plane program"), keys, reordering and counters are left out, because they are
+//! the same in all designs. docs/atsss-memory.md discusses the result.
 
 use crate::classify::{CompiledRule, MAX_RULES, Matcher};
 use crate::table::session::{address_bytes, exception_bytes};
@@ -30,18 +30,18 @@ use std::net::{IpAddr, SocketAddr};
 /// The four designs, in the order of the paper's columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Design {
-    /// A flat table with everything in each entry.
+    /// A flat table with the complete state in each entry.
     Naive,
     /// Hierarchical lookup only.
     Htl,
     /// Unified steering structure only.
     Utss,
-    /// Both: what this program does.
+    /// Both, as in this program.
     Both,
 }
 
 impl Design {
-    /// All, in the order of the paper's columns.
+    /// All designs, in the order of the paper's columns.
     pub const ALL: [Self; 4] = [Self::Naive, Self::Htl, Self::Utss, Self::Both];
 
     /// The name of the paper's column.
@@ -56,13 +56,13 @@ impl Design {
     }
 }
 
-/// What the application part of a flat entry's key is.
+/// The application part of a flat entry's key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Flat {
     /// The session's own filter, as in PFCP.
     #[default]
     Filter,
-    /// The number of an application, found by a classifier shared by all.
+    /// The number of an application, determined by a common classifier.
     ApplicationId,
 }
 
@@ -78,7 +78,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Users of a design over users of the naive one.
+    /// Number of users relative to that of the naive design.
     #[must_use]
     pub fn ratio(&self, design: Design) -> f64 {
         ratio(&self.users, design)
@@ -96,7 +96,7 @@ fn ratio(users: &[u64; 4], design: Design) -> f64 {
 }
 
 /// The paper's Table V: sessions per user, then users by design. The last design's figure at 2 sessions
-/// is printed as the one at 1 session and does not fit the others (docs/atsss-memory.md).
+/// equals the one at 1 session and does not fit the others (docs/atsss-memory.md).
 pub const PAPER: [(u64, [u64; 4]); 4] = [
     (1, [3_022_848, 3_702_784, 3_022_848, 3_702_784]),
     (2, [1_511_424, 1_851_392, 1_705_984, 3_702_784]),
@@ -110,7 +110,7 @@ pub fn table5(budget_bytes: u64) -> [Row; 4] {
     table5_with(budget_bytes, Flat::Filter)
 }
 
-/// As [`table5`], with a choice of what the flat entries hold.
+/// As [`table5`], with a choice of the flat entries' contents.
 #[must_use]
 pub fn table5_with(budget_bytes: u64, flat: Flat) -> [Row; 4] {
     PAPER.map(|(sessions, paper)| {
@@ -119,7 +119,7 @@ pub fn table5_with(budget_bytes: u64, flat: Flat) -> [Row; 4] {
     })
 }
 
-/// Bytes of all tables for `users` of `sessions` each. Saturates.
+/// Bytes of all tables for `users` with `sessions` each. Saturates.
 #[must_use]
 pub fn bytes(design: Design, flat: Flat, users: u64, sessions: u64) -> u64 {
     let all = users.saturating_mul(sessions);
@@ -149,7 +149,7 @@ pub fn bytes(design: Design, flat: Flat, users: u64, sessions: u64) -> u64 {
 
 type Endpoints = [Option<SocketAddr>; 2];
 
-/// Entry of a flat table: `A` is the application part of the key, `P` the path states or the index of the
+/// Entry of a flat table: `A` is the application part of the key, `P` the path states, or the index of the
 /// user that has them.
 #[expect(dead_code, reason = "only its size is of interest")]
 struct FlatEntry<A, P> {
@@ -161,7 +161,7 @@ struct FlatEntry<A, P> {
     state: ModeState,
 }
 
-/// Entry of a session with hierarchical lookup, but path states of its own.
+/// Entry of a session with hierarchical lookup but its own path states.
 #[expect(dead_code, reason = "only its size is of interest")]
 struct SessionEntry {
     endpoints: Endpoints,
@@ -169,7 +169,7 @@ struct SessionEntry {
     state: ModeState,
 }
 
-/// Entry of a user, and the pointer that finds it by its index.
+/// Entry of a user, and the pointer by which it is found.
 #[expect(dead_code, reason = "only its size is of interest")]
 struct UserEntry {
     seat: Box<()>,
@@ -177,7 +177,7 @@ struct UserEntry {
     paths: PathStates,
 }
 
-/// The largest number of users that fits.
+/// The largest number of users that fits into the budget.
 fn fit(budget_bytes: u64, bytes: impl Fn(u64) -> u64) -> u64 {
     let (mut fits, mut too_many) = (0, budget_bytes.saturating_add(1));
     while too_many - fits > 1 {
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use crate::table::session::{SessionLimits, SessionTable};
 
-    /// The memory of the paper's switch, as far as its figures tell.
+    /// The memory of the paper's switch, as derived from its figures.
     const BUDGET: u64 = 25 << 20;
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
                 + users * size_of::<UserEntry>()
                 + (MAX_RULES + 1) * size_of::<CompiledRule>();
             let accounted = bytes(Design::Both, Flat::Filter, users as u64, sessions as u64);
-            // Less the one empty slot that an IPv6 table of no entries has.
+            // Without the one empty slot of an IPv6 table without entries.
             assert_eq!(accounted, (table.bytes() - address_bytes(0, true) + rest) as u64);
         }
     }

@@ -1,8 +1,8 @@
 //! Path MTU discovery by probing (DPLPMTUD, RFC 8899), per path, without relying on ICMP.
 //!
-//! All sizes are **outer UDP payloads** in bytes: what is handed to the socket. The owner sends a
-//! probe of the size asked for, padded, with the don't-fragment bit set; the peer acknowledges what
-//! arrived. Messages larger than [`PathMtu::usable`] are to be cut.
+//! All sizes are **outer UDP payloads** in bytes, as passed to the socket. The owner sends probes of the
+//! requested size, padded, with the don't-fragment bit set; the peer acknowledges those that arrive. Messages
+//! larger than [`PathMtu::usable`] must be fragmented.
 //!
 //! ```text
 //!               ┌── a size passes: larger ones ──┐
@@ -15,58 +15,62 @@
 //!           └─ nothing is known ◀─ `low` fails (confirmed every 30 s, sooner where others failed, or on suspicion)
 //! ```
 //!
-//! *Search*: the largest size first, as most paths carry it; then the base; then by halving between what was
-//! acknowledged and what failed, down to 8 bytes. Until a size is acknowledged, [`MIN_BYTES`] are assumed.
+//! *Search*: the largest size first, because most paths carry it; then the base; then by halving the interval
+//! between the largest acknowledged and the smallest failed size, down to 8 bytes. Until a size is
+//! acknowledged, [`MIN_BYTES`] are assumed.
 //!
-//! *A size fails*, and is not just lost, if small datagrams pass meanwhile. So every probe is followed by one of
-//! [`SMALL_BYTES`]: both are a **round**. The probe is acknowledged: it passes, whatever came before. Only the small one is:
-//! the round failed. Neither is: the round says nothing. A size has failed after `k` failed rounds, `k` such that rounds
-//! would all fail by loss alone with a probability of 1/500 at most, if datagrams are lost as often as small ones were (and
-//! as user data is, up to 75 %): 3 or 4 without loss, 14 where 64 % of the rounds get no answer. Losses in bursts are
-//! shared by both probes of a round, which makes wrong verdicts rarer still.
+//! *A size fails*, as opposed to a probe being lost, if small datagrams pass in the meantime. Every probe is
+//! therefore followed by one of [`SMALL_BYTES`]; the two are a **round**. If the probe is acknowledged, its
+//! size passes, whatever happened before. If only the small one is, the round failed. If neither is, the
+//! round has no result. A size has failed after `k` failed rounds. `k` is chosen such that loss alone causes
+//! so many failures with a probability of at most 1/500, if datagrams are lost as often as small ones were
+//! (or as user data is, up to 75 %, if higher): 3 or 4 without loss, 14 where 64 % of the rounds get no
+//! answer. Burst losses affect both probes of a round, which makes wrong results even rarer.
 //!
-//! *A wrong verdict* is mended: after the search the smallest size that failed is tried again, soon at first, and at once
-//! when an acknowledgement of it comes late. If it passes, the search goes on upwards. That also finds a path that grew. The
-//! late one alone does not count: the probe may have come another way than user data does, by one of several routes, or in
-//! the hands of somebody who saw it before it was lost.
+//! *Correction*: after the search, the smallest failed size is tried again, soon at first, and at once when a
+//! late acknowledgement of it arrives. If it passes, the search continues upwards. This also finds a path
+//! that has grown. The late acknowledgement alone does not count as success: the probe may have taken another
+//! route than user data, or an attacker may have captured and delivered it.
 //!
-//! *Black hole* (RFC 8899 §4.3): the current size is confirmed every 30 s, and at once when the owner suspects it (its
-//! counters show data lost while small probes pass). Where probes of it or of a larger size have failed before, it is
-//! confirmed 1, 2, 4 … 30 s after one another: what was found wrongly then costs large packets for a second and three rounds,
-//! and not for half a minute. If that fails, nothing is known any more, but what failed.
+//! *Black hole* (RFC 8899 §4.3): the current size is confirmed every 30 s, and at once when the owner
+//! suspects a black hole (its counters show data lost while small probes pass). If probes of this or of a
+//! larger size have failed before, it is confirmed at intervals of 1, 2, 4 … 30 s: a wrong result then costs
+//! large packets for a second and three rounds only. If the confirmation fails, everything except that
+//! failure is discarded.
 //!
-//! RFC 8899 §5.1.1 wants a probe to be given up after a second at the earliest; here an answer to the small probe says that
-//! the path works, so that the next round may follow.
+//! RFC 8899 §5.1.1 requires at least one second before a probe is given up. Here an answer to the small probe
+//! shows that the path works, so the next round may follow earlier.
 
 use anabranch_element::Reason;
 use anabranch_element::time::{Duration, Instant};
 
-/// The base: an IP packet of 1280 bytes, IPv6's least MTU, less 40 of IPv6 and 8 of UDP.
+/// The base: an IP packet of 1280 bytes, IPv6's least MTU, minus 40 bytes of IPv6 and 8 of UDP.
 pub const BASE_BYTES: u16 = 1232;
-/// Used while nothing larger is known to pass: an IPv4 datagram every host accepts (576 less 28).
+/// Used while nothing larger is known to pass: an IPv4 datagram that every host accepts (576 minus 28).
 pub const MIN_BYTES: u16 = 548;
-/// The small datagram of a round; smaller than any that carries a packet and is worth anything.
+/// The small datagram of a round, smaller than any useful datagram with a packet.
 pub const SMALL_BYTES: u16 = 64;
 
 const GRANULARITY: u16 = 8;
-/// Between two confirmations of a size, in seconds: doubling.
+/// Interval between confirmations of a size, in seconds: from the first value, doubling up to the second.
 const CONFIRM_S: (u8, u8) = (1, 30);
 const CONFIRM: Duration = Duration::from_secs(CONFIRM_S.1 as u64);
-/// Rounds are at least this far apart.
+/// Least time between rounds.
 const PACE: Duration = Duration::from_millis(50);
-/// An answer is waited for this long at most, and while no round trip is known.
+/// Longest wait for an answer, also used while no round trip is known.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 const ANSWER_MIN: Duration = Duration::from_millis(100);
-/// Between the end of a search and the next try, in seconds: doubling.
+/// Interval between the end of a search and the next try, in seconds: from the first value, doubling up to
+/// the second.
 const RAISE_S: (u16, u16) = (10, 600);
-/// Between two suspicions, in seconds: doubling while they come to nothing.
+/// Interval between two suspicions, in seconds: doubling while they prove unfounded.
 const SUSPECT_S: (u8, u8) = (1, 8);
 const FEWEST_ROUNDS: u8 = 3;
 const MOST_ROUNDS: u8 = 32;
-/// Loss of user data is believed up to this: in a black hole all of it is lost.
+/// Most loss of user data that is taken into account: in a black hole, all of it is lost.
 const MOST_LOSS_PPM: u32 = 750_000;
 
-/// Where the search stands (RFC 8899 §5.2; Base and Error are searches like others here).
+/// Phase of the search (RFC 8899 §5.2; Base and Error are ordinary searches here).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Larger sizes are being tried.
@@ -75,7 +79,7 @@ pub enum Phase {
     Complete,
 }
 
-/// What a search has found, for as long as the path is not used: four bytes.
+/// The result of a search, kept while the path is not used: four bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Found {
     /// Largest size acknowledged; 0: none.
@@ -92,32 +96,32 @@ impl Found {
     }
 }
 
-/// How far a round is.
+/// The progress of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// None is under way.
+    /// No round in progress.
     Idle,
-    /// The probe has left, the small one has not.
+    /// The probe has been sent, the small one has not.
     Small,
-    /// Both have left.
+    /// Both have been sent.
     Waiting,
 }
 
 /// Path MTU state of one path in one direction.
 #[derive(Debug, Clone)]
 pub struct PathMtu {
-    /// The next thing to do: begin a round, or end the one under way.
+    /// Time of the next action: begin a round, or end the current one.
     due: Instant,
     /// When the newest round began.
     began: Instant,
     confirm_at: Instant,
     raise_at: Instant,
     suspect_from: Instant,
-    /// Largest size worth trying.
+    /// Largest size to be tried.
     max: u16,
-    /// Largest size acknowledged; assumed while not `proven`.
+    /// Largest size acknowledged; an assumption while not `proven`.
     low: u16,
-    /// Smallest size that failed; above `max`: none did.
+    /// Smallest size that failed; above `max`: none.
     high: u16,
     /// Size being tried; 0: none.
     probe: u16,
@@ -128,7 +132,7 @@ pub struct PathMtu {
     confirm_s: u8,
     /// Rounds of `probe` that failed.
     failed: u8,
-    /// Small probes of late, and those without an answer.
+    /// Small probes sent recently, and those without an answer.
     small_sent: u8,
     small_lost: u8,
     small_back: bool,
@@ -138,7 +142,7 @@ pub struct PathMtu {
 }
 
 impl PathMtu {
-    /// A path whose interface, or whose configuration, allows UDP payloads up to `max` bytes.
+    /// A path whose interface or configuration allows UDP payloads up to `max` bytes.
     #[must_use]
     pub fn new(max: u16, now: Instant) -> Self {
         let max = max.clamp(MIN_BYTES, u16::MAX - 1);
@@ -166,7 +170,7 @@ impl PathMtu {
         }
     }
 
-    /// A path whose search had found this: it goes on from there, and confirms it first.
+    /// A path with an earlier result: the search continues from there, and confirms it first.
     #[must_use]
     pub fn resume(found: Found, max: u16, now: Instant) -> Self {
         let mut mtu = Self::new(max, now);
@@ -178,7 +182,7 @@ impl PathMtu {
         mtu
     }
 
-    /// What the search has found so far.
+    /// The result of the search so far.
     #[must_use]
     pub const fn found(&self) -> Found {
         if self.proven { Found { low: self.low, high: self.high } } else { Found { low: 0, high: 0 } }
@@ -196,13 +200,14 @@ impl PathMtu {
         self.proven.then_some(self.low)
     }
 
-    /// Where the search stands.
+    /// The phase of the search.
     #[must_use]
     pub const fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// The UDP payload size of the probe to send now, if one is due. It counts as sent. To be called until there is none.
+    /// The UDP payload size of the next probe, if one is due. It counts as sent. To be called until it
+    /// returns `None`.
     pub fn poll_probe(&mut self, now: Instant) -> Option<u16> {
         match self.step {
             Step::Idle if self.due <= now => {
@@ -251,7 +256,8 @@ impl PathMtu {
         }
         if size != self.low || !self.proven {
             (self.low, self.proven) = (size, true);
-            // Probes of this size, or of a larger one, have failed: it may have passed by another way than data does.
+            // Probes of this size, or of a larger one, have failed: it may have taken another route than
+            // data.
             let doubted = self.failed > 0 || self.high <= self.max;
             self.confirm_s = if doubted { CONFIRM_S.0 } else { CONFIRM_S.1 };
             self.raise_s = RAISE_S.0;
@@ -265,7 +271,7 @@ impl PathMtu {
         self.schedule(now);
     }
 
-    /// Ends a round that has had its time; harmless otherwise. `loss_ppm` is the loss of user data on the path.
+    /// Ends a round whose time is over; otherwise no effect. `loss_ppm` is the loss of user data on the path.
     pub fn on_timeout(&mut self, loss_ppm: u32, now: Instant) {
         if self.step != Step::Waiting || self.due > now {
             return;
@@ -282,7 +288,7 @@ impl PathMtu {
         }
         let size = self.probe;
         if size <= self.low {
-            // Of what passes nothing is known any more; below the least size nothing is tried.
+            // Nothing is known to pass any more; sizes below the minimum are not tried.
             (self.low, self.high, self.proven) = (MIN_BYTES, size.max(MIN_BYTES + 1), false);
             (self.raise_s, self.suspect_s) = (RAISE_S.0, SUSPECT_S.0);
             self.phase = if size > MIN_BYTES { Phase::Searching } else { Phase::Complete };
@@ -296,13 +302,13 @@ impl PathMtu {
         self.schedule(now);
     }
 
-    /// When [`Self::on_timeout`], then [`Self::poll_probe`], should be called next, and why.
+    /// When [`Self::on_timeout`], then [`Self::poll_probe`], should be called next, and the reason.
     #[must_use]
     pub const fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         Some((self.due, if matches!(self.step, Step::Waiting) { "mtu probe lost" } else { "mtu probe" }))
     }
 
-    /// Large packets seem to vanish: confirm the current size now, unless that was done lately.
+    /// Large packets seem to be lost: confirms the current size now, unless that was done recently.
     pub fn suspect(&mut self, now: Instant) {
         if !self.proven || now < self.suspect_from || self.probe == self.low {
             return;
@@ -314,7 +320,7 @@ impl PathMtu {
         (self.confirm_at, self.due) = (now, now);
     }
 
-    /// Failed rounds that make a verdict.
+    /// Number of failed rounds after which a size has failed.
     fn rounds(&self, loss_ppm: u32) -> u8 {
         const CERTAIN: u64 = 1_000_000 / 500;
         let small = (u64::from(self.small_lost) + 1) * 1_000_000 / (u64::from(self.small_sent) + 2);
@@ -355,7 +361,7 @@ impl PathMtu {
         }
     }
 
-    /// What comes next once no size is being tried.
+    /// Schedules the next action when no size is being tried.
     fn schedule(&mut self, now: Instant) {
         self.settle();
         if self.phase == Phase::Searching {
@@ -371,7 +377,7 @@ impl PathMtu {
         self.due = raise.into_iter().chain(confirm).min().unwrap_or(now + CONFIRM);
     }
 
-    /// The search is over, or a try after it has failed.
+    /// The search is complete, or a try after it has failed.
     fn complete(&mut self, now: Instant) {
         self.raise_at = now + Duration::from_secs(self.raise_s.into());
         self.raise_s = (self.raise_s * 2).min(RAISE_S.1);
@@ -391,11 +397,11 @@ mod tests {
     use std::cmp::Reverse;
     use std::collections::BinaryHeap;
 
-    /// What a channel does to the datagrams of one direction.
+    /// Loss of one direction of a channel.
     #[derive(Debug, Clone, Copy)]
     enum Loss {
         None,
-        /// Each by itself, in percent.
+        /// Independent losses, in percent.
         Random(u32),
         /// In bursts of four on average (Gilbert-Elliott), in percent.
         Burst(u32),
@@ -412,7 +418,7 @@ mod tests {
             Self { loss, bad: false, rng: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1 }
         }
 
-        /// In percent, 0 to 99.99.
+        /// A random number in percent, 0 to 99.99.
         fn random(&mut self) -> f64 {
             self.rng ^= self.rng << 13;
             self.rng ^= self.rng >> 7;
@@ -434,7 +440,7 @@ mod tests {
         }
     }
 
-    /// A channel that carries payloads up to a size.
+    /// A channel that carries payloads up to a certain size.
     struct Bed {
         mtu: PathMtu,
         now: Instant,
@@ -443,7 +449,7 @@ mod tests {
         sent: Vec<u16>,
         there: Direction,
         back: Direction,
-        /// Of user data.
+        /// Loss of user data.
         loss_ppm: u32,
         acks: BinaryHeap<Reverse<(Instant, u16)>>,
     }
@@ -502,7 +508,7 @@ mod tests {
             self.now = self.now.max(end);
         }
 
-        /// Probes but the small ones.
+        /// Sizes of the probes, without the small ones.
         fn large(&self) -> Vec<u16> {
             self.sent.iter().copied().filter(|size| *size != SMALL_BYTES).collect()
         }
@@ -553,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspicion_finds_a_black_hole_whatever_it_carries() {
+    fn a_suspicion_finds_a_black_hole_of_any_size() {
         for carries in [548, 600, 1000, 1172, 1232, 1250, 1400] {
             for loss_ppm in [0, 900_000] {
                 let mut bed = Bed::new(1472, 1472);
@@ -583,8 +589,8 @@ mod tests {
     }
 
     #[test]
-    fn loss_of_large_datagrams_alone_is_seen_through_by_the_loss_of_user_data() {
-        // A full queue that is limited in bytes: seven of ten large datagrams are lost, and no small one.
+    fn loss_of_large_datagrams_only_is_recognised_by_the_loss_of_user_data() {
+        // A full queue that is limited in bytes: seven of ten large datagrams are lost, and no small ones.
         let mut wrong = 0;
         for seed in 0..200 {
             let mut bed = Bed::new(1472, 1472);
@@ -602,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_survives_a_rest_and_is_confirmed_after_it() {
+    fn the_result_survives_a_rest_and_is_confirmed_after_it() {
         for carries in [600, 1000, 1232, 1380, 1472] {
             let mut bed = Bed::new(1472, carries);
             bed.run(9);
@@ -619,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_of_what_was_not_sent_change_nothing_and_late_ones_mend() {
+    fn unsolicited_acknowledgements_have_no_effect_and_late_ones_correct_the_result() {
         let mut bed = Bed::new(1472, 1300);
         for size in [0, 1, 1000, 1473, u16::MAX] {
             bed.mtu.on_ack(size, bed.now);
@@ -631,7 +637,7 @@ mod tests {
             bed.mtu.on_ack(size, bed.now);
         }
         assert_eq!((bed.mtu.usable(), bed.mtu.phase()), (found, Phase::Complete));
-        // The smallest that failed arrives after all: a queue held it back.
+        // The smallest failed size arrives after all: it was delayed by a queue.
         bed.carries = 1472;
         bed.mtu.on_ack(bed.mtu.high, bed.now);
         bed.run(1);
@@ -639,18 +645,18 @@ mod tests {
     }
 
     #[test]
-    fn probes_that_somebody_else_brings_do_not_stand_for_the_path() {
+    fn probes_delivered_by_an_attacker_do_not_count() {
         for carries in (MIN_BYTES..1472).step_by(13) {
             let mut bed = Bed::new(1472, carries);
             bed.run(3);
             let found = bed.mtu.usable();
-            // Each size that was lost, once, in the course of a minute.
+            // Each lost size, once, within a minute.
             for (n, size) in bed.large().into_iter().enumerate() {
                 bed.mtu.on_ack(size, bed.now);
                 bed.run_ms(700 + 130 * (n as u64 % 7));
                 assert!(bed.mtu.usable() <= found, "{carries}: {:?}", bed.mtu);
             }
-            // One that comes while its size is tried is believed, and not for long.
+            // A probe that arrives while its size is being tried is accepted, but not for long.
             let high = bed.mtu.high;
             if high > 1472 {
                 continue;
@@ -679,7 +685,7 @@ mod tests {
         }
     }
 
-    /// How often, over seeds, sizes and round trips, the search is right after `seconds`, of `runs`.
+    /// How often, of `runs` with different seeds, sizes and round trips, the search is right after `seconds`.
     fn right(loss: Loss, seconds: u64, runs: u64) -> u64 {
         let run = |i: &u64| {
             let carries = MIN_BYTES + (i * 7919 % 925) as u16;
@@ -692,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_told_from_size() {
+    fn loss_is_distinguished_from_size() {
         for (loss, seconds, least) in [
             (Loss::Random(5), 10, 99),
             (Loss::Burst(5), 10, 98),
@@ -731,7 +737,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the sizes and losses, 25 minutes after a change the size is right to the granularity.
+        /// For any sizes and losses, 25 minutes after a change the size is right to the granularity.
         #[test]
         fn it_converges(
             max in 576..9000_u16,
@@ -748,7 +754,7 @@ mod tests {
                 bed.carries = carries;
                 bed.mtu.suspect(bed.now);
                 bed.run(1500);
-                // A wrong verdict may just have been made; it does not stay.
+                // A wrong result may just have been reached; it does not persist.
                 let mut right = bed.is_right();
                 for _ in 0..20 {
                     bed.run(if right { 0 } else { 10 });

@@ -1,5 +1,5 @@
-//! Addresses of the TCP lane inside the tunnel (docs/tcp-lane.md): each path of a session has one, so that a subflow of
-//! Multipath TCP is bound to a path by its source address.
+//! Addresses of the TCP lane inside the tunnel (docs/tcp-lane.md). Each path of a session has one, so that a
+//! subflow of Multipath TCP is bound to a path by its source address.
 //!
 //! ```text
 //!   48 bits             8      8       32             32
@@ -9,10 +9,10 @@
 //! +-------------------+------+-------+--------------+------------------------------+
 //! ```
 //!
-//! Both ends derive them from what they know of the session; nothing is assigned or stored. They are addresses between the
-//! two tunnel ends only: no packet that leaves a tunnel end for a host or a network carries one.
+//! Both ends derive the addresses from the session; nothing is assigned or stored. They are used only between
+//! the two tunnel ends: no packet that leaves a tunnel end for a host or network contains one.
 //!
-//! Also here: on which path a connection begins.
+//! Also: the path on which a connection begins.
 
 use crate::{MAX_PATHS, PathId};
 use anabranch_wire::ip::FlowKey;
@@ -25,10 +25,10 @@ pub const UPF: Ipv6Addr = Ipv6Addr::new(PREFIX[0], PREFIX[1], PREFIX[2], 0, 0, 0
 
 /// A locally assigned prefix (RFC 4193); its global identifier was drawn at random.
 const PREFIX: [u16; 3] = [0xfd6b, 0x97c2, 0x5e1a];
-/// The subnet says that an IPv4 address follows.
+/// Value of the subnet field: an IPv4 address follows.
 const OF_IPV4: u16 = 4 << 8;
 
-/// The address of a session's path.
+/// The address of a path of a session.
 #[must_use]
 pub const fn address(session: Ipv4Addr, path: PathId) -> Ipv6Addr {
     let [a, b, c, d] = session.octets();
@@ -36,7 +36,7 @@ pub const fn address(session: Ipv4Addr, path: PathId) -> Ipv6Addr {
     Ipv6Addr::new(PREFIX[0], PREFIX[1], PREFIX[2], OF_IPV4 | path as u16, 0, 0, halves[0], halves[1])
 }
 
-/// Session and path of such an address.
+/// Session and path of an address of the lane.
 #[must_use]
 pub fn parse(address: IpAddr) -> Option<(Ipv4Addr, PathId)> {
     let IpAddr::V6(v6) = address else { return None };
@@ -53,15 +53,16 @@ pub fn contains(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if has_prefix(v6))
 }
 
-/// The address by which the session of an inner packet is known: that of the session itself where it is one of the lane.
+/// The address by which the session of an inner packet is found: for an address of the lane, that of its
+/// session.
 #[must_use]
 #[inline]
 pub fn session_address(address: IpAddr) -> IpAddr {
     parse(address).map_or(address, |(session, _)| session.into())
 }
 
-/// The path that a packet of the lane belongs to, if it is one between this session and the UPF; as sent by the UE, or (not
-/// `by_ue`) by the UPF.
+/// The path of a packet of the lane, if it is between this session and the UPF. `by_ue`: sent by the UE,
+/// otherwise by the UPF.
 #[must_use]
 pub fn path_of(flow: &FlowKey, session: Option<Ipv4Addr>, by_ue: bool) -> Option<PathId> {
     let (ue, upf) = if by_ue { (flow.src, flow.dst) } else { (flow.dst, flow.src) };
@@ -69,21 +70,21 @@ pub fn path_of(flow: &FlowKey, session: Option<Ipv4Addr>, by_ue: bool) -> Option
     (Some(of) == session && upf == IpAddr::V6(UPF)).then_some(path)
 }
 
-/// What is known of a path that a connection may begin on.
+/// The properties of a path on which a connection may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
     /// The path.
     pub path: PathId,
     /// Its round-trip time in microseconds, smoothed.
     pub rtt_us: u32,
-    /// How many of its round trips fail because a packet is lost on the way there or back, in parts per million; `None`: not
-    /// measured yet.
+    /// Loss of round trips (a packet lost in either direction), in parts per million; `None`: not measured
+    /// yet.
     pub loss_ppm: Option<u32>,
 }
 
 impl Start {
-    /// How long a round trip takes in the mean while a connection begins, in microseconds: as long as TCP waits for each one that
-    /// failed comes on top.
+    /// Mean duration of a round trip at the begin of a connection, in microseconds: TCP's timeouts for lost
+    /// round trips are added.
     fn expected_us(&self) -> u64 {
         const ALL: u64 = 1_000_000;
         let failed = u64::from(self.loss_ppm.unwrap_or(UNMEASURED_PPM)).min(MOST_PPM);
@@ -91,17 +92,17 @@ impl Start {
     }
 }
 
-/// TCP's timeout while it knows no round trip (RFC 6298, section 2).
+/// TCP's timeout before the first RTT sample (RFC 6298, section 2).
 const INITIAL_TIMEOUT_US: u64 = 1_000_000;
-/// What counts as the loss of round trips where none was measured: worse than any path that is known to be good, better than one
-/// that is known to be bad.
+/// Assumed loss of round trips without a measurement: worse than a path known to be good, better than one
+/// known to be bad.
 const UNMEASURED_PPM: u32 = 100_000;
 const MOST_PPM: u64 = 999_000;
-/// A path by which a round trip takes this much longer at most is as good as the best.
+/// A path whose expected round trip is longer by at most this is as good as the best.
 const SAME_US: u64 = 5000;
 
-/// In which order a connection tries paths for its first subflow: by the time that it has to expect there; those that are
-/// equal, as they are configured.
+/// The order in which a connection tries paths for its first subflow: by expected duration; equal ones in the
+/// configured order.
 #[must_use]
 pub fn starts(mut paths: Vec<Start>) -> Vec<Start> {
     paths.sort_by_key(|start| start.path);
@@ -146,21 +147,22 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_begins_where_it_has_to_expect_the_shortest_round_trip() {
+    fn a_connection_begins_on_the_path_with_the_shortest_expected_round_trip() {
         for (paths, expected) in [
             // Bursts of 40 % each way, and less.
             (vec![(0, 10, Some(0.64)), (1, 40, Some(0.0))], vec![1, 0]),
             (vec![(0, 10, Some(0.1)), (1, 40, Some(0.0))], vec![1, 0]),
             (vec![(0, 10, Some(0.02)), (1, 40, Some(0.0))], vec![0, 1]),
-            // A way that loses little is not left for one by satellite, and that is taken rather than one that loses most.
+            // A path with little loss is not left for a satellite path, which in turn is preferred to a path
+            // with very high loss.
             (vec![(0, 30, Some(0.05)), (1, 600, Some(0.0))], vec![0, 1]),
             (vec![(0, 30, Some(0.64)), (1, 600, Some(0.0))], vec![1, 0]),
             (vec![(0, 10, Some(0.64)), (1, 10, Some(0.3)), (2, 10, Some(0.9))], vec![1, 0, 2]),
-            // Not measured: behind what is known to be good, before what is known to be bad.
+            // Not measured: behind a path known to be good, before one known to be bad.
             (vec![(0, 10, None), (1, 40, Some(0.0))], vec![1, 0]),
             (vec![(0, 10, None), (1, 40, Some(0.3))], vec![0, 1]),
             (vec![(0, 40, None), (1, 10, None)], vec![1, 0]),
-            // Equal: as configured, whatever the order in which they are named.
+            // Equal: in the configured order, whatever the order of the arguments.
             (vec![(1, 10, Some(0.0)), (0, 14, Some(0.0))], vec![0, 1]),
             (vec![(0, 10, Some(0.0)), (1, 14, Some(0.0))], vec![0, 1]),
             (vec![(1, 200, Some(0.0)), (0, 205, Some(0.004))], vec![1, 0]),

@@ -1,5 +1,5 @@
-//! Sinks that turn the batch forms of the tunnel ends into packets of the contract: datagrams get
-//! their outer IP and UDP headers, so that simulated links count the true overhead.
+//! Sinks that turn the batch output of the tunnel ends into packets of an element. Datagrams get their outer
+//! IP and UDP headers, so that simulated links carry the true overhead.
 
 use super::{DatagramSink, PacketSink, PathId};
 use anabranch_element::Port;
