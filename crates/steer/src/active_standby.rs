@@ -10,15 +10,15 @@
 //!      +------ primary up ------+---------------------------------+
 //! ```
 //!
-//! An access that steadily loses more than its rule's `leave_above_loss_percent` counts as down here while another loses
-//! less ([`Lossy`](super::lossy::Lossy)); the paper has no such rule.
+//! An access whose steady loss exceeds the rule's `leave_above_loss_percent` counts as down here while another
+//! loses less ([`Lossy`](super::lossy::Lossy)). The paper has no such rule.
 //!
-//! With more than one standby the paper has no rule: the one with the smallest RTT is taken, and kept
-//! for as long as it is up, so that standbys do not take turns. Return to the primary is immediate;
-//! flap control (JUNCTION §V-E) decides when a path counts as up, not the mode.
+//! The paper has no rule for more than one standby. Here the one with the smallest RTT is used, and kept as
+//! long as it is up, so that standbys do not alternate. The return to the primary is immediate. Flap control
+//! (JUNCTION §V-E), not the mode, decides when a path counts as up.
 //!
-//! *Rotating* is for experiments with switching (JUNCTION §VI-C): after every so many packets the next path
-//! that is up has its turn, the primary first.
+//! *Rotation* is for experiments with switching (JUNCTION §VI-C): after a fixed number of packets, traffic
+//! moves to the next path that is up, beginning with the primary.
 
 use crate::lossy::DEFAULT_LEAVE_PERCENT;
 use crate::{Because, Compile, Doing, Exclusion, Input, ModeState, Names, PathId, Pick, PolicyError, Steer};
@@ -43,9 +43,9 @@ crate::params! {
 pub struct ActiveStandby {
     /// Preferred path; `None` if the user does not have the preferred access.
     primary: Option<PathId>,
-    /// Packets per turn; 0: no turns.
+    /// Packets before moving to the next path; 0: no rotation.
     rotate_packets: u32,
-    /// Percent.
+    /// Limit of steady loss, percent.
     leave_above_loss: u8,
 }
 
@@ -56,19 +56,19 @@ impl ActiveStandby {
         Self { primary, rotate_packets: 0, leave_above_loss: DEFAULT_LEAVE_PERCENT }
     }
 
-    /// The same, but each path that is up has its turn of so many packets; 0: none has.
+    /// Adds rotation among the paths that are up, after this number of packets; 0: none.
     #[must_use]
     pub const fn rotating(self, packets: u32) -> Self {
         Self { rotate_packets: packets, ..self }
     }
 
-    /// The same, but a path that steadily loses more than this is left, in percent; 100: loss does not matter.
+    /// Adds a limit of steady loss above which a path is left, in percent; 100: loss is ignored.
     #[must_use]
     pub const fn leaving_above(self, percent: u8) -> Self {
         Self { leave_above_loss: percent, ..self }
     }
 
-    /// The path whose turn it is.
+    /// The current path of the rotation.
     fn turn(&self, input: &Input<'_>) -> Option<PathId> {
         let turn = input.sequence.checked_div(self.rotate_packets)?;
         let primary = self.primary.filter(|path| input.up.contains(*path));
