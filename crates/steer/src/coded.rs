@@ -1,18 +1,19 @@
-//! Coded: sources on the best access, repair packets on another (`atsss::coding`, docs/atsss-coded.md).
+//! Coded: source packets on the best access, repair packets on another (`atsss::coding`, docs/atsss-coded.md).
 //!
-//! Not a mode of TS 24.193. The *source access* is the one with the smallest delay, its loss counted as delay:
+//! Not a mode of TS 24.193. The *source access* is the one with the smallest delay, with loss counted as delay:
 //!
 //! ```text
 //!   delay(p) = rtt / 2 + LOSS_WEIGHT · loss · longest wait          smallest wins; hysteresis and dwell of smallest-delay
 //! ```
 //!
-//! A source that is lost comes at worst after the longest wait, or not at all; as calls feel their worst packets and not
-//! the mean, that counts [`LOSS_WEIGHT`] times. So with a wait of 100 ms an access that loses 5 % must be 20 ms faster
-//! than a clean one.
+//! A lost source is restored after the longest wait at worst, or not at all. The quality of a call depends on
+//! its worst packets and not on the mean, so this wait counts [`LOSS_WEIGHT`] times. With a wait of 100 ms, an
+//! access with 5 % loss must therefore be 20 ms faster than one without loss.
 //!
-//! Repairs go by the best of the others, counted the same way, for a burst of loss seldom meets both; by one that flap
-//! control holds back, too, as a repair moves no flow. An access that is so much slower that its repairs would come after
-//! half the wait is of no use: then, and with one access, repairs follow the sources, and help against single losses.
+//! Repairs take the best of the other accesses, by the same measure, because a loss burst rarely affects both.
+//! They also use an access held back by flap control, since a repair moves no flow. An access on which repairs
+//! would arrive after half the wait is useless. In that case, and with a single access, repairs follow the
+//! sources and help only against single losses.
 
 use crate::smallest_delay::{DEFAULT_DWELL_MS, DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
 use crate::{
@@ -32,7 +33,7 @@ crate::params! {
     }
 }
 
-/// How often the longest wait counts for a packet that is lost.
+/// Weight of the longest wait for a lost packet.
 const LOSS_WEIGHT: u64 = 4;
 
 /// Compiled coded mode.
@@ -47,8 +48,8 @@ impl Coded {
     const BEST: SmallestDelay =
         SmallestDelay::new(DEFAULT_HYSTERESIS_PERCENT, DEFAULT_DWELL_MS).leaving_above(100);
 
-    /// Repairs of at most `overhead_percent` of the sources' bytes, over at most `window` packets not older than
-    /// `wait_ms`.
+    /// Repairs of at most `overhead_percent` of the sources' bytes, each over at most `window` packets that are
+    /// not older than `wait_ms`.
     #[must_use]
     pub const fn new(overhead_percent: u8, window: u8, wait_ms: u16) -> Self {
         Self { overhead_percent, window, wait_ms }
@@ -60,19 +61,19 @@ impl Coded {
         self.overhead_percent
     }
 
-    /// Most packets a repair covers.
+    /// Most packets covered by a repair.
     #[must_use]
     pub const fn window(&self) -> u8 {
         self.window
     }
 
-    /// How long a packet is worth waiting for, in milliseconds.
+    /// The time for which a packet is worth waiting, in milliseconds.
     #[must_use]
     pub const fn wait_ms(&self) -> u16 {
         self.wait_ms
     }
 
-    /// The path of a repair of what went by `source`.
+    /// The path of a repair for sources sent by `source`.
     #[must_use]
     pub fn repair_path(&self, source: PathId, live: &PathStates) -> PathId {
         let latest_us = live.get(source).rtt_us / 2 + u32::from(self.wait_ms) * 500;
@@ -83,12 +84,12 @@ impl Coded {
         weighted.fastest(in_time).or(same).or_else(|| weighted.fastest(others)).unwrap_or(source)
     }
 
-    /// The paths with their loss as a part of their round-trip time.
+    /// The paths with their loss added to the round-trip time.
     fn weighted(&self, paths: &PathStates) -> PathStates {
         let mut weighted = PathStates::default();
         for path in paths.up().iter() {
             let PathState { rtt_us, loss_ppm, .. } = paths.get(path);
-            // ppm · ms = ns, and twice the delay as everywhere in a round trip.
+            // ppm · ms = ns; twice the delay, because it is added to a round trip.
             let lost_us = u64::from(loss_ppm) * u64::from(self.wait_ms) * LOSS_WEIGHT * 2 / 1000;
             let rtt_us = u32::try_from(u64::from(rtt_us) + lost_us).unwrap_or(u32::MAX);
             weighted.set(path, PathState { rtt_us, ..paths.get(path) });
