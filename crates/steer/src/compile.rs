@@ -4,18 +4,18 @@ use crate::{MAX_PATHS, PathId};
 use anabranch_rules::AccessName;
 use thiserror::Error;
 
-/// What is wrong with a policy, and what would be valid.
+/// An error in a policy, and the valid values.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PolicyError {
-    /// A rule in a list of rules is wrong.
+    /// An error in one rule of a list.
     #[error("rule \"{rule}\": {error}")]
     Rule {
         /// Name of the rule.
         rule: String,
-        /// What is wrong with it.
+        /// The error.
         error: Box<PolicyError>,
     },
-    /// A rule has a name that cannot be shown everywhere.
+    /// The name of a rule contains characters that cannot be displayed everywhere.
     #[error("rule name {0:?}: give 1 to 128 bytes without control characters, quotes and backslashes")]
     RuleName(String),
     /// Two rules have the same name.
@@ -24,17 +24,17 @@ pub enum PolicyError {
     /// The list of rules is too long.
     #[error("{count} rules: at most {max} are supported")]
     TooManyRules {
-        /// Rules given.
+        /// Number of rules given.
         count: usize,
-        /// Rules supported.
+        /// Number of rules supported.
         max: usize,
     },
-    /// A filter names an empty or malformed domain.
+    /// A filter contains an empty or malformed domain.
     #[error(
         "domain \"{0}\": write a name like \"example.org\" (at most 253 characters, no wildcard: names below it match too)"
     )]
     Domain(String),
-    /// An access that does not exist is named.
+    /// A policy names an access that does not exist.
     #[error("{mode}: no access is named \"{access}\"; valid names: {valid}")]
     UnknownAccess {
         /// The steering mode.
@@ -73,7 +73,7 @@ pub enum PolicyError {
         "load-balance: the weights sum to {sum} %, they must sum to 100 %; leave them out for equal shares"
     )]
     WeightSum {
-        /// Their sum in percent.
+        /// The sum in percent.
         sum: u32,
     },
     /// A number is out of range.
@@ -83,7 +83,7 @@ pub enum PolicyError {
         mode: &'static str,
         /// Key in the configuration.
         key: &'static str,
-        /// What was given.
+        /// The given value.
         value: f64,
         /// The valid range, in words.
         valid: String,
@@ -95,16 +95,16 @@ pub enum PolicyError {
 pub struct Names<'a> {
     /// The steering mode, for messages.
     pub mode: &'static str,
-    /// Those of the user.
+    /// The accesses of the user.
     pub accesses: &'a [(PathId, AccessName)],
     known: &'a [AccessName],
 }
 
 impl<'a> Names<'a> {
-    /// The accesses of a user, and names that others have.
+    /// The accesses of a user, and the names of accesses that other users have.
     ///
     /// # Errors
-    /// A path or a name stands twice, or a path cannot be.
+    /// A path id or name occurs twice, or a path id is out of range.
     pub fn new(
         mode: &'static str,
         accesses: &'a [(PathId, AccessName)],
@@ -125,7 +125,7 @@ impl<'a> Names<'a> {
     /// The path of an access; `None` if this user does not have it.
     ///
     /// # Errors
-    /// Nobody has it.
+    /// No user has it.
     pub fn path(&self, access: &AccessName) -> Result<Option<PathId>, PolicyError> {
         if let Some((path, _)) = self.accesses.iter().find(|(_, name)| name == access) {
             return Ok(Some(*path));
