@@ -1,6 +1,8 @@
-//! Why a rule uses the paths it uses, for people. Asked when somebody looks, and once a second; never for a packet.
+//! Explanations of the paths that a rule uses, for people. Evaluated on request and once a second, never per
+//! packet.
 //!
-//! Each mode says so itself, beside its law ([`Steer::doing`], [`Steer::excludes`]), from the values its law decides from.
+//! Each mode explains itself next to its algorithm ([`Steer::doing`], [`Steer::excludes`]), from the values on
+//! which the algorithm decides.
 
 use super::record::Left;
 use super::{Input, Mode, ModeState, Packet, PathSet, Steer, View};
@@ -8,89 +10,92 @@ use crate::view::{DownReason, FlowSteer};
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::Instant;
 
-/// Why a rule sends nothing by a path at this moment, or no more than it does.
+/// Why a rule currently sends nothing by a path, or not more than it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exclusion {
     /// The path is down.
     Down {
-        /// Why, as far as it is known here.
+        /// The reason, if it is known here.
         reason: Option<DownReason>,
     },
-    /// It came back while the paths flap: flap control holds it back.
+    /// It came back while the paths flap, and flap control holds it back.
     Held,
-    /// It steadily loses more than the rule allows, while another path loses less.
+    /// Its steady loss exceeds the limit of the rule, while another path loses less.
     SteadyLoss {
-        /// Percent.
+        /// Steady loss, percent.
         loss: u8,
-        /// Percent.
+        /// Limit, percent.
         limit: u8,
     },
-    /// Its loss is above a threshold of the rule.
+    /// Its loss exceeds a threshold of the rule.
     Loss {
-        /// Parts per million.
+        /// Loss, parts per million.
         loss_ppm: u32,
-        /// Parts per million.
+        /// Threshold, parts per million.
         limit_ppm: u32,
     },
-    /// Its round trip is above a threshold of the rule.
+    /// Its round trip exceeds a threshold of the rule.
     RoundTrip {
-        /// Microseconds.
+        /// Round trip, microseconds.
         rtt_us: u32,
-        /// Microseconds.
+        /// Threshold, microseconds.
         limit_us: u32,
     },
-    /// The rule gives it no share while a path that has one is up.
+    /// The rule gives it no share, and a path with a share is up.
     NoShare,
-    /// The rule prefers another path, which may be used.
+    /// The rule prefers another path, which is usable.
     Standby,
     /// Another path has a smaller delay.
     Slower {
-        /// Its round trip in microseconds, loss counted as delay in coded mode.
+        /// Its round trip in microseconds; in coded mode, with loss counted as delay.
         rtt_us: u32,
-        /// That of the path in use.
+        /// The round trip of the path in use.
         than_us: u32,
     },
-    /// Autonomous: it loses packets without congestion, more than the home does.
+    /// Autonomous: it loses packets without congestion, more than the home.
     RandomLoss {
-        /// Parts per million.
+        /// Wild loss, parts per million.
         loss_ppm: u32,
-        /// Parts per million.
+        /// Limit, parts per million.
         limit_ppm: u32,
     },
-    /// Autonomous: its queue is where it drops.
+    /// Autonomous: its queue has reached the drop level.
     Dropping {
-        /// Microseconds.
+        /// Queue, microseconds.
         queue_us: u32,
-        /// Microseconds.
+        /// Drop level, microseconds.
         drop_us: u32,
     },
-    /// Autonomous: it has a queue, and is small beside the home: a loss there costs more than it carries.
+    /// Autonomous: it has a queue, and a small capacity compared with the home: a loss there costs more than
+    /// the path adds.
     HasQueue {
-        /// Microseconds.
+        /// Queue, microseconds.
         queue_us: u32,
-        /// Microseconds.
+        /// Limit, microseconds.
         limit_us: u32,
     },
-    /// Autonomous: it carries so little of what the home does that a loss there costs more than it carries.
+    /// Autonomous: its capacity is so small compared with the home that a loss there costs more than the path
+    /// adds.
     TooSmall {
-        /// What it is taken to carry, in bit/s.
+        /// Its estimate, in bit/s.
         bps: u64,
-        /// The same of the home.
+        /// The capacity of the home, in bit/s.
         home_bps: u64,
     },
-    /// Autonomous: without any queue, a packet arrives so much later by it that the far end would not wait.
+    /// Autonomous: even without a queue, packets arrive so much later on it that the far end would not wait for
+    /// them.
     TooFar {
-        /// Microseconds.
+        /// Difference of the base delays, microseconds.
         later_us: u32,
-        /// Microseconds.
+        /// Limit, microseconds.
         limit_us: u32,
     },
-    /// Autonomous: a packet arrives later by it than behind the queue of the home.
+    /// Autonomous: packets arrive later on it than behind the queue of the home.
     Later {
-        /// Microseconds.
+        /// Difference of the arrivals, microseconds.
         later_us: u32,
     },
-    /// Autonomous: the home has no queue, so nothing is gained by it.
+    /// Autonomous: the home has no queue, so using the path gains nothing.
     HomeNotFull {
         /// The home.
         home: PathId,
@@ -100,7 +105,7 @@ pub enum Exclusion {
 }
 
 impl Exclusion {
-    /// In REST, events and scripts.
+    /// The name in the REST API, events and scripts.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -122,42 +127,42 @@ impl Exclusion {
         }
     }
 
-    /// Whether the path is left for what was measured of it against a limit of the rule, for longer than a packet: what
-    /// is worth an event when it begins and ends.
+    /// Whether the path is left because a measurement exceeds a limit of the rule, for longer than a packet.
+    /// Begin and end of such an exclusion are events.
     #[must_use]
     pub const fn is_verdict(&self) -> bool {
         matches!(self, Self::SteadyLoss { .. } | Self::Loss { .. } | Self::RoundTrip { .. })
     }
 }
 
-/// What a rule does with its packets now.
+/// The current treatment of a rule's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doing {
     /// No path is up.
     NoPath,
-    /// All by one path.
+    /// All packets take one path.
     One(PathId, Because),
-    /// All by one path, repair packets by another.
+    /// All packets take one path, and repair packets another.
     Coded {
         /// The path of the packets.
         source: PathId,
         /// The path of the repairs.
         repair: PathId,
     },
-    /// Packets, or flows, by fixed shares.
+    /// Packets or flows in fixed shares.
     Shares,
-    /// A copy by each path.
+    /// A copy on each path.
     Copies,
-    /// Autonomous: each flow by its home; bulk flows have their homes on several paths.
+    /// Autonomous: each flow takes its home; bulk flows have homes on several paths.
     Homes,
-    /// Autonomous: packets take another path than their home where they arrive no later.
+    /// Autonomous: packets spill to another path than their home, where they arrive no later.
     Spills,
-    /// Autonomous: packets take another path than their home although they may arrive later.
+    /// Autonomous: packets overflow to another path than their home, although they may arrive later.
     Overflows,
 }
 
 impl Doing {
-    /// In REST and scripts.
+    /// The name in the REST API and scripts.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -176,15 +181,16 @@ impl Doing {
 /// Why a rule uses one path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Because {
-    /// No other path may be used.
+    /// No other path is usable.
     Only,
-    /// It is the one the rule prefers.
+    /// It is the path that the rule prefers.
     Preferred,
-    /// The one the rule prefers may not be used.
+    /// The preferred path is not usable.
     Fallback,
-    /// Its delay is the smallest, by more than the rule's hysteresis or for as long.
+    /// Its delay is the smallest, or the smallest one is not smaller by the hysteresis, or not yet for the
+    /// dwell time.
     Fastest,
-    /// Paths take turns, and this is its turn.
+    /// Paths alternate, and it is the turn of this one.
     Turn,
     /// Redundant: loss is below the threshold, so no copies are made.
     LittleLoss,
@@ -192,17 +198,17 @@ pub enum Because {
     Home,
 }
 
-/// What a rule does with its packets, and why not more. Of the time it was asked for.
+/// The current treatment of a rule's packets, and its reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Explanation {
-    /// What it does.
+    /// The treatment.
     pub doing: Doing,
-    /// By path id: why it is not used, or no more than it is.
+    /// By path id: why the path is not used, or not more than it is.
     pub excluded: [Option<Exclusion>; MAX_PATHS],
 }
 
 impl Explanation {
-    /// The paths that are left for what was measured of them.
+    /// The paths that are left because of a measurement.
     #[must_use]
     pub fn verdicts(&self) -> PathSet {
         let verdict = |(path, why): (PathId, &Option<Exclusion>)| {
@@ -213,7 +219,7 @@ impl Explanation {
 }
 
 impl ModeState {
-    /// What the rule does now and why, for the paths in `known`.
+    /// The current treatment and its reasons, for the paths in `known`.
     #[must_use]
     pub fn explain(&self, mode: &Mode, view: View<'_>, known: PathSet, now: Instant) -> Explanation {
         let flow = &mut FlowSteer::default();
@@ -245,20 +251,20 @@ impl ModeState {
         explanation
     }
 
-    /// What the autonomous law did and does; `None` before its first packet.
+    /// Counters and state of the autonomous law; `None` before its first packet.
     #[must_use]
     pub fn law(&self, now: Instant) -> Option<LawView> {
         self.lane.as_deref().map(|lane| lane.view(now))
     }
 
-    /// Autonomous: bulk flows that left a path for its random loss, by path, and of which nobody was told.
+    /// Autonomous: bulk flows that left a path for its wild loss, by path, and have not been reported yet.
     pub fn untold_left(&mut self) -> impl Iterator<Item = (PathId, &mut Left)> {
         self.lane.as_deref_mut().into_iter().flat_map(|lane| (0..).zip(lane.untold_left()))
     }
 }
 
 impl Explanation {
-    /// A path that is used because all others are down, held back or left for what was measured of them.
+    /// Marks a path as the only one if all others are down, held back, or left because of a measurement.
     fn name_the_only_one(&mut self, known: PathSet) {
         let Doing::One(path, because) = self.doing else { return };
         let bad =
@@ -271,43 +277,43 @@ impl Explanation {
     }
 }
 
-/// What the autonomous law did since its first packet, by path id.
+/// Counters of the autonomous law since its first packet, by path id.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LawCounts {
-    /// Packets that took their flow's home, this path.
+    /// Packets that took their flow's home, if this path is the home.
     pub at_home: [u64; MAX_PATHS],
-    /// Packets that took this path for their home, and arrive no later by it.
+    /// Packets that spilled to this path.
     pub spilled: [u64; MAX_PATHS],
-    /// Packets that took this path for their home, and may arrive later by it.
+    /// Packets that overflowed to this path.
     pub overflowed: [u64; MAX_PATHS],
-    /// Flows that were given this home when they began, or when theirs could not be used any more.
+    /// Flows that got this home at their beginning, or because their home had become unusable.
     pub placed: [u64; MAX_PATHS],
-    /// Flows that moved to this home: from a full one, or a small flow to where it arrives earlier.
+    /// Flows that moved to this home: from a full one, or small flows with an earlier arrival there.
     pub moved: [u64; MAX_PATHS],
-    /// Bulk flows that left this home for its random loss.
+    /// Bulk flows that left this home for its wild loss.
     pub left: [u64; MAX_PATHS],
-    /// Times that overflow was paused, for it did harm.
+    /// Number of times that overflow was paused because it reduced the rate.
     pub pauses: u64,
 }
 
-/// What the autonomous law did and does.
+/// Counters and state of the autonomous law.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LawView {
-    /// Since the law's first packet.
+    /// Counters since the law's first packet.
     pub counts: LawCounts,
-    /// Bulk flows by home, of the last quarter of a second.
+    /// Bulk flows by home, in the last period of 250 ms.
     pub bulk: [u16; MAX_PATHS],
-    /// Overflow is paused, for it did harm.
+    /// The current pause of overflow, if harm control has paused it.
     pub paused: Option<Pause>,
 }
 
 /// A pause of overflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pause {
-    /// When it ends.
+    /// End of the pause.
     pub until: Instant,
-    /// What was sent when it began, in bit/s.
+    /// The rate sent when it began, in bit/s.
     pub sent_bps: u64,
-    /// What the homes of bulk flows carry, in bit/s.
+    /// The capacity of the homes of bulk flows, in bit/s.
     pub capacity_bps: u64,
 }
