@@ -11,12 +11,12 @@
 //!   ModeState  (session, rule) --> ModeState::pick(mode, paths, sequence, flow hash, now) --> Pick
 //! ```
 //!
-//! Every mode keeps two promises, whatever the number of paths and whichever are down: a path that is
-//! down is never picked, and a path is picked whenever one is up.
+//! Two guarantees hold in every mode, for any number of paths in any state: a path that is down is never
+//! chosen, and a path is always chosen if any is up.
 //!
-//! Flap control holds back a path that came back among flapping ones, so that flows are not moved to and fro.
-//! Modes that do not move flows ([`redundant`], [`load_balance`] per packet) use it all the same: they see the
-//! paths both ways ([`View`]).
+//! Flap control holds back a path that came back while paths flap, so that flows do not move back and forth.
+//! Modes that move no flows ([`redundant`], [`load_balance`] per packet) use such a path nevertheless: a
+//! [`View`] has both states.
 //!
 //! ```
 //! use anabranch_steer::{Rule, SteeringMode};
@@ -28,8 +28,8 @@
 //! # Ok::<(), serde_json::Error>(())
 //! ```
 //!
-//! To add one: a file with its parameters and an implementation of [`Steer`] and [`Compile`], and one line in the registry
-//! below (docs/add-an-algorithm.md).
+//! To add a mode: a file with its parameters and an implementation of [`Steer`] and [`Compile`], and one line
+//! in the registry below (docs/add-an-algorithm.md).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -65,12 +65,12 @@ pub type PathId = u8;
 /// Most paths one session may have.
 pub const MAX_PATHS: usize = 8;
 
-/// What a mode decided for one packet.
+/// The decision of a mode for one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pick {
     /// No path is up.
     None,
-    /// All of the packet by this path.
+    /// The packet takes this path.
     One(PathId),
     /// A copy on each of these paths (redundant mode); never empty.
     Many(PathSet),
@@ -104,7 +104,8 @@ macro_rules! registry {
             pub enum ModeName("steering mode") { $( $Variant = $name, $about; )+ }
         }
 
-        /// How the packets of a rule are spread over the accesses, as written (JUNCTION §II-A; TS 23.501 §5.32.8).
+        /// How the packets of a rule are spread over the accesses, as in the configuration (JUNCTION §II-A; TS
+        /// 23.501 §5.32.8).
         #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
         #[serde(tag = "mode")]
         pub enum SteeringMode {
@@ -120,7 +121,7 @@ macro_rules! registry {
         )+
 
         impl ModeName {
-            /// Its parameters, in the order they are written in.
+            /// The parameters in the order of their declaration.
             #[must_use]
             pub fn params(self) -> &'static [Param] {
                 match self { $( Self::$Variant => <$Mode as Compile>::Params::all(), )+ }
@@ -128,13 +129,13 @@ macro_rules! registry {
         }
 
         impl SteeringMode {
-            /// The mode's name as written in configuration.
+            /// The mode's name in the configuration.
             #[must_use]
             pub const fn name(&self) -> &'static str {
                 match self { $( Self::$Variant(_) => $name, )+ }
             }
 
-            /// The accesses the mode names, each with the parameter.
+            /// The accesses that the mode names, each with its parameter.
             pub fn accesses(&self) -> impl Iterator<Item = (&'static str, &AccessName)> {
                 let (params, values) = match self {
                     $( Self::$Variant(params) => (<$Mode as Compile>::Params::all(), params.values()), )+
@@ -159,7 +160,7 @@ macro_rules! registry {
         pub enum Mode { $( #[doc = $about] $Variant($Mode), )+ }
 
         impl Mode {
-            /// The mode's name as written in configuration.
+            /// The mode's name in the configuration.
             #[must_use]
             pub const fn name(&self) -> &'static str {
                 match self { $( Self::$Variant(_) => $name, )+ }
@@ -199,7 +200,7 @@ macro_rules! registry {
     };
 }
 
-// One line for each: file, name, variant, type, what it is. The first is the default of a name.
+// One line per mode: file, name, variant, type, description. The first is the default of a name.
 registry! {
     active_standby "active-standby" ActiveStandby(active_standby::ActiveStandby) "The primary access while it is available, else the best other one.";
     load_balance "load-balance" LoadBalance(load_balance::LoadBalance) "A share per access; an access that is down is skipped and its share redistributed.";
@@ -210,8 +211,8 @@ registry! {
 }
 
 impl SteeringMode {
-    /// Whether packets of one flow may be on several paths at the same time; a mode with a parameter out of its range does
-    /// nothing.
+    /// Whether packets of one flow may be on several paths at the same time; `false` if a parameter is out of
+    /// range.
     #[must_use]
     pub fn splits(&self) -> bool {
         let known: Vec<AccessName> = self.accesses().map(|(_, access)| access.clone()).collect();
@@ -223,27 +224,27 @@ impl Mode {
     /// The mode of last resort: active-standby with path 0 as the primary.
     pub const DEFAULT: Self = Self::ActiveStandby(active_standby::ActiveStandby::new(Some(0)));
 
-    /// Load-balance by the autonomous law, packet by packet, over whatever paths are up, where the far end does not put packets in
-    /// order: none overflows.
+    /// Load-balance by the autonomous law, per packet, over all paths that are up, for a far end that does not
+    /// restore order: no packet overflows.
     #[must_use]
     pub fn autonomous_in_order() -> Self {
         let per = load_balance::Granularity::Packet;
         Self::LoadBalance(load_balance::LoadBalance::new(&[], per, true).in_order())
     }
 
-    /// Compiles a policy for a user with these accesses. Every access the policy names must be there.
+    /// Compiles a policy for a user with these accesses. All accesses that the policy names must exist.
     ///
     /// # Errors
-    /// [`PolicyError`] names the access, weight or threshold that is wrong, and what would be valid.
+    /// [`PolicyError`] names the invalid access, weight or threshold, and the valid values.
     pub fn compile(policy: &SteeringMode, accesses: &[(PathId, AccessName)]) -> Result<Self, PolicyError> {
         Self::compile_for(policy, accesses, &[])
     }
 
-    /// Compiles a policy that is shared by users with different accesses: an access that is not in
-    /// `accesses` but in `known` is one this user does not have, and treated as one that is down.
+    /// Compiles a policy that is shared by users with different accesses. An access in `known` but not in
+    /// `accesses` is one that this user lacks; it is treated as down.
     ///
     /// # Errors
-    /// As [`Self::compile`], for names that are in neither list.
+    /// As [`Self::compile`], for names in neither list.
     pub fn compile_for(
         policy: &SteeringMode,
         accesses: &[(PathId, AccessName)],
@@ -253,67 +254,67 @@ impl Mode {
     }
 }
 
-/// The user's paths as a mode sees them (see `docs/atsss-steering.md`).
+/// The user's paths in the form used by modes (docs/atsss-steering.md, "Path state common to all modes").
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
-    /// As flap control lets them be seen: a path that came back while they flap is down here, and an RTT stays
-    /// as it was. What moves flows decides from this. Up here is up in `live`, too; nothing is up here only
-    /// if nothing is up there.
+    /// The steady view, with flap control applied: a path held back is down, and RTTs do not change. For
+    /// decisions that move flows. A path that is up here is also up in `live`. If no path is up here, none is
+    /// up there.
     pub steady: &'a PathStates,
-    /// As they are now. What does not move flows decides from this.
+    /// The live view: the current states. For decisions that move no flows.
     pub live: &'a PathStates,
-    /// Their load by path id, as far as it is known; only the autonomous mode reads it.
+    /// The path models by path id, as far as known; used only by the autonomous mode.
     pub loads: &'a [LoadView],
 }
 
-/// What modes may know of a packet.
+/// The properties of a packet that modes may use.
 #[derive(Debug)]
 pub struct Packet<'a> {
-    /// Sequence number it will carry; any counter that goes up by one per packet will do.
+    /// The sequence number it will carry, or any counter that increases by one per packet.
     pub sequence: u32,
     /// Hash of its flow, well mixed.
     pub flow_hash: u64,
-    /// Hash of the far host's address.
+    /// Hash of the remote host's address.
     pub remote: u64,
     /// Its length in bytes.
     pub bytes: u32,
-    /// Whether its flow is no TCP connection.
+    /// Whether its flow is not a TCP connection.
     pub datagram: bool,
     /// Whether it ends the connection in its direction.
     pub ends: bool,
-    /// What steering remembers of its flow.
+    /// The state of its flow for steering.
     pub flow: &'a mut FlowSteer,
 }
 
 impl<'a> From<&'a PathStates> for View<'a> {
-    /// Paths that do not flap.
+    /// States without flap control.
     fn from(paths: &'a PathStates) -> Self {
         Self { steady: paths, live: paths, loads: &[] }
     }
 }
 
-/// What every mode decides from.
+/// The input of every mode.
 #[derive(Debug)]
 pub struct Input<'a> {
-    /// The user's path states, as flap control lets them be seen.
+    /// The steady view of the user's paths.
     pub paths: &'a PathStates,
-    /// The paths that are up in `paths`; not empty when a mode is asked.
+    /// The paths that are up in `paths`; not empty when a mode is called.
     pub up: PathSet,
-    /// The user's path states as they are now.
+    /// The live view of the user's paths.
     pub live: &'a PathStates,
     /// Sequence number the packet will carry.
     pub sequence: u32,
     /// Hash of the packet's flow, well mixed.
     pub flow_hash: u64,
-    /// Hash of the far host's address.
+    /// Hash of the remote host's address.
     pub remote: u64,
     /// Bytes of the packet.
     pub bytes: u32,
-    /// Whether its flow is no TCP connection.
+    /// Whether its flow is not a TCP connection.
     pub datagram: bool,
     /// Whether it ends the connection in its direction.
     pub ends: bool,
-    /// What steering remembers of its flow.
+    /// The state of its flow for steering.
     pub flow: &'a mut FlowSteer,
     /// See [`View::loads`].
     pub loads: &'a [LoadView],
@@ -341,7 +342,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// The load of a path; nothing is known of one that is not in the table.
+    /// The path model of a path; [`LoadView::UNKNOWN`] if it is not in the table.
     fn load(&self, path: PathId) -> LoadView {
         self.loads.get(usize::from(path)).copied().unwrap_or(LoadView::UNKNOWN)
     }
@@ -352,10 +353,10 @@ pub trait Steer {
     /// Decides for one packet.
     fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick;
 
-    /// What the mode does now with the packets of a rule; for people.
+    /// The current treatment of a rule's packets; for people.
     fn doing(&self, state: &ModeState, input: &Input<'_>) -> Doing;
 
-    /// Why a path that is up, and not held back, is not used now, or no more than it is; for people.
+    /// Why a path that is up and not held back is not used now, or not more than it is; for people.
     fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion>;
 
     /// Whether packets of one flow may be on several paths at the same time, so that they need
@@ -364,29 +365,29 @@ pub trait Steer {
         false
     }
 
-    /// Whether the unit that is steered is a flow, which then keeps its path while that is up.
+    /// Whether whole flows are steered, which keep their path as long as it is up.
     fn per_flow(&self) -> bool {
         false
     }
 
-    /// Whether the mode uses a path that flap control holds back: a copy more, or a share, moves no flow.
+    /// Whether the mode uses a path that flap control holds back, because a copy or a share moves no flow.
     fn uses_held(&self) -> bool {
         false
     }
 
-    /// Whether the mode decides from the load of the paths.
+    /// Whether the mode decides by the path models.
     fn is_autonomous(&self) -> bool {
         false
     }
 
-    /// The parameters of a mode whose packets are repaired.
+    /// The parameters of a mode with repair packets.
     fn coded(&self) -> Option<&coded::Coded> {
         None
     }
 }
 
 impl ModeName {
-    /// Each parameter of any mode once, with the names of the modes that have it.
+    /// Each parameter of all modes once, with the names of the modes that have it.
     #[must_use]
     pub fn all_params() -> Vec<(&'static Param, Vec<&'static str>)> {
         let mut all: Vec<(&Param, Vec<&str>)> = Vec::new();
@@ -402,19 +403,19 @@ impl ModeName {
     }
 }
 
-/// How a mode that is written becomes one that decides.
+/// The conversion of a configured mode into a compiled one.
 pub trait Compile: Steer + Sized {
-    /// Its parameters as people write them.
+    /// Its parameters in the configuration.
     type Params: Params;
 
-    /// The mode with these parameters, whose numbers are in their ranges.
+    /// The mode with these parameters, whose numbers have been range-checked.
     ///
     /// # Errors
-    /// An access that is not there; what else is wrong.
+    /// An access that does not exist, or another error.
     fn compile(params: &Self::Params, names: &Names<'_>) -> Result<Self, PolicyError>;
 }
 
-/// What a mode remembers between packets of one (session, rule): 16 bytes until an autonomous mode runs.
+/// The state of one (session, rule) between packets: 16 bytes unless an autonomous mode is used.
 #[derive(Debug, Clone, Default)]
 pub struct ModeState {
     /// State of autonomous load-balance; allocated by its first packet.
@@ -425,12 +426,12 @@ pub struct ModeState {
     current: u8,
     /// Priority-based: overflowing. Redundant: above the loss threshold.
     engaged: bool,
-    /// Paths that are left for their loss.
+    /// Paths that are left because of their loss.
     lossy: Lossy,
 }
 
 impl ModeState {
-    /// A state that has not seen a packet.
+    /// The state before the first packet.
     #[must_use]
     pub const fn new() -> Self {
         Self { lane: None, changed_ms: 0, current: 0, engaged: false, lossy: Lossy::NONE }
@@ -438,8 +439,7 @@ impl ModeState {
 
     /// Picks the path or paths of one packet.
     ///
-    /// Does not allocate, except once for the first
-    /// packet of an autonomous load-balance mode.
+    /// Allocates only once, for the first packet of an autonomous load-balance mode.
     pub fn pick<'a>(
         &mut self,
         mode: &impl Steer,
@@ -454,7 +454,7 @@ impl ModeState {
         mode.pick(self, input)
     }
 
-    /// The path in use by a mode that switches, `None` before its first packet.
+    /// The current path of a switching mode; `None` before its first packet.
     #[must_use]
     pub const fn current(&self) -> Option<PathId> {
         self.current.checked_sub(1)
