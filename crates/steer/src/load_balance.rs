@@ -1,4 +1,4 @@
-//! Load-balance: a share of the packets, or of the flows, per access.
+//! Load-balance: a share of the packets or flows per access.
 //!
 //! JUNCTION §V-C3: "packets are divided based on the rightmost digit of their sequence numbers. For
 //! instance, to achieve a 30:70 split ratio, we route packets with the rightmost digits 0 to 2 over
@@ -14,13 +14,13 @@
 //!                                    in proportion to the live paths' own shares
 //! ```
 //!
-//! The paper does not say where the share of a path that is down goes when more than one is left.
-//! Here each live path keeps the digits it has, and the others are dealt out by the number without its
-//! last digit, so that over 10 x (live shares) packets the split is exactly in proportion.
+//! The paper does not specify how the share of a path that is down is divided among several others. Here each
+//! live path keeps its digits, and the other digits are assigned by the number without its last digit. Over 10
+//! x (live shares) packets, the split is exactly proportional.
 //!
-//! *Per flow* (the standard's ATSSS-LL) is the same with the flow's hash in place of the sequence
-//! number: a flow stays on its path while that is up. Equal shares of *n* paths use the number modulo
-//! *n*, since a third of ten digits does not exist.
+//! *Per flow* (the standard's ATSSS-LL) uses the flow's hash instead of the sequence number: a flow stays on
+//! its path as long as that is up. Equal shares of *n* paths use the number modulo *n*, because ten digits
+//! cannot be divided by three.
 
 use crate::autonomous::Lane;
 use crate::{
@@ -49,13 +49,13 @@ crate::params! {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Weight {
-    /// Which access.
+    /// The access.
     pub access: AccessName,
     /// 0 to 100, in steps of 10.
     pub percent: u8,
 }
 
-/// What is split.
+/// The unit that is split.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Granularity {
@@ -107,13 +107,13 @@ fn tenths(weights: &[Weight], names: &Names<'_>) -> Result<Vec<(PathId, u8)>, Po
 /// Compiled load-balance mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadBalance {
-    /// Path of each digit; `digits` of them are in use.
+    /// The path of each digit; `digits` of them are used.
     by_digit: [PathId; MAX_DIGITS],
     digits: u8,
     weights: [u8; MAX_PATHS],
     per: Granularity,
     autonomous: bool,
-    /// Autonomous: packets may also go where they arrive later, for the far end puts them in order.
+    /// Autonomous: packets may overflow, because the far end restores order.
     overflows: bool,
 }
 
@@ -140,17 +140,18 @@ impl LoadBalance {
         mode
     }
 
-    /// The same without overflow.
+    /// The same mode without overflow.
     pub(super) const fn in_order(self) -> Self {
         Self { overflows: false, ..self }
     }
 
-    /// Whether packets are split, not flows.
+    /// Whether packets are split instead of flows.
     const fn per_packet(&self) -> bool {
         matches!(self.per, Granularity::Packet)
     }
 
-    /// The paths to choose from: a flow must not move to and fro with one that flaps, a share of the packets may.
+    /// The paths to choose from. A flow must not move back and forth with a flapping path; a share of the
+    /// packets may use it.
     fn up(&self, input: &Input<'_>) -> PathSet {
         match self.per {
             Granularity::Packet => input.live.up(),
@@ -170,7 +171,7 @@ impl LoadBalance {
         let weight = |path: PathId| u64::from(self.weights[usize::from(path)]);
         let live: u64 = up.iter().map(weight).sum();
         if live == 0 {
-            // None of the paths with a share is up: equal shares for the others.
+            // No path with a share is up: equal shares for the others.
             return up.nth(index(rest % up.len().max(1) as u64));
         }
         let mut left = rest % live;
