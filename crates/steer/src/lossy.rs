@@ -1,24 +1,25 @@
-//! Which paths are left for their loss, by every mode that moves flows and by the TCP lane.
+//! The paths that are left because of their loss, for all modes that move flows and for the TCP lane.
 //!
-//! A path that is up may lose so much that TCP stands still on it and a call breaks up, while another is clean.
-//! Loss by overflow of a queue does not count: it says that the path is used, not that it is bad (`measure/load.rs`).
+//! A path that is up may lose so much that TCP stalls and calls break up, while another one has no loss. Loss
+//! by queue overflow does not count, because it indicates use of the path and not its quality
+//! (`measure/loss.rs`).
 //!
 //! ```text
 //!   steady loss > limit          left, while another path that is up is not left
 //!   steady loss <= 80 % of it    used again
 //! ```
 //!
-//! 3GPP leaves this open: TS 23.501 §5.32.8 makes an access unavailable or compares it with thresholds of
+//! 3GPP leaves this open: by TS 23.501 §5.32.8, an access is either unavailable, or compared with thresholds in
 //! priority-based and load-balance modes only.
 
 use super::priority_based::RETURN_PERCENT;
 use super::{Exclusion, PathSet, PathStates};
 use crate::PathId;
 
-/// Steady loss above which a path is left where none is configured, in percent.
+/// Default of the steady loss above which a path is left, in percent.
 pub(crate) const DEFAULT_LEAVE_PERCENT: u8 = 5;
 
-/// The paths left for their loss.
+/// The paths that are currently left.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lossy(PathSet);
 
@@ -26,8 +27,8 @@ impl Lossy {
     /// None is left.
     pub const NONE: Self = Self(PathSet::EMPTY);
 
-    /// The paths of `up` that may be used: those whose steady loss is not above `limit_percent`; all, if
-    /// there is none. 100: loss does not matter.
+    /// The usable paths of `up`: those whose steady loss does not exceed `limit_percent`, or all if there is
+    /// none. 100: loss is ignored.
     pub fn usable(&mut self, up: PathSet, paths: &PathStates, limit_percent: u8) -> PathSet {
         for path in up {
             let loss = u64::from(paths.get(path).steady_loss_percent) * 100;
@@ -42,7 +43,7 @@ impl Lossy {
         if clean.is_empty() { up } else { clean }
     }
 
-    /// Why `path` would not be among the usable ones now.
+    /// Why `path` is currently not usable.
     pub(super) fn why(
         mut self,
         up: PathSet,
