@@ -1,5 +1,5 @@
-//! Parameters of the modes. One declaration gives the type, its written form, its ranges, and what files, forms, flags
-//! and documents say of it.
+//! Parameters of the modes. One declaration defines the type, its serialised form, its ranges, and the
+//! descriptions in files, forms, flags and documentation.
 
 use crate::PolicyError;
 use anabranch_rules::AccessName;
@@ -7,14 +7,14 @@ use serde::Serializer;
 use serde::ser::SerializeMap;
 use serde_json::Value as Json;
 
-/// What may stand for a parameter.
+/// The type of a parameter's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `true` or `false`.
     Bool,
-    /// A whole number from 0 to this.
+    /// An integer from 0 to this.
     Integer(u32),
-    /// A number, whole or not.
+    /// A number.
     Number,
     /// The name of an access.
     Access,
@@ -27,21 +27,21 @@ pub enum Kind {
 /// A parameter of a mode.
 #[derive(Debug, Clone)]
 pub struct Param {
-    /// Its key in files and requests; the flag of `ctl` has `-` for `_`.
+    /// Its key in files and requests; the flag of `ctl` has `-` in place of `_`.
     pub name: &'static str,
-    /// What may stand for it.
+    /// The type of its values.
     pub kind: Kind,
-    /// What it means, with its unit; without a full stop.
+    /// Its meaning and unit, without a full stop.
     pub about: &'static str,
-    /// It must be given.
+    /// Whether it must be given.
     pub required: bool,
-    /// What it is when it is left out; `None` without `required`: what `about` says.
+    /// Its default; `None` without `required`: as stated in `about`.
     pub default: Option<Json>,
-    /// Least and largest valid number, if not all of its type are.
+    /// Smallest and largest valid number, if the type allows others.
     pub range: Option<(f64, f64)>,
     /// The unit of the range, for messages.
     unit: &'static str,
-    /// It is not written while it has its default.
+    /// It is not serialised while it has its default.
     quiet: bool,
 }
 
@@ -55,33 +55,33 @@ impl Param {
         Self { name, kind: T::KIND, about, required, default, range: None, unit: "", quiet: false }
     }
 
-    /// Least and largest valid number, and their unit.
+    /// Sets the smallest and largest valid number, and their unit.
     #[must_use]
     pub fn range(self, least: f64, most: f64, unit: &'static str) -> Self {
         Self { range: Some((least, most)), unit, ..self }
     }
 
-    /// It is not written while it has its default.
+    /// It is not serialised while it has its default.
     #[must_use]
     pub fn quiet(self) -> Self {
         Self { quiet: true, ..self }
     }
 }
 
-/// A type of parameters.
+/// A type of parameter values.
 pub trait Value {
-    /// What may stand for it.
+    /// The kind of its values.
     const KIND: Kind;
 
-    /// As written; null: it is left out.
+    /// The serialised value; null: it is left out.
     fn json(&self) -> Json;
 
-    /// It as a number, if it is one.
+    /// The value as a number, if it is one.
     fn number(&self) -> Option<f64> {
         None
     }
 
-    /// The accesses it names.
+    /// The accesses that it names.
     fn accesses(&self) -> Vec<&AccessName> {
         Vec::new()
     }
@@ -135,14 +135,14 @@ impl<T: Value> Value for Option<T> {
     }
 }
 
-/// What is known of a parameter's value.
+/// A parameter's value in several forms.
 #[derive(Debug)]
 pub struct Given<'a> {
-    /// As written; null: it is left out.
+    /// The serialised value; null: it is left out.
     pub json: Json,
-    /// It as a number, if it is one.
+    /// The value as a number, if it is one.
     pub number: Option<f64>,
-    /// The accesses it names.
+    /// The accesses that it names.
     pub accesses: Vec<&'a AccessName>,
 }
 
@@ -154,16 +154,16 @@ impl<'a, T: Value> From<&'a T> for Given<'a> {
 
 /// Parameters of a mode; [`params!`] declares them.
 pub trait Params {
-    /// All of them.
+    /// All parameters.
     fn all() -> &'static [Param];
 
     /// Their values, in the same order.
     fn values(&self) -> Vec<Given<'_>>;
 
-    /// Whether every number is in its range.
+    /// Checks that every number is in its range.
     ///
     /// # Errors
-    /// The first that is not.
+    /// The first number out of range.
     fn check(&self, mode: &'static str) -> Result<(), PolicyError> {
         for (param, given) in Self::all().iter().zip(self.values()) {
             // NaN is in no range.
@@ -178,10 +178,10 @@ pub trait Params {
         Ok(())
     }
 
-    /// Writes them as a table.
+    /// Serialises them as a table.
     ///
     /// # Errors
-    /// The serializer's.
+    /// The serializer's error.
     fn write<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         for (param, Given { json, .. }) in Self::all().iter().zip(self.values()) {
@@ -194,8 +194,8 @@ pub trait Params {
     }
 }
 
-/// Declares the parameters of a mode. One without a default must be given. After the default may follow
-/// `range(least, most, "unit")` and `quiet()`: it is not written while it has its default.
+/// Declares the parameters of a mode. One without a default is required. The default may be followed by
+/// `range(least, most, "unit")` and `quiet()`: it is not serialised while it has its default.
 ///
 /// The caller depends on `serde` with `derive`.
 #[macro_export]
@@ -228,7 +228,7 @@ macro_rules! params {
         }
 
         impl Default for Params {
-            /// What must be given is empty.
+            /// Required parameters are empty.
             fn default() -> Self {
                 Self { $( $key: $crate::params!(@value $ty $(, $default)?), )* }
             }
@@ -264,7 +264,7 @@ macro_rules! params {
                 struct Written {
                     $( #[serde(default, deserialize_with = "given")] $key: Option<$ty>, )*
                 }
-                // What is there is not left out: null is an error where the type has none.
+                // A present value counts even if it is null, which is an error unless the type allows it.
                 fn given<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
                 where
                     D: serde::Deserializer<'de>,
