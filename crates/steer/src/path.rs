@@ -1,20 +1,20 @@
 //! The unified steering structure: one small record per access and user.
 //!
-//! JUNCTION §V-C2: modes that switch need to know whether an access is available, the others need
-//! its RTT; "non-zero RTT indicates availability", so one number serves both. Loss is added for the thresholds
-//! of TS 29.244, which the paper leaves out, and so that a path that loses too much is left.
+//! JUNCTION §V-C2: switching modes must know whether an access is available, the others need its RTT; "non-zero
+//! RTT indicates availability", so one number serves both purposes. Loss is added for the thresholds of TS
+//! 29.244, which the paper leaves out, and for leaving paths with too much loss.
 
 use crate::{MAX_PATHS, PathId};
 
-/// What steering knows of one path.
+/// The state of one path as used by steering.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PathState {
     /// Smoothed round-trip time in microseconds; 0 = the path is down.
     pub rtt_us: u32,
     /// Packet loss in the sending direction, in parts per million.
     pub loss_ppm: u32,
-    /// Loss in the sending direction that is steady and no sign of congestion, in percent: what half of the
-    /// last eight samples of 32 packets had or passed.
+    /// Steady loss in the sending direction without a sign of congestion, in percent: the loss that half of the
+    /// last eight samples of 32 packets had or exceeded.
     pub steady_loss_percent: u8,
 }
 
@@ -43,13 +43,13 @@ impl PathStates {
     /// All paths down.
     pub const DOWN: Self = Self([PathState::DOWN; MAX_PATHS]);
 
-    /// The state of a path; a path that cannot exist is down.
+    /// The state of a path; a path that does not exist is down.
     #[must_use]
     pub fn get(&self, path: PathId) -> PathState {
         self.0.get(usize::from(path)).copied().unwrap_or_default()
     }
 
-    /// The state of a path for changing; `None` if `path` is not below [`MAX_PATHS`].
+    /// The state of a path, mutable; `None` if `path` is not below [`MAX_PATHS`].
     pub fn get_mut(&mut self, path: PathId) -> Option<&mut PathState> {
         self.0.get_mut(usize::from(path))
     }
@@ -61,8 +61,7 @@ impl PathStates {
         }
     }
 
-    /// Marks a path down at once (JUNCTION §V-E: the UPF writes 0). Its loss and rate are kept for
-    /// when it returns.
+    /// Marks a path as down at once (JUNCTION §V-E: the UPF writes 0). Its loss is kept for its return.
     #[cfg(test)]
     pub fn mark_down(&mut self, path: PathId) {
         if let Some(slot) = self.get_mut(path) {
@@ -98,8 +97,7 @@ impl PathStates {
         self.fastest(PathSet::ALL)
     }
 
-    /// The path of `among` with the smallest RTT; the lower id wins a tie. Paths that are down are
-    /// left out.
+    /// The path of `among` with the smallest RTT; the lower id wins a tie. Paths that are down are ignored.
     #[must_use]
     pub fn fastest(&self, among: PathSet) -> Option<PathId> {
         among.iter().filter(|&p| self.get(p).is_up()).min_by_key(|&p| self.get(p).rtt_us)
@@ -118,13 +116,13 @@ impl PathSet {
     /// Every path.
     pub const ALL: Self = Self(u8::MAX);
 
-    /// The set whose bit *i* stands for path *i*.
+    /// The set in which bit *i* stands for path *i*.
     #[must_use]
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits)
     }
 
-    /// Bit *i* stands for path *i*.
+    /// The set as bits: bit *i* stands for path *i*.
     #[must_use]
     pub const fn bits(self) -> u8 {
         self.0
