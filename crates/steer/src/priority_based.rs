@@ -11,10 +11,10 @@
 //!                   RTT and loss <= 80 % of their thresholds, and up
 //! ```
 //!
-//! The paper has no hysteresis: it returns when the RTT falls below the same threshold. Here the
-//! return needs [`RETURN_PERCENT`] of each threshold, so that an RTT at the threshold does not spread
-//! every other packet. Without thresholds the high-priority access is left only when it is down. With
-//! no other path up, a congested high-priority access is still used.
+//! The paper has no hysteresis: it returns when the RTT falls below the same threshold. Here both RTT and loss
+//! must fall to [`RETURN_PERCENT`] of their thresholds, so that an RTT near the threshold does not cause a
+//! switch with every probe. Without thresholds, the high-priority access is left only when it is down. If no
+//! other path is up, a congested high-priority access is used.
 
 use crate::smallest_delay::{DEFAULT_DWELL_MS, DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
 use crate::{
@@ -35,7 +35,7 @@ crate::params! {
     }
 }
 
-/// The share of a threshold that RTT or loss must fall to before traffic returns, in percent.
+/// Percentage of a threshold to which RTT or loss must fall before traffic returns.
 pub const RETURN_PERCENT: u64 = 80;
 
 /// Compiled priority-based mode.
@@ -47,7 +47,7 @@ pub struct PriorityBased {
 }
 
 impl PriorityBased {
-    /// Which of the other paths takes what overflows: the best one now, without taking turns.
+    /// How overflowing packets choose among the other paths: smallest-delay with its defaults.
     const OVERFLOW: SmallestDelay = SmallestDelay::new(DEFAULT_HYSTERESIS_PERCENT, DEFAULT_DWELL_MS);
 
     /// Prefers `primary` while its RTT is at most `rtt_us` and its loss at most `loss_ppm`.
@@ -67,12 +67,12 @@ impl PriorityBased {
     }
 }
 
-/// The threshold of `value`, if that counts as above it.
+/// The threshold of `value`, if `value` counts as above it.
 fn passed(value: u32, threshold: u32, already: bool) -> Option<u32> {
     above(value, threshold, already).then_some(threshold)
 }
 
-/// Whether `value` counts as above `threshold`, given whether it did before.
+/// Whether `value` counts as above `threshold`; `already`: whether it did before.
 pub(super) fn above(value: u32, threshold: u32, already: bool) -> bool {
     let percent = if already { RETURN_PERCENT } else { 100 };
     threshold != u32::MAX && u64::from(value) * 100 > u64::from(threshold) * percent
