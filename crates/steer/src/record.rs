@@ -1,33 +1,33 @@
-//! What the autonomous law did, counted for people; the law itself reads none of it.
+//! Counters of the autonomous law, for people; the law itself does not use them.
 
 use super::{LawCounts, PathSet};
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::{Duration, Instant};
 
-/// What packets did within this time is what the law does now.
+/// The current behaviour of the law is what packets did within this time.
 const NOW: Duration = Duration::from_secs(1);
 
-/// See the module's head.
+/// See the top of this file.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Record {
     pub counts: LawCounts,
-    /// Home of the latest packet's flow.
+    /// Home of the flow of the newest packet.
     pub home: Option<PathId>,
-    /// Latest packet that was away from its home because it arrives no later, and because the home is full.
+    /// Time of the newest packet that spilled.
     spilled_at: Option<Instant>,
     overflowed_at: Option<Instant>,
-    /// Latest packet away from its home, by the path it took.
+    /// Time of the newest packet away from its home, by the path it took.
     away_at: [Option<Instant>; MAX_PATHS],
-    /// Part of `counts.left` that nobody was told of.
+    /// The part of `counts.left` that has not been reported yet.
     pub untold_left: [Left; MAX_PATHS],
 }
 
-/// Bulk flows that left a path for its random loss.
+/// Bulk flows that left a path for its wild loss.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Left {
-    /// Flows of which nobody was told yet.
+    /// Flows that have not been reported yet.
     pub flows: u16,
-    /// Loss for which the latest left, in parts per million.
+    /// Wild loss of the path when the newest one left, in parts per million.
     pub loss_ppm: u32,
 }
 
@@ -58,12 +58,12 @@ impl Record {
         self.counts.placed[usize::from(home)] += 1;
     }
 
-    /// A flow moved to where it is better off.
+    /// A flow moved to a better home.
     pub fn moved(&mut self, to: PathId) {
         self.counts.moved[usize::from(to)] += 1;
     }
 
-    /// A bulk flow left `from` for its random loss.
+    /// A bulk flow left `from` for its wild loss.
     pub fn left(&mut self, from: PathId, loss_ppm: u32) {
         self.counts.left[usize::from(from)] += 1;
         let untold = &mut self.untold_left[usize::from(from)];
@@ -78,12 +78,12 @@ impl Record {
         is_now(self.spilled_at, now)
     }
 
-    /// Whether packets of other homes take `path`.
+    /// Whether packets of other homes currently take `path`.
     pub fn takes_others(&self, path: PathId, now: Instant) -> bool {
         is_now(self.away_at[usize::from(path)], now)
     }
 
-    /// The home that is spoken of: that with the most bulk flows, else that of the latest packet.
+    /// The home used in explanations: the one with the most bulk flows, otherwise that of the newest packet.
     pub fn main_home(&self, among: PathSet, bulk: impl Fn(PathId) -> u16) -> Option<PathId> {
         let most = among.iter().filter(|path| bulk(*path) > 0).max_by_key(|path| bulk(*path));
         most.or(self.home).filter(|home| among.contains(*home)).or_else(|| among.first())
