@@ -1,14 +1,13 @@
-//! Redundant: every packet on every access, de-duplicated at the far end.
+//! Redundant: a copy of every packet on every access, de-duplicated at the far end.
 //!
-//! TS 23.501 §5.32.8 *Redundant* (Release 18); JUNCTION does not have it. With a loss threshold the
-//! copies are made only while the loss of even the best access (the one that loses least) is above
-//! it, and until that loss has fallen to 80 % of it
-//! ([`RETURN_PERCENT`](super::priority_based::RETURN_PERCENT)).
-//! Below the threshold the mode is smallest-delay among the accesses whose own loss is not above the
-//! threshold: otherwise a fast access that loses packets would be preferred to a clean one.
+//! TS 23.501 §5.32.8 *Redundant* (Release 18); JUNCTION does not have it. With a loss threshold, copies are
+//! made only while even the least lossy access loses more than the threshold, and until that loss has fallen to
+//! 80 % of it ([`RETURN_PERCENT`](super::priority_based::RETURN_PERCENT)). Below the threshold, the mode is
+//! smallest-delay among the accesses whose own loss does not exceed the threshold; otherwise a fast access with
+//! loss would be preferred to one without.
 //!
-//! A path that flap control holds back carries copies too. The hold keeps flows from moving to and fro; a copy
-//! moves nothing, and is there when the path that is not held is the next one to fail.
+//! A path that flap control holds back carries copies, too. Flap control prevents flows from moving back and
+//! forth; a copy moves no flow, and is available when another path fails.
 
 use crate::priority_based::above;
 use crate::smallest_delay::{DEFAULT_DWELL_MS, DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
@@ -36,13 +35,13 @@ impl Redundant {
     const BELOW: SmallestDelay =
         SmallestDelay::new(DEFAULT_HYSTERESIS_PERCENT, DEFAULT_DWELL_MS).leaving_above(100);
 
-    /// Redundant always, or only while the least loss is above a threshold in parts per million.
+    /// Redundant always, or only while the least loss exceeds a threshold in parts per million.
     #[must_use]
     pub const fn new(above_loss_ppm: Option<u32>) -> Self {
         Self { above_loss_ppm }
     }
 
-    /// The paths that lose no more than the threshold; all that are up, if there is none.
+    /// The paths whose loss does not exceed the threshold; all that are up, if there is none.
     fn clean(threshold: u32, input: &Input<'_>) -> PathSet {
         let clean: PathSet = input.up.iter().filter(|&p| input.live.get(p).loss_ppm <= threshold).collect();
         if clean.is_empty() { input.up } else { clean }
@@ -67,7 +66,7 @@ impl Steer for Redundant {
     }
 
     fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
-        // Copies also go by a path that flap control holds back.
+        // Copies also take paths that flap control holds back.
         let copies = Pick::Many(input.live.up());
         let Some(threshold) = self.above_loss_ppm else {
             return copies;
