@@ -1,26 +1,26 @@
-//! A rule: which traffic, and how it is steered.
+//! A rule: a filter, and the steering of the traffic that it matches.
 
 use crate::SteeringMode;
 use anabranch_rules::Filter;
 use serde::de::value::MapAccessDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// One ATSSS rule: which traffic, and how it is steered. The first rule that matches wins.
+/// One ATSSS rule: a filter, and the steering of the traffic that it matches. The first matching rule applies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Unique name, shown wherever traffic is attributed to the rule.
+    /// Unique name, displayed wherever traffic is attributed to the rule.
     pub name: String,
-    /// Which packets; an empty filter matches everything.
+    /// The filter; an empty one matches everything.
     #[serde(default, deserialize_with = "object")]
     pub filter: Filter,
-    /// How they are steered.
+    /// How the packets are steered.
     #[serde(deserialize_with = "object")]
     pub steering: SteeringMode,
-    /// Whether the receiver restores order. Off for transports that do not care.
+    /// Whether the receiver restores order; `false` for transports that tolerate reordering.
     #[serde(default = "yes")]
     pub reorder: bool,
-    /// What carries its TCP flows. Others of its packets, such as UDP and QUIC, go by the packet lane always.
+    /// How its TCP flows are carried. Other packets, such as UDP and QUIC, always use the packet lane.
     #[serde(default, skip_serializing_if = "Functionality::is_ll")]
     pub functionality: Functionality,
 }
@@ -29,15 +29,15 @@ pub struct Rule {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Functionality {
-    /// The packet lane, ATSSS-LL: packets are steered as they are.
+    /// The packet lane, ATSSS-LL: packets are steered unchanged.
     #[default]
     Ll,
-    /// The TCP lane: TCP ends at UE and UPF, with Multipath TCP between them.
+    /// The TCP lane: TCP is terminated at UE and UPF, with Multipath TCP between them.
     Mptcp,
 }
 
 impl Functionality {
-    /// As written in configuration.
+    /// The name in the configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Functionality {
     }
 }
 
-/// Lists of rules as one, in order; of rules with one name the first stands.
+/// Concatenates lists of rules; of rules with the same name, the first is kept.
 #[must_use]
 pub fn chained<'a>(lists: impl IntoIterator<Item = &'a [Rule]>) -> Vec<Rule> {
     let mut all: Vec<Rule> = Vec::new();
@@ -68,7 +68,7 @@ const fn yes() -> bool {
     true
 }
 
-/// Reads a table: serde takes a list for a struct, too, its fields in order.
+/// Accepts only a table: for a struct, serde would also accept a list of its fields in order.
 fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     struct Table<T>(std::marker::PhantomData<T>);
     impl<'de, T: Deserialize<'de>> serde::de::Visitor<'de> for Table<T> {
