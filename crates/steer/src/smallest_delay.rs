@@ -3,13 +3,13 @@
 //! JUNCTION §V-C3 ("the path with the smallest, non-zero RTT is selected"); TS 23.501 §5.32.8
 //! *Smallest Delay*.
 //!
-//! The paper compares raw RTTs per packet; two paths of like RTT then change places with every
-//! probe. Here a change needs both
-//! * the new RTT below the old one by the *hysteresis*: `new < old * (100 - hysteresis) / 100`, and
-//! * the *dwell* time to have passed since the last change.
+//! The paper compares raw RTTs per packet, so two paths with similar RTTs alternate with every probe. Here a
+//! change requires that
+//! * the new RTT is smaller by the *hysteresis*: `new < old * (100 - hysteresis) / 100`, and
+//! * the *dwell* time has passed since the last change.
 //!
-//! A path that goes down is left at once, whatever the dwell; and so is one that steadily loses more than the rule's
-//! `leave_above_loss_percent` while another loses less.
+//! A path that goes down is left at once, whatever the dwell time. So is one whose steady loss exceeds the
+//! rule's `leave_above_loss_percent` while another loses less.
 
 use crate::lossy::DEFAULT_LEAVE_PERCENT;
 use crate::{
@@ -18,9 +18,9 @@ use crate::{
 };
 use anabranch_element::time::Instant;
 
-/// Hysteresis where none is configured, in percent.
+/// Default hysteresis, in percent.
 pub const DEFAULT_HYSTERESIS_PERCENT: u8 = 10;
-/// Dwell time where none is configured, in milliseconds.
+/// Default dwell time, in milliseconds.
 pub const DEFAULT_DWELL_MS: u32 = 500;
 
 crate::params! {
@@ -41,26 +41,26 @@ crate::params! {
 pub struct SmallestDelay {
     hysteresis_percent: u8,
     dwell_ms: u32,
-    /// Percent.
+    /// Limit of steady loss, percent.
     leave_above_loss: u8,
 }
 
 impl SmallestDelay {
-    /// `hysteresis_percent` 0 to 99 (larger values count as 99), `dwell_ms` the least time between
-    /// two changes that are not forced.
+    /// `hysteresis_percent` is 0 to 99 (larger values count as 99); `dwell_ms` is the least time between two
+    /// changes that are not forced.
     #[must_use]
     pub const fn new(hysteresis_percent: u8, dwell_ms: u32) -> Self {
         let hysteresis_percent = if hysteresis_percent > 99 { 99 } else { hysteresis_percent };
         Self { hysteresis_percent, dwell_ms, leave_above_loss: DEFAULT_LEAVE_PERCENT }
     }
 
-    /// The same, but a path that steadily loses more than this is left, in percent; 100: loss does not matter.
+    /// Adds a limit of steady loss above which a path is left, in percent; 100: loss is ignored.
     #[must_use]
     pub const fn leaving_above(self, percent: u8) -> Self {
         Self { leave_above_loss: percent, ..self }
     }
 
-    /// The rule, among some paths that are up.
+    /// Chooses among the given paths, which are up.
     pub(super) fn choose(
         &self,
         state: &mut ModeState,
@@ -78,7 +78,7 @@ impl SmallestDelay {
         Some(path)
     }
 
-    /// Why `path` is not the one that was chosen among these.
+    /// Why `path` is not the one chosen among these.
     pub(super) fn refuses(
         &self,
         state: &ModeState,
