@@ -1,8 +1,9 @@
-//! A limit on bytes: so many at once, and so many more each second.
+//! A limit on bytes: a burst, and a rate per second.
 
 use anabranch_element::time::{Duration, Instant};
 
-/// Bytes that may still be spent. It starts with `AT_ONCE`, never holds more, and gains `PER_S` each second.
+/// Bytes that may still be spent. It begins with `AT_ONCE`, which is also its maximum, and gains `PER_S` per
+/// second.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenBucket<const AT_ONCE: u64, const PER_S: u64> {
     bytes: u64,
@@ -10,18 +11,18 @@ pub struct TokenBucket<const AT_ONCE: u64, const PER_S: u64> {
 }
 
 impl<const AT_ONCE: u64, const PER_S: u64> Default for TokenBucket<AT_ONCE, PER_S> {
-    /// A full one.
+    /// A full bucket.
     fn default() -> Self {
         Self { bytes: AT_ONCE, at: Instant::ZERO }
     }
 }
 
 impl<const AT_ONCE: u64, const PER_S: u64> TokenBucket<AT_ONCE, PER_S> {
-    /// Takes so many bytes; `false`: there are too few, and none is taken.
+    /// Takes `bytes`; `false`, without taking any, if there are too few.
     pub fn take(&mut self, bytes: u64, now: Instant) -> bool {
         let waited = u64::try_from(now.saturating_since(self.at).as_millis()).unwrap_or(u64::MAX);
         self.bytes = self.bytes.saturating_add(waited.saturating_mul(PER_S) / 1_000).min(AT_ONCE);
-        // What is left of a millisecond counts next time.
+        // The fraction of a millisecond counts with the next call.
         self.at = if self.bytes < AT_ONCE { self.at + Duration::from_millis(waited) } else { now };
         let left = self.bytes.checked_sub(bytes);
         self.bytes = left.unwrap_or(self.bytes);
@@ -35,8 +36,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// However often it is asked, over any time no more is taken than what it held and gained; and who asks for a byte
-        /// at a time gets all of it, but for the last millisecond's.
+        /// For any sequence of calls, no more is taken over any time than the initial contents and the gain;
+        /// calls for single bytes get all of it except that of the last millisecond.
         #[test]
         fn neither_more_nor_less_than_the_rate(gaps_us in prop::collection::vec(0_u64..3_000, 1..400), bytes in 1_u64..3_000) {
             let mut bucket = TokenBucket::<10_000, 250_000>::default();
