@@ -1,20 +1,20 @@
-//! What steering decides from beside the state of the paths: the load of a path and why it is down, which `path` finds
-//! out, and what is remembered of a flow, which `table` keeps.
+//! Inputs of steering in addition to path states: the path model, the reason why a path is down (both
+//! determined by `path`), and the state of a flow (stored in `table`).
 
 use anabranch_element::time::{Duration, Instant};
 
-/// The period in which the autonomous law counts bytes.
+/// Period in which the autonomous law counts bytes, milliseconds.
 pub(super) const PERIOD_MS: u64 = 250;
-/// Bytes of a flow in a period that make it a bulk flow: 0.5 Mbit/s.
+/// Bytes per period from which on a flow is a bulk flow: 0.5 Mbit/s.
 pub(super) const BULK_BYTES: u32 = 16_000;
-/// Bytes of a call in a period at most: 4 Mbit/s.
+/// Most bytes of a call per period: 4 Mbit/s.
 const CALL_BYTES: u32 = 125_000;
-/// A flow of datagrams that is acknowledged and sends a part of so much of what its home carries is no call.
+/// An acknowledged flow of datagrams is not a call if it sends at least its home's capacity divided by this.
 const CALL_FILLS_PART: u64 = 4;
 
-/// A flow of which so many times as many bytes arrive as leave carries acknowledgements.
+/// A flow carries acknowledgements if the bytes that arrive are at least this multiple of those sent.
 const ACKNOWLEDGED_PARTS: u32 = 8;
-/// Longest packet, in bytes, that is taken for an acknowledgement.
+/// Longest packet that counts as an acknowledgement, bytes.
 pub const ACKNOWLEDGEMENT_BYTES: usize = 200;
 
 /// Why a path is down.
@@ -22,30 +22,30 @@ pub const ACKNOWLEDGEMENT_BYTES: usize = 200;
 pub enum DownReason {
     /// The access has no carrier or no route.
     Carrier,
-    /// Probes of an idle path went unanswered.
+    /// Probes of an idle path were not answered.
     Probes,
-    /// Nothing came back while the path carried traffic.
+    /// Nothing was received while the path carried traffic.
     Silence,
-    /// The far end said so.
+    /// The far end reported it.
     Notified,
     /// Switched off by configuration.
     Admin,
-    /// One end would have user data in the clear on it and the other would not.
+    /// The path is configured plain at one end only.
     Security,
 }
 
 impl DownReason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 6] =
         [Self::Carrier, Self::Probes, Self::Silence, Self::Notified, Self::Admin, Self::Security];
 
-    /// The reason as carried in a notification, from 1; 0 there means none (the path is up).
+    /// The code of the reason in a notification, from 1; 0 means none (the path is up).
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8 + 1
     }
 
-    /// The reason of a code; `None` for 0 and for codes of a later version.
+    /// The reason of a code; `None` for 0 and for codes of later versions.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
@@ -65,34 +65,35 @@ impl DownReason {
     }
 }
 
-/// What steering may know of a path's load. Times in microseconds.
+/// The path model as used by steering. Times are in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadView {
-    /// Forward delay without a queue, clock offset included; `None` before the first probe.
+    /// Base delay: forward delay without a queue, clock offset included; `None` before the first probe.
     pub base_us: Option<i64>,
-    /// Least round trip; 0: not known.
+    /// Least round trip; 0: unknown.
     pub rtt_us: u32,
-    /// How long a packet sent now waits in the queue.
+    /// Queueing delay of a packet sent now.
     pub queue_us: u32,
-    /// The same, but cautious where the capacity is not known: what is sent beyond the estimate, or where there is none twice the
-    /// highest rate seen, waits.
+    /// The same, but with a cautious drain rate if the capacity is unknown: the estimate, or twice the highest
+    /// rate seen if there is none.
     pub modelled_us: u32,
-    /// The queue at which the path is known to drop; `u32::MAX` if it was not seen to.
+    /// Drop level: the queue at which the path is known to drop; `u32::MAX` if no drop was seen.
     pub drop_us: u32,
-    /// What the path carries, in bit/s; 0 while it was never full.
+    /// Capacity, in bit/s; 0 until the path has been full.
     pub capacity_bps: u64,
-    /// What it is taken to carry: the newer of `capacity_bps` and what a measurement of the idle path told; 0: neither.
+    /// Estimate: the newer of `capacity_bps` and the result of a train, in bit/s; 0: neither is known.
     pub estimate_bps: u64,
     /// `capacity_bps`, or else the highest rate seen.
     pub seen_bps: u64,
-    /// A measurement of it while it was idle told something, now or before: its far end takes part, and its queue holds some packets.
+    /// A train has had a result, now or before: the far end supports trains, and the queue of the path holds
+    /// some packets.
     pub is_measured: bool,
-    /// Loss without congestion, in parts per million.
+    /// Wild loss: loss without congestion, in parts per million.
     pub wild_ppm: u32,
 }
 
 impl LoadView {
-    /// Of a path that was not probed yet.
+    /// The model of a path that has not been probed yet.
     pub const UNKNOWN: Self = Self {
         base_us: None,
         rtt_us: 0,
@@ -107,51 +108,53 @@ impl LoadView {
     };
 }
 
-/// What arrived of a flow since it was asked last.
+/// What arrived of a flow since the last report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Arrived {
     /// Bytes, duplicates included.
     pub bytes: u32,
-    /// A bit for each path by which something came: `1 << path`.
+    /// One bit for each path by which packets arrived: `1 << path`.
     pub paths: u8,
 }
 
-/// What steering remembers of one flow.
+/// The state of one flow for steering.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FlowSteer {
-    /// Milliseconds (wrapping) when the flow last left a path.
+    /// Time in milliseconds (wrapping) at which the flow last left a path.
     away_ms: u32,
-    /// Milliseconds (wrapping) when its home last changed.
+    /// Time in milliseconds (wrapping) at which its home last changed.
     moved_ms: u32,
     pub(super) period: u32,
-    /// Bytes in this period, and in the one before; where a round trip is longer, in the flow's last period within one.
+    /// Bytes sent in the current period and in the previous one. Where a round trip is longer than a period,
+    /// the previous one is the flow's last period within a round trip.
     pub(super) bytes: [u32; 2],
-    /// What arrived of the flow in these periods, as far as it was asked for.
+    /// What arrived of the flow in these periods, as far as it was reported.
     pub(super) arrived: [Arrived; 2],
-    /// Periods in a row in which its home's loss harmed it: it sent as little as a sender does that takes loss for
-    /// congestion, or nothing acknowledges what it sends.
+    /// Consecutive periods in which the loss of its home held it back: it sent no more than a sender that takes
+    /// loss for congestion, or is not acknowledged at all.
     pub(super) held_back: u8,
     /// Path of its last packet, plus one; 0: none yet.
     path: u8,
-    /// Plus one; 0: none yet.
+    /// Its home, plus one; 0: none yet.
     home: u8,
-    /// [`SPLIT`], [`WAS_BULK`], [`ENDED`]; above them the periods in a row in which it was not bulk.
+    /// Flags [`SPLIT`], [`WAS_BULK`], [`ENDED`]; in the bits above, the number of consecutive periods in which
+    /// it was not bulk.
     marks: u8,
 }
 
-/// It was on more than one path not long ago.
+/// The flow recently used more than one path.
 const SPLIT: u8 = 1;
-/// It was bulk.
+/// The flow was bulk at some time.
 const WAS_BULK: u8 = 2;
-/// Its connection has ended in this direction.
+/// The connection has ended in this direction.
 const ENDED: u8 = 4;
-/// Where the periods in a row are, and the most that are counted.
+/// Position of the number of periods in `marks`, and its maximum.
 const QUIET_SHIFT: u8 = 3;
 const MOST_QUIET: u32 = (u8::MAX >> QUIET_SHIFT) as u32;
 
 impl FlowSteer {
-    /// The flow's packet takes `path`. Whether no earlier packet can be under way on another one, given that no
-    /// packet is under way for longer than `longest`.
+    /// The flow's packet takes `path`. Returns whether no earlier packet can be in flight on another path, if
+    /// no packet is in flight for longer than `longest`.
     pub fn takes(&mut self, path: u8, longest: Duration, now: Instant) -> bool {
         let (now_ms, next) = (wrapping_ms(now), path + 1);
         if self.path != next {
@@ -168,24 +171,24 @@ impl FlowSteer {
         self.marks & SPLIT == 0
     }
 
-    /// It is bulk now.
+    /// The flow is bulk now.
     pub(super) const fn note_bulk(&mut self) {
         self.marks |= WAS_BULK;
     }
 
-    /// Whether it ever was.
+    /// Whether the flow has ever been bulk.
     pub(super) const fn was_bulk(&self) -> bool {
         self.marks & WAS_BULK > 0
     }
 
-    /// Its connection ends in this direction; whether it had not before.
+    /// The connection ends in this direction. Returns whether this is new.
     pub(super) const fn ends(&mut self) -> bool {
         let first = self.marks & ENDED == 0;
         self.marks |= ENDED;
         first
     }
 
-    /// The path it keeps to, where packets leave it one by one; `None` before its first packet.
+    /// Its home in a mode in which individual packets leave it; `None` before its first packet.
     #[must_use]
     pub fn home(&self) -> Option<u8> {
         self.home.checked_sub(1)
@@ -197,13 +200,14 @@ impl FlowSteer {
         }
     }
 
-    /// Whether so much is sent that it is bulk, or a call.
+    /// Whether it sends enough to be bulk or a call.
     pub(super) fn is_large(&self) -> bool {
         self.bytes.iter().any(|bytes| *bytes >= BULK_BYTES)
     }
 
-    /// Whether a flow of datagrams whose home carries `home_bps` sends at its own rate, so that delay is what counts: little,
-    /// and with no acknowledgements or such that its home would carry much more of it.
+    /// Whether a flow of datagrams is a call, whose quality depends on delay: at most [`CALL_BYTES`], and
+    /// either not acknowledged, or sending less than a quarter of `home_bps`, the capacity of its home. (A flow
+    /// that carries acknowledgements is not a call.)
     pub(super) fn is_call(&self, home_bps: u64) -> bool {
         let [arrived, sent] = self.both();
         let acknowledges = arrived > sent.saturating_mul(ACKNOWLEDGED_PARTS);
@@ -213,36 +217,36 @@ impl FlowSteer {
             && !(acknowledged && self.fills(home_bps / CALL_FILLS_PART))
     }
 
-    /// Bytes that arrived and were sent in this period and the one before.
+    /// Bytes that arrived and bytes that were sent, in the current and the previous period together.
     fn both(&self) -> [u32; 2] {
         let [this, before] = self.arrived;
         [this.bytes.saturating_add(before.bytes), self.bytes[0].saturating_add(self.bytes[1])]
     }
 
-    /// What was sent in this period and the one before, in bits.
+    /// Bits sent in the current and the previous period together.
     pub(super) fn sent_bits(&self) -> u64 {
         let [_, sent] = self.both();
         u64::from(sent) * 8
     }
 
-    /// Something of the flow arrived from the far end.
+    /// Packets of the flow arrived from the far end.
     pub fn arrives(&mut self, arrived: Arrived) {
         let [this, _] = &mut self.arrived;
         this.bytes = this.bytes.saturating_add(arrived.bytes);
         this.paths |= arrived.paths;
     }
 
-    /// Whether the flow had no packet in this period of the law yet.
+    /// Whether the flow has not had a packet in the law's current period.
     pub fn is_due(&self, now: Instant) -> bool {
         self.period != (now.as_millis() / PERIOD_MS) as u32
     }
 
-    /// Periods in a row in which it was not bulk, up to the last one that ended.
+    /// Consecutive periods in which it was not bulk, up to the last completed one.
     pub(super) fn quiet_periods(&self) -> u32 {
         u32::from(self.marks >> QUIET_SHIFT)
     }
 
-    /// A period of the law begins; `next`: right after the flow's last one, or within a round trip.
+    /// A period of the law begins; `next`: it directly follows the flow's last one, or is within a round trip.
     pub(super) fn begin(&mut self, period: u32, next: bool) {
         let elapsed = period.wrapping_sub(self.period);
         let quiet = if self.bytes[0] >= BULK_BYTES {
@@ -257,19 +261,19 @@ impl FlowSteer {
         self.period = period;
     }
 
-    /// Whether the flow's packets acknowledge bulk that arrives.
+    /// Whether it is a flow of acknowledgements, for bulk in the other direction.
     pub(super) fn carries_acknowledgements(&self) -> bool {
         let [arrived, sent] = self.both();
         arrived >= BULK_BYTES.max(sent.saturating_mul(ACKNOWLEDGED_PARTS))
     }
 
-    /// Whether they acknowledge bulk that arrives by `path`.
+    /// Whether it acknowledges bulk that arrives by `path`.
     pub(super) fn acknowledges(&self, path: u8) -> bool {
         let [this, before] = self.arrived;
         self.carries_acknowledgements() && (this.paths | before.paths) >> path & 1 == 1
     }
 
-    /// Whether the flow sends at this rate at least, by what it sent in this period or the one before.
+    /// Whether it sends at least at this rate, by the bytes of the current or the previous period.
     pub(super) fn fills(&self, bps: u64) -> bool {
         u64::from(self.bytes[0].max(self.bytes[1])) * 8 * 1000 >= bps * PERIOD_MS
     }
