@@ -1,32 +1,34 @@
-//! What waits in a path's queue, what the path carries, and where its queue overflows: the model behind
-//! autonomous steering (docs/atsss-steering.md).
+//! Path model: queue, capacity and drop level of a path in the sending direction, the basis of autonomous
+//! steering (docs/atsss-steering.md, "Path model").
 //!
-//! A probe passes the queue that data passes. With the departure of a probe by our clock and its arrival by the
-//! peer's, the *forward delay* is known but for the offset of the clocks, which all paths of a session share:
+//! A probe passes the same queue as data. From the departure of a probe by our clock and its arrival by the
+//! peer's, the *forward delay* is known except for the offset of the clocks, which is the same on all paths of
+//! a session:
 //!
 //! ```text
 //!   forward     =  peer's timestamp − echo                 (µs, offset included)
 //!   base        =  least forward delay of the last 30 to 60 s
 //!   queue       =  forward − base, at most round trip − least round trip of that time; at the time the probe left
-//!   capacity    =  bytes received / time, by the peer's counters and clock, between two probes. It is a sample where
-//!                  the second met a queue that is longer than the time, for then the path was full all the time; where
-//!                  both met one, it may not have been, and a lower rate counts a tenth. Before the first such sample, or
-//!                  a queue met by six probes in a row, it is the highest rate seen and told to nobody.
+//!   capacity =  bytes received / time, by the peer's counters and clock, between two probes. It is a sample if the
+//!               second probe met a queue longer than that time, because the path was then full throughout. It is also
+//!               a sample if both met a queue; but the queue may have been empty in between, so a lower rate has a
+//!               tenth of the weight. Before the first such sample, or a queue met by six probes in a row, it is the
+//!               highest rate seen, and not used as a capacity.
 //! ```
 //!
-//! Clocks that drift apart by 50 ppm are 3 ms off after a minute, which looks like a queue. The round trip is of one clock: it
-//! grows with the queue, and not with the drift.
+//! Clocks that drift apart by 50 ppm differ by 3 ms after a minute, which looks like a queue. The round trip is
+//! measured with a single clock: it grows with the queue, but not with the drift.
 //!
-//! What an idle path carries is estimated by trains of packets ([`trains`](super::trains)); of estimate and capacity the
-//! newer one counts where paths are compared.
+//! The capacity of an idle path is estimated by trains of packets ([`trains`](super::trains)). Where paths are
+//! compared, the newer of estimate and capacity is used.
 //!
-//! Between probes the backlog is carried on by a model, in bits: it grows with each packet sent and falls by the
-//! capacity. Each answered probe says what the backlog was when it left; three quarters of the difference to
-//! what the model had then are made good at once.
+//! Between probes, a model continues the backlog, in bits: it grows with each packet sent and is drained by the
+//! capacity. Each answered probe gives the backlog at its departure; three quarters of the difference to the
+//! model at that time are corrected at once.
 //!
-//! *Loss.* Packets missing between two probes that met next to no queue were lost for another reason than
-//! congestion: they count as `wild`. Packets missing beside a queue tell at which queue the path drops; one or two
-//! unless the next probe finds them: a probe may overtake packets.
+//! *Loss.* Packets missing between two probes that met almost no queue were lost without congestion: they count
+//! as wild loss. Packets missing next to a queue show at which queue the path drops (drop level). One or two
+//! missing packets count only if the next probe does not find them, because a probe may overtake packets.
 
 use super::loss::Losses;
 use super::trains::Rate;
@@ -34,30 +36,32 @@ use crate::LoadView;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::control::{PathCounters, Probe};
 
-/// The least forward delay is kept over one to two of these.
+/// Period of the minimum filter: the base is the least forward delay of the last one or two periods.
 const BASE_WINDOW: Duration = Duration::from_secs(30);
-/// Probes whose departure is remembered, and for how long at most: of a path with a long round trip not every probe.
+/// Number of probes whose departure is remembered. With a long round trip not every probe is remembered,
+/// because of [`MARK_AGE`].
 const MARKS: usize = 16;
 const MARK_AGE: Duration = Duration::from_secs(2);
-/// Shortest time over which a rate is taken, in nanoseconds of the peer's clock.
+/// Shortest time over which a rate is measured, in nanoseconds of the peer's clock.
 const RATE_NS: u64 = 10_000_000;
-/// A rate over `t` weighs `t / (t + 100 ms)`, and a lower one less where the queue may have been empty for a while.
+/// A rate over the time `t` has the weight `t / (t + 100 ms)`; a lower one has less if the queue may have been
+/// empty in between ([`LOWER_RATE_MEMORY_NS`]).
 const RATE_MEMORY_NS: u64 = 100_000_000;
-/// A queue that all probes meet for so long stands: the path is full.
+/// Number of consecutive intervals with a queue before and after, beyond which the path counts as full.
 const BUSY_IN_A_ROW: u8 = 5;
 const LOWER_RATE_MEMORY_NS: u64 = 1_000_000_000;
-/// What a path is taken to carry before anything was received by it.
+/// Assumed capacity before anything was received.
 const FIRST_RATE_BPS: u64 = 10_000_000;
-/// A queue up to this, and two full packets more, is taken for none.
+/// A queue up to this, plus the time of two full packets, counts as none.
 const NO_QUEUE_US: u32 = 1_000;
 const TWO_PACKETS_BITS: u64 = 24_000;
-/// Counters that jump by more than this belong to a peer that started again.
+/// A larger step of the counters indicates a restarted peer.
 const MAX_STEP: u32 = 1 << 24;
-/// A capacity that traffic told is not replaced by what a train tells for so long.
+/// A capacity measured by traffic is not replaced by the result of a train for this time.
 const TRUSTED: Duration = Duration::from_secs(600);
-/// More packets than these were not overtaken by a probe: they are lost.
+/// More missing packets than this were not overtaken by a probe: they are lost.
 const MOST_OVERTAKEN: i32 = 2;
-/// The largest queue that is believed: 10 s.
+/// Largest plausible queue: 10 s.
 const MAX_QUEUE_US: u32 = 10_000_000;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -69,7 +73,7 @@ struct Mark {
     used: bool,
 }
 
-/// The newest probe of which everything is known.
+/// The newest probe with complete information.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     at_ns: u64,
@@ -79,43 +83,43 @@ struct Seen {
     rx_packets: u32,
 }
 
-/// What `capacity_bps` is.
+/// The meaning of `capacity_bps`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Known {
-    /// The highest rate seen; there was no queue yet.
+    /// The highest rate seen; no probe has met a queue.
     Nothing,
-    /// The same, and a probe met a queue.
+    /// The same, but a probe has met a queue.
     Least,
-    /// The capacity.
+    /// A measured capacity.
     Capacity,
 }
 
-/// Load of one path in the sending direction.
+/// Path model of one path in the sending direction.
 #[derive(Debug, Clone)]
 pub struct Load {
-    /// Least forward delay of this window and of the one before; `i64::MAX`: none.
+    /// Least forward delay of the current period and of the previous one; `i64::MAX`: none.
     base_us: [i64; 2],
-    /// The same of the round trip.
+    /// The same for the round trip.
     base_rtt_us: [u32; 2],
     window_from: Instant,
     queue_us: u32,
-    /// Where packets were dropped: the queue, and what the path carried then (0: not known).
+    /// Drop level: the queue at which packets were dropped, and the capacity at that time (0: unknown).
     dropped: (u32, u64),
-    /// Few packets missing at the newest probe beside this queue: an overflow, unless the next probe finds them.
+    /// A few packets missing at the newest probe, and its queue: an overflow, unless the next probe finds them.
     missing: (i32, u32),
     capacity_bps: u64,
     known: Known,
-    /// The newer of capacity and what a train told; 0: neither.
+    /// The newer of the capacity and the result of a train; 0: neither.
     estimate_bps: u64,
-    /// It is right to some ten percent; else it is what the path carries at least.
+    /// Whether the estimate is correct within about ten percent; otherwise it is a lower bound.
     exact: bool,
-    /// A train told something.
+    /// Whether a train has had a result.
     trained: bool,
-    /// What was received lately, smoothed: never more than the path carries.
+    /// Smoothed recent rate of reception, which never exceeds the capacity.
     received_bps: u64,
     /// When the capacity was last measured by traffic.
     full_at: Instant,
-    /// So many times in a row probes met a queue before and after.
+    /// Number of consecutive intervals with a queue before and after.
     busy: u8,
     losses: Losses,
     backlog_bits: u64,
@@ -153,17 +157,17 @@ impl Default for Load {
 }
 
 impl Load {
-    /// `bytes` leave on the path.
+    /// A packet of `bytes` is sent on the path.
     #[inline]
     pub fn on_sent(&mut self, bytes: usize, now: Instant) {
-        // What the path drops does not wait in it.
+        // Packets dropped by the path do not wait in its queue.
         let most_us = u64::from(self.drop_us().min(MAX_QUEUE_US)) * 2;
         let most = (self.drain_bps() / 1000).saturating_mul(most_us) / 1000;
         self.backlog_bits = (self.backlog_now(now) + bytes as u64 * 8).min(most);
         self.backlog_at = now;
     }
 
-    /// A probe with this id leaves, counted in `counters`.
+    /// A probe with this id is sent; it is counted in `counters`.
     pub fn departs(&mut self, id: u32, counters: &PathCounters, now: Instant) {
         let oldest = self.marks[self.next_mark];
         if oldest.used && now.saturating_since(oldest.at) < MARK_AGE {
@@ -175,13 +179,13 @@ impl Load {
         self.next_mark = (self.next_mark + 1) % MARKS;
     }
 
-    /// The far end answered a probe of ours.
+    /// The far end answered one of our probes.
     pub fn answered(&mut self, msg: &Probe, now: Instant) {
         let forward_us = msg.timestamp_ns.wrapping_sub(msg.echo_ns).cast_signed() / 1000;
         let rtt = now.saturating_since(Instant::from_nanos(msg.echo_ns));
         self.queue_us = self.queue_of(forward_us, u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX), now);
         let mark = self.marks.iter().find(|mark| mark.used && mark.id == msg.id).copied();
-        // Answers to earlier probes are lost, or say less.
+        // Answers to earlier probes are lost, or contain less information.
         for mark in self.marks.iter_mut().filter(|mark| msg.id.wrapping_sub(mark.id).cast_signed() >= 0) {
             mark.used = false;
         }
@@ -199,7 +203,7 @@ impl Load {
         };
         let elapsed_ns = fresh.at_ns.wrapping_sub(seen.at_ns);
         if elapsed_ns > 1 << 40 || fresh.tx_packets.wrapping_sub(seen.tx_packets) > MAX_STEP {
-            // Another clock, or other counters.
+            // The clock or the counters have restarted.
             self.seen = Some(fresh);
             return;
         }
@@ -210,7 +214,7 @@ impl Load {
         self.correct(modelled, now);
     }
 
-    /// What was under way is lost or late: the path was down.
+    /// The path was down: packets in flight are lost or late.
     pub fn interrupted(&mut self) {
         *self = Self {
             dropped: self.dropped,
@@ -224,12 +228,12 @@ impl Load {
         };
     }
 
-    /// What steering may know of it at `now`; `rtt_us`: the least round trip, 0 if there is none yet.
+    /// The state of the model at `now`; `rtt_us`: the least round trip, 0 before the first one.
     #[must_use]
     pub fn view(&self, rtt_us: u32, now: Instant) -> LoadView {
         let modelled_us = self.backlog_now(now) * 1000 / (self.drain_bps() / 1000).max(1);
         let modelled_us = u32::try_from(modelled_us).unwrap_or(u32::MAX).min(MAX_QUEUE_US);
-        // What is lost on the way waits nowhere: by an estimate alone the model would see a queue.
+        // Lost packets do not wait in the queue. With an estimate only, the model would count them as a queue.
         let by_probes = self.known == Known::Nothing && (!self.exact || self.losses.has_lost());
         let queue_us = if by_probes { self.queue_us } else { modelled_us };
         LoadView {
@@ -251,7 +255,7 @@ impl Load {
         Some(this.min(before)).filter(|base| *base != i64::MAX)
     }
 
-    /// The rate at which the model empties the queue. Before anything told, twice the highest rate seen may pass.
+    /// The rate at which the model drains the queue. Without any measurement, twice the highest rate seen.
     fn drain_bps(&self) -> u64 {
         match self.known {
             Known::Nothing | Known::Least if self.exact => self.estimate_bps.max(1_000),
@@ -280,7 +284,7 @@ impl Load {
         u32::try_from(queue.max(0)).unwrap_or(u32::MAX).min(most_us)
     }
 
-    /// What happened between two probes.
+    /// Evaluates the interval between two probes.
     fn measure(&mut self, seen: &Seen, fresh: &Seen, elapsed_ns: u64, now: Instant) {
         let bytes = u64::from(fresh.rx_bytes.wrapping_sub(seen.rx_bytes));
         let rate_bps = if bytes > 1 << 31 { 0 } else { bytes * 8_000_000_000 / elapsed_ns };
@@ -314,8 +318,8 @@ impl Load {
         self.losses.add(sent, lost, fresh.at_ns);
     }
 
-    /// So many packets are missing, or were found, since the probe before: what was missing there and was not found
-    /// tells where the path drops.
+    /// `lost` packets are missing since the previous probe, or were found (negative). Packets that were missing
+    /// there and were not found show the drop level.
     fn overflowed(&mut self, lost: i32) {
         let (missing, queue_us) = std::mem::take(&mut self.missing);
         if missing.saturating_add(lost.min(0)) > 0 {
@@ -323,10 +327,10 @@ impl Load {
         }
     }
 
-    /// Packets were dropped beside a queue that a probe met.
+    /// Packets were dropped next to a queue that a probe met.
     fn drops_at(&mut self, queue_us: u32) {
         let at_us = (queue_us - queue_us / 8).max(2 * NO_QUEUE_US);
-        // Probes do not meet the queue at its highest: a level below the one known counts little.
+        // Probes do not meet the queue at its maximum, so a level below the known one has little weight.
         let level_us = match self.drop_us() {
             u32::MAX => at_us,
             known => at_us.max(known - known / 8),
@@ -334,8 +338,8 @@ impl Load {
         self.dropped = (level_us, if self.known == Known::Capacity { self.capacity_bps } else { 0 });
     }
 
-    /// The queue at which the path drops. A queue of so many bytes is left the sooner, the more the path carries; where it
-    /// carries less than it did, the next drops tell.
+    /// The drop level. A queue of a fixed number of bytes drains faster if the capacity has grown, so the level
+    /// shrinks in proportion. If the capacity has fallen, the next drops correct the level.
     fn drop_us(&self) -> u32 {
         let (at_us, at_bps) = self.dropped;
         if at_us == u32::MAX || self.known != Known::Capacity || self.capacity_bps <= at_bps || at_bps == 0 {
@@ -345,8 +349,8 @@ impl Load {
         (scaled_us as u32).max(2 * NO_QUEUE_US).min(at_us)
     }
 
-    /// A rate at which the path delivered for a while, the queue after it, and whether probes met one before and after.
-    /// Whether that tells the capacity.
+    /// Evaluates a rate of delivery, the queue after it, and whether probes met a queue before and after.
+    /// Returns whether this is a sample of the capacity.
     fn learn_capacity(
         &mut self,
         rate_bps: u64,
@@ -358,7 +362,7 @@ impl Load {
         let busy = before && after;
         if self.known != Known::Capacity {
             self.capacity_bps = match full {
-                // One sample is short; a train, or the time before the session rested, told more.
+                // A single sample is short; a train, or the time before a rest, gives a better value.
                 true if self.exact => smoothed(self.estimate_bps, rate_bps, elapsed_ns, RATE_MEMORY_NS),
                 true => rate_bps,
                 false => self.capacity_bps.max(rate_bps),
@@ -381,13 +385,13 @@ impl Load {
         full || busy
     }
 
-    /// It was known before the session rested what the path carries; `full`: by traffic.
+    /// Continues with an estimate from before a rest; `full`: it was measured by traffic.
     pub fn resume(&mut self, bps: u64, full: bool, now: Instant) {
         (self.estimate_bps, self.exact) = (bps, full);
         self.full_at = if full { now } else { Instant::ZERO };
     }
 
-    /// A train tells what the path carries. Traffic that filled it lately tells better.
+    /// The result of a train. A recent capacity measured by traffic is better.
     pub fn measured(&mut self, rate: Rate, now: Instant) {
         self.trained = true;
         if !self.is_full_known(now) {
@@ -395,7 +399,7 @@ impl Load {
         }
     }
 
-    /// What the path is taken to carry, and whether traffic told that lately.
+    /// The estimate, and whether traffic measured it recently.
     #[must_use]
     pub fn estimate(&self, now: Instant) -> (u64, bool) {
         (self.estimate_bps, self.is_full_known(now))
@@ -405,19 +409,21 @@ impl Load {
         self.full_at != Instant::ZERO && now.saturating_since(self.full_at) < TRUSTED
     }
 
-    /// Loss without congestion that half of the last two seconds had or passed, in hundredths of a percent.
+    /// Lasting loss: the loss without congestion that half of the samples of the last two seconds had or
+    /// exceeded, in hundredths of a percent.
     #[must_use]
     pub fn lasting_loss(&self) -> u16 {
         self.losses.lasting()
     }
 
-    /// Loss without congestion that half of the last short samples had or passed, in percent.
+    /// Steady loss: the loss without congestion that half of the last short samples had or exceeded, in
+    /// percent.
     #[must_use]
     pub fn steady_loss_percent(&self) -> u8 {
         self.losses.steady_percent()
     }
 
-    /// The model had `modelled` bits when a probe left that met `queue_us`.
+    /// Corrects the model, which had `modelled` bits when a probe left that met `queue_us`.
     fn correct(&mut self, modelled: u64, now: Instant) {
         let met = u64::from(self.queue_us) * (self.drain_bps() / 1000) / 1000;
         let backlog = self.backlog_now(now);
@@ -436,7 +442,7 @@ impl Load {
     }
 }
 
-/// A mean to which a rate over some time is added, whose weight is that time beside `memory_ns`.
+/// Adds a rate to a mean; its weight is its time relative to that time plus `memory_ns`.
 fn smoothed(mean_bps: u64, rate_bps: u64, elapsed_ns: u64, memory_ns: u64) -> u64 {
     let sum = u128::from(mean_bps) * u128::from(memory_ns) + u128::from(rate_bps) * u128::from(elapsed_ns);
     u64::try_from(sum / u128::from(memory_ns + elapsed_ns)).unwrap_or(u64::MAX)
@@ -448,7 +454,7 @@ mod tests {
     use anabranch_wire::control::ProbeKind;
     use proptest::prelude::*;
 
-    /// A path with a rate, a delay and a queue, and a clock of the far end that is off by some hours.
+    /// A path with a rate, a delay and a queue, whose far end has a clock that differs by hours.
     struct Bed {
         load: Load,
         counters: PathCounters,
@@ -456,16 +462,16 @@ mod tests {
         rate_bps: u64,
         queue_us: u64,
         delay_us: u64,
-        /// When the queue is empty again, µs.
+        /// When the queue becomes empty, µs.
         busy_until: u64,
         wild_every: u64,
         next_id: u32,
-        /// Answers on their way: (arrival, probe).
+        /// Answers in flight: (arrival, probe).
         answers: std::collections::VecDeque<(u64, Probe)>,
         lost: u64,
-        /// Each probe of so many overtakes the packet before it.
+        /// One in this many probes overtakes the packet before it.
         overtakes_every: Option<u32>,
-        /// So much faster is the clock of the far end, in parts per million.
+        /// Clock drift of the far end, in parts per million.
         drift_ppm: i64,
     }
 
@@ -490,7 +496,7 @@ mod tests {
             }
         }
 
-        /// One packet; when it arrives, if it does.
+        /// Sends one packet; returns its arrival time, if it arrives.
         fn pass(&mut self, bytes: u64, now: u64) -> Option<u64> {
             self.counters.tx_packets += 1;
             let begins = self.busy_until.max(now);
@@ -503,7 +509,7 @@ mod tests {
             Some(self.busy_until + self.delay_us)
         }
 
-        /// Sends at this rate for so many milliseconds, with a probe every 20 ms.
+        /// Sends at this rate for `for_ms` milliseconds, with a probe every 20 ms.
         fn run(&mut self, offered_bps: u64, from_ms: u64, for_ms: u64) {
             let gap_us = (1440 * 8_000_000 / offered_bps.max(1)).max(1);
             let (mut next_data, mut next_probe) = (from_ms * 1000, from_ms * 1000);
@@ -515,7 +521,7 @@ mod tests {
                     self.load.answered(&probe, Instant::from_micros(at));
                 }
                 if now == next_data {
-                    // Not in step with the link either: gaps of half to one and a half.
+                    // Not synchronised with the link: gaps of half to one and a half of the mean.
                     next_data += gap_us / 2 + self.counters.tx_packets * 7919 % gap_us.max(1) + gap_us % 2;
                     self.load.on_sent(1440, Instant::from_micros(now));
                     self.counters.tx_bytes += 1440;
@@ -525,7 +531,7 @@ mod tests {
                     continue;
                 }
                 let id = self.next_id;
-                // Not in step with the data, or a full queue would drop all of them or none.
+                // Not synchronised with the data, because a full queue would then drop all probes or none.
                 next_probe += 20_000 + u64::from(id * 7919 % 1009);
                 self.next_id += 1;
                 let mut counters = self.counters;
@@ -557,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overload_tells_capacity_queue_and_drop_level() {
+    fn an_overload_reveals_capacity_queue_and_drop_level() {
         let mut bed = Bed::new(50_000_000, 10_000, 20_000);
         bed.run(10_000_000, 0, 500);
         let view = bed.view(500);
@@ -575,7 +581,8 @@ mod tests {
     }
 
     proptest! {
-        /// The rate of a path changes up to ten times up or down, whose queue is one of so many bytes or of so much time.
+        /// The rate of a path changes by up to a factor of ten in either direction. Its queue is limited in
+        /// bytes or in time.
         #[test]
         fn the_drop_level_follows_a_rate_that_steps(
             from_mbps in 5_u64..200,
@@ -592,7 +599,7 @@ mod tests {
             let packets = |mbps: u64, us: u64| mbps * us / (1440 * 8);
             prop_assume!((4_000..200_000).contains(&after_us));
             prop_assume!(packets(from_mbps, queue_ms * 1000).min(packets(to_mbps, after_us)) >= 16);
-            // Empty, so that the step leaves no more in the queue than it has room for.
+            // The queue is empty, so that the step does not leave more in it than fits.
             bed.run(from_mbps * 100_000, 2000, 500);
             (bed.rate_bps, bed.queue_us) = (to_mbps * 1_000_000, after_us);
             bed.run(to_mbps * 1_200_000, 2500, 3000);
@@ -604,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_drift_apart_are_no_queue() {
+    fn clock_drift_does_not_count_as_a_queue() {
         for drift_ppm in [-200, -60, -20, 20, 60, 200] {
             for (rate_mbps, delay_us) in [(500, 10_000), (150, 300_000)] {
                 let mut bed = Bed::new(rate_mbps * 1_000_000, delay_us, 20_000);
@@ -628,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_that_overtake_packets_tell_no_drop_level() {
+    fn probes_that_overtake_packets_give_no_drop_level() {
         let mut bed = Bed::new(50_000_000, 10_000, 1_000_000);
         bed.overtakes_every = Some(3);
         bed.run(60_000_000, 0, 500);
@@ -638,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_first_sample_does_not_replace_what_a_train_told() {
+    fn a_short_first_sample_does_not_replace_the_result_of_a_train() {
         let mut load = Load { estimate_bps: 100_000_000, exact: true, ..Load::default() };
         assert!(load.learn_capacity(50_000_000, 10_000_000, 20_000, [true, true]));
         assert_eq!(load.capacity_bps, 95_454_545);
@@ -657,15 +664,16 @@ mod tests {
         assert!((15..=25).contains(&bed.load.steady_loss_percent()));
         assert!((1500..=2500).contains(&bed.load.lasting_loss()), "{}", bed.load.lasting_loss());
         assert_eq!(view.drop_us, u32::MAX);
-        // It is forgotten with as many samples.
+        // It is forgotten after the same number of samples.
         bed.wild_every = u64::MAX;
         bed.run(20_000_000, 2000, 2000);
         assert_eq!((bed.view(4000).wild_ppm, bed.load.steady_loss_percent()), (0, 0));
     }
 
     proptest! {
-        /// Whatever rate, delay, queue and load: after two seconds of overload the capacity is within a tenth, the
-        /// modelled queue is not far below the true one nor above twice of it, and no loss is taken for wild.
+        /// For any rate, delay, queue and load: after two seconds of overload, the capacity is correct within a
+        /// tenth, the modelled queue is neither far below the true one nor above twice of it, and no loss
+        /// counts as wild.
         #[test]
         fn the_model_follows_the_path(
             rate_mbps in 2_u64..500, delay_us in 500_u64..300_000, queue_ms in 8_u64..200, over in 110_u64..200,
@@ -687,9 +695,10 @@ mod tests {
             prop_assert_eq!((view.wild_ppm, bed.load.lasting_loss()), (0, 0));
         }
 
-        /// Answers with any counters, time stamps and ids never panic, and what they tell stays in range.
+        /// Answers with arbitrary counters, time stamps and ids never cause a panic, and the results stay in
+        /// range.
         #[test]
-        fn a_peer_that_lies_breaks_nothing(
+        fn a_lying_peer_has_no_harmful_effect(
             probes in prop::collection::vec((any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>()), 1..50),
         ) {
             let mut load = Load::default();

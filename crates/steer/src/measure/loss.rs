@@ -1,33 +1,35 @@
-//! Loss without congestion of one path in the sending direction: what is missing between probes that met no queue.
+//! Loss without congestion of one path in the sending direction: packets missing between probes that met no
+//! queue.
 //!
-//! Three kinds of samples are taken of the same packets, and the last eight of each kept:
+//! Three kinds of samples are taken of the same packets. The last eight of each kind are kept:
 //!
 //! ```text
-//!   wild      many packets     what random loss costs, in the mean
-//!   short     few packets      whether the path is to be left, soon
-//!   lasting   much time        whether it is to be left by who cannot come back soon
+//!   wild      many packets     mean random loss, for comparing paths
+//!   short     few packets      steady loss, for leaving a path soon
+//!   lasting   a longer time    lasting loss, for flows that cannot return to a path soon
 //! ```
 
-/// A sample of wild loss: at least so many packets and so much time, or the longer time. A queue that overflows between
-/// two probes looks like wild loss, but not for long: so many of the last eight samples must have some.
+/// A sample of wild loss has at least this many packets and the first time, or at least the second time. A
+/// queue that overflows between two probes looks like wild loss, but only briefly, so [`WILD_SAMPLES`] of the
+/// last eight samples must have loss.
 const WILD_PACKETS: u32 = 256;
 const WILD_NS: (u64, u64) = (100_000_000, 10_000_000_000);
 const WILD_SAMPLES: usize = 3;
-/// A sample that tells whether a path is lossy: so many packets, or fewer after some time.
+/// A short sample has the first number of packets, or the second after [`LOSSY_NS`].
 const LOSSY_PACKETS: (u32, u32) = (32, 8);
 const LOSSY_NS: u64 = 250_000_000;
-/// A sample of loss that lasts: of so many packets and so much time, or of fewer in more time. A queue that overflows for a round
-/// trip or two fills one or two of eight.
+/// A sample of lasting loss has the first number of packets and the first time, or the second number and the
+/// second time. A queue that overflows for a round trip or two affects one or two of eight samples.
 const LASTING_PACKETS: (u32, u32) = (32, 8);
 const LASTING_NS: (u64, u64) = (250_000_000, 1_000_000_000);
-/// Above this steady loss, in percent, losses beside a queue are no sign of congestion.
+/// Above this steady loss, in percent, losses next to a queue do not indicate congestion.
 const LOSSY_PERCENT: u8 = 3;
 
-/// Packets since some time, by the peer's clock.
+/// Packets counted since some time, by the peer's clock.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sample {
     sent: u32,
-    /// Signed: a packet that overtakes a probe counts as lost before it and as one too many after it.
+    /// Signed: a packet that overtakes a probe counts as lost before it, and as found after it.
     lost: i32,
     since_ns: u64,
 }
@@ -41,7 +43,7 @@ impl Sample {
         now_ns.saturating_sub(self.since_ns)
     }
 
-    /// The loss in parts per million; the next sample begins.
+    /// The loss in parts per million. Begins the next sample.
     fn take_ppm(&mut self, now_ns: u64) -> u32 {
         let lost = u64::from(self.lost.max(0).unsigned_abs());
         let ppm = lost * 1_000_000 / u64::from(self.sent.max(1));
@@ -50,23 +52,23 @@ impl Sample {
     }
 }
 
-/// What was lost lately.
+/// Recent losses of one path.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Losses {
-    /// The last samples of wild loss, in parts per million, and what they say.
+    /// The last samples of wild loss, in parts per million, and their evaluation.
     wild_samples: [u32; 8],
     wild_ppm: u32,
     wild: Sample,
     /// The last short samples, in percent.
     short_percent: [u8; 8],
     short: Sample,
-    /// The last samples of loss that lasts, in hundredths of a percent.
+    /// The last samples of lasting loss, in hundredths of a percent.
     lasting: [u16; 8],
     long: Sample,
 }
 
 impl Losses {
-    /// Of packets sent until `at_ns`, by the peer's clock, so many were lost.
+    /// Of `sent` packets until `at_ns`, by the peer's clock, `lost` were lost.
     pub(super) fn add(&mut self, sent: u32, lost: i32, at_ns: u64) {
         self.wild.add(sent, lost);
         self.short.add(sent, lost);
@@ -90,7 +92,7 @@ impl Losses {
         }
     }
 
-    /// The path was down: samples that are whole still count.
+    /// The path was down: complete samples remain valid.
     pub(super) fn interrupted(&self) -> Self {
         Self {
             wild_samples: self.wild_samples,
@@ -101,39 +103,39 @@ impl Losses {
         }
     }
 
-    /// The mean of the wild samples, in parts per million; 0 if too few of them have any loss.
+    /// The mean of the wild samples, in parts per million; 0 if too few of them have loss.
     pub(super) fn wild_ppm(&self) -> u32 {
         self.wild_ppm
     }
 
-    /// Whether packets were lost lately without a queue.
+    /// Whether packets were recently lost without a queue.
     pub(super) fn has_lost(&self) -> bool {
         self.wild.lost > 0 || self.wild_samples.iter().any(|ppm| *ppm > 0)
     }
 
-    /// Whether losses beside a queue are no sign of congestion either.
+    /// Whether losses next to a queue do not indicate congestion.
     pub(super) fn is_lossy(&self) -> bool {
         self.steady_percent() > LOSSY_PERCENT
     }
 
-    /// Loss that half of the last two seconds had or passed, in hundredths of a percent.
+    /// The loss that half of the samples of the last two seconds had or exceeded, in hundredths of a percent.
     pub(super) fn lasting(&self) -> u16 {
         had_by_half(self.lasting)
     }
 
-    /// Loss that half of the last short samples had or passed, in percent.
+    /// The loss that half of the last short samples had or exceeded, in percent.
     pub(super) fn steady_percent(&self) -> u8 {
         had_by_half(self.short_percent)
     }
 }
 
-/// What half of the samples had or passed.
+/// The value that half of the samples had or exceeded.
 fn had_by_half<T: Ord + Copy>(mut samples: [T; 8]) -> T {
     samples.sort_unstable();
     samples[4]
 }
 
-/// The mean of the samples, if enough of them have wild loss.
+/// The mean of the samples, if enough of them have loss.
 fn mean_ppm(samples: &[u32; 8]) -> u32 {
     let lossy = samples.iter().filter(|ppm| **ppm > 0).count();
     let sum: u64 = samples.iter().map(|ppm| u64::from(*ppm)).sum();
@@ -145,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_that_overtake_probes_are_no_loss() {
+    fn packets_that_overtake_probes_do_not_count_as_loss() {
         let mut sample = Sample::default();
         for i in 0..256 {
             sample.add(1, if i % 2 == 0 { 1 } else { -1 });

@@ -1,6 +1,7 @@
-//! What is measured of a path: the model of its load, and the trains that tell what carries nothing yet.
+//! Measurements of a path: the path model, and the trains that measure idle paths.
 //!
-//! No packet is sent here. Who has the path sends probes and trains in its own format, and says what came back.
+//! No packet is sent here. The owner of the path sends probes and trains in its own format, and passes the
+//! results in.
 
 mod load;
 mod loss;

@@ -1,71 +1,74 @@
-//! What a path carries that is not in use, measured by trains of packets.
+//! Capacity of idle paths, measured by trains of packets.
 //!
-//! A path that was never full has no known capacity ([`load`](super::load)), so nobody could tell a slow near access from a
-//! fast far one before traffic is on it. A train leaves back to back; the far end acknowledges each packet with its time of
-//! arrival, and what lies between the first and the last of them arrived at the rate of the bottleneck:
+//! A path that was never full has no known capacity ([`load`](super::load)), so a slow near access could not be
+//! distinguished from a fast far one before it carries traffic. The packets of a train are sent back to back.
+//! The far end acknowledges each with its time of arrival; the packets after the first arrived at the rate of
+//! the bottleneck:
 //!
 //! ```text
 //!   rate  =  bytes that arrived after the first packet / (time of the last − time of the first)
 //! ```
 //!
-//! Receivers take packets in batches, and radios send them so: a train that arrives within [`EXACT`] says only that the path
-//! carries at least what it would in that time, and one of four times its length follows at once; one within [`GOOD`] is
-//! followed by a longer one later. The first trains go out when the path is up. Each further one waits until the session has
-//! sent [`PARTS`] times its bytes of user data for each of its paths, and the path is next to idle. Packets of trains are in
-//! no counter of the path: they are neither data nor loss.
+//! Receivers process packets in batches, and radios send them in batches. A train that arrives within [`EXACT`]
+//! therefore gives only a lower bound, and one of four times its length follows at once. If it arrives within
+//! [`GOOD`], the next one is longer. The first trains are sent when the path comes up. Each further one waits
+//! until the session has sent [`PARTS`] times its bytes of user data for each of its paths, and the path is
+//! nearly idle. Packets of trains are in no counter of the path: they are neither data nor loss.
 //!
-//! The far end keeps no state. What it answers is believed as far as the train goes that was sent, and decides of nothing but
+//! The far end keeps no state. Its answers count only for packets of the train that was sent, and affect only
 //! its own session.
 
 use crate::token_bucket::TokenBucket;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::control::{CapacityAck, CapacityProbe};
 
-/// Bytes of a train, from the first to the longest.
+/// Bytes of a train; the length increases from one stage to the next.
 const TRAIN_BYTES: [u32; 3] = [11_200, 44_800, 179_200];
-/// Packets after the first that tell a rate whatever the time between them, and within [`EXACT`] or more.
+/// Least number of packets after the first for a result: the first value whatever the time between them, the
+/// second if the time is [`EXACT`] or more.
 const ENOUGH: (u16, u16) = (8, 3);
-/// Time between first and last packet that makes a rate right to some ten percent, and good.
+/// Time between first and last packet that makes a rate correct within about ten percent ([`EXACT`]), and with
+/// margin ([`GOOD`]).
 const EXACT: Duration = Duration::from_millis(1);
 const GOOD: Duration = Duration::from_millis(5);
-/// A measurement is made anew after so long, where there is traffic.
+/// A measurement is repeated after this time, if there is traffic.
 const FRESH: Duration = Duration::from_secs(60);
-/// A train is over so long after it left.
+/// A train ends this time after it was sent.
 const ANSWERED: Duration = Duration::from_secs(2);
-/// Between two trains that are not answered: the first pause, which doubles up to the last.
+/// Pause after a train without an answer: the first one, which doubles up to the second.
 const UNANSWERED: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(600));
-/// A train of *n* bytes is paid for by so many times *n* bytes of user data.
+/// Bytes of user data required per byte of a train.
 const PARTS: u64 = 50;
-/// A path that carries less is idle enough to be measured, in bytes per second.
+/// A path that carries less than this is idle enough for a measurement, bytes per second.
 const IDLE_BYTES: u64 = 62_500;
-/// Shortest time over which that is judged.
+/// Shortest time over which this rate is measured.
 const IDLE_TIME: Duration = Duration::from_millis(250);
 
-/// What all sessions of a tunnel end may send in trains: 1 MB at once and 20 Mbit/s. So sessions that begin all at once do not
-/// fill a link with them.
+/// Limit of the trains of all sessions of a tunnel end: 1 MB at once and 20 Mbit/s, so that many sessions that
+/// begin at the same time do not fill a link.
 pub type TrainBudget = TokenBucket<1_000_000, 2_500_000>;
 
-/// What a train told.
+/// The result of a train.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// Bit/s of UDP payload.
     pub bps: u64,
-    /// Right to some ten percent; else the path carries so much at least.
+    /// Whether it is correct within about ten percent; otherwise it is a lower bound.
     pub exact: bool,
 }
 
-/// When trains leave on one path, and what they told.
+/// Schedule and results of the trains on one path.
 #[derive(Debug, Clone)]
 pub struct Trains {
-    /// Number of the newest train; its packets, those that left, and the size of each.
+    /// Number of the newest train; its packets, those sent so far, and the size of each follow.
     train: u16,
     packets: u16,
     sent: u16,
     size: u16,
-    /// Index into [`TRAIN_BYTES`] of the next one.
+    /// Index into [`TRAIN_BYTES`] of the next train.
     stage: u8,
-    /// What arrived of the newest train: when its first packet did (peer's clock), how long after it the latest, how many after
-    /// it, and the least index that may still come.
+    /// Answers to the newest train: arrival of its first packet (peer's clock), time from there to the latest
+    /// one, number of packets after the first, and the least index that may still arrive.
     first_ns: u64,
     span_ns: u64,
     after_first: u16,
@@ -73,11 +76,12 @@ pub struct Trains {
     left_at: Instant,
     due_at: Instant,
     pause: Duration,
-    /// User data the session had sent when the newest train left; `None`: it is to be noted.
+    /// User data that the session had sent when the newest train left; `None`: to be noted at the next call.
     paid: Option<u64>,
-    /// Bytes of the path's user data, at a time.
+    /// Bytes of the path's user data, and the time of that count.
     idle_from: (u64, Instant),
-    /// Next to nothing is known of the path: the train leaves whatever else it carries, and need not be paid.
+    /// Almost nothing is known of the path: the next train is sent whatever the path carries, and needs no user
+    /// data.
     free: bool,
 }
 
@@ -104,26 +108,26 @@ impl Default for Trains {
 }
 
 impl Trains {
-    /// Of a path on which trains left before.
+    /// For a path on which trains were sent before a rest.
     #[must_use]
     pub fn after_rest(now: Instant) -> Self {
         Self { due_at: now + FRESH, free: false, ..Self::default() }
     }
 
-    /// Whether any has left.
+    /// Whether any train has been sent.
     #[must_use]
     pub const fn has_asked(&self) -> bool {
         self.train > 0 || !self.free
     }
 
-    /// The path was down, and may lead another way when it is back.
+    /// The path was down, and may have another route when it is up again.
     pub fn interrupted(&mut self) {
         self.packets = self.sent;
         (self.free, self.stage, self.due_at) = (true, 0, self.due_at.min(self.left_at + UNANSWERED.0));
     }
 
-    /// Lets a train leave if one is due. `path_bytes` and `session_bytes`: user data sent so far by this path, and by the session;
-    /// `paths`: by how many the session sends.
+    /// Begins a train if one is due. `path_bytes` and `session_bytes`: user data sent so far by this path, and
+    /// by the session; `paths`: number of paths used by the session.
     pub fn begin(
         &mut self,
         size: u16,
@@ -147,10 +151,10 @@ impl Trains {
             self.idle_from = (path_bytes, now);
             let carried = u128::from(path_bytes.saturating_sub(before)) * 1000;
             let is_idle = carried <= u128::from(IDLE_BYTES) * time.as_millis();
-            // What was sent while there were more or fewer paths is compared as it is.
+            // Data sent while there were more or fewer paths counts unchanged.
             let is_paid =
                 session_bytes.saturating_sub(paid) >= u64::from(bytes) * PARTS * paths.max(1) as u64;
-            // Two looks in a row: the first one after a pause covers all of it.
+            // Two calls in a row: the first one after a pause covers the whole pause.
             if !is_idle || !is_paid || time > 4 * IDLE_TIME {
                 return;
             }
@@ -163,18 +167,18 @@ impl Trains {
         (self.packets, self.sent, self.size) = (packets, 0, size);
         (self.first_ns, self.span_ns, self.after_first, self.next_index) = (0, 0, 0, 0);
         (self.left_at, self.paid) = (now, Some(session_bytes));
-        // Until it is answered.
+        // Until an answer arrives.
         self.due_at = now + self.pause;
         self.pause = (self.pause * 2).min(UNANSWERED.1);
     }
 
-    /// Whether the next train may leave, if it is paid for.
+    /// Whether the next train may be sent, once enough user data has been sent.
     #[must_use]
     pub fn is_due(&self, now: Instant) -> bool {
         now >= self.due_at && self.sent == self.packets
     }
 
-    /// The next packet of the train that leaves now.
+    /// The next packet of the current train.
     pub fn poll(&mut self) -> Option<CapacityProbe> {
         let index = self.sent;
         (index < self.packets).then(|| {
@@ -183,13 +187,13 @@ impl Trains {
         })
     }
 
-    /// There was no room for the packet handed out last: the train ends there.
+    /// There was no room for the last packet returned: the train ends before it.
     pub fn cut(&mut self) {
         self.sent = self.sent.saturating_sub(1);
         self.packets = self.sent;
     }
 
-    /// A packet has arrived. What the path carries by what is known now.
+    /// A packet has arrived. Returns the rate by all answers so far.
     pub fn acknowledged(&mut self, ack: &CapacityAck, now: Instant) -> Option<Rate> {
         let fits = ack.train == self.train && (self.next_index..self.sent).contains(&ack.index);
         if !fits || now.saturating_since(self.left_at) > ANSWERED {
@@ -213,7 +217,7 @@ impl Trains {
         self.pause = UNANSWERED.0;
         let last = TRAIN_BYTES.len() as u8 - 1;
         if lasts(GOOD) || self.stage == last {
-            // The next one is as long as it has to be.
+            // The next train has the length that is needed.
             let needed = bps / 8 * GOOD.as_millis() as u64 / 1000;
             let stage = TRAIN_BYTES.iter().position(|bytes| u64::from(*bytes) >= needed);
             self.stage = stage.map_or(last, |stage| stage as u8);
@@ -221,7 +225,7 @@ impl Trains {
         } else {
             let complete = self.next_index == self.packets;
             self.stage += u8::from(complete);
-            // A short queue drops the end of a train; what passed of it will do.
+            // A short queue drops the end of a train; the part that passed is used.
             (self.due_at, self.free) = match (complete, exact) {
                 (true, exact) => (now, !exact),
                 (false, true) => (self.left_at + FRESH, false),
@@ -239,8 +243,8 @@ mod tests {
 
     const SIZE: u16 = 1_400;
 
-    /// Sends the train that is due over a path with a rate and a queue (bytes); the far end sees packets in batches of so many
-    /// microseconds. What it told.
+    /// Sends the due train over a path with a rate and a queue (bytes), to a receiver that processes packets
+    /// every `batch_us`. Returns the result.
     fn train(
         trains: &mut Trains,
         rate_bps: u64,
@@ -267,17 +271,18 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a path carries up to 500 Mbit/s, and a receiver that looks every half millisecond: what is told as exact is right to
-        /// a fifth, and so much is told after the trains that traffic pays for where the queue holds a millisecond of the rate.
+        /// For any rate up to 500 Mbit/s, and a receiver that processes packets every half millisecond: results
+        /// marked as exact are correct within a fifth, and there is such a result after the trains that traffic
+        /// allows, if the queue holds a millisecond of the rate.
         #[test]
-        fn trains_tell_what_a_path_carries(
+        fn trains_measure_the_capacity_of_a_path(
             kbps in 500_u64..500_000,
             queue in prop_oneof![0_u64..64_000, 0_u64..1_000_000],
             batch_us in prop_oneof![Just(0), 0_u64..500],
         ) {
             let mut trains = Trains::default();
             let (mut now, mut sent, mut told) = (Instant::from_secs(1), 0, None);
-            // A queue of a few packets leaves too few of them to be told from a batch.
+            // A queue of a few packets passes too few of them to distinguish them from a batch.
             let queue = if batch_us == 0 { queue } else { queue.max(kbps * 5 / 8 + 13 * 1_400) };
             for _ in 0..200 {
                 let (packets, rate) = train(&mut trains, kbps * 1000, queue, batch_us, (sent, 1), now);
@@ -291,9 +296,10 @@ mod tests {
             prop_assert!(off.is_none_or(|off| off * 5 <= kbps * 1000), "{} kbit/s, told {:?}", kbps, told);
         }
 
-        /// Acknowledgements of any kind break nothing, and of a train that did not leave they tell nothing.
+        /// Arbitrary acknowledgements have no harmful effect, and those of a train that was not sent give no
+        /// result.
         #[test]
-        fn a_peer_that_lies_breaks_nothing(acks in prop::collection::vec((any::<u16>(), any::<u16>(), any::<u64>()), 1..50)) {
+        fn a_lying_peer_has_no_harmful_effect(acks in prop::collection::vec((any::<u16>(), any::<u16>(), any::<u64>()), 1..50)) {
             let mut trains = Trains::default();
             let now = Instant::from_secs(1);
             for (train, index, timestamp_ns) in acks.iter().copied() {
@@ -311,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn trains_are_free_until_they_tell_a_rate_and_each_further_one_is_paid_for() {
+    fn trains_are_free_until_there_is_a_rate_and_then_require_user_data() {
         for (mbps, packets) in
             [(5, &[9, 9][..]), (50, &[9, 32, 32]), (95, &[9, 32, 128, 128]), (400, &[9, 32, 128, 128])]
         {
@@ -339,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_in_use_is_left_alone_and_a_peer_that_does_not_answer_is_asked_ever_less() {
+    fn paths_in_use_are_not_measured_and_silent_peers_ever_more_rarely() {
         let mut trains = Trains::default();
         let mut now = Instant::from_secs(1);
         train(&mut trains, 5_000_000, 1 << 20, 0, (0, 1), now);
@@ -364,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_rest_a_train_waits_and_is_paid_for_and_after_an_interruption_one_leaves_soon() {
+    fn after_a_rest_a_train_requires_user_data_and_after_an_outage_one_is_sent_soon() {
         let begin = |trains: &mut Trains, sent, now| {
             trains.begin(SIZE, 0, sent, 1, &mut TrainBudget::default(), now);
             core::iter::from_fn(|| trains.poll()).count()
@@ -372,24 +378,24 @@ mod tests {
         let now = Instant::from_secs(100);
         let mut trains = Trains::after_rest(now);
         assert!(trains.has_asked());
-        // The session had sent a gigabyte before.
+        // The session sent a gigabyte before.
         for ms in (0..90_000).step_by(250) {
             assert_eq!(begin(&mut trains, 1 << 30, now + Duration::from_millis(ms)), 0);
         }
         trains.interrupted();
         assert_eq!(begin(&mut trains, 1 << 30, now + Duration::from_secs(91)), 9);
         trains.interrupted();
-        assert_eq!(begin(&mut trains, 1 << 30, now + Duration::from_secs(92)), 0, "a path that flaps");
+        assert_eq!(begin(&mut trains, 1 << 30, now + Duration::from_secs(92)), 0, "a flapping path");
         assert_eq!(begin(&mut trains, 1 << 30, now + Duration::from_secs(96)), 9);
     }
 
     #[test]
-    fn each_path_pays_its_part_of_what_is_sent_while_it_is_there() {
+    fn each_path_requires_its_part_of_the_data_sent_while_it_is_up() {
         for (before, after) in [(1, 2), (1, 8), (2, 1), (8, 1), (3, 3)] {
             let mut trains = Trains::default();
             let (mut now, mut bytes) = (Instant::from_secs(1), 0);
             let mut pass = |trains: &mut Trains, paths: usize, more: u64| {
-                // Looks in 70 s, each followed by the train that is due and its answers.
+                // Calls during 70 s, each followed by the due train and its answers.
                 (0..280)
                     .map(|_| {
                         (now, bytes) = (now + Duration::from_millis(250), bytes + more / 280);
@@ -399,7 +405,7 @@ mod tests {
             };
             assert!(pass(&mut trains, before, 1 << 30) > 0);
             pass(&mut trains, after, 0);
-            // What the longest of trains costs.
+            // The user data required for the longest train.
             let price = u64::from(TRAIN_BYTES[2]) * PARTS * after as u64;
             assert!(pass(&mut trains, after, price * 6 / 5) > 0, "{before} {after}");
             assert_eq!(pass(&mut trains, after, price / 2), 0, "{before} {after}");
@@ -433,6 +439,6 @@ mod tests {
         assert!(trains.poll().is_none());
         let ack = |index| CapacityAck { train: 1, index, timestamp_ns: 1 };
         assert_eq!(trains.acknowledged(&ack(1), Instant::from_secs(1)), None);
-        assert_eq!(trains.next_index, 0, "the packet that had no room was not sent");
+        assert_eq!(trains.next_index, 0, "the packet without room was not sent");
     }
 }
