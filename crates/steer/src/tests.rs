@@ -69,14 +69,14 @@ fn active_standby_leaves_the_primary_only_while_it_is_down() {
     let mut run = Run::new(compile(r#"{"mode":"active-standby","primary":"a1"}"#, 3));
     assert_eq!(run.at(0, &paths(&[5, 90, 7])), Pick::One(1));
     assert_eq!(run.at(1, &paths(&[9, 0, 7])), Pick::One(2), "the faster standby");
-    assert_eq!(run.at(2, &paths(&[1, 0, 7])), Pick::One(2), "standbys do not take turns");
+    assert_eq!(run.at(2, &paths(&[1, 0, 7])), Pick::One(2), "standbys do not alternate");
     assert_eq!(run.at(3, &paths(&[1, 0, 0])), Pick::One(0));
     assert_eq!(run.at(4, &paths(&[0, 0, 0])), Pick::None);
     assert_eq!(run.at(5, &paths(&[1, 90, 1])), Pick::One(1));
 }
 
 #[test]
-fn active_standby_can_take_turns() {
+fn active_standby_can_rotate() {
     let mode = compile(r#"{"mode":"active-standby","primary":"a1","rotate_packets":2}"#, 3);
     let take = |paths: &PathStates| -> Vec<PathId> {
         let mut state = ModeState::new();
@@ -141,7 +141,7 @@ fn the_share_of_a_path_that_is_down_goes_to_the_others_in_proportion() {
         seen[usize::from(p)] += 1;
     }
     assert_eq!(seen, [0, 30, 20]);
-    // A share of zero makes a path a standby: used when nothing else is up.
+    // A share of zero makes a path a standby, used if nothing else is up.
     let mode = weighted(&[10, 0, 0], Granularity::Packet);
     let count = |p| {
         (0..40)
@@ -188,7 +188,7 @@ fn per_flow_keeps_a_flow_on_its_path_and_shares_the_flows() {
 }
 
 #[test]
-fn smallest_delay_needs_a_gain_and_a_pause() {
+fn smallest_delay_requires_a_gain_and_the_dwell_time() {
     let mut run = Run::new(compile(r#"{"mode":"smallest-delay","hysteresis_percent":20,"dwell_ms":100}"#, 3));
     assert_eq!(run.at(0, &paths(&[50, 40, 0])), Pick::One(1));
     assert_eq!(run.at(500, &paths(&[33, 40, 0])), Pick::One(1), "not 20 % better");
@@ -217,14 +217,14 @@ fn priority_overflows_above_and_returns_well_below() {
     let mut run = Run::new(compile(r#"{"mode":"priority-based","primary":"a0","rtt_ms":50}"#, 3));
     assert_eq!(run.at(0, &paths(&[50, 90, 80])), Pick::One(0), "at the threshold is not above it");
     assert_eq!(run.at(1, &paths(&[51, 90, 80])), Pick::One(2));
-    assert_eq!(run.at(2, &paths(&[45, 70, 80])), Pick::One(2), "not yet 80 %, and no turns");
+    assert_eq!(run.at(2, &paths(&[45, 70, 80])), Pick::One(2), "not yet 80 %, and no alternation");
     assert_eq!(run.at(3, &paths(&[40, 70, 80])), Pick::One(0));
     assert_eq!(run.at(4, &paths(&[500, 0, 0])), Pick::One(0), "nothing to overflow to");
     assert_eq!(run.at(5, &paths(&[0, 3, 0])), Pick::One(1));
 }
 
 #[test]
-fn priority_knows_loss() {
+fn priority_considers_loss() {
     let mut run = Run::new(compile(r#"{"mode":"priority-based","primary":"a1","loss_percent":2}"#, 2));
     let mut two = paths(&[10, 9999]);
     assert_eq!(run.at(0, &two), Pick::One(1), "no RTT threshold is set");
@@ -235,7 +235,7 @@ fn priority_knows_loss() {
 }
 
 #[test]
-fn redundancy_can_wait_for_loss() {
+fn redundancy_can_depend_on_loss() {
     let mut run = Run::new(compile(r#"{"mode":"redundant","above_loss_percent":1}"#, 2));
     let mut two = paths(&[10, 30]);
     assert_eq!(run.at(0, &two), Pick::One(0), "smallest delay below the threshold");
@@ -250,7 +250,7 @@ fn redundancy_can_wait_for_loss() {
 }
 
 #[test]
-fn coded_mode_counts_loss_as_delay_and_repairs_from_elsewhere() {
+fn coded_mode_counts_loss_as_delay_and_sends_repairs_by_another_path() {
     let mode = compile(r#"{"mode":"coded","longest_wait_ms":100}"#, 3);
     let coded = *mode.coded().unwrap();
     let mut run = Run::new(mode);
@@ -323,8 +323,8 @@ fn any_paths() -> impl Strategy<Value = PathStates> {
     })
 }
 
-/// What is said of a rule is what it just did: nothing is said against a path that was picked, and something against every
-/// other one, where packets do not take turns.
+/// The explanation of a rule agrees with its last decision: no reason is given against a picked path, and a
+/// reason against every other one, unless packets alternate.
 fn agrees(said: &Explanation, mode: &Mode, picked: Pick, seen: View<'_>) -> Result<(), TestCaseError> {
     let why = |path: PathId| said.excluded[usize::from(path)];
     prop_assert_eq!(said.doing == Doing::NoPath, picked == Pick::None);
@@ -352,7 +352,7 @@ fn agrees(said: &Explanation, mode: &Mode, picked: Pick, seen: View<'_>) -> Resu
 
 proptest! {
     #[test]
-    fn a_pick_is_up_and_there_is_one_whenever_a_path_is_up(
+    fn a_picked_path_is_up_and_one_is_picked_if_any_is_up(
         policy in any_mode(),
         known in 0u8..=8,
         steps in proptest::collection::vec((any_paths(), any::<u32>(), any::<u64>(), 0u64..1000), 1..30),
