@@ -1,4 +1,4 @@
-//! What a session needs while it is in use: path states, per-rule state, reordering, queues.
+//! The state that a session needs only while it is in use: path states, per-rule state, reordering, queues.
 
 use super::coding::Coding;
 use super::control::Message;
@@ -17,30 +17,30 @@ use anabranch_steer::{PathSet, PathState, PathStates};
 use anabranch_wire::control::{Control, Notify};
 use std::collections::VecDeque;
 
-/// Bounds of what may pile up between two polls.
+/// Most outgoing messages, events, ICMP answers and documents that are kept between two polls.
 const MAX_OUTBOX: usize = 256;
 const MAX_EVENTS: usize = 256;
 const MAX_ICMP: usize = 16;
 const MAX_DOCUMENTS: usize = 4;
 
-/// See the module's head. Everything in it is derived from the session, or is worth a few packets of
-/// learning.
+/// See the top of this file. All of it can be derived from the session, or is worth only a few packets of
+/// measurements.
 pub(super) struct Active {
-    /// The unified steering structure (JUNCTION §V-C2) as flap control lets it be seen. Not kept up to date
-    /// at rest.
+    /// The unified steering structure (JUNCTION §V-C2) in the steady view, with flap control applied. Not
+    /// updated at rest.
     pub states: PathStates,
-    /// The same as it is now.
+    /// The same in the live view.
     pub live: PathStates,
     pub flap: FlapControl,
     pub per_rule: Vec<RuleState>,
     pub flow_reorder: FlowReorder,
     pub stream_reorder: StreamReorder,
-    /// Of coded mode; made by its first packet.
+    /// State of coded mode; allocated by its first packet.
     pub coding: Option<Box<Coding>>,
     mtu: [Option<Box<PathMtu>>; MAX_PATHS],
-    /// Messages cut so far, by path: the number of the next one.
+    /// Messages fragmented so far, by path: the number of the next one.
     pub cuts: [u32; MAX_PATHS],
-    /// Messages of the peer that are not whole yet.
+    /// Incomplete messages of the peer.
     pub assembler: Assembler,
     notices: [Notice; MAX_PATHS],
     /// UPF: by which path the newest packet of the TCP lane came that belongs to this one.
@@ -48,38 +48,38 @@ pub(super) struct Active {
     pub outbox: VecDeque<(PathId, Message)>,
     pub icmp: VecDeque<Vec<u8>>,
     events: VecDeque<SessionEvent>,
-    /// Documents of the peer, complete.
+    /// Complete documents of the peer.
     documents: VecDeque<Vec<u8>>,
-    /// What it may still bring.
+    /// Limit of the documents that the peer may still send.
     allowance: Allowance,
     confirmed: Option<Confirmed>,
     closed: Option<u8>,
-    /// When unused flows are looked for next.
+    /// When unused flows are searched for next.
     pub sweep_at: Instant,
-    /// When it is looked next at what rules do.
+    /// When the rules are reviewed next.
     pub review_at: Instant,
-    /// Flows given to a faster data path.
+    /// Flows handed over to a faster data path.
     pub fast: Fast,
-    /// When it may be told again of a closed destination.
+    /// Earliest time of the next event about a closed destination.
     pub closed_from: Instant,
 }
 
-/// What was said of one path, and heard.
+/// Notifications about one path, sent and received.
 #[derive(Clone, Copy, Default)]
 struct Notice {
-    /// Number of the newest notification heard.
+    /// Number of the newest notification received.
     heard: Option<u32>,
-    /// The one last sent: number, reason, and how often it is still repeated.
+    /// Number of the last notification sent; its reason and the remaining repetitions follow.
     told: u32,
     reason: u8,
     left: u8,
 }
 
-/// How often a notification that a path is down is repeated, as it may be lost on a lossy path.
+/// Number of repetitions of a notification that a path is down, which may be lost on a lossy path.
 const REPEATS: u8 = 3;
 
 impl Active {
-    /// The one in `slot`, made if there is none.
+    /// The state in `slot`; created if there is none.
     #[inline]
     pub fn of<'a>(slot: &'a mut Option<Box<Self>>, profile: &Profile) -> &'a mut Self {
         slot.get_or_insert_with(|| Self::new(profile))
@@ -114,7 +114,7 @@ impl Active {
         })
     }
 
-    /// Whether nothing waits for the next poll, or for the owner.
+    /// Whether nothing is waiting for the next poll or for the owner.
     pub fn is_empty(&self) -> bool {
         self.outbox.is_empty()
             && self.icmp.is_empty()
@@ -139,18 +139,18 @@ impl Active {
         }
     }
 
-    /// Puts a message up for sending with the next poll.
+    /// Queues a message for the next poll.
     pub fn queue(&mut self, path: PathId, message: impl Into<Message>) {
         if self.outbox.len() < MAX_OUTBOX {
             self.outbox.push_back((path, message.into()));
         }
     }
 
-    /// What is known of a path now, and what steering may see of it.
+    /// Updates the live state of a path, and the steady state if flap control allows it.
     ///
-    /// A path that is gone is marked at once, whatever flap control says: packets must not die on it. One that
-    /// comes back, or whose RTT moved, is held back until the user's paths are stable again; unless it is the
-    /// only one.
+    /// A path that went down is marked at once, whatever flap control decides, so that no packet is lost on
+    /// it. A path that came up again, or whose RTT changed, is held back until the user's paths are stable
+    /// again, unless it is the only one.
     pub fn refresh(&mut self, path: PathId, fresh: PathState, now: Instant) {
         self.live.set(path, fresh);
         let live = &self.live;
@@ -167,12 +167,12 @@ impl Active {
         }
     }
 
-    /// Flap control lets go.
+    /// Flap control ends the suspension.
     pub fn resume(&mut self) {
         self.states = self.live;
     }
 
-    /// Tells the peer on `paths` that `notify.path` is up or down.
+    /// Notifies the peer, on `paths`, that `notify.path` is up or down.
     pub fn notify(&mut self, notify: Notify, paths: PathSet) {
         for other in paths.iter().filter(|other| *other != notify.path) {
             self.queue(other, Control::Notify(notify));
@@ -183,14 +183,14 @@ impl Active {
         }
     }
 
-    /// `path` works again: that it was down is no longer repeated.
+    /// `path` works again: its failure is no longer repeated.
     pub fn forget_notice(&mut self, path: PathId) {
         if let Some(notice) = self.notices.get_mut(usize::from(path)) {
             notice.left = 0;
         }
     }
 
-    /// Repeats on `path` what may have been lost.
+    /// Repeats on `path` notifications that may have been lost.
     pub fn repeat_notices(&mut self, path: PathId) {
         for about in (0..MAX_PATHS as PathId).filter(|about| *about != path) {
             let notice = &mut self.notices[usize::from(about)];
@@ -202,7 +202,7 @@ impl Active {
         }
     }
 
-    /// Whether a notification says something new: it may be a repetition, or have been overtaken.
+    /// Whether a notification is new: it may be a repetition, or older than one already received.
     pub fn hears(&mut self, notify: &Notify) -> bool {
         let Some(notice) = self.notices.get_mut(usize::from(notify.path)) else { return false };
         let news = notice.heard.is_none_or(|last| notify.sequence.wrapping_sub(last) as i32 > 0);
@@ -212,20 +212,20 @@ impl Active {
         news
     }
 
-    /// The peer counts its notifications from the beginning.
+    /// The peer numbers its notifications from the beginning again.
     pub fn peer_restarted(&mut self) {
         self.notices.iter_mut().for_each(|notice| notice.heard = None);
     }
 
-    /// An answer to an inner packet that cannot be sent.
+    /// Queues an answer to an inner packet that cannot be sent.
     pub fn queue_icmp(&mut self, message: impl FnOnce() -> Option<Vec<u8>>) {
         if self.icmp.len() < MAX_ICMP {
             self.icmp.extend(message());
         }
     }
 
-    /// Something to be told. When too much is told at once, the oldest is lost; what the owner must act on
-    /// has a place of its own.
+    /// Queues an event. If there are too many, the oldest is lost. Events on which the owner must act have
+    /// places of their own.
     pub fn event(&mut self, event: SessionEvent) {
         if let SessionEvent::Endpoint { path, .. } = event {
             let same = |e: &SessionEvent| matches!(e, SessionEvent::Endpoint { path: p, .. } if *p == path);
@@ -246,7 +246,7 @@ impl Active {
         self.closed = Some(reason);
     }
 
-    /// Whether a fragment of so many bytes is taken, with which one more document may be complete.
+    /// Whether a document fragment of this size is accepted; it may complete one more document.
     pub fn takes_document(&mut self, bytes: usize, now: Instant) -> bool {
         self.documents.len() < MAX_DOCUMENTS && self.allowance.take(bytes, now)
     }
