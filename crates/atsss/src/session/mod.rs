@@ -1,7 +1,7 @@
-//! One user's tunnel end: keys, paths, steering, sequencing and reordering, composed.
+//! One user's tunnel end, composed of keys, paths, steering, sequencing and reordering.
 //!
-//! The same type serves the UE (one session) and the UPF (many). It knows nothing of sockets or of
-//! other sessions; its owner finds it by receiver index or virtual address.
+//! The same type serves the UE (one session) and the UPF (many). It has no knowledge of sockets or of other
+//! sessions. Its owner finds it by receiver index or virtual address.
 //!
 //! ```text
 //!  inner packet ─▶ flow table ─▶ rule ─▶ mode.pick(path states) ─▶ mark / number ─▶ seal ─▶ datagram
@@ -11,8 +11,8 @@
 //!                  └─▶ Probe, Notify, Config, MtuProbe, Close ─▶ path states, events, answers
 //! ```
 //!
-//! Most sessions of a UPF are idle. A session that saw no data for a while *rests* (`rest.rs`): it keeps what
-//! cannot be made again, and goes on answering probes.
+//! Most sessions of a UPF are idle. A session without data for a while goes to *rest* (`rest.rs`): it keeps
+//! only the state that cannot be derived again, and continues to answer probes.
 
 mod active;
 mod coding;
@@ -57,7 +57,7 @@ use std::sync::Arc;
 pub struct Session {
     profile: Arc<Profile>,
     rules: Arc<RuleSet>,
-    /// What can be made again from the rest; at rest there only between a packet and the next poll.
+    /// State that can be derived again. At rest it exists only between a packet and the next poll.
     active: Option<Box<Active>>,
     keys: KeyRing,
     paths: Paths,
@@ -76,7 +76,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session not yet connected. `hash_key` seeds its flow hash.
+    /// A session that is not connected yet. `hash_key` seeds its flow hash.
     #[must_use]
     pub fn new(
         profile: Arc<Profile>,
@@ -131,7 +131,7 @@ impl Session {
         self.addresses = addresses;
     }
 
-    /// What it has in common with others.
+    /// The properties shared with other sessions.
     #[must_use]
     pub fn profile(&self) -> &Arc<Profile> {
         &self.profile
@@ -143,9 +143,9 @@ impl Session {
         self.profile.accesses()
     }
 
-    /// Replaces the rules; every flow is classified again with its next packet, but for those whose rule
-    /// only the UE could tell: they follow it by its name. Streams go on where they are, so that traffic
-    /// which new rules move arrives in order.
+    /// Replaces the rules. Every flow is classified again with its next packet, except flows whose rule only
+    /// the UE could determine: they follow the rule of the same name. Streams keep their paths, so that
+    /// traffic which new rules move arrives in order.
     pub fn set_rules(&mut self, rules: Arc<RuleSet>) {
         let old = core::mem::replace(&mut self.rules, rules);
         if let Some(active) = &mut self.active {
@@ -157,20 +157,20 @@ impl Session {
         self.flows.renumber_pinned(self.generation, |rule| self.rules.index_of(&old.get(rule).name));
     }
 
-    /// Every flow is classified again with its next packet.
+    /// Classifies every flow again with its next packet.
     pub fn classify_again(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.spoil_fast();
     }
 
-    /// What was decided for flows given to a faster data path holds no more.
+    /// The decisions for flows handed over to a faster data path are no longer valid.
     fn spoil_fast(&mut self) {
         if let Some(active) = &mut self.active {
             active.fast.invalidate();
         }
     }
 
-    /// The same of one flow, as seen from the UE.
+    /// The same for one flow, as seen from the UE.
     fn recall_fast(&mut self, key: &FlowKey) {
         let sent = if self.is_ue() { *key } else { key.reversed() };
         if let Some(active) = &mut self.active {
@@ -190,7 +190,7 @@ impl Session {
         self.traffic
     }
 
-    /// The unified steering structure: what every rule decides from.
+    /// The unified steering structure, from which every rule decides.
     #[must_use]
     pub fn states(&self) -> PathStates {
         match &self.active {
@@ -227,8 +227,8 @@ impl Session {
         self.paths.iter().filter(|p| p.monitor.is_up()).count()
     }
 
-    /// Takes a path into use, or moves it: the far end is at `address`, our access is number `access`
-    /// (UE: the path id). Ids that are not among the session's accesses are ignored.
+    /// Adds a path, or moves it: the far end is at `address`, reached by our access `access` (UE: the path
+    /// id). Ids that are not among the session's accesses are ignored.
     pub fn bind(&mut self, path: PathId, address: SocketAddr, access: PathId, now: Instant) {
         if self.profile.has(path) && self.paths.get(path).is_none() {
             self.paths.add(Path::new(self.profile.role, path, &self.profile.probe, now));
@@ -238,9 +238,8 @@ impl Session {
         }
     }
 
-    /// The peer said in the handshake on which paths it would have user data in the clear (bits). A path on which the
-    /// two ends want something else each is refused: it carries nothing. And the two agreed on the largest inner packet, in
-    /// bytes.
+    /// The results of the handshake: the paths that are `plain` at the peer (bits), and the largest inner
+    /// packet agreed on, in bytes. A path on which the ends differ is refused and carries nothing.
     pub fn set_peer(&mut self, plain: u8, inner_mtu: u16, now: Instant) {
         if (self.profile.peer_plain(), self.profile.inner_mtu()) != (plain, inner_mtu) {
             self.profile = Arc::new(self.profile.with_peer(plain, inner_mtu));
@@ -249,7 +248,7 @@ impl Session {
         self.refuse_paths(now);
     }
 
-    /// Bars the paths that the profile refuses, and no other; each that is new to it is told.
+    /// Bars the paths that the profile refuses, and no others. Each newly refused path causes an event.
     pub fn refuse_paths(&mut self, now: Instant) {
         for path in 0..self.accesses().len() as PathId {
             let refused = self.profile.is_refused(path);
@@ -267,8 +266,8 @@ impl Session {
         }
     }
 
-    /// Searches the path MTU of `path` from now on, up to this UDP payload in bytes (UE; the UPF does so by
-    /// itself on every path that comes up).
+    /// Searches the path MTU of `path` from now on, up to this UDP payload in bytes. For the UE; the UPF
+    /// searches every path that comes up.
     pub fn search_mtu(&mut self, path: PathId, max_payload: u16, now: Instant) {
         let max = max_payload.min(self.profile.max_payload);
         if max > 0 {
@@ -276,13 +275,13 @@ impl Session {
         }
     }
 
-    /// Whether a path of it is bound to this address by our access `access`.
+    /// Whether one of its paths is bound to this address by our access `access`.
     #[must_use]
     pub fn is_bound_to(&self, address: SocketAddr, access: PathId) -> bool {
         self.paths.iter().any(|path| path.is_bound_to(address, access))
     }
 
-    /// The path on which plain data from this address, arrived by our access `access`, is accepted.
+    /// The path on which plain data from this address by our access `access` is accepted.
     #[must_use]
     pub fn plain_path(&self, address: SocketAddr, access: PathId) -> Option<PathId> {
         let plain = |path: &&Path| {
@@ -291,18 +290,18 @@ impl Session {
         self.paths.iter().find(plain).map(|path| path.id)
     }
 
-    /// The next event: what the owner must act on first, then the others, oldest first.
+    /// The next event: first those on which the owner must act, then the others, oldest first.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
         self.active.as_mut()?.poll_event()
     }
 
-    /// Whether something waits for the next poll, or for the owner to take it.
+    /// Whether anything is waiting for the next poll or for the owner.
     #[must_use]
     pub fn has_news(&self) -> bool {
         self.active.as_ref().is_some_and(|active| !active.is_empty())
     }
 
-    /// Sends what is due and releases what waited long enough.
+    /// Sends everything that is due, and delivers packets whose hold time is over.
     pub fn poll(
         &mut self,
         now: Instant,
@@ -322,7 +321,7 @@ impl Session {
         }
     }
 
-    /// When [`Session::poll`] has something to do next, and why.
+    /// When [`Session::poll`] has work to do next, and the reason.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         let sealing = self.keys.rekey_at().is_some();
@@ -336,14 +335,14 @@ impl Session {
             .min_by_key(|(at, _)| *at)
     }
 
-    /// Gives back what the session holds of the shared pool; call it before dropping the session.
+    /// Returns what the session holds of the shared pool. To be called before dropping the session.
     pub fn release(&mut self, pool: &mut Pool) {
         pool.serve(&mut self.held);
         self.give_back(pool);
         pool.serve(&mut self.held);
     }
 
-    /// As [`Self::release`], where the pool serves this session already.
+    /// As [`Self::release`], if the pool is already serving this session.
     fn give_back(&mut self, pool: &mut Pool) {
         self.config.release(pool);
         if let Some(active) = &mut self.active {
@@ -356,25 +355,26 @@ impl Session {
         }
     }
 
-    /// What the session holds of the shared pool.
+    /// The part of the shared pool that the session holds.
     #[must_use]
     pub const fn held(&self) -> Usage {
         self.held
     }
 
-    /// The peer was started again: it counts from zero, and knows nothing of what it was told.
+    /// The peer has restarted: its counters begin at zero, and everything it had been sent is lost.
     pub fn peer_restarted(&mut self, now: Instant, pool: &mut Pool) {
         pool.serve(&mut self.held);
         self.begin_anew(now, pool);
         pool.serve(&mut self.held);
     }
 
-    /// As [`Self::peer_restarted`], where the pool serves this session already.
+    /// As [`Self::peer_restarted`], if the pool is already serving this session.
     fn begin_anew(&mut self, now: Instant, pool: &mut Pool) {
         self.give_back(pool);
         self.config.peer_restarted(pool);
         if self.is_ue() {
-            // What a UPF sent before it was restarted counts no more. (A UPF has put such keys aside.)
+            // Packets that a UPF sent before its restart are no longer valid. (A UPF has put such keys
+            // aside.)
             self.keys.forget_previous();
         }
         self.flows.rest(Duration::ZERO, now);
@@ -401,7 +401,7 @@ impl Session {
     }
 }
 
-/// A duration in whole microseconds, as the steering structure keeps it.
+/// A duration in whole microseconds, the unit of the steering structure.
 pub(crate) fn micros(duration: Duration) -> u32 {
     u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }
