@@ -1,4 +1,4 @@
-//! From a datagram to the inner packets it releases.
+//! Processing of a received datagram, up to the inner packets that it releases.
 
 use super::active::Active;
 use super::cut::lost_piece;
@@ -14,15 +14,15 @@ use anabranch_wire::ip::{self, FlowKey, IpPacket};
 use anabranch_wire::tunnel::{DeliveryOrder, Fragment, InnerHeader, InnerType};
 use std::net::SocketAddr;
 
-/// Between two events of closed destinations of one session.
+/// Least time between two events about closed destinations of one session.
 const TELL_CLOSED: Duration = Duration::from_secs(600);
 
 impl Session {
-    /// Takes a sealed datagram whose receiver index is one of this session's; it came in by our
-    /// access number `access`.
+    /// Processes a sealed datagram whose receiver index belongs to this session; it arrived by our access
+    /// `access`.
     ///
     /// # Errors
-    /// Why it was dropped; already counted.
+    /// The reason of a drop, which has already been counted.
     pub fn receive_secure(
         &mut self,
         access: PathId,
@@ -45,10 +45,10 @@ impl Session {
         received
     }
 
-    /// Takes a plain-form datagram that came from the bound endpoint of `path`.
+    /// Processes a datagram in the plain form that came from the bound endpoint of `path`.
     ///
     /// # Errors
-    /// Why it was dropped; already counted.
+    /// The reason of a drop, which has already been counted.
     pub fn receive_plain(
         &mut self,
         path: PathId,
@@ -113,7 +113,7 @@ impl Session {
         taken
     }
 
-    /// Takes a message that was sealed: inner header, and a packet or control.
+    /// Processes a message that was sealed: inner header, and a packet or control.
     fn message(
         &mut self,
         path: PathId,
@@ -131,7 +131,7 @@ impl Session {
         self.on_control(path, origin, message, now, shared)
     }
 
-    /// What arrived with user data is not lost, whatever becomes of it.
+    /// A datagram with user data has arrived and counts as received, whatever happens to it afterwards.
     fn on_datagram(&mut self, path: PathId, size: usize, now: Instant) {
         if let Some(state) = self.paths.get_mut(path) {
             state.monitor.on_data_received(size, now);
@@ -151,21 +151,23 @@ impl Session {
             return Err(DropReason::PlainRefused);
         }
         let (header, _) = InnerHeader::parse(datagram).map_err(|_| DropReason::Malformed)?;
-        // Control is always sealed, and so are markers (a forged one would end the wait for order) and repairs.
+        // Control is always sealed, and so are markers (a forged one would end the wait for order) and
+        // repairs.
         let sealed = matches!(header.order(), Ok(DeliveryOrder::Mark(_) | DeliveryOrder::Repair(_)));
         if header.kind != InnerType::Data || sealed {
             return Err(DropReason::PlainRefused);
         }
         if header.length == 0 {
-            // From a kernel's fast path, which leaves checksums to the interface; one that is virtual leaves them open.
+            // A fast path in the kernel leaves checksums to the interface, and a virtual interface leaves
+            // them incomplete.
             ip::complete_checksum(&mut datagram[InnerHeader::LEN..]);
         }
         self.on_datagram(path, size, now);
         self.data(path, &header, &mut datagram[InnerHeader::LEN..], now, shared, inner)
     }
 
-    /// Takes a path into use, or follows it to where the peer is now (UPF). Only the newest packet of a path
-    /// tells where it is; and of a path whose user data goes in the clear not even that, until the address has answered.
+    /// Adds a path, or updates its address (UPF). Only the newest packet of a path determines its address.
+    /// For a path with user data in the clear, the new address must also have answered first.
     fn follow(
         &mut self,
         path: PathId,
@@ -190,7 +192,7 @@ impl Session {
                     state.set_candidate(from, access);
                     return Origin::Candidate;
                 }
-                // It is where it was: whoever sent a copy from elsewhere has had no answer from it.
+                // The peer has not moved: the candidate did not receive an answer.
                 Origin::Endpoint if newest => state.forget_candidate(),
                 _ => {}
             }
@@ -275,7 +277,7 @@ impl Session {
         Err(DropReason::ClosedDestination)
     }
 
-    /// Takes an inner packet, as it arrived or was restored, and delivers it in its order.
+    /// Delivers an inner packet, received or restored, in its order.
     #[expect(clippy::too_many_arguments, reason = "one packet and its surroundings")]
     pub(super) fn take_in(
         &mut self,
@@ -296,7 +298,7 @@ impl Session {
         self.traffic.rx_packets += 1;
         self.traffic.rx_bytes += packet.len() as u64;
         self.note_data(now);
-        // What the peer's host may send is what this end can carry back.
+        // The MSS of the peer's host is limited to what this end can carry back.
         self.clamp_mss(&ip, packet);
         match order {
             DeliveryOrder::Flow { sequence, start, .. } | DeliveryOrder::Dedup { sequence, start } => {
