@@ -1,4 +1,4 @@
-//! From the inner packet to the datagrams that carry it.
+//! Sending of an inner packet, up to the datagrams that carry it.
 
 use super::active::Active;
 use super::rules::Reported;
@@ -18,19 +18,19 @@ use anabranch_wire::tunnel::{
 };
 use std::net::{IpAddr, SocketAddr};
 
-/// What a session remembers per rule once traffic used it.
+/// The state of a rule that has had traffic.
 pub struct RuleState {
     pub(super) mode: ModeState,
     stream: StreamSender,
-    /// Path of a switching rule.
+    /// Current path of a switching rule.
     path: Option<PathId>,
-    /// Counter for modes that look at a sequence number the wire does not carry.
+    /// Packet counter for modes that use a sequence number which is not on the wire.
     packets: u32,
-    /// Switches that waited because the peer had no reorder queue free (admission control).
+    /// Switches that were postponed because the peer had no free reorder queue (admission control).
     pub denied: u64,
-    /// Switches done.
+    /// Switches performed.
     pub switches: u64,
-    /// Packets sent by path.
+    /// Packets sent, by path.
     pub(super) sent: [u64; MAX_PATHS],
     pub(super) told: Reported,
 }
@@ -49,7 +49,7 @@ impl RuleState {
         }
     }
 
-    /// The state of `rule` in `states`, made if there is none.
+    /// The state of `rule` in `states`; created if there is none.
     #[inline]
     fn of(states: &mut Vec<Self>, rule: RuleIndex) -> &mut Self {
         let index = usize::from(rule);
@@ -66,8 +66,8 @@ impl RuleState {
         states.resize_with(len, || Self::new(next.next().unwrap_or(RuleIndex::MAX)));
     }
 
-    /// The rule has changed, or (not `same`) is another one. The far end knows the stream by its number and
-    /// goes on counting its epochs.
+    /// The rule has changed, or (not `same`) was replaced. The far end identifies the stream by its number
+    /// and continues to count its epochs.
     pub(super) fn renew(&mut self, same: bool) {
         self.mode = ModeState::new();
         (self.sent, self.told) = ([0; MAX_PATHS], Reported::default());
@@ -76,7 +76,7 @@ impl RuleState {
         }
     }
 
-    /// A packet leaves by these paths.
+    /// A packet is sent by these paths.
     #[inline]
     fn count(&mut self, paths: PathSet) {
         for path in paths {
@@ -84,23 +84,23 @@ impl RuleState {
         }
     }
 
-    /// Whether it had a packet.
+    /// Whether the rule has had a packet.
     pub(super) fn is_used(&self) -> bool {
         self.sent.iter().any(|packets| *packets > 0)
     }
 
-    /// The path a switching rule is on.
+    /// The current path of a switching rule.
     #[must_use]
     pub const fn path(&self) -> Option<PathId> {
         self.path
     }
 
-    /// The path of the latest packet of a coded rule.
+    /// The path of the newest packet of a coded rule.
     pub(super) const fn source_path(&self) -> Option<PathId> {
         self.mode.current()
     }
 
-    /// What a packet would be told now that did not come this way.
+    /// The path that a packet would take now, for a packet that is not steered here.
     pub(super) fn pick_again(&mut self, mode: &Mode, view: View<'_>, now: Instant) -> Pick {
         let flow = &mut FlowSteer::default();
         let packet = Packet {
@@ -120,8 +120,8 @@ impl Session {
     /// Sends one inner packet to the peer.
     ///
     /// # Errors
-    /// Why it was dropped; already counted. A packet larger than the tunnel carries is answered with
-    /// an ICMP Packet Too Big, delivered by the next [`Session::poll`].
+    /// The reason of a drop, which has already been counted. A packet larger than the tunnel's MTU is
+    /// answered with an ICMP Packet Too Big, delivered by the next [`Session::poll`].
     pub fn send(
         &mut self,
         packet: &mut [u8],
@@ -192,7 +192,7 @@ impl Session {
             let info = Packet { sequence, flow_hash, remote, bytes, datagram, ends, flow: steer };
             let pick = state.mode.pick(&policy.mode, view, info, now);
             let order = match pick {
-                // What is coded says by itself what it is worth waiting for.
+                // Coded packets carry their own hold time.
                 Pick::One(path) if policy.reorder && policy.mode.coded().is_none() => {
                     let sole = steer.takes(path, longest_way(&active.live), now);
                     DeliveryOrder::Flow { sequence, start, sole }
@@ -213,7 +213,7 @@ impl Session {
             return Err(DropReason::NoPath);
         };
         if policy.mode.per_flow() {
-            // Per-flow load-balance never moves a flow while its path lives: nothing to put in order.
+            // Per-flow load-balance never moves a flow while its path is up, so there is no order to restore.
             state.count(PathSet::single(picked));
             self.emit_data(picked, DeliveryOrder::None, packet, now, out)?;
             self.give(&sent, picked, now, out);
@@ -263,12 +263,13 @@ impl Session {
         self.emit_data(path.ok_or(DropReason::NoPath)?, DeliveryOrder::None, packet, now, out)
     }
 
-    /// The path of a packet of the TCP lane, where there is a lane and the packet is this session's.
+    /// The path of a packet of the TCP lane, if there is a lane and the packet belongs to this session.
     pub(super) fn lane_path(&self, flow: &FlowKey, by_ue: bool) -> Option<PathId> {
         tcp_lane::path_of(flow, self.addresses.v4, by_ue).filter(|_| self.profile.tcp_lane)
     }
 
-    /// User data leaves or has come. After a pause the peer may have rested, and waits for nothing that was sent before.
+    /// User data was sent or received. After a pause the peer may have been at rest, and does not wait for
+    /// earlier packets.
     #[inline]
     pub(super) fn note_data(&mut self, now: Instant) {
         if now.saturating_since(self.last_data) >= QUIET {
@@ -277,7 +278,8 @@ impl Session {
         self.last_data = now;
     }
 
-    /// Nothing is under way any more: what the streams were about to wait for has come or is lost.
+    /// Nothing is in flight any more: packets for which the streams would have waited have arrived or are
+    /// lost.
     #[cold]
     pub(super) fn settle_streams(&mut self) {
         if let Some(active) = &mut self.active {
@@ -289,8 +291,8 @@ impl Session {
         RuleState::of(&mut Active::of(&mut self.active, &self.profile).per_rule, rule)
     }
 
-    /// The rule of a flow, by everything that is known at this end. The UE tells the UPF what the UPF
-    /// could not find out.
+    /// The rule of a flow by all information available at this end. The UE informs the UPF of what only the
+    /// UE can determine.
     fn classify_flow(
         &mut self,
         key: &FlowKey,
@@ -300,7 +302,7 @@ impl Session {
     ) -> RuleIndex {
         let plain = self.rules.classify(key);
         let Some(dns) = shared.dns else {
-            // At the UPF: the application is known, is there an exception for this user?
+            // At the UPF, the application is known: is there an exception for this user?
             return shared.exceptions.map_or(plain, |exceptions| exceptions.rule(plain));
         };
         let verdict = self.rules.classify_at_ue(key, owner, dns, now);
@@ -315,7 +317,7 @@ impl Session {
         verdict.rule
     }
 
-    /// The owner of a flow became known (UE): its next packet follows the rule that fits.
+    /// The owner of a flow has been determined (UE): its next packet follows the rule that matches.
     pub fn assign_owner(&mut self, key: &FlowKey, owner: &FlowOwner, now: Instant, shared: &Shared<'_>) {
         let rule = self.classify_flow(key, Some(owner), now, shared);
         self.recall_fast(key);
@@ -323,7 +325,7 @@ impl Session {
         self.flows.entry(key, now).assign(rule, generation);
     }
 
-    /// The UE told which rule a flow falls under (UPF). Unknown rules are ignored.
+    /// The UE stated the rule of a flow (UPF). Unknown rules are ignored.
     pub fn assign_hint(&mut self, key: &FlowKey, rule: &str, now: Instant) {
         if let Some(rule) = self.rules.index_of(rule) {
             self.recall_fast(key);
@@ -332,7 +334,7 @@ impl Session {
         }
     }
 
-    /// Moves a switching rule to another path, if the far end can put the two streams in order.
+    /// Moves a switching rule to another path, if the far end can restore the order across the switch.
     fn switch(&mut self, rule: RuleIndex, to: PathId, now: Instant, out: &mut impl DatagramSink) -> PathId {
         let from = self.rule_state(rule).path;
         if let Some(ex) = from {
@@ -385,7 +387,7 @@ impl Session {
         let mut result = Err(DropReason::NoPath);
         for path in paths.iter() {
             let sent = self.emit_data(path, order, packet, now, out);
-            // One copy out is enough.
+            // One successfully sent copy is sufficient.
             if result.is_err() {
                 result = sent;
             }
@@ -408,8 +410,8 @@ impl Session {
         let state = self.paths.get_mut(path).ok_or(DropReason::UnknownPath)?;
         let to = state.endpoint().ok_or(DropReason::NoPath)?;
         let header = InnerHeader::data(payload, order).ok_or(DropReason::NotIp)?;
-        // Markers are always sealed: a forged one would end the wait for order. So are repairs: one is of packets that
-        // may have gone sealed.
+        // Markers are always sealed, because a forged one would end the wait for order. So are repairs, which
+        // may contain packets that were sealed.
         let sealed = matches!(order, DeliveryOrder::Mark(_) | DeliveryOrder::Repair(_));
         let active = Active::of(&mut self.active, &self.profile);
         let max = active.usable(path, self.profile.max_payload, now);
@@ -446,7 +448,8 @@ impl Session {
         Ok(())
     }
 
-    /// Writes one control message into the sink; always sealed. `to`: another address than the path's, and by which access.
+    /// Writes one control message into the sink; always sealed. `to`: an address and access other than the
+    /// path's.
     pub(super) fn emit_control(
         &mut self,
         path: PathId,
@@ -476,13 +479,13 @@ impl Session {
     }
 }
 
-/// A packet sent before this long ago has arrived or is lost, whatever path it took.
+/// A packet sent before this time has arrived or is lost, whatever path it took.
 fn longest_way(paths: &PathStates) -> Duration {
     let rtt_us = paths.up().iter().map(|path| paths.get(path).rtt_us).max().unwrap_or(0);
     Duration::from_micros(2 * u64::from(rtt_us)) + Duration::from_millis(100)
 }
 
-/// Tells far hosts apart; collisions only put flows to two hosts into one group.
+/// Distinguishes remote hosts. A collision only puts flows to two hosts into one group.
 fn remote_hash(address: IpAddr) -> u64 {
     let bits = match address {
         IpAddr::V4(address) => u128::from(address.to_bits()),
@@ -491,7 +494,7 @@ fn remote_hash(address: IpAddr) -> u64 {
     (bits ^ (bits >> 64)) as u64
 }
 
-/// After this long without a packet nothing of a stream is under way any more.
+/// After this time without a packet, nothing of a stream is in flight any more.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// The stream a rule's packets belong to. Rule sets have at most 250 rules.
