@@ -8,8 +8,8 @@
 //!                 └──────────────────────────────┘
 //! ```
 //!
-//! Inner packets that arrive before the first handshake is done, or while no path is up, wait in a
-//! small bounded queue, so that the first packet of a connection does not cost a retransmission timeout.
+//! Inner packets that arrive before the first handshake is complete, or while no path is up, wait in a small
+//! bounded queue, so that the first packet of a connection does not cost a retransmission timeout.
 
 mod element;
 mod handshake;
@@ -50,7 +50,7 @@ use std::sync::Arc;
 pub struct UeAccess {
     /// Its name, such as `wifi`.
     pub name: AccessName,
-    /// Where the UPF listens for this access.
+    /// The address at which the UPF listens for this access.
     pub remote: SocketAddr,
     /// Our own address on it; only the [`anabranch_element::Element`] form needs it.
     pub local: Option<SocketAddr>,
@@ -60,10 +60,10 @@ pub struct UeAccess {
     pub max_payload: u16,
 }
 
-/// What a UE must know.
+/// The configuration of a UE.
 #[derive(Clone)]
 pub struct UeConfig {
-    /// Our static key.
+    /// The UE's static key.
     pub private_key: PrivateKey,
     /// The UPF's static key.
     pub upf_key: PublicKey,
@@ -71,26 +71,27 @@ pub struct UeConfig {
     pub suite: Suite,
     /// Accesses; the index is the path id.
     pub accesses: Vec<UeAccess>,
-    /// Rules of our own; they go before those of the UPF.
+    /// The UE's own rules; they precede those of the UPF.
     pub rules: Vec<Rule>,
     /// Rates and intervals.
     pub params: SessionParams,
     /// Unix time at [`Instant::ZERO`], in nanoseconds: handshake timestamps must grow across restarts.
     pub unix_epoch_ns: u64,
-    /// The largest timestamp of a handshake that a UPF accepted, in nanoseconds of Unix time ([`UeEvent::Handshake`]); 0: none.
+    /// The largest timestamp of a handshake that a UPF accepted, in nanoseconds of Unix time
+    /// ([`UeEvent::Handshake`]); 0: none.
     pub last_timestamp_ns: u64,
 }
 
-/// A configuration that cannot work.
+/// An invalid configuration.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum UeConfigError {
-    /// There is nothing to send over.
+    /// There is no access.
     #[error("no access is configured: name at least one")]
     NoAccess,
     /// More accesses than path ids.
     #[error("{0} accesses are configured: at most {MAX_PATHS} are supported")]
     TooManyAccesses(usize),
-    /// The same name twice.
+    /// The same name is used twice.
     #[error("access \"{0}\" is configured twice: give each its own name")]
     DuplicateAccess(String),
     /// A rule does not fit the accesses.
@@ -98,26 +99,26 @@ pub enum UeConfigError {
     Policy(#[from] PolicyError),
 }
 
-/// Control in.
+/// Commands to the UE.
 #[derive(Debug, Clone)]
 pub enum UeCommand {
-    /// The carrier or address of an access came or went.
+    /// The carrier or address of an access was gained or lost.
     Carrier {
-        /// Which access.
+        /// The access.
         path: PathId,
         /// Whether it can be used.
         up: bool,
     },
-    /// The UPF is reached at another address by way of this access.
+    /// The UPF has another address on this access.
     Remote {
-        /// Which access.
+        /// The access.
         path: PathId,
         /// New address.
         remote: SocketAddr,
     },
-    /// New rules of our own.
+    /// New rules of the UE.
     Rules(Vec<Rule>),
-    /// Who owns a flow, asked for by [`UeEvent::OwnerWanted`].
+    /// The owner of a flow, as requested by [`UeEvent::OwnerWanted`].
     Owner {
         /// The flow as seen from the UE.
         key: anabranch_wire::ip::FlowKey,
@@ -128,17 +129,17 @@ pub enum UeCommand {
     LaneAvoids(PathSet),
     /// The machine's clock was set: this is the Unix time, in nanoseconds, at which `now` was 0.
     Clock {
-        /// See [`UeConfig::unix_epoch_ns`].
+        /// Unix time at which `now` was 0, in nanoseconds; see [`UeConfig::unix_epoch_ns`].
         unix_epoch_ns: u64,
     },
-    /// End the session.
+    /// Ends the session.
     Close,
 }
 
-/// Telemetry out.
+/// Events of the UE.
 #[derive(Debug, Clone, PartialEq)]
 pub enum UeEvent {
-    /// The session is there: the device can be given its addresses.
+    /// The session is established: the device can be given its addresses.
     Connected {
         /// Addresses of the session.
         addresses: Addresses,
@@ -154,16 +155,16 @@ pub enum UeEvent {
     },
     /// A handshake got no usable answer.
     HandshakeTimeout {
-        /// Access it was sent by.
+        /// The access by which it was sent.
         path: PathId,
-        /// How many in a row.
+        /// Number of consecutive tries.
         tries: u32,
     },
-    /// The UPF knows us and gives us no session now; we ask again later.
+    /// The UPF knows this UE but grants no session now; the UE asks again later.
     Refused {
-        /// Why.
+        /// The reason.
         reason: &'static str,
-        /// When we ask again.
+        /// Time until the next try.
         retry_in: Duration,
     },
     /// The UPF's rules arrived and are in force.
@@ -172,13 +173,13 @@ pub enum UeEvent {
     TcpLane(bool),
     /// A document of the UPF, or the rules in it, could not be used.
     BadConfig(String),
-    /// A rule needs to know who owns this flow.
+    /// A rule requires the owner of this flow.
     OwnerWanted(anabranch_wire::ip::FlowKey),
-    /// From the session.
+    /// An event of the session.
     Session(SessionEvent),
 }
 
-/// What events tell changes of, as it is now.
+/// The current state of what events report changes of.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UeState {
     /// Addresses of the session; none before the first one.
@@ -187,18 +188,18 @@ pub struct UeState {
     pub mtu: u16,
     /// Whether the UPF offers a TCP lane.
     pub tcp_lane: bool,
-    /// The rules in force, the one of last resort not among them.
+    /// The rules in force, without the rule of last resort.
     pub rules: Vec<Rule>,
-    /// Of each path, whether it is up, and its lasting loss in percent, the larger of both directions.
+    /// Whether each path is up, and its lasting loss in percent, the larger of both directions.
     pub paths: Vec<(bool, u8)>,
 }
 
 /// Inner packets kept while no path is up.
 const MAX_PENDING: usize = 128;
 const MAX_EVENTS: usize = 512;
-/// Flow hints that may wait to be told to the UPF; a flow it learned of keeps its rule there.
+/// Most flow hints waiting to be sent to the UPF. Flows whose hint was sent keep their rule there.
 const MAX_HINTS: usize = 256;
-/// Hints told at a time.
+/// Most hints per document.
 const HINTS_AT_A_TIME: usize = 64;
 /// Addresses remembered from DNS answers.
 const MAX_NAMES: usize = 4096;
@@ -215,17 +216,17 @@ pub struct Ue {
     dns: DnsTable,
     upf_rules: Vec<Rule>,
     upf_has_lane: bool,
-    /// What the UPF has still to be told, in one document after the other.
+    /// Hints to be sent to the UPF, one document after another.
     hints: VecDeque<FlowHint>,
     rules_untold: bool,
-    /// With the time each came.
+    /// Packets waiting for a path, with their arrival times.
     pending: VecDeque<(Instant, Vec<u8>)>,
     pending_bytes: usize,
-    /// As which IOAM node it fills traces.
+    /// The IOAM node as which it fills traces.
     ioam: Option<Box<BothWays>>,
     events: VecDeque<UeEvent>,
     connected: bool,
-    /// That of the session the UPF has, or last had, for us.
+    /// Instance of the session that the UPF has, or last had, for this UE.
     instance: Option<u32>,
     packets: element::Outbox,
 }
@@ -236,7 +237,7 @@ impl Ue {
     /// `seed` must be secret and fresh in a real run: ephemeral keys come from it.
     ///
     /// # Errors
-    /// [`UeConfigError`] names what does not fit.
+    /// [`UeConfigError`] states the problem.
     pub fn new(config: UeConfig, seed: [u8; 32], now: Instant) -> Result<Self, UeConfigError> {
         if config.accesses.is_empty() {
             return Err(UeConfigError::NoAccess);
@@ -282,19 +283,20 @@ impl Ue {
         })
     }
 
-    /// From now on it fills the traces of inner packets, both ways, as this IOAM node: going up before a packet is sealed,
-    /// with what waits for a path as its queue; coming down when a packet leaves, with what waits for its order.
+    /// From now on, fills the traces of inner packets in both directions as this IOAM node: in the uplink
+    /// before a packet is sealed, with the packets waiting for a path as its queue; in the downlink when a
+    /// packet is delivered, with the packets held for order.
     pub fn set_ioam(&mut self, node: IoamNode) {
         self.ioam = Some(Box::new(BothWays::new(node)));
     }
 
-    /// What became of traces.
+    /// Counters of IOAM traces.
     #[must_use]
     pub fn ioam_stats(&self) -> IoamStats {
         self.ioam.as_ref().map_or_else(IoamStats::default, |ioam| ioam.stats())
     }
 
-    /// Takes an inner packet from the device (batch form).
+    /// Processes an inner packet of the device (batch form).
     pub fn uplink(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
         if let Some(ioam) = &mut self.ioam {
             ioam.up.arrived(packet, now);
@@ -328,11 +330,11 @@ impl Ue {
             dns: Some(&self.dns),
             exceptions: None,
         };
-        // The reason is counted; the tunnel has nobody else to tell.
+        // The reason is counted; there is nobody else to inform.
         let _ = self.session.send(packet, now, &mut shared, out);
     }
 
-    /// Takes a datagram that arrived by way of `path` (batch form). Call [`Ue::poll`] after a batch.
+    /// Processes a datagram that arrived by `path` (batch form). Call [`Ue::poll`] after a batch.
     pub fn datagram(
         &mut self,
         path: PathId,
@@ -371,9 +373,9 @@ impl Ue {
         }
     }
 
-    /// Does what is due: handshakes, probes, answers, release of held packets (batch form).
+    /// Performs all due work: handshakes, probes, answers, delivery of held packets (batch form).
     pub fn poll(&mut self, now: Instant, out: &mut impl DatagramSink, inner: &mut impl PacketSink) {
-        // Nobody finds the UE by receiver index: what fell out needs no follow-up.
+        // The UE does not look sessions up by receiver index, so expired keys need no further action.
         self.session.keys().expire(now);
         self.drive_handshake(now, out);
         let held = self.held();
@@ -399,17 +401,18 @@ impl Ue {
         }
     }
 
-    /// What went through a lane of a faster data path. `false`: it leads nowhere any more and is to be closed.
+    /// Accounts for the traffic that a lane of a faster data path carried. `false`: the lane is no longer
+    /// valid and must be closed.
     pub fn carried(&mut self, lane: &FastLane, traffic: &FastTraffic, now: Instant) -> bool {
         lane.session == self.session.addresses() && self.session.carried(lane.access, lane.to, traffic, now)
     }
 
-    /// Bytes that wait to be put in order, and the most that may.
+    /// Bytes held for reordering, and their limit.
     fn held(&self) -> (usize, usize) {
         (self.pool.used_bytes(), self.pool.config().bytes)
     }
 
-    /// When [`Ue::poll`] has something to do next, and why.
+    /// When [`Ue::poll`] has work to do next, and the reason.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         let untold = self.rules_untold || !self.hints.is_empty();
@@ -423,7 +426,7 @@ impl Ue {
             .min_by_key(|(at, _)| *at)
     }
 
-    /// A command takes effect.
+    /// Executes a command.
     pub fn on_command(&mut self, command: UeCommand, now: Instant) {
         match command {
             UeCommand::Carrier { path, up } => {
@@ -476,7 +479,7 @@ impl Ue {
         self.session.path_views().collect()
     }
 
-    /// What each rule does in the uplink, and why; the rule of last resort last.
+    /// The current behaviour of each rule in the uplink, and its reasons; the rule of last resort last.
     #[must_use]
     pub fn rule_views(&self, now: Instant) -> Vec<RuleView> {
         let lists = [(Origin::Ue, self.config.rules.as_slice()), (Origin::Upf, &self.upf_rules)];
@@ -507,7 +510,7 @@ impl Ue {
         &self.drops
     }
 
-    /// The session, for what is not summarised here.
+    /// The session, for values that are not summarised here.
     #[must_use]
     pub fn session(&self) -> &Session {
         &self.session
@@ -526,7 +529,7 @@ impl Ue {
                 SessionEvent::Config(document) => self.on_document(&document),
                 SessionEvent::OwnerWanted(key) => self.event(UeEvent::OwnerWanted(key)),
                 SessionEvent::Hint { key, rule } => self.push_hint(FlowHint::new(&key, &rule)),
-                // It comes by every path that is up.
+                // It arrives by every path that is up.
                 SessionEvent::Closed { .. } if !self.connected => {}
                 SessionEvent::Closed { reason } => {
                     self.on_closed(now);
@@ -553,11 +556,11 @@ impl Ue {
         }
     }
 
-    /// What events tell changes of: an event can be lost where they are not taken in time.
+    /// The current state. Events can be lost if they are not taken in time.
     #[must_use]
     pub fn state(&self) -> UeState {
         let paths = (0..self.config.accesses.len() as PathId).map(|path| {
-            // Not as flap control lets steering see it: events tell at once.
+            // Without flap control: events are immediate, too.
             let monitor = self.session.path(path).map(|path| &path.monitor);
             monitor.map_or((false, 0), |monitor| (monitor.is_up(), monitor.lasting_loss_percent()))
         });
@@ -586,7 +589,8 @@ impl Ue {
         rules.get(rules.classify_at_ue(key, owner, &self.dns, now).rule)
     }
 
-    /// The paths that are up, in the order in which a connection of the TCP lane tries them for its first subflow.
+    /// The paths that are up, in the order in which a connection of the TCP lane tries them for its first
+    /// subflow.
     #[must_use]
     pub fn lane_starts(&self) -> Vec<Start> {
         let states = self.session.states();
@@ -598,16 +602,16 @@ impl Ue {
         tcp_lane::starts(states.up().iter().map(start).collect())
     }
 
-    /// Whether these rules of our own can be in force before those of the UPF.
+    /// Whether these rules of the UE can be put in force before those of the UPF.
     ///
     /// # Errors
-    /// What does not fit; [`UeCommand::Rules`] would leave the old ones in force.
+    /// The first error; [`UeCommand::Rules`] would keep the old rules in force.
     pub fn check_rules(&self, rules: &[Rule]) -> Result<(), PolicyError> {
         let all = chained([rules, &self.upf_rules]);
         RuleSet::compile_for(&all, self.session.accesses(), &self.known_accesses()).map(drop)
     }
 
-    /// Puts our rules and the UPF's in force; the old set stays if they do not fit.
+    /// Puts the rules of the UE and of the UPF in force. If they are invalid, the old set stays.
     fn recompile(&mut self) {
         let all = self.rules();
         match RuleSet::compile_for(&all, self.session.accesses(), &self.known_accesses()) {
@@ -619,7 +623,7 @@ impl Ue {
         }
     }
 
-    /// Access names that the UPF's rules may mention although this device lacks them.
+    /// Access names that the UPF's rules may contain although this device lacks them.
     fn known_accesses(&self) -> Vec<AccessName> {
         self.upf_rules
             .iter()
@@ -628,8 +632,8 @@ impl Ue {
             .collect()
     }
 
-    /// Tells the UPF our rules and what only we know of flows. One document waits for the other to be
-    /// delivered, so none supersedes what another said.
+    /// Sends the UPF our rules, and properties of flows that only the UE can determine. Each document waits
+    /// until the previous one is delivered, so none supersedes the contents of another.
     fn notify_upf(&mut self, now: Instant) {
         let something = self.rules_untold || !self.hints.is_empty();
         if !something || !self.connected || !self.session.is_config_delivered() {
@@ -640,7 +644,7 @@ impl Ue {
         self.session.push_config(Document { rules, tcp_lane: false, flows }.encode(), now);
     }
 
-    /// Our rules, as they are meant for the downlink: only the uplink rotates.
+    /// Our rules in the form for the downlink: only the uplink rotates.
     fn rules_for_the_upf(&self) -> Vec<Rule> {
         let mut rules = self.config.rules.clone();
         for rule in &mut rules {
@@ -662,7 +666,7 @@ impl Ue {
     }
 }
 
-/// Looks at DNS answers on their way to the device.
+/// Reads DNS answers on their way to the device.
 struct SnoopDns<'a, S> {
     dns: &'a mut DnsTable,
     inner: &'a mut S,
