@@ -38,8 +38,8 @@ use anabranch_wire::control::{PathCounters, Probe};
 
 /// Period of the minimum filter: the base is the least forward delay of the last one or two periods.
 const BASE_WINDOW: Duration = Duration::from_secs(30);
-/// Number of probes whose departure is remembered. With a long round trip not every probe is remembered,
-/// because of [`MARK_AGE`].
+/// Number of probes whose departure is remembered. A mark younger than [`MARK_AGE`] is not overwritten, so with a
+/// long round trip not every probe is remembered.
 const MARKS: usize = 16;
 const MARK_AGE: Duration = Duration::from_secs(2);
 /// Shortest time over which a rate is measured, in nanoseconds of the peer's clock.
