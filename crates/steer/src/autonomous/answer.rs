@@ -1,6 +1,7 @@
-//! How a flow's sender answers the loss of its home, by how much it sends.
+//! How the sender of a flow responds to the loss of the flow's home, judged by the amount that it sends.
 //!
-//! Nothing in a packet says so. But a sender that takes each loss for congestion has, whatever the path, a window of
+//! Packets do not reveal the sender's congestion control. But a sender that takes each loss for congestion has, on
+//! any path, a window of
 //!
 //! ```text
 //!   √(3 / 2p)  packets on average, p = loss      (Mathis, Semke, Mahdavi, Ott, *The macroscopic behavior of the TCP
@@ -8,42 +9,45 @@
 //!                                                count once: √n times as much)
 //! ```
 //!
-//! So a flow that has three times as many packets in each round trip does not answer loss (BBR): it is as well off as its
-//! home is large. One that has less is held back, by loss or by its application; elsewhere it may have more. One
-//! that nothing acknowledges (a stream over UDP) is harmed by each loss, however much it sends.
+//! A flow with at least three times as many packets per round trip therefore ignores loss (BBR): its rate depends
+//! only on the capacity of its home. A flow with less is held back, by loss or by its application, and may have
+//! more elsewhere. A flow that nothing acknowledges (a stream over UDP) is harmed by each loss, however much it
+//! sends.
 //!
-//! What a host's flow did is remembered, for its next flow has the same sender: on a path that is known to lose, one that answers
-//! loss is expected to have that window, and one that does not what the path carries.
+//! The response is remembered per host, because the host's next flow has the same sender. On a path with known
+//! loss, a sender that slows down is expected to have that window, and one that ignores loss the capacity of the
+//! path.
 
 use super::super::Input;
 use super::{SETTLE_PERIODS, WILD_PPM};
 use crate::PathId;
 use crate::view::{BULK_BYTES, PERIOD_MS};
 
-/// So many times the window that loss leaves a sender that answers it.
+/// A flow ignores loss if its window is at least this multiple of the window that loss leaves a sender which slows
+/// down.
 const TOLERANT_PARTS: u64 = 3;
-/// The window a sender begins with, which says nothing of how it answers loss.
+/// The initial window of senders. A window of this size is no evidence of the response to loss.
 const INITIAL_PACKETS: u64 = 10;
-/// Packets by which the window of CUBIC (RFC 9438: 0.4 t³) is larger, on average over the ten seconds after a loss.
+/// Average growth of CUBIC's window over the ten seconds after a loss, packets (RFC 9438: 0.4 t³).
 const REGROWTH_PACKETS: u64 = 100;
-/// A full packet, in bytes.
+/// Size of a full packet, bytes.
 const FULL_BYTES: u64 = 1_400;
 
-/// Hosts whose senders are remembered.
+/// Number of hosts whose senders are remembered.
 const HOSTS: usize = 8;
 
-/// How a host's sender answers loss.
+/// A sender's response to loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     SlowsDown,
     Ignores,
 }
 
-/// How the senders of the last hosts answered the loss of a home.
+/// The responses of the senders of the last hosts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Senders {
     hosts: [Option<(u32, Answer)>; HOSTS],
-    /// Whose place the next one takes.
+    /// Index of the next entry to be replaced.
     next: u8,
 }
 
@@ -64,13 +68,13 @@ impl Senders {
         self.hosts[at] = Some((host, answer));
     }
 
-    /// Whether the packet's host is known to send as if its home lost nothing.
+    /// Whether the sender of the packet's host is known to ignore loss.
     pub(super) fn ignores(&self, input: &Input<'_>) -> bool {
         self.of(input.remote) == Some(Answer::Ignores)
     }
 
-    /// What the packet's flow may have on a path, by what that is estimated to carry (0: not known) and, where its host is known to
-    /// slow down for it, by the path's loss; bit/s.
+    /// The rate that the packet's flow may have on a path, in bit/s: the path's estimate (0: unknown), or less if
+    /// its host is known to slow down because of the path's loss.
     pub(super) fn share_bps(&self, input: &Input<'_>, path: PathId) -> u64 {
         let (path_bps, loss_ppm) = (input.load(path).estimate_bps, lasting_ppm(input, path));
         if loss_ppm <= WILD_PPM || self.of(input.remote) != Some(Answer::SlowsDown) {
@@ -80,8 +84,8 @@ impl Senders {
         if path_bps == 0 { window_bps } else { path_bps.min(window_bps) }
     }
 
-    /// A period of the flow ended: counts those in which its home's loss held it back, and remembers how its
-    /// sender answered, once it had so long to grow.
+    /// Evaluates a completed period of the flow: counts consecutive periods in which the loss of its home held it
+    /// back, and remembers the response of its sender after the flow has had enough time to grow.
     pub(super) fn judge(&mut self, input: &mut Input<'_>) {
         let Some(home) = input.flow.home() else { return };
         let loss_ppm = loss_ppm(input, home);
@@ -101,13 +105,13 @@ impl Senders {
     }
 }
 
-/// What of a host's hash tells it from the others.
+/// The part of a host's hash by which it is identified.
 const fn key(remote: u64) -> u32 {
     (remote ^ (remote >> 32)) as u32
 }
 
-/// Whether a flow that answers loss may soon have more on `path` than at its home: its window goes with it, and grows at its
-/// own pace.
+/// Whether a flow that responds to loss may soon have more on `path` than at its home. Its window moves with it and
+/// grows independently of the path.
 pub(super) fn may_gain(input: &Input<'_>, home: PathId, path: PathId) -> bool {
     let [from, to] = [home, path].map(|path| u64::from(input.live.get(path).rtt_us));
     let bytes = input.flow.bytes[0].max(input.flow.bytes[1]);
@@ -115,34 +119,35 @@ pub(super) fn may_gain(input: &Input<'_>, home: PathId, path: PathId) -> bool {
     (window + REGROWTH_PACKETS) * from > window * to
 }
 
-/// What the loss of a path leaves one sender that answers it, in bit/s, however much the path carries.
+/// The rate that the loss of a path leaves a single sender that slows down, in bit/s, whatever the capacity of the
+/// path.
 pub(super) fn left_by_loss_bps(input: &Input<'_>, path: PathId) -> u64 {
     let window_bits = packets_by_loss(lasting_ppm(input, path), 1).max(1) * FULL_BYTES * 8;
     window_bits * 1_000_000 / u64::from(input.live.get(path).rtt_us.max(1))
 }
 
-/// Loss of a path that is no congestion, in parts per million.
+/// Wild or steady loss of a path, whichever is larger, in parts per million.
 fn lasting_ppm(input: &Input<'_>, path: PathId) -> u32 {
     input.load(path).wild_ppm.max(u32::from(input.live.get(path).steady_loss_percent) * 10_000)
 }
 
-/// Loss of a path in parts per million. What is known to be no congestion is known late where little is sent; all of it
-/// says the same of what a sender makes of it.
+/// Loss of a path in parts per million, including loss that may be congestion: where little is sent, loss without
+/// congestion is recognised late. For the sender's response, the kind of loss makes no difference.
 fn loss_ppm(input: &Input<'_>, path: PathId) -> u32 {
     lasting_ppm(input, path).max(input.live.get(path).loss_ppm)
 }
 
-/// Full packets per round trip of a flow that sent so many bytes in a period.
+/// Full packets per round trip of a flow that sent `bytes` in a period.
 fn packets_per_round(bytes: u32, rtt_us: u32) -> u64 {
     u64::from(bytes) * u64::from(rtt_us) / (PERIOD_MS * 1000 * FULL_BYTES)
 }
 
-/// So many times the packets per round trip that loss leaves a sender that answers it.
+/// `times` the packets per round trip that loss leaves a sender which slows down.
 fn packets_by_loss(loss_ppm: u32, times: u64) -> u64 {
     (1_500_000 * times * times / u64::from(loss_ppm.max(1))).isqrt()
 }
 
-/// Packets per round trip that only a sender has that does not answer loss.
+/// Packets per round trip from which on a sender is taken to ignore loss.
 fn tolerant_packets(loss_ppm: u32) -> u64 {
     packets_by_loss(loss_ppm, TOLERANT_PARTS).max(INITIAL_PACKETS)
 }
