@@ -1,52 +1,57 @@
-//! Autonomous load-balance: flows stay on one path while that serves them, and packets leave it only where they
-//! arrive no later.
+//! Autonomous load-balance: each flow has a home path, and individual packets leave it only for a path where they
+//! arrive no later, or, within strict limits, later.
 //!
-//! TS 23.501 §5.32.8 *Load-Balancing with autonomous load-balance indicator* lets UE and UPF choose
-//! "percentages ... for maximum throughput" and leaves the law open; JUNCTION has only fixed ratios. The law here,
-//! with its derivation in docs/atsss-steering.md, for each packet, from the load of each path
-//! ([`LoadView`]):
+//! TS 23.501 §5.32.8, *Load-Balancing with autonomous load-balance indicator*, lets UE and UPF choose "percentages
+//! ... for maximum throughput" and leaves the algorithm open; JUNCTION has only fixed ratios. The law below decides
+//! per packet, from the path models ([`LoadView`]). docs/atsss-steering.md describes and derives it.
 //!
 //! ```text
-//!   arrival(p)   =  base forward delay of p + queue of p
+//!   arrival(p)   base forward delay of p + queue of p
 //!
-//!   home         the path a flow was placed on; it changes seldom
-//!   estimate     what a path carries, by traffic that filled it or by a measurement while it was idle
-//!   spill        home has a queue, and another path q, not at its drop level (if it is small: at half of it, or with a short queue), has
-//!                arrival(q) < arrival(home): this packet of a bulk flow takes q, unless q carries next to nothing beside the home
-//!   overflow     home is at a part of its drop level: q may also be later, for as long as that does no harm, where the window for
-//!                both grows soon, and for flows that send an eighth of what the home carries
-//!   placement    the first flow: the earliest end of a transfer of 100 kB, by the estimates, or little later on a path that carries
-//!                twice as much; further flows to the same host within 2 s, while one of them is open, are parts of one transfer:
-//!                the path with the fewest for what it carries; the next flow of a host whose last ones ended small: the earliest
-//!                arrival
-//!   move         a path is full and carries two bulk flows or more, another stays without a queue: one flow of the
-//!                first moves to the second, at most one every 500 ms
+//!   home         the path to which a flow is assigned; it changes rarely
+//!   estimate     capacity of a path, measured by traffic that filled it, or by trains while it was idle
+//!   spill        if the home has a queue, a packet of a bulk flow takes another path q with arrival(q) < arrival(home).
+//!                q must be below its drop level (a small path: below half of it, or have a short queue), and must not
+//!                be too small compared with the home
+//!   overflow     if the home has reached a part of its drop level, q may also have a later arrival, as long as that does
+//!                not reduce the rate. Only for flows that send an eighth of what the home carries, and only if the
+//!                window for both paths grows soon
+//!   placement    first flow: the path on which a transfer of 100 kB would end first, by the estimates, or one with twice
+//!                the capacity where it ends little later. Further flows to the same host within 2 s, while one is open:
+//!                parts of a transfer, spread in proportion to the estimates. Next flow of a host whose last connections
+//!                stayed small: the earliest arrival
+//!   move         if a path is full and has two or more bulk flows, and another stays without a queue, one flow of the
+//!                first moves to the second; at most one every 500 ms
 //! ```
 //!
-//! *Why a packet that spills harms nobody.* It arrives no later than it would have behind the queue of its home, so
-//! whatever the sender does, it sees at most the delay that the home alone would have given it. A sender that
-//! slows down lets the queue of the home vanish, and with it the spill: no feedback can starve it.
+//! *Why spilled packets do no harm.* A spilled packet arrives no later than behind the queue of its home. Whatever
+//! the sender's congestion control, the largest delay that it sees is that of the home alone. If it slows down, the
+//! queue of the home drains and the spill stops, so there is no feedback that could starve it.
 //!
-//! *Why packets overflow.* Where the home's queue is shorter than the other path is later, no packet ever spills. A
-//! packet that overflows arrives later than those behind it; the sender then needs a larger window to keep the home
-//! full, and may lose rate until it has one. So the sum that is sent is held against the capacity of the homes: after two
-//! periods below 95 % packets overflow at a higher queue only, then not at all, for 16 s, then 32 s, 128 s at most.
+//! *Why packets overflow.* If the queue of the home is shorter than the difference of the delays, no packet ever
+//! spills. An overflowing packet arrives later than packets sent after it. The sender then needs a larger window to
+//! keep the home full, and may lose rate until it has one. The total rate is therefore compared with the capacity
+//! of the homes (harm control): after two periods below 95 %, packets overflow only at a higher queue, and after
+//! two more not at all, for 16 s, then 32 s, and at most 128 s.
 //!
-//! *A lone flow on a small home.* The only bulk flow of its home goes to an idle path that is measured to carry twice as much: in its
-//! first moments, or when that lasts. Where the far end puts nothing in order it goes later on only where its window
-//! is worth as much, or soon will be.
+//! *A lone flow on the smaller path.* The only bulk flow of its home moves to an idle path with twice the capacity,
+//! in its first moments or when this condition lasts. If the far end does not restore order, a later move also
+//! requires that the flow's window supports the same rate there, or soon will.
 //!
-//! *A host's next flow.* How the last flow of a host answered loss is remembered. Where its next one begins is decided with what
-//! such a sender may have on a path that loses ([`answer::Senders`]).
+//! *A host's next flow.* The response of a host's last flow to loss is remembered. The placement of its next flow
+//! takes into account what such a sender may have on a path with loss ([`answer::Senders`]).
 //!
-//! *Calls.* A small flow, one of datagrams up to 4 Mbit/s that sends at its own rate, and acknowledgements of bulk are steered by delay: all of it
-//! takes the path by which its packets arrive first, among those where it fits ([`small`]).
+//! *Calls.* Small flows, calls (datagrams of up to 4 Mbit/s at the sender's own rate) and acknowledgements of bulk
+//! flows are steered by delay. All their packets take the path with the earliest arrival, among those on which they
+//! fit ([`small`]).
 //!
-//! *Loss.* A path that keeps losing more than 3 % without congestion takes no flow and no packet while another is up. A flow that is
-//! there stays if loss does not harm it: bulk that fills the path or whose sender does not answer loss ([`answer`]), and what
-//! acknowledges bulk that comes by this path, for its sender knows the round trip of both together. Bulk that loss holds back moves to
-//! a path with a quarter of it or less where it may soon have more, unless its share there is known to be less than a flow has at
-//! this home; and where that turns out after the move, it goes back. Of several flows one moves at a time, at most every 500 ms.
+//! *Loss.* A path with steady loss above 3 % takes no new flow and no packet of other homes while another path is
+//! within that limit. It keeps flows that its loss does not harm: bulk that fills the path or whose sender ignores
+//! loss ([`answer`]), and acknowledgements of bulk that arrives by this path, because the sender has measured the
+//! round trip of both directions together. Bulk that loss holds back moves to a path with less than a quarter of
+//! that loss where it may soon have more, unless its share there is known to be less than a flow has at this home.
+//! If this turns out only after the move, the flow returns. Several flows move one at a time, at most one every 500
+//! ms.
 
 mod answer;
 mod overflow;
@@ -62,82 +67,89 @@ use anabranch_wire::tunnel::SECURE_OVERHEAD;
 use overflow::Overflow;
 use spill::Delays;
 
-/// Above this steady loss, in percent, a path carries nothing while another is up.
+/// A path with more steady loss than this, in percent, is not used while another path is within the limit.
 const LOSSY_PERCENT: u8 = 3;
-/// Above this loss without congestion, in parts per million, a sender that takes loss for congestion suffers.
+/// Wild loss in parts per million from which on a sender that takes loss for congestion suffers.
 const WILD_PPM: u32 = 1_000;
-/// A path later than this by its base delay is not spilled to: the far end does not wait longer.
+/// Largest difference of the base delays for spill, microseconds: the far end does not wait longer for order.
 const MAX_SKEW_US: i64 = 150_000;
-/// The transfer that decides where a flow begins, in bits.
+/// Size of the transfer that decides where a flow begins, bits.
 const FIRST_BITS: u64 = 800_000;
-/// It begins on a path that carries more, as much as a lone flow moves for, if the transfer takes longer there by this part at most.
+/// A flow begins on a path with [`LONE_GAIN_PERCENT`] of the capacity if the transfer takes longer there by at most
+/// one part in this many.
 const FIRST_LATER_PART: i64 = 8;
-/// Where others were measured and a path was not, its train was lost: it is taken to carry what was seen, or this.
+/// Assumed capacity if other paths were measured by trains and this one was not, because its train was lost; the
+/// highest rate seen, if that is more.
 const UNMEASURED_BPS: u64 = 1_000_000;
-/// A flow of datagrams whose first packet is shorter is a question or a call and no transfer (the first datagram of QUIC has
-/// 1,200 bytes at least, RFC 9000 §14.1): it begins where that packet arrives first.
+/// A flow of datagrams with a shorter first packet is a query or a call and not a transfer (QUIC's first datagram
+/// has at least 1,200 bytes, RFC 9000 §14.1). It begins on the path with the earliest arrival.
 const TRANSFER_BYTES: u32 = 1_200;
-/// Flows to one host belong together when they begin within this time.
+/// Flows to one host belong together if they begin within this time.
 const GROUP: Duration = Duration::from_secs(2);
 const GROUPS: usize = 16;
-/// A host whose last connections, so many in a row, were never bulk is asked questions: one alone may have been the control
-/// connection of a transfer.
+/// A host is a query host after this number of consecutive connections that were never bulk. A single one may have
+/// been the control connection of a transfer.
 const QUESTIONS: u8 = 2;
-/// Time between two moves of flows between paths.
+/// Least time between two moves of flows.
 const MOVE: Duration = Duration::from_millis(500);
-/// A bulk flow leaves a home for its loss after so many periods in which it did not fill it: longer than a sender pauses
-/// that looks for the least round trip (BBR: 200 ms).
+/// A bulk flow leaves its home for loss after it has not filled it for this number of periods. That is longer than
+/// a sender pauses to probe for the least round trip (BBR: 200 ms).
 const SETTLE_PERIODS: u8 = 3;
-/// And so many round trips.
+/// It must also have been held back for this number of round trips.
 const SETTLE_ROUNDS: u32 = 4;
-/// A path whose capacity is below this part, in percent, of what a lossy home carried is no better than that home.
+/// A path whose capacity is below this percentage of what a flow has at a lossy home is no improvement.
 const WORTH_PERCENT: u64 = 90;
-/// One of several flows that share a full home goes to a lossy path where each has so much that this, in percent, is less.
+/// A flow on a full home moves to a lossy path if it has less than this percentage of what each flow has there.
 const RICHER_PERCENT: u64 = 80;
-/// A flow that left its home for loss, has less on the other path than it had there, and did not gain for so long, goes back;
-/// and so long none leaves again.
+/// A flow that left its home for loss returns if it has less on the other path and has not gained for [`STUCK`].
+/// Then no flow leaves for loss during [`STAY`].
 const STUCK: Duration = Duration::from_secs(3);
 const STAY: Duration = Duration::from_secs(60);
-/// What a home carries, on average over some periods: the newest counts for one part of so many.
+/// Weight of the newest period in the mean rate of a home: one part in this many.
 const CARRIED_PARTS: u64 = 2;
-/// A lone bulk flow leaves its home for an idle path that carries so many times as much: in its first moments, or when that was so
-/// for longer than a rate that comes and goes, and the path idle for so many periods. Percent; the first where packets can overflow, the
-/// second where they cannot, so that the home is what counts.
+/// A lone bulk flow leaves its home for an idle path with at least this percentage of the home's capacity: the
+/// first value if packets can overflow, the second if they cannot, because the flow then has only its home. It
+/// moves while it is [`YOUNG`]; or after the condition has held for [`LONE`], so that a fluctuating rate moves no
+/// flow, and the path has been idle for [`LONE_PERIODS`].
 const LONE_GAIN_PERCENT: [u64; 2] = [200, 125];
 const YOUNG: Duration = Duration::from_millis(500);
 const LONE: Duration = Duration::from_secs(4);
 const LONE_PERIODS: u8 = 2;
-/// A path that carries so much of its capacity, in percent, is not idle.
+/// A path that carries at least this percentage of its capacity is not idle.
 const FILLED_PERCENT: u64 = 50;
-/// A sender that sends so much more than in any period before, in percent, is on its way.
+/// A sender is growing if it sends more than this percentage of its maximum so far.
 const GROWTH_PERCENT: u64 = 105;
-/// A flow is not small yet in its first so many round trips: a sender that begins with ten packets doubles what it sends in each.
+/// A flow does not count as small in its first round trips: a sender begins with ten packets and doubles them in
+/// each.
 const SMALL_ROUNDS: u32 = 6;
-/// What was bulk is small after so many periods and round trips more: BBR sends four packets a round trip while it looks for the least
-/// one, for 200 ms and a round trip. On a nearer path it would believe that path's.
+/// A bulk flow becomes small after this number of periods and [`SMALL_ROUNDS`] round trips. BBR sends four packets
+/// per round trip for 200 ms and a round trip while it probes for the least round trip. On a nearer path it would
+/// adopt that path's.
 const PAUSE_PERIODS: u32 = 4;
 
-/// Flows to one host that began together: connections, or flows of datagrams, for a call is no part of a transfer.
+/// Flows to one host that began together. Connections and flows of datagrams form separate groups, because a call
+/// is not part of a transfer.
 #[derive(Debug, Clone, Copy, Default)]
 struct Group {
     remote: u64,
     datagram: bool,
     at: Instant,
-    /// Those that are open, by home.
+    /// Open flows, by home.
     flows: [u8; MAX_PATHS],
-    /// Connections in a row that ended and were never bulk.
+    /// Consecutive connections that ended without ever being bulk.
     small: u8,
     /// Home of the last connection, if it was still bulk when it ended and had not come there only a moment before.
     bulk_home: Option<PathId>,
 }
 
 impl Group {
-    /// Whether its host is asked questions.
+    /// Whether the host is a query host.
     const fn is_asked(&self) -> bool {
         self.small >= QUESTIONS
     }
 
-    /// Whether one more flow is a part of a transfer. Who asks one question after the other may close the last connection late.
+    /// Whether a further flow is part of a transfer. With sequential queries, the last connection may close late,
+    /// so a query host needs one more open flow.
     fn is_transfer(&self, now: Instant) -> bool {
         let open: u16 = self.flows.iter().copied().map(u16::from).sum();
         within(self.at, now) && open > u16::from(self.is_asked())
@@ -151,7 +163,8 @@ impl Group {
         self.small = if was_bulk { 0 } else { self.small.saturating_add(1) };
     }
 
-    /// A flow begins on `home`. Where many have begun, earlier ones count half: they are likely to have ended.
+    /// A flow begins on `home`. If the counter is at its maximum, all are halved, because most of the flows have
+    /// probably ended.
     fn add(&mut self, home: PathId, now: Instant) {
         self.at = now;
         if self.flows[usize::from(home)] == u8::MAX {
@@ -161,31 +174,35 @@ impl Group {
     }
 }
 
-/// The state of one (session, rule).
+/// The state of the law for one (session, rule).
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lane {
     period: u32,
-    /// Bulk flows by home: in this period, and in the one before.
+    /// Bulk flows by home, in the current period and in the previous one.
     bulk: [[u16; MAX_PATHS]; 2],
-    /// Packets of this period, bytes by path, and how many packets found a queue on each path.
+    /// Packets of the current period.
     packets: u32,
+    /// Bytes sent in the current period, by path.
     bytes: [u64; MAX_PATHS],
+    /// Packets of the current period that met a queue, by path.
     queued: [u32; MAX_PATHS],
-    /// Paths that had a queue for most of the last period, and that had none and carried less than they can.
+    /// Full paths (a queue for more than half of the last period), and idle ones (almost no queue, and less than
+    /// half of the capacity used).
     full: PathSet,
     idle: PathSet,
-    /// What each path carried for each bulk flow whose home it was, in bit/s on average, and the paths that one left for loss.
+    /// Mean rate of each path per bulk flow with this home, in bit/s.
     carried_bps: [u64; MAX_PATHS],
+    /// Paths that a flow has left for loss.
     left: PathSet,
     stay_until: Instant,
-    /// The most a path carried since a flow came there for another's loss, in bit/s, and when that last grew.
+    /// Highest rate of a path since a flow moved there for another's loss, in bit/s, and when it last grew.
     peak: (u64, Instant),
-    /// Periods in a row in which each path was idle.
+    /// Consecutive periods in which each path was idle.
     idle_periods: [u8; MAX_PATHS],
     groups: [Group; GROUPS],
     senders: answer::Senders,
     move_at: Instant,
-    /// Since when an idle path carries much more than this one, which is the home of a lone flow.
+    /// For each path that is the home of a lone flow: since when an idle path has been much larger.
     small_since: [Option<Instant>; MAX_PATHS],
     overflow: Overflow,
     lossy: Lossy,
@@ -194,14 +211,14 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// `weights`: how flows of a group are spread while capacities are not known (all zero: by round trip); `overflows`: whether
-    /// packets may go where they arrive later.
+    /// `weights`: how flows of a group are spread while capacities are unknown (all zero: by round trip).
+    /// `overflows`: whether packets may take a path with a later arrival.
     pub(super) fn new(weights: [u8; MAX_PATHS], overflows: bool) -> Self {
         let overflow = if overflows { Overflow::default() } else { Overflow::never() };
         Self { weights, overflow, ..Self::default() }
     }
 
-    /// The path of one packet. `spill`: packets may leave the flow's home one by one; without it a flow stays.
+    /// The path of one packet. `spill`: individual packets may leave the flow's home.
     pub(super) fn pick(&mut self, input: &mut Input<'_>, up: PathSet, spill: bool) -> Option<PathId> {
         self.count(input);
         let usable = self.lossy.usable(up, input.live, LOSSY_PERCENT);
@@ -233,7 +250,7 @@ impl Lane {
             let queued = &mut self.queued[usize::from(path)];
             *queued = queued.saturating_add(u32::from(delays.has_queue(path, input)));
         }
-        // The packets of small flows and calls stay together: a lost one among them would make the others wait at the far end.
+        // Packets of small flows and calls are not spread: a lost one would delay the others at the far end.
         let (path, overflowed) = if spill && is_bulk(input) {
             delays.spill(input, usable, home, &self.overflow)
         } else {
@@ -245,7 +262,7 @@ impl Lane {
         Some(path)
     }
 
-    /// What it did and does, for people.
+    /// The counters and the state, for people.
     pub(super) fn view(&self, now: Instant) -> LawView {
         let mut bulk = [0; MAX_PATHS];
         (0..).zip(&mut bulk).for_each(|(path, flows)| *flows = self.bulk_now(path, now));
@@ -258,13 +275,13 @@ impl Lane {
         &mut self.record.untold_left
     }
 
-    /// Bulk flows with this home; none if there was no packet lately.
+    /// Bulk flows with this home; 0 if there was no packet in the last two periods.
     fn bulk_now(&self, path: PathId, now: Instant) -> u16 {
         let period = (now.as_millis() / PERIOD_MS) as u32;
         if period.wrapping_sub(self.period) <= 1 { self.bulk(path) } else { 0 }
     }
 
-    /// What it does now, for people.
+    /// The current behaviour, for people.
     pub(super) fn doing(&self, input: &Input<'_>, up: PathSet) -> Doing {
         let usable = { self.lossy }.usable(up, input.live, LOSSY_PERCENT);
         let bulk = |path| self.bulk_now(path, input.now);
@@ -304,7 +321,7 @@ impl Lane {
         delays.refuses(input, home, self.overflow.begins(&input.load(home)), path)
     }
 
-    /// Keeps the books of the period and the flow.
+    /// Updates the counters of the period and of the flow.
     fn count(&mut self, input: &mut Input<'_>) {
         let period = (input.now.as_millis() / PERIOD_MS) as u32;
         if period != self.period {
@@ -319,7 +336,7 @@ impl Lane {
         self.packets = self.packets.saturating_add(1);
         if input.flow.period != period {
             self.senders.judge(input);
-            // A sender may send a round trip's packets at once.
+            // A sender may send the packets of a round trip at once.
             let rtt_us = input.flow.home().map_or(0, |home| input.live.get(home).rtt_us);
             let periods = 1 + rtt_us / (PERIOD_MS as u32 * 1000);
             let next = period.wrapping_sub(input.flow.period) <= periods;
@@ -339,20 +356,20 @@ impl Lane {
         }
     }
 
-    /// Where what is known of flows to the packet's host stands.
+    /// Index of the group of flows to the packet's host.
     fn group(&self, input: &Input<'_>) -> Option<usize> {
         let fits = |g: &Group| (g.remote, g.datagram) == (input.remote, input.datagram);
         self.groups.iter().position(|group| fits(group) && group.at != Instant::ZERO)
     }
 
-    /// Once a period: which paths are full, which idle.
+    /// Once per period: determines which paths are full and which are idle.
     fn review(&mut self, input: &Input<'_>) {
         (self.full, self.idle) = (PathSet::EMPTY, PathSet::EMPTY);
         let sent_bps = self.bytes.map(|bytes| bytes * 8000 / PERIOD_MS);
         for path in input.live.up() {
             let queued = self.queued[usize::from(path)];
             let capacity_bps = input.load(path).capacity_bps;
-            // A sender that fills a path need not leave a queue in it (BBR).
+            // A sender that fills a path need not leave a queue on it (BBR).
             let filled =
                 capacity_bps > 0 && sent_bps[usize::from(path)] >= capacity_bps / 100 * FILLED_PERCENT;
             if queued > self.packets / 2 {
@@ -380,7 +397,7 @@ impl Lane {
         self.bulk[0][i].max(self.bulk[1][i])
     }
 
-    /// The home of a new flow, or of one that lost its own.
+    /// The home of a new flow, or of one whose home became unusable.
     fn place(&mut self, input: &Input<'_>, usable: PathSet) -> Option<PathId> {
         let delays = Delays::of(input, usable);
         let nearest = || usable.iter().min_by_key(|path| delays.arrival_us(*path, input));
@@ -393,10 +410,11 @@ impl Lane {
                 let flows = self.groups[at].flows;
                 let cost = |path: &PathId| {
                     let flows = u64::from(u16::from(flows[usize::from(*path)]).max(self.bulk(*path))) + 1;
-                    // A path without a capacity counts by its round trip, and more mildly than in proportion.
+                    // A path without an estimate is weighted by its round trip, but less than in proportion.
                     (flows << 32) / self.weight(*path, usable, input)
                 };
-                // Whether it is a call is not known yet: its first half second is not to be so late.
+                // It is not known yet whether the flow is a call, whose first half second must not be delayed by
+                // that much.
                 let base_us = |path| delays.base_us(path, input);
                 let least_us = usable.iter().map(base_us).min()?;
                 let near = |path: &PathId| !input.datagram || base_us(*path) - least_us <= MAX_SKEW_US;
@@ -456,8 +474,9 @@ impl Lane {
         usable.iter().filter(larger).min_by_key(end_us).or(Some(first))
     }
 
-    /// The paths on which a new flow may begin. Where the far end puts nothing in order none is left later for a further one
-    /// without harm, for its sender has come to believe the shorter round trip: those on which it has the most, or little less.
+    /// The paths on which a new flow may begin. If the far end does not restore order, a later move to a farther
+    /// path does harm, because the sender has adopted the shorter round trip. Only paths are then allowed on which
+    /// the flow has the most, or little less.
     fn richest(&self, input: &Input<'_>, usable: PathSet, delays: &Delays) -> PathSet {
         let share_bps = |path: PathId| self.senders.share_bps(input, path) / (u64::from(self.bulk(path)) + 1);
         if !self.overflow.is_never() || usable.iter().any(|path| share_bps(path) == 0) {
@@ -476,7 +495,7 @@ impl Lane {
         richest
     }
 
-    /// How many of a group's flows a path is to have, in no particular unit; at least 1.
+    /// The weight of a path for the flows of a group, in arbitrary units; at least 1.
     fn weight(&self, path: PathId, usable: PathSet, input: &Input<'_>) -> u64 {
         if usable.iter().all(|path| input.load(path).estimate_bps > 0) {
             return (input.load(path).estimate_bps >> 10).max(1);
@@ -487,8 +506,8 @@ impl Lane {
         }
     }
 
-    /// Whether the flow keeps this home, whatever that loses: bulk that may yet fill it, does not mind, or has nothing to gain
-    /// on the others, and what acknowledges bulk that comes by it.
+    /// Whether the flow keeps this home whatever its loss: bulk that may still fill it, that ignores loss or has
+    /// nothing to gain on the others; and acknowledgements of bulk that arrives by it.
     fn keeps(&self, input: &Input<'_>, others: PathSet, home: PathId) -> bool {
         let gains = |path| {
             answer::may_gain(input, home, path) && self.is_worth(input, home, path, self.bulk(path) + 1)
@@ -498,7 +517,8 @@ impl Lane {
         input.flow.acknowledges(home) && !small::is_crowded(input, others, home) || is_bulk(input) && stays()
     }
 
-    /// Whether a flow has for so long neither filled its home nor sent more than loss lets a sender that minds it.
+    /// Whether, for long enough, a flow has neither filled its home nor sent more than loss leaves a sender that
+    /// slows down.
     fn is_settled(&self, input: &Input<'_>, home: PathId) -> bool {
         let rounds = input.live.get(home).rtt_us / (PERIOD_MS as u32 * 1000 / SETTLE_ROUNDS);
         let periods = rounds.max(u32::from(SETTLE_PERIODS));
@@ -507,10 +527,10 @@ impl Lane {
             && input.flow.since_moved_ms(input.now) >= periods * PERIOD_MS as u32
     }
 
-    /// Whether, and to where, a flow moves for good.
+    /// Whether a flow changes its home, and the new home.
     fn rehome(&mut self, input: &Input<'_>, up: PathSet, usable: PathSet, home: PathId) -> PathId {
         let others = usable.without(PathSet::single(home));
-        // Loss keeps none away whose sender is known to send as before.
+        // Loss does not exclude paths for a sender that is known to ignore it.
         let all = if up != usable && self.senders.ignores(input) {
             up.without(PathSet::single(home))
         } else {
@@ -519,11 +539,11 @@ impl Lane {
         if all.is_empty() {
             return home;
         }
-        // The sooner an acknowledgement is back, the shorter is the round trip of the sender.
+        // The earlier acknowledgements arrive, the shorter is the round trip of the sender.
         let wild_ppm = input.load(home).wild_ppm;
         let acknowledges = input.flow.carries_acknowledgements()
             && (wild_ppm <= WILD_PPM || small::is_crowded(input, up, home));
-        // What was bulk comes in bursts, which a small path does not take.
+        // A flow that was bulk sends in bursts, which a small path cannot absorb.
         let stays = self.overflow.is_never() && input.flow.was_bulk();
         if !acknowledges && !is_bulk(input) && !stays && self.pauses(input, home) {
             return home;
@@ -601,8 +621,8 @@ impl Lane {
         home
     }
 
-    /// Whether the flow was bulk so lately that it may only pause, as a sender does that looks for the least round trip; not where losses
-    /// have made it small.
+    /// Whether a bulk flow became small so recently that it may only be pausing, as a sender does while it probes
+    /// for the least round trip. Not if losses have made it small.
     fn pauses(&self, input: &Input<'_>, home: PathId) -> bool {
         let rounds = input.live.get(home).rtt_us.saturating_mul(SMALL_ROUNDS) / (PERIOD_MS as u32 * 1000);
         input.flow.was_bulk()
@@ -610,17 +630,17 @@ impl Lane {
             && self.is_clean(input, home)
     }
 
-    /// Whether a path loses nothing without congestion that slows this flow's sender down.
+    /// Whether the loss of a path does not slow down this flow's sender.
     fn is_clean(&self, input: &Input<'_>, path: PathId) -> bool {
         input.load(path).wild_ppm <= WILD_PPM || self.senders.ignores(input)
     }
 
-    /// Whether one of several flows with this home has to wait for its turn to leave it.
+    /// Whether a flow of several with this home must wait before it leaves.
     fn waits(&self, home: PathId, now: Instant) -> bool {
         self.bulk(home) > 1 && now < self.move_at
     }
 
-    /// A bulk flow has another home from now on; the next one waits.
+    /// A bulk flow gets another home; the next flow must wait.
     fn moves(&mut self, home: PathId, to: PathId, now: Instant) {
         self.move_at = now + MOVE;
         let bulk = &mut self.bulk[0];
@@ -628,21 +648,21 @@ impl Lane {
         bulk[usize::from(home)] = bulk[usize::from(home)].saturating_sub(1);
     }
 
-    /// Whether one of so many flows may have as much on `path` as one has at the lossy `home`.
+    /// Whether one of `flows` on `path` may have as much there as a flow has at the lossy `home`.
     fn is_worth(&self, input: &Input<'_>, home: PathId, path: PathId, flows: u16) -> bool {
         let load = input.load(path);
-        // Where the far end puts nothing in order a flow that waits takes less of its window along.
+        // If the far end does not restore order, a flow that waits longer moves with a smaller window.
         let counts_estimate = load.capacity_bps == 0 && !self.overflow.is_never();
         let path_bps = if counts_estimate { load.estimate_bps } else { load.capacity_bps };
         let share_bps = path_bps / u64::from(flows.max(1));
-        // In its first second a sender has less at home than loss leaves it there.
+        // In its first second a flow has less at home than loss leaves it there.
         let whole_bps = input.load(home).estimate_bps / u64::from(self.bulk(home).max(1));
         let left_bps = answer::left_by_loss_bps(input, home).min(whole_bps);
         let home_bps = self.carried_bps[usize::from(home)].max(left_bps);
         share_bps == 0 || share_bps >= home_bps / 100 * WORTH_PERCENT
     }
 
-    /// The lossy path to which a flow goes back that has less here than it had there.
+    /// The lossy path to which a flow returns that has less here than it had there.
     fn back(&mut self, input: &Input<'_>, others: PathSet, home: PathId) -> Option<PathId> {
         if self.left.is_empty() || input.now < self.move_at {
             return None;
@@ -664,8 +684,8 @@ impl Lane {
         None
     }
 
-    /// The lossy path, if any, on which each flow has more than one on this full home. A lone flow leaves nothing behind that uses its
-    /// home, so it goes only where loss, and not what the path carries, limits those that are there.
+    /// The lossy path, if any, on which each flow has more than a flow on this full home. After a lone flow has
+    /// left, its home is unused; so it moves only if the flows there are limited by loss and not by the capacity.
     fn richer(&self, input: &Input<'_>, up: PathSet, home: PathId) -> Option<PathId> {
         let of_each = |path: PathId| self.carried_bps[usize::from(path)];
         let has_room = |path: PathId| {
@@ -682,12 +702,13 @@ impl Lane {
         up.iter().filter(richer).max_by_key(|path| of_each(*path))
     }
 
-    /// The idle path, if any, that carries so much more for the packet's flow, the only bulk flow of its home, that it does better there:
-    /// in its first moments, if it has sent so much that as much again would arrive earlier; later, if it fills its home. A home
-    /// that loses without congestion is left so only in the first moments of a flow whose sender is known to slow down for it.
+    /// The idle path, if any, that is so much larger that the packet's flow, the only bulk flow of its home, does
+    /// better there: in its first moments, if it has sent so much that the same amount would arrive earlier; later,
+    /// if it fills its home. A home with wild loss is left for this reason only in the first moments of a flow
+    /// whose sender is known to slow down.
     fn larger(&self, input: &Input<'_>, others: PathSet, home: PathId) -> Option<PathId> {
         let own = input.load(home);
-        // What acknowledges is to come back the shortest way.
+        // Acknowledgements should return by the path with the shortest delay.
         let served = input.flow.carries_acknowledgements();
         if self.bulk(home) != 1 || input.now < self.move_at || served || own.estimate_bps == 0 {
             return None;
@@ -710,7 +731,7 @@ impl Lane {
                 sent_us(own_bps) > sent_us(path_bps) + 2 * further_us
             } else {
                 let is_idle = self.idle_periods[usize::from(*path)] >= LONE_PERIODS;
-                // Its window goes with it.
+                // Its window moves with it.
                 let is_worth = || !self.overflow.is_never() || answer::may_gain(input, home, *path);
                 is_filled && is_idle && is_worth()
             };
@@ -725,12 +746,12 @@ impl Lane {
     }
 }
 
-/// Whether the packet's flow has its home only since a moment ago, as a new flow has.
+/// Whether the packet's flow has had its home only for a moment, as a new flow.
 fn is_young(input: &Input<'_>) -> bool {
     input.flow.since_moved_ms(input.now) < YOUNG.as_millis() as u32
 }
 
-/// Whether the packet's flow is sent as fast as its paths allow.
+/// Whether the packet's flow is bulk: it sends as fast as its paths allow.
 fn is_bulk(input: &Input<'_>) -> bool {
     let home_bps = input.flow.home().map_or(0, |home| input.load(home).seen_bps);
     input.flow.is_large() && !(input.datagram && input.flow.is_call(home_bps))
