@@ -1,39 +1,41 @@
-//! Whether packets may go where they arrive later: while that does no harm, by what was sent since they do.
+//! Harm control: whether packets may overflow to a path with a later arrival, judged by the rate while they do.
 //!
-//! The sum that is sent is held against what the homes carry (see [the law](super)); harm makes overflow more cautious, and then
-//! ends it for a while.
+//! The total rate is compared with the capacity of the homes (see [the law](super)). Harm first makes overflow
+//! cautious, and then pauses it for a while.
 
 use super::super::Pause;
 use super::GROWTH_PERCENT;
 use crate::view::LoadView;
 use anabranch_element::time::{Duration, Instant};
 
-/// Parts of the drop level, in percent, at which packets overflow, from bold to cautious; beyond, they do not.
+/// Percentage of the drop level from which on packets overflow: normal state, cautious state. In the next state,
+/// overflow is paused.
 const OVERFLOW_PERCENT: [u32; 2] = [50, 100];
-/// What overflow costs is harm below this rate, and gain above that, in percent of the capacity of the homes.
+/// A rate below this is harm, and one above [`GAIN_PERCENT`] is gain, in percent of the capacity of the homes.
 const HARM_PERCENT: u64 = 95;
 const GAIN_PERCENT: u64 = 103;
-/// Periods of harm in a row that end it, and of gain that make the next pause short again.
+/// Consecutive periods of harm that cause the next state, and of gain that reset the pause to its first value.
 const HARM_PERIODS: u8 = 2;
 const GAIN_PERIODS: u8 = 8;
-/// First and longest pause of overflow after harm.
+/// First and longest pause after harm.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(16), Duration::from_secs(128));
 
-/// Whether packets may overflow, by what it did before.
+/// The state of harm control.
 #[derive(Debug, Clone)]
 pub(super) struct Overflow {
-    /// Index into [`OVERFLOW_PERCENT`]; beyond: not at all.
+    /// Index into [`OVERFLOW_PERCENT`]; beyond its end: paused.
     pub(super) caution: u8,
     pub(super) harm: u8,
     pub(super) gain: u8,
-    /// Packets overflowed in this period.
+    /// Whether packets overflowed in the current period.
     pub(super) used: bool,
-    /// The most that was sent in a period since packets overflow, and in the one before.
+    /// Highest rate of a period since packets overflow, and in the period before, bit/s.
     pub(super) sent_bps: u64,
     pub(super) retry_at: Instant,
     pub(super) pause: Duration,
-    /// What was sent when it last ended, and what the homes carried, in bit/s; how often it ended.
+    /// Rate sent when the last pause began, and capacity of the homes, in bit/s.
     pub(super) harmed: (u64, u64),
+    /// Number of pauses.
     pub(super) pauses: u64,
 }
 
@@ -54,7 +56,7 @@ impl Default for Overflow {
 }
 
 impl Overflow {
-    /// None ever does: the far end puts nothing in order.
+    /// Overflow is never allowed, because the far end does not restore order.
     pub(super) fn never() -> Self {
         Self { caution: OVERFLOW_PERCENT.len() as u8, retry_at: Instant::MAX, ..Self::default() }
     }
@@ -64,7 +66,7 @@ impl Overflow {
         self.retry_at == Instant::MAX
     }
 
-    /// Whether a home with a queue and this load is so full that packets overflow.
+    /// Whether the queue of a home with this path model is long enough for overflow.
     pub(super) fn begins(&self, home: &LoadView) -> bool {
         if home.drop_us == u32::MAX {
             return self.caution == 0;
@@ -84,7 +86,7 @@ impl Overflow {
         (self.has_ended() && now < until).then_some(Pause { until, sent_bps, capacity_bps })
     }
 
-    /// A period ended in which `sent_bps` were sent, where the homes carry `capacity_bps`.
+    /// Evaluates a completed period with the rate `sent_bps`, and homes with a capacity of `capacity_bps`.
     pub(super) fn review(&mut self, sent_bps: u64, capacity_bps: u64, now: Instant) {
         if !core::mem::take(&mut self.used) {
             self.sent_bps = sent_bps;
