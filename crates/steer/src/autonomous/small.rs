@@ -1,39 +1,42 @@
-//! Where flows go that are steered by delay: small ones, calls, and acknowledgements (see [the law](super)).
+//! Steering of flows by delay: small flows, calls, and acknowledgements (see [the law](super)).
 //!
-//! The nearest path may be a small one. Acknowledgements of 800 Mbit/s are 15 Mbit/s, and a path of three drops most of them
-//! where its queue holds a packet or two: no delay tells that it is full. So a flow goes only where it fits.
+//! The nearest path may be small. Acknowledgements of 800 Mbit/s take 15 Mbit/s. A path of 3 Mbit/s drops most of
+//! them if its queue holds only a packet or two, and no delay shows that it is full. A flow therefore moves only to
+//! a path on which it fits.
 
 use super::spill::Delays;
 use super::{Input, Lane, MAX_SKEW_US, MOVE, PathSet, SMALL_ROUNDS};
 use crate::PathId;
 use anabranch_wire::tunnel::SECURE_OVERHEAD;
 
-/// A small flow or a call changes its path for a gain of this part of the new path's round trip, and this at least.
+/// A small flow or a call moves if the gain is at least one part in this many of the new path's round trip, and at
+/// least [`GAIN_US`].
 const GAIN_PARTS: i64 = 4;
 const GAIN_US: i64 = 5_000;
-/// Loss without congestion, in parts per million, above which they go where there is less.
+/// Wild loss in parts per million above which these flows move to a path with less.
 const LOSS_PPM: u32 = 10_000;
-/// A flow goes to a path of whose capacity its packets are so much at most, in percent, and leaves one of which they are so much.
+/// A flow moves to a path only if its packets take at most this percentage of the capacity, and leaves one of which
+/// they take [`CROWDED_PERCENT`].
 const FITS_PERCENT: u64 = 50;
 const CROWDED_PERCENT: u64 = 75;
 
-/// Whether the packet's flow sends more than such a path carries well.
+/// Whether the packet's flow sends more than the path carries well.
 pub(super) fn is_crowded(input: &Input<'_>, paths: PathSet, path: PathId) -> bool {
     uses(input, &Delays::of(input, paths.union(PathSet::single(path))), path, CROWDED_PERCENT)
 }
 
-/// Whether the packet's flow sends so much, in percent, of what a path is taken to carry.
+/// Whether the packet's flow takes at least `percent` of the assumed capacity of a path.
 fn uses(input: &Input<'_>, delays: &Delays, path: PathId, percent: u64) -> bool {
     let load = input.load(path);
     let least_bps = delays.unmeasured_bps(&load).unwrap_or(load.estimate_bps);
-    // Of an acknowledgement the tunnel's headers are a third.
+    // The tunnel's headers are a third of an acknowledgement.
     let bytes = u64::from(input.bytes.max(1));
     let own_bps = least_bps.max(load.seen_bps) * bytes / (bytes + SECURE_OVERHEAD as u64);
     least_bps > 0 && input.flow.fills(own_bps / 100 * percent)
 }
 
 impl Lane {
-    /// Where a flow goes that is steered by delay.
+    /// The home of a flow that is steered by delay.
     pub(super) fn rehome_small(&self, input: &Input<'_>, others: PathSet, home: PathId) -> PathId {
         let delays = Delays::of(input, others.union(PathSet::single(home)));
         let is_crowded = uses(input, &delays, home, CROWDED_PERCENT);
@@ -56,7 +59,7 @@ impl Lane {
             return best;
         }
         let gain = delays.arrival_us(home, input) - delays.arrival_us(best, input);
-        // Estimates of a path are as good as its round trip is short.
+        // The estimates of a path are the more precise, the shorter its round trip is.
         let rtt_us = i64::from(input.live.get(best).rtt_us);
         if gain > GAIN_US.max(rtt_us / GAIN_PARTS) { best } else { home }
     }
