@@ -1,34 +1,36 @@
-//! Where one packet of a flow goes whose home has a queue: spill and overflow (see [the law](super)).
+//! The path of a packet whose home has a queue: spill and overflow (see [the law](super)).
 
 use super::overflow::Overflow;
 use super::{Exclusion, Input, LONE_GAIN_PERCENT, LoadView, MAX_SKEW_US, PathSet, UNMEASURED_BPS, WILD_PPM};
 use crate::PathId;
 use anabranch_element::time::Duration;
 
-/// Least queue of a home from which packets spill.
+/// Least queue of a home from which packets spill, microseconds.
 const SPILL_US: u32 = 2_000;
 /// Packets spill to any path up to a queue of this part of its round trip, or half of its drop level. Beyond that they do so only while
 /// less of its queue is in use than of the home's, and to a path that carries less than half of what the home does not at all: a burst
 /// does not fit a queue that is fuller, and one packet dropped there ends the sender's growth.
 const SPILL_RTT_PARTS: u32 = 4;
-/// No packet goes to a path that carries less than a part of so much of what its home does. A loss there costs a sender a tenth or
-/// more of its window.
+/// No packet takes a path with less than one part in this many of the home's capacity. A loss there costs a sender
+/// a tenth or more of its window.
 const LITTLE_PART: u64 = 32;
-/// Where the far end puts nothing in order, packets spill only to a path that carries a part of so much of what the home does.
+/// If the far end does not restore order, packets spill only to a path with at least one part in this many of the
+/// home's capacity.
 const UNORDERED_SPILL_PART: u64 = 4;
-/// And by which they do not arrive earlier than by so much: all of it is out of order.
+/// And only if they arrive there earlier by at most this, microseconds: everything on that path is out of order.
 const UNORDERED_EARLY_US: i64 = 40_000;
-/// Packets of a flow overflow that sends a part of so much of what its home carries; a call beside it does not.
+/// Only packets of flows overflow that send at least one part in this many of what the home carries; a call beside
+/// them does not.
 const FILLS_PART: u64 = 8;
-/// A sender that did not lose a packet yet grows by 5 % per round trip (CUBIC), twofold in so many; packets overflow only where it has
-/// the window for both paths after this time.
+/// Before its first loss, a sender's window grows by 5 % per round trip (CUBIC), so it doubles in this number of
+/// round trips. Packets overflow only if the window for both paths is reached within [`GROWN`].
 const DOUBLING_ROUNDS: u64 = 14;
 const GROWN: Duration = Duration::from_millis(2_500);
 
-/// What arrivals on several paths are compared by: forward delays where each has one, else half round trips.
+/// The delays by which arrivals are compared: forward delays if all paths have one, otherwise half round trips.
 pub(super) struct Delays {
     forward: bool,
-    /// Measurements of idle paths tell something here.
+    /// Whether trains have had results on any of the paths.
     measures: bool,
 }
 
@@ -40,13 +42,14 @@ impl Delays {
         }
     }
 
-    /// What a path carries at least, where measurements told of others and not of it: its queue holds too few packets of a train.
+    /// Assumed capacity of a path if trains measured others but not this one, because its queue holds too few
+    /// packets.
     pub(super) fn unmeasured_bps(&self, load: &LoadView) -> Option<u64> {
         let is_unmeasured = self.measures && load.estimate_bps == 0;
         is_unmeasured.then(|| load.seen_bps.max(UNMEASURED_BPS))
     }
 
-    /// Delay without a queue, less what is common to all paths.
+    /// Delay without a queue, relative to what is common to all paths, microseconds.
     pub(super) fn base_us(&self, path: PathId, input: &Input<'_>) -> i64 {
         match input.load(path).base_us {
             Some(base) if self.forward => base,
@@ -62,8 +65,8 @@ impl Delays {
         input.load(path).queue_us >= SPILL_US.max(input.live.get(path).rtt_us / 16)
     }
 
-    /// What a path carries by which a home of `own_bps` gains less than a packet lost there costs: next to nothing, or little by a
-    /// queue that takes no burst.
+    /// The capacity of a path that is too small for a home of `own_bps`, because a packet lost there costs more
+    /// than the path adds: the capacity is almost nothing, or small with a queue that absorbs no burst.
     fn too_small_bps(&self, load: &LoadView, own_bps: u64) -> Option<u64> {
         match self.unmeasured_bps(load) {
             Some(bps) => (bps < own_bps / 2).then_some(bps),
@@ -72,7 +75,7 @@ impl Delays {
         }
     }
 
-    /// The path of a packet whose flow has this home, and whether it overflowed.
+    /// The path of a packet whose flow has this home, and whether the packet overflows.
     pub(super) fn spill(
         &self,
         input: &Input<'_>,
@@ -106,7 +109,7 @@ impl Delays {
         }
     }
 
-    /// Why a packet that finds a queue at its home does not take `path`.
+    /// Why a packet that meets a queue at its home does not take `path`.
     pub(super) fn refuses(
         &self,
         input: &Input<'_>,
@@ -119,7 +122,7 @@ impl Delays {
         let whole = |us: i64| u32::try_from(us.max(0)).unwrap_or(u32::MAX);
         let further_us = self.base_us(path, input) - self.base_us(home, input);
         let later_us = self.arrival_us(path, input) - self.arrival_us(home, input);
-        // What carries next to nothing gains nothing by packets that come late.
+        // With almost no capacity, late packets gain nothing.
         let own_bps = carries_bps(&own);
         let gains = load.estimate_bps == 0 || load.estimate_bps >= own_bps / 8;
         let queue_us = load.queue_us.max(load.modelled_us);
@@ -146,17 +149,17 @@ impl Delays {
     }
 }
 
-/// What a path is taken to carry; what was seen where there is no estimate.
+/// The estimate of a path, or the highest rate seen if there is none.
 fn known_bps(load: &LoadView) -> u64 {
     if load.estimate_bps > 0 { load.estimate_bps } else { load.seen_bps }
 }
 
-/// What a path is taken to carry, and no less than was seen.
+/// The estimate of a path, or the highest rate seen if that is more.
 pub(super) fn carries_bps(load: &LoadView) -> u64 {
     load.estimate_bps.max(load.seen_bps)
 }
 
-/// The queue that fits: up to the drop level, or where no drop was seen a round trip's worth.
+/// The usable queue: up to the drop level, or one round trip if no drop was seen.
 fn fits_us(load: &LoadView) -> u64 {
     match load.drop_us {
         u32::MAX => u64::from(load.rtt_us.max(2 * SPILL_US)),
@@ -164,13 +167,14 @@ fn fits_us(load: &LoadView) -> u64 {
     }
 }
 
-/// Whether less of this path's queue is in use than of the home's: a burst is spread by what fits.
+/// Whether the path uses less of its own queue than the home does, so that a burst is spread by what fits.
 fn is_emptier(load: &LoadView, home: &LoadView) -> bool {
     u64::from(load.modelled_us) * fits_us(home) < u64::from(home.queue_us) * fits_us(load)
 }
 
-/// Whether a window that fills the home and its queue grows within [`GROWN`] to what fills both paths, where packets of this one come
-/// so much later. A path that carries twice as much is no question: a lone flow is to go there, with the window it has by then.
+/// Whether a window that fills the home and its queue grows within [`GROWN`] to one that fills both paths, where
+/// packets of this path arrive later by `further_us`. Always true for a path with twice the capacity: a lone flow
+/// moves there anyway, with the window it has by then.
 fn grows_soon(load: &LoadView, home: &LoadView, further_us: i64) -> bool {
     if carries_bps(load) * 100 >= carries_bps(home) * LONE_GAIN_PERCENT[0] {
         return true;
@@ -178,7 +182,7 @@ fn grows_soon(load: &LoadView, home: &LoadView, further_us: i64) -> bool {
     let round_us = u64::from(home.rtt_us) + further_us.max(0).cast_unsigned();
     let both = u128::from(carries_bps(home) + carries_bps(load)) * u128::from(round_us);
     let alone = u128::from(carries_bps(home)) * u128::from(u64::from(home.rtt_us) + fits_us(home));
-    // Four times the logarithm, of a number with eight binary places.
+    // Four times the logarithm of a number with eight binary places.
     let times = (both * 256 / alone.max(1)).clamp(256, 1 << 24);
     let doublings_4 = u64::from(times.pow(4).ilog2() - 32);
     round_us * DOUBLING_ROUNDS * doublings_4 / 4 <= GROWN.as_micros() as u64
