@@ -1,9 +1,9 @@
-//! Flows on paths that lose packets without congestion.
+//! Flows on paths with loss but without congestion.
 
 use super::*;
 
 #[test]
-fn a_lossy_path_carries_nothing_while_another_is_up() {
+fn a_lossy_path_is_not_used_while_another_is_up() {
     let mut bed = Bed::new(&[load(5, 50, 100), load(20, 0, 0)]);
     bed.states.set(1, PathState { steady_loss_percent: 20, ..PathState::up(40_000) });
     let flow = &mut FlowSteer::default();
@@ -13,7 +13,7 @@ fn a_lossy_path_carries_nothing_while_another_is_up() {
 }
 
 #[test]
-fn a_bulk_flow_that_loss_keeps_from_filling_its_home_moves() {
+fn a_bulk_flow_held_back_by_loss_moves() {
     let mut bed = Bed::new(&[LoadView { wild_ppm: 5_000, ..load(5, 0, 300) }, load(15, 0, 0)]);
     let flow = &mut FlowSteer::default();
     let mut path = 0;
@@ -26,9 +26,9 @@ fn a_bulk_flow_that_loss_keeps_from_filling_its_home_moves() {
     assert_eq!(bed.lane.untold_left()[..2], [Left { flows: 1, loss_ppm: 5_000 }, Left::default()]);
 }
 
-/// 11 Mbit/s at home; the other path was never full, but measured.
+/// 11 Mbit/s at home; the other path was never full, but was measured by trains.
 #[test]
-fn a_bulk_flow_stays_on_a_lossy_home_where_it_has_more_than_the_other_is_measured_to_carry() {
+fn a_bulk_flow_stays_on_a_lossy_home_if_the_other_path_has_less_by_measurement() {
     for (mbps, end) in [(5, 0), (9, 0), (20, 1), (0, 1)] {
         let mut bed = Bed::new(&[LoadView { wild_ppm: 5_000, ..load(5, 0, 300) }, measured(15, mbps)]);
         let flow = &mut FlowSteer::default();
@@ -41,9 +41,10 @@ fn a_bulk_flow_stays_on_a_lossy_home_where_it_has_more_than_the_other_is_measure
     }
 }
 
-/// 4 Mbit/s at home, as in the first second of a flow; loss leaves it 47 of the 10 Mbit/s in a round trip of 4 ms, 2 in one of 100.
+/// 4 Mbit/s at home, as in the first second of a flow. Of the 10 Mbit/s, loss leaves it 47 with a round trip of 4
+/// ms, and 2 with one of 100 ms.
 #[test]
-fn a_bulk_flow_stays_on_a_lossy_home_where_loss_leaves_it_more_than_the_other_carries() {
+fn a_bulk_flow_stays_on_a_lossy_home_if_loss_leaves_it_more_than_the_other_path() {
     for (base_ms, end) in [(2, 0), (50, 1)] {
         let home = LoadView { wild_ppm: 5_000, ..load(base_ms, 0, 10) };
         let mut bed = Bed::new(&[home, measured(15, 5)]);
@@ -58,11 +59,11 @@ fn a_bulk_flow_stays_on_a_lossy_home_where_loss_leaves_it_more_than_the_other_ca
     }
 }
 
-/// A sender that does not take loss for congestion (BBR) and leaves no queue, so that the lossy path's capacity is not known.
-/// The other path's is known, or it is not and the flow has less there, or more and more.
+/// A sender that ignores loss (BBR) and leaves no queue, so the capacity of the lossy path is unknown. Either the
+/// capacity of the other path is known; or it is not, and the flow has less there, or more and more.
 #[test]
 fn a_bulk_flow_goes_back_to_a_lossy_home_that_carried_more() {
-    // Capacity of the other path in Mbit/s, µs from packet to packet there at first and after 8 s, and the path at the end.
+    // Capacity of the other path in Mbit/s, µs between packets there at first and after 8 s, and the final path.
     for (mbps, first_us, last_us, end) in
         [(8, 1_000, 1_000, 0), (80, 1_000, 1_000, 1), (0, 4_000, 4_000, 0), (0, 4_000, 800, 1)]
     {
@@ -93,7 +94,7 @@ fn a_bulk_flow_that_fills_its_home_in_spite_of_loss_stays() {
     let flow = &mut FlowSteer::default();
     flow.set_home(0, bed.now);
     for ms in 0..10_000 {
-        // Nothing for 200 ms every 2.5 s.
+        // Nothing is sent for 200 ms every 2.5 s.
         if ms % 2_500 >= 200 {
             assert_eq!(bed.packet(flow, 1), 0, "11 of 10 Mbit/s, no queue");
         }
@@ -102,7 +103,7 @@ fn a_bulk_flow_that_fills_its_home_in_spite_of_loss_stays() {
 }
 
 #[test]
-fn a_lossy_home_keeps_the_bulk_flow_that_fills_it_and_no_other() {
+fn a_lossy_home_keeps_only_the_bulk_flow_that_fills_it() {
     let mut bed = Bed::new(&[load(5, 0, 10), load(20, 0, 10)]);
     let (bulk, small) = (&mut FlowSteer::default(), &mut FlowSteer::default());
     bulk.set_home(0, bed.now);
@@ -117,7 +118,7 @@ fn a_lossy_home_keeps_the_bulk_flow_that_fills_it_and_no_other() {
         assert_eq!(bed.packet(bulk, 1), 0, "11 of 10 Mbit/s");
         bed.wait(1);
     }
-    // A quarter of that: its sender takes the loss for congestion.
+    // A quarter of that rate: its sender slows down because of the loss.
     let homes: Vec<_> = (0..500)
         .map(|_| {
             bed.wait(4);
@@ -127,8 +128,8 @@ fn a_lossy_home_keeps_the_bulk_flow_that_fills_it_and_no_other() {
     assert_eq!((homes[0], homes[499]), (0, 1));
 }
 
-/// So many bulk flows on a path that loses half a percent, where each has `lossy_mbps`, and on one of `clean_mbps` that they
-/// fill; how many are on the second after ten seconds, and after thirty.
+/// Bulk flows on a path with 0.5 % loss, where each has `lossy_mbps`, and on a path of `clean_mbps` that they fill.
+/// Returns the number of flows on the second path after ten seconds, and after thirty.
 fn shared(flows: [usize; 2], lossy_mbps: f64, clean_mbps: u64) -> [usize; 2] {
     let clean = LoadView { drop_us: 100_000, ..load(15, 20, clean_mbps) };
     let mut bed = Bed::new(&[LoadView { wild_ppm: 5_000, ..load(5, 0, 0) }, clean]);
@@ -159,12 +160,12 @@ fn shared(flows: [usize; 2], lossy_mbps: f64, clean_mbps: u64) -> [usize; 2] {
 }
 
 #[test]
-fn several_flows_share_a_clean_path_only_while_a_lossy_one_gives_none_of_them_more() {
-    // 40 Mbit/s for six, where the lossy path gives each of two 16: three of them have 13.3.
+fn several_flows_share_a_clean_path_only_while_none_has_more_on_a_lossy_one() {
+    // 40 Mbit/s for six flows, while two have 16 each on the lossy path: three of them then have 13.3 each.
     assert_eq!(shared([2, 6], 16.0, 40), [3, 3]);
-    // Where it gives each 2, all go to the clean one: eight have 5.
+    // If each has 2 there, all move to the clean path: eight have 5 each.
     assert_eq!(shared([6, 2], 2.0, 40), [8, 8]);
-    // And as many as have 90 % of 5 there: eight of twelve.
+    // As many as have 90 % of 5 there: eight of twelve.
     assert_eq!(shared([10, 2], 5.0, 40), [8, 8]);
 }
 
@@ -179,7 +180,7 @@ fn a_flow_goes_to_a_lossy_path_where_each_has_more_only_if_that_may_be_used() {
     }
 }
 
-/// Three flows have 16 Mbit/s each on a path that loses, the fourth 6 alone on the other one.
+/// Three flows have 16 Mbit/s each on a lossy path; the fourth has 6 on its own on the other one.
 #[test]
 fn a_lone_flow_goes_to_a_lossy_path_where_each_has_more_if_that_has_room_for_it() {
     for (mbps, end) in [(116, 0), (60, 1), (0, 1)] {
@@ -190,7 +191,7 @@ fn a_lone_flow_goes_to_a_lossy_path_where_each_has_more_if_that_has_room_for_it(
     }
 }
 
-/// A bulk flow whose home, path 1, is full; how many are on each path, and what each of them carries in Mbit/s.
+/// A bulk flow whose home, path 1, is full, with the number of flows and their rate in Mbit/s for each path.
 fn on_full_home<const N: usize>(bed: &mut Bed, paths: [(u16, u64); N]) -> FlowSteer {
     let mut flow = FlowSteer::default();
     flow.set_home(1, bed.now);
@@ -204,7 +205,7 @@ fn on_full_home<const N: usize>(bed: &mut Bed, paths: [(u16, u64); N]) -> FlowSt
     flow
 }
 
-/// Packets at an even pace, as many per round trip as given, and the path each second and at the end.
+/// Sends packets at a constant rate of `per_round` per round trip. Returns the final path.
 fn run(bed: &mut Bed, flow: &mut FlowSteer, per_round: f64, rtt_us: f64, ms: u64) -> PathId {
     let (until, wait_us) = (bed.now + Duration::from_millis(ms), (rtt_us / per_round) as u64);
     let mut path = flow.home().unwrap_or(0);
@@ -219,8 +220,9 @@ fn run(bed: &mut Bed, flow: &mut FlowSteer, per_round: f64, rtt_us: f64, ms: u64
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// The next flow of a host that slowed down for loss begins where loss leaves it more; one of a host that did not goes
-    /// to a lossy path that carries twice as much. Another host's begins as if nothing were known.
+    /// The next flow of a host that slows down begins on the path where loss leaves it more. That of a host that
+    /// ignores loss begins on a lossy path with twice the capacity. The flow of another host begins as if nothing
+    /// were known.
     #[test]
     fn the_next_flow_of_a_host_begins_where_its_sender_does_better(
         loss_ppm in 5_000_u32..200_000,
@@ -236,14 +238,14 @@ proptest! {
             let first = &mut FlowSteer::default();
             first.set_home(0, bed.now);
             let rtt_us = f64::from(lossy.rtt_us);
-            // What a period holds has to be bulk.
+            // The flow must be bulk in each period.
             let per_round = per_round.max(6e-6 * rtt_us * 50.0);
-            // Well below what only a sender has that does not answer loss: whole packets are counted.
+            // Well below the threshold of ignoring loss, because whole packets are counted.
             if home == 1 && per_round + 1.0 >= 2.8 * window {
                 continue;
             }
             run(&mut bed, first, per_round, rtt_us, 1_250);
-            // More than a new flow may begin with, as it is known by now.
+            // More than the initial window, because that is known by now.
             let steady = home == 0;
             let steady_loss_percent = if steady { 10 } else { 0 };
             bed.states.set(0, PathState { steady_loss_percent, ..PathState::up(lossy.rtt_us) });
@@ -262,10 +264,10 @@ proptest! {
         }
     }
 
-    /// A sender that loss does not slow down keeps its home, whose capacity is not known; one that has the window that
-    /// loss leaves it moves within a second, or five round trips.
+    /// A sender that ignores loss keeps its home, whose capacity is unknown. One with the window that loss leaves
+    /// it moves within a second, or five round trips.
     #[test]
-    fn a_flow_leaves_its_lossy_home_if_it_answers_loss_and_only_then(
+    fn a_flow_leaves_its_lossy_home_only_if_its_sender_slows_down(
         loss_ppm in 2_000_u32..300_000,
         base_ms in 2_i64..60,
         times in 1.3_f64..4.0,
@@ -287,7 +289,7 @@ proptest! {
 }
 
 #[test]
-fn acknowledgements_of_what_comes_by_a_lossy_home_stay_there() {
+fn acknowledgements_of_data_from_a_lossy_home_stay_there() {
     for (paths, end) in [(0b01, 0), (0b10, 1)] {
         let mut bed = Bed::new(&[load(5, 0, 100), load(20, 0, 50)]);
         let flow = &mut FlowSteer::default();

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 const CLEAN: LoadView = LoadView { base_us: Some(0), rtt_us: 10_000, ..LoadView::UNKNOWN };
 
-/// A path with a forward delay and a queue, both in ms, and a capacity in Mbit/s.
+/// A path model with a forward delay and a queue in ms, and a capacity in Mbit/s.
 fn load(base_ms: i64, queue_ms: u32, mbps: u64) -> LoadView {
     LoadView {
         base_us: Some(base_ms * 1000),
@@ -52,7 +52,7 @@ impl Bed {
         self.packet_by(self.states.up(), flow, remote)
     }
 
-    /// A packet for which only these paths may be used.
+    /// A packet that may use only the paths `up`.
     fn packet_by(&mut self, up: PathSet, flow: &mut FlowSteer, remote: u64) -> PathId {
         let input = &mut Input {
             paths: &self.states,
@@ -94,14 +94,14 @@ fn a_flow_stays_where_it_arrives_first_until_that_is_full() {
 }
 
 #[test]
-fn a_home_that_drops_is_left_for_a_later_path_and_only_while_that_does_no_harm() {
+fn packets_overflow_from_a_dropping_home_while_that_does_no_harm() {
     let mut bed = Bed::new(&[load(5, 9, 80), load(20, 0, 100)]);
     let flow = &mut FlowSteer::default();
     bed.packet(flow, 1);
     flow.bytes[0] = 1 << 20;
     bed.loads[0].drop_us = 10_000;
     assert_eq!(bed.packet(flow, 1), 1);
-    // 250 ms at a seventh of the capacity, again and again: harm.
+    // 250 ms at a seventh of the capacity, repeatedly, which is harm.
     for _ in 0..1200 {
         bed.packet(flow, 1);
         bed.wait(1);
@@ -121,9 +121,9 @@ fn a_home_that_drops_is_left_for_a_later_path_and_only_while_that_does_no_harm()
     assert!(bed.lane.view(pause.until).paused.is_none());
 }
 
-/// 11 Mbit/s over a home of 80 that was never full: what was seen there is what this sender sends.
+/// 11 Mbit/s on a home with an estimate of 80 that was never full, so the highest rate seen is that of this sender.
 #[test]
-fn harm_is_told_by_what_the_home_is_measured_to_carry() {
+fn harm_is_judged_by_the_estimate_of_the_home() {
     for (measured_mbps, end) in [(80, 0), (11, 1)] {
         let home = LoadView { queue_us: 9_000, drop_us: 10_000, ..measured(5, measured_mbps) };
         let mut bed = Bed::new(&[LoadView { seen_bps: 10_000_000, ..home }, load(20, 0, 100)]);
@@ -139,7 +139,7 @@ fn harm_is_told_by_what_the_home_is_measured_to_carry() {
 }
 
 #[test]
-fn where_nothing_is_put_in_order_packets_neither_come_late_nor_by_a_small_path() {
+fn without_reordering_packets_neither_overflow_nor_take_a_small_path() {
     let late = [LoadView { drop_us: 9_000, ..load(5, 9, 80) }, load(20, 0, 100)];
     let small = [load(5, 0, 20), load(25, 20, 200)];
     let half = [load(5, 0, 100), load(25, 20, 200)];
@@ -164,8 +164,8 @@ fn where_nothing_is_put_in_order_packets_neither_come_late_nor_by_a_small_path()
 }
 
 #[test]
-fn a_path_that_carries_little_takes_nothing_late() {
-    // Known by traffic that filled it, or by a train while it was idle; an eighth of 200 Mbit/s is 25.
+fn a_small_path_takes_no_overflow() {
+    // Measured by traffic that filled it, or by a train while it was idle; an eighth of 200 Mbit/s is 25.
     let others = [
         (20, load(20, 0, 20), 0),
         (30, load(20, 0, 30), 1),
@@ -186,7 +186,7 @@ fn a_path_that_carries_little_takes_nothing_late() {
 }
 
 #[test]
-fn a_path_that_carries_less_than_half_takes_spill_with_a_short_queue_only() {
+fn a_path_below_half_of_the_home_takes_spill_only_with_a_short_queue() {
     for drop_us in [u32::MAX, 5_000] {
         let mut bed = Bed::new(&[LoadView { drop_us, ..load(5, 0, 20) }, load(25, 0, 200)]);
         let flow = &mut FlowSteer::default();
@@ -237,7 +237,7 @@ fn flows_to_one_host_at_once_are_spread_by_capacity_and_others_are_not() {
     assert_eq!(bed.packet(&mut FlowSteer::default(), 7), 0, "no longer the same transfer");
 }
 
-/// A connection of so many packets that begins and ends now; where it begins.
+/// A connection of `packets` that begins and ends now. Returns where it begins.
 fn connection(bed: &mut Bed, remote: u64, packets: u32) -> PathId {
     let flow = &mut FlowSteer::default();
     let home = bed.packet(flow, remote);
@@ -245,7 +245,7 @@ fn connection(bed: &mut Bed, remote: u64, packets: u32) -> PathId {
         bed.packet(flow, remote);
     }
     bed.ends = true;
-    // Its end is sent again.
+    // The end of the connection is sent again.
     for _ in 0..2 {
         bed.packet(flow, remote);
     }
@@ -254,7 +254,7 @@ fn connection(bed: &mut Bed, remote: u64, packets: u32) -> PathId {
 }
 
 #[test]
-fn connections_one_after_the_other_are_no_parts_of_one_transfer() {
+fn sequential_connections_are_not_parts_of_a_transfer() {
     let mut bed = Bed::new(&[load(5, 0, 150), load(20, 0, 50)]);
     for bytes in [100, 1400] {
         bed.bytes = bytes;
@@ -266,19 +266,19 @@ fn connections_one_after_the_other_are_no_parts_of_one_transfer() {
 }
 
 #[test]
-fn a_host_that_is_asked_questions_is_asked_by_the_nearest_path() {
+fn connections_to_a_query_host_begin_on_the_nearest_path() {
     let mut bed = Bed::new(&[measured(5, 20), measured(25, 200)]);
-    // A transfer of 100 kB would end first on the second.
+    // A transfer of 100 kB would end first on the second path.
     let homes: Vec<_> = (0..6).map(|_| connection(&mut bed, 7, 5)).collect();
     assert_eq!(homes, [1, 1, 0, 0, 0, 0]);
     assert_eq!(connection(&mut bed, 8, 5), 1, "another host");
     bed.wait(30_000);
     assert_eq!(connection(&mut bed, 7, 5), 0, "half a minute later");
-    // At once they are spread all the same.
+    // Parallel connections are spread nevertheless.
     let homes: Vec<_> = (0..11).map(|_| bed.packet(&mut FlowSteer::default(), 7)).collect();
     assert_eq!(homes.iter().filter(|home| **home == 0).count(), 2, "{homes:?}");
     bed.wait(3_000);
-    // Each is closed after the next one was opened.
+    // Each is closed after the next one has been opened.
     let mut before: Option<FlowSteer> = None;
     for _ in 0..5 {
         let mut flow = FlowSteer::default();
@@ -290,7 +290,7 @@ fn a_host_that_is_asked_questions_is_asked_by_the_nearest_path() {
         bed.wait(100);
     }
     bed.wait(3_000);
-    // One that was bulk: the next may be so, too.
+    // A connection that was bulk: the next one may be bulk, too.
     connection(&mut bed, 7, 50);
     assert_eq!(connection(&mut bed, 7, 5), 1);
 }
@@ -325,7 +325,7 @@ fn a_transfer_begins_where_the_last_one_of_its_host_ended() {
 }
 
 #[test]
-fn a_transfer_with_a_control_connection_is_none_of_questions() {
+fn a_control_connection_does_not_make_a_query_host() {
     let mut bed = Bed::new(&[measured(5, 20), measured(25, 200)]);
     for _ in 0..4 {
         let (control, data) = (&mut FlowSteer::default(), &mut FlowSteer::default());
@@ -341,14 +341,15 @@ fn a_transfer_with_a_control_connection_is_none_of_questions() {
     }
 }
 
-/// A path without a queue that was measured and never full.
+/// A path without a queue that was measured by trains and never full.
 fn measured(base_ms: i64, mbps: u64) -> LoadView {
     LoadView { capacity_bps: 0, ..load(base_ms, 0, mbps) }
 }
 
 #[test]
 fn the_first_flow_begins_where_100_kb_end_first_by_what_was_measured() {
-    // The last three: by the far path 100 kB end 3 and 29 % later, and as much as 3 % later where it carries less than twice as much.
+    // The last three cases: 100 kB end 3 and 29 % later on the far path, and 3 % later on one with less than twice
+    // the capacity.
     for (near, far, home) in [
         ((5, 20), (25, 200), 1),
         ((5, 5), (30, 50), 1),
@@ -365,14 +366,14 @@ fn the_first_flow_begins_where_100_kb_end_first_by_what_was_measured() {
 }
 
 #[test]
-fn no_flow_begins_on_the_only_path_that_was_not_measured_unless_others_are_much_further() {
+fn no_flow_begins_on_the_only_unmeasured_path_unless_others_are_much_further() {
     for (delays_ms, mbps, home) in
         [([13, 5, 4], [113, 82, 0], 1), ([13, 5, 4], [0, 0, 0], 2), ([900, 850, 4], [113, 82, 0], 2)]
     {
         let loads = [0, 1, 2].map(|path| measured(delays_ms[path], mbps[path]));
         let mut bed = Bed::new(&loads);
         assert_eq!(bed.packet(&mut FlowSteer::default(), 1), home, "{delays_ms:?} {mbps:?}");
-        // What was seen of it counts.
+        // The highest rate seen on it counts.
         let mut bed = Bed::new(&loads);
         bed.loads[2].seen_bps = 500_000_000;
         assert_eq!(bed.packet(&mut FlowSteer::default(), 1), 2, "{delays_ms:?} {mbps:?}");
@@ -380,7 +381,7 @@ fn no_flow_begins_on_the_only_path_that_was_not_measured_unless_others_are_much_
 }
 
 #[test]
-fn a_question_of_one_packet_takes_the_nearest_path_whatever_the_others_carry() {
+fn a_query_of_one_packet_takes_the_nearest_path_whatever_the_capacities() {
     let mut bed = Bed::new(&[measured(5, 5), measured(30, 50)]);
     bed.datagrams = true;
     for (bytes, home) in [(80, 0), (1_000, 0), (1_200, 1), (1_400, 1)] {
@@ -392,8 +393,9 @@ fn a_question_of_one_packet_takes_the_nearest_path_whatever_the_others_carry() {
 }
 
 #[test]
-fn a_young_bulk_flow_leaves_a_near_path_for_one_that_carries_much_more_and_for_no_other() {
-    // 50 Mbit/s at 15 ms; the other at 30 ms: as much again arrives there earlier once more than 190 kB were sent.
+fn a_young_bulk_flow_leaves_a_near_path_only_for_a_much_larger_one() {
+    // 50 Mbit/s at 15 ms, the other path at 30 ms: the same amount would arrive there earlier once more than 190 kB
+    // have been sent.
     for (mbps, until_kb) in [(400, 210..230), (100, 370..390), (90, 1000..1002), (0, 1000..1002)] {
         let mut bed = Bed::new(&[measured(15, 50), measured(30, mbps)]);
         let flow = &mut FlowSteer::default();
@@ -407,8 +409,9 @@ fn a_young_bulk_flow_leaves_a_near_path_for_one_that_carries_much_more_and_for_n
     }
 }
 
-/// A sender that begins with ten packets and doubles them in each round trip, all at once. It begins where 100 kB end first, on the far
-/// path, and what it sends there in its first rounds is little; a flow that goes on to send little goes to the near one.
+/// A sender that begins with ten packets and doubles them in each round trip, all at once. It begins on the far
+/// path, where 100 kB end first, and sends little there in its first round trips. A flow that continues to send
+/// little moves to the near path.
 #[test]
 fn a_flow_that_grows_stays_on_a_far_home_and_one_that_stays_small_does_not() {
     for rtt_ms in [80, 120, 180, 242, 260, 300, 450, 600] {
@@ -432,7 +435,7 @@ fn a_flow_that_grows_stays_on_a_far_home_and_one_that_stays_small_does_not() {
     }
 }
 
-/// BBR on a far path sends four packets a round trip for a while; a transfer that has ended does so for good.
+/// On a far path, BBR sends four packets per round trip for a while; a completed transfer does so permanently.
 #[test]
 fn a_bulk_flow_that_pauses_stays_on_its_far_home() {
     for rtt_ms in [120, 215, 290] {
@@ -456,7 +459,7 @@ fn a_bulk_flow_that_pauses_stays_on_its_far_home() {
 
 #[test]
 fn acknowledgements_of_bulk_go_back_the_shortest_way() {
-    // An uplink of 40 Mbit/s at 15 ms and one of 10 at 5: the connection begins on the first.
+    // An uplink of 40 Mbit/s at 15 ms and one of 10 at 5 ms: the connection begins on the first.
     let mut bed = Bed::new(&[measured(15, 40), measured(5, 10)]);
     let flow = &mut FlowSteer::default();
     assert_eq!(bed.packet(flow, 1), 0);
@@ -476,9 +479,9 @@ fn a_lone_bulk_flow_that_fills_its_home_goes_to_an_idle_path_that_carries_twice_
         (19_000, measured(25, 39), 1, false),
         (19_000, measured(160, 200), 1, false),
         (19_000, LoadView { wild_ppm: 5_000, ..measured(25, 200) }, 1, false),
-        // What does not fill its home is well served.
+        // A flow that does not fill its home stays.
         (8_000, measured(25, 200), 1, false),
-        // Not a lone one.
+        // Not a lone flow.
         (9_500, measured(25, 200), 2, false),
     ] {
         let mut bed = Bed::new(&[measured(5, 20), other]);
@@ -499,7 +502,7 @@ fn a_lone_bulk_flow_that_fills_its_home_goes_to_an_idle_path_that_carries_twice_
     }
 }
 
-/// A lone flow that has a home for longer sends so much, in kbit/s, for six seconds; its last home.
+/// A lone flow that has had its home for longer sends `kbps` for six seconds. Returns its last home.
 fn lone(loads: [LoadView; 2], overflows: bool, kbps: u64) -> PathId {
     let mut bed = Bed::new(&loads);
     bed.lane = Lane::new([0; MAX_PATHS], overflows);
@@ -515,12 +518,12 @@ fn lone(loads: [LoadView; 2], overflows: bool, kbps: u64) -> PathId {
 }
 
 #[test]
-fn where_nothing_is_put_in_order_a_lone_flow_goes_only_where_its_window_is_worth_as_much() {
+fn without_reordering_a_lone_flow_moves_only_if_its_window_supports_the_same_rate() {
     for (home, kbps, other, overflows, goes) in [
         (measured(50, 100), 95_000, measured(100, 300), false, false),
         (measured(50, 100), 95_000, measured(100, 300), true, true),
         (measured(50, 100), 95_000, measured(45, 300), false, true),
-        // So few packets grow to any window.
+        // A window of so few packets grows to any size soon.
         (measured(5, 20), 19_000, measured(25, 200), false, true),
     ] {
         let home_then = lone([home, other], overflows, kbps);
@@ -553,8 +556,8 @@ fn before_the_first_loss_packets_overflow_by_what_fits() {
     assert_eq!(bed.packet(flow, 1), 0, "3 of 10 ms in use, 13 of 40");
 }
 
-/// The window that fills both paths is `(home + later) x (round trip + further)`; 5 % per round trip take it there from what fills the
-/// home and its queue.
+/// The window that fills both paths is `(home + later) x (round trip + further)`. At 5 % per round trip, it grows
+/// to that from the window that fills the home and its queue.
 #[test]
 fn packets_overflow_only_where_the_window_for_both_grows_soon() {
     let mut soon = [0, 0];
@@ -575,7 +578,7 @@ fn packets_overflow_only_where_the_window_for_both_grows_soon() {
         let grown_s = times.ln().max(0.0) / 1.05_f64.ln() * round_s;
         let overflows = bed.packet(flow, 1) == 1;
         if mbps >= 2 * home_mbps {
-            assert!(overflows, "a path to which the flow is to go: {home_mbps} {mbps} {further_ms}");
+            assert!(overflows, "a path to which the flow moves anyway: {home_mbps} {mbps} {further_ms}");
             continue;
         }
         let [fast, slow] = [2.0, 3.1];
@@ -587,7 +590,8 @@ fn packets_overflow_only_where_the_window_for_both_grows_soon() {
     assert!(soon.iter().all(|cases| *cases > 10), "{soon:?}");
 }
 
-/// Rates and one-way delays of a home and a later path, with the queue at which the home drops, ms.
+/// Rates and one-way delays of a home and of a path with a later arrival, with the queue at which the home drops,
+/// ms.
 fn unlike_paths(rates: &[u64], delays_ms: &[i64]) -> Vec<(u64, i64, u32, u64, i64)> {
     let mut cases = Vec::new();
     for home_mbps in rates {
@@ -596,7 +600,7 @@ fn unlike_paths(rates: &[u64], delays_ms: &[i64]) -> Vec<(u64, i64, u32, u64, i6
                 for mbps in rates {
                     for further_ms in [10, 40, 80, 120] {
                         let queue_ms = (home_ms * parts) as u32;
-                        // What does not come later, or has less than an eighth, is another rule's.
+                        // Paths without a later arrival, or with less than an eighth, are covered by other rules.
                         if i64::from(queue_ms) < further_ms && mbps * 8 >= *home_mbps {
                             cases.push((*home_mbps, *home_ms, queue_ms, *mbps, further_ms));
                         }
@@ -630,7 +634,7 @@ fn one_of_two_bulk_flows_moves_to_an_idle_path() {
 }
 
 #[test]
-fn a_flow_is_alone_on_its_path_again_after_the_longest_way() {
+fn a_flow_is_on_one_path_again_after_the_longest_delay() {
     let mut flow = FlowSteer::default();
     let at = |ms| Instant::from_millis(ms);
     let longest = Duration::from_millis(100);
@@ -641,8 +645,8 @@ fn a_flow_is_alone_on_its_path_again_after_the_longest_way() {
 }
 
 proptest! {
-    /// Whatever is known of the paths: a path that is up is taken; a packet that does not overflow arrives no later
-    /// than it would at its home; a path that drops is not spilled to.
+    /// For any path models: a path that is up is chosen; a packet that does not overflow arrives no later than at
+    /// its home; no packet spills to a path at its drop level.
     #[test]
     fn a_packet_that_spills_arrives_no_later_than_at_home(
         paths in prop::collection::vec(
@@ -771,7 +775,7 @@ fn a_call_goes_where_it_arrives_first_and_its_packets_stay_together() {
 }
 
 #[test]
-fn a_call_leaves_a_path_that_loses_for_one_that_does_not_unless_that_is_far() {
+fn a_call_leaves_a_lossy_path_for_a_clean_one_unless_that_is_far() {
     let lossy = |path| LoadView { wild_ppm: 20_000, ..path };
     for (far_ms, to) in [(20, 1), (300, 0)] {
         let (near, far) = (load(5, 0, 100), load(far_ms, 0, 100));
@@ -789,7 +793,7 @@ fn a_call_leaves_a_path_that_loses_for_one_that_does_not_unless_that_is_far() {
 }
 
 #[test]
-fn what_is_acknowledged_and_fills_its_home_is_no_call() {
+fn an_acknowledged_flow_that_fills_its_home_is_not_a_call() {
     let acknowledged = |bytes| Arrived { bytes, paths: 1 };
     let mut flow = FlowSteer::default();
     flow.bytes = [50_000; 2];

@@ -1,11 +1,11 @@
-//! Paths that carry or hold little beside large ones.
+//! Paths with a small capacity or a short queue next to large ones.
 
 use super::*;
 
-/// Whatever waits where: a path from which no train told anything, beside one that was measured, takes no packet of a home that carries
-/// more than twice as much as was seen there. Where nobody answers trains, it is learned by use.
+/// For any queues: a path without a train result next to a measured one takes no packet of a home with more than
+/// twice the highest rate seen on it. If no far end answers trains, the path is learned by use.
 #[test]
-fn no_packet_leaves_its_home_for_a_small_path_that_holds_no_train() {
+fn no_packet_leaves_its_home_for_a_small_path_whose_queue_holds_no_train() {
     for (home_mbps, seen_mbps, is_measured, taken) in [
         (155, 0, true, false),
         (155, 3, true, false),
@@ -37,9 +37,9 @@ fn no_packet_leaves_its_home_for_a_small_path_that_holds_no_train() {
     }
 }
 
-/// A thirty-second of what the home carries is gained by it, and less is not worth a loss there.
+/// A path with a thirty-second of the home's capacity adds to it; with less, a loss there costs more.
 #[test]
-fn no_packet_leaves_its_home_for_a_path_that_carries_next_to_nothing() {
+fn no_packet_leaves_its_home_for_a_path_with_almost_no_capacity() {
     for (home_mbps, mbps) in [(160, 4), (160, 6), (32, 1), (800, 24), (800, 26), (60, 1), (400, 13)] {
         for (own, overflows) in [(load(67, 60, home_mbps), true), (load(67, 0, home_mbps), false)] {
             for other in [load(5, 0, mbps), measured(5, mbps)] {
@@ -56,7 +56,8 @@ fn no_packet_leaves_its_home_for_a_path_that_carries_next_to_nothing() {
     }
 }
 
-/// Acknowledgements at so many kbit/s, of packets of so many bytes, for six seconds; their home at the end of each of them.
+/// Acknowledgements at `kbps`, in packets of the given size, for `seconds`. Returns their home at the end of each
+/// second.
 fn acknowledge(bed: &mut Bed, flow: &mut FlowSteer, kbps: u64, seconds: u32) -> Vec<PathId> {
     bed.bytes = 52;
     let step = Duration::from_micros(52 * 8 * 1000 / kbps);
@@ -73,8 +74,9 @@ fn acknowledge(bed: &mut Bed, flow: &mut FlowSteer, kbps: u64, seconds: u32) -> 
     homes
 }
 
-/// By the nearest path of which they are half at most, with the tunnel's headers (some 90 bytes each), wherever they began; and they
-/// leave one of which they are three quarters, though the data come by it and it loses by being too small.
+/// They take the nearest path of which they use at most half, with the tunnel's headers (about 90 bytes each),
+/// wherever they began. They leave a path of which they use three quarters, although the data arrives by it, and
+/// although it loses packets by being too small.
 #[test]
 fn acknowledgements_go_where_they_fit() {
     for (kbps, near_mbps, fits, stays) in [
