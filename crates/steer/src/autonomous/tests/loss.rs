@@ -41,8 +41,8 @@ fn a_bulk_flow_stays_on_a_lossy_home_if_the_other_path_has_less_by_measurement()
     }
 }
 
-/// 4 Mbit/s at home, as in the first second of a flow. Of the 10 Mbit/s, loss leaves it 47 with a round trip of 4
-/// ms, and 2 with one of 100 ms.
+/// 4 Mbit/s at home, as in the first second of a flow. The home carries 10 Mbit/s; by its loss, a sender would have
+/// 47 Mbit/s with a round trip of 4 ms, and 2 with one of 100 ms.
 #[test]
 fn a_bulk_flow_stays_on_a_lossy_home_if_loss_leaves_it_more_than_the_other_path() {
     for (base_ms, end) in [(2, 0), (50, 1)] {
