@@ -1,7 +1,7 @@
-//! Cost of coded redundancy per source packet, on one core: both ends, without headers and encryption.
+//! Cost of coded redundancy per source packet on one core: both ends, without headers and encryption.
 //!
-//! The sender pays for its repairs (window × overhead × packet length bytes multiplied per source); the receiver copies each
-//! source, and multiplies only where something is missing.
+//! The sender's cost is that of its repairs (window × overhead × packet length bytes multiplied per source).
+//! The receiver copies each source, and multiplies only if something is missing.
 
 use anabranch_atsss::coding::{Decoder, Encoder, Overhead, Repair, Work};
 use anabranch_element::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use std::hint::black_box;
 const BATCH: usize = 1024;
 const ROOM: usize = 64 << 20;
 const WAIT: Duration = Duration::from_millis(500);
-/// Between two packets: so much that the budget of work is never spent.
+/// Time between two packets, long enough never to exhaust the budget of work.
 const GAP: Duration = Duration::from_millis(5);
 
 fn overhead(percent: u8, window: u8) -> Overhead {
-    // In time the window is never shorter than in packets.
+    // The window is limited by packets, never by time.
     Overhead { percent, window, wait: Duration::from_secs(1) }
 }
 
@@ -57,7 +57,7 @@ fn messages(percent: u8, window: u8, len: usize, lost: usize) -> Vec<Message> {
         if lost == 0 || n % lost != lost / 2 {
             all.push(Message::Source(position, packet));
         }
-        // A fresh budget each time: the cost is what is asked for here.
+        // A new budget each time, because the cost is to be measured.
         work = if encoder.stats().repairs % 8 == 0 { Work::new(now) } else { work };
         while let Some((repair, symbol)) = encoder.poll(now, &mut work) {
             all.push(Message::Repair(Repair { wait: WAIT, ..repair }, symbol.to_vec()));

@@ -1,6 +1,6 @@
-//! Memory per idle session: 100,000 UEs shake hands with one UPF over two accesses, probe both, send and
-//! receive in three flows, and fall silent. Then the process is asked how much it has grown, and the
-//! allocator what it holds. The UEs' own state is freed as soon as they are silent.
+//! Memory per idle session. 100,000 UEs perform handshakes with one UPF over two accesses, probe both, send
+//! and receive in three flows, and become idle. Then the growth of the process and the memory held by the
+//! allocator are measured. The UEs' own state is freed as soon as they are idle.
 //!
 //! `cargo bench -p anabranch-atsss --bench idle_sessions [-- SESSIONS]`
 
@@ -29,10 +29,10 @@ fn resident_bytes() -> isize {
 
 fn main() {
     let sessions: u32 = std::env::args().filter_map(|a| a.parse().ok()).next().unwrap_or(100_000);
-    // Keys live for 180 s, of which shaking hands takes 170.
+    // Keys live for 180 s, and the handshakes take 170 s.
     let params = SessionParams { cool_after: Duration::from_secs(1), ..SessionParams::default() };
     let mut swarm = Swarm::new(sessions, Vec::new(), params, held);
-    // The first one brings what is needed once.
+    // The first session also allocates what is needed once.
     swarm.connect();
     swarm.talk(0, 3);
     swarm.keys.reserve_exact(sessions as usize);

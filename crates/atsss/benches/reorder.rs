@@ -1,7 +1,7 @@
 //! Cost of reordering per packet of 1400 bytes, on one core.
 //!
-//! The in-order cases are what every packet of a splitting rule pays; the skewed ones add two copies
-//! of the packet (into the pool and, in real life, out of it) for every packet that came early.
+//! The in-order cases are the cost of every packet of a splitting rule. The skewed cases add two copies of
+//! the packet (into the pool and, in practice, out of it) for every early packet.
 
 use anabranch_atsss::reorder::{FlowReorder, Pool, PoolConfig, StreamReorder, StreamSender, Switch};
 use anabranch_atsss::{PacketSink, PathId};
@@ -30,7 +30,7 @@ fn flow(n: u8) -> FlowKey {
 /// One packet: flow, sequence, path.
 type Plan = Vec<(FlowKey, u32, PathId)>;
 
-/// Feeds `plan` again and again, each time further up the sequence.
+/// Feeds `plan` repeatedly, each time with higher sequence numbers.
 fn splitting(c: &mut Criterion, name: &str, hold: bool, plan: &Plan, advance: u32) {
     let mut group = c.benchmark_group("flow");
     group.throughput(Throughput::Elements(plan.len() as u64));
@@ -63,7 +63,7 @@ fn splitting(c: &mut Criterion, name: &str, hold: bool, plan: &Plan, advance: u3
     black_box(out.0);
 }
 
-/// Even sequence numbers by path 0 at once, odd ones by path 1 `skew` packets later.
+/// Even sequence numbers arrive at once by path 0, odd ones `skew` packets later by path 1.
 fn skewed(skew: u32) -> Plan {
     let mut plan: Vec<(u32, Plan)> = (0..BATCH)
         .map(|n| (n + if n % 2 == 1 { skew } else { 0 }, vec![(flow(1), n, (n % 2) as PathId)]))
@@ -98,7 +98,7 @@ fn streams(c: &mut Criterion) {
             }
         });
     });
-    // Half of the packets wait in the paused queue, then its marker comes.
+    // Half of the packets are held in the paused queue, then its marker arrives.
     group.bench_function("a switch every 1024, 512 of them held", |b| {
         b.iter_batched(
             || (),

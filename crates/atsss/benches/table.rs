@@ -2,9 +2,9 @@
 //!
 //! `cargo bench -p anabranch-atsss --bench table`
 //!
-//! Addresses are drawn at random, so that a large table meets the cache misses it would meet in
-//! service; a table that fits a cache level cannot be as slow as one that does not, so "flat" means
-//! nanoseconds of difference, to be compared with the microseconds a packet takes.
+//! Addresses are drawn at random, so that a large table has the cache misses of real traffic. A table that
+//! fits into a cache level is always faster than one that does not. "Flat" therefore means a difference of
+//! nanoseconds, compared with the microseconds that a packet takes.
 #![allow(missing_docs, reason = "criterion_group! makes undocumented functions")]
 
 use anabranch_atsss::classify::RuleSet;
@@ -22,7 +22,7 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const SESSIONS: [u32; 4] = [1, 1024, 16 * 1024, 128 * 1024];
-/// Lookups per iteration: enough to touch more than a core's own cache where the table has it.
+/// Lookups per iteration: sufficient to exceed a core's own cache if the table does.
 const DRAWS: usize = 64 * 1024;
 
 fn v4(n: u32) -> IpAddr {
@@ -48,7 +48,7 @@ fn sessions(c: &mut Criterion) {
                 table.insert(address(n), n).expect("below the limit");
             }
             let wanted: Vec<IpAddr> = draws(sessions).into_iter().map(address).collect();
-            // Each lookup waits for the one before: the latency one packet sees.
+            // Each lookup depends on the previous one: the latency of a single packet.
             group.bench_with_input(BenchmarkId::new("one by one", sessions), &wanted, |b, wanted| {
                 b.iter(|| {
                     let mut last = 0;

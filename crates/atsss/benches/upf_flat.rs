@@ -1,8 +1,8 @@
-//! Latency with many sessions installed (JUNCTION Fig. 9): what one packet costs in the UPF, up and down,
-//! with 1, 1,000 and 100,000 sessions. Every figure is for single packets, timed one by one.
+//! Latency with many sessions installed (JUNCTION Fig. 9): the cost of one packet in the UPF, uplink and
+//! downlink, with 1, 1,000 and 100,000 sessions. Each figure is for single packets, timed individually.
 //!
-//! - *one*: all packets are of one session; the others are idle, as in the ping-pong of `./x bench`
-//! - *many*: packets of 1,000 sessions in turn, so that nothing is in the processor's nearest caches
+//! - *one*: all packets belong to one session and the others are idle, as in the ping-pong of `./x bench`
+//! - *many*: packets of 1,000 sessions in turn, so that nothing is in the nearest caches of the processor
 //! - *first*: the packet that wakes a resting session
 //!
 //! `cargo bench -p anabranch-atsss --bench upf_flat [-- SESSIONS...]`
@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::time::Instant;
 use swarm::{REMOTE, SERVER, Swarm, from, virtual_ip};
 
-/// UEs that stay alive and take turns: those that came last, whose keys are the youngest.
+/// UEs that stay active and take turns: the last ones to connect, which have the newest keys.
 const TALKERS: u32 = 1000;
 const PACKETS: usize = 100_000;
 const PAYLOAD: [u8; 100] = [0; 100];
@@ -80,7 +80,7 @@ fn packets(swarm: &mut Swarm, talkers: Range<u32>, packets: usize) -> (Figure, F
         let (u, d) = exchange(swarm, i);
         up.push(u);
         down.push(d);
-        // A batch's end: probes are answered, timers served. Not part of the figure.
+        // End of a batch: probes are answered and timers served. Not part of the figure.
         if n % 64 == 63 {
             swarm.now += Duration::from_micros(200);
             let now = swarm.now;
@@ -117,7 +117,7 @@ fn exchange(swarm: &mut Swarm, i: u32) -> (u64, u64) {
     (up, down)
 }
 
-/// The packets that wake sessions: a few rounds of rest and one packet each.
+/// Packets that wake sessions: a few rounds of a rest and one packet for each session.
 fn wakes(swarm: &mut Swarm, talkers: Range<u32>) -> (Figure, Figure) {
     let (mut up, mut down) = (Vec::new(), Vec::new());
     for round in 0..6 {

@@ -1,4 +1,4 @@
-//! Flows that sessions give to a faster data path, and take back.
+//! Flows that sessions hand over to a faster data path, and take back.
 
 mod swarm;
 
@@ -35,7 +35,7 @@ fn forget(swarm: &mut Swarm) {
     swarm.to_ue.fast.clear();
 }
 
-/// The flow of [`Swarm::talk`] with number `port`, as its packets have it going up.
+/// The flow of [`Swarm::talk`] with number `port`, as in its uplink packets.
 fn key(port: u16) -> FlowKey {
     FlowKey {
         src: virtual_ip(0).into(),
@@ -70,7 +70,7 @@ const SMALLEST_DELAY: &str = "\"mode\": \"smallest-delay\"";
 const STANDBY: &str = "\"mode\": \"active-standby\", \"primary\": \"5g\"";
 
 #[test]
-fn a_flow_is_given_by_both_ends_once_its_path_is_known() {
+fn both_ends_hand_a_flow_over_once_its_path_is_known() {
     let mut swarm = world(rule(STANDBY), params());
     swarm.talk(0, 2);
     let lane = |to: SocketAddr| FastLane { session: session(), access: 0, to };
@@ -80,7 +80,7 @@ fn a_flow_is_given_by_both_ends_once_its_path_is_known() {
     assert_eq!(given(&swarm.to_ue), [down(0), down(1)]);
     assert_eq!((swarm.at_upf.0, swarm.at_ues.0), (2, 2), "the packets themselves went by us");
 
-    // What has no ports is not given: other flows could look the same.
+    // Packets without ports are not handed over, because other flows could look the same.
     forget(&mut swarm);
     let mut ping = ip::udp_datagram((virtual_ip(0), 1).into(), (SERVER, 2).into(), &[0; 16]).unwrap();
     ping[9] = 1;
@@ -90,7 +90,7 @@ fn a_flow_is_given_by_both_ends_once_its_path_is_known() {
 }
 
 #[test]
-fn a_flow_is_given_for_packets_that_both_ends_take() {
+fn a_flow_is_handed_over_for_packets_that_both_ends_accept() {
     let mut swarm = Swarm::new(4, vec![rule(STANDBY)], params(), || 0);
     swarm.params.inner_mtu = 1280;
     swarm.connect();
@@ -102,7 +102,7 @@ fn a_flow_is_given_for_packets_that_both_ends_take() {
 }
 
 #[test]
-fn what_is_secure_split_or_not_asked_for_stays() {
+fn secure_split_or_unrequested_flows_are_not_handed_over() {
     let splits = "\"mode\": \"load-balance\", \"per\": \"packet\"";
     let off = SessionParams { fast_path: false, ..params() };
     for (steering, params) in [(splits, params()), ("\"mode\": \"redundant\"", params()), (STANDBY, off)] {
@@ -113,14 +113,14 @@ fn what_is_secure_split_or_not_asked_for_stays() {
 }
 
 #[test]
-fn everything_is_taken_back_before_the_marker_when_the_path_goes() {
+fn flows_are_taken_back_before_the_marker_when_the_path_changes() {
     let mut swarm = world(rule(STANDBY), params());
     swarm.talk(0, 2);
     forget(&mut swarm);
     let now = swarm.now;
     let ue = swarm.ues[0].as_mut().unwrap();
     ue.on_command(UeCommand::Carrier { path: 0, up: false }, now);
-    // A packet comes before anybody looks at timers.
+    // A packet arrives before timers are served.
     let mut packet = ip::udp_datagram((virtual_ip(0), 5000).into(), (SERVER, 9).into(), &[0; 100]).unwrap();
     ue.uplink(&mut packet, now, &mut swarm.to_upf);
     assert_eq!(swarm.to_upf.fast, [(0, Fast::TakenBack(None))], "before the first datagram on the new path");
@@ -128,7 +128,7 @@ fn everything_is_taken_back_before_the_marker_when_the_path_goes() {
     swarm.settle(0);
     assert_eq!(taken(&swarm.to_ue), [None], "the UPF was told, and sends by the other path");
 
-    // For a while nothing is given, so that what is under way arrives first.
+    // For a while no flow is handed over, so that packets in flight arrive first.
     forget(&mut swarm);
     swarm.talk(0, 2);
     assert_eq!((given(&swarm.to_upf), given(&swarm.to_ue)), (vec![], vec![]));
@@ -139,12 +139,12 @@ fn everything_is_taken_back_before_the_marker_when_the_path_goes() {
 }
 
 #[test]
-fn a_better_path_is_noticed_although_no_packet_comes_by() {
+fn a_better_path_is_used_although_no_packet_passes_the_session() {
     let mut swarm = world(rule(SMALLEST_DELAY), params());
     swarm.talk(0, 1);
     let on = given(&swarm.to_upf)[0].lane.access;
     forget(&mut swarm);
-    // Nothing changes: nothing is taken back.
+    // Without a change, no flow is taken back.
     swarm.pass(Duration::from_secs(3), Duration::from_millis(5));
     assert_eq!(taken(&swarm.to_upf), []);
     swarm.ues[0].as_mut().unwrap().on_command(UeCommand::Carrier { path: on, up: false }, swarm.now);
@@ -154,7 +154,7 @@ fn a_better_path_is_noticed_although_no_packet_comes_by() {
 }
 
 #[test]
-fn new_rules_and_a_flow_that_is_decided_anew_are_taken_back() {
+fn flows_are_taken_back_for_new_rules_and_new_decisions() {
     let mut swarm = world(rule(STANDBY), params());
     swarm.talk(0, 2);
     forget(&mut swarm);
@@ -166,7 +166,7 @@ fn new_rules_and_a_flow_that_is_decided_anew_are_taken_back() {
 }
 
 #[test]
-fn what_went_by_is_counted_and_keeps_the_session_awake() {
+fn bypassing_traffic_is_counted_and_keeps_the_session_awake() {
     let mut swarm = world(rule(STANDBY), params());
     swarm.talk(0, 1);
     let lane = given(&swarm.to_ue)[0].lane;
@@ -184,7 +184,7 @@ fn what_went_by_is_counted_and_keeps_the_session_awake() {
     for _ in 0..150 {
         now = swarm.now;
         assert!(swarm.upf.carried(&lane, &traffic, now));
-        // The UE has to know as well: it probes in traffic's pace, and the UPF expects that.
+        // The UE must be informed as well: it probes at the pace of traffic, and the UPF expects that.
         assert!(swarm.ues[0].as_mut().unwrap().carried(&at_ue, &mirrored, now));
         swarm.pass(Duration::from_millis(200), Duration::from_millis(5));
     }
@@ -195,7 +195,7 @@ fn what_went_by_is_counted_and_keeps_the_session_awake() {
     assert_eq!([both(|t| t.rx_packets), both(|t| t.rx_bytes)], [750, 75_000]);
     assert_eq!(after.paths[0].tx_bytes - before.paths[0].tx_bytes, 1_512_000);
     assert!(taken(&swarm.to_ue).is_empty());
-    // Nothing more: the flows come back, and the session rests.
+    // Without further traffic, the flows are taken back and the session goes to rest.
     swarm.pass(Duration::from_secs(12), Duration::from_millis(5));
     assert_eq!(taken(&swarm.to_ue), [None]);
     assert!(swarm.upf.sessions().next().unwrap().resting);
@@ -210,7 +210,7 @@ fn what_went_by_is_counted_and_keeps_the_session_awake() {
 }
 
 #[test]
-fn what_goes_by_the_faster_path_fits_it() {
+fn packets_on_the_faster_path_fit_it() {
     let params = SessionParams { max_payload: 1472, ..params() };
     let mut swarm = Swarm::new(4, vec![rule(STANDBY)], params, || 0);
     (swarm.to_upf.carries, swarm.to_ue.carries) = (1300, 1200);
@@ -221,7 +221,7 @@ fn what_goes_by_the_faster_path_fits_it() {
     swarm.talk(0, 1);
     let [up, down] = [&swarm.to_upf, &swarm.to_ue].map(|wire| usize::from(given(wire)[0].mtu));
     assert!((1300 - 16..=1300 - 8).contains(&up) && (1200 - 16..=1200 - 8).contains(&down), "{up} {down}");
-    // It carries less: the flow comes back.
+    // The path carries less: the flow is taken back.
     forget(&mut swarm);
     swarm.to_upf.carries = 1000;
     for _ in 0..35 {

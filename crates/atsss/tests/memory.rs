@@ -1,4 +1,4 @@
-//! Memory of a UPF with many sessions, by what its allocator holds; and that no packet allocates.
+//! Memory of a UPF with many sessions, measured at its allocator; and a check that no packet allocates.
 
 mod swarm;
 
@@ -32,14 +32,15 @@ fn rule(steering: SteeringMode) -> Vec<Rule> {
     }]
 }
 
-/// One test, because the allocator counts for the whole process.
+/// A single test, because the allocator counts for the whole process.
 #[test]
 fn a_resting_session_is_small_and_packets_do_not_allocate() {
     resting_sessions_are_small();
     packets_do_not_allocate();
 }
 
-/// A swarm of resting sessions, what its UPF held without them, and what a session takes awake and at rest.
+/// A swarm of resting sessions, the memory of its UPF without them, and the memory of a session in use and at
+/// rest.
 fn resting_swarm(n: isize) -> (Swarm, isize, isize, isize) {
     let params = SessionParams { cool_after: Duration::from_secs(2), ..SessionParams::default() };
     let mut swarm = Swarm::new(1024, Vec::new(), params, held);
@@ -57,13 +58,13 @@ fn resting_swarm(n: isize) -> (Swarm, isize, isize, isize) {
 
 fn resting_sessions_are_small() {
     let n = 512; // whole chunks of the slabs
-    // The allocator counts for the harness's own thread, too, which may take a kilobyte once.
+    // The allocator also counts the thread of the test harness, which may allocate a kilobyte once.
     let (first, second) = (resting_swarm(n), resting_swarm(n));
     let (mut swarm, base, awake, resting) = if first.3 < second.3 { first } else { second };
     println!("bytes per session: {awake} awake, {resting} resting");
     assert!(resting <= 896, "{resting} bytes per resting session, the UE's record included");
     assert!(awake <= 8 * 1024, "{awake} bytes per session with three flows");
-    // It wakes with the first packet, goes to rest again, and is as small as before.
+    // The session wakes with the first packet, goes to rest again, and is as small as before.
     let before = swarm.at_upf.0;
     swarm.talk(7, 3);
     assert_eq!(swarm.at_upf.0, before + 3);
@@ -71,7 +72,7 @@ fn resting_sessions_are_small() {
     swarm.pass(Duration::from_secs(4), Duration::from_millis(20));
     let again = (swarm.upf_bytes - base) / n;
     assert!((again - resting).abs() <= 8, "{again} after {resting}");
-    // And a session that ends leaves nothing behind but the tables' room.
+    // A session that ends leaves only the capacity of the tables.
     for i in 0..n as usize {
         let (key, now) = (swarm.keys[i], swarm.now);
         swarm.ues[i] = None;
@@ -108,7 +109,7 @@ fn packets_do_not_allocate() {
         SteeringMode::Redundant(redundant::Params { above_loss_percent: None }),
         SteeringMode::Coded(coded::Params { overhead_percent: 30, window_packets: 64, longest_wait_ms: 100 }),
     ];
-    // Also where each packet is cut in two.
+    // The same with each packet fragmented in two.
     for (mode, carries) in modes.into_iter().flat_map(|mode| [(mode.clone(), usize::MAX), (mode, 1000)]) {
         let name = format!("{mode:?}, datagrams of {carries} bytes");
         let mut swarm = Swarm::new(4, rule(mode), SessionParams::default(), held);
@@ -135,7 +136,7 @@ fn packets_do_not_allocate() {
                 swarm.deliver();
             }
         };
-        // Tables grow to their size, buffers come into the pool, probes go out.
+        // Tables grow to their size, buffers enter the pool, and probes are sent.
         for _ in 0..100 {
             batches(&mut swarm, 1);
             swarm.pass(Duration::from_millis(5), Duration::from_millis(5));

@@ -1,4 +1,4 @@
-//! One UE that takes all it can of what a UPF's worker has for everybody, and another that must not notice.
+//! A UE that uses all it can of a UPF worker's shared resources, and another UE that must not be affected.
 
 mod swarm;
 
@@ -25,7 +25,8 @@ fn standby(primary: &str) -> Vec<Rule> {
     }]
 }
 
-/// Makes the UPF hold packets of UE `i`: in every stream there may be, in every epoch that may wait, for as long as may be.
+/// Makes the UPF hold packets of UE `i`: in every possible stream, in every epoch that may be held, for as
+/// long as possible.
 fn hoard(swarm: &mut Swarm, i: u32, bytes: usize) {
     let (device, server) = (SocketAddr::from((virtual_ip(i), 5000)), SocketAddr::from((SERVER, 9)));
     let packet = ip::udp_datagram(device, server, &vec![0; bytes]).expect("same family");
@@ -42,9 +43,9 @@ fn hoard(swarm: &mut Swarm, i: u32, bytes: usize) {
     }
 }
 
-/// UEs 1 to `hostile` hoard while UE 0 moves from one path to the other, back and forth.
+/// UEs 1 to `hostile` hoard while UE 0 moves back and forth between the paths.
 fn moves_among(hostile: u32, bytes: usize) {
-    // In the clear, so that datagrams can be made up here.
+    // In the clear, so that datagrams can be composed here.
     let params = SessionParams { fast_path: true, max_payload: 0, ..SessionParams::default() };
     let mut swarm = Swarm::new(1 + hostile, standby("5g"), params, || 0);
     for _ in 0..=hostile {
@@ -60,7 +61,7 @@ fn moves_among(hostile: u32, bytes: usize) {
         assert!(free > 0, "turn {turn}: {hostile} UEs have all queues");
         let most = swarm.upf.pool().config().bytes;
         assert!(swarm.upf.pool().used_bytes() < most, "turn {turn}: {hostile} UEs have all bytes");
-        // The honest UE hears what is left for it with its next probe.
+        // The honest UE learns the remaining number of queues with its next probe.
         swarm.pass(Duration::from_millis(60), Duration::from_millis(10));
         let rules = standby(if turn % 2 == 0 { "wifi" } else { "5g" });
         let now = swarm.now;

@@ -1,7 +1,7 @@
-//! What is left of private keys in the memory of the process when they are dropped: nothing.
+//! No copies of private keys remain in the memory of the process after they have been dropped.
 //!
-//! The memory is read by way of /proc/self/mem, all that can be written but this thread's stack, where copies of what
-//! functions return may lie until it is used again.
+//! The memory is read from /proc/self/mem: all writable memory except this thread's stack, where copies of
+//! return values may remain until it is reused.
 
 use anabranch_atsss::crypto::{Initiator, PrivateKey, Responder, Suite, Verdict};
 use anabranch_element::time::Instant;
@@ -12,7 +12,7 @@ use std::fs::{File, read_to_string};
 use std::os::unix::fs::FileExt;
 
 const MASK: u8 = 0xa7;
-/// Keys, masked, so that this is none of the copies.
+/// Keys, masked, so that these are not copies themselves.
 const UE: [u8; 32] = *b"the key of the UE, and it is 32B";
 const UPF: [u8; 32] = *b"the key of the UPF, also of 32 B";
 
@@ -20,7 +20,7 @@ fn unmasked(masked: &[u8; 32]) -> PrivateKey {
     PrivateKey::from_bytes(masked.map(|byte| byte ^ MASK))
 }
 
-/// Copies of a key in memory, this thread's stack left out.
+/// Copies of a key in memory, except on this thread's stack.
 fn copies(masked: &[u8; 32]) -> usize {
     let here = std::ptr::from_ref(&masked).addr() as u64;
     let memory = File::open("/proc/self/mem").unwrap();
@@ -42,9 +42,9 @@ fn copies(masked: &[u8; 32]) -> usize {
                 .windows(32)
                 .filter(|window| window.iter().zip(masked).all(|(byte, masked)| byte ^ MASK == *masked))
                 .count();
-            // What was read must not be found when this buffer itself is read.
+            // The data read must not be found when this buffer itself is read.
             bytes.fill(0);
-            // A copy across two pieces is seen whole in the second.
+            // A copy that spans two pieces is found completely in the second.
             at += (len as u64).max(32) - if at + (len as u64) < to { 31 } else { 0 };
         }
     }

@@ -1,5 +1,5 @@
-//! One UPF and many UEs, joined without delay or loss, for tests and benchmarks of a UPF with many sessions.
-//! Nothing here allocates while packets pass, so that what is counted is the tunnel ends' own.
+//! One UPF and many UEs, connected without delay or loss, for tests and benchmarks of a UPF with many
+//! sessions. Nothing here allocates while packets pass, so only allocations of the tunnel ends are counted.
 
 #![allow(dead_code, reason = "each user needs another part")]
 
@@ -20,18 +20,18 @@ pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 pub const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4500);
 pub const NAMES: [&str; 2] = ["5g", "wifi"];
 
-/// Datagrams under way; a fixed size.
+/// Datagrams in flight, in memory of a fixed size.
 pub struct Wire {
     bytes: Box<[u8]>,
     used: usize,
     frames: Vec<(PathId, SocketAddr, usize, usize)>,
-    /// Longer datagrams vanish.
+    /// Longer datagrams are lost.
     pub carries: usize,
-    /// What was given to a faster data path and taken back, in order, with how many datagrams were under way then.
+    /// Flows handed over and taken back, in order, with the number of datagrams in flight at that time.
     pub fast: Vec<(usize, Fast)>,
 }
 
-/// What a session says of flows that need no decision.
+/// Calls of a session to the faster data path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fast {
     Given(FastFlow),
@@ -53,7 +53,7 @@ impl Wire {
         self.frames.len()
     }
 
-    /// Hands every datagram to `take`, with its path and destination, and forgets them.
+    /// Passes every datagram to `take`, with its path and destination, and removes it.
     pub fn drain(&mut self, mut take: impl FnMut(PathId, SocketAddr, &mut [u8])) {
         for i in 0..self.frames.len() {
             let (path, to, at, len) = self.frames[i];
@@ -89,7 +89,7 @@ impl DatagramSink for Wire {
     }
 }
 
-/// Counts packets and forgets them.
+/// Counts packets and drops them.
 #[derive(Default)]
 pub struct Count(pub usize);
 
@@ -99,22 +99,22 @@ impl PacketSink for Count {
     }
 }
 
-/// See the module's head.
+/// See the top of this file.
 pub struct Swarm {
     pub now: Instant,
     pub upf: Upf,
     pub ues: Vec<Option<Box<Ue>>>,
     pub keys: Vec<PublicKey>,
-    /// Inner packets that came out at the UEs, and at the UPF.
+    /// Inner packets delivered at the UEs.
     pub at_ues: Count,
     pub at_upf: Count,
     pub to_upf: Wire,
     pub to_ue: Wire,
-    /// What the UPF has allocated and not freed, as far as `meter` tells.
+    /// Memory allocated by the UPF and not freed, as measured by `meter`.
     pub upf_bytes: isize,
     meter: fn() -> isize,
     upf_key: PublicKey,
-    /// Of UEs that connect from now on.
+    /// Parameters of UEs that connect from now on.
     pub params: SessionParams,
     rng: ChaCha20Rng,
 }
@@ -123,13 +123,13 @@ pub fn virtual_ip(i: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x0a2d_0000 + i)
 }
 
-/// Where a UE's datagrams come from.
+/// Source address of a UE's datagrams.
 pub fn from(i: u32, path: PathId) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::from(0x6440_0000 + i), 1000 + u16::from(path)))
 }
 
 impl Swarm {
-    /// A UPF that serves up to `sessions`, in the clear if flows are to go by a faster data path. `meter` tells the bytes
+    /// A UPF for up to `sessions`, with plain accesses if flows use a faster data path. `meter` returns the bytes
     /// allocated by the whole process.
     pub fn new(sessions: u32, rules: Vec<Rule>, params: SessionParams, meter: fn() -> isize) -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(1);
@@ -165,7 +165,7 @@ impl Swarm {
         }
     }
 
-    /// Makes one more UE known to the UPF, and has it shake hands and measure both paths. Takes 1.7 ms, so that
+    /// Adds one more UE to the UPF; the UE performs a handshake and measures both paths. Takes 1.7 ms, so that
     /// the limit on handshakes is kept.
     pub fn connect(&mut self) -> u32 {
         let i = self.ues.len() as u32;
@@ -213,7 +213,7 @@ impl Swarm {
         i
     }
 
-    /// What `call` allocates is the UPF's.
+    /// Attributes the allocations of `call` to the UPF.
     pub fn upf<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
         let before = (self.meter)();
         let result = call(self);
@@ -221,7 +221,7 @@ impl Swarm {
         result
     }
 
-    /// Exchanges what one UE and the UPF have to say now, until both are silent.
+    /// Exchanges the datagrams of one UE and the UPF until both are silent.
     pub fn settle(&mut self, i: u32) {
         for _ in 0..8 {
             let Some(ue) = self.ues[i as usize].as_mut() else { return };
@@ -234,7 +234,7 @@ impl Swarm {
         }
     }
 
-    /// Gives the UPF what is on its way to it, and the UE the answers.
+    /// Delivers the datagrams in flight to the UPF, and its answers to the UE.
     fn pump(&mut self, i: u32) {
         let before = (self.meter)();
         let (upf, now) = (&mut self.upf, self.now);
@@ -248,7 +248,7 @@ impl Swarm {
         self.deliver();
     }
 
-    /// Gives UEs what is on its way to them.
+    /// Delivers the datagrams in flight to the UEs.
     pub fn deliver(&mut self) {
         let (ues, at_ues, now) = (&mut self.ues, &mut self.at_ues, self.now);
         self.to_ue.drain(|path, to, bytes| {
@@ -260,7 +260,7 @@ impl Swarm {
         });
     }
 
-    /// One UDP packet each way in each of `flows` flows.
+    /// Sends one UDP packet in each direction in each of `flows` flows.
     pub fn talk(&mut self, i: u32, flows: u16) {
         for port in 0..flows {
             let (device, server) = (SocketAddr::from((virtual_ip(i), 5000 + port)), (SERVER, 9).into());
@@ -276,7 +276,7 @@ impl Swarm {
         }
     }
 
-    /// Lets time pass: timers of everybody, in steps.
+    /// Lets time pass in steps, and serves all timers.
     pub fn pass(&mut self, time: Duration, step: Duration) {
         let end = self.now + time;
         while self.now < end {

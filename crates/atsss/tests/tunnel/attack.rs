@@ -1,4 +1,4 @@
-//! A UPF under attack: who has a session keeps it, and nothing grows.
+//! A UPF under attack: sessions continue, and memory does not grow.
 
 use super::world::{Setup, World, address};
 use super::{connected, standby};
@@ -14,7 +14,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
 use std::net::SocketAddr;
 
-/// Who knows the UPF's address and public key, and nothing else.
+/// An attacker who knows only the UPF's address and public key.
 struct Attacker {
     rng: ChaCha20Rng,
     sent: u64,
@@ -65,7 +65,7 @@ fn rekeys(w: &World) -> usize {
     w.upf_events.iter().filter(|(_, e)| rekeyed(e)).count()
 }
 
-/// One packet up and one down every 5 ms while `flood` does what it does once a millisecond.
+/// One packet in each direction every 5 ms, while `flood` is called once a millisecond.
 fn serve_under(w: &mut World, until: Instant, mut flood: impl FnMut(&mut World)) {
     let mut n = w.at_server.len() as u32;
     while w.now < until {
@@ -90,7 +90,7 @@ fn a_flood_of_inits_from_everywhere_costs_no_session_and_no_memory() {
     let (tables, sessions, before) = (w.upf.table_bytes(), w.upf.session_count(), rekeys(&w));
     w.run_ms(110_000);
     w.tap.clear();
-    // 5000 a second over the time at which the UE changes its keys.
+    // 5000 a second, until after the UE has changed its keys.
     serve_under(&mut w, Instant::from_secs(130), |w| {
         for _ in 0..5 {
             let from = attacker.anywhere();
@@ -99,12 +99,12 @@ fn a_flood_of_inits_from_everywhere_costs_no_session_and_no_memory() {
         }
     });
     assert!(attacker.sent >= 90_000);
-    // The UE's own init may have been asked for a cookie, too.
+    // The UE's own init may have been answered with a cookie, too.
     assert!((attacker.sent..attacker.sent + 20).contains(&refused(&w)), "{:?}", w.upf.drops());
     assert!(w.upf.drops().get(DropReason::HandshakeUnknownUe) <= 20 * 10 * 20 + 20, "computed: few");
     assert_eq!((w.upf.table_bytes(), w.upf.session_count()), (tables, sessions));
     assert_eq!(rekeys(&w), before + 1, "the UE got new keys meanwhile");
-    // The UPF is no amplifier.
+    // The UPF does not amplify traffic.
     let to_strangers: usize = w
         .tap
         .iter()
@@ -123,7 +123,7 @@ fn an_attacker_who_proves_its_address_has_a_share_and_no_more() {
     w.run_ms(115_000);
     let mut attacker = Attacker::new();
     let home: SocketAddr = "11.1.1.1:4500".parse().unwrap();
-    // Enough to be asked for a cookie, which is sent home.
+    // Enough inits to be answered with a cookie, which the attacker receives.
     let (initiator, init) = attacker.init(&w, None);
     w.tap.clear();
     for _ in 0..30 {
@@ -149,7 +149,7 @@ fn an_attacker_who_proves_its_address_has_a_share_and_no_more() {
 }
 
 #[test]
-fn attackers_in_many_networks_do_not_keep_a_live_session_from_new_keys() {
+fn attackers_in_many_networks_do_not_prevent_a_live_session_from_changing_keys() {
     let mut w = connected(Setup { upf_rules: standby("wifi"), ..Setup::default() });
     let before = rekeys(&w);
     w.run_ms(115_000);
@@ -170,7 +170,7 @@ fn attackers_in_many_networks_do_not_keep_a_live_session_from_new_keys() {
             (*home, (0..20).map(|_| attacker.init(&w, Some(&cookie)).1).collect())
         })
         .collect();
-    // 12,000 a second, six times what is computed, over the time at which the UE changes its keys.
+    // 12,000 a second, six times the number computed, until after the UE has changed its keys.
     serve_under(&mut w, Instant::from_secs(125), |w| {
         for (home, inits) in &inits {
             let init = &inits[attacker.sent as usize % inits.len()];
@@ -197,7 +197,7 @@ fn junk_of_every_kind_is_counted_and_changes_nothing() {
     let mut rng = ChaCha20Rng::seed_from_u64(1);
     serve_under(&mut w, Instant::from_secs(3), |w| {
         for _ in 0..4 {
-            // True datagrams of the session, damaged, from elsewhere; and noise of every type.
+            // Genuine datagrams of the session, damaged, from other addresses; and noise of every type.
             let (_, _, payload) = ip::parse_udp(&recorded[junk % recorded.len()]).unwrap();
             let mut bytes = recorded[junk % recorded.len()][payload].to_vec();
             if junk.is_multiple_of(2) {
@@ -220,7 +220,7 @@ fn junk_of_every_kind_is_counted_and_changes_nothing() {
 }
 
 #[test]
-fn a_recorded_session_played_again_from_elsewhere_moves_nothing() {
+fn a_session_replayed_from_another_address_moves_no_path() {
     let mut w = connected(Setup { upf_rules: standby("wifi"), ..Setup::default() });
     for i in 0..50 {
         w.up(i, 300);
@@ -276,7 +276,7 @@ fn a_spoofed_source_of_plain_data_gets_in_only_with_both_addresses_right() {
     let (src, _, payload) = ip::parse_udp(&packet).unwrap();
     let payload = packet[payload].to_vec();
     let mut attacker = Attacker::new();
-    // From elsewhere; from the right address and port by the other access; with another inner source.
+    // From another address; from the right address and port on the other access; with another inner source.
     let elsewhere = attacker.anywhere();
     for (from, access, inner_source) in
         [(elsewhere, path, None), (src, 1 - path, None), (src, path, Some(77u8))]
@@ -294,7 +294,7 @@ fn a_spoofed_source_of_plain_data_gets_in_only_with_both_addresses_right() {
     assert_eq!(w.server_numbers(), [1]);
 }
 
-/// Drops at the UPF by reason, without those that are nothing.
+/// Drops at the UPF by reason, without those that are zero.
 fn by_reason(w: &World) -> Vec<(DropReason, u64)> {
     w.upf.drops().iter().filter(|(_, n)| *n > 0).collect()
 }
@@ -309,7 +309,8 @@ fn every_truncation_of_every_message_is_dropped_and_counted_by_its_reason() {
         let is = |p: &[u8]| ip::parse_udp(p).is_ok_and(|(_, _, range)| p[range][0] >> 4 == kind);
         w.tap.iter().find(|(_, up, _, p)| *up && is(p)).expect("one of this kind").clone()
     };
-    // An init cut anywhere is no init: its length is part of its format. (Its first tag covers every byte.)
+    // A truncated init is never an init, because its length is part of its format. (Its first tag covers
+    // every byte.)
     let (init, data) = (first(1), first(4));
     let (source, _, range) = ip::parse_udp(&init.3).unwrap();
     let mut reasons = Vec::new();
@@ -326,7 +327,7 @@ fn every_truncation_of_every_message_is_dropped_and_counted_by_its_reason() {
     reasons.dedup();
     use DropReason::{Forged, HandshakeMac, Malformed, UnknownType};
     assert!(reasons.iter().all(|r| [Malformed, UnknownType, HandshakeMac].contains(r)), "{reasons:?}");
-    // A sealed message: too short for its header and tag, or else it does not verify.
+    // A sealed message is either too short for its header and tag, or does not verify.
     let (source, _, range) = ip::parse_udp(&data.3).unwrap();
     for cut in 0..range.len() {
         let payload = &data.3[range.start..range.start + cut];
@@ -336,7 +337,7 @@ fn every_truncation_of_every_message_is_dropped_and_counted_by_its_reason() {
         w.run_until(w.now);
         let short = cut < 16 + 16;
         let is = (w.upf.drops().get(Malformed) - malformed, w.upf.drops().get(Forged) - forged);
-        // Replay is looked at first: a number seen before is not decrypted at all.
+        // Replay is checked first: a number already received is not decrypted.
         let seen = w.upf.drops().get(DropReason::Replayed);
         assert!(is == (1, 0) || (!short && (is == (0, 1) || seen > 0)), "data cut to {cut}: {is:?} {seen}");
     }
@@ -350,7 +351,7 @@ fn every_truncation_of_every_message_is_dropped_and_counted_by_its_reason() {
 fn messages_out_of_order_are_taken_inside_the_window_and_counted_outside() {
     let mut w = connected(Setup { upf_rules: standby("wifi"), ..Setup::default() });
     let old_init = w.tap.iter().find(|(_, up, _, _)| *up).expect("the first init").clone();
-    // Two early packets are kept back by the network.
+    // Two early packets are delayed by the network.
     w.channels[1].cut = true;
     w.tap.clear();
     w.up(0, 100);
@@ -378,7 +379,7 @@ fn messages_out_of_order_are_taken_inside_the_window_and_counted_outside() {
     w.run_ms(50);
     assert_eq!(w.upf.drops().get(DropReason::TooOld), too_old + 1, "{:?}", w.upf.drops());
     assert!(!w.server_numbers().contains(&1));
-    // An init that was overtaken by a newer one of the same UE opens nothing.
+    // An init that was overtaken by a newer one of the same UE opens no session.
     w.restart_ue(70);
     w.run_ms(2_000);
     let (replayed, view) = (w.upf.drops().get(DropReason::HandshakeReplayed), w.view());

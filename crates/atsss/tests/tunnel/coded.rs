@@ -1,4 +1,5 @@
-//! Coded mode between the two ends: what is lost comes back, at the stated overhead, without harm to what is not lost.
+//! Coded mode between the two ends: lost packets are restored with the configured overhead, and other packets
+//! are not affected.
 
 use super::world::{SERVER, Setup, UE_IP, World, number, udp};
 use super::{connected, rule};
@@ -18,7 +19,7 @@ fn unordered(mode: SteeringMode) -> Vec<Rule> {
     rule(mode).into_iter().map(|rule| Rule { reorder: false, ..rule }).collect()
 }
 
-/// One packet upwards that is lost, wherever it goes.
+/// Sends one uplink packet, which is lost on any access.
 fn lose_up(w: &mut World, number: u32, size: usize) {
     let before: Vec<f64> = w.channels.iter().map(|channel| channel.loss).collect();
     w.channels.iter_mut().for_each(|channel| channel.loss = 1.0);
@@ -35,7 +36,7 @@ fn user_bytes(w: &World, to_upf: bool, least: usize) -> usize {
 }
 
 #[test]
-fn loss_on_both_accesses_is_made_good_in_both_directions_and_forms() {
+fn loss_on_both_accesses_is_repaired_in_both_directions_and_forms() {
     for (security, seed) in [(Security::Secure, 1), (Security::Plain, 2)] {
         for rules in [rule(coded(50, 200)), unordered(coded(50, 200))] {
             let ordered = rules[0].reorder;
@@ -69,14 +70,14 @@ fn loss_on_both_accesses_is_made_good_in_both_directions_and_forms() {
                     );
                 }
             }
-            // A UDP checksum of a restored packet is that of the sender: every byte is right.
+            // The UDP checksum of a restored packet is that of the sender, so every byte is correct.
             assert_eq!(w.upf.drops().get(DropReason::Malformed) + w.ue.drops().get(DropReason::Malformed), 0);
         }
     }
 }
 
 #[test]
-fn the_overhead_stays_below_what_is_stated() {
+fn the_overhead_stays_below_the_configured_one() {
     let run = |mode| {
         let mut w = connected(Setup { upf_rules: unordered(mode), ..Setup::default() });
         w.tap.clear();
@@ -96,7 +97,7 @@ fn the_overhead_stays_below_what_is_stated() {
     for percent in [10, 30, 50, 100] {
         let (bytes, [nr, wifi]) = run(coded(percent, 200));
         let overhead = (bytes / plain - 1.0) * 100.0;
-        // Beside the repairs there are four bytes of coding word in each packet, less than 1 % here.
+        // In addition to the repairs, each packet has four bytes of coding word, less than 1 % here.
         assert!(
             overhead > f64::from(percent) * 0.9 && overhead < f64::from(percent) * 1.01 + 1.0,
             "{percent}: {overhead}"
@@ -117,7 +118,7 @@ fn the_last_packet_before_a_pause_is_restored_by_the_timer() {
     w.run_ms(200);
     let (came, packet) = w.at_server.last().unwrap();
     assert_eq!(number(packet), 50);
-    // A quarter of the longest wait, and the way of the other access.
+    // A quarter of the longest wait, and the delay of the other access.
     assert!(*came - at <= Duration::from_millis(25 + 11), "{:?}", *came - at);
 }
 
@@ -129,14 +130,14 @@ fn a_gap_in_one_flow_delays_no_other_and_its_own_for_the_longest_wait_at_most() 
         w.ue.on_packet(Port(0), Packet::new(w.now, packet), w.now);
         w.run_until(w.now);
     };
-    // A repair has told how long to wait.
+    // A repair has stated how long to wait.
     for n in 0..40 {
         send(&mut w, 5000 + (n % 2) as u16, n);
         w.run_ms(10);
     }
     w.run_ms(200);
     w.at_server.clear();
-    // More is lost at once than a tenth can make good.
+    // More packets are lost at once than 10 % of repairs can restore.
     let all = |w: &mut World, loss| w.channels.iter_mut().for_each(|channel| channel.loss = loss);
     all(&mut w, 1.0);
     for n in 100..108 {
@@ -152,7 +153,7 @@ fn a_gap_in_one_flow_delays_no_other_and_its_own_for_the_longest_wait_at_most() 
     w.run_ms(300);
     for (n, at) in sent {
         let (came, _) = w.at_server.iter().find(|(_, packet)| number(packet) == n).expect("arrives");
-        // The slower access, to which the loss may have sent them.
+        // The slower access, to which the loss may have moved the packets.
         let most = if n % 2 == 0 { 10 + 80 + 1 } else { 10 };
         assert!(*came - at <= Duration::from_millis(most), "{n} took {:?}", *came - at);
     }
@@ -237,7 +238,7 @@ fn after_a_restart_of_either_end_packets_are_restored_again() {
 }
 
 #[test]
-fn the_session_gives_its_memory_back_when_it_rests() {
+fn the_session_frees_its_memory_when_it_rests() {
     let mut w = connected(Setup { upf_rules: unordered(coded(50, 200)), ..Setup::default() });
     for n in 0..300 {
         w.up(n, 1000);

@@ -1,4 +1,4 @@
-//! Paths that come and go: what flap control holds back, and what uses it all the same.
+//! Flapping paths: what flap control holds back, and which modes use a path nevertheless.
 
 use super::world::{Setup, World};
 use super::{balance, connected, rule, standby};
@@ -11,7 +11,7 @@ fn flapping(w: &World) -> bool {
     w.ue_events.iter().any(|(_, e)| is(e))
 }
 
-/// Wi-Fi (path 1) goes and comes under traffic until it counts as flapping, and is there again at the end.
+/// Wi-Fi (path 1) goes down and up under traffic until it counts as flapping, and is up at the end.
 fn flapped(rules: Vec<Rule>) -> (World, u32) {
     let mut w = connected(Setup { upf_rules: rules, ..Setup::default() });
     let mut n = 0;

@@ -1,4 +1,4 @@
-//! Both tunnel ends as IOAM nodes: what a trace in an inner packet says at the far side.
+//! Both tunnel ends as IOAM nodes: the contents of a trace in an inner packet at the far end.
 
 use super::standby;
 use super::world::{Setup, World};
@@ -28,7 +28,7 @@ fn traced(from: &str, to: &str) -> Vec<u8> {
     packet
 }
 
-/// Node id, depth, time of arrival in microseconds, snapshot; in the order of the way.
+/// Node id, queue depth, time of arrival in microseconds, and snapshot, in the order of the nodes.
 fn said(packet: &[u8]) -> Vec<(u32, Option<u32>, u64, Snapshot)> {
     let range = ioam::trace_range(packet).unwrap().unwrap();
     let trace = TraceView::parse(&packet[range], TraceKind::PreAllocated).unwrap();
@@ -72,7 +72,7 @@ fn both_ends_write_in_the_order_of_the_way() {
         for (_, depth, _, snapshot) in &told {
             assert_eq!((*depth, snapshot.flows), (Some(0), Some(1)));
             assert!(snapshot.arrival_kbps.is_some_and(|kbps| kbps > 50));
-            // What the tunnel's routers drop nobody could tell.
+            // Drops by routers on the tunnel's path are unknown.
             assert_eq!(
                 (snapshot.queue_drops, snapshot.medium_losses, snapshot.link_kbps),
                 (None, None, None)
@@ -86,7 +86,7 @@ fn both_ends_write_in_the_order_of_the_way() {
 }
 
 #[test]
-fn what_waits_for_a_path_is_the_ues_queue() {
+fn packets_waiting_for_a_path_are_the_ues_queue() {
     let mut w = world();
     let bytes = traced(DEVICE, SERVER).len() as u32;
     for _ in 0..3 {

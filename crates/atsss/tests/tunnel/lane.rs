@@ -1,5 +1,5 @@
-//! Packets of the TCP lane between the tunnel ends: each by the access that its address names, and none that is not the
-//! session's.
+//! Packets of the TCP lane between the tunnel ends: each takes the access given by its address, and none of
+//! another session passes.
 
 use crate::world::{SERVER, Setup, UE_IP, World};
 use crate::{connected, rule};
@@ -15,10 +15,10 @@ use anabranch_wire::ip::{FlowKey, parse_udp, protocol, udp_datagram};
 use anabranch_wire::tcp::{TcpFlags, TcpHeader, TcpOptions, emit_packet, parse_packet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// More than what control packets have, less than the tunnel's MTU.
+/// Larger than control packets, smaller than the tunnel's MTU.
 const BYTES: usize = 1000;
 
-/// A rule whose packets go by Wi-Fi, and whose flows are for the lane.
+/// A rule that sends packets by Wi-Fi, and flows by the lane.
 fn rules() -> Vec<Rule> {
     let steering = SteeringMode::ActiveStandby(active_standby::Params {
         primary: "wifi".into(),
@@ -72,13 +72,13 @@ fn a_packet_takes_the_access_its_address_names_both_ways() {
             assert_eq!(w.tapped(false, BYTES), counts, "{security:?}");
         }
         w.run_ms(100);
-        // Each access has its own order, and none waits for the other.
+        // Order is kept per access, and the accesses do not wait for each other.
         for at in [&w.at_server, &w.at_device] {
             let mut seqs = seqs(at);
             seqs.sort_unstable();
             assert!(seqs.iter().copied().eq((0..50).flat_map(|seq| [seq; 2])), "{security:?} {seqs:?}");
         }
-        // The way of the faster access, although the slower one has 5 ms more and was asked first.
+        // The faster access first, although the slower one takes 5 ms longer and was requested first.
         w.at_server.clear();
         send_up(&mut w, segment(address(UE_IP, 0), UPF, 0));
         send_up(&mut w, segment(address(UE_IP, 1), UPF, 1));
@@ -161,15 +161,15 @@ fn what_does_not_fit_the_session_is_dropped_at_its_own_end_and_by_the_other() {
     let before = w.upf.drops().get(DropReason::NoSession);
     send_down(&mut w, segment(UPF, other, 0));
     assert_eq!(w.upf.drops().get(DropReason::NoSession), before + 1);
-    // A path the session does not have: as one that is down.
+    // A path that the session does not have is treated as one that is down.
     send_up(&mut w, segment(no_path, UPF, 5));
     w.run_ms(50);
     assert_eq!((seqs(&w.at_server), seqs(&w.at_device)), (vec![5], vec![]));
 }
 
-/// A UE that lies: what its own end would have dropped is put on the wire.
+/// A lying UE: packets that its own end would have dropped are put on the wire.
 #[test]
-fn the_upf_looks_for_itself() {
+fn the_upf_checks_lane_packets_itself() {
     let mut w = with_lane(Security::Plain);
     let [own, second] = [0, 1].map(|path| address(UE_IP, path));
     let other = address(Ipv4Addr::new(10, 45, 0, 3), 0);
@@ -195,7 +195,7 @@ fn the_upf_looks_for_itself() {
 }
 
 #[test]
-fn without_a_lane_its_addresses_are_nobodys() {
+fn without_a_lane_its_addresses_belong_to_no_session() {
     let mut w = connected(Setup { upf_rules: rules(), ..Setup::default() });
     let ue = address(UE_IP, 0);
     send_up(&mut w, segment(ue, UPF, 0));
@@ -207,9 +207,9 @@ fn without_a_lane_its_addresses_are_nobodys() {
     assert!(!w.ue_events.iter().any(|(_, event)| *event == UeEvent::TcpLane(true)));
 }
 
-/// Both ends make the largest segment of a subflow fit, as of any TCP.
+/// Both ends limit the MSS of a subflow, as of any TCP connection.
 #[test]
-fn the_largest_segment_fits_the_tunnel() {
+fn the_largest_lane_segment_fits_the_tunnel() {
     let mut w = with_lane(Security::Secure);
     let options = TcpOptions { mss: Some(8960), ..TcpOptions::default() };
     let header = TcpHeader { flags: TcpFlags::SYN, options, ..TcpHeader::default() };
@@ -224,7 +224,7 @@ fn the_largest_segment_fits_the_tunnel() {
     }
 }
 
-/// What the lane does not take goes as the rule says: packets of programs, both ways.
+/// Packets that the lane does not carry follow the rule, in both directions.
 #[test]
 fn packets_of_programs_are_steered_by_the_rule_and_the_verdict_is_the_lane() {
     let mut w = with_lane(Security::Secure);
@@ -248,7 +248,7 @@ fn packets_of_programs_are_steered_by_the_rule_and_the_verdict_is_the_lane() {
 }
 
 #[test]
-fn a_connection_begins_on_the_access_by_which_it_is_likely_to_be_there_first() {
+fn a_connection_begins_on_the_access_with_the_shortest_expected_handshake() {
     let order = |w: &World| w.ue.lane_starts().iter().map(|start| start.path).collect::<Vec<_>>();
     for security in [Security::Plain, Security::Secure] {
         let mut w = with_lane(security);
@@ -258,7 +258,7 @@ fn a_connection_begins_on_the_access_by_which_it_is_likely_to_be_there_first() {
         for towards_upf in [None, Some(true), Some(false)] {
             w.channels.iter_mut().for_each(|channel| channel.lossy_towards_upf = towards_upf);
             w.channels[1].loss = 0.4;
-            // Without any traffic: probes tell.
+            // Without any traffic, by probes only.
             w.run_ms(8000);
             assert_eq!(order(&w), [0, 1], "{:?}", w.ue.lane_starts());
             w.channels[1].loss = 0.0;

@@ -1,4 +1,4 @@
-//! Sessions that end, come back, are refused, or are somebody's exception.
+//! Sessions that end, resume, are refused, or have exceptions.
 
 use super::world::{Setup, World, address, udp};
 use super::{balance, connected, standby};
@@ -15,8 +15,8 @@ use anabranch_wire::ip;
 use std::net::SocketAddr;
 
 #[test]
-fn a_restarted_ue_goes_on_at_once_with_the_same_flows() {
-    // Flow sequences start at zero again: they must not be taken for old packets.
+fn a_restarted_ue_continues_at_once_with_the_same_flows() {
+    // Sequence numbers of flows start at zero again and must not be taken for old packets.
     let mut w = connected(Setup { upf_rules: balance(50, 50), ..Setup::default() });
     for i in 0..500 {
         w.up(i, 300);
@@ -45,7 +45,7 @@ fn a_restarted_ue_goes_on_at_once_with_the_same_flows() {
 
 #[test]
 fn a_ue_started_again_after_silence_is_told_its_rules_at_once() {
-    // So long after its process died: its path still up at the UPF, called down, and at rest.
+    // This long after its process ended: its path is still up at the UPF, declared down, or at rest.
     for ms in [10, 500, 3_000, 12_000, 90_000] {
         let mut w = connected(Setup { upf_rules: balance(50, 50), ..Setup::default() });
         w.channels[1].cut = true;
@@ -61,7 +61,7 @@ fn a_ue_started_again_after_silence_is_told_its_rules_at_once() {
 }
 
 #[test]
-fn rules_that_a_restarted_ue_has_no_more_hold_no_more() {
+fn rules_that_a_restarted_ue_no_longer_has_are_not_applied() {
     for again in [Vec::new(), standby("wifi"), standby("5g")] {
         let (upf_rules, ue_rules) = (standby("wifi"), named("own", standby("5g")));
         let mut w = connected(Setup { upf_rules, ue_rules, ..Setup::default() });
@@ -82,7 +82,8 @@ fn named(name: &str, rules: Vec<Rule>) -> Vec<Rule> {
     rules.into_iter().map(|rule| Rule { name: name.into(), ..rule }).collect()
 }
 
-/// Nothing arrives of what a restarted UE says under its first keys; those it has then tell the UPF the same of it.
+/// Nothing that a restarted UE sends under its first keys arrives. Under its next keys, it sends the same to
+/// the UPF again.
 #[test]
 fn a_ue_that_is_cut_off_right_after_its_restart_is_one_that_was_restarted() {
     for outage_ms in (500..6_000).step_by(50).chain([20_000]) {
@@ -95,7 +96,7 @@ fn a_ue_that_is_cut_off_right_after_its_restart_is_one_that_was_restarted() {
             w.run_until(w.now + Duration::from_micros(100));
         }
         w.channels.iter_mut().for_each(|channel| channel.cut = true);
-        // What left with the response is lost, too.
+        // Packets sent together with the response are lost, too.
         w.forget_flights();
         w.run_ms(outage_ms);
         w.channels.iter_mut().for_each(|channel| channel.cut = false);
@@ -108,12 +109,12 @@ fn a_ue_that_is_cut_off_right_after_its_restart_is_one_that_was_restarted() {
     }
 }
 
-/// What the UPF has to tell has not changed, and would be many times what the UE sent.
+/// The rules to be sent by the UPF have not changed, and would be many times the size of the UE's message.
 #[test]
 fn a_ue_that_changes_its_own_rules_is_not_told_those_of_the_upf_again() {
     let upf_rules = (0..100).flat_map(|n| named(&format!("rule-{n}"), standby("wifi"))).collect();
     let mut w = connected(Setup { upf_rules, ..Setup::default() });
-    // Until the search for the path MTU has ended: nothing else that is large goes down.
+    // Until the search for the path MTU has ended, so that nothing else large is sent down.
     w.run_ms(5_000);
     w.tap.clear();
     for n in 0..20 {
@@ -140,7 +141,7 @@ fn a_rekey_is_no_restart() {
 }
 
 #[test]
-fn a_session_closed_by_the_operator_is_taken_up_again_within_a_second() {
+fn a_session_closed_by_the_operator_is_reestablished_within_a_second() {
     let mut w = connected(Setup { upf_rules: balance(50, 50), ..Setup::default() });
     let mut sent = 0;
     for _ in 0..5 {
@@ -208,7 +209,7 @@ fn when_the_upf_is_full_the_ue_is_told_and_asks_again() {
     assert!(w.upf_events.iter().any(|(_, e)| matches!(e, UpfEvent::Refused { ue, .. } if ue == "ue1")));
     assert_eq!(w.upf.drops().get(DropReason::Exhausted), 4);
     assert_eq!(w.upf.session_count(), 0);
-    // It is not told so by anybody else.
+    // The refusal does not come from anybody else.
     assert!(refusals[0].0 < Instant::from_millis(100));
 }
 
@@ -255,7 +256,7 @@ fn an_exception_steers_one_application_of_one_ue_both_ways() {
     w.upf.command(exception, w.now).unwrap();
     w.run_ms(100);
     assert_eq!(shares(&mut w), ([20, 0], [20, 0]));
-    // It outlives the session, and rules that change.
+    // The exception survives the session and changes of the rules.
     let close = UpfCommand::CloseSession(w.entry.key);
     w.upf.command(close, w.now).unwrap();
     w.run_ms(1_000);
@@ -299,7 +300,7 @@ fn rules_for_all_reach_every_session_while_the_data_path_goes_on() {
 }
 
 #[test]
-fn what_only_the_ue_knows_of_a_flow_is_known_after_rests_and_restarts() {
+fn hints_of_the_ue_survive_rests_and_restarts() {
     let mut w = connected(Setup { upf_rules: by_owner(), ..Setup::default() });
     w.up(0, 100);
     w.run_ms(10);
@@ -325,10 +326,10 @@ fn what_only_the_ue_knows_of_a_flow_is_known_after_rests_and_restarts() {
     assert_eq!(w.tapped(false, 1000), [1, 0]);
 }
 
-/// The UE has the response to its rekey, and the UPF never hears that, for longer than it keeps keys nobody used: it takes the
-/// UE for one that has started again, and the UE must know.
+/// The UE has the response to its rekey, but the UPF does not receive a packet under the new keys for longer
+/// than it keeps unused keys. It takes the UE for a restarted one, and the UE must learn that.
 #[test]
-fn what_the_ue_told_is_told_again_after_an_outage_right_after_a_rekey() {
+fn the_ue_repeats_its_documents_after_an_outage_right_after_a_rekey() {
     for (outage_ms, own) in [(20_000, false), (20_000, true), (5_000, true), (60_000, true)] {
         let ue_rules = if own { vec![by_owner().remove(0)] } else { Vec::new() };
         let upf_rules = if own { vec![by_owner().remove(1)] } else { by_owner() };
@@ -338,7 +339,7 @@ fn what_the_ue_told_is_told_again_after_an_outage_right_after_a_rekey() {
         assert_eq!(tell_owners(&mut w), 1);
         w.run_ms(1_000);
         assert_eq!(downlink(&mut w), [0, 1]);
-        // To the moment in which the response is under way, and nothing that the UE says after it arrives.
+        // Until the response is in flight and nothing that the UE sends after it arrives.
         let handshakes =
             |w: &World| w.upf_events.iter().filter(|(_, e)| matches!(e, UpfEvent::Handshake { .. })).count();
         while handshakes(&w) < 2 {
@@ -360,7 +361,7 @@ fn what_the_ue_told_is_told_again_after_an_outage_right_after_a_rekey() {
     }
 }
 
-/// A rule that matches by the owner of the flow, which only the UE can find out, before one for the rest.
+/// A rule that matches by the owner of the flow, which only the UE can determine, and one for the rest.
 fn by_owner() -> Vec<Rule> {
     let own = Rule {
         name: "late".into(),
@@ -370,7 +371,7 @@ fn by_owner() -> Vec<Rule> {
     vec![own, Rule { name: "rest".into(), ..standby("5g").remove(0) }]
 }
 
-/// Says of every flow that was asked for that it is the owner's of that rule. How many were.
+/// Answers every request for an owner with the owner of that rule. Returns their number.
 fn tell_owners(w: &mut World) -> usize {
     let asked: Vec<_> = w
         .ue_events
@@ -404,14 +405,15 @@ fn an_unknown_ue_gets_no_answer_and_is_counted() {
     assert!(!w.ue.is_connected());
     assert!(w.upf.drops().get(DropReason::HandshakeUnknownUe) >= 3);
     assert!(w.tap.iter().all(|(_, up, ..)| *up), "nothing came back");
-    // It is let in once it is known.
+    // It is accepted once it is configured.
     let add = UpfCommand::AddUe(w.entry.clone());
     w.upf.command(add, w.now).unwrap();
     w.run_until(w.now + Duration::from_secs(5));
     assert!(w.ue.is_connected());
 }
 
-/// Found by fuzzing: the UPF took the probes of the new UE for late ones of the old, and gave up its paths.
+/// Found by fuzzing: the UPF took the probes of the new UE for late ones of the old, and declared its paths
+/// down.
 #[test]
 fn the_paths_of_a_restarted_ue_that_is_idle_stay_up() {
     let mut w = connected(Setup { delays_ms: [25, 128], ..Setup::default() });
@@ -427,12 +429,12 @@ fn the_paths_of_a_restarted_ue_that_is_idle_stay_up() {
     assert!(w.view().paths.iter().all(|p| p.up), "{:?}", w.view());
 }
 
-/// Hours on the UE's clock, in nanoseconds, from where it is right.
+/// Hours by which the UE's clock is ahead, in nanoseconds.
 fn hours(w: &World, ahead: i64) -> u64 {
     w.upf_config.unix_epoch_ns.saturating_add_signed(ahead * 3600 * 1_000_000_000)
 }
 
-/// A UPF's clock that can be behind by days, and a UE that has never been there.
+/// A UPF whose clock may be behind by days, and a UE that has never connected.
 fn on_a_late_day() -> World {
     let mut w = World::new(Setup::default());
     w.upf_config.unix_epoch_ns = 1_000_000 * 3600 * 1_000_000_000;
@@ -464,7 +466,7 @@ fn why_refused(w: &World) -> (Option<&'static str>, Option<&'static str>) {
 }
 
 #[test]
-fn a_clock_that_is_wrong_by_any_number_of_hours_connects_or_is_refused_with_a_reason_at_both_ends() {
+fn a_wrong_clock_connects_or_is_refused_with_a_reason_at_both_ends() {
     for ahead in [-100_000, -24, -1, 0, 1, 12, 23, 25, 48, 100_000] {
         let mut w = on_a_late_day();
         w.ue_config.unix_epoch_ns = hours(&w, ahead);
@@ -478,7 +480,7 @@ fn a_clock_that_is_wrong_by_any_number_of_hours_connects_or_is_refused_with_a_re
                 "{ue:?} {upf:?}"
             );
             assert!(w.upf.drops().get(DropReason::HandshakeClock) > 0);
-            // The UPF's clock was the wrong one, and is set.
+            // The UPF's clock was wrong, and is set.
             let unix_epoch_ns = hours(&w, ahead);
             w.upf.command(UpfCommand::Clock { unix_epoch_ns }, w.now).unwrap();
             w.run_ms(20_000);
@@ -488,7 +490,7 @@ fn a_clock_that_is_wrong_by_any_number_of_hours_connects_or_is_refused_with_a_re
 }
 
 #[test]
-fn a_ue_whose_clock_went_back_goes_on_where_it_was_or_is_told_and_let_in_by_the_operator() {
+fn a_ue_whose_clock_went_back_continues_or_is_refused_until_the_operator_admits_it() {
     for ahead in [1, 12, 23] {
         let mut w = on_a_late_day();
         w.ue_config.unix_epoch_ns = hours(&w, ahead);
@@ -496,7 +498,7 @@ fn a_ue_whose_clock_went_back_goes_on_where_it_was_or_is_told_and_let_in_by_the_
         w.run_ms(1_000);
         assert!(w.ue.is_connected());
         let stamp = newest_ns(&w);
-        // The clock is set right, and the UE started again: first with what it remembers, then without.
+        // The clock is corrected, and the UE restarted: first with its stored timestamp, then without.
         w.ue_config.unix_epoch_ns = hours(&w, 0);
         w.ue_config.last_timestamp_ns = stamp;
         w.restart_ue(2);
@@ -514,9 +516,9 @@ fn a_ue_whose_clock_went_back_goes_on_where_it_was_or_is_told_and_let_in_by_the_
     }
 }
 
-/// As an init does that was sent by one access, and comes after the next one by another.
+/// An init that was sent by one access and arrives after the next one by another.
 #[test]
-fn a_handshake_that_is_only_late_is_no_trouble_of_the_operator() {
+fn a_late_handshake_is_not_reported_to_the_operator() {
     for (behind_s, told) in [(5, false), (25, false), (600, true)] {
         let mut w = on_a_late_day();
         w.ue_config.unix_epoch_ns = hours(&w, 0);
@@ -536,7 +538,8 @@ fn a_handshake_that_is_only_late_is_no_trouble_of_the_operator() {
     }
 }
 
-/// A clock that is wrong when the UE starts, and is set a while later (NTP): the stamps of refused handshakes do not count.
+/// A clock that is wrong when the UE starts, and is set later (NTP): timestamps of refused handshakes do not
+/// count.
 #[test]
 fn a_ue_whose_clock_is_set_while_it_runs_is_let_in_at_once() {
     for (ahead, remembered) in [(48, false), (100_000, true), (-48, true)] {
@@ -545,13 +548,13 @@ fn a_ue_whose_clock_is_set_while_it_runs_is_let_in_at_once() {
         w.restart_ue(1);
         w.run_ms(1_000);
         assert!(w.ue.is_connected());
-        // Behind: what it remembers is lost, and the UPF knows later stamps.
+        // Behind: the stored timestamp is lost, and the UPF has seen later ones.
         w.ue_config.last_timestamp_ns = if ahead > 0 && remembered { newest_ns(&w) } else { 0 };
         w.ue_config.unix_epoch_ns = hours(&w, ahead);
         w.restart_ue(2);
         w.run_ms(7 * 60_000);
         assert!(!w.ue.is_connected(), "{ahead} hours");
-        // A small step is none.
+        // A small step does not count.
         let unix_epoch_ns = hours(&w, ahead) + 500_000_000;
         w.ue.on_command(UeCommand::Clock { unix_epoch_ns }, w.now);
         w.run_ms(1_000);
@@ -560,7 +563,7 @@ fn a_ue_whose_clock_is_set_while_it_runs_is_let_in_at_once() {
         w.ue.on_command(UeCommand::Clock { unix_epoch_ns }, w.now);
         w.run_ms(1_000);
         assert!(w.ue.is_connected(), "{ahead} hours: {:?}", why_refused(&w));
-        // What was accepted is the least that follows, also where the clock goes back again.
+        // Timestamps continue from the accepted one, even if the clock goes back again.
         let stamp = newest_ns(&w);
         w.ue.on_command(UeCommand::Clock { unix_epoch_ns: hours(&w, -3) }, w.now);
         w.run_ms(200_000);
@@ -568,7 +571,7 @@ fn a_ue_whose_clock_is_set_while_it_runs_is_let_in_at_once() {
     }
 }
 
-/// How often the UPF said that two devices have one key, and how often one was pushed out.
+/// How often the UPF reported two devices with one key, and how often one was displaced.
 fn shared_keys(w: &World) -> (usize, u64) {
     let told = w.upf_events.iter().filter(|(_, event)| matches!(event, UpfEvent::SharedKey { .. })).count();
     (told, w.upf.key_conflicts())
@@ -590,7 +593,7 @@ fn two_devices_with_one_key_are_told_once_a_minute() {
         w.run_ms(120_000);
         let (told, after) = shared_keys(&w);
         assert!((2..=4).contains(&told) && after > turns, "{seed}: {told} {after}");
-        // One of them goes.
+        // One of the devices is switched off.
         w.twin = None;
         w.run_ms(70_000);
         let before = shared_keys(&w);
@@ -627,7 +630,7 @@ fn a_ue_that_is_restarted_sleeps_or_loses_much_has_a_key_of_its_own() {
     assert_eq!(shared_keys(&w).0, 0, "{:?}", shared_keys(&w));
 }
 
-/// What a UPF sends.
+/// Datagrams sent by a UPF.
 #[derive(Default)]
 struct Sent(Vec<(PathId, SocketAddr, Vec<u8>)>);
 
@@ -642,7 +645,7 @@ impl DatagramSink for Sent {
     }
 }
 
-/// Runs for so long; each handshake that came meanwhile is computed, `between` happens, and it is answered.
+/// Runs for `ms`. Each handshake received is computed, then `between` is called, and then it is answered.
 fn run_deferring(w: &mut World, ms: u64, mut between: impl FnMut(&mut World)) -> usize {
     let mut answered = 0;
     for _ in 0..ms {
@@ -681,8 +684,8 @@ fn a_handshake_computed_elsewhere_opens_the_session_and_changes_its_keys() {
 }
 
 #[test]
-fn what_changes_while_a_handshake_is_computed_counts() {
-    // Removed: it is nobody's any more.
+fn changes_during_the_computation_of_a_handshake_count() {
+    // Removed: the handshake belongs to no UE any more.
     let mut w = World::new(Setup::default());
     w.upf.defer_handshakes();
     let key = w.entry.key;
@@ -691,11 +694,11 @@ fn what_changes_while_a_handshake_is_computed_counts() {
     assert_eq!(answered, 0);
     assert!(w.upf.drops().get(DropReason::HandshakeUnknownUe) >= 1, "{:?}", w.upf.drops());
     assert_eq!((w.upf.session_count(), w.ue.is_connected()), (0, false));
-    // Added again: the next one is answered.
+    // Added again: the next handshake is answered.
     w.upf.command(UpfCommand::AddUe(w.entry.clone()), w.now).unwrap();
     run_deferring(&mut w, 5_000, |_| {});
     assert!(w.ue.is_connected());
-    // Closed by the operator: a session of its own.
+    // Closed by the operator: a new session.
     let mut closed = 0;
     w.restart_ue(9);
     run_deferring(&mut w, 5_000, |w| {
@@ -725,7 +728,7 @@ fn copies_of_an_init_are_computed_but_only_one_is_answered() {
 
 #[test]
 fn a_session_comes_about_and_lives_where_answers_take_longer_than_tries() {
-    // One way, in ms: the accesses alike, and the first slow beside one that is cut.
+    // One-way delays in ms: equal accesses, and a slow first one next to one that is cut.
     for (delays_ms, cut, within_s) in [
         ([2_500, 2_500], false, 6),
         ([2_500, 10], true, 6),
@@ -739,7 +742,7 @@ fn a_session_comes_about_and_lives_where_answers_take_longer_than_tries() {
         assert!(w.ue.is_connected(), "{delays_ms:?}");
         let tries = w.ue_events.iter().filter(|(_, e)| matches!(e, UeEvent::HandshakeTimeout { .. })).count();
         assert!(tries < 14, "{delays_ms:?}: {tries} tries");
-        // Through some lives of keys.
+        // During several lifetimes of keys.
         w.ue_events.clear();
         let before = w.upf.drops().get(DropReason::HandshakeReplayed);
         w.run_ms(400_000);

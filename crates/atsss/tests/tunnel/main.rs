@@ -1,4 +1,4 @@
-//! The two tunnel ends against each other: everything a session promises, in virtual time.
+//! The two tunnel ends together: the guarantees of a session, in virtual time.
 
 mod attack;
 mod coded;
@@ -116,7 +116,7 @@ fn smallest_delay_uses_the_faster_access_and_a_switch_keeps_order() {
     w.tap.clear();
     for i in 0..2000 {
         if i == 700 {
-            // The faster access becomes the slower one: packets in flight on it are overtaken.
+            // The faster access becomes the slower one, so packets in flight on it are overtaken.
             w.channels[0].delay = Duration::from_millis(90);
         }
         w.up(i, 1000);
@@ -154,7 +154,7 @@ fn lost_carrier_moves_traffic_at_once_and_nothing_more_is_lost() {
 }
 
 #[test]
-fn no_packet_waits_for_an_access_that_is_gone() {
+fn no_packet_waits_for_an_access_that_is_down() {
     for far_ms in [20, 35, 50] {
         let delays_ms = [5, far_ms];
         let mut w = connected(Setup { upf_rules: balance(50, 50), delays_ms, ..Setup::default() });
@@ -206,7 +206,7 @@ fn a_silent_black_hole_under_traffic_is_left_within_250_ms() {
         };
         assert!(gap(&w.at_server) <= Duration::from_millis(250), "uplink {:?}", gap(&w.at_server));
         assert!(gap(&w.at_device) <= Duration::from_millis(265), "downlink {:?}", gap(&w.at_device));
-        // And it comes back.
+        // The access recovers.
         w.channels[1].cut = false;
         w.run_ms(4000);
         assert!(w.ue.paths()[1].up);
@@ -283,7 +283,7 @@ fn replayed_and_forged_datagrams_are_counted_and_harmless() {
         let mut bent = bytes.clone();
         let last = bent.len() - 1;
         bent[last] ^= 1;
-        // The UDP checksum is made to fit again: the tunnel itself must notice.
+        // The UDP checksum is corrected, so that the tunnel itself must detect the change.
         if let Ok((src, dst, payload)) = anabranch_wire::ip::parse_udp(bytes) {
             let mut inner = bytes[payload].to_vec();
             *inner.last_mut().unwrap() ^= 1;
@@ -324,10 +324,10 @@ fn a_spoofed_inner_source_is_refused() {
     assert!(w.at_server.is_empty());
 }
 
-/// What the kernels of both ends say to the neighbours that they take their interface to have: duplicate address detection,
-/// multicast listener reports, router solicitations.
+/// Packets that the kernels of both ends send to assumed neighbours on their interface: duplicate address
+/// detection, multicast listener reports, router solicitations.
 #[test]
-fn what_a_kernel_says_to_its_neighbours_is_no_spoofed_source() {
+fn link_local_packets_of_a_kernel_do_not_count_as_spoofed() {
     use anabranch_element::{Element, Port, packet::Packet};
     use std::net::IpAddr;
     let mut w = connected(Setup::default());
@@ -345,7 +345,7 @@ fn what_a_kernel_says_to_its_neighbours_is_no_spoofed_source() {
     let counted = |drops: &DropCounters| -> Vec<_> { drops.iter().filter(|(_, n)| *n > 0).collect() };
     assert_eq!(counted(w.ue.drops()), [(DropReason::LinkLocal, sent)]);
     assert_eq!(counted(w.upf.drops()), [(DropReason::LinkLocal, sent)]);
-    // Of a UE that does send them.
+    // From a UE that sends such packets.
     w.up(1, 100);
     w.run_ms(50);
     assert_eq!(w.server_numbers(), [1]);
@@ -391,7 +391,7 @@ fn the_same_seed_gives_the_same_bytes() {
 }
 
 #[test]
-fn what_exceeds_the_tunnels_mtu_is_answered_from_where_it_was_going() {
+fn a_packet_above_the_tunnels_mtu_is_answered_from_its_destination() {
     let mut w = connected(Setup { upf_rules: standby("wifi"), ..Setup::default() });
     for uplink in [true, false] {
         w.at_device.clear();

@@ -1,4 +1,4 @@
-//! Path MTU: what a path carries is found out, also when it changes under way, and no packet is lost or refused for it.
+//! Path MTU: the size of a path is found, even if it changes, and no packet is lost or refused because of it.
 
 use super::world::{Channel, SERVER, Setup, UE_IP, World};
 use super::{balance, connected, rule, standby};
@@ -18,7 +18,7 @@ fn got(w: &World, uplink: bool) -> Vec<u32> {
     if uplink { w.server_numbers() } else { w.device_numbers() }
 }
 
-/// Payload of the largest packet the tunnel takes.
+/// Payload of the largest packet that the tunnel carries.
 const LARGEST: usize = 1400 - 28;
 
 fn modes() -> [Vec<Rule>; 6] {
@@ -40,7 +40,8 @@ fn modes() -> [Vec<Rule>; 6] {
     ]
 }
 
-/// Every mode, with a small path MTU on either access or both, both ways: packets of every size arrive, in order, once.
+/// In every mode, with a small path MTU on one or both accesses, in both directions: packets of every size
+/// arrive once and in order.
 #[test]
 fn no_packet_is_lost_to_a_small_path() {
     for security in [Security::Secure, Security::Plain] {
@@ -65,7 +66,7 @@ fn no_packet_is_lost_to_a_small_path() {
                 for uplink in [true, false] {
                     assert_eq!(got(&w, uplink), (0..900).collect::<Vec<_>>(), "{what}, uplink {uplink}");
                 }
-                // What the ends count of one another agrees.
+                // The counters of both ends agree.
                 let (ue, upf) = (w.ue.paths(), w.view().paths);
                 for (ue, upf) in ue.iter().zip(&upf) {
                     assert_eq!((ue.tx_bytes, ue.rx_bytes), (upf.rx_bytes, upf.tx_bytes), "{what}");
@@ -78,7 +79,8 @@ fn no_packet_is_lost_to_a_small_path() {
     }
 }
 
-/// The smaller of what the two ends take counts both ways, also after the UE was started again with another one.
+/// The smaller value of both ends applies in both directions, even after the UE was restarted with another
+/// value.
 #[test]
 fn the_ends_agree_on_the_inner_mtu() {
     let mut w = connected(Setup { upf_rules: standby("wifi"), ..Setup::default() });
@@ -99,7 +101,7 @@ fn the_ends_agree_on_the_inner_mtu() {
             assert_eq!((icmp[9], icmp[20], icmp[21]), (1, 3, 4), "fragmentation needed and DF set");
             assert_eq!(u16::from_be_bytes([icmp[26], icmp[27]]), agreed, "{mtu}, uplink {uplink}");
         }
-        // Segments of TCP fit, whichever end is asked first.
+        // TCP segments fit, whichever end sees the SYN first.
         w.at_device.clear();
         w.at_server.clear();
         let options = TcpOptions { mss: Some(8960), ..TcpOptions::default() };
@@ -116,7 +118,7 @@ fn the_ends_agree_on_the_inner_mtu() {
     }
 }
 
-/// A path that shrinks without a word while a flow runs: packets arrive again within two seconds.
+/// A path whose MTU shrinks silently during a flow: packets arrive again within two seconds.
 fn black_hole(uplink: bool, carries: usize) {
     let mut w = connected(Setup { upf_rules: standby("wifi"), ..Setup::default() });
     for i in 0..500 {
@@ -126,7 +128,7 @@ fn black_hole(uplink: bool, carries: usize) {
     w.run_ms(100);
     assert_eq!(got(&w, uplink), (0..500).collect::<Vec<_>>());
     w.channels[1].mtu = carries;
-    // What a TCP would do: a window is lost, then single retransmissions.
+    // As a TCP sender: a window is lost, then single retransmissions.
     for i in 500..600u32 {
         send(&mut w, uplink, i, 1300);
         w.run_ms(if i < 520 { 1 } else { 50 });
@@ -135,9 +137,9 @@ fn black_hole(uplink: bool, carries: usize) {
     let arrived = got(&w, uplink);
     assert!(arrived.len() > 555, "{carries}: {}", arrived.len());
     assert_eq!(arrived.last(), Some(&599));
-    // Both paths stayed up: it is not the path that is gone.
+    // Both paths stayed up, because the path itself has not failed.
     assert!(w.ue.paths().iter().all(|p| p.up));
-    // The path widens again: packets are whole soon.
+    // The path MTU grows again: packets are soon sent whole.
     w.channels[1].mtu = 1500;
     w.run_ms(30_000);
     let pieces =
@@ -171,7 +173,7 @@ fn losses_of_a_congested_path_cost_few_probes_and_no_size() {
     assert!(probes <= 60, "{probes} MTU probes in 10 s");
 }
 
-/// Redundant mode with one access clean: whatever the other loses, nothing is lost, and nothing is late.
+/// Redundant mode with one access without loss: whatever the other loses, no packet is lost or late.
 #[test]
 fn redundant_packets_never_wait_for_a_lossy_access() {
     for uplink in [true, false] {
@@ -195,10 +197,10 @@ fn redundant_packets_never_wait_for_a_lossy_access() {
     }
 }
 
-/// What a path loses while it also has to cut: each packet comes whole or not at all, and what came in part is counted.
+/// Losses on a path that fragments: each packet arrives whole or not at all, and incomplete ones are counted.
 #[test]
 fn a_lost_piece_is_a_lost_packet_and_counted() {
-    // A rule that stays on the access whatever it loses.
+    // A rule that stays on the access whatever its loss.
     let stay = SteeringMode::ActiveStandby(active_standby::Params {
         primary: "wifi".into(),
         rotate_packets: 0,
@@ -224,7 +226,7 @@ fn a_lost_piece_is_a_lost_packet_and_counted() {
     assert!(w.server_numbers().is_sorted());
 }
 
-/// Configuration is not lost to a small path either.
+/// Configuration is not lost on small paths either.
 #[test]
 fn rules_arrive_over_small_paths() {
     let rules: Vec<_> =

@@ -1,4 +1,4 @@
-//! Idle sessions: they rest, stay alive, and wake without losing a packet or its place.
+//! Idle sessions: they go to rest, stay alive, and wake without losing packets or sequence.
 
 use super::world::{Setup, World};
 use super::{balance, connected, rule, standby};
@@ -14,7 +14,7 @@ fn talk(w: &mut World, from: u32, count: u32) {
     }
 }
 
-/// Bursts with pauses in which the session rests. Every packet arrives, once and in order.
+/// Bursts with pauses in which the session rests. Every packet arrives once and in order.
 fn bursts(rules: Vec<Rule>, security: Security) {
     let mut w = connected(Setup { upf_rules: rules, security: [security; 2], ..Setup::default() });
     let mut sent = 0;
@@ -51,9 +51,10 @@ fn packets_after_a_rest_arrive_in_order_whatever_the_mode() {
 }
 
 #[test]
-fn the_first_answer_after_a_rest_waits_for_nothing() {
+fn the_first_answer_after_a_rest_is_not_held() {
     for pause_ms in [2_500, 11_000, 60_000] {
-        // Streams that have moved remember that the far end may have to wait; the pause ends that, whoever speaks first.
+        // Streams that have switched state that the far end may have to wait. The pause ends that, whichever
+        // end sends first.
         let rules = rule(SteeringMode::ActiveStandby(active_standby::Params {
             primary: "5g".into(),
             rotate_packets: 5,
@@ -122,7 +123,7 @@ fn a_path_lost_at_rest_is_known_when_the_session_wakes() {
 }
 
 #[test]
-fn a_narrow_path_is_still_known_to_be_narrow_after_a_rest() {
+fn a_small_path_mtu_is_still_known_after_a_rest() {
     let mut w = World::new(Setup { upf_rules: standby("wifi"), ..Setup::default() });
     w.channels[1].mtu = 1350;
     w.run_ms(1_000);
@@ -133,7 +134,7 @@ fn a_narrow_path_is_still_known_to_be_narrow_after_a_rest() {
     w.run_ms(10_000);
     assert!(w.view().resting);
     assert_eq!(w.view().paths[1].mtu_bytes, mtu);
-    // The first packet that is too large is cut, not eaten.
+    // The first packet that is too large is fragmented, not lost.
     w.down(1, 1350);
     w.run_ms(50);
     assert_eq!(w.device_numbers().last(), Some(&1));
@@ -152,7 +153,7 @@ fn forged_packets_do_not_keep_a_session_from_resting() {
     let forged_before = w.upf.drops().get(DropReason::Forged);
     for n in 0..100u64 {
         let mut inner = bytes[payload.clone()].to_vec();
-        // A packet number of its own, so that the replay window lets it pass.
+        // A packet number of its own, to pass the replay window.
         inner[8..16].copy_from_slice(&(1_000_000 + n).to_be_bytes());
         let forged = anabranch_wire::ip::udp_datagram(src, dst, &inner).unwrap();
         w.inject(true, path + 1, forged, std::time::Duration::ZERO);

@@ -1,4 +1,5 @@
-//! Both ends' settings of an access, in every combination: user data is in the clear only where both want it so.
+//! The settings of an access at both ends, in every combination: user data is in the clear only if both are
+//! `plain`.
 
 use super::world::{Setup, UE_IP, World, address, udp};
 use super::{balance, standby};
@@ -19,7 +20,7 @@ const SECURE: Security = Security::Secure;
 const WHY: &str = "security is plain at one end and secure at the other";
 
 #[test]
-fn packets_for_closed_destinations_go_nowhere_on_any_path_in_any_form_and_are_told_once() {
+fn packets_for_closed_destinations_are_dropped_and_reported_once() {
     let pool = ["10.45.0.0/16".parse().unwrap(), "fd45::/64".parse().unwrap()];
     let destinations = Destinations::new(pool, [Ipv4Addr::new(10, 45, 0, 1).into()], [], false);
     let params = SessionParams { destinations: Arc::new(destinations), ..SessionParams::default() };
@@ -63,16 +64,16 @@ fn packets_for_closed_destinations_go_nowhere_on_any_path_in_any_form_and_are_to
     }
 }
 
-/// Every setting of two accesses at one end.
+/// All settings of two accesses at one end.
 fn settings() -> impl Iterator<Item = [Security; 2]> + Clone {
     [PLAIN, SECURE].into_iter().flat_map(|a| [PLAIN, SECURE].map(|b| [a, b]))
 }
 
-/// Bytes of the UDP payload sent here, and of the datagram in which it goes sealed.
+/// Bytes of the UDP payloads sent here, and of the datagram in which one is sealed.
 const PAYLOAD: usize = 420;
 const SEALED: usize = PAYLOAD + 28 + 40;
 
-/// Datagrams of user data seen on one path, in both directions: in the clear, and sealed.
+/// Datagrams of user data on one path, in both directions: in the clear, and sealed.
 fn data(w: &World, path: u16) -> (usize, usize) {
     let (mut clear, mut sealed) = (0, 0);
     for (_, _, _, packet) in w.tap.iter().filter(|(_, _, on, _)| *on == path) {
@@ -97,7 +98,7 @@ fn refused_at_upf(w: &World, path: u8, here: Security) -> usize {
     w.upf_events.iter().filter(|(_, e)| is(e)).count()
 }
 
-/// Traffic both ways for a while, then what was seen on the wires is as the settings say.
+/// Traffic in both directions for a while, then a check that the packets on the wire match the settings.
 fn check(w: &mut World, ue: [Security; 2], upf: [Security; 2]) {
     let agreed: Vec<bool> = (0..2).map(|i| ue[i] == upf[i]).collect();
     let (up, down) = (w.at_server.len(), w.at_device.len());
@@ -132,7 +133,7 @@ fn check(w: &mut World, ue: [Security; 2], upf: [Security; 2]) {
 }
 
 #[test]
-fn no_combination_of_settings_sends_in_the_clear_what_one_end_wants_sealed_or_loses_it_silently() {
+fn no_combination_of_settings_sends_in_the_clear_against_one_end_or_loses_silently() {
     for (upf, rules) in settings().flat_map(|upf| [(upf, standby("5g")), (upf, balance(50, 50))]) {
         for ue in settings() {
             let setup =
@@ -142,7 +143,7 @@ fn no_combination_of_settings_sends_in_the_clear_what_one_end_wants_sealed_or_lo
             let agreed = (0..2).filter(|i| ue[*i] == upf[*i]).count();
             assert_eq!(w.ue.is_connected(), agreed > 0, "UE {ue:?}, UPF {upf:?}");
             check(&mut w, ue, upf);
-            // The keys change; nothing else does, and nothing is told twice.
+            // The keys change; nothing else does, and no event is repeated.
             w.run_until(Instant::from_secs(125));
             check(&mut w, ue, upf);
             for path in 0..2u8 {
@@ -166,7 +167,7 @@ fn no_combination_of_settings_sends_in_the_clear_what_one_end_wants_sealed_or_lo
 }
 
 #[test]
-fn an_access_is_taken_into_use_when_both_ends_say_the_same_again() {
+fn an_access_is_used_once_both_ends_agree_again() {
     let mut w = World::new(Setup {
         security: [PLAIN, SECURE],
         upf_security: Some([SECURE, SECURE]),
@@ -175,7 +176,7 @@ fn an_access_is_taken_into_use_when_both_ends_say_the_same_again() {
     });
     w.run_ms(1_000);
     check(&mut w, [PLAIN, SECURE], [SECURE, SECURE]);
-    // The operator sets it right at the UPF, and restarts it.
+    // The operator corrects the setting at the UPF, and restarts it.
     w.upf_config.accesses[0].security = PLAIN;
     w.restart_upf(42);
     w.run_ms(5_000);
@@ -184,7 +185,7 @@ fn an_access_is_taken_into_use_when_both_ends_say_the_same_again() {
 }
 
 #[test]
-fn a_refused_access_that_is_the_only_one_left_is_not_asked_again_and_again() {
+fn a_refused_access_is_not_tried_continuously_if_it_is_the_only_one() {
     let mut w = World::new(Setup { upf_security: Some([PLAIN, SECURE]), ..Setup::default() });
     w.run_ms(1_000);
     w.channels[1].cut = true;
@@ -203,7 +204,7 @@ fn a_refused_access_that_is_the_only_one_left_is_not_asked_again_and_again() {
     assert!(w.ue.is_connected(), "{:?}", w.ue.paths());
 }
 
-/// A plain first path that carries everything, up and in use.
+/// A plain first path that carries all traffic, up and in use.
 fn on_a_plain_path() -> World {
     on_a_plain_path_of(10)
 }
@@ -227,7 +228,7 @@ fn endpoint(w: &World) -> Option<SocketAddr> {
     w.view().paths[0].endpoint
 }
 
-/// Type nibbles of the datagrams seen on the first path that went to this address, oldest first.
+/// Message types of the datagrams on the first path to this address, oldest first.
 fn kinds_to(w: &World, to: SocketAddr) -> Vec<u8> {
     let on_path = w.tap.iter().filter(|(_, _, path, _)| *path == 0);
     let kind = |packet: &[u8]| {
@@ -238,11 +239,11 @@ fn kinds_to(w: &World, to: SocketAddr) -> Vec<u8> {
 }
 
 #[test]
-fn a_copy_from_a_stranger_that_arrives_first_does_not_move_a_plain_path() {
+fn an_attackers_copy_that_arrives_first_does_not_move_a_plain_path() {
     let mut w = on_a_plain_path();
     let stranger: SocketAddr = "11.1.1.1:4500".parse().unwrap();
     let home = endpoint(&w);
-    // The stranger sits beside the path: a copy of all that is sealed is there before the original.
+    // The attacker observes the path: its copies of all datagrams arrive before the originals.
     w.channels[0].loss = 1.0;
     w.channels[0].lossy_towards_upf = Some(true);
     let mut copied = 0;
@@ -264,7 +265,7 @@ fn a_copy_from_a_stranger_that_arrives_first_does_not_move_a_plain_path() {
         }
     }
     assert!(copied > 20, "{copied}");
-    // Without the stranger the path is what it was.
+    // Without the attacker, the path is unchanged.
     w.channels[0].loss = 0.0;
     w.run_ms(5_000);
     w.tap.clear();
@@ -282,7 +283,7 @@ fn a_copy_from_a_stranger_that_arrives_first_does_not_move_a_plain_path() {
 #[test]
 fn a_plain_path_follows_its_ue_to_an_address_that_has_answered_a_probe_there() {
     let nat: SocketAddr = "11.7.7.7:999".parse().unwrap();
-    // Round trips that are shorter and longer than the pause between two probes, 20 to 40 ms in traffic.
+    // Round trips shorter and longer than the interval between two probes, which is 20 to 40 ms in traffic.
     for delay_ms in [1, 10, 15, 25, 56, 150, 400] {
         for pace_ms in [1, 5, 35] {
             let mut w = on_a_plain_path_of(delay_ms);
@@ -301,7 +302,7 @@ fn a_plain_path_follows_its_ue_to_an_address_that_has_answered_a_probe_there() {
             assert_eq!(endpoint(&w), Some(nat), "{case}");
             let kinds = kinds_to(&w, nat);
             assert_eq!(kinds.first(), Some(&4), "sealed until it has answered: {case}");
-            // A probe that leaves, its answer, the word that the answer came; and the pause before the probe.
+            // Time for a probe, its answer and the acknowledgement, and the interval before the probe.
             let known = at + Duration::from_millis(4 * delay_ms + 100);
             let late: Vec<u32> = sent.iter().filter(|(at, _)| *at >= known).map(|(_, n)| *n).collect();
             assert!(late.len() > 10, "{case}");
@@ -328,7 +329,7 @@ fn a_ue_sends_nothing_in_the_clear_to_an_address_of_the_upf_that_has_not_answere
     }
     let kinds = kinds_to(&w, new);
     assert!(!kinds.is_empty() && !kinds.contains(&8), "{kinds:?}");
-    // It is the UPF.
+    // It is the genuine UPF.
     w.channels[0].cut = false;
     w.run_ms(3_000);
     w.tap.clear();

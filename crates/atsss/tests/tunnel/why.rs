@@ -1,4 +1,4 @@
-//! What rules do and why, as each end tells it of its own direction.
+//! Explanations of rules, as reported by each end for its own sending direction.
 
 use super::world::{Setup, World};
 use super::{balance, connected, rule, standby};
@@ -13,13 +13,13 @@ use anabranch_steer::{
 
 const WIFI: u8 = 1;
 
-/// The rule `all`: at the UE, and at the UPF.
+/// The views of the rule `all` at the UE and at the UPF.
 fn views(w: &World) -> [RuleView; 2] {
     let find = |views: Vec<RuleView>| views.into_iter().find(|view| view.rule == "all").unwrap();
     [find(w.ue.rule_views(w.now)), find(w.upf.rule_views(&w.entry.key, w.now))]
 }
 
-/// What the two ends told of their rules.
+/// The events of rules reported by the two ends.
 fn told(w: &World) -> [Vec<RuleEvent>; 2] {
     let of = |event: &SessionEvent| match event {
         SessionEvent::Rule { event, .. } => Some(*event),
@@ -36,7 +36,7 @@ fn told(w: &World) -> [Vec<RuleEvent>; 2] {
     [ue.collect(), upf.collect()]
 }
 
-/// The loss of Wi-Fi that the UE knows of, whichever direction has it.
+/// The lasting loss of Wi-Fi known to the UE, in either direction.
 fn lasting_loss(w: &World) -> u8 {
     let of = |event: &UeEvent| match event {
         UeEvent::Session(SessionEvent::LastingLoss { path: WIFI, percent }) => Some(*percent),
@@ -54,7 +54,7 @@ fn traffic(w: &mut World, seconds: u32) {
 }
 
 #[test]
-fn an_access_beyond_the_loss_limit_is_told_as_excluded_at_the_end_that_leaves_it() {
+fn an_access_beyond_the_loss_limit_is_reported_by_the_end_that_leaves_it() {
     for (towards_upf, end) in [(true, 0), (false, 1)] {
         let mut w = connected(Setup { upf_rules: standby("wifi"), ..Setup::default() });
         traffic(&mut w, 2);
@@ -106,7 +106,7 @@ fn an_access_beyond_the_loss_limit_is_told_as_excluded_at_the_end_that_leaves_it
 }
 
 #[test]
-fn a_move_says_why() {
+fn a_move_states_its_reason() {
     let mut w = connected(Setup { upf_rules: standby("wifi"), ..Setup::default() });
     traffic(&mut w, 1);
     w.ue.on_command(UeCommand::Carrier { path: WIFI, up: false }, w.now);
@@ -130,7 +130,7 @@ fn a_move_says_why() {
 }
 
 #[test]
-fn a_rule_says_whose_it_is_at_both_ends() {
+fn rules_state_their_origin_at_both_ends() {
     let named = |name: &str| Rule { name: name.into(), ..standby("wifi")[0].clone() };
     let mut w = connected(Setup {
         ue_rules: vec![named("ours")],
@@ -199,7 +199,7 @@ fn packets_are_counted_by_path_and_a_rest_ends_the_count() {
 }
 
 #[test]
-fn rules_that_do_not_fit_beside_those_of_the_upf_are_told_before_they_are_to_be_in_force() {
+fn rules_that_conflict_with_those_of_the_upf_are_rejected_in_advance() {
     let many = |of: &str| -> Vec<Rule> {
         let rule = |i| Rule { name: format!("{of}{i}"), ..balance(50, 50)[0].clone() };
         (0..126).map(rule).collect()

@@ -1,4 +1,4 @@
-//! A UE and a UPF joined by simple channels, in virtual time: delay, loss, cuts, and a wire tap.
+//! A UE and a UPF connected by simple channels in virtual time, with delay, loss, outages, and a wire tap.
 
 use anabranch_atsss::crypto::{PrivateKey, Suite};
 use anabranch_atsss::session::{Addresses, Security, SessionParams};
@@ -18,7 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 pub const UE_IP: Ipv4Addr = Ipv4Addr::new(10, 45, 0, 2);
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 
-/// The twin's host number.
+/// The host number of the twin.
 const TWIN: u8 = 3;
 
 #[derive(Clone, Copy)]
@@ -64,19 +64,19 @@ pub struct World {
     pub channels: Vec<Channel>,
     pub ue_events: Vec<(Instant, UeEvent)>,
     pub upf_events: Vec<(Instant, UpfEvent)>,
-    /// Inner packets that came out at the server side and at the device side.
+    /// Inner packets delivered at the server side.
     pub at_server: Vec<(Instant, Vec<u8>)>,
     pub at_device: Vec<(Instant, Vec<u8>)>,
     /// Outer packets seen, by (towards the UPF, path).
     pub tap: Vec<(Instant, bool, u16, Vec<u8>)>,
-    /// From where datagrams of the first path come to the UPF, if a NAT stands between.
+    /// Source address of datagrams on the first path as seen by the UPF, if there is a NAT.
     pub nat: Option<SocketAddr>,
-    /// Another device with the UE's key, behind addresses of its own.
+    /// Another device with the UE's key, with its own addresses.
     pub twin: Option<Ue>,
     flights: BinaryHeap<Reverse<Flight>>,
     serial: u64,
     rng: ChaCha12Rng,
-    /// Whether a burst is under way, by path and direction.
+    /// Whether a loss burst is in progress, by path and direction.
     bad: [[bool; 2]; 2],
     pub upf_config: UpfConfig,
     pub ue_config: UeConfig,
@@ -89,7 +89,7 @@ pub fn address(access: u8, host: u8) -> SocketAddr {
 
 pub struct Setup {
     pub security: [Security; 2],
-    /// What the UPF has, if it is something else.
+    /// The UPF's setting, if it differs.
     pub upf_security: Option<[Security; 2]>,
     pub ue_rules: Vec<Rule>,
     pub upf_rules: Vec<Rule>,
@@ -197,13 +197,13 @@ impl World {
         world
     }
 
-    /// A new UPF process with the same configuration and no memory.
+    /// A new UPF process with the same configuration and no state.
     pub fn restart_upf(&mut self, seed: u8) {
         self.upf = Upf::new(self.upf_config.clone(), [seed; 32], self.now).unwrap();
         self.upf.command(UpfCommand::AddUe(self.entry.clone()), self.now).unwrap();
     }
 
-    /// A new UE process with the same configuration and no memory.
+    /// A new UE process with the same configuration and no state.
     pub fn restart_ue(&mut self, seed: u8) {
         self.ue = Ue::new(self.ue_config.clone(), [seed; 32], self.now).unwrap();
     }
@@ -213,7 +213,7 @@ impl World {
         self.twin = Some(Ue::new(self.ue_config.clone(), [seed; 32], self.now).unwrap());
     }
 
-    /// What the UPF shows of its first UE.
+    /// The UPF's view of its first UE.
     pub fn view(&self) -> SessionView {
         self.upf.view(&self.entry.key).unwrap()
     }
@@ -300,7 +300,7 @@ impl World {
             bytes = ip::udp_datagram(nat, to, &bytes[payload]).unwrap();
         }
         self.tap.push((self.now, to_upf, port - 1, bytes.clone()));
-        // What the UPF says to strangers does not come to the UE.
+        // Datagrams from the UPF to other hosts do not reach the UE.
         let stranger = !to_upf
             && ip::parse_udp(&bytes).is_ok_and(|(_, to, _)| {
                 let host = |host| to == address(port as u8 - 1, host);
@@ -330,19 +330,19 @@ impl World {
         *bad
     }
 
-    /// What is under way is lost.
+    /// All packets in flight are lost.
     pub fn forget_flights(&mut self) {
         self.flights.clear();
     }
 
-    /// Puts an outer packet on the way, as an attacker could.
+    /// Sends an outer packet, as an attacker could.
     pub fn inject(&mut self, to_upf: bool, port: u16, bytes: Vec<u8>, delay: Duration) {
         self.serial += 1;
         let at = self.now + delay;
         self.flights.push(Reverse(Flight { at, serial: self.serial, to_upf, port, bytes }));
     }
 
-    /// The device sends a UDP packet; the number goes into its payload.
+    /// The device sends a UDP packet; its payload begins with the number.
     pub fn up(&mut self, number: u32, size: usize) {
         let packet = udp(UE_IP.into(), SERVER.into(), 5000, 9, number, size);
         self.ue.on_packet(Port(0), Packet::new(self.now, packet), self.now);
@@ -356,7 +356,7 @@ impl World {
         self.run_until(self.now);
     }
 
-    /// Numbers that came out at the server, in order.
+    /// Numbers of the packets delivered at the server, in order.
     pub fn server_numbers(&self) -> Vec<u32> {
         self.at_server.iter().map(|(_, p)| number(p)).collect()
     }
