@@ -54,7 +54,6 @@ pub(super) struct Estimate {
     /// Number of times in a row that the ACK of the timed segment covered a gap in front of it. That many segments
     /// are skipped before the next one is timed: if the legs alternate, every second segment may be on the leg
     /// whose packets never close a gap.
-    /// turns, and every second segment may be on the one that never fills a gap.
     misses: u8,
     skips: u8,
     is_timed: bool,

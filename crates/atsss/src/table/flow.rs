@@ -14,7 +14,6 @@
 //! seen. Each flow therefore starts at a session-wide counter that is not behind (in serial arithmetic, RFC
 //! 1982) any number used by a removed flow, nor more than 2^30 behind one in the table. The first packet must
 //! be marked START (see [`FlowEntry::next_sequence`]).
-//! packet is to be marked START (see [`FlowEntry::next_sequence`]).
 
 use anabranch_element::index::HashIndex;
 use anabranch_element::time::{Duration, Instant};
