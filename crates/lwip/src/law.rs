@@ -38,8 +38,7 @@ const QUEUE_RTT_PARTS: u32 = 16;
 const LEAST_OVER: Duration = Duration::from_secs(30);
 /// A timed segment that has not been acknowledged after this time is given up.
 const TIMED: Duration = Duration::from_secs(2);
-/// Base-2 logarithm of the bytes of sequence space that share one bit of [`FlowLaw::legs`]: less than a full
-/// segment.
+/// Base-2 logarithm of the bytes of sequence space per bit of [`FlowLaw::legs`]: less than a full segment.
 const SEGMENT_SHIFT: u32 = 10;
 /// 64-bit words of [`FlowLaw::legs`]: enough for 8 MB in flight.
 const WORDS: usize = 128;
@@ -113,11 +112,9 @@ pub(super) struct FlowLaw {
     remote: u64,
     /// The leg of the newest segment.
     leg: Option<Leg>,
-    /// One bit per [`SEGMENT_SHIFT`] bytes of sequence space: 1 if the segment took Wi-Fi. Allocated when the flow
-    /// first changes its leg.
+    /// One bit per 2^[`SEGMENT_SHIFT`] bytes: 1 if the segment took Wi-Fi. Allocated at the first change of leg.
     legs: Option<Box<[u64; WORDS]>>,
-    /// The segment sent by Wi-Fi that is being timed: its end, its departure time, and the queue in front of it in
-    /// microseconds.
+    /// The segment sent by Wi-Fi that is being timed: its end, its departure, and the queue before it in microseconds.
     timed: Option<(u32, Instant, u32)>,
     /// When the flow last changed its leg.
     split_at: Option<Instant>,
@@ -189,8 +186,7 @@ impl FlowLaw {
         }
     }
 
-    /// Whether the leg went down after the segment had left by it. Data that was in flight at that time is lost,
-    /// but this does not make the leg lossy.
+    /// Whether the leg went down after the segment had left by it: lost data in flight does not make a leg lossy.
     fn was_interrupted(&mut self, leg: Leg, seq: u32, outages: u16) -> bool {
         if let Some(known) = &mut self.outages
             && core::mem::replace(&mut known[leg as usize], outages) != outages
@@ -521,8 +517,7 @@ fn sack_blocks(tcp: &TcpView<'_>) -> Option<SackBlocks> {
     })
 }
 
-/// The duplicate reported by an ACK (RFC 2883 §4): a first block at or below the acknowledgment, or within the
-/// second.
+/// The duplicate reported by an ACK (RFC 2883 §4): a first block at or below the acknowledgment or within the second.
 fn duplicate(tcp: &TcpView<'_>) -> Option<(u32, u32)> {
     let blocks = sack_blocks(tcp)?;
     let &(left, right) = blocks.as_slice().first()?;
@@ -552,8 +547,7 @@ mod tests {
         }
     }
 
-    /// Calls `look` with an ACK of the first `acked` segments. `blocks` are ranges of segment numbers, with
-    /// exclusive ends.
+    /// Calls `look` with an ACK of the first `acked` segments; `blocks`: ranges of segment numbers, end exclusive.
     fn with_ack<T>(acked: u32, blocks: &[(u32, u32)], look: impl FnOnce(&TcpView<'_>) -> T) -> T {
         let mut sack = SackBlocks::default();
         for (left, right) in blocks {
@@ -785,8 +779,7 @@ mod tests {
     #[test]
     fn queueing_and_a_recent_leg_change_do_not_count_as_path_delay() {
         let at = Instant::from_secs(1);
-        // The uplink takes 8 ms by Wi-Fi and 30 ms by LTE, so the ACK of data sent by Wi-Fi takes 22 ms longer than
-        // a probe.
+        // The uplink takes 8 ms by Wi-Fi and 30 by LTE: the ACK of data sent by Wi-Fi takes 22 ms longer than a probe.
         for (queue_ms, other_at_ms, expected) in [(0, None, 22.0), (70, None, 22.0), (0, Some(1), f64::NAN)] {
             let ((mut law, links), mut flow) = (known([(50, 60), (50, 16)], at), FlowLaw::new(1));
             let sent = at + Duration::from_secs(1);

@@ -2,8 +2,8 @@
 //!
 //! The slots are one allocation, so there is no pointer to follow. At the highest load of 3/4, a hit costs
 //! one cache line in nearly all cases (2.5 probes on average, 8.5 for a miss). The table grows by half until
-//! it reaches its limit, or is fully reserved at the start, which avoids later pauses. A slot index is `hash
-//! * slots / 2^32`, so the size need not be a power of two, and the last step wastes nothing.
+//! it reaches its limit, or is fully reserved at the start, which avoids later pauses. A slot index is
+//! `hash * slots / 2^32`, so the size need not be a power of two, and the last step wastes nothing.
 //!
 //! Keys are virtual addresses and session ids, which this end assigns. A seeded multiply-fold is sufficient
 //! for keys that no attacker can choose (flows use a keyed SipHash).
