@@ -47,7 +47,7 @@ const RATE_NS: u64 = 10_000_000;
 /// A rate over the time `t` has the weight `t / (t + 100 ms)`; a lower one has less if the queue may have been
 /// empty in between ([`LOWER_RATE_MEMORY_NS`]).
 const RATE_MEMORY_NS: u64 = 100_000_000;
-/// Number of consecutive intervals with a queue before and after, beyond which the path counts as full.
+/// Number of consecutive intervals with a queue before and after from which on the path counts as full.
 const BUSY_IN_A_ROW: u8 = 5;
 const LOWER_RATE_MEMORY_NS: u64 = 1_000_000_000;
 /// Assumed capacity before anything was received.
