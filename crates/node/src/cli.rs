@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 #[derive(Debug, Parser)]
 #[command(name = "anabranch", version, propagate_version = true)]
 #[command(
-    after_help = "Exit codes: 0 success, 1 failure at run time, 2 invalid arguments or configuration;\n\
+    after_help = "Exit codes: 0 success, 1 runtime failure, 2 invalid arguments or configuration;\n\
                   ctl also: 3 agent not reachable, 4 request refused by the agent."
 )]
 pub struct Cli {

@@ -130,7 +130,7 @@ mod tests {
     fn an_unknown_kind_is_refused_unless_the_agent_may_have_it() {
         let unknown = "from-the-future".parse::<EventKind>().unwrap_err();
         assert!(check(&unknown, env!("CARGO_PKG_VERSION")).is_err());
-        assert!(check(&unknown, "99.0.0").unwrap().contains("version 99.0.0"));
+        assert!(check(&unknown, "99.0.0").unwrap().contains("version is 99.0.0"));
     }
 
     #[test]

@@ -325,7 +325,7 @@ wifi = [\"10.46.0.2\", \"fd46::2\"]
         let v4 = "iifname \"wlan0\" ip daddr 10.46.0.2 meta l4proto { tcp, udp } notrack ip daddr set 10.45.0.2 counter";
         assert!(rules.contains(v4) && rules.contains("ip6 daddr fd46::2"), "{rules}");
         assert!(!ue_rules(&config.node, ue, None).unwrap().contains("iifname"));
-        assert!(config.ue("tv").unwrap_err().contains("there are: phone"));
+        assert!(config.ue("tv").unwrap_err().contains("the UEs are: phone"));
         let tunnel = Node { wifi_leg: WifiLeg::Tunnel, ..config.node.clone() };
         assert!(ue_rules(&tunnel, ue, None).unwrap_err().contains("tunnel"));
         let bare = UeConfig { wifi: Vec::new(), ..ue.clone() };

@@ -661,7 +661,7 @@ mod tests {
                 added("b", 4, Some("10.0.0.3")),
                 "10.0.0.0/29",
                 of_file("a", 1, "address_v4 = \"10.0.0.3\""),
-                "has its address 10.0.0.3",
+                "has the same address 10.0.0.3",
             ),
             (added("c", 5, None), "10.0.0.0/30", of_file("a", 1, ""), "no address left for UE c"),
             (ruled, "10.0.0.0/29", of_file("a", 1, ""), "no access is named \"wifi\""),
