@@ -264,7 +264,13 @@ impl UeLane {
             converse::send(&stream, &bytes).await?;
             converse::receive(&stream).await
         };
-        match timeout(ANSWER, answer).await {
+        let answer = tokio::select! {
+            biased;
+            // Whether the server has the first bytes nobody knows any more.
+            () = self.ended.notified() => return Err(Failure::Refused(Why::Reset)),
+            answer = timeout(ANSWER, answer) => answer,
+        };
+        match answer {
             Ok(Ok(answer)) => read_answer(&answer)?,
             Ok(Err(Silence::Broken(_) | Silence::Unreadable(_))) => {
                 return Err(Failure::Packets(Why::NoLane));
