@@ -422,9 +422,10 @@ impl Lane {
             }
             _ => {
                 let group = known.map(|at| self.groups[at]).unwrap_or_default();
-                let home = match group.is_asked() {
-                    true => nearest()?,
-                    false => self.first(input, usable, &delays, group.bulk_home)?,
+                let home = if group.is_asked() {
+                    nearest()?
+                } else {
+                    self.first(input, usable, &delays, group.bulk_home)?
                 };
                 let at = known.or((0..GROUPS).min_by_key(|at| self.groups[*at].at)).unwrap_or(0);
                 let (remote, datagram) = (input.remote, input.datagram);

@@ -7,9 +7,8 @@ use anabranch_element::time::Duration;
 
 /// Least queue of a home from which packets spill, microseconds.
 const SPILL_US: u32 = 2_000;
-/// Packets spill to any path up to a queue of this part of its round trip, or half of its drop level. Beyond that they do so only while
-/// less of its queue is in use than of the home's, and to a path that carries less than half of what the home does not at all: a burst
-/// does not fit a queue that is fuller, and one packet dropped there ends the sender's growth.
+/// And to a path that carries less than half of what the home does up to a queue of this part of its round trip, or half of
+/// its drop level: the bursts of the home do not fit its queue, and one packet dropped there would end the sender's growth.
 const SPILL_RTT_PARTS: u32 = 4;
 /// No packet takes a path with less than one part in this many of the home's capacity. A loss there costs a sender
 /// a tenth or more of its window.
@@ -137,7 +136,7 @@ impl Delays {
             Some(Exclusion::TooSmall { bps, home_bps: own_bps })
         } else if further_us > MAX_SKEW_US {
             Some(Exclusion::TooFar { later_us: whole(further_us), limit_us: whole(MAX_SKEW_US) })
-        } else if later_us < 0 && queue_us >= limit_us && (is_small || !is_emptier(&load, &own)) {
+        } else if later_us < 0 && is_small && queue_us >= limit_us {
             Some(Exclusion::HasQueue { queue_us, limit_us })
         } else if later_us >= 0
             && !(overflows && gains && is_emptier(&load, &own) && grows_soon(&load, &own, further_us))

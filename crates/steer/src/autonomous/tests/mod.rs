@@ -200,31 +200,6 @@ fn a_path_below_half_of_the_home_takes_spill_only_with_a_short_queue() {
     }
 }
 
-/// Beyond a short queue, a path whose drops nobody saw yet takes spill while less of its queue is in use than of the home's, in parts
-/// of the round trip or of the drop level.
-#[test]
-fn spill_fills_the_queues_of_both_paths_alike() {
-    for (home_ms, home_drop_us, queue_us, drop_us, path) in [
-        (2, u32::MAX, 1_900, u32::MAX, 0),
-        (2, u32::MAX, 3_000, u32::MAX, 1),
-        (7, u32::MAX, 3_000, u32::MAX, 0),
-        (7, u32::MAX, 5_000, u32::MAX, 1),
-        (2, u32::MAX, 3_000, 40_000, 0),
-        (7, 8_000, 5_000, u32::MAX, 0),
-        (7, 8_000, 5_000, 5_500, 1),
-    ] {
-        let home = LoadView { drop_us: home_drop_us, ..load(8, home_ms, 55) };
-        let other = LoadView { queue_us, modelled_us: queue_us, drop_us, ..load(4, 0, 32) };
-        let mut bed = Bed::new(&[other, home]);
-        let flow = &mut FlowSteer::default();
-        flow.set_home(1, bed.now);
-        bed.packet(flow, 1);
-        flow.bytes[1] = BULK_BYTES;
-        let case = (home_ms, home_drop_us, queue_us, drop_us);
-        assert_eq!(bed.packet(flow, 1), path, "{case:?}");
-    }
-}
-
 #[test]
 fn flows_to_one_host_at_once_are_spread_by_capacity_and_others_are_not() {
     let mut bed = Bed::new(&[load(5, 0, 150), load(20, 0, 50)]);
