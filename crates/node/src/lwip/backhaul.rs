@@ -5,8 +5,9 @@
 //!       ◀─ G-PDU, TEID of the UPF, QFI ── wrapped, by source address ◀─ Node::uplink, or later
 //! ```
 //!
-//! Source: 3GPP TS 29.281 and TS 38.415. Tunnels are configured, because there is no N2. The node answers
-//! Echo Requests (TS 29.281 §7.2.1) and sends Error Indications (§7.3.1) and Supported Extension Headers Notifications (§7.2.3). It sends no other messages: path management is left to the UPF.
+//! Source: 3GPP TS 29.281 and TS 38.415. Tunnels are configured, because there is no N2. The node answers Echo
+//! Requests (TS 29.281 §7.2.1) and sends Error Indications (§7.3.1) and Supported Extension Headers Notifications
+//! (§7.2.3). It sends no other messages: path management is left to the UPF.
 
 use crate::runtime::config::GtpuBackhaul;
 use crate::runtime::engine::device::{Device, DeviceCounters};
