@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn words_name_a_side() {
+    fn words_denote_a_side() {
         assert_eq!(says(&format!("{RATIO}paper = \"below 1\"\nmax = 0.9")), "");
         assert!(says(&format!("{RATIO}paper = \"below 1\"\nmax = 1.1")).contains("give max"));
         assert!(says(&format!("{RATE}paper = \"> 130\"\nmin = 100")).contains("give min"));

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_ones_say_where() {
+    fn errors_state_the_position() {
         for (text, part) in [
             ("a +", "the end"),
             ("a b", "an operator is wanted at `b`"),

@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_judged_and_the_spread_told() {
+    fn the_median_is_judged_and_the_spread_reported() {
         let mut c = claim("x * 2");
         c.max = Some(6.0);
         let checked = &judge(&[c.clone()], BackendName::Virtual, &seeds(&[9.0, 1.0, 3.0]))[0];
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn every_seed_can_be_asked_for() {
+    fn claims_can_be_judged_at_every_seed() {
         let mut c = claim("x");
         c.max = Some(6.0);
         let judged = |c: &Claim, values: &[f64]| {
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn in_real_time_a_few_runs_may_hold_in_spite_of_a_reason() {
+    fn in_real_time_a_few_runs_may_hold_despite_a_reason() {
         let mut c = claim("x");
         (c.min, c.differs) = (Some(5.0), reason(2.0, 5.0));
         let judged =
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_does_not_hold() {
+    fn nan_does_not_hold() {
         let mut c = claim("x / 0");
         c.min = Some(1.0);
         let checked = &judge(&[c], BackendName::Virtual, &seeds(&[1.0]))[0];
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_number_at_any_seed_has_no_spread() {
+    fn values_without_any_number_have_no_spread() {
         let checked = &judge(&[claim("x / 0 - x / 0")], BackendName::Virtual, &seeds(&[1.0, 2.0]))[0];
         assert_eq!((checked.values.len(), checked.spread()), (2, None));
     }

@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_as_long_as_they_say() {
+    fn windows_have_the_requested_length() {
         let flat: Vec<(f64, f64)> = (0..100).map(|i| (f64::from(i) * 0.1 + 0.05, 7.0)).collect();
         assert_eq!(windows(&flat, 0.0, 10.0, 3.0).count(), 71);
         assert!((lowest_mean(&flat, 3.0, 10.0, 3.0) - 7.0).abs() < 1e-9);

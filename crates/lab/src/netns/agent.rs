@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_and_refusals_are_told_apart() {
+    fn answers_and_refusals_are_distinguished() {
         let refusal = "HTTP/1.0 400 Bad Request\r\n\r\n{\"detail\":\"no access lte\"}".to_owned();
         let path = r#"{"paths":[{"ue":"a","access":"5g","up":true,"rtt_ms":7.5,"new":1},{"ue":"a","access":"w","up":false}]}"#;
         answering(vec![ok(path), refusal, String::new()], |agent| {

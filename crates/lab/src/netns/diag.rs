@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_where_the_kernel_puts_them() {
+    fn counters_are_read_at_the_offsets_of_the_kernel() {
         let mut info = vec![0; 248];
         info[16..20].copy_from_slice(&1448u32.to_ne_bytes());
         info[80..84].copy_from_slice(&10u32.to_ne_bytes());

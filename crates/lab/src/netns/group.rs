@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_holds_is_removed() {
+    fn unlocked_groups_are_removed() {
         let root = tempfile::tempdir().unwrap();
         let first = Group::create_in(root.path()).unwrap();
         std::fs::create_dir(root.path().join(format!("{PREFIX}7"))).unwrap();

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_has_a_directory() {
+    fn only_one_holder_locks_a_directory() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("it");
         assert_eq!(directory(&path).unwrap_err().kind(), io::ErrorKind::NotFound);

@@ -237,7 +237,7 @@ via = "lwip"
     }
 
     #[test]
-    fn what_only_virtual_time_has_is_refused() {
+    fn options_of_the_virtual_backend_are_refused() {
         let text = TWO_LEGS.replace("wifi = \"wifi\"\n", "wifi = \"wifi\"\nue_reorder_ms = 5\n");
         let scenario = crate::scenario::parse(Path::new("t.toml"), &text, &[]).unwrap();
         let case = &scenario.cases[0];

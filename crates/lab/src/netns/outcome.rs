@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_have_what_was_last() {
+    fn samples_have_the_latest_value() {
         let times = Times { sample_s: 0.1, end_s: 0.5, ..Times::default() };
         let points = sampled(&[(0.15, 1), (0.21, 2), (0.29, 3), (0.6, 4)], &times);
         let expected = [(0.2, 1), (0.3, 3), (0.4, 3), (0.5, 3)];

@@ -83,7 +83,7 @@ direction = "up"
 "#;
 
     #[test]
-    fn a_host_has_one_way() {
+    fn a_host_has_one_recovery_method() {
         let of = |text: &str| {
             let scenario = crate::scenario::parse(Path::new("t.toml"), text, &[]).unwrap();
             let plan = plan::lay_out(&scenario.cases[0]).unwrap();

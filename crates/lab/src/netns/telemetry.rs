@@ -222,7 +222,7 @@ mod tests {
     use crate::backend::Quiet;
 
     #[test]
-    fn one_lab_at_a_time_has_the_turn() {
+    fn only_one_lab_registers_controllers_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
         let stop = Stop::default();
         let locked = |deadline| wait_for(folder.path(), deadline, &stop, &Quiet);

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn irtt_says_when_packets_were_where() {
+    fn irtt_reports_are_parsed() {
         let trip = |lost: &str| -> Value {
             let text = format!(
                 r#"{{"seqno":3,"lost":"{lost}","timestamps":{{"client":{{"receive":{{"wall":900}},"send":{{"wall":100}}}},

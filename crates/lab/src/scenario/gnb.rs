@@ -482,7 +482,7 @@ series = ["gnb.cell.slice.voice.owed_rbs", "gnb.cell.ue.a.rlc_bytes", "gnb.cell.
     }
 
     #[test]
-    fn a_queue_that_nothing_can_leave_is_told_of() {
+    fn a_queue_that_no_packet_can_leave_is_reported() {
         let warnings = |sets: &[&str]| {
             let sets: Vec<String> = sets.iter().map(|s| (*s).to_owned()).collect();
             parse(Path::new("cell.toml"), CELL, &sets).unwrap().cases[0].warnings.clone()

@@ -495,7 +495,7 @@ min = 0
     }
 
     #[test]
-    fn what_is_not_asked_for_is_left_out() {
+    fn cells_not_selected_are_omitted() {
         let few = parsed(SMALL, &Select::Chosen).unwrap();
         let matrix = few.matrix.as_ref().unwrap();
         assert_eq!((matrix.cells.len(), matrix.size(ALL, BackendName::Virtual)), (2, 4));
@@ -509,7 +509,7 @@ min = 0
     }
 
     #[test]
-    fn wrong_names_are_told() {
+    fn unknown_names_are_reported() {
         let select = Select::parse(&["cc=vegas".into()]).unwrap();
         assert!(parsed(SMALL, &select).unwrap_err().contains("it has cubic, bbr"));
         let without = &SMALL[..SMALL.find("[matrix]").unwrap()];

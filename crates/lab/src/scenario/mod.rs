@@ -364,7 +364,7 @@ link = "wifi"
     }
 
     #[test]
-    fn without_what_it_needs_it_is_left_out() {
+    fn a_scenario_without_its_files_is_skipped() {
         let text = format!("needs = [\"no-such.csv\"]\n{SMALL}");
         let scenario = parse_text(&text, &[]).unwrap();
         assert!(scenario.cases.is_empty() && scenario.missing == [Path::new("folder/no-such.csv")]);
@@ -395,7 +395,7 @@ link = "wifi"
     }
 
     #[test]
-    fn more_points_or_events_than_anybody_needs_are_refused() {
+    fn too_many_points_or_events_are_refused() {
         parse_text(SMALL, &["duration_s=1000", "sample_ms=1"]).unwrap();
         let says = parse_text(SMALL, &["duration_s=3600", "sample_ms=1"]).unwrap_err();
         assert!(says.contains("sample_ms: makes 3600000 points of each series: take 4 or more"), "{says}");
@@ -414,7 +414,7 @@ link = "wifi"
     }
 
     #[test]
-    fn what_is_under_way_at_the_end_has_time_to_arrive() {
+    fn packets_in_transit_at_the_end_have_time_to_arrive() {
         let most = |sets: &[&str]| parse_text(SMALL, sets).unwrap().cases[0].under_way(1000.0).as_millis();
         // 100 ms of queue, 5 ms, 0.5 ms to the server, and 200 ms.
         assert_eq!(most(&[]), 305);
@@ -425,7 +425,7 @@ link = "wifi"
     }
 
     #[test]
-    fn what_a_run_would_refuse_is_found_before() {
+    fn errors_of_a_run_are_found_by_the_check() {
         let many = |ues: usize| {
             let one = |i| format!("[ue.u{i}]\naccesses = [{{ name = \"a\", link = \"a\" }}]\n");
             let ues: String = (0..ues).map(one).collect();

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_many_digits_are_large_and_told_once() {
+    fn numbers_of_many_digits_are_large_and_reported_once() {
         let text = |rate: &str| {
             format!("title = \"t\"\n[link.a]\ndown.rate_mbps = {rate}\n[flow.x]\nkind = \"cbr\"\nport = -1\n")
         };
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn more_problems_than_anybody_reads_are_not_told() {
+    fn the_number_of_problems_is_limited() {
         let wrong: String = (0..100_000).map(|i| format!("k{i} = {i}\n")).collect();
         let problems = check(&wrong, &File::shape()).unwrap_err();
         assert_eq!(problems.len(), MOST_PROBLEMS);

@@ -73,7 +73,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn nobody_is_first_of_none() {
+    fn first_is_none_without_deadlines() {
         let mut deadlines = Deadlines::default();
         assert_eq!(deadlines.first(), None);
         deadlines.add();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_decades_away_is_never() {
+    fn deadlines_decades_away_count_as_never() {
         let mut deadlines = Deadlines::default();
         deadlines.add();
         deadlines.set(0, Instant::from_secs(1 << 30));
@@ -96,7 +96,7 @@ mod tests {
     proptest! {
         /// After any sequence of additions and changes, the first deadline is the one that a linear search finds.
         #[test]
-        fn as_a_search_finds_it(steps in prop::collection::vec((0u32..40, 0u64..12, any::<bool>()), 0..300)) {
+        fn agrees_with_a_search(steps in prop::collection::vec((0u32..40, 0u64..12, any::<bool>()), 0..300)) {
             let mut deadlines = Deadlines::default();
             let mut all: Vec<Instant> = Vec::new();
             for (number, at, add) in steps {

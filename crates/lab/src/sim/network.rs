@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_bounces_at_the_link_s_pace() {
+    fn a_packet_returns_after_the_delay_of_the_link() {
         let mut net = Network::new();
         let (a, l, b) =
             (net.add("a", Mirror::default()), net.add("l", link(4)), net.add("b", Mirror::default()));
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_through_a_port_is_counted_whatever_becomes_of_its_wire() {
+    fn port_counters_survive_changes_of_the_wire() {
         let mut net = Network::new();
         let [a, b, c] = ["a", "b", "c"].map(|name| net.add(name, Gate::default()));
         let send = |net: &mut Network, from, bytes| {
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn events_come_with_the_time_at_which_they_are_told_or_asked_for() {
+    fn events_have_the_time_of_the_event_or_of_the_request() {
         let mut net = Network::new();
         let (timed, untimed) =
             (net.add("timed", Gate::default()), net.add_untimed("untimed", Gate::default()));

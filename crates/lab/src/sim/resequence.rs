@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn data_leaves_in_order_across_the_end_of_the_numbers_or_when_the_timer_runs_out() {
+    fn data_leaves_in_order_across_a_sequence_wrap_or_on_timeout() {
         let start = u32::MAX - 150;
         let seq = |n: u32| start.wrapping_add(1).wrapping_add(n * 100);
         let mut r = Resequencer::new(Duration::from_millis(20));

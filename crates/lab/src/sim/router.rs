@@ -207,7 +207,7 @@ mod tests {
     proptest! {
         /// After any traffic, the router forwards as one that has forwarded nothing before.
         #[test]
-        fn what_went_lately_goes_the_same_way(
+        fn earlier_traffic_does_not_change_routing(
             steps in prop::collection::vec((0usize..3, 0usize..24, any::<u8>(), 0usize..60), 1..40),
             bridge: bool, bounded: bool,
         ) {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_of_a_packet_too_big_is_told() {
+    fn the_source_of_a_too_big_packet_receives_an_icmp_error() {
         let mut r = Router::new().route(net("10.0.0.0/24"), Port(0)).route(net("10.1.0.0/16"), Port(1)).mtu(
             Port(1),
             576,

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_of_any_piece_is_that_of_its_bytes() {
+    fn the_sum_of_any_piece_equals_that_of_its_bytes() {
         let stream = SeededStream::new(4);
         let starts = (0..200).chain(PERIOD as u64 - 200..PERIOD as u64 + 200);
         for (turn, offset) in starts.enumerate() {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_where_it_begins_anew() {
+    fn the_stream_continues_where_it_repeats() {
         let stream = SeededStream::new(3);
         let mut long = piece(&stream, 7, 2 * PERIOD + 100);
         assert!(stream.matches(7, &long));

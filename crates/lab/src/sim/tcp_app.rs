@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_deliveries_there_are_no_byte_is_left_out() {
+    fn many_deliveries_are_merged_without_losing_bytes() {
         let mut all = Deliveries::new(100);
         for us in 0..5000 {
             all.push(Instant::from_micros(10 * us), 3);

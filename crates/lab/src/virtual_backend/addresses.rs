@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_are_the_same() {
+    fn addresses_are_unique() {
         assert!(!link(0).contains(&link(1).addr()));
         assert!(link(MAX_LINKS - 1).contains(&std::net::IpAddr::V4(direct(MAX_LINKS - 1, MAX_UES - 1))));
         assert_ne!(tunnel(3, 4).ip(), direct(3, 4));

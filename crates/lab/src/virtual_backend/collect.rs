@@ -303,7 +303,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn what_is_under_way_at_the_end_is_not_lost() {
+    fn packets_in_transit_at_the_end_are_not_lost() {
         let text = "title = \"far\"\nduration_s = 5\n[link.sat]\nup = { delay_ms = 2000 }\ndown = { delay_ms = 2000 }\n\
                     [ue.u]\naccesses = [{ name = \"sat\", link = \"sat\" }]\n\
                     [flow.call]\nkind = \"cbr\"\nrate_mbps = 0.1\nvia = \"direct:sat\"\n\

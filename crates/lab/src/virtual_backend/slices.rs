@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_sum_to_the_whole_and_nobody_has_none() {
+    fn shares_sum_to_the_whole_and_none_is_zero() {
         let shares = |rates: &[u64]| {
             let parts: Vec<_> = rates.iter().enumerate().map(|(i, r)| (i.to_string(), *r)).collect();
             tenths(&parts).iter().map(|w| w.percent).collect::<Vec<_>>()

@@ -677,7 +677,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_begins_when_the_tunnels_stand() {
+    fn a_run_begins_when_the_tunnels_are_up() {
         let slow = ["link.wifi.up.delay_ms=700", "link.wifi.down.delay_ms=700"];
         for sets in [&[][..], &slow] {
             let mut world = world("atsss/rate-drop.toml", sets, 1);
@@ -692,7 +692,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_that_never_comes_up_is_not_waited_for_without_end() {
+    fn waiting_for_an_access_that_stays_down_is_bounded() {
         let nothing = "{ model = \"bernoulli\", percent = 100 }";
         let set = format!("link.wifi.up.loss={nothing}");
         let world = world("atsss/rate-drop.toml", &[&set], 1);
@@ -700,7 +700,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_tunnel_there_is_nothing_to_wait_for() {
+    fn without_a_tunnel_the_run_starts_at_once() {
         let world = world("papers/rlc/table2-mcs28.toml", &[], 1);
         assert_eq!(world.origin, Instant::ZERO);
     }

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_says_what_it_is_and_a_changed_byte_shows() {
+    fn packets_identify_themselves_and_corruption_is_detected() {
         let (from, to) = ("10.0.0.1:5".parse().unwrap(), "192.0.2.1:9".parse().unwrap());
         let packet = emit(from, to, &label(800));
         assert_eq!(parse(&packet), Some((from, to, label(800))));
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn user_data_is_seen_at_any_place() {
+    fn user_data_is_found_at_any_offset() {
         let (from, to) = ("10.0.0.1:5".parse().unwrap(), "192.0.2.1:9".parse().unwrap());
         let packet = emit(from, to, &label(40));
         for shift in 0..16 {

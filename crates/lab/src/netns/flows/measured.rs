@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_after_the_last_look_counts() {
+    fn bytes_after_the_last_reading_count() {
         let seen = TcpSeen { received: vec![(1.0, 700), (2.01, 200)], ..TcpSeen::default() };
         let mut delivered = whole(Some(&seen), 1000);
         assert_eq!(delivered, [(1.0, 700), (2.01, 300)]);

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_a_syn_is_none() {
+    fn the_number_of_a_syn_is_ignored() {
         let [ue, server] = ["10.0.0.2:4000", "10.0.0.1:80"].map(|a| a.parse().unwrap());
         let syn = TcpHeader { flags: TcpFlags::SYN, seq: 6, ..TcpHeader::default() };
         let syn = emit_packet(ue, server, &syn, &[]).unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_noted_when_there_were_more() {
+    fn times_are_recorded_when_the_count_increases() {
         let seen = AcksSeen { triples: 2, ..AcksSeen::default() };
         let mut counts =
             Counts { flows: Vec::new(), of: BTreeMap::new(), seen: [("f".to_owned(), seen)].into() };
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duplicate_is_not_counted() {
+    fn other_acknowledgments_are_not_counted() {
         let first = ack(1000, 100, &[], &[]);
         for other in [
             ack(1000, 101, &[], &[]),

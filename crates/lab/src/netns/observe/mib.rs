@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happened_between_two_readings_is_the_difference() {
+    fn counters_are_the_difference_of_two_readings() {
         let text = |recoveries: u64, undone: u64| {
             format!(
                 "TcpExt: SyncookiesSent TCPSackRecovery TCPRenoRecovery TCPFullUndo TCPDSACKUndo TCPDSACKRecv\n\

@@ -89,7 +89,7 @@ mod tests {
     use anabranch_wire::tcp::{TcpHeader, emit_packet};
 
     #[test]
-    fn traces_count_when_somebody_wrote() {
+    fn traces_count_if_a_node_added_data() {
         let ends = ["[fd00::1]:5201", "[fd00::2]:4000"].map(|a| a.parse().unwrap());
         let plain = emit_packet(ends[0], ends[1], &TcpHeader::default(), &[0; 100]).unwrap();
         let mut header = vec![0; trace_header_len(9)];

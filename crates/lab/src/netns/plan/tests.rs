@@ -157,7 +157,7 @@ fn telemetry_gets_its_controllers_routes_and_sources() {
 }
 
 #[test]
-fn what_the_kernel_has_once_is_the_same_for_all() {
+fn settings_global_to_the_kernel_must_agree() {
     let wrong = |text: &str| {
         let scenario = crate::scenario::parse(Path::new("t.toml"), text, &[]).unwrap();
         lay_out(&scenario.cases[0]).unwrap_err().to_string()

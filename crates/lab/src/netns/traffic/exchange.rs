@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silence_longer_than_the_run_ends_with_it() {
+    fn a_pause_longer_than_the_run_ends_with_it() {
         in_time(|time| {
             let dir = tempfile::tempdir().unwrap();
             let [server, ue] = ends(dir.path(), time).map(|end| Exchange {

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_lost_doubled_or_changed_shows() {
+    fn lost_duplicated_or_changed_bytes_are_detected() {
         let mut stream = vec![0; 3 * LENGTH];
         fill(7, &mut stream);
         assert!(matches(7, &stream));

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_nobody_can_send_ends_in_time() {
+    fn an_unreachable_rate_ends_in_time() {
         let dir = tempfile::tempdir().unwrap();
         let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
         let start_ns = now_ns();

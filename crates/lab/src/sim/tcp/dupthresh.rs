@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_threshold_grows_with_the_distance_of_what_comes_late() {
+    fn the_threshold_grows_with_the_reordering_distance() {
         for (adapts, expected) in [(true, 7), (false, 3)] {
             let (mut d, mut b) = (DupThresh::new(adapts, 100), board(8));
             b.sack(600, 800, |s| d.on_delivered(s));

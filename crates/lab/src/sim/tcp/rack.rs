@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_are_judged() {
+    fn probe_outcomes_follow_the_acks() {
         let probe = LossProbe { end: 500, retransmission: true };
         assert_eq!(probe.judge(400, false, false), ProbeOutcome::Pending);
         assert_eq!(probe.judge(500, false, false), ProbeOutcome::Pending);

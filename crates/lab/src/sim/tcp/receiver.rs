@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_are_told_once() {
+    fn duplicates_are_reported_once() {
         let mut r = receiver();
         feed(&mut r, 1, b"abc");
         feed(&mut r, 6, b"f");
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn fin_counts_only_when_all_before_it_is_there() {
+    fn fin_counts_only_after_all_earlier_data() {
         let mut r = receiver();
         let mut got = Vec::new();
         r.on_segment(3, b"c", true, Instant::ZERO, &mut |b| got.extend_from_slice(b));
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_gap_three_are_told_of_at_once_and_the_rest_together() {
+    fn behind_a_gap_three_are_acknowledged_at_once_and_the_rest_together() {
         let (mut r, next) = settled(Some(Duration::from_millis(40)));
         let told = |r: &mut Receiver, place: u64| {
             feed(r, next + 1000 * place, &[0; 1000]);
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exceeds_the_window_or_memory_is_not_kept() {
+    fn data_beyond_the_window_or_memory_is_dropped() {
         let mut r = receiver();
         feed(&mut r, 1 + INITIAL_WINDOW_BYTES, b"x");
         assert!(!r.has_blocks() && r.ack_is_due(Instant::ZERO));

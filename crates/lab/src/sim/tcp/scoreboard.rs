@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn sacks_count_once_and_acks_hand_over_the_rest() {
+    fn sacks_count_once_and_acks_deliver_the_rest() {
         let mut b = board(10);
         assert_eq!(seqs(|f| b.sack(300, 500, f)), [300, 400]);
         assert_eq!(seqs(|f| b.sack(200, 600, f)), [200, 500]);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn forgiving_puts_everything_back() {
+    fn undoing_losses_restores_the_state() {
         let mut b = board(4);
         b.lose_on_timeout(|_| true);
         assert_eq!(b.in_flight_bytes(), 0);
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_reneges_is_not_believed() {
+    fn sacks_of_a_receiver_that_reneges_are_discarded() {
         let mut b = board(3);
         b.sack(0, 200, |_| ());
         b.lose_on_timeout(|s| s.seq == 100);

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_trace_tells_goes_back_as_far_as_it_fits() {
+    fn reports_are_returned_as_far_as_they_fit() {
         let mut end = TelemetryEnd::new(Telemetry { every: 1, nodes: 6, broker: None });
         let mut packet = end.trace(&segment()).unwrap();
         let (queue_drops, medium_losses) = (Some(0), Some(7));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_has_a_report_now_and_then_and_the_controller_later() {
+    fn a_broker_publishes_at_intervals_and_delivers_later() {
         let ms = Duration::from_millis;
         let broker = Some(Broker { interval: ms(50), delay: ms(20) });
         let mut end = TelemetryEnd::new(Telemetry { every: 1, nodes: 2, broker });

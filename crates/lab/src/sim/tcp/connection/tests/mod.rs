@@ -237,7 +237,7 @@ fn through_a_bottleneck(congestion_control: Algorithm, lose_every: u64) -> (f64,
 }
 
 #[test]
-fn bbr_paces_at_the_bottleneck_and_does_not_mind_loss() {
+fn bbr_paces_at_the_bottleneck_and_tolerates_loss() {
     // 20 MB in segments of 1448 bytes, packets of 1500, at 20 Mbit/s.
     let least = 20e6 * 8.0 / 20e6 * 1500.0 / 1448.0;
     let (seconds, waited, stats) = through_a_bottleneck(Algorithm::Bbr, 0);
@@ -313,7 +313,7 @@ fn one_loss_is_one_fast_retransmission_and_one_reduction() {
 }
 
 #[test]
-fn where_nothing_overtakes_no_reduction_is_taken_back() {
+fn without_reordering_no_reduction_is_undone() {
     // Losses only, also of data that a recovery sends beyond its own end. Each recovery then begins with retransmissions of the
     // previous one in flight, and their ACKs echo times before its own first retransmission.
     for seed in 0..20_u64 {
@@ -396,7 +396,7 @@ fn timeouts_double_until_the_path_is_back() {
 }
 
 #[test]
-fn a_delay_spike_is_recognised_and_taken_back() {
+fn a_reduction_by_a_delay_spike_is_undone() {
     // The path buffers everything from 300 to 900 ms and then delivers it in order: the timeout was spurious.
     let mut pair = upload(Options::default(), 12_000_000);
     let (from, to) = (at_ms(300), at_ms(900));
@@ -419,7 +419,7 @@ fn a_delay_spike_is_recognised_and_taken_back() {
 }
 
 #[test]
-fn reordering_within_a_quarter_rtt_soon_costs_nothing() {
+fn reordering_within_a_quarter_rtt_is_soon_tolerated() {
     // Every tenth segment is 8 ms late on a path of 40 ms. It is mistaken for a loss once; then the reordering window opens.
     let mut pair = upload(Options::default(), 4_000_000);
     let mut n = 0;
@@ -453,7 +453,7 @@ fn heavy_reordering_widens_the_window_by_dsack() {
 }
 
 #[test]
-fn a_lost_syn_is_sent_again_and_a_dead_peer_given_up() {
+fn a_lost_syn_is_retransmitted_and_a_dead_peer_times_out() {
     let mut pair = upload(Options::default(), 1000);
     let mut n = 0;
     pair.run(end_of(60), |_, _| {
@@ -607,7 +607,7 @@ fn payloads(pair: &mut Pair) -> Vec<usize> {
 }
 
 #[test]
-fn what_is_written_little_by_little_waits_for_the_small_segment_before_it() {
+fn small_writes_wait_for_the_ack_of_the_previous_small_segment() {
     let written = |nodelay| {
         let mut pair = Pair::new(Options { nodelay, ..Options::default() }, ms(20));
         pair.run(at_ms(70), |_, _| Fate::Pass);
@@ -640,7 +640,7 @@ fn what_is_written_little_by_little_waits_for_the_small_segment_before_it() {
 }
 
 #[test]
-fn a_closed_window_is_asked_after_until_it_opens() {
+fn a_closed_window_is_probed_until_it_opens() {
     let mut pair = Pair::new(Options::default(), ms(20));
     pair.run(at_ms(70), |_, _| Fate::Pass);
     let client = &mut pair.ends[0];
@@ -685,7 +685,7 @@ fn duplicates_find_losses_with_and_without_sack() {
 }
 
 #[test]
-fn what_comes_late_is_taken_for_lost_by_those_who_count() {
+fn late_segments_count_as_lost_with_duplicate_counting() {
     let late = |n: &mut usize, end: usize, packet: &Packet| {
         if end == 0 && packet.len() > 100 {
             *n += 1;

@@ -53,7 +53,7 @@ proptest! {
 
     /// Segments that no conforming peer sends change only counters and never panic.
     #[test]
-    fn hostile_segments_do_no_harm(
+    fn hostile_segments_change_only_counters(
         segments in prop::collection::vec(
             (any::<u32>(), any::<u32>(), any::<u8>(), any::<u16>(),
              prop::collection::vec((any::<u32>(), any::<u32>()), 0..4), 0usize..50, any::<bool>()), 1..60),
