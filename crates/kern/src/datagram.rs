@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_an_error() {
+    fn refusals_of_the_kernel_are_errors() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let bytes = vec![0; 70_000];
         let to = socket.local_addr().unwrap();

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_never_ends_is_too_large() {
+    fn an_endless_file_is_too_large() {
         let why = read_text(Path::new("/dev/zero")).unwrap_err().to_string();
         assert_eq!(why, "it has more than 64 MiB");
         assert!(read_text(Path::new("/dev/null")).unwrap().is_empty());

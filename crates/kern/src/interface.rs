@@ -129,7 +129,7 @@ mod tests {
     use crate::tests::in_private_network;
 
     #[test]
-    fn loopback_can_be_asked_and_switched() {
+    fn loopback_can_be_queried_and_switched() {
         in_private_network("true", || {
             assert_eq!(index("lo").unwrap(), 1);
             assert_eq!(mac("lo").unwrap(), [0; 6]);

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_thread_is_alone_in_that() {
+    fn the_idle_policy_applies_to_one_thread_only() {
         let before = policy();
         let then = std::thread::spawn(|| super::idle().map(|()| policy())).join().unwrap();
         assert_eq!(then.unwrap(), libc::SCHED_IDLE);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_granted_or_refused_but_never_half() {
+    fn requests_are_granted_or_refused_as_a_whole() {
         std::thread::spawn(|| {
             let granted = super::real_time().is_ok();
             // SAFETY: the call takes no pointers; thread 0 is the caller.

@@ -121,7 +121,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream, UdpSocket};
 
     #[test]
-    fn a_connection_has_a_round_trip_time_and_takes_a_rate() {
+    fn a_connection_has_an_rtt_and_accepts_a_rate() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(tcp_rtt_us(&client).unwrap() > 0);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_socket_says_so() {
+    fn other_sockets_are_reported_as_errors() {
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(tcp_rtt_us(&udp).is_err());
         assert!(!matches!(mptcp_paths(&udp), Ok(Some(_))));

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_count_and_not_who_one_is() {
+    fn capabilities_are_checked_instead_of_the_user() {
         assert_eq!(effective("Name:\tx\nCapEff:\t000000c000001000\n"), Some(0xc0_0000_1000));
         assert_eq!(missing_in(&FOR_BPF, 0xc0_0000_1000), [""; 0], "the three, and nothing else");
         assert_eq!(missing_in(&FOR_BPF, 0x20_1000), [""; 0], "CAP_SYS_ADMIN has what it had");

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_is_read() {
+    fn published_values_are_read() {
         let Ok(mut map) = PathsMap::create(4) else {
             assert!(
                 std::env::var_os("CI").is_none(),

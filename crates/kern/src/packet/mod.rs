@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_cross_a_veth_pair_in_order_and_cut_ones_are_told() {
+    fn frames_cross_a_veth_pair_in_order_and_truncated_ones_are_reported() {
         in_private_network("ip link add va type veth peer vb; ip link set va up; ip link set vb up", || {
             let options = Options { batch: 4, slot_bytes: 256, ..Options::default() };
             let mut a = PacketSocket::open("va", &options).unwrap();
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_goes_is_noticed() {
+    fn a_removed_interface_is_detected() {
         in_private_network("ip link add va type veth peer vb; ip link set va up; ip link set vb up", || {
             let mut a = PacketSocket::open("va", &Options::default()).unwrap();
             drain(&mut a);
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn ip_framing_takes_and_gives_bare_ip_packets() {
+    fn ip_framing_accepts_and_returns_bare_ip_packets() {
         in_private_network(
             "ip link add va address 02:00:00:00:00:0a type veth peer vb address 02:00:00:00:00:0b;
              ip link set va up; ip link set vb up",

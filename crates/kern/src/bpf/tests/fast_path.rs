@@ -91,7 +91,7 @@ fn frame(source: SocketAddr, destination: SocketAddr, from_port: u16, text: &[u8
 }
 
 #[test]
-fn flows_that_were_given_leave_in_the_plain_form_and_no_others() {
+fn only_configured_flows_leave_in_the_plain_form() {
     let Some(_alone) = alone() else { return };
     in_private_network(NETWORK, || {
         let config = FastPathConfig { ue: true, slots: 2, flows: 16 };

@@ -42,7 +42,7 @@ fn senders(port: u16) -> Vec<SocketState> {
 }
 
 #[test]
-fn a_thousand_connections_leave_nothing() {
+fn a_thousand_connections_leave_no_state() {
     let Some(_alone) = alone() else { return };
     let Some(group) = own_group() else { return };
     files();

@@ -77,7 +77,7 @@ unsafe extern "C" {
 }
 
 #[test]
-fn the_contract_has_the_sizes_we_write() {
+fn the_contract_matches_the_sizes_written() {
     // SAFETY: the call takes a number and returns one.
     let sizes: Vec<u64> = (0..20).map(|i| unsafe { abn_size(i) }).collect();
     let view = size_of::<CView>() as u64;
@@ -384,7 +384,7 @@ fn registered() -> Vec<String> {
 }
 
 #[test]
-fn controllers_come_and_go() {
+fn controllers_are_registered_and_removed() {
     let Some(_alone) = alone() else { return };
     let loaded = Controllers::load(&LOADABLE, &IntConfig::default()).unwrap();
     let mut names = registered();
@@ -401,7 +401,7 @@ fn controllers_come_and_go() {
 }
 
 #[test]
-fn what_is_not_there_is_named() {
+fn errors_name_the_missing_object() {
     let Some(_alone) = alone() else { return };
     let why = Source::attach("no-such-if", SourceConfig::default()).unwrap_err().to_string();
     assert!(why.starts_with("interface no-such-if: no interface"), "{why}");

@@ -34,7 +34,7 @@ fn taken(trace: &Trace) -> Vec<TraceEvent> {
 }
 
 #[test]
-fn windows_are_told_ack_by_ack_of_the_sockets_that_were_asked_for() {
+fn windows_of_requested_sockets_are_reported_per_ack() {
     let Some(_alone) = alone() else { return };
     in_private_network("ip link set lo up", || {
         let trace = Trace::attach(TraceFilter::default()).unwrap();
