@@ -9,10 +9,8 @@ use tracing_subscriber::EnvFilter;
 /// ATSSS for any Linux machine: one session over 5G and Wi-Fi.
 #[derive(Debug, Parser)]
 #[command(name = "anabranch", version, propagate_version = true)]
-#[command(
-    after_help = "Exit codes: 0 success, 1 runtime failure, 2 invalid arguments or configuration;\n\
-                  ctl also: 3 agent not reachable, 4 request refused by the agent."
-)]
+#[command(after_help = "Exit codes: 0 success, 1 runtime failure, 2 invalid arguments or configuration;\n\
+                  ctl also: 3 agent not reachable, 4 request refused by the agent.")]
 pub struct Cli {
     /// Log level, or a tracing filter such as `info,anabranch::engine=debug`.
     #[arg(

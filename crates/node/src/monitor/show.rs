@@ -219,7 +219,10 @@ pub mod tests {
         assert!(lines[2].contains("2 *") && lines[2].contains("20.0 Mbit/s"), "{page}");
         assert!(lines[2].ends_with("MCS 17, 37.5 % of RBs, RLC 640 B"), "{page}");
         assert!(page.contains("[fd00::1]:4711") && page.contains("2.9 ms"), "{page}");
-        assert!(page.ends_with("10 traces on eth0; 2 malformed, 5 lost for lack of kernel buffers\n"), "{page}");
+        assert!(
+            page.ends_with("10 traces on eth0; 2 malformed, 5 lost for lack of kernel buffers\n"),
+            "{page}"
+        );
         let none = Report { paths: Vec::new(), flows: Vec::new(), kernel_drops: 0, ..sample() };
         assert_eq!(text(&none), "no traces on eth0 yet (2 malformed)\n");
     }
