@@ -31,7 +31,7 @@ The smallest lwip.toml: servers behind n3, one UE; LTE and Wi-Fi both behind
 ran0.
   [backhaul]
   name = \"n3\"
-  routes = [\"10.45.0.2/32\"]                      # packets from servers to the UE
+  routes = [\"10.45.0.2/32\"]                    # packets from servers to the UE
   [lte]
   name = \"ran0\"
   netns = \"ran\"                                 # ip netns add ran
