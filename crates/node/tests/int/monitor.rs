@@ -119,9 +119,9 @@ fn paths_listens_and_ends() {
     let (text, ok) = command("--interface lo");
     assert!(ok && text == "no traces on lo yet\n", "{text}");
     let (text, ok) = command("--interface lo --interface lo");
-    assert!(!ok && text.contains("--interface lo is named twice"), "{text}");
+    assert!(!ok && text.contains("--interface lo is given twice"), "{text}");
     let (text, ok) = command("--interface nowhere0");
-    assert!(!ok && text.contains("--interface nowhere0 (it must be there, and CAP_NET_RAW"), "{text}");
+    assert!(!ok && text.contains("--interface nowhere0 (it must exist, and CAP_NET_RAW"), "{text}");
 }
 
 /// An interface that disappears and is created again, as a tunnel's, is followed.
@@ -142,7 +142,7 @@ fn an_interface_created_again_is_followed() {
     until("both are at work", || newest(&monitor).is_some() && traces() == 1);
     ns.sh("ip link del v0");
     until("both say so", || {
-        monitor.log().contains("v0 is gone") && source.log().contains("no interface \"v1\"")
+        monitor.log().contains("v0 has disappeared") && source.log().contains("no interface \"v1\"")
     });
     ns.sh(make);
     until("the source has the new one", || traces() == 2);
