@@ -204,7 +204,7 @@ Examples:
     /// Reload the configuration file; sessions stay up.
     #[command(after_help = "\
 Example:
-  anabranch ctl reload                prints what changed and what needs a restart")]
+  anabranch ctl reload             shows what changed and what needs a restart")]
     Reload,
     /// Show the last 256 events, then follow new ones until interrupted.
     #[command(after_help = "\
