@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 choice! {
     /// Where a scenario runs.
     pub enum BackendName {
-        /// Virtual time: our own network, hosts and TCP models; no root needed; deterministic.
+        /// Virtual time: the network, host and TCP models of this program; deterministic; needs no root.
         Virtual = "virtual",
         /// Network namespaces: the `anabranch` program, kernel TCP and real time.
         Netns = "netns",
@@ -18,7 +18,7 @@ choice! {
 }
 
 choice! {
-    /// Which way bytes go, seen from the UE.
+    /// Direction of data, as seen from the UE.
     pub enum Direction {
         /// From the server to the UE.
         Down = "down",
@@ -28,7 +28,7 @@ choice! {
 }
 
 choice! {
-    /// Which directions of a link an event concerns.
+    /// Directions of a link to which an event applies.
     pub enum Directions {
         /// Up and down.
         Both = "both",
@@ -44,21 +44,21 @@ choice! {
     pub enum Security {
         /// Encrypted and authenticated.
         Secure = "secure",
-        /// 8-byte header in the clear; only for accesses that are trusted.
+        /// 8-byte header without encryption; only for trusted accesses.
         Plain = "plain",
     }
 }
 
 choice! {
-    /// What a flow does.
+    /// Kind of traffic of a flow.
     pub enum FlowKind {
         /// UDP at a constant bit rate.
         Cbr = "cbr",
-        /// UDP bursts: at a constant rate while on, silent while off; lengths are exponential.
+        /// UDP bursts: constant rate while on, silence while off; both durations are exponentially distributed.
         OnOff = "on_off",
-        /// One TCP transfer, as fast as it goes.
+        /// One TCP transfer at the highest rate that TCP allows.
         BulkTcp = "bulk_tcp",
-        /// Requests and answers over one TCP connection, one at a time.
+        /// Requests and responses over one TCP connection, one at a time.
         RequestResponse = "request_response",
         /// UDP echo requests at a fixed interval.
         Ping = "ping",
@@ -66,41 +66,42 @@ choice! {
 }
 
 choice! {
-    /// Who carries a flow in namespaces.
+    /// Program that carries a flow in namespaces.
     pub enum Program {
-        /// Sources and sinks of this program, which know every byte.
+        /// Sources and sinks of this program, which check every byte.
         Own = "own",
-        /// A file that nginx serves and curl fetches; sha256sum compares.
+        /// A file served by nginx and fetched by curl; sha256sum compares the two copies.
         Curl = "curl",
-        /// iperf3: TCP, with `congestion_control` as its option `-C`.
+        /// iperf3: TCP, with `congestion_control` passed as `-C`.
         Iperf3 = "iperf3",
-        /// irtt: packets that are answered, with time stamps of both ends; the sender of a `cbr` flow asks.
+        /// irtt: packets with replies, time-stamped at both ends; the sender of a `cbr` flow is the client.
         Irtt = "irtt",
-        /// A vehicle's MAVLink messages, made and read by pymavlink, up, over UDP.
+        /// MAVLink messages of a vehicle, generated and parsed by pymavlink, uplink, over UDP.
         Mavlink = "mavlink",
-        /// The same over one TCP connection; a message is delivered when its sender has the ACK of it.
+        /// The same over one TCP connection; a message counts as delivered when its sender has received the ACK.
         MavlinkTcp = "mavlink_tcp",
-        /// Video that ffmpeg sends by RTMP and nginx records, up.
+        /// Video sent by ffmpeg over RTMP and recorded by nginx, uplink.
         Ffmpeg = "ffmpeg",
-        /// One QUIC stream of quinn, with its CUBIC, BBR or Reno.
+        /// One QUIC stream of quinn, with quinn's CUBIC, BBR or Reno.
         Quinn = "quinn",
     }
 }
 
 choice! {
-    /// How the sender of a TCP flow finds out what was lost.
+    /// Loss detection of a TCP sender.
     pub enum Recovery {
-        /// By time (RACK-TLP, RFC 8985), mistakes taken back: Linux since 4.18.
+        /// By time (RACK-TLP, RFC 8985), spurious reductions undone: Linux since 4.18.
         Rack = "rack",
-        /// By the third duplicate, always; nothing taken back (RFC 5681, RFC 6675).
+        /// Always by the third duplicate ACK; nothing is undone (RFC 5681, RFC 6675).
         Classic = "classic",
-        /// By duplicates, more of them the more reordering was seen; mistakes taken back: Linux before RACK.
+        /// By duplicate ACKs, with a threshold that grows with the observed reordering; spurious reductions undone:
+        /// Linux before RACK.
         Adaptive = "adaptive",
     }
 }
 
 choice! {
-    /// What happens at an event.
+    /// Action of an event.
     pub enum EventKind {
         /// The link stops carrying packets.
         LinkDown = "link_down",
@@ -112,13 +113,13 @@ choice! {
         Delay = "delay",
         /// The loss model of the link changes.
         Loss = "loss",
-        /// A rule of a UE gets another steering mode, in both directions.
+        /// The steering mode of a rule of a UE changes, in both directions.
         Steering = "steering",
-        /// From now on the UE's uplink moves to its next path every N packets.
+        /// From this time on, the UE's uplink moves to its next path every N packets.
         SwitchEvery = "switch_every",
-        /// A slice of a cell gets another share.
+        /// The share of a slice of a cell changes.
         Share = "share",
-        /// A link takes telemetry off what passes, or no longer.
+        /// A link starts or stops removing telemetry from packets.
         Strip = "strip",
     }
 }
@@ -126,33 +127,33 @@ choice! {
 choice! {
     /// How a link goes down.
     pub enum DownHow {
-        /// The UE sees the carrier go (radio lost, cable pulled).
+        /// The UE detects loss of carrier (radio lost, cable unplugged).
         Carrier = "carrier",
-        /// Packets vanish silently; nobody is told.
+        /// Packets are dropped silently, without any indication.
         BlackHole = "black_hole",
     }
 }
 
 choice! {
-    /// Which packets a link loses at random.
+    /// Model of random packet loss on a link.
     pub enum LossModel {
         /// None.
         None = "none",
-        /// Each packet with the same probability.
+        /// The same loss probability for each packet.
         Bernoulli = "bernoulli",
-        /// Two states with a loss probability each.
+        /// Two states, each with its own loss probability.
         GilbertElliott = "gilbert-elliott",
     }
 }
 
 choice! {
-    /// What a middlebox takes off packets, as if it did not know it.
+    /// What a middlebox removes from packets, as if it did not support it.
     pub enum Strip {
         /// Nothing.
         None = "none",
-        /// IOAM options headers, so that no trace arrives.
+        /// IOAM option headers; no trace arrives.
         Traces = "traces",
-        /// TCP options with reports, so that no report arrives.
+        /// TCP options with reports; no report arrives.
         Reports = "reports",
         /// Both.
         Both = "both",
@@ -160,17 +161,17 @@ choice! {
 }
 
 choice! {
-    /// The application part of a flat table's key.
+    /// Application part of the key of a flat table.
     pub enum FlatEntry {
         /// The session's own filter, as in PFCP.
         Filter = "filter",
-        /// The number of an application, found by a classifier that all share.
+        /// Number of an application, determined by a classifier that all sessions share.
         ApplicationId = "application-id",
     }
 }
 
 choice! {
-    /// How a plot is drawn.
+    /// Type of a plot.
     pub enum PlotKind {
         /// Series over time.
         Time = "time",
@@ -180,7 +181,7 @@ choice! {
         Box = "box",
         /// One bar per metric expression.
         Bars = "bars",
-        /// Points, both coordinates metric expressions.
+        /// Points whose coordinates are metric expressions.
         Scatter = "scatter",
     }
 }
@@ -202,78 +203,78 @@ impl super::schema::Described for PaperValue {
 }
 
 table! {
-    /// The file itself.
+    /// Top-level keys of a scenario file.
     pub struct File {
-        /// One line: what is shown.
+        /// Title of the scenario, one line.
         title: String = String::new(), required();
-        /// Where it comes from, such as a figure of a paper.
+        /// Source of the scenario, such as a figure of a paper.
         paper: Option<String> = None;
-        /// What happens and why, for the report.
+        /// Description of the scenario and its purpose, for the report.
         description: Option<String> = None;
-        /// Seed of the first run; `--seed` wins.
+        /// Seed of the first run; overridden by `--seed`.
         seed: u64 = 1;
-        /// How often the scenario is run, each time with its own seed. With more than one run every
-        /// metric `m` is the median over the runs, and `m.mean`, `m.min`, `m.max`, `m.p99` exist too.
+        /// Number of runs, each with its own seed. With more than one run, every metric `m` is the median over the
+        /// runs, and `m.mean`, `m.min`, `m.max`, `m.p99` exist too.
         runs: u32 = 1, range(1.0, 10_000.0);
-        /// Length of one run, seconds.
+        /// Duration of one run, seconds.
         duration_s: f64 = 10.0, range(0.001, 86_400.0);
-        /// Start of the window that averages (goodput, delay, loss) are taken over, seconds.
+        /// Start of the window over which averages (goodput, delay, loss) are computed, seconds.
         measure_from_s: f64 = 0.0, range(0.0, 86_400.0);
-        /// Width of one point of a time series, milliseconds.
+        /// Sampling interval of time series, milliseconds.
         sample_ms: f64 = 100.0, range(1.0, 60_000.0);
-        /// Files it cannot do without and that are not shipped, relative to this one: without them it is left
-        /// out, with a line that says so.
+        /// Required files that are not shipped, relative to the scenario file. If one is missing, the scenario is
+        /// skipped with a message.
         needs: Vec<String> = Vec::new();
         /// Backends the scenario can run on.
         backends: Vec<BackendName> = vec![BackendName::Virtual];
-        /// Access links by name. A link used by several UEs is shared by them.
+        /// Access links by name. UEs that use the same link share it.
         link: BTreeMap<String, Link> = BTreeMap::new();
         /// Cells by name: accesses with SDAP, RLC, MAC, slices and a radio channel.
         gnb: BTreeMap<String, Gnb> = BTreeMap::new();
-        /// LWIP nodes by name: a bearer over LTE and Wi-Fi, packet by packet.
+        /// LWIP nodes by name: a bearer split over LTE and Wi-Fi, packet by packet.
         lwip: BTreeMap<String, Lwip> = BTreeMap::new();
-        /// User-plane functions by name. Without any there is one, `upf`, with the defaults.
+        /// User-plane functions by name. If none is given, there is one, `upf`, with the defaults.
         upf: BTreeMap<String, Upf> = BTreeMap::new();
-        /// Servers behind the UPF by name. Without any there is one, `server`, with the defaults.
+        /// Servers behind the UPF by name. If none is given, there is one, `server`, with the defaults.
         server: BTreeMap<String, Server> = BTreeMap::new();
         /// User equipments by name.
         ue: BTreeMap<String, Ue> = BTreeMap::new();
-        /// Network slices by name. A slice manager has them, and UEs with flows `via = "slices"` are told of theirs: in
-        /// namespaces by the programs, in virtual time by what decides in them, before the run.
+        /// Network slices by name, held by the slice manager. UEs with flows `via = "slices"` receive theirs: in
+        /// namespaces through the programs, in virtual time before the run, through the decision logic of these
+        /// programs.
         slice: BTreeMap<String, Slice> = BTreeMap::new();
-        /// Traffic by name.
+        /// Traffic flows by name.
         flow: BTreeMap<String, Flow> = BTreeMap::new();
-        /// What happens when.
+        /// Timed events.
         event: Vec<Event> = Vec::new();
-        /// Metrics of your own, computed after each run: an expression over metrics, and over series with
+        /// User-defined metrics, computed after each run. Each is an expression over metrics and over series, with
         /// `mean(series, from_s, to_s)`, `lowest(…)`, `highest(…)`, `first_above(series, level, from_s)` and
-        /// `first_below(…)` (the time in seconds), `correlation(series, series, lag_s)` and `lag(series, series,
-        /// most_s)`; `jain(…)` is the fairness of its values. The metric `x` is called `metric.x`.
+        /// `first_below(…)` (time in seconds), `correlation(series, series, lag_s)` and `lag(series, series, most_s)`;
+        /// `jain(…)` is the fairness index of its arguments. The metric `x` is named `metric.x`.
         metric: BTreeMap<String, String> = BTreeMap::new();
-        /// Memory of the UPF's tables, computed rather than run.
+        /// Memory of the UPF's tables, computed without a run.
         memory: Option<Memory> = None;
-        /// Changes that make a shorter form for `--quick`, written as those of `variant.set`: fewer runs, a
-        /// shorter time. The claims stay, and hold in both forms if the file does not say otherwise; `claim.<id>.backends = []`
-        /// takes one out.
+        /// Changes for the short form selected by `--quick`, written like `variant.set`: fewer or shorter runs. Claims
+        /// apply to both forms unless the file states otherwise; `claim.<id>.backends = []` removes one.
         quick: Option<toml::Table> = None;
-        /// Named changes of this file. With variants, each of them is run and its metrics begin with
-        /// its name and a dot; a variant without `set` is the file as it stands.
+        /// Named changes to this file. If there are variants, each is run, and its metrics begin with its name and a
+        /// dot. A variant without `set` is the unchanged file.
         variant: Vec<Variant> = Vec::new();
-        /// In place of `variant`: a family of variants, from the combinations of the values of several axes.
+        /// Instead of `variant`: a family of variants, generated from the combinations of the values of several axes.
         matrix: Option<Matrix> = None;
-        /// What must hold.
+        /// Conditions on the results.
         claim: Vec<Claim> = Vec::new();
-        /// What the report draws.
+        /// Plots of the report.
         plot: Vec<Plot> = Vec::new();
     }
 }
 
 table! {
-    /// An access between UEs and the UPF: a bottleneck with its queue, then a delay, each way.
+    /// An access link between UEs and the UPF. Each direction is a bottleneck with a queue, followed by a delay.
     pub struct Link {
-        /// From the UE towards the UPF.
+        /// Direction from the UE to the UPF.
         up: LinkDirection = LinkDirection::default();
-        /// From the UPF towards the UE.
+        /// Direction from the UPF to the UE.
         down: LinkDirection = LinkDirection::default();
     }
 }
@@ -281,34 +282,36 @@ table! {
 table! {
     /// One direction of a link.
     pub struct LinkDirection {
-        /// Rate, Mbit/s of whole IP packets.
+        /// Rate in Mbit/s of entire IP packets.
         rate_mbps: f64 = 100.0, range(0.001, 100_000.0);
-        /// One-way delay behind the bottleneck, milliseconds.
+        /// One-way delay after the bottleneck, milliseconds.
         delay_ms: f64 = 5.0, range(0.0, 10_000.0);
-        /// Width of the extra delay, milliseconds: each packet gets a uniform 0 to this.
+        /// Maximum additional delay, milliseconds; each packet gets a uniformly distributed value from 0 to this.
         jitter_ms: f64 = 0.0, range(0.0, 10_000.0);
-        /// Whether jitter may change the order of packets.
+        /// Whether jitter may reorder packets.
         reorder: bool = false;
-        /// Length of the drop-tail queue, milliseconds at `rate_mbps`.
+        /// Length of the drop-tail queue, in milliseconds at `rate_mbps`.
         queue_ms: f64 = 100.0, range(0.1, 60_000.0);
-        /// Length of the drop-tail queue as a multiple of rate times twice `delay_ms`; wins over `queue_ms`.
+        /// Length of the drop-tail queue as a multiple of the rate times twice `delay_ms`; takes precedence over
+        /// `queue_ms`.
         queue_bdp: Option<f64> = None, range(0.01, 1000.0);
-        /// Length of the drop-tail queue, bytes; wins over `queue_ms` and `queue_bdp`.
+        /// Length of the drop-tail queue in bytes; takes precedence over `queue_ms` and `queue_bdp`.
         queue_bytes: Option<u64> = None, range(1500.0, 1e9);
-        /// Length of the drop-tail queue, packets; alone, it wins over `queue_ms`.
+        /// Length of the drop-tail queue in packets; takes precedence over `queue_ms` and `queue_bdp`. With
+        /// `queue_bytes`, both limits apply.
         queue_packets: Option<u64> = None, range(1.0, 1e6);
         /// Random loss.
         loss: Loss = Loss::default();
-        /// Rate over time, wins over `rate_mbps`: the path of a mahimahi trace or of a CSV file with
-        /// lines `time_s,rate_bps`, relative to the scenario file.
+        /// Variable rate, in place of `rate_mbps`: path of a mahimahi trace or of a CSV file with lines
+        /// `time_s,rate_bps`, relative to the scenario file.
         trace: Option<String> = None;
-        /// Whether a CSV trace begins again at its end (a mahimahi trace always does).
+        /// Whether a CSV trace repeats at its end (a mahimahi trace always does).
         trace_repeat: bool = false;
-        /// Largest IP packet, bytes; larger ones vanish. Left out, any size.
+        /// Largest IP packet in bytes; larger ones are dropped silently. Unlimited by default.
         mtu_bytes: Option<u64> = None, range(576.0, 65_535.0);
-        /// It fills IOAM traces that pass, as the node with this id. Left out, it does not.
+        /// Identifier of the IOAM node that fills traces in packets on this link; without it, traces are not filled.
         ioam_node: Option<u32> = None, range(1.0, 16_777_214.0);
-        /// What it takes off the packets that pass.
+        /// Telemetry removed from packets on this link.
         strip: Strip = Strip::None;
     }
 }
@@ -319,15 +322,15 @@ table! {
     pub struct Loss {
         /// Loss model.
         model: LossModel = LossModel::None;
-        /// Share of packets lost, percent.
+        /// Packet loss probability, percent.
         percent: f64 = 0.0, range(0.0, 100.0), only(&["bernoulli"]);
-        /// Chance per packet to pass from the good to the bad state, percent.
+        /// Probability per packet of a transition from the good to the bad state, percent.
         good_to_bad_percent: f64 = 1.0, range(0.0, 100.0), only(&["gilbert-elliott"]);
-        /// Chance per packet to pass from the bad to the good state, percent.
+        /// Probability per packet of a transition from the bad to the good state, percent.
         bad_to_good_percent: f64 = 25.0, range(0.0, 100.0), only(&["gilbert-elliott"]);
-        /// Share of packets lost in the good state, percent.
+        /// Packet loss probability in the good state, percent.
         good_loss_percent: f64 = 0.0, range(0.0, 100.0), only(&["gilbert-elliott"]);
-        /// Share of packets lost in the bad state, percent.
+        /// Packet loss probability in the bad state, percent.
         bad_loss_percent: f64 = 100.0, range(0.0, 100.0), only(&["gilbert-elliott"]);
     }
 }
@@ -335,9 +338,10 @@ table! {
 table! {
     /// A user-plane function.
     pub struct Upf {
-        /// Pausable queues of the uplink reordering pool.
+        /// Number of pausable queues in the uplink reordering pool.
         reorder_queues: u16 = 127, range(0.0, 4096.0);
-        /// It fills IOAM traces of inner packets, both ways, as the node with this id. Left out, it does not.
+        /// Identifier of the IOAM node that fills traces in inner packets, in both directions; without it, traces are
+        /// not filled.
         ioam_node: Option<u32> = None, range(1.0, 16_777_214.0);
     }
 }
@@ -345,11 +349,11 @@ table! {
 table! {
     /// A server behind the UPF.
     pub struct Server {
-        /// Rate of its link (N6), each way, Mbit/s. Its drop-tail queue holds 100 ms.
+        /// Rate of its N6 link in each direction, Mbit/s. The drop-tail queue of the link holds 100 ms.
         rate_mbps: f64 = 1000.0, range(0.001, 100_000.0);
-        /// One-way delay of its link (N6), milliseconds.
+        /// One-way delay of its N6 link, milliseconds.
         delay_ms: f64 = 0.5, range(0.0, 10_000.0);
-        /// Its link fills IOAM traces that pass, as the node with this id. Left out, it does not.
+        /// Identifier of the IOAM node that fills traces in packets on its N6 link; without it, traces are not filled.
         ioam_node: Option<u32> = None, range(1.0, 16_777_214.0);
     }
 }
@@ -357,17 +361,17 @@ table! {
 table! {
     /// A user equipment.
     pub struct Ue {
-        /// Its UPF; may be left out where there is one.
+        /// UPF of this UE; optional if there is only one.
         upf: Option<String> = None;
-        /// Its accesses; the order gives the path numbers.
+        /// Accesses of the UE; their order determines the path numbers.
         accesses: Vec<Access> = Vec::new(), required();
-        /// ATSSS rules, first match wins; both directions. Without any, active-standby with the first
-        /// access as primary.
+        /// ATSSS rules for both directions; the first match applies. Default: active-standby with the first access as
+        /// primary.
         rules: Vec<Rule> = Vec::new();
         /// Form of the tunnel on its accesses.
         security: Security = Security::Secure;
-        /// Its end of the tunnel fills IOAM traces of inner packets, both ways, as the node with this id. Left out, it does
-        /// not.
+        /// Identifier of the IOAM node with which the UE's tunnel endpoint fills traces in inner packets, in both
+        /// directions; without it, traces are not filled.
         ioam_node: Option<u32> = None, range(1.0, 16_777_214.0);
     }
 }
@@ -377,9 +381,9 @@ table! {
     pub struct Access {
         /// Name, such as `5g` or `wifi`.
         name: String = String::new(), required();
-        /// The link or cell it uses.
+        /// Link or cell of this access.
         link: String = String::new(), required();
-        /// Form of the tunnel on this access; left out, the UE's.
+        /// Form of the tunnel on this access; default: that of the UE.
         security: Option<Security> = None;
     }
 }
@@ -388,160 +392,160 @@ table! {
     /// Traffic between one UE and one server.
     tag "kind"
     pub struct Flow {
-        /// What it does.
+        /// Kind of traffic.
         kind: FlowKind = FlowKind::Cbr, required();
-        /// Off: the flow is left out, with its metrics.
+        /// Whether the flow is part of the scenario; if not, its metrics do not exist either.
         enabled: bool = true;
-        /// So many flows alike. More than one are called `<flow>-1`, `<flow>-2` and so on, and have a port each.
+        /// Number of identical flows. Several flows are named `<flow>-1`, `<flow>-2` and so on, each with its own port.
         count: u32 = 1, range(1.0, 256.0);
-        /// Its UE; may be left out where there is one.
+        /// UE of this flow; optional if there is only one.
         ue: Option<String> = None;
-        /// Its server; may be left out where there is one.
+        /// Server of this flow; optional if there is only one.
         server: Option<String> = None;
-        /// Which way the data goes; a request_response or ping flow is always asked by the UE.
+        /// Direction of the data. In request_response and ping flows the UE always sends the requests.
         direction: Direction = Direction::Down, only(&["cbr", "on_off", "bulk_tcp"]);
-        /// How it travels: `atsss` (the session), `direct:<access>` (that access, no tunnel), `lwip` (through the
-        /// LWIP node; `lwip:<node>` where there are several), `mptcp` (kernel MPTCP over all accesses; netns, TCP) or
-        /// `slices` (what the UE's policy says for `needs`).
+        /// Route: `atsss` (the session), `direct:<access>` (that access without a tunnel), `lwip` (through the LWIP
+        /// node; `lwip:<node>` if there are several), `mptcp` (kernel MPTCP over all accesses; namespaces and TCP only)
+        /// or `slices` (by the UE's policy for `needs`).
         via: String = "atsss".into();
-        /// What the application asks its UE's agent for, by the names of RFC 9622 and `_slice.*` (docs/taps.md), such as
-        /// `{ minRecvRate = 130_000_000 }`. Without `via = "slices"` it says nothing.
+        /// Properties that the application requests from the UE's agent, by the names of RFC 9622 and `_slice.*`
+        /// (docs/taps.md), such as `{ minRecvRate = 130_000_000 }`. Only with `via = "slices"`.
         needs: Option<toml::Table> = None;
-        /// Server port, for the filters of rules: of its protocol, no other flow's at this server. Left out, a free one from
-        /// 5001.
+        /// Server port, for the filters of rules; unique per protocol at this server. Default: a free port from 5001.
         port: Option<u16> = None;
-        /// When it starts, seconds.
+        /// Start time, seconds.
         start_s: f64 = 0.0, range(0.0, 86_400.0);
-        /// Uniform random time added to `start_s`, 0 to this, milliseconds: another one in every run. Virtual
-        /// backend only.
+        /// Maximum random time added to `start_s`, milliseconds; uniformly distributed from 0 and different in each
+        /// run. Virtual backend only.
         start_jitter_ms: f64 = 0.0, range(0.0, 60_000.0), only(&["cbr", "on_off", "ping"]);
-        /// How long it sends, seconds; left out, to the end of the run.
+        /// Sending time, seconds; default: until the end of the run.
         duration_s: Option<f64> = None, range(0.001, 86_400.0);
-        /// Bytes to transfer; left out, it sends until its time is over.
+        /// Bytes to transfer; default: the flow sends until its time is over.
         bytes: Option<u64> = None, range(1.0, 1e12), only(&["bulk_tcp"]);
-        /// Rate of the application's data while it sends, Mbit/s.
+        /// Rate of application data while sending, Mbit/s.
         rate_mbps: f64 = 10.0, range(0.001, 100_000.0), only(&["cbr", "on_off"]);
-        /// Data per packet, bytes (UDP payload). More than 1372 needs `via = "direct:<access>"`, and more than 1452 the
-        /// virtual backend.
+        /// Data per packet (UDP payload), bytes. More than 1372 requires `via = "direct:<access>"`; more than 1452
+        /// requires the virtual backend.
         packet_bytes: u32 = 1200, range(32.0, 8952.0), only(&["cbr", "on_off", "ping"]);
-        /// Mean length of a burst, milliseconds.
+        /// Mean duration of a burst, milliseconds.
         on_ms: f64 = 500.0, range(1.0, 600_000.0), only(&["on_off"]);
-        /// Mean length of a silence, milliseconds.
+        /// Mean duration of a silence, milliseconds.
         off_ms: f64 = 500.0, range(1.0, 600_000.0), only(&["on_off"]);
-        /// The application writes at this rate, Mbit/s; left out, as fast as TCP takes it.
+        /// Rate at which the application writes, Mbit/s; default: as fast as TCP accepts data.
         limit_mbps: Option<f64> = None, range(0.001, 100_000.0), only(&["bulk_tcp"]);
-        /// Who carries it in namespaces: `curl` (bulk_tcp) fetches `bytes` downwards from nginx, `iperf3` is for
-        /// bulk_tcp, `irtt` for cbr and ping. `mavlink` and `mavlink_tcp` (cbr, up) send a vehicle's messages, as many of
-        /// them as `rate_mbps` has room for; `ffmpeg` (bulk_tcp, up) sends a video of `limit_mbps`; `quinn` carries a bulk_tcp
-        /// flow over QUIC in the place of TCP, with quinn's own `congestion_control`. In virtual time there are only
-        /// models.
+        /// Program that carries the flow in namespaces: `curl` (bulk_tcp) downloads `bytes` from nginx; `iperf3` is for
+        /// bulk_tcp, `irtt` for cbr and ping. `mavlink` and `mavlink_tcp` (cbr, up) send as many messages of a vehicle
+        /// as fit in `rate_mbps`. `ffmpeg` (bulk_tcp, up) sends a video of `limit_mbps`. `quinn` carries a bulk_tcp
+        /// flow over QUIC instead of TCP, with quinn's own `congestion_control`. Virtual time always uses models.
         program: Program = Program::Own, only(&["bulk_tcp", "cbr", "ping"]);
         /// Congestion control of the sender.
         congestion_control: CongestionControl = CongestionControl::Cubic, only(&["bulk_tcp", "request_response"]);
-        /// How the sender finds out what was lost. In namespaces it is set for all senders of a host.
+        /// Loss detection of the sender. In namespaces it applies to all senders of a host.
         recovery: Recovery = Recovery::Rack, only(&["bulk_tcp", "request_response"]);
-        /// Selective acknowledgments. Without them losses are found by duplicates, whatever `recovery` says. In
-        /// namespaces it is set for a whole host.
+        /// Selective acknowledgements. Without them, losses are detected by duplicate ACKs, whatever `recovery` is. In
+        /// namespaces it applies to the entire host.
         sack: bool = true, only(&["bulk_tcp", "request_response"]);
-        /// Whether it runs over IPv6; with `via = "direct:<access>"` or `"atsss"`.
+        /// Whether the flow runs over IPv6; with `via = "direct:<access>"` or `"atsss"` only.
         ipv6: bool = false;
-        /// Its data carries IOAM traces, its ACKs reports on the path. Left out, none. Needs `ipv6`.
+        /// In-band telemetry: IOAM traces in data segments, and path reports in ACKs. Default: none. Requires `ipv6`.
         telemetry: Option<Telemetry> = None, only(&["bulk_tcp", "request_response"]);
-        /// Segments are spread over the round trip, as with SO_MAX_PACING_RATE. In namespaces for traffic of our own
-        /// that goes up.
+        /// Whether segments are spread over the round trip, as with SO_MAX_PACING_RATE. In namespaces only for uplink
+        /// flows of `program = "own"`.
         paced: bool = false, only(&["bulk_tcp", "request_response"]);
-        /// What its slice guarantees, from which the initial window follows. Virtual backend only.
+        /// Guarantees of the flow's slice, which determine the initial window. Virtual backend only.
         slice: FlowSlice = FlowSlice::default(), only(&["bulk_tcp", "request_response"]);
-        /// Size of a request, bytes.
+        /// Size of a request in bytes.
         request_bytes: u32 = 200, range(1.0, 1e8), only(&["request_response"]);
-        /// Size of an answer, bytes.
+        /// Size of a response in bytes.
         response_bytes: u32 = 20_000, range(1.0, 1e8), only(&["request_response"]);
-        /// Silence between an answer and the next request, milliseconds.
+        /// Pause between a response and the next request, milliseconds.
         gap_ms: f64 = 100.0, range(0.0, 600_000.0), only(&["request_response"]);
-        /// Whether each request has a connection of its own, and its time that of connecting in it. In namespaces only.
+        /// Whether each request opens a new connection; its response time then includes connection setup. Namespaces
+        /// only.
         reconnect: bool = false, only(&["request_response"]);
-        /// Time between echo requests, milliseconds.
+        /// Interval between echo requests, milliseconds.
         interval_ms: f64 = 100.0, range(1.0, 600_000.0), only(&["ping"]);
     }
 }
 
 table! {
-    /// In-band telemetry of a TCP flow, and what it may do to its sender (docs/int-cc.md). All segments leave room
-    /// for a trace: 16 bytes and 36 per node, up to 8n. In namespaces, root: flows that leave a host by one interface
-    /// share `every` and `nodes` (4 at most, 2 through the tunnel), all flows the bounds, all IPv6 flows with one control the room.
+    /// In-band telemetry of a TCP flow, and its influence on the sender (docs/int-cc.md). Every segment reserves space
+    /// for a trace: 16 bytes plus 36 per node, rounded up to a multiple of 8. Namespaces require root. There, flows
+    /// that leave a host by the same interface share `every` and `nodes` (at most 4; 2 through the tunnel), all flows
+    /// share the bounds, and all IPv6 flows with the same congestion control share the reserved space.
     pub struct Telemetry {
-        /// One data segment in so many carries a trace.
+        /// Number of data segments per trace.
         every: u32 = 8, range(1.0, 10_000.0);
-        /// Nodes a trace has room for.
+        /// Number of nodes for which a trace has space.
         nodes: u8 = 2, range(1.0, 6.0);
         /// *increment* of Eq. 1 (`int_cubic_ss`).
         increment: u32 = 2, range(1.0, 16.0);
-        /// Most segments Eq. 1 adds per acknowledged one; 1 is ordinary slow start.
+        /// Maximum number of segments that Eq. 1 adds per acknowledged segment; 1 is ordinary slow start.
         growth_cap: u32 = 2, range(1.0, 16.0);
-        /// No report raises the flow above this rate, Mbit/s.
+        /// Maximum rate to which reports can raise the flow, Mbit/s.
         ceiling_mbps: f64 = 1000.0, range(0.1, 1_000_000.0);
-        /// Reports older than so many round trips count for nothing.
+        /// Age in round trips above which reports are ignored.
         stale_rtts: u32 = 8, range(1.0, 255.0);
-        /// Reports come to the sender's controller by a broker, so long after one another, milliseconds; left out, with the ACKs
-        /// that have them. Virtual backend only.
+        /// Interval at which a broker passes reports to the sender's controller, milliseconds; default: reports reach
+        /// it with the ACKs that carry them. Virtual backend only.
         broker_interval_ms: Option<f64> = None, range(0.001, 60_000.0);
-        /// From when the broker has a report until the controller has it, milliseconds.
+        /// Delay of a report from the broker to the controller, milliseconds.
         broker_delay_ms: f64 = 0.0, range(0.0, 60_000.0);
     }
 }
 
 table! {
-    /// What a slice guarantees to a flow's sender: a paced one starts with a window of α·T·RTT/S (Eq. 1 of the paper on
-    /// slices at the end host), as `selection::window` bounds it.
+    /// Guarantees of a slice to a flow's sender. A paced sender starts with a window of α·T·RTT/S (Eq. 1 of the paper
+    /// on slices at the end host), limited by `selection::window`.
     pub struct FlowSlice {
-        /// T: guaranteed rate, Mbit/s; left out, the initial window is 10 segments.
+        /// T: guaranteed rate, Mbit/s; without it, the initial window is 10 segments.
         guaranteed_mbps: Option<f64> = None, range(0.001, 100_000.0);
-        /// RTT: upper bound of the round trip, milliseconds.
+        /// RTT: upper bound of the round-trip time, milliseconds.
         rtt_ms: f64 = 30.0, range(0.001, 10_000.0);
-        /// α: the share of the guarantee to use at once.
+        /// α: share of the guarantee to use immediately.
         alpha: f64 = 0.5, range(0.01, 1.0);
     }
 }
 
 table! {
-    /// A network slice: one way into the network, and what the network promises for it. What is left out is not promised.
+    /// A network slice: an access to the network and its guarantees. Omitted properties are not guaranteed.
     pub struct Slice {
-        /// The access of UEs that it is reached by.
+        /// Access of the UEs through which the slice is reached.
         access: String = String::new(), required();
-        /// Guaranteed rate towards the network, Mbit/s.
+        /// Guaranteed uplink rate, Mbit/s.
         up_guaranteed_mbps: Option<f64> = None, range(0.001, 100_000.0);
-        /// Guaranteed rate from the network, Mbit/s.
+        /// Guaranteed downlink rate, Mbit/s.
         down_guaranteed_mbps: Option<f64> = None, range(0.001, 100_000.0);
-        /// Upper bound of the round trip, milliseconds.
+        /// Upper bound of the round-trip time, milliseconds.
         rtt_ms: Option<f64> = None, range(0.001, 10_000.0);
-        /// α of the initial window: the share of the guarantee to use at once.
+        /// α of the initial window: share of the guarantee to use immediately.
         alpha: f64 = 0.5, range(0.01, 1.0);
     }
 }
 
 table! {
-    /// Something that happens at a time.
+    /// A timed event.
     tag "kind"
     pub struct Event {
-        /// What happens.
+        /// Action.
         kind: EventKind = EventKind::LinkDown, required();
-        /// A name, to address the event in `set`.
+        /// Name by which `set` can address the event.
         name: Option<String> = None;
-        /// Off: the event does not happen.
+        /// Whether the event takes place.
         enabled: bool = true;
-        /// When, seconds.
+        /// Time, seconds.
         at_s: f64 = 0.0, range(0.0, 86_400.0), required();
-        /// Uniform random time added to `at_s`, 0 to this, seconds: another one in every run.
+        /// Maximum random time added to `at_s`, seconds; uniformly distributed from 0 and different in each run.
         at_jitter_s: f64 = 0.0, range(0.0, 3600.0);
-        /// Happens again every so many seconds; left out, once.
+        /// Interval of repetition, seconds; default: no repetition.
         every_s: Option<f64> = None, range(0.001, 86_400.0);
-        /// Which link.
+        /// Link concerned.
         link: String = String::new(), required(),
             only(&["link_down", "link_up", "rate", "delay", "loss", "strip"]);
-        /// Which directions of the link.
+        /// Directions of the link concerned.
         direction: Directions = Directions::Both,
             only(&["link_down", "link_up", "rate", "delay", "loss", "strip"]);
-        /// How the link goes down.
+        /// Kind of link failure.
         how: DownHow = DownHow::Carrier, only(&["link_down"]);
         /// New rate, Mbit/s.
         rate_mbps: f64 = 10.0, range(0.001, 100_000.0), only(&["rate"]);
@@ -549,54 +553,54 @@ table! {
         delay_ms: f64 = 10.0, range(0.0, 10_000.0), only(&["delay"]);
         /// New loss model.
         loss: Loss = Loss::default(), only(&["loss"]);
-        /// What the link takes off from now on.
+        /// Telemetry that the link removes from this time on.
         strip: Strip = Strip::Both, only(&["strip"]);
-        /// Which UE; may be left out where there is one.
+        /// UE concerned; optional if there is only one.
         ue: Option<String> = None, only(&["steering", "switch_every"]);
-        /// Which rule of the UE; left out, its first.
+        /// Rule of the UE; default: its first.
         rule: Option<String> = None, only(&["steering"]);
-        /// The new mode.
+        /// New steering mode.
         steering: Option<SteeringMode> = None, only(&["steering"]);
-        /// Packets between two switches; 0 ends switching.
+        /// Number of packets between two switches; 0 ends switching.
         packets: u32 = 2000, range(0.0, 1e9), only(&["switch_every"]);
-        /// Which cell; may be left out where there is one.
+        /// Cell concerned; optional if there is only one.
         gnb: Option<String> = None, only(&["share"]);
-        /// Which slice of the cell.
+        /// Slice of the cell.
         slice: String = String::new(), required(), only(&["share"]);
-        /// Its new share, percent.
+        /// New share, percent.
         share_percent: f64 = 0.0, range(0.0, 100.0), required(), only(&["share"]);
     }
 }
 
 table! {
-    /// How many users of 1, 2, 4 and 8 sessions fit in the same memory with each design of the UPF's
-    /// tables (JUNCTION Table V; docs/atsss-memory.md).
+    /// Number of users with 1, 2, 4 and 8 sessions that fit in the same memory with each design of the UPF's tables
+    /// (JUNCTION Table V; docs/atsss-memory.md).
     pub struct Memory {
-        /// The memory, MiB.
+        /// Available memory, MiB.
         budget_mib: f64 = 25.0, range(0.01, 1e6);
-        /// What an entry of the flat tables holds of the application.
+        /// Application part of an entry of the flat tables.
         flat: FlatEntry = FlatEntry::Filter;
     }
 }
 
 table! {
-    /// A named change of the file, run beside the others.
+    /// A named change of the file, run in addition to the others.
     pub struct Variant {
-        /// Its metrics begin with this name and a dot.
+        /// Name; its metrics begin with it and a dot.
         name: String = String::new(), required();
-        /// One line for the report; left out, the name.
+        /// One-line title for the report; default: the name.
         title: Option<String> = None;
-        /// Backends it runs on; left out, all of the scenario's.
+        /// Backends on which it runs; default: all of the scenario.
         backends: Option<Vec<BackendName>> = None;
-        /// Keys and their new values, written as dotted keys or nested tables. An element of a list is
-        /// addressed by its `name`, its `id` or its number; `*` is every element of a list or table. A table that gives its `kind`, `mode` or
-        /// `model` replaces the old one, any other table is merged into it.
+        /// Keys and their new values, written as dotted keys or nested tables. An element of a list is addressed by its
+        /// `name`, its `id` or its number; `*` addresses every element of a list or table. A table with `kind`, `mode`
+        /// or `model` replaces the old one; any other table is merged into it.
         set: toml::Table = toml::Table::new();
     }
 }
 
 choice! {
-    /// What a cell of a matrix is compared with: runs of the same cell with less.
+    /// Reference runs with which a cell of a matrix is compared.
     pub enum Reference {
         /// Each access alone, through the tunnel.
         Alone = "alone",
@@ -611,35 +615,37 @@ choice! {
 pub type CellFilter = BTreeMap<String, Vec<String>>;
 
 table! {
-    /// A family of variants: one per combination of the values of all axes, called by these, joined by `_`. Each is a
-    /// cell; what it is compared with is run beside it, once for all cells that share it. The scenario has one UE.
+    /// A family of variants, called cells: one per combination of the values of all axes, named by these values joined
+    /// with `_`. The reference runs of each cell are added, once for all cells that share them. The scenario has one
+    /// UE.
     pub struct Matrix {
-        /// The flow whose goodput is judged; with `count`, all of them together.
+        /// Flow whose goodput is evaluated; with `count`, the sum of all of them.
         bulk: String = String::new(), required();
-        /// A UDP flow beside it, judged by delay and loss; left out, there is none.
+        /// Concurrent UDP flow, evaluated by delay and loss; default: none.
         call: Option<String> = None;
-        /// The QoS flow of the cells' UEs whose waits are judged; left out, cells are not looked at.
+        /// QoS flow of the UEs of radio cells whose waiting times are evaluated; default: none.
         qfi: Option<u8> = None, range(0.0, 63.0);
-        /// The axes, in the order in which their values make names and titles.
+        /// Axes, in the order in which their values form names and titles.
         axis: Vec<Axis> = Vec::new(), required();
-        /// Axes that make the rows of the table, by name; the others make the columns.
+        /// Names of the axes that form the rows of the table; the others form the columns.
         rows: Vec<String> = Vec::new();
-        /// Which combinations there are: those that fit one of these filters. Left out, all.
+        /// Existing combinations: those that match one of these filters. Default: all.
         cells: Vec<CellFilter> = Vec::new();
-        /// Which of them run in namespaces too, if `backends` has them: those that fit one of these filters.
+        /// Combinations that also run in namespaces, if `backends` includes them: those that match one of these
+        /// filters. Default: all.
         netns: Vec<CellFilter> = Vec::new();
-        /// What each cell is compared with; with an empty list there may be any number of UEs.
+        /// Reference runs of each cell; if the list is empty, any number of UEs is allowed.
         references: Vec<Reference> = vec![Reference::Alone];
-        /// Cells to speak of together in claims, by name: those that fit one of the filters. `all` is there.
+        /// Named groups of cells for use in claims: those that match one of the filters. The group `all` always exists.
         group: BTreeMap<String, Vec<CellFilter>> = BTreeMap::new();
-        /// By backend, the group that is run there where nothing else is asked for (`--whole`, `--filter`). A backend
-        /// that is not named then runs none.
+        /// By backend, the group to run unless `--whole` or `--filter` is given. A backend that is not listed then runs
+        /// no cell.
         chosen: BTreeMap<String, String> = BTreeMap::new();
-        /// An axis and its value that each cell with another value is compared with, such as `{ sender = "cubic" }`.
+        /// An axis and a value of it with which cells of other values are compared, such as `{ sender = "cubic" }`.
         beside: BTreeMap<String, String> = BTreeMap::new();
-        /// The same of the value that stands for doing nothing, such as `{ queue = "vanilla" }`: what the others cost.
+        /// An axis and its baseline value, such as `{ queue = "vanilla" }`; shows the cost of the other values.
         plain: BTreeMap<String, String> = BTreeMap::new();
-        /// Start of the window of averages, after `start_s` of the bulk, seconds.
+        /// Start of the averaging window, seconds after `start_s` of the bulk flow.
         from_s: f64 = 3.0, range(0.0, 86_400.0);
     }
 }
@@ -649,47 +655,48 @@ table! {
     pub struct Axis {
         /// Name, for filters.
         name: String = String::new(), required();
-        /// Heading in the table; left out, the name.
+        /// Heading in the table; default: the name.
         title: Option<String> = None;
-        /// Its values: as variants, but their names have no `_`.
+        /// Values: written as variants, but without `_` in their names.
         value: Vec<Variant> = Vec::new(), required();
     }
 }
 
 table! {
-    /// What must hold, beside what the paper says.
+    /// A condition on the results, with the figure of the paper.
     pub struct Claim {
         /// Short unique name.
         id: String = String::new(), required();
-        /// One line for a reader who has not seen the scenario.
+        /// One-line description, for a reader who does not know the scenario.
         what: String = String::new(), required();
-        /// The paper's figure, a number in `unit` or words.
+        /// Figure of the paper: a number in `unit`, or text.
         paper: Option<PaperValue> = None;
-        /// Expression over metrics: names, numbers, `+ - * /`, parentheses, `min(…)`, `max(…)`,
-        /// `abs(…)`, `jain(…)`. Write a minus with a space before it.
+        /// Expression over metrics: names, numbers, `+ - * /`, parentheses, `min(…)`, `max(…)`, `abs(…)`, `jain(…)`. A
+        /// minus sign must follow a space.
         metric: String = String::new(), required();
         /// Unit of the measured value.
         unit: String = String::new();
-        /// Holds if the value is at least this.
+        /// Smallest value for which the claim holds.
         min: Option<f64> = None;
-        /// Holds if the value is at most this.
+        /// Largest value for which the claim holds.
         max: Option<f64> = None;
-        /// Holds if the value is within so many percent of `paper`.
+        /// Largest deviation from `paper` for which the claim holds, percent.
         within_percent: Option<f64> = None, range(0.0, 1000.0);
-        /// Backends it is checked on; left out, all.
+        /// Backends on which it is checked; default: all.
         backends: Option<Vec<BackendName>> = None;
-        /// Why our figure is not in the band, and the band it is in instead. Such a claim is reported as `differs`
-        /// while it is there; outside it fails, and so it does once the claim's own band holds at five seeds.
+        /// Reason why the measured value is outside the band of the claim, and the band in which it is instead. Within
+        /// that band the claim is reported as `differs`. Outside it the claim fails, as it does once its own band holds
+        /// at five seeds.
         differs: Option<Differs> = None;
     }
 }
 
 table! {
-    /// Why a claim is not in its band, and where our figure is.
+    /// Reason why the value of a claim is outside its band, and the band of the measured value.
     pub struct Differs {
-        /// The reason, for a reader who has not seen the scenario.
+        /// Reason, for a reader who does not know the scenario.
         why: String = String::new(), required();
-        /// Least value that the reason covers: what five seeds gave, less its spread (`run --bands` prints it).
+        /// Smallest value that the reason covers: the result of five seeds minus its spread (`run --bands` prints it).
         min: f64 = 0.0, required();
         /// Largest value that the reason covers.
         max: f64 = 0.0, required();
@@ -697,40 +704,40 @@ table! {
 }
 
 table! {
-    /// A figure of the report.
+    /// A plot of the report.
     pub struct Plot {
-        /// How it is drawn.
+        /// Type of plot.
         kind: PlotKind = PlotKind::Time, required();
         /// Title.
         title: String = String::new(), required();
-        /// What is drawn: names of series; for `bars` and `scatter`, metric expressions. With more than one run
-        /// every metric is a series over the runs as well.
+        /// Names of series; for `bars` and `scatter`, metric expressions. With more than one run, every metric is also
+        /// a series over the runs.
         series: Vec<String> = Vec::new(), required();
         /// Scatter: metric expressions of the x coordinates, one per series.
         x: Vec<String> = Vec::new();
-        /// Scatter: so many points one after the other have one colour and are joined by a line.
+        /// Scatter: number of consecutive points that share a colour and are joined by a line.
         group: u32 = 1, range(1.0, 1000.0);
-        /// Legend, one per series, or per group; left out, the names.
+        /// Legend, one entry per series or group; default: the names.
         labels: Vec<String> = Vec::new();
-        /// Bars: colours repeat after so many bars, such as 2 for pairs.
+        /// Bars: number of bars after which colours repeat, such as 2 for pairs.
         cycle: u32 = 8, range(1.0, 8.0);
-        /// Label of the x axis; left out, by kind.
+        /// Label of the x axis; default: by kind.
         x_label: Option<String> = None;
-        /// Label of the y axis; left out, by kind.
+        /// Label of the y axis; default: by kind.
         y_label: Option<String> = None;
-        /// Start of the x axis; left out, from the data.
+        /// Start of the x axis; default: from the data.
         x_min: Option<f64> = None;
-        /// End of the x axis; left out, from the data.
+        /// End of the x axis; default: from the data.
         x_max: Option<f64> = None;
-        /// Start of the y axis; left out, zero.
+        /// Start of the y axis; default: zero.
         y_min: Option<f64> = None;
-        /// End of the y axis; left out, from the data.
+        /// End of the y axis; default: from the data.
         y_max: Option<f64> = None;
-        /// The x axis in powers of ten. Not for `box` and `bars`.
+        /// Whether the x axis is logarithmic. Not for `box` and `bars`.
         x_log: bool = false;
-        /// The y axis in powers of ten. Not for `bars`.
+        /// Whether the y axis is logarithmic. Not for `bars`.
         y_log: bool = false;
-        /// Backends it is drawn for; left out, all.
+        /// Backends for which it is drawn; default: all.
         backends: Option<Vec<BackendName>> = None;
     }
 }

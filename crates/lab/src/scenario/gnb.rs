@@ -24,15 +24,15 @@ use std::path::Path;
 choice! {
     /// Radio access technology.
     pub enum Rat {
-        /// LTE, FDD: TTIs of 1 ms, transport blocks by TS 36.213.
+        /// LTE, FDD: TTIs of 1 ms, transport blocks according to TS 36.213.
         Lte = "lte",
-        /// NR: slots by numerology, FDD or TDD, transport blocks by TS 38.214.
+        /// NR: slots by numerology, FDD or TDD, transport blocks according to TS 38.214.
         Nr = "nr",
     }
 }
 
 choice! {
-    /// Mode of RLC.
+    /// RLC mode.
     pub enum Rlc {
         /// Unacknowledged.
         Um = "um",
@@ -42,27 +42,27 @@ choice! {
 }
 
 choice! {
-    /// How the QoS flows of a bearer take turns in SDAP.
+    /// Scheduling of the QoS flows of a bearer in SDAP.
     pub enum SdapOrder {
-        /// The lowest `priority` first.
+        /// Lowest `priority` first.
         Priority = "priority",
         /// Deficit round robin by `quantum_bytes`.
         Drr = "drr",
-        /// Earliest deadline, by `delay_budget_ms`.
+        /// Earliest deadline first, by `delay_budget_ms`.
         Edf = "edf",
     }
 }
 
 choice! {
-    /// Where a channel comes from.
+    /// Source of a channel.
     pub enum ChannelModel {
-        /// One quality for ever.
+        /// Constant quality.
         Constant = "constant",
         /// Rows `second,cqi`, or the CSV of the Irish LTE and 5G data sets.
         Trace = "trace",
         /// A mahimahi trace.
         Mahimahi = "mahimahi",
-        /// Generated: somebody who walks.
+        /// Generated: a pedestrian.
         Pedestrian = "pedestrian",
         /// Generated: a train.
         Train = "train",
@@ -70,25 +70,25 @@ choice! {
 }
 
 table! {
-    /// A cell: gNB and the air, an access as a link is one. UEs on it have it as the `link` of an access;
-    /// `via = "direct:<access>"` is the cell alone, without a tunnel over it. In namespaces it is
-    /// `anabranch gnb`, in real time.
+    /// A cell: gNB and radio channel, used as an access in place of a link. UEs name it as the `link` of an access.
+    /// `via = "direct:<access>"` is the cell alone, without a tunnel over it. In namespaces it is `anabranch gnb`, in
+    /// real time.
     pub struct Gnb {
         /// Radio access technology.
         rat: Rat = Rat::Lte;
-        /// Resource blocks, LTE 1 to 110, NR 1 to 275.
+        /// Number of resource blocks: 1 to 110 for LTE, 1 to 275 for NR.
         rbs: u16 = 25, range(0.0, 65_535.0);
         /// Further keys of the carrier: `rbg_rbs`; for NR also `numerology` (0 to 4), `mcs_table`, `layers`,
         /// `control_symbols`, `dmrs_res`, `overhead_res`, `tdd = { pattern = "DDDSU" }`.
         radio: toml::Table = toml::Table::new();
-        /// How RBs are divided among slices.
+        /// Scheduler that divides the RBs among slices.
         scheduler: Scheduler = Scheduler::Fixed;
         /// Parameters of the scheduler: `quantum_limit_rbs` and `idle` (`strict` or `idle_reset`) of EQP,
         /// `lag_limit_rbs` of gps_packing.
         scheduler_set: toml::Table = toml::Table::new();
-        /// The same for the uplink, where nobody cares about packets.
+        /// Scheduler that divides the uplink RBs among slices.
         uplink_scheduler: Scheduler = Scheduler::Drr;
-        /// The slices; without any there is one, `default`, with all RBs.
+        /// Slices; if none is given, there is one, `default`, with all RBs.
         slices: Vec<Slice> = Vec::new();
         /// Queue discipline of the downlink.
         queue: Queue = Queue::Vanilla;
@@ -96,43 +96,44 @@ table! {
         queue_set: toml::Table = toml::Table::new();
         /// Queue discipline of the uplink, in the UE.
         uplink_queue: Queue = Queue::Vanilla;
-        /// Mode of RLC.
+        /// RLC mode.
         rlc: Rlc = Rlc::Um;
-        /// Most bytes in an RLC buffer: OAI's LTE has 1 MB, OAI's NR 100 MB, srsRAN 6.17 MB, ns-3 10 kB.
+        /// Capacity of an RLC buffer in bytes: OAI's LTE has 1 MB, OAI's NR 100 MB, srsRAN 6.17 MB, ns-3 10 kB.
         rlc_bytes: u64 = 1_000_000, range(1.0, 1e10);
-        /// Most packets in an RLC buffer.
+        /// Capacity of an RLC buffer in packets.
         rlc_packets: u64 = 15_625, range(1.0, 1e8);
-        /// QoS flows; without any there is one, 9, for everything.
+        /// QoS flows; if none is given, there is one, 9, for all traffic.
         qos: Vec<Qos> = Vec::new();
-        /// How the QoS flows of a bearer take turns.
+        /// Scheduling of the QoS flows of a bearer.
         sdap: SdapOrder = SdapOrder::Priority;
-        /// Time between two looks of SDAP at its limiters, microseconds.
+        /// Interval at which SDAP polls its limiters, microseconds.
         poll_us: u32 = 200, range(1.0, 1e6);
-        /// When in the TTI the first of them is, microseconds.
+        /// Time of the first poll in the TTI, microseconds.
         poll_phase_us: u32 = 0, range(0.0, 1e6);
-        /// Whether limiters are told what the MAC expects to give next.
+        /// Whether limiters receive a forecast of the next MAC allocation.
         forecast: bool = true;
-        /// Transport blocks that are not decoded the first time, percent.
+        /// Share of transport blocks that are not decoded at the first transmission, percent.
         bler_percent: f64 = 0.0, range(0.0, 100.0);
-        /// Retransmissions that are not decoded either, percent.
+        /// Share of retransmissions that are not decoded either, percent.
         bler_retx_percent: f64 = 1.0, range(0.0, 100.0);
-        /// Time to a retransmission, milliseconds; left out, 8 slots.
+        /// Delay of a retransmission, milliseconds; default: 8 slots.
         harq_delay_ms: Option<f64> = None, range(0.001, 1000.0);
-        /// RBs that carry no user data in every `control_every` th slot of the downlink.
+        /// Number of RBs without user data in every `control_every`-th downlink slot.
         control_rbs: u16 = 0, range(0.0, 275.0);
-        /// See `control_rbs`.
+        /// Interval in slots for `control_rbs`.
         control_every: u32 = 1, range(1.0, 1e6);
-        /// It fills IOAM traces that pass, both ways, as the node with this id. Left out, it does not.
+        /// Identifier of the IOAM node that fills traces in packets through this cell, in both directions; without it,
+        /// traces are not filled.
         ioam_node: Option<u32> = None, range(1.0, 16_777_214.0);
-        /// Slots from a backlog at the UE to the grant for it.
+        /// Number of slots from a backlog at the UE to the grant for it.
         grant_delay_slots: u8 = 4, range(0.0, 64.0);
-        /// The channel of every UE that has none of its own.
+        /// Channel of every UE without its own.
         channel: Channel = Channel::default();
-        /// The uplink channel of every UE that has none of its own; left out, each UE's downlink channel.
+        /// Uplink channel of every UE without its own; default: the downlink channel of each UE.
         uplink_channel: Option<Channel> = None;
         /// Largest packet that limiters expect, bytes.
         mtu_bytes: u32 = 1500, range(576.0, 9000.0);
-        /// What is different for a UE.
+        /// Settings of individual UEs.
         ue: BTreeMap<String, GnbUe> = BTreeMap::new();
     }
 }
@@ -142,33 +143,33 @@ table! {
     pub struct Slice {
         /// Name.
         name: String = String::new(), required();
-        /// Its share of the RBs, percent; all together 100 at most.
+        /// Share of the RBs, percent; the sum over all slices is at most 100.
         share_percent: f64 = 100.0, range(0.0, 100.0);
-        /// How its UEs take turns.
+        /// Scheduler for the UEs of the slice.
         intra: Intra = Intra::Rr;
-        /// rrm_policy: RBs kept for it even when it does not use them, percent.
+        /// rrm_policy: RBs reserved for the slice even if unused, percent.
         dedicated_percent: f64 = 0.0, range(0.0, 100.0);
-        /// rrm_policy: RBs it gets first, percent; left out, its share.
+        /// rrm_policy: RBs that the slice gets before others, percent; default: its share.
         min_percent: Option<f64> = None, range(0.0, 100.0);
-        /// rrm_policy: share of all RBs that it never exceeds over time, percent; left out, 100.
+        /// rrm_policy: share of all RBs that the slice never exceeds over time, percent; default: 100.
         max_percent: Option<f64> = None, range(0.0, 100.0);
-        /// static_priority: the lower, the sooner.
+        /// static_priority: priority of the slice; lower values are served first.
         priority: u8 = 0, range(0.0, 255.0);
     }
 }
 
 table! {
-    /// A QoS flow of every UE of a cell.
+    /// A QoS flow, present in every UE of a cell.
     pub struct Qos {
-        /// Its identifier; in metrics `qfi<qfi>`.
+        /// QoS flow identifier; `qfi<qfi>` in metrics.
         qfi: u8 = 9, range(0.0, 63.0), required();
-        /// Which packets; the first flow that matches. Left out: all that no other takes.
+        /// Packets of this flow; the first flow that matches applies. Default: all packets that match no other flow.
         filter: Option<Filter> = None;
-        /// The data radio bearer it goes over.
+        /// Data radio bearer of the flow.
         drb: u8 = 1, range(1.0, 32.0);
-        /// Priority level, the lower, the sooner.
+        /// Priority level; lower values are served first.
         priority: u8 = 90, range(1.0, 127.0);
-        /// How long a packet may take, milliseconds: the deadline of `edf`.
+        /// Packet delay budget, milliseconds: the deadline of `edf`.
         delay_budget_ms: f64 = 300.0, range(0.001, 4000.0);
         /// Bytes per round of `drr`.
         quantum_bytes: u32 = 1500, range(1.0, 1e6);
@@ -176,40 +177,40 @@ table! {
 }
 
 table! {
-    /// What is different for a UE of a cell.
+    /// Settings of one UE of a cell.
     pub struct GnbUe {
-        /// Its slice; left out, the first.
+        /// Slice of the UE; default: the first.
         slice: Option<String> = None;
-        /// Its queue discipline, downlink; left out, the cell's.
+        /// Downlink queue discipline; default: that of the cell.
         queue: Option<Queue> = None;
-        /// Its channel; left out, the cell's.
+        /// Channel of the UE; default: that of the cell.
         channel: Option<Channel> = None;
-        /// Its uplink channel; left out, the cell's `uplink_channel`.
+        /// Uplink channel of the UE; default: `uplink_channel` of the cell.
         uplink_channel: Option<Channel> = None;
-        /// For `intra = "priority"`: the lower, the sooner.
+        /// Priority for `intra = "priority"`; lower values are served first.
         priority: u8 = 0, range(0.0, 255.0);
     }
 }
 
 table! {
-    /// How good the radio channel is, and when.
+    /// Quality of the radio channel over time.
     tag "model"
     pub struct Channel {
-        /// Where it comes from.
+        /// Source of the channel.
         model: ChannelModel = ChannelModel::Constant;
-        /// Modulation and coding scheme, LTE 0 to 28; without `mcs` and `cqi`, CQI 15.
+        /// Modulation and coding scheme, 0 to 28 for LTE; without `mcs` and `cqi`, the channel has CQI 15.
         mcs: Option<u8> = None, range(0.0, 255.0), only(&["constant"]);
         /// Channel quality indicator.
         cqi: Option<u8> = None, range(0.0, 255.0), only(&["constant"]);
-        /// The trace, relative to the scenario file.
+        /// Path of the trace, relative to the scenario file.
         file: String = String::new(), required(), only(&["trace", "mahimahi"]);
-        /// Over how long a rate is taken, milliseconds.
+        /// Averaging interval of the rate, milliseconds.
         window_ms: u32 = 100, range(10.0, 60_000.0), only(&["mahimahi"]);
-        /// Which generated trace; left out, another one in every run.
+        /// Seed of the generated trace; default: a different one in each run.
         seed: Option<u64> = None, only(&["pedestrian", "train"]);
-        /// How long until a generated trace repeats, seconds.
+        /// Period after which a generated trace repeats, seconds.
         length_s: u32 = 60, range(1.0, 86_400.0), only(&["pedestrian", "train"]);
-        /// When it starts, seconds; before, its first value holds.
+        /// Start time of the trace, seconds; until then, its first value applies.
         start_s: f64 = 0.0, range(0.0, 86_400.0), only(&["trace", "mahimahi", "pedestrian", "train"]);
     }
 }

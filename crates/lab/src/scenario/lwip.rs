@@ -6,34 +6,34 @@ use serde::de::DeserializeOwned;
 use std::net::IpAddr;
 
 table! {
-    /// An LWIP node: it stands beside the cell and divides the TCP packets of each of its UEs' bearers over LTE and
-    /// Wi-Fi; `via = "lwip"` is a flow through it. Its UEs are those with an access on `lte` and one on `wifi`. All
-    /// that goes over `lte` passes it, what is not of the bearer as it is.
+    /// An LWIP node: it stands beside the cell and splits the TCP packets of its UEs' bearers over LTE and Wi-Fi; `via
+    /// = "lwip"` is a flow through it. Its UEs are those with an access on `lte` and one on `wifi`. All traffic over
+    /// `lte` passes through the node, which forwards packets outside the bearers unchanged.
     pub struct Lwip {
-        /// The link or cell of the LTE leg, by which every uplink packet goes.
+        /// Link or cell of the LTE leg, which carries all uplink packets.
         lte: String = String::new(), required();
-        /// The link of the Wi-Fi leg.
+        /// Link of the Wi-Fi leg.
         wifi: String = String::new(), required();
-        /// How the Wi-Fi leg brings packets to the UE: `translate` (its address of the bearer becomes that on Wi-Fi,
-        /// and the UE makes it the bearer's again) or `tunnel` (packets stay as they are).
+        /// Delivery over the Wi-Fi leg: `translate` (the node replaces the UE's bearer address by its Wi-Fi address,
+        /// and the UE restores it) or `tunnel` (packets stay unchanged).
         wifi_leg: String = "translate".into();
-        /// How TCP is divided, with a `mode` and its keys as in docs/lwip.md, such as
-        /// `{ mode = "fixed_ratio", lte_percent = 50 }`, which is the default.
+        /// Split of TCP: a `mode` and its keys as in docs/lwip.md. Default: `{ mode = "fixed_ratio", lte_percent = 50
+        /// }`.
         steering: toml::Table = toml::Table::new();
-        /// Where UDP goes: `lte`, `wifi` or `by_flow`.
+        /// Leg for UDP: `lte`, `wifi` or `by_flow`.
         other: String = "lte".into();
         /// DIDA, with keys as in docs/lwip.md, such as `{ let_through = 2, hold = { mode = "fixed", ms = 50 } }`.
-        /// Left out, ACKs pass as they come.
+        /// Without it, ACKs are forwarded without delay.
         dida: Option<toml::Table> = None;
-        /// How the node measures its legs, with keys as in docs/lwip.md but without `addresses`, such as
-        /// `{ interval_ms = 100 }`. Left out, it does where `steering` asks for it.
+        /// Measurement of the legs, with keys as in docs/lwip.md except `addresses`, such as `{ interval_ms = 100 }`.
+        /// By default, the node measures if `steering` requires it.
         probe: Option<toml::Table> = None;
-        /// Most flows remembered.
+        /// Capacity of the flow table.
         flows: u32 = 65_536, range(1.0, 16_777_216.0);
-        /// A flow without a packet for so long is forgotten, seconds.
+        /// Time without packets after which a flow is removed, seconds.
         idle_s: u32 = 60, range(1.0, 86_400.0);
-        /// The UE puts the data of a TCP flow in order before its own TCP sees it, and waits so long for what is
-        /// missing, milliseconds; 0: it does not. Virtual backend only.
+        /// Longest time for which the UE waits for missing data while it restores the order of TCP flows below its own
+        /// TCP, milliseconds; 0: no reordering. Virtual backend only.
         ue_reorder_ms: f64 = 0.0, range(0.0, 10_000.0);
     }
 }

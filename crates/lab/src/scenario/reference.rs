@@ -18,19 +18,19 @@ pub fn markdown() -> String {
     }
     text.push_str("## Metrics\n\n");
     text.push_str(
-        "Where a scenario has variants, every name begins with the variant's and a dot. Where it has more \
-         than one run, `m` is the median over the runs and `m.mean`, `m.min`, `m.max`, `m.p99` exist too \
-         (with one run they mean `m`). A metric that one of the runs does not have does not exist.\n\n",
+        "If a scenario has variants, every name begins with the name of the variant and a dot. With more \
+         than one run, `m` is the median over the runs, and `m.mean`, `m.min`, `m.max`, `m.p99` exist too \
+         (with one run they equal `m`). A metric exists only if every run has it.\n\n",
     );
     list(&mut text, METRICS);
     text.push_str("\n## Series\n\n");
-    text.push_str("For `[[plot]]`; they are those of the first run.\n\n");
+    text.push_str("For `[[plot]]`. Series come from the first run.\n\n");
     list(&mut text, SERIES);
     text
 }
 
 fn list(text: &mut String, metrics: &[Metric]) {
-    text.push_str("| name | unit | what |\n|---|---|---|\n");
+    text.push_str("| name | unit | meaning |\n|---|---|---|\n");
     for m in metrics {
         let _ = writeln!(text, "| `{}` | {} | {} |", m.name, m.unit, m.doc);
     }

@@ -31,23 +31,31 @@ impl Described for SteeringMode {
 fn rule() -> Table {
     Table {
         name: "Rule",
-        doc: "An ATSSS rule: which traffic, and how it is steered.".into(),
+        doc: "An ATSSS rule: selects traffic and its steering mode.".into(),
         tag: None,
         keys: vec![
             Key::new("name", Shape::Text, &["Unique name."], None).required(),
-            Key::new("filter", Shape::Table(&FILTER), &["Which packets; left out, all."], None),
-            Key::new("steering", Shape::Table(&STEERING), &["How they are steered."], None).required(),
+            Key::new(
+                "filter",
+                Shape::Table(&FILTER),
+                &["Packets to which the rule applies; default: all."],
+                None,
+            ),
+            Key::new("steering", Shape::Table(&STEERING), &["Steering mode of these packets."], None)
+                .required(),
             Key::new(
                 "reorder",
                 Shape::Bool,
-                &["Whether the receiver restores order. Off for transports that do not care."],
+                &[
+                    "Whether the receiver restores the packet order. Disable it for transports that tolerate reordering.",
+                ],
                 Some("true".into()),
             ),
             Key::new(
                 "functionality",
                 Shape::OneOf(&["ll", "mptcp"]),
                 &[
-                    "What carries its TCP flows: the packet lane, or the TCP lane (docs/tcp-lane.md). In namespaces only.",
+                    "Lane of its TCP flows: `ll` is the packet lane, `mptcp` the TCP lane (docs/tcp-lane.md; namespaces only).",
                 ],
                 Some("\"ll\"".into()),
             ),
@@ -59,20 +67,20 @@ fn filter() -> Table {
     let text = |name, doc: &'static str| Key::new(name, Shape::Text, &[doc], None);
     Table {
         name: "Filter",
-        doc: "A traffic selector from the UE's side: local is the UE, remote the far end. All that is \
-              given must match."
+        doc: "A traffic selector, as seen from the UE: local is the UE, remote the far end. All \
+              given keys must match."
             .into(),
         tag: None,
         keys: vec![
             Key::new("protocol", Shape::OneOf(&["tcp", "udp", "icmp"]), &["Transport protocol."], None),
-            text("local", "Address or prefix of the UE side."),
-            text("remote", "Address or prefix of the far side."),
-            Key::new("local_port", Shape::NumberOrText, &["Port or \"first-last\" of the UE side."], None)
+            text("local", "Address or prefix of the UE."),
+            text("remote", "Address or prefix of the far end."),
+            Key::new("local_port", Shape::NumberOrText, &["Port, or range \"first-last\", of the UE."], None)
                 .range(0.0, 65_535.0),
             Key::new(
                 "remote_port",
                 Shape::NumberOrText,
-                &["Port or \"first-last\" of the far side, such as the `port` of a flow."],
+                &["Port, or range \"first-last\", of the far end, such as the `port` of a flow."],
                 None,
             )
             .range(0.0, 65_535.0),
@@ -81,7 +89,8 @@ fn filter() -> Table {
 }
 
 fn steering() -> Table {
-    let mut keys = vec![Key::new("mode", Shape::OneOf(ModeName::NAMES), &["Which mode."], None).required()];
+    let mut keys =
+        vec![Key::new("mode", Shape::OneOf(ModeName::NAMES), &["Name of the mode."], None).required()];
     for (param, modes) in ModeName::all_params() {
         let default = param.default.as_ref().map(ToString::to_string);
         let about = format!("{}.", param.about);
@@ -109,10 +118,15 @@ fn weight() -> Table {
         doc: "Share of one access in load-balance mode.".into(),
         tag: None,
         keys: vec![
-            Key::new("access", Shape::Text, &["Which access."], None).required(),
-            Key::new("percent", Shape::Integer, &["Its share in steps of 10; all together 100."], None)
-                .required()
-                .range(0.0, 100.0),
+            Key::new("access", Shape::Text, &["Name of the access."], None).required(),
+            Key::new(
+                "percent",
+                Shape::Integer,
+                &["Share of the access, in steps of 10; the sum is 100."],
+                None,
+            )
+            .required()
+            .range(0.0, 100.0),
         ],
     }
 }
