@@ -238,9 +238,9 @@ registry! {
     reno "reno" Reno(reno::Reno) "NewReno, RFC 5681 and 6582.";
     bbr "bbr" Bbr(bbr::Bbr) "BBR, version 1.";
     int_cubic_l1 "int_cubic_l1" IntCubicL1(int_cubic_l1::IntCubicL1) "CUBIC that keeps its window on medium loss.";
-    int_cubic_l2 "int_cubic_l2" IntCubicL2(int_cubic_l2::IntCubicL2) "CUBIC that gives way by 5 % on medium loss.";
-    int_cubic_ss "int_cubic_ss" IntCubicSs(int_cubic_ss::IntCubicSs) "CUBIC with slow start by the path's telemetry.";
-    int_rate "int_rate" IntRate(int_rate::IntRate) "Paced at the bottleneck's fair share.";
+    int_cubic_l2 "int_cubic_l2" IntCubicL2(int_cubic_l2::IntCubicL2) "CUBIC that reduces its window by 5 % on medium loss.";
+    int_cubic_ss "int_cubic_ss" IntCubicSs(int_cubic_ss::IntCubicSs) "CUBIC with a slow start controlled by path telemetry.";
+    int_rate "int_rate" IntRate(int_rate::IntRate) "Pacing at the fair share of the bottleneck.";
 }
 
 /// Compiles and runs the examples of the tutorial.

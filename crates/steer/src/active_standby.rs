@@ -25,15 +25,15 @@ use crate::{Because, Compile, Doing, Exclusion, Input, ModeState, Names, PathId,
 use anabranch_rules::AccessName;
 
 crate::params! {
-    /// Active-standby as written.
+    /// Parameters of active-standby.
     pub struct Params {
         /// Preferred access.
         primary: AccessName;
-        /// Moves on to the next access that is up after so many packets; 0: stays. Not of TS 24.193: it exercises the
-        /// reordering of switches (JUNCTION §VI-C). What a UE asks for holds for its uplink.
+        /// Number of packets after which traffic moves to the next access that is up; 0: no rotation. Not part of TS 24.193:
+        /// for tests of reordering after a switch (JUNCTION §VI-C). A value requested by a UE applies to its uplink only.
         rotate_packets: u32 = 0, quiet();
-        /// An access that steadily loses more than this is left while another loses less, in percent; 100: loss does not
-        /// matter.
+        /// Sustained loss above which traffic leaves an access while another one loses less, in percent; 100: loss is
+        /// ignored.
         leave_above_loss_percent: u8 = DEFAULT_LEAVE_PERCENT, range(0.0, 100.0, "percent"), quiet();
     }
 }

@@ -22,13 +22,13 @@ use crate::{
 };
 
 crate::params! {
-    /// Coded as written.
+    /// Parameters of coded.
     pub struct Params {
-        /// Most bytes of repair packets, in percent of the packets' own.
+        /// Maximum bytes of repair packets, in percent of the bytes of the source packets.
         overhead_percent: u8 = 30, range(10.0, 100.0, "%");
-        /// Most packets one repair packet covers.
+        /// Maximum number of packets that one repair packet covers.
         window_packets: u8 = 64, range(1.0, 128.0, "packets");
-        /// How long a lost packet is worth waiting for, in milliseconds; so long, too, order is kept across a gap.
+        /// Longest wait for a lost packet, in milliseconds; packets after a gap are held for up to the same time to keep their order.
         longest_wait_ms: u16 = 100, range(10.0, 1000.0, "ms");
     }
 }

@@ -202,12 +202,12 @@ macro_rules! registry {
 
 // One line per mode: file, name, variant, type, description. The first is the default of a name.
 registry! {
-    active_standby "active-standby" ActiveStandby(active_standby::ActiveStandby) "The primary access while it is available, else the best other one.";
-    load_balance "load-balance" LoadBalance(load_balance::LoadBalance) "A share per access; an access that is down is skipped and its share redistributed.";
+    active_standby "active-standby" ActiveStandby(active_standby::ActiveStandby) "The primary access while it is available, otherwise the best other one.";
+    load_balance "load-balance" LoadBalance(load_balance::LoadBalance) "A share per access; the share of an access that is down is redistributed.";
     smallest_delay "smallest-delay" SmallestDelay(smallest_delay::SmallestDelay) "The access with the smallest non-zero RTT.";
-    priority_based "priority-based" PriorityBased(priority_based::PriorityBased) "The high-priority access until its RTT or loss passes a threshold, then overflow to the others.";
-    redundant "redundant" Redundant(redundant::Redundant) "Every packet on every access, de-duplicated at the far end.";
-    coded "coded" Coded(coded::Coded) "Every packet once, on the best access, and repair packets over the latest ones on another. Not of TS 24.193.";
+    priority_based "priority-based" PriorityBased(priority_based::PriorityBased) "The high-priority access until its RTT or loss exceeds a threshold; traffic then overflows to the others.";
+    redundant "redundant" Redundant(redundant::Redundant) "Every packet on every access, with duplicates removed at the far end.";
+    coded "coded" Coded(coded::Coded) "Every packet once, on the best access, and repair packets for the latest ones on another. Not part of TS 24.193.";
 }
 
 impl SteeringMode {

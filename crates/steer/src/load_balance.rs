@@ -33,14 +33,14 @@ use serde::{Deserialize, Serialize};
 const MAX_DIGITS: usize = 10;
 
 crate::params! {
-    /// Load-balance as written.
+    /// Parameters of load-balance.
     pub struct Params {
-        /// Shares in percent, steps of 10, summing to 100; empty: equal shares.
+        /// Shares of the accesses in percent, in steps of 10, with a sum of 100; empty: equal shares.
         weights: Vec<Weight> = Vec::new();
-        /// Unit that is split.
+        /// Unit of the split: packets or flows.
         per: Granularity = Granularity::Packet;
-        /// Autonomous load-balance indicator (TS 29.244): flows keep to one access, and packets leave it where they arrive no
-        /// later; capacities are measured.
+        /// Autonomous load-balance indicator (TS 29.244): each flow stays on one access, and its packets use another one only if
+        /// they arrive no later. Capacities are measured.
         autonomous: bool = false;
     }
 }

@@ -24,7 +24,7 @@ use crate::{
 use anabranch_rules::AccessName;
 
 crate::params! {
-    /// Priority-based as written.
+    /// Parameters of priority-based.
     pub struct Params {
         /// High-priority access.
         primary: AccessName;

@@ -17,9 +17,9 @@ use crate::{
 };
 
 crate::params! {
-    /// Redundant as written.
+    /// Parameters of redundant.
     pub struct Params {
-        /// Only while the loss of the best access is above this, in percent; left out: always.
+        /// Loss of the best access above which packets are duplicated, in percent; default: always duplicated.
         above_loss_percent: Option<f64> = None, range(0.0, 100.0, "%");
     }
 }

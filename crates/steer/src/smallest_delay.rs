@@ -24,14 +24,14 @@ pub const DEFAULT_HYSTERESIS_PERCENT: u8 = 10;
 pub const DEFAULT_DWELL_MS: u32 = 500;
 
 crate::params! {
-    /// Smallest-delay as written.
+    /// Parameters of smallest-delay.
     pub struct Params {
-        /// A change needs the new RTT to be smaller by this share of the old one, in percent.
+        /// Amount by which the RTT of another access must be smaller for a change, in percent of the current RTT.
         hysteresis_percent: u8 = DEFAULT_HYSTERESIS_PERCENT, range(0.0, 99.0, "");
-        /// Least time between two changes while both accesses are up, in milliseconds.
+        /// Minimum time between two changes while both accesses are up, in milliseconds.
         dwell_ms: u32 = DEFAULT_DWELL_MS, range(0.0, 60_000.0, "ms");
-        /// An access that steadily loses more than this is left while another loses less, in percent; 100: loss does not
-        /// matter.
+        /// Sustained loss above which traffic leaves an access while another one loses less, in percent; 100: loss is
+        /// ignored.
         leave_above_loss_percent: u8 = DEFAULT_LEAVE_PERCENT, range(0.0, 100.0, "percent"), quiet();
     }
 }

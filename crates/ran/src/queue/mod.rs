@@ -447,16 +447,16 @@ macro_rules! registry {
 // One line per discipline: file, name, variant, type, description.
 registry! {
     limiters {
-        vanilla "vanilla" Vanilla(vanilla::Open) "Everything at once into a FIFO.";
-        dynrlc "dynrlc" DynRlc(dynrlc::DynRlc) "Limit in SDUs by sojourn.";
-        drql "drql" Drql(drql::Drql) "Limit in bytes by what the MAC leaves.";
-        bdp "5g_bdp" Bdp(bdp::Bdp) "Pace of the last TTI.";
-        e5g_bdp "e5g_bdp" E5gBdp(e5g_bdp::E5gBdp) "Pace by average bandwidth and packet size.";
-        jit "jit" Jit(jit::Jit) "Filled to the announced grant just before the tick; ours.";
+        vanilla "vanilla" Vanilla(vanilla::Open) "No limit: every packet is passed to RLC immediately.";
+        dynrlc "dynrlc" DynRlc(dynrlc::DynRlc) "Limit in SDUs, adapted to the sojourn time.";
+        drql "drql" Drql(drql::Drql) "Limit in bytes, adapted to the bytes that the MAC leaves in RLC.";
+        bdp "5g_bdp" Bdp(bdp::Bdp) "Pacing at the rate of the last TTI.";
+        e5g_bdp "e5g_bdp" E5gBdp(e5g_bdp::E5gBdp) "Pacing by average bandwidth and packet size.";
+        jit "jit" Jit(jit::Jit) "Fills RLC up to the announced grant just before the TTI; developed in this project.";
     }
     buffers {
-        codel "codel" CoDel(codel::CoDelQueue) "Controlled delay in RLC (RFC 8289).";
-        fq_codel "fq_codel" FqCoDel(Box<fq_codel::FqCoDel>) "Flow queueing with controlled delay in RLC (RFC 8290).";
+        codel "codel" CoDel(codel::CoDelQueue) "CoDel in RLC (RFC 8289).";
+        fq_codel "fq_codel" FqCoDel(Box<fq_codel::FqCoDel>) "FQ-CoDel in RLC (RFC 8290).";
         l4s "l4s" L4s(Box<l4s::L4s>) "Dual-queue coupled AQM in RLC (RFC 9332).";
     }
 }

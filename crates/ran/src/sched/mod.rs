@@ -351,13 +351,13 @@ macro_rules! registry {
 
 // One line per scheduler, the first is the default: file (unless a line above names it), name, variant, type, description.
 registry! {
-    fixed: "fixed" Fixed(fixed::Fixed) "Fixed partition: ⌊share · RBs⌋ each, used or not.";
+    fixed: "fixed" Fixed(fixed::Fixed) "Fixed partition: ⌊share · RBs⌋ for each slice, even if unused.";
     rrm_policy: "rrm_policy" RrmPolicy(rrm_policy::RrmPolicy) "Dedicated, minimum and maximum shares (O-RAN).";
-    static_priority: "static_priority" StaticPriority(static_priority::StaticPriority) "One slice before another.";
+    static_priority: "static_priority" StaticPriority(static_priority::StaticPriority) "Slices in the order of their priority.";
     drr: "drr" Drr(drr::Drr) "Deficit round robin on RBs.";
-    eqp: "eqp_exact" EqpExact(Box<eqp::Eqp>) "Elastic quantum partition, the exact selection.";
-    : "eqp_paper" EqpPaper(Box<eqp::Eqp>) "Elastic quantum partition, the printed selection with its faults repaired.";
-    gps_packing: "gps_packing" GpsPacking(Box<gps_packing::GpsPacking>) "Whole packets first, bounded around fair sharing; ours.";
+    eqp: "eqp_exact" EqpExact(Box<eqp::Eqp>) "Elastic quantum partition with exact selection.";
+    : "eqp_paper" EqpPaper(Box<eqp::Eqp>) "Elastic quantum partition with the selection printed in the paper, errors corrected.";
+    gps_packing: "gps_packing" GpsPacking(Box<gps_packing::GpsPacking>) "Whole packets first, with bounded deviation from fair sharing; developed in this project.";
 }
 
 impl Default for InterConfig {

@@ -60,7 +60,7 @@ macro_rules! registry {
 registry! {
     rr "rr" Rr(rr::RoundRobin) "Round robin.";
     pf "pf" Pf(pf::ProportionalFair) "Proportional fair.";
-    priority "priority" Priority(priority::Priority) "By the UE's own priority.";
+    priority "priority" Priority(priority::Priority) "By the priority of the UE.";
 }
 
 /// Moving average of the bytes a UE got: exponential over about [`Average::TTIS`] TTIs. It is updated only when read, so that
