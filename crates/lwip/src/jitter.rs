@@ -38,7 +38,7 @@ pub(super) struct Answer {
     pub rtt_us: f64,
 }
 
-/// The jitter estimate of one leg; see the top of this file.
+/// Jitter estimate of one leg, as the [module](self) describes.
 #[derive(Debug, Clone)]
 pub(super) struct Jitter {
     /// The previous sample.
