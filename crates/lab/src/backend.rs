@@ -1,4 +1,4 @@
-//! What runs a scenario: virtual time or network namespaces.
+//! Backends that run a scenario: virtual time or network namespaces.
 
 use crate::scenario::Case;
 use crate::scenario::file::BackendName;
@@ -9,26 +9,26 @@ pub trait Backend: Sync {
     /// Its name.
     fn name(&self) -> BackendName;
 
-    /// Whether several runs may go on at the same time without disturbing one another.
+    /// Whether several runs can execute concurrently without affecting each other.
     fn parallel(&self) -> bool;
 
-    /// Runs `case` with `seed` and says how far it is.
+    /// Runs `case` with `seed` and reports progress.
     ///
     /// # Errors
-    /// [`Unable`] if this machine cannot run it; anything else that went wrong.
+    /// [`Unable`] if this machine cannot run it; other errors if the run fails.
     fn run(&self, case: &Case, seed: u64, progress: &dyn Progress) -> anyhow::Result<Outcome>;
 }
 
-/// What one run produced.
+/// Results of one run.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
     /// Single values; the names are in docs/scenarios.md.
     pub metrics: BTreeMap<String, f64>,
-    /// Series for plots, without the names of variants.
+    /// Series for plots, without variant prefixes.
     pub series: BTreeMap<String, Series>,
-    /// What a reader must know to judge the numbers: kernel, congestion control, programs and versions.
+    /// Facts needed to interpret the numbers: kernel, congestion control, programs and versions.
     pub facts: Vec<(String, String)>,
-    /// What happened when: seconds and a few words.
+    /// Events: time in seconds and a short description.
     pub events: Vec<(f64, String)>,
 }
 
@@ -39,15 +39,15 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Told how far a run is.
+/// Receiver of the progress of a run.
 pub trait Progress: Sync {
-    /// The run is `share` (0 to 1) through.
+    /// The completed share of the run, 0 to 1.
     fn at(&self, share: f64);
-    /// What the run is doing, in a few words.
+    /// A short description of the current step.
     fn doing(&self, what: &str);
 }
 
-/// Nobody looks.
+/// Ignores progress.
 pub struct Quiet;
 
 impl Progress for Quiet {
@@ -55,7 +55,7 @@ impl Progress for Quiet {
     fn doing(&self, _: &str) {}
 }
 
-/// This machine cannot do what was asked; says why and what would help.
+/// This machine cannot execute the request. The text states the reason and a remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Unable(pub String);

@@ -1,4 +1,4 @@
-//! What a cell was seen to do, in either backend, and the metrics and series of it.
+//! Observations of a cell, in either backend, and the metrics and series computed from them.
 
 use crate::backend::{Outcome, Series};
 use crate::claims::percentiles;
@@ -7,76 +7,76 @@ use anabranch_element::time::{Duration, nanos};
 use anabranch_ran::gnb::{LinkStats, PacketTimes, UeLinkStats};
 use std::collections::BTreeMap;
 
-/// What a cell was seen to do.
+/// Observations of a cell.
 #[derive(Debug, Default)]
 pub struct CellSeen {
-    /// How long downlink packets waited.
+    /// Waiting times of downlink packets.
     pub waits: Waits,
-    /// The same of the uplink; none in namespaces.
+    /// Waiting times of uplink packets; none in namespaces.
     pub up_waits: Waits,
-    /// Bytes that the slots of downlink and uplink within the window had room for, each for the UE of the largest block;
-    /// none in namespaces.
+    /// Capacity in bytes of the downlink and uplink slots within the window, each slot for the UE with the largest block; none in
+    /// namespaces.
     pub capacity_bytes: Option<[u64; 2]>,
-    /// Time, and counters of the downlink.
+    /// Time and downlink counters.
     pub counters: Vec<(f64, Counters)>,
-    /// The same of the uplink.
+    /// Time and uplink counters.
     pub uplink: Vec<(f64, Counters)>,
-    /// Per UE, in the cell's order: time, and counters of its downlink; none in namespaces.
+    /// Per UE, in the order of the cell: time and downlink counters; none in namespaces.
     pub ues: Vec<Vec<(f64, UeLinkStats)>>,
-    /// Per UE, in the cell's order: time and SDU bytes in RLC.
+    /// Per UE, in the order of the cell: time and SDU bytes in RLC.
     pub rlc_bytes: Vec<Vec<(f64, f64)>>,
-    /// Per UE: time, MCS, and bytes of a whole carrier at it; no point in an outage.
+    /// Per UE: time, MCS, and bytes of a block of the entire carrier at this MCS; no point during an outage.
     pub radio: Vec<Vec<(f64, u8, u32)>>,
-    /// Per slice: time and RBs it is owed.
+    /// Per slice: time and RBs owed to it.
     pub owed_rbs: Vec<Vec<(f64, f64)>>,
 }
 
-/// How long packets of a direction that were delivered had waited, by UE and QoS flow.
+/// Waiting times of the delivered packets of one direction, by UE and QoS flow.
 #[derive(Debug, Clone, Default)]
 pub struct Waits {
-    /// When the run began, by the clock of the packets, seconds.
+    /// Start of the run on the clock of the packets, seconds.
     origin_s: f64,
-    /// From when to when packets count in means, seconds since the beginning of the run.
+    /// Averaging window, seconds since the start of the run.
     window_s: (f64, f64),
-    /// Places in `flows`.
+    /// Indices into `flows`.
     places: BTreeMap<(u32, u8), usize>,
     flows: Vec<FlowWaits>,
-    /// The flow of the packet before, and its place.
+    /// Flow of the previous packet, and its index.
     recent: Option<((u32, u8), usize)>,
 }
 
-/// The same of one QoS flow of a UE. Kept as what becomes of it: a packet is nowhere else.
+/// Waiting times of one QoS flow of a UE. Packets are stored only as points and sums.
 #[derive(Debug, Clone, Default)]
 struct FlowWaits {
-    /// When each packet was delivered, seconds, and its waits altogether, in SDAP and in RLC, milliseconds.
+    /// Delivery time of each packet, seconds, and its waiting times in total, in SDAP and in RLC, milliseconds.
     points: [Vec<(f64, f64)>; 3],
-    /// The least that packets within the window could have waited, milliseconds; none in namespaces.
+    /// Lower bounds of the waiting times within the window, milliseconds; none in namespaces.
     least: Vec<f64>,
-    /// Packets within the window, and the sums of their waits in the order of [`MEANS`].
+    /// Number of packets within the window, and sums of their waiting times in the order of [`MEANS`].
     count: usize,
     sums: [f64; 5],
 }
 
-/// Names of the series of waits, as [`FlowWaits::points`] has them.
+/// Names of the series of waiting times, in the order of [`FlowWaits::points`].
 const SERIES: [&str; 3] = ["wait_ms", "sdap_wait_ms", "rlc_wait_ms"];
-/// Names of the means, as [`FlowWaits::sums`] has them.
+/// Names of the means, in the order of [`FlowWaits::sums`].
 const MEANS: [&str; 5] =
     ["wait_mean_ms", "sdap_wait_mean_ms", "rlc_wait_mean_ms", "reassembly_wait_mean_ms", "total_mean_ms"];
 
 impl Waits {
-    /// No packet yet; those between `from` and `end`, seconds, count in means.
+    /// Without packets. Means cover packets between `from` and `end`, seconds.
     #[must_use]
     pub fn between(from: f64, end: f64) -> Self {
         Self { window_s: (from, end), ..Self::default() }
     }
 
-    /// The same for times of packets that count from before the run, which begins `origin_s` after that.
+    /// The same for packet times with an origin `origin_s` before the start of the run.
     #[must_use]
     pub fn since(self, origin_s: f64) -> Self {
         Self { origin_s, ..self }
     }
 
-    /// A packet was delivered; times from the beginning of the run. `least` is what it could have waited at least.
+    /// Adds a delivered packet; times since the start of the run. `least` is the lower bound of its waiting time.
     pub fn note(&mut self, packet: &PacketTimes, least: Option<Duration>) {
         let at = (packet.delivered.as_secs_f64() - self.origin_s).max(0.0);
         let counts = self.is_within(at);
@@ -115,7 +115,7 @@ impl Waits {
         (self.window_s.0..=self.window_s.1).contains(&at)
     }
 
-    /// Mean and upper percentiles of a QoS flow's waits, and the least they could be, of which `name` makes names.
+    /// Mean and upper percentiles of the waiting times of a QoS flow, and their lower bounds; `name` forms the metric names.
     fn collect_few(&mut self, flow: (u32, u8), name: impl Fn(&str) -> String, out: &mut Outcome) {
         let (first, last) = self.window_s;
         let Some(FlowWaits { points: [points, ..], least, count, sums }) = self.flow(flow) else { return };
@@ -132,7 +132,7 @@ impl Waits {
         put_least(least, |what, value| _ = put(what, value));
     }
 
-    /// Metrics and series of a QoS flow, of which `name` makes names.
+    /// Metrics and series of a QoS flow; `name` forms their names.
     fn collect(&mut self, flow: (u32, u8), name: impl Fn(&str) -> String, out: &mut Outcome) {
         let FlowWaits { points, mut least, count, sums } =
             self.flow(flow).map(std::mem::take).unwrap_or_default();
@@ -159,7 +159,7 @@ impl Waits {
     }
 }
 
-/// Metrics of the least that packets could have waited, if that is known.
+/// Metrics of the lower bounds of waiting times, if known.
 fn put_least(least: &mut [f64], mut put: impl FnMut(&str, f64)) {
     if least.is_empty() {
         return;
@@ -176,7 +176,7 @@ fn ms(wait: Duration) -> f64 {
     nanos(wait) as f64 / 1e6
 }
 
-/// Those counters of one direction of a cell that metrics are made of.
+/// The counters of one direction of a cell that metrics use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 pub struct Counters {
     /// RBs for new data and retransmissions.
@@ -185,9 +185,9 @@ pub struct Counters {
     pub used_rbs: u64,
     /// RBs of retransmissions.
     pub retx_rbs: u64,
-    /// Bytes that transport blocks had room for.
+    /// Capacity of the transport blocks, bytes.
     pub block_bytes: u64,
-    /// Bytes of padding in them.
+    /// Padding in the transport blocks, bytes.
     pub padding_bytes: u64,
 }
 
@@ -203,7 +203,7 @@ impl From<LinkStats> for Counters {
     }
 }
 
-/// Waits counted within these, milliseconds, and how they are written in the names of metrics.
+/// Limits of waiting times, milliseconds, and their form in metric names.
 const WITHIN: [(f64, &str); 4] = [
     (1.0, "within_1ms_percent"),
     (2.0, "within_2ms_percent"),
@@ -216,7 +216,7 @@ fn direction(points: &[(f64, Counters)], (from, end): (f64, f64), mut put: impl 
     let first = points.iter().find(|(at, _)| *at >= from);
     let last = points.iter().rfind(|(at, _)| *at <= end + 1e-6);
     let (Some((since, a)), Some((until, b))) = (first, last) else { return };
-    // Of counters that went on after the end, or began anew, there is no difference.
+    // Counters that continued after the end, or were reset, have no difference.
     let rbs = b.rbs.saturating_sub(a.rbs).max(1) as f64;
     let used = (b.used_rbs + b.retx_rbs).saturating_sub(a.used_rbs + a.retx_rbs);
     let bytes = b.block_bytes.saturating_sub(a.block_bytes).max(1) as f64;
@@ -259,7 +259,7 @@ impl CellSeen {
                 put("tbs_bytes", &|_, bytes| f64::from(bytes));
             }
             let mut qfis = gnb.qfis();
-            // Several rules may lead to one flow.
+            // Several rules may select the same flow.
             qfis.sort_unstable();
             qfis.dedup();
             for qfi in qfis {
@@ -275,7 +275,7 @@ impl CellSeen {
 }
 
 impl CellSeen {
-    /// Shares of UEs and slices in the RBs for new data, and what UEs' blocks carried.
+    /// Shares of UEs and slices in the RBs for new data, and the data carried by the blocks of UEs.
     fn shares(&self, case: &Case, name: &str, (from, end): (f64, f64), out: &mut Outcome) {
         let Some(gnb) = case.gnbs.get(name) else { return };
         let slices = gnb.slices();

@@ -300,15 +300,15 @@ fn run_all(args: &RunArgs) -> ExitCode {
     end.into()
 }
 
-/// What the report of a scenario is called: as the scenario, with its folder before it if another one has the name.
+/// Name of the report of a scenario: that of the scenario, preceded by its folder if another scenario has the same name.
 fn report_name(scenario: &Scenario, all: &[(bool, Scenario)]) -> String {
     let taken = all.iter().any(|(_, other)| other.name == scenario.name && other.file != scenario.file);
     let folder = scenario.file.parent().and_then(Path::file_name).filter(|_| taken);
     folder.map_or_else(|| scenario.name.clone(), |f| format!("{}-{}", f.to_string_lossy(), scenario.name))
 }
 
-/// Makes the folders that are asked for, before hours of runs end at them; what the sandbox has of its own would be gone with
-/// it.
+/// Creates the requested folders before the runs, so that a wrong path does not discard hours of results. Folders that exist
+/// only inside the sandbox are rejected.
 fn make_folders(args: &RunArgs, sandboxed: bool) -> anyhow::Result<()> {
     let page = args.markdown.as_ref().and_then(|page| page.parent()).filter(|f| !f.as_os_str().is_empty());
     let folders = [("--out", args.out.as_deref()), ("--logs", args.logs.as_deref()), ("--markdown", page)];
@@ -322,14 +322,14 @@ fn make_folders(args: &RunArgs, sandboxed: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What becomes of a scenario.
+/// How a scenario is handled.
 #[derive(Debug, PartialEq, Eq)]
 enum Choice {
-    /// It runs there.
+    /// It runs on this backend.
     Run(BackendName),
-    /// It is left out, for this reason.
+    /// It is skipped, for this reason.
     Skip(String),
-    /// It cannot be what was meant, for this reason.
+    /// It is rejected, for this reason.
     Refuse(String),
 }
 
@@ -346,7 +346,7 @@ fn choose(asked: Option<BackendName>, given: bool, scenario: &Scenario) -> Choic
     if given { Choice::Refuse(says) } else { Choice::Skip(says) }
 }
 
-/// What a scenario needs and is not there.
+/// The missing files of a scenario, as text.
 fn missing(scenario: &Scenario) -> String {
     let files: Vec<String> = scenario.missing.iter().map(|f| f.display().to_string()).collect();
     format!("{}, which is not here", files.join(" and "))
@@ -406,7 +406,7 @@ fn one(
     Ok((Count::of(&done.claims), report))
 }
 
-/// Prints; a reader that went away (`| head`) is no error of ours, a full disk is.
+/// Prints to standard output. A closed pipe (`| head`) is not an error; other failures, such as a full disk, are.
 fn say(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -415,7 +415,7 @@ fn say(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// What is left of a program that had only to print.
+/// Exit status after output.
 fn said(result: anyhow::Result<()>) -> End {
     match result {
         Ok(()) => End::Good,
@@ -441,7 +441,7 @@ fn check(paths: &[PathBuf], sets: &[String]) -> End {
             continue;
         }
         end = end.max(said(say(&format!("{}: good, {claims} claims\n", scenario.file.display()))));
-        // `run` runs it all the same.
+        // `run` accepts it nevertheless.
         for line in Problems::new(&scenario.file, claims::audit::audit(scenario)).to_string().lines() {
             eprintln!("warning: {line}");
         }
@@ -464,7 +464,7 @@ fn list(paths: &[PathBuf]) -> End {
     said(say(&format!("{}\n", table.trim_fmt())))
 }
 
-/// All scenarios of the paths, and whether each was named itself; `None` (said why) if one is wrong.
+/// All scenarios of the paths, each with whether it was named directly. If one is wrong, prints why and returns `None`.
 fn load_all(
     paths: &[PathBuf],
     sets: &[String],
@@ -498,7 +498,7 @@ fn load_all(
     good.then_some(scenarios)
 }
 
-/// What can be, but hardly was meant: once, however many variants have it.
+/// Prints settings that are valid but probably not intended, once for all variants.
 fn print_warnings(scenario: &Scenario) {
     let all: BTreeSet<&String> = scenario.cases.iter().flat_map(|case| &case.warnings).collect();
     for warning in all {
@@ -512,7 +512,7 @@ fn print_problems(problems: &Problems) {
     }
 }
 
-/// Deeper folders are not searched: a loop of links would never end.
+/// Maximum depth of the search; it ends loops of symbolic links.
 const MAX_DEPTH: u32 = 8;
 
 fn files_in(path: &Path, depth: u32, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
@@ -531,18 +531,19 @@ fn files_in(path: &Path, depth: u32, found: &mut Vec<PathBuf>) -> std::io::Resul
     Ok(())
 }
 
-/// The progress bar: runs done, what is running. Where nobody looks, a line now and then if there are many runs.
+/// The progress bar: completed runs and the current one. If standard error is not a terminal, a few lines in its place if there
+/// are many runs.
 struct Bar {
     bar: ProgressBar,
-    /// Whether it is lines.
+    /// Whether it prints lines instead of a bar.
     lines: bool,
     count: AtomicUsize,
     done: AtomicUsize,
 }
 
-/// Fewer runs than this are not told in lines.
+/// Minimum number of runs for progress lines.
 const MANY: usize = 100;
-/// Lines of all runs together.
+/// Number of progress lines for all runs together.
 const LINES: usize = 20;
 
 impl Bar {

@@ -1,5 +1,5 @@
-//! Tables of claims in a Markdown page: a scenario's own place in it is between two comments, so that the page
-//! around it can be written by hand and the numbers cannot go stale.
+//! Tables of claims in a Markdown page. The table of a scenario is between two comments; the text around it is written by
+//! hand.
 
 use crate::claims::{Checked, band};
 use crate::matrix;
@@ -10,10 +10,10 @@ use anyhow::Context;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Writes the table of a scenario into `page`, in the place of its old one; at the end if it has none yet.
+/// Replaces the table of a scenario in `page`, or appends it if there is none.
 ///
 /// # Errors
-/// A page that cannot be read or written, or in which a place has no end.
+/// The page cannot be read or written, or an end comment is missing.
 pub fn put(page: &Path, scenario: &Scenario, done: &Finished) -> anyhow::Result<()> {
     let name = || page.display().to_string();
     let old = match std::fs::read_to_string(page) {
@@ -25,10 +25,10 @@ pub fn put(page: &Path, scenario: &Scenario, done: &Finished) -> anyhow::Result<
     rewrite(page, &new).with_context(name)
 }
 
-/// Puts `text` in the place of a page: all of it, or nothing where there is no room.
+/// Replaces a page with `text` atomically.
 ///
 /// # Errors
-/// It cannot be written; the old page is still there.
+/// It cannot be written; the old page is unchanged.
 pub fn rewrite(page: &Path, text: &str) -> std::io::Result<()> {
     let page = page.canonicalize().unwrap_or_else(|_| page.to_owned());
     let mut new = page.clone().into_os_string();
@@ -40,7 +40,7 @@ pub fn rewrite(page: &Path, text: &str) -> std::io::Result<()> {
     written.and_then(|()| std::fs::rename(&new, &page)).inspect_err(|_| drop(std::fs::remove_file(&new)))
 }
 
-/// The table of a scenario: claim, paper's figure, ours with its spread, band, whether it holds.
+/// The table of a scenario: claim, figure of the paper, measured value with its spread, band, verdict.
 #[must_use]
 pub fn table(scenario: &Scenario, done: &Finished) -> String {
     let seeds = match done.seeds {
@@ -141,7 +141,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let page = folder.path().join("page.md");
         rewrite(&page, "one").unwrap();
-        // Nothing can be written to where the new one would be.
+        // The path of the new file is not writable.
         std::fs::create_dir(folder.path().join("page.md.new")).unwrap();
         assert!(rewrite(&page, "two").is_err());
         assert_eq!(std::fs::read_to_string(&page).unwrap(), "one");

@@ -1,4 +1,4 @@
-//! From what was recorded about a flow to the metrics and series of [`crate::metrics`].
+//! Computes the metrics and series of [`crate::metrics`] from the records of a flow.
 //!
 //! Times are seconds since the start of the run. A point of a rate series is in the middle of its sample.
 
@@ -6,16 +6,16 @@ use crate::backend::{Outcome, Series};
 use crate::claims::percentile;
 use std::collections::BTreeSet;
 
-/// The times that matter for a flow.
+/// Time bounds of a flow.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Times {
     /// First moment of sending.
     pub start_s: f64,
     /// Last moment of sending.
     pub stop_s: f64,
-    /// Start of the window of averages.
+    /// Start of the averaging window.
     pub window_from_s: f64,
-    /// End of the run, and of the window.
+    /// End of the run and of the window.
     pub end_s: f64,
     /// Width of a sample.
     pub sample_s: f64,
@@ -31,22 +31,22 @@ impl Times {
     }
 }
 
-/// A packet of a UDP flow that arrived.
+/// A delivered packet of a UDP flow.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Arrival {
-    /// Its number in order of sending, from 0.
+    /// Sequence number, from 0.
     pub number: u64,
-    /// When it was sent.
+    /// Sending time.
     pub sent_s: f64,
-    /// When it arrived.
+    /// Arrival time.
     pub arrived_s: f64,
 }
 
-/// Most points of a series of single packets.
+/// Maximum number of points in a series of single packets.
 const MAX_POINTS: usize = 4000;
 
-/// `goodput_mbps`, `delivered_bytes` and `outage_ms` of a flow that delivered so many bytes at these times
-/// (in order), and its goodput over time.
+/// `goodput_mbps`, `delivered_bytes` and `outage_ms` of a flow with these deliveries (times in order, and bytes), and its goodput
+/// over time.
 pub fn deliveries(
     out: &mut Outcome,
     flow: &str,
@@ -67,7 +67,7 @@ pub fn deliveries(
 }
 
 /// The longest time without a delivery between the first one and the end of sending, within the window.
-/// Before the first delivery a flow is setting up; one that never delivers is out all the time.
+/// The time before the first delivery is connection setup. A flow without deliveries has an outage over the entire window.
 #[must_use]
 pub fn outage_s(deliveries: impl Iterator<Item = f64>, times: &Times) -> f64 {
     let (from, to) = (times.first_s(), times.last_s());
@@ -75,7 +75,7 @@ pub fn outage_s(deliveries: impl Iterator<Item = f64>, times: &Times) -> f64 {
     let mut longest: f64 = 0.0;
     for t in deliveries {
         let before = last.unwrap_or(t);
-        // Only the part of the silence that is within the window counts.
+        // Only the part of the gap within the window counts.
         longest = longest.max(t.min(to) - f64::max(before, from));
         last = Some(t);
         if t >= to {
@@ -85,7 +85,7 @@ pub fn outage_s(deliveries: impl Iterator<Item = f64>, times: &Times) -> f64 {
     longest.max(to - last.unwrap_or(from).max(from))
 }
 
-/// Packet metrics of a UDP flow, its deliveries and its delay over time.
+/// Packet metrics of a UDP flow, and its deliveries and delay over time.
 pub fn packets(
     out: &mut Outcome,
     flow: &str,
@@ -113,7 +113,7 @@ pub fn packets(
     put("lost_percent", if sent == 0 { 0.0 } else { lost as f64 * 100.0 / sent as f64 });
     put("reordered_packets", reordered as f64);
     put("duplicate_packets", duplicates as f64);
-    // What arrives after the end is not lost, and that is all that is said of it.
+    // Packets that arrive after the end are not lost, but excluded from delays and rates.
     let within = first.iter().filter(|a| a.arrived_s <= times.end_s);
     let delays: Vec<(f64, f64)> =
         within.map(|a| (a.arrived_s, (a.arrived_s - a.sent_s).max(0.0) * 1e3)).collect();
@@ -121,7 +121,7 @@ pub fn packets(
     deliveries(out, flow, first.iter().map(|a| (a.arrived_s, payload_bytes)), times);
 }
 
-/// Percentiles within the window, and the series, of values in milliseconds at times: `delay` or `response`.
+/// Percentiles within the window, and the series, of timed values in milliseconds: `delay` or `response`.
 pub fn delay_metrics(out: &mut Outcome, flow: &str, what: &str, values: &[(f64, f64)], times: &Times) {
     let window: Vec<f64> = values
         .iter()
@@ -141,7 +141,7 @@ pub fn delay_metrics(out: &mut Outcome, flow: &str, what: &str, values: &[(f64, 
     out.series.insert(format!("flow.{flow}.{what}_ms"), Series { points: thinned(values) });
 }
 
-/// Bytes at times as a rate per sample.
+/// Converts timed bytes to a rate per sample.
 #[must_use]
 pub fn rate_mbps(deliveries: impl IntoIterator<Item = (f64, u64)>, end_s: f64, sample_s: f64) -> Series {
     let count = (end_s / sample_s).ceil().clamp(0.0, 1e6) as usize;
@@ -155,7 +155,7 @@ pub fn rate_mbps(deliveries: impl IntoIterator<Item = (f64, u64)>, end_s: f64, s
     Series { points: bytes.iter().enumerate().map(point).collect() }
 }
 
-/// A counter read at times as increments: the bytes since the reading before.
+/// Converts the readings of a counter to increments since the previous reading.
 #[must_use]
 pub fn increments(readings: &[(f64, u64)]) -> Vec<(f64, u64)> {
     let mut last = 0;
@@ -169,7 +169,7 @@ pub fn increments(readings: &[(f64, u64)]) -> Vec<(f64, u64)> {
     deltas
 }
 
-/// At most [`MAX_POINTS`] of them, evenly by number.
+/// Selects at most [`MAX_POINTS`] of them, at even intervals of their index.
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let step = points.len().div_ceil(MAX_POINTS).max(1);
     points.iter().step_by(step).copied().collect()
@@ -204,7 +204,7 @@ mod tests {
         assert!((outage(&[(1.5, 2.3)]) - 0.3).abs() < 0.03, "the window begins at 2");
         assert!((outage(&[(6.0, 99.0)]) - 3.0).abs() < 0.03, "it never came back before 9");
         assert!((outage_s([0.5; 0].into_iter(), &TIMES) - 7.0).abs() < 1e-9);
-        // A late first delivery is set-up; deliveries after the end of sending close the last silence.
+        // A late first delivery is setup; deliveries after the end of sending close the last gap.
         assert!(outage_s([5.0, 9.5].into_iter(), &TIMES) - 4.0 < 1e-9);
     }
 

@@ -368,7 +368,7 @@ pub const SERIES: &[Metric] = &[
 /// Whether `name` can exist for one of `cases`.
 ///
 /// # Errors
-/// What is wrong and the nearest names.
+/// The problem, with similar names.
 pub fn check(name: &str, list: &[Metric], cases: &[&Case]) -> Result<(), String> {
     let base = STATISTICS.iter().find_map(|s| name.strip_suffix(s)?.strip_suffix('.'));
     let of = |name: &str| {
@@ -391,7 +391,7 @@ pub fn check(name: &str, list: &[Metric], cases: &[&Case]) -> Result<(), String>
     Err(format!("there is no `{name}`{}", near(name, known.iter().map(String::as_str))))
 }
 
-/// Whether `name` is one of the names that a pattern of [`METRICS`] or [`SERIES`] has in a case; as [`names`], without making them.
+/// Whether `name` matches a pattern of [`METRICS`] or [`SERIES`] in a case. Equivalent to a search in [`names`], without the list.
 fn is_of(pattern: &str, name: &str, case: &Case) -> bool {
     let (mut ue, mut gnb) = (None, "");
     let mut names = name.split('.');
@@ -425,7 +425,7 @@ fn is_of(pattern: &str, name: &str, case: &Case) -> bool {
     fits && names.next().is_none()
 }
 
-/// Up to three near names, as the end of a sentence.
+/// Up to three similar names, as the end of a sentence.
 #[must_use]
 pub fn near<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
     let found: Vec<String> = nearest(wrong, known, 3).iter().map(|name| format!("`{name}`")).collect();

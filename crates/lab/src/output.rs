@@ -1,4 +1,4 @@
-//! What a run says: the table of claims for people, one JSON object per scenario for programs.
+//! Output of a run: a table of claims for people, one JSON object per scenario for programs.
 
 use crate::claims::{Checked, Verdict, band, band_of_seeds};
 use crate::runner::Finished;
@@ -11,14 +11,14 @@ use std::io::IsTerminal;
 /// A line under the heading.
 const PRESET: &str = "     ──            ";
 
-/// The table *claim · paper · measured · holds*, with a heading and the reasons of what differs.
+/// The table *claim · paper · measured · holds*, with a heading and the reasons of the claims that differ.
 #[must_use]
 pub fn table(scenario: &Scenario, done: &Finished) -> String {
     let mut table = Table::new();
     table
         .load_preset(PRESET)
         .set_content_arrangement(ContentArrangement::Dynamic)
-        // The same text every time, on a terminal and in a file.
+        // Independent of the terminal width, so that terminals and files receive the same text.
         .set_width(120)
         .set_header(["claim", "paper", "measured", "band", "holds"]);
     for checked in &done.claims {
@@ -64,16 +64,16 @@ pub fn table(scenario: &Scenario, done: &Finished) -> String {
 /// Claims by verdict.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
-    /// Those that hold.
+    /// Number of claims that hold.
     pub held: usize,
-    /// Those that differ for the reason they give.
+    /// Number of claims that differ for a stated reason.
     pub differing: usize,
-    /// Those that fail.
+    /// Number of claims that fail.
     pub failed: usize,
 }
 
 impl Count {
-    /// Of these claims.
+    /// Counts these claims.
     #[must_use]
     pub fn of(claims: &[Checked]) -> Self {
         let count = |v: Verdict| claims.iter().filter(|c| c.verdict == v).count();
@@ -84,7 +84,7 @@ impl Count {
         }
     }
 
-    /// All of them.
+    /// Number of all claims.
     #[must_use]
     pub fn all(self) -> usize {
         self.held + self.differing + self.failed
@@ -106,7 +106,7 @@ impl std::fmt::Display for Count {
     }
 }
 
-/// For each claim that has a reason: the band of it that these seeds give, as it is written in the scenario.
+/// For each claim with a reason: the band that results from these seeds, in the form of the scenario file.
 #[must_use]
 pub fn bands(scenario: &Scenario, done: &Finished) -> String {
     let mut text = String::new();
@@ -122,7 +122,7 @@ pub fn bands(scenario: &Scenario, done: &Finished) -> String {
     text
 }
 
-/// Why claims differ, in the order of the claims; one reason for several claims is told once.
+/// Reasons why claims differ, in the order of the claims. A reason shared by several claims appears once.
 #[must_use]
 pub fn reasons(claims: &[Checked]) -> Vec<(&str, Vec<&Checked>)> {
     let mut reasons: Vec<(&str, Vec<&Checked>)> = Vec::new();
@@ -147,7 +147,7 @@ fn reason(checked: &Checked) -> Option<&str> {
     checked.claim.differs.as_ref().filter(|_| checked.verdict == Verdict::Differs).map(|d| d.why.as_str())
 }
 
-/// On a terminal the verdict stands out.
+/// The verdict, highlighted on a terminal.
 fn coloured(line: &str) -> String {
     let line = line.trim_end();
     let colours = [(Verdict::Holds, "32"), (Verdict::Differs, "1;33"), (Verdict::Fails, "1;31")];
@@ -173,7 +173,7 @@ pub fn paper(checked: &Checked) -> String {
     }
 }
 
-/// What was measured, with its spread over the seeds.
+/// The measured value, with its spread over the seeds.
 #[must_use]
 pub fn measured(checked: &Checked) -> String {
     let Some(value) = checked.measured else { return "no number".into() };
@@ -184,7 +184,7 @@ pub fn measured(checked: &Checked) -> String {
     text
 }
 
-/// The verdict, with the number of seeds at which it holds if they disagree.
+/// The verdict, with the number of seeds at which it holds if seeds differ.
 #[must_use]
 pub fn holds(checked: &Checked) -> String {
     match checked.seeds() {
@@ -221,7 +221,7 @@ pub struct Line<'a> {
     scenario: &'a str,
     backend: &'a str,
     seed: u64,
-    /// Left out for one.
+    /// Omitted for a single seed.
     #[serde(skip_serializing_if = "Option::is_none")]
     seeds: Option<usize>,
     claims: Vec<ClaimLine<'a>>,
@@ -240,7 +240,7 @@ struct ClaimLine<'a> {
     holds: bool,
     /// `holds`, `differs` or `fails`.
     verdict: &'static str,
-    /// Why it differs and its band, where the scenario has a reason.
+    /// Reason and band, if the scenario states a reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     differs: Option<&'a Differs>,
 }

@@ -1,4 +1,4 @@
-//! The page that says, paper by paper and figure by figure, what comes out: docs/reproduction.md.
+//! docs/reproduction.md: the results by paper and figure.
 //!
 //! ```text
 //! scenario files ─┐
@@ -6,8 +6,8 @@
 //! run --json ─────┘
 //! ```
 //!
-//! A table is between two comments with the scenario's name and backend; what is not in the results given stays as it
-//! was, so that runs in namespaces, which need root and time, may be made apart.
+//! Each table is between two comments with the scenario's name and backend. Tables without new results stay unchanged, so
+//! that runs in namespaces, which require root and more time, can be done separately.
 
 use crate::claims::band;
 use crate::markdown;
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Where the generated part begins; what is above is written by hand.
+/// Beginning of the generated part; the text above it is written by hand.
 const BEGIN: &str = "<!-- generated from here on: `anabranch-lab reproduction` -->\n";
 
 /// A paper's folder under `scenarios/papers`, and its name.
@@ -43,7 +43,7 @@ struct Line {
     claims: Vec<Measured>,
 }
 
-/// Left out for one seed.
+/// Omitted for a single seed.
 const fn one() -> usize {
     1
 }
@@ -56,7 +56,7 @@ struct Measured {
     verdict: String,
 }
 
-/// A table of the page and what it counts.
+/// A table of the page, with its counts.
 #[derive(Debug, Clone, Default)]
 struct Table {
     text: String,
@@ -65,10 +65,10 @@ struct Table {
     failed: usize,
 }
 
-/// Writes `page` anew, with the results of these files of `run --json` lines.
+/// Updates `page` with the results in these files of `run --json` lines.
 ///
 /// # Errors
-/// A file that cannot be read or written, a scenario or a line that is wrong.
+/// A file cannot be read or written, or a scenario or a line is invalid.
 pub fn write(page: &Path, scenarios: &Path, results: &[PathBuf]) -> anyhow::Result<()> {
     let old = if page.exists() {
         read_text(page).with_context(|| page.display().to_string())?
@@ -86,10 +86,10 @@ pub fn write(page: &Path, scenarios: &Path, results: &[PathBuf]) -> anyhow::Resu
     markdown::rewrite(page, &new).with_context(|| page.display().to_string())
 }
 
-/// What of the claims of the scenarios is not on the page: `scenario/claim` and the backend.
+/// Claims of the scenarios that are missing on the page: `scenario/claim` and the backend.
 ///
 /// # Errors
-/// A file that cannot be read, a scenario that is wrong.
+/// A file cannot be read, or a scenario is invalid.
 pub fn missing(page: &Path, scenarios: &Path) -> anyhow::Result<Vec<String>> {
     let text = read_text(page).with_context(|| page.display().to_string())?;
     let mut missing = Vec::new();
@@ -134,7 +134,7 @@ fn papers(folder: &Path) -> anyhow::Result<Vec<(&'static str, Vec<Scenario>)>> {
     Ok(papers)
 }
 
-/// Tables before figures, each by its number; what is of no figure last.
+/// Sort order: tables before figures, each by number; scenarios without either last.
 fn figure(scenario: &Scenario) -> (u8, u32) {
     let paper = scenario.paper.as_deref().unwrap_or_default();
     let number = |word: &str| {
@@ -194,7 +194,7 @@ fn text(old: &str, papers: &[(&'static str, Vec<Scenario>)], lines: &[Line]) -> 
     format!("{}{BEGIN}\n{sums}\nClaims are counted on each backend they are for.\n{figures}{body}", head)
 }
 
-/// As GitHub makes the address of a heading.
+/// Anchor of a heading, as GitHub generates it.
 fn anchored(c: char) -> Option<char> {
     match c {
         ' ' => Some('-'),
@@ -210,7 +210,7 @@ fn begin(scenario: &Scenario, backend: BackendName) -> String {
     format!("<!-- {} on {backend} -->\n", scenario.name)
 }
 
-/// The table that the page has.
+/// The existing table of the page.
 fn kept(page: &str, scenario: &Scenario, backend: BackendName) -> Option<Table> {
     let (_, rest) = page.split_once(&begin(scenario, backend))?;
     let (text, _) = rest.split_once(END)?;

@@ -1,4 +1,4 @@
-//! Runs all variants, runs and seeds of a scenario and puts their metrics together.
+//! Runs all variants, runs and seeds of a scenario and combines their metrics.
 
 use crate::backend::{Backend, Outcome, Progress, Quiet, Series};
 use crate::claims::{Checked, Verdict, derive, judge, median, percentile};
@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A scenario after all its runs.
 #[derive(Debug)]
 pub struct Finished {
-    /// Where it ran.
+    /// Backend.
     pub backend: BackendName,
     /// The first seed.
     pub seed: u64,
-    /// How many seeds were run.
+    /// Number of seeds.
     pub seeds: usize,
     /// Its claims.
     pub claims: Vec<Checked>,
@@ -26,7 +26,7 @@ pub struct Finished {
     pub metrics: BTreeMap<String, f64>,
     /// Series of the first run of the first seed, and of each metric over the runs of the first seed.
     pub series: BTreeMap<String, Series>,
-    /// Facts about the runs, in order, each once.
+    /// Facts about the runs, in order, without repetition.
     pub facts: Vec<(String, String)>,
     /// Events of the first run, by variant prefix.
     pub events: Vec<(f64, String)>,
@@ -40,13 +40,13 @@ impl Finished {
     }
 }
 
-/// Told about the runs of a scenario.
+/// Observer of the runs of a scenario.
 pub trait Watch: Sync {
     /// `count` runs are about to start.
     fn begin(&self, count: usize);
-    /// A run starts; the answer is told how far it is.
+    /// A run starts; the returned object receives its progress.
     fn run(&self, case: &Case, index: usize) -> Box<dyn Progress>;
-    /// A run is over.
+    /// A run is complete.
     fn done(&self);
 }
 
@@ -58,10 +58,10 @@ impl Watch for Quiet {
     fn done(&self) {}
 }
 
-/// Runs `scenario` with `seeds` seeds from `seed` on.
+/// Runs `scenario` with `seeds` consecutive seeds, beginning with `seed`.
 ///
 /// # Errors
-/// The first run that went wrong.
+/// The first run that failed.
 pub fn run(
     scenario: &Scenario,
     backend: &dyn Backend,
@@ -107,7 +107,7 @@ pub fn run(
                 }
             }
             if let Some(first) = runs.first_mut() {
-                // They may be large, and nobody else looks at them.
+                // They may be large and are not used elsewhere.
                 let named = std::mem::take(&mut first.series).into_iter();
                 series.extend(named.map(|(n, s)| (format!("{prefix}{n}"), s)));
                 for event in std::mem::take(&mut first.events) {
@@ -140,7 +140,7 @@ pub fn run(
 
 struct Job<'s> {
     case: &'s Case,
-    /// Which seed of the command line.
+    /// Index of the seed.
     round: usize,
     run: u32,
     seed: u64,
@@ -171,7 +171,7 @@ fn run_all(
                 if let Some(of) = of {
                     matrix::keep(of, job.case, outcome);
                 } else if job.run > 0 || job.round > 0 {
-                    // Only the first run is drawn; hundreds of the others must not be kept.
+                    // Only the first run is plotted; the others are dropped to save memory.
                     outcome.series.clear();
                     outcome.events.clear();
                 }
@@ -192,7 +192,7 @@ fn run_all(
         work();
     });
     let results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // After an error later jobs were not started; the error itself is among the results.
+    // After an error, later jobs were not started; the error is among the results.
     let mut outcomes = Vec::with_capacity(jobs.len());
     for result in results.into_iter().flatten() {
         outcomes.push(result?);
@@ -200,9 +200,9 @@ fn run_all(
     Ok(outcomes)
 }
 
-/// Adds the metrics of the runs of one variant to `into`; answers them as series over the runs.
+/// Adds the metrics of the runs of one variant to `into` and returns them as series over the runs.
 ///
-/// A metric that is missing in one run is missing altogether: its median over the others would flatter.
+/// A metric that is missing in one run is omitted, because the median over the other runs would be biased.
 fn combine(runs: &[&mut Outcome], prefix: &str, into: &mut BTreeMap<String, f64>) -> Vec<(String, Series)> {
     let mut series = Vec::new();
     let Some(first) = runs.first() else { return series };
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// Measures its own seed.
+    /// Reports its seed as a metric.
     struct Fake;
 
     impl Backend for Fake {

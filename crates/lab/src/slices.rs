@@ -1,16 +1,16 @@
-//! Slices of a scenario as slice managers and agents are asked about them, whatever the backend.
+//! Requests to slice managers and agents about the slices of a scenario, for both backends.
 
 use crate::scenario::file::Slice;
 use crate::scenario::model::{Case, Flow};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
-/// Mark and table of the first slice; each has two of both.
+/// Packet mark and routing table of the first slice; each slice has two of both.
 pub const FIRST_MARK: u32 = 0x400;
-/// The one access that the slice manager places slices on.
+/// The only access on which the slice manager places slices.
 pub const ACCESS: &str = "network";
 
-/// The slices a UE has an access for, with the access's place among its own.
+/// The slices whose access a UE has, with the index of this access.
 pub fn of_ue<'a>(case: &'a Case, ue: &str) -> impl Iterator<Item = (&'a String, &'a Slice, usize)> {
     let accesses = case.ues.get(ue).map(|ue| ue.accesses.as_slice()).unwrap_or_default();
     case.slices.iter().filter_map(move |(name, slice)| {
@@ -23,7 +23,7 @@ fn kbps(mbps: f64) -> u64 {
     (mbps * 1e3).round() as u64
 }
 
-/// All that is guaranteed, so that everything is admitted; bit/s.
+/// Access capacity at which every slice is admitted: the sum of all guarantees, and at least 1 Gbit/s; in bit/s.
 #[must_use]
 pub fn capacity_bps(case: &Case) -> u64 {
     let both = |slice: &Slice| [slice.up_guaranteed_mbps, slice.down_guaranteed_mbps];
@@ -31,7 +31,7 @@ pub fn capacity_bps(case: &Case) -> u64 {
     (all * 1000).max(1_000_000_000)
 }
 
-/// A slice as the manager is asked for it (ServiceProfile, TS 28.541). The delay budget is one way.
+/// Request for a slice (ServiceProfile, TS 28.541). The delay budget is one-way.
 #[must_use]
 pub fn profile(slice: &Slice) -> Value {
     let mut profile = json!({"sst": 1});
@@ -48,7 +48,7 @@ pub fn profile(slice: &Slice) -> Value {
     profile
 }
 
-/// What a UE's policy is asked for a flow (`POST /connections/select`): its needs, where it goes, and by which protocols.
+/// Request to a UE's policy for a flow (`POST /connections/select`): its needs, destination and protocols.
 #[must_use]
 pub fn question(flow: &Flow, server: SocketAddr) -> Value {
     let tcp = flow.traffic.is_tcp();
