@@ -1,12 +1,12 @@
-//! What an honest UE notices of others at the same UPF: 10,000 sessions, of which 1,000 a second come and go, a UE that is
-//! hostile, and strangers who flood it with handshakes. Ping-pong at 1,000 packets/s.
+//! Effect of other sessions at the same UPF on one UE: 10,000 sessions with a churn of 1,000 per second, a hostile UE, and a
+//! handshake flood from unknown keys. The UE measures round trips at 1,000 packets/s.
 //!
 //! ```text
-//!   core 0: the honest UE and its ping; others, at the lowest priority      core 1: UPF (one worker), echo
-//!   each round:  10,000 sessions anew ─▶ alone ─▶ come and go ─▶ and hostile ─▶ and flood
+//!   core 0: measuring UE and its ping; the load, at the lowest priority      core 1: UPF (one worker), echo
+//!   each round:  10,000 new sessions ─▶ idle ─▶ churn ─▶ plus hostile UE ─▶ plus flood
 //! ```
 //!
-//! Sessions that are silent end after a while, so each round begins with all of them anew.
+//! Silent sessions expire, so each round begins by creating all of them.
 
 use super::ends::{self, Kind, Upf};
 use super::sessions::{install, ping_pong, upf_of};
@@ -25,29 +25,29 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// p50 and p99 in nanoseconds; new sessions, hostile datagrams and flood handshakes a second, processor share of the UPF in percent.
+/// p50 and p99 in nanoseconds; new sessions, hostile datagrams and flood handshakes per second, processor share of the UPF in percent.
 type Round = (u64, u64, [f64; 4]);
 
 const SESSIONS: u32 = 10_000;
-/// How many come a second, and leave.
+/// Sessions that are created and removed per second.
 const COME_PER_S: f64 = 1000.0;
-/// Whose keys these have; a key is used again after two seconds at the earliest.
+/// Number of keys for these sessions; a key is reused after two seconds at the earliest.
 const COMING: u32 = 2000;
-/// What a UE that is let in, and means harm, sends a second: see [`Hostile`].
+/// Datagrams per second of an authorised but hostile UE: see [`Hostile`].
 const HOSTILE_PER_S: f64 = 5000.0;
-/// Handshakes of keys that nobody let in, a second: five times as many as a worker computes.
+/// Handshakes per second from unauthorised keys: five times as many as a worker can compute.
 const FLOOD_PER_S: f64 = 10_000.0;
-/// From so many networks, each a /24.
+/// Number of /24 networks from which they come.
 const FLOOD_FROM: u32 = 1000;
-/// What begins has come up to its rate by then.
+/// Time until a new load has reached its rate.
 const SETTLE: Duration = Duration::from_secs(1);
-/// What the 99th percentile may differ from that with nobody else at work.
+/// Permitted increase of the 99th percentile over that without load.
 const GOAL_PERCENT: f64 = 10.0;
-/// Who else is at work, by rising number.
+/// Kinds of load, each added to the previous ones.
 const WHO: [&str; 4] =
     ["nobody else at work", "1,000/s come and go", "and a hostile UE", "and a flood of handshakes"];
 
-/// What those others did, in one measurement.
+/// Work done by the load in one measurement.
 #[derive(Debug, Default)]
 struct Done {
     came: Mutex<Came>,
@@ -55,7 +55,7 @@ struct Done {
     flood: AtomicU64,
 }
 
-/// Keys of those beside the UE that measures.
+/// Keys of the UEs other than the measuring one.
 struct Keys {
     silent: Vec<PrivateKey>,
     coming: Vec<PrivateKey>,
@@ -73,7 +73,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
     let (folder, pair) = (bench.folder("churn")?, Pair::new("churn")?);
     let upf = Upf::configure(bench, &folder, &all, Kind::Secure)?;
     let tunnel = upf.connect(bench, &pair.client, &pair.server)?;
-    // p50 and p99, in nanoseconds; what others did; and how busy the UPF was, in percent of a core.
+    // p50 and p99, in nanoseconds; work done by the load; processor time of the UPF, in percent of a core.
     let mut measured: [Vec<(u64, u64, [f64; 4])>; WHO.len()] = Default::default();
     let mut sessions = Vec::new();
     for round in 1..=bench.rounds {
@@ -122,7 +122,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
         let middle =
             |of: &dyn Fn(&Round) -> f64| stats::median(&mut rounds.iter().map(of).collect::<Vec<_>>());
         let (p50, p99) = (middle(&|r| r.0 as f64), middle(&|r| r.1 as f64));
-        // Of the same round: what else the machine does changes from round to round.
+        // Within the same round, because other load on the machine varies between rounds.
         let mut differences: Vec<f64> = rounds
             .iter()
             .zip(&measured[0])
@@ -158,7 +158,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
     Ok(Result1 { name: "churn", table, json: rows.into(), notes })
 }
 
-/// Does what others do, until it is to stop. Takes of the client's core what nobody else wants.
+/// Generates the load until it is stopped. It uses only idle time of the client's core.
 fn others(who: usize, keys: &Keys, upf: &Upf, done: &Done, stop: &AtomicBool) -> Result<()> {
     let upf = upf_of(upf)?;
     std::thread::scope(|scope| {
@@ -191,21 +191,21 @@ fn others(who: usize, keys: &Keys, upf: &Upf, done: &Done, stop: &AtomicBool) ->
     })
 }
 
-/// This thread, on the client's core, after everybody else there.
+/// Binds this thread to the client's core, with the lowest priority.
 fn at_lowest_priority() -> Result<()> {
     let mut set = CpuSet::new();
     set.set(core_number(Core::Client)).context("a core")?;
     sched_setaffinity(Pid::from_raw(0), &set).context("sched_setaffinity")?;
-    // Whoever has work to do there goes first, at once: with a nice value alone a thread keeps the core to the end of its slice.
+    // Other threads preempt it immediately. With a nice value alone, a thread would keep the core to the end of its time slice.
     anabranch_kern::priority::idle().context("SCHED_IDLE")
 }
 
-/// Does something so many times a second, as far as there is time for it.
+/// Calls a function at a given rate per second, as far as time permits.
 fn at_rate(per_s: f64, stop: &AtomicBool, count: &AtomicU64, mut act: impl FnMut(u64)) -> Result<()> {
     let start = Instant::now();
     let mut number = 0;
     while !stop.load(Relaxed) {
-        // What could not be done is not made up for: a burst is another thing.
+        // Missed calls are not made up for, to avoid bursts.
         let due = ((start.elapsed().as_secs_f64() * per_s) as u64).saturating_sub(number);
         for _ in 0..due.min(50) {
             act(number);
@@ -218,8 +218,8 @@ fn at_rate(per_s: f64, stop: &AtomicBool, count: &AtomicU64, mut act: impl FnMut
     Ok(())
 }
 
-/// A UE that is let in, and sends in turn: packets of ever new flows, packets of another's address, the same datagram once
-/// more, and datagrams that somebody has changed.
+/// An authorised but hostile UE. It sends, in turn: packets of new flows, packets with a spoofed source address, replayed
+/// datagrams, and corrupted datagrams.
 struct Hostile {
     ue: anabranch_atsss::ue::Ue,
     socket: std::net::UdpSocket,
@@ -250,7 +250,7 @@ impl Hostile {
         Time::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Its own timers, and what comes.
+    /// Processes its timers and received datagrams.
     fn serve(&mut self, remote: std::net::SocketAddr) {
         let (mut out, now) = (Vec::new(), self.now());
         let mut buffer = [0; 2048];
@@ -294,7 +294,7 @@ impl Hostile {
     }
 }
 
-/// 100 bytes by UDP to the UPF's own inner address.
+/// A UDP packet of 100 bytes to the inner address of the UPF.
 fn udp(source: std::net::Ipv4Addr, port: u16) -> Vec<u8> {
     let mut packet = vec![0; 128];
     packet[..12].copy_from_slice(&[0x45, 0, 0, 128, 0, 0, 0x40, 0, 64, 17, 0, 0]);
@@ -308,7 +308,7 @@ fn udp(source: std::net::Ipv4Addr, port: u16) -> Vec<u8> {
     packet
 }
 
-/// First words of handshakes of keys that nobody let in, from many networks.
+/// First messages of handshakes from unauthorised keys, from many networks.
 fn flood(upf: swarm::Upf, stop: &AtomicBool, count: &AtomicU64) -> Result<()> {
     let mut rng = ChaCha20Rng::seed_from_u64(5);
     let mut words = Vec::new();
@@ -326,11 +326,11 @@ fn flood(upf: swarm::Upf, stop: &AtomicBool, count: &AtomicU64) -> Result<()> {
     })
 }
 
-/// Seconds of processor time that a process had.
+/// Processor time of a process, in seconds.
 fn processor_s(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after = stat.rsplit(')').next().unwrap_or_default();
-    // utime and stime are fields 14 and 15, of hundredths of a second (proc(5)).
+    // utime and stime are fields 14 and 15, in hundredths of a second (proc(5)).
     after.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>()
         / 100.0
 }

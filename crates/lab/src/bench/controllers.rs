@@ -1,9 +1,8 @@
-//! What telemetry and its controllers cost where nothing else limits a flow: goodput over a bare link, beside CUBIC
-//! without either.
+//! Cost of telemetry and its controllers without another bottleneck: goodput over a bare link, compared with plain CUBIC.
 //!
 //! ```text
 //!                ┌── veth flow0, IPv6 ── cubic ──────────────────────┐
-//!  [client]      ├── veth flow1 ──────── cubic: what chance does ────┤ [server: an IOAM node]
+//!  [client]      ├── veth flow1 ──────── cubic again (control) ──────┤ [server: an IOAM node]
 //!                ├── veth flow2 ──────── int_cubic_l1, int source ───┤
 //!                └── ...                                             ┘
 //! ```
@@ -35,7 +34,7 @@ Examples:
 ./x bench cc also measures nanoseconds per call. Requires root.
 Exit codes: 0 success, 1 failure, 3 not supported on this machine.";
 
-/// Twice CUBIC without telemetry: the second shows by how much equals differ.
+/// CUBIC without telemetry occurs twice; the second one shows the difference between equal contenders.
 const CONTENDERS: [(&str, Option<CongestionControl>); 6] = [
     ("cubic, no telemetry", None),
     ("the same again", None),
@@ -45,9 +44,9 @@ const CONTENDERS: [(&str, Option<CongestionControl>); 6] = [
     ("int_rate", Some(CongestionControl::IntRate)),
 ];
 const MTU: u32 = 1500;
-/// Nodes of a trace: with the receiver on the same machine longer ones are not safe (docs/int-cc.md, Limits).
+/// Nodes of a trace. If the receiver is on the same machine, longer traces are not safe (docs/int-cc.md, Limits).
 const NODES: u8 = 1;
-/// More than a veth pair carries, bit/s: the ceiling is not what is measured.
+/// Rate ceiling, bit/s: above the rate of a veth pair, so that it does not limit the flow.
 const CEILING_BPS: u64 = 100_000_000_000;
 const READY: Duration = Duration::from_secs(10);
 
@@ -123,7 +122,7 @@ pub fn run(args: &CcArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// A link for each contender, and what stays loaded beside them.
+/// A link for each contender, and the programs that stay loaded.
 struct Links {
     client: Space,
     server: Space,
@@ -132,7 +131,7 @@ struct Links {
     _turn: File,
 }
 
-/// Of contender `number`, on its own link.
+/// Address of contender `number` on its own link.
 fn address(number: usize, end: u16) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, number as u16, 0, 0, 0, 0, 0, end)
 }
@@ -143,13 +142,13 @@ impl Links {
         let folder = bench.folder("cc")?;
         for space in [&client, &server] {
             space.ip("link set lo up")?;
-            // A flow whose turn comes goes on with the window it had.
+            // A flow keeps its window between its turns.
             space.sysctl(&[
                 ("net/ipv4/tcp_slow_start_after_idle", "0"),
                 ("net/ipv4/tcp_no_metrics_save", "1"),
             ])?;
         }
-        // The receiver's kernel fills the trace. IOAM namespace and node as the source and the sink expect them.
+        // The receiver's kernel fills the trace, with the IOAM namespace and node that source and sink expect.
         server.sysctl(&[("net/ipv6/ioam6_id", "7")])?;
         server.ip("ioam namespace add 123")?;
         let ours: Vec<String> = CONTENDERS.iter().filter_map(|(_, cc)| cc.map(|cc| cc.to_string())).collect();
@@ -189,7 +188,7 @@ impl Links {
         Ok(Self { client, server, group, programs, _turn: turn })
     }
 
-    /// New connections of all contenders; telemetry's programs look at ours.
+    /// New connections of all contenders; the telemetry programs process them.
     fn connect(&self) -> Result<Vec<Flow>> {
         let flow = |(number, (_, cc)): (usize, &(&str, Option<CongestionControl>))| {
             let connect =

@@ -1,4 +1,4 @@
-//! Tunnels of every kind between the two namespaces of a [`Pair`].
+//! Tunnels between the two namespaces of a [`Pair`].
 
 use super::wireguard::{self, End};
 use super::{Bench, CLIENT, Core, Pair, SERVER, pinned, wait_for};
@@ -14,18 +14,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// What carries the packets.
+/// Carrier of the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The veth pair itself.
     Direct,
     /// `anabranch ue` and `anabranch upf`, encrypted.
     Secure,
-    /// The same, looking for packets for 20 ms before it sleeps (`busy_poll_us`).
+    /// The same, with 20 ms of busy polling before it sleeps (`busy_poll_us`).
     SecurePolling,
-    /// The same in the clear.
+    /// The same without encryption.
     Plain,
-    /// The same, carried by the kernel (`fast_path`).
+    /// The same, forwarded by the kernel (`fast_path`).
     PlainKernel,
     /// Cloudflare's user-space WireGuard.
     BoringTun,
@@ -58,7 +58,7 @@ impl Kind {
         }
     }
 
-    /// `security` of the access, and what `[device]` has beside the rest.
+    /// `security` of the access, and additional keys of `[device]`.
     fn keys(self) -> (&'static str, &'static str) {
         match self {
             Self::Plain => ("plain", ""),
@@ -68,7 +68,7 @@ impl Kind {
         }
     }
 
-    /// The program, if it is here and wanted.
+    /// Path of the program, if it is available and requested.
     pub fn program(self, bench: &Bench) -> Option<PathBuf> {
         if !bench.wants(self.key()) {
             return None;
@@ -83,7 +83,7 @@ impl Kind {
     }
 }
 
-/// A tunnel that stands.
+/// An established tunnel.
 pub struct Tunnel {
     /// Inner address of the client.
     pub client: String,
@@ -148,7 +148,7 @@ fn peer(bench: &Bench, pair: &Pair, kind: Kind, folder: &Path) -> Result<Tunnel>
         Ok(program)
     };
     std::fs::create_dir_all("/var/run/wireguard").context("/var/run/wireguard")?;
-    // Their sockets are found by device name, in one folder for all namespaces.
+    // Their sockets are named after the device, in one folder for all namespaces.
     let near = start(Core::Client, &pair.client, "benchc")?;
     let far = start(Core::Server, &pair.server, "benchs")?;
     let endpoint = SocketAddr::new(SERVER.parse().context("address")?, 51820);
@@ -185,7 +185,7 @@ pub struct Upf {
     folder: PathBuf,
     /// The UPF's key.
     pub key: PrivateKey,
-    /// The key of the UE that measures.
+    /// The key of the measuring UE.
     pub ue: PrivateKey,
     kind: Kind,
 }
@@ -194,7 +194,7 @@ pub struct Upf {
 pub const PORT: u16 = 4500;
 
 impl Upf {
-    /// Writes configuration and keys for a UPF that knows one UE to measure with, and `more`.
+    /// Writes configuration and keys for a UPF with one measuring UE, and `more`.
     pub fn configure(_bench: &Bench, folder: &Path, more: &[PrivateKey], kind: Kind) -> Result<Self> {
         let mut rng = ChaCha20Rng::seed_from_u64(1);
         let (key, ue) = (PrivateKey::generate(&mut rng), PrivateKey::generate(&mut rng));
@@ -235,7 +235,7 @@ impl Upf {
         self.join(bench, client, far)
     }
 
-    /// Starts a UE against a UPF that runs.
+    /// Starts a UE for a running UPF.
     pub fn join(&self, bench: &Bench, client: &Space, far: Program) -> Result<Tunnel> {
         self.join_at(bench, client, far, SERVER, "10.64.0.1/32")
     }
@@ -285,7 +285,7 @@ impl Upf {
     }
 }
 
-/// The address the UE gave its device.
+/// Address that the UE assigned to its device.
 fn inner_address(space: &Space) -> Option<String> {
     let text = space.output(Command::new("ip").args(["-4", "-o", "addr", "show", "dev", DEVICE])).ok()?;
     let after = text.split_whitespace().skip_while(|w| *w != "inet").nth(1)?;

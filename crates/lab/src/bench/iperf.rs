@@ -1,4 +1,4 @@
-//! TCP goodput as iperf3 measures it between the ends of a [`Pair`], client and server on a core each.
+//! TCP goodput between the ends of a [`Pair`], measured by iperf3, with one core each for client and server.
 
 use super::{Bench, Core, Pair, pinned};
 use crate::netns::program::Program;
@@ -8,10 +8,10 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-/// Where its server listens.
+/// Port of the server.
 pub const PORT: u16 = 5201;
 
-/// One run; its first second does not count.
+/// One run; its first second is excluded.
 pub struct Iperf<'a> {
     /// Address of the server's end.
     pub server: &'a str,
@@ -22,10 +22,10 @@ pub struct Iperf<'a> {
 }
 
 impl Iperf<'_> {
-    /// Mbit/s that arrived.
+    /// Received Mbit/s.
     ///
     /// # Errors
-    /// iperf3 does not start or fails; with what it and its server say.
+    /// iperf3 does not start or fails; with the output of client and server.
     pub fn goodput(&self, bench: &Bench, pair: &Pair, folder: &Path) -> Result<f64> {
         let mut server = pinned(Core::Server, "iperf3");
         server.args(["--server", "--one-off", "--bind", self.server]);

@@ -1,4 +1,4 @@
-//! One-way latency of 1,000 small packets a second, by the kernel's own time stamps.
+//! One-way latency of 1,000 small packets per second, from kernel time stamps.
 
 use super::ends::{self, Kind};
 use super::{Bench, Core, Pair, Result1, figures, stats, traffic};
@@ -17,7 +17,7 @@ const KINDS: [Kind; 7] = [
     Kind::WireGuardGo,
     Kind::BoringTun,
 ];
-/// Bytes of a packet, and packets a second.
+/// Packet size in bytes, and packets per second.
 const PAYLOAD_BYTES: usize = 160;
 const RATE: u64 = 1000;
 

@@ -1,14 +1,14 @@
-//! Benchmarks of the running programs beside their peers, in the same namespaces and the same run.
+//! Benchmarks of the programs and their peers, in the same namespaces and the same run.
 //!
 //! ```text
 //!   [client] ── veth ── [server]             throughput, latency, sessions: one core each side
 //!   [client] ── veth ── [middle] ── veth ── [server]      proxies
-//!   [client, proxy] ── veth ── [server]                   proxy: ours, transparent; cc: controllers of the kernel
+//!   [client, proxy] ── veth ── [server]                   proxy: transparent proxy; cc: kernel congestion controls
 //! ```
 //!
 //! `ran` has no namespaces: cells and schedulers run in this process.
 //!
-//! No figure here decides a test; the exit code says only whether everything ran.
+//! The exit code states only whether everything ran; it does not depend on the results.
 
 mod churn;
 mod controllers;
@@ -111,7 +111,7 @@ enum Part {
     Proxies,
 }
 
-/// Whom `--only` may name.
+/// Contenders that `--only` accepts.
 const CONTENDERS: [&str; 9] = [
     "direct",
     "secure",
@@ -124,7 +124,7 @@ const CONTENDERS: [&str; 9] = [
     "shadowsocks",
 ];
 
-/// What the parts share.
+/// State shared by the parts.
 struct Bench {
     sandbox: Sandbox,
     anabranch: PathBuf,
@@ -153,7 +153,7 @@ impl Bench {
         })
     }
 
-    /// A folder of its own for a measurement.
+    /// Creates a separate folder for a measurement.
     fn folder(&self, name: &str) -> Result<PathBuf> {
         let folder = PathBuf::from(sandbox::WORK_DIR).join(name);
         std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
@@ -165,7 +165,7 @@ impl Bench {
         own.or_else(|| program::find(name))
     }
 
-    /// Whether a contender is asked for.
+    /// Whether a contender is requested.
     fn wants(&self, contender: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| only == contender)
     }
@@ -177,7 +177,7 @@ impl Bench {
     }
 }
 
-/// A part's result: a table for people, an object for programs.
+/// Result of a part: a table for people, an object for programs.
 struct Result1 {
     name: &'static str,
     table: Table,
@@ -201,7 +201,7 @@ pub fn run(args: &Args) -> Result<u8> {
         Err(code) => return Ok(code),
     };
     program::require(&[("ip", "iproute2"), ("iperf3", "iperf3"), ("taskset", "util-linux")])?;
-    // Proxies hold two descriptors per flow, the swarm one per UE; what is started inherits the limit.
+    // Proxies use two descriptors per flow, the swarm one per UE; child processes inherit the limit.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).context("limit of open files")?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most).context("limit of open files")?;
     let bench = Bench {
@@ -235,7 +235,7 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(0)
 }
 
-/// The sandbox, or the code to end with: where there is none, and of the process that started the one inside.
+/// The sandbox, or the exit code: if there is no sandbox, or in the outer process after the inner one has ended.
 fn sandboxed() -> std::result::Result<Sandbox, u8> {
     match sandbox::enter() {
         Ok(Entered::Done(code)) => Err(code),
@@ -247,7 +247,7 @@ fn sandboxed() -> std::result::Result<Sandbox, u8> {
     }
 }
 
-/// What the figures were taken on.
+/// Description of the machine.
 fn machine() -> Value {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|l| l.strip_prefix("model name")).unwrap_or_default();
@@ -256,8 +256,8 @@ fn machine() -> Value {
     json!({ "cpu": model.trim_start_matches([' ', '\t', ':']), "cores": cores, "kernel": kernel.trim() })
 }
 
-/// Two namespaces joined by a veth pair. Everything on the client's side runs on one core and everything on
-/// the server's on another, so that no contender gains by threads.
+/// Two namespaces joined by a veth pair. All programs of the client side run on one core and all of the server side on
+/// another, so that no contender gains an advantage from threads.
 struct Pair {
     client: Space,
     server: Space,
@@ -281,21 +281,21 @@ impl Pair {
     }
 }
 
-/// A veth pair called `name` at both ends.
+/// Creates a veth pair named `name` at both ends.
 fn join(a: &Space, b: &Space, name: &str, addresses: [&str; 2], prefix: u8) -> Result<()> {
     a.ip(&format!("link set lo up\nlink add {name} type veth peer name {name} netns {}", b.name()))?;
     a.ip(&format!("addr add {}/{prefix} dev {name}\nlink set {name} up", addresses[0]))?;
     b.ip(&format!("link set lo up\naddr add {}/{prefix} dev {name}\nlink set {name} up", addresses[1]))
 }
 
-/// Which core a side runs on.
+/// Core of a side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Core {
     Client,
     Server,
 }
 
-/// `program` on the core of one side; on a machine with a single core, on that.
+/// Command for `program` on the core of one side, or on the only core.
 fn pinned(core: Core, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = program::command("taskset");
     command.args(["-c", &core_number(core).to_string()]).arg(program);

@@ -1,4 +1,4 @@
-//! Added latency of 1, 64 and 512 TCP flows of 1 Mbit/s: our tunnel, nginx `stream`, shadowsocks-rust.
+//! Added latency of 1, 64 and 512 TCP flows of 1 Mbit/s: the anabranch tunnel, nginx `stream`, shadowsocks-rust.
 //!
 //! ```text
 //!  [client] ── veth "wire" ── [middle] ── veth "far" ── [server]
@@ -19,7 +19,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 pub const FLOWS: [u32; 3] = [1, 64, 512];
-/// 1 Mbit/s.
+/// Size of a message; with [`INTERVAL`], 1 Mbit/s per flow.
 const MESSAGE_BYTES: usize = 1250;
 const INTERVAL: Duration = Duration::from_millis(10);
 /// Addresses of the second hop.
@@ -27,7 +27,7 @@ const MIDDLE: &str = "198.51.100.1";
 const FAR: &str = "198.51.100.2";
 const PORT: u16 = 8000;
 const PROXY_PORT: u16 = 8001;
-/// Of shadowsocks; the same family of ciphers as ours.
+/// Cipher of shadowsocks, of the same family as that of the tunnel.
 const SS_METHOD: &str = "aes-256-gcm";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Kind {
     }
 }
 
-/// Debian ships nginx's stream module apart.
+/// Debian packages the stream module of nginx separately.
 fn stream_module() -> Option<&'static str> {
     let path = "/usr/lib/nginx/modules/ngx_stream_module.so";
     Path::new(path).exists().then_some(path)
@@ -93,7 +93,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
     let mut rows = Vec::new();
     for &flows in &bench.flows {
         let mut of_kind = vec![Vec::new(); kinds.len()];
-        // Round by round, so that a slow minute of the machine meets all of them.
+        // Contenders alternate within each round, so that a temporary slowdown of the machine affects all of them.
         for round in 1..=bench.rounds {
             for (kind, results) in kinds.iter().zip(&mut of_kind) {
                 bench.doing(&format!("{flows} flows of 1 Mbit/s, round {round}: {}", kind.name()));
@@ -139,7 +139,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
     Ok(Result1 { name: "proxies", table, json: rows.into(), notes })
 }
 
-/// What one round showed; delays in nanoseconds.
+/// Results of one round; delays in nanoseconds.
 #[derive(Debug, Clone)]
 struct Round {
     p50: u64,
@@ -148,7 +148,7 @@ struct Round {
     missing: u64,
 }
 
-/// The delay of each message, and how many were sent.
+/// Delay of each message, and number of messages sent.
 fn once(bench: &Bench, kind: Kind, flows: usize) -> Result<(Vec<u64>, u64)> {
     let tag = format!("p{flows}{kind:?}").to_lowercase();
     let folder = bench.folder(&tag)?;
@@ -157,8 +157,8 @@ fn once(bench: &Bench, kind: Kind, flows: usize) -> Result<(Vec<u64>, u64)> {
     join(&client, &middle, "wire", [CLIENT, SERVER], 30)?;
     join(&middle, &server, "far", [MIDDLE, FAR], 30)?;
     middle.sysctl(&[("net/ipv4/ip_forward", "1")])?;
-    // Whatever the host's default is; BBR paces, which costs a timer per packet. By route, so that it holds
-    // for the proxies' own connections, too.
+    // Independent of the host's default: BBR paces, which costs a timer per packet. Set by route, so that it also applies to
+    // the connections of the proxies.
     for (space, network, device, own) in [
         (&client, "192.0.2.0/30", "wire", CLIENT),
         (&middle, "192.0.2.0/30", "wire", SERVER),
@@ -177,7 +177,7 @@ fn once(bench: &Bench, kind: Kind, flows: usize) -> Result<(Vec<u64>, u64)> {
     }
     .parse()
     .context("address")?;
-    // Proxies take their time over hundreds of connections.
+    // Proxies need time to accept hundreds of connections.
     let start_ns = tasks::now_ns() + 1_500_000_000 + flows as u64 * 10_000_000;
     let stop_ns = start_ns + u64::try_from(bench.seconds.as_nanos()).unwrap_or(u64::MAX / 2);
     let when = When { start_ns, stop_ns, until_ns: stop_ns + 500_000_000 };
@@ -206,7 +206,7 @@ fn once(bench: &Bench, kind: Kind, flows: usize) -> Result<(Vec<u64>, u64)> {
     Ok((delays, sent))
 }
 
-/// What stands between client and server; ends when dropped.
+/// Programs between client and server; stopped on drop.
 #[expect(dead_code, reason = "held for its end")]
 enum Running {
     Nothing,

@@ -1,11 +1,11 @@
-//! The transparent proxy beside nothing: TCP goodput of the same flows over the same link, with and without it.
+//! Transparent proxy: TCP goodput of the same flows over the same link, with and without it.
 //!
 //! ```text
 //!  [client: iperf3, anabranch proxy] ── veth "wire" (tbf at both ends, or none) ── [server: iperf3]
 //! ```
 //!
-//! Client, proxy and kernel of that side share one core, so on a link that is not shaped the ratio says what the proxy's
-//! work costs; on a shaped one, whether it keeps up.
+//! Client, proxy and kernel of that side share one core. On an unshaped link the ratio therefore shows the processing cost of the
+//! proxy; on a shaped link it shows whether the proxy keeps up.
 
 use super::iperf::{Iperf, PORT};
 use super::{Bench, CLIENT, Core, Pair, SERVER, figures, machine, pinned, sandboxed, stats};
@@ -25,7 +25,7 @@ Examples:
       one link, one flow
 
 Exit codes: 0 success, 1 failure, 3 not supported on this machine.";
-/// What the proxy should reach of a direct connection on a shaped link.
+/// Share of the goodput of a direct connection that the proxy should reach on a shaped link.
 const GOAL: f64 = 0.9;
 
 /// Arguments of `anabranch-lab bench proxy`.
@@ -113,12 +113,12 @@ pub fn run(args: &ProxyArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Mbit/s that arrived.
+/// Received Mbit/s.
 fn once(bench: &Bench, tag: &str, rate: Option<u32>, flows: u32, down: bool, proxied: bool) -> Result<f64> {
     let folder = bench.folder(tag)?;
     let pair = Pair::new(tag)?;
     for (space, own) in [(&pair.client, CLIENT), (&pair.server, SERVER)] {
-        // By the route, for all: a namespace may not have a restricted one as its default.
+        // Set by route for all flows: a namespace cannot have a restricted congestion control as its default.
         space.ip(&format!("route replace 192.0.2.0/30 dev wire scope link src {own} congctl cubic"))?;
         if let Some(mbit) = rate {
             let mut tc = Command::new(program::find("tc").context("tc (iproute2)")?);
@@ -136,7 +136,7 @@ fn once(bench: &Bench, tag: &str, rate: Option<u32>, flows: u32, down: bool, pro
         .goodput(bench, &pair, &folder)
         .with_context(|| proxy.as_ref().map(Program::log_tail).unwrap_or_default())?;
     if proxied {
-        // A flow for control, and those that were measured: nothing went past the proxy.
+        // The control flow of iperf3 and the measured flows: none bypassed the proxy.
         let seen = carried(&folder)?;
         anyhow::ensure!(seen > u64::from(flows), "only {seen} flows passed the proxy");
     }
@@ -163,7 +163,7 @@ fn socket(folder: &Path) -> PathBuf {
     folder.join("proxy.sock")
 }
 
-/// Flows that passed the proxy.
+/// Number of flows through the proxy.
 fn carried(folder: &Path) -> Result<u64> {
     let mut ask = Command::new(program::anabranch()?);
     ask.args(["ctl", "--json", "--socket"]).arg(socket(folder)).arg("proxy");

@@ -1,4 +1,4 @@
-//! What many sessions cost the one that works: ping-pong at 1,000 packets/s, and memory.
+//! Cost of many idle sessions: round trips of one active session at 1,000 packets/s, and memory.
 
 use super::ends::{self, Kind, PORT, Tunnel, Upf};
 use super::{Bench, CLIENT, Core, Pair, Result1, SERVER, figures, stats, swarm, traffic};
@@ -16,22 +16,22 @@ use std::time::{Duration, Instant};
 
 const PAYLOAD_BYTES: usize = 160;
 const RATE: u64 = 1000;
-/// What waited while the UPF was stopped is done by then.
+/// Time in which the UPF processes the backlog after a stop.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// A UPF that is left alone has given back what it does not need.
+/// Time after which an idle UPF has released unused memory.
 const AT_REST: Duration = Duration::from_secs(30);
 
-/// What the 99th percentile with many sessions may differ from that with one.
+/// Permitted increase of the 99th percentile with many sessions over that with one.
 const GOAL_PERCENT: f64 = 10.0;
 
-/// A UPF with so many sessions, and the UE that measures.
+/// A UPF with a number of sessions, and the measuring UE.
 struct Place {
     total: u32,
     pair: Pair,
     folder: PathBuf,
     tunnel: Tunnel,
-    /// Of the UPF that knows all UEs, before they have sessions and with them.
+    /// Memory of the UPF with all UEs configured, before and after they have sessions.
     memory_bytes: [u64; 2],
     /// p50 and p99 of each round, in nanoseconds.
     rounds: Vec<(u64, u64)>,
@@ -44,8 +44,8 @@ impl Place {
         let upf = Upf::configure(bench, &folder, keys, Kind::Secure)?;
         let tunnel = upf.connect(bench, &pair.client, &pair.server)?;
         let pid = tunnel.far.as_ref().context("the UPF")?.pid();
-        // What reading the file took goes back; then what the handshakes stirred up: ciphers are put away after ten
-        // seconds, what they had is given back some seconds later.
+        // First the memory used to read the file is released, then that of the handshakes: ciphers are dropped after ten
+        // seconds, and their memory is returned some seconds later.
         let settle = || bench.sandbox.stop.sleep(if keys.is_empty() { Duration::ZERO } else { AT_REST });
         settle();
         let before = resident_bytes(pid);
@@ -57,7 +57,7 @@ impl Place {
         Ok(place)
     }
 
-    /// A round of its own: nobody else's UPF runs beside it.
+    /// A separate round, without another UPF running.
     fn measure(&mut self, bench: &Bench) -> Result<()> {
         self.tunnel.signal(Signal::SIGCONT);
         ends::answers(bench, &self.pair, &self.tunnel)?;
@@ -99,7 +99,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
     for place in &places {
         let (one, total) = (&places[0], place.total);
         let (p50, p99) = (place.median_ns(|r| r.0), place.median_ns(|r| r.1));
-        // Of the same round: what else the machine does changes from round to round.
+        // Within the same round, because other load on the machine varies between rounds.
         let both = place.rounds.iter().zip(&one.rounds);
         let mut differences: Vec<f64> =
             both.map(|(many, one)| (many.1 as f64 / one.1.max(1) as f64 - 1.0) * 100.0).collect();
@@ -130,7 +130,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
         bench.rounds
     )];
     for place in places {
-        // So that it can end.
+        // A stopped process cannot exit.
         place.tunnel.signal(Signal::SIGCONT);
         drop(place.tunnel);
         place.pair.end();
@@ -138,7 +138,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
     Ok(Result1 { name: "sessions", table, json: rows.into(), notes })
 }
 
-/// Who the UPF is to those who want a session.
+/// Key and address of the UPF for its UEs.
 pub(super) fn upf_of(upf: &Upf) -> Result<swarm::Upf> {
     Ok(swarm::Upf {
         key: upf.key.public(),
@@ -146,13 +146,13 @@ pub(super) fn upf_of(upf: &Upf) -> Result<swarm::Upf> {
     })
 }
 
-/// Gives each key a session.
+/// Establishes a session for each key.
 pub(super) fn install(bench: &Bench, pair: &Pair, upf: &Upf, keys: &[PrivateKey], total: u32) -> Result<()> {
     if keys.is_empty() {
         return Ok(());
     }
     bench.doing(&format!("installing {} sessions, {total} in all", keys.len()));
-    // Any address of theirs can be bound to without giving an interface each.
+    // Lets sockets bind to all of their addresses without assigning each to an interface.
     pair.client.ip(&format!("route replace local {} dev lo", swarm::NETWORK))?;
     pair.server.ip(&format!("route replace {} via {CLIENT}", swarm::NETWORK))?;
     let upf = upf_of(upf)?;
@@ -210,9 +210,9 @@ pub(super) fn ping_pong(
     Ok((stats::quantile(&mut times, 0.5), stats::quantile(&mut times, 0.99)))
 }
 
-/// What a process holds of memory.
+/// Memory used by a process.
 fn resident_bytes(pid: u32) -> u64 {
-    // taskset executes the program in its own place, so the id is the program's.
+    // taskset executes the program in its own process, so the id is that of the program.
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
     line.split_whitespace().nth(1).and_then(|kb| kb.parse::<u64>().ok()).unwrap_or(0) * 1024

@@ -1,25 +1,25 @@
 //! Order statistics.
 
-/// The value below which `share` (0 to 1) of the values lie; 0 if there is none. Sorts them.
+/// The quantile `share` (0 to 1) of the values; 0 if there are none. Sorts them.
 pub fn quantile(values: &mut [u64], share: f64) -> u64 {
     values.sort_unstable();
     let last = values.len().saturating_sub(1);
     values.get((last as f64 * share).round() as usize).copied().unwrap_or(0)
 }
 
-/// The middle value; 0 if there is none.
+/// The median; 0 if there are no values.
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// The least value, the middle one and the most; zeros if there is none. Sorts them.
+/// Minimum, median and maximum; zeros if there are no values. Sorts them.
 pub fn spread(values: &mut [f64]) -> [f64; 3] {
     let middle = median(values);
     [values.first().copied().unwrap_or(0.0), middle, values.last().copied().unwrap_or(0.0)]
 }
 
-/// Nanoseconds as microseconds with one digit.
+/// Nanoseconds as microseconds with one decimal.
 pub fn us(ns: u64) -> String {
     format!("{:.1}", ns as f64 * 1e-3)
 }

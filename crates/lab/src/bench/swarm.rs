@@ -1,7 +1,7 @@
-//! Many UEs that shake hands with a real UPF, probe their path once, and fall silent or leave.
+//! Many UEs that perform a handshake with a real UPF, probe their path once, and then fall silent or leave.
 //!
-//! They are `anabranch_atsss`'s own UE without device or engine: each has a socket and a source address, so that the
-//! UPF sees as many endpoints and networks as sessions.
+//! They use the UE of `anabranch_atsss` without device or engine. Each has its own socket and source address, so that the UPF
+//! has as many remote endpoints and networks as sessions.
 
 use anabranch_atsss::crypto::{PrivateKey, PublicKey, Suite};
 use anabranch_atsss::session::{Security, SessionParams};
@@ -13,31 +13,31 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
-/// How many shake hands at a time.
+/// Number of concurrent handshakes.
 const AT_ONCE: usize = 128;
-/// Where they are; local to the namespace as a whole.
+/// Network of their addresses; the entire network is local to the namespace.
 pub const NETWORK: &str = "10.128.0.0/12";
 const FIRST: u32 = 0x0a80_0001;
-/// How many begin to per second: fewer than a UPF computes at most, or those it puts off starve.
+/// Handshakes started per second. Above the capacity of the UPF, deferred handshakes would starve.
 const PER_SECOND: f64 = 1500.0;
-/// A UE that has no session after this long never will.
+/// Time after which a UE without a session counts as failed.
 const PATIENCE_S: f64 = 30.0;
 
-/// Whose sessions are with which UPF.
+/// The UPF with which sessions are established.
 #[derive(Clone, Copy)]
 pub struct Upf {
     /// Its key.
     pub key: PublicKey,
-    /// Where it listens.
+    /// Its address.
     pub remote: SocketAddr,
 }
 
-/// How many UEs came, so far.
+/// Number of UEs so far, by result.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Came {
-    /// They have, or had, a session.
+    /// UEs that have, or had, a session.
     pub up: usize,
-    /// They got none in time.
+    /// UEs without a session in time.
     pub late: usize,
 }
 
@@ -45,11 +45,11 @@ struct Shaking {
     ue: Ue,
     socket: UdpSocket,
     since: std::time::Instant,
-    /// It has the UPF's rules: nothing is under way any more.
+    /// Whether it has received the rules of the UPF, so that no exchange is pending.
     ruled: bool,
 }
 
-/// Datagrams that a UE wants to send.
+/// Datagrams that a UE has to send.
 pub struct Out<'a>(pub &'a mut Vec<Vec<u8>>);
 
 impl DatagramSink for Out<'_> {
@@ -63,17 +63,17 @@ impl DatagramSink for Out<'_> {
     }
 }
 
-/// What arrives for the host is of no interest.
+/// Packets delivered to the host are dropped.
 pub struct Nowhere;
 
 impl PacketSink for Nowhere {
     fn deliver(&mut self, _packet: &mut [u8]) {}
 }
 
-/// Gives each key a session with the UPF; returns when all have one. Runs in the namespace of the calling thread.
+/// Establishes a session with the UPF for each key; returns when all have one. Runs in the namespace of the calling thread.
 ///
 /// # Errors
-/// One of them gets no session, or `progress` says so.
+/// A session cannot be established, or `progress` returns an error.
 pub fn install(keys: &[PrivateKey], upf: Upf, mut progress: impl FnMut(usize) -> Result<()>) -> Result<()> {
     come(keys.iter(), upf, PER_SECOND, false, |came| {
         ensure!(came.late == 0, "a UE got no session within {PATIENCE_S} s");
@@ -81,11 +81,11 @@ pub fn install(keys: &[PrivateKey], upf: Upf, mut progress: impl FnMut(usize) ->
     })
 }
 
-/// UEs with these keys come, so many a second, and leave as soon as they have a session, if they are to. Returns when all
-/// have come, or `go_on` says no. Runs in the namespace of the calling thread.
+/// UEs with these keys establish sessions at a given rate per second and, if requested, leave as soon as they have one. Returns
+/// after all of them, or when `go_on` returns false. Runs in the namespace of the calling thread.
 ///
 /// # Errors
-/// The system gives no socket, or `go_on` says so.
+/// No socket can be created, or `go_on` returns an error.
 pub fn come<'a>(
     mut keys: impl Iterator<Item = &'a PrivateKey>,
     upf: Upf,
@@ -120,7 +120,7 @@ pub fn come<'a>(
         for one in &mut shaking {
             one.ue.poll(now(), &mut Out(&mut out), &mut Nowhere);
             for datagram in out.drain(..) {
-                // What the system does not take is sent again by the UE's own timers.
+                // Datagrams that the system rejects are retransmitted by the timers of the UE.
                 let _ = one.socket.send(&datagram);
             }
             while let Some(event) = one.ue.poll_event() {
@@ -135,7 +135,7 @@ pub fn come<'a>(
             while let Ok(length) = one.socket.recv(&mut buffer) {
                 one.ue.datagram(0, upf.remote, &mut buffer[..length], now(), &mut Nowhere);
             }
-            // The answer to a probe and the receipt for the rules, before the UE is forgotten.
+            // Sends the reply to a probe and the acknowledgement of the rules before the UE is dropped.
             one.ue.poll(now(), &mut Out(&mut out), &mut Nowhere);
             for datagram in out.drain(..) {
                 let _ = one.socket.send(&datagram);
@@ -165,16 +165,16 @@ pub fn come<'a>(
 /// Nanoseconds since 1970.
 ///
 /// # Errors
-/// The clock is before that.
+/// The clock is set to an earlier time.
 pub fn unix_ns() -> Result<u64> {
     let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).context("the clock")?;
     u64::try_from(unix.as_nanos()).context("the clock")
 }
 
-/// A UE that has a session with nobody yet; `turn` is another one each time that a key is used.
+/// A UE without a session; `turn` must differ at each use of a key.
 ///
 /// # Errors
-/// None that is known.
+/// None known.
 pub fn ue(key: &PrivateKey, upf: Upf, unix_epoch_ns: u64, turn: u32, now: Instant) -> Result<Ue> {
     let config = UeConfig {
         private_key: key.clone(),
@@ -192,7 +192,7 @@ pub fn ue(key: &PrivateKey, upf: Upf, unix_epoch_ns: u64, turn: u32, now: Instan
         unix_epoch_ns,
         last_timestamp_ns: 0,
     };
-    // A fixed seed would give all of them the same ephemeral keys, and one of them the same ones again.
+    // With a fixed seed, all UEs would use the same ephemeral keys, and each would repeat its own.
     let mut seed = key.public().0;
     let other = unix_epoch_ns.wrapping_add(turn.into()).to_be_bytes();
     seed.iter_mut().zip(other).for_each(|(byte, other)| *byte ^= other);
@@ -202,7 +202,7 @@ pub fn ue(key: &PrivateKey, upf: Upf, unix_epoch_ns: u64, turn: u32, now: Instan
 /// A socket to `remote` with an address of [`NETWORK`], as a number.
 ///
 /// # Errors
-/// The system gives none.
+/// No socket can be created.
 pub fn socket(address: u32, remote: SocketAddr) -> Result<UdpSocket> {
     let socket = UdpSocket::bind((std::net::Ipv4Addr::from(address), 0)).context("socket")?;
     socket.set_nonblocking(true).context("socket")?;

@@ -1,4 +1,4 @@
-//! TCP goodput of one flow through one tunnel, one core each side.
+//! TCP goodput of one flow through one tunnel, with one core per side.
 
 use super::ends::{self, Kind};
 use super::iperf::Iperf;
@@ -60,7 +60,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
     Ok(Result1 { name: "throughput", table, json: json.into(), notes })
 }
 
-/// Mbit/s that arrived.
+/// Received Mbit/s.
 fn once(bench: &Bench, kind: Kind, round: u32, down: bool) -> Result<f64> {
     let direction = if down { "down" } else { "up" };
     let tag = format!("t{round}{}{direction}", kind.key());

@@ -1,9 +1,9 @@
-//! TCP flows that take turns: what one of them costs shows within a per cent, for whatever else the machine does, it does to
-//! all of them alike.
+//! TCP flows that take turns. Other load on the machine affects all of them equally, so differences in cost are visible to
+//! within one per cent.
 //!
 //! ```text
-//!   core 0: one sender   ──▶ flow 0 ──▶ │ a thread for each reads it to its end, all on core 1
-//!                        ──▶ flow 1 ──▶ │      turn: 5 ms, then 60 ms that count, then all that was sent is awaited
+//!   core 0: one sender   ──▶ flow 0 ──▶ │ one reading thread per flow, all on core 1
+//!                        ──▶ flow 1 ──▶ │      turn: 5 ms, then 60 ms measured, then wait for all sent data
 //! ```
 
 use super::{Bench, Core, core_number, stats};
@@ -22,17 +22,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What one write, and one read, asks for.
+/// Size of a write and of a read.
 const BLOCK: usize = 128 * 1024;
 const LEAD: Duration = Duration::from_millis(5);
-/// What counts of a turn.
+/// Measured part of a turn.
 pub const TURN: Duration = Duration::from_millis(60);
-/// Each sends for so long before turns count: windows and buffers grow.
+/// Warm-up of each flow before the measured turns, in which windows and buffers grow.
 const GROW: Duration = Duration::from_secs(1);
-/// How long what was sent may take to arrive.
+/// Time limit for the arrival of sent data.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// A connection whose far end is read on the server's core.
+/// A connection whose far end is read on the core of the server.
 pub struct Flow {
     to: TcpStream,
     sent: u64,
@@ -40,10 +40,10 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Connects `client` with `address` in `server`. Sockets are of the group the process is in.
+    /// Connects `client` to `address` in `server`. Sockets belong to the control group of the process.
     ///
     /// # Errors
-    /// The kernel refuses, or does not know the congestion control.
+    /// The kernel rejects the connection or the congestion control.
     pub fn connect(client: &Space, server: &Space, address: Ipv6Addr, congestion: &str) -> Result<Self> {
         let listener = server.enter(|| {
             TcpListener::bind(SocketAddr::new(address.into(), 0)).with_context(|| address.to_string())
@@ -77,7 +77,7 @@ impl Flow {
         self.received.load(Ordering::Acquire)
     }
 
-    /// Sends for so long; what arrived meanwhile, bit/s.
+    /// Sends for a time; returns the rate received meanwhile, bit/s.
     fn send(&mut self, block: &[u8], time: Duration) -> Result<f64> {
         let (start, before) = (Instant::now(), self.received());
         while start.elapsed() < time {
@@ -104,13 +104,13 @@ impl Flow {
     }
 }
 
-/// Lets the flows take turns, in another order each time; medians over the turns: of each flow's Mbit/s, and of its goodput
-/// over that of the first in the same cycle.
+/// Runs the flows in turns, in a different order in each cycle. Returns medians over the cycles: Mbit/s of each flow, and ratio of
+/// its goodput to that of the first flow in the same cycle.
 ///
 /// # Errors
-/// A connection breaks, or the user stops.
+/// A connection fails, or the user interrupts.
 pub fn run(bench: &Bench, flows: Vec<Flow>, seed: u64) -> Result<Vec<[f64; 2]>> {
-    // On a thread of its own, which stays on the client's core.
+    // On a separate thread, bound to the core of the client.
     thread::scope(|scope| scope.spawn(|| take(bench, flows, seed)).join())
         .unwrap_or_else(|_| bail!("the sender's thread failed"))
 }

@@ -7,12 +7,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 
-/// Where they put their sockets.
+/// Folder of their sockets.
 pub fn socket(device: &str) -> String {
     format!("/var/run/wireguard/{device}.sock")
 }
 
-/// One end and its only peer.
+/// One endpoint and its only peer.
 pub struct End<'a> {
     pub device: &'a str,
     pub key: &'a PrivateKey,
@@ -22,7 +22,7 @@ pub struct End<'a> {
     pub allowed: &'a str,
 }
 
-/// Gives the end its keys and its peer.
+/// Configures keys and peer of the endpoint.
 pub fn configure(end: &End<'_>) -> Result<()> {
     let path = socket(end.device);
     let mut stream = UnixStream::connect(&path).with_context(|| path.clone())?;

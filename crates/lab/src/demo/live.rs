@@ -1,4 +1,4 @@
-//! Looks at the running network and keeps the terminal up to date.
+//! Polls the running network and updates the terminal.
 
 use super::picture::{self, Access, COLUMNS, News, Picture};
 use crate::netns::agent::{Agent, Event, Events, Next};
@@ -14,22 +14,22 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often the picture is drawn anew.
+/// Interval between two pictures.
 const TICK: Duration = Duration::from_millis(100);
-/// Throughput is a mean over so many ticks.
+/// Number of ticks over which throughput is averaged.
 const SMOOTH: usize = 4;
 /// Ticks per column of the history.
 const PER_COLUMN: usize = 4;
-/// Time between lines where nothing can be redrawn.
+/// Interval between lines on outputs that cannot be redrawn.
 const LINES: Duration = Duration::from_secs(1);
 
-/// Where to write to.
+/// Output.
 #[derive(Debug)]
 pub struct Screen {
     error: bool,
     redraws: bool,
     colours: bool,
-    /// Lines of the picture that is there.
+    /// Number of lines of the current picture.
     drawn: Mutex<usize>,
 }
 
@@ -44,13 +44,13 @@ impl Screen {
         Self { error, redraws, colours, drawn: Mutex::new(0) }
     }
 
-    /// Writes a line below everything.
+    /// Appends a line.
     pub fn line(&self, text: &str) {
         *self.drawn.lock().unwrap_or_else(PoisonError::into_inner) = 0;
         self.write(&format!("{text}\n"));
     }
 
-    /// Draws a picture over the one before.
+    /// Replaces the previous picture.
     fn draw(&self, picture: &Picture) {
         let lines = picture::draw(picture, self.colours);
         let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +64,7 @@ impl Screen {
     }
 
     fn write(&self, text: &str) {
-        // A reader that went away is no error of ours.
+        // A closed pipe is not an error.
         let _ = if self.error {
             std::io::stderr().lock().write_all(text.as_bytes())
         } else {
@@ -74,8 +74,7 @@ impl Screen {
     }
 }
 
-/// Shows what happens until the end is asked for; returns the access that downlink traffic moved to when
-/// the first link was lost.
+/// Shows events until the end is requested. Returns the access to which downlink traffic moved when the first link was lost.
 ///
 /// # Errors
 /// An agent does not answer.
@@ -90,7 +89,7 @@ pub fn watch(
     let mut next_line = start + LINES;
     loop {
         let over = end.requested();
-        // Takes the time of a tick where two agents are listened to.
+        // With two agents, this may take an entire tick.
         view.listen(scene)?;
         end.sleep_until(view.next);
         view.next = Instant::now() + TICK;
@@ -116,14 +115,14 @@ pub fn watch(
 struct View {
     picture: Picture,
     next: Instant,
-    /// Events of UEs and UPFs, by who says it.
+    /// Events of UEs and UPFs, with the name of the sender.
     streams: Vec<(&'static str, Events)>,
     events: Vec<(f64, &'static str, Event)>,
-    /// News that came since the last look.
+    /// Messages since the last tick.
     fresh: Vec<News>,
-    /// Events of the scenario that are still to come.
+    /// Future events of the scenario.
     to_come: Vec<(f64, String)>,
-    /// Bytes received before, by UE and access.
+    /// Bytes received up to the previous tick, by UE and access.
     first: BTreeMap<(String, String), u64>,
     /// Times and bytes of the last ticks, by access.
     recent: Vec<Vec<(f64, u64)>>,
@@ -170,7 +169,7 @@ impl View {
         })
     }
 
-    /// Takes the events that have come.
+    /// Reads pending events.
     fn listen(&mut self, scene: &Scene) -> Result<()> {
         for (who, stream) in &mut self.streams {
             while let Next::Event(event) = stream.wait_next()? {
@@ -187,7 +186,7 @@ impl View {
         Ok(())
     }
 
-    /// Takes all figures anew.
+    /// Updates all figures.
     fn look(&mut self, case: &Case, scene: &Scene, start: Instant) -> Result<()> {
         let now = start.elapsed().as_secs_f64();
         let picture = &mut self.picture;
@@ -220,7 +219,7 @@ impl View {
                 let path = paths.iter().find(|p| p.access == *name);
                 access.up = path.is_some_and(|p| p.up);
                 access.rtt_ms = path.and_then(|p| p.rtt_ms);
-                // What a path that is lost carried a moment ago says nothing of now.
+                // The recent throughput of a lost path does not describe its current state.
                 let from = if access.up { 0 } else { recent.len().saturating_sub(2) };
                 if let (Some((t0, b0)), Some((t1, b1))) = (recent.get(from), recent.last())
                     && t1 > t0
@@ -251,7 +250,7 @@ impl View {
         Ok(())
     }
 
-    /// Where the downlink went when the first link was lost; the UPF decides that.
+    /// Access to which the UPF moved the downlink when the first link was lost.
     fn moved_to(&self, case: &Case) -> Option<String> {
         let lost = case.events.iter().filter(|e| matches!(e.action, Action::LinkDown { .. }));
         let lost_s = lost.map(|e| e.at.as_secs_f64()).min_by(f64::total_cmp)?;
@@ -266,7 +265,7 @@ impl View {
     }
 }
 
-/// What this is, in a line.
+/// One-line description of the network.
 #[must_use]
 pub fn title(case: &Case) -> String {
     let mut letters = case.title.chars();
@@ -274,7 +273,7 @@ pub fn title(case: &Case) -> String {
     format!("anabranch demo: {first}{}", letters.as_str())
 }
 
-/// An event of the scenario in words.
+/// An event of the scenario as text.
 fn told(action: &Action) -> String {
     match action {
         Action::LinkDown { link, how: DownHow::Carrier, .. } => format!("── link {link} disappears ──"),

@@ -212,7 +212,7 @@ fn introduce(screen: &Screen, case: &Case, backend: &NetnsBackend, sandbox: &San
 fn conclude(screen: &Screen, done: &Finished, verdict: Verdicts) {
     for claim in &done.claims {
         let mark = if claim.verdict == Verdict::Holds { "✓" } else { "✗" };
-        // What has no unit is yes or no.
+        // A claim without a unit is a yes-or-no value.
         let measured = if claim.claim.unit.is_empty() {
             String::new()
         } else {
@@ -250,7 +250,7 @@ impl Onlooker for Eyes {
 }
 
 impl Eyes {
-    /// Waits until the user stops it, with everything in place.
+    /// Keeps the network up until the user interrupts.
     fn keep_up(&self, scene: &Scene) {
         let say = |text: &str| self.screen.line(text);
         say("");

@@ -1,33 +1,33 @@
-//! What the terminal shows: pure, from numbers to lines.
+//! Conversion of the state of the demo to lines of text. Pure functions.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 /// Columns of the history of an access.
 pub const COLUMNS: usize = 30;
-/// Lines of news shown.
+/// Number of messages shown.
 const NEWS: usize = 9;
 /// Width of the progress bar.
 const BAR: usize = 36;
 
-/// Everything shown at one moment.
+/// Contents of one picture.
 #[derive(Debug, Clone, Default)]
 pub struct Picture {
-    /// One line: what this is.
+    /// One-line description.
     pub title: String,
-    /// Seconds since the beginning.
+    /// Seconds since the start.
     pub at_s: f64,
     /// The accesses, in their order.
     pub accesses: Vec<Access>,
-    /// What the rule does now.
+    /// Current action of the rule.
     pub mode: String,
-    /// Bytes there, and of how many.
+    /// Received and total bytes.
     pub file: (u64, u64),
-    /// What happened, in order.
+    /// Messages, in order.
     pub news: Vec<News>,
 }
 
-/// Something that happened: seconds, who says so, and what.
+/// A message: time in seconds, sender and text.
 pub type News = (f64, &'static str, String);
 
 /// An access.
@@ -37,11 +37,11 @@ pub struct Access {
     pub name: String,
     /// Whether its path is up.
     pub up: bool,
-    /// Present throughput.
+    /// Current throughput.
     pub mbps: f64,
     /// Throughput over time, oldest first; at most [`COLUMNS`].
     pub history: VecDeque<f64>,
-    /// What its link can carry at most.
+    /// Maximum rate of its link.
     pub scale_mbps: f64,
     /// Round-trip time, if known.
     pub rtt_ms: Option<f64>,
@@ -49,7 +49,7 @@ pub struct Access {
     pub bytes: u64,
 }
 
-/// Throughput that is more than probes, Mbit/s.
+/// Throughput above which an access carries more than probes, Mbit/s.
 const CARRYING_MBPS: f64 = 0.5;
 
 impl Access {
@@ -125,12 +125,12 @@ pub fn draw(picture: &Picture, colours: bool) -> Vec<String> {
         let what: String = what.chars().take(60).collect();
         lines.push(format!("  {} {who:<4} {what}", paint(&format!("{at:>7.3} s"), Style::Faint)));
     }
-    // Always as many, so that the next picture covers this one.
+    // Constant number of lines, so that the next picture covers this one.
     lines.resize(lines.len() + NEWS - (picture.news.len() - from), String::new());
     lines
 }
 
-/// One line for where nothing can be redrawn.
+/// One line for outputs that cannot be redrawn.
 #[must_use]
 pub fn line(picture: &Picture) -> String {
     let mut text = format!("{:6.1} s", picture.at_s);
@@ -144,7 +144,7 @@ pub fn line(picture: &Picture) -> String {
     text
 }
 
-/// A line of news where nothing can be redrawn.
+/// A message for outputs that cannot be redrawn.
 #[must_use]
 pub fn news_line((at, who, what): &News) -> String {
     if who.is_empty() { format!("{at:6.3} s  {what}") } else { format!("{at:6.3} s  {who}: {what}") }
@@ -154,7 +154,7 @@ fn history(access: &Access) -> String {
     const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let bar = |mbps: &f64| {
         let share = (mbps / access.scale_mbps.max(0.001)).clamp(0.0, 1.0);
-        // Whatever there is, is seen.
+        // Throughput above that of probes is always visible.
         let level = (share * 8.0).round() as usize;
         LEVELS[if *mbps >= CARRYING_MBPS { level.max(1) } else { level }]
     };
