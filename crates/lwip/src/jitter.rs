@@ -22,7 +22,7 @@ const BUSY_US: f64 = 2_000.0;
 const SAMPLE: Duration = Duration::from_millis(80);
 /// Longest time between them.
 const LONGEST_SAMPLE: Duration = Duration::from_secs(4);
-/// A load above the known rate times this factor says nothing about jitter: a full queue drops the excess, or the
+/// Load above which jitter is not evaluated, as a factor of the known rate: a full queue drops the excess, or the
 /// capacity has grown.
 const TOO_MUCH: f64 = 1.2;
 /// A queue contains at least one packet of this size, bits.

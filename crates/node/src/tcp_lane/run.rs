@@ -308,7 +308,7 @@ impl LaneOfUe {
             return;
         }
         let left = up.without(usable);
-        // A worker that is too busy is told with the next look.
+        // A worker that is too busy is notified at the next check.
         if left != running.left
             && worker.run(move |worker, now| worker.end.on_command(UeCommand::LaneAvoids(left), now)).is_ok()
         {
@@ -359,7 +359,7 @@ impl LaneOfUe {
         Some(&self.running.as_ref()?.layer)
     }
 
-    /// Resets flows of which the UPF knows nothing any more. Whether there is a lane.
+    /// Resets flows that the UPF no longer has. Returns whether there is a lane.
     pub fn reset_flows(&self) -> bool {
         self.running.as_ref().map(|running| running.lane.reset_flows()).is_some()
     }
@@ -537,7 +537,7 @@ impl LaneOfUpf {
         &self.layer
     }
 
-    /// Takes it down; its flows are reset, which servers and UEs are told.
+    /// Takes it down and resets its flows towards servers and UEs.
     pub async fn stop(self) {
         self.threads.end().await;
         self.net.undo(self.layer).await;

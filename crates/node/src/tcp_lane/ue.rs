@@ -266,7 +266,7 @@ impl UeLane {
         };
         let answer = tokio::select! {
             biased;
-            // Whether the server has the first bytes nobody knows any more.
+            // It is unknown whether the server has received the first bytes.
             () = self.ended.notified() => return Err(Failure::Refused(Why::Reset)),
             answer = timeout(ANSWER, answer) => answer,
         };

@@ -211,7 +211,7 @@ async fn serve(
         following.iter().for_each(tokio::task::JoinHandle::abort);
         usci.leave().await;
     }
-    // Flows of the lane end while there is a session to tell it by. The peer is told, then routes go before the device they point
+    // Flows of the lane end while the session can still signal it. The peer is notified, then routes go before the device they point
     // to.
     agent.lane.stop(&agent.worker.clone()).await;
     let _ = agent.worker.run(|worker, now| worker.end.on_command(UeCommand::Close, now));
