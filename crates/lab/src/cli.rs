@@ -316,7 +316,7 @@ fn make_folders(args: &RunArgs, sandboxed: bool) -> anyhow::Result<()> {
         let context = || format!("{flag}: {}", folder.display());
         std::fs::create_dir_all(folder).with_context(context)?;
         if sandboxed && folder.canonicalize().with_context(context)?.starts_with("/run") {
-            anyhow::bail!("{}: what is in /run is hidden from the sandbox; give another folder", context());
+            anyhow::bail!("{}: the sandbox cannot access /run; use another folder", context());
         }
     }
     Ok(())

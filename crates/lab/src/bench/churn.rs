@@ -44,8 +44,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// Permitted increase of the 99th percentile over that without load.
 const GOAL_PERCENT: f64 = 10.0;
 /// Kinds of load, each added to the previous ones.
-const WHO: [&str; 4] =
-    ["nobody else at work", "1,000/s come and go", "and a hostile UE", "and a flood of handshakes"];
+const WHO: [&str; 4] = ["no other load", "churn of 1,000/s", "plus a hostile UE", "plus a handshake flood"];
 
 /// Work done by the load in one measurement.
 #[derive(Debug, Default)]
@@ -149,7 +148,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
     let notes = vec![
         format!("sessions at the UPF after each round: {sessions:?}"),
         format!(
-            "round trips of one UE; medians of {} rounds, in which the four take turns; the goal is within {GOAL_PERCENT} %",
+            "round trips of one UE; medians of {} rounds, in which the four cases alternate; goal: within {GOAL_PERCENT} %",
             bench.rounds
         ),
     ];
@@ -243,7 +242,7 @@ impl Hostile {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        anyhow::bail!("the hostile UE got no session: {:?}", this.ue.drops())
+        anyhow::bail!("the hostile UE has no session: {:?}", this.ue.drops())
     }
 
     fn now(&self) -> Time {

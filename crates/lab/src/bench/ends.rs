@@ -125,7 +125,7 @@ pub fn answers(bench: &Bench, pair: &Pair, tunnel: &Tunnel) -> Result<()> {
         ping.args(["-c", "1", "-W", "1", &tunnel.server]);
         pair.client.output(&mut ping).is_ok()
     };
-    wait_for("no answer through it", Duration::from_secs(10), bench, ping)
+    wait_for("no reply through the tunnel", Duration::from_secs(10), bench, ping)
 }
 
 fn peer(bench: &Bench, pair: &Pair, kind: Kind, folder: &Path) -> Result<Tunnel> {

@@ -45,8 +45,10 @@ pub fn run(bench: &Bench) -> Result<Result1> {
         });
         json.insert(kind.key().to_owned(), object);
     }
-    let notes =
-        vec!["from before the send call to the receiver kernel's time stamp; client to server".to_owned()];
+    let notes = vec![
+        "from the time before the send call to the time stamp of the receiving kernel; client to server"
+            .to_owned(),
+    ];
     Ok(Result1 { name: "latency", table, json: json.into(), notes })
 }
 

@@ -133,7 +133,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
     }
     notes.push(format!("medians of {} rounds of {} s", bench.rounds, bench.seconds.as_secs()));
     notes.push(
-        "messages of 1,250 bytes every 10 ms per flow, from before the write to after the read; CUBIC"
+        "messages of 1,250 bytes every 10 ms per flow, from the time before the write to that after the read; CUBIC"
             .to_owned(),
     );
     Ok(Result1 { name: "proxies", table, json: rows.into(), notes })

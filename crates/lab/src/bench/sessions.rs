@@ -125,8 +125,8 @@ pub fn run(bench: &Bench) -> Result<Result1> {
         }));
     }
     let notes = vec![format!(
-        "round trips through the tunnel; medians of {} rounds, which take turns, each with the other UPFs stopped; \
-         the goal is within {GOAL_PERCENT} %",
+        "round trips through the tunnel; medians of {} alternating rounds, each with the other UPFs stopped; \
+         goal: within {GOAL_PERCENT} %",
         bench.rounds
     )];
     for place in places {
@@ -151,7 +151,7 @@ pub(super) fn install(bench: &Bench, pair: &Pair, upf: &Upf, keys: &[PrivateKey]
     if keys.is_empty() {
         return Ok(());
     }
-    bench.doing(&format!("installing {} sessions, {total} in all", keys.len()));
+    bench.doing(&format!("installing {} sessions, {total} in total", keys.len()));
     // Lets sockets bind to all of their addresses without assigning each to an interface.
     pair.client.ip(&format!("route replace local {} dev lo", swarm::NETWORK))?;
     pair.server.ip(&format!("route replace {} via {CLIENT}", swarm::NETWORK))?;

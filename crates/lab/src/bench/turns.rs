@@ -90,7 +90,7 @@ impl Flow {
     fn drain(&self) -> Result<()> {
         let start = Instant::now();
         while self.received() < self.sent {
-            ensure!(start.elapsed() < DRAIN, "bytes that do not arrive: {}", self.sent - self.received());
+            ensure!(start.elapsed() < DRAIN, "bytes not received: {}", self.sent - self.received());
             thread::sleep(Duration::from_micros(200));
         }
         Ok(())
