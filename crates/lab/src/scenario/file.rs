@@ -450,7 +450,7 @@ table! {
         /// In-band telemetry: IOAM traces in data segments, and path reports in ACKs. Default: none. Requires `ipv6`.
         telemetry: Option<Telemetry> = None, only(&["bulk_tcp", "request_response"]);
         /// Whether segments are spread over the round trip, as with SO_MAX_PACING_RATE. In namespaces only for uplink
-        /// flows of `program = "own"`.
+        /// and request_response flows of `program = "own"`.
         paced: bool = false, only(&["bulk_tcp", "request_response"]);
         /// Guarantees of the flow's slice, which determine the initial window. Virtual backend only.
         slice: FlowSlice = FlowSlice::default(), only(&["bulk_tcp", "request_response"]);

@@ -327,7 +327,8 @@ impl Check {
         }
         let up = flow.direction == file::Direction::Up || flow.kind == FlowKind::RequestResponse;
         if flow.paced && netns && !(own && up) {
-            let what = "in namespaces only our own traffic is paced, and that goes up or asks";
+            let what =
+                "in namespaces only uplink and request_response flows of `program = \"own\"` are paced";
             self.problem(format!("{path}.paced"), what);
         }
         if flow.reconnect && file.backends.contains(&file::BackendName::Virtual) {
