@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A scenario after all its runs.
 #[derive(Debug)]
 pub struct Finished {
-    /// Backend.
     pub backend: BackendName,
     /// The first seed.
     pub seed: u64,

@@ -12,7 +12,7 @@ pub enum PolicyError {
     Rule {
         /// Name of the rule.
         rule: String,
-        /// The error.
+        /// The first problem found in the rule.
         error: Box<PolicyError>,
     },
     /// The name of a rule contains characters that cannot be displayed everywhere.

@@ -43,7 +43,7 @@ pub(super) struct Active {
     /// Incomplete messages of the peer.
     pub assembler: Assembler,
     notices: [Notice; MAX_PATHS],
-    /// UPF: by which path the newest packet of the TCP lane came that belongs to this one.
+    /// UPF: for each path that an address of the TCP lane names, the path on which its newest packet arrived.
     pub lane_by: [PathId; MAX_PATHS],
     pub outbox: VecDeque<(PathId, Message)>,
     pub icmp: VecDeque<Vec<u8>>,

@@ -68,7 +68,7 @@ pub struct Session {
     addresses: Addresses,
     generation: u32,
     notify_sequence: u32,
-    /// UE: paths that packets of the TCP lane do not take while there are others.
+    /// UE: paths that packets of the TCP lane avoid while others are up.
     lane_avoids: PathSet,
     /// Of the pool that sessions share.
     held: Usage,
@@ -121,7 +121,7 @@ impl Session {
         self.addresses
     }
 
-    /// Packets of the TCP lane that belong to one of `paths` take another path while there is one (UE).
+    /// Sets the paths that packets of the TCP lane avoid while others are up (UE).
     pub fn set_lane_avoids(&mut self, paths: PathSet) {
         self.lane_avoids = paths;
     }

@@ -63,7 +63,7 @@ pub struct RuleView {
     pub rule: String,
     /// Its steering mode, as written in configuration.
     pub mode: &'static str,
-    /// Its origin.
+    /// The list in which the rule is defined.
     pub origin: Origin,
     /// Its definition there; `None` for the rule of last resort.
     pub definition: Option<Rule>,
@@ -96,14 +96,14 @@ impl RuleView {
 pub enum RuleEvent {
     /// The rule leaves a path because of its measurements.
     Excluded {
-        /// The path.
+        /// The path that is left.
         path: PathId,
         /// The measured value and the limit.
         why: Exclusion,
     },
     /// The rule may use the path again.
     Included {
-        /// The path.
+        /// The path that may be used again.
         path: PathId,
         /// Its current measurements.
         state: PathState,
@@ -121,7 +121,7 @@ pub enum RuleEvent {
     OverflowResumed,
     /// Bulk flows left a path because of its random loss.
     FlowsLeft {
-        /// The path.
+        /// The path with the loss.
         path: PathId,
         /// Number of flows.
         flows: u16,

@@ -125,7 +125,7 @@ pub enum UeCommand {
         /// User and cgroup.
         owner: FlowOwner,
     },
-    /// Packets of the TCP lane that belong to these paths take another one while there is one.
+    /// Packets of the TCP lane avoid these paths while others are up.
     LaneAvoids(PathSet),
     /// The machine's clock was set: this is the Unix time, in nanoseconds, at which `now` was 0.
     Clock {
@@ -146,7 +146,7 @@ pub enum UeEvent {
         /// MTU of the inner interface, in bytes.
         mtu: u16,
     },
-    /// The UPF is another process than before: what it knew of flows is gone.
+    /// The UPF was restarted and has lost the state of all flows.
     UpfRestarted,
     /// The UPF accepted a handshake; to be remembered across restarts (see [`UeConfig::last_timestamp_ns`]).
     Handshake {

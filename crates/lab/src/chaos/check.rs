@@ -92,7 +92,6 @@ impl Invariant {
 /// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// The invariant.
     pub invariant: Invariant,
     /// Step at which it was violated.
     pub step: u64,

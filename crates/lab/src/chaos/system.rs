@@ -117,7 +117,6 @@ pub struct PlanOf<W, K> {
     pub seed: u64,
     /// Number of steps, each one event, before the faults stop.
     pub steps: u64,
-    /// The world.
     pub world: W,
     /// The faults, in the order in which they begin.
     #[serde(default = "Vec::new", rename = "fault")]

@@ -76,7 +76,6 @@ struct Rules {
     uses: Vec<RuleUse>,
 }
 
-/// An event.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Event {
     /// Wall clock, Unix milliseconds.
@@ -426,7 +425,6 @@ pub struct Events<T = Event> {
 /// Result of waiting for an event.
 #[derive(Debug)]
 pub enum Next<T = Event> {
-    /// An event.
     Event(T),
     /// No event so far.
     Nothing,

@@ -81,7 +81,6 @@ impl Web {
         &self.copy
     }
 
-    /// Its URL.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url

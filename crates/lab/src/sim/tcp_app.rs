@@ -20,7 +20,6 @@ const MAX_DELIVERIES: usize = 16 << 20;
 /// What an end does once the connection is established.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Script {
-    /// Receives.
     Receive,
     /// Sends.
     Send {

@@ -18,9 +18,7 @@ pub enum CtlError {
     Unreachable {
         /// Socket or URL.
         place: String,
-        /// The cause.
         cause: String,
-        /// The remedy.
         remedy: String,
     },
     /// The agent refused the request.

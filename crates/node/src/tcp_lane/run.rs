@@ -29,7 +29,7 @@ use tokio::time::Instant;
 
 /// Time after which a failed lane is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
-/// How long connections may take to have another subflow before endpoints that they need are looked at again.
+/// Delay before needed endpoints are checked again, in which connections may open other subflows.
 const JOINS: Duration = Duration::from_secs(1);
 
 /// Creates a namespace with the lane's device, one queue per worker.
@@ -73,9 +73,9 @@ struct RunningUe {
     withdrawn: PathSet,
     /// Paths that are up but whose loss is too high.
     left: PathSet,
-    /// Paths that may not be used and still have an endpoint: how many connections have no other subflow.
+    /// Unusable paths that keep their endpoints, each with the number of connections that have no other subflow.
     needed: BTreeMap<PathId, usize>,
-    /// When that is looked at again: connections may have got other subflows.
+    /// Time of the next check of `needed`: connections may have opened other subflows by then.
     look_at: Option<Instant>,
     v6: bool,
     led: Led,
@@ -243,17 +243,18 @@ impl LaneOfUe {
         }
     }
 
-    /// A path came up or went down. While it is down and another is up, the kernel has no endpoint for it: what was under way
-    /// there is sent again by the others at once, not after a timeout of the sender. Where the kernel refuses, flows go on as they
-    /// are. What changed for other paths, for the log.
+    /// A path came up or went down. While it is down and another is up, the kernel has no endpoint for it, so that data in
+    /// flight on it is retransmitted on the others at once, not after a timeout of the sender. If the kernel refuses a
+    /// change, flows continue unchanged. Returns the changes of other paths, for the log.
     pub async fn set_path(&mut self, path: PathId, up: bool, worker: &Handle<Ue>) -> Vec<api::Event> {
         let was = self.states.get(path);
         let state = if up { PathState::up(0) } else { PathState::DOWN };
         self.set(path, PathState { steady_loss_percent: was.steady_loss_percent, ..state }, worker).await
     }
 
-    /// The lasting loss of a path, the larger of both directions, in percent. Above the limit it is as one that is down while another
-    /// is better: what the lossy one delays holds up what the others bring. What changed by it, for the log.
+    /// Sets the lasting loss of a path: the larger value of both directions, in percent. Above the limit the path is
+    /// treated as down while another one is better, because data delayed on it also delays data of the other paths. Returns
+    /// the changes, for the log.
     pub async fn set_loss(&mut self, path: PathId, percent: u8, worker: &Handle<Ue>) -> Vec<api::Event> {
         let state = PathState { steady_loss_percent: percent, ..self.states.get(path) };
         self.set(path, state, worker).await
@@ -288,7 +289,7 @@ impl LaneOfUe {
         self.accesses.get(usize::from(path)).cloned().unwrap_or_default()
     }
 
-    /// Ends once [`Self::follow_paths`] is due.
+    /// Completes when [`Self::follow_paths`] is due.
     pub async fn due(&self) {
         match self.running.as_ref().and_then(|running| running.look_at) {
             Some(at) => tokio::time::sleep_until(at).await,
@@ -296,9 +297,9 @@ impl LaneOfUe {
         }
     }
 
-    /// Gives the kernel an endpoint for each path that may be used, and for no other but those that connections need which have
-    /// no other subflow: the kernel opens none for a connection one end of which has sent all. Packets of a path that may not be
-    /// used take another one in any case. To be called again and again, for connections come and go.
+    /// Gives the kernel an endpoint for each usable path. An unusable path keeps its endpoint only while a connection has
+    /// no other subflow, because the kernel opens none for a connection of which one end has sent all its data. Packets of
+    /// an unusable path take another one in any case. Must be called repeatedly, because connections come and go.
     pub async fn follow_paths(&mut self, worker: &Handle<Ue>) {
         let (up, limit) = (self.states.up(), self.config.leave_loss_percent);
         let usable = self.lossy.usable(up, &self.states, limit);
@@ -345,7 +346,7 @@ impl LaneOfUe {
             Ok(needed) => {
                 let kept = needed.keys().copied().collect();
                 running.withdrawn = running.withdrawn.without(back).union(going.without(kept));
-                // Those that stay are looked at less often.
+                // An unchanged set is checked less often.
                 running.look_at = (needed != running.needed).then(|| Instant::now() + JOINS);
                 running.needed = needed;
             }

@@ -438,9 +438,9 @@ impl Lane {
         Some(home)
     }
 
-    /// The path on which a flow begins that belongs to no others: where a transfer ends first, or one that carries much more and by
-    /// which it ends little later, or where the host's last transfer ended (`before`). For there the flow would have to go if it is
-    /// large, with a sender that has come to believe the shorter round trip.
+    /// The path on which a flow begins that is not part of a transfer: the one by which a transfer ends first. A path that
+    /// carries much more is preferred if the transfer ends little later there, or if the host's last transfer ended there
+    /// (`before`). A large flow would move to it anyway, and by then its sender would have adopted the shorter round trip.
     fn first(
         &self,
         input: &Input<'_>,

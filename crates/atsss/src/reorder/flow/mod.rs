@@ -97,7 +97,7 @@ impl From<bool> for Hold {
 pub struct FlowStats {
     /// Delivered without being held.
     pub in_order: u64,
-    /// Held.
+    /// Held because an earlier packet was missing.
     pub held: u64,
     /// Held, and delivered because the gap before them filled.
     pub released_in_order: u64,

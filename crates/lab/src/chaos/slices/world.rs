@@ -48,7 +48,6 @@ pub struct Instance {
     pub manager: Manager,
     /// Revision up to which it has read.
     pub revision: i64,
-    /// Its work.
     pub work: Work,
     /// Number of starts.
     started: u64,

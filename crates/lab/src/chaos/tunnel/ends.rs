@@ -176,7 +176,6 @@ pub struct UeEnd {
     pub draw: Draw,
     /// Number of address changes.
     pub roamed: u16,
-    /// Its plan.
     pub plan: UePlan,
     /// When its process started, and the value of its clock at that time.
     began: (Instant, Duration),

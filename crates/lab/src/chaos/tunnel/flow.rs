@@ -41,7 +41,6 @@ pub struct Flow {
     pub up: bool,
     /// Whether it uses IPv6.
     pub v6: bool,
-    /// Its transport.
     pub transport: Transport,
     /// Time of its next transmission.
     pub next: Instant,

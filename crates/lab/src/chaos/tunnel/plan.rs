@@ -14,7 +14,6 @@ pub const ACCESSES: u8 = 2;
 /// Version of the file format. It also changes when a run draws differently from a seed.
 pub const VERSION: u32 = 1;
 
-/// A plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -45,7 +44,6 @@ pub struct Plan {
     pub faults: Vec<Fault>,
 }
 
-/// A UE.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UePlan {

@@ -42,7 +42,6 @@ const GOOD_FOR: Duration = Duration::from_secs(6);
 const UNSERVED: u32 = 30;
 const UNSERVED_FOR: Duration = Duration::from_secs(3);
 
-/// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     Fault(u64),

@@ -251,7 +251,7 @@ impl Manager {
     }
 }
 
-/// Passes on the payload of each message of an answer; `ends`: a message of its own ends it.
+/// Passes the payload of each message of an answer to `take`. `ends`: a separate message marks the end of the answer.
 pub(super) fn receive(socket: &Socket, ends: bool, mut take: impl FnMut(&[u8])) -> io::Result<()> {
     loop {
         let (bytes, _) = socket.recv_from_full()?;

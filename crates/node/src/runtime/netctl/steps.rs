@@ -55,28 +55,24 @@ pub enum Step {
     },
     /// Renames a device that is down.
     Rename {
-        /// Device.
         device: String,
         /// The new name.
         to: String,
     },
     /// Sets the MTU of a device and brings it up.
     Up {
-        /// Device.
         device: String,
         /// MTU, bytes.
         mtu: u16,
     },
     /// Adds an address.
     Address {
-        /// Device.
         device: String,
         /// Address and prefix of its network.
         address: IpNet,
     },
     /// Adds a route.
     Route {
-        /// Device.
         device: String,
         /// Destination.
         to: IpNet,

@@ -1,5 +1,5 @@
-//! Subflows of Multipath TCP in this namespace, from the kernel's socket tables (sock_diag(7)): also those of connections that
-//! no program has any more, but which have data to send.
+//! Subflows of Multipath TCP in this namespace, from the kernel's socket tables (sock_diag(7)). These include connections that
+//! programs have closed but that still have data to send.
 
 use super::mptcp::{HEADER_BYTES, NLM_F_DUMP, NLM_F_REQUEST, attributes, receive};
 use anyhow::Context;
@@ -13,7 +13,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const REQUEST_BYTES: usize = 56;
 const ANSWER_BYTES: usize = 72;
 const SOURCE_AT: usize = 8;
-/// The state ESTABLISHED, as a bit of those asked for.
+/// The state ESTABLISHED, as a bit of the requested states.
 const ESTABLISHED: u32 = 1 << 1;
 
 const INFO: u16 = 2;
@@ -21,12 +21,12 @@ const ULP_INFO: u16 = 19;
 const ULP_MPTCP: u16 = 3;
 const TOKEN_LOCAL: u16 = 2;
 
-/// Those of `addresses` without which a connection would be left without a subflow, each with the number of such connections.
+/// The `addresses` whose removal would leave a connection without a subflow, each with the number of such connections.
 pub fn needed(addresses: &[IpAddr]) -> anyhow::Result<BTreeMap<IpAddr, usize>> {
     Ok(only_there(&list()?, addresses))
 }
 
-/// Each established subflow: a number of its connection, and its local address.
+/// All established subflows: the token of the connection and the local address.
 fn list() -> anyhow::Result<Vec<(u32, IpAddr)>> {
     let mut socket = Socket::new(NETLINK_SOCK_DIAG).context("opening sock_diag")?;
     socket.bind_auto()?;
@@ -59,7 +59,7 @@ fn only_there(subflows: &[(u32, IpAddr)], addresses: &[IpAddr]) -> BTreeMap<IpAd
     needed
 }
 
-/// All TCP sockets of IPv6 that are established.
+/// A request for all established TCP sockets over IPv6.
 fn request() -> [u8; HEADER_BYTES + REQUEST_BYTES] {
     let mut b = [0; HEADER_BYTES + REQUEST_BYTES];
     let length = b.len() as u32;
@@ -74,7 +74,7 @@ fn request() -> [u8; HEADER_BYTES + REQUEST_BYTES] {
     b
 }
 
-/// The connection and the local address of a subflow; none where the socket is no subflow.
+/// The token of the connection and the local address; `None` if the socket is not a subflow.
 fn subflow(answer: &[u8]) -> Option<(u32, IpAddr)> {
     let source: [u8; 16] = *answer.get(SOURCE_AT..)?.first_chunk()?;
     let find = |bytes, kind| attributes(bytes).find(|a| a.0 == kind).map(|a| a.1);
