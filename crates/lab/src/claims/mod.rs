@@ -393,6 +393,25 @@ fn problems_of_plot(plot: &Plot, problem: &mut impl FnMut(&str, &str)) {
     }
 }
 
+/// Removes backends from the cases on which no claim evaluates their metrics, for forms that draw no plots.
+pub fn retain_evaluated(file: &File, cases: &mut [Case]) {
+    let claims: Vec<(&[BackendName], Expr)> = file
+        .claim
+        .iter()
+        .filter_map(|c| Some((c.backends.as_deref().unwrap_or(&file.backends), Expr::parse(&c.metric).ok()?)))
+        .collect();
+    for case in cases {
+        let Some(variant) = &case.variant else { continue };
+        let of_variant =
+            |name: &&str| name.strip_prefix(variant.as_str()).is_some_and(|rest| rest.starts_with('.'));
+        case.backends.retain(|backend| {
+            claims
+                .iter()
+                .any(|(on, expr)| on.contains(backend) && expr.metrics().iter().any(|name| of_variant(name)))
+        });
+    }
+}
+
 /// Calls `check` once per backend, with the cases that run on it.
 fn on_each(
     backends: &[BackendName],

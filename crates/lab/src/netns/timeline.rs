@@ -73,7 +73,7 @@ impl Timeline {
         let patch = LinkPatch::default();
         match action {
             Action::LinkDown { link, directions, how: DownHow::Carrier } => {
-                network.link(link)?.set(of(*directions), &LinkPatch { up: Some(false), ..patch })
+                network.carrier_down(link, of(*directions))
             }
             Action::LinkDown { link, directions, how: DownHow::BlackHole } => {
                 network.link(link)?.set(of(*directions), &LinkPatch { black_hole: Some(true), ..patch })

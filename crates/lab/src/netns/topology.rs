@@ -1,6 +1,6 @@
 //! Creates the network of a [`Plan`] and runs its links.
 
-use super::plan::{EmulatedLink, Plan, Role};
+use super::plan::{EmulatedLink, End, Plan, Role};
 use super::program::{self, Program};
 use super::space::Space;
 use super::stop::Stop;
@@ -55,7 +55,13 @@ impl Network {
         for (number, link) in plan.links.iter().enumerate() {
             let space = network.space(&link.space)?;
             let seed = seed.wrapping_add(number as u64);
-            running.push(RunningLink::start(&anabranch, space, link, seed, folder)?);
+            let peers = plan.veths.iter().filter_map(|[a, b]| match &link.space {
+                space if *space == a.space => Some(b.clone()),
+                space if *space == b.space => Some(a.clone()),
+                _ => None,
+            });
+            let peers = peers.collect();
+            running.push(RunningLink::start(&anabranch, space, link, peers, seed, folder)?);
         }
         for (mut one, link) in running.into_iter().zip(&plan.links) {
             one.wait_ready(stop)?;
@@ -81,6 +87,25 @@ impl Network {
     /// There is no link of this name.
     pub fn link(&mut self, name: &str) -> Result<&mut RunningLink> {
         self.links.get_mut(name).ok_or_else(|| anyhow!("no link {name}"))
+    }
+
+    /// Takes the carrier of an access link away from the hosts at its ends.
+    ///
+    /// The kernel reports a lost carrier at most once per second, counted over all namespaces of the machine, so
+    /// that runs in parallel would delay each other's reports. A query of the interface makes it report at once
+    /// (since Linux 6.8).
+    ///
+    /// # Errors
+    /// There is no link of this name, or it refuses.
+    pub fn carrier_down(&mut self, name: &str, direction: Direction) -> Result<()> {
+        let link = self.links.get_mut(name).ok_or_else(|| anyhow!("no link {name}"))?;
+        link.set(direction, &LinkPatch { up: Some(false), ..LinkPatch::default() })?;
+        for end in &link.peers {
+            let mut query = program::command("ip");
+            query.args(["link", "show", "dev", &end.interface]);
+            self.spaces.get(&end.space).map_or(Ok(()), |space| space.output(&mut query).map(drop))?;
+        }
+        Ok(())
     }
 
     fn interfaces(&self, plan: &Plan) -> Result<()> {
@@ -146,10 +171,19 @@ pub struct RunningLink {
     program: Program,
     path: PathBuf,
     control: Option<LinkControl>,
+    /// The interfaces of the hosts at its ends.
+    peers: Vec<End>,
 }
 
 impl RunningLink {
-    fn start(anabranch: &Path, space: &Space, link: &EmulatedLink, seed: u64, folder: &Path) -> Result<Self> {
+    fn start(
+        anabranch: &Path,
+        space: &Space,
+        link: &EmulatedLink,
+        peers: Vec<End>,
+        seed: u64,
+        folder: &Path,
+    ) -> Result<Self> {
         let name = &link.space;
         let path = folder.join(format!("{name}.sock"));
         let keys = folder.join(format!("{name}.toml"));
@@ -164,7 +198,7 @@ impl RunningLink {
         command.args(["--seed", &seed.to_string()]);
         command.arg("--file").arg(&keys).arg("--control").arg(&path);
         let program = Program::start(space, name, &mut command, folder, None)?;
-        Ok(Self { program, path, control: None })
+        Ok(Self { program, path, control: None, peers })
     }
 
     fn wait_ready(&mut self, stop: &Stop) -> Result<()> {

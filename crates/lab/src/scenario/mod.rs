@@ -150,6 +150,9 @@ fn parse_form(
     if !problems.is_empty() {
         return Err(problems);
     }
+    if is_quick && matrix.is_none() {
+        claims::retain_evaluated(&whole, &mut cases);
+    }
     if matrix.is_some() {
         whole.backends.retain(|b| cases.iter().any(|case| case.backends.contains(b)));
     }
@@ -361,6 +364,20 @@ link = "wifi"
         assert!(!full.quick && full.runs == 1 && full.cases[0].duration.as_secs() == 10);
         let wrong = text.replace("runs = 3", "run = 3");
         assert!(parse_text(&wrong, &[]).unwrap_err().contains("did you mean"));
+    }
+
+    #[test]
+    fn the_quick_form_runs_only_variants_of_claims() {
+        let text = format!(
+            "backends = [\"virtual\", \"netns\"]\n{SMALL}\n[[variant]]\nname = \"one\"\n[[variant]]\nname = \"one-more\"\n[[claim]]\nid = \"c\"\nwhat = \"w\"\n\
+             metric = \"one-more.flow.down.goodput_mbps\"\nmin = 1\nbackends = [\"netns\"]\n[quick]\nruns = 2\n"
+        );
+        let path = Path::new("small.toml");
+        let quick = parse_form(path, &text, &[], Form::Quick, &Select::Chosen).unwrap();
+        let runs_on: Vec<_> = quick.cases.iter().map(|case| case.backends.as_slice()).collect();
+        assert_eq!(runs_on, [&[][..], &[file::BackendName::Netns]]);
+        let full = parse(path, &text, &[]).unwrap();
+        assert!(full.cases.iter().all(|case| case.backends == full.backends));
     }
 
     #[test]
