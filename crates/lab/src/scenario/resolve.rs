@@ -575,7 +575,7 @@ impl Check {
     /// Warns of queues of a cell that no packet can ever leave, in its initial state. UEs with the same message are combined.
     fn stuck(&mut self, path: &str, cell: &Gnb) {
         let mut said: BTreeMap<String, (String, usize)> = BTreeMap::new();
-        for stuck in cell.stuck() {
+        for stuck in cell.unservable_queues() {
             let what = stuck.to_string();
             let of_all = what.split_once(": ").map_or(what.clone(), |(_, rest)| rest.to_owned());
             said.entry(of_all).or_insert((what, 0)).1 += 1;

@@ -177,7 +177,7 @@ impl Seen {
             for (at, event) in events {
                 match event {
                     GnbEvent::Packet(times) => {
-                        let least = gnb.least_wait(times.ue, times.direction, times.arrived, times.bytes);
+                        let least = gnb.min_wait(times.ue, times.direction, times.arrived, times.bytes);
                         match times.direction {
                             Radio::Downlink => cell.waits.note(&times, least),
                             Radio::Uplink => cell.up_waits.note(&times, least),

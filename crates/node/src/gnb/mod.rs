@@ -78,7 +78,7 @@ pub fn load(args: &Common) -> anyhow::Result<GnbConfig> {
     let mut config: GnbConfig = load_file(&args.config)?;
     args.win(&mut config.api, &mut config.metrics)?;
     // A cell that cannot be built is reported where it is built.
-    for stuck in Gnb::new(&config.core(), &mut read_trace).iter().flat_map(Gnb::stuck) {
+    for stuck in Gnb::new(&config.core(), &mut read_trace).iter().flat_map(Gnb::unservable_queues) {
         tracing::warn!("[cell] {stuck}");
     }
     Ok(config)

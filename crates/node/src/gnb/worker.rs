@@ -231,7 +231,7 @@ impl Worker {
         let (begun, mut timers) = (self.clock.now(), 0);
         loop {
             let now = self.clock.now();
-            self.gnb.leave_out(now);
+            self.gnb.skip_late_slots(now);
             let Some((at, _)) = self.gnb.poll_timeout().filter(|(at, _)| *at <= now) else { return now };
             // Packets that reach a cell that is behind get the cell's time.
             if now - begun > MAX_RUN {

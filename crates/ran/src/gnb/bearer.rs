@@ -7,7 +7,7 @@ use crate::mac::{PER_PDU, TransportBlock};
 use crate::pdcp::{PdcpRx, PdcpTx};
 use crate::queue::{AnyBuffer, AnyLimiter, Forecast, QueueConfig};
 use crate::rlc::{BufferPool, BufferStatus, Entity, RlcConfig, SentLog, SentSdu, TxQueue};
-use crate::sdap::{DrbConfig, DrbId, Held, Sdap};
+use crate::sdap::{DrbConfig, DrbId, Sdap, WaitingPackets};
 use anabranch_element::packet::Packet;
 use anabranch_element::time::Instant;
 
@@ -119,8 +119,8 @@ impl Bearer {
     }
 
     /// Bytes of the smallest PDU that continues a segmented packet of a direction.
-    pub(super) fn least_pdu(&self, direction: Direction) -> u32 {
-        self.ends[sender(direction)].rlc.least_pdu()
+    pub(super) fn min_pdu(&self, direction: Direction) -> u32 {
+        self.ends[sender(direction)].rlc.min_pdu()
     }
 
     /// Whether new data of a direction must wait for an acknowledgement.
@@ -149,7 +149,7 @@ impl Bearer {
     /// Like [`air_bytes`](Self::air_bytes), including the packets in SDAP: the amount a UE reports for its uplink, and that a
     /// grant can take.
     #[inline]
-    pub(super) fn air_bytes_with(&self, direction: Direction, above: Held, now: Instant) -> u64 {
+    pub(super) fn air_bytes_with(&self, direction: Direction, above: WaitingPackets, now: Instant) -> u64 {
         self.ends[sender(direction)].rlc.air_bytes_with(above, PER_PDU, now)
     }
 
@@ -159,7 +159,7 @@ impl Bearer {
     }
 
     /// Reduces a forecast to what remains for bearers of lower priority.
-    pub(super) fn take_from(&self, direction: Direction, next: &mut Forecast, now: Instant) {
+    pub(super) fn subtract_from(&self, direction: Direction, next: &mut Forecast, now: Instant) {
         let before = self.air_bytes(direction, PER_PDU, now);
         next.bytes = next.bytes.saturating_sub(u32::try_from(before).unwrap_or(u32::MAX));
     }
@@ -189,7 +189,7 @@ impl Bearer {
 
     /// Like [`fill`](Self::fill), but counts the bytes taken and calls `sent` for every packet whose last byte was taken. In
     /// the uplink, where all layers are in the UE, the block also takes packets that wait in SDAP.
-    pub(super) fn fill_noted(
+    pub(super) fn fill_counted(
         &mut self,
         direction: Direction,
         sdap: &mut Sdap,
@@ -200,7 +200,7 @@ impl Bearer {
     ) {
         let rlc = self.tx(direction);
         let granted = u32::try_from(block.room()).unwrap_or(u32::MAX);
-        let (mut before, noted) = (rlc.waiting_bytes(), rlc.sent().noted());
+        let (mut before, recorded) = (rlc.waiting_bytes(), rlc.sent().recorded());
         self.fill(direction, block, now, pool);
         if direction == Direction::Uplink && sdap.backlog_bytes(self.id) > 0 {
             before += self.fetch(sdap, block, now, pool);
@@ -209,7 +209,7 @@ impl Bearer {
         let left = before.saturating_sub(rlc.waiting_bytes());
         served.granted_bytes = served.granted_bytes.saturating_add(granted);
         served.sdu_bytes = served.sdu_bytes.saturating_add(u32::try_from(left).unwrap_or(u32::MAX));
-        rlc.sent().since(noted).for_each(|sdu| sent(sdap, sdu));
+        rlc.sent().since(recorded).for_each(|sdu| sent(sdap, sdu));
     }
 
     /// Fills the rest of an uplink block from SDAP, packet by packet; returns the bytes fetched.
@@ -242,7 +242,7 @@ impl Bearer {
 
     /// Returns the bytes taken by the MAC since the last call, and resets the counter.
     #[inline]
-    pub(super) fn take_served(&mut self, direction: Direction) -> Served {
+    pub(super) fn take_counters(&mut self, direction: Direction) -> Served {
         std::mem::take(&mut self.ends[sender(direction)].served)
     }
 
@@ -318,7 +318,7 @@ impl Bearer {
 
     /// Whether an end has anything to send.
     #[inline]
-    pub(super) fn has_to_send(&self, now: Instant) -> bool {
+    pub(super) fn has_pending_data(&self, now: Instant) -> bool {
         self.ends.iter().any(|end| !end.rlc.is_idle(now))
     }
 

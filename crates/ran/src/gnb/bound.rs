@@ -7,7 +7,7 @@ use crate::mac::PER_PDU;
 use anabranch_element::time::{Duration, Instant};
 
 /// Number of slots after which the search for a packet's departure ends.
-const MOST_SLOTS: u64 = 100_000;
+const MAX_SLOTS: u64 = 100_000;
 /// Bytes of the smallest RLC header.
 const RLC_HEADER: u32 = 1;
 
@@ -15,16 +15,10 @@ impl Gnb {
     /// The minimum time from `from` until the MAC has taken all of a packet of `bytes` bytes. The queue is empty, the UE gets
     /// all RBs for data in every slot, and each block loses only its sub-header and the smallest RLC header. `None` if there is
     /// no such UE or the packet does not leave within 100,000 slots.
-    pub fn least_wait(
-        &mut self,
-        ue: u32,
-        direction: Direction,
-        from: Instant,
-        bytes: u32,
-    ) -> Option<Duration> {
+    pub fn min_wait(&mut self, ue: u32, direction: Direction, from: Instant, bytes: u32) -> Option<Duration> {
         let first = from.as_nanos().div_ceil(self.slot_ns);
         let mut left = bytes.max(1);
-        for slot in first..first.saturating_add(MOST_SLOTS) {
+        for slot in first..first.saturating_add(MAX_SLOTS) {
             let block = self.block_bytes(ue, direction, slot)?;
             left = left.saturating_sub(block.saturating_sub(PER_PDU + RLC_HEADER));
             if left == 0 {
@@ -54,9 +48,9 @@ impl Gnb {
         let rbs = self.data_rbs(direction, slot).unwrap_or(0);
         let at = self.time_of(slot);
         let Self { ues, amc, .. } = self;
-        let side = ues.get_mut(ue as usize)?.sides.get_mut(index(direction))?;
+        let state = ues.get_mut(ue as usize)?.directions.get_mut(index(direction))?;
         let Some(table) = amc.table(direction, slot) else { return Some(0) };
-        let Some(mcs) = side.channel.quality(at).mcs(amc) else { return Some(0) };
+        let Some(mcs) = state.channel.quality(at).mcs(amc) else { return Some(0) };
         Some(table.row(mcs).get(usize::from(rbs)).copied().unwrap_or(0))
     }
 }

@@ -3,7 +3,7 @@
 use super::config::{GnbConfig, GnbError, MAX_UES, N3};
 use super::slot::Scratch;
 use super::stats::LinkStats;
-use super::ue::{Loader, Ue};
+use super::ue::{TraceLoader, Ue};
 use super::{Gnb, Link};
 use crate::amc::Amc;
 use crate::mac::Harq;
@@ -23,7 +23,7 @@ impl Gnb {
     /// # Errors
     /// The first fault found: an RB count or MCS that is not in the carrier's table, shares above 100 %, a value that is not a
     /// number or out of range, a malformed trace, or a name or address that is used twice.
-    pub fn new(config: &GnbConfig, load: &mut Loader<'_>) -> Result<Self, GnbError> {
+    pub fn new(config: &GnbConfig, load: &mut TraceLoader<'_>) -> Result<Self, GnbError> {
         let amc = Amc::new(&config.radio)?;
         check_slices(&config.slices)?;
         check_mac(config, &amc)?;

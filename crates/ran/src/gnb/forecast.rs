@@ -30,7 +30,7 @@ use crate::amc::{Direction, rbs_for};
 use crate::mac::PER_PDU;
 use crate::queue::Forecast;
 use crate::sched::intra::{IntraSlice, Rank};
-use crate::sched::{InterSlice, Outlook, SliceConfig};
+use crate::sched::{InterSlice, SliceConfig, TtiPreview};
 use anabranch_element::time::Instant;
 use std::cmp::Reverse;
 
@@ -82,7 +82,7 @@ struct Demand {
 }
 
 /// Upper bound of the announced number of pulls until a slice's turn; it exceeds any guard.
-const MOST_WAIT_PULLS: u16 = 17;
+const MAX_WAIT_PULLS: u16 = 17;
 
 /// Waste above which no room is left for urgent packets, and the weight of one slot in the moving average.
 const MAX_WASTE: f32 = 0.004;
@@ -90,7 +90,7 @@ const WASTE_WEIGHT: f32 = 1.0 / 128.0;
 
 impl Demands {
     /// Records the share of RBs wasted in a slot.
-    pub(super) fn note_waste(&mut self, share: f32) {
+    pub(super) fn record_waste(&mut self, share: f32) {
         if self.slices.iter().any(|slice| slice.first_held.is_some()) {
             self.waste += WASTE_WEIGHT * (share - self.waste);
         }
@@ -113,7 +113,7 @@ impl Demands {
             let pulls = owes.checked_div(u64::from(rbs).saturating_mul(parts(of))).unwrap_or(u64::MAX);
             // A slice with at least a fourth of the weight gets some RBs in nearly every slot.
             if wanted >= u32::from(rbs) && pulls > 0 && 4 * parts(of) < of_all {
-                sums[of].wait_pulls = pulls.min(MOST_WAIT_PULLS.into()) as u16;
+                sums[of].wait_pulls = pulls.min(MAX_WAIT_PULLS.into()) as u16;
                 slice_rbs[of] = sums[of].rlc_rbs;
             }
             wanted = wanted.saturating_add(slice_rbs[of]);
@@ -134,7 +134,7 @@ const SURPLUS_WEIGHT: f32 = 0.5;
 
 impl Surplus {
     /// Records a block that was sent while packets waited in SDAP.
-    pub(super) fn note(&mut self, block_bytes: u32, padding_bytes: u32) {
+    pub(super) fn record(&mut self, block_bytes: u32, padding_bytes: u32) {
         let beyond = padding_bytes.min(block_bytes.saturating_sub(self.expected_bytes));
         self.bytes += SURPLUS_WEIGHT * (beyond as f32 - MAX_PADDING * block_bytes as f32);
         self.bytes = self.bytes.max(0.0);
@@ -157,7 +157,8 @@ impl Gnb {
             return;
         }
         let direction = Direction::Downlink;
-        let follows = |ue: &Ue| ue.wake <= now && ue.side(direction).sdap.held_bytes().0 > 0;
+        let follows =
+            |ue: &Ue| ue.wake <= now && ue.direction_state(direction).sdap.waiting_for_limiters().0 > 0;
         if !self.active.iter().any(|n| self.ues.get(*n as usize).is_some_and(follows)) {
             return;
         }
@@ -193,7 +194,7 @@ impl Gnb {
         slice_rbs.resize(slices.len(), 0);
         expected.clear();
         expected.resize(slices.len(), (0, 0));
-        let asked = active.iter().any(|n| ues.get(*n as usize).is_some_and(|ue| ue.listens(direction)));
+        let asked = active.iter().any(|n| ues.get(*n as usize).is_some_and(|ue| ue.uses_reports(direction)));
         if !asked {
             return;
         }
@@ -201,12 +202,13 @@ impl Gnb {
             let Some(ue) = ues.get_mut(*number as usize) else { continue };
             let Some(mcs) = ue.mcs(direction, amc, at) else { continue };
             // The UE gets no new data in that slot.
-            if harq.is_due(*number, next_at) || ue.side(direction).harq_waiting >= harq.processes() {
+            if harq.is_due(*number, next_at) || ue.direction_state(direction).harq_waiting >= harq.processes()
+            {
                 continue;
             }
             let row = amc.full().row(mcs);
             let in_rlc = ue.air_bytes(direction, PER_PDU, at);
-            let average = ue.side(direction).average.at(slot);
+            let average = ue.direction_state(direction).average.at(slot);
             let bytes = match direction {
                 Direction::Downlink => in_rlc.saturating_add(ue.held_bytes(average)),
                 Direction::Uplink => ue.reported_bytes(at),
@@ -248,7 +250,7 @@ impl Gnb {
                 (sum.first_held, behind) = (Some(demand.ue), 0);
             }
         }
-        if down && slices.len() > 1 && link.scheduler.most_ahead().is_some() {
+        if down && slices.len() > 1 && link.scheduler.max_ahead_rbs().is_some() {
             scratch.demands[index(direction)].list_waits(link.scheduler.balances(), slices, rbs);
         }
     }
@@ -259,7 +261,7 @@ impl Gnb {
         if !self.forecast || direction == Direction::Uplink {
             return None;
         }
-        if !self.ues.get(number as usize)?.side(direction).listens {
+        if !self.ues.get(number as usize)?.direction_state(direction).uses_reports {
             return None;
         }
         let mut next = self.expectation(direction, number, slot)?;
@@ -274,9 +276,9 @@ impl Gnb {
             next.at = pulls.last().map_or(next.at, |later| self.time_of(later));
         }
         let now = self.time_of(slot);
-        let most_ahead = self.links[index(direction)].scheduler.most_ahead();
+        let max_ahead_rbs = self.links[index(direction)].scheduler.max_ahead_rbs();
         let ue = self.ues.get_mut(number as usize)?;
-        let most = match most_ahead {
+        let most = match max_ahead_rbs {
             Some(rbs) => {
                 let mcs = ue.mcs(direction, &self.amc, now)?;
                 self.amc.full().row(mcs).get(usize::from(rbs / 2)).copied()
@@ -284,7 +286,7 @@ impl Gnb {
             None => None,
         };
         let most = most.unwrap_or(next.most_bytes);
-        ue.side_mut(direction).surplus.add_to(&mut next, most, wait > 0);
+        ue.direction_state_mut(direction).surplus.add_to(&mut next, most, wait > 0);
         Some(next)
     }
 
@@ -319,7 +321,7 @@ impl Gnb {
         if known.0 == rbs {
             return known.1;
         }
-        let next = Outlook { rbs, rbg: self.amc.rbg(), slices: &self.slices, demands: slice_rbs };
+        let next = TtiPreview { rbs, rbg: self.amc.rbg(), slices: &self.slices, demands: slice_rbs };
         let mine = self.links[index(direction)].scheduler.expect(slice, &next);
         if let Some(known) = expected.get_mut(slice) {
             *known = (rbs, mine);
@@ -344,8 +346,8 @@ impl Ue {
     /// Bytes in the downlink's SDAP that are passed to RLC before the next pull: all bytes behind a limiter that follows the
     /// forecast, at most `average` behind other limiters, and none where RLC cannot send new data.
     fn held_bytes(&self, average: f32) -> u64 {
-        let sdap = &self.side(Direction::Downlink).sdap;
-        let (following, others) = sdap.held_bytes();
+        let sdap = &self.direction_state(Direction::Downlink).sdap;
+        let (following, others) = sdap.waiting_for_limiters();
         let stalled = |b: &&Bearer| sdap.follows_forecast(b.id) && b.is_stalled(Direction::Downlink);
         let stalled = self.bearers.iter().filter(stalled).map(|b| sdap.backlog_bytes(b.id)).sum();
         following.saturating_sub(stalled).saturating_add(others.min(average as u64))
@@ -353,7 +355,7 @@ impl Ue {
 
     /// Whether RLC holds whole packets behind a limiter that follows the forecast.
     fn has_urgent(&self, direction: Direction) -> bool {
-        let sdap = &self.side(direction).sdap;
+        let sdap = &self.direction_state(direction).sdap;
         self.bearers.iter().any(|b| sdap.follows_forecast(b.id) && b.has_whole_sdus(direction))
     }
 }

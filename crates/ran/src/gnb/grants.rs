@@ -16,56 +16,56 @@
 #[derive(Debug, Clone)]
 pub(super) struct GrantDelay {
     /// Bytes granted so far plus the backlog, for each of the last `delay` slots, indexed by slot modulo `delay`.
-    wanted: Box<[u64]>,
+    requested: Box<[u64]>,
     granted: u64,
     /// Bytes of the smallest block that carries any data.
-    least: u64,
-    /// The slot after the last recorded one, and its index in `wanted`.
-    noted: u64,
-    place: usize,
+    min_bytes: u64,
+    /// The slot after the last recorded one, and its index in `requested`.
+    next_slot: u64,
+    next_index: usize,
 }
 
 impl GrantDelay {
-    /// `least` is the size in bytes of the smallest block that carries any data.
-    pub(super) fn new(delay_slots: u8, least: u32) -> Self {
-        let wanted = vec![0; usize::from(delay_slots)].into();
-        Self { wanted, granted: 0, least: least.into(), noted: 0, place: 0 }
+    /// `min_bytes` is the size in bytes of the smallest block that carries any data.
+    pub(super) fn new(delay_slots: u8, min_bytes: u32) -> Self {
+        let requested = vec![0; usize::from(delay_slots)].into();
+        Self { requested, granted: 0, min_bytes: min_bytes.into(), next_slot: 0, next_index: 0 }
     }
 
     /// Slots from a backlog to the grant for it.
     pub(super) fn delay_slots(&self) -> u8 {
-        self.wanted.len() as u8
+        self.requested.len() as u8
     }
 
     /// The backlog known in `slot`, in which the actual backlog is `bytes`. Skipped slots count with the last recorded backlog.
     #[inline]
-    pub(super) fn known(&mut self, slot: u64, bytes: u64) -> u64 {
-        let delay = self.wanted.len();
+    pub(super) fn known_backlog(&mut self, slot: u64, bytes: u64) -> u64 {
+        let delay = self.requested.len();
         if delay == 0 {
             return bytes;
         }
-        if self.noted != slot {
+        if self.next_slot != slot {
             self.catch_up(slot);
         }
-        let wanted = self.granted.saturating_add(bytes);
-        let before = std::mem::replace(&mut self.wanted[self.place], wanted);
-        self.noted = slot + 1;
-        self.place = if self.place + 1 < delay { self.place + 1 } else { 0 };
+        let requested = self.granted.saturating_add(bytes);
+        let before = std::mem::replace(&mut self.requested[self.next_index], requested);
+        self.next_slot = slot + 1;
+        self.next_index = if self.next_index + 1 < delay { self.next_index + 1 } else { 0 };
         match before.saturating_sub(self.granted) {
             0 => 0,
-            known => known.max(self.least).min(bytes),
+            known => known.max(self.min_bytes).min(bytes),
         }
     }
 
     /// Records the skipped slots before `slot`.
     fn catch_up(&mut self, slot: u64) {
-        let delay = self.wanted.len() as u64;
+        let delay = self.requested.len() as u64;
         let at = |slot: u64| (slot % delay) as usize;
-        let last = self.noted.checked_sub(1).map_or(0, |last| self.wanted[at(last)]);
-        for missed in (self.noted..slot).rev().take(self.wanted.len()) {
-            self.wanted[at(missed)] = last;
+        let last = self.next_slot.checked_sub(1).map_or(0, |last| self.requested[at(last)]);
+        for missed in (self.next_slot..slot).rev().take(self.requested.len()) {
+            self.requested[at(missed)] = last;
         }
-        self.place = at(slot);
+        self.next_index = at(slot);
     }
 
     /// Records a grant of `bytes`.
@@ -85,7 +85,7 @@ mod tests {
             let (mut grants, mut bytes) = (GrantDelay::new(delay, 8), first);
             let slots = (0..2000).take_while(|slot| {
                 let backlog = if bytes > 0 { bytes + 7 } else { 0 };
-                let block: u64 = match grants.known(*slot, backlog) {
+                let block: u64 = match grants.known_backlog(*slot, backlog) {
                     0 => 0,
                     1..=4 => 4,
                     _ => 9,
@@ -101,16 +101,16 @@ mod tests {
     #[test]
     fn a_backlog_is_known_later() {
         let mut grants = GrantDelay::new(3, 8);
-        assert_eq!([0, 1, 2, 3].map(|slot| grants.known(slot, 100)), [0, 0, 0, 100]);
+        assert_eq!([0, 1, 2, 3].map(|slot| grants.known_backlog(slot, 100)), [0, 0, 0, 100]);
         grants.grant(60);
-        assert_eq!(grants.known(4, 40), 40, "60 of 100 are granted");
+        assert_eq!(grants.known_backlog(4, 40), 40, "60 of 100 are granted");
         grants.grant(40);
-        assert_eq!(grants.known(5, 0), 0);
+        assert_eq!(grants.known_backlog(5, 0), 0);
         // After a pause, the next packet waits as long as the first.
-        assert_eq!([90, 91, 92, 93].map(|slot| grants.known(slot, 7)), [0, 0, 0, 7]);
+        assert_eq!([90, 91, 92, 93].map(|slot| grants.known_backlog(slot, 7)), [0, 0, 0, 7]);
         // A grant beyond the backlog is not deducted from later packets.
         grants.grant(1000);
-        assert_eq!([94, 95, 96, 97].map(|slot| grants.known(slot, 50)), [0, 0, 0, 50]);
-        assert_eq!(GrantDelay::new(0, 8).known(9, 5), 5);
+        assert_eq!([94, 95, 96, 97].map(|slot| grants.known_backlog(slot, 50)), [0, 0, 0, 50]);
+        assert_eq!(GrantDelay::new(0, 8).known_backlog(9, 5), 5);
     }
 }

@@ -188,7 +188,7 @@ impl Gnb {
     }
 
     /// Records the MAC's expectation after a slot, for the traces of the following packets.
-    pub(super) fn note_slot(&mut self, direction: Direction, number: u32, slot: u64) {
+    pub(super) fn record_slot(&mut self, direction: Direction, number: u32, slot: u64) {
         if self.ues.get(number as usize).is_none_or(|ue| ue.reporters.is_none()) {
             return;
         }
@@ -204,17 +204,17 @@ impl Gnb {
     }
 
     /// Records the expectation for a UE without one, so that its first packet carries a rate as well.
-    pub(super) fn note_first(&mut self, number: u32, slot: u64) {
+    pub(super) fn record_first(&mut self, number: u32, slot: u64) {
         for direction in Direction::ALL {
             let reporters = self.ues.get(number as usize).and_then(|ue| ue.reporters.as_deref());
             if reporters.is_some_and(|reporters| reporters[index(direction)].is_new()) {
-                self.note_slot(direction, number, slot);
+                self.record_slot(direction, number, slot);
             }
         }
     }
 
     /// Records RBs granted to a UE, and whether HARQ gave up a block.
-    pub(super) fn note_block(&mut self, direction: Direction, number: u32, rbs: u16, lost: bool) {
+    pub(super) fn record_block(&mut self, direction: Direction, number: u32, rbs: u16, lost: bool) {
         let ue = self.ues.get_mut(number as usize);
         if let Some(reporters) = ue.and_then(|ue| ue.reporters.as_deref_mut()) {
             let reporter = &mut reporters[index(direction)];

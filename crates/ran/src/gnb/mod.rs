@@ -19,16 +19,16 @@ mod build;
 mod classify;
 mod command;
 mod config;
-mod exit;
+mod egress;
 mod forecast;
 mod grants;
 mod ioam;
 mod slot;
 mod stats;
-mod stuck;
 #[cfg(test)]
 mod tests;
 mod ue;
+mod unservable;
 
 pub use command::GnbCommand;
 pub use config::{
@@ -36,8 +36,8 @@ pub use config::{
     QosRule, TelemetryConfig, UeConfig, UeError,
 };
 pub use stats::{BearerStats, GnbEvent, LinkStats, PacketTimes, SlotStats, UeLinkStats, UeSlotStats};
-pub use stuck::{Remedy, Stuck};
-pub use ue::Loader;
+pub use ue::TraceLoader;
+pub use unservable::{Remedy, UnservableQueue};
 
 use crate::amc::{Amc, Direction};
 use crate::mac::{ControlLoad, Harq, TransportBlock};
@@ -51,8 +51,8 @@ use anabranch_element::{Element, Port, Reason};
 use anabranch_wire::gtpu::{GtpuHeader, is_unknown_extension, message};
 use anabranch_wire::ip::dst;
 use bearer::Delivered;
-use exit::{Exit, note};
-use slot::{PutAside, Scratch};
+use egress::{Egress, push_event};
+use slot::{DeferredPackets, Scratch};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use ue::{Ue, index};
@@ -193,7 +193,7 @@ impl Gnb {
     /// Counters of a UE in a direction; all 0 if there is no such UE.
     #[must_use]
     pub fn ue_link_stats(&self, ue: u32, direction: Direction) -> UeLinkStats {
-        self.ues.get(ue as usize).map(|ue| ue.side(direction).stats).unwrap_or_default()
+        self.ues.get(ue as usize).map(|ue| ue.direction_state(direction).stats).unwrap_or_default()
     }
 
     /// Counters of a UE's bearers in a direction.
@@ -209,8 +209,8 @@ impl Gnb {
 
     /// QFI and counters of each of a UE's QoS flows in a direction.
     pub fn flow_stats(&self, ue: u32, direction: Direction) -> impl Iterator<Item = (u8, FlowStats)> + '_ {
-        let side = self.ues.get(ue as usize).map(|ue| ue.side(direction));
-        side.into_iter().flat_map(|side| side.sdap.flow_stats())
+        let state = self.ues.get(ue as usize).map(|ue| ue.direction_state(direction));
+        state.into_iter().flat_map(|state| state.sdap.flow_stats())
     }
 
     #[inline]
@@ -251,7 +251,7 @@ impl Gnb {
 
     #[inline]
     fn event(&mut self, event: GnbEvent) {
-        note(&mut self.events, event);
+        push_event(&mut self.events, event);
     }
 
     /// Activates a UE that has, or will have, something to send: slots are run from now on.
@@ -263,7 +263,7 @@ impl Gnb {
         self.active.push(number);
         self.ues[number as usize].active = true;
         // Report the idle slots to the limiters of the UE.
-        self.note_first(number, self.next_slot.saturating_sub(1));
+        self.record_first(number, self.next_slot.saturating_sub(1));
         if let Some(last) = self.next_slot.checked_sub(1) {
             for direction in Direction::ALL {
                 let next = self.forecast(direction, number, last);
@@ -296,14 +296,21 @@ impl Gnb {
             },
         };
         match found {
-            Some((number, qfi)) => self.take_in(Direction::Downlink, number, qfi, packet, now),
+            Some((number, qfi)) => self.pass_to_sdap(Direction::Downlink, number, qfi, packet, now),
             None => self.links[0].stats.unroutable_packets += 1,
         }
     }
 
     /// Passes a packet to SDAP at the sending end of a direction.
     #[inline]
-    fn take_in(&mut self, direction: Direction, number: u32, qfi: Option<u8>, packet: Packet, now: Instant) {
+    fn pass_to_sdap(
+        &mut self,
+        direction: Direction,
+        number: u32,
+        qfi: Option<u8>,
+        packet: Packet,
+        now: Instant,
+    ) {
         if self.ues.get(number as usize).is_some_and(|ue| !ue.active) {
             self.activate(number, now);
         }
@@ -358,16 +365,16 @@ impl Gnb {
         mut delivered: Delivered,
         now: Instant,
     ) {
-        let Some((mut exit, ue, ..)) = self.exit(direction, number) else { return };
+        let Some((mut egress, ue, ..)) = self.egress(direction, number) else { return };
         if direction == Direction::Uplink {
             let arrived = delivered.sent.map_or(now, |sent| sent.arrived);
-            ue.uplink_leaves(drb, &mut delivered.packet, arrived, now);
+            ue.mark_uplink_packet(drb, &mut delivered.packet, arrived, now);
         }
-        exit.deliver(drb, delivered, now);
+        egress.deliver(drb, delivered, now);
     }
 
     /// Sends out the packets that were put aside.
-    fn deliver_rest(&mut self, number: u32, now: Instant) {
+    fn deliver_deferred(&mut self, number: u32, now: Instant) {
         let mut up = std::mem::take(&mut self.scratch.delivered);
         for (direction, drb, delivered) in up.drain(..) {
             self.deliver(direction, number, drb, delivered, now);
@@ -378,20 +385,20 @@ impl Gnb {
     /// The exit for the packets of a UE in a direction, and the other state needed while it is borrowed; the last element is
     /// the list for packets that are put aside.
     #[inline]
-    fn exit(
+    fn egress(
         &mut self,
         direction: Direction,
         number: u32,
-    ) -> Option<(Exit<'_>, &mut Ue, &mut BufferPool, &mut PutAside)> {
+    ) -> Option<(Egress<'_>, &mut Ue, &mut BufferPool, &mut DeferredPackets)> {
         let Self { n3, air_delay, telemetry, links, out, events, ues, pool, scratch, .. } = self;
         let ue = ues.get_mut(number as usize)?;
         let stats = &mut links[index(direction)].stats;
         let teid_uplink = ue.teid_uplink;
         let (gtpu, air_delay) = (*n3 == N3::Gtpu, *air_delay);
         let packet_events = telemetry.packets.has(direction);
-        let exit =
-            Exit { direction, ue: number, teid_uplink, gtpu, air_delay, packet_events, stats, out, events };
-        Some((exit, ue, pool, &mut scratch.delivered))
+        let egress =
+            Egress { direction, ue: number, teid_uplink, gtpu, air_delay, packet_events, stats, out, events };
+        Some((egress, ue, pool, &mut scratch.delivered))
     }
 
     /// Processes the blocks of a direction that have arrived by `now`.
@@ -400,36 +407,36 @@ impl Gnb {
         while is_there(&self.links[index(direction)])
             && let Some(flight) = self.links[index(direction)].flights.pop_front()
         {
-            self.land(direction, flight);
+            self.receive_block(direction, flight);
         }
     }
 
     /// Processes a block that has arrived.
     #[inline]
-    fn land(&mut self, direction: Direction, flight: Flight) {
+    fn receive_block(&mut self, direction: Direction, flight: Flight) {
         let Flight { due, ue: number, block } = flight;
-        let Some((mut exit, ue, pool, rest)) = self.exit(direction, number) else { return };
+        let Some((mut egress, ue, pool, rest)) = self.egress(direction, number) else { return };
         // The trace reports the state of the bearers after the whole block has been processed.
         let at_once = direction == Direction::Downlink || ue.reporters.is_none();
         for (lcid, pdu) in block.pdus() {
             let Some(bearer) = ue.bearers.iter_mut().find(|b| b.lcid == lcid) else { continue };
             let id = bearer.id;
-            let mut put_aside = |delivered| rest.push((direction, id, delivered));
-            match bearer.receive(direction, pdu, due, pool, &mut put_aside) {
+            let mut defer = |delivered| rest.push((direction, id, delivered));
+            match bearer.receive(direction, pdu, due, pool, &mut defer) {
                 // Packets must not overtake those put aside.
-                Some(next) if at_once && rest.is_empty() => exit.deliver(id, next, due),
+                Some(next) if at_once && rest.is_empty() => egress.deliver(id, next, due),
                 Some(next) => rest.push((direction, id, next)),
                 None => {}
             }
         }
         let late = !rest.is_empty();
-        ue.set_wake(due);
+        ue.update_next_timer(due);
         // The UE may now have a STATUS PDU to send, or a running timer.
         let (active, wake) = (ue.active, ue.wake);
         let wakes_up = !active && ue.is_busy(due);
         pool.give_block(block.bytes);
         if late {
-            self.deliver_rest(number, due);
+            self.deliver_deferred(number, due);
         }
         if wakes_up {
             self.activate(number, due);
@@ -455,7 +462,7 @@ impl Gnb {
             }
             wake = wake.min(ue.wake);
             if due {
-                self.deliver_rest(number, now);
+                self.deliver_deferred(number, now);
             }
         }
         self.wake = wake;
@@ -473,7 +480,7 @@ impl Gnb {
         *wake = Instant::MAX;
         active.retain(|number| {
             let Some(ue) = ues.get_mut(*number as usize) else { return false };
-            ue.settle(at);
+            ue.after_slot(at);
             *wake = (*wake).min(ue.wake);
             ue.active
         });
@@ -482,7 +489,7 @@ impl Gnb {
 
     /// Skips slots that are more than a thousand behind `now`. Called automatically for timeouts; a caller that passes the due
     /// time instead of the current time to [`Element::on_timeout`] must call it explicitly.
-    pub fn leave_out(&mut self, now: Instant) {
+    pub fn skip_late_slots(&mut self, now: Instant) {
         if !self.ticking || now <= self.time_of(self.next_slot + MAX_LATE_SLOTS) {
             return;
         }
@@ -492,7 +499,7 @@ impl Gnb {
             let missed = late - MAX_LATE_SLOTS;
             self.next_slot += missed;
             self.links.iter_mut().for_each(|link| link.stats.missed_slots += missed);
-            self.look_ahead();
+            self.update_due();
         }
     }
 
@@ -505,7 +512,7 @@ impl Gnb {
 
     /// Does everything that is due at or before `now`.
     fn catch_up(&mut self, now: Instant) {
-        self.leave_out(now);
+        self.skip_late_slots(now);
         loop {
             let (flight, tick) = (self.next_flight(), self.next_tick());
             let next = flight.min(tick).min(self.wake);
@@ -527,7 +534,7 @@ impl Gnb {
 
     /// Updates the time of the next action after a change.
     #[inline]
-    fn look_ahead(&mut self) {
+    fn update_due(&mut self) {
         self.due = self.next_flight().min(self.next_tick()).min(self.wake);
     }
 
@@ -547,7 +554,7 @@ impl Element for Gnb {
         match port.0.checked_sub(1) {
             None => self.downlink(packet, now),
             Some(number) if usize::from(number) < self.ues.len() => {
-                self.take_in(Direction::Uplink, number.into(), None, packet, now);
+                self.pass_to_sdap(Direction::Uplink, number.into(), None, packet, now);
             }
             Some(_) => self.links[1].stats.unroutable_packets += 1,
         }
@@ -564,7 +571,7 @@ impl Element for Gnb {
         if let Err(why) = self.apply(command, now) {
             self.event(GnbEvent::Refused(why));
         }
-        self.look_ahead();
+        self.update_due();
     }
 
     #[inline]
@@ -578,7 +585,7 @@ impl Element for Gnb {
             return;
         }
         self.catch_up(now);
-        self.look_ahead();
+        self.update_due();
     }
 
     #[inline]

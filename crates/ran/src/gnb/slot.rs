@@ -3,7 +3,7 @@
 use super::bearer::Delivered;
 use super::forecast::Demands;
 use super::stats::{GnbEvent, SlotStats, UeSlotStats};
-use super::ue::{Side, Ue, index};
+use super::ue::{DirectionState, Ue, index};
 use super::{Flight, Gnb};
 use crate::amc::Direction;
 use crate::mac::harq::Retx;
@@ -18,12 +18,12 @@ use anabranch_element::time::{Instant, nanos};
 const SMALL_BYTES: u32 = 40;
 
 /// Packets that were delivered and are sent out a little later.
-pub(super) type PutAside = Vec<(Direction, DrbId, Delivered)>;
+pub(super) type DeferredPackets = Vec<(Direction, DrbId, Delivered)>;
 
 /// Temporary data of a slot, kept between slots only to reuse its memory.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    pub(super) delivered: PutAside,
+    pub(super) delivered: DeferredPackets,
     ranked: Vec<Ranked>,
     queues: Vec<Backlog>,
     sizes: Vec<u32>,
@@ -59,7 +59,8 @@ impl Gnb {
         let (bytes, padding) =
             (stats.block_bytes - before.block_bytes, stats.padding_bytes - before.padding_bytes);
         let useful = f32::from(used_rbs) * (1.0 - padding as f32 / bytes.max(1) as f32);
-        self.scratch.demands[index(direction)].note_waste(1.0 - useful / f32::from((rbs - retx_rbs).max(1)));
+        self.scratch.demands[index(direction)]
+            .record_waste(1.0 - useful / f32::from((rbs - retx_rbs).max(1)));
         stats.slots += 1;
         stats.rbs += u64::from(rbs);
         stats.used_rbs += u64::from(used_rbs);
@@ -81,15 +82,15 @@ impl Gnb {
         let mut taken = 0;
         while let Some(retx) = self.links[index(direction)].harq.take_due(at) {
             let Some(ue) = self.ues.get_mut(retx.ue as usize) else { continue };
-            let side = ue.side_mut(direction);
+            let state = ue.direction_state_mut(direction);
             let fits = retx.block.rbs <= rbs - taken && (full || retx.block.special);
             // At most one block per UE and slot.
-            if !fits || side.retx_at > slot {
+            if !fits || state.retx_at > slot {
                 self.links[index(direction)].harq.put_back(retx);
                 break;
             }
-            side.retx_at = slot + 1;
-            side.harq_waiting = side.harq_waiting.saturating_sub(1);
+            state.retx_at = slot + 1;
+            state.harq_waiting = state.harq_waiting.saturating_sub(1);
             taken += retx.block.rbs;
             let Retx { ue, block, .. } = retx;
             self.send(direction, ue, block, at);
@@ -111,14 +112,14 @@ impl Gnb {
                 Direction::Downlink => ue.air_bytes(direction, PER_PDU, at),
                 Direction::Uplink => {
                     let reported = ue.reported_bytes(at);
-                    ue.grants.known(slot, reported)
+                    ue.grants.known_backlog(slot, reported)
                 }
             };
             if bytes == 0 || !may {
                 continue;
             }
-            let side = ue.side(direction);
-            if side.retx_at > slot || side.harq_waiting >= link.harq.processes() {
+            let state = ue.direction_state(direction);
+            if state.retx_at > slot || state.harq_waiting >= link.harq.processes() {
                 continue;
             }
             let Some(mcs) = ue.mcs(direction, amc, at) else { continue };
@@ -139,7 +140,7 @@ impl Gnb {
         ranked.sort_unstable_by(|a, b| {
             a.slice.cmp(&b.slice).then_with(|| a.rank.compare(&b.rank)).then(a.ue.cmp(&b.ue))
         });
-        let wanted = link.scheduler.wants_sizes();
+        let wanted = link.scheduler.needs_packet_sizes();
         for Ranked { slice, ue: number, mcs, bytes, .. } in ranked.iter().copied() {
             let start = sizes.len();
             if let (true, Some(ue)) = (wanted, ues.get(number as usize)) {
@@ -192,15 +193,15 @@ impl Gnb {
         if ue_stats.tbs_bytes > 0 {
             let mut filled = TransportBlock::new(ue_stats.tbs_bytes, ue_stats.rbs, pool);
             filled.special = special;
-            let Ue { bearers, sides, .. } = ue;
-            let Side { sdap, listens, .. } = &mut sides[index(direction)];
+            let Ue { bearers, directions, .. } = ue;
+            let DirectionState { sdap, uses_reports, .. } = &mut directions[index(direction)];
             for bearer in bearers {
-                if !*listens && !telemetry.ues {
+                if !*uses_reports && !telemetry.ues {
                     bearer.fill(direction, &mut filled, at, pool);
                     continue;
                 }
                 let id = bearer.id;
-                bearer.fill_noted(direction, sdap, &mut filled, at, pool, |sdap, sdu| {
+                bearer.fill_counted(direction, sdap, &mut filled, at, pool, |sdap, sdu| {
                     let wait = at.saturating_since(sdu.forwarded);
                     sdap.on_sent(id, sdu.bytes, wait, at);
                     ue_stats.sent_sdus += 1;
@@ -215,15 +216,15 @@ impl Gnb {
             if direction == Direction::Uplink {
                 ue.grants.grant(ue_stats.tbs_bytes.into());
             }
-            let side = ue.side_mut(direction);
-            side.last_served = slot + 1;
-            side.average.served(ue_stats.tbs_bytes, slot);
-            if side.listens && side.sdap.held_bytes().0 > 0 {
-                side.surplus.note(ue_stats.tbs_bytes, ue_stats.padding_bytes);
+            let state = ue.direction_state_mut(direction);
+            state.last_served = slot + 1;
+            state.average.served(ue_stats.tbs_bytes, slot);
+            if state.uses_reports && state.sdap.waiting_for_limiters().0 > 0 {
+                state.surplus.record(ue_stats.tbs_bytes, ue_stats.padding_bytes);
             }
-            side.stats.used_rbs += u64::from(ue_stats.rbs);
-            side.stats.block_bytes += u64::from(ue_stats.tbs_bytes);
-            side.stats.padding_bytes += u64::from(ue_stats.padding_bytes);
+            state.stats.used_rbs += u64::from(ue_stats.rbs);
+            state.stats.block_bytes += u64::from(ue_stats.tbs_bytes);
+            state.stats.padding_bytes += u64::from(ue_stats.padding_bytes);
             block = Some(filled);
         }
         if telemetry.ues {
@@ -232,7 +233,7 @@ impl Gnb {
                 links[index(direction)].scheduler.balances().get(slice).copied().unwrap_or(0);
             self.event(GnbEvent::Ue(ue_stats));
         }
-        self.note_block(direction, ue_stats.ue, ue_stats.rbs, false);
+        self.record_block(direction, ue_stats.ue, ue_stats.rbs, false);
         if let Some(block) = block {
             self.send(direction, ue_stats.ue, block, at);
         }
@@ -249,15 +250,15 @@ impl Gnb {
                 link.stats.nacks += 1;
                 link.harq.keep(number, block, at);
                 if let Some(ue) = self.ues.get_mut(number as usize) {
-                    let side = ue.side_mut(direction);
-                    side.harq_waiting = side.harq_waiting.saturating_add(1);
+                    let state = ue.direction_state_mut(direction);
+                    state.harq_waiting = state.harq_waiting.saturating_add(1);
                 }
             }
             Outcome::Lost => {
                 link.stats.nacks += 1;
                 link.stats.lost_blocks += 1;
                 self.pool.give_block(block.bytes);
-                self.note_block(direction, number, 0, true);
+                self.record_block(direction, number, 0, true);
             }
         }
     }
@@ -268,12 +269,12 @@ impl Gnb {
         for place in 0..self.active.len() {
             let number = self.active[place];
             let Some(ue) = self.ues.get_mut(number as usize) else { continue };
-            if !ue.listens(direction) {
-                ue.side_mut(direction).reported_until = slot + 1;
+            if !ue.uses_reports(direction) {
+                ue.direction_state_mut(direction).reported_until = slot + 1;
                 continue;
             }
             let next = self.forecast(direction, number, slot);
-            self.note_slot(direction, number, slot);
+            self.record_slot(direction, number, slot);
             let report = TtiReport { at, ..TtiReport::default() };
             if let Some(ue) = self.ues.get_mut(number as usize) {
                 ue.report(direction, slot, &report, next);

@@ -20,7 +20,7 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::RngCore;
 
 /// Returns the text of a channel trace by name, or why it cannot be read.
-pub type Loader<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
+pub type TraceLoader<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
 
 /// A UE.
 #[derive(Debug)]
@@ -45,15 +45,15 @@ pub(super) struct Ue {
     timed: bool,
     qos: Vec<QosRule>,
     default_qfi: u8,
-    pub(super) sides: [Side; 2],
+    pub(super) directions: [DirectionState; 2],
 }
 
 /// State of one direction.
 #[derive(Debug)]
-pub(super) struct Side {
+pub(super) struct DirectionState {
     pub(super) sdap: Sdap,
     /// Whether a limiter uses the reports of slots.
-    pub(super) listens: bool,
+    pub(super) uses_reports: bool,
     pub(super) channel: Channel,
     /// The slot after the one in which the UE was last served; 0 if never.
     pub(super) last_served: u64,
@@ -84,7 +84,7 @@ impl Ue {
         amc: &Amc,
         delay_slots: u8,
         seeds: &mut ChaCha12Rng,
-        load: &mut Loader<'_>,
+        load: &mut TraceLoader<'_>,
     ) -> Result<Self, UeError> {
         classify::check(&config.qos)?;
         if config.default_qfi > 63 {
@@ -114,15 +114,15 @@ impl Ue {
             bearers.push(bearer);
             limiters.push((drb.id, pair));
         }
-        let mut side = |direction, sdap, channel: &crate::channel::ChannelConfig, seed| {
+        let mut new_direction = |direction, sdap, channel: &crate::channel::ChannelConfig, seed| {
             let limiter = |id: DrbId| {
                 let pair = limiters.iter().find(|(drb, _)| *drb == id);
                 // `pairs` has an entry for every bearer.
-                pair.map_or(AnyLimiter::OPEN, |(_, pair)| pair[index(direction)].clone())
+                pair.map_or(AnyLimiter::UNLIMITED, |(_, pair)| pair[index(direction)].clone())
             };
             let sdap = Sdap::new(sdap, limiter)?;
-            Ok::<_, UeError>(Side {
-                listens: sdap.listens(),
+            Ok::<_, UeError>(DirectionState {
+                uses_reports: sdap.uses_reports(),
                 sdap,
                 channel: channel.build(amc, seed, load)?,
                 last_served: 0,
@@ -137,15 +137,15 @@ impl Ue {
         // Both directions use the same generated channel.
         let seed = seeds.next_u64();
         let up_channel = config.uplink_channel.as_ref().unwrap_or(&config.channel);
-        let sides = [
-            side(Direction::Downlink, &config.sdap, &config.channel, seed)?,
-            side(Direction::Uplink, up, up_channel, seed)?,
+        let directions = [
+            new_direction(Direction::Downlink, &config.sdap, &config.channel, seed)?,
+            new_direction(Direction::Uplink, up, up_channel, seed)?,
         ];
-        let of_bearer = |bearer: &Bearer| bearer.least_pdu(Direction::Uplink) + PER_PDU;
+        let of_bearer = |bearer: &Bearer| bearer.min_pdu(Direction::Uplink) + PER_PDU;
         let least_block = bearers.iter().map(of_bearer).max().unwrap_or(0);
         // The sort is stable: bearers of equal priority keep the order of the configuration.
         bearers.sort_by_key(|b| b.priority);
-        let limited = sides.iter().any(|side| side.listens);
+        let limited = directions.iter().any(|state| state.uses_reports);
         Ok(Self {
             name: config.name.clone(),
             slice,
@@ -160,18 +160,18 @@ impl Ue {
             bearers,
             qos: config.qos.clone(),
             default_qfi: config.default_qfi,
-            sides,
+            directions,
         })
     }
 
     #[inline]
-    pub(super) fn side_mut(&mut self, direction: Direction) -> &mut Side {
-        &mut self.sides[index(direction)]
+    pub(super) fn direction_state_mut(&mut self, direction: Direction) -> &mut DirectionState {
+        &mut self.directions[index(direction)]
     }
 
     #[inline]
-    pub(super) fn side(&self, direction: Direction) -> &Side {
-        &self.sides[index(direction)]
+    pub(super) fn direction_state(&self, direction: Direction) -> &DirectionState {
+        &self.directions[index(direction)]
     }
 
     /// The QoS flow of an IP packet.
@@ -189,7 +189,7 @@ impl Ue {
         packet: Packet,
         now: Instant,
     ) -> Result<(), SdapDrop> {
-        let sdap = &mut self.sides[index(direction)].sdap;
+        let sdap = &mut self.directions[index(direction)].sdap;
         if let Some(reporters) = &mut self.reporters
             && let Some(id) = sdap.drb_of(qfi)
         {
@@ -205,21 +205,21 @@ impl Ue {
         };
         let result = sdap.enqueue(qfi, packet, now);
         self.forward(direction, now);
-        self.set_wake(now);
+        self.update_next_timer(now);
         result
     }
 
     /// Passes admitted packets to their bearers.
     fn forward(&mut self, direction: Direction, now: Instant) {
-        if !self.sides[index(direction)].sdap.has_to_ask() {
+        if !self.directions[index(direction)].sdap.has_pending_evaluation() {
             return;
         }
-        while let Some((id, sdu)) = self.sides[index(direction)].sdap.poll_forward(now) {
+        while let Some((id, sdu)) = self.directions[index(direction)].sdap.poll_forward(now) {
             self.push(direction, id, sdu, now);
         }
         if direction == Direction::Uplink {
-            let Self { bearers, sides, .. } = self;
-            let sdap = &sides[index(direction)].sdap;
+            let Self { bearers, directions, .. } = self;
+            let sdap = &directions[index(direction)].sdap;
             for bearer in bearers {
                 let more = sdap.backlog_bytes(bearer.id) > 0;
                 bearer.tx(direction).set_more_above(more, now);
@@ -234,7 +234,7 @@ impl Ue {
             if direction == Direction::Downlink
                 && let Some([reporter, _]) = self.reporters.as_deref_mut()
             {
-                let (sdap, arrived) = (&self.sides[index(direction)].sdap, sdu.arrived);
+                let (sdap, arrived) = (&self.directions[index(direction)].sdap, sdu.arrived);
                 reporter.leaves(direction, bearer, sdap, sdu.ip_mut(), arrived, now);
             }
             bearer.tx(direction).push(sdu, now);
@@ -242,11 +242,17 @@ impl Ue {
     }
 
     /// Fills the trace of an uplink packet that leaves the cell.
-    pub(super) fn uplink_leaves(&mut self, id: DrbId, packet: &mut [u8], arrived: Instant, now: Instant) {
+    pub(super) fn mark_uplink_packet(
+        &mut self,
+        id: DrbId,
+        packet: &mut [u8],
+        arrived: Instant,
+        now: Instant,
+    ) {
         if let Some([_, reporter]) = self.reporters.as_deref_mut()
             && let Some(bearer) = self.bearers.iter().find(|b| b.id == id)
         {
-            let sdap = &self.sides[index(Direction::Uplink)].sdap;
+            let sdap = &self.directions[index(Direction::Uplink)].sdap;
             reporter.leaves(Direction::Uplink, bearer, sdap, packet, arrived, now);
         }
     }
@@ -263,63 +269,63 @@ impl Ue {
                 let id = bearer.id;
                 bearer.on_timeout(direction, now, pool, &mut |delivered| up(direction, id, delivered));
             }
-            let sdap = &mut self.sides[index(direction)].sdap;
+            let sdap = &mut self.directions[index(direction)].sdap;
             if sdap.poll_timeout().is_some_and(|(at, _)| at <= now) {
                 sdap.on_timeout(now);
                 self.forward(direction, now);
             }
         }
-        self.set_wake(now);
+        self.update_next_timer(now);
         // A timer in the past is handled again, but not in the same instant.
         self.wake = self.wake.max(now + Duration::from_nanos(1));
     }
 
     /// Updates the time of the earliest timer.
     #[inline(always)]
-    pub(super) fn set_wake(&mut self, now: Instant) {
-        self.wake = self.limiters_wake().min(self.bearers_wake()).max(now);
+    pub(super) fn update_next_timer(&mut self, now: Instant) {
+        self.wake = self.next_limiter_poll().min(self.next_bearer_timer()).max(now);
     }
 
     /// When the first timer of its bearers is due; [`Instant::MAX`] if none runs.
     #[inline]
-    fn bearers_wake(&self) -> Instant {
+    fn next_bearer_timer(&self) -> Instant {
         self.bearers.iter().fold(Instant::MAX, |wake, bearer| wake.min(bearer.wake()))
     }
 
     /// Time of the earliest poll of SDAP or its limiters; [`Instant::MAX`] if there is none.
     #[inline]
-    fn limiters_wake(&self) -> Instant {
+    fn next_limiter_poll(&self) -> Instant {
         if !self.limited {
             return Instant::MAX;
         }
-        let timers = self.sides.iter().filter_map(|side| side.sdap.poll_timeout());
+        let timers = self.directions.iter().filter_map(|state| state.sdap.poll_timeout());
         timers.fold(Instant::MAX, |wake, (at, _)| wake.min(at))
     }
 
     /// Whether the UE has anything to send or to wait for.
     #[inline]
     pub(super) fn is_busy(&self, now: Instant) -> bool {
-        self.bearers_wake() < Instant::MAX || self.has_to_send(now)
+        self.next_bearer_timer() < Instant::MAX || self.has_pending_data(now)
     }
 
     #[inline]
-    fn has_to_send(&self, now: Instant) -> bool {
-        let waits = |id| self.sides.iter().any(|side| side.sdap.backlog_bytes(id) > 0);
-        self.sides.iter().any(|side| side.harq_waiting > 0)
-            || self.bearers.iter().any(|bearer| bearer.has_to_send(now) || waits(bearer.id))
+    fn has_pending_data(&self, now: Instant) -> bool {
+        let waits = |id| self.directions.iter().any(|state| state.sdap.backlog_bytes(id) > 0);
+        self.directions.iter().any(|state| state.harq_waiting > 0)
+            || self.bearers.iter().any(|bearer| bearer.has_pending_data(now) || waits(bearer.id))
     }
 
     /// After a slot: updates `active` and the earliest timer. An inactive UE has no timer.
     #[inline]
-    pub(super) fn settle(&mut self, now: Instant) {
+    pub(super) fn after_slot(&mut self, now: Instant) {
         if self.wake == Instant::MAX && !self.timed {
             // No timer runs, and the slot has started none.
-            self.active = self.has_to_send(now);
+            self.active = self.has_pending_data(now);
             return;
         }
-        let bearers = self.bearers_wake();
-        self.active = bearers < Instant::MAX || self.has_to_send(now);
-        self.wake = if self.active { self.limiters_wake().min(bearers).max(now) } else { Instant::MAX };
+        let bearers = self.next_bearer_timer();
+        self.active = bearers < Instant::MAX || self.has_pending_data(now);
+        self.wake = if self.active { self.next_limiter_poll().min(bearers).max(now) } else { Instant::MAX };
     }
 
     /// Bytes on the air that would empty the buffers of a direction.
@@ -333,11 +339,11 @@ impl Ue {
     #[inline]
     pub(super) fn reported_bytes(&self, now: Instant) -> u64 {
         let direction = Direction::Uplink;
-        let side = self.side(direction);
-        if !side.listens {
+        let state = self.direction_state(direction);
+        if !state.uses_reports {
             return self.air_bytes(direction, PER_PDU, now);
         }
-        self.bearers.iter().map(|b| b.air_bytes_with(direction, side.sdap.held(b.id), now)).sum()
+        self.bearers.iter().map(|b| b.air_bytes_with(direction, state.sdap.waiting_packets(b.id), now)).sum()
     }
 
     /// Appends the sizes on the air of the UE's next PDUs, at most `most`.
@@ -348,7 +354,7 @@ impl Ue {
             bearer.sizes(direction, left, PER_PDU, now, out);
             if direction == Direction::Uplink {
                 let left = most.saturating_sub(out.len() - start);
-                self.side(direction).sdap.sizes(bearer.id, left, bearer.around(direction), out);
+                self.direction_state(direction).sdap.sizes(bearer.id, left, bearer.around(direction), out);
             }
         }
     }
@@ -362,25 +368,25 @@ impl Ue {
     /// The current MCS; `None` in an outage.
     #[inline]
     pub(super) fn mcs(&mut self, direction: Direction, amc: &Amc, now: Instant) -> Option<u8> {
-        self.side_mut(direction).channel.quality(now).mcs(amc)
+        self.direction_state_mut(direction).channel.quality(now).mcs(amc)
     }
 
     /// The inputs of an intra-slice scheduler.
     #[inline]
     pub(super) fn metric(&self, direction: Direction, slot: u64, rate_bytes: u32) -> UeMetric {
-        let side = self.side(direction);
+        let state = self.direction_state(direction);
         UeMetric {
-            last_served: side.last_served,
+            last_served: state.last_served,
             rate_bytes,
-            average_bytes: side.average.at(slot),
+            average_bytes: state.average.at(slot),
             priority: self.priority,
         }
     }
 
     /// Whether a limiter or an IOAM reporter uses the slots of a direction.
     #[inline]
-    pub(super) fn listens(&self, direction: Direction) -> bool {
-        self.reporters.is_some() || self.side(direction).listens
+    pub(super) fn uses_reports(&self, direction: Direction) -> bool {
+        self.reporters.is_some() || self.direction_state(direction).uses_reports
     }
 
     /// Reports a slot to the limiters of a direction; `next` is the forecast of the MAC's next pull, if there is one.
@@ -391,16 +397,16 @@ impl Ue {
         report: &TtiReport,
         next: Option<Forecast>,
     ) {
-        let side = &mut self.sides[index(direction)];
-        let elapsed = (slot + 1).saturating_sub(side.reported_until);
-        side.reported_until = slot + 1;
-        if !side.listens {
+        let state = &mut self.directions[index(direction)];
+        let elapsed = (slot + 1).saturating_sub(state.reported_until);
+        state.reported_until = slot + 1;
+        if !state.uses_reports {
             return;
         }
         let mut left = next;
         for bearer in &mut self.bearers {
             let status = bearer.status(direction, report.at);
-            let served = bearer.take_served(direction);
+            let served = bearer.take_counters(direction);
             let report = TtiReport {
                 elapsed_ttis: u32::try_from(elapsed).unwrap_or(u32::MAX),
                 granted_bytes: served.granted_bytes,
@@ -410,9 +416,9 @@ impl Ue {
                 next: left,
                 ..*report
             };
-            side.sdap.on_tti(bearer.id, &report);
+            state.sdap.on_tti(bearer.id, &report);
             if let Some(next) = &mut left {
-                bearer.take_from(direction, next, report.at);
+                bearer.subtract_from(direction, next, report.at);
             }
         }
     }
@@ -420,25 +426,25 @@ impl Ue {
     /// Sends a changed forecast of the MAC's next pull to the limiters of a direction.
     pub(super) fn announce(&mut self, direction: Direction, mut next: Forecast, now: Instant) {
         for bearer in &self.bearers {
-            self.sides[index(direction)].sdap.on_forecast(bearer.id, next);
-            bearer.take_from(direction, &mut next, now);
+            self.directions[index(direction)].sdap.on_forecast(bearer.id, next);
+            bearer.subtract_from(direction, &mut next, now);
         }
     }
 
     /// Replaces the limiter of a bearer.
     pub(super) fn set_limiter(&mut self, direction: Direction, drb: DrbId, limiter: AnyLimiter) {
-        let side = &mut self.sides[index(direction)];
-        side.sdap.set_limiter(drb, limiter);
-        side.listens = side.sdap.listens();
+        let state = &mut self.directions[index(direction)];
+        state.sdap.set_limiter(drb, limiter);
+        state.uses_reports = state.sdap.uses_reports();
         (self.limited, self.timed) = (true, true);
         // Bytes taken before do not concern the new limiter.
         for bearer in &mut self.bearers {
-            bearer.take_served(direction);
+            bearer.take_counters(direction);
         }
     }
 
     /// Replaces the channel of a direction.
     pub(super) fn set_channel(&mut self, direction: Direction, channel: Channel) {
-        self.side_mut(direction).channel = channel;
+        self.direction_state_mut(direction).channel = channel;
     }
 }

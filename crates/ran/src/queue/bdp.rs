@@ -20,7 +20,7 @@ use crate::amc::Pulls;
 use anabranch_element::time::{Instant, nanos};
 
 /// Head start of the pace in TTIs.
-const AHEAD: f64 = 1.0 / 3.0;
+const HEAD_START_TTIS: f64 = 1.0 / 3.0;
 
 /// The limiter of one bearer.
 #[derive(Debug, Clone)]
@@ -67,7 +67,7 @@ impl Limiter for Bdp {
             return true;
         }
         let since = next.time_in_round(&self.pulls, self.last_tti, now);
-        let passed = since as f64 / nanos(self.pulls.round()) as f64 + AHEAD;
+        let passed = since as f64 / nanos(self.pulls.round()) as f64 + HEAD_START_TTIS;
         (self.sent_bytes as f64) < self.quota_bytes as f64 * passed
     }
 

@@ -140,17 +140,17 @@ pub struct CoDelQueue {
     params: CoDelParams,
     mtu_bytes: u32,
     codel: CoDel,
-    queue: Counted,
+    queue: CountingFifo,
 }
 
 #[derive(Debug, Clone)]
-struct Counted {
+struct CountingFifo {
     fifo: Fifo,
     drops: u64,
     marks: u64,
 }
 
-impl Controlled for Counted {
+impl Controlled for CountingFifo {
     fn pop_front(&mut self, now: Instant) -> Option<Sdu> {
         self.fifo.pop(now)
     }
@@ -173,7 +173,7 @@ impl CoDelQueue {
             params: CoDelParams { target_us: bearer.target_us(params.target_us), ..params },
             mtu_bytes: bearer.mtu_bytes,
             codel: CoDel::default(),
-            queue: Counted { fifo: Fifo::new(bearer.limit), drops: 0, marks: 0 },
+            queue: CountingFifo { fifo: Fifo::new(bearer.limit), drops: 0, marks: 0 },
         }
     }
 }

@@ -137,14 +137,14 @@ impl List {
 }
 
 /// One flow of the buffer, as a queue for CoDel.
-struct One<'a> {
+struct FlowQueue<'a> {
     flow: &'a mut Flow,
     slab: &'a mut Slab,
     bytes: &'a mut u64,
     stats: &'a mut BufferStats,
 }
 
-impl Controlled for One<'_> {
+impl Controlled for FlowQueue<'_> {
     fn pop_front(&mut self, _: Instant) -> Option<Sdu> {
         let (sdu, next) = self.slab.remove(self.flow.head)?;
         self.flow.head = next;
@@ -199,8 +199,8 @@ impl FqCoDel {
         }
     }
 
-    fn one(&mut self, flow: u32) -> (&mut CoDelParams, u32, One<'_>) {
-        let one = One {
+    fn flow_queue(&mut self, flow: u32) -> (&mut CoDelParams, u32, FlowQueue<'_>) {
+        let one = FlowQueue {
             flow: &mut self.flows[flow as usize],
             slab: &mut self.slab,
             bytes: &mut self.bytes,
@@ -212,7 +212,7 @@ impl FqCoDel {
     /// RFC 8290 §4.1.3: drops half of the bytes of the largest flow, oldest first.
     fn drop_from_largest(&mut self, now: Instant) {
         let fattest = self.flows.iter().enumerate().max_by_key(|(_, f)| f.bytes).map_or(0, |(i, _)| i as u32);
-        let (_, _, mut one) = self.one(fattest);
+        let (_, _, mut one) = self.flow_queue(fattest);
         let keep = one.flow.bytes / 2;
         let mut dropped = 0;
         while dropped < DROP_BATCH && (dropped == 0 || one.flow.bytes > keep) {
@@ -284,7 +284,7 @@ impl Buffer for FqCoDel {
                 continue;
             }
             let mut codel = self.flows[index as usize].codel;
-            let (params, mtu_bytes, mut one) = self.one(index);
+            let (params, mtu_bytes, mut one) = self.flow_queue(index);
             let sdu = codel.pop(&mut one, params, mtu_bytes, now);
             let flow = &mut self.flows[index as usize];
             flow.codel = codel;

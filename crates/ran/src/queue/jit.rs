@@ -34,7 +34,7 @@ use anabranch_element::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 /// Target rate of missed ticks: a miss adds 999 times as much to the guard as a hit takes from it.
-const MISSES_PER_TICK: f64 = 0.001;
+const TARGET_MISS_RATE: f64 = 0.001;
 /// Number of consecutive forecasts of 0 bytes after which they are ignored.
 const MAX_EMPTY_FORECASTS: u32 = 64;
 /// Geometric mean of grant and packet, in bytes, below which the permitted unused part of a grant is scaled down in proportion.
@@ -179,7 +179,7 @@ impl Limiter for Jit {
         let held_bytes = self.in_rlc_bytes.saturating_add(self.spare_bytes);
         let missed = self.held && held_bytes < report.granted_bytes.min(announced).into();
         let step = self.max_guard_ns * 0.1;
-        self.guard_ns += if missed { step } else { -step * MISSES_PER_TICK };
+        self.guard_ns += if missed { step } else { -step * TARGET_MISS_RATE };
         self.guard_ns = self.guard_ns.clamp(self.min_guard_ns, self.max_guard_ns.max(self.min_guard_ns));
         self.in_rlc_bytes = report.buffer_bytes.into();
         let at = self.pulls.next_after(report.at);
@@ -197,7 +197,7 @@ impl Limiter for Jit {
         (self.next, self.asked) = (Some(next), false);
     }
 
-    fn wants_polls(&self) -> bool {
+    fn needs_polling(&self) -> bool {
         self.fills && self.next.is_none()
     }
 
@@ -309,7 +309,7 @@ mod tests {
         let mut l = jit(100);
         assert!(l.admits(&bulk(), at_us(0)), "nothing known, nothing in RLC");
         l.on_forwarded(1500, at_us(0));
-        assert!(!l.admits(&bulk(), at_us(0)) && l.wants_polls());
+        assert!(!l.admits(&bulk(), at_us(0)) && l.needs_polling());
         l.on_tti(&report(1000, 500, 1000, None));
         assert!(!l.admits(&bulk(), at_us(1950)));
         l.on_tti(&report(2000, 1200, 400, None));
@@ -327,7 +327,7 @@ mod tests {
             l.on_tti(&report(tti * 1000, 2292, 0, None));
             let fill = at_us(tti * 1000 + 990);
             assert!(!l.admits(&bulk(), fill) && l.admits(&voice(), fill));
-            assert!(l.wake_at(fill).is_none() && !l.wants_polls(), "nothing changes with time");
+            assert!(l.wake_at(fill).is_none() && !l.needs_polling(), "nothing changes with time");
         }
     }
 

@@ -82,8 +82,8 @@ pub struct L4s {
     ramp_range: Duration,
     low_latency_qfis: u64,
     limit: BufferLimit,
-    l: Lane,
-    c: Lane,
+    l: SubQueue,
+    c: SubQueue,
     /// Weighted bytes owed to C; if negative, L is served next.
     credit: i64,
     p: f64,
@@ -93,13 +93,13 @@ pub struct L4s {
 }
 
 #[derive(Debug, Clone)]
-struct Lane {
+struct SubQueue {
     fifo: Fifo,
     /// Sum of likelihoods since the last mark or drop.
     recur: f64,
 }
 
-impl Lane {
+impl SubQueue {
     fn new() -> Self {
         // The limits apply to both queues together, so neither has one of its own.
         Self { fifo: Fifo::new(BufferLimit { bytes: u64::MAX, sdus: usize::MAX }), recur: 0.0 }
@@ -134,8 +134,8 @@ impl L4s {
             ramp_range: us(params.ramp_range_us),
             low_latency_qfis: params.low_latency_qfis.iter().fold(0, |set, qfi| set | 1 << (qfi & 63)),
             limit: bearer.limit,
-            l: Lane::new(),
-            c: Lane::new(),
+            l: SubQueue::new(),
+            c: SubQueue::new(),
             credit: 0,
             p: 0.0,
             last_delay: Duration::ZERO,
@@ -183,7 +183,7 @@ impl L4s {
     }
 
     /// Drops or marks `sdu` with the probabilities of its queue; `None` if it was dropped.
-    fn judge(&mut self, mut sdu: Sdu, low_latency: bool, now: Instant) -> Option<Sdu> {
+    fn drop_or_mark(&mut self, mut sdu: Sdu, low_latency: bool, now: Instant) -> Option<Sdu> {
         let classic = self.p * self.p;
         let overload = classic > MAX_CLASSIC_DROP;
         if !low_latency {
@@ -239,8 +239,8 @@ impl Buffer for L4s {
             return;
         }
         self.stats.max_bytes = self.stats.max_bytes.max(bytes);
-        let lane = if self.is_low_latency(&sdu) { &mut self.l } else { &mut self.c };
-        lane.fifo.push(sdu, now);
+        let sub_queue = if self.is_low_latency(&sdu) { &mut self.l } else { &mut self.c };
+        sub_queue.fifo.push(sdu, now);
     }
 
     fn pop(&mut self, now: Instant) -> Option<Sdu> {
@@ -251,15 +251,15 @@ impl Buffer for L4s {
                 self.credit = 0;
             }
             let low_latency = l && (!c || self.credit <= 0);
-            let lane = if low_latency { &mut self.l } else { &mut self.c };
-            let sdu = lane.fifo.pop(now)?;
+            let sub_queue = if low_latency { &mut self.l } else { &mut self.c };
+            let sdu = sub_queue.fifo.pop(now)?;
             let bytes = i64::from(sdu.bytes());
             self.credit += if low_latency {
                 bytes * CLASSIC_SHARE_PERCENT
             } else {
                 -bytes * (100 - CLASSIC_SHARE_PERCENT)
             };
-            if let Some(sdu) = self.judge(sdu, low_latency, now) {
+            if let Some(sdu) = self.drop_or_mark(sdu, low_latency, now) {
                 self.stats.popped_sdus += 1;
                 return Some(sdu);
             }

@@ -178,7 +178,7 @@ pub trait Limiter {
     /// The MAC's forecast of its next pull has changed since the last report.
     fn on_forecast(&mut self, _next: Forecast) {}
     /// Whether the result of [`admits`](Self::admits) changes with time alone, so that SDAP must poll.
-    fn wants_polls(&self) -> bool {
+    fn needs_polling(&self) -> bool {
         true
     }
     /// The time after `now` at which SDAP must call [`admits`](Self::admits) in addition to its polls.
@@ -343,7 +343,7 @@ macro_rules! registry {
 
         impl QueueConfig {
             /// The names of disciplines without a limiter, for messages.
-            pub(crate) const OPEN: &str = concat!("vanilla" $(, " or ", $b_name)+);
+            pub(crate) const UNLIMITED: &str = concat!("vanilla" $(, " or ", $b_name)+);
 
             /// Checks that every parameter is in range.
             ///
@@ -368,7 +368,7 @@ macro_rules! registry {
                         let limiter = AnyLimiter::$L(<$Limiter>::build(params, bearer));
                         (limiter, AnyBuffer::Fifo(Fifo::new(bearer.limit)))
                     } )+
-                    $( Self::$B(params) => (AnyLimiter::OPEN, AnyBuffer::$B(<$Buffer>::build(params, bearer))), )+
+                    $( Self::$B(params) => (AnyLimiter::UNLIMITED, AnyBuffer::$B(<$Buffer>::build(params, bearer))), )+
                 })
             }
         }
@@ -396,8 +396,8 @@ macro_rules! registry {
                 match self { $( Self::$L(l) => l.on_forecast(next), )+ }
             }
             #[inline]
-            fn wants_polls(&self) -> bool {
-                match self { $( Self::$L(l) => l.wants_polls(), )+ }
+            fn needs_polling(&self) -> bool {
+                match self { $( Self::$L(l) => l.needs_polling(), )+ }
             }
             fn wake_at(&self, now: Instant) -> Option<Instant> {
                 match self { $( Self::$L(l) => l.wake_at(now), )+ }
@@ -447,7 +447,7 @@ macro_rules! registry {
 // One line per discipline: file, name, variant, type, description.
 registry! {
     limiters {
-        vanilla "vanilla" Vanilla(vanilla::Open) "No limit: every packet is passed to RLC immediately.";
+        vanilla "vanilla" Vanilla(vanilla::Unlimited) "No limit: every packet is passed to RLC immediately.";
         dynrlc "dynrlc" DynRlc(dynrlc::DynRlc) "Limit in SDUs, adapted to the sojourn time.";
         drql "drql" Drql(drql::Drql) "Limit in bytes, adapted to the bytes that the MAC leaves in RLC.";
         bdp "5g_bdp" Bdp(bdp::Bdp) "Pacing at the rate of the last TTI.";
@@ -463,9 +463,9 @@ registry! {
 
 impl AnyLimiter {
     /// Admits every packet.
-    pub const OPEN: Self = Self::Vanilla(vanilla::Open);
+    pub const UNLIMITED: Self = Self::Vanilla(vanilla::Unlimited);
 
-    /// Whether it is [`OPEN`](Self::OPEN).
+    /// Whether it is [`UNLIMITED`](Self::UNLIMITED).
     #[must_use]
     #[inline]
     pub const fn is_open(&self) -> bool {

@@ -10,9 +10,9 @@ use std::collections::VecDeque;
 
 /// Admits every packet.
 #[derive(Debug, Clone, Copy)]
-pub struct Open;
+pub struct Unlimited;
 
-impl Discipline for Open {
+impl Discipline for Unlimited {
     type Params = NoParams;
 
     fn build(_: &NoParams, _: BearerParams) -> Self {
@@ -20,12 +20,12 @@ impl Discipline for Open {
     }
 }
 
-impl Limiter for Open {
+impl Limiter for Unlimited {
     fn admits(&mut self, _: &Candidate, _: Instant) -> bool {
         true
     }
     fn on_forwarded(&mut self, _: u32, _: Instant) {}
-    fn wants_polls(&self) -> bool {
+    fn needs_polling(&self) -> bool {
         false
     }
 }

@@ -28,7 +28,7 @@ pub use sent::{SentLog, SentSdu};
 
 use super::pdcp::PdcpTx;
 use super::queue::{AnyBuffer, Buffer, BufferStats, Sdu};
-use super::sdap::Held;
+use super::sdap::WaitingPackets;
 use anabranch_element::time::Instant;
 
 /// Maximum number of SDUs in a window.
@@ -319,7 +319,7 @@ impl Entity {
     /// Like [`air_bytes`](Self::air_bytes), with the packets `above` in the buffer as well.
     #[inline]
     #[must_use]
-    pub fn air_bytes_with(&self, above: Held, per_pdu: u32, now: Instant) -> u64 {
+    pub fn air_bytes_with(&self, above: WaitingPackets, per_pdu: u32, now: Instant) -> u64 {
         if above.sdus == 0 {
             return self.air_bytes(per_pdu, now);
         }
@@ -377,7 +377,7 @@ impl Entity {
     /// Bytes of the smallest PDU that continues an SDU: a header with an offset, and a byte of data. A first segment may be
     /// shorter, but the segments after it are not.
     #[must_use]
-    pub fn least_pdu(&self) -> u32 {
+    pub fn min_pdu(&self) -> u32 {
         match &self.mode {
             Mode::Um(um) => um.segment_header_len() + 1,
             // TS 38.322 §6.2.2.4: the offset is 2 bytes.

@@ -15,7 +15,7 @@ pub struct BufferPool {
 }
 
 /// Maximum number of buffers kept of each kind.
-const KEPT: usize = 1024;
+const MAX_FREE_BUFFERS: usize = 1024;
 /// Maximum size of a small buffer: an ACK, or a packet of a call.
 const SMALL_BYTES: usize = 256;
 
@@ -58,7 +58,7 @@ impl BufferPool {
 
 #[inline]
 fn keep(free: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
-    if free.len() < KEPT {
+    if free.len() < MAX_FREE_BUFFERS {
         buffer.clear();
         free.push(buffer);
     }
@@ -184,7 +184,7 @@ impl Partial {
     #[inline]
     pub(super) fn into_bytes(self, pool: &mut BufferPool) -> Vec<u8> {
         let mut ranges = self.have;
-        if pool.ranges.len() < KEPT {
+        if pool.ranges.len() < MAX_FREE_BUFFERS {
             ranges.clear();
             pool.ranges.push(ranges);
         }

@@ -4,7 +4,7 @@ use anabranch_element::time::Instant;
 use std::collections::VecDeque;
 
 /// Maximum number of records; beyond it the oldest are dropped.
-const MAX_KEPT: usize = 16_384;
+const MAX_RECORDS: usize = 16_384;
 
 /// Record of an SDU, made when its last byte was pulled for the first time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,29 +29,29 @@ pub struct SentSdu {
 #[derive(Debug, Clone, Default)]
 pub struct SentLog {
     sdus: VecDeque<SentSdu>,
-    noted: u64,
+    recorded: u64,
 }
 
 impl SentLog {
     #[inline]
-    pub(super) fn note(&mut self, sdu: SentSdu) {
-        if self.sdus.len() >= MAX_KEPT {
+    pub(super) fn record(&mut self, sdu: SentSdu) {
+        if self.sdus.len() >= MAX_RECORDS {
             self.sdus.pop_front();
         }
         self.sdus.push_back(sdu);
-        self.noted += 1;
+        self.recorded += 1;
     }
 
     /// Number of SDUs sent so far.
     #[must_use]
     #[inline]
-    pub fn noted(&self) -> u64 {
-        self.noted
+    pub fn recorded(&self) -> u64 {
+        self.recorded
     }
 
-    /// SDUs sent since [`noted`](Self::noted) was `before`, oldest first.
+    /// SDUs sent since [`recorded`](Self::recorded) was `before`, oldest first.
     pub fn since(&self, before: u64) -> impl Iterator<Item = &SentSdu> {
-        let new = usize::try_from(self.noted.saturating_sub(before)).unwrap_or(usize::MAX);
+        let new = usize::try_from(self.recorded.saturating_sub(before)).unwrap_or(usize::MAX);
         self.sdus.range(self.sdus.len().saturating_sub(new)..)
     }
 
@@ -91,7 +91,7 @@ mod tests {
     fn records_are_taken_once_and_those_of_lost_sdus_removed() {
         let mut log = SentLog::default();
         for count in [u32::MAX - 1, u32::MAX, 0, 1, 2] {
-            log.note(sdu(count));
+            log.record(sdu(count));
         }
         assert_eq!(log.since(3).map(|sdu| sdu.count).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(log.take(u32::MAX - 2), None, "before all of them");
@@ -99,14 +99,14 @@ mod tests {
         assert_eq!((log.take(0), log.take(u32::MAX)), (None, None));
         assert_eq!(log.take(1), Some(sdu(1)));
         assert_eq!(log.take(7), None, "not noted");
-        assert_eq!((log.pop(), log.noted()), (None, 5));
+        assert_eq!((log.pop(), log.recorded()), (None, 5));
     }
 
     #[test]
     fn the_oldest_records_are_dropped() {
         let mut log = SentLog::default();
-        (0..MAX_KEPT as u32 + 2).for_each(|count| log.note(sdu(count)));
-        assert_eq!(log.since(0).count(), MAX_KEPT);
+        (0..MAX_RECORDS as u32 + 2).for_each(|count| log.record(sdu(count)));
+        assert_eq!(log.since(0).count(), MAX_RECORDS);
         assert_eq!((log.take(1), log.take(2)), (None, Some(sdu(2))));
     }
 }

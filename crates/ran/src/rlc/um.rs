@@ -91,7 +91,7 @@ impl Um {
                     let len = UmHeader::len(Segment::Complete, sn) + len;
                     append(out, front(len), header, sn, &sdu.packet);
                     self.stats.data_pdus += 1;
-                    sent.note(Head::sent_of(&sdu, count, now, now));
+                    sent.record(Head::sent_of(&sdu, count, now, now));
                     pool.give(sdu.packet.into_buffer());
                     return len;
                 }
@@ -115,7 +115,7 @@ impl Um {
         head.offset += take;
         self.stats.data_pdus += 1;
         if to_end {
-            sent.note(head.sent(now));
+            sent.record(head.sent(now));
             if segment != Segment::Complete {
                 self.next = (self.next + 1) % sn.modulus();
                 self.stats.segmented_sdus += 1;

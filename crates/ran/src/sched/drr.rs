@@ -43,19 +43,19 @@ impl InterSlice for Drr {
         while allocation.room.rbs() > 0 && unmet > 0 {
             let Some(queue) = allocation.next_queue(self.turn) else {
                 self.deficits[self.turn] = 0;
-                self.turn_over(tti, slices);
+                self.next_turn(tti, slices);
                 continue;
             };
             let group = i64::from(allocation.room.would_take(1)) * PARTS as i64;
             if self.deficits[self.turn] < group {
-                self.turn_over(tti, slices);
+                self.next_turn(tti, slices);
                 continue;
             }
             allocation.grant(tti, queue, 1);
             self.deficits[self.turn] -= group;
             unmet -= usize::from(allocation.next_queue(self.turn).is_none());
         }
-        self.note_balances();
+        self.update_balances();
     }
 
     /// Adds as many quanta as the grant requires.
@@ -68,7 +68,7 @@ impl InterSlice for Drr {
             *deficit += (missing as u64).div_ceil(quantum as u64) as i64 * quantum;
         }
         *deficit -= i64::from(got) * PARTS as i64;
-        self.note_balances();
+        self.update_balances();
         Some(got)
     }
 
@@ -79,12 +79,12 @@ impl InterSlice for Drr {
 
 impl Drr {
     /// Moves the turn to the next slice and gives it its quantum.
-    fn turn_over(&mut self, tti: &Tti<'_>, slices: usize) {
+    fn next_turn(&mut self, tti: &Tti<'_>, slices: usize) {
         self.turn = (self.turn + 1) % slices.max(1);
         self.deficits[self.turn] += quantum(tti, self.turn);
     }
 
-    fn note_balances(&mut self) {
+    fn update_balances(&mut self) {
         for (balance, deficit) in self.balances.iter_mut().zip(&self.deficits) {
             *balance = (*deficit / PARTS as i64) as i32;
         }

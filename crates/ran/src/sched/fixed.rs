@@ -7,7 +7,7 @@
 //!
 //! Shares are rounded down to whole groups, the unit of allocation.
 
-use super::{Allocation, InterSlice, NoParams, Outlook, Scheduler, Setup, Tti};
+use super::{Allocation, InterSlice, NoParams, TtiPreview, Scheduler, Setup, Tti};
 
 /// The scheduler of one direction.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +35,7 @@ impl InterSlice for Fixed {
         Some(tti.room().split(slice.share_of(tti.rbs)).take(need))
     }
 
-    fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
+    fn expect(&mut self, slice: usize, next: &TtiPreview<'_>) -> u16 {
         let mut room = next.room();
         for (before, config) in next.slices.iter().enumerate().take(slice) {
             let mut part = room.split(config.share_of(next.rbs));

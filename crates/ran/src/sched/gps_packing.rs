@@ -57,7 +57,7 @@ pub struct GpsPacking {
     /// For each slice, the accounts of the participating UEs, sorted by number.
     ues: Vec<Vec<Account>>,
     /// For each queue of the TTI, the index of its account in `ues` of its slice.
-    places: Vec<usize>,
+    account_index: Vec<usize>,
     claims: Vec<Claim>,
     balances: Vec<i32>,
     problem: Problem,
@@ -72,7 +72,7 @@ impl GpsPacking {
             slices: (0..slices as u32).map(|id| Account::new(id, 0)).collect(),
             // Most slices have few UEs.
             ues: (0..slices).map(|_| Vec::with_capacity(ues.min(16))).collect(),
-            places: Vec::new(),
+            account_index: Vec::new(),
             claims: Vec::new(),
             balances: vec![0; slices],
             problem: Problem::default(),
@@ -80,17 +80,17 @@ impl GpsPacking {
     }
 
     /// Upper bound of the lag of each UE of a slice.
-    fn most_owed(&self, tti: &Tti<'_>, slice: usize) -> i64 {
+    fn max_lag(&self, tti: &Tti<'_>, slice: usize) -> i64 {
         let ues = self.ues.get(slice).map_or(&[][..], |ues| ues);
-        account::most_owed(ues, self.limit).max(2 * i64::from(tti.rbs) * RB)
+        account::max_lag(ues, self.limit).max(2 * i64::from(tti.rbs) * RB)
     }
 
     /// Updates the accounts with the backlogs of this TTI.
     fn gather(&mut self, tti: &Tti<'_>, allocation: &Allocation) {
-        account::begin(&mut self.slices);
+        account::start_tti(&mut self.slices);
         for ues in &mut self.ues {
-            account::begin(ues);
-            ues.retain(Account::takes_part);
+            account::start_tti(ues);
+            ues.retain(Account::participates);
         }
         for (slice, account) in self.slices.iter_mut().enumerate() {
             account.weight = tti.slices.get(slice).map_or(0, |s| s.share_parts() as i64);
@@ -105,72 +105,72 @@ impl GpsPacking {
                 bytes if bytes > all.into() => UNBOUNDED,
                 _ => i64::from(allocation.unmet(queue).next_multiple_of(tti.rbg.max(1))) * RB,
             };
-            of_slice.wants(need);
+            of_slice.add_need(need);
             let place = ues.binary_search_by_key(&backlog.ue, |a| a.id).unwrap_or_else(|place| {
                 ues.insert(place, Account::new(backlog.ue, 1));
                 place
             });
-            ues[place].wants(need);
+            ues[place].add_need(need);
         }
-        self.places.clear();
+        self.account_index.clear();
         let place = |ues: &Vec<Account>, ue| ues.binary_search_by_key(&ue, |a: &Account| a.id).unwrap_or(0);
         let of_queue =
             |q: &super::Backlog| self.ues.get(usize::from(q.slice)).map_or(0, |ues| place(ues, q.ue));
-        self.places.extend(tti.queues.iter().map(of_queue));
+        self.account_index.extend(tti.queues.iter().map(of_queue));
     }
 
     /// Computes what is due to every slice and UE if all RBs for which there is a backlog are given.
-    fn reckon(&mut self, tti: &Tti<'_>) {
+    fn compute_due(&mut self, tti: &Tti<'_>) {
         let wanted = self.slices.iter().fold(0_i64, |sum, a| sum.saturating_add(a.need));
         let total = wanted.min(i64::from(tti.rbs) * RB);
-        let keep = account::most_owed(&self.slices, self.limit);
-        account::reckon(&mut self.slices, total, keep, &mut self.claims);
+        let max_lag = account::max_lag(&self.slices, self.limit);
+        account::compute_due(&mut self.slices, total, max_lag, &mut self.claims);
         for slice in 0..self.slices.len() {
-            let keep = self.most_owed(tti, slice);
-            account::reckon(&mut self.ues[slice], self.slices[slice].due, keep, &mut self.claims);
+            let max_lag = self.max_lag(tti, slice);
+            account::compute_due(&mut self.ues[slice], self.slices[slice].due, max_lag, &mut self.claims);
         }
     }
 
     /// The account of the UE of a queue.
     fn ue(&self, tti: &Tti<'_>, queue: usize) -> Option<&Account> {
-        self.ues.get(usize::from(tti.queues.get(queue)?.slice))?.get(*self.places.get(queue)?)
+        self.ues.get(usize::from(tti.queues.get(queue)?.slice))?.get(*self.account_index.get(queue)?)
     }
 
     /// The slice furthest behind among those with a remaining backlog.
-    fn slice_behind(&self, allocation: &Allocation) -> Option<usize> {
+    fn most_lagging_slice(&self, allocation: &Allocation) -> Option<usize> {
         // On ties, the first slice.
         let open = (0..self.slices.len()).rev().filter(|slice| allocation.next_queue(*slice).is_some());
-        open.max_by_key(|slice| self.slices[*slice].behind())
+        open.max_by_key(|slice| self.slices[*slice].projected_lag())
     }
 
     /// The queue furthest behind among those of a slice that are not completely served.
-    fn queue_behind(&self, tti: &Tti<'_>, allocation: &Allocation, slice: usize) -> Option<usize> {
+    fn most_lagging_queue(&self, tti: &Tti<'_>, allocation: &Allocation, slice: usize) -> Option<usize> {
         // On ties, the better ranked queue.
         let unmet = allocation.queues_of(slice).filter(|queue| allocation.unmet(*queue) > 0).rev();
-        unmet.max_by_key(|queue| self.ue(tti, *queue).map(Account::behind))
+        unmet.max_by_key(|queue| self.ue(tti, *queue).map(Account::projected_lag))
     }
 
     fn grant(&mut self, tti: &Tti<'_>, allocation: &mut Allocation, queue: usize, rbs: u16) -> u16 {
         let got = allocation.grant(tti, queue, rbs);
         let slice = usize::from(tti.queues[queue].slice);
-        let given = i64::from(got) * RB;
+        let served = i64::from(got) * RB;
         if let Some(account) = self.slices.get_mut(slice) {
-            account.given += given;
+            account.served += served;
         }
-        if let (Some(ues), Some(place)) = (self.ues.get_mut(slice), self.places.get(queue))
+        if let (Some(ues), Some(place)) = (self.ues.get_mut(slice), self.account_index.get(queue))
             && let Some(account) = ues.get_mut(*place)
         {
-            account.given += given;
+            account.served += served;
         }
         got
     }
 
     /// Grants group by group to the slice furthest behind, as long as it is behind by more than `least`.
-    fn share_out(&mut self, tti: &Tti<'_>, allocation: &mut Allocation, least: i64) {
+    fn grant_by_lag(&mut self, tti: &Tti<'_>, allocation: &mut Allocation, least: i64) {
         while allocation.room.rbs() > 0
-            && let Some(slice) = self.slice_behind(allocation)
-            && self.slices[slice].behind() > least
-            && let Some(queue) = self.queue_behind(tti, allocation, slice)
+            && let Some(slice) = self.most_lagging_slice(allocation)
+            && self.slices[slice].projected_lag() > least
+            && let Some(queue) = self.most_lagging_queue(tti, allocation, slice)
             && self.grant(tti, allocation, queue, 1) > 0
         {}
     }
@@ -181,16 +181,16 @@ impl GpsPacking {
         let rbs = |units: i64| units.max(0) / RB;
         for slice in 0..tti.slices.len() {
             let queues = allocation.queues_of(slice);
-            let most = self.most_owed(tti, slice);
+            let most = self.max_lag(tti, slice);
             let closed = queues.clone().any(|queue| {
-                allocation.unmet(queue) > 0 && self.ue(tti, queue).is_some_and(|a| a.behind() > most / 2)
+                allocation.unmet(queue) > 0 && self.ue(tti, queue).is_some_and(|a| a.projected_lag() > most / 2)
             });
             for queue in queues.clone() {
                 self.problem.push_queue(tti, queue, allocation.grants[queue], 1.0);
-                let ahead = self.ue(tti, queue).map_or(0, |a| rbs(a.behind() + self.limit));
+                let ahead = self.ue(tti, queue).map_or(0, |a| rbs(a.projected_lag() + self.limit));
                 self.problem.cut_queue(if closed { 0 } else { u16::try_from(ahead).unwrap_or(u16::MAX) });
             }
-            let behind = self.slices.get(slice).map_or(0, Account::behind);
+            let behind = self.slices.get(slice).map_or(0, Account::projected_lag);
             self.problem.slices.push(SliceBound {
                 quantum: i32::try_from(self.slices.get(slice).map_or(0, |a| a.lag) / RB).unwrap_or(0),
                 most_rbs: u32::try_from(rbs(behind + self.limit)).unwrap_or(u32::MAX),
@@ -212,23 +212,23 @@ impl GpsPacking {
     }
 
     /// Ends the TTI: computes what was finally due to every slice and UE.
-    fn settle(&mut self, tti: &Tti<'_>, allocation: &Allocation) {
+    fn finish_tti(&mut self, tti: &Tti<'_>, allocation: &Allocation) {
         for account in self.slices.iter_mut().chain(self.ues.iter_mut().flatten()) {
-            account.unmet = account.need == UNBOUNDED;
+            account.has_backlog = account.need == UNBOUNDED;
         }
         for queue in (0..tti.queues.len()).filter(|queue| allocation.unmet(*queue) > 0) {
             let slice = usize::from(tti.queues[queue].slice);
             let (Some(of_slice), Some(ues)) = (self.slices.get_mut(slice), self.ues.get_mut(slice)) else {
                 continue;
             };
-            of_slice.unmet = true;
-            ues[self.places[queue]].unmet = true;
+            of_slice.has_backlog = true;
+            ues[self.account_index[queue]].has_backlog = true;
         }
-        let keep = account::most_owed(&self.slices, self.limit);
-        account::settle(&mut self.slices, keep, &mut self.claims);
+        let max_lag = account::max_lag(&self.slices, self.limit);
+        account::finish_tti(&mut self.slices, max_lag, &mut self.claims);
         for slice in 0..self.slices.len() {
-            let keep = self.most_owed(tti, slice);
-            account::settle(&mut self.ues[slice], keep, &mut self.claims);
+            let max_lag = self.max_lag(tti, slice);
+            account::finish_tti(&mut self.ues[slice], max_lag, &mut self.claims);
         }
         for (balance, account) in self.balances.iter_mut().zip(&self.slices) {
             *balance = (account.lag / RB) as i32;
@@ -251,20 +251,20 @@ impl Scheduler for GpsPacking {
 impl InterSlice for GpsPacking {
     fn schedule(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         self.gather(tti, allocation);
-        self.reckon(tti);
-        self.share_out(tti, allocation, account::most_owed(&self.slices, self.limit) / 2);
+        self.compute_due(tti);
+        self.grant_by_lag(tti, allocation, account::max_lag(&self.slices, self.limit) / 2);
         self.list_packets(tti, allocation);
         self.problem.solve();
         self.assign(tti, allocation);
-        self.share_out(tti, allocation, i64::MIN);
-        self.settle(tti, allocation);
+        self.grant_by_lag(tti, allocation, i64::MIN);
+        self.finish_tti(tti, allocation);
     }
 
-    fn wants_sizes(&self) -> bool {
+    fn needs_packet_sizes(&self) -> bool {
         true
     }
 
-    fn most_ahead(&self) -> Option<u16> {
+    fn max_ahead_rbs(&self) -> Option<u16> {
         Some(u16::try_from(self.limit / RB).unwrap_or(u16::MAX))
     }
 

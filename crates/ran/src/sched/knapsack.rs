@@ -69,7 +69,7 @@ impl Score for i64 {
 
 /// One way to serve a queue or a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Way<T> {
+struct Choice<T> {
     groups: u16,
     short: bool,
     /// Number of packets, for a way to serve a queue.
@@ -80,9 +80,9 @@ struct Way<T> {
 #[derive(Debug, Clone, Default)]
 struct Tables<T> {
     /// Ways of the current queue.
-    ways: Vec<Way<T>>,
+    choices: Vec<Choice<T>>,
     /// Ways of all slices, and the range of each slice.
-    slice_ways: Vec<Way<T>>,
+    slice_choices: Vec<Choice<T>>,
     of_slice: Vec<Range<usize>>,
     /// The inner f of every slice with several UEs, and the start of each.
     inner: Vec<T>,
@@ -95,12 +95,12 @@ struct Tables<T> {
 #[derive(Debug, Clone, Copy)]
 struct Rows {
     width: usize,
-    lanes: usize,
+    rows_per_step: usize,
 }
 
 impl Rows {
     fn step(self) -> usize {
-        self.width * self.lanes
+        self.width * self.rows_per_step
     }
 
     fn at(self, step: usize, short: bool) -> usize {
@@ -189,55 +189,55 @@ impl Problem {
         tables.outer.resize(rows.step() * (slices + 1), T::default());
         tables.inner.clear();
         tables.inner_at.clear();
-        tables.slice_ways.clear();
+        tables.slice_choices.clear();
         tables.of_slice.clear();
         // From the last slice to the first, so that ties favour the first.
         for (step, slice) in self.slices.iter().rev().enumerate() {
-            let start = tables.slice_ways.len();
-            self.ways_of_slice(slice, weight, tables);
-            tables.of_slice.push(start..tables.slice_ways.len());
+            let start = tables.slice_choices.len();
+            self.choices_of_slice(slice, weight, tables);
+            tables.of_slice.push(start..tables.slice_choices.len());
             let (old, new) = tables.outer[rows.at(step, false)..].split_at_mut(rows.step());
-            relax_all(old, new, rows, &tables.slice_ways[start..]);
+            relax_all(old, new, rows, &tables.slice_choices[start..]);
         }
-        let (mut left, mut short) = (rows.width - 1, rows.lanes > 1);
+        let (mut left, mut short) = (rows.width - 1, rows.rows_per_step > 1);
         for index in 0..slices {
             let step = slices - 1 - index;
-            let ways = &tables.slice_ways[tables.of_slice[step].clone()];
-            let Some(way) = trace_back(&tables.outer, rows, step, ways, left, short) else { continue };
-            left -= usize::from(way.groups);
-            short &= !way.short;
-            self.settle(index, step, way, weight, tables);
+            let choices = &tables.slice_choices[tables.of_slice[step].clone()];
+            let Some(choice) = trace_back(&tables.outer, rows, step, choices, left, short) else { continue };
+            left -= usize::from(choice.groups);
+            short &= !choice.short;
+            self.assign_packets(index, step, choice, weight, tables);
         }
     }
 
     fn rows(&self, width: usize) -> Rows {
-        Rows { width, lanes: if self.room.short > 0 { 2 } else { 1 } }
+        Rows { width, rows_per_step: if self.room.short > 0 { 2 } else { 1 } }
     }
 
     /// Appends every way to serve a slice that is better than all cheaper ones, by increasing score.
-    fn ways_of_slice<T: Score>(&self, slice: &SliceBound, weight: i64, tables: &mut Tables<T>) {
+    fn choices_of_slice<T: Score>(&self, slice: &SliceBound, weight: i64, tables: &mut Tables<T>) {
         tables.inner_at.push(tables.inner.len());
         if slice.queues.len() == 1 {
-            self.ways_of_queue(slice, slice.queues.start, weight, &mut tables.ways);
-            tables.slice_ways.extend_from_slice(&tables.ways);
+            self.choices_of_queue(slice, slice.queues.start, weight, &mut tables.choices);
+            tables.slice_choices.extend_from_slice(&tables.choices);
             return;
         }
         let rows = self.rows(self.inner_width(slice));
         let base = tables.inner.len();
         tables.inner.resize(base + rows.step() * (slice.queues.len() + 1), T::default());
         for (step, queue) in slice.queues.clone().rev().enumerate() {
-            self.ways_of_queue(slice, queue, weight, &mut tables.ways);
+            self.choices_of_queue(slice, queue, weight, &mut tables.choices);
             let (old, new) = tables.inner[base + rows.at(step, false)..].split_at_mut(rows.step());
-            relax_all(old, new, rows, &tables.ways);
+            relax_all(old, new, rows, &tables.choices);
         }
         let last = &tables.inner[base + rows.at(slice.queues.len(), false)..];
         let (whole, with_short) = last.split_at(rows.width);
-        let start = tables.slice_ways.len();
+        let start = tables.slice_choices.len();
         let mut best = [T::default(); 2];
         for (groups, score) in (0..).zip(whole) {
             if *score > best[0] {
                 best[0] = *score;
-                tables.slice_ways.push(Way { groups, short: false, packets: 0, score: *score });
+                tables.slice_choices.push(Choice { groups, short: false, packets: 0, score: *score });
             }
             let rbs = u32::from(groups) * u32::from(self.room.rbg) + u32::from(self.room.short);
             if let Some(score) = with_short.get(usize::from(groups))
@@ -245,10 +245,10 @@ impl Problem {
                 && *score > best[0].max(best[1])
             {
                 best[1] = *score;
-                tables.slice_ways.push(Way { groups, short: true, packets: 0, score: *score });
+                tables.slice_choices.push(Choice { groups, short: true, packets: 0, score: *score });
             }
         }
-        tables.slice_ways[start..].sort_unstable_by_key(|way| way.score);
+        tables.slice_choices[start..].sort_unstable_by_key(|choice| choice.score);
     }
 
     /// Number of groups a slice may take, plus one for none.
@@ -258,11 +258,17 @@ impl Problem {
     }
 
     /// Lists every way to serve a queue, by increasing number of packets.
-    fn ways_of_queue<T: Score>(&self, slice: &SliceBound, queue: usize, weight: i64, ways: &mut Vec<Way<T>>) {
+    fn choices_of_queue<T: Score>(
+        &self,
+        slice: &SliceBound,
+        queue: usize,
+        weight: i64,
+        choices: &mut Vec<Choice<T>>,
+    ) {
         let Capacity { rbg, groups: all, short } = self.room;
         let rbg = rbg.max(1);
         let each = weight + i64::from(slice.quantum);
-        ways.clear();
+        choices.clear();
         for (packets, need) in (1..).zip(&self.needs[self.queues[queue].clone()]) {
             let (down, rest) = (need / rbg, need % rbg);
             let score = T::of(i64::from(packets) * each);
@@ -272,12 +278,12 @@ impl Problem {
                     return false;
                 }
                 // More packets in the same groups replace fewer; such a way is one of the last two.
-                let same = |way: &Way<T>| way.groups == groups && way.short == with_short;
-                let at = ways.len().saturating_sub(2);
-                if let Some(i) = ways[at..].iter().position(same) {
-                    ways.remove(at + i);
+                let same = |choice: &Choice<T>| choice.groups == groups && choice.short == with_short;
+                let at = choices.len().saturating_sub(2);
+                if let Some(i) = choices[at..].iter().position(same) {
+                    choices.remove(at + i);
                 }
-                ways.push(Way { groups, short: with_short, packets, score });
+                choices.push(Choice { groups, short: with_short, packets, score });
                 true
             };
             let whole = offer(down + u16::from(rest > 0), false);
@@ -289,36 +295,36 @@ impl Problem {
     }
 
     /// Translates the chosen way of a slice into packets of its queues.
-    fn settle<T: Score>(
+    fn assign_packets<T: Score>(
         &mut self,
         index: usize,
         step: usize,
-        way: Way<T>,
+        choice: Choice<T>,
         weight: i64,
         tables: &mut Tables<T>,
     ) {
         let slice = self.slices[index].clone();
         if slice.queues.len() == 1 {
-            self.note(slice.queues.start, way);
+            self.assign_to_queue(slice.queues.start, choice);
             return;
         }
         let rows = self.rows(self.inner_width(&slice));
         let base = tables.inner_at[step];
-        let (mut left, mut short) = (usize::from(way.groups), way.short);
+        let (mut left, mut short) = (usize::from(choice.groups), choice.short);
         for queue in slice.queues.clone() {
-            self.ways_of_queue(&slice, queue, weight, &mut tables.ways);
+            self.choices_of_queue(&slice, queue, weight, &mut tables.choices);
             let step = slice.queues.end - 1 - queue;
             let table = &tables.inner[base..];
-            let Some(way) = trace_back(table, rows, step, &tables.ways, left, short) else { continue };
-            left -= usize::from(way.groups);
-            short &= !way.short;
-            self.note(queue, way);
+            let Some(choice) = trace_back(table, rows, step, &tables.choices, left, short) else { continue };
+            left -= usize::from(choice.groups);
+            short &= !choice.short;
+            self.assign_to_queue(queue, choice);
         }
     }
 
-    fn note<T>(&mut self, queue: usize, way: Way<T>) {
-        self.packets[queue] = way.packets;
-        if way.short {
+    fn assign_to_queue<T>(&mut self, queue: usize, choice: Choice<T>) {
+        self.packets[queue] = choice.packets;
+        if choice.short {
             self.short_at = Some(queue);
         }
     }
@@ -342,17 +348,17 @@ fn rbs_from(row: &[u32], bytes: u64, at: usize) -> Option<usize> {
 }
 
 /// One step of f: `new` from `old`, each a row without the short group and perhaps one with it.
-fn relax_all<T: Score>(old: &[T], new: &mut [T], rows: Rows, ways: &[Way<T>]) {
+fn relax_all<T: Score>(old: &[T], new: &mut [T], rows: Rows, choices: &[Choice<T>]) {
     new[..rows.step()].copy_from_slice(old);
     let (old_whole, old_short) = old.split_at(rows.width);
     let (new_whole, new_short) = new[..rows.step()].split_at_mut(rows.width);
-    for way in ways {
-        let cost = usize::from(way.groups);
-        if way.short {
-            relax(old_whole, new_short, cost, way.score);
+    for choice in choices {
+        let cost = usize::from(choice.groups);
+        if choice.short {
+            relax(old_whole, new_short, cost, choice.score);
         } else {
-            relax(old_whole, new_whole, cost, way.score);
-            relax(old_short, new_short, cost, way.score);
+            relax(old_whole, new_whole, cost, choice.score);
+            relax(old_short, new_short, cost, choice.score);
         }
     }
 }
@@ -370,18 +376,18 @@ fn trace_back<T: Score>(
     table: &[T],
     rows: Rows,
     step: usize,
-    ways: &[Way<T>],
+    choices: &[Choice<T>],
     left: usize,
     short: bool,
-) -> Option<Way<T>> {
+) -> Option<Choice<T>> {
     let best = table[rows.at(step + 1, short) + left];
-    let leads_there = |way: &&Way<T>| {
-        let cost = usize::from(way.groups);
+    let leads_there = |choice: &&Choice<T>| {
+        let cost = usize::from(choice.groups);
         cost <= left
-            && (short || !way.short)
-            && table[rows.at(step, short && !way.short) + left - cost] + way.score == best
+            && (short || !choice.short)
+            && table[rows.at(step, short && !choice.short) + left - cost] + choice.score == best
     };
-    ways.iter().rev().find(leads_there).copied()
+    choices.iter().rev().find(leads_there).copied()
 }
 
 #[cfg(test)]
@@ -391,7 +397,7 @@ mod tests {
     use rand_core::{RngCore, SeedableRng};
 
     /// Packets and Σ quantum of a selection (`k` packets of each queue, at most one queue with the short group), if feasible.
-    fn judge(p: &Problem, k: &[u32], short_at: Option<usize>) -> Option<(u32, i64)> {
+    fn evaluate(p: &Problem, k: &[u32], short_at: Option<usize>) -> Option<(u32, i64)> {
         let rbg = p.room.rbg;
         let (mut packets, mut quantum, mut groups) = (0, 0, 0);
         for slice in &p.slices {
@@ -420,7 +426,7 @@ mod tests {
         let mut k = vec![0; p.queues.len()];
         loop {
             for short_at in std::iter::once(None).chain((0..k.len()).map(Some)) {
-                best = judge(p, &k, short_at).map_or(best, |score| best.max(score));
+                best = evaluate(p, &k, short_at).map_or(best, |score| best.max(score));
             }
             let Some(i) = (0..k.len()).find(|i| (k[*i] as usize) < p.queues[*i].len()) else { return best };
             k[i] += 1;
@@ -460,7 +466,7 @@ mod tests {
             let mut p = random(&mut rng);
             p.solve();
             let best = brute_force(&p);
-            let found = judge(&p, &p.packets, p.short_at);
+            let found = evaluate(&p, &p.packets, p.short_at);
             assert_eq!(found, Some(best), "instance {instance}: {p:?}");
             let mut tables = Tables::<i64>::default();
             let narrow = (p.packets.clone(), p.short_at.take());

@@ -29,7 +29,7 @@ mod capacity;
 mod config;
 pub mod intra;
 pub mod knapsack;
-mod outlook;
+mod preview;
 #[cfg(test)]
 mod tests;
 
@@ -37,7 +37,7 @@ pub use crate::registry::{NoParams, OutOfRange};
 pub use capacity::Capacity;
 pub use config::{SchedError, SliceConfig, check_slices};
 pub use intra::{IntraKind, IntraSlice};
-pub use outlook::Outlook;
+pub use preview::TtiPreview;
 
 use super::amc::{TbsTable, rbs_for};
 use crate::registry::{configs, in_range};
@@ -230,16 +230,16 @@ pub trait InterSlice {
         None
     }
     /// Whether the scheduler uses packet sizes; if not, [`Tti::sizes`] may be empty.
-    fn wants_sizes(&self) -> bool {
+    fn needs_packet_sizes(&self) -> bool {
         false
     }
     /// RBs that a slice with an unlimited backlog may expect of a TTI.
-    fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
+    fn expect(&mut self, slice: usize, next: &TtiPreview<'_>) -> u16 {
         next.by_share(slice)
     }
     /// RBs by which a slice may be ahead of its share in order to send whole packets, as shown by its balance; `None` if the
     /// scheduler does not do this.
-    fn most_ahead(&self) -> Option<u16> {
+    fn max_ahead_rbs(&self) -> Option<u16> {
         None
     }
     /// Balance of each slice in RBs (quantum, deficit or lag); negative if the slice is ahead. Empty if the scheduler has none.
@@ -333,17 +333,17 @@ macro_rules! registry {
             fn schedule_single(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
                 match self { $( Self::$Variant(s) => s.schedule_single(tti, need), )+ }
             }
-            fn wants_sizes(&self) -> bool {
-                match self { $( Self::$Variant(s) => s.wants_sizes(), )+ }
+            fn needs_packet_sizes(&self) -> bool {
+                match self { $( Self::$Variant(s) => s.needs_packet_sizes(), )+ }
             }
-            fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
+            fn expect(&mut self, slice: usize, next: &TtiPreview<'_>) -> u16 {
                 match self { $( Self::$Variant(s) => s.expect(slice, next), )+ }
             }
             fn balances(&self) -> &[i32] {
                 match self { $( Self::$Variant(s) => s.balances(), )+ }
             }
-            fn most_ahead(&self) -> Option<u16> {
-                match self { $( Self::$Variant(s) => s.most_ahead(), )+ }
+            fn max_ahead_rbs(&self) -> Option<u16> {
+                match self { $( Self::$Variant(s) => s.max_ahead_rbs(), )+ }
             }
         }
     };

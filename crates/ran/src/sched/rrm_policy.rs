@@ -18,29 +18,29 @@
 //! unless other slices made the slice wait.
 
 use super::config::PARTS;
-use super::{Allocation, InterSlice, NoParams, Outlook, Scheduler, Setup, SliceConfig, Tti};
+use super::{Allocation, InterSlice, NoParams, TtiPreview, Scheduler, Setup, SliceConfig, Tti};
 
 /// The scheduler of one direction.
 #[derive(Debug, Clone, Default)]
 pub struct RrmPolicy {
     /// Temporary data of `expect`: RBs expected for each slice, and its copy of `last`. Kept only to reuse their memory.
-    got: Vec<u16>,
-    then: Vec<u64>,
+    granted: Vec<u16>,
+    last_copy: Vec<u64>,
     /// For each slice, the sequence number (from 1) of the last shared group it got; and the number of such groups so far.
     last: Vec<u64>,
     groups: u64,
-    carried: Vec<Carried>,
+    carry_over: Vec<CarryOver>,
     /// Bounds of the current TTI, kept only to reuse their memory.
     bounds: Vec<Bounds>,
 }
 
 /// Carry-over of a slice's bounds from earlier TTIs, in millionths of an RB.
 #[derive(Debug, Clone, Copy, Default)]
-struct Carried {
+struct CarryOver {
     /// Carry-over of the minimum.
-    owed: u64,
+    min_carry: u64,
     /// Carry-over of the maximum.
-    spare: u64,
+    max_carry: u64,
 }
 
 /// Bounds of a slice in a TTI in RBs, including the carry-over.
@@ -51,11 +51,11 @@ struct Bounds {
     max: u16,
 }
 
-impl Carried {
+impl CarryOver {
     /// Minimum and maximum out of `rbs` RBs, in millionths of an RB.
     fn limits(self, slice: &SliceConfig, rbs: u16) -> (u64, u64) {
         let (min, max) = slice.policy_parts();
-        (min * u64::from(rbs) + self.owed, max * u64::from(rbs) + self.spare)
+        (min * u64::from(rbs) + self.min_carry, max * u64::from(rbs) + self.max_carry)
     }
 
     fn bounds(self, slice: &SliceConfig, rbs: u16) -> Bounds {
@@ -64,14 +64,14 @@ impl Carried {
         Bounds { dedicated: slice.dedicated_of(rbs), min: whole(min.min(max)), max: whole(max) }
     }
 
-    /// Updates the carry-over after a TTI in which the slice got `got` RBs. A slice that had a backlog is owed the rest even if
+    /// Updates the carry-over after a TTI in which the slice got `granted` RBs. A slice that had a backlog is owed the rest even if
     /// its queues are empty now, because behind a limiter a buffer is empty after nearly every TTI.
-    fn settle(&mut self, slice: &SliceConfig, tti: &Tti<'_>, got: u16, had_backlog: bool) {
+    fn update(&mut self, slice: &SliceConfig, tti: &Tti<'_>, granted: u16, had_backlog: bool) {
         let (min, max) = self.limits(slice, tti.rbs);
-        let (got, group) = (u64::from(got) * PARTS, u64::from(tti.rbg.max(1)) * PARTS);
-        let (most_owed, most_spare) = if had_backlog { (2 * group, 2 * group) } else { (0, group - 1) };
-        self.owed = min.saturating_sub(got).min(most_owed);
-        self.spare = max.saturating_sub(got).min(most_spare);
+        let (granted, group) = (u64::from(granted) * PARTS, u64::from(tti.rbg.max(1)) * PARTS);
+        let (min_carry_limit, max_carry_limit) = if had_backlog { (2 * group, 2 * group) } else { (0, group - 1) };
+        self.min_carry = min.saturating_sub(granted).min(min_carry_limit);
+        self.max_carry = max.saturating_sub(granted).min(max_carry_limit);
     }
 }
 
@@ -79,15 +79,15 @@ impl Scheduler for RrmPolicy {
     type Params = NoParams;
 
     fn build(_: &NoParams, cell: &Setup) -> Self {
-        Self { last: vec![0; cell.slices], carried: vec![Carried::default(); cell.slices], ..Self::default() }
+        Self { last: vec![0; cell.slices], carry_over: vec![CarryOver::default(); cell.slices], ..Self::default() }
     }
 }
 
 impl RrmPolicy {
     fn set_bounds(&mut self, slices: &[SliceConfig], rbs: u16) {
-        let carried = self.carried.iter().copied().chain(std::iter::repeat(Carried::default()));
+        let carry_over = self.carry_over.iter().copied().chain(std::iter::repeat(CarryOver::default()));
         self.bounds.clear();
-        self.bounds.extend(slices.iter().zip(carried).map(|(slice, carried)| carried.bounds(slice, rbs)));
+        self.bounds.extend(slices.iter().zip(carry_over).map(|(slice, carry_over)| carry_over.bounds(slice, rbs)));
     }
 
     /// Sort key: the slice with the least RBs for its share goes first.
@@ -99,7 +99,7 @@ impl RrmPolicy {
 impl InterSlice for RrmPolicy {
     fn schedule(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         self.set_bounds(tti.slices, tti.rbs);
-        let Self { last, groups, carried, bounds, .. } = self;
+        let Self { last, groups, carry_over, bounds, .. } = self;
         // Dedicated RBs that their slice does not use remain unused.
         let mut idle = allocation.room.split(0);
         for (slice, bounds) in bounds.iter().enumerate() {
@@ -131,49 +131,49 @@ impl InterSlice for RrmPolicy {
                 *last = *groups;
             }
         }
-        for (slice, (carried, config)) in carried.iter_mut().zip(tti.slices).enumerate() {
-            carried.settle(config, tti, allocation.slice_rbs(slice), allocation.is_active(slice));
+        for (slice, (carry_over, config)) in carry_over.iter_mut().zip(tti.slices).enumerate() {
+            carry_over.update(config, tti, allocation.slice_rbs(slice), allocation.is_active(slice));
         }
         allocation.room.put_back(idle);
     }
 
     /// Repeats [`schedule`](InterSlice::schedule) with the demands of the slices instead of queues.
-    fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
+    fn expect(&mut self, slice: usize, next: &TtiPreview<'_>) -> u16 {
         self.set_bounds(next.slices, next.rbs);
-        let Self { got, then, last, groups, bounds, .. } = self;
+        let Self { granted, last_copy, last, groups, bounds, .. } = self;
         let mut room = next.room();
         let mut taken = 0;
-        then.clone_from(last);
-        got.clear();
-        got.resize(next.slices.len(), 0);
-        let unmet = |of: usize, got: u16| match of == slice {
-            true => next.rbs - got,
-            false => next.demand(of).saturating_sub(got),
+        last_copy.clone_from(last);
+        granted.clear();
+        granted.resize(next.slices.len(), 0);
+        let unmet = |of: usize, granted: u16| match of == slice {
+            true => next.rbs - granted,
+            false => next.demand(of).saturating_sub(granted),
         };
         let mut idle = room.split(0);
-        for (of, (got, bounds)) in got.iter_mut().zip(&*bounds).enumerate() {
+        for (of, (granted, bounds)) in granted.iter_mut().zip(&*bounds).enumerate() {
             let mut part = room.split(bounds.dedicated);
-            *got += part.take(unmet(of, *got));
+            *granted += part.take(unmet(of, *granted));
             idle.put_back(part);
         }
-        for (of, (got, bounds)) in got.iter_mut().zip(&*bounds).enumerate() {
-            let mut part = room.split(bounds.min.saturating_sub(*got));
-            *got += part.take(unmet(of, *got));
+        for (of, (granted, bounds)) in granted.iter_mut().zip(&*bounds).enumerate() {
+            let mut part = room.split(bounds.min.saturating_sub(*granted));
+            *granted += part.take(unmet(of, *granted));
             room.put_back(part);
         }
         while room.rbs() > 0 {
             let group = room.would_take(1);
-            let wants = |of: &usize| unmet(*of, got[*of]) > 0 && got[*of] + group <= bounds[*of].max;
-            let rank = |of: &usize| Self::rank(then, &next.slices[*of], *of, got[*of]);
-            let next_of = (0..got.len()).filter(wants).min_by_key(rank);
+            let wants = |of: &usize| unmet(*of, granted[*of]) > 0 && granted[*of] + group <= bounds[*of].max;
+            let rank = |of: &usize| Self::rank(last_copy, &next.slices[*of], *of, granted[*of]);
+            let next_of = (0..granted.len()).filter(wants).min_by_key(rank);
             let Some(of) = next_of else { break };
-            got[of] += room.take(1);
+            granted[of] += room.take(1);
             taken += 1;
-            if let Some(then) = then.get_mut(of) {
-                *then = *groups + taken;
+            if let Some(last_copy) = last_copy.get_mut(of) {
+                *last_copy = *groups + taken;
             }
         }
-        got.get(slice).copied().unwrap_or(0)
+        granted.get(slice).copied().unwrap_or(0)
     }
 }
 

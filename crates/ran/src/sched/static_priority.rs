@@ -5,7 +5,7 @@
 //!   priority 1               ▦▦▦▦▦▦▦▦▦▦▦▦      shares have no influence: a slice can starve all later ones
 //! ```
 
-use super::{Allocation, InterSlice, NoParams, Outlook, Scheduler, Setup, Tti};
+use super::{Allocation, InterSlice, NoParams, TtiPreview, Scheduler, Setup, Tti};
 
 /// The scheduler of one direction.
 #[derive(Debug, Clone, Default)]
@@ -34,7 +34,7 @@ impl InterSlice for StaticPriority {
         }
     }
 
-    fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
+    fn expect(&mut self, slice: usize, next: &TtiPreview<'_>) -> u16 {
         let place = |slice: usize| (next.slices.get(slice).map(|s| s.priority), slice);
         let mut room = next.room();
         for before in (0..next.slices.len()).filter(|other| place(*other) < place(slice)) {

@@ -162,7 +162,7 @@ impl FlowConfig {
         if limiter.is_open() {
             Ok(buffer)
         } else {
-            Err(self.wrong("queue", self.queue.algorithm(), QueueConfig::OPEN))
+            Err(self.wrong("queue", self.queue.algorithm(), QueueConfig::UNLIMITED))
         }
     }
 

@@ -81,7 +81,7 @@ pub struct DrbQueue {
 
 /// Packets waiting for one bearer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Held {
+pub struct WaitingPackets {
     /// Number of packets.
     pub sdus: u64,
     /// Their bytes as RLC will count them, without PDCP headers.
@@ -127,7 +127,7 @@ struct Drb {
     backlog_sdus: u64,
     backlog_bytes: u64,
     /// The limiter must be evaluated because of a change.
-    ask: bool,
+    evaluate: bool,
     /// Time at which the limiter must be evaluated.
     wake_at: Option<Instant>,
 }
@@ -148,7 +148,7 @@ impl Sdap {
                 round: 0,
                 backlog_sdus: 0,
                 backlog_bytes: 0,
-                ask: false,
+                evaluate: false,
                 wake_at: None,
             });
         }
@@ -198,7 +198,7 @@ impl Sdap {
         let Some(index) = self.by_qfi[usize::from(qfi) % QFIS] else { return Err(packet) };
         let flow = &mut self.flows[usize::from(index)];
         let drb = &self.drbs[flow.drb];
-        let open = drb.limiter.is_open() && drb.backlog_sdus == 0 && !drb.ask;
+        let open = drb.limiter.is_open() && drb.backlog_sdus == 0 && !drb.evaluate;
         let AnyBuffer::Fifo(queue) = &mut flow.queue else { return Err(packet) };
         // Rounds of DRR advance even while nothing waits.
         let may = open && self.scheduler != SchedulerKind::Drr && packet.len() <= MAX_SDU_BYTES;
@@ -230,7 +230,7 @@ impl Sdap {
         flow.queue.push(Sdu::new(packet, qfi), now);
         let drb = &mut self.drbs[flow.drb];
         drb.account(before, flow.waiting());
-        drb.ask = true;
+        drb.evaluate = true;
         Ok(())
     }
 
@@ -238,11 +238,11 @@ impl Sdap {
     pub fn poll_forward(&mut self, now: Instant) -> Option<(DrbId, Sdu)> {
         for _ in 0..self.drbs.len() {
             let turn = self.turn;
-            if self.drbs[turn].ask {
+            if self.drbs[turn].evaluate {
                 if let Some(sdu) = self.forward(turn, now) {
                     return Some((self.drbs[turn].config.id, sdu));
                 }
-                self.drbs[turn].ask = false;
+                self.drbs[turn].evaluate = false;
                 self.drbs[turn].settle(now);
             }
             self.turn = (turn + 1) % self.drbs.len();
@@ -260,8 +260,8 @@ impl Sdap {
     /// Whether [`poll_forward`](Self::poll_forward) may return a packet.
     #[inline]
     #[must_use]
-    pub fn has_to_ask(&self) -> bool {
-        self.drbs.iter().any(|drb| drb.ask)
+    pub fn has_pending_evaluation(&self) -> bool {
+        self.drbs.iter().any(|drb| drb.evaluate)
     }
 
     /// Marks the limiters for evaluation if a poll is due. Call [`poll_forward`](Self::poll_forward) afterwards.
@@ -271,7 +271,7 @@ impl Sdap {
             self.polled_at = Some(now);
         }
         for drb in &mut self.drbs {
-            drb.ask |= (poll && drb.wants_polls()) || drb.wake_at.is_some_and(|at| at <= now);
+            drb.evaluate |= (poll && drb.needs_polling()) || drb.wake_at.is_some_and(|at| at <= now);
         }
     }
 
@@ -281,7 +281,7 @@ impl Sdap {
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         let (mut polls, mut wake) = (false, None);
         for drb in &self.drbs {
-            polls |= drb.wants_polls();
+            polls |= drb.needs_polling();
             if let Some(at) = drb.wake_at
                 && wake.is_none_or(|first| at < first)
             {
@@ -299,7 +299,7 @@ impl Sdap {
     /// Whether a limiter uses the reports of slots.
     #[must_use]
     #[inline]
-    pub fn listens(&self) -> bool {
+    pub fn uses_reports(&self) -> bool {
         self.drbs.iter().any(|drb| !drb.limiter.is_open())
     }
 
@@ -331,7 +331,7 @@ impl Sdap {
     pub fn set_limiter(&mut self, drb: DrbId, limiter: AnyLimiter) -> bool {
         let Some(drb) = self.drb_mut(drb) else { return false };
         // Packets that waited for the old limiter need an evaluation: an open limiter requests no wake-up.
-        (drb.limiter, drb.ask, drb.wake_at) = (limiter, true, Some(Instant::ZERO));
+        (drb.limiter, drb.evaluate, drb.wake_at) = (limiter, true, Some(Instant::ZERO));
         true
     }
 
@@ -351,8 +351,8 @@ impl Sdap {
     /// Packets waiting for `drb`.
     #[must_use]
     #[inline]
-    pub fn held(&self, drb: DrbId) -> Held {
-        self.drbs.iter().find(|d| d.config.id == drb).map_or(Held::default(), |d| Held {
+    pub fn waiting_packets(&self, drb: DrbId) -> WaitingPackets {
+        self.drbs.iter().find(|d| d.config.id == drb).map_or(WaitingPackets::default(), |d| WaitingPackets {
             sdus: d.backlog_sdus,
             bytes: d.backlog_bytes + d.backlog_sdus * u64::from(d.config.header),
         })
@@ -389,7 +389,7 @@ impl Sdap {
 
     /// Bytes waiting for limiters that follow the forecast, and for other limiters.
     #[must_use]
-    pub fn held_bytes(&self) -> (u64, u64) {
+    pub fn waiting_for_limiters(&self) -> (u64, u64) {
         self.drbs.iter().fold((0, 0), |(following, others), drb| {
             let bytes = drb.backlog_bytes;
             if drb.limiter.follows_forecast() {
@@ -485,7 +485,7 @@ impl Sdap {
             return None;
         }
         for i in 0..self.drbs[drb].flows.len() {
-            self.look_at_head(usize::from(self.drbs[drb].flows[i]), now);
+            self.load_head(usize::from(self.drbs[drb].flows[i]), now);
         }
         let of_drb = &self.drbs[drb].flows;
         let waiting = of_drb.iter().map(|f| usize::from(*f)).filter(|f| self.flows[*f].head.is_some());
@@ -515,7 +515,7 @@ impl Sdap {
     }
 
     /// Removes the next packet of a flow from its queue, which may drop others, and stores it as head.
-    fn look_at_head(&mut self, flow: usize, now: Instant) {
+    fn load_head(&mut self, flow: usize, now: Instant) {
         let flow = &mut self.flows[flow];
         if flow.head.is_none() && flow.queue.len_sdus() > 0 {
             let before = flow.waiting();
@@ -600,8 +600,8 @@ impl Drb {
     }
 
     #[inline]
-    fn wants_polls(&self) -> bool {
-        self.backlog_sdus > 0 && self.limiter.wants_polls()
+    fn needs_polling(&self) -> bool {
+        self.backlog_sdus > 0 && self.limiter.needs_polling()
     }
 
     /// No packet can be passed now: determines when to evaluate the limiter next.

@@ -11,7 +11,7 @@ fn config(scheduler: SchedulerKind, flows: Vec<FlowConfig>) -> SdapConfig {
 }
 
 fn open(config: &SdapConfig) -> Sdap {
-    Sdap::new(config, |_| AnyLimiter::OPEN).unwrap()
+    Sdap::new(config, |_| AnyLimiter::UNLIMITED).unwrap()
 }
 
 /// A bearer whose limiter admits nothing until `on_tti` reports an empty RLC buffer: DynRLC with room for one SDU.
@@ -57,7 +57,7 @@ fn a_grant_fetches_in_order_what_the_limiter_keeps() {
         }
     }
     assert_eq!(sdap.poll_forward(Instant::ZERO), None, "one is in RLC");
-    assert_eq!(sdap.held(1), Held { sdus: 3, bytes: 1200 });
+    assert_eq!(sdap.waiting_packets(1), WaitingPackets { sdus: 3, bytes: 1200 });
     let sizes = |sdap: &Sdap, most| {
         let mut sizes = vec![7];
         sdap.sizes(1, most, 5, &mut sizes);
@@ -66,7 +66,7 @@ fn a_grant_fetches_in_order_what_the_limiter_keeps() {
     assert_eq!((sizes(&sdap, 9), sizes(&sdap, 2)), (vec![7, 105, 605, 505], vec![7, 105, 605]));
     let fetched: Vec<u32> =
         std::iter::from_fn(|| sdap.fetch(1, Instant::ZERO)).map(|sdu| sdu.bytes()).collect();
-    assert_eq!((fetched, sdap.held(1)), (vec![100, 600, 500], Held::default()));
+    assert_eq!((fetched, sdap.waiting_packets(1)), (vec![100, 600, 500], WaitingPackets::default()));
     assert!(sdap.fetch(2, Instant::ZERO).is_none(), "there is no such bearer");
 }
 
@@ -195,7 +195,7 @@ fn a_live_change_of_the_limiter() {
     }
     assert!(sdap.poll_forward(Instant::ZERO).is_some());
     assert!(sdap.poll_forward(Instant::ZERO).is_none());
-    assert!(sdap.set_limiter(1, AnyLimiter::OPEN) && !sdap.set_limiter(2, AnyLimiter::OPEN));
+    assert!(sdap.set_limiter(1, AnyLimiter::UNLIMITED) && !sdap.set_limiter(2, AnyLimiter::UNLIMITED));
     assert_eq!(std::iter::from_fn(|| sdap.poll_forward(Instant::ZERO)).count(), 4);
     assert!(sdap.limiter(1).is_some_and(AnyLimiter::is_open));
 }
@@ -210,7 +210,7 @@ fn the_configuration_and_its_errors() {
     let wrong = |change: &dyn Fn(&mut SdapConfig)| {
         let mut c = good.clone();
         change(&mut c);
-        assert!(Sdap::new(&c, |_| AnyLimiter::OPEN).is_err());
+        assert!(Sdap::new(&c, |_| AnyLimiter::UNLIMITED).is_err());
         c.check().unwrap_err().to_string()
     };
     assert_eq!(wrong(&|c| c.flows[1].qfi = 64), "sdap flow 64: qfi = 64: must be 0 to 63");

@@ -15,7 +15,7 @@ fn the_minimum_wait_ends_at_the_next_pull_with_room() {
     let least = |config: &GnbConfig, at: u64, bytes| {
         build(config)
             .unwrap()
-            .least_wait(0, Direction::Downlink, us(at), bytes)
+            .min_wait(0, Direction::Downlink, us(at), bytes)
             .map(|wait| wait.as_micros() as u64)
     };
     let lte = |rbs| RadioConfig::Lte(LteConfig { rbs, rbg_rbs: None });
@@ -47,7 +47,7 @@ fn no_packet_waits_less_and_no_more_is_carried() {
             let times = run.times(ue, qfi);
             assert!(times.len() > 100, "{algorithm:?}: {}", times.len());
             for t in times {
-                let least = run.gnb.least_wait(ue, Direction::Downlink, t.arrived, t.bytes).unwrap();
+                let least = run.gnb.min_wait(ue, Direction::Downlink, t.arrived, t.bytes).unwrap();
                 assert!(t.queue_wait() >= least, "{algorithm:?}: {least:?}, {t:?}");
             }
         }

@@ -136,7 +136,7 @@ fn go(cell: &Cell, queue: Algorithm) -> Outcome {
         ue.bearer.queue = queue.into();
     }
     let mut run = Run::new(&config);
-    let stuck = run.gnb.stuck().len();
+    let stuck = run.gnb.unservable_queues().len();
     let (way, ues) = (cell.direction, config.ues.len() as u32);
     let carrier = u64::from(*run.gnb.amc().full().row(28).last().unwrap());
     let slots_per_ms = (1_000_000 / run.gnb.amc().slot().as_nanos() as u64).max(1);

@@ -45,7 +45,8 @@ fn other_queues_drain_and_the_remedy_works() {
                     let mut config = cell(radio.clone(), mcs, inter, share, *rlc);
                     let gnb = build(&config).unwrap();
                     for direction in Direction::ALL {
-                        let said = gnb.stuck().into_iter().find(|stuck| stuck.direction == direction);
+                        let said =
+                            gnb.unservable_queues().into_iter().find(|stuck| stuck.direction == direction);
                         let case = format!("{radio:?} MCS {mcs} {inter} {share} % {direction:?}: {said:?}");
                         assert_eq!(waits(&config, direction) > 0, said.is_some(), "{case}");
                         let Some(said) = said else {
@@ -80,7 +81,7 @@ fn other_queues_drain_and_the_remedy_works() {
 fn the_message_states_the_remedy() {
     let lte = RadioConfig::Lte(LteConfig { rbs: 25, rbg_rbs: None });
     let mut config = cell(lte, 0, InterAlgorithm::Fixed, 8.0, RlcConfig::default());
-    let said = build(&config).unwrap().stuck();
+    let said = build(&config).unwrap().unservable_queues();
     assert_eq!(
         said[0].to_string(),
         "ue \"ue0\": nothing can ever leave its downlink queue: its blocks have at most 4 bytes (2 RBs), and the headers of \
@@ -88,20 +89,21 @@ fn the_message_states_the_remedy() {
     );
     config.slices[0].share_percent = 100.0;
     config.slices[1].share_percent = 0.0;
-    assert_eq!(build(&config).unwrap().stuck(), []);
+    assert_eq!(build(&config).unwrap().unservable_queues(), []);
     config.mac.control = vec![ControlLoad { every_slots: 1, offset_slots: 0, rbs: 25 }];
-    let said = build(&config).unwrap().stuck();
+    let said = build(&config).unwrap().unservable_queues();
     assert_eq!((said.len(), &said[0].remedy), (1, &Remedy::Control));
     // Control in every second slot leaves enough.
     config.mac.control[0].every_slots = 2;
-    assert_eq!(build(&config).unwrap().stuck(), []);
+    assert_eq!(build(&config).unwrap().unservable_queues(), []);
 }
 
 #[test]
 fn a_pattern_without_uplink_is_named() {
     let tdd = TddConfig { pattern: "DDDDDDDDDD".to_owned(), downlink_symbols: 10, uplink_symbols: 2 };
     let nr = RadioConfig::Nr(NrConfig { tdd: Some(tdd), ..NrConfig::default() });
-    let said = build(&cell(nr, 10, InterAlgorithm::Fixed, 100.0, RlcConfig::default())).unwrap().stuck();
+    let said =
+        build(&cell(nr, 10, InterAlgorithm::Fixed, 100.0, RlcConfig::default())).unwrap().unservable_queues();
     assert_eq!((said.len(), said[0].direction, &said[0].remedy), (1, Direction::Uplink, &Remedy::Pattern));
     assert!(
         said[0].to_string().ends_with("give the TDD pattern slots that carry data this way"),
@@ -116,5 +118,5 @@ fn a_long_period_is_examined_once() {
     let mut config = config(&[50.0], &[0; 400], Algorithm::Vanilla);
     config.mac.control =
         [1009, 1013].map(|every_slots| ControlLoad { every_slots, offset_slots: 0, rbs: 5 }).into();
-    assert_eq!(build(&config).unwrap().stuck(), []);
+    assert_eq!(build(&config).unwrap().unservable_queues(), []);
 }

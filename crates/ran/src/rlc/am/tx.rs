@@ -103,7 +103,7 @@ impl Tx {
         }
         head.offset += take;
         if to_end {
-            sent.note(head.sent(now));
+            sent.record(head.sent(now));
             self.partial = false;
             self.stats.segmented_sdus += u64::from(segment != Segment::Complete);
         }
@@ -111,7 +111,7 @@ impl Tx {
         self.byte_without_poll = self.byte_without_poll.saturating_add(take as u32);
         let often =
             self.pdu_without_poll >= self.config.poll_pdu || self.byte_without_poll >= self.config.poll_bytes;
-        let poll = often || self.must_poll || self.rests(queue);
+        let poll = often || self.must_poll || self.is_blocked(queue);
         if poll {
             self.polled(now);
         }
@@ -142,7 +142,7 @@ impl Tx {
             rest.from += take as u16;
         }
         self.stats.retx_pdus += 1;
-        let poll = self.must_poll || self.rests(queue);
+        let poll = self.must_poll || self.is_blocked(queue);
         if poll {
             self.polled(now);
         }
@@ -176,7 +176,7 @@ impl Tx {
     }
 
     /// Whether nothing, neither new data nor a retransmission, can be sent before a STATUS PDU arrives.
-    fn rests(&self, queue: &TxQueue) -> bool {
+    fn is_blocked(&self, queue: &TxQueue) -> bool {
         let is_empty = queue.buffer.len_sdus() == 0 && !queue.more_above;
         !self.partial && self.retx.is_empty() && (is_empty || self.stalled())
     }
@@ -191,11 +191,11 @@ impl Tx {
         self.pdu_without_poll = 0;
         self.byte_without_poll = 0;
         self.must_poll = false;
-        self.wait_for_answer(now);
+        self.start_poll_timer(now);
     }
 
     /// Starts t-PollRetransmit; POLL_SN is the highest number sent so far.
-    fn wait_for_answer(&mut self, now: Instant) {
+    fn start_poll_timer(&mut self, now: Instant) {
         let highest = after(self.next_ack, (self.flight.len() as u32).saturating_sub(1), self.sn);
         self.poll = Some((highest, now + ms(self.config.t_poll_retransmit_ms)));
     }
@@ -231,7 +231,7 @@ impl Tx {
                 let to = if i + 1 == u32::from(nack.count) { last } else { SO_END };
                 self.acknowledge(at, index.max(at));
                 at = at.max(index + 1);
-                self.ask_again(index, from, to);
+                self.schedule_retx(index, from, to);
             }
         }
         self.acknowledge(at, reported);
@@ -259,8 +259,8 @@ impl Tx {
     /// If nothing can be sent any more and the last PDU carried no poll, starts t-PollRetransmit; otherwise the loss of that
     /// PDU would never be detected.
     pub(super) fn settle(&mut self, queue: &TxQueue, now: Instant) {
-        if self.poll.is_none() && !self.flight.is_empty() && self.rests(queue) {
-            self.wait_for_answer(now);
+        if self.poll.is_none() && !self.flight.is_empty() && self.is_blocked(queue) {
+            self.start_poll_timer(now);
         }
     }
 
@@ -279,7 +279,7 @@ impl Tx {
     }
 
     /// Schedules bytes `from` to `last`, inclusive, of an SDU in flight for retransmission.
-    fn ask_again(&mut self, index: usize, from: u16, last: u16) {
+    fn schedule_retx(&mut self, index: usize, from: u16, last: u16) {
         let number = after(self.next_ack, index as u32, self.sn);
         let Some(flying) = self.flight.get_mut(index) else { return };
         let sent = flying.head.offset as u16;
@@ -317,10 +317,10 @@ impl Tx {
         }
         self.poll = None;
         self.must_poll = true;
-        if self.rests(queue)
+        if self.is_blocked(queue)
             && let Some(last) = self.flight.iter().rposition(|f| !f.acked)
         {
-            self.ask_again(last, 0, SO_END);
+            self.schedule_retx(last, 0, SO_END);
         }
     }
 

@@ -38,7 +38,7 @@
 //!
 //! - The printed algorithm ignores UEs: it selects the packets with the fewest RBs, TTI after TTI, and a slice in debt has no
 //!   RBs left for others. A UE with a low MCS or larger packets could get none while others flood. Here, if the first in rank
-//!   of a slice has had no useful block for [`MOST_WAIT_TTIS`], only its packets are selected from that slice until it gets one.
+//!   of a slice has had no useful block for [`MAX_WAIT_TTIS`], only its packets are selected from that slice until it gets one.
 //!
 //! Proof of the bound above the limit, with Sₖ the mean of the k largest quanta and g the largest group so far. If a TTI ends
 //! with a quantum beyond the limit, every RB went to the largest quantum at that moment. If all went to the k slices that are
@@ -46,18 +46,18 @@
 //! Sₖ ≤ Sₖ₊₁ + g / (k + 1). Sₙ is 0. Forfeits of idle slices raise no quantum above 0 while any slice is in debt, so they
 //! increase no Sₖ; once none is in debt, Σ quantum equals the RBs of this TTI.
 
-mod bank;
+mod quanta;
 pub mod paper;
 
 use super::knapsack::{Problem, SliceBound};
 use super::{
-    Allocation, Capacity, InterAlgorithm, InterSlice, OutOfRange, Outlook, Scheduler, Setup, Tti, bound,
+    Allocation, Capacity, InterAlgorithm, InterSlice, OutOfRange, TtiPreview, Scheduler, Setup, Tti, bound,
 };
-use bank::Bank;
+use quanta::Quanta;
 use serde::{Deserialize, Serialize};
 
 /// TTIs with a backlog but no useful block after which only packets of the first in rank of a slice are selected.
-const MOST_WAIT_TTIS: u32 = 200;
+const MAX_WAIT_TTIS: u32 = 200;
 /// Minimum size of a useful block: it holds headers and more data than that. If less waits, that is enough.
 const USEFUL_BYTES: u32 = 24;
 
@@ -103,9 +103,9 @@ pub struct Eqp {
     limit: i32,
     idle: Idle,
     selection: Selection,
-    bank: Bank,
+    quanta: Quanta,
     problem: Problem,
-    paper: paper::Memo,
+    paper: paper::PaperTable,
     /// For each UE, TTIs with a backlog since its last useful block.
     waits: Vec<u32>,
 }
@@ -118,9 +118,9 @@ impl Eqp {
             limit: i32::try_from(params.quantum_limit_rbs).unwrap_or(i32::MAX / 4),
             idle: params.idle,
             selection,
-            bank: Bank::new(slices),
+            quanta: Quanta::new(slices),
             problem: Problem::default(),
-            paper: paper::Memo::default(),
+            paper: paper::PaperTable::default(),
             waits: vec![0; ues],
         }
     }
@@ -131,7 +131,7 @@ impl Eqp {
     }
 
     /// Counts this TTI for the UEs that got no useful block.
-    fn note_waits(&mut self, tti: &Tti<'_>, allocation: &Allocation) {
+    fn count_waits(&mut self, tti: &Tti<'_>, allocation: &Allocation) {
         for (queue, backlog) in tti.queues.iter().enumerate() {
             let Some(wait) = self.waits.get_mut(backlog.ue as usize) else { continue };
             let rbs = allocation.grants.get(queue).copied().unwrap_or(0);
@@ -143,14 +143,14 @@ impl Eqp {
 
     /// Serves slices whose quantum exceeds the limit, group by group, the highest quantum first. Returns the RBs that no other
     /// slice may use.
-    fn serve_lenders(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) -> Capacity {
+    fn serve_above_limit(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) -> Capacity {
         let mut unused = allocation.room.split(0);
         let beyond = |quantum: i32| quantum.saturating_sub(self.limit).clamp(0, tti.rbs.into()) as u16;
-        let wanted = self.bank.quanta().iter().map(|q| u32::from(beyond(*q).next_multiple_of(tti.rbg)));
+        let wanted = self.quanta.quanta().iter().map(|q| u32::from(beyond(*q).next_multiple_of(tti.rbg)));
         // If there is enough for all, the order does not matter.
         let enough = wanted.sum::<u32>() <= u32::from(allocation.room.groups) * u32::from(tti.rbg);
-        while let Some(slice) = self.bank.richest(|_| true) {
-            let beyond = beyond(self.bank.get(slice));
+        while let Some(slice) = self.quanta.with_highest(|_| true) {
+            let beyond = beyond(self.quanta.get(slice));
             if beyond == 0 {
                 break;
             }
@@ -161,11 +161,11 @@ impl Eqp {
                 break;
             }
             allocation.serve_from(tti, slice, &mut part);
-            self.bank.charge(slice, before - part.rbs());
+            self.quanta.charge(slice, before - part.rbs());
             // The slice also pays for RBs that it cannot use.
             match self.idle {
-                Idle::Strict => self.bank.charge_unused(slice, part.rbs()),
-                Idle::IdleReset => self.bank.prepay(slice, part.rbs()),
+                Idle::Strict => self.quanta.charge_unused(slice, part.rbs()),
+                Idle::IdleReset => self.quanta.prepay(slice, part.rbs()),
             }
             unused.put_back(part);
         }
@@ -179,10 +179,10 @@ impl Eqp {
     fn list_packets(&mut self, tti: &Tti<'_>, allocation: &Allocation) {
         self.problem.clear(allocation.room);
         for slice in 0..tti.slices.len() {
-            let quantum = self.bank.get(slice);
+            let quantum = self.quanta.get(slice);
             let queues = allocation.queues_of(slice);
             let inflation = self.inflation(quantum);
-            let first_alone = self.wait(tti, queues.start) >= MOST_WAIT_TTIS;
+            let first_alone = self.wait(tti, queues.start) >= MAX_WAIT_TTIS;
             for queue in queues.clone() {
                 // RBs already granted because of a quantum beyond the limit.
                 let granted = allocation.grants[queue];
@@ -217,52 +217,52 @@ impl Eqp {
             let already = allocation.grants[queue];
             let rbs = Problem::rbs_of(tti, queue, packets).saturating_sub(already);
             let slice = usize::from(tti.queues[queue].slice);
-            if self.bank.get(slice).saturating_sub(i32::from(allocation.room.would_take(rbs))) < -self.limit {
+            if self.quanta.get(slice).saturating_sub(i32::from(allocation.room.would_take(rbs))) < -self.limit {
                 continue;
             }
             let got = allocation.grant(tti, queue, rbs);
-            self.bank.charge(slice, got);
+            self.quanta.charge(slice, got);
         }
     }
 
     /// Lines 9 to 17 of Algorithm 4.
-    fn share_out(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
+    fn distribute(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         let stop = -(i64::from(self.limit) * 3 / 4);
         while allocation.room.rbs() > 0 {
-            let Some(slice) = self.bank.richest(|slice| allocation.next_queue(slice).is_some()) else {
+            let Some(slice) = self.quanta.with_highest(|slice| allocation.next_queue(slice).is_some()) else {
                 return;
             };
             let Some(queue) = allocation.next_queue(slice) else { return };
-            let quantum = self.bank.get(slice);
+            let quantum = self.quanta.get(slice);
             let group = i32::from(allocation.room.would_take(1));
             if i64::from(quantum) <= stop || quantum - group < -self.limit {
                 return;
             }
             let got = allocation.grant(tti, queue, 1);
-            self.bank.charge(slice, got);
+            self.quanta.charge(slice, got);
         }
     }
 
     /// Lines 18 to 20: charges the RBs left to the slices with the highest quanta.
-    fn charge_the_rest(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
+    fn charge_remaining(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         let mut left = match self.idle {
             Idle::Strict => allocation.room.rbs(),
             // The prepaid RBs are already charged.
-            Idle::IdleReset => allocation.room.rbs().saturating_sub(self.bank.prepaid()),
+            Idle::IdleReset => allocation.room.rbs().saturating_sub(self.quanta.prepaid()),
         };
         while left > 0 {
-            let Some(slice) = self.bank.richest(|_| true) else { break };
+            let Some(slice) = self.quanta.with_highest(|_| true) else { break };
             let part = left.min(tti.rbg);
             match self.idle {
-                Idle::Strict => self.bank.charge_unused(slice, part),
-                Idle::IdleReset => self.bank.prepay(slice, part),
+                Idle::Strict => self.quanta.charge_unused(slice, part),
+                Idle::IdleReset => self.quanta.prepay(slice, part),
             }
             left -= part;
         }
         if self.idle == Idle::IdleReset {
             // The RBs are prepaid: any slice with a backlog may use them, the highest quantum first.
             while allocation.room.rbs() > 0 {
-                let Some(slice) = self.bank.richest(|slice| allocation.next_queue(slice).is_some()) else {
+                let Some(slice) = self.quanta.with_highest(|slice| allocation.next_queue(slice).is_some()) else {
                     return;
                 };
                 let Some(queue) = allocation.next_queue(slice) else { return };
@@ -288,29 +288,29 @@ impl Scheduler for Eqp {
 
 impl InterSlice for Eqp {
     fn schedule(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
-        self.bank.credit(tti.slices, tti.rbs);
+        self.quanta.credit(tti.slices, tti.rbs);
         if self.idle == Idle::IdleReset {
-            self.bank.forfeit(|slice| !allocation.is_active(slice));
+            self.quanta.redistribute_idle(|slice| !allocation.is_active(slice));
         }
-        let unused = self.serve_lenders(tti, allocation);
+        let unused = self.serve_above_limit(tti, allocation);
         self.list_packets(tti, allocation);
         match self.selection {
             Selection::Exact => self.problem.solve(),
             Selection::Paper => self.paper.solve(&mut self.problem),
         }
         self.assign(tti, allocation);
-        self.share_out(tti, allocation);
-        self.charge_the_rest(tti, allocation);
-        self.note_waits(tti, allocation);
+        self.distribute(tti, allocation);
+        self.charge_remaining(tti, allocation);
+        self.count_waits(tti, allocation);
         allocation.room.put_back(unused);
-        debug_assert_eq!(self.bank.sum(), 0, "what is given out is charged, and no more");
+        debug_assert_eq!(self.quanta.sum(), 0, "what is given out is charged, and no more");
     }
 
-    fn wants_sizes(&self) -> bool {
+    fn needs_packet_sizes(&self) -> bool {
         true
     }
 
-    fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
+    fn expect(&mut self, slice: usize, next: &TtiPreview<'_>) -> u16 {
         match self.idle {
             // Idle slices lend, but are repaid.
             Idle::Strict => next.by_share_of(slice, |_| next.rbs),
@@ -318,11 +318,11 @@ impl InterSlice for Eqp {
         }
     }
 
-    fn most_ahead(&self) -> Option<u16> {
+    fn max_ahead_rbs(&self) -> Option<u16> {
         Some(u16::try_from(self.limit).unwrap_or(u16::MAX))
     }
 
     fn balances(&self) -> &[i32] {
-        self.bank.quanta()
+        self.quanta.quanta()
     }
 }

@@ -18,11 +18,11 @@ use super::super::knapsack::{Problem, Score};
 
 /// The table, kept between TTIs only to reuse its memory.
 #[derive(Debug, Clone, Default)]
-pub struct Memo {
+pub struct PaperTable {
     narrow: Rows<i32>,
     wide: Rows<i64>,
     /// Whether the packet is taken, per packet and capacity.
-    takes: Vec<bool>,
+    taken: Vec<bool>,
 }
 
 /// `f(queue + 1, 0, ·)`, `f(queue, packet + 1, ·)` and the row being filled.
@@ -33,25 +33,25 @@ struct Rows<T> {
     row: Vec<T>,
 }
 
-impl Memo {
+impl PaperTable {
     /// Fills `problem.packets`.
     pub fn solve(&mut self, problem: &mut Problem) {
         let width = usize::from(problem.room.rbs()) + 1;
         let packets: usize = problem.queues.iter().map(ExactSizeIterator::len).sum();
-        self.takes.clear();
-        self.takes.resize(packets * width, false);
+        self.taken.clear();
+        self.taken.resize(packets * width, false);
         let quantum = problem.slices.iter().map(|s| i64::from(s.quantum).abs()).max().unwrap_or(0);
         // Larger than any Σ quantum.
         let weight = 2 * packets as i64 * quantum + 1;
         if (packets as i64).saturating_mul(weight + quantum) < i64::from(i32::MAX) {
-            self.narrow.fill(problem, width, weight, &mut self.takes);
+            self.narrow.fill(problem, width, weight, &mut self.taken);
         } else {
-            self.wide.fill(problem, width, weight, &mut self.takes);
+            self.wide.fill(problem, width, weight, &mut self.taken);
         }
-        self.read_off(problem, width);
+        self.extract_selection(problem, width);
     }
 
-    fn read_off(&self, problem: &mut Problem, width: usize) {
+    fn extract_selection(&self, problem: &mut Problem, width: usize) {
         problem.packets.clear();
         problem.packets.resize(problem.queues.len(), 0);
         problem.short_at = None;
@@ -59,7 +59,7 @@ impl Memo {
         for queue in problem.slices.iter().flat_map(|slice| slice.queues.clone()) {
             let needs = problem.queues[queue].clone();
             for packet in 0..needs.len() {
-                if !self.takes[(needs.start + packet) * width + capacity] {
+                if !self.taken[(needs.start + packet) * width + capacity] {
                     break;
                 }
                 let (cost, _) = cost_of(problem, needs.start, packet);
@@ -75,7 +75,7 @@ impl Memo {
 }
 
 impl<T: Score> Rows<T> {
-    fn fill(&mut self, problem: &Problem, width: usize, weight: i64, takes: &mut [bool]) {
+    fn fill(&mut self, problem: &Problem, width: usize, weight: i64, taken: &mut [bool]) {
         let Self { next_queue, next_packet, row } = self;
         next_queue.clear();
         next_queue.resize(width, T::default());
@@ -91,10 +91,10 @@ impl<T: Score> Rows<T> {
                     row.clone_from(next_queue);
                     let (cost, least) = cost_of(problem, needs.start, packet);
                     let (cost, least) = (usize::from(cost).min(width), usize::from(least));
-                    let takes = &mut takes[(needs.start + packet) * width..][..width];
+                    let taken = &mut taken[(needs.start + packet) * width..][..width];
                     // The short group is the RBs left, and ends the queue.
-                    take(&mut row[..cost], std::iter::repeat(next_queue[0]), each, &mut takes[..cost], least);
-                    take(&mut row[cost..], next_packet.iter().copied(), each, &mut takes[cost..], 0);
+                    take(&mut row[..cost], std::iter::repeat(next_queue[0]), each, &mut taken[..cost], least);
+                    take(&mut row[cost..], next_packet.iter().copied(), each, &mut taken[cost..], 0);
                     std::mem::swap(next_packet, row);
                 }
                 std::mem::swap(next_queue, next_packet);
@@ -104,11 +104,11 @@ impl<T: Score> Rows<T> {
 }
 
 /// For capacities from `least` on: takes the packet where `after + each` is better than the present value.
-fn take<T: Score>(row: &mut [T], after: impl Iterator<Item = T>, each: T, takes: &mut [bool], least: usize) {
-    for ((best, takes), after) in row.iter_mut().zip(takes).zip(after).skip(least) {
-        let taken = after + each;
-        *takes = taken > *best;
-        *best = taken.max(*best);
+fn take<T: Score>(row: &mut [T], after: impl Iterator<Item = T>, each: T, taken: &mut [bool], least: usize) {
+    for ((best, taken), after) in row.iter_mut().zip(taken).zip(after).skip(least) {
+        let with_packet = after + each;
+        *taken = with_packet > *best;
+        *best = with_packet.max(*best);
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
     fn it_is_the_recursion_on_10000_instances() {
         let mut rng = ChaCha12Rng::seed_from_u64(11);
         let mut below = |n: u32| rng.next_u32() % n;
-        let mut memo = Memo::default();
+        let mut table = PaperTable::default();
         for instance in 0..10_000 {
             let mut p = Problem::default();
             p.clear(Capacity::new(1 + below(24) as u16, 1 + below(4) as u16));
@@ -184,14 +184,14 @@ mod tests {
             let (_, _, taken) = recursion(&p, 0, 0, usize::from(p.room.rbs()));
             let mut expected = vec![0; p.queues.len()];
             taken.iter().for_each(|queue| expected[*queue] += 1);
-            memo.solve(&mut p);
+            table.solve(&mut p);
             assert_eq!(p.packets, expected, "instance {instance}: {p:?}");
             // Also with 64-bit scores.
             let width = usize::from(p.room.rbs()) + 1;
-            let narrow = memo.takes.clone();
-            memo.takes.fill(false);
-            memo.wide.fill(&p, width, 1 << 40, &mut memo.takes);
-            assert_eq!(memo.takes, narrow, "instance {instance}");
+            let narrow = table.taken.clone();
+            table.taken.fill(false);
+            table.wide.fill(&p, width, 1 << 40, &mut table.taken);
+            assert_eq!(table.taken, narrow, "instance {instance}");
         }
     }
 }

@@ -32,7 +32,7 @@ proptest! {
         check_slices(&cell.slices).unwrap();
         let (mut expected, ttis) = (0, 400);
         for _ in 0..ttis {
-            let next = Outlook { rbs, rbg, slices: &cell.slices, demands: &demands };
+            let next = TtiPreview { rbs, rbg, slices: &cell.slices, demands: &demands };
             expected += u64::from(cell.scheduler.expect(mine, &next));
             for (i, demand) in demands.iter().enumerate() {
                 let packets = if i == mine { 600 } else { *demand as usize };
@@ -62,7 +62,7 @@ fn ties_of_a_policy_are_expected_as_they_are_given() {
     }
     let mut expected = 0;
     for _ in 0..20 {
-        let next = Outlook { rbs: 242, rbg: 2, slices: &cell.slices, demands: &[0, 97] };
+        let next = TtiPreview { rbs: 242, rbg: 2, slices: &cell.slices, demands: &[0, 97] };
         expected += u64::from(cell.scheduler.expect(0, &next));
         for (ue, packets) in [600, 97].into_iter().enumerate() {
             cell.ues[ue].1.clear();

@@ -465,7 +465,7 @@ proptest! {
             (p.packets.iter().sum::<u32>(), sum)
         };
         let mut printed = problem.clone();
-        eqp::paper::Memo::default().solve(&mut printed);
+        eqp::paper::PaperTable::default().solve(&mut printed);
         problem.solve();
         prop_assert!(score(&printed) <= score(&problem));
         if problem.room.short == 0 {

@@ -4,7 +4,7 @@ use super::super::SliceConfig;
 
 /// The quanta of all slices.
 #[derive(Debug, Clone)]
-pub struct Bank {
+pub struct Quanta {
     quanta: Vec<i32>,
     /// The rounding remainder of each slice, in RBs times the sum of all shares; and that sum.
     carry: Vec<i64>,
@@ -16,7 +16,7 @@ pub struct Bank {
     prepaid: u16,
 }
 
-impl Bank {
+impl Quanta {
     pub(super) fn new(slices: usize) -> Self {
         Self {
             quanta: vec![0; slices],
@@ -109,16 +109,16 @@ impl Bank {
 
     /// Transfers the positive quanta of idle slices to slices in debt, those with a backlog first; if none is in debt, to the
     /// slices with a backlog.
-    pub(super) fn forfeit(&mut self, is_idle: impl Fn(usize) -> bool) {
+    pub(super) fn redistribute_idle(&mut self, is_idle: impl Fn(usize) -> bool) {
         let mut pot = 0;
         for (slice, quantum) in self.quanta.iter_mut().enumerate() {
             if *quantum > 0 && is_idle(slice) {
                 pot += i64::from(std::mem::take(quantum));
             }
         }
-        pot = self.raise(pot, 0, |slice| !is_idle(slice));
-        pot = self.raise(pot, 0, &is_idle);
-        pot = self.raise(pot, i64::MAX, |slice| !is_idle(slice));
+        pot = self.raise_lowest(pot, 0, |slice| !is_idle(slice));
+        pot = self.raise_lowest(pot, 0, &is_idle);
+        pot = self.raise_lowest(pot, i64::MAX, |slice| !is_idle(slice));
         // No slice can take the rest: the first one keeps it so that the sum stays 0.
         if let Some(first) = self.quanta.first_mut() {
             *first += pot as i32;
@@ -126,7 +126,7 @@ impl Bank {
     }
 
     /// Raises the lowest quanta of the selected slices to a common level, at most `most`; returns the rest of the pot.
-    fn raise(&mut self, mut pot: i64, most: i64, among: impl Fn(usize) -> bool) -> i64 {
+    fn raise_lowest(&mut self, mut pot: i64, most: i64, among: impl Fn(usize) -> bool) -> i64 {
         if pot == 0 {
             return 0;
         }
@@ -153,7 +153,7 @@ impl Bank {
     }
 
     /// The slice with the highest quantum.
-    pub(super) fn richest(&self, among: impl Fn(usize) -> bool) -> Option<usize> {
+    pub(super) fn with_highest(&self, among: impl Fn(usize) -> bool) -> Option<usize> {
         let slices = (0..self.quanta.len()).filter(|slice| among(*slice));
         // On ties, the first slice.
         slices.rev().max_by_key(|slice| self.quanta[*slice])
@@ -176,91 +176,91 @@ mod tests {
     #[test]
     fn credit_is_whole_and_exact_over_time() {
         let slices = slices(&[25.0, 75.0]);
-        let mut bank = Bank::new(2);
-        bank.credit(&slices, 25);
-        assert_eq!(bank.quanta(), [6, 19]);
+        let mut quanta = Quanta::new(2);
+        quanta.credit(&slices, 25);
+        assert_eq!(quanta.quanta(), [6, 19]);
         for _ in 1..4 {
-            bank.credit(&slices, 25);
+            quanta.credit(&slices, 25);
         }
-        assert_eq!(bank.quanta(), [25, 75]);
+        assert_eq!(quanta.quanta(), [25, 75]);
         let thirds = super::tests::slices(&[20.0, 20.0, 20.0]);
-        let mut bank = Bank::new(3);
+        let mut quanta = Quanta::new(3);
         for tti in 1..=300 {
-            bank.credit(&thirds, 25);
-            assert_eq!(bank.sum(), 25 * tti);
-            assert!(bank.quanta().iter().all(|q| (i64::from(*q) - 25 * tti / 3).abs() <= 1));
+            quanta.credit(&thirds, 25);
+            assert_eq!(quanta.sum(), 25 * tti);
+            assert!(quanta.quanta().iter().all(|q| (i64::from(*q) - 25 * tti / 3).abs() <= 1));
         }
-        let mut bank = Bank::new(2);
-        bank.credit(&super::tests::slices(&[0.0, 0.0]), 25);
-        assert_eq!(bank.sum(), 25);
+        let mut quanta = Quanta::new(2);
+        quanta.credit(&super::tests::slices(&[0.0, 0.0]), 25);
+        assert_eq!(quanta.sum(), 25);
     }
 
     #[test]
     fn credit_never_lowers_a_quantum() {
         let slices = slices(&[12.0, 12.0, 5.0, 71.0]);
-        let mut bank = Bank::new(4);
+        let mut quanta = Quanta::new(4);
         let (mut total, mut before) = (0, vec![0; 4]);
         for tti in 0..2000_u16 {
             let rbs = tti * 7 % 5;
-            bank.credit(&slices, rbs);
+            quanta.credit(&slices, rbs);
             total += i64::from(rbs);
-            assert_eq!(bank.sum(), total);
-            for (i, quantum) in bank.quanta().iter().enumerate() {
-                assert!(*quantum >= before[i], "TTI {tti}: {:?} after {before:?}", bank.quanta());
+            assert_eq!(quanta.sum(), total);
+            for (i, quantum) in quanta.quanta().iter().enumerate() {
+                assert!(*quantum >= before[i], "TTI {tti}: {:?} after {before:?}", quanta.quanta());
                 let due = total as f64 * [0.12, 0.12, 0.05, 0.71][i];
                 assert!((-3.0..1.0).contains(&(f64::from(*quantum) - due)), "{quantum} for {due}");
             }
-            before = bank.quanta().to_vec();
+            before = quanta.quanta().to_vec();
         }
     }
 
     #[test]
     fn forfeits_of_idle_slices_raise_the_lowest_quanta() {
-        let mut bank = Bank::new(4);
-        bank.quanta = vec![100, -60, -30, -10];
-        bank.forfeit(|slice| slice == 0);
-        assert_eq!(bank.quanta(), [0, 0, 0, 0]);
-        bank.quanta = vec![40, -60, 0, 20];
-        bank.forfeit(|slice| slice == 0);
-        assert_eq!(bank.quanta(), [0, -20, 0, 20]);
-        bank.quanta = vec![71, -60, 0, -11];
-        bank.forfeit(|slice| slice == 0);
-        assert_eq!(bank.quanta(), [0, 0, 0, 0]);
-        bank.quanta = vec![-5, 5, 0, 0];
-        bank.forfeit(|_| true);
-        assert_eq!(bank.quanta(), [0; 4]);
+        let mut quanta = Quanta::new(4);
+        quanta.quanta = vec![100, -60, -30, -10];
+        quanta.redistribute_idle(|slice| slice == 0);
+        assert_eq!(quanta.quanta(), [0, 0, 0, 0]);
+        quanta.quanta = vec![40, -60, 0, 20];
+        quanta.redistribute_idle(|slice| slice == 0);
+        assert_eq!(quanta.quanta(), [0, -20, 0, 20]);
+        quanta.quanta = vec![71, -60, 0, -11];
+        quanta.redistribute_idle(|slice| slice == 0);
+        assert_eq!(quanta.quanta(), [0, 0, 0, 0]);
+        quanta.quanta = vec![-5, 5, 0, 0];
+        quanta.redistribute_idle(|_| true);
+        assert_eq!(quanta.quanta(), [0; 4]);
         // No slice is raised above 0 while any slice, even an idle one, is in debt.
-        bank.quanta = vec![30, 20, -40, 5];
-        bank.forfeit(|slice| slice != 3);
-        assert_eq!(bank.quanta(), [0, 0, 0, 15]);
-        bank.quanta = vec![30, -40, -20, -5];
-        bank.forfeit(|slice| slice < 2);
-        assert_eq!(bank.quanta(), [0, -35, 0, 0]);
-        bank.quanta = vec![20, 5, 0, 0];
-        bank.forfeit(|_| true);
-        assert_eq!(bank.quanta(), [25, 0, 0, 0]);
+        quanta.quanta = vec![30, 20, -40, 5];
+        quanta.redistribute_idle(|slice| slice != 3);
+        assert_eq!(quanta.quanta(), [0, 0, 0, 15]);
+        quanta.quanta = vec![30, -40, -20, -5];
+        quanta.redistribute_idle(|slice| slice < 2);
+        assert_eq!(quanta.quanta(), [0, -35, 0, 0]);
+        quanta.quanta = vec![20, 5, 0, 0];
+        quanta.redistribute_idle(|_| true);
+        assert_eq!(quanta.quanta(), [25, 0, 0, 0]);
     }
 
     #[test]
     fn credit_of_other_shares_is_of_this_tti() {
-        let mut bank = Bank::new(2);
+        let mut quanta = Quanta::new(2);
         for percents in [[33.3, 66.7], [0.5, 0.5], [0.0, 0.0], [0.0, 100.0], [1e-6, 0.0]] {
-            let before = bank.quanta().to_vec();
-            bank.credit(&slices(&percents), 25);
-            for (quantum, before) in bank.quanta().iter().zip(before) {
+            let before = quanta.quanta().to_vec();
+            quanta.credit(&slices(&percents), 25);
+            for (quantum, before) in quanta.quanta().iter().zip(before) {
                 assert!((0..=25).contains(&(quantum - before)), "{percents:?}: {quantum} after {before}");
             }
         }
-        assert_eq!(bank.sum(), 5 * 25);
+        assert_eq!(quanta.sum(), 5 * 25);
     }
 
     #[test]
     fn prepaid_rbs_cost_nothing() {
-        let mut bank = Bank::new(2);
-        bank.prepay(0, 5);
-        bank.charge(1, 3);
-        assert_eq!((bank.quanta(), bank.prepaid()), (&[-5, 0][..], 2));
-        bank.charge(1, 4);
-        assert_eq!((bank.quanta(), bank.prepaid()), (&[-5, -2][..], 0));
+        let mut quanta = Quanta::new(2);
+        quanta.prepay(0, 5);
+        quanta.charge(1, 3);
+        assert_eq!((quanta.quanta(), quanta.prepaid()), (&[-5, 0][..], 2));
+        quanta.charge(1, 4);
+        assert_eq!((quanta.quanta(), quanta.prepaid()), (&[-5, -2][..], 0));
     }
 }

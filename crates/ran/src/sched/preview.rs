@@ -10,7 +10,7 @@ use super::{Capacity, SliceConfig};
 
 /// What is known before a TTI: the available RBs and the demand of each slice.
 #[derive(Debug, Clone, Copy)]
-pub struct Outlook<'a> {
+pub struct TtiPreview<'a> {
     /// RBs free for new data: groups of `rbg`, and at most one shorter group.
     pub rbs: u16,
     /// RBs of a group, at least 1.
@@ -21,7 +21,7 @@ pub struct Outlook<'a> {
     pub demands: &'a [u32],
 }
 
-impl Outlook<'_> {
+impl TtiPreview<'_> {
     /// RBs that would empty a slice.
     #[must_use]
     pub fn demand(&self, slice: usize) -> u16 {

@@ -12,7 +12,7 @@ use anabranch_wire::gtpu::{GtpuHeader, PduSession};
 use std::collections::VecDeque;
 
 /// The exit of one UE's packets in one direction.
-pub(super) struct Exit<'a> {
+pub(super) struct Egress<'a> {
     pub(super) direction: Direction,
     pub(super) ue: u32,
     /// TEID of the UE's uplink at the UPF, and whether N3 uses tunnels.
@@ -26,7 +26,7 @@ pub(super) struct Exit<'a> {
     pub(super) events: &'a mut VecDeque<GnbEvent>,
 }
 
-impl Exit<'_> {
+impl Egress<'_> {
     /// Sends a delivered packet out of the cell.
     #[inline(always)]
     pub(super) fn deliver(&mut self, drb: DrbId, delivered: Delivered, now: Instant) {
@@ -49,7 +49,7 @@ impl Exit<'_> {
                 first_received: sent.first_pull + self.air_delay,
                 delivered: now,
             };
-            note(self.events, GnbEvent::Packet(times));
+            push_event(self.events, GnbEvent::Packet(times));
         }
         let port = match self.direction {
             Direction::Downlink => Gnb::ue(self.ue as u16),
@@ -68,7 +68,7 @@ impl Exit<'_> {
 
 /// Queues an event; the oldest is dropped if the queue is full.
 #[inline(always)]
-pub(super) fn note(events: &mut VecDeque<GnbEvent>, event: GnbEvent) {
+pub(super) fn push_event(events: &mut VecDeque<GnbEvent>, event: GnbEvent) {
     if events.len() >= MAX_EVENTS {
         events.pop_front();
     }

@@ -13,7 +13,7 @@ use std::fmt;
 
 /// A queue that can never be served in the present state of the cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stuck {
+pub struct UnservableQueue {
     /// Name of the UE.
     pub ue: String,
     /// Direction of the queue.
@@ -48,7 +48,7 @@ pub enum Remedy {
     Carrier,
 }
 
-impl fmt::Display for Stuck {
+impl fmt::Display for UnservableQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { ue, direction, block_bytes, block_rbs, least_bytes, remedy } = self;
         let way = match direction {
@@ -76,10 +76,11 @@ impl fmt::Display for Stuck {
 impl Gnb {
     /// The queues that can never be served with the present shares, channels and scheduler; at most one per UE and direction.
     #[must_use]
-    pub fn stuck(&self) -> Vec<Stuck> {
+    pub fn unservable_queues(&self) -> Vec<UnservableQueue> {
         let slots = Direction::ALL.map(|direction| self.kinds_of_slots(direction));
-        let both =
-            |ue| Direction::ALL.map(|direction| self.stuck_queue(ue, direction, &slots[index(direction)]));
+        let both = |ue| {
+            Direction::ALL.map(|direction| self.unservable_queue(ue, direction, &slots[index(direction)]))
+        };
         self.ues.iter().flat_map(both).flatten().collect()
     }
 
@@ -96,9 +97,14 @@ impl Gnb {
         kinds
     }
 
-    fn stuck_queue(&self, ue: &Ue, direction: Direction, slots: &[(&TbsTable, u16)]) -> Option<Stuck> {
-        let least_bytes = ue.bearers.iter().map(|bearer| bearer.least_pdu(direction)).min()? + PER_PDU;
-        let qualities = ue.sides[index(direction)].channel.qualities();
+    fn unservable_queue(
+        &self,
+        ue: &Ue,
+        direction: Direction,
+        slots: &[(&TbsTable, u16)],
+    ) -> Option<UnservableQueue> {
+        let least_bytes = ue.bearers.iter().map(|bearer| bearer.min_pdu(direction)).min()? + PER_PDU;
+        let qualities = ue.directions[index(direction)].channel.qualities();
         let mut mcs: Vec<u8> = qualities.filter_map(|quality| quality.mcs(&self.amc)).collect();
         mcs.sort_unstable();
         mcs.dedup();
@@ -129,7 +135,7 @@ impl Gnb {
             },
             _ => Remedy::Carrier,
         };
-        Some(Stuck {
+        Some(UnservableQueue {
             ue: ue.name.clone(),
             direction,
             block_bytes: block.0,
