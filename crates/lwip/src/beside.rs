@@ -17,14 +17,14 @@ const TRANSFER_PERCENT: u64 = 85;
 
 /// The rate of other traffic on a leg.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Others {
+pub(super) struct OtherTrafficRate {
     /// Bytes in the current period and in the previous one.
     bytes: [u64; 2],
     /// Begin of the current period.
     since: Instant,
 }
 
-impl Others {
+impl OtherTrafficRate {
     /// `bytes` of other traffic are sent.
     pub(super) fn sent(&mut self, bytes: usize, now: Instant) {
         let windows = now.saturating_since(self.since).as_micros() / WINDOW.as_micros();
@@ -51,7 +51,7 @@ impl Others {
 
     /// The part of a capacity of `bps` that other traffic leaves to a flow, bit/s. An unknown capacity (0) remains
     /// 0.
-    pub(super) fn leave(&self, bps: u64, now: Instant) -> u64 {
+    pub(super) fn available_bps(&self, bps: u64, now: Instant) -> u64 {
         let others = self.bps(now);
         if others.saturating_mul(100) >= bps.saturating_mul(TRANSFER_PERCENT) {
             bps.div_ceil(2)
@@ -73,13 +73,13 @@ pub(super) struct Uplink {
 
 impl Uplink {
     /// A packet of the UE.
-    pub(super) fn got(&mut self, bytes: usize) {
+    pub(super) fn on_received(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
     }
 
     /// A probe was answered, before which `sent` bytes had been sent by a leg with an estimated capacity of
     /// `estimate_bps` (0: unknown). Returns whether its delay is attributed to the uplink queue.
-    pub(super) fn holds(&mut self, sent: u64, estimate_bps: u64, now: Instant) -> bool {
+    pub(super) fn is_uplink_queue(&mut self, sent: u64, estimate_bps: u64, now: Instant) -> bool {
         let Some((up, down, at)) = self.last.replace((self.bytes, sent, now)) else { return false };
         let (up, down) = (self.bytes - up, sent.saturating_sub(down));
         let down_bps =
@@ -94,7 +94,13 @@ mod tests {
     use proptest::prelude::*;
 
     /// Sends packets of `bytes` every `gap` for `time`, beginning at `from`; returns the end.
-    fn steady(others: &mut Others, bytes: usize, gap: Duration, time: Duration, from: Instant) -> Instant {
+    fn steady(
+        others: &mut OtherTrafficRate,
+        bytes: usize,
+        gap: Duration,
+        time: Duration,
+        from: Instant,
+    ) -> Instant {
         let mut now = from;
         while now < from + time {
             others.sent(bytes, now);
@@ -111,7 +117,7 @@ mod tests {
             time_ms in 1_000_u64..3_000,
             ago_ms in 0_u64..1_500,
         ) {
-            let mut others = Others::default();
+            let mut others = OtherTrafficRate::default();
             let gap = Duration::from_micros(gap_us);
             let time = Duration::from_millis(time_ms);
             let end = steady(&mut others, bytes, gap, time, Instant::from_secs(1));
@@ -130,9 +136,9 @@ mod tests {
 
         #[test]
         fn a_leg_leaves_a_part_of_what_it_carries(bps: u64, sent in prop::collection::vec(0_usize..100_000_000, 0..9)) {
-            let (mut others, now) = (Others::default(), Instant::from_secs(1));
+            let (mut others, now) = (OtherTrafficRate::default(), Instant::from_secs(1));
             sent.iter().for_each(|bytes| others.sent(*bytes, now));
-            let left = others.leave(bps, now);
+            let left = others.available_bps(bps, now);
             prop_assert!(left <= bps && (left > 0 || bps == 0) && left >= bps / 100 * 14, "{left} of {bps}");
             if sent.is_empty() {
                 prop_assert_eq!(left, bps);
@@ -155,12 +161,19 @@ mod tests {
             (0, 0, 10, false),
         ] {
             let mut uplink = Uplink::default();
-            assert!(!uplink.holds(5_000, mbps * 1_000_000, now), "no time has passed");
-            uplink.got(up);
+            assert!(!uplink.is_uplink_queue(5_000, mbps * 1_000_000, now), "no time has passed");
+            uplink.on_received(up);
             now += Duration::from_millis(100);
-            assert_eq!(uplink.holds(5_000 + down, mbps * 1_000_000, now), expected, "{up} {down} {mbps}");
+            assert_eq!(
+                uplink.is_uplink_queue(5_000 + down, mbps * 1_000_000, now),
+                expected,
+                "{up} {down} {mbps}"
+            );
             now += Duration::from_millis(100);
-            assert!(!uplink.holds(5_000 + down, mbps * 1_000_000, now), "earlier traffic does not count");
+            assert!(
+                !uplink.is_uplink_queue(5_000 + down, mbps * 1_000_000, now),
+                "earlier traffic does not count"
+            );
         }
     }
 }

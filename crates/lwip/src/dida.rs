@@ -24,7 +24,7 @@
 
 use super::events::ReleaseReason;
 use super::pool::Queue;
-use super::sack::{Keep, can_hide};
+use super::sack::{RetainedBlocks, can_hide};
 use super::stats::PassReason;
 use anabranch_element::time::Instant;
 use anabranch_wire::ip::IpPacket;
@@ -108,7 +108,7 @@ impl Track {
     }
 
     /// Whether a downlink segment repeats data.
-    pub(super) fn is_again(&self, tcp: &TcpView<'_>) -> bool {
+    pub(super) fn is_retransmission(&self, tcp: &TcpView<'_>) -> bool {
         self.data_seen && tcp.sequence_len() > 0 && before(tcp.seq(), self.snd_max)
     }
 
@@ -238,16 +238,20 @@ impl Track {
             }
             self.passing = false;
         }
-        match once_only(tcp, self.una) {
+        match one_time_info(tcp, self.una) {
             // While ACKs are held, a duplicate must not overtake them.
-            Once::No if self.dups <= let_through && self.held.is_empty() && !(hides && can_hide(tcp)) => {
+            OneTimeInfo::No
+                if self.dups <= let_through && self.held.is_empty() && !(hides && can_hide(tcp)) =>
+            {
                 (Verdict::PassDuplicate, None)
             }
-            Once::No => (Verdict::Hold, None),
-            Once::Dsack if hides && can_hide(tcp) => (Verdict::Divide, None),
-            Once::Dsack => (Verdict::Release(ReleaseReason::Dsack), None),
-            Once::Option => (Verdict::Release(ReleaseReason::Option), None),
-            Once::Unreadable => (Verdict::Release(ReleaseReason::Option), Some(PassReason::BadOptions)),
+            OneTimeInfo::No => (Verdict::Hold, None),
+            OneTimeInfo::Dsack if hides && can_hide(tcp) => (Verdict::Divide, None),
+            OneTimeInfo::Dsack => (Verdict::Release(ReleaseReason::Dsack), None),
+            OneTimeInfo::Option => (Verdict::Release(ReleaseReason::Option), None),
+            OneTimeInfo::Unreadable => {
+                (Verdict::Release(ReleaseReason::Option), Some(PassReason::BadOptions))
+            }
         }
     }
 
@@ -262,13 +266,13 @@ impl Track {
 
     /// If the gap reported by this ACK, which has advanced, is to be hidden: the SACK blocks with which it is
     /// forwarded. A duplicate SACK stays, because it is sent only once.
-    pub(super) fn keeps_gap(&self, tcp: &TcpView<'_>) -> Option<Keep> {
+    pub(super) fn retained_blocks(&self, tcp: &TcpView<'_>) -> Option<RetainedBlocks> {
         let bare = tcp.payload_len() == 0 && !tcp.flags().contains(TcpFlags::FIN);
-        match once_only(tcp, self.una) {
+        match one_time_info(tcp, self.una) {
             _ if self.passing || !bare || !can_hide(tcp) => None,
-            Once::No => Some(Keep::None),
-            Once::Dsack => Some(Keep::First),
-            Once::Option | Once::Unreadable => None,
+            OneTimeInfo::No => Some(RetainedBlocks::None),
+            OneTimeInfo::Dsack => Some(RetainedBlocks::First),
+            OneTimeInfo::Option | OneTimeInfo::Unreadable => None,
         }
     }
 
@@ -298,7 +302,7 @@ impl Track {
     }
 }
 
-enum Once {
+enum OneTimeInfo {
     No,
     Dsack,
     Option,
@@ -306,7 +310,7 @@ enum Once {
 }
 
 /// Whether an ACK carries information that no later one repeats.
-fn once_only(tcp: &TcpView<'_>, una: u32) -> Once {
+fn one_time_info(tcp: &TcpView<'_>, una: u32) -> OneTimeInfo {
     for option in tcp.options() {
         match option {
             Ok(TcpOption::Timestamps(..)) => {}
@@ -318,16 +322,16 @@ fn once_only(tcp: &TcpView<'_>, una: u32) -> Once {
                         .get(1)
                         .is_some_and(|(l, r)| !before(*left, *l) && !before(*r, *right));
                     if !before(una, *right) || within {
-                        return Once::Dsack;
+                        return OneTimeInfo::Dsack;
                     }
                 }
             }
             Ok(TcpOption::Other(OPTION_MD5 | OPTION_AO, _)) => {}
             Ok(TcpOption::Other(OPTION_MPTCP, data)) if data.first().is_some_and(|b| b >> 4 == MPTCP_DSS) => {
             }
-            Ok(_) => return Once::Option,
-            Err(_) => return Once::Unreadable,
+            Ok(_) => return OneTimeInfo::Option,
+            Err(_) => return OneTimeInfo::Unreadable,
         }
     }
-    Once::No
+    OneTimeInfo::No
 }

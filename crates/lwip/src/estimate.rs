@@ -25,7 +25,7 @@ use anabranch_wire::tcp::{TcpFlags, TcpOption, TcpView};
 const UP_PATIENCE: u8 = 8;
 
 /// Most segments that are skipped before the next one is timed.
-const MOST_SKIPPED: u8 = 15;
+const MAX_SKIPPED: u8 = 15;
 
 /// The estimates of one flow.
 #[derive(Debug, Clone, Copy, Default)]
@@ -71,8 +71,8 @@ fn seconds(us: u32) -> f64 {
 }
 
 impl Estimate {
-    /// A segment is sent down to the UE. `is_again`: it is a retransmission.
-    pub(super) fn on_segment(&mut self, tcp: &TcpView<'_>, is_again: bool, now: Instant) {
+    /// A segment is sent down to the UE. `is_retransmission`: it is a retransmission.
+    pub(super) fn on_segment(&mut self, tcp: &TcpView<'_>, is_retransmission: bool, now: Instant) {
         if self.epoch == Instant::ZERO {
             self.epoch = now;
         }
@@ -86,7 +86,7 @@ impl Estimate {
         if tcp.sequence_len() == 0 {
             return;
         }
-        if is_again {
+        if is_retransmission {
             self.is_timed = false;
         } else if self.skips > 0 {
             self.skips -= 1;
@@ -120,7 +120,7 @@ impl Estimate {
         if self.is_timed && !before(tcp.ack(), self.timed_end) {
             self.is_timed = false;
             let is_its_own = !self.saw_gap || !before(una, self.timed_from);
-            self.misses = if is_its_own { 0 } else { (self.misses + 1).min(MOST_SKIPPED) };
+            self.misses = if is_its_own { 0 } else { (self.misses + 1).min(MAX_SKIPPED) };
             self.skips = self.misses;
             if is_its_own && self.echoed_at <= self.timed_at {
                 self.down_sample(us(now.saturating_since(self.timed_at)).max(1));

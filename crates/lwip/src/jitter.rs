@@ -24,7 +24,7 @@ const SAMPLE: Duration = Duration::from_millis(80);
 const LONGEST_SAMPLE: Duration = Duration::from_secs(4);
 /// Load above which jitter is not evaluated, as a factor of the known rate: a full queue drops the excess, or the
 /// capacity has grown.
-const TOO_MUCH: f64 = 1.2;
+const MAX_RATE_RATIO: f64 = 1.2;
 /// A queue contains at least one packet of this size, bits.
 const PACKET_BITS: f64 = 12_000.0;
 
@@ -118,7 +118,7 @@ impl Jitter {
         let bits = bytes as f64 * 8.0;
         // Jitter shortens the time between two answers; the longer of both times is safe.
         self.sample_bps = bits / took.max(sent).as_secs_f64();
-        if known_bps.is_some_and(|known| bits > TOO_MUCH * known * took.as_secs_f64()) {
+        if known_bps.is_some_and(|known| bits > MAX_RATE_RATIO * known * took.as_secs_f64()) {
             return false;
         }
         self.most_bps[0] = self.most_bps[0].max(self.sample_bps);

@@ -12,7 +12,7 @@
 //! ```
 
 use super::Leg;
-use super::beside::{Others, Uplink};
+use super::beside::{OtherTrafficRate, Uplink};
 use super::dida::before;
 use super::early_loss::{EarlyLoss, Use};
 use super::link::Link;
@@ -35,28 +35,28 @@ const PROBE_RTT_PARTS: u32 = 8;
 const QUEUE_US: u32 = 2_000;
 const QUEUE_RTT_PARTS: u32 = 16;
 /// Minimum filter of [`Law::beyond`]: a value is remembered for one to two of these periods.
-const LEAST_OVER: Duration = Duration::from_secs(30);
+const MIN_FILTER_PERIOD: Duration = Duration::from_secs(30);
 /// A timed segment that has not been acknowledged after this time is given up.
-const TIMED: Duration = Duration::from_secs(2);
+const MAX_TIMED: Duration = Duration::from_secs(2);
 /// Base-2 logarithm of the bytes of sequence space per bit of [`FlowLaw::legs`]: less than a full segment.
 const SEGMENT_SHIFT: u32 = 10;
 /// 64-bit words of [`FlowLaw::legs`]: enough for 8 MB in flight.
 const WORDS: usize = 128;
 /// Segments of a SACK block that are examined at most, to bound the cost of an ACK.
-const MOST_LOOKED_AT: u32 = 64;
+const MAX_EXAMINED_SEGMENTS: u32 = 64;
 /// Size of one packet of a train including the short packet behind it, bytes.
 pub(super) const TRAIN_PACKET: u16 = 1_250;
 
 /// The minimum of a value over the current and the previous period. Both are kept while there are no samples.
 #[derive(Debug, Clone, Copy, Default)]
-struct Least {
+struct WindowedMin {
     us: [Option<f64>; 2],
     since: Instant,
 }
 
-impl Least {
+impl WindowedMin {
     fn sample(&mut self, us: f64, now: Instant) {
-        if now.saturating_since(self.since) > LEAST_OVER {
+        if now.saturating_since(self.since) > MIN_FILTER_PERIOD {
             (self.us, self.since) = ([None, self.us[0]], now);
         }
         self.us[0] = Some(self.us[0].map_or(us, |least| least.min(us)));
@@ -73,7 +73,7 @@ impl Least {
 
 /// The state of one leg.
 #[derive(Debug, Clone, Default)]
-struct Way {
+struct LegState {
     /// Path model: queue, capacity and loss.
     load: Load,
     /// Trains that measure the leg while it is idle.
@@ -85,7 +85,7 @@ struct Way {
     /// Packets and bytes lost so far, modulo 2³².
     lost: (u32, u32),
     early: EarlyLoss,
-    others: Others,
+    others: OtherTrafficRate,
     /// Number of times the leg went down, modulo 2¹⁶.
     outages: u16,
     /// Awaited probes: sequence number, departure time, and the counters at departure.
@@ -95,12 +95,12 @@ struct Way {
 /// The state of the two legs of one UE.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Law {
-    ways: [Way; 2],
+    leg_states: [LegState; 2],
     /// Traffic from the UE, all of which uses LTE.
     uplink: Uplink,
     /// Additional time until data sent by Wi-Fi is acknowledged, compared with a probe by Wi-Fi, microseconds: the
     /// ACK returns by LTE, the answer to the probe by Wi-Fi.
-    beyond: Least,
+    beyond: WindowedMin,
     state: ModeState,
     sequence: u32,
 }
@@ -120,7 +120,7 @@ pub(super) struct FlowLaw {
     split_at: Option<Instant>,
     /// Largest payload seen, bytes.
     mss: u16,
-    /// [`Way::outages`] of both legs at the last check.
+    /// [`LegState::outages`] of both legs at the last check.
     outages: Option<[u16; 2]>,
     /// By leg: the end of the data sent before its last outage, until that has been acknowledged.
     before_outage: [Option<u32>; 2],
@@ -168,7 +168,7 @@ impl FlowLaw {
             .and_then(|blocks| blocks.as_slice().iter().find(|(left, _)| before(una, *left)).copied());
         let Some((left, right)) = newest else { return true };
         let mss = u32::from(self.mss.max(1));
-        let segments = right.wrapping_sub(left).div_ceil(mss).min(MOST_LOOKED_AT);
+        let segments = right.wrapping_sub(left).div_ceil(mss).min(MAX_EXAMINED_SEGMENTS);
         !(0..segments).any(|n| self.leg_of(left.wrapping_add(n * mss)) == Some(missing))
     }
 
@@ -179,9 +179,9 @@ impl FlowLaw {
         self.newest = Some(self.newest.filter(|newest| before(end, *newest)).unwrap_or(end));
         self.note(segment, leg, now);
         // Data in flight on the other leg may delay the ACK, so a flow that recently changed its leg is not timed.
-        let is_whole = self.split_at.is_none_or(|at| now.saturating_since(at) > TIMED);
-        let is_free = self.timed.is_none_or(|(_, at, _)| now.saturating_since(at) > TIMED);
-        if leg == Leg::Wifi && is_whole && is_free && !segment.is_again && !segment.recovers {
+        let is_whole = self.split_at.is_none_or(|at| now.saturating_since(at) > MAX_TIMED);
+        let is_free = self.timed.is_none_or(|(_, at, _)| now.saturating_since(at) > MAX_TIMED);
+        if leg == Leg::Wifi && is_whole && is_free && !segment.is_retransmission && !segment.recovers {
             self.timed = Some((segment.seq.wrapping_add(segment.payload as u32), now, queue_us));
         }
     }
@@ -220,7 +220,7 @@ pub(super) struct Segment {
     pub bytes: usize,
     pub hash: u64,
     /// A retransmission.
-    pub is_again: bool,
+    pub is_retransmission: bool,
     /// FIN or RST: no more data follows.
     pub ends: bool,
     /// The UE can be reached by Wi-Fi.
@@ -233,23 +233,23 @@ impl Law {
     /// A segment is retransmitted: the original was lost on the leg that it took.
     pub(super) fn again(&mut self, links: &[Link; 2], flow: &mut FlowLaw, segment: &Segment, now: Instant) {
         if let Some(leg) = flow.leg_of(segment.seq)
-            && !flow.was_interrupted(leg, segment.seq, self.ways[leg as usize].outages)
+            && !flow.was_interrupted(leg, segment.seq, self.leg_states[leg as usize].outages)
         {
             self.lost(leg, 1, segment.bytes as i64);
             let of = self.use_of(links, leg, now);
-            self.ways[leg as usize].early.lost(&of, now);
+            self.leg_states[leg as usize].early.lost(&of, now);
         }
         flow.timed = None;
     }
 
     fn use_of(&self, links: &[Link; 2], leg: Leg, now: Instant) -> Use {
-        let way = &self.ways[leg as usize];
+        let leg_state = &self.leg_states[leg as usize];
         let load = self.load(&links[leg as usize], leg, now);
         // All ACKs return by LTE, so no round trip of a flow is shorter than that of LTE.
         let rtt_us = links[leg as usize].rtt_us().max(links[Leg::Lte as usize].rtt_us()) as u32;
         Use {
-            packets: way.sent.tx_packets,
-            bytes: way.sent.tx_bytes,
+            packets: leg_state.sent.tx_packets,
+            bytes: leg_state.sent.tx_bytes,
             estimate_bps: load.estimate_bps,
             has_queue: load.queue_us > QUEUE_US.max(rtt_us / QUEUE_RTT_PARTS),
             rtt: Duration::from_micros(rtt_us.into()),
@@ -266,11 +266,11 @@ impl Law {
         now: Instant,
     ) -> (Leg, u32) {
         self.sequence = self.sequence.wrapping_add(1);
-        flow.outages.get_or_insert([0, 1].map(|leg: usize| self.ways[leg].outages));
+        flow.outages.get_or_insert([0, 1].map(|leg: usize| self.leg_states[leg].outages));
         for leg in Leg::ALL {
-            if self.ways[leg as usize].early.is_due(now) {
+            if self.leg_states[leg as usize].early.is_due(now) {
                 let of = self.use_of(links, leg, now);
-                self.ways[leg as usize].early.look(&of, now);
+                self.leg_states[leg as usize].early.look(&of, now);
             }
         }
         let paths = self.paths(links, segment.has_wifi);
@@ -313,21 +313,21 @@ impl Law {
 
     /// A packet is sent by a leg.
     pub(super) fn sent(&mut self, leg: Leg, bytes: usize, now: Instant) {
-        let way = &mut self.ways[leg as usize];
-        way.sent.tx_packets += 1;
-        way.sent.tx_bytes += bytes as u64;
-        way.load.on_sent(bytes, now);
+        let leg_state = &mut self.leg_states[leg as usize];
+        leg_state.sent.tx_packets += 1;
+        leg_state.sent.tx_bytes += bytes as u64;
+        leg_state.load.on_sent(bytes, now);
     }
 
     /// A packet that is not steered is sent by a leg.
-    pub(super) fn sent_beside(&mut self, leg: Leg, bytes: usize, now: Instant) {
-        self.ways[leg as usize].others.sent(bytes, now);
+    pub(super) fn on_other_sent(&mut self, leg: Leg, bytes: usize, now: Instant) {
+        self.leg_states[leg as usize].others.sent(bytes, now);
         self.sent(leg, bytes, now);
     }
 
     /// A packet is received from the UE.
     pub(super) fn uplink(&mut self, bytes: usize) {
-        self.uplink.got(bytes);
+        self.uplink.on_received(bytes);
     }
 
     /// An uplink packet of a flow with downlink data.
@@ -358,12 +358,12 @@ impl Law {
             let bytes = right.wrapping_sub(left).min(u16::MAX.into());
             let packets = bytes.div_ceil(u32::from(flow.mss.max(1)));
             self.lost(leg, -i64::from(packets), -i64::from(bytes));
-            self.ways[leg as usize].early.found();
+            self.leg_states[leg as usize].early.found();
         }
     }
 
     fn lost(&mut self, leg: Leg, packets: i64, bytes: i64) {
-        let (of_packets, of_bytes) = &mut self.ways[leg as usize].lost;
+        let (of_packets, of_bytes) = &mut self.leg_states[leg as usize].lost;
         *of_packets = of_packets.wrapping_add(packets as u32);
         *of_bytes = of_bytes.wrapping_add(bytes as u32);
     }
@@ -377,29 +377,29 @@ impl Law {
     /// A probe of `bytes` is sent by a leg.
     pub(super) fn probes(&mut self, leg: Leg, sequence: u16, bytes: usize, now: Instant) {
         self.sent(leg, bytes, now);
-        let way = &mut self.ways[leg as usize];
-        way.load.departs(sequence.into(), &way.sent, now);
-        way.marks[usize::from(sequence) % MARKS] = Some((sequence, now, way.sent));
+        let leg_state = &mut self.leg_states[leg as usize];
+        leg_state.load.departs(sequence.into(), &leg_state.sent, now);
+        leg_state.marks[usize::from(sequence) % MARKS] = Some((sequence, now, leg_state.sent));
     }
 
     /// A probe is answered.
     pub(super) fn answered(&mut self, links: &[Link; 2], leg: Leg, sequence: u16, now: Instant) {
-        let way = &mut self.ways[leg as usize];
-        let mark = way.marks[usize::from(sequence) % MARKS].take_if(|(of, ..)| *of == sequence);
+        let leg_state = &mut self.leg_states[leg as usize];
+        let mark = leg_state.marks[usize::from(sequence) % MARKS].take_if(|(of, ..)| *of == sequence);
         let Some((_, mut at, sent)) = mark else { return };
-        let estimate_bps = way.load.view(0, now).estimate_bps;
-        if leg == Leg::Lte && self.uplink.holds(sent.tx_bytes, estimate_bps, now) {
+        let estimate_bps = leg_state.load.view(0, now).estimate_bps;
+        if leg == Leg::Lte && self.uplink.is_uplink_queue(sent.tx_bytes, estimate_bps, now) {
             // The delay is due to the uplink queue: count the probe as if there was no queue.
             let least = Duration::from_micros(links[leg as usize].least_rtt_us() as u64);
             at += now.saturating_since(at).saturating_sub(least);
         }
         let counters = PathCounters {
-            rx_packets: u64::from((sent.tx_packets as u32).wrapping_sub(way.lost.0)),
-            rx_bytes: u64::from((sent.tx_bytes as u32).wrapping_sub(way.lost.1)),
+            rx_packets: u64::from((sent.tx_packets as u32).wrapping_sub(leg_state.lost.0)),
+            rx_bytes: u64::from((sent.tx_bytes as u32).wrapping_sub(leg_state.lost.1)),
             ..PathCounters::default()
         };
         let ns = |at: Instant| nanos(at.saturating_since(Instant::ZERO));
-        way.load.answered(
+        leg_state.load.answered(
             &Probe {
                 kind: ProbeKind::Ack,
                 id: sequence.into(),
@@ -421,54 +421,54 @@ impl Law {
         budget: &mut TrainBudget,
         now: Instant,
     ) -> Option<CapacityProbe> {
-        let session: u64 = self.ways.iter().map(|way| way.sent.tx_bytes).sum();
-        let way = &mut self.ways[leg as usize];
-        way.trains.begin(TRAIN_PACKET, way.sent.tx_bytes, session, 2, budget, now);
-        let probe = way.trains.poll()?;
-        way.train = probe.train;
+        let session: u64 = self.leg_states.iter().map(|leg_state| leg_state.sent.tx_bytes).sum();
+        let leg_state = &mut self.leg_states[leg as usize];
+        leg_state.trains.begin(TRAIN_PACKET, leg_state.sent.tx_bytes, session, 2, budget, now);
+        let probe = leg_state.trains.poll()?;
+        leg_state.train = probe.train;
         Some(probe)
     }
 
     /// The short packet behind a packet of a train is answered. Returns whether the next train may follow at once.
     pub(super) fn train_answered(&mut self, leg: Leg, train: u8, index: u16, now: Instant) -> bool {
-        let way = &mut self.ways[leg as usize];
-        if train_byte(way.train) != train {
+        let leg_state = &mut self.leg_states[leg as usize];
+        if train_byte(leg_state.train) != train {
             return false;
         }
         let timestamp_ns = nanos(now.saturating_since(Instant::ZERO));
-        let ack = CapacityAck { train: way.train, index, timestamp_ns };
-        if let Some(rate) = way.trains.acknowledged(&ack, now) {
-            way.load.measured(rate, now);
+        let ack = CapacityAck { train: leg_state.train, index, timestamp_ns };
+        if let Some(rate) = leg_state.trains.acknowledged(&ack, now) {
+            leg_state.load.measured(rate, now);
         }
-        way.trains.is_due(now)
+        leg_state.trains.is_due(now)
     }
 
     /// A leg no longer answers.
     pub(super) fn interrupted(&mut self, leg: Leg) {
-        let way = &mut self.ways[leg as usize];
-        way.load.interrupted();
-        way.trains.interrupted();
-        way.early.interrupted();
-        way.outages = way.outages.wrapping_add(1);
-        way.marks = [None; MARKS];
+        let leg_state = &mut self.leg_states[leg as usize];
+        leg_state.load.interrupted();
+        leg_state.trains.interrupted();
+        leg_state.early.interrupted();
+        leg_state.outages = leg_state.outages.wrapping_add(1);
+        leg_state.marks = [None; MARKS];
     }
 
     /// The path model of a leg.
     fn load(&self, link: &Link, leg: Leg, now: Instant) -> LoadView {
         let least_us = link.least_rtt_us();
-        self.ways[leg as usize].load.view(if least_us.is_finite() { least_us as u32 } else { 0 }, now)
+        self.leg_states[leg as usize].load.view(if least_us.is_finite() { least_us as u32 } else { 0 }, now)
     }
 
     /// Estimated capacity of a leg, or else the highest rate seen on it, bit/s; 0 if neither is known.
     pub(super) fn estimate_bps(&self, leg: Leg) -> u64 {
-        let load = self.ways[leg as usize].load.view(0, Instant::ZERO);
+        let load = self.leg_states[leg as usize].load.view(0, Instant::ZERO);
         if load.estimate_bps > 0 { load.estimate_bps } else { load.seen_bps }
     }
 
     fn paths(&self, links: &[Link; 2], has_wifi: bool) -> PathStates {
         let mut paths = PathStates::DOWN;
         for (leg, path) in Leg::ALL.into_iter().zip(0..) {
-            let (link, load) = (&links[leg as usize], &self.ways[leg as usize].load);
+            let (link, load) = (&links[leg as usize], &self.leg_states[leg as usize].load);
             let rtt_us = link.rtt_us() as u32;
             let is_up = match leg {
                 Leg::Lte => true,
@@ -479,7 +479,8 @@ impl Law {
                 let beyond_us = if leg == Leg::Wifi { self.beyond.get().unwrap_or(0.0) } else { 0.0 };
                 let rtt_us = (link.rtt_us() + beyond_us).max(1.0) as u32;
                 let state = PathState {
-                    loss_ppm: (u32::from(load.lasting_loss()) * 100).max(self.ways[leg as usize].early.ppm()),
+                    loss_ppm: (u32::from(load.lasting_loss()) * 100)
+                        .max(self.leg_states[leg as usize].early.ppm()),
                     steady_loss_percent: load.steady_loss_percent(),
                     ..PathState::up(rtt_us)
                 };
@@ -496,14 +497,14 @@ impl Law {
         Leg::ALL.map(|leg| {
             let base = if leg == Leg::Wifi { further_us } else { 0.0 };
             let load = self.load(&links[leg as usize], leg, now);
-            let others = &self.ways[leg as usize].others;
-            let left = |bps| others.leave(bps, now);
+            let others = &self.leg_states[leg as usize].others;
+            let left = |bps| others.available_bps(bps, now);
             LoadView {
                 capacity_bps: left(load.capacity_bps),
                 estimate_bps: left(load.estimate_bps),
                 seen_bps: left(load.seen_bps),
                 base_us: further_us.is_finite().then_some(base as i64),
-                wild_ppm: load.wild_ppm.max(self.ways[leg as usize].early.ppm()),
+                wild_ppm: load.wild_ppm.max(self.leg_states[leg as usize].early.ppm()),
                 ..load
             }
         })
@@ -534,13 +535,13 @@ mod tests {
 
     const MSS: u32 = 1_400;
 
-    fn segment(number: u32, is_again: bool) -> Segment {
+    fn segment(number: u32, is_retransmission: bool) -> Segment {
         Segment {
             seq: number * MSS,
             payload: MSS as usize,
             bytes: MSS as usize + 40,
             hash: 1,
-            is_again,
+            is_retransmission,
             ends: false,
             has_wifi: true,
             recovers: false,
@@ -593,12 +594,12 @@ mod tests {
         let (mut law, mut flow) = (Law::default(), divided(at));
         let links = [Link::new(), Link::new()];
         law.again(&links, &mut flow, &segment(5, true), at);
-        assert_eq!(law.ways.clone().map(|way| way.lost), [(0, 0), (1, MSS + 40)]);
+        assert_eq!(law.leg_states.clone().map(|leg_state| leg_state.lost), [(0, 0), (1, MSS + 40)]);
         flow.takes(&segment(5, true), Leg::Lte, 0, at);
         law.again(&links, &mut flow, &segment(5, true), at);
-        assert_eq!(law.ways.clone().map(|way| way.lost.0), [1, 1]);
+        assert_eq!(law.leg_states.clone().map(|leg_state| leg_state.lost.0), [1, 1]);
         with_ack(9, &[(5, 6)], |ack| law.acknowledged(&links, &mut flow, ack, 60, at));
-        assert_eq!(law.ways.clone().map(|way| way.lost.0), [0, 1]);
+        assert_eq!(law.leg_states.clone().map(|leg_state| leg_state.lost.0), [0, 1]);
     }
 
     #[test]
@@ -612,10 +613,10 @@ mod tests {
         (0..10).for_each(|number| send(&mut law, &mut flow, number));
         law.interrupted(Leg::Wifi);
         (0..10).for_each(|number| law.again(&links, &mut flow, &segment(number, true), at));
-        assert_eq!(law.ways[1].lost.0, 0);
+        assert_eq!(law.leg_states[1].lost.0, 0);
         (10..20).for_each(|number| send(&mut law, &mut flow, number));
         law.again(&links, &mut flow, &segment(12, true), at);
-        assert_eq!(law.ways[1].lost.0, 1, "a segment sent after the outage counts as lost");
+        assert_eq!(law.leg_states[1].lost.0, 1, "a segment sent after the outage counts as lost");
         with_ack(20, &[], |ack| law.acknowledged(&links, &mut flow, ack, 60, at));
         assert_eq!(flow.before_outage, [None; 2]);
     }
@@ -663,7 +664,7 @@ mod tests {
     fn known(legs: [(u64, u64); 2], now: Instant) -> (Law, [Link; 2]) {
         let (mut law, mut links) = (Law::default(), [Link::new(), Link::new()]);
         for (leg, (mbps, rtt_ms)) in legs.into_iter().enumerate() {
-            law.ways[leg].load.resume(mbps * 1_000_000, true, now);
+            law.leg_states[leg].load.resume(mbps * 1_000_000, true, now);
             for sequence in 0..2 {
                 let at = now + Duration::from_millis(20) * sequence;
                 let link = &mut links[leg];
@@ -715,7 +716,7 @@ mod tests {
                 let (mut now, mut flow) = (Instant::from_secs(2), FlowLaw::new(1));
                 for _ in 0..2_000 {
                     now += Duration::from_millis(1);
-                    law.sent_beside(Leg::Lte, others_mbps * 125, now);
+                    law.on_other_sent(Leg::Lte, others_mbps * 125, now);
                 }
                 now += Duration::from_millis(silent_ms);
                 let (leg, _) = law.pick(&mode, &links, &mut flow, &segment(0, false), now);

@@ -21,15 +21,15 @@ use anabranch_element::time::Duration;
 /// Memory of the sums, in samples.
 const MEMORY: f64 = 16.0;
 /// Least number of samples for a result.
-const FEWEST: u32 = 6;
+const MIN_SAMPLES: u32 = 6;
 /// Relative variation of the load below which the elasticity is undefined.
-const LEAST_VARIATION: f64 = 0.01;
+const MIN_VARIATION: f64 = 0.01;
 /// A load that differs from the mean by this factor begins a new measurement.
-const ANOTHER: f64 = 2.5;
+const RESTART_FACTOR: f64 = 2.5;
 /// The leg has spare capacity if elasticity plus standard error is below this.
-const SPARE: f64 = 0.3;
+const MAX_SPARE_ELASTICITY: f64 = 0.3;
 /// The leg is full if elasticity minus standard error is above this.
-const FULL: f64 = 0.5;
+const MIN_FULL_ELASTICITY: f64 = 0.5;
 
 /// Weighted sums over the last samples; each sample reduces the weight of the earlier ones by 1/16.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +68,7 @@ impl Meter {
             return;
         }
         let (x, z) = (bytes / tau, t / tau);
-        if self.samples > 0 && (x > self.sent * ANOTHER || x * ANOTHER < self.sent) {
+        if self.samples > 0 && (x > self.sent * RESTART_FACTOR || x * RESTART_FACTOR < self.sent) {
             *self = Self::EMPTY;
         }
         self.samples = self.samples.saturating_add(1);
@@ -90,8 +90,8 @@ impl Meter {
 
     /// The elasticity and its standard error; `None` while it is undefined.
     fn elasticity(&self) -> Option<(f64, f64)> {
-        let least = LEAST_VARIATION * self.sent;
-        if self.samples < FEWEST || self.spread <= 0.0 || self.sent_var <= least * least {
+        let least = MIN_VARIATION * self.sent;
+        if self.samples < MIN_SAMPLES || self.spread <= 0.0 || self.sent_var <= least * least {
             return None;
         }
         let slope = self.covariance / self.sent_var;
@@ -105,11 +105,11 @@ impl Meter {
 
     /// Whether the samples are certainly not those of a full leg.
     pub(super) fn is_spare(&self) -> bool {
-        self.elasticity().is_some_and(|(e, error)| e + error < SPARE)
+        self.elasticity().is_some_and(|(e, error)| e + error < MAX_SPARE_ELASTICITY)
     }
 
     /// Whether the samples are certainly those of a full leg.
     pub(super) fn is_full(&self) -> bool {
-        self.elasticity().is_some_and(|(e, error)| e - error > FULL)
+        self.elasticity().is_some_and(|(e, error)| e - error > MIN_FULL_ELASTICITY)
     }
 }

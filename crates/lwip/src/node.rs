@@ -110,7 +110,7 @@ pub struct Node {
 }
 
 /// A TCP packet, parsed as far as a node needs.
-pub(super) struct Seen<'a> {
+pub(super) struct ParsedPacket<'a> {
     pub ip: IpPacket,
     pub tcp: TcpView<'a>,
     /// The 5-tuple in the direction of the packet.
@@ -172,10 +172,10 @@ impl Node {
             ioam.down.arrived(packet, now);
             ioam.down.fill(packet, now, now, NodeReport::default);
         }
-        let leg = match see(packet) {
-            Ok(seen) => {
-                let dst = seen.key.dst;
-                let (leg, ue) = self.steer_tcp(&seen, packet.len(), now);
+        let leg = match parse_tcp_packet(packet) {
+            Ok(parsed) => {
+                let dst = parsed.key.dst;
+                let (leg, ue) = self.steer_tcp(&parsed, packet.len(), now);
                 let leg = self.by_wifi(leg, dst, packet);
                 if let Some(ue) = ue.and_then(|ue| self.ues.get_mut(ue as usize)) {
                     ue.links[leg as usize].sent_bytes += packet.len() as u64;
@@ -190,7 +190,7 @@ impl Node {
                 let dst = dst(packet).ok();
                 let leg = self.steer_other(reason, packet);
                 if let Some(law) = self.law_of(dst) {
-                    law.sent_beside(leg, packet.len(), now);
+                    law.on_other_sent(leg, packet.len(), now);
                 }
                 leg
             }
@@ -208,16 +208,16 @@ impl Node {
             ioam.up.fill(packet, now, now, NodeReport::default);
         }
         let packet = &*packet;
-        let seen = see(packet);
-        if matches!(seen, Err(PassReason::NotTcp)) && self.take_answer(packet, now) {
+        let parsed = parse_tcp_packet(packet);
+        if matches!(parsed, Err(PassReason::NotTcp)) && self.take_answer(packet, now) {
             return;
         }
         self.stats.uplink_packets += 1;
         if let Some(law) = self.law_of(src_dst(packet).ok().map(|(src, _)| src)) {
             law.uplink(packet.len());
         }
-        let passed = match seen {
-            Ok(seen) => self.uplink_tcp(&seen, packet, now, out),
+        let passed = match parsed {
+            Ok(parsed) => self.uplink_tcp(&parsed, packet, now, out),
             Err(reason) => {
                 out.backhaul(packet);
                 Some(reason)
@@ -405,65 +405,67 @@ impl Node {
         Duration::from_secs(self.config.idle_s.into())
     }
 
-    fn steer_tcp(&mut self, seen: &Seen<'_>, bytes: usize, now: Instant) -> (Leg, Option<u32>) {
-        let hash = self.flows.hash(&seen.key);
-        let number = match self.flows.find(&seen.key, hash) {
+    fn steer_tcp(&mut self, parsed: &ParsedPacket<'_>, bytes: usize, now: Instant) -> (Leg, Option<u32>) {
+        let hash = self.flows.hash(&parsed.key);
+        let number = match self.flows.find(&parsed.key, hash) {
             Some(number) => number,
-            None => match self.by_address.get(&seen.key.dst) {
-                Some(&ue) => self.new_flow(Flow::new(seen.key, hash, ue, now), now),
+            None => match self.by_address.get(&parsed.key.dst) {
+                Some(&ue) => self.new_flow(Flow::new(parsed.key, hash, ue, now), now),
                 None => {
                     self.stats.passed(PassReason::UnknownUe);
                     return (Leg::Lte, None);
                 }
             },
         };
-        let flags = seen.tcp.flags();
+        let flags = parsed.tcp.flags();
         if flags.contains(TcpFlags::SYN) || flags.contains(TcpFlags::RST) {
             self.orphan(number, ReleaseReason::Handshake, now);
         }
         let Some(flow) = self.flows.get_mut(number) else { return (Leg::Lte, None) };
         let number_of_ue = flow.ue;
-        let is_again = flow.track.is_again(&seen.tcp);
+        let is_retransmission = flow.track.is_retransmission(&parsed.tcp);
         if let Some(gap) = &mut flow.gap
-            && is_again
+            && is_retransmission
             && gap.again.is_none()
-            && flow.track.fills(&seen.tcp)
+            && flow.track.fills(&parsed.tcp)
         {
-            gap.again = Some((now, seen.tcp.timestamps().map(|(value, _)| value)));
+            gap.again = Some((now, parsed.tcp.timestamps().map(|(value, _)| value)));
         }
-        flow.track.on_segment(&seen.tcp);
-        flow.estimate.on_segment(&seen.tcp, is_again, now);
+        flow.track.on_segment(&parsed.tcp);
+        flow.estimate.on_segment(&parsed.tcp, is_retransmission, now);
         if let Some(at) = flow.syn_at.filter(|_| flags.contains(TcpFlags::SYN)) {
             flow.syn_at = None;
             flow.estimate.on_handshake(now.saturating_since(at));
         }
         let is_first = flags.contains(TcpFlags::SYN);
         let ends = flags.contains(TcpFlags::FIN) || flags.contains(TcpFlags::RST);
-        let has_data = seen.tcp.payload_len() > 0;
+        let has_data = parsed.tcp.payload_len() > 0;
         let leg = match self.ues.get_mut(number_of_ue as usize) {
             // This includes ACKs of an upload: they are small, and splitting them would only reorder them.
             _ if !(is_first || ends || has_data) => Leg::Lte,
             Some(Ue { law: Some(law), links, wifi, .. }) => {
                 let segment = Segment {
-                    seq: seen.tcp.seq(),
-                    payload: seen.tcp.payload_len(),
+                    seq: parsed.tcp.seq(),
+                    payload: parsed.tcp.payload_len(),
                     bytes,
                     hash: flow.hash,
-                    is_again,
+                    is_retransmission,
                     ends,
                     recovers: flow.track.is_recovering(),
-                    has_wifi: self.config.wifi_leg == WifiLeg::Tunnel || wifi[family(seen.key.dst)].is_some(),
+                    has_wifi: self.config.wifi_leg == WifiLeg::Tunnel
+                        || wifi[family(parsed.key.dst)].is_some(),
                 };
-                let remote = || FlowKey { src_port: 0, dst_port: 0, ..seen.key }.hash64((self.key, self.key));
+                let remote =
+                    || FlowKey { src_port: 0, dst_port: 0, ..parsed.key }.hash64((self.key, self.key));
                 if is_first {
                     flow.law = None;
                 }
                 let of_flow = flow.law.get_or_insert_with(|| Box::new(FlowLaw::new(remote())));
-                if is_again && has_data {
+                if is_retransmission && has_data {
                     law.again(links, of_flow, &segment, now);
                 }
                 let (leg, queue_us) = law.pick(&self.mode, links, of_flow, &segment, now);
-                if is_first && !is_again && law.is_further(links, leg) {
+                if is_first && !is_retransmission && law.is_further(links, leg) {
                     leg
                 } else if is_first || ends {
                     Leg::Lte
@@ -546,7 +548,7 @@ impl Node {
 
 /// Parses a TCP packet; otherwise the reason why it is not steered.
 #[inline]
-fn see(packet: &[u8]) -> Result<Seen<'_>, PassReason> {
+fn parse_tcp_packet(packet: &[u8]) -> Result<ParsedPacket<'_>, PassReason> {
     let ip = IpPacket::parse(packet).map_err(|_| PassReason::Malformed)?;
     if ip.fragment {
         return Err(PassReason::Fragment);
@@ -561,5 +563,5 @@ fn see(packet: &[u8]) -> Result<Seen<'_>, PassReason> {
     let tcp = TcpView::parse(tcp).map_err(|_| PassReason::BadTcp)?;
     let (src_port, dst_port) = tcp.ports();
     let key = FlowKey { src: ip.src, dst: ip.dst, src_port, dst_port, protocol: protocol::TCP };
-    Ok(Seen { ip, tcp, key })
+    Ok(ParsedPacket { ip, tcp, key })
 }

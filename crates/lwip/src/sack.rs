@@ -39,7 +39,7 @@ pub(super) fn can_hide(tcp: &TcpView<'_>) -> bool {
 
 /// Which SACK blocks of an ACK are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keep {
+pub(super) enum RetainedBlocks {
     /// None.
     None,
     /// The first, which is a duplicate SACK (RFC 2883).
@@ -60,7 +60,7 @@ pub(super) fn stamp_of(packet: &[u8]) -> Option<u32> {
 pub(super) fn with_blocks<'a>(
     ip: &IpPacket,
     packet: &[u8],
-    keep: Keep,
+    retained: RetainedBlocks,
     stamp: Option<u32>,
     copy: &'a mut [u8; MAX_HELD_BYTES],
 ) -> Option<&'a [u8]> {
@@ -79,7 +79,7 @@ pub(super) fn with_blocks<'a>(
                     return None;
                 }
                 if kind == OPTION_SACK {
-                    cut(tcp.get_mut(at..at + len)?, keep)?;
+                    retain_blocks(tcp.get_mut(at..at + len)?, retained)?;
                 } else if kind == OPTION_TIMESTAMPS
                     && let Some(stamp) = stamp
                     && let Some(value) =
@@ -106,15 +106,15 @@ pub(super) fn with_blocks<'a>(
 }
 
 /// Reduces a SACK option to the blocks that are kept.
-fn cut(option: &mut [u8], keep: Keep) -> Option<()> {
+fn retain_blocks(option: &mut [u8], retained: RetainedBlocks) -> Option<()> {
     let len = option.len();
-    match keep {
-        Keep::None => option.fill(OPTION_NOP),
-        Keep::First => {
+    match retained {
+        RetainedBlocks::None => option.fill(OPTION_NOP),
+        RetainedBlocks::First => {
             option.get_mut(2 + BLOCK..)?.fill(OPTION_NOP);
             option[1] = 2 + BLOCK as u8;
         }
-        Keep::Others => {
+        RetainedBlocks::Others => {
             if len < 2 + 2 * BLOCK {
                 return None;
             }
@@ -151,13 +151,13 @@ mod tests {
             let ip = IpPacket::parse(&packet).unwrap();
             prop_assert!(can_hide(&TcpView::parse(&packet[ip.payload.clone()]).unwrap()));
             let mut copy = [0; MAX_HELD_BYTES];
-            let hidden = with_blocks(&ip, &packet, Keep::None, None, &mut copy).unwrap();
+            let hidden = with_blocks(&ip, &packet, RetainedBlocks::None, None, &mut copy).unwrap();
             let tcp = TcpView::parse(&hidden[ip.payload.clone()]).unwrap();
             prop_assert!(tcp.verifies(&ip) && !can_hide(&tcp));
             let read = parse_packet(hidden).unwrap().header;
             prop_assert_eq!((read.ack, read.window, read.options.timestamps), (ack, 99, options_of(timestamps)));
-            let mut left = |keep| {
-                let part = with_blocks(&ip, &packet, keep, stamp, &mut copy)?;
+            let mut left = |retained| {
+                let part = with_blocks(&ip, &packet, retained, stamp, &mut copy)?;
                 let tcp = TcpView::parse(&part[ip.payload.clone()]).unwrap();
                 assert!(tcp.verifies(&ip));
                 let options = parse_packet(part).unwrap().header.options;
@@ -165,8 +165,8 @@ mod tests {
                 assert_eq!(options.timestamps, timestamps.then_some((older, 9)));
                 Some(options.sack.as_slice().to_vec())
             };
-            prop_assert_eq!(left(Keep::First), Some(blocks[..1].to_vec()));
-            prop_assert_eq!(left(Keep::Others), (blocks.len() > 1).then(|| blocks[1..].to_vec()));
+            prop_assert_eq!(left(RetainedBlocks::First), Some(blocks[..1].to_vec()));
+            prop_assert_eq!(left(RetainedBlocks::Others), (blocks.len() > 1).then(|| blocks[1..].to_vec()));
         }
 
         #[test]
@@ -175,8 +175,8 @@ mod tests {
             bytes[9] = 6;
             if let Ok(ip) = IpPacket::parse(&bytes) {
                 let mut copy = [0; MAX_HELD_BYTES];
-                for keep in [Keep::None, Keep::First, Keep::Others] {
-                    let _ = with_blocks(&ip, &bytes, keep, Some(1), &mut copy);
+                for retained in [RetainedBlocks::None, RetainedBlocks::First, RetainedBlocks::Others] {
+                    let _ = with_blocks(&ip, &bytes, retained, Some(1), &mut copy);
                 }
             }
         }

@@ -18,19 +18,19 @@
 use super::dida::before;
 use anabranch_element::time::{Duration, Instant, nanos};
 
-/// Notes per flow, and therefore most samples per round trip.
-const NOTES: usize = 8;
+/// Notes per flow, and therefore the maximum number of samples per round trip.
+const MAX_NOTES: usize = 8;
 /// A clock that runs backwards is accepted after this time. Until then, the segment is taken for one that was
 /// overtaken.
-const BACK_AFTER: Duration = Duration::from_secs(10);
+const RESYNC_AFTER: Duration = Duration::from_secs(10);
 /// Ticks up to this length are accepted even if the round trip is short.
-const LEAST_TICK: Duration = Duration::from_millis(2);
+const MIN_TICK: Duration = Duration::from_millis(2);
 
 /// Timestamps of some of the segments in flight of one flow.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Stamps {
-    at: [Instant; NOTES],
-    value: [u32; NOTES],
+    at: [Instant; MAX_NOTES],
+    value: [u32; MAX_NOTES],
     /// The newest value, and when it was first seen.
     newest_at: Instant,
     newest: u32,
@@ -54,7 +54,7 @@ impl Stamps {
             return;
         }
         if self.has_seen && before(value, self.newest) {
-            if now.saturating_since(self.newest_at) < BACK_AFTER {
+            if now.saturating_since(self.newest_at) < RESYNC_AFTER {
                 return;
             }
             self.len = 0;
@@ -94,7 +94,7 @@ impl Stamps {
             from_at + Duration::from_nanos(u64::try_from(since).unwrap_or(span))
         };
         let trip = now.saturating_since(passed_at);
-        self.spacing_us = u32::try_from(nanos(trip) / 1_000).unwrap_or(u32::MAX) / NOTES as u32;
+        self.spacing_us = u32::try_from(nanos(trip) / 1_000).unwrap_or(u32::MAX) / MAX_NOTES as u32;
         Some(trip)
     }
 
@@ -105,12 +105,12 @@ impl Stamps {
         if last.is_some_and(|last| now.saturating_since(*last) < spacing) {
             return;
         }
-        if len == NOTES {
+        if len == MAX_NOTES {
             // The round trip has grown: keep every second note, and double the distance.
-            for kept in 1..NOTES / 2 {
+            for kept in 1..MAX_NOTES / 2 {
                 (self.at[kept], self.value[kept]) = (self.at[2 * kept], self.value[2 * kept]);
             }
-            len = NOTES / 2;
+            len = MAX_NOTES / 2;
             self.spacing_us = self.spacing_us.saturating_mul(2).max(1_000);
         }
         (self.at[len], self.value[len]) = (now, value);
@@ -119,7 +119,7 @@ impl Stamps {
 }
 
 fn longest_tick(trip_us: u32) -> Duration {
-    Duration::from_micros((trip_us / NOTES as u32).into()).max(LEAST_TICK)
+    Duration::from_micros((trip_us / MAX_NOTES as u32).into()).max(MIN_TICK)
 }
 
 #[cfg(test)]
@@ -231,7 +231,7 @@ mod tests {
                         prop_assert_eq!(stamps.on_echo(echo, trip_us, now), None);
                     }
                 }
-                prop_assert!(usize::from(stamps.len) <= NOTES);
+                prop_assert!(usize::from(stamps.len) <= MAX_NOTES);
             }
         }
     }

@@ -5,9 +5,9 @@ use super::dida::{Verdict, before};
 use super::events::{Event, ReleaseReason};
 use super::flow::{Flow, Gap};
 use super::holding_time::GUARD_S;
-use super::node::{Node, NodeSink, Seen, Ue};
+use super::node::{Node, NodeSink, ParsedPacket, Ue};
 use super::pool::{MAX_HELD_BYTES, Queue};
-use super::sack::{Keep, stamp_of, with_blocks};
+use super::sack::{RetainedBlocks, stamp_of, with_blocks};
 use super::stats::{PassReason, Stats};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip::IpPacket;
@@ -15,21 +15,21 @@ use anabranch_wire::tcp::TcpFlags;
 
 /// Allowance for the error of the modelled difference between the legs: a packet may be late by that difference
 /// plus this time.
-const LONGER: Duration = Duration::from_millis(20);
+const LATE_ALLOWANCE: Duration = Duration::from_millis(20);
 /// Most events waiting to be taken; beyond that, the oldest are dropped.
 const MAX_EVENTS: usize = 512;
 
 impl Node {
     pub(super) fn uplink_tcp(
         &mut self,
-        seen: &Seen<'_>,
+        parsed: &ParsedPacket<'_>,
         packet: &[u8],
         now: Instant,
         out: &mut impl NodeSink,
     ) -> Option<PassReason> {
-        let key = seen.key.reversed();
+        let key = parsed.key.reversed();
         let hash = self.flows.hash(&key);
-        let is_syn = seen.tcp.flags().contains(TcpFlags::SYN);
+        let is_syn = parsed.tcp.flags().contains(TcpFlags::SYN);
         let number = match (self.flows.find(&key, hash), self.by_address.get(&key.dst)) {
             (Some(number), _) => number,
             // Only the SYN carries the window scale, so a flow is created for it.
@@ -49,12 +49,16 @@ impl Node {
             && let Some(of_flow) = &flow.law
             && let Some(ue) = self.ues.get(flow.ue as usize)
         {
-            let longest =
-                if of_flow.is_split() { ue.spread(now).unwrap_or_default() + LONGER } else { LONGER };
-            let una = if before(flow.track.una, seen.tcp.ack()) { seen.tcp.ack() } else { flow.track.una };
-            if !of_flow.may_be_late(&seen.tcp, una, longest, now) {
+            let longest = if of_flow.is_split() {
+                ue.spread(now).unwrap_or_default() + LATE_ALLOWANCE
+            } else {
+                LATE_ALLOWANCE
+            };
+            let una =
+                if before(flow.track.una, parsed.tcp.ack()) { parsed.tcp.ack() } else { flow.track.una };
+            if !of_flow.may_be_late(&parsed.tcp, una, longest, now) {
                 dida = None;
-                if seen.tcp.ack() == flow.track.una && !flow.track.held.is_empty() {
+                if parsed.tcp.ack() == flow.track.una && !flow.track.held.is_empty() {
                     self.end_hold(number, ReleaseReason::Lost, now, out);
                 }
             }
@@ -65,9 +69,9 @@ impl Node {
         if let (Some(of_flow), Some(Ue { law: Some(law), links, .. })) =
             (&mut flow.law, self.ues.get_mut(flow.ue as usize))
         {
-            law.acknowledged(links, of_flow, &seen.tcp, packet.len(), now);
+            law.acknowledged(links, of_flow, &parsed.tcp, packet.len(), now);
         }
-        let (verdict, reason) = flow.track.judge(&seen.ip, &seen.tcp, let_through, hides);
+        let (verdict, reason) = flow.track.judge(&parsed.ip, &parsed.tcp, let_through, hides);
         if matches!(verdict, Verdict::PassDuplicate | Verdict::Hold | Verdict::Divide) {
             flow.estimate.on_gap();
             if let_through.is_some_and(|let_through| flow.track.dups > let_through) && flow.gap.is_none() {
@@ -80,22 +84,22 @@ impl Node {
             Verdict::Advance => {
                 self.end_hold(number, ReleaseReason::Filled, now, out);
                 self.stats.advances += 1;
-                self.end_gap(number, seen.tcp.timestamps().map(|(_, echo)| echo), now);
-                let mut goes_on_with = None;
+                self.end_gap(number, parsed.tcp.timestamps().map(|(_, echo)| echo), now);
+                let mut retained = None;
                 if let Some(flow) = self.flows.get_mut(number) {
-                    flow.estimate.on_advance(&seen.tcp, flow.track.una, now);
-                    flow.track.advance(&seen.tcp, now);
-                    goes_on_with = flow.track.keeps_gap(&seen.tcp).filter(|_| hides);
+                    flow.estimate.on_advance(&parsed.tcp, flow.track.una, now);
+                    flow.track.advance(&parsed.tcp, now);
+                    retained = flow.track.retained_blocks(&parsed.tcp).filter(|_| hides);
                 }
-                match goes_on_with {
-                    Some(keep) => self.hold_gap(number, &seen.ip, packet, keep, now, out),
+                match retained {
+                    Some(retained) => self.hold_gap(number, &parsed.ip, packet, retained, now, out),
                     None => out.backhaul(packet),
                 }
             }
             Verdict::Release(why) => {
                 self.end_hold(number, why, now, out);
                 if is_syn && let Some(flow) = self.flows.get_mut(number) {
-                    flow.track.on_uplink_syn(&seen.tcp);
+                    flow.track.on_uplink_syn(&parsed.tcp);
                     // After a retransmitted SYN, the answer is ambiguous, so it gives no round trip.
                     flow.syn_at = flow.syn_at.is_none().then_some(now);
                     flow.gap = None;
@@ -103,7 +107,7 @@ impl Node {
                 out.backhaul(packet);
             }
             Verdict::Hold => self.hold(number, packet, now, out),
-            Verdict::Divide => self.divide(number, &seen.ip, packet, now, out),
+            Verdict::Divide => self.divide(number, &parsed.ip, packet, now, out),
         }
         let proven = self.flows.get(number).is_some_and(|flow| flow.track.is_proven());
         self.flows.touch(number, proven, now);
@@ -140,7 +144,7 @@ impl Node {
         number: u32,
         ip: &IpPacket,
         packet: &[u8],
-        keep: Keep,
+        retained: RetainedBlocks,
         now: Instant,
         out: &mut impl NodeSink,
     ) {
@@ -148,15 +152,16 @@ impl Node {
             return out.backhaul(packet);
         };
         let until = self.hold_until(&dida, flow, now);
-        let (mut goes_on, mut stays) = ([0; MAX_HELD_BYTES], [0; MAX_HELD_BYTES]);
-        let stays = match keep {
-            Keep::First => with_blocks(ip, packet, Keep::Others, None, &mut stays),
-            Keep::None | Keep::Others => Some(packet),
+        let (mut forwarded_copy, mut held_copy) = ([0; MAX_HELD_BYTES], [0; MAX_HELD_BYTES]);
+        let held_copy = match retained {
+            RetainedBlocks::First => with_blocks(ip, packet, RetainedBlocks::Others, None, &mut held_copy),
+            RetainedBlocks::None | RetainedBlocks::Others => Some(packet),
         };
         if until > now
-            && let (Some(hidden), Some(stays)) = (with_blocks(ip, packet, keep, None, &mut goes_on), stays)
+            && let (Some(hidden), Some(held_copy)) =
+                (with_blocks(ip, packet, retained, None, &mut forwarded_copy), held_copy)
             && let Some(flow) = self.flows.get_mut(number)
-            && self.pool.push(&mut flow.track.held, stays, dida.held)
+            && self.pool.push(&mut flow.track.held, held_copy, dida.held)
         {
             self.stats.hidden_gaps += 1;
             flow.gap = Some(Gap::new(now));
@@ -171,14 +176,14 @@ impl Node {
     fn divide(&mut self, number: u32, ip: &IpPacket, packet: &[u8], now: Instant, out: &mut impl NodeSink) {
         let Some(flow) = self.flows.get(number) else { return out.backhaul(packet) };
         let stamp = self.pool.front(&flow.track.held).and_then(stamp_of);
-        let (mut goes_on, mut stays) = ([0; MAX_HELD_BYTES], [0; MAX_HELD_BYTES]);
-        let Some(first) = with_blocks(ip, packet, Keep::First, stamp, &mut goes_on) else {
+        let (mut forwarded_copy, mut held_copy) = ([0; MAX_HELD_BYTES], [0; MAX_HELD_BYTES]);
+        let Some(first) = with_blocks(ip, packet, RetainedBlocks::First, stamp, &mut forwarded_copy) else {
             self.end_hold(number, ReleaseReason::Dsack, now, out);
             return out.backhaul(packet);
         };
         out.backhaul(first);
         // There may be no other blocks.
-        if let Some(others) = with_blocks(ip, packet, Keep::Others, None, &mut stays) {
+        if let Some(others) = with_blocks(ip, packet, RetainedBlocks::Others, None, &mut held_copy) {
             self.hold(number, others, now, out);
         }
     }
@@ -190,7 +195,7 @@ impl Node {
             flow.law.as_ref().and_then(|_| self.ues.get(flow.ue as usize)).and_then(|ue| ue.spread(now));
         let seconds = match (spread, dida.hold) {
             // Where a loss is recognised by its leg, a hold may last as long as a packet can be late.
-            (Some(spread), _) => (spread + LONGER).as_secs_f64(),
+            (Some(spread), _) => (spread + LATE_ALLOWANCE).as_secs_f64(),
             (None, Hold::Fixed { ms }) => ms / 1e3,
             (None, Hold::Optimal) => flow.model(now).map_or(0.0, |model| model.optimum_s()),
             (None, Hold::Adaptive) => match (trips, self.ues.get(flow.ue as usize)) {

@@ -19,15 +19,15 @@ use super::jitter::{Answer, Jitter};
 use anabranch_element::time::{Duration, Instant, nanos};
 
 /// Weight of a new round trip (the authors' code).
-const NEW: f64 = 0.6;
+const RTT_WEIGHT: f64 = 0.6;
 /// Weight of the previous samples where jitter affects each of them.
-const KEPT: f64 = 0.8;
+const SAMPLE_DECAY: f64 = 0.8;
 /// Probes whose answers are awaited.
-const OUTSTANDING: usize = 16;
+const MAX_OUTSTANDING: usize = 16;
 /// A probe without an answer for this time is lost.
-const FORGOTTEN: Duration = Duration::from_secs(2);
+const PROBE_LIFETIME: Duration = Duration::from_secs(2);
 /// Period of the minimum filter of round trips: the least is that of the last one or two periods.
-const LEAST_OVER: Duration = Duration::from_secs(10);
+const MIN_FILTER_PERIOD: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy)]
 struct Probe {
@@ -40,7 +40,7 @@ struct Probe {
 /// One leg of one UE.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
-    outstanding: [Option<Probe>; OUTSTANDING],
+    outstanding: [Option<Probe>; MAX_OUTSTANDING],
     next: u16,
     unanswered: u16,
     rtt_us: f64,
@@ -69,7 +69,7 @@ impl Link {
     /// A leg that is up until probes remain unanswered.
     pub(super) const fn new() -> Self {
         Self {
-            outstanding: [None; OUTSTANDING],
+            outstanding: [None; MAX_OUTSTANDING],
             next: 0,
             unanswered: 0,
             rtt_us: 0.0,
@@ -98,7 +98,7 @@ impl Link {
         let sequence = self.next;
         self.next = sequence.wrapping_add(1);
         self.sent_bytes += bytes as u64;
-        self.outstanding[usize::from(sequence) % OUTSTANDING] =
+        self.outstanding[usize::from(sequence) % MAX_OUTSTANDING] =
             Some(Probe { sequence, at: now, bytes: self.sent_bytes });
         self.unanswered = self.unanswered.saturating_add(1);
         self.probes += 1;
@@ -108,9 +108,9 @@ impl Link {
     /// Whether the next probe may be sent without discarding one whose answer may be under way. A leg preserves
     /// order, so a probe that left before an answered one is lost.
     pub(super) fn may_ask(&self, now: Instant) -> bool {
-        let slot = self.outstanding[usize::from(self.next) % OUTSTANDING];
+        let slot = self.outstanding[usize::from(self.next) % MAX_OUTSTANDING];
         let is_lost = |probe: Probe| self.newest.is_some_and(|at| probe.at < at);
-        slot.is_none_or(|probe| is_lost(probe) || now.saturating_since(probe.at) > FORGOTTEN)
+        slot.is_none_or(|probe| is_lost(probe) || now.saturating_since(probe.at) > PROBE_LIFETIME)
     }
 
     /// The leg is down if `lost_after` probes are unanswered and no answer arrived for `patience` plus two round
@@ -124,14 +124,15 @@ impl Link {
 
     /// A probe is answered; `false` if no such probe is outstanding.
     pub(super) fn answered(&mut self, sequence: u16, now: Instant) -> bool {
-        let slot = &mut self.outstanding[usize::from(sequence) % OUTSTANDING];
+        let slot = &mut self.outstanding[usize::from(sequence) % MAX_OUTSTANDING];
         let Some(probe) = slot.take_if(|probe| probe.sequence == sequence) else { return false };
         self.answers += 1;
         (self.unanswered, self.up, self.heard) = (0, true, now);
         self.newest = self.newest.max(Some(probe.at));
         let rtt_us = nanos(now.saturating_since(probe.at)) as f64 / 1e3;
-        self.rtt_us = if self.rtt_us == 0.0 { rtt_us } else { NEW * rtt_us + (1.0 - NEW) * self.rtt_us };
-        if now.saturating_since(self.least_since) > LEAST_OVER {
+        self.rtt_us =
+            if self.rtt_us == 0.0 { rtt_us } else { RTT_WEIGHT * rtt_us + (1.0 - RTT_WEIGHT) * self.rtt_us };
+        if now.saturating_since(self.least_since) > MIN_FILTER_PERIOD {
             self.least_us = [rtt_us, self.least_us[0]];
             self.least_since = now;
             self.jitter.turn();
@@ -181,7 +182,7 @@ impl Link {
             return self.rate_sample_with_jitter(bits, seconds, is_exact);
         }
         if is_exact && self.rate_known {
-            self.rate_bps = NEW * rate + (1.0 - NEW) * self.rate_bps;
+            self.rate_bps = RTT_WEIGHT * rate + (1.0 - RTT_WEIGHT) * self.rate_bps;
         } else if is_exact {
             (self.rate_bps, self.rate_known) = (rate, true);
         } else {
@@ -192,7 +193,7 @@ impl Link {
     /// Over several samples, the time that jitter adds to one is subtracted from the next.
     fn rate_sample_with_jitter(&mut self, bits: f64, seconds: f64, is_exact: bool) {
         if is_exact {
-            self.busy = (KEPT * self.busy.0 + bits, KEPT * self.busy.1 + seconds);
+            self.busy = (SAMPLE_DECAY * self.busy.0 + bits, SAMPLE_DECAY * self.busy.1 + seconds);
             (self.rate_bps, self.rate_known) = (self.busy.0 / self.busy.1, true);
         } else {
             self.busy = (0.0, 0.0);

@@ -83,7 +83,7 @@ proptest! {
 }
 
 /// A leg that preserves order under jitter.
-struct Way {
+struct SimulatedLeg {
     link: Link,
     rate_bps: f64,
     jitter_us: u64,
@@ -97,7 +97,7 @@ struct Way {
     ms: u64,
 }
 
-impl Way {
+impl SimulatedLeg {
     fn new(rate_mbps: f64, jitter_ms: u64, seed: u64) -> Self {
         Self {
             link: Link::new(),
@@ -169,7 +169,7 @@ fn without_jitter(answers: &[(Instant, Instant, u64)]) -> (f64, bool) {
         if let Some((before, at, was_busy)) = last.filter(|(before, ..)| bytes > before) {
             let sample = (bytes - before) as f64 * 8.0 / (*answered - at).as_secs_f64();
             match (was_busy && is_busy, known) {
-                (true, true) => rate = NEW * sample + (1.0 - NEW) * rate,
+                (true, true) => rate = RTT_WEIGHT * sample + (1.0 - RTT_WEIGHT) * rate,
                 (true, false) => (rate, known) = (sample, true),
                 (false, _) => rate = rate.max(sample),
             }
@@ -184,35 +184,35 @@ proptest! {
 
     #[test]
     fn jitter_is_not_load(rate_mbps in 5.0..100.0f64, jitter_ms in 0u64..=30, least in 0.1..0.6f64, seed: u64) {
-        let mut way = Way::new(rate_mbps, jitter_ms, seed);
+        let mut sim = SimulatedLeg::new(rate_mbps, jitter_ms, seed);
         // The loads differ by up to 0.2 of the rate, so a queue is never longer than a burst.
-        way.run(60, |draw| (least + 0.002 * draw as f64, 1000.0));
-        let estimate = way.link.rate_bps() / (rate_mbps * 1e6);
+        sim.run(60, |draw| (least + 0.002 * draw as f64, 1000.0));
+        let estimate = sim.link.rate_bps() / (rate_mbps * 1e6);
         prop_assert!(estimate > 0.9 * least, "{} of the rate, at least {} used", estimate, least);
     }
 
     #[test]
     fn a_standing_queue_gives_the_rate(rate_mbps in 5.0..100.0f64, jitter_ms in 0u64..=30, seed: u64) {
-        let mut way = Way::new(rate_mbps, jitter_ms, seed);
-        way.run(5, |draw| (0.2 + 0.004 * draw as f64, 1000.0));
-        way.run(30, |draw| (1.3, 45.0 + 0.6 * draw as f64));
-        let estimate = way.link.rate_bps() / (rate_mbps * 1e6);
+        let mut sim = SimulatedLeg::new(rate_mbps, jitter_ms, seed);
+        sim.run(5, |draw| (0.2 + 0.004 * draw as f64, 1000.0));
+        sim.run(30, |draw| (1.3, 45.0 + 0.6 * draw as f64));
+        let estimate = sim.link.rate_bps() / (rate_mbps * 1e6);
         prop_assert!((0.75..1.25).contains(&estimate), "{} of the rate with {} ms", estimate, jitter_ms);
     }
 
     #[test]
     fn without_jitter_nothing_changes(rate_mbps in 5.0..100.0f64, least in 0.1..1.2f64, queue_ms in 10.0..100.0f64, seed: u64) {
-        let mut way = Way::new(rate_mbps, 0, seed);
+        let mut sim = SimulatedLeg::new(rate_mbps, 0, seed);
         let (mut answers, mut known) = (Vec::new(), 0);
         // Within the first period of the minimum filter.
         for _ in 0..9 {
-            let before = way.link.answers;
-            way.run(1, |draw| (least + 0.004 * draw as f64, queue_ms));
-            known += way.link.answers - before;
-            answers.append(&mut way.seen);
+            let before = sim.link.answers;
+            sim.run(1, |draw| (least + 0.004 * draw as f64, queue_ms));
+            known += sim.link.answers - before;
+            answers.append(&mut sim.seen);
             let (rate, is_known) = without_jitter(&answers);
-            prop_assert_eq!(is_known, way.link.is_rate_known());
-            prop_assert!((rate - way.link.rate_bps()).abs() <= 1e-6 * rate, "{} {}", rate, way.link.rate_bps());
+            prop_assert_eq!(is_known, sim.link.is_rate_known());
+            prop_assert!((rate - sim.link.rate_bps()).abs() <= 1e-6 * rate, "{} {}", rate, sim.link.rate_bps());
         }
         prop_assert!(known > 80);
     }
@@ -230,5 +230,5 @@ fn a_lost_probe_blocks_further_ones_until_a_later_probe_is_answered() {
     }
     // If none is answered, the outstanding ones are awaited.
     let asked = (0..40).filter(|_| link.may_ask(now) && link.probe(52, u16::MAX, now) > 0).count();
-    assert_eq!(asked, OUTSTANDING);
+    assert_eq!(asked, MAX_OUTSTANDING);
 }
