@@ -53,9 +53,11 @@ pub use admission::{Demand, Guarantee, Ledger, Resource, Shortage};
 pub use compile::SliceShare;
 pub use inventory::{Access, Inventory};
 pub use lifecycle::{Illegal, Phase, State};
-pub use manager::{Expected, GrowthLimits, Manager, Place, Refusal, Released, SliceRequest, Write};
+pub use manager::{
+    Expected, GrowthLimits, Manager, PendingPlacement, Refusal, Released, SliceRequest, Write,
+};
 pub use nest::{Nest, NestError, Throughput};
 pub use plan::{Action, Execution, Outcome, Step};
 pub use profile::ServiceProfile;
-pub use record::{Asked, Assignment, Attachment, Kind, Record, Slice, Ue};
+pub use record::{Assignment, Attachment, Kind, Record, RequestedSlice, Slice, Ue};
 pub use view::{SliceFacts, UeView};

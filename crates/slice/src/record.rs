@@ -167,7 +167,7 @@ impl Growth {
 
 /// An operator's request for a slice, from any interface: what PUT sets and GET shows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Asked {
+pub struct RequestedSlice {
     /// Name of the slice.
     pub name: String,
     /// The profile without growth for UEs.
@@ -277,7 +277,7 @@ impl Slice {
 
     /// The operator's last request, whether or not it is in force yet.
     #[must_use]
-    pub fn asked(&self) -> Asked {
+    pub fn requested_slice(&self) -> RequestedSlice {
         let (name, nest, accesses, share_ppm, growth, profile) = match &self.pending {
             Some(p) => {
                 let name = p.name.as_ref().unwrap_or(&self.name);
@@ -294,7 +294,7 @@ impl Slice {
                 (&self.name, self.nest.as_ref(), &self.accesses, self.share_ppm, &self.growth, &self.profile)
             }
         };
-        Asked {
+        RequestedSlice {
             name: name.clone(),
             profile: growth.asked.as_ref().map_or(profile, |asked| asked).clone(),
             nest: nest.cloned(),

@@ -187,7 +187,7 @@ async fn modify(
 ) -> VersionedText {
     let modify = |m: &Manager| {
         check_slice(&view, m, &id, &seen)?;
-        let asked = view.slice(m, &id)?.asked();
+        let asked = view.slice(m, &id)?.requested_slice();
         let Some(Value::Object(mut document)) = asked.nest else {
             return Err(Problem::conflict(
                 "this slice was not created from a NEST",
@@ -304,7 +304,7 @@ fn runtime_errors(slice: &Slice) -> Value {
 
 /// A slice in Katana's form: the attributes of its NEST, flat, and its state.
 fn document(slice: &Slice) -> Value {
-    let asked = slice.asked();
+    let asked = slice.requested_slice();
     let nest = asked.nest.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
     let mut all = Map::new();
     for (key, value) in nest {

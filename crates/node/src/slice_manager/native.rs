@@ -87,7 +87,7 @@ impl NewSlice {
 /// A slice as it is shown: the members that PUT accepts have the last requested values, `guarantees` are in
 /// force, `reserved` is withheld from other slices.
 fn shown(slice: &Slice) -> Value {
-    let asked = slice.asked();
+    let asked = slice.requested_slice();
     json!({
         "id": slice.id,
         "owner": slice.owner,
@@ -111,7 +111,7 @@ fn shown(slice: &Slice) -> Value {
 
 /// The version (ETag) of a slice, the same at every interface.
 pub fn version(slice: &Slice) -> String {
-    etag(&slice.asked())
+    etag(&slice.requested_slice())
 }
 
 /// The version (ETag) of a UE: its slices, policies and session.

@@ -6,7 +6,7 @@ use super::camara::{BOOKING_EVENT, QOD_EVENT};
 use super::engine::Engine;
 use super::now_ms;
 use super::southbound::{Failure, Gnb, Network, Southbound, Upf};
-use anabranch_slice::manager::camara::News;
+use anabranch_slice::manager::camara::SinkNotification;
 use anabranch_slice::record::SessionRule;
 use anabranch_slice::{Action, Attachment, Expected, Kind, Manager, SliceShare, State, Step, Ue};
 use futures_util::future::join_all;
@@ -292,7 +292,7 @@ impl Work {
     async fn attach(&mut self) -> Result<bool, crate::runtime::api::Problem> {
         let network = Arc::clone(&self.network);
         let mut results = Vec::new();
-        'places: for place in self.engine.read(|m| m.untold(1000)) {
+        'places: for place in self.engine.read(|m| m.pending_placements(1000)) {
             let mut result = Ok(());
             if let Some(cell_ue) = &place.cell_ue {
                 // The UE is at one of the cells.
@@ -318,7 +318,7 @@ impl Work {
         }
         let any = !results.is_empty();
         if any {
-            self.engine.commit(|m| Ok((m.told(results), ()))).await?;
+            self.engine.commit(|m| Ok((m.record_placements(results), ()))).await?;
         }
         Ok(any)
     }
@@ -386,7 +386,7 @@ impl Work {
                 (Err(Failure::Refused(why)), false) => Some(Attachment::Failed(why.clone())),
                 (Err(_), _) => Some(Attachment::Pending),
             };
-            self.engine.commit(|m| Ok((m.session_told(&ue, state.clone()), ()))).await?;
+            self.engine.commit(|m| Ok((m.record_session_result(&ue, state.clone()), ()))).await?;
             match result {
                 Ok(()) => drop(self.tried.remove(&ue.id)),
                 Err(failure) => {
@@ -542,13 +542,13 @@ impl Work {
     /// Ends expired bookings and sessions, and sends notifications of status changes.
     async fn camara(&self) -> Result<(), crate::runtime::api::Problem> {
         for due in self.engine.read(|m| m.camara_due(now_ms())) {
-            let news = self.engine.commit(|m| Ok(m.camara_settled(&due, now_ms()))).await?;
+            let notification = self.engine.commit(|m| Ok(m.camara_settled(&due, now_ms()))).await?;
             let (kind, id, v) = due;
             let (event, base, key) = match kind {
                 Kind::Booking => (BOOKING_EVENT, "/network-slice-booking/v0.1/sessions", "status"),
                 _ => (QOD_EVENT, "/quality-on-demand/v1/sessions", "qosStatus"),
             };
-            if let Some(News { status, info, reason }) = news {
+            if let Some(SinkNotification { status, info, reason }) = notification {
                 let mut data = json!({"sessionId": id, key: status, "reason": reason});
                 if let Some(info) = info {
                     data["statusInfo"] = json!(info);

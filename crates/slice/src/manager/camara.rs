@@ -26,7 +26,7 @@ const AT_A_TIME: usize = 1000;
 
 /// A notification for a sink.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct News {
+pub struct SinkNotification {
     /// `REQUESTED`, `AVAILABLE` or `UNAVAILABLE`.
     pub status: &'static str,
     /// Status information, such as `DURATION_EXPIRED`.
@@ -228,7 +228,7 @@ impl Manager {
         &self,
         (kind, id, known): &(Kind, String, Value),
         now_ms: u64,
-    ) -> (Vec<Write>, Option<News>) {
+    ) -> (Vec<Write>, Option<SinkNotification>) {
         let kind = *kind;
         let Some(v) = self.document(kind, id).filter(|v| *v == known && self.is_due(kind, v, now_ms)) else {
             return (Vec::new(), None);
@@ -246,7 +246,7 @@ impl Manager {
             new["told"] = json!("UNAVAILABLE");
             writes[0] = document(kind, id, new);
             let info = Some("DURATION_EXPIRED");
-            return (writes, Some(News { status: "UNAVAILABLE", info, reason: None }));
+            return (writes, Some(SinkNotification { status: "UNAVAILABLE", info, reason: None }));
         }
         let (status, reason) = self.camara_status(kind, v);
         new["told"] = json!(status);
@@ -254,8 +254,8 @@ impl Manager {
             new["ended_ms"] = json!(now_ms);
         }
         let info = (status == "UNAVAILABLE").then_some("NETWORK_TERMINATED");
-        let news = (v["told"] != status).then_some(News { status, info, reason });
-        (vec![document(kind, id, new)], news)
+        let notification = (v["told"] != status).then_some(SinkNotification { status, info, reason });
+        (vec![document(kind, id, new)], notification)
     }
 }
 
@@ -276,8 +276,8 @@ mod tests {
             let due = m.camara_due(now);
             let names: Vec<String> = due.iter().map(|(_, id, _)| id.clone()).collect();
             for due in due {
-                let (writes, news) = m.camara_settled(&due, now);
-                assert_eq!(news, None);
+                let (writes, notification) = m.camara_settled(&due, now);
+                assert_eq!(notification, None);
                 // Processing an item again has no effect on the new state.
                 writes.into_iter().for_each(|write| m.put(write));
                 assert_eq!(m.camara_settled(&due, now).0, []);

@@ -15,7 +15,7 @@ use super::profile::ServiceProfile;
 use super::record::{Growth, Kind, Need, Pending, Record, Slice, Timing, Ue};
 pub use cells::Expected;
 use change::{MAX_RETRY_MS, degrade, grown, settle, steps, wait};
-pub use places::{Place, Released};
+pub use places::{PendingPlacement, Released};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -302,7 +302,7 @@ impl Manager {
     pub fn modify(&self, id: &str, mut order: SliceRequest, now_ms: u64) -> Result<Vec<Write>, Refusal> {
         let slice = self.slice(id)?;
         if order.nest.is_none() {
-            order.nest = slice.asked().nest;
+            order.nest = slice.requested_slice().nest;
             if let Some(document) = &mut order.nest {
                 nest::reflect(document, &order.profile);
             }
@@ -352,7 +352,7 @@ impl Manager {
 
     /// The last request of the slice's operator.
     fn order(slice: &Slice) -> SliceRequest {
-        let asked = slice.asked();
+        let asked = slice.requested_slice();
         SliceRequest {
             services: Slice::has_services(asked.nest.as_ref()),
             name: asked.name,
@@ -607,7 +607,7 @@ impl Manager {
             // A failed slice is retried with its operator's request.
             return Err(Illegal { from: slice.state.name(), what: "grow" }.into());
         }
-        let asked = slice.asked().profile;
+        let asked = slice.requested_slice().profile;
         let until_ms = now_ms.saturating_add(u64::from(self.growth.seconds) * 1000);
         let need = Need { dl_bps, ul_bps, until_ms };
         let alone = grown(&asked, std::iter::once(&need));
@@ -659,7 +659,7 @@ impl Manager {
         add(&slice.applied, asked, alone);
         for other in self.slices.values().filter(|s| s.id != slice.id) {
             if let Some(need) = other.growth.needs.get(ue) {
-                let asked = other.asked().profile;
+                let asked = other.requested_slice().profile;
                 add(&other.applied, &asked, &grown(&asked, std::iter::once(need)));
             }
         }

@@ -15,7 +15,7 @@ const MAX_RELEASED: usize = 64;
 
 /// A place to send to cells.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct PendingPlacement {
     /// Name of the UE.
     pub ue: String,
     /// Identifier of the slice.
@@ -153,12 +153,12 @@ impl Manager {
 
     /// Up to `most` places to send to cells.
     #[must_use]
-    pub fn untold(&self, most: usize) -> Vec<Place> {
+    pub fn pending_placements(&self, most: usize) -> Vec<PendingPlacement> {
         let of = |ue: &Ue| {
             let pending = ue.slices.iter().filter(|a| a.attachment == Attachment::Pending);
             let usable = pending.filter_map(|a| {
                 let slice = self.slices.get(&a.slice).filter(|slice| slice.state.usable())?;
-                Some(Place {
+                Some(PendingPlacement {
                     ue: ue.id.clone(),
                     slice: a.slice.clone(),
                     cell_ue: a.cell_ue.clone(),
@@ -173,7 +173,7 @@ impl Manager {
 
     /// Records the results of sending places to cells. A place that was changed in the meantime remains to be sent.
     #[must_use]
-    pub fn told(&self, results: Vec<(Place, Result<(), String>)>) -> Vec<Write> {
+    pub fn record_placements(&self, results: Vec<(PendingPlacement, Result<(), String>)>) -> Vec<Write> {
         let mut ues: BTreeMap<String, Ue> = BTreeMap::new();
         for (place, result) in results {
             let Ok(ue) = self.ue(&place.ue) else { continue };

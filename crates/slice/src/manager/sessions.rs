@@ -10,11 +10,11 @@ impl Manager {
         self.ues.values().filter(|ue| !matches!(ue.session_state, None | Some(Attachment::Active)))
     }
 
-    /// Records the result of sending the session of a UE, as in `told`, to the UPF. No effect if the session has changed since.
+    /// Records the result of sending the session of `ue` to the UPF. No effect if the session has changed since.
     #[must_use]
-    pub fn session_told(&self, told: &Ue, state: Option<Attachment>) -> Vec<Write> {
-        let same = |now: &&Ue| now.session == told.session && now.leaving == told.leaving;
-        let now = self.ue(&told.id).ok().filter(same).filter(|now| now.session_state != state);
+    pub fn record_session_result(&self, ue: &Ue, state: Option<Attachment>) -> Vec<Write> {
+        let same = |now: &&Ue| now.session == ue.session && now.leaving == ue.leaving;
+        let now = self.ue(&ue.id).ok().filter(same).filter(|now| now.session_state != state);
         now.map(|now| Ue { session_state: state, ..now.clone() }.written()).into_iter().collect()
     }
 

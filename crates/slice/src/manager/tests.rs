@@ -354,14 +354,14 @@ fn what_a_ue_has_slices_grow_by_is_bounded_and_ends() {
                 put(&mut m, writes);
             }
         }
-        let asked = m.slice("s1").unwrap().asked();
+        let asked = m.slice("s1").unwrap().requested_slice();
         let share = u64::from(percent) * 1_000_000;
         let over = m.grow("phone", "s1", 10_000_000 + share + 1, 0, 1_000);
         assert!(matches!(over, Err(Refusal::Full { most, .. }) if most == share), "{over:?}");
         // Half of the UE's limit here, and at most the other half there.
         let writes = m.grow("phone", "s1", 10_000_000 + share / 2, 0, 1_000).unwrap();
         put(&mut m, writes);
-        assert_eq!(m.slice("s1").unwrap().asked(), asked, "under way");
+        assert_eq!(m.slice("s1").unwrap().requested_slice(), asked, "under way");
         run(&mut m, "s1", |_| false);
         assert!(m.grow("phone", "s2", 5_000_000 + share / 2 + 1, 0, 1_000).is_err());
         assert!(
@@ -369,7 +369,7 @@ fn what_a_ue_has_slices_grow_by_is_bounded_and_ends() {
             "another has a share of its own"
         );
         let slice = m.slice("s1").unwrap();
-        assert_eq!(slice.asked(), asked);
+        assert_eq!(slice.requested_slice(), asked);
         assert_eq!(m.ledger(None).promised("cell-1").0, 15_000_000 + share / 2);
         // A UE that needs less changes nothing; when the first leaves, the need of the other remains.
         let writes = m.grow("tv", "s1", 10_000_000 + share / 4, 0, 2_000).unwrap();
@@ -388,7 +388,9 @@ fn what_a_ue_has_slices_grow_by_is_bounded_and_ends() {
         put(&mut m, writes);
         run(&mut m, "s1", |_| false);
         assert_eq!(m.ledger(None).promised("cell-1").0, 15_000_000);
-        assert!(m.slice("s1").unwrap().growth.is_empty() && m.slice("s1").unwrap().asked() == asked);
+        assert!(
+            m.slice("s1").unwrap().growth.is_empty() && m.slice("s1").unwrap().requested_slice() == asked
+        );
     }
 }
 
@@ -404,19 +406,19 @@ fn a_change_that_fails_leaves_what_was_asked_for() {
     let writes = m.create("s1", first, 0).unwrap();
     put(&mut m, writes);
     run(&mut m, "s1", |_| false);
-    let asked = m.slice("s1").unwrap().asked();
+    let asked = m.slice("s1").unwrap().requested_slice();
     assert_eq!((asked.accesses.as_slice(), asked.share_ppm), (&["cell-1".to_owned()][..], Some(50_000)));
     for fails in [true, false] {
         let other = SliceRequest { share_ppm: Some(70_000), ..order("b", &[], 20.0, 1.0) };
         let writes = m.modify("s1", other, 0).unwrap();
         put(&mut m, writes);
-        let changed = m.slice("s1").unwrap().asked();
+        let changed = m.slice("s1").unwrap().requested_slice();
         assert_eq!(
             (changed.name.as_str(), changed.accesses.len(), changed.share_ppm),
             ("b", 0, Some(70_000))
         );
         run(&mut m, "s1", |action| fails && matches!(action, Action::Do(Step::Verify { .. })));
-        assert_eq!(m.slice("s1").unwrap().asked(), if fails { asked.clone() } else { changed });
+        assert_eq!(m.slice("s1").unwrap().requested_slice(), if fails { asked.clone() } else { changed });
     }
 }
 
@@ -544,33 +546,36 @@ fn a_name_at_the_cells_has_one_place_or_is_moved_back() {
     let cell = |slice: &str| BTreeMap::from([("p1".to_owned(), slice.to_owned())]);
     let is_placed = |m: &Manager| m.names_at(&access).any(|name| name == "p1");
     let tell = |m: &mut Manager, result: Result<(), String>| {
-        let results = m.untold(10).into_iter().map(|place| (place, result.clone())).collect();
-        let writes = m.told(results);
+        let results = m.pending_placements(10).into_iter().map(|place| (place, result.clone())).collect();
+        let writes = m.record_placements(results);
         put(m, writes);
     };
 
     let writes = m.assign("phone", "s1", Some("p1".into())).unwrap();
     put(&mut m, writes);
-    assert_eq!((m.untold(10).len(), m.untold(10)[0].cell_name.as_str()), (1, "video"));
+    assert_eq!(
+        (m.pending_placements(10).len(), m.pending_placements(10)[0].cell_name.as_str()),
+        (1, "video")
+    );
     tell(&mut m, Ok(()));
     assert!(m.strays(&access, &cell("video")).is_empty() && is_placed(&m));
     // The cell restarts.
     let writes = m.strays(&access, &cell("rest"));
     put(&mut m, writes);
-    assert_eq!(m.untold(10).len(), 1);
+    assert_eq!(m.pending_placements(10).len(), 1);
     // A failed place is sent again once the cell has the UE.
     tell(&mut m, Err("no such UE".into()));
     assert!(m.strays(&access, &BTreeMap::new()).is_empty());
     let writes = m.strays(&access, &cell("video"));
     put(&mut m, writes);
-    let places = m.untold(10);
+    let places = m.pending_placements(10);
     // A place that changes in the meantime remains to be sent.
     let writes = m.assign("tablet", "s2", Some("p1".into())).unwrap();
     put(&mut m, writes);
-    let writes = m.told(places.into_iter().map(|place| (place, Ok(()))).collect());
+    let writes = m.record_placements(places.into_iter().map(|place| (place, Ok(()))).collect());
     put(&mut m, writes);
     assert_eq!(m.ue("phone").unwrap().slices[0].cell_ue, None, "the newest counts");
-    assert!(m.untold(10).iter().any(|place| place.ue == "tablet"));
+    assert!(m.pending_placements(10).iter().any(|place| place.ue == "tablet"));
     tell(&mut m, Ok(()));
     assert!(m.strays(&access, &cell("voice")).is_empty());
     let writes = m.put_back(&m.released(10));

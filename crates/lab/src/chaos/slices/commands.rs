@@ -220,7 +220,7 @@ impl World {
                     "instance {instance} has no slice {id}, which was answered and not removed"
                 ));
             };
-            let asked = slice.asked().profile.dl_slice.gua.unwrap_or(0.0);
+            let asked = slice.requested_slice().profile.dl_slice.gua.unwrap_or(0.0);
             if !fate.asked.contains(&asked) {
                 return lost(format!(
                     "slice {id} is to promise {asked} kbit/s; asked for were {:?}",

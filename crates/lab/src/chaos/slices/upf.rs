@@ -95,7 +95,7 @@ impl World {
     ///
     /// # Errors
     /// The invariant that was violated.
-    pub fn session_told(
+    pub fn record_session_result(
         &mut self,
         n: usize,
         ue: Ue,
@@ -108,7 +108,7 @@ impl World {
             (Err(why), false) if refused => Some(Attachment::Failed(why.clone())),
             (Err(_), _) => Some(Attachment::Pending),
         };
-        let done = self.commit(n, |m| Ok(m.session_told(&ue, state.clone())))?;
+        let done = self.commit(n, |m| Ok(m.record_session_result(&ue, state.clone())))?;
         let now = self.course.now;
         let tried = &mut self.instances[n].work.tried;
         if result.is_ok() {
@@ -130,17 +130,17 @@ impl World {
     pub fn camara(&mut self, n: usize) -> Result<Result<(), Failure>, Violation> {
         let now_ms = self.clock_ms(n);
         for due in self.instances[n].manager.camara_due(now_ms) {
-            let mut news = None;
+            let mut notification = None;
             let done = self.commit(n, |m| {
                 let (writes, told) = m.camara_settled(&due, now_ms);
-                news = told;
+                notification = told;
                 Ok(writes)
             })?;
-            self.course.note(|| format!("instance {n}: {due:?}: {news:?}: {done:?}"));
+            self.course.note(|| format!("instance {n}: {due:?}: {notification:?}: {done:?}"));
             if done.is_err() {
                 return Ok(done);
             }
-            if news.is_some_and(|news| news.info == Some("DURATION_EXPIRED"))
+            if notification.is_some_and(|notification| notification.info == Some("DURATION_EXPIRED"))
                 && let Err(what) = self.clients.told_expired(&due.1)
             {
                 return Err(self.course.violation(Invariant::Returned, what));

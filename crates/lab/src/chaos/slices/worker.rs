@@ -6,7 +6,7 @@ use super::plan::UPF;
 use super::upf::Tried;
 use super::world::{Failure, Instance, World};
 use anabranch_element::time::{Duration, Instant};
-use anabranch_slice::{Action, Expected, Place, Released, Slice, SliceShare, State, Step, Ue};
+use anabranch_slice::{Action, Expected, PendingPlacement, Released, Slice, SliceShare, State, Step, Ue};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Maximum time to wait for an answer.
@@ -32,7 +32,7 @@ pub enum Job {
     /// Queues jobs for places that were not sent yet.
     Untold,
     /// Sends a place to the cell of the first of these accesses.
-    Attach(Place, Vec<String>),
+    Attach(PendingPlacement, Vec<String>),
     /// A check of the slices of a cell's UEs.
     Places(usize),
     /// Queues jobs for UEs that are to be returned to the default slice.
@@ -317,7 +317,7 @@ impl World {
             }
             Job::Untold => {
                 let Instance { manager, work, .. } = &mut self.instances[n];
-                for place in manager.untold(1000).into_iter().rev() {
+                for place in manager.pending_placements(1000).into_iter().rev() {
                     let accesses = place.accesses.clone();
                     work.queue.push_front(Job::Attach(place, accesses));
                 }
@@ -332,7 +332,7 @@ impl World {
                     self.instances[n].work.queue.push_front(Job::Attach(place, accesses));
                     Ok(())
                 } else {
-                    self.commit(n, |m| Ok(m.told(vec![(place, result.map(drop))])))?
+                    self.commit(n, |m| Ok(m.record_placements(vec![(place, result.map(drop))])))?
                 }
             }
             Job::Places(cell) => match result {
@@ -343,7 +343,7 @@ impl World {
                 self.sessions_due(n);
                 Ok(())
             }
-            Job::Session(ue) => self.session_told(n, *ue, result.map(drop))?,
+            Job::Session(ue) => self.record_session_result(n, *ue, result.map(drop))?,
             Job::LookUpf => match result {
                 Ok(there) => self.commit(n, |m| Ok(m.sessions_lost(&there)))?,
                 Err(_) => Ok(()),
