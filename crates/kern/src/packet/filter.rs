@@ -7,7 +7,7 @@ use std::ptr;
 
 /// The packets read by a [`PacketSocket`](super::PacketSocket).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Only {
+pub enum PacketFilter {
     /// All packets.
     #[default]
     All,
@@ -21,7 +21,7 @@ const VERSION: u32 = 0;
 const NEXT_HEADER: u32 = 6;
 const HOP_BY_HOP: u32 = 0;
 
-/// Attaches the filter for [`Only::HopByHop`] to a socket that is not bound yet.
+/// Attaches the filter for [`PacketFilter::HopByHop`] to a socket that is not bound yet.
 pub(super) fn hop_by_hop(fd: &OwnedFd, framing: Framing) -> io::Result<()> {
     // The type of a frame is inferred from the version in the byte after the header: a packet with a 6 there and next header 0 that
     // is not IPv6 is rejected by the parser.
@@ -76,8 +76,8 @@ mod tests {
                 let framing = Framing::Ip { peer: to };
                 let all = Options { framing, ..Options::default() };
                 let mut sender = PacketSocket::open("vb", &all).unwrap();
-                let only = Options { only: Only::HopByHop, ..all };
-                let mut tap = PacketSocket::open("va", &only).unwrap();
+                let filtered = Options { filter: PacketFilter::HopByHop, ..all };
+                let mut tap = PacketSocket::open("va", &filtered).unwrap();
                 let six = |next: u8| [&[0x60, 0, 0, 0, 0, 8, next, 64][..], &[next; 40]].concat();
                 // Options; TCP; destination options; IPv4 with a 0 at the offset of the next header; options again.
                 let mut four = vec![0x45; 48];

@@ -6,7 +6,7 @@
 
 mod filter;
 
-pub use filter::Only;
+pub use filter::PacketFilter;
 
 use crate::interface;
 use std::io;
@@ -47,7 +47,7 @@ pub struct Options {
     /// Kernel receive buffer in bytes; limited to `net.core.rmem_max` without the permission to exceed it.
     pub buffer_bytes: usize,
     /// The packets to read. The kernel drops the others before they are copied.
-    pub only: Only,
+    pub filter: PacketFilter,
 }
 
 impl Default for Options {
@@ -57,7 +57,7 @@ impl Default for Options {
             batch: 32,
             slot_bytes: 2048,
             buffer_bytes: 8 << 20,
-            only: Only::All,
+            filter: PacketFilter::All,
         }
     }
 }
@@ -132,7 +132,7 @@ impl PacketSocket {
         set_option(raw, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
         set_option(raw, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
 
-        if let Only::HopByHop = options.only {
+        if let PacketFilter::HopByHop = options.filter {
             filter::hop_by_hop(&fd, options.framing)?;
         }
 
@@ -209,9 +209,9 @@ impl PacketSocket {
         let ip_only = self.to.is_some();
         for (slot, header) in self.rx.chunks_exact_mut(TAG_BYTES + self.slot_bytes).zip(&headers[..n]) {
             // SAFETY: the header was filled in by the kernel, and its control buffer is still alive.
-            let told = unsafe { control_messages(&header.0.msg_hdr) };
+            let ancillary = unsafe { control_messages(&header.0.msg_hdr) };
             let (mut wire_bytes, mut start) = (header.0.msg_len as usize, TAG_BYTES);
-            if let Some(tag) = told.tag.filter(|_| !ip_only && wire_bytes >= MACS_BYTES) {
+            if let Some(tag) = ancillary.tag.filter(|_| !ip_only && wire_bytes >= MACS_BYTES) {
                 slot.copy_within(TAG_BYTES..TAG_BYTES + MACS_BYTES, 0);
                 slot[MACS_BYTES..MACS_BYTES + TAG_BYTES].copy_from_slice(&tag);
                 (wire_bytes, start) = (wire_bytes + TAG_BYTES, 0);
@@ -220,8 +220,8 @@ impl PacketSocket {
             if ip_only && !matches!(bytes.first().map(|b| b >> 4), Some(4 | 6)) {
                 continue;
             }
-            let arrived_ns = told.stamp.map_or(now, |s| s.wrapping_sub(ahead)).min(now);
-            each(Received { bytes, wire_bytes, arrived_ns, partial_checksum: told.partial_checksum });
+            let arrived_ns = ancillary.stamp.map_or(now, |s| s.wrapping_sub(ahead)).min(now);
+            each(Received { bytes, wire_bytes, arrived_ns, partial_checksum: ancillary.partial_checksum });
         }
         Ok(n)
     }
@@ -372,7 +372,7 @@ impl Vector {
 
 /// Ancillary data of a received packet.
 #[derive(Default)]
-struct Told {
+struct AncillaryData {
     /// Wall-clock time stamp (ns).
     stamp: Option<u64>,
     /// The checksum is incomplete.
@@ -385,8 +385,8 @@ struct Told {
 ///
 /// # Safety
 /// `header` must have been filled in by a successful receive and its control buffer must be alive.
-unsafe fn control_messages(header: &libc::msghdr) -> Told {
-    let mut told = Told::default();
+unsafe fn control_messages(header: &libc::msghdr) -> AncillaryData {
+    let mut ancillary = AncillaryData::default();
     // SAFETY: by the contract above the control buffer is alive and holds well-formed messages.
     let mut message = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !message.is_null() {
@@ -400,25 +400,25 @@ unsafe fn control_messages(header: &libc::msghdr) -> Told {
         if level == libc::SOL_SOCKET && kind == libc::SCM_TIMESTAMPNS && holds(size_of::<libc::timespec>()) {
             // SAFETY: the length was checked; the data need not be aligned.
             let t: libc::timespec = unsafe { ptr::read_unaligned(data.cast()) };
-            told.stamp = Some(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64);
+            ancillary.stamp = Some(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64);
         } else if level == libc::SOL_PACKET
             && kind == libc::PACKET_AUXDATA
             && holds(size_of::<libc::tpacket_auxdata>())
         {
             // SAFETY: the length was checked; the data need not be aligned.
             let aux: libc::tpacket_auxdata = unsafe { ptr::read_unaligned(data.cast()) };
-            told.partial_checksum = aux.tp_status & libc::TP_STATUS_CSUMNOTREADY != 0;
+            ancillary.partial_checksum = aux.tp_status & libc::TP_STATUS_CSUMNOTREADY != 0;
             if aux.tp_status & libc::TP_STATUS_VLAN_VALID != 0 {
-                let is_told = aux.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
-                let kind = if is_told { aux.tp_vlan_tpid } else { libc::ETH_P_8021Q as u16 };
+                let has_tpid = aux.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
+                let kind = if has_tpid { aux.tp_vlan_tpid } else { libc::ETH_P_8021Q as u16 };
                 let ([a, b], [c, d]) = (kind.to_be_bytes(), aux.tp_vlan_tci.to_be_bytes());
-                told.tag = Some([a, b, c, d]);
+                ancillary.tag = Some([a, b, c, d]);
             }
         }
         // SAFETY: `message` is a message of `header`.
         message = unsafe { libc::CMSG_NXTHDR(header, message) };
     }
-    told
+    ancillary
 }
 
 fn clock(id: libc::clockid_t) -> u64 {

@@ -4,7 +4,7 @@ use super::report::Report;
 use anabranch_cc::collect::{CollectConfig, Collector, Sighting};
 use anabranch_element::time::Instant;
 use anabranch_kern::interface;
-use anabranch_kern::packet::{Framing, Only, Options, PacketSocket};
+use anabranch_kern::packet::{Framing, Options, PacketFilter, PacketSocket};
 use anyhow::{Context, Result, ensure};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::signal::{SigSet, Signal};
@@ -161,7 +161,7 @@ fn tap(interface: &str) -> std::io::Result<PacketSocket> {
         // Packets of tunnels have no Ethernet header; nothing is sent here.
         framing: Framing::Ip { peer: [0; 6] },
         slot_bytes: SLOT_BYTES,
-        only: Only::HopByHop,
+        filter: PacketFilter::HopByHop,
         ..Options::default()
     };
     PacketSocket::open(interface, &options)

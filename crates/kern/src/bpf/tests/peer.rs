@@ -253,10 +253,10 @@ fn a_trace_that_the_path_has_no_room_for_is_left_out() {
 }
 
 /// Data of a node: hop limit, queue depth, snapshot.
-type Told = (u8, u32, Option<Snapshot>);
+type HopRecord = (u8, u32, Option<Snapshot>);
 
 /// A data segment of the peer with a trace written by these nodes, marked as by the source.
-fn traced(peer: &Peer, nodes: &[Told], more: TraceType, words: u8) -> Vec<u8> {
+fn traced(peer: &Peer, nodes: &[HopRecord], more: TraceType, words: u8) -> Vec<u8> {
     let timestamps = Some((peer.now + 1, peer.stamp));
     let options = TcpOptions { timestamps, ..TcpOptions::default() };
     let (ack, flags, window) = (peer.start, TcpFlags::ACK, u16::MAX);
@@ -374,7 +374,7 @@ fn the_kernel_reads_traces_as_wire_does() {
             }
             // Hop limits written by the nodes and at arrival: none, loops, jumps, an overflow.
             for limits in [&[][..], &[64], &[63, 64], &[62], &[255, 0], &[0, 0], &[64, 63, 62], &[64; 6]] {
-                let nodes: Vec<Told> = limits.iter().map(|limit| (*limit, 5, Some(honest))).collect();
+                let nodes: Vec<HopRecord> = limits.iter().map(|limit| (*limit, 5, Some(honest))).collect();
                 for arrived in [64, 63, 0, 255] {
                     is_the_same(&format!("hop limits {limits:?}, at last {arrived}"), &|peer| {
                         let mut packet = traced(peer, &nodes, TraceType::default(), 45);
