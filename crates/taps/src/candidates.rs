@@ -10,13 +10,13 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
 /// Candidates, and their origin.
-pub(crate) struct Choice {
+pub(crate) struct RankedCandidates {
     pub candidates: Vec<Planned>,
     pub by_agent: bool,
 }
 
 /// The input.
-pub(crate) struct Question<'a> {
+pub(crate) struct CandidateQuery<'a> {
     pub properties: &'a Properties,
     pub local: &'a LocalEndpoint,
     pub security: &'a Security,
@@ -25,9 +25,9 @@ pub(crate) struct Question<'a> {
     pub interfaces: fn() -> Host,
 }
 
-impl Question<'_> {
+impl CandidateQuery<'_> {
     /// Ranked candidates.
-    pub async fn answer(&self, resolved: &Resolved) -> Result<Choice, Error> {
+    pub async fn answer(&self, resolved: &Resolved) -> Result<RankedCandidates, Error> {
         let properties = self.restricted()?;
         let (allowed, left_out) = self.protocols(&properties);
         let mut request = Request { properties, remote: resolved.endpoints.clone(), ..Request::default() };
@@ -67,7 +67,7 @@ impl Question<'_> {
                 (answer.map_err(|refusal| explained(refusal.into(), &left_out))?, false)
             }
         };
-        Ok(Choice { candidates: usable(answer, &allowed), by_agent })
+        Ok(RankedCandidates { candidates: usable(answer, &allowed), by_agent })
     }
 
     /// The properties, restricted by the local endpoint.
@@ -189,13 +189,13 @@ mod tests {
         local: LocalEndpoint,
     ) -> Result<Vec<String>, Error> {
         let (agent, properties, local) = (Agent::None, &properties, &local);
-        let question = Question { properties, local, security: &security, agent: &agent, interfaces: two };
+        let query = CandidateQuery { properties, local, security: &security, agent: &agent, interfaces: two };
         let resolved = Resolved {
             endpoints: vec![Endpoint::new([198, 51, 100, 7].into(), 443)],
             names: BTreeMap::new(),
             failed: None,
         };
-        let choice = question.answer(&resolved).await?;
+        let choice = query.answer(&resolved).await?;
         let shown = |c: &Planned| {
             let paths: Vec<&str> = c.candidate.paths.iter().map(|p| p.interface.as_str()).collect();
             format!("{} {}", c.candidate.protocol, paths.join("+"))

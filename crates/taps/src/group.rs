@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Connection properties that can change while a connection is open (RFC 9622 §8.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Live {
+pub struct ConnectionProperties {
     /// `connTimeout`: how long data may remain unacknowledged before the connection is given up; `None`: the kernel's default. QUIC:
     /// set before opening.
     pub timeout: Option<Duration>,
@@ -24,7 +24,7 @@ pub struct Live {
     pub max_send_rate: Rate,
 }
 
-impl Live {
+impl ConnectionProperties {
     /// The values in `properties`.
     pub(crate) fn of(properties: &Properties) -> Self {
         Self {
@@ -111,17 +111,17 @@ pub(crate) struct Group {
 
 #[derive(Debug)]
 struct Shared {
-    live: Live,
+    connection_properties: ConnectionProperties,
     members: Vec<Weak<Inner>>,
 }
 
 impl Group {
-    pub fn new(live: Live) -> Arc<Self> {
-        Arc::new(Self { shared: Mutex::new(Shared { live, members: Vec::new() }) })
+    pub fn new(connection_properties: ConnectionProperties) -> Arc<Self> {
+        Arc::new(Self { shared: Mutex::new(Shared { connection_properties, members: Vec::new() }) })
     }
 
-    pub fn live(&self) -> Live {
-        self.shared().live
+    pub fn connection_properties(&self) -> ConnectionProperties {
+        self.shared().connection_properties
     }
 
     pub fn join(&self, member: &Arc<Inner>) {
@@ -138,12 +138,12 @@ impl Group {
     ///
     /// # Errors
     /// `first` cannot apply them: the others are unchanged.
-    pub fn set(&self, live: Live, first: &Arc<Inner>) -> io::Result<()> {
-        let old = self.live();
-        first.apply(&live, &old)?;
-        self.shared().live = live;
+    pub fn set(&self, connection_properties: ConnectionProperties, first: &Arc<Inner>) -> io::Result<()> {
+        let old = self.connection_properties();
+        first.apply(&connection_properties, &old)?;
+        self.shared().connection_properties = connection_properties;
         for member in self.members().iter().filter(|m| !Arc::ptr_eq(m, first)) {
-            if let Err(error) = member.apply(&live, &old) {
+            if let Err(error) = member.apply(&connection_properties, &old) {
                 member.emit(Event::CloneError(error.to_string()));
             }
         }

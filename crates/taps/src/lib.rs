@@ -63,7 +63,7 @@ pub use endpoint::{LocalEndpoint, RemoteEndpoint};
 pub use error::{Attempt, CloneError, Error, ReceiveError, SendError};
 pub use event::Event;
 pub use framer::{Framer, FramerError, LengthPrefix};
-pub use group::Live;
+pub use group::ConnectionProperties;
 pub use listener::Listener;
 pub use message::{Message, MessageContext, MessageId};
 pub use preconnection::Preconnection;

@@ -1,11 +1,11 @@
 //! Listeners (RFC 9622 §7.2): one local endpoint, with every protocol that satisfies the properties.
 
 use crate::candidates::strict_path_property;
-use crate::connection::{Connection, Making};
+use crate::connection::{Connection, ConnectionParameters};
 use crate::endpoint::resolve;
 use crate::error::Error;
 use crate::framer::Stack;
-use crate::group::{Group, Live};
+use crate::group::{ConnectionProperties, Group};
 use crate::preconnection::Preconnection;
 use crate::security::Security;
 use crate::setup::{set_dscp, set_rate};
@@ -94,7 +94,7 @@ impl Listener {
                 _ = limit.changed() => continue,
                 received = waiting.recv(), if open => received?,
             };
-            let making = Making {
+            let parameters = ConnectionParameters {
                 protocol: received.protocol,
                 properties: self.properties.clone(),
                 framers: self.framers.clone(),
@@ -104,7 +104,7 @@ impl Listener {
                 priority: self.properties.conn_priority,
             };
             // A connection that ended before it was requested is skipped.
-            if let Ok(connection) = Connection::start(received.opened, making) {
+            if let Ok(connection) = Connection::start(received.opened, parameters) {
                 self.limit.send_modify(|limit| *limit = limit.map(|l| l.saturating_sub(1)));
                 return Some(connection);
             }
@@ -153,7 +153,7 @@ impl fmt::Debug for Listener {
 struct Accept {
     to: mpsc::Sender<Received>,
     from: Arc<BTreeSet<IpAddr>>,
-    live: Live,
+    connection_properties: ConnectionProperties,
     /// Whether data sent before the end of the handshake is accepted.
     early: bool,
 }
@@ -171,11 +171,11 @@ pub(crate) async fn listen(pre: &Preconnection) -> Result<Listener, Error> {
         resolved.endpoints.iter().map(|e| e.address).collect()
     };
     let (to, received) = mpsc::channel(MAX_WAITING);
-    let (live, accepting) = (pre.live(), Arc::new(AtomicBool::new(true)));
+    let (connection_properties, accepting) = (pre.connection_properties(), Arc::new(AtomicBool::new(true)));
     // Peers that must authenticate do so at the end of the handshake.
     let early = matches!(pre.properties.zero_rtt_msg, Preference::Require | Preference::Prefer)
         && !pre.security.asks_for_proof();
-    let accept = Accept { to, from: Arc::new(from), live, early };
+    let accept = Accept { to, from: Arc::new(from), connection_properties, early };
     let sockets = sockets(pre, &wanted)?;
     let (mut tasks, mut protocols, mut local) = (Tasks(Vec::new()), Vec::new(), None);
     for (protocol, socket) in sockets {
@@ -195,8 +195,8 @@ pub(crate) async fn listen(pre: &Preconnection) -> Result<Listener, Error> {
                 None
             }
             Protocol::Quic => {
-                let endpoint =
-                    transport::server(socket.into(), &pre.security, early, &live).map_err(bound)?;
+                let endpoint = transport::server(socket.into(), &pre.security, early, &connection_properties)
+                    .map_err(bound)?;
                 Some(tokio::spawn(accept.quic(endpoint)))
             }
         };
@@ -243,10 +243,10 @@ impl Accept {
             // A peer that supports only TCP gets TCP from a listener for Multipath TCP.
             let multipath = mptcp_paths(&stream).is_ok_and(|paths| paths.is_some());
             let protocol = if multipath { Protocol::Mptcp } else { Protocol::Tcp };
-            let treated = treat(&SockRef::from(&stream), &self.live);
+            let treated = apply_to_accepted(&SockRef::from(&stream), &self.connection_properties);
             let mut opened = transport::of_stream(stream);
             opened.refused.extend(treated.err().map(|e| e.to_string()));
-            if !self.give(opened, protocol, Group::new(self.live)).await {
+            if !self.give(opened, protocol, Group::new(self.connection_properties)).await {
                 return;
             }
         }
@@ -254,7 +254,7 @@ impl Accept {
 
     async fn datagrams(self, mut from: Demultiplexer) {
         while let Some(opened) = from.next(|peer| self.allows(peer)).await {
-            let (protocol, group) = (Protocol::Udp, Group::new(self.live));
+            let (protocol, group) = (Protocol::Udp, Group::new(self.connection_properties));
             // Must not wait for room: this task also delivers datagrams to existing connections.
             match self.to.try_send(Received { opened, protocol, group }) {
                 // Without room, its first datagram is lost, as any datagram may be; the next one creates the peer again.
@@ -291,7 +291,7 @@ impl Accept {
                     Ok(connection) => connection,
                     Err(error) => return tracing::debug!("a handshake failed: {error}"),
                 };
-                let group = Group::new(accept.live);
+                let group = Group::new(accept.connection_properties);
                 // Until the connection or the listener ends.
                 loop {
                     let opened = tokio::select! {
@@ -309,14 +309,14 @@ impl Accept {
 }
 
 /// Applies connection properties to an accepted socket.
-fn treat(socket: &SockRef<'_>, live: &Live) -> io::Result<()> {
-    live.apply_all(socket)?;
-    match plan::dscp(live.capacity_profile) {
+fn apply_to_accepted(socket: &SockRef<'_>, connection_properties: &ConnectionProperties) -> io::Result<()> {
+    connection_properties.apply_all(socket)?;
+    match plan::dscp(connection_properties.capacity_profile) {
         0 => {}
         dscp => set_dscp(socket, dscp)?,
     }
-    if live.max_send_rate != Rate::Unlimited {
-        set_rate(socket, live.max_send_rate)?;
+    if connection_properties.max_send_rate != Rate::Unlimited {
+        set_rate(socket, connection_properties.max_send_rate)?;
     }
     Ok(())
 }

@@ -1,11 +1,11 @@
 //! Preconnections: the specification of a connection before it exists (RFC 9622 §6, §7).
 
-use crate::candidates::{Choice, Question};
-use crate::connection::{Connection, Info, Making};
+use crate::candidates::{CandidateQuery, RankedCandidates};
+use crate::connection::{Connection, ConnectionParameters, Info};
 use crate::endpoint::{LocalEndpoint, RemoteEndpoint, Resolved, resolve};
 use crate::error::{Attempt, Error};
 use crate::framer::{Framer, Stack};
-use crate::group::{Group, Live};
+use crate::group::{ConnectionProperties, Group};
 use crate::listener::{self, Listener};
 use crate::message::{MessageContext, MessageId};
 use crate::race::{self, Outcome, Real};
@@ -148,31 +148,31 @@ impl Preconnection {
     }
 
     /// Initial connection properties.
-    pub(crate) fn live(&self) -> Live {
+    pub(crate) fn connection_properties(&self) -> ConnectionProperties {
         let wanted = matches!(self.properties.keep_alive, Preference::Require | Preference::Prefer);
-        Live {
+        ConnectionProperties {
             timeout: self.timeout,
             keep_alive_timeout: self.keep_alive_timeout.or(wanted.then_some(KEEP_ALIVE)),
-            ..Live::of(&self.properties)
+            ..ConnectionProperties::of(&self.properties)
         }
     }
 
     /// The peer's addresses, and the candidates to reach them.
-    async fn candidates(&self) -> Result<(Resolved, Choice), Error> {
+    async fn candidates(&self) -> Result<(Resolved, RankedCandidates), Error> {
         let resolved = resolve(&self.remotes).await?;
         if resolved.endpoints.is_empty()
             && let Some(error) = resolved.failed
         {
             return Err(error);
         }
-        let question = Question {
+        let query = CandidateQuery {
             properties: &self.properties,
             local: &self.local,
             security: &self.security,
             agent: &self.agent,
             interfaces: self.interfaces,
         };
-        let choice = question.answer(&resolved).await?;
+        let choice = query.answer(&resolved).await?;
         Ok((resolved, choice))
     }
 
@@ -184,8 +184,8 @@ impl Preconnection {
         let Ok(prepared) = tokio::time::timeout(self.race.deadline, self.candidates()).await else {
             return Err(Error::TimedOut(Vec::new()));
         };
-        let (resolved, Choice { candidates, by_agent }) = prepared?;
-        let (live, mut framers) = (self.live(), self.framers.clone());
+        let (resolved, RankedCandidates { candidates, by_agent }) = prepared?;
+        let (connection_properties, mut framers) = (self.connection_properties(), self.framers.clone());
         let early = match &first {
             Some((data, context)) if context.safely_replayable => {
                 Some(framers.frame(data.clone()).map_err(crate::SendError::from)?)
@@ -199,7 +199,7 @@ impl Preconnection {
             let early = early.as_ref();
             async move {
                 let recipe = Arc::new(recipe?);
-                recipe.open(&live, early).await.map(|opened| (recipe, opened))
+                recipe.open(&connection_properties, early).await.map(|opened| (recipe, opened))
             }
         };
         let tell = |i: usize, error: std::io::Error| {
@@ -210,12 +210,16 @@ impl Preconnection {
         let race = RaceConfig { deadline: self.race.deadline.saturating_sub(started.elapsed()), ..self.race };
         let outcome = race::run(&Real::start(), delays, &race, attempt, tell).await;
         let (won, (recipe, opened)) = match outcome {
-            Outcome::Won(i, made) => (candidates[i].clone(), made),
+            Outcome::Won(i, winner) => (candidates[i].clone(), winner),
             Outcome::Failed { timed_out: true } => return Err(Error::TimedOut(failed)),
             Outcome::Failed { timed_out: false } => return Err(Error::Failed(failed)),
         };
-        let made = Made { won, recipe, opened, framers, failed, by_agent };
-        let (connection, sent) = self.made(made, live, first.as_ref().map(|(_, context)| *context))?;
+        let winner = RaceWinner { won, recipe, opened, framers, failed, by_agent };
+        let (connection, sent) = self.start_connection(
+            winner,
+            connection_properties,
+            first.as_ref().map(|(_, context)| *context),
+        )?;
         match (sent, first) {
             (None, Some((data, context))) => {
                 let id = connection.send_with(data, context).await?;
@@ -225,26 +229,26 @@ impl Preconnection {
         }
     }
 
-    fn made(
+    fn start_connection(
         &self,
-        made: Made,
-        live: Live,
+        winner: RaceWinner,
+        connection_properties: ConnectionProperties,
         first: Option<&MessageContext>,
     ) -> Result<(Connection, Option<MessageId>), Error> {
-        let sent_first = made.opened.sent_first;
-        let Planned { candidate, plan } = made.won;
-        let (protocol, failed) = (candidate.protocol, made.failed.clone());
-        let making = Making {
+        let sent_first = winner.opened.sent_first;
+        let Planned { candidate, plan } = winner.won;
+        let (protocol, failed) = (candidate.protocol, winner.failed.clone());
+        let parameters = ConnectionParameters {
             protocol,
             properties: self.properties.clone(),
-            framers: made.framers,
-            info: Some(Info { candidate, plan, by_agent: made.by_agent, failed: made.failed }),
-            recipe: Some(made.recipe),
-            group: Group::new(live),
+            framers: winner.framers,
+            info: Some(Info { candidate, plan, by_agent: winner.by_agent, failed: winner.failed }),
+            recipe: Some(winner.recipe),
+            group: Group::new(connection_properties),
             priority: self.properties.conn_priority,
         };
         // It may have ended in the meantime.
-        let connection = Connection::start(made.opened, making).map_err(|_| Error::Failed(failed))?;
+        let connection = Connection::start(winner.opened, parameters).map_err(|_| Error::Failed(failed))?;
         let sent = first.filter(|_| sent_first).map(|context| connection.sent_early(context.last));
         Ok((connection, sent))
     }
@@ -272,7 +276,7 @@ impl Preconnection {
 }
 
 /// The winner of a race.
-struct Made {
+struct RaceWinner {
     won: Planned,
     recipe: Arc<Recipe>,
     opened: Opened,

@@ -95,12 +95,12 @@ impl Setup {
             let from = SocketAddr::new(source.unwrap_or(any), local.port.unwrap_or(0));
             socket.bind(&from.into()).map_err(|e| named(&format!("bind to {from}"), e))?;
         }
-        let refused = self.treat(&socket, protocol);
+        let refused = self.apply_to_accepted(&socket, protocol);
         Ok((socket, refused))
     }
 
     /// Applies the treatment of packets; returns the failures.
-    fn treat(&self, socket: &Socket, protocol: Protocol) -> Vec<String> {
+    fn apply_to_accepted(&self, socket: &Socket, protocol: Protocol) -> Vec<String> {
         let mut refused = Vec::new();
         let mut soft = |what: String, result: io::Result<()>| {
             refused.extend(result.err().map(|e| format!("{what}: {e}")));

@@ -224,9 +224,11 @@ async fn streams_of_quic_are_a_group() {
         round_trip(&first).await;
         assert!(first.rtt().is_some());
         // A property set for one is set for all, and one that cannot be set is named.
-        let faster =
-            anabranch_taps::Live { keep_alive_timeout: Some(Duration::from_secs(5)), ..first.live() };
-        let error = second.set_live(faster).unwrap_err().to_string();
+        let faster = anabranch_taps::ConnectionProperties {
+            keep_alive_timeout: Some(Duration::from_secs(5)),
+            ..first.connection_properties()
+        };
+        let error = second.set_connection_properties(faster).unwrap_err().to_string();
         assert!(error.contains("keepAliveTimeout"), "{error}");
         second.close_group();
         next_event(&first, |e| *e == Event::Closed).await;
@@ -314,14 +316,14 @@ async fn clones_over_tcp_are_connections_that_share_their_properties() {
         assert!(matches!(error, CloneError::Passive(_)), "{error}");
         let two = one.clone_connection().await.unwrap();
         assert_ne!(one.local(), two.local());
-        let live = anabranch_taps::Live {
+        let changed = anabranch_taps::ConnectionProperties {
             timeout: Some(Duration::from_secs(9)),
             keep_alive_timeout: Some(Duration::from_secs(7)),
             capacity_profile: CapacityProfile::LowLatencyInteractive,
             max_send_rate: Rate::bps(80_000_000),
         };
-        one.set_live(live).unwrap();
-        assert_eq!(two.live(), live);
+        one.set_connection_properties(changed).unwrap();
+        assert_eq!(two.connection_properties(), changed);
         let three = two.clone_connection().await.unwrap();
         assert_eq!(three.grouped_connections().len(), 3);
         three.send("from three").await.unwrap();

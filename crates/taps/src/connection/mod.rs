@@ -11,7 +11,7 @@ mod parts;
 use crate::error::{Attempt, CloneError, ReceiveError, SendError};
 use crate::event::Event;
 use crate::framer::Stack;
-use crate::group::{Group, Live};
+use crate::group::{ConnectionProperties, Group};
 use crate::message::{Message, MessageContext, MessageId};
 use crate::queue::Queue;
 use crate::transport::{self, Link, Opened, Recipe};
@@ -89,7 +89,7 @@ pub(crate) struct Inner {
 }
 
 /// Parameters of a connection besides its transport.
-pub(crate) struct Making {
+pub(crate) struct ConnectionParameters {
     pub protocol: Protocol,
     pub properties: Properties,
     pub framers: Stack,
@@ -101,21 +101,21 @@ pub(crate) struct Making {
 
 impl Connection {
     /// Creates a connection over an open transport, and starts its tasks.
-    pub(crate) fn start(opened: Opened, making: Making) -> std::io::Result<Self> {
+    pub(crate) fn start(opened: Opened, parameters: ConnectionParameters) -> std::io::Result<Self> {
         static IDS: AtomicU64 = AtomicU64::new(1);
         let (events, receiver) = broadcast::channel(MAX_EVENTS);
         let inner = Arc::new(Inner {
             id: IDS.fetch_add(1, Relaxed),
-            protocol: making.protocol,
-            properties: making.properties,
+            protocol: parameters.protocol,
+            properties: parameters.properties,
             local: opened.link.local()?,
             remote: opened.link.remote()?,
-            info: making.info,
-            recipe: making.recipe,
-            group: making.group,
-            priority: AtomicU32::new(making.priority),
+            info: parameters.info,
+            recipe: parameters.recipe,
+            group: parameters.group,
+            priority: AtomicU32::new(parameters.priority),
             queue: Queue::default(),
-            framers: Mutex::new(making.framers),
+            framers: Mutex::new(parameters.framers),
             begun: Mutex::default(),
             incoming: tokio::sync::Mutex::new(Some(Incoming::new(opened.reader))),
             link: Mutex::new(Some(opened.link)),
@@ -271,11 +271,13 @@ impl Connection {
             (_, Some(recipe)) => {
                 // Two connections cannot have the same port.
                 let local = crate::endpoint::LocalEndpoint { port: None, ..recipe.local.clone() };
-                Recipe { local, ..Recipe::clone(recipe) }.open(&inner.group.live(), None).await?
+                Recipe { local, ..Recipe::clone(recipe) }
+                    .open(&inner.group.connection_properties(), None)
+                    .await?
             }
             (_, None) => return Err(CloneError::Passive(inner.protocol)),
         };
-        let making = Making {
+        let parameters = ConnectionParameters {
             protocol: inner.protocol,
             properties: inner.properties.clone(),
             framers,
@@ -284,7 +286,7 @@ impl Connection {
             group: inner.group.clone(),
             priority: inner.priority.load(Relaxed),
         };
-        Ok(Self::start(opened, making)?)
+        Ok(Self::start(opened, parameters)?)
     }
 
     /// The open connections of the group by [`Connection::id`], including this one.
@@ -315,16 +317,19 @@ impl Connection {
 
     /// Current connection properties that can change, shared by the group.
     #[must_use]
-    pub fn live(&self) -> Live {
-        self.inner.group.live()
+    pub fn connection_properties(&self) -> ConnectionProperties {
+        self.inner.group.connection_properties()
     }
 
     /// Changes them for the whole group.
     ///
     /// # Errors
     /// The property that cannot be set on this connection; the others are then unchanged.
-    pub fn set_live(&self, live: Live) -> std::io::Result<()> {
-        self.inner.group.set(live, &self.inner)
+    pub fn set_connection_properties(
+        &self,
+        connection_properties: ConnectionProperties,
+    ) -> std::io::Result<()> {
+        self.inner.group.set(connection_properties, &self.inner)
     }
 
     /// `connPriority` among the connections of the group, smaller first. Effective only with QUIC.
@@ -459,7 +464,7 @@ impl Inner {
         }
         let singular =
             if context.no_segmentation || context.no_fragmentation { self.singular() } else { None };
-        context.check(bytes, self.protocol, self.group.live().capacity_profile, singular)
+        context.check(bytes, self.protocol, self.group.connection_properties().capacity_profile, singular)
     }
 
     fn most_bytes(&self) -> usize {
@@ -490,13 +495,17 @@ impl Inner {
         }
     }
 
-    pub(crate) fn apply(&self, live: &Live, old: &Live) -> std::io::Result<()> {
+    pub(crate) fn apply(
+        &self,
+        connection_properties: &ConnectionProperties,
+        old: &ConnectionProperties,
+    ) -> std::io::Result<()> {
         let closed = || std::io::Error::new(std::io::ErrorKind::NotConnected, "the connection is closed");
         let link = locked(&self.link).clone().ok_or_else(closed)?;
         let planned = self.recipe.as_ref().and_then(|r| r.setup.pacing_bps);
         // The plan's rate includes the program's own limit: the rest is that of the slice.
         let of_slice = planned.filter(|bps| Some(*bps) != self.properties.max_send_rate.get());
-        live.apply(old, &link, self.protocol, of_slice)
+        connection_properties.apply(old, &link, self.protocol, of_slice)
     }
 
     pub(crate) fn emit(&self, event: Event) {

@@ -10,7 +10,7 @@ pub(crate) use quic::{accept_stream, another, server};
 pub(crate) use stream::opened as of_stream;
 
 use crate::endpoint::LocalEndpoint;
-use crate::group::Live;
+use crate::group::ConnectionProperties;
 use crate::security::Security;
 use crate::setup::Setup;
 use anabranch_selection::Protocol;
@@ -53,11 +53,15 @@ pub(crate) struct Opened {
 
 impl Recipe {
     /// Opens the connection. `first`, if given, may be sent more than once.
-    pub async fn open(&self, live: &Live, first: Option<&Bytes>) -> io::Result<Opened> {
+    pub async fn open(
+        &self,
+        connection_properties: &ConnectionProperties,
+        first: Option<&Bytes>,
+    ) -> io::Result<Opened> {
         match self.protocol {
-            Protocol::Tcp | Protocol::Mptcp => stream::open(self, live).await,
+            Protocol::Tcp | Protocol::Mptcp => stream::open(self, connection_properties).await,
             Protocol::Udp => datagram::open(self),
-            Protocol::Quic => quic::open(self, live, first).await,
+            Protocol::Quic => quic::open(self, connection_properties, first).await,
         }
     }
 }

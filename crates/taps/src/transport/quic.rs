@@ -2,7 +2,7 @@
 
 use super::marked::Marked;
 use super::{Link, Opened, Reader, Recipe, Writer};
-use crate::group::Live;
+use crate::group::ConnectionProperties;
 use crate::security::Security;
 use crate::setup::{Setup, whole_ms, whole_s};
 use anabranch_selection::plan::{self, PlanConfig};
@@ -23,12 +23,16 @@ const MAX_INCOMING: usize = 1024;
 /// How long to wait for the peer to acknowledge the last data.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) async fn open(recipe: &Recipe, live: &Live, first: Option<&Bytes>) -> io::Result<Opened> {
+pub(super) async fn open(
+    recipe: &Recipe,
+    connection_properties: &ConnectionProperties,
+    first: Option<&Bytes>,
+) -> io::Result<Opened> {
     let (socket, mut refused) = recipe.setup.socket(recipe.protocol, recipe.remote, &recipe.local)?;
     let endpoint = endpoint(socket.into(), None, recipe.setup.dscp)?;
     let crypto = recipe.security.client().map_err(io::Error::other)?;
     let mut config = ClientConfig::new(crypto);
-    config.transport_config(Arc::new(transport(&recipe.setup, live, &mut refused)?));
+    config.transport_config(Arc::new(transport(&recipe.setup, connection_properties, &mut refused)?));
     let connecting = endpoint
         .connect_with(config, recipe.remote, &recipe.server_name)
         .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
@@ -60,8 +64,12 @@ pub(super) async fn open(recipe: &Recipe, live: &Live, first: Option<&Bytes>) ->
 }
 
 /// The parts of a plan that QUIC implements itself: congestion control and initial window.
-fn transport(setup: &Setup, live: &Live, refused: &mut Vec<String>) -> io::Result<TransportConfig> {
-    let mut config = common(live)?;
+fn transport(
+    setup: &Setup,
+    connection_properties: &ConnectionProperties,
+    refused: &mut Vec<String>,
+) -> io::Result<TransportConfig> {
+    let mut config = common(connection_properties)?;
     let window = setup.window.map(|w| u64::from(w.segments) * u64::from(PlanConfig::default().segment_bytes));
     let mut cubic = CubicConfig::default();
     let mut reno = NewRenoConfig::default();
@@ -85,13 +93,13 @@ fn transport(setup: &Setup, live: &Live, refused: &mut Vec<String>) -> io::Resul
     Ok(config)
 }
 
-fn common(live: &Live) -> io::Result<TransportConfig> {
+fn common(connection_properties: &ConnectionProperties) -> io::Result<TransportConfig> {
     let mut config = TransportConfig::default();
     config.max_concurrent_bidi_streams(VarInt::from_u32(MAX_STREAMS));
     // Unidirectional streams are not used.
     config.max_concurrent_uni_streams(VarInt::from_u32(0));
-    config.keep_alive_interval(live.keep_alive_timeout.map(whole_s));
-    if let Some(timeout) = live.timeout {
+    config.keep_alive_interval(connection_properties.keep_alive_timeout.map(whole_s));
+    if let Some(timeout) = connection_properties.timeout {
         let timeout = IdleTimeout::try_from(whole_ms(timeout));
         let timeout = timeout.map_err(|e| io::Error::other(format!("property \"connTimeout\": {e}")))?;
         config.max_idle_timeout(Some(timeout));
@@ -104,13 +112,13 @@ pub(crate) fn server(
     socket: std::net::UdpSocket,
     security: &Security,
     early: bool,
-    live: &Live,
+    connection_properties: &ConnectionProperties,
 ) -> io::Result<Endpoint> {
     let crypto = security.server(early).map_err(io::Error::other)?;
     let mut config = ServerConfig::with_crypto(crypto);
-    config.transport_config(Arc::new(common(live)?));
+    config.transport_config(Arc::new(common(connection_properties)?));
     config.max_incoming(MAX_INCOMING);
-    endpoint(socket, Some(config), Some(plan::dscp(live.capacity_profile)))
+    endpoint(socket, Some(config), Some(plan::dscp(connection_properties.capacity_profile)))
 }
 
 /// An endpoint whose datagrams have this DSCP.

@@ -1,18 +1,21 @@
 //! TCP and Multipath TCP.
 
 use super::{Link, Opened, Read, Reader, Recipe, Writer, is_soft, taken};
-use crate::group::Live;
+use crate::group::ConnectionProperties;
 use bytes::{BufMut, BytesMut};
 use nix::sys::socket::{setsockopt, sockopt};
 use std::io;
 use std::sync::Arc;
 use tokio::net::{TcpSocket, TcpStream};
 
-pub(super) async fn open(recipe: &Recipe, live: &Live) -> io::Result<Opened> {
+pub(super) async fn open(
+    recipe: &Recipe,
+    connection_properties: &ConnectionProperties,
+) -> io::Result<Opened> {
     let (socket, refused) = recipe.setup.socket(recipe.protocol, recipe.remote, &recipe.local)?;
     let socket = TcpSocket::from_std_stream(socket.into());
     let stream = socket.connect(recipe.remote).await?;
-    live.apply_all(&socket2::SockRef::from(&stream))?;
+    connection_properties.apply_all(&socket2::SockRef::from(&stream))?;
     if recipe.soft_errors {
         // Without this option, ICMP errors show only when the connection is given up.
         match recipe.remote.is_ipv6() {
