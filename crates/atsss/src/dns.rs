@@ -57,7 +57,7 @@ pub struct DnsStats {
 /// Address to names.
 #[derive(Debug, Clone)]
 pub struct DnsTable {
-    addresses: BTreeMap<IpAddr, Known>,
+    addresses: BTreeMap<IpAddr, AddressEntry>,
     /// The same addresses, sorted by the expiry of their last name.
     by_expiry: BTreeSet<(Instant, IpAddr)>,
     /// Questions without an answer, oldest first.
@@ -75,7 +75,7 @@ struct Question {
 }
 
 #[derive(Debug, Clone)]
-struct Known {
+struct AddressEntry {
     names: Vec<(Arc<str>, Instant)>,
     expires: Instant,
 }
@@ -101,7 +101,7 @@ impl DnsTable {
 
     /// Examines an IP packet from the device, and remembers it if it is a DNS question.
     pub fn ask(&mut self, packet: &[u8], now: Instant) {
-        let Some(message) = dns_payload(packet, Way::Question) else { return };
+        let Some(message) = dns_payload(packet, MessageKind::Question) else { return };
         let (Some(id), Ok(flow)) = (identifier(message), FlowKey::parse(packet)) else { return };
         let answer = flow.reversed();
         // A repeated question, as resolvers send it when there is no answer.
@@ -118,7 +118,7 @@ impl DnsTable {
     /// [`DnsTable::ask`].
     pub fn snoop(&mut self, packet: &[u8], now: Instant) {
         // The cheap check first: nearly all packets are not UDP from port 53.
-        let Some(message) = dns_payload(packet, Way::Answer) else { return };
+        let Some(message) = dns_payload(packet, MessageKind::Answer) else { return };
         let (Some(id), Ok(flow)) = (identifier(message), FlowKey::parse(packet)) else {
             self.stats.malformed += 1;
             return;
@@ -155,8 +155,8 @@ impl DnsTable {
 
     /// The names of an address.
     pub fn names(&self, address: IpAddr, now: Instant) -> impl Iterator<Item = &str> {
-        let known = self.addresses.get(&address).map(|known| known.names.as_slice()).unwrap_or_default();
-        known.iter().filter(move |(_, expires)| *expires > now).map(|(name, _)| &**name)
+        let names = self.addresses.get(&address).map(|entry| entry.names.as_slice()).unwrap_or_default();
+        names.iter().filter(move |(_, expires)| *expires > now).map(|(name, _)| &**name)
     }
 
     /// Number of addresses, including those whose names have expired since the last answer.
@@ -185,18 +185,20 @@ impl DnsTable {
             self.addresses.remove(&evicted);
             self.stats.evicted += 1;
         }
-        let known =
-            self.addresses.entry(address).or_insert(Known { names: Vec::new(), expires: Instant::ZERO });
-        self.by_expiry.remove(&(known.expires, address));
-        known.names.retain(|(other, until)| *until > now && *other != name);
-        if known.names.len() >= NAMES_PER_ADDRESS
-            && let Some(first) = (0..known.names.len()).min_by_key(|&i| known.names[i].1)
+        let entry = self
+            .addresses
+            .entry(address)
+            .or_insert(AddressEntry { names: Vec::new(), expires: Instant::ZERO });
+        self.by_expiry.remove(&(entry.expires, address));
+        entry.names.retain(|(other, until)| *until > now && *other != name);
+        if entry.names.len() >= NAMES_PER_ADDRESS
+            && let Some(first) = (0..entry.names.len()).min_by_key(|&i| entry.names[i].1)
         {
-            known.names.swap_remove(first);
+            entry.names.swap_remove(first);
         }
-        known.names.push((name, expires));
-        known.expires = known.names.iter().map(|(_, until)| *until).max().unwrap_or(expires);
-        self.by_expiry.insert((known.expires, address));
+        entry.names.push((name, expires));
+        entry.expires = entry.names.iter().map(|(_, until)| *until).max().unwrap_or(expires);
+        self.by_expiry.insert((entry.expires, address));
     }
 
     fn expire(&mut self, now: Instant) {
@@ -211,7 +213,7 @@ impl DnsTable {
 
 /// Direction of a DNS message.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum MessageKind {
     /// To port 53.
     Question,
     /// From port 53.
@@ -219,14 +221,14 @@ enum Way {
 }
 
 /// The payload of a UDP packet to or from port 53.
-fn dns_payload(packet: &[u8], way: Way) -> Option<&[u8]> {
+fn dns_payload(packet: &[u8], kind: MessageKind) -> Option<&[u8]> {
     let ip = IpPacket::parse(packet).ok()?;
     if ip.protocol != protocol::UDP || ip.fragment {
         return None;
     }
     let udp = packet.get(ip.payload)?;
     let length = usize::from(u16::from_be_bytes([*udp.get(4)?, *udp.get(5)?]));
-    let port = if way == Way::Answer { &udp[..2] } else { &udp[2..4] };
+    let port = if kind == MessageKind::Answer { &udp[..2] } else { &udp[2..4] };
     if port != PORT.to_be_bytes() || length < 8 {
         return None;
     }
@@ -237,10 +239,10 @@ fn identifier(message: &[u8]) -> Option<u16> {
     message.first_chunk().copied().map(u16::from_be_bytes)
 }
 
-type Found = Vec<(IpAddr, Arc<str>, Duration)>;
+type AddressRecords = Vec<(IpAddr, Arc<str>, Duration)>;
 
 /// The addresses of an answer, each with all names by which it was reached. `Err` if it is not valid DNS.
-fn answers(message: &[u8]) -> Result<Found, ()> {
+fn answers(message: &[u8]) -> Result<AddressRecords, ()> {
     let mut bytes = message.to_vec();
     let header: &mut [u8; HEADER_BYTES] = bytes.first_chunk_mut().ok_or(())?;
     // Only questions and answers are of interest, so the other sections are hidden from the parser. The
@@ -252,7 +254,7 @@ fn answers(message: &[u8]) -> Result<Found, ()> {
         return Err(());
     }
     let packet = Packet::parse(&bytes).map_err(|_| ())?;
-    let mut found = Found::new();
+    let mut found = AddressRecords::new();
     let [question] = packet.questions.as_slice() else { return Ok(found) };
     let usable = packet.has_flags(PacketFlag::RESPONSE)
         && packet.opcode() == OPCODE::StandardQuery

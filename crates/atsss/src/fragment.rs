@@ -37,12 +37,12 @@ const WORDS: usize = MAX_MESSAGE / Fragment::UNIT / 64;
 
 /// The division of a message: as few fragments as the path allows, all but the last of equal length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cut {
+pub struct FragmentLayout {
     total: usize,
     piece: usize,
 }
 
-impl Cut {
+impl FragmentLayout {
     /// Divides `total` bytes for a path that carries UDP payloads of `max_payload` bytes. `None` if the
     /// message is too large, or needs only one fragment.
     #[must_use]
@@ -74,13 +74,13 @@ pub struct FragmentCounters {
 
 /// A complete message.
 #[derive(Debug)]
-pub struct Whole {
+pub struct ReassembledMessage {
     slot: usize,
     buffer: Vec<u8>,
     len: usize,
 }
 
-impl Whole {
+impl ReassembledMessage {
     /// The message: inner header and contents.
     pub fn message(&mut self) -> &mut [u8] {
         &mut self.buffer[..self.len]
@@ -123,7 +123,7 @@ impl Assembler {
         now: Instant,
         pool: &mut Pool,
         lost: &mut impl FnMut(PathId),
-    ) -> Result<Option<Whole>, DropReason> {
+    ) -> Result<Option<ReassembledMessage>, DropReason> {
         let same = |slot: &Slot| slot.total != 0 && (slot.number, slot.path) == (piece.number, path);
         let at = match self.slots.iter().position(same) {
             Some(at) => at,
@@ -148,11 +148,11 @@ impl Assembler {
         }
         let len = usize::from(slot.total);
         slot.total = 0;
-        Ok(Some(Whole { slot: at, buffer: core::mem::take(&mut slot.buffer), len }))
+        Ok(Some(ReassembledMessage { slot: at, buffer: core::mem::take(&mut slot.buffer), len }))
     }
 
     /// Reuses the buffer of a message.
-    pub fn give_back(&mut self, whole: Whole) {
+    pub fn give_back(&mut self, whole: ReassembledMessage) {
         if let Some(slot) = self.slots.get_mut(whole.slot) {
             slot.buffer = whole.buffer;
         }
@@ -292,14 +292,14 @@ mod tests {
         Fragment { number, total: message.len() as u16, offset: at.start as u16, bytes: &message[at] }
     }
 
-    struct Bed {
+    struct TestBed {
         assembler: Assembler,
         pool: Pool,
         lost: Vec<PathId>,
         whole: Vec<Vec<u8>>,
     }
 
-    impl Bed {
+    impl TestBed {
         fn new() -> Self {
             Self { assembler: Assembler::default(), pool: pool(), lost: Vec::new(), whole: Vec::new() }
         }
@@ -318,8 +318,9 @@ mod tests {
 
     #[test]
     fn a_message_is_cut_into_as_few_pieces_as_fit() {
-        let lengths =
-            |total, max| Cut::new(total, max).map(|cut| cut.pieces().map(|p| p.len()).collect::<Vec<_>>());
+        let lengths = |total, max| {
+            FragmentLayout::new(total, max).map(|layout| layout.pieces().map(|p| p.len()).collect::<Vec<_>>())
+        };
         assert_eq!(lengths(1408, 1172), Some(vec![704, 704]));
         assert_eq!(lengths(1301, 1172), Some(vec![656, 645]));
         assert_eq!(lengths(1408, 548), Some(vec![472, 472, 464]));
@@ -330,7 +331,7 @@ mod tests {
 
     #[test]
     fn pieces_come_in_any_order_and_paths_and_numbers_are_kept_apart() {
-        let mut bed = Bed::new();
+        let mut bed = TestBed::new();
         let (a, b, c) = (message(1, 1408), message(2, 1000), message(3, 1408));
         let (ab, bb) = (704, 504);
         assert!(bed.take(0, &piece(7, &a, ab..1408), ms(0)));
@@ -349,7 +350,7 @@ mod tests {
 
     #[test]
     fn contradicting_fragments_are_rejected_and_the_first_ones_stay() {
-        let mut bed = Bed::new();
+        let mut bed = TestBed::new();
         let (a, evil) = (message(1, 1408), vec![0xEE; 1408]);
         assert!(bed.take(0, &piece(1, &a, 0..704), ms(0)));
         assert!(!bed.take(0, &piece(1, &evil, 0..704), ms(0)), "a second time");
@@ -361,7 +362,7 @@ mod tests {
 
     #[test]
     fn incomplete_messages_are_given_up_in_time() {
-        let mut bed = Bed::new();
+        let mut bed = TestBed::new();
         let a = message(1, 1408);
         bed.take(3, &piece(1, &a, 0..704), ms(100));
         assert_eq!(bed.assembler.poll_timeout(), Some((ms(100) + HOLD, "fragments")));
@@ -380,7 +381,7 @@ mod tests {
     #[test]
     fn the_oldest_is_displaced_and_the_quota_holds() {
         for total in [1408, 9000] {
-            let mut bed = Bed::new();
+            let mut bed = TestBed::new();
             let a = message(1, total);
             for n in 0..1000 {
                 assert!(bed.take(0, &piece(n, &a, 0..704), ms(u64::from(n) / 10)));
@@ -405,7 +406,7 @@ mod tests {
 
     #[test]
     fn without_a_pool_there_is_no_room() {
-        let mut bed = Bed::new();
+        let mut bed = TestBed::new();
         bed.pool = Pool::new(PoolConfig { bytes: 1000, ..PoolConfig::default() });
         assert!(!bed.take(0, &piece(1, &message(1, 1408), 0..704), ms(0)));
         bed.assembler.close(&mut bed.pool);
@@ -415,9 +416,9 @@ mod tests {
     proptest! {
         #[test]
         fn pieces_cover_the_message_and_fit(total in 1usize..=MAX_MESSAGE, max in 0usize..2000) {
-            if let Some(cut) = Cut::new(total, max) {
+            if let Some(layout) = FragmentLayout::new(total, max) {
                 let mut end = 0;
-                for at in cut.pieces() {
+                for at in layout.pieces() {
                     prop_assert_eq!(at.start, end);
                     prop_assert!(!at.is_empty() && at.len() + Fragment::OVERHEAD <= max);
                     prop_assert!(at.end == total || at.len().is_multiple_of(Fragment::UNIT));
@@ -425,7 +426,7 @@ mod tests {
                 }
                 prop_assert_eq!(end, total);
                 let room = (max - Fragment::OVERHEAD) / 8 * 8;
-                prop_assert_eq!(cut.pieces().count(), total.div_ceil(room), "as few as possible");
+                prop_assert_eq!(layout.pieces().count(), total.div_ceil(room), "as few as possible");
             }
         }
 
@@ -440,7 +441,7 @@ mod tests {
             let messages: Vec<_> = sizes.iter().enumerate().map(|(n, (total, _))| message(n as u32, *total)).collect();
             let mut pieces = Vec::new();
             for (n, (total, max)) in sizes.iter().enumerate() {
-                pieces.extend(Cut::new(*total, *max).into_iter().flat_map(Cut::pieces).map(|at| (n, at)));
+                pieces.extend(FragmentLayout::new(*total, *max).into_iter().flat_map(FragmentLayout::pieces).map(|at| (n, at)));
             }
             // Shuffled within a few places, some lost.
             let mut keyed: Vec<_> = pieces.iter().enumerate().map(|(i, p)| {
@@ -448,7 +449,7 @@ mod tests {
                 (i as u32 * 2 + random % 6, lose == 0, p)
             }).collect();
             keyed.sort_by_key(|(key, ..)| *key);
-            let mut bed = Bed::new();
+            let mut bed = TestBed::new();
             let mut complete: Vec<_> = (0..sizes.len()).map(|n| pieces.iter().any(|(m, _)| *m == n)).collect();
             let mut junk = junk.iter().cycle();
             for (_, lost, (n, at)) in keyed {
@@ -478,7 +479,7 @@ mod tests {
         fn hostile_fragments_have_no_effect_on_other_messages(
             pieces in prop::collection::vec((0u8..3, 0u32..6, 9u16..9400, 0u16..1200, 1usize..1500, 0u64..2000), 1..400)
         ) {
-            let (mut bed, bytes, mut now) = (Bed::new(), [7; 1500], 0);
+            let (mut bed, bytes, mut now) = (TestBed::new(), [7; 1500], 0);
             for (path, number, total, unit, len, wait) in pieces {
                 now += wait / 10;
                 let len = len.min(usize::from(total).saturating_sub(usize::from(unit) * 8));

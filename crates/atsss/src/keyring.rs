@@ -11,7 +11,7 @@
 //! Packet numbers and replay windows are per epoch and per path.
 //!
 //! If answers take longer than the UE's retry interval, the UE may use the answer to any of its last
-//! [`MOST_UNCONFIRMED`] handshakes. The UPF therefore keeps the keys of each until one is used or they
+//! [`MAX_UNCONFIRMED`] handshakes. The UPF therefore keeps the keys of each until one is used or they
 //! expire.
 //!
 //! No state is changed or allocated for a packet before it is authenticated.
@@ -27,9 +27,9 @@ const PREVIOUS_LIFE: Duration = Duration::from_secs(5);
 /// Keys that the peer never confirmed are forgotten after this time.
 const NEXT_LIFE: Duration = Duration::from_secs(15);
 /// Handshakes of one UE whose keys have not been used yet.
-pub const MOST_UNCONFIRMED: usize = 5;
+pub const MAX_UNCONFIRMED: usize = 5;
 /// Epochs of one session: unconfirmed, current, and previous.
-pub const MOST_EPOCHS: usize = MOST_UNCONFIRMED + 2;
+pub const MOST_EPOCHS: usize = MAX_UNCONFIRMED + 2;
 /// Paths whose lanes are part of the epoch. Those of other paths are allocated when they are used.
 const USUAL_PATHS: usize = 2;
 
@@ -86,7 +86,7 @@ impl Epoch {
         Self { fresh_peer, ..self }
     }
 
-    /// Sets the number by which the peer identifies the session: see [`KeyRing::known`].
+    /// Sets the number by which the peer identifies the session: see [`KeyRing::peer_instance`].
     #[must_use]
     pub fn with_instance(self, instance: u32) -> Self {
         Self { instance, ..self }
@@ -184,7 +184,7 @@ pub struct Opened<'a> {
 
 /// What a peer with certain keys knows about the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Known {
+pub struct PeerInstance {
     /// Number of the session that was sent to it.
     pub instance: u32,
     /// It had restarted before it got these keys, and no packet under them has arrived yet.
@@ -217,7 +217,7 @@ impl KeyRing {
         epoch.older = self.next.take();
         self.next = Some(Box::new(epoch));
         let mut last = self.next.as_deref_mut()?;
-        for _ in 1..MOST_UNCONFIRMED {
+        for _ in 1..MAX_UNCONFIRMED {
             last = last.older.as_deref_mut()?;
         }
         last.older.take().map(|oldest| oldest.local_index)
@@ -226,12 +226,12 @@ impl KeyRing {
     /// The knowledge of a peer that names the keys with this receiver index as its own; `None`: they do not
     /// exist here.
     #[must_use]
-    pub fn known(&self, local_index: u32) -> Option<Known> {
+    pub fn peer_instance(&self, local_index: u32) -> Option<PeerInstance> {
         let waiting = chain(self.next.as_deref()).find(|e| e.local_index == local_index);
-        let known = |e: &Epoch| Known { instance: e.instance, fresh_peer: e.fresh_peer };
-        waiting.map(known).or_else(|| {
+        let peer_instance = |e: &Epoch| PeerInstance { instance: e.instance, fresh_peer: e.fresh_peer };
+        waiting.map(peer_instance).or_else(|| {
             let current = self.current.as_deref().filter(|_| self.has_index(local_index))?;
-            Some(Known { instance: current.instance, fresh_peer: false })
+            Some(PeerInstance { instance: current.instance, fresh_peer: false })
         })
     }
 
@@ -494,7 +494,7 @@ mod tests {
 
     #[test]
     fn any_of_the_last_handshakes_may_be_used_and_ends_earlier_ones() {
-        for used in 0..MOST_UNCONFIRMED {
+        for used in 0..MAX_UNCONFIRMED {
             for (later, more) in [(0, 0), (0, 2), (3, 0)] {
                 let mut upf = KeyRing::default();
                 let (ours, theirs) = epochs(100, NOW);
@@ -504,26 +504,33 @@ mod tests {
                 upf.open(&mut sealed(&mut ue, 0), NOW).map(|_| ()).unwrap();
                 let mut tries: Vec<Option<Epoch>> = Vec::new();
                 let mut given_up = Vec::new();
-                for index in 0..(MOST_UNCONFIRMED + more) as u32 {
+                for index in 0..(MAX_UNCONFIRMED + more) as u32 {
                     let (ours, theirs) = epochs(index, NOW + Duration::from_secs(index.into()));
                     tries.push(Some(ours));
                     let theirs = theirs.with_instance(index).with_fresh_peer(index == 2);
                     given_up.extend(upf.install_unconfirmed(theirs));
                 }
                 assert_eq!(given_up, (0..more as u32).collect::<Vec<_>>());
-                assert_eq!(upf.indices().count(), MOST_UNCONFIRMED + 1);
+                assert_eq!(upf.indices().count(), MAX_UNCONFIRMED + 1);
                 let used = used + more;
                 let fresh_peer = used == 2;
-                let known = |instance, fresh_peer| Some(Known { instance, fresh_peer });
-                assert_eq!(upf.known(used as u32), known(used as u32, fresh_peer));
-                assert_eq!((upf.known(100), upf.known(99)), (known(100, false), None));
+                let peer_instance = |instance, fresh_peer| Some(PeerInstance { instance, fresh_peer });
+                assert_eq!(upf.peer_instance(used as u32), peer_instance(used as u32, fresh_peer));
+                assert_eq!(
+                    (upf.peer_instance(100), upf.peer_instance(99)),
+                    (peer_instance(100, false), None)
+                );
                 ue.install_now(tries[used].take().unwrap(), NOW);
                 for n in 0..=later {
                     let opened = upf.open(&mut sealed(&mut ue, 0), NOW).map(|o| o.confirmed).unwrap();
                     let confirmed = Confirmed { local_index: used as u32, fresh_peer };
                     assert_eq!(opened, (n == 0).then_some(confirmed));
                 }
-                assert_eq!(upf.known(used as u32), known(used as u32, false), "it is used now");
+                assert_eq!(
+                    upf.peer_instance(used as u32),
+                    peer_instance(used as u32, false),
+                    "it is used now"
+                );
                 let mut gone = upf.expire(NOW);
                 gone.sort_unstable();
                 let mut over: Vec<u32> = (more as u32..used as u32).collect();

@@ -81,14 +81,14 @@ pub enum Phase {
 
 /// The result of a search, kept while the path is not used: four bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct MtuBounds {
     /// Largest size acknowledged; 0: none.
     low: u16,
     /// Smallest size that failed.
     high: u16,
 }
 
-impl Found {
+impl MtuBounds {
     /// The largest UDP payload that is known to pass, in bytes; 0 if that was never searched.
     #[must_use]
     pub const fn low_bytes(self) -> u16 {
@@ -172,11 +172,11 @@ impl PathMtu {
 
     /// A path with an earlier result: the search continues from there, and confirms it first.
     #[must_use]
-    pub fn resume(found: Found, max: u16, now: Instant) -> Self {
+    pub fn resume(bounds: MtuBounds, max: u16, now: Instant) -> Self {
         let mut mtu = Self::new(max, now);
-        if (MIN_BYTES..=mtu.max).contains(&found.low) && found.low < found.high {
-            mtu.low = found.low;
-            mtu.high = found.high.min(mtu.max + 1);
+        if (MIN_BYTES..=mtu.max).contains(&bounds.low) && bounds.low < bounds.high {
+            mtu.low = bounds.low;
+            mtu.high = bounds.high.min(mtu.max + 1);
             mtu.proven = true;
         }
         mtu
@@ -184,8 +184,8 @@ impl PathMtu {
 
     /// The result of the search so far.
     #[must_use]
-    pub const fn found(&self) -> Found {
-        if self.proven { Found { low: self.low, high: self.high } } else { Found { low: 0, high: 0 } }
+    pub const fn bounds(&self) -> MtuBounds {
+        if self.proven { MtuBounds { low: self.low, high: self.high } } else { MtuBounds { low: 0, high: 0 } }
     }
 
     /// The largest UDP payload to send now, in bytes.
@@ -441,7 +441,7 @@ mod tests {
     }
 
     /// A channel that carries payloads up to a certain size.
-    struct Bed {
+    struct TestBed {
         mtu: PathMtu,
         now: Instant,
         rtt: Duration,
@@ -454,7 +454,7 @@ mod tests {
         acks: BinaryHeap<Reverse<(Instant, u16)>>,
     }
 
-    impl Bed {
+    impl TestBed {
         fn new(max: u16, carries: u16) -> Self {
             Self {
                 mtu: PathMtu::new(max, Instant::ZERO),
@@ -523,12 +523,12 @@ mod tests {
     #[test]
     fn it_is_small() {
         assert!(size_of::<PathMtu>() <= 64);
-        assert_eq!(size_of::<Found>(), 4);
+        assert_eq!(size_of::<MtuBounds>(), 4);
     }
 
     #[test]
     fn a_path_that_carries_the_maximum_needs_one_probe() {
-        let mut bed = Bed::new(1472, 9000);
+        let mut bed = TestBed::new(1472, 9000);
         assert_eq!((bed.mtu.usable(), bed.mtu.proven()), (MIN_BYTES, None));
         bed.run_ms(40);
         assert_eq!((bed.mtu.usable(), bed.mtu.proven()), (1472, Some(1472)));
@@ -540,7 +540,7 @@ mod tests {
     #[test]
     fn every_size_is_found_within_the_granularity_in_three_seconds() {
         for carries in MIN_BYTES..=1480 {
-            let mut bed = Bed::new(1472, carries);
+            let mut bed = TestBed::new(1472, carries);
             bed.run(3);
             assert!(bed.is_right() && bed.mtu.phase() == Phase::Complete, "{carries}: {:?}", bed.mtu);
         }
@@ -548,7 +548,7 @@ mod tests {
 
     #[test]
     fn a_shrinking_path_is_noticed_and_a_growing_one_used_again() {
-        let mut bed = Bed::new(1472, 1472);
+        let mut bed = TestBed::new(1472, 1472);
         bed.run(5);
         bed.carries = 1300;
         bed.run(60);
@@ -562,7 +562,7 @@ mod tests {
     fn a_suspicion_finds_a_black_hole_of_any_size() {
         for carries in [548, 600, 1000, 1172, 1232, 1250, 1400] {
             for loss_ppm in [0, 900_000] {
-                let mut bed = Bed::new(1472, 1472);
+                let mut bed = TestBed::new(1472, 1472);
                 bed.run(5);
                 (bed.carries, bed.loss_ppm) = (carries, loss_ppm);
                 bed.mtu.suspect(bed.now);
@@ -577,7 +577,7 @@ mod tests {
 
     #[test]
     fn wrong_suspicions_cost_a_probe_ever_more_rarely() {
-        let mut bed = Bed::new(1472, 1472);
+        let mut bed = TestBed::new(1472, 1472);
         bed.run(5);
         let before = bed.large().len();
         for _ in 0..600 {
@@ -593,7 +593,7 @@ mod tests {
         // A full queue that is limited in bytes: seven of ten large datagrams are lost, and no small ones.
         let mut wrong = 0;
         for seed in 0..200 {
-            let mut bed = Bed::new(1472, 1472);
+            let mut bed = TestBed::new(1472, 1472);
             bed.run(5);
             bed.loss_ppm = 700_000;
             let mut drops = Direction::new(Loss::Random(70), seed);
@@ -610,23 +610,23 @@ mod tests {
     #[test]
     fn the_result_survives_a_rest_and_is_confirmed_after_it() {
         for carries in [600, 1000, 1232, 1380, 1472] {
-            let mut bed = Bed::new(1472, carries);
+            let mut bed = TestBed::new(1472, carries);
             bed.run(9);
-            let (found, usable) = (bed.mtu.found(), bed.mtu.usable());
+            let (bounds, usable) = (bed.mtu.bounds(), bed.mtu.usable());
             bed.now += Duration::from_secs(3600);
-            bed.mtu = PathMtu::resume(found, 1472, bed.now);
+            bed.mtu = PathMtu::resume(bounds, 1472, bed.now);
             assert_eq!(bed.mtu.usable(), usable, "no packet is sent that was too large before");
             bed.sent.clear();
             bed.run(9);
             assert_eq!((bed.mtu.usable(), bed.sent[0]), (usable, usable));
         }
-        let fresh = PathMtu::resume(Found::default(), 1472, Instant::ZERO);
+        let fresh = PathMtu::resume(MtuBounds::default(), 1472, Instant::ZERO);
         assert_eq!((fresh.usable(), fresh.proven()), (MIN_BYTES, None));
     }
 
     #[test]
     fn unsolicited_acknowledgements_have_no_effect_and_late_ones_correct_the_result() {
-        let mut bed = Bed::new(1472, 1300);
+        let mut bed = TestBed::new(1472, 1300);
         for size in [0, 1, 1000, 1473, u16::MAX] {
             bed.mtu.on_ack(size, bed.now);
         }
@@ -647,7 +647,7 @@ mod tests {
     #[test]
     fn probes_delivered_by_an_attacker_do_not_count() {
         for carries in (MIN_BYTES..1472).step_by(13) {
-            let mut bed = Bed::new(1472, carries);
+            let mut bed = TestBed::new(1472, carries);
             bed.run(3);
             let found = bed.mtu.usable();
             // Each lost size, once, within a minute.
@@ -675,10 +675,10 @@ mod tests {
     #[test]
     fn extreme_maxima_are_survived() {
         for max in [0, 547, 548, 549, 556, 557, 1231, 1232, 1233, u16::MAX] {
-            let mut bed = Bed::new(max, u16::MAX);
+            let mut bed = TestBed::new(max, u16::MAX);
             bed.run(50);
             assert_eq!(bed.mtu.usable(), max.clamp(MIN_BYTES, u16::MAX - 1));
-            let mut bed = Bed::new(max, 100);
+            let mut bed = TestBed::new(max, 100);
             bed.run(50);
             assert_eq!((bed.mtu.usable(), bed.mtu.proven()), (MIN_BYTES, None));
             assert!(bed.large().len() < 50, "{}", bed.large().len());
@@ -689,7 +689,7 @@ mod tests {
     fn right(loss: Loss, seconds: u64, runs: u64) -> u64 {
         let run = |i: &u64| {
             let carries = MIN_BYTES + (i * 7919 % 925) as u16;
-            let mut bed = Bed::new(1472, carries).lossy(loss, *i);
+            let mut bed = TestBed::new(1472, carries).lossy(loss, *i);
             bed.rtt = Duration::from_millis([8, 40, 150][(i % 3) as usize]);
             bed.run(seconds);
             bed.is_right()
@@ -718,7 +718,7 @@ mod tests {
         for loss in [Loss::Random(40), Loss::Burst(40), Loss::Burst(20)] {
             let (mut small_ms, mut longest_ms) = (0, 0);
             for seed in 0..30 {
-                let mut bed = Bed::new(1472, 1472).lossy(loss, seed);
+                let mut bed = TestBed::new(1472, 1472).lossy(loss, seed);
                 bed.run(10);
                 let mut since = 0;
                 for _ in 0..6000 {
@@ -748,7 +748,7 @@ mod tests {
             seed: u32,
         ) {
             let loss = [Loss::None, Loss::Random(percent), Loss::Burst(percent)][usize::from(kind)];
-            let mut bed = Bed::new(max, changes[0]).lossy(loss, seed.into());
+            let mut bed = TestBed::new(max, changes[0]).lossy(loss, seed.into());
             bed.rtt = Duration::from_millis(rtt_ms);
             for carries in changes {
                 bed.carries = carries;

@@ -2,7 +2,7 @@
 
 use super::active::Active;
 use super::coding::Coding;
-use super::cut::lost_piece;
+use super::fragmentation::lost_piece;
 use super::path::Origin;
 use super::{Session, SessionEvent, Shared, micros};
 use crate::config_channel::Fragment;

@@ -17,7 +17,7 @@ const MAX_RECALLED: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Fast {
     /// The state on which the decisions are based; `None`: no flow is handed over.
-    basis: Option<Basis>,
+    inputs: Option<DecisionInputs>,
     /// Other state has changed since then.
     stale: bool,
     /// Flows whose decision has changed since then.
@@ -26,26 +26,26 @@ pub(super) struct Fast {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Basis {
+struct DecisionInputs {
     up: PathSet,
     generation: u32,
 }
 
 impl Fast {
-    pub const fn has_given(&self) -> bool {
-        self.basis.is_some()
+    pub const fn has_handed_over(&self) -> bool {
+        self.inputs.is_some()
     }
 
     /// The decisions are no longer valid: all flows are taken back with the next poll.
     pub fn invalidate(&mut self) {
-        self.stale = self.basis.is_some();
+        self.stale = self.inputs.is_some();
     }
 
     /// As [`Fast::invalidate`], for one flow; `key` as in its packets.
     pub fn recall(&mut self, key: FlowKey) {
         if self.recalled.len() == MAX_RECALLED {
             self.invalidate();
-        } else if self.has_given() {
+        } else if self.has_handed_over() {
             self.recalled.push(key);
         }
     }
@@ -66,7 +66,7 @@ impl Session {
         if self.is_ue() && (key.protocol, key.dst_port) == (protocol::UDP, dns::PORT) {
             return;
         }
-        let basis = self.basis();
+        let inputs = self.inputs();
         // Larger packets are passed to the program, which fragments them.
         let Some(most) = self.settled_payload(path) else { return };
         let mtu = self.profile.inner_mtu().min(most - PLAIN_OVERHEAD as u16);
@@ -76,20 +76,20 @@ impl Session {
         };
         let fast = &mut self.active().fast;
         let waits = fast.stale || fast.not_before.is_some_and(|at| now < at);
-        if waits || fast.basis.is_some_and(|old| old != basis) {
+        if waits || fast.inputs.is_some_and(|old| old != inputs) {
             return;
         }
-        fast.basis = Some(basis);
+        fast.inputs = Some(inputs);
         let lane = FastLane { session: self.addresses, access, to };
         out.offload(&FastFlow { lane, key: *key, mtu }, now);
     }
 
     /// Takes all flows back if a decision would be different now.
     pub(super) fn reconsider(&mut self, now: Instant, shared: &Shared<'_>, out: &mut impl DatagramSink) {
-        let Some(basis) = self.active.as_ref().and_then(|active| active.fast.basis) else { return };
+        let Some(inputs) = self.active.as_ref().and_then(|active| active.fast.inputs) else { return };
         let idle = now.saturating_since(self.last_data) >= shared.params.cool_after;
         let stale = self.active.as_ref().is_some_and(|active| active.fast.stale);
-        if stale || idle || basis != self.basis() || self.would_move(now) {
+        if stale || idle || inputs != self.inputs() || self.would_move(now) {
             self.revoke(now, out);
             return;
         }
@@ -105,13 +105,13 @@ impl Session {
         fast.not_before = Some(now + KEEP_AFTER_CHANGE);
         fast.stale = false;
         fast.recalled.clear();
-        if fast.basis.take().is_some() {
+        if fast.inputs.take().is_some() {
             out.revoke(session, None);
         }
     }
 
-    fn basis(&self) -> Basis {
-        Basis { up: self.states().up(), generation: self.generation }
+    fn inputs(&self) -> DecisionInputs {
+        DecisionInputs { up: self.states().up(), generation: self.generation }
     }
 
     /// Whether the next packet of a rule that has a path would take another one.

@@ -17,8 +17,8 @@
 mod active;
 mod coding;
 mod control;
-mod cut;
 mod fast;
+mod fragmentation;
 mod path;
 mod profile;
 mod receive;
@@ -211,7 +211,7 @@ impl Session {
         self.paths.iter().map(|path| {
             let mtu = self.active.as_ref().and_then(|a| a.mtu(path.id)).and_then(PathMtu::proven);
             let name = self.accesses().get(usize::from(path.id)).map_or("", |name| name.as_str());
-            path.view(name, self.profile.own_security(path.id), mtu.unwrap_or(path.found.low_bytes()))
+            path.view(name, self.profile.own_security(path.id), mtu.unwrap_or(path.mtu_bounds.low_bytes()))
         })
     }
 

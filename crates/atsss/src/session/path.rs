@@ -1,7 +1,7 @@
 //! One access path of a session: its endpoint, its protection, and its state.
 
 use crate::fragment::FragmentCounters;
-use crate::mtu::Found;
+use crate::mtu::MtuBounds;
 use crate::path::{PathMonitor, ProbeParams, Role};
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::Instant;
@@ -29,17 +29,17 @@ pub struct Path {
     pub monitor: PathMonitor,
     endpoint: Endpoint,
     /// The result of the path MTU search when the session went to rest.
-    pub(super) found: Found,
+    pub(super) mtu_bounds: MtuBounds,
     /// The path id.
     pub(super) id: PathId,
     proof: Proof,
     /// Allocated when one of its fields is needed.
-    more: Option<Box<More>>,
+    rare: Option<Box<RareState>>,
 }
 
 /// State that most paths do not need.
 #[derive(Default)]
-struct More {
+struct RareState {
     fragments: FragmentCounters,
     candidate: Option<Candidate>,
 }
@@ -178,16 +178,16 @@ impl Path {
         Self {
             monitor: PathMonitor::new(role, params, now),
             endpoint: Endpoint { access: id, ..Endpoint::default() },
-            found: Found::default(),
+            mtu_bounds: MtuBounds::default(),
             id,
             proof: Proof::No,
-            more: None,
+            rare: None,
         }
     }
 
     /// Counters of its fragments.
     pub(super) fn fragments(&mut self) -> &mut FragmentCounters {
-        &mut self.more.get_or_insert_default().fragments
+        &mut self.rare.get_or_insert_default().fragments
     }
 
     /// Destination of its datagrams; unknown at the UPF until the first authenticated packet.
@@ -257,7 +257,7 @@ impl Path {
         if from == self.endpoint {
             return Origin::Endpoint;
         }
-        let candidate = self.more.as_ref().and_then(|more| more.candidate);
+        let candidate = self.rare.as_ref().and_then(|rare| rare.candidate);
         match candidate {
             Some(candidate) if candidate.endpoint == from => Origin::Candidate,
             _ => Origin::Elsewhere,
@@ -267,19 +267,19 @@ impl Path {
     /// The newest packet came from this address: the peer may have moved.
     pub(super) fn set_candidate(&mut self, address: SocketAddr, access: PathId) {
         let endpoint = Endpoint::new(address, access);
-        self.more.get_or_insert_default().candidate = Some(Candidate { endpoint, newest: 0, answered: 0 });
+        self.rare.get_or_insert_default().candidate = Some(Candidate { endpoint, newest: 0, answered: 0 });
     }
 
     /// The answer to a request from the candidate is sent to it. Remembers the id of the request.
     pub(super) fn ask_candidate(&mut self, id: u32) {
-        if let Some(candidate) = self.more.as_mut().and_then(|more| more.candidate.as_mut()) {
+        if let Some(candidate) = self.rare.as_mut().and_then(|rare| rare.candidate.as_mut()) {
             candidate.note(id);
         }
     }
 
     /// Address and access of the candidate, if the request with this id is one of those answered there.
     pub(super) fn candidate(&self, id: u32) -> Option<(SocketAddr, PathId)> {
-        let candidate = self.more.as_ref()?.candidate.filter(|candidate| candidate.has_answered(id))?;
+        let candidate = self.rare.as_ref()?.candidate.filter(|candidate| candidate.has_answered(id))?;
         Some((candidate.endpoint.address()?, candidate.endpoint.access))
     }
 
@@ -293,8 +293,8 @@ impl Path {
     }
 
     pub(super) fn forget_candidate(&mut self) {
-        if let Some(more) = &mut self.more {
-            more.candidate = None;
+        if let Some(rare) = &mut self.rare {
+            rare.candidate = None;
         }
     }
 
@@ -323,7 +323,7 @@ impl Path {
             rx_packets: counters.rx_packets,
             rx_bytes: counters.rx_bytes,
             mtu_bytes,
-            fragments: self.more.as_ref().map(|more| more.fragments).unwrap_or_default(),
+            fragments: self.rare.as_ref().map(|rare| rare.fragments).unwrap_or_default(),
         }
     }
 }

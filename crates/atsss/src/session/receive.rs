@@ -1,7 +1,7 @@
 //! Processing of a received datagram, up to the inner packets that it releases.
 
 use super::active::Active;
-use super::cut::lost_piece;
+use super::fragmentation::lost_piece;
 use super::path::Origin;
 use super::{Path, Security, Session, SessionEvent, Shared};
 use crate::drops::DropReason;

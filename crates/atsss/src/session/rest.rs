@@ -51,8 +51,8 @@ impl Session {
         for path in self.paths.iter_mut() {
             path.monitor.wake(now);
             active.flow_reorder.set_path_rtt(path.id, states.get(path.id).rtt_us);
-            if path.found.low_bytes() > 0 && max > 0 {
-                active.set_mtu(path.id, PathMtu::resume(path.found, max, now));
+            if path.mtu_bounds.low_bytes() > 0 && max > 0 {
+                active.set_mtu(path.id, PathMtu::resume(path.mtu_bounds, max, now));
             }
         }
     }
@@ -67,7 +67,7 @@ impl Session {
         for path in self.paths.iter_mut() {
             path.monitor.rest(now);
             if let Some(mtu) = self.active.as_ref().and_then(|active| active.mtu(path.id)) {
-                path.found = mtu.found();
+                path.mtu_bounds = mtu.bounds();
             }
         }
         if !self.resting {
@@ -86,7 +86,7 @@ impl Session {
                 || active.stream_reorder.depth() > 0
                 || active.assembler.poll_timeout().is_some()
                 || active.flap.is_suspended()
-                || active.fast.has_given()
+                || active.fast.has_handed_over()
         };
         idle && self.config.is_idle() && !self.active.as_deref().is_some_and(busy)
     }

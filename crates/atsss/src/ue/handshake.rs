@@ -3,7 +3,7 @@
 use super::{Ue, UeEvent};
 use crate::crypto::{Cookie, Established, HandshakeError, Initiator};
 use crate::drops::DropReason;
-use crate::keyring::{Epoch, MOST_UNCONFIRMED};
+use crate::keyring::{Epoch, MAX_UNCONFIRMED};
 use crate::path::DownReason;
 use crate::session::Addresses;
 use crate::{DatagramSink, PathId};
@@ -23,7 +23,7 @@ const REFUSED_RETRY: Duration = Duration::from_secs(5);
 /// A cookie is used for this time at most (its secret changes every two minutes).
 const COOKIE_LIFE: Duration = Duration::from_secs(110);
 /// Number of earlier tries whose answers are still accepted: those for which a UPF keeps keys.
-const EARLIER_TRIES: usize = MOST_UNCONFIRMED - 1;
+const EARLIER_TRIES: usize = MAX_UNCONFIRMED - 1;
 /// If the clock is set by more than this, an earlier refusal may have been due to the clock.
 const CLOCK_STEP_NS: u64 = 1_000_000_000;
 

@@ -16,7 +16,7 @@ use super::users::UserIndex;
 use super::{Slab, Upf};
 use crate::crypto::{PendingInit, Refusal, UnreadInit, Verdict};
 use crate::drops::DropReason;
-use crate::keyring::{Epoch, Known};
+use crate::keyring::{Epoch, PeerInstance};
 use crate::{DatagramSink, PathId};
 use anabranch_element::time::Instant;
 use anabranch_rules::AccessName;
@@ -236,9 +236,10 @@ impl Upf {
             user_slot.as_ref().is_some_and(|user_slot| Arc::ptr_eq(user_slot.session.profile(), &profile));
         // A UE that does not know this session's keys has been restarted.
         let confirmed = user_slot.as_ref().is_some_and(|user_slot| user_slot.confirmed);
-        let known = resume.zip(user_slot).and_then(|(index, slot)| slot.session.keys().known(index));
-        let pushed_out = known.is_none() && resume.is_some() && confirmed;
-        if pushed_out && self.twins.pushed_out(user, now) {
+        let peer_instance =
+            resume.zip(user_slot).and_then(|(index, slot)| slot.session.keys().peer_instance(index));
+        let displaced = peer_instance.is_none() && resume.is_some() && confirmed;
+        if displaced && self.key_conflicts.on_keys_displaced(user, now) {
             let ue = self.users.name(user);
             self.event(UpfEvent::SharedKey { ue });
         }
@@ -256,8 +257,9 @@ impl Upf {
             self.open_session(user, Arc::clone(&profile), now);
         }
         // A UE that was not restarted learns by a different instance number that what it had sent is lost.
-        let known = known.filter(|_| same);
-        let known = known.unwrap_or_else(|| Known { instance: self.rng.next_u32(), fresh_peer: same });
+        let peer_instance = peer_instance.filter(|_| same);
+        let peer_instance =
+            peer_instance.unwrap_or_else(|| PeerInstance { instance: self.rng.next_u32(), fresh_peer: same });
         let addresses = self.users.slab.get(user).map(|record| record.addresses).unwrap_or_default();
         let held = self.users.user_slot(user).map(|slot| slot.session.held()).unwrap_or_default();
         let welcome = Welcome {
@@ -265,7 +267,7 @@ impl Upf {
             ipv6: addresses.v6.map(|a| (a, 128)),
             inner_mtu: mtu,
             reorder_available: self.pool.available_to(held),
-            instance: known.instance,
+            instance: peer_instance.instance,
             plain: profile.plain(),
         };
         let sender_index = pending.sender_index();
@@ -276,8 +278,8 @@ impl Upf {
             return Ok(None);
         };
         let epoch = Epoch::new(index, sender_index, keys, now)
-            .with_instance(known.instance)
-            .with_fresh_peer(known.fresh_peer);
+            .with_instance(peer_instance.instance)
+            .with_fresh_peer(peer_instance.fresh_peer);
         if let Some(stale) = user_slot.session.keys().install_unconfirmed(epoch) {
             self.users.release_receiver(stale);
         }

@@ -16,7 +16,7 @@
 //! |---|---|
 //! | `api.rs` | configuration, commands, events, views |
 //! | `users.rs` | records of UEs, and the tables that find them |
-//! | `handshake`, `limiter`, `twins` | new keys; limits for unknown senders; two devices with one key |
+//! | `handshake`, `limiter`, `key_conflicts` | new keys; limits for unknown senders; two devices with one key |
 //! | `sessions.rs` | begin and end of sessions, their events |
 //! | `rules.rs` | compiled rules, exceptions, documents |
 //! | `datapath.rs`, `timers.rs` | packets and time |
@@ -26,11 +26,11 @@ mod api;
 mod datapath;
 mod element;
 mod handshake;
+mod key_conflicts;
 mod limiter;
 mod rules;
 mod sessions;
 mod timers;
-mod twins;
 mod users;
 
 pub use api::{MAX_EXCEPTIONS, SessionView, UeEntry, UpfAccess, UpfCommand, UpfConfig, UpfError, UpfEvent};
@@ -47,6 +47,7 @@ use crate::table::Slab;
 use anabranch_element::ioam::{BothWays, IoamNode, IoamStats};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_rules::AccessName;
+use key_conflicts::KeyConflictDetector;
 use limiter::Limiter;
 use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -55,7 +56,6 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use timers::Timers;
-use twins::Twins;
 use users::{User, UserIndex, UserSlot, Users};
 
 const MAX_EVENTS: usize = 4096;
@@ -70,7 +70,7 @@ pub struct Upf {
     limiter: Limiter,
     /// Handshakes to be computed, if that is done elsewhere.
     deferred: Option<VecDeque<DeferredInit>>,
-    twins: Twins,
+    key_conflicts: KeyConflictDetector,
     users: Users,
     connected: usize,
     timers: Timers,
@@ -108,7 +108,7 @@ impl Upf {
             responder: Responder::new(config.private_key.clone(), responder_seed),
             limiter: Limiter::new(rng.next_u64()),
             deferred: None,
-            twins: Twins::default(),
+            key_conflicts: KeyConflictDetector::default(),
             users: Users::new(config.shard, config.shards, config.max_sessions, rng.next_u64()),
             connected: 0,
             timers: Timers::default(),
@@ -242,7 +242,7 @@ impl Upf {
     /// How often a UE was displaced from its session by another device with its key.
     #[must_use]
     pub const fn key_conflicts(&self) -> u64 {
-        self.twins.turns()
+        self.key_conflicts.turns()
     }
 
     /// The reorder buffers of all sessions.

@@ -181,7 +181,7 @@ impl Upf {
             .iter()
             .filter_map(|(application, rule)| Some((set.index_of(application)?, set.index_of(rule)?)))
             .collect();
-        if record.special.is_some() {
+        if record.user_config.is_some() {
             self.users.table.remove_exceptions_of(user);
         }
         for (application, rule) in resolved {

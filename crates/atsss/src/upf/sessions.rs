@@ -135,7 +135,7 @@ impl Upf {
             self.event(UpfEvent::SessionUp { ue });
         }
         if first || fresh_peer {
-            self.twins.took_over(user);
+            self.key_conflicts.on_keys_replaced(user);
             // The UE sends its rules again, if it has any.
             if fresh_peer && self.users.seat_mut(user).is_some_and(|slot| slot.own_rules.take().is_some()) {
                 self.apply_rules(user);

@@ -43,7 +43,7 @@ pub(super) struct User {
     pub last_timestamp_ns: u64,
     pub user_slot: Option<Box<UserSlot>>,
     /// Data that most UEs do not have.
-    pub special: Option<Box<Special>>,
+    pub user_config: Option<Box<UserConfig>>,
     pub accept_rules: bool,
 }
 
@@ -84,7 +84,7 @@ impl Name {
 
 /// Configuration for one UE only.
 #[derive(Default)]
-pub(super) struct Special {
+pub(super) struct UserConfig {
     pub rules: Vec<Rule>,
     /// (application, rule) by name.
     pub exceptions: Vec<(String, String)>,
@@ -110,27 +110,27 @@ impl UserSlot {
 
 impl User {
     pub fn rules(&self) -> &[Rule] {
-        self.special.as_ref().map_or(&[], |special| &special.rules)
+        self.user_config.as_ref().map_or(&[], |user_config| &user_config.rules)
     }
 
     pub fn exceptions(&self) -> &[(String, String)] {
-        self.special.as_ref().map_or(&[], |special| &special.exceptions)
+        self.user_config.as_ref().map_or(&[], |user_config| &user_config.exceptions)
     }
 
     /// Sets rules; memory is kept only for what exists.
     pub fn set_rules(&mut self, rules: Vec<Rule>) {
-        self.special.get_or_insert_default().rules = rules;
+        self.user_config.get_or_insert_default().rules = rules;
         self.tidy();
     }
 
     pub fn exceptions_mut(&mut self, change: impl FnOnce(&mut Vec<(String, String)>)) {
-        change(&mut self.special.get_or_insert_default().exceptions);
+        change(&mut self.user_config.get_or_insert_default().exceptions);
         self.tidy();
     }
 
     fn tidy(&mut self) {
-        if self.special.as_ref().is_some_and(|s| s.rules.is_empty() && s.exceptions.is_empty()) {
-            self.special = None;
+        if self.user_config.as_ref().is_some_and(|s| s.rules.is_empty() && s.exceptions.is_empty()) {
+            self.user_config = None;
         }
     }
 }
@@ -283,7 +283,7 @@ impl Users {
             addresses: Addresses::default(),
             last_timestamp_ns: 0,
             user_slot: None,
-            special: None,
+            user_config: None,
             accept_rules: false,
         })?;
         self.keys.insert(self.hasher.hash_one(key.0), Slab::<User>::slot_number(user));

@@ -237,7 +237,7 @@ impl FlowReorder {
     /// Ends the session: drops all held packets and frees all memory. Counters and RTTs are reset.
     pub fn close(&mut self, pool: &mut Pool) {
         if let Some(mut inner) = self.inner.take() {
-            let ctx = &mut Ctx { now: Instant::ZERO, pool, out: &mut Nowhere };
+            let ctx = &mut Ctx { now: Instant::ZERO, pool, out: &mut DiscardSink };
             inner.flush(ctx);
             while let Some(index) = inner.flows.oldest() {
                 inner.forget(index, ctx);
@@ -247,8 +247,8 @@ impl FlowReorder {
     }
 }
 
-struct Nowhere;
-impl PacketSink for Nowhere {
+struct DiscardSink;
+impl PacketSink for DiscardSink {
     fn deliver(&mut self, _: &mut [u8]) {}
 }
 

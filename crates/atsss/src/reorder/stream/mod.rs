@@ -268,13 +268,13 @@ impl StreamReorder {
 
     /// Ends the session: drops all held packets and returns all memory and queues.
     pub fn close(&mut self, pool: &mut Pool) {
-        self.flush(Instant::ZERO, pool, &mut Nowhere);
+        self.flush(Instant::ZERO, pool, &mut DiscardSink);
         self.inner = None;
     }
 }
 
-struct Nowhere;
-impl PacketSink for Nowhere {
+struct DiscardSink;
+impl PacketSink for DiscardSink {
     fn deliver(&mut self, _: &mut [u8]) {}
 }
 

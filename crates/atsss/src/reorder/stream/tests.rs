@@ -11,14 +11,14 @@ impl PacketSink for Out {
     }
 }
 
-struct Bed {
+struct TestBed {
     reorder: StreamReorder,
     pool: Pool,
     out: Out,
     now: Instant,
 }
 
-impl Bed {
+impl TestBed {
     fn new(config: PoolConfig) -> Self {
         Self {
             reorder: StreamReorder::new(),
@@ -68,7 +68,7 @@ const HOLD: Duration = Duration::from_millis(50);
 
 #[test]
 fn packets_of_the_new_epoch_wait_for_the_mark() {
-    let mut bed = Bed::settled(255, PoolConfig::default());
+    let mut bed = TestBed::settled(255, PoolConfig::default());
     assert_eq!(bed.get(255, 1), StreamOutcome::Passed);
     assert_eq!(bed.get(0, 4), StreamOutcome::Held);
     assert_eq!(bed.get(0, 5), StreamOutcome::Held);
@@ -87,7 +87,7 @@ fn packets_of_the_new_epoch_wait_for_the_mark() {
 
 #[test]
 fn a_lost_mark_costs_the_timeout() {
-    let mut bed = Bed::settled(7, PoolConfig::default());
+    let mut bed = TestBed::settled(7, PoolConfig::default());
     bed.get(7, 1);
     bed.get(8, 2);
     assert_eq!(bed.reorder.poll_timeout(), Some((Instant::from_millis(50), "stream hold")));
@@ -102,7 +102,7 @@ fn a_lost_mark_costs_the_timeout() {
 
 #[test]
 fn several_epochs_wait_and_their_own_marks_count() {
-    let mut bed = Bed::settled(1, PoolConfig::default());
+    let mut bed = TestBed::settled(1, PoolConfig::default());
     bed.get(1, 10);
     bed.get(3, 30);
     bed.get(2, 20);
@@ -118,7 +118,7 @@ fn several_epochs_wait_and_their_own_marks_count() {
 
 #[test]
 fn a_switch_after_a_failure_is_not_held_and_releases_all_packets() {
-    let mut bed = Bed::settled(1, PoolConfig::default());
+    let mut bed = TestBed::settled(1, PoolConfig::default());
     bed.get(1, 1);
     bed.get(2, 2);
     assert_eq!(bed.data(StreamWord { stream: 1, epoch: 3, timeout_100us: 0 }, 3), StreamOutcome::Passed);
@@ -138,7 +138,7 @@ fn no_queue_or_no_memory_passes_in_order() {
         },
         PoolConfig { stream: StreamLimits { epochs: 0, ..StreamLimits::default() }, ..PoolConfig::default() },
     ] {
-        let mut bed = Bed::settled(1, config);
+        let mut bed = TestBed::settled(1, config);
         bed.get(1, 1);
         assert_eq!(bed.get(2, 2), StreamOutcome::Unordered);
         assert_eq!(bed.get(2, 3), StreamOutcome::Passed);
@@ -146,7 +146,7 @@ fn no_queue_or_no_memory_passes_in_order() {
         assert_eq!((bed.pool.queues_used(), bed.pool.used_bytes()), (0, 0));
     }
     // The memory ends in the middle of a queue.
-    let mut bed = Bed::settled(1, PoolConfig { bytes: 1000, ..PoolConfig::default() });
+    let mut bed = TestBed::settled(1, PoolConfig { bytes: 1000, ..PoolConfig::default() });
     bed.get(1, 1);
     for number in 2..9 {
         bed.get(2, number);
@@ -157,7 +157,7 @@ fn no_queue_or_no_memory_passes_in_order() {
 
 #[test]
 fn a_restarted_stream_is_adopted() {
-    let mut bed = Bed::settled(50, PoolConfig::default());
+    let mut bed = TestBed::settled(50, PoolConfig::default());
     bed.get(50, 1);
     assert_eq!(bed.get(0, 2), StreamOutcome::Late);
     bed.at(2000);
@@ -170,7 +170,7 @@ fn a_restarted_stream_is_adopted() {
 
 #[test]
 fn streams_do_not_wait_for_each_other() {
-    let mut bed = Bed::settled(1, PoolConfig::default());
+    let mut bed = TestBed::settled(1, PoolConfig::default());
     bed.get(1, 1);
     bed.get(2, 2);
     let other = StreamWord { stream: 0, epoch: 9, timeout_100us: 0 };
@@ -180,7 +180,7 @@ fn streams_do_not_wait_for_each_other() {
 
 #[test]
 fn a_stream_first_met_in_a_switch_waits_once() {
-    let mut bed = Bed::new(PoolConfig::default());
+    let mut bed = TestBed::new(PoolConfig::default());
     assert_eq!(bed.get(1, 2), StreamOutcome::Held);
     assert_eq!(bed.get(0, 1), StreamOutcome::Passed);
     bed.mark(0);
@@ -241,7 +241,7 @@ enum Arriving {
 
 impl Run {
     /// Sends everything, receives everything, runs out the timers.
-    fn go(&self, bed: &mut Bed) -> Vec<u32> {
+    fn go(&self, bed: &mut TestBed) -> Vec<u32> {
         let slowest_us = 1000 * self.delay_ms.iter().max().copied().unwrap_or(0);
         let hold = hold_timeout(2 * slowest_us as u32, 0);
         let mut sender = StreamSender::new(1);
@@ -274,7 +274,7 @@ impl Run {
                     bed.data(word, number);
                 }
                 Arriving::Mark => {
-                    let Bed { reorder, pool, out, now } = bed;
+                    let TestBed { reorder, pool, out, now } = bed;
                     reorder.on_marker(word, *now, pool, out);
                 }
             }
@@ -286,10 +286,10 @@ impl Run {
         bed.took()
     }
 
-    fn timers(&self, bed: &mut Bed, until: Instant) {
+    fn timers(&self, bed: &mut TestBed, until: Instant) {
         while let Some((at, _)) = bed.reorder.poll_timeout().filter(|(at, _)| *at <= until) {
             bed.now = bed.now.max(at);
-            let Bed { reorder, pool, out, now } = bed;
+            let TestBed { reorder, pool, out, now } = bed;
             reorder.on_timeout(*now, pool, out);
             assert!(reorder.poll_timeout().is_none_or(|(at, _)| at > *now), "would spin");
         }
@@ -305,13 +305,13 @@ proptest! {
 
     #[test]
     fn with_marks_packets_are_delivered_in_the_order_sent(run in run(false, false)) {
-        let out = run.go(&mut Bed::new(roomy()));
+        let out = run.go(&mut TestBed::new(roomy()));
         prop_assert_eq!(out, (0..run.sends.len() as u32).collect::<Vec<_>>());
     }
 
     #[test]
     fn without_marks_all_packets_are_delivered_by_the_timeout(run in run(true, false)) {
-        let mut bed = Bed::new(roomy());
+        let mut bed = TestBed::new(roomy());
         let mut out = run.go(&mut bed);
         out.sort_unstable();
         prop_assert_eq!(out, (0..run.sends.len() as u32).collect::<Vec<_>>());
@@ -319,7 +319,7 @@ proptest! {
 
     #[test]
     fn failures_hold_nothing(run in run(true, true)) {
-        let mut bed = Bed::new(roomy());
+        let mut bed = TestBed::new(roomy());
         let out = run.go(&mut bed);
         prop_assert_eq!(out.len(), run.sends.len());
         prop_assert_eq!(bed.reorder.stats().held, 0);
@@ -332,7 +332,7 @@ proptest! {
         bytes in 0..4000_usize,
         queues in 0..3_u16,
     ) {
-        let mut bed = Bed::new(PoolConfig { bytes, queues, ..PoolConfig::default() });
+        let mut bed = TestBed::new(PoolConfig { bytes, queues, ..PoolConfig::default() });
         let mut epochs = [0_u8; 3];
         let mut given = 0;
         for (stream, what, random, timeout_100us, ms) in words {
@@ -346,7 +346,7 @@ proptest! {
             };
             let word = StreamWord { stream, epoch: *epoch, timeout_100us };
             if what % 5 == 0 {
-                let Bed { reorder, pool, out, now } = &mut bed;
+                let TestBed { reorder, pool, out, now } = &mut bed;
                 reorder.on_marker(word, *now, pool, out);
             } else {
                 given += 1;

@@ -6,7 +6,7 @@ use super::*;
 
 mod properties;
 
-/// Delivered packets: (flow, sequence) as written by [`Bed::packet`].
+/// Delivered packets: (flow, sequence) as written by [`TestBed::packet`].
 #[derive(Default)]
 pub(super) struct Out(pub Vec<(u8, u32)>);
 
@@ -24,7 +24,7 @@ pub(super) fn key(flow: u8) -> FlowKey {
 }
 
 /// One session with its pool.
-pub(super) struct Bed {
+pub(super) struct TestBed {
     pub reorder: FlowReorder,
     pub pool: Pool,
     pub out: Out,
@@ -32,7 +32,7 @@ pub(super) struct Bed {
     pub size: usize,
 }
 
-impl Bed {
+impl TestBed {
     pub fn new(config: PoolConfig) -> Self {
         Self {
             reorder: FlowReorder::new(),
@@ -85,7 +85,7 @@ impl Bed {
 
 #[test]
 fn in_order_goes_straight_through() {
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     bed.start(u32::MAX - 1);
     for sequence in [u32::MAX, 0, 1] {
         assert_eq!(bed.get(sequence, 0), Outcome::Delivered);
@@ -99,7 +99,7 @@ fn in_order_goes_straight_through() {
 fn an_idle_session_is_three_words() {
     assert!(size_of::<FlowReorder>() <= 24);
     assert!(FLOW_BYTES <= 800 && size_of::<Inner>() <= 1024, "{FLOW_BYTES} {}", size_of::<Inner>());
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     assert!(bed.reorder.inner.is_none() && bed.reorder.poll_timeout().is_none());
     bed.start(0);
     bed.at(59_999);
@@ -111,7 +111,7 @@ fn an_idle_session_is_three_words() {
 
 #[test]
 fn a_loss_in_a_flow_on_one_path_is_not_awaited_on_other_paths() {
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     bed.start(0);
     let mut get = |sequence, wait| {
         let outcome = bed.waiting(1, sequence, false, wait, 0);
@@ -132,7 +132,7 @@ fn a_loss_in_a_flow_on_one_path_is_not_awaited_on_other_paths() {
 
 #[test]
 fn a_gap_fills_across_the_wrap() {
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     bed.start(u32::MAX - 2);
     for sequence in [u32::MAX, 1, 0] {
         assert_eq!(bed.get(sequence, 0), Outcome::Held);
@@ -145,7 +145,7 @@ fn a_gap_fills_across_the_wrap() {
 
 #[test]
 fn a_gap_in_one_flow_delays_no_other() {
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     bed.start(0);
     assert_eq!(bed.get(2, 0), Outcome::Held);
     assert_eq!(bed.packet(2, 0, true, true, 0), Outcome::Delivered);
@@ -154,7 +154,7 @@ fn a_gap_in_one_flow_delays_no_other() {
 
 #[test]
 fn a_gap_ends_with_the_hold_time_and_what_comes_later_is_late() {
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     bed.start(0);
     bed.get(2, 0);
     bed.get(4, 0);
@@ -174,7 +174,7 @@ fn a_gap_ends_with_the_hold_time_and_what_comes_later_is_late() {
 
 #[test]
 fn observed_lateness_lengthens_the_hold() {
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     bed.start(0);
     bed.get(2, 0);
     let before = bed.reorder.hold_time(0);
@@ -185,7 +185,7 @@ fn observed_lateness_lengthens_the_hold() {
 
 #[test]
 fn a_gap_every_live_path_has_passed_is_given_up_at_once() {
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     bed.start(0);
     for (sequence, path) in [(2, 0), (3, 0), (4, 0), (6, 1), (7, 1)] {
         assert_eq!(bed.get(sequence, path), Outcome::Held);
@@ -201,7 +201,7 @@ fn a_gap_every_live_path_has_passed_is_given_up_at_once() {
 
 #[test]
 fn a_path_that_is_down_is_not_awaited() {
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     bed.start(0);
     bed.reorder.set_path_rtt(1, 0);
     for sequence in 2..5 {
@@ -212,7 +212,7 @@ fn a_path_that_is_down_is_not_awaited() {
 
 #[test]
 fn reordering_deeper_than_the_tolerance_raises_it() {
-    let mut bed = Bed::new(PoolConfig::default());
+    let mut bed = TestBed::new(PoolConfig::default());
     bed.start(0);
     for sequence in [2, 3, 4] {
         bed.get(sequence, 0);
@@ -227,12 +227,12 @@ fn reordering_deeper_than_the_tolerance_raises_it() {
 
 #[test]
 fn a_flow_met_without_its_start_waits_once() {
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     assert_eq!(bed.get(11, 0), Outcome::Held);
     assert_eq!(bed.packet(1, 10, true, true, 1), Outcome::Delivered);
     assert_eq!(bed.sequences(), [10, 11]);
 
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     assert_eq!(bed.get(500, 0), Outcome::Held);
     assert_eq!(bed.get(501, 0), Outcome::Held);
     bed.at(100);
@@ -244,7 +244,7 @@ fn a_flow_met_without_its_start_waits_once() {
 
 #[test]
 fn a_new_sequence_is_adopted() {
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     bed.start(0);
     bed.get(2, 0);
     bed.start(1_000_000);
@@ -264,7 +264,7 @@ fn a_new_sequence_is_adopted() {
 fn a_start_by_a_slow_path_comes_before_what_overtook_it_and_after_what_is_older() {
     // After a pause: the flow is known, its next number is higher, and the first packet takes the slow path.
     for (begin, first, old) in [(0, 7, &[][..]), (u32::MAX - 8, u32::MAX - 1, &[]), (0, 40, &[3, 5])] {
-        let mut bed = Bed::two_paths();
+        let mut bed = TestBed::two_paths();
         bed.start(begin);
         for &sequence in old {
             assert_eq!(bed.get(sequence, 0), Outcome::Held);
@@ -291,7 +291,7 @@ fn a_start_by_a_slow_path_comes_before_what_overtook_it_and_after_what_is_older(
 
 #[test]
 fn a_jump_that_fits_after_the_oldest_left_is_no_restart() {
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     bed.start(0);
     bed.get(2, 0);
     bed.get(3, 0);
@@ -304,7 +304,7 @@ fn a_jump_that_fits_after_the_oldest_left_is_no_restart() {
 #[test]
 fn bounds_deliver_early_and_drop_nothing() {
     let flow = FlowLimits { packets_per_flow: 8, ..FlowLimits::default() };
-    let mut bed = Bed::new(PoolConfig { flow, ..PoolConfig::default() });
+    let mut bed = TestBed::new(PoolConfig { flow, ..PoolConfig::default() });
     bed.reorder.set_path_rtt(0, 10_000);
     bed.reorder.set_path_rtt(1, 30_000);
     bed.start(0);
@@ -320,7 +320,7 @@ fn bounds_deliver_early_and_drop_nothing() {
 #[test]
 fn a_packet_below_everything_held_is_the_one_to_leave_when_full() {
     let flow = FlowLimits { packets_per_flow: 2, ..FlowLimits::default() };
-    let mut bed = Bed::new(PoolConfig { flow, ..PoolConfig::default() });
+    let mut bed = TestBed::new(PoolConfig { flow, ..PoolConfig::default() });
     bed.reorder.set_path_rtt(1, 30_000);
     bed.start(0);
     bed.get(5, 0);
@@ -334,7 +334,7 @@ fn a_packet_below_everything_held_is_the_one_to_leave_when_full() {
 #[test]
 fn the_lowest_packet_is_also_delivered_at_the_byte_bound_of_the_session() {
     let flow = FlowLimits { bytes: 250, ..FlowLimits::default() };
-    let mut bed = Bed::new(PoolConfig { flow, ..PoolConfig::default() });
+    let mut bed = TestBed::new(PoolConfig { flow, ..PoolConfig::default() });
     bed.reorder.set_path_rtt(1, 30_000);
     bed.start(0);
     bed.get(5, 0);
@@ -356,7 +356,7 @@ fn session_bytes_and_an_exhausted_pool_deliver_early() {
         (FlowLimits::default(), 1_000),
         (FlowLimits::default(), 0),
     ] {
-        let mut bed = Bed::new(PoolConfig { bytes, flow, ..PoolConfig::default() });
+        let mut bed = TestBed::new(PoolConfig { bytes, flow, ..PoolConfig::default() });
         bed.size = 1400;
         bed.reorder.set_path_rtt(1, 30_000);
         bed.packet(2, 0, true, true, 0);
@@ -378,7 +378,7 @@ fn session_bytes_and_an_exhausted_pool_deliver_early() {
 #[test]
 fn flows_are_bounded_and_an_evicted_flow_loses_nothing() {
     let flow = FlowLimits { flows: 4, ..FlowLimits::default() };
-    let mut bed = Bed::new(PoolConfig { flow, ..PoolConfig::default() });
+    let mut bed = TestBed::new(PoolConfig { flow, ..PoolConfig::default() });
     bed.reorder.set_path_rtt(1, 30_000);
     for flow in 0..50 {
         bed.packet(flow, 0, true, true, 0);
@@ -394,7 +394,7 @@ fn flows_are_bounded_and_an_evicted_flow_loses_nothing() {
 
 #[test]
 fn closing_gives_everything_back() {
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     for flow in 0..20 {
         bed.packet(flow, 0, true, true, 0);
         bed.packet(flow, 200 * u32::from(flow) + 2, false, true, 0);
@@ -406,7 +406,7 @@ fn closing_gives_everything_back() {
 
 #[test]
 fn redundant_mode_delivers_each_once_and_never_waits() {
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     assert_eq!(bed.packet(1, 0, true, false, 0), Outcome::Delivered);
     assert_eq!(bed.packet(1, 2, false, false, 0), Outcome::Delivered);
     assert_eq!(bed.packet(1, 0, true, false, 1), Outcome::Duplicate);
@@ -420,7 +420,7 @@ fn redundant_mode_delivers_each_once_and_never_waits() {
 
 #[test]
 fn a_rule_that_becomes_redundant_releases_held_packets() {
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     bed.start(0);
     bed.get(2, 0);
     assert_eq!(bed.packet(1, 3, false, false, 0), Outcome::Delivered);
@@ -429,7 +429,7 @@ fn a_rule_that_becomes_redundant_releases_held_packets() {
 
 #[test]
 fn unknown_paths_and_empty_packets_are_accepted() {
-    let mut bed = Bed::two_paths();
+    let mut bed = TestBed::two_paths();
     bed.start(0);
     assert_eq!(bed.packet(1, 2, false, true, 200), Outcome::Held);
     struct Count(usize);

@@ -96,7 +96,7 @@ impl Channel {
 /// Delivered packets: (instant, flow, sequence).
 type Left = Vec<(Instant, u8, u32)>;
 
-impl Bed {
+impl TestBed {
     /// Runs timers up to `until`, each exactly when it is due.
     fn run_timers(&mut self, until: Instant, left: &mut Left) {
         let mut fired = 0;
@@ -167,7 +167,7 @@ proptest! {
     #[test]
     fn exactly_once_and_in_time(channel in channel(50, 30, 5_000, false)) {
         let arrivals = channel.run();
-        let mut bed = Bed::new(PoolConfig::default());
+        let mut bed = TestBed::new(PoolConfig::default());
         bed.reorder.set_path_rtt(0, 20_000);
         let left = bed.feed(&arrivals, true);
         let came = first_arrivals(&arrivals);
@@ -189,7 +189,7 @@ proptest! {
     #[test]
     fn exactly_once_when_bounds_are_hit(channel in channel(50, 0, 5_000, false), config in small()) {
         let arrivals = channel.run();
-        let mut bed = Bed::new(config);
+        let mut bed = TestBed::new(config);
         let left = bed.feed(&arrivals, true);
         let once: BTreeSet<_> = left.iter().map(|(_, flow, sequence)| (*flow, *sequence)).collect();
         prop_assert_eq!((left.len(), once.len()), (arrivals.len(), arrivals.len()));
@@ -200,7 +200,7 @@ proptest! {
     #[test]
     fn lossless_skew_comes_out_in_order(channel in channel(0, 0, 500, true)) {
         let arrivals = channel.run();
-        let mut bed = Bed::new(PoolConfig::default());
+        let mut bed = TestBed::new(PoolConfig::default());
         bed.told(&channel);
         let left = bed.feed(&arrivals, true);
         prop_assert_eq!(left.len(), arrivals.len());
@@ -225,7 +225,7 @@ proptest! {
         }));
         arrivals.sort_by_key(|arriving| arriving.at_us);
         let came = first_arrivals(&arrivals);
-        let mut bed = Bed::new(PoolConfig::default());
+        let mut bed = TestBed::new(PoolConfig::default());
         let left = bed.feed(&arrivals, true);
         for (at, flow, sequence) in left.into_iter().filter(|(_, flow, _)| *flow == quiet) {
             prop_assert_eq!(at, Instant::from_micros(came[&(flow, sequence)]));
@@ -235,7 +235,7 @@ proptest! {
     /// Compares de-duplication with a plain set, with the rule of the window.
     #[test]
     fn duplicates_are_those_of_a_set(first in any::<u32>(), steps in prop::collection::vec((0..9_u32, 0..6000_u32), 1..600)) {
-        let mut bed = Bed::new(PoolConfig::default());
+        let mut bed = TestBed::new(PoolConfig::default());
         let (mut highest, mut seen) = (0_u64, BTreeSet::new());
         for (n, (forward, back)) in steps.into_iter().enumerate() {
             // Mostly small steps; a copy is up to `back` behind the highest number.
@@ -257,7 +257,7 @@ proptest! {
         config in small(),
         calls in prop::collection::vec((0..14_u8, 0..6_u8, any::<u32>(), any::<bool>(), 0..10_u8, 0..300_u64), 1..400),
     ) {
-        let mut bed = Bed::new(PoolConfig { flow: FlowLimits { flows: 4, ..config.flow.clone() }, ..config });
+        let mut bed = TestBed::new(PoolConfig { flow: FlowLimits { flows: 4, ..config.flow.clone() }, ..config });
         let (mut given, mut dropped, mut left) = (0, 0, Vec::new());
         let mut sequences = [7_u32; 6];
         for (what, flow, number, flag, path, ms) in calls {
@@ -278,7 +278,7 @@ proptest! {
                     continue;
                 }
                 12 if flag => {
-                    let Bed { reorder, pool, out, now, .. } = &mut bed;
+                    let TestBed { reorder, pool, out, now, .. } = &mut bed;
                     reorder.flush(*now, pool, out);
                     prop_assert_eq!(bed.reorder.depth(), 0);
                     continue;

@@ -12,13 +12,13 @@ use super::users::UserIndex;
 use anabranch_element::time::{Duration, Instant};
 
 /// Turns within [`WINDOW`] that count as a conflict.
-const ENOUGH: u8 = 3;
+const MIN_TURNS: u8 = 3;
 const WINDOW: Duration = Duration::from_secs(60);
 /// Most UEs watched at a time; the one seen longest ago is removed.
-const MOST: usize = 64;
+const MAX_CONFLICTS: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
-struct Watched {
+struct KeyConflict {
     user: UserIndex,
     since: Instant,
     last: Instant,
@@ -29,46 +29,46 @@ struct Watched {
 
 /// UEs whose keys were ended by other keys of theirs.
 #[derive(Debug, Default)]
-pub struct Twins {
-    watched: Vec<Watched>,
+pub struct KeyConflictDetector {
+    conflicts: Vec<KeyConflict>,
     /// Turns in total.
     turns: u64,
 }
 
-impl Twins {
+impl KeyConflictDetector {
     /// A UE whose session carries traffic names keys that have ended. Returns whether two devices have its
     /// key, at most once per [`WINDOW`].
-    pub fn pushed_out(&mut self, user: UserIndex, now: Instant) -> bool {
-        let Some(known) = self.watched.iter_mut().find(|watched| watched.user == user) else {
-            if self.watched.len() >= MOST {
-                let oldest = (0..MOST).min_by_key(|&n| self.watched[n].last);
+    pub fn on_keys_displaced(&mut self, user: UserIndex, now: Instant) -> bool {
+        let Some(conflict) = self.conflicts.iter_mut().find(|conflict| conflict.user == user) else {
+            if self.conflicts.len() >= MAX_CONFLICTS {
+                let oldest = (0..MAX_CONFLICTS).min_by_key(|&n| self.conflicts[n].last);
                 if let Some(n) = oldest {
-                    self.watched.swap_remove(n);
+                    self.conflicts.swap_remove(n);
                 }
             }
-            self.watched.push(Watched { user, since: now, last: now, turns: 1, used: false });
+            self.conflicts.push(KeyConflict { user, since: now, last: now, turns: 1, used: false });
             self.turns += 1;
             return false;
         };
-        known.last = now;
-        if !core::mem::take(&mut known.used) {
+        conflict.last = now;
+        if !core::mem::take(&mut conflict.used) {
             // The same handshake again, or one whose keys never arrived.
             return false;
         }
         self.turns += 1;
-        if now.saturating_since(known.since) > WINDOW {
-            (known.since, known.turns) = (now, 0);
+        if now.saturating_since(conflict.since) > WINDOW {
+            (conflict.since, conflict.turns) = (now, 0);
         }
-        known.turns = known.turns.saturating_add(1);
-        known.turns == ENOUGH
+        conflict.turns = conflict.turns.saturating_add(1);
+        conflict.turns == MIN_TURNS
     }
 
     /// New keys of a UE that already had keys were used.
-    pub fn took_over(&mut self, user: UserIndex) {
-        self.watched
+    pub fn on_keys_replaced(&mut self, user: UserIndex) {
+        self.conflicts
             .iter_mut()
-            .filter(|watched| watched.user == user)
-            .for_each(|watched| watched.used = true);
+            .filter(|conflict| conflict.user == user)
+            .for_each(|conflict| conflict.used = true);
     }
 
     /// How often one device was displaced by another.

@@ -5,7 +5,7 @@ use super::active::Active;
 use super::path::Paths;
 use super::{Security, Session};
 use crate::drops::{DropCounters, DropReason};
-use crate::fragment::Cut;
+use crate::fragment::FragmentLayout;
 use crate::mtu::{PathMtu, Phase};
 use crate::{DatagramSink, PathId, put};
 use anabranch_element::time::Instant;
@@ -53,7 +53,7 @@ impl Session {
         let mut head = [0; InnerHeader::LEN];
         header.emit(&mut head).map_err(|_| DropReason::NoRoom)?;
         let total = head.len() + payload.len();
-        let cut = Cut::new(total, max).ok_or(DropReason::TooBig)?;
+        let layout = FragmentLayout::new(total, max).ok_or(DropReason::TooBig)?;
         if !self.keys.can_seal(now) {
             return Err(DropReason::NoKeys);
         }
@@ -61,12 +61,12 @@ impl Session {
         let (access, to) = (state.access(), state.endpoint().ok_or(DropReason::NoPath)?);
         let next = Active::of(&mut self.active, &self.profile).cuts.get_mut(usize::from(path));
         let number = next.map(|next| core::mem::replace(next, next.wrapping_add(1))).unwrap_or(0);
-        for at in cut.pieces() {
+        for at in layout.pieces() {
             let size = Fragment::OVERHEAD + at.len();
             let keys = &mut self.keys;
             put(out, access, to, size, |slot| {
                 let body = &mut slot[SecureHeader::LEN..size - TAG_LEN];
-                // `Cut` bounds both by `MAX_MESSAGE`.
+                // `FragmentLayout` bounds both by `MAX_MESSAGE`.
                 let (total, offset) = (total as u16, at.start as u16);
                 let piece = Fragment { number, total, offset, bytes: &[] };
                 piece.emit_header(at.len(), body).map_err(|_| DropReason::NoRoom)?;
