@@ -10,7 +10,7 @@
 
 use super::ends::{self, Kind, Upf};
 use super::sessions::{install, ping_pong, upf_of};
-use super::swarm::{self, Came, Nowhere, Out};
+use super::swarm::{self, Nowhere, Out, SessionCounts};
 use super::{Bench, Core, Pair, Result1, core_number, figures, stats};
 use crate::netns::agent::Agent;
 use anabranch_atsss::crypto::PrivateKey;
@@ -49,7 +49,7 @@ const WHO: [&str; 4] = ["no other load", "churn of 1,000/s", "plus a hostile UE"
 /// Work done by the load in one measurement.
 #[derive(Debug, Default)]
 struct Done {
-    came: Mutex<Came>,
+    session_counts: Mutex<SessionCounts>,
     hostile: AtomicU64,
     flood: AtomicU64,
 }
@@ -91,11 +91,12 @@ pub fn run(bench: &Bench) -> Result<Result1> {
                 stop.store(true, Relaxed);
                 others.join().unwrap_or_else(|_| anyhow::bail!("a thread failed"))?;
                 let seconds = (SETTLE + start.elapsed()).as_secs_f64();
-                let came = *done.came.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                anyhow::ensure!(came.late == 0, "{} UEs got no session", came.late);
+                let session_counts =
+                    *done.session_counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                anyhow::ensure!(session_counts.late == 0, "{} UEs got no session", session_counts.late);
                 let per_s = |count: u64| count as f64 / seconds;
                 let did = [
-                    per_s(came.up as u64),
+                    per_s(session_counts.up as u64),
                     per_s(done.hostile.load(Relaxed)),
                     per_s(done.flood.load(Relaxed)),
                     busy,
@@ -128,20 +129,20 @@ pub fn run(bench: &Bench) -> Result<Result1> {
             .map(|(r, alone)| (r.1 as f64 / alone.1.max(1) as f64 - 1.0) * 100.0)
             .collect();
         let [least, percent, most] = stats::spread(&mut differences);
-        let [came, hostile, flood, busy] = std::array::from_fn(|i| middle(&|r| r.2[i]));
+        let [sessions, hostile, flood, busy] = std::array::from_fn(|i| middle(&|r| r.2[i]));
         table.add_row([
             WHO[who].to_owned(),
             stats::us(p50 as u64),
             stats::us(p99 as u64),
             format!("{percent:+.1} % [{least:+.1}, {most:+.1}]"),
             format!("{busy:.0} %"),
-            format!("{came:.0}"),
+            format!("{sessions:.0}"),
             format!("{hostile:.0}"),
             format!("{flood:.0}"),
         ]);
         rows.push(json!({
             "beside": WHO[who], "p50_us": p50 * 1e-3, "p99_us": p99 * 1e-3, "p99_vs_alone_percent": percent,
-            "least_percent": least, "most_percent": most, "upf_busy_percent": busy, "came_per_s": came,
+            "least_percent": least, "most_percent": most, "upf_busy_percent": busy, "came_per_s": sessions,
             "hostile_per_s": hostile, "flood_per_s": flood,
         }));
     }
@@ -165,8 +166,9 @@ fn others(who: usize, keys: &Keys, upf: &Upf, done: &Done, stop: &AtomicBool) ->
         if who >= 1 {
             threads.push(scope.spawn(|| {
                 at_lowest_priority()?;
-                swarm::come(keys.coming.iter().cycle(), upf, COME_PER_S, true, |came| {
-                    *done.came.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = came;
+                swarm::come(keys.coming.iter().cycle(), upf, COME_PER_S, true, |session_counts| {
+                    *done.session_counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+                        session_counts;
                     Ok(!stop.load(Relaxed))
                 })
             }));

@@ -3,7 +3,7 @@
 use super::ends::{self, Kind};
 use super::{Bench, Core, Pair, Result1, figures, stats, traffic};
 use crate::netns::program::Program;
-use crate::netns::traffic::{self as tasks, Task, UdpReceive, UdpSend, When};
+use crate::netns::traffic::{self as tasks, Task, TaskTimes, UdpReceive, UdpSend};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ fn once(bench: &Bench, kind: Kind) -> Result<(Vec<u64>, u64)> {
     let tunnel = ends::establish(bench, &pair, kind, &folder)?;
     let start_ns = tasks::now_ns() + 500_000_000;
     let stop_ns = start_ns + u64::try_from(bench.seconds.as_nanos()).unwrap_or(u64::MAX / 2);
-    let when = When { start_ns, stop_ns, until_ns: stop_ns + 300_000_000 };
+    let when = TaskTimes { start_ns, stop_ns, until_ns: stop_ns + 300_000_000 };
     let to = format!("{}:7000", tunnel.server).parse().context("address")?;
     let (sent, got) = (folder.join("sent"), folder.join("got"));
     let receive = Task::UdpReceive(UdpReceive { bind: to, when: when.into(), report: got.clone() });

@@ -11,7 +11,7 @@ use super::ends::Upf;
 use super::{Bench, CLIENT, Core, Result1, SERVER, figures, join, pinned, stats, traffic};
 use crate::netns::program::Program;
 use crate::netns::space::Space;
-use crate::netns::traffic::{self as tasks, Messages, Task, When};
+use crate::netns::traffic::{self as tasks, Messages, Task, TaskTimes};
 use anyhow::{Context, Result};
 use serde_json::json;
 use std::net::SocketAddr;
@@ -180,7 +180,7 @@ fn once(bench: &Bench, kind: Kind, flows: usize) -> Result<(Vec<u64>, u64)> {
     // Proxies need time to accept hundreds of connections.
     let start_ns = tasks::now_ns() + 1_500_000_000 + flows as u64 * 10_000_000;
     let stop_ns = start_ns + u64::try_from(bench.seconds.as_nanos()).unwrap_or(u64::MAX / 2);
-    let when = When { start_ns, stop_ns, until_ns: stop_ns + 500_000_000 };
+    let when = TaskTimes { start_ns, stop_ns, until_ns: stop_ns + 500_000_000 };
     let task = |address: SocketAddr, report: &str| Messages {
         address,
         when,

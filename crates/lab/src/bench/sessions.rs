@@ -3,7 +3,7 @@
 use super::ends::{self, Kind, PORT, Tunnel, Upf};
 use super::{Bench, CLIENT, Core, Pair, Result1, SERVER, figures, stats, swarm, traffic};
 use crate::netns::program::Program;
-use crate::netns::traffic::{self as tasks, Task, UdpEcho, UdpSend, When};
+use crate::netns::traffic::{self as tasks, Task, TaskTimes, UdpEcho, UdpSend};
 use anabranch_atsss::crypto::PrivateKey;
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
@@ -181,7 +181,7 @@ pub(super) fn ping_pong(
 ) -> Result<(u64, u64)> {
     let start_ns = tasks::now_ns() + 300_000_000;
     let stop_ns = start_ns + u64::try_from(bench.seconds.as_nanos()).unwrap_or(u64::MAX / 2);
-    let when = When { start_ns, stop_ns, until_ns: stop_ns + 200_000_000 };
+    let when = TaskTimes { start_ns, stop_ns, until_ns: stop_ns + 200_000_000 };
     let to: SocketAddr = format!("{}:7001", tunnel.server).parse().context("address")?;
     let report = folder.join(format!("answers-{tag}"));
     let echo = Task::UdpEcho(UdpEcho { bind: to, when: when.into() });

@@ -34,14 +34,14 @@ pub struct Upf {
 
 /// Number of UEs so far, by result.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Came {
+pub struct SessionCounts {
     /// UEs that have, or had, a session.
     pub up: usize,
     /// UEs without a session in time.
     pub late: usize,
 }
 
-struct Shaking {
+struct PendingHandshake {
     ue: Ue,
     socket: UdpSocket,
     since: std::time::Instant,
@@ -75,9 +75,9 @@ impl PacketSink for Nowhere {
 /// # Errors
 /// A session cannot be established, or `progress` returns an error.
 pub fn install(keys: &[PrivateKey], upf: Upf, mut progress: impl FnMut(usize) -> Result<()>) -> Result<()> {
-    come(keys.iter(), upf, PER_SECOND, false, |came| {
-        ensure!(came.late == 0, "a UE got no session within {PATIENCE_S} s");
-        progress(came.up).map(|()| true)
+    come(keys.iter(), upf, PER_SECOND, false, |session_counts| {
+        ensure!(session_counts.late == 0, "a UE got no session within {PATIENCE_S} s");
+        progress(session_counts.up).map(|()| true)
     })
 }
 
@@ -91,19 +91,19 @@ pub fn come<'a>(
     upf: Upf,
     per_second: f64,
     leave: bool,
-    mut go_on: impl FnMut(Came) -> Result<bool>,
+    mut go_on: impl FnMut(SessionCounts) -> Result<bool>,
 ) -> Result<()> {
     let start = std::time::Instant::now();
     let now = || Instant::from_nanos(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
     let unix_epoch_ns = unix_ns()?;
-    let mut shaking: Vec<Shaking> = Vec::new();
-    let mut came = Came::default();
+    let mut pending: Vec<PendingHandshake> = Vec::new();
+    let mut session_counts = SessionCounts::default();
     let (mut begun, mut waiting) = (0_u32, true);
     let mut out = Vec::new();
     let mut buffer = [0; 2048];
-    while waiting || !shaking.is_empty() {
+    while waiting || !pending.is_empty() {
         while waiting
-            && shaking.len() < AT_ONCE
+            && pending.len() < AT_ONCE
             && f64::from(begun) < per_second * (0.01 + start.elapsed().as_secs_f64())
         {
             let Some(key) = keys.next() else {
@@ -115,9 +115,9 @@ pub fn come<'a>(
             let number =
                 u32::from_be_bytes([0, key.public().0[0] & 0xf, key.public().0[1], key.public().0[2]]);
             let socket = socket(FIRST + number, upf.remote)?;
-            shaking.push(Shaking { ue, socket, since: std::time::Instant::now(), ruled: false });
+            pending.push(PendingHandshake { ue, socket, since: std::time::Instant::now(), ruled: false });
         }
-        for one in &mut shaking {
+        for one in &mut pending {
             one.ue.poll(now(), &mut Out(&mut out), &mut Nowhere);
             for datagram in out.drain(..) {
                 // Datagrams that the system rejects are retransmitted by the timers of the UE.
@@ -128,10 +128,10 @@ pub fn come<'a>(
             }
         }
         let mut fds: Vec<PollFd<'_>> =
-            shaking.iter().map(|s| PollFd::new(s.socket.as_fd(), PollFlags::POLLIN)).collect();
+            pending.iter().map(|s| PollFd::new(s.socket.as_fd(), PollFlags::POLLIN)).collect();
         poll(&mut fds, PollTimeout::from(2u8)).context("poll")?;
         let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
-        for (one, _) in shaking.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
+        for (one, _) in pending.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
             while let Ok(length) = one.socket.recv(&mut buffer) {
                 one.ue.datagram(0, upf.remote, &mut buffer[..length], now(), &mut Nowhere);
             }
@@ -141,11 +141,11 @@ pub fn come<'a>(
                 let _ = one.socket.send(&datagram);
             }
         }
-        shaking.retain_mut(|one| {
+        pending.retain_mut(|one| {
             let up = one.ruled && one.ue.paths().iter().any(|path| path.up);
             let late = !up && one.since.elapsed().as_secs_f64() > PATIENCE_S;
-            came.up += usize::from(up);
-            came.late += usize::from(late);
+            session_counts.up += usize::from(up);
+            session_counts.late += usize::from(late);
             if up && leave {
                 one.ue.on_command(UeCommand::Close, now());
                 one.ue.poll(now(), &mut Out(&mut out), &mut Nowhere);
@@ -155,7 +155,7 @@ pub fn come<'a>(
             }
             !up && !late
         });
-        if !go_on(came)? {
+        if !go_on(session_counts)? {
             return Ok(());
         }
     }

@@ -6,9 +6,9 @@ use rand_core::{RngCore, SeedableRng};
 
 /// A stream of draws.
 #[derive(Debug, Clone)]
-pub struct Draw(ChaCha12Rng);
+pub struct RandomStream(ChaCha12Rng);
 
-impl Draw {
+impl RandomStream {
     /// Stream `stream` of `seed`.
     #[must_use]
     pub fn new(seed: u64, stream: u64) -> Self {

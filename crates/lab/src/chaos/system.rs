@@ -2,7 +2,7 @@
 //! faults that begin at steps and end after a time.
 
 use super::check::{Invariant, Tally, Violation};
-use super::draw::Draw;
+use super::draw::RandomStream;
 use anabranch_element::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -171,10 +171,10 @@ impl<W: Setting> PlanOf<W, W::Kind> {
     /// A plan of this world with up to `most` faults.
     pub(super) fn drawn(
         (seed, steps): (u64, u64),
-        draw: &mut Draw,
+        draw: &mut RandomStream,
         world: W,
         most: u64,
-        fault: impl Fn(&mut Draw, &Self) -> Fault<W::Kind>,
+        fault: impl Fn(&mut RandomStream, &Self) -> Fault<W::Kind>,
     ) -> Self {
         let (system, version) = (W::NAME.into(), W::VERSION);
         let mut plan = Self { system, version, seed, steps, world, faults: Vec::new() };
@@ -241,7 +241,7 @@ impl<W: Setting> System for PlanOf<W, W::Kind> {
 }
 
 /// Progress of a run, common to all worlds: time, step, statistics, and log.
-pub struct Course {
+pub struct RunState {
     /// The virtual time.
     pub now: Instant,
     /// Steps made so far.
@@ -254,7 +254,7 @@ pub struct Course {
     lines: Option<Vec<String>>,
 }
 
-impl Course {
+impl RunState {
     /// The start of a run; events are logged if it is `traced`.
     #[must_use]
     pub fn new(traced: bool) -> Self {
@@ -306,9 +306,9 @@ pub trait World<K> {
     const MOST_AT_ONE_TIME: u32;
 
     /// Progress of the run.
-    fn course(&self) -> &Course;
+    fn run_state(&self) -> &RunState;
     /// Mutable progress of the run.
-    fn course_mut(&mut self) -> &mut Course;
+    fn course_mut(&mut self) -> &mut RunState;
     /// The next event and its time.
     fn next(&self) -> (Instant, Self::Event);
     /// Executes an event.
@@ -329,7 +329,7 @@ pub trait World<K> {
 
     /// Time of the next event, not before the present time.
     fn next_at(&self) -> Instant {
-        self.next().0.max(self.course().now)
+        self.next().0.max(self.run_state().now)
     }
 
     /// Makes one step: executes the next event and checks the invariants.
@@ -338,15 +338,15 @@ pub trait World<K> {
     /// The invariant that was violated.
     fn step(&mut self) -> Result<(), Violation> {
         let (at, event) = self.next();
-        let course = self.course_mut();
-        course.now = course.now.max(at);
-        course.step += 1;
-        course.tally.steps += 1;
-        let (since, events) = course.same_time;
-        course.same_time = if since == course.now { (since, events + 1) } else { (course.now, 0) };
-        if course.same_time.1 > Self::MOST_AT_ONE_TIME {
-            let what = format!("{} events at {}: {event:?}", Self::MOST_AT_ONE_TIME, course.now);
-            return Err(course.violation(Invariant::NoSpin, what));
+        let run_state = self.course_mut();
+        run_state.now = run_state.now.max(at);
+        run_state.step += 1;
+        run_state.tally.steps += 1;
+        let (since, events) = run_state.same_time;
+        run_state.same_time = if since == run_state.now { (since, events + 1) } else { (run_state.now, 0) };
+        if run_state.same_time.1 > Self::MOST_AT_ONE_TIME {
+            let what = format!("{} events at {}: {event:?}", Self::MOST_AT_ONE_TIME, run_state.now);
+            return Err(run_state.violation(Invariant::NoSpin, what));
         }
         self.happen(event)?;
         self.look()
@@ -357,7 +357,7 @@ pub trait World<K> {
     /// # Errors
     /// The invariant that was violated.
     fn pass(&mut self, time: Duration) -> Result<(), Violation> {
-        let end = self.course().now + time;
+        let end = self.run_state().now + time;
         while self.next_at() <= end {
             self.step()?;
         }
@@ -368,7 +368,7 @@ pub trait World<K> {
 
 /// When the faults of a plan begin: at steps, or at the times of another run.
 #[derive(Debug, Clone, Copy)]
-pub enum When<'a> {
+pub enum FaultSchedule<'a> {
     /// At the steps of the plan.
     Steps,
     /// At these times; the run ends at the second value.
@@ -391,19 +391,19 @@ pub struct Span {
 pub fn faulted<S: System>(
     world: &mut impl World<S::Kind>,
     plan: &S,
-    when: When<'_>,
+    when: FaultSchedule<'_>,
 ) -> Result<Span, Violation> {
     let mut began = Vec::with_capacity(plan.faults().len());
     loop {
         while let Some(fault) = plan.faults().get(began.len()) {
             let due = match when {
-                When::Steps => fault.at <= world.course().step,
-                When::Times(times, _) => {
+                FaultSchedule::Steps => fault.at <= world.run_state().step,
+                FaultSchedule::Times(times, _) => {
                     let at = times.get(began.len()).copied().unwrap_or(Instant::MAX);
                     let due = at <= world.next_at();
                     if due {
-                        let course = world.course_mut();
-                        course.now = course.now.max(at);
+                        let run_state = world.course_mut();
+                        run_state.now = run_state.now.max(at);
                     }
                     due
                 }
@@ -411,12 +411,12 @@ pub fn faulted<S: System>(
             if !due {
                 break;
             }
-            began.push(world.course().now);
+            began.push(world.run_state().now);
             world.begin_fault(began.len() as u64, fault)?;
         }
         let over = match when {
-            When::Steps => world.course().step >= plan.steps(),
-            When::Times(_, end) => world.next_at() > end,
+            FaultSchedule::Steps => world.run_state().step >= plan.steps(),
+            FaultSchedule::Times(_, end) => world.next_at() > end,
         };
         if over {
             break;
@@ -424,10 +424,10 @@ pub fn faulted<S: System>(
         world.step()?;
     }
     // Both runs must end at the same time; the last event may be long before it.
-    if let When::Times(_, end) = when {
+    if let FaultSchedule::Times(_, end) = when {
         world.course_mut().now = end;
     }
-    Ok(Span { began, ended: world.course().now })
+    Ok(Span { began, ended: world.run_state().now })
 }
 
 /// Runs a world until nothing is pending, for at most the given time.
@@ -440,11 +440,11 @@ pub fn wait<K, W: World<K>>(
     invariant: Invariant,
     open: impl Fn(&W) -> Option<String>,
 ) -> Result<(), Violation> {
-    let end = world.course().now + bound;
+    let end = world.run_state().now + bound;
     while let Some(what) = open(world) {
-        if world.course().now >= end {
+        if world.run_state().now >= end {
             let what = format!("after {} s: {what}", bound.as_secs());
-            return Err(world.course().violation(invariant, what));
+            return Err(world.run_state().violation(invariant, what));
         }
         world.pass(Duration::from_millis(200))?;
     }

@@ -117,9 +117,9 @@ pub enum Operator {
 
 /// Why a text is not a valid expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wrong(pub String);
+pub struct ParseError(pub String);
 
-impl fmt::Display for Wrong {
+impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -133,7 +133,7 @@ impl Expr {
     ///
     /// # Errors
     /// What is wrong, and where.
-    pub fn parse(text: &str) -> Result<Self, Wrong> {
+    pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut parser = Parser { text, at: 0, depth: 0 };
         let expr = parser.sum()?;
         parser.space();
@@ -253,13 +253,13 @@ impl Parser<'_> {
         found
     }
 
-    fn wrong(&self, wanted: &str) -> Wrong {
+    fn wrong(&self, wanted: &str) -> ParseError {
         let rest: String = self.rest().chars().take(20).collect();
         let found = if rest.is_empty() { "the end".to_owned() } else { format!("`{rest}`") };
-        Wrong(format!("{wanted} is wanted at {found} in `{}`", self.text))
+        ParseError(format!("{wanted} is wanted at {found} in `{}`", self.text))
     }
 
-    fn sum(&mut self) -> Result<Expr, Wrong> {
+    fn sum(&mut self) -> Result<Expr, ParseError> {
         let mut left = self.product()?;
         loop {
             let operator = if self.eat('+') {
@@ -273,7 +273,7 @@ impl Parser<'_> {
         }
     }
 
-    fn product(&mut self) -> Result<Expr, Wrong> {
+    fn product(&mut self) -> Result<Expr, ParseError> {
         let mut left = self.factor()?;
         loop {
             let operator = if self.eat('*') {
@@ -287,17 +287,17 @@ impl Parser<'_> {
         }
     }
 
-    fn factor(&mut self) -> Result<Expr, Wrong> {
+    fn factor(&mut self) -> Result<Expr, ParseError> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return Err(Wrong(format!("nested more than {MAX_DEPTH} deep: `{}`", self.text)));
+            return Err(ParseError(format!("nested more than {MAX_DEPTH} deep: `{}`", self.text)));
         }
         let factor = self.factor_inner();
         self.depth -= 1;
         factor
     }
 
-    fn factor_inner(&mut self) -> Result<Expr, Wrong> {
+    fn factor_inner(&mut self) -> Result<Expr, ParseError> {
         if self.eat('(') {
             let inner = self.sum()?;
             return if self.eat(')') { Ok(inner) } else { Err(self.wrong("`)`")) };
@@ -324,7 +324,7 @@ impl Parser<'_> {
         }
         let Some((_, function)) = Function::NAMES.iter().find(|(name, _)| *name == word) else {
             let all = Function::NAMES.map(|(name, _)| name).join(", ");
-            return Err(Wrong(format!("`{word}` is no function; there is {all}")));
+            return Err(ParseError(format!("`{word}` is no function; there is {all}")));
         };
         self.eat('(');
         let mut args = vec![self.sum()?];
@@ -335,13 +335,13 @@ impl Parser<'_> {
             return Err(self.wrong("`)`"));
         }
         if function.of_series() == 2 && !matches!(args.as_slice(), [Expr::Metric(_), Expr::Metric(_), _]) {
-            return Err(Wrong(format!("`{word}` takes two series and a number in `{}`", self.text)));
+            return Err(ParseError(format!("`{word}` takes two series and a number in `{}`", self.text)));
         }
         if function.of_series() == 1 && !matches!(args.as_slice(), [Expr::Metric(_), _, _]) {
-            return Err(Wrong(format!("`{word}` takes a series and two numbers in `{}`", self.text)));
+            return Err(ParseError(format!("`{word}` takes a series and two numbers in `{}`", self.text)));
         }
         if *function == Function::Abs && args.len() != 1 {
-            return Err(Wrong(format!("`abs` takes one value in `{}`", self.text)));
+            return Err(ParseError(format!("`abs` takes one value in `{}`", self.text)));
         }
         Ok(Expr::Call(*function, args))
     }

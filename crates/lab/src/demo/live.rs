@@ -1,8 +1,8 @@
 //! Polls the running network and updates the terminal.
 
-use super::picture::{self, Access, COLUMNS, News, Picture};
+use super::picture::{self, Access, COLUMNS, LogMessage, Picture};
 use crate::netns::agent::{Agent, Event, Events, Next};
-use crate::netns::backend::Scene;
+use crate::netns::backend::ObservedRun;
 use crate::netns::observe::network::{interfaces, ip_bytes};
 use crate::netns::stop::Stop;
 use crate::scenario::Case;
@@ -81,19 +81,19 @@ impl Screen {
 pub fn watch(
     screen: &Screen,
     case: &Case,
-    scene: &Scene,
+    observed: &ObservedRun,
     start: Instant,
     end: &Stop,
 ) -> Result<Option<String>> {
-    let mut view = View::new(case, scene)?;
+    let mut view = View::new(case, observed)?;
     let mut next_line = start + LINES;
     loop {
         let over = end.requested();
         // With two agents, this may take an entire tick.
-        view.listen(scene)?;
+        view.listen(observed)?;
         end.sleep_until(view.next);
         view.next = Instant::now() + TICK;
-        view.look(case, scene, start)?;
+        view.observe(case, observed, start)?;
         if screen.redraws {
             view.fresh.clear();
             screen.draw(&view.picture);
@@ -119,7 +119,7 @@ struct View {
     streams: Vec<(&'static str, Events)>,
     events: Vec<(f64, &'static str, Event)>,
     /// Messages since the last tick.
-    fresh: Vec<News>,
+    fresh: Vec<LogMessage>,
     /// Future events of the scenario.
     to_come: Vec<(f64, String)>,
     /// Bytes received up to the previous tick, by UE and access.
@@ -130,15 +130,15 @@ struct View {
 }
 
 impl View {
-    fn new(case: &Case, scene: &Scene) -> Result<Self> {
+    fn new(case: &Case, observed: &ObservedRun) -> Result<Self> {
         let mut streams = Vec::new();
-        let agents = scene.ues.iter().filter_map(|u| u.agent.as_ref()).map(|a| ("UE", a));
-        for (who, agent) in agents.chain(scene.upfs.iter().map(|a| ("UPF", a))) {
+        let agents = observed.ues.iter().filter_map(|u| u.agent.as_ref()).map(|a| ("UE", a));
+        for (who, agent) in agents.chain(observed.upfs.iter().map(|a| ("UPF", a))) {
             streams.push((who, agent.events()?));
         }
         let mut accesses = Vec::new();
         let mut first = BTreeMap::new();
-        for ue in &scene.ues {
+        for ue in &observed.ues {
             let counted = interfaces(&ue.space)?;
             for access in &ue.accesses {
                 let link = case.ues[&ue.name].accesses.iter().find(|a| a.name == access.name);
@@ -154,7 +154,7 @@ impl View {
         }
         let to_come = case.events.iter().map(|e| (e.at.as_secs_f64(), told(&e.action))).collect();
         let recent = vec![Vec::new(); accesses.len()];
-        let bytes = scene.downloads.first().map_or(0, |d| d.bytes);
+        let bytes = observed.downloads.first().map_or(0, |d| d.bytes);
         let picture = Picture { title: title(case), accesses, file: (0, bytes), ..Picture::default() };
         Ok(Self {
             picture,
@@ -170,13 +170,13 @@ impl View {
     }
 
     /// Reads pending events.
-    fn listen(&mut self, scene: &Scene) -> Result<()> {
+    fn listen(&mut self, observed: &ObservedRun) -> Result<()> {
         for (who, stream) in &mut self.streams {
             while let Next::Event(event) = stream.wait_next()? {
-                if event.time_unix_ms < scene.begin_unix_ms {
+                if event.time_unix_ms < observed.begin_unix_ms {
                     continue;
                 }
-                let at = (event.time_unix_ms - scene.begin_unix_ms) as f64 / 1e3;
+                let at = (event.time_unix_ms - observed.begin_unix_ms) as f64 / 1e3;
                 if matches!(event.kind.as_str(), "path-up" | "path-down" | "moved") {
                     self.fresh.push((at, *who, event.message.clone()));
                 }
@@ -187,7 +187,7 @@ impl View {
     }
 
     /// Updates all figures.
-    fn look(&mut self, case: &Case, scene: &Scene, start: Instant) -> Result<()> {
+    fn observe(&mut self, case: &Case, observed: &ObservedRun, start: Instant) -> Result<()> {
         let now = start.elapsed().as_secs_f64();
         let picture = &mut self.picture;
         picture.at_s = now;
@@ -202,7 +202,7 @@ impl View {
 
         let mut index = 0;
         let mut modes = Vec::new();
-        for ue in &scene.ues {
+        for ue in &observed.ues {
             let counted = interfaces(&ue.space)?;
             let paths = ue.agent.as_ref().map(Agent::paths).transpose()?.unwrap_or_default();
             for of in &ue.accesses {
@@ -243,7 +243,7 @@ impl View {
             }
         }
         picture.mode = modes.join("; ");
-        if let Some(download) = scene.downloads.first() {
+        if let Some(download) = observed.downloads.first() {
             picture.file.0 = std::fs::metadata(&download.copy).map_or(0, |m| m.len());
         }
         self.ticks += 1;

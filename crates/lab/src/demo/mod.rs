@@ -11,7 +11,7 @@ mod picture;
 
 use crate::backend::{Outcome, Progress, Unable};
 use crate::claims::Verdict;
-use crate::netns::backend::{NetnsBackend, Onlooker, Scene};
+use crate::netns::backend::{NetnsBackend, ObservedRun, RunObserver};
 use crate::netns::program::{self, Interrupted};
 use crate::netns::sandbox::{self, Entered, Sandbox};
 use crate::netns::stop::Stop;
@@ -75,7 +75,7 @@ const LEAST_SHARE: f64 = 5.0;
 
 /// The values read after the run.
 #[derive(Debug, Default)]
-struct Kept {
+struct FinalValues {
     moved_to: Option<String>,
 }
 
@@ -119,25 +119,25 @@ fn demo(args: &Args, scenario: &Scenario, sandbox: &Sandbox) -> Result<bool> {
     program::require(&programs)?;
     let case = scenario.cases.first().ok_or_else(|| anyhow!("the scenario has no case"))?;
     let screen = Arc::new(Screen::new(args.json));
-    let kept = Arc::new(Mutex::new(Kept::default()));
-    let eyes = Eyes {
+    let final_values = Arc::new(Mutex::new(FinalValues::default()));
+    let eyes = ProgressView {
         screen: Arc::clone(&screen),
-        kept: Arc::clone(&kept),
+        final_values: Arc::clone(&final_values),
         case: case.clone(),
         sandbox: sandbox.clone(),
         hold: args.hold,
     };
-    let backend = NetnsBackend::new(sandbox.clone(), args.logs.as_deref())?.with_onlooker(Box::new(eyes));
+    let backend = NetnsBackend::new(sandbox.clone(), args.logs.as_deref())?.with_observer(Box::new(eyes));
     introduce(&screen, case, &backend, sandbox);
     let watch = Steps(Arc::clone(&screen));
     let done = runner::run(scenario, &backend, args.seed, 1, &watch)?;
     let written = report::write(&args.out, &scenario.name, scenario, &done)?;
-    let kept = std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner));
+    let final_values = std::mem::take(&mut *final_values.lock().unwrap_or_else(PoisonError::into_inner));
     let verdict = Verdicts::of(case, &done);
     conclude(&screen, &done, verdict);
     screen.line(&format!("report: {}", written.html.display()));
     if args.json {
-        println!("{}", summary(case, &done, &kept, verdict));
+        println!("{}", summary(case, &done, &final_values, verdict));
     }
     Ok(verdict.intact && verdict.both)
 }
@@ -174,7 +174,7 @@ impl Verdicts {
 }
 
 /// The line of `--json`.
-fn summary(case: &Case, done: &Finished, kept: &Kept, verdict: Verdicts) -> Value {
+fn summary(case: &Case, done: &Finished, final_values: &FinalValues, verdict: Verdicts) -> Value {
     let metric = |name: String| done.metrics.get(&name).copied();
     let file = case.flows.keys().next().cloned().unwrap_or_default();
     let mut paths = Vec::new();
@@ -192,7 +192,7 @@ fn summary(case: &Case, done: &Finished, kept: &Kept, verdict: Verdicts) -> Valu
         "checksum_ok": verdict.intact,
         "bytes": metric(format!("flow.{file}.delivered_bytes")).unwrap_or(0.0) as u64,
         "outage_ms": metric(format!("flow.{file}.outage_ms")).map(|ms| (ms * 10.0).round() / 10.0),
-        "moved_to": kept.moved_to,
+        "moved_to": final_values.moved_to,
         "paths": paths,
     })
 }
@@ -226,44 +226,44 @@ fn conclude(screen: &Screen, done: &Finished, verdict: Verdicts) {
 }
 
 /// Draws the progress on the terminal.
-struct Eyes {
+struct ProgressView {
     screen: Arc<Screen>,
-    kept: Arc<Mutex<Kept>>,
+    final_values: Arc<Mutex<FinalValues>>,
     case: Case,
     sandbox: Sandbox,
     hold: bool,
 }
 
-impl Onlooker for Eyes {
-    fn look(&self, scene: &Scene, start: Instant, end: &Stop) -> Result<()> {
-        let moved_to = live::watch(&self.screen, &self.case, scene, start, end)?;
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).moved_to = moved_to;
+impl RunObserver for ProgressView {
+    fn observe(&self, observed: &ObservedRun, start: Instant, end: &Stop) -> Result<()> {
+        let moved_to = live::watch(&self.screen, &self.case, observed, start, end)?;
+        self.final_values.lock().unwrap_or_else(PoisonError::into_inner).moved_to = moved_to;
         Ok(())
     }
 
-    fn over(&self, scene: &Scene, _: &Outcome) -> Result<()> {
+    fn over(&self, observed: &ObservedRun, _: &Outcome) -> Result<()> {
         if self.hold {
-            self.keep_up(scene);
+            self.keep_up(observed);
         }
         Ok(())
     }
 }
 
-impl Eyes {
+impl ProgressView {
     /// Keeps the network up until the user interrupts.
-    fn keep_up(&self, scene: &Scene) {
+    fn keep_up(&self, observed: &ObservedRun) {
         let say = |text: &str| self.screen.line(text);
         say("");
         say("The network is up until Ctrl-C. To enter a namespace, from another terminal:");
-        for space in &scene.spaces {
+        for space in &observed.spaces {
             say(&format!("  {:<10} {}", space.name(), self.sandbox.enter_command(space.name())));
         }
         say("Try in the UE's namespace:");
-        if let Some(download) = scene.downloads.first() {
+        if let Some(download) = observed.downloads.first() {
             say(&format!("  curl -o /dev/null {}", download.url));
         }
         if let Ok(anabranch) = program::anabranch() {
-            for ue in &scene.ues {
+            for ue in &observed.ues {
                 if let Some(agent) = &ue.agent {
                     let (program, socket) = (anabranch.display(), agent.socket().display());
                     say(&format!("  {program} ctl --socket {socket} paths"));

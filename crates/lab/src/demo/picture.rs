@@ -24,11 +24,11 @@ pub struct Picture {
     /// Received and total bytes.
     pub file: (u64, u64),
     /// Messages, in order.
-    pub news: Vec<News>,
+    pub news: Vec<LogMessage>,
 }
 
 /// A message: time in seconds, sender and text.
-pub type News = (f64, &'static str, String);
+pub type LogMessage = (f64, &'static str, String);
 
 /// An access.
 #[derive(Debug, Clone, Default)]
@@ -146,7 +146,7 @@ pub fn line(picture: &Picture) -> String {
 
 /// A message for outputs that cannot be redrawn.
 #[must_use]
-pub fn news_line((at, who, what): &News) -> String {
+pub fn news_line((at, who, what): &LogMessage) -> String {
     if who.is_empty() { format!("{at:6.3} s  {what}") } else { format!("{at:6.3} s  {who}: {what}") }
 }
 

@@ -35,7 +35,7 @@ pub struct NetnsBackend {
     device: Device,
     /// Destination folder of logs.
     logs: Option<PathBuf>,
-    onlooker: Option<Box<dyn Onlooker>>,
+    observer: Option<Box<dyn RunObserver>>,
     runs: AtomicU32,
 }
 
@@ -46,29 +46,29 @@ impl std::fmt::Debug for NetnsBackend {
 }
 
 /// An observer of a running scenario.
-pub trait Onlooker: Sync {
+pub trait RunObserver: Sync {
     /// Called in a thread of its own when the run begins. Returns soon after `end` is requested.
     ///
     /// # Errors
     /// The observed programs do not answer; ends the run.
-    fn look(&self, scene: &Scene, start: Instant, end: &Stop) -> Result<()>;
+    fn observe(&self, observed: &ObservedRun, start: Instant, end: &Stop) -> Result<()>;
 
     /// Called when the run is over and measured, while everything still exists.
     ///
     /// # Errors
     /// Those of the observer.
-    fn over(&self, scene: &Scene, outcome: &Outcome) -> Result<()>;
+    fn over(&self, observed: &ObservedRun, outcome: &Outcome) -> Result<()>;
 }
 
 /// Objects that can be observed.
 #[derive(Debug, Clone)]
-pub struct Scene {
+pub struct ObservedRun {
     /// Start of the run, Unix milliseconds.
     pub begin_unix_ms: u64,
     /// Namespaces, by name.
     pub spaces: Vec<Space>,
     /// UEs.
-    pub ues: Vec<SceneUe>,
+    pub ues: Vec<ObservedUe>,
     /// UPFs with a tunnel.
     pub upfs: Vec<Agent>,
     /// Files downloaded by curl.
@@ -77,7 +77,7 @@ pub struct Scene {
 
 /// A UE that can be observed.
 #[derive(Debug, Clone)]
-pub struct SceneUe {
+pub struct ObservedUe {
     /// Its name.
     pub name: String,
     /// Its namespace.
@@ -120,15 +120,15 @@ impl NetnsBackend {
             sandbox,
             device: Device::best(),
             logs: logs.map(Path::to_owned),
-            onlooker: None,
+            observer: None,
             runs: AtomicU32::new(0),
         })
     }
 
     /// Adds an observer.
     #[must_use]
-    pub fn with_onlooker(self, onlooker: Box<dyn Onlooker>) -> Self {
-        Self { onlooker: Some(onlooker), ..self }
+    pub fn with_observer(self, observer: Box<dyn RunObserver>) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     /// How packets enter tunnels on this system.
@@ -220,8 +220,8 @@ impl NetnsBackend {
         progress.doing(case.variant.as_deref().unwrap_or("running"));
         let mut run =
             Run { case, plan, network, telemetry, cells, lwips, tunnels, flows, device: self.device };
-        let onlooker = self.onlooker.as_deref();
-        let mut seen = run.observe(seed, stop, progress, onlooker)?;
+        let observer = self.observer.as_deref();
+        let mut seen = run.observe(seed, stop, progress, observer)?;
         run.telemetry.keep_counters(folder)?;
         let mut out = Outcome { facts: self.facts(case)?, ..Outcome::default() };
         run.flows.measure(case, &seen, &mut out)?;
@@ -230,8 +230,8 @@ impl NetnsBackend {
         run.lwips.measure(&mut out)?;
         outcome::ends(case, &run.tunnels, &seen, &mut out)?;
         out.events = seen.events;
-        if let Some(onlooker) = onlooker {
-            onlooker.over(&run.scene(seen.begin_ns)?, &out)?;
+        if let Some(observer) = observer {
+            observer.over(&run.observed(seen.begin_ns)?, &out)?;
         }
         Ok(out)
     }
@@ -285,7 +285,7 @@ impl Run<'_> {
         seed: u64,
         stop: &Stop,
         progress: &dyn Progress,
-        onlooker: Option<&dyn Onlooker>,
+        observer: Option<&dyn RunObserver>,
     ) -> Result<Seen> {
         let case = self.case;
         let timeline = Timeline::new(case, &self.tunnels, &self.cells, seed);
@@ -301,7 +301,7 @@ impl Run<'_> {
 
         let begin_ns = traffic::now_ns() + u64::try_from(LEAD.as_nanos()).unwrap_or(0);
         let start = Instant::now() + LEAD;
-        let scene = self.scene(begin_ns)?;
+        let observed = self.observed(begin_ns)?;
         self.flows.begin(begin_ns)?;
         let end = Stop::default();
         let Self { network, telemetry, tunnels, cells, lwips, flows, .. } = self;
@@ -326,9 +326,9 @@ impl Run<'_> {
             });
             let watched: Vec<_> = watched.collect();
             let usage = scope.spawn(move || ends::usage(&pids, start, end));
-            let looking = onlooker.map(|onlooker| {
-                let scene = &scene;
-                scope.spawn(move || ending(end, || onlooker.look(scene, start, end)))
+            let looking = observer.map(|observer| {
+                let observed = &observed;
+                scope.spawn(move || ending(end, || observer.observe(observed, start, end)))
             });
             let told = told.map(|agents| {
                 let listen = |(name, agent): (String, Agent)| {
@@ -371,17 +371,17 @@ impl Run<'_> {
         })
     }
 
-    fn scene(&self, begin_ns: u64) -> Result<Scene> {
+    fn observed(&self, begin_ns: u64) -> Result<ObservedRun> {
         let mut ues = Vec::new();
         for (name, plan) in &self.plan.ues {
-            ues.push(SceneUe {
+            ues.push(ObservedUe {
                 name: name.clone(),
                 space: self.network.space(&plan.space)?.clone(),
                 accesses: self.accesses(plan),
                 agent: self.tunnels.ues.get(name).map(|r| r.agent.clone()),
             });
         }
-        Ok(Scene {
+        Ok(ObservedRun {
             begin_unix_ms: begin_ns / 1_000_000,
             spaces: self.network.spaces.values().cloned().collect(),
             ues,

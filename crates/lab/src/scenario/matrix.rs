@@ -271,10 +271,10 @@ fn with(spec: &file::Matrix, values: &[usize], of: &BTreeMap<String, String>) ->
 }
 
 /// A reference: kind, access, and file.
-type Less = (Reference, Option<String>, Table);
+type ReducedReference = (Reference, Option<String>, Table);
 
 /// The reduced file of each reference. Access and link have fixed names in it, so that equal references are equal files.
-fn references(spec: &file::Matrix, table: &Table) -> Result<Vec<Less>, Vec<Problem>> {
+fn references(spec: &file::Matrix, table: &Table) -> Result<Vec<ReducedReference>, Vec<Problem>> {
     let wrong = |what: &str| vec![without_place(format!("matrix: {what}"))];
     if spec.references.is_empty() {
         return Ok(Vec::new());

@@ -79,7 +79,7 @@ fn parse_form(
     let shape = File::shape();
     walk::check(text, &shape)?;
     let mut base: toml::Table = toml::from_str(text).map_err(|e| vec![walk::from_toml(text, &e)])?;
-    let mut right = Right::default();
+    let mut right = CheckedSections::default();
     // The quick form is checked even if it is not requested.
     let quick = match base.remove("quick") {
         Some(toml::Value::Table(changes)) => {
@@ -230,7 +230,7 @@ fn one_case(
     scenario: &str,
     folder: &Path,
     variant: Option<&file::Variant>,
-    right: &mut Right,
+    right: &mut CheckedSections,
 ) -> Result<Case, Vec<Problem>> {
     if let Some(variant) = variant {
         overlay::merge(&mut table, &variant.set).map_err(|message| vec![without_place(message)])?;
@@ -255,9 +255,9 @@ fn one_case(
 
 /// Sections of merged tables that passed the checks, as text. The cells of a matrix have most of them in common.
 #[derive(Default)]
-struct Right(BTreeSet<String>);
+struct CheckedSections(BTreeSet<String>);
 
-impl Right {
+impl CheckedSections {
     /// Checks a merged table again and deserializes it.
     fn typed(&mut self, table: toml::Table) -> Result<File, Vec<Problem>> {
         let wrong = |e: &dyn std::fmt::Display| vec![without_place(e.to_string().replace('\n', "; "))];

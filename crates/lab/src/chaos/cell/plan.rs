@@ -1,7 +1,7 @@
 //! Plan of a run of a cell.
 
 use super::check::{Invariant, Tally, Violation};
-use super::draw::Draw;
+use super::draw::RandomStream;
 use super::system::{self, PlanOf};
 use super::world;
 use anabranch_ran::queue::Algorithm;
@@ -178,7 +178,7 @@ impl system::Setting for Setting {
     ];
 
     fn of(seed: u64, steps: u64) -> Plan {
-        let draw = &mut Draw::new(seed, 0);
+        let draw = &mut RandomStream::new(seed, 0);
         let hostile = draw.percent(50);
         let slices: &[u8] =
             draw.of::<&[u8]>(&[&[100], &[50, 50], &[70, 30], &[20, 30, 50], &[25, 25, 25, 25]]);
@@ -187,7 +187,7 @@ impl system::Setting for Setting {
         let free = slices.len() as u64 - u64::from(hostile);
         // Plans that allow a comparison of the service with and without the hostile UE.
         let light = draw.percent(40);
-        let ue = |draw: &mut Draw| UePlan {
+        let ue = |draw: &mut RandomStream| UePlan {
             slice: draw.below(free) as u8,
             mcs: if light { 28 } else { draw.between((10, 28)) as u8 },
             queue: draw.of(&Algorithm::ALL),
@@ -248,7 +248,7 @@ impl system::Setting for Setting {
     }
 }
 
-fn fault(draw: &mut Draw, plan: &Plan, light: bool) -> Fault {
+fn fault(draw: &mut RandomStream, plan: &Plan, light: bool) -> Fault {
     let at = draw.below(plan.steps);
     let ms = match draw.below(3) {
         0 => draw.between((1, 20)),

@@ -1,9 +1,9 @@
 //! The world: a gNB, flows of honest UEs in both directions, a flooding UE, and a record of every packet.
 
 use super::check::{Invariant, Tally, Violation};
-use super::draw::Draw;
+use super::draw::RandomStream;
 use super::plan::{Fault, Kind, Plan, Way};
-use super::system::{self, Active, Course, Span, When, World as _, faulted};
+use super::system::{self, Active, FaultSchedule, RunState, Span, World as _, faulted};
 use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_element::{Element, Port, Sink, drive};
@@ -75,9 +75,9 @@ impl Sink<GnbEvent> for Out {
 struct World {
     plan: Plan,
     gnb: Gnb,
-    course: Course,
-    draw: Draw,
-    hostile_draw: Draw,
+    run_state: RunState,
+    draw: RandomStream,
+    hostile_draw: RandomStream,
     hostile: Instant,
     flows: Vec<[Flow; 2]>,
     active: Active<Kind>,
@@ -114,13 +114,13 @@ const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
 /// The invariant that was violated.
 pub fn play(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
     let mut world = World::new(plan, trace.is_some())?;
-    let result = faulted(&mut world, plan, When::Steps);
+    let result = faulted(&mut world, plan, FaultSchedule::Steps);
     let served: Vec<[(u64, u128); 2]> = world.served();
     let result = result.and_then(|span| world.after().map(|()| span));
-    world.course.report(tally, trace);
+    world.run_state.report(tally, trace);
     let span = result?;
     if plan.world.hostile && is_comparable(plan) {
-        independent(plan, &span, &served, world.course.step, tally)?;
+        independent(plan, &span, &served, world.run_state.step, tally)?;
     }
     Ok(())
 }
@@ -147,7 +147,7 @@ fn independent(
     let mut alone = plan.clone();
     alone.world.hostile = false;
     let mut world = World::new(&alone, false)?;
-    faulted(&mut world, &alone, When::Times(&span.began, span.ended))?;
+    faulted(&mut world, &alone, FaultSchedule::Times(&span.began, span.ended))?;
     for (ue, (with, without)) in with.iter().zip(world.served()).enumerate() {
         for way in 0..2 {
             tally.look(Invariant::Independent);
@@ -209,7 +209,7 @@ impl World {
         let config: GnbConfig = serde_json::from_value(config).map_err(|error| bad(error.to_string()))?;
         let config = GnbConfig { slices, ues, scheduler: setting.scheduler.into(), ..config };
         let gnb = Gnb::new(&config, &mut |file| Err(format!("no file {file}")));
-        let mut draw = Draw::new(plan.seed, 1);
+        let mut draw = RandomStream::new(plan.seed, 1);
         let flows = setting.ues.iter().map(|ue| {
             [0, 1].map(|_| Flow {
                 next: Instant::ZERO + Duration::from_micros(draw.below(ue.pace_us)),
@@ -218,10 +218,10 @@ impl World {
         });
         Ok(Self {
             gnb: gnb.map_err(|error| bad(error.to_string()))?,
-            course: Course::new(traced),
+            run_state: RunState::new(traced),
             flows: flows.collect(),
             draw,
-            hostile_draw: Draw::new(plan.seed, 2),
+            hostile_draw: RandomStream::new(plan.seed, 2),
             hostile: Instant::ZERO,
             active: Active::default(),
             waiting: Vec::new(),
@@ -261,7 +261,7 @@ impl World {
         let flow = &mut self.flows[ue][way];
         flow.sent += 1;
         let number = flow.sent;
-        flow.open.insert(number, (self.course.now, len));
+        flow.open.insert(number, (self.run_state.now, len));
         let payload = self.payload(ue, way, number, len);
         let (server, ue_end) = (SocketAddr::new(SERVER, 9), SocketAddr::new(address(ue), 5_000));
         let (from, to, port) =
@@ -275,12 +275,12 @@ impl World {
             self.waiting.push((port, packet));
             return Ok(());
         }
-        self.gnb.on_packet(port, Packet::new(self.course.now, packet), self.course.now);
+        self.gnb.on_packet(port, Packet::new(self.run_state.now, packet), self.run_state.now);
         self.drive()
     }
 
     fn drive(&mut self) -> Result<(), Violation> {
-        drive(&mut self.gnb, self.course.now, &mut self.out);
+        drive(&mut self.gnb, self.run_state.now, &mut self.out);
         for (port, packet) in std::mem::take(&mut self.out.packets) {
             self.deliver(port, &packet)?;
         }
@@ -288,11 +288,11 @@ impl World {
     }
 
     fn deliver(&mut self, port: Port, packet: &[u8]) -> Result<(), Violation> {
-        self.course.tally.digest(packet);
-        self.course.tally.look(Invariant::Intact);
+        self.run_state.tally.digest(packet);
+        self.run_state.tally.look(Invariant::Intact);
         let wrong = |world: &Self, what: &str| {
             Err(world
-                .course
+                .run_state
                 .violation(Invariant::Intact, format!("port {port:?}: {what}, {} bytes", packet.len())))
         };
         let hostile = self.flows.len();
@@ -320,21 +320,21 @@ impl World {
         }
         let flow = &self.flows[ue][way];
         let Some((sent, len)) = flow.open.get(&number).copied() else {
-            self.course.tally.look(Invariant::Once);
+            self.run_state.tally.look(Invariant::Once);
             return Err(self
-                .course
+                .run_state
                 .violation(Invariant::Once, format!("UE {ue}, {:?}: packet {number} again", WAYS[way])));
         };
         if payload != self.payload(ue, way, number, len) {
             return wrong(self, "other bytes than were sent");
         }
-        self.course.tally.look(Invariant::Once);
-        self.course.tally.look(Invariant::Order);
+        self.run_state.tally.look(Invariant::Once);
+        self.run_state.tally.look(Invariant::Order);
         if number < flow.last {
             let what = format!("UE {ue}, {:?}: packet {number} after packet {}", WAYS[way], flow.last);
-            return Err(self.course.violation(Invariant::Order, what));
+            return Err(self.run_state.violation(Invariant::Order, what));
         }
-        let now = self.course.now;
+        let now = self.run_state.now;
         let flow = &mut self.flows[ue][way];
         flow.last = number;
         flow.open.remove(&number);
@@ -346,10 +346,10 @@ impl World {
     // ---- events ------------------------------------------------------------------------------------------
 
     fn attack(&mut self) -> Result<(), Violation> {
-        self.course.tally.effect("hostile", 1);
+        self.run_state.tally.effect("hostile", 1);
         let own = self.flows.len();
         let draw = &mut self.hostile_draw;
-        self.hostile = self.course.now + Duration::from_micros(draw.between((100, 5_000)));
+        self.hostile = self.run_state.now + Duration::from_micros(draw.between((100, 5_000)));
         let (count, up) = (draw.between((1, 12)), draw.percent(50));
         let mut packets = Vec::new();
         for _ in 0..count {
@@ -371,11 +371,11 @@ impl World {
     }
 
     fn command(&mut self, command: GnbCommand, name: &'static str) -> Result<(), Violation> {
-        let now = self.course.now;
+        let now = self.run_state.now;
         self.gnb.on_timeout(now);
         match self.gnb.apply(command, now) {
-            Ok(()) => self.course.tally.effect(name, 1),
-            Err(why) => self.course.note(|| format!("{name}: {why}")),
+            Ok(()) => self.run_state.tally.effect(name, 1),
+            Err(why) => self.run_state.note(|| format!("{name}: {why}")),
         }
         self.gnb.on_command(GnbCommand::Telemetry(self.gnb.telemetry()), now);
         self.drive()
@@ -391,17 +391,17 @@ impl World {
             ..BearerParams::default()
         };
         let ue = format!("ue{ue}");
-        self.gnb.on_timeout(self.course.now);
+        self.gnb.on_timeout(self.run_state.now);
         let after = GnbCommand::Queue { ue, drb: 1, direction, queue: queue.into(), params };
-        if self.gnb.apply(after, self.course.now).is_ok() {
-            self.course.tally.effect("queue", 1);
+        if self.gnb.apply(after, self.run_state.now).is_ok() {
+            self.run_state.tally.effect("queue", 1);
         }
-        self.gnb.on_command(GnbCommand::Telemetry(self.gnb.telemetry()), self.course.now);
+        self.gnb.on_command(GnbCommand::Telemetry(self.gnb.telemetry()), self.run_state.now);
         self.drive()
     }
 
     fn buffer_drops(&self, ue: usize, direction: Direction) -> u64 {
-        let bearers = self.gnb.bearer_stats(ue as u32, direction, self.course.now);
+        let bearers = self.gnb.bearer_stats(ue as u32, direction, self.run_state.now);
         bearers.map(|bearer| bearer.buffer.full_drops + bearer.buffer.aqm_drops).sum()
     }
 
@@ -411,14 +411,14 @@ impl World {
         let (drops, waiting) = flows.fold((0, 0), |(drops, waiting), (_, flow)| {
             (drops + flow.queue.full_drops + flow.queue.aqm_drops, waiting + flow.waiting_bytes)
         });
-        let bearers = self.gnb.bearer_stats(ue as u32, direction, self.course.now);
+        let bearers = self.gnb.bearer_stats(ue as u32, direction, self.run_state.now);
         let held: u64 = bearers.map(|bearer| bearer.buffer_bytes).sum();
         (drops + self.buffer_drops(ue, direction), waiting + held)
     }
 
     fn end_fault(&mut self, number: u64) -> Result<(), Violation> {
         let Some(kind) = self.active.end(number) else { return Ok(()) };
-        self.course.note(|| format!("fault {number} ends: {kind:?}"));
+        self.run_state.note(|| format!("fault {number} ends: {kind:?}"));
         match kind {
             Kind::Fade { ue, way, .. } => {
                 let again =
@@ -430,7 +430,7 @@ impl World {
             }
             Kind::Late if !self.is_late() => {
                 let waiting = std::mem::take(&mut self.waiting);
-                self.course.tally.effect("late", waiting.len() as u64);
+                self.run_state.tally.effect("late", waiting.len() as u64);
                 self.drive()?;
                 waiting.into_iter().try_for_each(|(port, packet)| self.offer(port, packet))
             }
@@ -461,15 +461,15 @@ impl World {
         }
         self.stopped = true;
         self.command(GnbCommand::Slices(slices(&self.plan.world.slices)), "shares")?;
-        self.course.tally.look(Invariant::Converges);
+        self.run_state.tally.look(Invariant::Converges);
         system::wait(self, CONVERGES, Invariant::Converges, Self::held)?;
         // Blocks in the air or waiting for their turn arrive within this time.
         self.pass(Duration::from_secs(5))?;
-        if self.gnb.poll_timeout().is_some_and(|(at, _)| at < self.course.now + Duration::from_secs(1)) {
+        if self.gnb.poll_timeout().is_some_and(|(at, _)| at < self.run_state.now + Duration::from_secs(1)) {
             let what = format!("nothing is held, and the gNB is due: {:?}", self.gnb.poll_timeout());
-            return Err(self.course.violation(Invariant::NoSpin, what));
+            return Err(self.run_state.violation(Invariant::NoSpin, what));
         }
-        let missed = WAYS.map(|direction| self.gnb.link_stats(direction, self.course.now).lost_blocks);
+        let missed = WAYS.map(|direction| self.gnb.link_stats(direction, self.run_state.now).lost_blocks);
         // A receiver gives up a packet whose blocks are retransmitted while the gNB is driven late.
         let late = self.plan.faults.iter().any(|fault| fault.kind == Kind::Late);
         let air = missed != [0, 0] || (late && self.plan.world.bler_percent > 0);
@@ -478,18 +478,18 @@ impl World {
                 let flow = &self.flows[ue][way];
                 let dropped = self.dropped_and_held(ue, direction).0;
                 let missing = flow.open.len() as u64;
-                self.course.tally.look(Invariant::Counted);
+                self.run_state.tally.look(Invariant::Counted);
                 // If the air lost blocks, more packets are missing than were dropped.
                 if missing < dropped || (!air && missing > dropped) {
                     let what = format!(
                         "UE {ue}, {direction:?}: {missing} of {} packets are missing, {dropped} are counted as dropped, {missed:?} blocks are lost",
                         flow.sent
                     );
-                    return Err(self.course.violation(Invariant::Counted, what));
+                    return Err(self.run_state.violation(Invariant::Counted, what));
                 }
             }
         }
-        self.course.tally.effect("bler", missed[0] + missed[1]);
+        self.run_state.tally.effect("bler", missed[0] + missed[1]);
         Ok(())
     }
 }
@@ -507,12 +507,12 @@ impl system::World<Kind> for World {
 
     const MOST_AT_ONE_TIME: u32 = 20_000;
 
-    fn course(&self) -> &Course {
-        &self.course
+    fn run_state(&self) -> &RunState {
+        &self.run_state
     }
 
-    fn course_mut(&mut self) -> &mut Course {
-        &mut self.course
+    fn course_mut(&mut self) -> &mut RunState {
+        &mut self.run_state
     }
 
     fn next(&self) -> (Instant, Event) {
@@ -526,7 +526,7 @@ impl system::World<Kind> for World {
             earlier(at, Event::Fault(number));
         }
         if let Some((at, _)) = self.gnb.poll_timeout().filter(|_| !self.is_late()) {
-            earlier(at.max(self.course.now), Event::Gnb);
+            earlier(at.max(self.run_state.now), Event::Gnb);
         }
         if !self.stopped {
             for (ue, ways) in self.flows.iter().enumerate() {
@@ -543,14 +543,14 @@ impl system::World<Kind> for World {
         match event {
             Event::Fault(number) => self.end_fault(number),
             Event::Gnb => {
-                self.course.tally.look(Invariant::NoSpin);
-                let (now, before) = (self.course.now, self.gnb.poll_timeout());
+                self.run_state.tally.look(Invariant::NoSpin);
+                let (now, before) = (self.run_state.now, self.gnb.poll_timeout());
                 self.drive()?;
                 let same = self.gnb.poll_timeout().is_some_and(|(at, _)| at <= now);
                 self.again = if same { (now, self.again.1 + 1) } else { (now, 0) };
                 if self.again.1 > AGAIN {
                     return Err(self
-                        .course
+                        .run_state
                         .violation(Invariant::NoSpin, format!("due at {now} again and again: {before:?}")));
                 }
                 Ok(())
@@ -558,10 +558,10 @@ impl system::World<Kind> for World {
             Event::Flow(ue, way) => {
                 let pace = self.plan.world.ues[ue].pace_us;
                 let pause = Duration::from_micros(self.draw.between((1, 2 * pace)));
-                self.flows[ue][way].next = self.course.now + pause;
+                self.flows[ue][way].next = self.run_state.now + pause;
                 let bytes = self.draw.of(&[40, 60, 200, 700, 1_400, 1_500]);
                 if self.active.kinds().any(|kind| *kind == Kind::Quiet) {
-                    self.course.tally.effect("quiet", 1);
+                    self.run_state.tally.effect("quiet", 1);
                     return Ok(());
                 }
                 self.send(ue, way, bytes)
@@ -575,28 +575,28 @@ impl system::World<Kind> for World {
             if !matches!(scheduler, InterAlgorithm::EqpExact | InterAlgorithm::EqpPaper) {
                 continue;
             }
-            self.course.tally.look(Invariant::Balanced);
+            self.run_state.tally.look(Invariant::Balanced);
             let balances = self.gnb.balances(WAYS[way]);
             let sum: i64 = balances.iter().map(|balance| i64::from(*balance)).sum();
             let group = i32::from(self.plan.world.rbs) / 25 + 2;
             let within = balances.iter().all(|b| (-QUANTUM_RBS..=QUANTUM_RBS + 2 * group).contains(b));
             if sum != 0 || !within {
                 let what = format!("{scheduler}, {:?}: {balances:?}", WAYS[way]);
-                return Err(self.course.violation(Invariant::Balanced, what));
+                return Err(self.run_state.violation(Invariant::Balanced, what));
             }
         }
         for ue in 0..self.flows.len() {
             for (way, direction) in WAYS.into_iter().enumerate() {
-                self.course.tally.look(Invariant::Bounded);
+                self.run_state.tally.look(Invariant::Bounded);
                 let (_, held) = self.dropped_and_held(ue, direction);
                 if held > HELD {
                     let what = format!("UE {ue}, {direction:?}: {held} bytes are held");
-                    return Err(self.course.violation(Invariant::Bounded, what));
+                    return Err(self.run_state.violation(Invariant::Bounded, what));
                 }
                 let flow = &self.flows[ue][way];
                 if flow.delivered > u64::from(flow.sent) {
                     return Err(self
-                        .course
+                        .run_state
                         .violation(Invariant::Once, format!("UE {ue}: {} delivered", flow.delivered)));
                 }
             }
@@ -606,11 +606,11 @@ impl system::World<Kind> for World {
 
     fn begin_fault(&mut self, number: u64, fault: &Fault) -> Result<(), Violation> {
         let kind = fault.kind;
-        self.course.begins(number, fault, kind.name());
+        self.run_state.begins(number, fault, kind.name());
         if kind.ue().is_some_and(|ue| usize::from(ue) >= self.flows.len()) {
             return Ok(());
         }
-        let end = self.course.now + Duration::from_millis(fault.ms);
+        let end = self.run_state.now + Duration::from_millis(fault.ms);
         match kind {
             Kind::Fade { ue, way, cqi } => {
                 self.active.begin(number, end, kind);
@@ -636,7 +636,7 @@ impl system::World<Kind> for World {
                 self.command(GnbCommand::Move { ue, slice }, "move")
             }
             Kind::Burst { ue, packets, bytes } => {
-                self.course.tally.effect("burst", 1);
+                self.run_state.tally.effect("burst", 1);
                 for way in [0, 1] {
                     (0..packets).try_for_each(|_| self.send(ue.into(), way, bytes.into()))?;
                 }

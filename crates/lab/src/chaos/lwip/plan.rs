@@ -1,7 +1,7 @@
 //! Plan of a run of an LWIP node.
 
 use super::check::{Invariant, Tally, Violation};
-use super::draw::Draw;
+use super::draw::RandomStream;
 use super::system::{self, PlanOf};
 use super::world;
 use serde::{Deserialize, Serialize};
@@ -194,7 +194,7 @@ impl system::Setting for Setting {
     ];
 
     fn of(seed: u64, steps: u64) -> Plan {
-        let draw = &mut Draw::new(seed, 0);
+        let draw = &mut RandomStream::new(seed, 0);
         let world = Setting {
             mode: draw.of(&MODES),
             dida: draw.of(&DIDAS),
@@ -218,7 +218,7 @@ impl system::Setting for Setting {
     }
 }
 
-fn fault(draw: &mut Draw, plan: &Plan) -> Fault {
+fn fault(draw: &mut RandomStream, plan: &Plan) -> Fault {
     let at = draw.below(plan.steps);
     let ms = match draw.below(3) {
         0 => draw.between((1, 50)),

@@ -1,10 +1,10 @@
 //! The world: a node, two legs, UEs and servers.
 
 use super::check::{Invariant, Tally, Violation};
-use super::draw::Draw;
+use super::draw::RandomStream;
 use super::plan::{Dida, Fault, Kind, Mode, Plan};
 use super::stream::{SEGMENT, Stream, base, number};
-use super::system::{self, Active, Course, When, World as _, faulted};
+use super::system::{self, Active, FaultSchedule, RunState, World as _, faulted};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_lwip::{
     Config, DidaConfig, Hold, Leg, Node, NodeSink, ProbeConfig, Steering, SwitchTo, UeConfig, UeSide,
@@ -101,8 +101,8 @@ impl NodeSink for Out {
 struct World {
     plan: Plan,
     node: Node,
-    course: Course,
-    draw: Draw,
+    run_state: RunState,
+    draw: RandomStream,
     ues: Vec<Ue>,
     transit: Vec<Transit>,
     orders: u64,
@@ -166,15 +166,15 @@ fn dida(dida: Dida) -> Option<DidaConfig> {
 /// The invariant that was violated.
 pub fn play(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
     let mut world = World::new(plan, trace.is_some())?;
-    let result = faulted(&mut world, plan, When::Steps).and_then(|_| world.after());
-    world.course.report(tally, trace);
+    let result = faulted(&mut world, plan, FaultSchedule::Steps).and_then(|_| world.after());
+    world.run_state.report(tally, trace);
     result
 }
 
 impl World {
     fn new(plan: &Plan, traced: bool) -> Result<Self, Violation> {
         let bad = |what: String| Violation { invariant: Invariant::NoPanic, step: 0, what };
-        let mut draw = Draw::new(plan.seed, 1);
+        let mut draw = RandomStream::new(plan.seed, 1);
         let ues: Result<Vec<Ue>, String> = (0..usize::from(plan.world.ues))
             .map(|n| {
                 let mut later = || Instant::ZERO + Duration::from_micros(draw.below(plan.world.pace_us));
@@ -193,7 +193,7 @@ impl World {
             .collect();
         let mut world = Self {
             node: node(plan, plan.world.mode, plan.world.dida, &[], 0, Instant::ZERO).map_err(bad)?,
-            course: Course::new(traced),
+            run_state: RunState::new(traced),
             ues: ues.map_err(bad)?,
             draw,
             transit: Vec::new(),
@@ -221,11 +221,11 @@ impl World {
         let (from, to) = ends(ue);
         let mut out = Out::default();
         let mut packet = emit_packet(to, from, &syn, &[]).unwrap_or_default();
-        self.node.uplink(&mut packet, self.course.now, &mut out);
+        self.node.uplink(&mut packet, self.run_state.now, &mut out);
         let answer =
             TcpHeader { seq: base(0).wrapping_sub(1), ack: 1, flags: TcpFlags::SYN | TcpFlags::ACK, ..syn };
         let mut packet = emit_packet(from, to, &answer, &[]).unwrap_or_default();
-        self.node.downlink(&mut packet, self.course.now);
+        self.node.downlink(&mut packet, self.run_state.now);
         Ok(())
     }
 
@@ -246,17 +246,17 @@ impl World {
                 }
                 Kind::Jitter { leg: l, most_ms } if usize::from(l) == leg => jitter_ms = u64::from(most_ms),
                 Kind::Delay { leg: l, delay_ms: ms } if usize::from(l) == leg => {
-                    self.course.tally.effect("delay", 1);
+                    self.run_state.tally.effect("delay", 1);
                     delay_ms = ms.into();
                 }
                 Kind::Rate { leg: l, mbps: of_leg } if usize::from(l) == leg => {
-                    self.course.tally.effect("rate", 1);
+                    self.run_state.tally.effect("rate", 1);
                     mbps = of_leg.into();
                 }
                 _ => {}
             }
         }
-        let mut sent_at = self.course.now;
+        let mut sent_at = self.run_state.now;
         if up == 0 && lost.is_none() {
             let begins = self.free_at[leg].max(sent_at);
             if begins.saturating_since(sent_at) > QUEUE {
@@ -268,7 +268,7 @@ impl World {
         }
         if let Some(why) = lost {
             if why != "queue" {
-                self.course.tally.effect(why, 1);
+                self.run_state.tally.effect(why, 1);
             }
             if let Some((ue, way, _)) = datagram(&packet) {
                 self.ues[ue].datagrams[way].lost += 1;
@@ -277,7 +277,7 @@ impl World {
         }
         let mut at = sent_at + Duration::from_millis(delay_ms);
         if jitter_ms > 0 {
-            self.course.tally.effect("jitter", 1);
+            self.run_state.tally.effect("jitter", 1);
             self.jittered = true;
             at += Duration::from_micros(self.draw.below(1_000 * jitter_ms));
         } else {
@@ -289,17 +289,21 @@ impl World {
     }
 
     fn downlink(&mut self, mut packet: Vec<u8>) -> Result<(), Violation> {
-        let leg = usize::from(self.node.downlink(&mut packet, self.course.now) == Leg::Wifi);
+        let leg = usize::from(self.node.downlink(&mut packet, self.run_state.now) == Leg::Wifi);
         self.send_down(leg, packet)
     }
 
     fn send_down(&mut self, leg: usize, packet: Vec<u8>) -> Result<(), Violation> {
         let Ok(to) = ip::dst(&packet) else {
-            return Err(self.course.violation(Invariant::Intact, "the node makes what is no packet".into()));
+            return Err(self
+                .run_state
+                .violation(Invariant::Intact, "the node makes what is no packet".into()));
         };
         let wifi = |ue: &Ue| leg == 1 && ue.side.wifi(to) == Some(to);
         let Some(ue) = self.ues.iter().position(|ue| ue.side.bearer(to) == Some(to) || wifi(ue)) else {
-            return Err(self.course.violation(Invariant::Intact, format!("a packet to {to}, by leg {leg}")));
+            return Err(self
+                .run_state
+                .violation(Invariant::Intact, format!("a packet to {to}, by leg {leg}")));
         };
         let is_train = ip::parse_echo(&packet).is_ok_and(|echo| echo.reply);
         let state = &mut self.ues[ue];
@@ -316,18 +320,18 @@ impl World {
             Some((ue, number(tcp.header.ack)))
         });
         let mut out = Out::default();
-        self.node.uplink(&mut packet, self.course.now, &mut out);
+        self.node.uplink(&mut packet, self.run_state.now, &mut out);
         self.take(out)?;
         if let Some((ue, there)) = told {
             let stream = &mut self.ues[ue].stream;
             stream.told = stream.told.max(there);
-            self.course.tally.look(Invariant::Prompt);
+            self.run_state.tally.look(Invariant::Prompt);
             // A new acknowledgment is never delayed.
             let stream = &self.ues[ue].stream;
             if stream.known < stream.told {
                 let what =
                     format!("UE {ue}: the node was told {}, the server knows {}", stream.told, stream.known);
-                return Err(self.course.violation(Invariant::Prompt, what));
+                return Err(self.run_state.violation(Invariant::Prompt, what));
             }
         }
         Ok(())
@@ -336,21 +340,23 @@ impl World {
     /// Processes the output of the node.
     fn take(&mut self, out: Out) -> Result<(), Violation> {
         for packet in out.backhaul {
-            self.course.tally.digest(&packet);
+            self.run_state.tally.digest(&packet);
             self.at_server(&packet)?;
         }
         out.legs.into_iter().try_for_each(|(leg, packet)| self.send_down(leg, packet))
     }
 
     fn at_server(&mut self, packet: &[u8]) -> Result<(), Violation> {
-        self.course.tally.look(Invariant::Intact);
+        self.run_state.tally.look(Invariant::Intact);
         // An unsolicited reply is forwarded as an ordinary packet.
         if ip::parse_echo(packet).is_ok() {
             return Ok(());
         }
         if let Ok(tcp) = parse_packet(packet) {
             let Some(ue) = (0..self.ues.len()).find(|ue| tcp.src.ip() == bearer(*ue)) else {
-                return Err(self.course.violation(Invariant::Intact, format!("a segment from {}", tcp.src)));
+                return Err(self
+                    .run_state
+                    .violation(Invariant::Intact, format!("a segment from {}", tcp.src)));
             };
             if tcp.header.flags.contains(TcpFlags::SYN) {
                 return Ok(());
@@ -359,17 +365,17 @@ impl World {
             let heard = (known, tcp.header.options.timestamps.map_or(0, |(value, _)| value));
             let last = std::mem::replace(&mut self.ues[ue].heard, heard);
             if !self.jittered {
-                self.course.tally.look(Invariant::Order);
+                self.run_state.tally.look(Invariant::Order);
                 if heard.0 < last.0 || heard.1 < last.1 {
                     let what = format!("UE {ue}: acknowledgment and time stamp {heard:?} after {last:?}");
-                    return Err(self.course.violation(Invariant::Order, what));
+                    return Err(self.run_state.violation(Invariant::Order, what));
                 }
             }
             if known > self.ues[ue].stream.there {
                 let what = format!("UE {ue}: {known} acknowledged of {}", self.ues[ue].stream.there);
-                return Err(self.course.violation(Invariant::Intact, what));
+                return Err(self.run_state.violation(Invariant::Intact, what));
             }
-            if let Some(again) = self.ues[ue].stream.hear(known, self.course.now) {
+            if let Some(again) = self.ues[ue].stream.hear(known, self.run_state.now) {
                 self.segment(ue, again)?;
             }
             return Ok(());
@@ -380,26 +386,26 @@ impl World {
     fn delivered(&mut self, packet: &[u8], way: usize) -> Result<(), Violation> {
         let Some((ue, label_way, n)) = datagram(packet) else {
             return Err(self
-                .course
+                .run_state
                 .violation(Invariant::Intact, format!("{} bytes are of nobody", packet.len())));
         };
-        self.course.tally.look(Invariant::Intact);
+        self.run_state.tally.look(Invariant::Intact);
         if label_way != way || packet.len() != 28 + 64 {
             return Err(self
-                .course
+                .run_state
                 .violation(Invariant::Intact, format!("UE {ue}: datagram {n} goes the other way")));
         }
-        self.course.tally.look(Invariant::Once);
+        self.run_state.tally.look(Invariant::Once);
         let datagrams = &mut self.ues[ue].datagrams[way];
         if !datagrams.open.remove(&n) {
-            return Err(self.course.violation(Invariant::Once, format!("UE {ue}: datagram {n} again")));
+            return Err(self.run_state.violation(Invariant::Once, format!("UE {ue}: datagram {n} again")));
         }
         let last = std::mem::replace(&mut datagrams.last, n);
         if !self.jittered {
-            self.course.tally.look(Invariant::Order);
+            self.run_state.tally.look(Invariant::Order);
             if n < last {
                 return Err(self
-                    .course
+                    .run_state
                     .violation(Invariant::Order, format!("UE {ue}: datagram {n} after {last}")));
             }
         }
@@ -407,11 +413,11 @@ impl World {
     }
 
     fn at_ue(&mut self, ue: usize, leg: usize, mut packet: Vec<u8>) -> Result<(), Violation> {
-        self.course.tally.digest(&packet);
+        self.run_state.tally.digest(&packet);
         if let Some(answer) = self.ues[ue].side.answer(&packet) {
             let lies = self.active.kinds().any(|kind| *kind == Kind::Lies);
             let copies = if lies { self.draw.below(4) } else { 1 };
-            self.course.tally.effect("lies", u64::from(lies));
+            self.run_state.tally.effect("lies", u64::from(lies));
             for _ in 0..copies {
                 let other = if lies { self.lie(&answer) } else { None };
                 self.put(leg, To::Node, other.unwrap_or_else(|| answer.clone()));
@@ -424,15 +430,15 @@ impl World {
         }
         self.ues[ue].side.restore(&mut packet);
         let Ok(tcp) = parse_packet(&packet) else { return self.delivered(&packet, 0) };
-        self.course.tally.look(Invariant::Intact);
+        self.run_state.tally.look(Invariant::Intact);
         let n = number(tcp.header.seq);
         let right = tcp.dst == ends(ue).1 && tcp.payload.len() == SEGMENT as usize;
         if !right || packet[tcp.payload.clone()].iter().any(|byte| *byte != n as u8) {
             return Err(self
-                .course
+                .run_state
                 .violation(Invariant::Intact, format!("UE {ue}: segment {n} to {}", tcp.dst)));
         }
-        let ms = 1 + self.course.now.as_millis() as u32;
+        let ms = 1 + self.run_state.now.as_millis() as u32;
         let state = &mut self.ues[ue];
         let again = state.stream.take(n).then_some(n);
         state.clock = state.clock.max(ms);
@@ -465,7 +471,7 @@ impl World {
     }
 
     fn pause(&mut self) -> Instant {
-        self.course.now + Duration::from_micros(self.draw.between((1, 2 * self.plan.world.pace_us)))
+        self.run_state.now + Duration::from_micros(self.draw.between((1, 2 * self.plan.world.pace_us)))
     }
 
     fn without_wifi(&self) -> Vec<u8> {
@@ -476,8 +482,8 @@ impl World {
     fn set_ues(&mut self) -> Result<(), Violation> {
         let gone = self.without_wifi();
         let ues = (0..self.ues.len()).map(|ue| ue_config(ue, !gone.contains(&(ue as u8)))).collect();
-        if let Err(why) = self.node.set_ues(ues, self.course.now) {
-            return Err(self.course.violation(Invariant::NoPanic, why.to_string()));
+        if let Err(why) = self.node.set_ues(ues, self.run_state.now) {
+            return Err(self.run_state.violation(Invariant::NoPanic, why.to_string()));
         }
         self.flush()
     }
@@ -485,13 +491,13 @@ impl World {
     /// Sends what a command released.
     fn flush(&mut self) -> Result<(), Violation> {
         let mut out = Out::default();
-        self.node.poll(self.course.now, &mut out);
+        self.node.poll(self.run_state.now, &mut out);
         self.take(out)
     }
 
     fn end_fault(&mut self, number: u64) -> Result<(), Violation> {
         let Some(kind) = self.active.end(number) else { return Ok(()) };
-        self.course.note(|| format!("fault {number} ends: {kind:?}"));
+        self.run_state.note(|| format!("fault {number} ends: {kind:?}"));
         if matches!(kind, Kind::Carrier { .. }) { self.set_ues() } else { Ok(()) }
     }
 
@@ -500,16 +506,16 @@ impl World {
         let (memory, most) = (self.node.bytes(), MEMORY * self.ues.len());
         if memory > most {
             let what = format!("{memory} bytes of memory, of {most}");
-            return Err(self.course.violation(Invariant::Bounded, what));
+            return Err(self.run_state.violation(Invariant::Bounded, what));
         }
-        let times = 2 + self.course.now.saturating_since(self.began).as_millis() as u64
+        let times = 2 + self.run_state.now.saturating_since(self.began).as_millis() as u64
             / TRAINS_AGAIN.as_millis() as u64;
         for ue in 0..self.ues.len() {
             let Ue { got, trains, .. } = self.ues[ue];
             let most = TRAINS * times + got / TRAINS_PART;
             if trains.iter().any(|bytes| *bytes > most) {
                 let what = format!("UE {ue}: {trains:?} bytes of trains, of {most}");
-                return Err(self.course.violation(Invariant::Bounded, what));
+                return Err(self.run_state.violation(Invariant::Bounded, what));
             }
         }
         Ok(())
@@ -519,17 +525,17 @@ impl World {
     fn look_at_progress(&mut self) -> Result<(), Violation> {
         let is_hurt = |kind: &Kind| matches!(kind, Kind::Loss { leg: 0, .. } | Kind::Partition { leg: 0 });
         let works = !self.active.kinds().any(is_hurt);
-        let now = self.course.now;
+        let now = self.run_state.now;
         for ue in 0..self.ues.len() {
             let Ue { stream, waits, .. } = &mut self.ues[ue];
             if !works || stream.known == stream.sent || stream.known != waits.0 {
                 *waits = (stream.known, now);
                 continue;
             }
-            self.course.tally.look(Invariant::Served);
+            self.run_state.tally.look(Invariant::Served);
             if now.saturating_since(waits.1) > SERVED {
                 let what = format!("UE {ue}: nothing new since {}: {stream:?}", waits.1);
-                return Err(self.course.violation(Invariant::Served, what));
+                return Err(self.run_state.violation(Invariant::Served, what));
             }
         }
         Ok(())
@@ -540,19 +546,19 @@ impl World {
             self.end_fault(number)?;
         }
         self.stopped = true;
-        self.course.tally.look(Invariant::Reliable);
+        self.run_state.tally.look(Invariant::Reliable);
         system::wait(self, DONE, Invariant::Reliable, |world| {
             let open = world.ues.iter().position(|ue| ue.stream.known < ue.stream.sent);
             open.map(|ue| format!("UE {ue}: {:?}", world.ues[ue].stream))
         })?;
-        self.course.tally.look(Invariant::Converges);
+        self.run_state.tally.look(Invariant::Converges);
         system::wait(self, CONVERGES, Invariant::Converges, |world| {
             (0..world.ues.len()).find_map(|ue| {
                 let links = world.node.links(&ue_config(ue, true).name)?;
                 links.iter().any(|link| !link.up || link.answers == 0).then(|| format!("UE {ue}: {links:?}"))
             })
         })?;
-        self.course.tally.look(Invariant::Empty);
+        self.run_state.tally.look(Invariant::Empty);
         system::wait(self, HOLDS, Invariant::Empty, |world| {
             let held = world.node.held_acks();
             (held > 0).then(|| format!("{held} ACKs are held"))
@@ -560,7 +566,7 @@ impl World {
         self.pass(Duration::from_secs(1))?;
         for ue in 0..self.ues.len() {
             for way in 0..2 {
-                self.course.tally.look(Invariant::Lossless);
+                self.run_state.tally.look(Invariant::Lossless);
                 let datagrams = &self.ues[ue].datagrams[way];
                 if datagrams.open.len() as u64 != datagrams.lost {
                     let what = format!(
@@ -569,7 +575,7 @@ impl World {
                         datagrams.sent,
                         datagrams.lost
                     );
-                    return Err(self.course.violation(Invariant::Lossless, what));
+                    return Err(self.run_state.violation(Invariant::Lossless, what));
                 }
             }
         }
@@ -605,12 +611,12 @@ impl system::World<Kind> for World {
 
     const MOST_AT_ONE_TIME: u32 = 2_000;
 
-    fn course(&self) -> &Course {
-        &self.course
+    fn run_state(&self) -> &RunState {
+        &self.run_state
     }
 
-    fn course_mut(&mut self) -> &mut Course {
-        &mut self.course
+    fn course_mut(&mut self) -> &mut RunState {
+        &mut self.run_state
     }
 
     fn next(&self) -> (Instant, Event) {
@@ -628,7 +634,7 @@ impl system::World<Kind> for World {
             earlier(transit.at, Event::Arrives(n));
         }
         if let Some((at, _)) = self.node.poll_timeout() {
-            earlier(at.max(self.course.now), Event::Node);
+            earlier(at.max(self.run_state.now), Event::Node);
         }
         for (n, ue) in self.ues.iter().enumerate() {
             if !self.stopped || ue.stream.known < ue.stream.sent {
@@ -652,27 +658,27 @@ impl system::World<Kind> for World {
                 }
             }
             Event::Node => {
-                self.course.tally.look(Invariant::NoSpin);
-                self.polls = if self.polls.0 == self.course.now {
-                    (self.course.now, self.polls.1 + 1)
+                self.run_state.tally.look(Invariant::NoSpin);
+                self.polls = if self.polls.0 == self.run_state.now {
+                    (self.run_state.now, self.polls.1 + 1)
                 } else {
-                    (self.course.now, 0)
+                    (self.run_state.now, 0)
                 };
                 if self.polls.1 > POLLS {
                     let what =
-                        format!("{POLLS} polls at {}: {:?}", self.course.now, self.node.poll_timeout());
-                    return Err(self.course.violation(Invariant::NoSpin, what));
+                        format!("{POLLS} polls at {}: {:?}", self.run_state.now, self.node.poll_timeout());
+                    return Err(self.run_state.violation(Invariant::NoSpin, what));
                 }
                 let mut out = Out::default();
-                self.node.poll(self.course.now, &mut out);
+                self.node.poll(self.run_state.now, &mut out);
                 self.take(out)
             }
             Event::Server(ue) => {
                 self.ues[ue].next = self.pause();
                 let quiet = self.quiet();
-                self.course.tally.effect("quiet", u64::from(quiet));
+                self.run_state.tally.effect("quiet", u64::from(quiet));
                 let begins = !quiet && !self.stopped;
-                match self.ues[ue].stream.turn(self.course.now, begins) {
+                match self.ues[ue].stream.turn(self.run_state.now, begins) {
                     Some(n) => self.segment(ue, n),
                     None => Ok(()),
                 }
@@ -702,12 +708,12 @@ impl system::World<Kind> for World {
     }
 
     fn look(&mut self) -> Result<(), Violation> {
-        self.course.tally.look(Invariant::Bounded);
+        self.run_state.tally.look(Invariant::Bounded);
         let held = self.node.held_acks();
         let most = dida(self.dida).map_or(0, |dida| dida.held_per_flow * self.ues.len() as u32);
         if held > most || self.node.flow_count() > 8 * self.ues.len() as u32 {
             let what = format!("{held} ACKs are held, of {most}; {} flows", self.node.flow_count());
-            return Err(self.course.violation(Invariant::Bounded, what));
+            return Err(self.run_state.violation(Invariant::Bounded, what));
         }
         self.look_at_cost()?;
         self.look_at_progress()
@@ -715,8 +721,8 @@ impl system::World<Kind> for World {
 
     fn begin_fault(&mut self, number: u64, fault: &Fault) -> Result<(), Violation> {
         let kind = fault.kind;
-        self.course.begins(number, fault, kind.name());
-        let bad = |world: &Self, what: String| world.course.violation(Invariant::NoPanic, what);
+        self.run_state.begins(number, fault, kind.name());
+        let bad = |world: &Self, what: String| world.run_state.violation(Invariant::NoPanic, what);
         match kind {
             Kind::Restart => {
                 self.restarted += 1;
@@ -726,36 +732,36 @@ impl system::World<Kind> for World {
                     self.dida,
                     &self.without_wifi(),
                     self.restarted,
-                    self.course.now,
+                    self.run_state.now,
                 );
                 self.node = made.map_err(|what| bad(self, what))?;
-                self.began = self.course.now;
+                self.began = self.run_state.now;
                 for ue in &mut self.ues {
                     (ue.got, ue.trains) = (0, [0; 2]);
                 }
-                self.course.tally.effect(kind.name(), 1);
+                self.run_state.tally.effect(kind.name(), 1);
                 Ok(())
             }
             Kind::Steering { mode } => {
                 self.mode = mode;
-                self.course.tally.effect(kind.name(), 1);
-                let set = self.node.set_steering(steering(mode), self.course.now);
+                self.run_state.tally.effect(kind.name(), 1);
+                let set = self.node.set_steering(steering(mode), self.run_state.now);
                 set.map_err(|error| bad(self, error.to_string()))
             }
             Kind::Dida { dida: how } => {
                 self.dida = how;
-                self.course.tally.effect(kind.name(), 1);
-                let set = self.node.set_dida(dida(how), self.course.now);
+                self.run_state.tally.effect(kind.name(), 1);
+                let set = self.node.set_dida(dida(how), self.run_state.now);
                 set.map_err(|error| bad(self, error.to_string()))?;
                 self.flush()
             }
             Kind::Carrier { .. } => {
-                self.active.begin(number, self.course.now + Duration::from_millis(fault.ms), kind);
-                self.course.tally.effect(kind.name(), 1);
+                self.active.begin(number, self.run_state.now + Duration::from_millis(fault.ms), kind);
+                self.run_state.tally.effect(kind.name(), 1);
                 self.set_ues()
             }
             _ => {
-                self.active.begin(number, self.course.now + Duration::from_millis(fault.ms), kind);
+                self.active.begin(number, self.run_state.now + Duration::from_millis(fault.ms), kind);
                 Ok(())
             }
         }

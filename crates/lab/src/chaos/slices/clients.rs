@@ -123,7 +123,7 @@ impl World {
                 let bookings: Vec<&String> = self.clients.bookings.iter().collect();
                 let Some(id) = bookings.first().map(|id| (*id).clone()) else { return Ok(()) };
                 let done = self.commit(n, |m| Ok(m.unbook(&id, now_ms)))?;
-                self.course.note(|| format!("instance {n}: unbook {id}: {done:?}"));
+                self.run_state.note(|| format!("instance {n}: unbook {id}: {done:?}"));
                 self.clients.bookings.remove(&id);
                 Ok(())
             }
@@ -136,7 +136,8 @@ impl World {
                     room(m, Record::Qod, owner)?;
                     m.open_session(&id, (&ue, &slice), (given, seconds), now_ms)
                 })?;
-                self.course.note(|| format!("instance {n}: session {id} {ue} {slice} {seconds} s: {done:?}"));
+                self.run_state
+                    .note(|| format!("instance {n}: session {id} {ue} {slice} {seconds} s: {done:?}"));
                 if done.is_ok() {
                     let ends = vec![now_ms + seconds * 1000];
                     self.clients.sessions.insert(id, Qos { ends, closed: false });
@@ -155,7 +156,7 @@ impl World {
                         .into_iter()
                         .collect())
                 })?;
-                self.course.note(|| format!("instance {n}: extend {session} {more} s, {end:?}: {done:?}"));
+                self.run_state.note(|| format!("instance {n}: extend {session} {more} s, {end:?}: {done:?}"));
                 if let (Some(end), Some(known)) = (end, self.clients.sessions.get_mut(&session)) {
                     match done {
                         Ok(()) => known.ends = vec![end],
@@ -171,7 +172,7 @@ impl World {
                         .map(|v| m.close_session(&session, v))
                         .unwrap_or_default())
                 })?;
-                self.course.note(|| format!("instance {n}: close {session}: {done:?}"));
+                self.run_state.note(|| format!("instance {n}: close {session}: {done:?}"));
                 if let Some(known) = self.clients.sessions.get_mut(&session) {
                     known.closed |= matches!(done, Ok(()) | Err(Failure::Unknown));
                 }
@@ -188,7 +189,7 @@ impl World {
                     let session = Some(SessionRule { public_key: key.clone(), rules: Vec::new() });
                     Ok(vec![Write::ue(Ue { session, session_state: Some(Attachment::Pending), ..ue })])
                 })?;
-                self.course.note(|| format!("instance {n}: {ue} has {key}: {done:?}"));
+                self.run_state.note(|| format!("instance {n}: {ue} has {key}: {done:?}"));
                 Ok(())
             }
             10 => {
@@ -199,7 +200,7 @@ impl World {
                     writes.extend(m.place_stays(&ue, &slice, true));
                     Ok(writes)
                 })?;
-                self.course.note(|| format!("instance {n}: {ue} is to be in {slice}: {done:?}"));
+                self.run_state.note(|| format!("instance {n}: {ue} is to be in {slice}: {done:?}"));
                 self.clients.placed(&ue, &slice, true, &done);
                 Ok(())
             }
@@ -209,7 +210,7 @@ impl World {
                     writes.extend(m.place_stays(&ue, &slice, false));
                     Ok(writes)
                 })?;
-                self.course.note(|| format!("instance {n}: {ue} is not to be in {slice}: {done:?}"));
+                self.run_state.note(|| format!("instance {n}: {ue} is not to be in {slice}: {done:?}"));
                 self.clients.placed(&ue, &slice, false, &done);
                 Ok(())
             }
@@ -240,7 +241,7 @@ impl World {
             room(m, Record::Booking, owner)?;
             m.book(&id, order, (given, end), now_ms)
         })?;
-        self.course.note(|| format!("instance {n}: book {id} {kbps} kbit/s until {end:?}: {done:?}"));
+        self.run_state.note(|| format!("instance {n}: book {id} {kbps} kbit/s until {end:?}: {done:?}"));
         if done.is_ok() {
             self.clients.bookings.insert(id);
         }
@@ -258,10 +259,10 @@ impl World {
             return Ok(());
         }
         let (m, revision) = (&instance.manager, instance.revision);
-        self.course.tally.look(Invariant::Returned);
-        self.course.tally.look(Invariant::Unique);
+        self.run_state.tally.look(Invariant::Returned);
+        self.run_state.tally.look(Invariant::Unique);
         if let Some((invariant, what)) = self.unserved(m) {
-            return Err(self.course.violation(invariant, what));
+            return Err(self.run_state.violation(invariant, what));
         }
         self.clients.looked = revision;
         Ok(())

@@ -1,7 +1,7 @@
 //! Commands to the manager, and their answers.
 
 use super::check::{Invariant, Violation};
-use super::draw::Draw;
+use super::draw::RandomStream;
 use super::worker::access;
 use super::world::{Failure, World};
 use anabranch_slice::profile::{ServiceProfile, Thpt};
@@ -15,7 +15,7 @@ const SLICES: usize = 12;
 
 /// State of a slice as known to the operator.
 #[derive(Debug, Default)]
-pub struct Fate {
+pub struct SliceRecord {
     /// Guaranteed rates that may be in force, kbit/s: the last acknowledged one, and later ones without an answer.
     asked: Vec<f64>,
     /// Whether its removal was requested.
@@ -24,8 +24,8 @@ pub struct Fate {
 
 /// Requests and their answers.
 #[derive(Debug, Default)]
-pub struct Asked {
-    fates: BTreeMap<String, Fate>,
+pub struct RequestLog {
+    fates: BTreeMap<String, SliceRecord>,
     ues: BTreeSet<String>,
     /// How often each UE was requested to be forgotten.
     forgotten: BTreeMap<String, u64>,
@@ -34,7 +34,7 @@ pub struct Asked {
     pub left: bool,
 }
 
-impl Asked {
+impl RequestLog {
     fn forgotten(&self, ue: &str) -> u64 {
         self.forgotten.get(ue).copied().unwrap_or(0)
     }
@@ -146,7 +146,7 @@ impl World {
             ),
         };
         let done = self.commit(instance, decide)?;
-        self.course.note(|| format!("instance {instance}: {command:?}: {done:?}"));
+        self.run_state.note(|| format!("instance {instance}: {command:?}: {done:?}"));
         match &command {
             Command::Other("assign", _) => self.clients.placed(&of_ue, &of_slice, true, &done),
             Command::Other("unassign", _) => self.clients.placed(&of_ue, &of_slice, false, &done),
@@ -186,7 +186,7 @@ impl World {
     pub fn answered(&mut self, command: Command) {
         match command {
             Command::Create(id, kbps) => {
-                drop(self.asked.fates.insert(id, Fate { asked: vec![kbps], removed: false }))
+                drop(self.asked.fates.insert(id, SliceRecord { asked: vec![kbps], removed: false }))
             }
             Command::Modify(id, kbps) => {
                 let Some(fate) = self.asked.fates.get_mut(&id) else { return };
@@ -211,9 +211,9 @@ impl World {
     /// # Errors
     /// The invariant that was violated.
     pub fn remembered(&mut self, instance: usize) -> Result<(), Violation> {
-        self.course.tally.look(Invariant::Remembered);
+        self.run_state.tally.look(Invariant::Remembered);
         let manager = &self.instances[instance].manager;
-        let lost = |what: String| Err(self.course.violation(Invariant::Remembered, what));
+        let lost = |what: String| Err(self.run_state.violation(Invariant::Remembered, what));
         for (id, fate) in self.asked.fates.iter().filter(|(_, fate)| !fate.removed) {
             let Ok(slice) = manager.slice(id) else {
                 return lost(format!(
@@ -238,7 +238,7 @@ impl World {
     }
 }
 
-fn order(draw: &mut Draw, cells: usize, kbps: f64) -> SliceRequest {
+fn order(draw: &mut RandomStream, cells: usize, kbps: f64) -> SliceRequest {
     let thpt = |gua: f64, max: Option<f64>| Thpt { gua: Some(gua), max };
     let max = draw.percent(30).then_some(kbps * 2.0);
     let accesses =

@@ -1,7 +1,7 @@
 //! Plan of a run of the slice manager.
 
 use super::check::{Invariant, Tally, Violation};
-use super::draw::Draw;
+use super::draw::RandomStream;
 use super::system::{self, PlanOf};
 use super::world;
 use serde::{Deserialize, Serialize};
@@ -232,7 +232,7 @@ impl system::Setting for Setting {
         &[|w| w.instances = 1, |w| w.ues = 1, |w| w.look_ms = 2_000, |w| w.clients_ms = 0];
 
     fn of(seed: u64, steps: u64) -> Plan {
-        let draw = &mut Draw::new(seed, 0);
+        let draw = &mut RandomStream::new(seed, 0);
         let calm = draw.percent(25);
         let cells = draw.between((1, MAX_CELLS.into()));
         let world = Setting {
@@ -241,7 +241,7 @@ impl system::Setting for Setting {
             ues: draw.between((1, 6)) as u8,
             pace_ms: draw.of(&[20, 200, 2_000]),
             look_ms: draw.of(&[500, 2_000, 10_000]),
-            clients_ms: Draw::new(seed, 3).of(&[100, 500, 3_000]),
+            clients_ms: RandomStream::new(seed, 3).of(&[100, 500, 3_000]),
         };
         Plan::drawn((seed, steps), draw, world, 3 + steps / 200, |draw, plan| fault(draw, plan, calm))
     }
@@ -279,7 +279,7 @@ impl system::Setting for Setting {
     }
 }
 
-fn fault(draw: &mut Draw, plan: &Plan, calm: bool) -> Fault {
+fn fault(draw: &mut RandomStream, plan: &Plan, calm: bool) -> Fault {
     let at = draw.below(plan.steps);
     let ms = match draw.below(3) {
         0 => draw.between((100, 1_000)),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// Present behaviour of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mood {
+pub enum StoreBehaviour {
     /// Changes are stored and acknowledged at once.
     Good,
     /// Changes are rejected and not stored.

@@ -31,7 +31,7 @@ impl World {
         let suffers = |world: &Self, of: Kind| world.suffers(UPF).any(|kind| *kind == of);
         let result = match ask {
             CellRequest::Session(..) if suffers(self, Kind::UpfBusy) => {
-                self.course.tally.effect("upf-busy", 1);
+                self.run_state.tally.effect("upf-busy", 1);
                 Err("busy".to_owned())
             }
             CellRequest::Session(ue, Some(key)) => {
@@ -50,7 +50,7 @@ impl World {
             _ => Err("this is a UPF".to_owned()),
         };
         if suffers(self, Kind::UpfAnswerLost) {
-            self.course.tally.effect("upf-answer-lost", 1);
+            self.run_state.tally.effect("upf-answer-lost", 1);
             return None;
         }
         Some(result)
@@ -69,12 +69,12 @@ impl World {
             }
             _ => !std::mem::take(&mut self.upf).is_empty(),
         };
-        self.course.tally.effect(kind.name(), changed.into());
+        self.run_state.tally.effect(kind.name(), changed.into());
     }
 
     /// Queues jobs for the sessions to be sent to the UPF now.
     pub fn sessions_due(&mut self, n: usize) {
-        let now = self.course.now;
+        let now = self.run_state.now;
         let work = &self.instances[n].work;
         if work.silent.contains(&UPF) {
             return;
@@ -109,7 +109,7 @@ impl World {
             (Err(_), _) => Some(Attachment::Pending),
         };
         let done = self.commit(n, |m| Ok(m.record_session_result(&ue, state.clone())))?;
-        let now = self.course.now;
+        let now = self.run_state.now;
         let tried = &mut self.instances[n].work.tried;
         if result.is_ok() {
             tried.remove(&ue.id);
@@ -136,14 +136,14 @@ impl World {
                 notification = told;
                 Ok(writes)
             })?;
-            self.course.note(|| format!("instance {n}: {due:?}: {notification:?}: {done:?}"));
+            self.run_state.note(|| format!("instance {n}: {due:?}: {notification:?}: {done:?}"));
             if done.is_err() {
                 return Ok(done);
             }
             if notification.is_some_and(|notification| notification.info == Some("DURATION_EXPIRED"))
                 && let Err(what) = self.clients.told_expired(&due.1)
             {
-                return Err(self.course.violation(Invariant::Returned, what));
+                return Err(self.run_state.violation(Invariant::Returned, what));
             }
         }
         Ok(Ok(()))
@@ -162,7 +162,7 @@ impl World {
         let old = m.documents(Record::Booking).chain(m.documents(Record::Qod)).filter(|(_, v)| long_ago(v));
         match live.chain(old).next() {
             Some((id, v)) => {
-                Err(self.course.violation(Invariant::Empty, format!("{id} is still there: {v}")))
+                Err(self.run_state.violation(Invariant::Empty, format!("{id} is still there: {v}")))
             }
             None => Ok(()),
         }

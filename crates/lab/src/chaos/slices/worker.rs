@@ -114,7 +114,7 @@ fn index(access: &str) -> usize {
 impl World {
     /// Whether this instance is the leader, which changes the network.
     fn leads(&mut self, n: usize) -> bool {
-        let now = self.course.now;
+        let now = self.run_state.now;
         if now + LEASE / 2 > self.instances[n].work.led_until && self.store_answers() {
             let free = self.lease.is_none_or(|(owner, until)| owner == n || until <= now);
             self.instances[n].work.led_until = if free { now + LEASE } else { Instant::ZERO };
@@ -136,7 +136,7 @@ impl World {
             work.silent.insert(cell);
             return self.finish(n, job, Err("no answer".into()));
         }
-        let now = self.course.now;
+        let now = self.run_state.now;
         if !self.leads(n) {
             self.instances[n].work.queue.clear();
             self.instances[n].work.next = now + RETRY;
@@ -149,7 +149,7 @@ impl World {
     }
 
     fn round(&mut self, n: usize) -> Result<(), Violation> {
-        let (now, now_ms) = (self.course.now, self.clock_ms(n));
+        let (now, now_ms) = (self.run_state.now, self.clock_ms(n));
         if !self.store_answers() {
             self.instances[n].work.next = now + RETRY;
             return Ok(());
@@ -164,10 +164,10 @@ impl World {
                     return Ok(());
                 }
             }
-            self.course.tally.look(Invariant::NoSpin);
+            self.run_state.tally.look(Invariant::NoSpin);
             if self.instances[n].manager.due(now_ms) == before {
                 return Err(self
-                    .course
+                    .run_state
                     .violation(Invariant::NoSpin, format!("due, and due again: {before:?}")));
             }
         }
@@ -202,7 +202,7 @@ impl World {
         if let Job::Look(cell) = job
             && self.instances[n].manager.looked_at(&access(cell)).is_none()
         {
-            self.instances[n].work.next = self.course.now;
+            self.instances[n].work.next = self.run_state.now;
             return Ok(());
         }
         if let Job::Step(id, _) = &job {
@@ -249,7 +249,7 @@ impl World {
                 self.finish(n, job, Err("no answer".into()))
             }
             Some((cell, ask)) => {
-                let until = self.course.now + PATIENCE;
+                let until = self.run_state.now + PATIENCE;
                 let work = &mut self.instances[n].work;
                 work.call += 1;
                 work.next = until;
@@ -276,8 +276,8 @@ impl World {
     }
 
     fn finish(&mut self, n: usize, job: Job, result: CellAnswer) -> Result<(), Violation> {
-        let (now, now_ms) = (self.course.now, self.clock_ms(n));
-        self.course.note(|| format!("instance {n}: {job:?}: {result:?}"));
+        let (now, now_ms) = (self.run_state.now, self.clock_ms(n));
+        self.run_state.note(|| format!("instance {n}: {job:?}: {result:?}"));
         let mut next = now;
         let done = match job {
             Job::Step(id, action) => {

@@ -2,11 +2,11 @@
 
 use super::check::{Invariant, Tally, Violation};
 use super::clients::Clients;
-use super::commands::{Asked, Command};
-use super::draw::Draw;
+use super::commands::{Command, RequestLog};
+use super::draw::RandomStream;
 use super::plan::{Fault, Kind, Plan, UPF};
-use super::store::{Mood, Store, same};
-use super::system::{self, Active, Course, When, World as _, faulted};
+use super::store::{Store, StoreBehaviour, same};
+use super::system::{self, Active, FaultSchedule, RunState, World as _, faulted};
 use super::worker::{CellAnswer, CellRequest, Work, access};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_slice::manager::{MAX_SLICES, MAX_UE_SLICES};
@@ -94,11 +94,11 @@ pub enum Event {
 /// The world of the slice manager; see the module documentation.
 pub struct World {
     pub(super) plan: Plan,
-    pub(super) draw: Draw,
+    pub(super) draw: RandomStream,
     pub(super) instances: Vec<Instance>,
     pub(super) store: Store,
-    pub(super) asked: Asked,
-    pub(super) client_draw: Draw,
+    pub(super) asked: RequestLog,
+    pub(super) client_draw: RandomStream,
     pub(super) clients: Clients,
     /// Keys of the sessions at the UPF, by UE.
     pub(super) upf: BTreeMap<String, String>,
@@ -108,7 +108,7 @@ pub struct World {
     pub(super) lease: Option<(usize, Instant)>,
     /// No fault affects cells or clocks.
     pub(super) calm: bool,
-    pub(super) course: Course,
+    pub(super) run_state: RunState,
     /// Shares of each cell, by slice.
     cells: Vec<BTreeMap<String, SliceShare>>,
     /// Slice of each UE by cell; [`REST`] without a slice of the manager.
@@ -130,8 +130,8 @@ pub struct World {
 /// The invariant that was violated.
 pub fn play(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
     let mut world = World::new(plan, trace.is_some());
-    let result = faulted(&mut world, plan, When::Steps).and_then(|_| world.after());
-    world.course.report(tally, trace);
+    let result = faulted(&mut world, plan, FaultSchedule::Steps).and_then(|_| world.after());
+    world.run_state.report(tally, trace);
     result
 }
 
@@ -172,17 +172,17 @@ impl World {
         };
         let cell = |kind: &Kind| kind.cell().is_some() || matches!(kind, Kind::Clock { .. });
         Self {
-            draw: Draw::new(plan.seed, 1),
+            draw: RandomStream::new(plan.seed, 1),
             instances: (0..plan.world.instances).map(instance).collect(),
             store: Store::default(),
-            asked: Asked::default(),
-            client_draw: Draw::new(plan.seed, 2),
+            asked: RequestLog::default(),
+            client_draw: RandomStream::new(plan.seed, 2),
             clients: Clients::default(),
             upf: BTreeMap::new(),
             clocks_agree: !plan.faults.iter().any(|fault| matches!(fault.kind, Kind::Clock { .. })),
             lease: None,
             calm: !plan.faults.iter().any(|fault| cell(&fault.kind)),
-            course: Course::new(traced),
+            run_state: RunState::new(traced),
             cells: vec![BTreeMap::new(); plan.world.cells_mbps.len()],
             places: (0..plan.world.cells_mbps.len()).map(|cell| at_start(plan, cell)).collect(),
             messages: Vec::new(),
@@ -198,28 +198,28 @@ impl World {
 
     /// Wall clock of an instance, Unix milliseconds.
     pub(super) fn clock_ms(&self, n: usize) -> u64 {
-        (EPOCH_MS + self.course.now.as_millis()).saturating_add_signed(self.instances[n].clock_s * 1_000)
+        (EPOCH_MS + self.run_state.now.as_millis()).saturating_add_signed(self.instances[n].clock_s * 1_000)
     }
 
     // ---- the store ---------------------------------------------------------------------------------------
 
-    fn mood(&self) -> Mood {
-        let mut mood = Mood::Good;
+    fn behaviour(&self) -> StoreBehaviour {
+        let mut behaviour = StoreBehaviour::Good;
         for kind in self.active.kinds() {
             let worse = match kind {
-                Kind::StoreFull => Mood::Full,
-                Kind::StoreFails { stored: false } => Mood::FailsBefore,
-                Kind::StoreFails { stored: true } => Mood::FailsAfter,
-                Kind::StoreGone => return Mood::Gone,
+                Kind::StoreFull => StoreBehaviour::Full,
+                Kind::StoreFails { stored: false } => StoreBehaviour::FailsBefore,
+                Kind::StoreFails { stored: true } => StoreBehaviour::FailsAfter,
+                Kind::StoreGone => return StoreBehaviour::Gone,
                 _ => continue,
             };
-            mood = worse;
+            behaviour = worse;
         }
-        mood
+        behaviour
     }
 
     pub(super) fn store_answers(&self) -> bool {
-        self.mood() != Mood::Gone
+        self.behaviour() != StoreBehaviour::Gone
     }
 
     fn slow_ms(&self) -> u64 {
@@ -232,14 +232,14 @@ impl World {
     /// An instance reads newer records.
     pub(super) fn take(&mut self, n: usize) -> Result<(), Violation> {
         let known = self.instances[n].revision;
-        self.course.tally.look(Invariant::Versions);
+        self.run_state.tally.look(Invariant::Versions);
         if self.store.revision < known {
             let what = format!("instance {n} knows change {known}, the store {}", self.store.revision);
-            return Err(self.course.violation(Invariant::Versions, what));
+            return Err(self.run_state.violation(Invariant::Versions, what));
         }
         let newer = self.store.newer(known);
-        let newer = newer.map_err(|what| self.course.violation(Invariant::Remembered, what))?;
-        let (now, revision) = (self.course.now, self.store.revision);
+        let newer = newer.map_err(|what| self.run_state.violation(Invariant::Remembered, what))?;
+        let (now, revision) = (self.run_state.now, self.store.revision);
         let instance = &mut self.instances[n];
         if !newer.is_empty() {
             instance.work.wake(now);
@@ -258,9 +258,9 @@ impl World {
         n: usize,
         decide: impl FnOnce(&Manager) -> Result<Vec<Write>, Refusal>,
     ) -> Result<Result<(), Failure>, Violation> {
-        let mood = self.mood();
-        if mood == Mood::Gone {
-            self.course.tally.effect("store-gone", 1);
+        let behaviour = self.behaviour();
+        if behaviour == StoreBehaviour::Gone {
+            self.run_state.tally.effect("store-gone", 1);
             return Ok(Err(Failure::Unchanged));
         }
         self.take(n)?;
@@ -269,35 +269,35 @@ impl World {
             Ok(writes) => writes,
             Err(refusal) => return Ok(Err(Failure::Refused(refusal))),
         };
-        if mood == Mood::Full {
-            self.course.tally.effect("store-full", 1);
+        if behaviour == StoreBehaviour::Full {
+            self.run_state.tally.effect("store-full", 1);
             return Ok(Err(Failure::Unchanged));
         }
-        if mood == Mood::FailsBefore {
-            self.course.tally.effect("store-fails", 1);
+        if behaviour == StoreBehaviour::FailsBefore {
+            self.run_state.tally.effect("store-fails", 1);
             return Ok(Err(Failure::Unknown));
         }
         let revision = self.instances[n].revision + 1;
-        self.course.tally.look(Invariant::Versions);
+        self.run_state.tally.look(Invariant::Versions);
         if revision != self.store.revision + 1 {
             let what =
                 format!("change {revision} of instance {n} comes after change {}", self.store.revision);
-            return Err(self.course.violation(Invariant::Versions, what));
+            return Err(self.run_state.violation(Invariant::Versions, what));
         }
         for write in &writes {
             if let Some(Ok(json)) = write.record.as_ref().map(anabranch_slice::Record::to_json) {
-                self.course.tally.digest(json.as_bytes());
+                self.run_state.tally.digest(json.as_bytes());
             }
         }
         self.store
             .put(revision, &writes)
-            .map_err(|what| self.course.violation(Invariant::Remembered, what))?;
+            .map_err(|what| self.run_state.violation(Invariant::Remembered, what))?;
         self.news(n);
-        if mood == Mood::FailsAfter {
-            self.course.tally.effect("store-fails", 1);
+        if behaviour == StoreBehaviour::FailsAfter {
+            self.run_state.tally.effect("store-fails", 1);
             return Ok(Err(Failure::Unknown));
         }
-        let now = self.course.now;
+        let now = self.run_state.now;
         let instance = &mut self.instances[n];
         writes.into_iter().for_each(|write| instance.manager.put(write));
         instance.revision = revision;
@@ -310,9 +310,9 @@ impl World {
         let deaf = self.active.kinds().any(|kind| *kind == Kind::NoNews);
         for (_, instance) in self.instances.iter_mut().enumerate().filter(|(n, _)| *n != from) {
             if deaf {
-                self.course.tally.effect("no-news", 1);
+                self.run_state.tally.effect("no-news", 1);
             } else {
-                instance.sync_at = instance.sync_at.min(self.course.now);
+                instance.sync_at = instance.sync_at.min(self.run_state.now);
             }
         }
     }
@@ -322,8 +322,8 @@ impl World {
         match self.slow_ms() {
             0 => self.answered(command),
             slow => {
-                self.course.tally.effect("store-slow", 1);
-                let at = self.course.now + Duration::from_millis(slow);
+                self.run_state.tally.effect("store-slow", 1);
+                let at = self.run_state.now + Duration::from_millis(slow);
                 let started = self.instances[instance].started;
                 self.answers.push(Answer { at, instance, started, what: Payload::Command(command) });
             }
@@ -343,21 +343,21 @@ impl World {
 
     pub(super) fn send(&mut self, instance: usize, call: u64, cell: usize, ask: CellRequest) {
         let started = self.instances[instance].started;
-        let mut at = self.course.now + Duration::from_micros(self.draw.between((100, 20_000)));
+        let mut at = self.run_state.now + Duration::from_micros(self.draw.between((100, 20_000)));
         let kinds: Vec<Kind> = self.suffers(cell).copied().collect();
         for kind in kinds {
             match kind {
                 Kind::Silent { .. } | Kind::UpfSilent => {
-                    self.course.tally.effect(kind.name(), 1);
+                    self.run_state.tally.effect(kind.name(), 1);
                     return;
                 }
                 Kind::Slow { delay_ms, .. } | Kind::UpfSlow { delay_ms } => {
-                    self.course.tally.effect(kind.name(), 1);
+                    self.run_state.tally.effect(kind.name(), 1);
                     self.late = true;
                     at += Duration::from_millis(delay_ms.into());
                 }
                 Kind::Repeat { later_ms, .. } => {
-                    self.course.tally.effect("repeat", 1);
+                    self.run_state.tally.effect("repeat", 1);
                     self.late = true;
                     let at = at + Duration::from_millis(later_ms.into());
                     self.messages.push(Message {
@@ -381,13 +381,13 @@ impl World {
         let Message { instance, started, call, cell, ask, again, .. } = message;
         if cell == UPF {
             if let Some(result) = self.upf_does(ask) {
-                let at = self.course.now + Duration::from_micros(self.draw.between((100, 20_000)));
+                let at = self.run_state.now + Duration::from_micros(self.draw.between((100, 20_000)));
                 self.answers.push(Answer { at, instance, started, what: Payload::Cell(call, result) });
             }
             return;
         }
         if self.hung.contains(&cell) {
-            self.course.tally.effect("hang", 1);
+            self.run_state.tally.effect("hang", 1);
             return;
         }
         let hangs = self.suffers(cell).any(|kind| matches!(kind, Kind::Hang { .. }));
@@ -400,7 +400,7 @@ impl World {
         let nothing = BTreeMap::new();
         let result = match ask {
             CellRequest::Shares(_) | CellRequest::Attach(..) | CellRequest::Release(_) if refuses => {
-                self.course.tally.effect("refuse", 1);
+                self.run_state.tally.effect("refuse", 1);
                 Err("refused".to_owned())
             }
             CellRequest::Shares(shares) => {
@@ -442,11 +442,11 @@ impl World {
             CellRequest::Session(..) | CellRequest::Sessions => Err("this is a cell".into()),
         };
         if self.hung.contains(&cell) {
-            self.course.tally.effect("hang", 1);
+            self.run_state.tally.effect("hang", 1);
         } else if mute {
-            self.course.tally.effect("answer-lost", 1);
+            self.run_state.tally.effect("answer-lost", 1);
         } else if !again {
-            let at = self.course.now + Duration::from_micros(self.draw.between((100, 20_000)));
+            let at = self.run_state.now + Duration::from_micros(self.draw.between((100, 20_000)));
             self.answers.push(Answer { at, instance, started, what: Payload::Cell(call, result) });
         }
     }
@@ -455,7 +455,7 @@ impl World {
 
     fn end_fault(&mut self, number: u64) -> Result<(), Violation> {
         let Some(kind) = self.active.end(number) else { return Ok(()) };
-        self.course.note(|| format!("fault {number} ends: {kind:?}"));
+        self.run_state.note(|| format!("fault {number} ends: {kind:?}"));
         match kind {
             Kind::RestartManager { instance } => self.start_again(usize::from(instance)),
             Kind::Clock { instance, .. } => {
@@ -478,7 +478,7 @@ impl World {
             return Ok(());
         }
         let fresh = manager(&self.plan);
-        let now = self.course.now;
+        let now = self.run_state.now;
         let instance = &mut self.instances[n];
         instance.manager = fresh;
         instance.revision = 0;
@@ -489,13 +489,13 @@ impl World {
         instance.sync_at = now + SYNC;
         let before = instance.before.take();
         self.take(n)?;
-        self.course.tally.look(Invariant::Remembered);
+        self.run_state.tally.look(Invariant::Remembered);
         if let Some((revision, before)) = before
             && revision == self.instances[n].revision
             && !same(&before, &self.instances[n].manager)
         {
             let what = format!("instance {n} knows something else of change {revision} than before it ended");
-            return Err(self.course.violation(Invariant::Remembered, what));
+            return Err(self.run_state.violation(Invariant::Remembered, what));
         }
         self.remembered(n)
     }
@@ -571,7 +571,7 @@ impl World {
         // No further commands.
         self.next_command = Instant::MAX;
         self.next_client = Instant::MAX;
-        self.course.tally.look(Invariant::Converges);
+        self.run_state.tally.look(Invariant::Converges);
         self.pass(Duration::from_secs(10))?;
         system::wait(self, CONVERGES, Invariant::Converges, Self::unsettled)?;
         for n in 0..self.instances.len() {
@@ -583,9 +583,9 @@ impl World {
             drop(self.commit(0, move |m| m.remove(&id, false, now_ms))?);
         }
         let left = self.asked.left;
-        self.asked = Asked::default();
+        self.asked = RequestLog::default();
         self.asked.left = left;
-        self.course.tally.look(Invariant::Empty);
+        self.run_state.tally.look(Invariant::Empty);
         system::wait(self, EMPTY, Invariant::Empty, |world| {
             let left = world.instances.iter().flat_map(|i| i.manager.slices().keys()).next();
             let kept = world.cells.iter().find(|cell| !cell.is_empty());
@@ -601,12 +601,12 @@ impl system::World<Kind> for World {
 
     const MOST_AT_ONE_TIME: u32 = 2_000;
 
-    fn course(&self) -> &Course {
-        &self.course
+    fn run_state(&self) -> &RunState {
+        &self.run_state
     }
 
-    fn course_mut(&mut self) -> &mut Course {
-        &mut self.course
+    fn course_mut(&mut self) -> &mut RunState {
+        &mut self.run_state
     }
 
     fn next(&self) -> (Instant, Event) {
@@ -634,7 +634,7 @@ impl system::World<Kind> for World {
     }
 
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
-        self.course.tally.look(Invariant::NoSpin);
+        self.run_state.tally.look(Invariant::NoSpin);
         match event {
             Event::Fault(number) => self.end_fault(number),
             Event::Message(n) => {
@@ -658,33 +658,33 @@ impl system::World<Kind> for World {
             }
             Event::Work(n) => self.work(n),
             Event::Sync(n) => {
-                self.instances[n].sync_at = self.course.now + SYNC;
+                self.instances[n].sync_at = self.run_state.now + SYNC;
                 if self.store_answers() { self.take(n) } else { Ok(()) }
             }
             Event::Command => {
                 let mean = self.plan.world.pace_ms;
                 let pause = Duration::from_millis(self.draw.between((1, 2 * mean)));
-                self.next_command = self.course.now + pause;
+                self.next_command = self.run_state.now + pause;
                 self.command()
             }
             Event::Client => {
                 let mean = self.plan.world.clients_ms;
                 let pause = Duration::from_millis(self.client_draw.between((1, 2 * mean)));
-                self.next_client = self.course.now + pause;
+                self.next_client = self.run_state.now + pause;
                 self.client()
             }
         }
     }
 
     fn look(&mut self) -> Result<(), Violation> {
-        self.course.tally.look(Invariant::Admitted);
+        self.run_state.tally.look(Invariant::Admitted);
         let cells = self.plan.world.cells_mbps.clone();
         for (cell, mbps) in cells.iter().enumerate() {
             let access = access(cell);
             let told: u64 = self.cells[cell].values().map(|share| u64::from(share.share_ppm)).sum();
             if told > 900_000 {
                 let what = format!("{access} has {told} of 900000 millionths: {:?}", self.cells[cell]);
-                return Err(self.course.violation(Invariant::Admitted, what));
+                return Err(self.run_state.violation(Invariant::Admitted, what));
             }
             // The capacity that a cell assigns is reserved, unless messages arrive late or state was given up.
             if self.instances.len() == 1 && !self.late && !self.asked.left {
@@ -695,7 +695,7 @@ impl system::World<Kind> for World {
                     if reserved.is_none_or(|reserved| reserved < *ppm) {
                         let what =
                             format!("{access} gives {ppm} to {name}, for which {reserved:?} is reserved");
-                        return Err(self.course.violation(Invariant::Admitted, what));
+                        return Err(self.run_state.violation(Invariant::Admitted, what));
                     }
                 }
             }
@@ -716,11 +716,11 @@ impl system::World<Kind> for World {
                 });
                 if promised[0] > mbps * 1_000_000 || promised[1] > mbps * 500_000 || promised[2] > 900_000 {
                     let what = format!("instance {n} promises {promised:?} on {access} of {mbps} Mbit/s");
-                    return Err(self.course.violation(Invariant::Admitted, what));
+                    return Err(self.run_state.violation(Invariant::Admitted, what));
                 }
             }
         }
-        self.course.tally.look(Invariant::Bounded);
+        self.run_state.tally.look(Invariant::Bounded);
         for (n, instance) in self.instances.iter().enumerate() {
             let m = &instance.manager;
             let wide = m.slices().values().find(|s| {
@@ -732,13 +732,13 @@ impl system::World<Kind> for World {
             if wide.is_some() || many || self.store.longest() > LONGEST {
                 let what =
                     format!("instance {n}: {wide:?}, or a UE with too many slices, or a record too long");
-                return Err(self.course.violation(Invariant::Bounded, what));
+                return Err(self.run_state.violation(Invariant::Bounded, what));
             }
         }
         self.clients_served()?;
         if self.messages.len() + self.answers.len() > 10_000 {
             return Err(self
-                .course
+                .run_state
                 .violation(Invariant::Bounded, "10000 questions and answers are under way".into()));
         }
         Ok(())
@@ -746,7 +746,7 @@ impl system::World<Kind> for World {
 
     fn begin_fault(&mut self, number: u64, fault: &Fault) -> Result<(), Violation> {
         let kind = fault.kind;
-        self.course.begins(number, fault, kind.name());
+        self.run_state.begins(number, fault, kind.name());
         if kind.cell().is_some_and(|cell| usize::from(cell) >= self.cells.len()) {
             return Ok(());
         }
@@ -754,7 +754,7 @@ impl system::World<Kind> for World {
             Kind::RestartCell { cell } => {
                 self.cells[usize::from(cell)].clear();
                 self.places[usize::from(cell)] = at_start(&self.plan, cell.into());
-                self.course.tally.effect(kind.name(), 1);
+                self.run_state.tally.effect(kind.name(), 1);
                 return Ok(());
             }
             Kind::RestartUpf | Kind::Beside { .. } => {
@@ -762,7 +762,7 @@ impl system::World<Kind> for World {
                 return Ok(());
             }
             Kind::Burst { commands } => {
-                self.course.tally.effect(kind.name(), 1);
+                self.run_state.tally.effect(kind.name(), 1);
                 return (0..commands).try_for_each(|_| self.command());
             }
             Kind::RestartManager { instance } | Kind::Clock { instance, .. }
@@ -776,15 +776,15 @@ impl system::World<Kind> for World {
                     instance.up = false;
                     instance.before = Some((instance.revision, instance.manager.clone()));
                 }
-                self.course.tally.effect(kind.name(), 1);
+                self.run_state.tally.effect(kind.name(), 1);
             }
             Kind::Clock { instance, seconds } => {
                 self.instances[usize::from(instance)].clock_s = seconds.into();
-                self.course.tally.effect(kind.name(), 1);
+                self.run_state.tally.effect(kind.name(), 1);
             }
             _ => {}
         }
-        self.active.begin(number, self.course.now + Duration::from_millis(fault.ms), kind);
+        self.active.begin(number, self.run_state.now + Duration::from_millis(fault.ms), kind);
         Ok(())
     }
 }

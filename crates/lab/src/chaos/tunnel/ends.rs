@@ -1,6 +1,6 @@
 //! The programs of a world: UEs and UPFs with their configuration, state files and sockets.
 
-use super::draw::Draw;
+use super::draw::RandomStream;
 use super::flow::{Flow, Transport};
 use super::plan::{Mode, UePlan};
 use anabranch_atsss::crypto::{PrivateKey, PublicKey, Suite};
@@ -173,7 +173,7 @@ pub struct UeEnd {
     /// Until then it may be without service.
     pub excused_until: Instant,
     /// Seeds of its processes.
-    pub draw: Draw,
+    pub draw: RandomStream,
     /// Number of address changes.
     pub roamed: u16,
     pub plan: UePlan,
@@ -223,7 +223,7 @@ impl UeEnd {
         seed: u64,
         now: Instant,
     ) -> Self {
-        let mut draw = Draw::new(seed, 100 + number as u64);
+        let mut draw = RandomStream::new(seed, 100 + number as u64);
         let key = PrivateKey::generate(draw.rng());
         let entry = UeEntry {
             name: format!("ue{number}"),
@@ -260,7 +260,7 @@ impl UeEnd {
         let flows = (0_u8..)
             .zip(flows)
             .map(|(n, (up, v6, transport))| {
-                let own = Draw::new(draw.bits(), n.into());
+                let own = RandomStream::new(draw.bits(), n.into());
                 Flow::new(n, up, v6, transport, plan.pace_ms, begin, own)
             })
             .collect();
@@ -351,7 +351,12 @@ impl UeEnd {
 }
 
 /// A UE whose process starts at `began.0`, when its clock has the value `began.1`.
-fn started_ue(config: UeConfig, clock_s: i32, began: (Instant, Duration), draw: &mut Draw) -> (Ue, UeConfig) {
+fn started_ue(
+    config: UeConfig,
+    clock_s: i32,
+    began: (Instant, Duration),
+    draw: &mut RandomStream,
+) -> (Ue, UeConfig) {
     // Unix time at which its own clock was 0.
     let unix_epoch_ns = (epoch_ns(clock_s) + began.0.as_nanos()).saturating_sub(began.1.as_nanos() as u64);
     let config = UeConfig { unix_epoch_ns, ..config };
@@ -382,7 +387,7 @@ pub struct UpfEnd {
     pub table_bytes: usize,
     /// Handshakes in computation and when each is answered, in that order.
     pub answers: VecDeque<(Instant, ComputedInit)>,
-    draw: Draw,
+    draw: RandomStream,
 }
 
 /// Maximum time to compute a handshake, with others before it, microseconds.
@@ -398,7 +403,7 @@ impl UpfEnd {
     /// Never: its configuration is valid.
     #[must_use]
     pub fn new(number: usize, plain: [bool; 2], seed: u64, now: Instant) -> Self {
-        let mut draw = Draw::new(seed, 200 + number as u64);
+        let mut draw = RandomStream::new(seed, 200 + number as u64);
         let config = UpfConfig {
             private_key: PrivateKey::generate(draw.rng()),
             accesses: (0..2)
@@ -485,7 +490,7 @@ impl UpfEnd {
 }
 
 /// A UPF that computes handshakes outside the datapath, as the program does.
-fn started(config: &UpfConfig, draw: &mut Draw, now: Instant) -> Upf {
+fn started(config: &UpfConfig, draw: &mut RandomStream, now: Instant) -> Upf {
     let mut upf = Upf::new(config.clone(), draw.secret(), now).expect("valid");
     upf.defer_handshakes();
     upf

@@ -26,8 +26,8 @@ impl World {
         if fault.kind.ue().is_some_and(|ue| usize::from(ue) >= ues) {
             return Ok(());
         }
-        self.course.begins(number, fault, fault.kind.name());
-        let now = self.course.now;
+        self.run_state.begins(number, fault, fault.kind.name());
+        let now = self.run_state.now;
         let name = fault.kind.name();
         let mut lasts = true;
         match fault.kind {
@@ -49,13 +49,13 @@ impl World {
                     }
                     _ => self.ues[ue].disturb(),
                 }
-                self.lines[ue][access].begin(number, fault.kind, now, &mut self.course.tally);
+                self.lines[ue][access].begin(number, fault.kind, now, &mut self.run_state.tally);
             }
             Kind::Carrier { ue, access } => {
                 let (ue, access) = (usize::from(ue), usize::from(access));
                 self.ues[ue].disturb();
-                self.lines[ue][access].begin(number, fault.kind, now, &mut self.course.tally);
-                self.course.tally.effect(name, 1);
+                self.lines[ue][access].begin(number, fault.kind, now, &mut self.run_state.tally);
+                self.run_state.tally.effect(name, 1);
                 self.carrier(ue, access, false)?;
             }
             Kind::Roam { ue, access } => {
@@ -70,7 +70,7 @@ impl World {
                 if !kept {
                     end.kept_timestamp_ns = 0;
                 }
-                self.course.tally.effect(name, 1);
+                self.run_state.tally.effect(name, 1);
             }
             Kind::RestartUpf { upf, kept } => {
                 let upf = usize::from(upf) % upfs;
@@ -79,34 +79,34 @@ impl World {
                 if !kept {
                     self.upfs[upf].kept.clear();
                 }
-                self.course.tally.effect(name, 1);
+                self.run_state.tally.effect(name, 1);
             }
             Kind::SmallUpf { upf, sessions } => {
                 let upf = usize::from(upf) % upfs;
                 self.disturb_all_at(upf);
                 self.upfs[upf].sessions = Some(sessions.into());
                 self.upfs[upf].start(now);
-                self.course.tally.effect(name, 1);
+                self.run_state.tally.effect(name, 1);
             }
             Kind::UeClock { ue, seconds } => {
                 let end = &mut self.ues[usize::from(ue)];
                 end.disturb();
                 end.clock_s = seconds;
                 end.start(now);
-                self.course.tally.effect(name, 1);
+                self.run_state.tally.effect(name, 1);
             }
             Kind::UpfClock { upf, seconds } => {
                 let upf = usize::from(upf) % upfs;
                 self.disturb_all_at(upf);
                 self.set_upf_clock(upf, seconds);
-                self.course.tally.effect(name, 1);
+                self.run_state.tally.effect(name, 1);
             }
             Kind::CloseAtUe { ue } => {
                 let ue = usize::from(ue);
                 self.ues[ue].disturb();
                 if self.ues[ue].runs() {
                     self.ues[ue].command(UeCommand::Close, now);
-                    self.course.tally.effect(name, 1);
+                    self.run_state.tally.effect(name, 1);
                     self.take_ue(ue)?;
                 }
                 lasts = false;
@@ -118,7 +118,7 @@ impl World {
                 if self.upfs[home].runs()
                     && self.upfs[home].upf.command(UpfCommand::CloseSession(key), now).is_ok()
                 {
-                    self.course.tally.effect(name, 1);
+                    self.run_state.tally.effect(name, 1);
                     self.take_upf(home)?;
                 }
                 lasts = false;
@@ -130,7 +130,7 @@ impl World {
                 let (home, key) = (end.home, end.entry.key);
                 self.upfs[home].known.retain(|entry| entry.key != key);
                 if self.upfs[home].upf.command(UpfCommand::RemoveUe(key), now).is_ok() {
-                    self.course.tally.effect(name, 1);
+                    self.run_state.tally.effect(name, 1);
                     self.take_upf(home)?;
                 }
             }
@@ -140,19 +140,19 @@ impl World {
                 if upfs > 1 {
                     self.ues[ue].disturb();
                     self.move_ue(ue);
-                    self.course.tally.effect(name, 1);
+                    self.run_state.tally.effect(name, 1);
                 }
             }
             Kind::Rules { upf, mode, reorder } => {
                 let upf = usize::from(upf) % upfs;
                 self.rules_at(upf, rules("all", mode, reorder));
-                self.course.tally.effect(name, 1);
+                self.run_state.tally.effect(name, 1);
                 lasts = false;
             }
             Kind::UeRules { ue, mode, reorder } => {
                 let ue = usize::from(ue);
                 self.ue_rules(ue, mode, reorder);
-                self.course.tally.effect(name, 1);
+                self.run_state.tally.effect(name, 1);
                 self.take_ue(ue)?;
                 lasts = false;
             }
@@ -188,8 +188,8 @@ impl World {
     /// The invariant that was violated.
     pub fn end_fault(&mut self, number: u64) -> Result<(), Violation> {
         let Some(kind) = self.active.end(number) else { return Ok(()) };
-        self.course.note(|| format!("fault {number} ends"));
-        let (now, upfs) = (self.course.now, self.upfs.len());
+        self.run_state.note(|| format!("fault {number} ends"));
+        let (now, upfs) = (self.run_state.now, self.upfs.len());
         match kind {
             Kind::Loss { place, .. }
             | Kind::Partition { place }
@@ -200,11 +200,11 @@ impl World {
             | Kind::Rate { place, .. }
             | Kind::Mtu { place, .. } => {
                 let line = &mut self.lines[usize::from(place.ue)][usize::from(place.access)];
-                line.end(number, now, &mut self.course.tally);
+                line.end(number, now, &mut self.run_state.tally);
             }
             Kind::Carrier { ue, access } => {
                 let (ue, access) = (usize::from(ue), usize::from(access));
-                self.lines[ue][access].end(number, now, &mut self.course.tally);
+                self.lines[ue][access].end(number, now, &mut self.run_state.tally);
                 let down = |kind: &Kind| matches!(*kind, Kind::Carrier { ue: u, access: a } if (usize::from(u), usize::from(a)) == (ue, access));
                 if !self.active.kinds().any(down) {
                     self.carrier(ue, access, true)?;
@@ -291,7 +291,7 @@ impl World {
 
     /// Starts a UE and passes it the carrier states of its accesses.
     fn start_ue(&mut self, ue: usize) -> Result<(), Violation> {
-        self.ues[ue].start(self.course.now);
+        self.ues[ue].start(self.run_state.now);
         let down: Vec<usize> = self
             .active
             .kinds()
@@ -306,7 +306,7 @@ impl World {
     fn carrier(&mut self, ue: usize, access: usize, up: bool) -> Result<(), Violation> {
         if self.ues[ue].runs() {
             let command = UeCommand::Carrier { path: access as u8, up };
-            self.ues[ue].command(command, self.course.now);
+            self.ues[ue].command(command, self.run_state.now);
         }
         self.take_ue(ue)
     }
@@ -316,7 +316,7 @@ impl World {
     }
 
     fn excuse_all_at(&mut self, upf: usize, time: Duration) {
-        let until = self.course.now + time;
+        let until = self.run_state.now + time;
         for ue in self.ues.iter_mut().filter(|ue| ue.home == upf) {
             ue.excused_until = ue.excused_until.max(until);
         }
@@ -327,7 +327,7 @@ impl World {
         end.clock_s = seconds;
         if end.runs() {
             let clock = UpfCommand::Clock { unix_epoch_ns: super::ends::epoch_ns(seconds) };
-            let _ = end.upf.command(clock, self.course.now);
+            let _ = end.upf.command(clock, self.run_state.now);
         }
     }
 
@@ -338,7 +338,7 @@ impl World {
         for upf in &mut self.upfs {
             upf.kept.remove(&key.0);
             // A UPF without this UE has nothing to forget.
-            let _ = upf.upf.command(UpfCommand::ForgetTimestamp(key), self.course.now);
+            let _ = upf.upf.command(UpfCommand::ForgetTimestamp(key), self.run_state.now);
         }
     }
 
@@ -346,7 +346,7 @@ impl World {
     /// by the UPF is not sufficient: a replayed handshake looks the same there.)
     pub(super) fn refused(&mut self, ue: usize) {
         let home = self.ues[ue].home;
-        let until = self.course.now + REFUSED;
+        let until = self.run_state.now + REFUSED;
         self.ues[ue].excused_until = self.ues[ue].excused_until.max(until);
         if self.ues[ue].clock_s == 0 && self.upfs[home].clock_s == 0 {
             self.reset_clock_of(ue);
@@ -364,7 +364,7 @@ impl World {
         }
         end.disturb();
         if end.runs() {
-            end.start(self.course.now);
+            end.start(self.run_state.now);
         }
     }
 
@@ -372,7 +372,7 @@ impl World {
         self.ues.iter_mut().filter(|ue| ue.home == upf).for_each(|ue| ue.orderly = false);
         self.upfs[upf].config.rules.clone_from(&rules);
         if self.upfs[upf].runs() {
-            let _ = self.upfs[upf].upf.command(UpfCommand::Rules(rules), self.course.now);
+            let _ = self.upfs[upf].upf.command(UpfCommand::Rules(rules), self.run_state.now);
         }
     }
 
@@ -381,7 +381,7 @@ impl World {
         end.orderly = false;
         end.config.rules = rules("own", mode, reorder);
         if end.runs() {
-            end.command(UeCommand::Rules(end.config.rules.clone()), self.course.now);
+            end.command(UeCommand::Rules(end.config.rules.clone()), self.run_state.now);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Traffic: numbered packets, and a model of a reliable transport with segments, cumulative acknowledgements and retransmission.
 
-use super::draw::Draw;
+use super::draw::RandomStream;
 use super::ledger::Kind;
 use anabranch_element::time::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
@@ -44,7 +44,7 @@ pub struct Flow {
     pub transport: Transport,
     /// Time of its next transmission.
     pub next: Instant,
-    draw: Draw,
+    draw: RandomStream,
     pace_ms: u64,
     // State of the sender.
     offered: u64,
@@ -67,7 +67,7 @@ impl Flow {
         transport: Transport,
         pace_ms: u64,
         next: Instant,
-        draw: Draw,
+        draw: RandomStream,
     ) -> Self {
         Self {
             number,

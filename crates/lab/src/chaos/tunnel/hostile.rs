@@ -1,6 +1,6 @@
 //! A UE with valid keys that violates the protocol: its sealed messages are opened and then processed.
 
-use super::draw::Draw;
+use super::draw::RandomStream;
 use super::ends::{SERVER, epoch_ns, inner};
 use super::ledger::{self, FOREIGN, Kind, Label};
 use anabranch_atsss::crypto::{Initiator, PrivateKey, PublicKey, Suite};
@@ -32,8 +32,8 @@ pub struct Hostile {
     ring: KeyRing,
     waiting: Option<(Initiator, u32)>,
     recorded: Vec<Vec<u8>>,
-    draw: Draw,
-    raids: Draw,
+    draw: RandomStream,
+    raids: RandomStream,
     number: u64,
     last_ns: u64,
     streak: u8,
@@ -48,7 +48,7 @@ impl Hostile {
     /// A hostile UE that is configured at the UPF with this key.
     #[must_use]
     pub fn new(upf_key: PublicKey, seed: u64) -> Self {
-        let mut draw = Draw::new(seed, 300);
+        let mut draw = RandomStream::new(seed, 300);
         Self {
             key: PrivateKey::generate(draw.rng()),
             upf_key,
@@ -59,7 +59,7 @@ impl Hostile {
             last_ns: 0,
             streak: 0,
             next: Instant::from_secs(1),
-            raids: Draw::new(seed, 301),
+            raids: RandomStream::new(seed, 301),
             draw,
         }
     }

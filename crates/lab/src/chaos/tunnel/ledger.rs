@@ -335,6 +335,6 @@ mod tests {
             datagram.extend_from_slice(&packet);
             assert!(in_clear(&datagram), "{shift}");
         }
-        assert!(!in_clear(&super::super::draw::Draw::new(1, 1).bytes(100_000)));
+        assert!(!in_clear(&super::super::draw::RandomStream::new(1, 1).bytes(100_000)));
     }
 }

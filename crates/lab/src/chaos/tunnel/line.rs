@@ -2,7 +2,7 @@
 //! addition.
 
 use super::check::Tally;
-use super::draw::Draw;
+use super::draw::RandomStream;
 use super::plan::Kind;
 use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant};
@@ -34,7 +34,7 @@ struct Direction {
     base: State,
     state: State,
     seen: LinkStats,
-    draw: Draw,
+    draw: RandomStream,
     /// Packets in transit by their last bytes, and whether each was overtaken.
     watched: VecDeque<(u64, bool)>,
     dropped: u64,
@@ -53,7 +53,7 @@ pub struct Line {
 impl Line {
     /// An access with this one-way delay and MTU.
     #[must_use]
-    pub fn new(delay_ms: u64, mtu: usize, draw: &mut Draw) -> Self {
+    pub fn new(delay_ms: u64, mtu: usize, draw: &mut RandomStream) -> Self {
         let base = State {
             loss: LossModel::None,
             cut: false,
@@ -77,7 +77,7 @@ impl Line {
             base,
             state: base,
             seen: LinkStats::default(),
-            draw: Draw::new(draw.bits(), 0),
+            draw: RandomStream::new(draw.bits(), 0),
             watched: VecDeque::new(),
             dropped: 0,
         };

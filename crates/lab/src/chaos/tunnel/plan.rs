@@ -2,7 +2,7 @@
 //! read back and shrunk; it determines everything that happens in a run.
 
 use super::check::{Invariant, Tally, Violation};
-use super::draw::Draw;
+use super::draw::RandomStream;
 use super::run;
 use super::system::{self, System};
 use serde::{Deserialize, Serialize};
@@ -437,7 +437,7 @@ pub const KINDS: [&str; 26] = [
 
 /// Severity of the faults of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Weather {
+enum FaultSeverity {
     /// No fault that may lose or reorder packets: nothing may be lost, and the order holds.
     Calm,
     /// Faults of accesses; programs keep running.
@@ -448,16 +448,16 @@ enum Weather {
 
 impl Plan {
     fn drawn(seed: u64, steps: u64) -> Self {
-        let draw = &mut Draw::new(seed, 0);
-        let weather = match draw.below(10) {
-            0..=2 => Weather::Calm,
-            3..=5 => Weather::Accesses,
-            _ => Weather::All,
+        let draw = &mut RandomStream::new(seed, 0);
+        let severity = match draw.below(10) {
+            0..=2 => FaultSeverity::Calm,
+            3..=5 => FaultSeverity::Accesses,
+            _ => FaultSeverity::All,
         };
         let count = draw.of(&[1, 1, 2, 2, 3, MAX_UES]);
         // A separate stream, so that plans of earlier seeds do not change.
-        let clocks = &mut Draw::new(seed, 1);
-        let ues: Vec<UePlan> = (0..count).map(|_| ue(draw, clocks, weather)).collect();
+        let clocks = &mut RandomStream::new(seed, 1);
+        let ues: Vec<UePlan> = (0..count).map(|_| ue(draw, clocks, severity)).collect();
         let mut plan = Self {
             system: name(),
             version: VERSION,
@@ -470,19 +470,19 @@ impl Plan {
             ues,
             faults: Vec::new(),
         };
-        let faults = match weather {
-            Weather::Calm => draw.between((0, 3)),
+        let faults = match severity {
+            FaultSeverity::Calm => draw.between((0, 3)),
             _ => draw.between((1, 4 + steps / 400)),
         };
         for _ in 0..faults {
-            let fault = plan.fault(draw, weather);
+            let fault = plan.fault(draw, severity);
             plan.faults.push(fault);
         }
         plan.faults.sort_by_key(|fault| fault.at);
         plan
     }
 
-    fn fault(&self, draw: &mut Draw, weather: Weather) -> Fault {
+    fn fault(&self, draw: &mut RandomStream, severity: FaultSeverity) -> Fault {
         let at = draw.below(self.steps);
         // As short as a fade, or as long as a road tunnel.
         let ms = match draw.below(4) {
@@ -496,15 +496,15 @@ impl Plan {
         let access = draw.below(ACCESSES.into()) as u8;
         let way = draw.of(&[Way::Up, Way::Down, Way::Both, Way::Both]);
         let place = Place { ue, access, way };
-        let kind = match weather {
-            Weather::Calm => match draw.below(3) {
+        let kind = match severity {
+            FaultSeverity::Calm => match draw.below(3) {
                 0 => Kind::Duplicate { place, percent: draw.between((5, 60)) as u8 },
                 1 => Kind::Quiet,
                 _ => Kind::Burst { ue, packets: draw.between((2, 40)) as u8 },
             },
-            Weather::Accesses => self.access_kind(draw, place),
-            Weather::All if draw.percent(40) => self.access_kind(draw, place),
-            Weather::All => match draw.below(17) {
+            FaultSeverity::Accesses => self.access_kind(draw, place),
+            FaultSeverity::All if draw.percent(40) => self.access_kind(draw, place),
+            FaultSeverity::All => match draw.below(17) {
                 0 | 1 => Kind::RestartUe { ue, kept: draw.percent(50) },
                 2 | 3 => Kind::RestartUpf { upf, kept: draw.percent(50) },
                 4 => Kind::SmallUpf { upf, sessions: draw.below(3) as u8 },
@@ -527,7 +527,7 @@ impl Plan {
         Fault { at, ms, kind }
     }
 
-    fn access_kind(&self, draw: &mut Draw, place: Place) -> Kind {
+    fn access_kind(&self, draw: &mut RandomStream, place: Place) -> Kind {
         let percent = draw.between((1, 60)) as u8;
         match draw.below(12) {
             0 | 1 => Kind::Loss { place, percent, burst: draw.between((1, 20)) as u8 },
@@ -549,8 +549,8 @@ impl Plan {
     }
 }
 
-fn ue(draw: &mut Draw, clocks: &mut Draw, weather: Weather) -> UePlan {
-    let calm = weather == Weather::Calm;
+fn ue(draw: &mut RandomStream, clocks: &mut RandomStream, severity: FaultSeverity) -> UePlan {
+    let calm = severity == FaultSeverity::Calm;
     UePlan {
         mode: draw.of(&MODES),
         reorder: draw.percent(80),
@@ -568,7 +568,7 @@ fn ue(draw: &mut Draw, clocks: &mut Draw, weather: Weather) -> UePlan {
 
 /// A quartz oscillator is within 100 ppm; the clock of a virtual machine may be worse. 32-bit counters of microseconds and of
 /// milliseconds wrap some seconds after the start of some worlds.
-fn host_clock(draw: &mut Draw) -> HostClock {
+fn host_clock(draw: &mut RandomStream) -> HostClock {
     const WRAP: u64 = 1 << 32;
     HostClock {
         ahead_ms: draw.of(&[
@@ -588,7 +588,7 @@ fn host_clock(draw: &mut Draw) -> HostClock {
     }
 }
 
-fn clock(draw: &mut Draw) -> i32 {
+fn clock(draw: &mut RandomStream) -> i32 {
     let seconds = draw.of(&[1, 60, 3_600, 43_200, 172_800, 31_536_000]);
     if draw.percent(50) { seconds } else { -seconds }
 }

@@ -3,7 +3,7 @@
 use super::check::{Invariant, Tally, Violation};
 use super::ledger::Service;
 use super::plan::{Kind, Mode, Plan};
-use super::system::{self, Span, When, World as _};
+use super::system::{self, FaultSchedule, Span, World as _};
 use super::world::World;
 use anabranch_element::time::Duration;
 
@@ -40,23 +40,23 @@ struct Faulted {
 /// The invariant that was violated.
 pub fn whole(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
     let mut world = World::new(plan, trace.is_some());
-    let result = faulted(&mut world, plan, When::Steps).and_then(|faulted| {
+    let result = faulted(&mut world, plan, FaultSchedule::Steps).and_then(|faulted| {
         after(&mut world, plan)?;
         Ok(faulted)
     });
-    world.course.report(tally, trace);
+    world.run_state.report(tally, trace);
     let faulted = result?;
     if (plan.hostile || plan.strangers) && plan.is_comparable() {
-        independent(plan, &faulted, tally, world.course.step)?;
+        independent(plan, &faulted, tally, world.run_state.step)?;
     }
     Ok(())
 }
 
 /// Runs the part with faults.
-fn faulted(world: &mut World, plan: &Plan, when: When<'_>) -> Result<Faulted, Violation> {
+fn faulted(world: &mut World, plan: &Plan, when: FaultSchedule<'_>) -> Result<Faulted, Violation> {
     let span = system::faulted(world, plan, when)?;
     // Packets in transit count for neither run.
-    let services = world.ledger.services(world.course.now - SETTLED);
+    let services = world.ledger.services(world.run_state.now - SETTLED);
     Ok(Faulted { span, services })
 }
 
@@ -82,14 +82,14 @@ fn after(world: &mut World, plan: &Plan) -> Result<(), Violation> {
     world.pass(LANDS)?;
     for ue in 0..world.ues.len() {
         let lossless = world.ues[ue].lossless && {
-            let (lines, tally) = (&mut world.lines[ue], &mut world.course.tally);
-            lines.iter_mut().all(|line| line.dropped(world.course.now, tally) == 0)
+            let (lines, tally) = (&mut world.lines[ue], &mut world.run_state.tally);
+            lines.iter_mut().all(|line| line.dropped(world.run_state.now, tally) == 0)
         };
         let numbers = if lossless { 1 } else { first }..end;
-        world.course.tally.look(if lossless { Invariant::Lossless } else { Invariant::Converges });
+        world.run_state.tally.look(if lossless { Invariant::Lossless } else { Invariant::Converges });
         if let Some(what) = world.ledger.missing(ue as u8, numbers) {
             let invariant = if lossless { Invariant::Lossless } else { Invariant::Converges };
-            return Err(world.course.violation(invariant, format!("lost without a fault: {what}")));
+            return Err(world.run_state.violation(invariant, format!("lost without a fault: {what}")));
         }
     }
     wait(world, DONE, Invariant::Reliable, World::undone)?;
@@ -127,7 +127,7 @@ fn wait(
     invariant: Invariant,
     open: impl Fn(&World) -> Option<String>,
 ) -> Result<(), Violation> {
-    world.course.tally.look(invariant);
+    world.run_state.tally.look(invariant);
     system::wait(world, bound, invariant, open)
 }
 
@@ -135,7 +135,7 @@ fn wait(
 fn independent(plan: &Plan, with: &Faulted, tally: &mut Tally, step: u64) -> Result<(), Violation> {
     let alone = Plan { hostile: false, strangers: false, ..plan.clone() };
     let mut world = World::new(&alone, false);
-    let without = faulted(&mut world, &alone, When::Times(&with.span.began, with.span.ended))?;
+    let without = faulted(&mut world, &alone, FaultSchedule::Times(&with.span.began, with.span.ended))?;
     for (ue, (with, without)) in with.services.iter().zip(&without.services).enumerate() {
         for (way, with, without) in [("down", &with[0], &without[0]), ("up", &with[1], &without[1])] {
             tally.look(Invariant::Independent);

@@ -1,6 +1,6 @@
 //! Senders without keys: they observe, replay and modify datagrams, and create their own.
 
-use super::draw::Draw;
+use super::draw::RandomStream;
 use anabranch_atsss::crypto::{Initiator, PrivateKey, PublicKey, Suite};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::handshake::{Access, Hello};
@@ -45,7 +45,7 @@ pub struct Attack {
 /// Senders without keys; see the module documentation.
 pub struct Strangers {
     recorded: Vec<Recorded>,
-    draw: Draw,
+    draw: RandomStream,
     inits: Vec<Vec<u8>>,
     streak: u16,
     seen: u64,
@@ -57,7 +57,7 @@ impl Strangers {
     /// Strangers that have only the public key of a UPF.
     #[must_use]
     pub fn new(upf_key: &PublicKey, seed: u64) -> Self {
-        let mut draw = Draw::new(seed, 400);
+        let mut draw = RandomStream::new(seed, 400);
         let inits = (0..4).filter_map(|n| init(upf_key, n, &mut draw)).collect();
         Self { recorded: Vec::new(), draw, inits, streak: 0, seen: 0, next: Instant::from_millis(500) }
     }
@@ -148,7 +148,7 @@ impl Strangers {
     }
 }
 
-fn init(upf_key: &PublicKey, n: u64, draw: &mut Draw) -> Option<Vec<u8>> {
+fn init(upf_key: &PublicKey, n: u64, draw: &mut RandomStream) -> Option<Vec<u8>> {
     let key = PrivateKey::generate(draw.rng());
     let hello = Hello {
         path: 0,

@@ -6,7 +6,7 @@ use anabranch_atsss::drops::DropCounters;
 impl World {
     /// Logs drops since the previous call.
     pub(super) fn note_drops(&mut self) {
-        if !self.course.is_traced() {
+        if !self.run_state.is_traced() {
             return;
         }
         let ues = self.ues.iter().enumerate().map(|(n, end)| (format!("UE {n}"), end.ue.drops().clone()));
@@ -17,7 +17,7 @@ impl World {
             for ((reason, count), (_, old)) in counts.iter().zip(before.iter()) {
                 // The counters of a restarted program begin at zero.
                 if count > old {
-                    self.course.note(|| format!("{end} drops {}", reason.name()));
+                    self.run_state.note(|| format!("{end} drops {}", reason.name()));
                 }
             }
             *before = counts;

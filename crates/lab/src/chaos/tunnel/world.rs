@@ -11,7 +11,7 @@
 //! steps, including between a datagram and its consequences.
 
 use super::check::{Invariant, Violation};
-use super::draw::Draw;
+use super::draw::RandomStream;
 use super::ends::{Out, SERVER, UeEnd, UpfEnd, inner, local, remote};
 use super::flow::Transport;
 use super::hostile::Hostile;
@@ -19,7 +19,7 @@ use super::ledger::{self, Arrival, Kind, Label, Ledger};
 use super::line::Line;
 use super::plan::{self, Fault, Plan};
 use super::strangers::Strangers;
-use super::system::{self, Active, Course};
+use super::system::{self, Active, RunState};
 use anabranch_atsss::drops::DropCounters;
 use anabranch_atsss::session::Addresses;
 use anabranch_atsss::ue::UeEvent;
@@ -56,7 +56,7 @@ pub enum Event {
 
 /// The world of the tunnel; see the module documentation.
 pub struct World {
-    pub(super) course: Course,
+    pub(super) run_state: RunState,
     pub(super) ues: Vec<UeEnd>,
     pub(super) upfs: Vec<UpfEnd>,
     pub(super) lines: Vec<[Line; 2]>,
@@ -83,12 +83,12 @@ impl system::World<plan::Kind> for World {
     /// Polls without an effect are counted per end ([`SPINS`]).
     const MOST_AT_ONE_TIME: u32 = u32::MAX;
 
-    fn course(&self) -> &Course {
-        &self.course
+    fn run_state(&self) -> &RunState {
+        &self.run_state
     }
 
-    fn course_mut(&mut self) -> &mut Course {
-        &mut self.course
+    fn course_mut(&mut self) -> &mut RunState {
+        &mut self.run_state
     }
 
     fn next(&self) -> (Instant, Event) {
@@ -112,15 +112,15 @@ impl system::World<plan::Kind> for World {
         }
         for (n, end) in self.ues.iter().enumerate() {
             if let Some(at) = end.due().filter(|_| end.runs()) {
-                earlier(at.max(self.course.now), Event::Ue(n));
+                earlier(at.max(self.run_state.now), Event::Ue(n));
             }
         }
         for (n, end) in self.upfs.iter().enumerate() {
             if let Some((at, _)) = end.upf.poll_timeout().filter(|_| end.runs()) {
-                earlier(at.max(self.course.now), Event::Upf(n));
+                earlier(at.max(self.run_state.now), Event::Upf(n));
             }
             if let Some((at, _)) = end.answers.front().filter(|_| end.runs()) {
-                earlier((*at).max(self.course.now), Event::Answer(n));
+                earlier((*at).max(self.run_state.now), Event::Answer(n));
             }
         }
         for (n, end) in self.ues.iter().enumerate() {
@@ -139,28 +139,28 @@ impl system::World<plan::Kind> for World {
 
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
         if !matches!(event, Event::Ue(_) | Event::Upf(_)) {
-            self.spins = (self.course.now, 0);
+            self.spins = (self.run_state.now, 0);
         }
         match event {
             Event::Fault(number) => self.end_fault(number),
             Event::Arrives { ue, access, up } => {
-                let taken = self.lines[ue][access].take(up, self.course.now, &mut self.course.tally);
+                let taken = self.lines[ue][access].take(up, self.run_state.now, &mut self.run_state.tally);
                 taken.map_or(Ok(()), |packet| self.arrive(ue, access, up, &packet))
             }
             Event::Ue(n) => {
                 self.spin(|w| format!("UE {n}: {:?}", w.ues[n].ue.poll_timeout()))?;
                 let end = &mut self.ues[n];
                 let (mut sockets, mut device) = self.out.sides(end.no_room == 0);
-                end.ue.poll(end.clock(self.course.now), &mut sockets, &mut device);
-                self.course.tally.effect("ue-no-room", sockets.refused);
+                end.ue.poll(end.clock(self.run_state.now), &mut sockets, &mut device);
+                self.run_state.tally.effect("ue-no-room", sockets.refused);
                 self.take_ue(n)
             }
             Event::Upf(n) => {
                 self.spin(|w| format!("UPF {n}: {:?}", w.upfs[n].upf.poll_timeout()))?;
                 let end = &mut self.upfs[n];
                 let (mut sockets, mut device) = self.out.sides(end.no_room == 0);
-                end.upf.poll(self.course.now, &mut sockets, &mut device);
-                self.course.tally.effect("upf-no-room", sockets.refused);
+                end.upf.poll(self.run_state.now, &mut sockets, &mut device);
+                self.run_state.tally.effect("upf-no-room", sockets.refused);
                 self.take_upf(n)
             }
             Event::Answer(n) => {
@@ -168,14 +168,14 @@ impl system::World<plan::Kind> for World {
                 let (mut sockets, _) = self.out.sides(end.no_room == 0);
                 let before = end.upf.drops().total();
                 if let Some((_, computed)) = end.answers.pop_front() {
-                    end.upf.finish_handshake(computed, self.course.now, &mut sockets);
+                    end.upf.finish_handshake(computed, self.run_state.now, &mut sockets);
                 }
                 let counted = end.upf.drops().total() > before;
-                self.course.tally.effect("upf-no-room", sockets.refused);
-                self.course.tally.look(Invariant::Counted);
+                self.run_state.tally.effect("upf-no-room", sockets.refused);
+                self.run_state.tally.look(Invariant::Counted);
                 if !counted && self.out.datagrams.is_empty() {
                     let what = format!("UPF {n} neither answered nor counted a handshake");
-                    return Err(self.course.violation(Invariant::Counted, what));
+                    return Err(self.run_state.violation(Invariant::Counted, what));
                 }
                 self.take_upf(n)
             }
@@ -213,7 +213,7 @@ impl World {
             })
             .collect();
         let lines = ues.iter().enumerate().map(|(n, ue)| {
-            let draw = &mut Draw::new(seed, 500 + n as u64);
+            let draw = &mut RandomStream::new(seed, 500 + n as u64);
             [0, 1].map(|access| Line::new(ue.plan.delay_ms[access], ue.plan.mtu[access], draw))
         });
         let lines = lines.collect();
@@ -227,7 +227,7 @@ impl World {
         let victims: Vec<Addresses> = (0..ues.len()).map(inner).collect();
         let both = |a: &Addresses| Some([a.v4?.into(), a.v6?.into()]);
         Self {
-            course: Course::new(traced),
+            run_state: RunState::new(traced),
             ledger: Ledger::new(ues.len()),
             addresses: victims.iter().filter_map(both).collect(),
             victims,
@@ -247,16 +247,16 @@ impl World {
     }
 
     fn spin(&mut self, who: impl Fn(&Self) -> String) -> Result<(), Violation> {
-        if self.spins.0 != self.course.now {
-            self.spins = (self.course.now, 0);
+        if self.spins.0 != self.run_state.now {
+            self.spins = (self.run_state.now, 0);
         }
         self.spins.1 += 1;
-        self.course.tally.look(Invariant::NoSpin);
+        self.run_state.tally.look(Invariant::NoSpin);
         if self.spins.1 <= SPINS {
             return Ok(());
         }
-        let what = format!("{} polls at {} without anything to do: {}", SPINS, self.course.now, who(self));
-        Err(self.course.violation(Invariant::NoSpin, what))
+        let what = format!("{} polls at {} without anything to do: {}", SPINS, self.run_state.now, who(self));
+        Err(self.run_state.violation(Invariant::NoSpin, what))
     }
 
     // ---- datagrams ---------------------------------------------------------------------------------------
@@ -287,9 +287,9 @@ impl World {
             return Ok(());
         }
         let (mut sockets, mut device) = self.out.sides(end.no_room == 0);
-        end.upf.datagram(access, from, payload, self.course.now, &mut sockets, &mut device);
-        end.compute_handshakes(self.course.now);
-        self.course.tally.effect("upf-no-room", sockets.refused);
+        end.upf.datagram(access, from, payload, self.run_state.now, &mut sockets, &mut device);
+        end.compute_handshakes(self.run_state.now);
+        self.run_state.tally.effect("upf-no-room", sockets.refused);
         self.take_upf(upf)
     }
 
@@ -305,7 +305,7 @@ impl World {
             return Ok(());
         }
         let (_, mut device) = self.out.sides(true);
-        end.ue.datagram(access, from, payload, end.clock(self.course.now), &mut device);
+        end.ue.datagram(access, from, payload, end.clock(self.run_state.now), &mut device);
         self.take_ue(ue)
     }
 
@@ -313,7 +313,7 @@ impl World {
     pub(super) fn take_ue(&mut self, ue: usize) -> Result<(), Violation> {
         let Out { datagrams, packets } = std::mem::take(&mut self.out);
         while let Some(event) = self.ues[ue].ue.poll_event() {
-            self.course.note(|| format!("UE {ue}: {event:?}"));
+            self.run_state.note(|| format!("UE {ue}: {event:?}"));
             match event {
                 UeEvent::Handshake { timestamp_ns } => self.ues[ue].kept_timestamp_ns = timestamp_ns,
                 UeEvent::Refused { .. } => self.refused(ue),
@@ -325,7 +325,7 @@ impl World {
             let from = self.ues[ue].source[access];
             self.see(true, path, from, to, &payload)?;
             let packet = ip::udp_datagram(from, to, &payload).unwrap_or_default();
-            self.lines[ue][access].offer(true, packet, self.course.now, &mut self.course.tally);
+            self.lines[ue][access].offer(true, packet, self.run_state.now, &mut self.run_state.tally);
         }
         self.deliver(false, packets)
     }
@@ -335,13 +335,13 @@ impl World {
         let Out { datagrams, packets } = std::mem::take(&mut self.out);
         if self.upfs[upf].deaf == 0 {
             while let Some(event) = self.upfs[upf].upf.poll_event() {
-                self.course.note(|| format!("UPF {upf}: {event:?}"));
+                self.run_state.note(|| format!("UPF {upf}: {event:?}"));
                 if let UpfEvent::Handshake { key, timestamp_ns } = event {
                     self.upfs[upf].kept.insert(key.0, (key, timestamp_ns));
                 }
             }
         } else {
-            self.course.tally.effect("deaf", 1);
+            self.run_state.tally.effect("deaf", 1);
         }
         for (path, to, payload) in datagrams {
             let access = usize::from(path);
@@ -349,9 +349,9 @@ impl World {
             self.see(false, path, from, to, &payload)?;
             if let Some(ue) = self.ues.iter().position(|ue| ue.source[access] == to) {
                 let packet = ip::udp_datagram(from, to, &payload).unwrap_or_default();
-                self.lines[ue][access].offer(false, packet, self.course.now, &mut self.course.tally);
+                self.lines[ue][access].offer(false, packet, self.run_state.now, &mut self.run_state.tally);
             } else if let Some(hostile) = self.hostile.as_mut().filter(|_| Hostile::home(path) == to) {
-                hostile.datagram(&payload, self.course.now);
+                hostile.datagram(&payload, self.run_state.now);
             }
         }
         self.deliver(true, packets)
@@ -366,16 +366,16 @@ impl World {
         to: SocketAddr,
         payload: &[u8],
     ) -> Result<(), Violation> {
-        self.course.tally.digest(payload);
-        self.course.tally.look(Invariant::Sealed);
+        self.run_state.tally.digest(payload);
+        self.run_state.tally.look(Invariant::Sealed);
         if !self.plain[usize::from(access)]
             && (classify(payload) == Ok(MessageType::PlainData) || ledger::in_clear(payload))
         {
             let what = format!("{} bytes from {from} to {to} show user data", payload.len());
-            return Err(self.course.violation(Invariant::Sealed, what));
+            return Err(self.run_state.violation(Invariant::Sealed, what));
         }
         if let Some(strangers) = &mut self.strangers {
-            strangers.see(up, access, from, to, payload, self.course.now);
+            strangers.see(up, access, from, to, payload, self.run_state.now);
         }
         Ok(())
     }
@@ -388,7 +388,7 @@ impl World {
             let arrival = self.ledger.arrive(
                 up,
                 &packet,
-                self.course.now,
+                self.run_state.now,
                 &self.addresses,
                 Hostile::own(),
                 |_| plain,
@@ -401,9 +401,9 @@ impl World {
                     let slower = ue.plan.delay_ms.into_iter().max().map(Duration::from_millis);
                     slower.filter(|_| ue.orderly && ue.lossless && ue.reorder).map(|slower| slower + PROMPT)
                 },
-                &mut self.course.tally,
+                &mut self.run_state.tally,
             );
-            let arrival = arrival.map_err(|(invariant, what)| self.course.violation(invariant, what))?;
+            let arrival = arrival.map_err(|(invariant, what)| self.run_state.violation(invariant, what))?;
             if let Arrival::Packet(label) = arrival {
                 self.use_packet(up, &label)?;
             }
@@ -413,16 +413,16 @@ impl World {
 
     fn use_packet(&mut self, up: bool, label: &Label) -> Result<(), Violation> {
         let (ue, number) = (usize::from(label.ue), usize::from(label.flow));
-        self.ues[ue].unserved[usize::from(up)][number] = (0, self.course.now);
+        self.ues[ue].unserved[usize::from(up)][number] = (0, self.run_state.now);
         let flow = &mut self.ues[ue].flows[number];
         let done = match label.kind {
             Kind::Udp => return Ok(()),
             Kind::Segment => flow.segment(label.offset, label.bytes).map(Some),
             Kind::Ack => flow.ack(label.offset).map(|()| None),
         };
-        self.course.tally.look(Invariant::Reliable);
+        self.run_state.tally.look(Invariant::Reliable);
         let answer =
-            done.map_err(|what| self.course.violation(Invariant::Reliable, format!("UE {ue}, {what}")))?;
+            done.map_err(|what| self.run_state.violation(Invariant::Reliable, format!("UE {ue}, {what}")))?;
         match answer {
             Some((kind, offset, bytes)) => self.send(ue, number, !up, kind, offset, bytes),
             None => Ok(()),
@@ -432,9 +432,9 @@ impl World {
     fn turn(&mut self, ue: usize, flow: usize) -> Result<(), Violation> {
         let state = &mut self.ues[ue].flows[flow];
         let (up, new) = (state.up, self.quiet == 0 && !self.drain);
-        let Some((kind, offset, bytes)) = state.turn(self.course.now, new) else {
+        let Some((kind, offset, bytes)) = state.turn(self.run_state.now, new) else {
             if self.quiet > 0 {
-                self.course.tally.effect("quiet", 1);
+                self.run_state.tally.effect("quiet", 1);
             }
             return Ok(());
         };
@@ -444,7 +444,7 @@ impl World {
     /// A burst of numbered packets in both directions.
     pub(super) fn burst(&mut self, ue: usize, packets: u8) -> Result<(), Violation> {
         for n in 0..packets {
-            self.course.tally.effect("burst", 1);
+            self.run_state.tally.effect("burst", 1);
             let bytes = self.ues[ue].flows[0].size();
             let flow = usize::from(n % 2);
             self.send(ue, flow, n % 2 == 0, Kind::Udp, 0, bytes)?;
@@ -468,14 +468,14 @@ impl World {
         let label =
             Label { number: self.ledger.next_number(), kind, ue: ue as u8, flow: flow as u8, offset, bytes };
         let mut packet = ledger::emit(from, to, &label);
-        self.ledger.send(ue as u8, flow as u8, up, &packet, self.course.now);
+        self.ledger.send(ue as u8, flow as u8, up, &packet, self.run_state.now);
         self.expect_service(ue, flow, up)?;
         if up {
             let end = &mut self.ues[ue];
             if end.runs() {
                 let (mut sockets, _) = self.out.sides(end.no_room == 0);
-                end.ue.uplink(&mut packet, end.clock(self.course.now), &mut sockets);
-                self.course.tally.effect("ue-no-room", sockets.refused);
+                end.ue.uplink(&mut packet, end.clock(self.run_state.now), &mut sockets);
+                self.run_state.tally.effect("ue-no-room", sockets.refused);
             }
             return self.take_ue(ue);
         }
@@ -483,8 +483,8 @@ impl World {
         let end = &mut self.upfs[home];
         if end.runs() {
             let (mut sockets, _) = self.out.sides(end.no_room == 0);
-            end.upf.downlink(&mut packet, self.course.now, &mut sockets);
-            self.course.tally.effect("upf-no-room", sockets.refused);
+            end.upf.downlink(&mut packet, self.run_state.now, &mut sockets);
+            self.run_state.tally.effect("upf-no-room", sockets.refused);
         }
         self.take_upf(home)
     }
@@ -513,8 +513,8 @@ impl World {
     }
 
     fn expect_service(&mut self, ue: usize, flow: usize, up: bool) -> Result<(), Violation> {
-        let good = self.good_since(ue).is_some_and(|since| self.course.now >= since + GOOD_FOR);
-        let now = self.course.now;
+        let good = self.good_since(ue).is_some_and(|since| self.run_state.now >= since + GOOD_FOR);
+        let now = self.run_state.now;
         let unserved = &mut self.ues[ue].unserved[usize::from(up)][flow];
         if !good {
             *unserved = (0, now);
@@ -525,7 +525,7 @@ impl World {
         }
         unserved.0 += 1;
         let (packets, since) = *unserved;
-        self.course.tally.look(Invariant::Served);
+        self.run_state.tally.look(Invariant::Served);
         if packets < UNSERVED || now < since + UNSERVED_FOR {
             return Ok(());
         }
@@ -534,15 +534,15 @@ impl World {
             if up { "up" } else { "down" },
             self.ues[ue].ue.paths().iter().map(|p| (p.up, p.down)).collect::<Vec<_>>(),
         );
-        Err(self.course.violation(Invariant::Served, what))
+        Err(self.run_state.violation(Invariant::Served, what))
     }
 
     // ---- attackers ---------------------------------------------------------------------------------------
 
     fn attack_by_hostile(&mut self) -> Result<(), Violation> {
         let Some(hostile) = &mut self.hostile else { return Ok(()) };
-        let attacks = hostile.turn(&self.victims, self.course.now);
-        self.course.tally.effect("hostile", attacks.len() as u64);
+        let attacks = hostile.turn(&self.victims, self.run_state.now);
+        self.run_state.tally.effect("hostile", attacks.len() as u64);
         for (access, from, mut payload) in attacks {
             self.upf_takes(0, access, from, &mut payload)?;
         }
@@ -551,8 +551,8 @@ impl World {
 
     fn attack_by_strangers(&mut self) -> Result<(), Violation> {
         let Some(strangers) = &mut self.strangers else { return Ok(()) };
-        let Some(mut attack) = strangers.turn(remote(0, 0), self.course.now) else { return Ok(()) };
-        self.course.tally.effect("strangers", 1);
+        let Some(mut attack) = strangers.turn(remote(0, 0), self.run_state.now) else { return Ok(()) };
+        self.run_state.tally.effect("strangers", 1);
         let (access, from) = (attack.access, attack.from);
         let drops = |w: &Self| {
             // Handshakes in computation will be counted or answered.
@@ -575,12 +575,12 @@ impl World {
         if !attack.harmless || !runs {
             return Ok(());
         }
-        self.course.tally.look(Invariant::Counted);
+        self.run_state.tally.look(Invariant::Counted);
         if drops(self) > before {
             return Ok(());
         }
         let what = format!("{:02x?} from {from} is counted nowhere", attack.payload);
-        Err(self.course.violation(Invariant::Counted, what))
+        Err(self.run_state.violation(Invariant::Counted, what))
     }
 
     // ---- bounds ------------------------------------------------------------------------------------------
@@ -589,7 +589,7 @@ impl World {
         for n in 0..self.upfs.len() {
             let UpfEnd { upf, config, table_bytes, .. } = &self.upfs[n];
             let pool = upf.pool();
-            self.course.tally.look(Invariant::Bounded);
+            self.run_state.tally.look(Invariant::Bounded);
             let bounded = pool.used_bytes() <= pool.config().bytes
                 && pool.queues_used() <= pool.config().queues
                 && upf.session_count() <= config.max_sessions as usize
@@ -604,9 +604,9 @@ impl World {
                     config.max_sessions,
                     upf.table_bytes(),
                 );
-                return Err(self.course.violation(Invariant::Bounded, what));
+                return Err(self.run_state.violation(Invariant::Bounded, what));
             }
-            self.course.tally.look(Invariant::Share);
+            self.run_state.tally.look(Invariant::Share);
             if pool.available_to(Default::default()) == 0 {
                 let what = format!(
                     "UPF {n}: a session that holds nothing gets no queue: {} of {} and {} bytes are taken",
@@ -614,7 +614,7 @@ impl World {
                     pool.config().queues,
                     pool.used_bytes(),
                 );
-                return Err(self.course.violation(Invariant::Share, what));
+                return Err(self.run_state.violation(Invariant::Share, what));
             }
         }
         Ok(())
@@ -622,9 +622,9 @@ impl World {
 
     /// Checks the measurements of both ends for accesses without added delay or loss.
     pub(super) fn measured(&mut self) -> Result<(), Violation> {
-        let now = self.course.now;
+        let now = self.run_state.now;
         for n in 0..self.ues.len() {
-            let (lines, tally) = (&mut self.lines[n], &mut self.course.tally);
+            let (lines, tally) = (&mut self.lines[n], &mut self.run_state.tally);
             let end = &self.ues[n];
             if !(end.lossless && end.orderly) || lines.iter_mut().any(|line| line.dropped(now, tally) > 0) {
                 continue;
@@ -640,7 +640,7 @@ impl World {
             });
             if let Some(path) = wrong {
                 let what = format!("UE {n} or its UPF sees a queue or a loss: {path:?}");
-                return Err(self.course.violation(Invariant::Measured, what));
+                return Err(self.run_state.violation(Invariant::Measured, what));
             }
         }
         Ok(())
@@ -653,7 +653,7 @@ impl World {
         let end = &mut self.ues[ue];
         end.roamed += 1;
         end.source[access] = local(ue, access, end.roamed);
-        self.course.tally.effect("roam", 1);
+        self.run_state.tally.effect("roam", 1);
     }
 
     /// What is missing, if not all UEs have their sessions or not all paths are up at both ends.

@@ -110,7 +110,7 @@ pub struct Wait {
 
 /// The times of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct When {
+pub struct TaskTimes {
     /// Start of sending.
     pub start_ns: u64,
     /// End of sending.
@@ -124,7 +124,7 @@ pub struct When {
 #[serde(untagged)]
 pub enum Schedule {
     /// Absolute times.
-    At(When),
+    At(TaskTimes),
     /// Relative to a start time that is passed once everything is ready; see [`READY`].
     OnCommand {
         /// Start of sending.
@@ -140,15 +140,15 @@ pub enum Schedule {
 /// standard input, in nanoseconds of the wall clock.
 pub const READY: &str = "ready";
 
-impl From<When> for Schedule {
-    fn from(when: When) -> Self {
+impl From<TaskTimes> for Schedule {
+    fn from(when: TaskTimes) -> Self {
         Self::At(when)
     }
 }
 
 impl Schedule {
     /// The absolute times. Called when the process is ready.
-    fn begin(&self) -> Result<When> {
+    fn begin(&self) -> Result<TaskTimes> {
         match *self {
             Self::At(when) => Ok(when),
             Self::OnCommand { start, stop, until } => {
@@ -157,7 +157,7 @@ impl Schedule {
                 std::io::stdin().read_line(&mut line).context("standard input")?;
                 let begin: u64 = line.trim().parse().context("the beginning of the run")?;
                 let at = |d: Duration| begin.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
-                Ok(When { start_ns: at(start), stop_ns: at(stop), until_ns: at(until) })
+                Ok(TaskTimes { start_ns: at(start), stop_ns: at(stop), until_ns: at(until) })
             }
         }
     }
@@ -271,7 +271,7 @@ pub struct Messages {
     /// Address to listen on, or to connect to.
     pub address: SocketAddr,
     /// When.
-    pub when: When,
+    pub when: TaskTimes,
     /// Number of connections.
     pub flows: usize,
     /// Size of a message, bytes; at least 8.
@@ -510,8 +510,8 @@ fn in_time<T>(mut attempt: impl FnMut(Duration) -> Option<T>) -> T {
 
 /// Starts soon, for `time`, and waits as long again for the last packets.
 #[cfg(test)]
-fn from_now(time: Duration) -> When {
+fn from_now(time: Duration) -> TaskTimes {
     let ns = time.as_nanos() as u64;
     let start_ns = now_ns() + ns;
-    When { start_ns, stop_ns: start_ns + ns, until_ns: start_ns + 2 * ns }
+    TaskTimes { start_ns, stop_ns: start_ns + ns, until_ns: start_ns + 2 * ns }
 }

@@ -1,6 +1,6 @@
 //! A QUIC connection (quinn) with one stream that carries verified data in one direction.
 
-use super::{Delivered, LOOK, Quic, When, now_ns, pattern, sleep_until, write_report};
+use super::{Delivered, LOOK, Quic, TaskTimes, now_ns, pattern, sleep_until, write_report};
 use anyhow::{Context, Result, bail};
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn::rustls::RootCertStore;
@@ -73,7 +73,7 @@ pub fn connect(task: &Quic) -> Result<()> {
     })
 }
 
-async fn run(task: &Quic, when: When, connection: Option<Connection>) -> Result<()> {
+async fn run(task: &Quic, when: TaskTimes, connection: Option<Connection>) -> Result<()> {
     match connection {
         Some(connection) if task.stream.sends => send(task, when, &connection).await,
         Some(connection) => receive(task, when, &connection).await,
@@ -83,7 +83,7 @@ async fn run(task: &Quic, when: When, connection: Option<Connection>) -> Result<
     }
 }
 
-async fn send(task: &Quic, when: When, connection: &Connection) -> Result<()> {
+async fn send(task: &Quic, when: TaskTimes, connection: &Connection) -> Result<()> {
     let Some(Ok(mut stream)) = before(when.stop_ns, connection.open_uni()).await else { return Ok(()) };
     let total = task.stream.bytes.unwrap_or(u64::MAX);
     let mut written = 0u64;
@@ -105,7 +105,7 @@ async fn send(task: &Quic, when: When, connection: &Connection) -> Result<()> {
     Ok(())
 }
 
-async fn receive(task: &Quic, when: When, connection: &Connection) -> Result<()> {
+async fn receive(task: &Quic, when: TaskTimes, connection: &Connection) -> Result<()> {
     let mut report = Delivered { deliveries: Vec::new(), intact: true };
     if let Some(Ok(mut stream)) = before(when.until_ns, connection.accept_uni()).await {
         let mut total = 0u64;
@@ -174,8 +174,11 @@ mod tests {
             let server = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
             let start_ns = now_ns() + 50_000_000;
             // The test ends with its bytes; the rest is a reserve for slow machines.
-            let when =
-                When { start_ns, stop_ns: start_ns + 120_000_000_000, until_ns: start_ns + 180_000_000_000 };
+            let when = TaskTimes {
+                start_ns,
+                stop_ns: start_ns + 120_000_000_000,
+                until_ns: start_ns + 180_000_000_000,
+            };
             let one = |sends, local, to| Quic {
                 stream: Stream {
                     local,

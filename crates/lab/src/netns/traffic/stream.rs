@@ -1,6 +1,6 @@
 //! A TCP connection that carries verified data in one direction.
 
-use super::{LOOK, Listener, Stream, When, dial, now_ns, pattern, sleep_until, timed_out, write_report};
+use super::{LOOK, Listener, Stream, TaskTimes, dial, now_ns, pattern, sleep_until, timed_out, write_report};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
@@ -36,7 +36,7 @@ pub fn connect(task: &Stream) -> Result<()> {
     run(task, when, dial(task.local, to, task.mptcp, &task.setup, when.stop_ns).ok())
 }
 
-fn run(task: &Stream, when: When, stream: Option<TcpStream>) -> Result<()> {
+fn run(task: &Stream, when: TaskTimes, stream: Option<TcpStream>) -> Result<()> {
     match stream {
         Some(stream) if task.sends => send(task, when, stream),
         Some(stream) => receive(task, when, stream),
@@ -46,7 +46,7 @@ fn run(task: &Stream, when: When, stream: Option<TcpStream>) -> Result<()> {
     }
 }
 
-fn send(task: &Stream, when: When, mut stream: TcpStream) -> Result<()> {
+fn send(task: &Stream, when: TaskTimes, mut stream: TcpStream) -> Result<()> {
     stream.set_write_timeout(Some(LOOK)).context("timeout")?;
     let started = now_ns();
     let total = task.bytes.unwrap_or(u64::MAX);
@@ -89,7 +89,7 @@ fn send(task: &Stream, when: When, mut stream: TcpStream) -> Result<()> {
     Ok(())
 }
 
-fn receive(task: &Stream, when: When, mut stream: TcpStream) -> Result<()> {
+fn receive(task: &Stream, when: TaskTimes, mut stream: TcpStream) -> Result<()> {
     stream.set_read_timeout(Some(LOOK)).context("timeout")?;
     let mut report = Delivered { deliveries: Vec::new(), intact: true };
     let mut total = 0u64;

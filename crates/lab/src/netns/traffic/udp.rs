@@ -1,6 +1,6 @@
 //! UDP at a constant rate or in bursts; every packet has a sequence number and a time stamp.
 
-use super::{Bursts, LOOK, UdpEcho, UdpReceive, UdpSend, When, now_ns, sleep_until, timed_out};
+use super::{Bursts, LOOK, TaskTimes, UdpEcho, UdpReceive, UdpSend, now_ns, sleep_until, timed_out};
 use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{self, ControlMessageOwned, MsgFlags, setsockopt, sockopt};
 use rand_chacha::ChaCha12Rng;
@@ -77,7 +77,7 @@ fn bind(address: SocketAddr) -> Result<UdpSocket> {
     UdpSocket::bind(address).with_context(|| format!("bind to {address}"))
 }
 
-fn send_on(socket: &UdpSocket, task: &UdpSend, when: When) -> Result<u64> {
+fn send_on(socket: &UdpSocket, task: &UdpSend, when: TaskTimes) -> Result<u64> {
     ensure!(task.payload_bytes >= HEADER_BYTES, "a packet has at least {HEADER_BYTES} bytes");
     let interval_ns = task.payload_bytes as f64 * 8e9 / task.rate_bps.max(1) as f64;
     let mut bursts = task.bursts.map(Switch::new);
@@ -249,7 +249,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
         let start_ns = now_ns();
-        let when = When { start_ns, stop_ns: start_ns + 200_000_000, until_ns: start_ns + 300_000_000 };
+        let when = TaskTimes { start_ns, stop_ns: start_ns + 200_000_000, until_ns: start_ns + 300_000_000 };
         let report = dir.path().join("out");
         let task = UdpSend {
             bind: "127.0.0.1:0".parse().unwrap(),

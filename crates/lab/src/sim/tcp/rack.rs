@@ -35,7 +35,7 @@ pub struct Rack {
 
 /// State of the connection that RACK uses.
 #[derive(Debug, Clone, Copy)]
-pub struct Circumstances {
+pub struct RackInputs {
     /// The current time.
     pub now: Instant,
     /// Smallest RTT.
@@ -102,7 +102,7 @@ impl Rack {
     }
 
     /// The reordering window (§6.2 step 4).
-    pub fn reordering_window(&self, c: &Circumstances, sacked_segments: usize) -> Duration {
+    pub fn reordering_window(&self, c: &RackInputs, sacked_segments: usize) -> Duration {
         if !self.reordering_seen && (c.in_recovery || sacked_segments >= DUP_THRESH) {
             return Duration::ZERO;
         }
@@ -111,7 +111,7 @@ impl Rack {
     }
 
     /// Marks segments that are lost now (§6.2 step 5). Returns the time of the next check.
-    pub fn detect(&self, board: &mut Scoreboard, c: &Circumstances) -> Option<Instant> {
+    pub fn detect(&self, board: &mut Scoreboard, c: &RackInputs) -> Option<Instant> {
         let newest = self.newest?;
         let patience = self.rtt + self.reordering_window(c, board.sacked_segments());
         let next = board.judge_oldest(|s| s.transmission < newest && s.sent_at + patience <= c.now)?;
@@ -119,7 +119,7 @@ impl Rack {
     }
 
     /// Whether the timeout also marks this segment as lost (§6.3).
-    pub fn lost_on_timeout(&self, s: &Segment, c: &Circumstances, sacked_segments: usize) -> bool {
+    pub fn lost_on_timeout(&self, s: &Segment, c: &RackInputs, sacked_segments: usize) -> bool {
         s.sent_at + self.rtt + self.reordering_window(c, sacked_segments) <= c.now
     }
 
@@ -183,8 +183,8 @@ mod tests {
 
     const MIN_RTT: Duration = Duration::from_millis(40);
 
-    fn at(ms: u64) -> Circumstances {
-        Circumstances { now: Instant::from_millis(ms), min_rtt: MIN_RTT, srtt: MIN_RTT, in_recovery: false }
+    fn at(ms: u64) -> RackInputs {
+        RackInputs { now: Instant::from_millis(ms), min_rtt: MIN_RTT, srtt: MIN_RTT, in_recovery: false }
     }
 
     /// Segments of 100 sent at 0, 1, 2, ... ms.

@@ -14,7 +14,7 @@
 
 use super::dupthresh::{DupThresh, Recovery};
 use super::prr::Prr;
-use super::rack::{self, Circumstances, LossProbe, Rack};
+use super::rack::{self, LossProbe, Rack, RackInputs};
 use super::rate::{DeliveryRate, SentState};
 use super::rto::RttEstimator;
 use super::scoreboard::{Scoreboard, Segment};
@@ -341,8 +341,8 @@ impl Sender {
         self.board.in_flight_bytes().saturating_sub(left)
     }
 
-    pub(super) fn circumstances(&self, now: Instant) -> Circumstances {
-        Circumstances {
+    pub(super) fn circumstances(&self, now: Instant) -> RackInputs {
+        RackInputs {
             now,
             min_rtt: self.rtt.min(),
             srtt: self.rtt.srtt(),

@@ -11,7 +11,7 @@ const STREAMS: [SeededStream; 2] = [SeededStream::new(11), SeededStream::new(22)
 
 /// What the path does with a packet; times are additional delay in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Fate {
+enum PacketAction {
     Pass,
     Lose,
     Delay(u64),
@@ -58,7 +58,7 @@ impl Pair {
         self.wire.insert((due, self.serial), (to, packet));
     }
 
-    fn transmit(&mut self, fate: &mut dyn FnMut(usize, &Packet) -> Fate) {
+    fn transmit(&mut self, fate: &mut dyn FnMut(usize, &Packet) -> PacketAction) {
         for end in 0..2 {
             let (mut burst, mut said_all) = (0, false);
             while let Some(packet) = self.ends[end].poll_transmit(self.now) {
@@ -68,10 +68,10 @@ impl Pair {
                 assert!(burst < 10_000, "an end never stops sending");
                 self.bare += usize::from(parse_packet(&packet).unwrap().payload.is_empty());
                 match fate(end, &packet) {
-                    Fate::Pass => self.put(1 - end, packet, 0),
-                    Fate::Lose => {}
-                    Fate::Delay(us) => self.put(1 - end, packet, us),
-                    Fate::Twice(us) => {
+                    PacketAction::Pass => self.put(1 - end, packet, 0),
+                    PacketAction::Lose => {}
+                    PacketAction::Delay(us) => self.put(1 - end, packet, us),
+                    PacketAction::Twice(us) => {
                         self.put(1 - end, packet.clone(), 0);
                         self.put(1 - end, packet, us);
                     }
@@ -81,7 +81,7 @@ impl Pair {
     }
 
     /// Advances to the next event; false: there is none.
-    fn step(&mut self, fate: &mut dyn FnMut(usize, &Packet) -> Fate) -> bool {
+    fn step(&mut self, fate: &mut dyn FnMut(usize, &Packet) -> PacketAction) -> bool {
         self.transmit(fate);
         let arrival = self.wire.first_key_value().map(|((due, _), _)| *due);
         let timer = self.ends.iter().map(|e| e.next_at()).filter(|at| *at < Instant::MAX).min();
@@ -104,7 +104,7 @@ impl Pair {
         true
     }
 
-    fn run(&mut self, until: Instant, mut fate: impl FnMut(usize, &Packet) -> Fate) {
+    fn run(&mut self, until: Instant, mut fate: impl FnMut(usize, &Packet) -> PacketAction) {
         let mut steps = 0;
         while self.now < until && !self.done() && self.step(&mut fate) {
             steps += 1;
@@ -115,7 +115,7 @@ impl Pair {
     /// Runs to the end with a path that varies with time; calls `watch` after each step.
     fn run_timed(
         &mut self,
-        mut fate: impl FnMut(Instant, usize) -> Fate,
+        mut fate: impl FnMut(Instant, usize) -> PacketAction,
         mut watch: impl FnMut(Instant, TcpStats),
     ) {
         let mut steps = 0;
@@ -155,16 +155,16 @@ fn upload(options: Options, bytes: u64) -> Pair {
 }
 
 /// Drops the data transmissions of end 0 with these ordinals.
-fn lose(ordinals: &'static [usize]) -> impl FnMut(usize, &Packet) -> Fate {
+fn lose(ordinals: &'static [usize]) -> impl FnMut(usize, &Packet) -> PacketAction {
     let mut n = 0;
     move |end, packet| {
         if end == 0 && packet.len() > 100 {
             n += 1;
             if ordinals.contains(&(n - 1)) {
-                return Fate::Lose;
+                return PacketAction::Lose;
             }
         }
-        Fate::Pass
+        PacketAction::Pass
     }
 }
 
@@ -172,7 +172,7 @@ fn lose(ordinals: &'static [usize]) -> impl FnMut(usize, &Packet) -> Fate {
 fn a_clean_transfer_needs_no_retransmission() {
     for (timestamps, pacing) in [(true, false), (true, true), (false, false), (false, true)] {
         let mut pair = upload(Options { timestamps, pacing, ..Options::default() }, 1_000_000);
-        pair.run(end_of(60), |_, _| Fate::Pass);
+        pair.run(end_of(60), |_, _| PacketAction::Pass);
         assert!(pair.done());
         assert_eq!(pair.received, [0, 1_000_000]);
         let stats = pair.ends[0].stats();
@@ -191,7 +191,7 @@ fn first_round_trip(end: usize, pacing: bool) -> (usize, usize) {
     pair.run_timed(
         |now, from| {
             sent.extend((from == end).then_some(now));
-            Fate::Pass
+            PacketAction::Pass
         },
         |_, _| {},
     );
@@ -220,16 +220,16 @@ fn through_a_bottleneck(congestion_control: Algorithm, lose_every: u64) -> (f64,
     let mut last = TcpStats::default();
     let fate = |now: Instant, end| {
         if end == 1 {
-            return Fate::Pass;
+            return PacketAction::Pass;
         }
         n += 1;
         if lose_every > 0 && n % lose_every == 0 {
-            return Fate::Lose;
+            return PacketAction::Lose;
         }
         free = free.max(now) + Duration::from_nanos(1500 * 8_000_000_000 / 20_000_000);
         let wait = free.saturating_since(now);
         waited = waited.max(wait);
-        Fate::Delay(wait.as_micros() as u64)
+        PacketAction::Delay(wait.as_micros() as u64)
     };
     pair.run_timed(fate, |_, stats| last = stats);
     assert_eq!(pair.received, [0, 20_000_000]);
@@ -264,10 +264,10 @@ fn bbr_grows_after_a_round_trip_that_was_long() {
     let fate = |now: Instant, end| {
         let far_us = if now < at_ms(600) { 118_000 } else { 0 };
         if end == 1 {
-            return Fate::Delay(far_us);
+            return PacketAction::Delay(far_us);
         }
         free = free.max(now) + Duration::from_micros(3_000);
-        Fate::Delay(far_us + free.saturating_since(now).as_micros() as u64)
+        PacketAction::Delay(far_us + free.saturating_since(now).as_micros() as u64)
     };
     pair.run_timed(fate, |_, _| ());
     let seconds = pair.now.as_secs_f64();
@@ -284,7 +284,7 @@ fn both_directions_at_once() {
     let mut n = 0;
     pair.run(end_of(60), |_, _| {
         n += 1;
-        if n % 20 == 0 { Fate::Lose } else { Fate::Pass }
+        if n % 20 == 0 { PacketAction::Lose } else { PacketAction::Pass }
     });
     assert!(pair.done());
     assert_eq!(pair.received, [500_000, 300_000]);
@@ -297,7 +297,7 @@ fn after_a_flight_that_cwnd_did_not_limit_was_lost_it_is_slow_start() {
     let mut n = 0;
     pair.run(end_of(60), |end, packet| {
         n += usize::from(end == 0 && packet.len() > 100);
-        if end == 0 && packet.len() > 100 && n <= 42 { Fate::Lose } else { Fate::Pass }
+        if end == 0 && packet.len() > 100 && n <= 42 { PacketAction::Lose } else { PacketAction::Pass }
     });
     assert!(pair.done() && pair.now < at_ms(1000), "{} {:?}", pair.now, pair.ends[0].stats());
 }
@@ -322,7 +322,7 @@ fn without_reordering_no_reduction_is_undone() {
         pair.run(end_of(600), |end, packet| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let lost = end == 0 && packet.len() > 100 && (state >> 33) % 10 == 0;
-            if lost { Fate::Lose } else { Fate::Pass }
+            if lost { PacketAction::Lose } else { PacketAction::Pass }
         });
         assert!(pair.done());
         let stats = pair.ends[0].stats();
@@ -346,10 +346,10 @@ fn a_lost_retransmission_is_found_without_a_timeout() {
             }
             if lost == Some(seq) && times < 2 {
                 times += 1;
-                return Fate::Lose;
+                return PacketAction::Lose;
             }
         }
-        Fate::Pass
+        PacketAction::Pass
     });
     let stats = pair.ends[0].stats();
     assert!(pair.done());
@@ -367,7 +367,7 @@ fn a_lost_tail_is_repaired_by_a_probe_before_the_timeout() {
     assert_eq!((stats.retransmitted_probe, stats.timeouts, stats.probes), (1, 0, 1), "{stats:?}");
     // The loss is certain, and counts, if no DSACK arrives before later data is acknowledged.
     pair.ends[0].write(1000);
-    pair.run(at_ms(600), |_, _| Fate::Pass);
+    pair.run(at_ms(600), |_, _| PacketAction::Pass);
     let stats = pair.ends[0].stats();
     assert_eq!((stats.recoveries, stats.retransmissions()), (1, 1), "{stats:?}");
 }
@@ -379,7 +379,7 @@ fn timeouts_double_until_the_path_is_back() {
     let mut timed_out_at = Vec::new();
     let mut timeouts = 0;
     pair.run_timed(
-        |now, _| if dark(now) { Fate::Lose } else { Fate::Pass },
+        |now, _| if dark(now) { PacketAction::Lose } else { PacketAction::Pass },
         |now, stats| {
             if stats.timeouts > timeouts {
                 timeouts = stats.timeouts;
@@ -404,7 +404,7 @@ fn a_reduction_by_a_delay_spike_is_undone() {
     pair.run_timed(
         |now, end| {
             let held = end == 0 && now >= from && now < to;
-            if held { Fate::Delay((to - now).as_micros() as u64) } else { Fate::Pass }
+            if held { PacketAction::Delay((to - now).as_micros() as u64) } else { PacketAction::Pass }
         },
         |_, stats| {
             if stats.timeouts == 0 {
@@ -425,7 +425,7 @@ fn reordering_within_a_quarter_rtt_is_soon_tolerated() {
     let mut n = 0;
     pair.run(end_of(60), |end, _| {
         n += 1;
-        if end == 0 && n % 10 == 0 { Fate::Delay(8_000) } else { Fate::Pass }
+        if end == 0 && n % 10 == 0 { PacketAction::Delay(8_000) } else { PacketAction::Pass }
     });
     let stats = pair.ends[0].stats();
     assert!(pair.done());
@@ -442,9 +442,9 @@ fn heavy_reordering_widens_the_window_by_dsack() {
         n += 1;
         if end == 0 && n % 50 == 0 {
             late += 1;
-            return Fate::Delay(25_000);
+            return PacketAction::Delay(25_000);
         }
-        Fate::Pass
+        PacketAction::Pass
     });
     let stats = pair.ends[0].stats();
     assert!(pair.done());
@@ -458,20 +458,20 @@ fn a_lost_syn_is_retransmitted_and_a_dead_peer_times_out() {
     let mut n = 0;
     pair.run(end_of(60), |_, _| {
         n += 1;
-        if n <= 2 { Fate::Lose } else { Fate::Pass }
+        if n <= 2 { PacketAction::Lose } else { PacketAction::Pass }
     });
     assert!(pair.done());
     assert!(pair.now > end_of(1) && pair.now < end_of(5), "{}", pair.now);
 
     let mut dead = Pair::new(Options::default(), ms(20));
-    dead.run(end_of(1000), |_, _| Fate::Lose);
+    dead.run(end_of(1000), |_, _| PacketAction::Lose);
     assert_eq!(dead.ends[0].closed(), Some(Closed::TimedOut));
 
     let mut cut = upload(Options::default(), 1_000_000);
     let mut seen = 0;
     cut.run(end_of(10_000), |_, _| {
         seen += 1;
-        if seen > 30 { Fate::Lose } else { Fate::Pass }
+        if seen > 30 { PacketAction::Lose } else { PacketAction::Pass }
     });
     assert_eq!(cut.ends[0].closed(), Some(Closed::TimedOut));
     assert!(cut.now > end_of(600), "Linux gives up after a quarter of an hour: {}", cut.now);
@@ -566,10 +566,10 @@ fn the_first_window_is_one_segment_if_two_syns_were_lost() {
 fn reset_ends_both() {
     let mut pair = Pair::new(Options::default(), ms(20));
     pair.ends[0].write(1_000_000);
-    pair.run(at_ms(150), |_, _| Fate::Pass);
+    pair.run(at_ms(150), |_, _| PacketAction::Pass);
     assert!(pair.ends[1].is_established());
     pair.ends[0].abort();
-    pair.run(at_ms(400), |_, _| Fate::Pass);
+    pair.run(at_ms(400), |_, _| PacketAction::Pass);
     assert_eq!(pair.ends[1].closed(), Some(Closed::Reset));
 }
 
@@ -579,7 +579,7 @@ fn request_and_response_share_packets_with_their_acks() {
     let (mut asked, mut answered) = (1, 0);
     pair.ends[0].write(100);
     while asked <= 50 {
-        assert!(pair.step(&mut |_, _| Fate::Pass));
+        assert!(pair.step(&mut |_, _| PacketAction::Pass));
         while pair.received[1] >= (answered + 1) * 100 {
             answered += 1;
             pair.ends[1].write(400);
@@ -610,13 +610,13 @@ fn payloads(pair: &mut Pair) -> Vec<usize> {
 fn small_writes_wait_for_the_ack_of_the_previous_small_segment() {
     let written = |nodelay| {
         let mut pair = Pair::new(Options { nodelay, ..Options::default() }, ms(20));
-        pair.run(at_ms(70), |_, _| Fate::Pass);
+        pair.run(at_ms(70), |_, _| PacketAction::Pass);
         let mut sent = Vec::new();
         for bytes in [2000, 100, 900, 100] {
             pair.ends[0].write(bytes);
             sent.push(payloads(&mut pair));
         }
-        pair.run(at_ms(75), |_, _| Fate::Pass);
+        pair.run(at_ms(75), |_, _| PacketAction::Pass);
         (sent, pair)
     };
     let (sent, pair) = written(true);
@@ -628,7 +628,7 @@ fn small_writes_wait_for_the_ack_of_the_previous_small_segment() {
     assert_eq!(pair.received[1], 2000);
     pair.ends[0].write(400);
     assert_eq!(payloads(&mut pair), [1448]);
-    pair.run(at_ms(200), |_, _| Fate::Pass);
+    pair.run(at_ms(200), |_, _| PacketAction::Pass);
     assert_eq!(pair.received[1], 3500);
 
     // The end of the stream does not wait, even if unsent data is discarded: this data was written.
@@ -642,7 +642,7 @@ fn small_writes_wait_for_the_ack_of_the_previous_small_segment() {
 #[test]
 fn a_closed_window_is_probed_until_it_opens() {
     let mut pair = Pair::new(Options::default(), ms(20));
-    pair.run(at_ms(70), |_, _| Fate::Pass);
+    pair.run(at_ms(70), |_, _| PacketAction::Pass);
     let client = &mut pair.ends[0];
     assert!(client.is_established());
     // The peer offers no window.
@@ -690,10 +690,10 @@ fn late_segments_count_as_lost_with_duplicate_counting() {
         if end == 0 && packet.len() > 100 {
             *n += 1;
             if n.is_multiple_of(60) {
-                return Fate::Delay(4_000);
+                return PacketAction::Delay(4_000);
             }
         }
-        Fate::Pass
+        PacketAction::Pass
     };
     let run = |recovery, sack| {
         let mut pair = upload(counting(recovery, sack), 3_000_000);

@@ -3,12 +3,12 @@
 use super::*;
 use proptest::prelude::*;
 
-fn fate() -> impl Strategy<Value = Fate> {
+fn fate() -> impl Strategy<Value = PacketAction> {
     prop_oneof![
-        8 => Just(Fate::Pass),
-        2 => Just(Fate::Lose),
-        1 => (0u64..200_000).prop_map(Fate::Delay),
-        1 => (0u64..400_000).prop_map(Fate::Twice),
+        8 => Just(PacketAction::Pass),
+        2 => Just(PacketAction::Lose),
+        1 => (0u64..200_000).prop_map(PacketAction::Delay),
+        1 => (0u64..400_000).prop_map(PacketAction::Twice),
     ]
 }
 
@@ -44,7 +44,7 @@ proptest! {
             end.close(false);
         }
         let mut fates = fates.into_iter();
-        pair.run(end_of(5000), |_, _| fates.next().unwrap_or(Fate::Pass));
+        pair.run(end_of(5000), |_, _| fates.next().unwrap_or(PacketAction::Pass));
         let closed = pair.ends[0].closed().or(pair.ends[1].closed());
         prop_assert_eq!(closed, None);
         prop_assert!(pair.done(), "stuck at {}: {:?}", pair.now, pair.ends[0].stats());
@@ -62,7 +62,7 @@ proptest! {
         let mut pair = Pair::new(Options::default(), ms(5));
         pair.ends[0].write(50_000);
         if established {
-            pair.run(at_ms(28), |_, _| Fate::Pass);
+            pair.run(at_ms(28), |_, _| PacketAction::Pass);
         }
         for (seq, ack, flags, window, blocks, len, near) in segments {
             let end = &mut pair.ends[0];
