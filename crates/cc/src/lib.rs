@@ -120,6 +120,8 @@ pub trait CongestionController {
     /// Whether it uses the path reports ([`on_report`](Self::on_report)).
     const READS_REPORTS: bool = false;
 
+    /// The connection is established; `rtt`: the round trip of its handshake. Not called if that is unknown.
+    fn on_established(&mut self, _rtt: Duration, _now: Instant) {}
     /// An ACK acknowledged or delivered data.
     fn on_ack(&mut self, ack: &Ack);
     /// Loss was detected and recovery begins; called once per recovery.
@@ -189,6 +191,9 @@ macro_rules! registry {
         pub enum Controller { $( #[doc = $about] $Variant($Controller), )+ }
 
         impl CongestionController for Controller {
+            fn on_established(&mut self, rtt: Duration, now: Instant) {
+                match self { $( Self::$Variant(c) => c.on_established(rtt, now), )+ }
+            }
             fn on_ack(&mut self, ack: &Ack) {
                 match self { $( Self::$Variant(c) => c.on_ack(ack), )+ }
             }

@@ -320,12 +320,18 @@ impl Bbr {
         }
     }
 
-    fn set_pacing(&mut self, ack: &Ack) {
-        if !self.has_seen_rtt && !ack.srtt.is_zero() {
-            self.has_seen_rtt = true;
-            let bytes_per_second = self.initial_cwnd as f64 / ack.srtt.as_secs_f64();
-            self.pacing_bps = to_bps(HIGH_GAIN * bytes_per_second * PACING_MARGIN);
+    /// Paces the initial window by the first RTT (`bbr_init_pacing_rate_from_rtt`).
+    fn init_pacing(&mut self, srtt: Duration) {
+        if self.has_seen_rtt || srtt.is_zero() {
+            return;
         }
+        self.has_seen_rtt = true;
+        let bytes_per_second = self.initial_cwnd as f64 / srtt.as_secs_f64();
+        self.pacing_bps = to_bps(HIGH_GAIN * bytes_per_second * PACING_MARGIN);
+    }
+
+    fn set_pacing(&mut self, ack: &Ack) {
+        self.init_pacing(ack.srtt);
         let bps = to_bps(self.pacing_gain * self.bandwidth.max() * PACING_MARGIN);
         if self.full_pipe || bps > self.pacing_bps {
             self.pacing_bps = bps;
@@ -390,6 +396,12 @@ impl Bbr {
 }
 
 impl CongestionController for Bbr {
+    /// The round trip of the handshake is the first minimum, and determines the first pacing rate (`bbr_init`).
+    fn on_established(&mut self, rtt: Duration, now: Instant) {
+        (self.min_rtt, self.min_rtt_at) = (Some(rtt), now);
+        self.init_pacing(rtt);
+    }
+
     fn on_ack(&mut self, ack: &Ack) {
         self.delivered = self.delivered.saturating_add(ack.delivered_bytes);
         self.round_start = false;

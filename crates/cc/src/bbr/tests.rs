@@ -347,6 +347,19 @@ fn the_filter_keeps_the_largest_of_ten_rounds() {
     }
 }
 
+#[test]
+fn the_round_trip_of_the_handshake_is_the_first_minimum() {
+    let (near, far) = (Duration::from_millis(10), Duration::from_millis(100));
+    let mut cc = Bbr::new(config());
+    cc.on_established(near, Instant::from_secs(1));
+    assert_eq!(cc.min_rtt(), Some(near));
+    // 2.885 initial windows per round trip, less the margin.
+    let bps = cc.pacing_bps().unwrap();
+    assert!((32_000_000..34_000_000).contains(&bps), "{bps}");
+    cc.on_ack(&Ack { now: Instant::from_secs(2), rtt: Some(far), srtt: far, ..Ack::default() });
+    assert_eq!(cc.min_rtt(), Some(near));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

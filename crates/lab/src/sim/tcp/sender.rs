@@ -24,9 +24,9 @@ use anabranch_cc::{CongestionController, Controller};
 use anabranch_element::time::{Duration, Instant, nanos};
 use anabranch_wire::ioam::Feedback;
 
-/// Number of segments that a connection paced by its window sends before pacing starts, as in Linux
-/// (`tcp_update_skb_after_send`). Also the window that determines the pacing rate of a locally opened connection until its first
-/// ACK: Linux sets that rate on the SYN/ACK, before the first window (`tcp_rcv_synsent_state_process`).
+/// Number of segments that a connection sends before pacing starts, as in Linux (`tcp_update_skb_after_send`). Also the
+/// window that determines the pacing rate of a locally opened connection until its first ACK: Linux sets that rate on
+/// the SYN/ACK, before the first window (`tcp_rcv_synsent_state_process`).
 const FIRST_SEGMENTS: u64 = 10;
 
 /// The sending half; see the module documentation.
@@ -131,10 +131,16 @@ pub struct Outgoing {
 
 impl Sender {
     /// A sender after the handshake. `handshake`: its round trip, if it is known which SYN was answered, and the time.
-    pub fn new(cc: Controller, mss: u32, options: &Options, handshake: Option<(Duration, Instant)>) -> Self {
+    pub fn new(
+        mut cc: Controller,
+        mss: u32,
+        options: &Options,
+        handshake: Option<(Duration, Instant)>,
+    ) -> Self {
         let mut rtt = RttEstimator::default();
         if let Some((sample, now)) = handshake {
             rtt.sample(sample, sample, now);
+            cc.on_established(sample, now);
         }
         let paced = options.pacing || cc.pacing_bps().is_some();
         let rate = cc.wants_rate().then(DeliveryRate::default);
@@ -575,14 +581,14 @@ impl Sender {
     }
 
     /// Time for `len` bytes of payload at the pacing rate of the controller, or at twice the window per RTT in slow start and 1.2
-    /// times after, as in Linux. `None` for the first segments of a connection paced by its window.
+    /// times after, as in Linux. `None` for the first segments.
     fn pacing_ns(&self, len: u64) -> Option<u64> {
+        if self.stats.segments_sent < FIRST_SEGMENTS {
+            return None;
+        }
         let limit = self.max_pacing_bps.unwrap_or(u64::MAX);
         if let Some(bps) = self.cc.pacing_bps().map(|bps| bps.min(limit)) {
             return Some(len * 8_000_000_000 / bps.max(1));
-        }
-        if self.stats.segments_sent < FIRST_SEGMENTS {
-            return None;
         }
         let srtt_ns = u128::from(nanos(self.rtt.srtt()));
         let mut cwnd = self.cc.cwnd_bytes();
