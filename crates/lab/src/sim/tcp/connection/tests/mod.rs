@@ -182,9 +182,9 @@ fn a_clean_transfer_needs_no_retransmission() {
     }
 }
 
-/// Number of data segments that an end sends at once, and in its first round trip, with a window of 40.
-fn first_round_trip(end: usize, pacing: bool) -> (usize, usize) {
-    let mut pair = Pair::new(Options { pacing, initial_window_segments: 40, ..Options::default() }, ms(20));
+/// Number of data segments that an end sends within 1 ms, and in its first round trip, with a window of 40.
+fn first_round_trip(end: usize, options: Options) -> (usize, usize) {
+    let mut pair = Pair::new(Options { initial_window_segments: 40, ..options }, ms(20));
     pair.ends[end].write(200_000);
     pair.ends.iter_mut().for_each(|end| end.close(false));
     let mut sent = Vec::new();
@@ -204,12 +204,19 @@ fn first_round_trip(end: usize, pacing: bool) -> (usize, usize) {
 
 #[test]
 fn the_first_segments_are_not_paced_and_the_rest_as_linux_does() {
-    assert_eq!(first_round_trip(0, false), (40, 40));
+    assert_eq!(first_round_trip(0, Options::default()), (40, 40));
+    let paced = Options { pacing: true, ..Options::default() };
     // Opened locally: ten at once; the rest is paced at twenty per round trip, headers included, whatever the window is.
-    assert_eq!(first_round_trip(0, true), (10, 29));
+    assert_eq!(first_round_trip(0, paced.clone()), (10, 29));
     // Opened by the peer: the rate follows from the window.
-    let (at_once, all) = first_round_trip(1, true);
+    let (at_once, all) = first_round_trip(1, paced);
     assert!((10..13).contains(&at_once) && all == 40, "{at_once} {all}");
+    // BBR paces by the round trip of the handshake, at 2.885 windows per round trip, whoever opened the connection.
+    for end in 0..2 {
+        let bbr = Options { congestion_control: Algorithm::Bbr, ..Options::default() };
+        let (at_once, all) = first_round_trip(end, bbr);
+        assert!((11..15).contains(&at_once) && all == 40, "{end}: {at_once} {all}");
+    }
 }
 
 /// Seconds to send 20 MB through a bottleneck of 20 Mbit/s with an RTT of 40 ms and a deep queue, where every n-th packet is
