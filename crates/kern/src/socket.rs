@@ -67,6 +67,74 @@ pub fn mptcp_paths(socket: &impl AsFd) -> io::Result<Option<u8>> {
     Ok((flags & u32::from(FALLBACK) == 0).then_some(count))
 }
 
+/// Memory of a socket: what its queues hold and their limits, in bytes including the kernel's overhead (`SO_MEMINFO`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SocketMemory {
+    /// Received and not yet read.
+    pub received: u32,
+    /// Limit of `received`; grows by itself unless it was set.
+    pub receive_limit: u32,
+    /// To be sent, or sent and not yet acknowledged.
+    pub queued: u32,
+    /// Limit of `queued`; grows by itself unless it was set.
+    pub send_limit: u32,
+}
+
+/// Memory of a socket (`SO_MEMINFO`, Linux 4.12). That of the subflows of a Multipath TCP connection is not included.
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub fn memory(socket: &impl AsFd) -> io::Result<SocketMemory> {
+    const SO_MEMINFO: libc::c_int = 55;
+    // linux/sock_diag.h: SK_MEMINFO_RMEM_ALLOC, RCVBUF, WMEM_ALLOC, SNDBUF, FWD_ALLOC, WMEM_QUEUED, and three more.
+    let mut values = MaybeUninit::<[u32; 9]>::zeroed();
+    get(socket, libc::SOL_SOCKET, SO_MEMINFO, &mut values)?;
+    // SAFETY: plain numbers, zero before the kernel wrote them.
+    let [received, receive_limit, _, send_limit, _, queued, ..] = unsafe { values.assume_init() };
+    Ok(SocketMemory { received, receive_limit, queued, send_limit })
+}
+
+/// Sets the limit of received data to `bytes` including overhead, also above `net.core.rmem_max` (`SO_RCVBUFFORCE`). From then on it
+/// does not grow by itself. Queued data above it stays; further data is dropped and the window is closed.
+///
+/// # Errors
+/// Those of setsockopt(2): CAP_NET_ADMIN is missing.
+pub fn set_receive_limit(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
+    // The kernel doubles the value.
+    set(socket, libc::SO_RCVBUFFORCE, bytes / 2)
+}
+
+/// The same for data to be sent (`SO_SNDBUFFORCE`).
+///
+/// # Errors
+/// Those of setsockopt(2): CAP_NET_ADMIN is missing.
+pub fn set_send_limit(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
+    set(socket, libc::SO_SNDBUFFORCE, bytes / 2)
+}
+
+/// Lets the limits of a socket that are not named here grow by themselves again (`SO_BUF_LOCK`, Linux 5.14).
+///
+/// # Errors
+/// Those of setsockopt(2): the kernel is older, or it is a Multipath TCP socket.
+pub fn keep_limits(socket: &impl AsFd, receive: bool, send: bool) -> io::Result<()> {
+    const SO_BUF_LOCK: libc::c_int = 72;
+    set(socket, SO_BUF_LOCK, u32::from(send) | u32::from(receive) << 1)
+}
+
+fn set(socket: &impl AsFd, name: libc::c_int, value: u32) -> io::Result<()> {
+    // SAFETY: the kernel copies four bytes from the address of a u32.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            std::ptr::from_ref(&value).cast(),
+            size_of::<u32>() as libc::socklen_t,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// The congestion window of a TCP connection, in segments (`TCP_INFO`).
 ///
 /// # Errors
@@ -129,6 +197,25 @@ mod tests {
         assert_eq!(netns_cookie(&client).unwrap(), netns_cookie(&listener).unwrap());
         set_max_pacing_rate(&client, 1_000_000).unwrap();
         set_max_pacing_rate(&client, u64::MAX).unwrap();
+    }
+
+    #[test]
+    fn queued_bytes_are_counted_and_a_limit_applies_until_it_is_released() {
+        use std::io::Write;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        client.write_all(&[0; 10_000]).unwrap();
+        while memory(&server).unwrap().received < 10_000 {
+            std::thread::yield_now();
+        }
+        // Only with CAP_NET_ADMIN.
+        if set_receive_limit(&server, 65_536).is_ok() {
+            set_send_limit(&server, 131_072).unwrap();
+            let limited = memory(&server).unwrap();
+            assert_eq!((limited.receive_limit, limited.send_limit), (65_536, 131_072));
+            keep_limits(&server, false, true).unwrap();
+        }
     }
 
     #[test]

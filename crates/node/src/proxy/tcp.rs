@@ -29,7 +29,7 @@ pub async fn serve(proxy: Arc<Proxy>, client: TcpStream, from: SocketAddr) {
             let keepalive = Duration::from_secs(proxy.limits.load().keepalive_s.into());
             // The options of the server's socket were set when it was opened.
             let _ = relay::relayed(&SockRef::from(&client), keepalive);
-            entry.carry(&client, &far).await;
+            entry.carry(&Arc::new(client), &Arc::new(far)).await;
         }
         Err(why) => {
             if let Some(why) = why {

@@ -188,6 +188,15 @@ fn tcp_lane(registry: &mut Registry, lane: &TcpLane) {
         "Flows refused by the TCP lane, by reason",
         rows(&lane.refused),
     );
+    let memory = [
+        ("tcp_lane_held", "Memory of data in flows of the TCP lane", lane.held_bytes),
+        ("tcp_lane_waiting", "Of it, data of directions without progress for a second", lane.waiting_bytes),
+    ];
+    for (name, help, value) in memory {
+        one(registry, name, help, Some(Unit::Bytes), value as f64);
+    }
+    let help = "Directions of flows of the TCP lane with limited buffers";
+    one(registry, "tcp_lane_limited", help, None, lane.limited as f64);
     tally(registry, "tcp_lane_resets", "Flows of the TCP lane that ended with a reset", lane.resets);
 }
 
@@ -555,6 +564,9 @@ mod tests {
             fallbacks: [("no_lane".to_owned(), 1)].into(),
             refused: [("limit".to_owned(), 1)].into(),
             resets: 0,
+            held_bytes: 3,
+            waiting_bytes: 2,
+            limited: 1,
             left: vec![super::super::api::TcpLaneLeft { access: "wifi".into(), why: "down".into() }],
         };
         text(&status, &[session], &lane)

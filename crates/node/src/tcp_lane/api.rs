@@ -64,6 +64,15 @@ pub struct TcpLane {
     pub refused: BTreeMap<String, u64>,
     /// Flows that ended with a reset.
     pub resets: u64,
+    /// Memory of the flows' data in this program's socket buffers and pipes, bytes.
+    #[serde(default)]
+    pub held_bytes: u64,
+    /// Of these, data of directions without progress for a second.
+    #[serde(default)]
+    pub waiting_bytes: u64,
+    /// Directions of flows with limited buffers, because their session or client holds much of what it may.
+    #[serde(default)]
+    pub limited: u64,
     /// UE: accesses that are not used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<TcpLaneLeft>,

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// Maximum of all times, seconds.
 const MOST_SECONDS: u32 = 86_400;
+/// Maximum of all amounts of memory, MiB.
+const MOST_MB: u32 = 1 << 20;
 /// Maximum of all numbers of flows.
 const MOST_FLOWS: u32 = 1 << 20;
 
@@ -39,6 +41,9 @@ pub struct UeLane {
     /// Congestion control of the subflows in the uplink; empty: BBR if the kernel has it, else the kernel's
     /// default.
     pub congestion_control: String,
+    /// Maximum memory of data in flows, MiB; 0: half of the memory from which the kernel limits all TCP
+    /// connections.
+    pub memory_mb: u32,
     /// Loss without congestion during two seconds, percent, above which an access gets no subflow while
     /// another access has less; 100: never.
     pub leave_loss_percent: u8,
@@ -55,6 +60,7 @@ impl Default for UeLane {
             flows_per_client: 1024,
             keepalive_s: 120,
             congestion_control: String::new(),
+            memory_mb: 0,
             leave_loss_percent: 15,
         }
     }
@@ -80,6 +86,7 @@ impl UeLane {
         };
         common.check()?;
         within("flows_per_client", self.flows_per_client, MOST_FLOWS)?;
+        at_most("memory_mb", self.memory_mb, MOST_MB)?;
         within("leave_loss_percent", self.leave_loss_percent.into(), 100)?;
         check_interfaces("[tcp_lane] interfaces", &self.interfaces)?;
         if self.interfaces.iter().any(|name| name == device) {
@@ -114,6 +121,11 @@ pub struct UpfLane {
     pub first_bytes_s: u32,
     /// Time limit for connecting to a server, seconds.
     pub connect_s: u32,
+    /// Maximum memory of data in flows, MiB; 0: half of the memory from which the kernel limits all TCP
+    /// connections.
+    pub memory_mb: u32,
+    /// The same for the flows of a session; 0: an eighth of `memory_mb`.
+    pub memory_per_session_mb: u32,
     /// Idle time after which TCP keepalives are sent, seconds.
     pub keepalive_s: u32,
     /// Congestion control of the subflows in the downlink; empty: BBR if the kernel has it, else the kernel's
@@ -130,6 +142,8 @@ impl Default for UpfLane {
             flows_per_session: 2048,
             first_bytes_s: 5,
             connect_s: 30,
+            memory_mb: 0,
+            memory_per_session_mb: 0,
             keepalive_s: 120,
             congestion_control: String::new(),
         }
@@ -148,6 +162,8 @@ impl UpfLane {
         common.check()?;
         within("flows_per_session", self.flows_per_session, MOST_FLOWS)?;
         within("first_bytes_s", self.first_bytes_s, MOST_SECONDS)?;
+        at_most("memory_mb", self.memory_mb, MOST_MB)?;
+        at_most("memory_per_session_mb", self.memory_per_session_mb, MOST_MB)?;
         within("connect_s", self.connect_s, MOST_SECONDS)
     }
 
@@ -180,6 +196,10 @@ impl LaneCommon<'_> {
             ))
         }
     }
+}
+
+fn at_most(key: &str, value: u32, most: u32) -> Result<(), String> {
+    if value <= most { Ok(()) } else { Err(format!("[tcp_lane] {key} = {value}: must be 0 to {most}")) }
 }
 
 fn within(key: &str, value: u32, most: u32) -> Result<(), String> {

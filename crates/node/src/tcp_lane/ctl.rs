@@ -44,6 +44,15 @@ fn lane_text(lane: &TcpLane) -> String {
         ("by packets", counted(&lane.fallbacks)),
         ("refused", counted(&lane.refused)),
         ("resets", lane.resets.to_string()),
+        (
+            "memory",
+            format!(
+                "{}, {} of it waiting; {} limited",
+                bytes(lane.held_bytes),
+                bytes(lane.waiting_bytes),
+                lane.limited
+            ),
+        ),
         ("without subflows", or_dash((!left.is_empty()).then(|| left.join("; ")))),
     ]);
     let rows = lane

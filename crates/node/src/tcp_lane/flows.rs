@@ -48,6 +48,8 @@ named! {
         Reset = "reset",
         /// A socket could not be opened, for example for lack of file descriptors.
         Socket = "socket",
+        /// The flows of the session or client hold more data than they may.
+        Memory = "memory",
         /// UE: its rule has `ll`; it was redirected because of another rule.
         Rule = "rule",
         /// UE: the UPF's lane does not answer, or refuses the flow.

@@ -8,7 +8,7 @@ use crate::runtime::engine::device::Device as Queue;
 use crate::runtime::engine::ends::UpfEnd;
 use crate::runtime::engine::worker::{Handle, TunnelEnd, Worker};
 use crate::runtime::netctl::{self, FlowRule, Layer, Net, Step, Tproxy};
-use crate::runtime::relay::{self, Named};
+use crate::runtime::relay::{self, Bounds, Named};
 use crate::runtime::views;
 use crate::tcp_lane;
 use anabranch_atsss::PathId;
@@ -27,6 +27,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// Sessions for whose data there is memory at a UPF, if each has the most that it may have.
+const SHARES: u64 = 8;
 /// Time after which a failed lane is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 /// Delay before needed endpoints are checked again, in which connections may open other subflows.
@@ -215,6 +217,7 @@ impl LaneOfUe {
             let listener = tokio::net::TcpListener::from_std(socket.into())?;
             on.spawn(tcp_lane::accept_programs(lane.clone(), listener));
         }
+        on.spawn(relay::watch_memory(lane.flows.clone(), Bounds::of(self.config.memory_mb, 0, 1)));
         Ok((threads, v6))
     }
 
@@ -518,6 +521,8 @@ impl LaneOfUpf {
                 let _on = on.enter();
                 let listener = tokio::net::TcpListener::from_std(listener)?;
                 on.spawn(tcp_lane::accept_ues(lane.clone(), listener));
+                let bounds = Bounds::of(config.memory_mb, config.memory_per_session_mb, SHARES);
+                on.spawn(relay::watch_memory(lane.flows.clone(), bounds));
             }
             for (shard, device) in shards.iter().zip(devices) {
                 shard.query(move |worker, _| worker.replace_lane(Some(device))).await??;
@@ -542,6 +547,11 @@ impl LaneOfUpf {
     pub async fn stop(self) {
         self.threads.end().await;
         self.net.undo(self.layer).await;
+    }
+
+    /// Resets the flows of a session; returns their number.
+    pub fn reset_flows(&self, session: Ipv4Addr) -> usize {
+        self.lane.reset_flows(session)
     }
 
     /// The REST representation of the lane.
@@ -570,6 +580,7 @@ fn view(state: &str, why: Option<String>, flows: Option<&Flows>) -> api::TcpLane
         up_bytes: totals.up_bytes,
         down_bytes: totals.down_bytes,
     });
+    let (held_bytes, waiting_bytes) = flows.map(|flows| flows.memory.bytes()).unwrap_or_default();
     api::TcpLane {
         state: state.to_owned(),
         why,
@@ -579,6 +590,9 @@ fn view(state: &str, why: Option<String>, flows: Option<&Flows>) -> api::TcpLane
         fallbacks: flows.map(|flows| happened(flows.counters.packets.rows())).unwrap_or_default(),
         refused: flows.map(|flows| happened(flows.refused.rows())).unwrap_or_default(),
         resets: flows.map_or(0, |flows| flows.resets.load(Relaxed)),
+        held_bytes,
+        waiting_bytes,
+        limited: flows.map_or(0, |flows| flows.memory.limited()),
         left: Vec::new(),
     }
 }

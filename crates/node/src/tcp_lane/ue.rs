@@ -245,6 +245,10 @@ impl UeLane {
         if let Some(why) = self.rests() {
             return Err(Failure::Packets(why));
         }
+        // On the packet lane, a flow needs less memory.
+        if self.flows.memory.is_over(from.ip()) {
+            return Err(Failure::Packets(Why::Memory));
+        }
         let connect = [Tlv::Connect { server, options: &[] }, Tlv::SourcePort(from.port())];
         let mut bytes = encode(&connect).map_err(|_| Failure::Packets(Why::Malformed))?;
         let starts = self.starts(order);
@@ -403,6 +407,7 @@ async fn serve(lane: Arc<UeLane>, client: TcpStream, from: SocketAddr) {
     };
     match far {
         Ok(far) => {
+            let client = Arc::new(client);
             let by_lane = entry.flow.of.carrier.get() != Some(&Carrier::Packets);
             tokio::select! {
                 biased;

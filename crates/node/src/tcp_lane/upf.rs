@@ -11,7 +11,7 @@
 //! Nevertheless each step has a time limit, and each session a share.
 
 use super::converse::{self, Silence};
-use super::flows::{Carrier, Flows, Known, Why};
+use super::flows::{Carrier, Entry, Flows, Known, Why};
 use super::{Namespace, congestion_control};
 use crate::runtime::config::UpfLaneSection;
 use crate::runtime::engine::ends::UpfEnd;
@@ -30,6 +30,7 @@ use std::convert::Infallible;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
@@ -74,6 +75,13 @@ impl UpfLane {
         let limit = Flows::possible(config.flows, config.workers)?;
         let flows = Arc::new(Flows::new(limit, config.flows_per_session as usize));
         Ok(Self { flows, namespace, pools, destinations, shards, config })
+    }
+
+    /// Resets the flows of a session.
+    pub fn reset_flows(&self, session: Ipv4Addr) -> usize {
+        let flows = self.flows.of_owner(session.into());
+        flows.iter().for_each(|flow| flow.end());
+        flows.len()
     }
 
     /// Opens the socket to which UEs connect.
@@ -159,27 +167,43 @@ impl UpfLane {
 
     async fn serve(&self, ue: TcpStream, from: SocketAddr) {
         let Some((session, _)) = tcp_lane::parse(from.ip()) else { return reset(&ue) };
+        if self.flows.memory.is_over(session.into()) {
+            self.flows.refused.count(Why::Memory);
+            return reset(&ue);
+        }
         let Some(entry) = self.flows.open(session.into(), from, Known::default()) else { return reset(&ue) };
+        let ue = Arc::new(ue);
+        tokio::select! {
+            biased;
+            () = entry.flow.ended() => {
+                reset(&ue);
+                self.flows.resets.fetch_add(1, Relaxed);
+            }
+            () = self.convert(&entry, session, &ue) => {}
+        }
+    }
+
+    async fn convert(&self, entry: &Entry, session: Ipv4Addr, ue: &Arc<TcpStream>) {
         let refused = &self.flows.refused;
-        let _ = relay::relayed(&SockRef::from(&ue), self.keepalive());
+        let _ = relay::relayed(&SockRef::from(ue), self.keepalive());
         let refuse = async |why: Why, code: ErrorCode, value: &[u8]| {
             refused.count(why);
-            farewell(&ue, &[Tlv::Error { code, value }]).await;
+            farewell(ue, &[Tlv::Error { code, value }]).await;
         };
-        let bytes = match timeout(self.config.first_bytes(), converse::receive(&ue)).await {
+        let bytes = match timeout(self.config.first_bytes(), converse::receive(ue)).await {
             Ok(Ok(bytes)) => bytes,
             Ok(Err(Silence::Unreadable(error))) => {
                 return refuse(Why::Malformed, refusal(&error), &[VERSION]).await;
             }
             Ok(Err(Silence::Broken(_))) | Err(_) => {
                 refused.count(Why::Silent);
-                return reset(&ue);
+                return reset(ue);
             }
         };
         let (server, port) = match request(&bytes) {
             Ok(Request::Connect(server, port)) => (server, port),
             Ok(Request::Info) => {
-                return farewell(&ue, &[Tlv::SupportedTcpExtensions { kinds: &[MPTCP_OPTION] }]).await;
+                return farewell(ue, &[Tlv::SupportedTcpExtensions { kinds: &[MPTCP_OPTION] }]).await;
             }
             Err((code, value)) => return refuse(Why::Malformed, code, &[value]).await,
         };
@@ -194,24 +218,23 @@ impl UpfLane {
         };
         let connected = tokio::select! {
             connected = timeout(self.config.connect(), self.connect(source, port, server)) => connected,
-            _ = gone(&ue) => return,
+            _ = gone(ue) => return,
         };
         let far = match connected.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())) {
-            Ok(far) => far,
+            Ok(far) => Arc::new(far),
             Err(error) => {
                 tracing::debug!(ue = %session, %server, "connecting: {error}");
                 let (why, code) = explain(&error);
                 return refuse(why, code, &[0]).await;
             }
         };
-        let multipath = matches!(mptcp_paths(&ue), Ok(Some(_)));
+        let multipath = matches!(mptcp_paths(&**ue), Ok(Some(_)));
         let _ = flow.carrier.set(if multipath { Carrier::Mptcp } else { Carrier::Tcp });
-        let ue = Arc::new(ue);
         let _ = flow.between.set(ue.clone());
-        let Ok(accepted) = encode(&[Tlv::ExtendedTcpHeader { options: &[] }]) else { return reset(&ue) };
-        match converse::send(&ue, &accepted).await {
-            Ok(()) => entry.carry(&ue, &far).await,
-            Err(error) => entry.broken(&ue, &far, &error),
+        let Ok(accepted) = encode(&[Tlv::ExtendedTcpHeader { options: &[] }]) else { return reset(ue) };
+        match converse::send(ue, &accepted).await {
+            Ok(()) => entry.carry(ue, &far).await,
+            Err(error) => entry.broken(ue, &far, &error),
         }
     }
 }

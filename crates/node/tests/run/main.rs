@@ -8,6 +8,7 @@
 mod fast;
 mod faults;
 mod lane_faults;
+mod lane_memory;
 #[allow(dead_code, reason = "shared with the tests of other programs")]
 mod live;
 mod mtu;

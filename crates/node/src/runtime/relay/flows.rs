@@ -2,6 +2,7 @@
 //!
 //! A flow counts its own bytes; the table is locked only when a flow opens, ends, or is listed.
 
+use super::memory::{Memory, Way};
 use super::tally::{Named, Tally};
 use super::{Unfinished, both, flow_limit, reset};
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 /// The properties of a kind of relay that differ from others.
@@ -66,10 +68,25 @@ pub struct Flow<K> {
     pub down: AtomicU64,
     /// Properties of this kind of relay.
     pub of: K,
-    owner: IpAddr,
+    pub(super) owner: IpAddr,
+    /// The connections of client and server, while they are relayed.
+    pub(super) ends: OnceLock<[Arc<TcpStream>; 2]>,
+    /// The directions to the server and to the client.
+    pub(super) ways: [Way; 2],
+    end: Notify,
 }
 
 impl<K> Flow<K> {
+    /// Ends the flow; see [`Self::ended`].
+    pub fn end(&self) {
+        self.end.notify_one();
+    }
+
+    /// Completes once, after [`Self::end`].
+    pub async fn ended(&self) {
+        self.end.notified().await;
+    }
+
     fn totals(&self) -> Totals {
         Totals { flows: 1, up_bytes: self.up.load(Relaxed), down_bytes: self.down.load(Relaxed) }
     }
@@ -113,6 +130,8 @@ pub struct Flows<K: Kind> {
     pub resets: AtomicU64,
     /// Additional counters of this kind.
     pub counters: K::Counters,
+    /// Memory of the flows.
+    pub memory: Memory,
 }
 
 impl<K: Kind> Flows<K> {
@@ -127,6 +146,7 @@ impl<K: Kind> Flows<K> {
             refused: Tally::default(),
             resets: AtomicU64::new(0),
             counters: K::Counters::default(),
+            memory: Memory::default(),
         }
     }
 
@@ -177,6 +197,9 @@ impl<K: Kind> Flows<K> {
             down: AtomicU64::new(0),
             of,
             owner,
+            ends: OnceLock::new(),
+            ways: Default::default(),
+            end: Notify::new(),
         });
         if shares {
             table.of_owner.insert(owner, owned + 1);
@@ -204,6 +227,11 @@ impl<K: Kind> Flows<K> {
         self.table().open.values().skip(offset).take(limit).cloned().collect()
     }
 
+    /// Open flows of an owner.
+    pub fn of_owner(&self, owner: IpAddr) -> Vec<Arc<Flow<K>>> {
+        self.table().open.values().filter(|flow| flow.owner == owner).cloned().collect()
+    }
+
     /// Sums of the traffic, including open flows.
     pub fn sums(&self) -> K::Sums {
         let table = self.table();
@@ -227,9 +255,12 @@ pub struct Entry<K: Kind> {
 
 impl<K: Kind> Entry<K> {
     /// Relays both directions until both ends have finished.
-    pub async fn carry(&self, near: &TcpStream, far: &TcpStream) {
+    pub async fn carry(&self, near: &Arc<TcpStream>, far: &Arc<TcpStream>) {
+        // A flow is relayed once.
+        let _ = self.flow.ends.set([near.clone(), far.clone()]);
         let unfinished = Unfinished::new([near, far]);
-        match both(near, far, &self.flow.up, &self.flow.down).await {
+        let Flow { up, down, ways: [to_server, to_client], .. } = &*self.flow;
+        match both(near, far, (up, to_server), (down, to_client)).await {
             Ok(()) => unfinished.done(),
             Err(error) => self.broken(near, far, &error),
         }
@@ -330,6 +361,7 @@ mod tests {
         let flows = Arc::new(Flows::new(1, 1));
         let ((client, near), (server, far)) = (connection().await, connection().await);
         let entry = flows.open([127, 0, 0, 1].into(), client.local_addr().unwrap(), 7).unwrap();
+        let (near, far) = (Arc::new(near), Arc::new(far));
         (client, server, tokio::spawn(async move { entry.carry(&near, &far).await }))
     }
 

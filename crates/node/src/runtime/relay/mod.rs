@@ -8,15 +8,18 @@
 //! Data that one end does not read stays in the socket buffers, which closes the window of the other end.
 
 mod flows;
+mod memory;
 mod pipe;
 mod tally;
 
 pub use flows::{Entry, Flow, Flows, Full, Kind, Totals, accept};
+pub use memory::{Bounds, watch as watch_memory};
 pub(crate) use tally::named;
 pub use tally::{Named, Tally};
 
 use super::netctl;
 use anyhow::Context;
+use memory::Way;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pipe::Pipe;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -41,7 +44,12 @@ const DESCRIPTORS_BESIDE: u64 = 256;
 ///
 /// # Errors
 /// One end has failed.
-async fn both(client: &TcpStream, far: &TcpStream, up: &AtomicU64, down: &AtomicU64) -> io::Result<()> {
+async fn both(
+    client: &TcpStream,
+    far: &TcpStream,
+    up: (&AtomicU64, &Way),
+    down: (&AtomicU64, &Way),
+) -> io::Result<()> {
     let (mut up, mut down) = (pin!(one_way(client, far, up)), pin!(one_way(far, client, down)));
     tokio::select! {
         done = &mut up => {
@@ -66,11 +74,11 @@ async fn other_way(way: impl Future<Output = io::Result<()>>, ended: &TcpStream)
 }
 
 /// Relays one direction until FIN, and passes that on.
-async fn one_way(from: &TcpStream, to: &TcpStream, bytes: &AtomicU64) -> io::Result<()> {
+async fn one_way(from: &TcpStream, to: &TcpStream, (bytes, way): (&AtomicU64, &Way)) -> io::Result<()> {
     loop {
         from.readable().await?;
         let mut pipe = Pipe::take()?;
-        let filled = from.try_io(Interest::READABLE, || pipe.fill(from));
+        let filled = from.try_io(Interest::READABLE, || pipe.fill(from, way.batch()));
         match filled {
             Ok(0) => {
                 pipe.give();
@@ -80,11 +88,14 @@ async fn one_way(from: &TcpStream, to: &TcpStream, bytes: &AtomicU64) -> io::Res
                     other => other,
                 };
             }
-            Ok(taken) => {
+            Ok(_) => {
                 while pipe.held() > 0 {
                     match to.try_io(Interest::WRITABLE, || pipe.drain(to)) {
-                        Ok(_) => {}
+                        Ok(given) => {
+                            bytes.fetch_add(given as u64, Relaxed);
+                        }
                         Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                            way.wait_with(pipe.held());
                             // Nobody reads from `from` meanwhile, so its failure is detected here.
                             tokio::select! {
                                 ready = to.writable() => ready?,
@@ -94,7 +105,7 @@ async fn one_way(from: &TcpStream, to: &TcpStream, bytes: &AtomicU64) -> io::Res
                         Err(error) => return Err(error),
                     }
                 }
-                bytes.fetch_add(taken as u64, Relaxed);
+                way.wait_with(0);
                 pipe.give();
                 // Lets other tasks run.
                 tokio::task::coop::consume_budget().await;
@@ -282,7 +293,8 @@ mod tests {
             let (mut server, far) = pair().await;
             let relay = tokio::spawn(async move {
                 let (up, down) = (AtomicU64::new(0), AtomicU64::new(0));
-                both(&near, &far, &up, &down).await.map(|()| up.load(Relaxed))
+                let ways = <[Way; 2]>::default();
+                both(&near, &far, (&up, &ways[0]), (&down, &ways[1])).await.map(|()| up.load(Relaxed))
             });
             let mut sent = Vec::new();
             let mut parts = Vec::new();

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// Capacity of a pipe, bytes: several batches of a busy connection.
-const BYTES: usize = 256 << 10;
+pub const BYTES: usize = 256 << 10;
 /// Maximum number of empty pipes that a thread keeps.
 pub const KEPT: usize = 64;
 /// Size of a copy around an urgent byte; it fits into every pipe.
@@ -58,13 +58,13 @@ impl Pipe {
         self.held
     }
 
-    /// Moves data from a socket into the pipe, which must be empty. 0: the peer has sent its FIN.
+    /// Moves at most `most` bytes from a socket into the pipe, which must be empty. 0: the peer has sent its FIN.
     ///
     /// # Errors
     /// `WouldBlock`: there is no data; otherwise the error of the socket.
-    pub fn fill(&mut self, from: impl AsFd) -> io::Result<usize> {
+    pub fn fill(&mut self, from: impl AsFd, most: usize) -> io::Result<usize> {
         let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
-        let taken = match splice(&from, None, &self.write, None, BYTES, flags).map_err(io::Error::from) {
+        let taken = match splice(&from, None, &self.write, None, most, flags).map_err(io::Error::from) {
             // splice(2) returns 0, as at the end, also immediately before an urgent byte.
             Ok(0) => self.copy(&from).or_else(|error| match error.kind() {
                 io::ErrorKind::WouldBlock => Ok(0),
