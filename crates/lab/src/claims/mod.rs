@@ -405,9 +405,7 @@ pub fn retain_evaluated(file: &File, cases: &mut [Case]) {
         let of_variant =
             |name: &&str| name.strip_prefix(variant.as_str()).is_some_and(|rest| rest.starts_with('.'));
         case.backends.retain(|backend| {
-            claims
-                .iter()
-                .any(|(on, expr)| on.contains(backend) && expr.metrics().iter().any(|name| of_variant(name)))
+            claims.iter().any(|(on, expr)| on.contains(backend) && expr.metrics().iter().any(of_variant))
         });
     }
 }

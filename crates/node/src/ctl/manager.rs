@@ -67,7 +67,7 @@ struct Overview {
 struct Ue {
     id: String,
     #[serde(default)]
-    slices: Vec<Place>,
+    slices: Vec<SliceMembership>,
     #[serde(default)]
     session_state: Option<String>,
     #[serde(default)]
@@ -77,7 +77,7 @@ struct Ue {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Place {
+struct SliceMembership {
     slice: String,
     attachment: String,
 }

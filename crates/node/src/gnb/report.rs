@@ -45,20 +45,20 @@ impl Spread {
 }
 
 /// Lateness of slots.
-pub struct Late {
+pub struct SlotLateness {
     total: Histogram<u64>,
     second: Histogram<u64>,
     /// Slots that were late by one slot or more.
     pub slots: u64,
 }
 
-impl Default for Late {
+impl Default for SlotLateness {
     fn default() -> Self {
         Self { total: histogram(), second: histogram(), slots: 0 }
     }
 }
 
-impl Late {
+impl SlotLateness {
     /// Records a slot of length `slot` that ran `late` after its nominal time.
     pub fn record(&mut self, late: Duration, slot: Duration) {
         let ns = nanos(late);
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_second_is_reported_once_and_the_total_remains() {
-        let (mut late, slot) = (Late::default(), Duration::from_millis(1));
+        let (mut late, slot) = (SlotLateness::default(), Duration::from_millis(1));
         for us in [10, 20, 30, 1000] {
             late.record(Duration::from_micros(us), slot);
         }

@@ -13,12 +13,12 @@
 //! and buffers are reused.
 
 use super::packets::Batch;
-use super::report::{Late, Report, SliceSums, SlotTick, Sums};
+use super::report::{Report, SliceSums, SlotLateness, SlotTick, Sums};
 use crate::runtime::api::CellPackets;
 use crate::runtime::clock::Clock;
 use crate::runtime::engine::device::{Device, DeviceCounters};
 use crate::runtime::engine::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
-use crate::runtime::gtpu::{Heard, Indications};
+use crate::runtime::gtpu::{Indications, PeerIndication};
 use crate::runtime::thread::{self, EventLoop, MAX_JOBS};
 use anabranch_atsss::{DatagramSink, PacketSink};
 use anabranch_element::Element;
@@ -114,7 +114,7 @@ pub struct Worker {
     /// The cell.
     pub gnb: Gnb,
     /// Lateness of slots.
-    pub late: Late,
+    pub late: SlotLateness,
     /// Traffic of slices.
     pub sums: Sums,
     /// Drops, by reason.
@@ -203,7 +203,7 @@ impl Worker {
             .collect();
         by_source.sort_unstable();
         let worker = Self {
-            late: Late::default(),
+            late: SlotLateness::default(),
             sums: Sums::new(gnb.slices()),
             dropped: Dropped::default(),
             packets: Batch::new(packets),
@@ -282,8 +282,8 @@ impl Worker {
                         return;
                     }
                     match indications.hear(*peer, datagram) {
-                        Some(Heard::NoTunnel) => dropped.unknown_at_peer += 1,
-                        Some(Heard::UnknownExtension) => dropped.extension_at_peer += 1,
+                        Some(PeerIndication::NoTunnel) => dropped.unknown_at_peer += 1,
+                        Some(PeerIndication::UnknownExtension) => dropped.extension_at_peer += 1,
                         None => {
                             gnb.on_packet(Gnb::N3, own(spare, datagram, now), now);
                             if let Some(fault) = gnb.take_n3_fault() {

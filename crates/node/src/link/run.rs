@@ -50,13 +50,13 @@ pub(super) struct Stats {
     a_to_b: LinkStats,
     b_to_a: LinkStats,
     /// Error of the emulation: departure of packets after the time that the model gives, microseconds.
-    late_us: Late,
+    late_us: LatenessPercentiles,
     #[serde(flatten)]
     counters: Counters,
 }
 
 #[derive(Debug, Serialize)]
-struct Late {
+struct LatenessPercentiles {
     p50: f64,
     p99: f64,
     max: f64,
@@ -138,7 +138,7 @@ impl Running {
             carrier: self.link.has_carrier(),
             a_to_b,
             b_to_a,
-            late_us: Late {
+            late_us: LatenessPercentiles {
                 p50: us(late.value_at_quantile(0.5)),
                 p99: us(late.value_at_quantile(0.99)),
                 max: us(late.max()),

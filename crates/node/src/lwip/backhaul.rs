@@ -12,7 +12,7 @@
 use crate::runtime::config::GtpuBackhaul;
 use crate::runtime::engine::device::{Device, DeviceCounters};
 use crate::runtime::engine::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
-use crate::runtime::gtpu::{Heard, Indications};
+use crate::runtime::gtpu::{Indications, PeerIndication};
 use anabranch_atsss::DatagramSink;
 use anabranch_lwip::UeConfig;
 use anabranch_ran::gnb::N3Fault;
@@ -154,8 +154,8 @@ impl Gtpu {
                     indications.tell(sockets, *peer, at, N3Fault::UnknownExtension, datagram.len());
                 }
                 _ => match indications.hear(*peer, datagram) {
-                    Some(Heard::NoTunnel) => dropped.unknown_at_peer += 1,
-                    Some(Heard::UnknownExtension) => dropped.extension_at_peer += 1,
+                    Some(PeerIndication::NoTunnel) => dropped.unknown_at_peer += 1,
+                    Some(PeerIndication::UnknownExtension) => dropped.extension_at_peer += 1,
                     None => dropped.not_understood += 1,
                 },
             }

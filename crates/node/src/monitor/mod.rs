@@ -31,7 +31,7 @@ pub use api::{IntFlows, IntPaths};
 #[cfg(feature = "bpf")]
 use map::{Published, published_paths};
 use report::Report;
-use served::Served;
+use served::MonitorServers;
 pub use show::{flows_table, hops_table};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ use watch::Watch;
 
 /// The interfaces to listen on, and the limits of the tables.
 #[derive(Debug, clap::Args)]
-pub struct Listening {
+pub struct CaptureArgs {
     /// Interface to listen on; may be repeated.
     #[arg(long, value_name = "NAME")]
     interface: Vec<String>,
@@ -65,7 +65,7 @@ pub struct Listening {
     json: bool,
 }
 
-impl Listening {
+impl CaptureArgs {
     fn config(&self, window: Duration) -> CollectConfig {
         CollectConfig {
             namespace: self.namespace,
@@ -100,11 +100,11 @@ pub struct ApiArgs {
 }
 
 /// Address of the REST interface, and its token.
-type Asked<'a> = (&'a Listen, Option<Arc<Access>>);
+type ApiEndpoint<'a> = (&'a Listen, Option<Arc<Access>>);
 
 impl ApiArgs {
     /// Validates the options; `None` if no REST interface is requested.
-    fn check(&self) -> Result<Option<Asked<'_>>> {
+    fn check(&self) -> Result<Option<ApiEndpoint<'_>>> {
         let Some(at) = &self.api else { return Ok(None) };
         if let (Listen::Tcp(address), None) = (at, &self.api_token_file)
             && !address.ip().is_loopback()
@@ -161,7 +161,7 @@ Example:
     jq '.paths[].hops[].depth_bytes.most'")]
 pub struct MonitorArgs {
     #[command(flatten)]
-    listening: Listening,
+    listening: CaptureArgs,
     /// Interval between reports in milliseconds; maxima cover the last one to two intervals.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(100..=60_000), default_value_t = 1000)]
     interval_ms: u32,
@@ -198,7 +198,7 @@ Example:
   anabranch int paths --json")]
 pub struct PathsArgs {
     #[command(flatten)]
-    listening: Listening,
+    listening: CaptureArgs,
     /// Listening time in milliseconds.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=600_000), default_value_t = 2000)]
     wait_ms: u32,
@@ -221,7 +221,7 @@ pub fn run(args: &MonitorArgs) -> Result<()> {
     let name = args.name.clone().unwrap_or_else(report::host_name);
     let (interfaces, config) = (&args.listening.interface, args.listening.config(every));
     let mut watch = Watch::open(name.clone(), interfaces, config, args.api.has_certificate())?;
-    let served = Served::start(&name, &args.api, args.metrics.as_ref(), &args.mqtt)?;
+    let served = MonitorServers::start(&name, &args.api, args.metrics.as_ref(), &args.mqtt)?;
     let mut published = Published::new(args.map, args.listening.max_paths)?;
     let terminal = std::io::stdout().is_terminal();
     if !args.quiet && !args.listening.json && !terminal {

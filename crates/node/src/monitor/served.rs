@@ -17,14 +17,14 @@ use tokio::sync::watch;
 pub type Last = watch::Receiver<Option<Arc<Report>>>;
 
 /// The running servers; they stop when this is dropped.
-pub struct Served {
+pub struct MonitorServers {
     last: watch::Sender<Option<Arc<Report>>>,
     // Drop order: first the listeners, then their runtime.
     _server: Server,
     _runtime: Option<Runtime>,
 }
 
-impl Served {
+impl MonitorServers {
     /// Starts the requested servers and connections.
     pub fn start(name: &str, rest: &ApiArgs, at: Option<&Listen>, mqtt: &MqttArgs) -> Result<Self> {
         let (last, reports) = watch::channel(None);

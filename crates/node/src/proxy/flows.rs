@@ -13,11 +13,11 @@ use std::sync::{Arc, OnceLock};
 const MAX_TOTALS: usize = 1024;
 
 /// One flow.
-pub type Flow = relay::Flow<Known>;
+pub type Flow = relay::Flow<FlowProperties>;
 /// All flows of a proxy. The owner of a flow is the client's address.
-pub type Flows = relay::Flows<Known>;
+pub type Flows = relay::Flows<FlowProperties>;
 /// A flow's registration, which ends when it is dropped.
-pub type Entry = relay::Entry<Known>;
+pub type Entry = relay::Entry<FlowProperties>;
 
 named! {
     /// Reason for refusing a flow.
@@ -68,7 +68,7 @@ pub struct Opened {
 
 /// Properties of a flow.
 #[derive(Debug)]
-pub struct Known {
+pub struct FlowProperties {
     /// Transport protocol of the program.
     pub transport: Transport,
     /// Destination of the program.
@@ -77,7 +77,7 @@ pub struct Known {
     pub opened: OnceLock<Opened>,
 }
 
-impl Known {
+impl FlowProperties {
     /// A flow that is still connecting.
     pub const fn new(transport: Transport, server: SocketAddr) -> Self {
         Self { transport, server, opened: OnceLock::new() }
@@ -87,7 +87,7 @@ impl Known {
 /// Name of the rule and name of the slice; empty: none.
 pub type TotalsKey = (String, String);
 
-impl Kind for Known {
+impl Kind for FlowProperties {
     type Why = Refused;
     type Counters = Counters;
     type Sums = BTreeMap<TotalsKey, Totals>;
@@ -130,7 +130,7 @@ mod tests {
             let server: SocketAddr = "192.0.2.1:53".parse().unwrap();
             let open = |client: &str, transport| {
                 let client: SocketAddr = client.parse().unwrap();
-                flows.open(client.ip(), client, Known::new(transport, server))
+                flows.open(client.ip(), client, FlowProperties::new(transport, server))
             };
             let mut held: Vec<Entry> =
                 (0..limit).filter_map(|_| open("10.0.0.1:1", Transport::Udp)).collect();
@@ -150,7 +150,7 @@ mod tests {
     fn traffic_is_summed_up_by_rule_and_slice() {
         let flows = Arc::new(Flows::new(usize::MAX, usize::MAX));
         let [client, server]: [SocketAddr; 2] = ["10.0.0.1:4000", "192.0.2.1:80"].map(|a| a.parse().unwrap());
-        let open = || flows.open(client.ip(), client, Known::new(Transport::Tcp, server)).unwrap();
+        let open = || flows.open(client.ip(), client, FlowProperties::new(Transport::Tcp, server)).unwrap();
         drop(open());
         assert!(flows.sums().is_empty(), "one that got no way carried nothing");
         for rule in 0..MAX_TOTALS + 2 {

@@ -1,7 +1,7 @@
 //! The listening sockets of the proxy on 127.0.0.1 and ::1. They are transparent, so their local address is
 //! the program's destination.
 
-use super::udp::{self, Doors};
+use super::udp::{self, FlowQueues};
 use super::{Proxy, tcp};
 use crate::runtime::relay;
 use anyhow::Context;
@@ -73,7 +73,7 @@ impl Listeners {
             });
         }
         for socket in self.udp {
-            tasks.spawn(udp::receive(proxy.clone(), socket, Doors::default()));
+            tasks.spawn(udp::receive(proxy.clone(), socket, FlowQueues::default()));
         }
         tasks
     }

@@ -79,13 +79,13 @@ named! {
 
 /// Key of the cache: the properties on which an answer depends.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Question {
+struct CacheKey {
     rule: String,
     transport: Transport,
     server: SocketAddr,
 }
 
-struct Known {
+struct CachedAnswer {
     at: Instant,
     answer: Arc<Answer>,
 }
@@ -111,7 +111,7 @@ pub struct PolicyView {
 pub struct Policy {
     agent: Option<Agent>,
     config: AgentLink,
-    known: Mutex<BTreeMap<Question, Known>>,
+    known: Mutex<BTreeMap<CacheKey, CachedAnswer>>,
     asking: [tokio::sync::Mutex<()>; SHARDS],
     /// Time and cause of the last failure, until the agent answers again.
     silent: Mutex<Option<(Instant, String)>>,
@@ -141,7 +141,7 @@ impl Policy {
     /// The candidates for a flow of `rule` to `server`, the best first, and their origin.
     pub async fn ways(&self, rule: &Rule, transport: Transport, server: SocketAddr) -> (Arc<Answer>, Origin) {
         let Some(agent) = &self.agent else { return plain(transport) };
-        let question = Question { rule: rule.name.clone(), transport, server };
+        let question = CacheKey { rule: rule.name.clone(), transport, server };
         if let Some(answer) = self.remembered(&question, Duration::from_millis(self.config.refresh_ms.into()))
         {
             return (answer, Origin::Recent);
@@ -198,14 +198,14 @@ impl Policy {
         }
     }
 
-    fn remembered(&self, question: &Question, within: Duration) -> Option<Arc<Answer>> {
+    fn remembered(&self, question: &CacheKey, within: Duration) -> Option<Arc<Answer>> {
         self.known()
             .get(question)
             .filter(|known| known.at.elapsed() < within)
             .map(|known| known.answer.clone())
     }
 
-    fn remember(&self, question: Question, answer: Arc<Answer>) {
+    fn remember(&self, question: CacheKey, answer: Arc<Answer>) {
         let ttl = Duration::from_secs(self.config.ttl_s.into());
         let mut known = self.known();
         if known.len() >= MAX_ANSWERS && !known.contains_key(&question) {
@@ -219,7 +219,7 @@ impl Policy {
                 known.retain(|_, one| one.at > middle);
             }
         }
-        known.insert(question, Known { at: Instant::now(), answer });
+        known.insert(question, CachedAnswer { at: Instant::now(), answer });
     }
 
     fn heard(&self, agent: &Agent) {
@@ -247,7 +247,7 @@ impl Policy {
         self.silent().as_ref().filter(|(at, _)| at.elapsed() < PAUSE).map(|(_, why)| why.clone())
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<Question, Known>> {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<CacheKey, CachedAnswer>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

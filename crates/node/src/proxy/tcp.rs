@@ -1,7 +1,7 @@
 //! A TCP flow: connects to the server, then relays both directions until both ends have finished
 //! ([`crate::runtime::relay`]).
 
-use super::flows::{Entry, Known, Opened, Refused};
+use super::flows::{Entry, FlowProperties, Opened, Refused};
 use super::rules::Transport;
 use super::{Chosen, Proxy, race};
 use crate::runtime::relay::{self, gone, reset};
@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 pub async fn serve(proxy: Arc<Proxy>, client: TcpStream, from: SocketAddr) {
     // The local address is the program's destination.
     let Ok(server) = client.local_addr() else { return reset(&client) };
-    let known = Known::new(Transport::Tcp, server);
+    let known = FlowProperties::new(Transport::Tcp, server);
     let Some(entry) = proxy.flows.open(from.ip(), from, known) else { return reset(&client) };
     // A reset is also sent if this program ends before the server is reached.
     reset(&client);

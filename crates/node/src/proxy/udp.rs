@@ -3,7 +3,7 @@
 //! Each flow has a socket of its own with the server's address, connected to the client, which receives the
 //! later datagrams. Datagrams that arrive here before that socket is open wait in the flow's queue.
 
-use super::flows::{Known, Refused};
+use super::flows::{FlowProperties, Refused};
 use super::rules::Transport;
 use super::{Proxy, udp_flow};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
@@ -29,9 +29,9 @@ pub type Ends = (SocketAddr, SocketAddr);
 
 /// Queues of the flows for datagrams that arrive at the listening socket.
 #[derive(Clone, Default)]
-pub struct Doors(Arc<Mutex<HashMap<Ends, mpsc::Sender<Vec<u8>>>>>);
+pub struct FlowQueues(Arc<Mutex<HashMap<Ends, mpsc::Sender<Vec<u8>>>>>);
 
-impl Doors {
+impl FlowQueues {
     fn with<T>(&self, with: impl FnOnce(&mut HashMap<Ends, mpsc::Sender<Vec<u8>>>) -> T) -> T {
         with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -39,18 +39,18 @@ impl Doors {
 
 /// Registration of a flow's queue, which ends when it is dropped.
 pub struct Door {
-    doors: Doors,
+    queues: FlowQueues,
     ends: Ends,
 }
 
 impl Drop for Door {
     fn drop(&mut self) {
-        self.doors.with(|doors| doors.remove(&self.ends));
+        self.queues.with(|queues| queues.remove(&self.ends));
     }
 }
 
 /// Receives datagrams of new flows; returns only if the socket fails.
-pub async fn receive(proxy: Arc<Proxy>, socket: UdpSocket, doors: Doors) -> anyhow::Error {
+pub async fn receive(proxy: Arc<Proxy>, socket: UdpSocket, queues: FlowQueues) -> anyhow::Error {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut control = nix::cmsg_space!(nix::libc::sockaddr_in6, nix::libc::sockaddr_in6);
     // The tasks of flows end with the listener.
@@ -63,7 +63,7 @@ pub async fn receive(proxy: Arc<Proxy>, socket: UdpSocket, doors: Doors) -> anyh
         for _ in 0..BATCH {
             let one = socket.try_io(Interest::READABLE, || take(&socket, &mut buffer, &mut control));
             match one {
-                Ok(Some((ends, len))) => deliver(&proxy, &doors, &mut flows, ends, &buffer[..len]),
+                Ok(Some((ends, len))) => deliver(&proxy, &queues, &mut flows, ends, &buffer[..len]),
                 // A datagram without an original destination was not redirected.
                 Ok(None) => proxy.flows.counters.drop_datagram(),
                 Err(_) => break,
@@ -73,8 +73,8 @@ pub async fn receive(proxy: Arc<Proxy>, socket: UdpSocket, doors: Doors) -> anyh
     }
 }
 
-fn deliver(proxy: &Arc<Proxy>, doors: &Doors, flows: &mut JoinSet<()>, ends: Ends, bytes: &[u8]) {
-    if let Some(door) = doors.with(|doors| doors.get(&ends).cloned()) {
+fn deliver(proxy: &Arc<Proxy>, queues: &FlowQueues, flows: &mut JoinSet<()>, ends: Ends, bytes: &[u8]) {
+    if let Some(door) = queues.with(|queues| queues.get(&ends).cloned()) {
         // The queue is full or the flow is ending; datagrams may be lost.
         if door.try_send(bytes.to_vec()).is_err() {
             proxy.flows.counters.drop_datagram();
@@ -82,15 +82,15 @@ fn deliver(proxy: &Arc<Proxy>, doors: &Doors, flows: &mut JoinSet<()>, ends: End
         return;
     }
     let (client, server) = ends;
-    let known = Known::new(Transport::Udp, server);
+    let known = FlowProperties::new(Transport::Udp, server);
     let Some(entry) = proxy.flows.open(client.ip(), client, known) else {
         return proxy.flows.counters.drop_datagram();
     };
     let (door, waiting) = mpsc::channel(QUEUE);
     // A new queue has room for one datagram.
     let _ = door.try_send(bytes.to_vec());
-    doors.with(|doors| doors.insert(ends, door));
-    let door = Door { doors: doors.clone(), ends };
+    queues.with(|queues| queues.insert(ends, door));
+    let door = Door { queues: queues.clone(), ends };
     let proxy = proxy.clone();
     flows.spawn(async move {
         if let Err(why) = udp_flow::serve(&proxy, &entry, waiting).await {

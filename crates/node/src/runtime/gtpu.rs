@@ -31,7 +31,7 @@ pub struct Indications {
 
 /// A message of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard {
+pub enum PeerIndication {
     /// The peer has no tunnel for a packet.
     NoTunnel,
     /// The peer does not support an extension header.
@@ -73,7 +73,7 @@ impl Indications {
     }
 
     /// Handles a message of the peer; `None` if it is of another kind or cannot be parsed.
-    pub fn hear(&mut self, peer: SocketAddr, message: &[u8]) -> Option<Heard> {
+    pub fn hear(&mut self, peer: SocketAddr, message: &[u8]) -> Option<PeerIndication> {
         match *message.get(1)? {
             message::ERROR_INDICATION => {
                 let told = ErrorIndication::parse(GtpuHeader::parse(message).ok()?.1).ok()?;
@@ -86,7 +86,7 @@ impl Indications {
                         told.teid
                     );
                 }
-                Some(Heard::NoTunnel)
+                Some(PeerIndication::NoTunnel)
             }
             message::SUPPORTED_EXTENSION_HEADERS => {
                 let known = SupportedExtensions::parse(GtpuHeader::parse(message).ok()?.1).ok()?;
@@ -96,7 +96,7 @@ impl Indications {
                         "{peer} does not support PDU session containers (TS 38.415) and drops packets with one: it is not a 5G UPF"
                     );
                 }
-                Some(Heard::UnknownExtension)
+                Some(PeerIndication::UnknownExtension)
             }
             _ => None,
         }

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 /// The originator of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Who {
+pub enum Requester {
     /// An operator, a reader or a tenant.
     Caller(Caller),
     /// A UE; it may see and change only its own resources.
@@ -69,9 +69,9 @@ pub async fn guard(State(shared): State<Shared>, mut request: Request, next: Nex
         proved(&request);
     }
     let key = match &who {
-        Ok(Who::Caller(Caller { role: Role::Operator | Role::Reader, .. })) => None,
-        Ok(Who::Caller(Caller { role: Role::Tenant(name), .. })) => Some(Bucket::Tenant(name)),
-        Ok(Who::Ue(name)) => Some(Bucket::Ue(name)),
+        Ok(Requester::Caller(Caller { role: Role::Operator | Role::Reader, .. })) => None,
+        Ok(Requester::Caller(Caller { role: Role::Tenant(name), .. })) => Some(Bucket::Tenant(name)),
+        Ok(Requester::Ue(name)) => Some(Bucket::Ue(name)),
         Err(_) => Some(Bucket::Refused),
     };
     if let Some(key) = key
@@ -96,7 +96,7 @@ pub async fn guard(State(shared): State<Shared>, mut request: Request, next: Nex
         }
     };
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    if let Who::Caller(caller) = &who
+    if let Requester::Caller(caller) = &who
         && let Some(path) = path
         && let Err((detail, scopes)) = scopes::check(caller, request.method(), path)
     {
@@ -107,29 +107,29 @@ pub async fn guard(State(shared): State<Shared>, mut request: Request, next: Nex
 }
 
 /// The originator that the token identifies.
-async fn who(shared: &Shared, headers: &HeaderMap) -> Result<Who, Refused> {
+async fn who(shared: &Shared, headers: &HeaderMap) -> Result<Requester, Refused> {
     let given = headers.get(header::AUTHORIZATION).map(|_| bearer(headers).unwrap_or_default());
     match (given, &shared.access) {
         // Without configured access, only users of the socket or of this machine can connect.
-        (None, None) => Ok(Who::Caller(Caller::fixed(Role::Operator))),
+        (None, None) => Ok(Requester::Caller(Caller::fixed(Role::Operator))),
         (None, Some(_)) => Err(Refused::Missing),
         (Some(token), access) => {
             if let Some(caller) = access.as_ref().and_then(|access| access.fixed(token)) {
-                return Ok(Who::Caller(caller));
+                return Ok(Requester::Caller(caller));
             }
             // Look-up by hash: its timing reveals only the hash.
             if let Some(ue) = shared.engine.ue_of(&hash(token)) {
-                return Ok(Who::Ue(ue));
+                return Ok(Requester::Ue(ue));
             }
             match access {
-                Some(access) => access.granted(token).await.map(Who::Caller),
+                Some(access) => access.granted(token).await.map(Requester::Caller),
                 None => Err(Refused::Invalid("token missing or wrong")),
             }
         }
     }
 }
 
-impl<S: Sync> FromRequestParts<S> for Who {
+impl<S: Sync> FromRequestParts<S> for Requester {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         parts
@@ -220,9 +220,9 @@ impl View {
 impl<S: Sync> FromRequestParts<S> for View {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        match Who::from_request_parts(parts, state).await? {
-            Who::Caller(caller) => Ok(Self::of(&caller)),
-            Who::Ue(_) => {
+        match Requester::from_request_parts(parts, state).await? {
+            Requester::Caller(caller) => Ok(Self::of(&caller)),
+            Requester::Ue(_) => {
                 Err(forbidden("this is for the operator", "a UE may use /v1/me and what is below it"))
             }
         }
@@ -230,14 +230,14 @@ impl<S: Sync> FromRequestParts<S> for View {
 }
 
 /// Extractor: a UE, by its token.
-pub struct Me(pub String);
+pub struct RequestingUe(pub String);
 
-impl<S: Sync> FromRequestParts<S> for Me {
+impl<S: Sync> FromRequestParts<S> for RequestingUe {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        match Who::from_request_parts(parts, state).await? {
-            Who::Ue(name) => Ok(Self(name)),
-            Who::Caller(_) => Err(forbidden("this is for UEs", "use a UE's token, or /v1/ues/{ue}")),
+        match Requester::from_request_parts(parts, state).await? {
+            Requester::Ue(name) => Ok(Self(name)),
+            Requester::Caller(_) => Err(forbidden("this is for UEs", "use a UE's token, or /v1/ues/{ue}")),
         }
     }
 }

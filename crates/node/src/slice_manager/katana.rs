@@ -2,7 +2,7 @@
 //! form (identifiers as plain text, 201 for new resources); errors are problem documents. Attributes that
 //! Katana ignores are kept.
 
-use super::auth::{Operator, View, Who, forbidden, new_uuid};
+use super::auth::{Operator, Requester, View, forbidden, new_uuid};
 use super::native::{check_slice, version, version_of};
 use super::routes::{Body, Params, Path, refused};
 use super::{Shared, now_ms};
@@ -253,17 +253,17 @@ async fn gst(
     params(("slice" = String, Path)),
     responses((status = 200, body = Object), (status = 403, body = Problem), (status = 404, body = Problem))
 )]
-async fn neat(who: Who, State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
+async fn neat(who: Requester, State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
     shared.engine.read(|m| {
         let view = match &who {
-            Who::Ue(name) => {
+            Requester::Ue(name) => {
                 if !m.ue(name).is_ok_and(|ue| ue.slices.iter().any(|a| a.slice == id)) {
                     // The answer does not reveal whether the slice exists.
                     return Err(forbidden("this is not a slice of this UE", "GET /v1/me lists yours"));
                 }
                 View::All
             }
-            Who::Caller(caller) => View::of(caller),
+            Requester::Caller(caller) => View::of(caller),
         };
         view.slice(m, &id).map(|s| Json(document(s)))
     })

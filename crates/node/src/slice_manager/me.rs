@@ -1,7 +1,7 @@
 //! Requests of UEs (USCI, §3.3 of the paper): registration, polling, stream, requests for more capacity,
 //! de-registration.
 
-use super::auth::{self, Me};
+use super::auth::{self, RequestingUe};
 use super::engine::UeDocument;
 use super::native::ViewSchema;
 use super::routes::{Body, refused};
@@ -45,7 +45,11 @@ pub fn routes() -> OpenApiRouter<Shared> {
         (status = 429, body = Problem)
     )
 )]
-async fn me(Me(name): Me, State(shared): State<Shared>, seen: Preconditions) -> Result<Response, Problem> {
+async fn me(
+    RequestingUe(name): RequestingUe,
+    State(shared): State<Shared>,
+    seen: Preconditions,
+) -> Result<Response, Problem> {
     let told = told(&shared, &name)?;
     let etag = HeaderValue::from_str(&told.etag).unwrap_or(HeaderValue::from_static("\"\""));
     if seen.has_it(&told.etag) {
@@ -87,7 +91,7 @@ struct Registration {
     )
 )]
 async fn register(
-    Me(name): Me,
+    RequestingUe(name): RequestingUe,
     State(shared): State<Shared>,
     Body(held): Body<Registration>,
 ) -> Result<Json<Value>, Problem> {
@@ -108,7 +112,10 @@ async fn register(
 
 /// De-registers the UE; its slices and its token remain.
 #[utoipa::path(delete, path = "/v1/me", tag = "USCI", responses((status = 204), (status = 403, body = Problem)))]
-async fn leave(Me(name): Me, State(shared): State<Shared>) -> Result<StatusCode, Problem> {
+async fn leave(
+    RequestingUe(name): RequestingUe,
+    State(shared): State<Shared>,
+) -> Result<StatusCode, Problem> {
     let leave = |m: &Manager| {
         let ue = Ue { registered_ms: None, ..m.ue(&name).map_err(refused)?.clone() };
         // Growth that it requested is released.
@@ -154,7 +161,7 @@ struct Needs {
     )
 )]
 async fn needs(
-    Me(name): Me,
+    RequestingUe(name): RequestingUe,
     State(shared): State<Shared>,
     Body(needs): Body<Needs>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
@@ -236,7 +243,7 @@ impl Drop for Open {
     )
 )]
 async fn stream(
-    Me(name): Me,
+    RequestingUe(name): RequestingUe,
     State(shared): State<Shared>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {

@@ -73,7 +73,7 @@ pub async fn southbound(
         network: network.into(),
         callbacks,
         owner,
-        led: Led::default(),
+        led: LeaseTerm::default(),
         bad: BTreeMap::new(),
         later: BTreeMap::new(),
         tried: BTreeMap::new(),
@@ -104,7 +104,7 @@ struct Work {
     network: Arc<Network>,
     callbacks: Arc<Callbacks>,
     owner: String,
-    led: Led,
+    led: LeaseTerm,
     /// Number of consecutive failures per access.
     bad: BTreeMap<String, u32>,
     /// Slices whose removal failed at a step, with the time of the next attempt.
@@ -125,12 +125,12 @@ struct Work {
 /// beginning means that the clock was set back. Then the lease in the database lasts longer than intended,
 /// and no other instance would take over if this one failed.
 #[derive(Debug, Clone, Copy, Default)]
-struct Led {
+struct LeaseTerm {
     from: u64,
     until: u64,
 }
 
-impl Led {
+impl LeaseTerm {
     /// Whether the lease must be acquired or extended.
     const fn is_due(self, now: u64) -> bool {
         now < self.from || now + LEASE_MS / 2 > self.until
@@ -164,8 +164,8 @@ impl Work {
         if self.led.is_due(now) {
             let until = now + LEASE_MS;
             match self.engine.store().lease(&self.owner, until as i64, now as i64).await {
-                Ok(true) => self.led = Led { from: now, until },
-                Ok(false) => self.led = Led::default(),
+                Ok(true) => self.led = LeaseTerm { from: now, until },
+                Ok(false) => self.led = LeaseTerm::default(),
                 Err(error) => tracing::warn!("database: {error:#}"),
             }
         }
@@ -566,7 +566,7 @@ mod tests {
 
     #[test]
     fn a_lease_is_extended_in_time_and_after_the_clock_was_set_back() {
-        let led = Led { from: 100_000, until: 100_000 + LEASE_MS };
+        let led = LeaseTerm { from: 100_000, until: 100_000 + LEASE_MS };
         for (now, is_due, holds) in [
             (100_000, false, true),
             (100_000 + LEASE_MS / 2, false, true),
@@ -577,6 +577,6 @@ mod tests {
         ] {
             assert_eq!((led.is_due(now), led.holds(now)), (is_due, holds), "{now}");
         }
-        assert!(Led::default().is_due(1) && !Led::default().holds(1));
+        assert!(LeaseTerm::default().is_due(1) && !LeaseTerm::default().holds(1));
     }
 }

@@ -7,12 +7,12 @@ use std::sync::{Arc, OnceLock};
 use tokio::net::TcpStream;
 
 /// One flow.
-pub type Flow = relay::Flow<Known>;
+pub type Flow = relay::Flow<FlowProperties>;
 /// All flows of a lane. The owner of a flow is a session at a UPF, and a client address of forwarded flows at
 /// a UE.
-pub type Flows = relay::Flows<Known>;
+pub type Flows = relay::Flows<FlowProperties>;
 /// A flow's registration, which ends when it is dropped.
-pub type Entry = relay::Entry<Known>;
+pub type Entry = relay::Entry<FlowProperties>;
 
 named! {
     /// The carrier of a flow between UE and UPF.
@@ -68,7 +68,7 @@ pub struct Counters {
 
 /// Properties of a flow.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct FlowProperties {
     /// Destination. At the UPF unset until the first bytes arrive.
     pub server: OnceLock<SocketAddr>,
     /// The carrier; unset while the flow connects.
@@ -79,7 +79,7 @@ pub struct Known {
     pub between: OnceLock<Arc<TcpStream>>,
 }
 
-impl Known {
+impl FlowProperties {
     /// Number of subflows; 1 without Multipath TCP.
     pub fn subflows(&self) -> u8 {
         let between = self.between.get();
@@ -87,7 +87,7 @@ impl Known {
     }
 }
 
-impl Kind for Known {
+impl Kind for FlowProperties {
     type Why = Why;
     type Counters = Counters;
     type Sums = [Totals; CARRIERS];

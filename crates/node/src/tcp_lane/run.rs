@@ -80,7 +80,7 @@ struct RunningUe {
     /// Time of the next check of `needed`: connections may have opened other subflows by then.
     look_at: Option<Instant>,
     v6: bool,
-    led: Led,
+    led: RedirectedFlows,
     /// The redirection of flows to the lane.
     layer: Layer,
     /// What runs on them ends with them.
@@ -117,9 +117,9 @@ impl LaneOfUe {
         mtu: u16,
         worker: &Handle<Ue>,
     ) -> Option<String> {
-        let led = Led::of(rules, addresses);
+        let led = RedirectedFlows::of(rules, addresses);
         let wanted = self.offered && led.takes();
-        let led = if wanted { led } else { Led::default() };
+        let led = if wanted { led } else { RedirectedFlows::default() };
         if self.running.as_ref().is_some_and(|running| running.lane.addresses() != addresses) {
             // Flows of another session cannot be kept.
             self.stop(worker).await;
@@ -160,7 +160,7 @@ impl LaneOfUe {
         session: Ipv4Addr,
         own_v6: Option<Ipv6Addr>,
         mtu: u16,
-        led: Led,
+        led: RedirectedFlows,
         worker: &Handle<Ue>,
     ) -> anyhow::Result<()> {
         let (namespace, mut devices) = room(mtu, 1).await?;
@@ -221,7 +221,7 @@ impl LaneOfUe {
         Ok((threads, v6))
     }
 
-    async fn lead(&mut self, led: Led) -> anyhow::Result<()> {
+    async fn lead(&mut self, led: RedirectedFlows) -> anyhow::Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
         running.layer.replace(self.tproxy(led.clone(), running.v6)).await?;
         if let Some(running) = &mut self.running {
@@ -230,7 +230,7 @@ impl LaneOfUe {
         Ok(())
     }
 
-    fn tproxy(&self, led: Led, v6: bool) -> Tproxy {
+    fn tproxy(&self, led: RedirectedFlows, v6: bool) -> Tproxy {
         Tproxy {
             table: netctl::lane_table(&self.device.name),
             mark: self.config.mark,
@@ -429,14 +429,14 @@ async fn close<E: TunnelEnd>(worker: &Handle<E>) {
 /// The flows that nftables redirects to the lane. nftables cannot match names and cgroups, so all flows that
 /// may match such a rule are redirected, and the lane decides.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Led {
+struct RedirectedFlows {
     /// Rules for flows of programs on the UE.
     own: Vec<FlowRule>,
     /// Rules for forwarded flows.
     forwarded: Vec<FlowRule>,
 }
 
-impl Led {
+impl RedirectedFlows {
     /// The flows that match `rules` at the UE with these addresses.
     fn of(rules: &[Rule], addresses: Addresses) -> Self {
         let about_tcp = |filter: &Filter| !matches!(filter.protocol, Some(Protocol::Udp | Protocol::Icmp));
@@ -629,7 +629,7 @@ mod tests {
             {"name":"rest","steering":{"mode":"redundant"}}]"#,
         )
         .unwrap();
-        let led = Led::of(&rules, Addresses::default());
+        let led = RedirectedFlows::of(&rules, Addresses::default());
         for flows in [&led.own, &led.forwarded] {
             assert_eq!(flows.iter().map(|rule| rule.take).collect::<Vec<_>>(), [false, true, false]);
             assert!(flows.iter().all(|rule| rule.filter.protocol == Some(Protocol::Tcp)));
@@ -650,7 +650,7 @@ mod tests {
         )
         .unwrap();
         let addresses = Addresses { v4: "10.45.0.2".parse().ok(), v6: "fd45::2".parse().ok() };
-        let led = Led::of(&rules, addresses);
+        let led = RedirectedFlows::of(&rules, addresses);
         assert_eq!(led.own.len(), 6);
         let seen = |rule: &FlowRule| {
             let Filter { local, remote, local_port, .. } = &rule.filter;

@@ -11,7 +11,7 @@
 //! Before the UPF's answer, only the first bytes are read from the program, so no flow is lost with the lane.
 
 use super::converse::{self, Silence};
-use super::flows::{Carrier, Entry, Flows, Known, Why};
+use super::flows::{Carrier, Entry, FlowProperties, Flows, Why};
 use super::{Namespace, congestion_control};
 use crate::runtime::config::UeLaneSection;
 use crate::runtime::engine::worker::{Handle, Worker};
@@ -395,7 +395,7 @@ async fn serve(lane: Arc<UeLane>, client: TcpStream, from: SocketAddr) {
         return reset(&client);
     }
     let own = lane.addresses().contains(from.ip());
-    let known = Known { server: server.into(), own, ..Known::default() };
+    let known = FlowProperties { server: server.into(), own, ..FlowProperties::default() };
     let Some(entry) = lane.flows.open(from.ip(), from, known) else { return reset(&client) };
     // A reset is also sent if this program ends before the server is reached.
     reset(&client);

@@ -11,7 +11,7 @@
 //! Nevertheless each step has a time limit, and each session a share.
 
 use super::converse::{self, Silence};
-use super::flows::{Carrier, Entry, Flows, Known, Why};
+use super::flows::{Carrier, Entry, FlowProperties, Flows, Why};
 use super::{Namespace, congestion_control};
 use crate::runtime::config::UpfLaneSection;
 use crate::runtime::engine::ends::UpfEnd;
@@ -171,7 +171,9 @@ impl UpfLane {
             self.flows.refused.count(Why::Memory);
             return reset(&ue);
         }
-        let Some(entry) = self.flows.open(session.into(), from, Known::default()) else { return reset(&ue) };
+        let Some(entry) = self.flows.open(session.into(), from, FlowProperties::default()) else {
+            return reset(&ue);
+        };
         let ue = Arc::new(ue);
         tokio::select! {
             biased;

@@ -108,7 +108,7 @@ impl Counts {
     }
 
     /// Registers a connection of `peer`; `None` if a limit is reached.
-    fn take(self: &Arc<Self>, peer: Peer) -> Option<Arc<Place>> {
+    fn take(self: &Arc<Self>, peer: Peer) -> Option<Arc<ConnectionGuard>> {
         let mut counted = self.counted();
         let own = counted.of.get(&peer).copied().unwrap_or(0);
         if counted.all >= self.most.all || own >= self.most.of_peer {
@@ -123,18 +123,18 @@ impl Counts {
         counted.all += 1;
         counted.of.insert(peer, own + 1);
         drop(counted);
-        Some(Arc::new(Place { counts: self.clone(), peer, proved: AtomicBool::new(false) }))
+        Some(Arc::new(ConnectionGuard { counts: self.clone(), peer, proved: AtomicBool::new(false) }))
     }
 }
 
 /// Registration of a connection, which ends when it is dropped.
-pub struct Place {
+pub struct ConnectionGuard {
     counts: Arc<Counts>,
     peer: Peer,
     proved: AtomicBool,
 }
 
-impl Place {
+impl ConnectionGuard {
     /// Records that a valid token was shown; from then on the connection does not count for its peer.
     pub fn prove(&self) {
         if !self.proved.swap(true, Relaxed) {
@@ -152,7 +152,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         let mut counted = self.counts.counted();
         counted.all -= 1;
@@ -164,7 +164,7 @@ impl Drop for Place {
 
 /// Records that the connection of `request` has shown a valid token.
 pub fn proved(request: &Request) {
-    if let Some(place) = request.extensions().get::<Arc<Place>>() {
+    if let Some(place) = request.extensions().get::<Arc<ConnectionGuard>>() {
         place.prove();
     }
 }
@@ -256,7 +256,7 @@ fn is_of_connection(error: &io::Error) -> bool {
 
 async fn one(
     stream: Box<dyn Stream>,
-    place: Arc<Place>,
+    place: Arc<ConnectionGuard>,
     router: Router,
     tls: Option<Arc<Tls>>,
     timers: Timers,
@@ -273,7 +273,7 @@ async fn one(
             }
         }
     };
-    let io = TokioIo::new(Patient { stream, taken: timers.taken, waits: None });
+    let io = TokioIo::new(WriteTimeoutStream { stream, taken: timers.taken, waits: None });
     let service = WithPlace { inner: TowerToHyperService::new(router), place };
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(timers.header).max_buf_size(HEADER_BYTES);
@@ -285,7 +285,7 @@ async fn one(
 /// Adds the connection's registration to every request.
 struct WithPlace {
     inner: TowerToHyperService<Router>,
-    place: Arc<Place>,
+    place: Arc<ConnectionGuard>,
 }
 
 impl Service<hyper::Request<Incoming>> for WithPlace {
@@ -312,13 +312,13 @@ async fn within(State(answer): State<Duration>, request: Request, next: Next) ->
 }
 
 /// A stream that fails if the peer does not read for too long.
-struct Patient {
+struct WriteTimeoutStream {
     stream: Box<dyn Stream>,
     taken: Duration,
     waits: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patient {
+impl WriteTimeoutStream {
     fn taken<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if polled.is_ready() {
             self.waits = None;
@@ -331,7 +331,7 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl AsyncRead for WriteTimeoutStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -341,7 +341,7 @@ impl AsyncRead for Patient {
     }
 }
 
-impl AsyncWrite for Patient {
+impl AsyncWrite for WriteTimeoutStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.taken(cx, polled)
@@ -539,9 +539,9 @@ mod tests {
         #[test]
         fn counts_are_right(steps in prop::collection::vec((0_u8..6, 0_u8..3, any::<usize>()), 0..200), all in 1_u32..9, of_peer in 1_u32..5) {
             let counts = Arc::new(Counts { most: Connections { all, of_peer }, counted: Mutex::default() });
-            let mut places: Vec<(u8, bool, Arc<Place>)> = Vec::new();
+            let mut places: Vec<(u8, bool, Arc<ConnectionGuard>)> = Vec::new();
             for (step, peer, which) in steps {
-                let of = |places: &[(u8, bool, Arc<Place>)]| places.iter().filter(|p| p.0 == peer && !p.1).count();
+                let of = |places: &[(u8, bool, Arc<ConnectionGuard>)]| places.iter().filter(|p| p.0 == peer && !p.1).count();
                 match step {
                     0..3 => {
                         let full = places.len() >= all as usize || of(&places) >= of_peer as usize;

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// Where a task runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum ExecutionContext {
     /// On the thread next to the worker: there is time for preparations of later tasks.
     Beside,
     /// On the worker, which has other duties: only what is indispensable.
@@ -28,7 +28,7 @@ pub enum Place {
 }
 
 /// A long-running task, which needs no access to the worker.
-pub type Work<E> = Box<dyn FnOnce(Place) -> Answer<E> + Send>;
+pub type Work<E> = Box<dyn FnOnce(ExecutionContext) -> Answer<E> + Send>;
 /// Applies the result of a task, on the worker.
 pub type Answer<E> = Box<dyn FnOnce(&mut E, Instant, &mut Sockets) + Send>;
 
@@ -148,7 +148,7 @@ fn run<E: TunnelEnd>(shared: &Shared<E>, handle: &Handle<E>) {
             std::thread::park();
             continue;
         };
-        let answer = work(Place::Beside);
+        let answer = work(ExecutionContext::Beside);
         // A worker that accepts no jobs is stopping or overloaded; the peer will repeat its request.
         let _ = handle.run(move |worker, now| worker.answer(answer, arrival, now));
     }

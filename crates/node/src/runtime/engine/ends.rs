@@ -1,6 +1,6 @@
 //! Adapters of the tunnel ends of crate `atsss` to the data path.
 
-use super::deferred::{Place, Work};
+use super::deferred::{ExecutionContext, Work};
 use super::udp::Sockets;
 use super::worker::TunnelEnd;
 use anabranch_atsss::fast::{FastLane, FastTraffic};
@@ -121,8 +121,8 @@ impl TunnelEnd for UpfEnd {
         let handshake = self.upf.poll_handshake()?;
         Some(Box::new(move |place| {
             let computed = match place {
-                Place::Beside => handshake.compute(),
-                Place::Worker => handshake.read(),
+                ExecutionContext::Beside => handshake.compute(),
+                ExecutionContext::Worker => handshake.read(),
             };
             Box::new(move |end: &mut Self, now, out: &mut Sockets| {
                 end.upf.finish_handshake(computed, now, out)

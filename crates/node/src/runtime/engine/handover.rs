@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Number of parcels per worker.
-const PARCELS: usize = 512;
+const QUEUE_CAPACITY: usize = 512;
 
 /// Contents of a parcel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,21 +35,21 @@ pub enum Kind {
     },
 }
 
-struct Parcel {
+struct QueuedMessage {
     kind: Kind,
     len: usize,
     bytes: Box<[u8]>,
 }
 
-struct Lane {
-    full: ArrayQueue<Parcel>,
-    free: ArrayQueue<Parcel>,
+struct HandoverQueue {
+    full: ArrayQueue<QueuedMessage>,
+    free: ArrayQueue<QueuedMessage>,
     waker: Arc<Waker>,
 }
 
 /// One worker's view of all lanes.
 pub struct Handover {
-    lanes: Arc<[Lane]>,
+    lanes: Arc<[HandoverQueue]>,
     index: usize,
     /// Bit mask of the workers with new parcels since they were last woken.
     touched: u64,
@@ -58,13 +58,17 @@ pub struct Handover {
 impl Handover {
     /// Connects workers, given their wakers. Packets longer than `max_bytes` cannot be handed over.
     pub fn mesh(wakers: Vec<Arc<Waker>>, max_bytes: usize) -> Vec<Self> {
-        let lanes: Arc<[Lane]> = wakers
+        let lanes: Arc<[HandoverQueue]> = wakers
             .into_iter()
             .map(|waker| {
-                let lane = Lane { full: ArrayQueue::new(PARCELS), free: ArrayQueue::new(PARCELS), waker };
-                for _ in 0..PARCELS {
+                let lane = HandoverQueue {
+                    full: ArrayQueue::new(QUEUE_CAPACITY),
+                    free: ArrayQueue::new(QUEUE_CAPACITY),
+                    waker,
+                };
+                for _ in 0..QUEUE_CAPACITY {
                     let bytes = vec![0; max_bytes].into_boxed_slice();
-                    let _ = lane.free.push(Parcel { kind: Kind::Inner, len: 0, bytes });
+                    let _ = lane.free.push(QueuedMessage { kind: Kind::Inner, len: 0, bytes });
                 }
                 lane
             })
@@ -111,7 +115,7 @@ impl Handover {
     pub fn take(&mut self, mut each: impl FnMut(Kind, &mut [u8])) -> usize {
         let lane = &self.lanes[self.index];
         let mut taken = 0;
-        while taken < PARCELS
+        while taken < QUEUE_CAPACITY
             && let Some(mut parcel) = lane.full.pop()
         {
             let len = parcel.len;
@@ -134,11 +138,11 @@ mod tests {
         let mut ends = Handover::mesh(vec![waker.clone(), waker], 100);
         let (mut b, mut a) = (ends.pop().unwrap(), ends.pop().unwrap());
         assert!(!a.give(1, Kind::Inner, &[0; 101]) && !a.give(7, Kind::Inner, &[0]));
-        let given = (0..PARCELS + 10).filter(|i| a.give(1, Kind::Inner, &[*i as u8; 9])).count();
-        assert_eq!(given, PARCELS);
+        let given = (0..QUEUE_CAPACITY + 10).filter(|i| a.give(1, Kind::Inner, &[*i as u8; 9])).count();
+        assert_eq!(given, QUEUE_CAPACITY);
         let mut seen = Vec::new();
-        assert_eq!(b.take(|kind, bytes| seen.push((kind, bytes.to_vec()))), PARCELS);
-        let want: Vec<_> = (0..PARCELS).map(|i| (Kind::Inner, vec![i as u8; 9])).collect();
+        assert_eq!(b.take(|kind, bytes| seen.push((kind, bytes.to_vec()))), QUEUE_CAPACITY);
+        let want: Vec<_> = (0..QUEUE_CAPACITY).map(|i| (Kind::Inner, vec![i as u8; 9])).collect();
         assert_eq!(seen, want);
         assert!(b.is_empty() && a.give(1, Kind::Inner, &[1]) && !b.is_empty());
         assert_eq!((a.index(), b.index()), (0, 1));

@@ -6,7 +6,7 @@
 //!                              [ dgram │ dgram │ dgram │ short ]    one length; only the last may be shorter
 //! ```
 
-use super::fast::{self, Fast, Place};
+use super::fast::{self, Fast, LocalEndpoint};
 use anabranch_atsss::fast::FastFlow;
 use anabranch_atsss::session::Addresses;
 use anabranch_atsss::{DatagramSink, PathId};
@@ -210,8 +210,8 @@ impl AccessSocket {
         *counter += datagrams as u64;
     }
 
-    fn place(&self, to: SocketAddr) -> Option<Place> {
-        fast::place(&self.socket, to, self.source_for(to))
+    fn local_endpoint(&self, to: SocketAddr) -> Option<LocalEndpoint> {
+        fast::local_endpoint(&self.socket, to, self.source_for(to))
     }
 
     fn source_for(&self, to: SocketAddr) -> Option<IpAddr> {
@@ -318,7 +318,7 @@ impl DatagramSink for Sockets {
         let Self { accesses, fast } = self;
         let socket = accesses.get(usize::from(flow.lane.access)).and_then(Option::as_ref);
         if let (Some(fast), Some(socket)) = (fast, socket) {
-            fast.offload(flow, now, || socket.place(flow.lane.to));
+            fast.offload(flow, now, || socket.local_endpoint(flow.lane.to));
         }
     }
 

@@ -11,7 +11,7 @@
 //! Nothing is allocated or locked per packet. The control plane sends closures that run between two batches
 //! ([`thread::Handle::run`]), so the tunnel end needs no locks and no copies of its state.
 
-use super::deferred::{Answer, Arrival, Place, Work, WorkQueue};
+use super::deferred::{Answer, Arrival, ExecutionContext, Work, WorkQueue};
 use super::device::{Device, DeviceCounters};
 use super::fast::{CollectReason, Fast, FastStatus};
 use super::handover::{Handover, Kind};
@@ -467,7 +467,7 @@ impl<E: TunnelEnd> Worker<E> {
             *sockets_ready = u32::MAX;
         }
         if let Some((work, arrival)) = self.deferred.as_mut().and_then(|queue| queue.overdue(now)) {
-            self.answer(work(Place::Worker), arrival, now);
+            self.answer(work(ExecutionContext::Worker), arrival, now);
         }
         self.poll_end(now);
         while let Some(event) = self.end.poll_event() {
@@ -521,7 +521,7 @@ fn receive<E: TunnelEnd>(
                     end.drop_work();
                 }
             }
-            None => work(Place::Worker)(end, now, sockets),
+            None => work(ExecutionContext::Worker)(end, now, sockets),
         }
     }
     sockets.end(access, authentic);

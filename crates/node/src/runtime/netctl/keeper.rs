@@ -9,7 +9,7 @@
 //!               ◀─ errors, then one line of JSON per list command ─┘
 //! ```
 //!
-//! An nft that ends prematurely is restarted at once; if it ends repeatedly, with growing pauses ([`Pace`]).
+//! An nft that ends prematurely is restarted at once; if it ends repeatedly, with growing pauses ([`RestartSchedule`]).
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -35,76 +35,76 @@ const TOLD_FROM: Duration = Duration::from_secs(4);
 #[derive(Clone)]
 pub struct Keeper {
     table: Arc<str>,
-    kept: Arc<Mutex<Kept>>,
-    life: Arc<Life>,
+    kept: Arc<Mutex<NftState>>,
+    process: Arc<NftProcess>,
 }
 
-struct Kept {
+struct NftState {
     session: Session,
-    life: Arc<Life>,
+    process: Arc<NftProcess>,
     /// The last ruleset that was executed; each ruleset is the complete table.
     ruleset: Option<String>,
 }
 
 /// Schedule of the restarts of nft: at once, or with pauses that double if it ends repeatedly.
 #[derive(Debug, Clone, Copy)]
-struct Pace {
+struct RestartSchedule {
     ended: bool,
     /// Time of the last start.
-    tried: Instant,
+    last_start: Instant,
     /// Pause between that start and the next.
     pause: Duration,
-    told: bool,
+    is_reported: bool,
 }
 
-impl Pace {
+impl RestartSchedule {
     /// An nft was started.
     const fn new(now: Instant) -> Self {
-        Self { ended: false, tried: now, pause: Duration::ZERO, told: false }
+        Self { ended: false, last_start: now, pause: Duration::ZERO, is_reported: false }
     }
 
     /// The nft has ended.
     fn end(&mut self, now: Instant) {
-        if !self.ended && now.saturating_duration_since(self.tried) >= LASTS {
-            (self.pause, self.told) = (Duration::ZERO, false);
+        if !self.ended && now.saturating_duration_since(self.last_start) >= LASTS {
+            (self.pause, self.is_reported) = (Duration::ZERO, false);
         }
         self.ended = true;
     }
 
     /// Earliest time of the next start, if one is due.
     fn due(&self) -> Option<Instant> {
-        self.ended.then(|| self.tried + self.pause)
+        self.ended.then(|| self.last_start + self.pause)
     }
 
     /// The next nft is started.
     fn start(&mut self, now: Instant) {
         self.ended = false;
-        self.tried = now;
+        self.last_start = now;
         self.pause = (2 * self.pause).clamp(PAUSES[0], PAUSES[1]);
     }
 
     /// Whether the problem must be reported; true once, until an nft is stable again.
     fn is_news(&mut self) -> bool {
-        let news = self.ended && self.pause >= TOLD_FROM && !self.told;
-        self.told |= news;
+        let news = self.ended && self.pause >= TOLD_FROM && !self.is_reported;
+        self.is_reported |= news;
         news
     }
 }
 
 /// State of the nft process, outside the lock of its commands.
-struct Life {
-    pace: Mutex<Pace>,
+struct NftProcess {
+    schedule: Mutex<RestartSchedule>,
     /// Notified when it has ended.
     ended: Notify,
 }
 
-impl Life {
-    fn pace(&self) -> MutexGuard<'_, Pace> {
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+impl NftProcess {
+    fn schedule(&self) -> MutexGuard<'_, RestartSchedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn end(&self) {
-        self.pace().end(Instant::now());
+        self.schedule().end(Instant::now());
         self.ended.notify_one();
     }
 }
@@ -115,20 +115,23 @@ impl Keeper {
     /// # Errors
     /// The kernel does not support such tables, or nft does not accept commands line by line.
     pub fn new(table: &str) -> anyhow::Result<Self> {
-        let life = Arc::new(Life { pace: Mutex::new(Pace::new(Instant::now())), ended: Notify::default() });
-        let session = Session::own(table, &life)?;
-        let kept = Kept { session, life: life.clone(), ruleset: None };
-        Ok(Self { table: table.into(), kept: Arc::new(Mutex::new(kept)), life })
+        let process = Arc::new(NftProcess {
+            schedule: Mutex::new(RestartSchedule::new(Instant::now())),
+            ended: Notify::default(),
+        });
+        let session = Session::own(table, &process)?;
+        let kept = NftState { session, process: process.clone(), ruleset: None };
+        Ok(Self { table: table.into(), kept: Arc::new(Mutex::new(kept)), process })
     }
 
     /// Waits until the nft, and with it the table, has ended, and may be restarted: then [`Self::revive`] is
     /// due.
     pub async fn ended(&self) {
         loop {
-            let due = self.life.pace().due();
+            let due = self.process.schedule().due();
             match due {
                 Some(at) => return tokio::time::sleep_until(at.into()).await,
-                None => self.life.ended.notified().await,
+                None => self.process.ended.notified().await,
             }
         }
     }
@@ -155,7 +158,7 @@ impl Keeper {
     /// The message of nft; a later call tries again.
     pub fn revive(&self) -> anyhow::Result<Option<String>> {
         let mut kept = self.kept();
-        if !kept.has_ended() || self.life.pace().due().is_some_and(|at| Instant::now() < at) {
+        if !kept.has_ended() || self.process.schedule().due().is_some_and(|at| Instant::now() < at) {
             return Ok(None);
         }
         kept.revive(&self.table)?;
@@ -164,8 +167,8 @@ impl Keeper {
 
     /// A message that nft ends repeatedly, if it has not been reported yet.
     pub fn complaint(&self) -> Option<String> {
-        let mut pace = self.life.pace();
-        pace.is_news().then(|| {
+        let mut schedule = self.process.schedule();
+        schedule.is_news().then(|| {
             format!(
                 "nftables table {}: one nft after the other ends, and the table with it: the next is started ever later, \
                  {} s after the last at most, and until then flows go on without the table",
@@ -177,37 +180,37 @@ impl Keeper {
 
     /// Whether that was reported and still applies.
     pub fn has_complained(&self) -> bool {
-        self.life.pace().told
+        self.process.schedule().is_reported
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, NftState> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Kept {
+impl NftState {
     /// Whether the nft has ended; if that was unknown, it is recorded.
     fn has_ended(&mut self) -> bool {
         let ended = self.session.is_over();
         if ended {
-            self.life.pace().end(Instant::now());
+            self.process.schedule().end(Instant::now());
         } else {
             // The recorded end was that of a previous nft.
-            self.life.pace().ended = false;
+            self.process.schedule().ended = false;
         }
         ended
     }
 
     fn revive(&mut self, table: &str) -> anyhow::Result<()> {
-        self.life.pace().start(Instant::now());
+        self.process.schedule().start(Instant::now());
         let start = || {
-            let mut session = Session::own(table, &self.life)?;
+            let mut session = Session::own(table, &self.process)?;
             if let Some(ruleset) = &self.ruleset {
                 session.run(ruleset)?;
             }
             anyhow::Ok(session)
         };
-        self.session = start().inspect_err(|_| self.life.end())?;
+        self.session = start().inspect_err(|_| self.process.end())?;
         Ok(())
     }
 }
@@ -229,14 +232,14 @@ struct Session {
 
 impl Session {
     /// Starts an nft that creates and owns the table.
-    fn own(table: &str, life: &Arc<Life>) -> anyhow::Result<Self> {
-        let mut session = Self::start(table, life)?;
+    fn own(table: &str, process: &Arc<NftProcess>) -> anyhow::Result<Self> {
+        let mut session = Self::start(table, process)?;
         // The command is text, because nft's JSON knows the flag only since 1.1.1.
         session.run(&format!("add table inet {table} {{ flags owner; }}"))?;
         Ok(session)
     }
 
-    fn start(table: &str, life: &Arc<Life>) -> anyhow::Result<Self> {
+    fn start(table: &str, process: &Arc<NftProcess>) -> anyhow::Result<Self> {
         let (reader, writer) = std::io::pipe()?;
         let mut command = Command::new("nft");
         // With these settings its command-line library neither draws nor keeps a history.
@@ -248,18 +251,19 @@ impl Session {
         drop(command);
         let (tell, said) = channel();
         let (ends, silent) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
-        let (wanted, last_said, table, life) = (ends.clone(), silent.clone(), table.to_owned(), life.clone());
+        let (wanted, last_said, table, process) =
+            (ends.clone(), silent.clone(), table.to_owned(), process.clone());
         std::thread::Builder::new().name("anb-nft".to_owned()).spawn(move || {
             read(reader, &tell);
             last_said.store(true, Relaxed);
             if !wanted.load(Relaxed) {
-                if !life.pace().told {
+                if !process.schedule().is_reported {
                     tracing::error!(
                         table,
                         "nft has ended, and the table with it: flows go on without until it is there again"
                     );
                 }
-                life.end();
+                process.end();
             }
         })?;
         Ok(Self { nft, said, ends, silent })
@@ -380,17 +384,17 @@ mod tests {
                 ));
             };
             assert_eq!(keeper.revive().unwrap(), None);
-            let told = || {
+            let is_reported = || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
                 let soon = Duration::from_secs(5);
                 runtime.block_on(async { tokio::time::timeout(soon, keeper.ended()).await.is_ok() })
             };
             kill();
-            assert!(told());
+            assert!(is_reported());
             assert_eq!(keeper.revive().unwrap().as_deref(), Some("anabranch_t"));
             assert!(sh("nft list ruleset").contains("chain one"));
             kill();
-            assert!(told());
+            assert!(is_reported());
             keeper.run(&chain("anabranch_t", "two")).unwrap();
             assert!(sh("nft list ruleset").contains("chain two"));
             drop(keeper);
@@ -405,31 +409,31 @@ mod tests {
         let hour = Duration::from_secs(3600);
         for lasts_ms in [0, 1, 100, 900, 1_500, 9_999, 10_000, 59_999, 60_000, 61_000, 600_000] {
             let (lasts, start) = (Duration::from_millis(lasts_ms), Instant::now());
-            let (mut pace, mut now, mut starts, mut told, mut gone) =
-                (Pace::new(start), start, 0, 0, Duration::ZERO);
+            let (mut schedule, mut now, mut starts, mut is_reported, mut gone) =
+                (RestartSchedule::new(start), start, 0, 0, Duration::ZERO);
             while now < start + hour {
                 now += lasts;
-                pace.end(now);
+                schedule.end(now);
                 // The same for an nft that could not be started.
-                pace.end(now);
-                told += usize::from(pace.is_news());
-                let at = now.max(pace.due().unwrap());
+                schedule.end(now);
+                is_reported += usize::from(schedule.is_news());
+                let at = now.max(schedule.due().unwrap());
                 if starts == 0 {
                     assert_eq!(at, now, "the first is started at once");
                 }
                 gone = gone.max(at - now);
                 now = at;
-                pace.start(now);
+                schedule.start(now);
                 starts += 1;
-                assert_eq!(pace.due(), None);
+                assert_eq!(schedule.due(), None);
             }
             assert!(gone <= PAUSES[1], "{lasts_ms}: {gone:?}");
             if lasts < LASTS {
-                assert_eq!(told, 1, "{lasts_ms}");
+                assert_eq!(is_reported, 1, "{lasts_ms}");
                 assert!((60..=66).contains(&starts), "{lasts_ms}: {starts}");
             } else {
                 // These are stable.
-                assert_eq!((told, gone), (0, Duration::ZERO), "{lasts_ms}");
+                assert_eq!((is_reported, gone), (0, Duration::ZERO), "{lasts_ms}");
             }
         }
     }

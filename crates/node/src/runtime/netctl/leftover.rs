@@ -46,7 +46,7 @@ pub async fn only() -> anyhow::Result<Option<UnixDatagram>> {
 
 /// A table with the ports and marks of its redirections.
 #[derive(Debug, PartialEq, Eq)]
-struct Leads {
+struct TableRedirections {
     table: String,
     ports: BTreeSet<u16>,
     marks: BTreeSet<u32>,
@@ -55,7 +55,7 @@ struct Leads {
 /// Removes all leftovers.
 pub async fn clean(handle: &Handle) -> anyhow::Result<()> {
     let tables = tokio::task::spawn_blocking(tables).await??;
-    let (living, dead): (Vec<Leads>, Vec<Leads>) =
+    let (living, dead): (Vec<TableRedirections>, Vec<TableRedirections>) =
         tables.into_iter().partition(|one| one.ports.iter().any(|port| is_taken(*port)));
     for one in dead {
         tracing::info!(table = one.table, "removing the redirection to a proxy that has ended");
@@ -98,7 +98,7 @@ fn is_taken(port: u16) -> bool {
 }
 
 /// The tables with redirections.
-fn tables() -> anyhow::Result<Vec<Leads>> {
+fn tables() -> anyhow::Result<Vec<TableRedirections>> {
     let mut all = Vec::new();
     for table in names()? {
         match nft(&["list", "table", "inet", &table]) {
@@ -119,8 +119,8 @@ pub fn names() -> anyhow::Result<Vec<String>> {
 
 /// Parses the redirections of a table; `None` if it has none. Parses nft's text format, because the JSON of
 /// nft 1.0.6 has random table flags.
-fn leads(table: String, said: &str) -> Option<Leads> {
-    let mut one = Leads { table, ports: BTreeSet::new(), marks: BTreeSet::new() };
+fn leads(table: String, said: &str) -> Option<TableRedirections> {
+    let mut one = TableRedirections { table, ports: BTreeSet::new(), marks: BTreeSet::new() };
     for line in said.lines() {
         let Some((matches, to)) = line.split_once(" tproxy ") else { continue };
         let port =

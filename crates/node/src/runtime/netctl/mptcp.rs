@@ -89,7 +89,7 @@ pub struct Endpoint {
 
 /// An existing endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Known {
+struct ExistingEndpoint {
     id: u8,
     address: IpAddr,
     flags: u32,
@@ -102,7 +102,7 @@ pub fn add(endpoint: &Endpoint) -> anyhow::Result<Option<u8>> {
     let mut known = manager.list()?;
     let flags = SUBFLOW | if endpoint.backup { BACKUP } else { 0 };
     if let Some(at) = known.iter().position(|k| k.address == endpoint.address) {
-        let Known { id, flags: has, .. } = known[at];
+        let ExistingEndpoint { id, flags: has, .. } = known[at];
         if IDS.contains(&id) {
             if has != flags {
                 manager.change(SET_FLAGS, &address(id, Some(endpoint.address), Some(flags), None))?;
@@ -138,7 +138,7 @@ pub fn remove(id: u8) -> anyhow::Result<()> {
 /// data is retransmitted on others at once. [`add`] has them opened again. True if there was one.
 pub fn withdraw(endpoint: IpAddr) -> anyhow::Result<bool> {
     let manager = Manager::open()?;
-    let ours = |known: &Known| known.address == endpoint && IDS.contains(&known.id);
+    let ours = |known: &ExistingEndpoint| known.address == endpoint && IDS.contains(&known.id);
     let Some(known) = manager.list()?.into_iter().find(ours) else { return Ok(false) };
     manager.change(DELETE, &address(known.id, None, None, None))?;
     Ok(true)
@@ -230,7 +230,7 @@ impl Manager {
         }
     }
 
-    fn list(&self) -> anyhow::Result<Vec<Known>> {
+    fn list(&self) -> anyhow::Result<Vec<ExistingEndpoint>> {
         let all = self.ask(GET, NLM_F_DUMP, &[]).context("listing endpoints")?;
         Ok(all.iter().filter_map(|one| known(one)).collect())
     }
@@ -328,7 +328,7 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
 }
 
 /// Parses an endpoint from a list of the kernel.
-fn known(message: &[u8]) -> Option<Known> {
+fn known(message: &[u8]) -> Option<ExistingEndpoint> {
     let (_, inner) = attributes(message).find(|a| a.0 == ATTR_ADDRESS)?;
     let (mut id, mut address, mut flags) = (0, None, 0);
     for (kind, value) in attributes(inner) {
@@ -340,7 +340,7 @@ fn known(message: &[u8]) -> Option<Known> {
             _ => {}
         }
     }
-    Some(Known { id, address: address?, flags })
+    Some(ExistingEndpoint { id, address: address?, flags })
 }
 
 #[cfg(test)]
@@ -352,7 +352,7 @@ mod tests {
         for address in ["192.0.2.7", "2001:db8::7"] {
             let address: IpAddr = address.parse().unwrap();
             let message = self::address(173, Some(address), Some(SUBFLOW | BACKUP), Some(5));
-            assert_eq!(known(&message), Some(Known { id: 173, address, flags: SUBFLOW | BACKUP }));
+            assert_eq!(known(&message), Some(ExistingEndpoint { id: 173, address, flags: SUBFLOW | BACKUP }));
             for len in 0..message.len() {
                 let _ = known(&message[..len]);
             }

@@ -24,13 +24,13 @@ const WAIT: Duration = Duration::from_millis(500);
 
 /// The endpoints that plans require.
 pub struct Endpoints {
-    asked: Mutex<Asked>,
+    asked: Mutex<RequestedEndpoints>,
     /// Number of the last change that is installed completely; `None` while there is no installer.
     done: watch::Sender<Option<u64>>,
 }
 
 #[derive(Default)]
-struct Asked {
+struct RequestedEndpoints {
     /// Endpoints by address.
     all: BTreeMap<IpAddr, MptcpEndpoint>,
     /// Required path by local address, for plans with several paths.
@@ -128,7 +128,7 @@ impl Endpoints {
     }
 
     /// The mutex may be poisoned: each change is a single step, so the state is consistent.
-    fn lock(&self) -> MutexGuard<'_, Asked> {
+    fn lock(&self) -> MutexGuard<'_, RequestedEndpoints> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -24,7 +24,7 @@ const HOLDS: Duration = Duration::from_secs(5);
 
 /// Rates that a program needs from a single slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RequiredRates {
     /// Downlink, bit/s; 0: unchanged.
     pub dl_bps: u64,
     /// Uplink, bit/s; 0: unchanged.
@@ -76,16 +76,16 @@ pub struct Needs {
 
 #[derive(Default)]
 struct Inner {
-    waiting: VecDeque<Wanted>,
-    answered: VecDeque<(Instant, Wanted, NeedView)>,
+    waiting: VecDeque<RequiredRates>,
+    answered: VecDeque<(Instant, RequiredRates, NeedView)>,
     /// The request in progress.
-    asked: Option<Wanted>,
+    asked: Option<RequiredRates>,
     counts: [u64; 4],
 }
 
 impl Needs {
     /// Waits for the next request. It is in progress until it is answered.
-    pub async fn next(&self) -> Wanted {
+    pub async fn next(&self) -> RequiredRates {
         loop {
             let more = self.more.notified();
             {
@@ -113,7 +113,7 @@ impl Needs {
 
     /// The last requests, the newest last.
     pub fn view(&self) -> Vec<NeedView> {
-        let with_age = |(at, _, view): &(Instant, Wanted, NeedView)| NeedView {
+        let with_age = |(at, _, view): &(Instant, RequiredRates, NeedView)| NeedView {
             s_ago: at.elapsed().as_secs_f64(),
             ..view.clone()
         };
@@ -126,7 +126,7 @@ impl Needs {
         [("grows", grows), ("promised", promised), ("refused", refused), ("failed", failed)]
     }
 
-    fn push(&self, wanted: Wanted) {
+    fn push(&self, wanted: RequiredRates) {
         let mut inner = self.inner();
         let held = inner.answered.iter().any(|(at, other, _)| *other == wanted && at.elapsed() < HOLDS);
         let known = inner.waiting.contains(&wanted) || inner.asked.as_ref() == Some(&wanted);
@@ -173,7 +173,7 @@ impl Taps {
         if slices.is_empty() {
             return;
         }
-        self.needs.push(Wanted {
+        self.needs.push(RequiredRates {
             dl_bps: p.min_recv_rate.get().unwrap_or(0),
             ul_bps: p.min_send_rate.get().unwrap_or(0),
             slices: slices.into_iter().map(|(_, name, id)| (name, id)).collect(),
@@ -185,8 +185,8 @@ impl Taps {
 mod tests {
     use super::*;
 
-    fn wanted(dl_bps: u64) -> Wanted {
-        Wanted { dl_bps, ul_bps: 0, slices: vec![("gold".into(), "1".into())] }
+    fn wanted(dl_bps: u64) -> RequiredRates {
+        RequiredRates { dl_bps, ul_bps: 0, slices: vec![("gold".into(), "1".into())] }
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! Replacement for builds without kernel programs: there is no fast path.
 
 use super::super::worker::TunnelEnd;
-use super::{CollectReason, FastStatus, Place};
+use super::{CollectReason, FastStatus, LocalEndpoint};
 use crate::runtime::config::Device;
 use anabranch_atsss::fast::FastFlow;
 use anabranch_atsss::session::Addresses;
@@ -33,7 +33,7 @@ impl Fast {
         match *self {}
     }
 
-    pub fn offload(&mut self, _: &FastFlow, _: Instant, _: impl FnOnce() -> Option<Place>) {
+    pub fn offload(&mut self, _: &FastFlow, _: Instant, _: impl FnOnce() -> Option<LocalEndpoint>) {
         match *self {}
     }
 

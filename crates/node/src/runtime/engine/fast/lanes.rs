@@ -10,7 +10,7 @@
 //! space again.
 
 use super::super::worker::TunnelEnd;
-use super::{CollectReason, FastStatus, Place};
+use super::{CollectReason, FastStatus, LocalEndpoint};
 use crate::runtime::config::Device;
 use anabranch_atsss::fast::{FastFlow, FastLane, FastTraffic, is_none};
 use anabranch_atsss::session::Addresses;
@@ -111,9 +111,14 @@ impl Fast {
         (self.status.lanes > 0).then_some(self.next)
     }
 
-    /// Gives a flow to the kernel, by its lane, which is opened if necessary; `place` determines the place of
+    /// Gives a flow to the kernel, by its lane, which is opened if necessary; `local_endpoint` determines the place of
     /// the socket.
-    pub fn offload(&mut self, flow: &FastFlow, now: Instant, place: impl FnOnce() -> Option<Place>) {
+    pub fn offload(
+        &mut self,
+        flow: &FastFlow,
+        now: Instant,
+        local_endpoint: impl FnOnce() -> Option<LocalEndpoint>,
+    ) {
         let Some(key) = kernel_key(&flow.key) else { return };
         let lanes = self.lanes.get(&flow.lane.session);
         let lane = lanes.and_then(|lanes| lanes.iter().find(|lane| lane.lane == flow.lane));
@@ -123,7 +128,7 @@ impl Fast {
                 if other.is_some() {
                     self.close(&flow.lane);
                 }
-                self.open(flow, now, place)
+                self.open(flow, now, local_endpoint)
             }
         };
         if slot.is_some_and(|slot| self.kernel.offload(slot, &key).is_ok()) {
@@ -192,11 +197,16 @@ impl Fast {
     }
 
     #[cold]
-    fn open(&mut self, flow: &FastFlow, now: Instant, place: impl FnOnce() -> Option<Place>) -> Option<u32> {
+    fn open(
+        &mut self,
+        flow: &FastFlow,
+        now: Instant,
+        local_endpoint: impl FnOnce() -> Option<LocalEndpoint>,
+    ) -> Option<u32> {
         if self.refused.get(&flow.lane).is_some_and(|again| now < *again) {
             return None;
         }
-        let opened = self.try_open(flow, place);
+        let opened = self.try_open(flow, local_endpoint);
         match opened {
             Some((slot, tunnel)) => {
                 self.refused.remove(&flow.lane);
@@ -218,9 +228,13 @@ impl Fast {
         }
     }
 
-    fn try_open(&self, flow: &FastFlow, place: impl FnOnce() -> Option<Place>) -> Option<(u32, FastTunnel)> {
+    fn try_open(
+        &self,
+        flow: &FastFlow,
+        local_endpoint: impl FnOnce() -> Option<LocalEndpoint>,
+    ) -> Option<(u32, FastTunnel)> {
         let SocketAddr::V4(remote) = flow.lane.to else { return None };
-        let Place { local, interface, mark } = place()?;
+        let LocalEndpoint { local, interface, mark } = local_endpoint()?;
         let FastLane { session: Addresses { v4, v6 }, .. } = flow.lane;
         let tunnel = FastTunnel { interface, local, remote, mark, mtu: flow.mtu, inner_v4: v4, inner_v6: v6 };
         match self.kernel.open(&tunnel) {

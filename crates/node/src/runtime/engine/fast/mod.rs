@@ -6,13 +6,13 @@
 mod absent;
 #[cfg(feature = "bpf")]
 mod lanes;
-mod place;
+mod local_endpoint;
 
 #[cfg(not(feature = "bpf"))]
 pub use absent::{Fast, start};
 #[cfg(feature = "bpf")]
 pub use lanes::{Fast, start};
-pub use place::{Place, place};
+pub use local_endpoint::{LocalEndpoint, local_endpoint};
 
 use anabranch_atsss::fast::FastTraffic;
 

@@ -10,7 +10,7 @@ const ETHERNET: u32 = 14;
 
 /// Local end of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct LocalEndpoint {
     /// Local address towards the peer.
     pub local: SocketAddrV4,
     /// Interface index.
@@ -23,7 +23,7 @@ pub struct Place {
 /// conditions: IPv4; `source` is given if the peer used that address and the socket is bound to all
 /// addresses; and the interface is an Ethernet interface with that address, to which the socket is bound or
 /// to which the route with this source leads.
-pub fn place(socket: &UdpSocket, to: SocketAddr, source: Option<IpAddr>) -> Option<Place> {
+pub fn local_endpoint(socket: &UdpSocket, to: SocketAddr, source: Option<IpAddr>) -> Option<LocalEndpoint> {
     let SocketAddr::V4(_) = to else { return None };
     let SocketAddr::V4(bound) = socket.local_addr().ok()? else { return None };
     let asked = SockRef::from(socket);
@@ -49,7 +49,7 @@ pub fn place(socket: &UdpSocket, to: SocketAddr, source: Option<IpAddr>) -> Opti
         return None;
     }
     let interface = interface::index(&name).ok()?;
-    Some(Place { local: SocketAddrV4::new(routed, bound.port()), interface, mark })
+    Some(LocalEndpoint { local: SocketAddrV4::new(routed, bound.port()), interface, mark })
 }
 
 #[cfg(test)]
@@ -60,15 +60,15 @@ mod tests {
     fn the_kernel_determines_address_and_interface() {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         let port = socket.local_addr().unwrap().port();
-        let found = place(&socket, "127.0.0.1:9".parse().unwrap(), None).unwrap();
+        let found = local_endpoint(&socket, "127.0.0.1:9".parse().unwrap(), None).unwrap();
         assert_eq!(found.local, SocketAddrV4::new([127, 0, 0, 1].into(), port));
         assert_eq!(found.interface, interface::index("lo").unwrap());
         let other = Some("127.0.0.2".parse().unwrap());
         assert_eq!(
-            place(&socket, "127.0.0.1:9".parse().unwrap(), other),
+            local_endpoint(&socket, "127.0.0.1:9".parse().unwrap(), other),
             None,
             "answered from another address"
         );
-        assert_eq!(place(&socket, "[::1]:9".parse().unwrap(), None), None, "IPv4 only");
+        assert_eq!(local_endpoint(&socket, "[::1]:9".parse().unwrap(), None), None, "IPv4 only");
     }
 }
