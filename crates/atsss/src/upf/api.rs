@@ -168,6 +168,8 @@ pub enum UpfEvent {
     SessionDown {
         /// The UE.
         ue: String,
+        /// The addresses of the session.
+        addresses: Addresses,
         /// The reason.
         reason: &'static str,
     },

@@ -88,7 +88,8 @@ impl Upf {
         self.timers.disarm(Slab::<()>::slot_number(user));
         // A session whose UE never used its keys was not reported either.
         if user_slot.confirmed {
-            self.event(UpfEvent::SessionDown { ue, reason });
+            let addresses = user_slot.session.addresses();
+            self.event(UpfEvent::SessionDown { ue, addresses, reason });
             if tell {
                 user_slot.session.close(CLOSED_BY_UPF);
                 self.leaving.push(*user_slot);

@@ -381,7 +381,8 @@ impl Agent {
                 self.shared_keys.note(&ue, SHARED_KEY, Instant::now());
                 self.log.push(views::event("shared-key", Some(&ue), SHARED_KEY.to_owned()));
             }
-            UpfEvent::SessionDown { ue, reason } => {
+            UpfEvent::SessionDown { ue, addresses, reason } => {
+                self.reset_lane_flows(&ue, addresses);
                 self.log.push(views::event("session-down", Some(&ue), format!("session ended: {reason}")));
             }
             UpfEvent::BadConfig { ue, error } => {
@@ -390,8 +391,11 @@ impl Agent {
                 self.log.push(views::event("bad-config", Some(&ue), error));
             }
             UpfEvent::Session { ue, accesses, event } => {
-                if matches!(event, SessionEvent::Rekeyed { .. }) {
+                if let SessionEvent::Rekeyed { fresh_peer, .. } = event {
                     self.troubles.clear(&ue);
+                    if fresh_peer && let Some(known) = self.ues.get(ue.as_str()) {
+                        self.reset_lane_flows(&ue, known.addresses);
+                    }
                 }
                 let access = |path: u8| {
                     accesses.get(usize::from(path)).map_or_else(|| path.to_string(), String::clone)
@@ -400,6 +404,16 @@ impl Agent {
                     self.log.push(event);
                 }
             }
+        }
+    }
+
+    /// Resets the flows of the TCP lane of a session whose UE has ended or was restarted: nobody continues them, and only a server that
+    /// sends would notice.
+    fn reset_lane_flows(&self, ue: &str, addresses: Addresses) {
+        let (Some(lane), Some(address)) = (&self.lane, addresses.v4) else { return };
+        let flows = lane.reset_flows(address);
+        if flows > 0 {
+            tracing::info!(ue, flows, "TCP lane: flows of an ended session were reset");
         }
     }
 

@@ -2,7 +2,7 @@
 //! further subflow, and either program.
 
 use super::net::World;
-use super::tcp_lane::{ROUTED, RULES, by_default, flow, lane, lose, start_with, subflows, transfer};
+use super::tcp_lane::{ROUTED, RULES, by_default, exchange, flow, lane, lose, start_with, subflows, transfer};
 use nix::sys::signal::Signal;
 use std::io::Read;
 use std::net::{Shutdown, TcpStream};
@@ -138,6 +138,13 @@ fn idle_flows_are_reset_when_either_program_ends() {
         }
         ue = world.start_ue();
         world.until("the lane runs again", runs);
+        if signal == Signal::SIGKILL {
+            // The UE has a new session.
+            let took = until_reset(&mut server, "the server");
+            assert!(took < Duration::from_secs(2), "{took:?}");
+            let (client, server) = flow(&world);
+            exchange(client, server, 100_000);
+        }
     }
     ue.stop();
     upf.stop();
