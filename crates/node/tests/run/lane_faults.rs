@@ -2,7 +2,9 @@
 //! further subflow, and either program.
 
 use super::net::World;
-use super::tcp_lane::{ROUTED, RULES, by_default, exchange, flow, lane, lose, start_with, subflows, transfer};
+use super::tcp_lane::{
+    ROUTED, RULES, by_default, exchange, flow, lane, lose, start_with, subflows, transfer,
+};
 use nix::sys::signal::Signal;
 use std::io::Read;
 use std::net::{Shutdown, TcpStream};
