@@ -137,6 +137,44 @@ pub enum UpfError {
 /// Most exceptions of one UE.
 pub const MAX_EXCEPTIONS: usize = 16;
 
+/// Reasons for which a session ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// The UE has other addresses now.
+    AddressesChanged,
+    /// The UE was removed.
+    Removed,
+    /// The operator closed the session.
+    Closed,
+    /// The UE closed the session.
+    ClosedByUe,
+    /// The UE has not renewed its keys.
+    KeysExpired,
+    /// The UE has other accesses, or another MTU, now.
+    AccessesChanged,
+}
+
+impl SessionEnd {
+    /// Whether connections of the UE end with the session. Otherwise the UE may continue them in its next session.
+    #[must_use]
+    pub const fn ends_connections(self) -> bool {
+        !matches!(self, Self::KeysExpired | Self::AccessesChanged)
+    }
+}
+
+impl std::fmt::Display for SessionEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::AddressesChanged => "addresses changed",
+            Self::Removed => "UE removed",
+            Self::Closed => "closed",
+            Self::ClosedByUe => "closed by the UE",
+            Self::KeysExpired => "keys expired",
+            Self::AccessesChanged => "accesses or MTU changed",
+        })
+    }
+}
+
 /// Events of the UPF.
 #[derive(Debug, Clone, PartialEq)]
 pub enum UpfEvent {
@@ -171,7 +209,7 @@ pub enum UpfEvent {
         /// The addresses of the session.
         addresses: Addresses,
         /// The reason.
-        reason: &'static str,
+        reason: SessionEnd,
     },
     /// A document of a UE could not be used.
     BadConfig {

@@ -1,7 +1,7 @@
 //! Data path and timers in batch form.
 
-use super::Upf;
 use super::users::{UserIndex, Users};
+use super::{SessionEnd, Upf};
 use crate::drops::DropReason;
 use crate::fast::{self, FastLane, FastTraffic};
 use crate::marks::Marked;
@@ -197,7 +197,7 @@ impl Upf {
             return;
         }
         if dead {
-            self.end_session(user, "keys expired", false);
+            self.end_session(user, SessionEnd::KeysExpired, false);
             return;
         }
         let Some(user_slot) = self.users.slab.get_mut(user).and_then(|user| user.user_slot.as_deref_mut())

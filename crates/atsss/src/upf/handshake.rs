@@ -13,7 +13,7 @@
 
 use super::api::UpfEvent;
 use super::users::UserIndex;
-use super::{Slab, Upf};
+use super::{SessionEnd, Slab, Upf};
 use crate::crypto::{PendingInit, Refusal, UnreadInit, Verdict};
 use crate::drops::DropReason;
 use crate::keyring::{Epoch, PeerInstance};
@@ -244,7 +244,7 @@ impl Upf {
             self.event(UpfEvent::SharedKey { ue });
         }
         if !same {
-            self.end_session(user, "accesses or MTU changed", false);
+            self.end_session(user, SessionEnd::AccessesChanged, false);
             if profile.refuses_all() {
                 return Err((Refused::SECURITY, pending));
             }

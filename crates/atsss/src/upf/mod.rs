@@ -33,7 +33,9 @@ mod sessions;
 mod timers;
 mod users;
 
-pub use api::{MAX_EXCEPTIONS, SessionView, UeEntry, UpfAccess, UpfCommand, UpfConfig, UpfError, UpfEvent};
+pub use api::{
+    MAX_EXCEPTIONS, SessionEnd, SessionView, UeEntry, UpfAccess, UpfCommand, UpfConfig, UpfError, UpfEvent,
+};
 pub use element::N6_PORT;
 pub use handshake::{ComputedInit, DeferredInit};
 

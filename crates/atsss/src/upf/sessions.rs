@@ -1,6 +1,6 @@
 //! Begin and end of sessions, and their events.
 
-use super::api::{UpfError, UpfEvent};
+use super::api::{SessionEnd, UpfError, UpfEvent};
 use super::users::{UserIndex, UserSlot};
 use super::{MAX_EVENTS, Upf};
 use crate::classify::RuleSet;
@@ -23,7 +23,7 @@ impl Upf {
         let (user, moved) = self.users.put(entry)?;
         if moved {
             // The UE receives its new addresses in the welcome of its next handshake.
-            self.end_session(user, "addresses changed", true);
+            self.end_session(user, SessionEnd::AddressesChanged, true);
         } else {
             self.refresh_rules(user, now);
         }
@@ -32,14 +32,14 @@ impl Upf {
 
     pub(super) fn remove_ue(&mut self, key: PublicKey) -> Result<(), UpfError> {
         let user = self.users.find(&key).ok_or(UpfError::UnknownUe(key))?;
-        self.end_session(user, "UE removed", true);
+        self.end_session(user, SessionEnd::Removed, true);
         self.users.remove(user);
         Ok(())
     }
 
     pub(super) fn close_session(&mut self, key: PublicKey) -> Result<(), UpfError> {
         let user = self.users.find(&key).ok_or(UpfError::UnknownUe(key))?;
-        self.end_session(user, "closed", true);
+        self.end_session(user, SessionEnd::Closed, true);
         Ok(())
     }
 
@@ -75,7 +75,7 @@ impl Upf {
     }
 
     /// Ends a user's session, if there is one. If `tell`, the UE is notified with the next poll.
-    pub(super) fn end_session(&mut self, user: UserIndex, reason: &'static str, tell: bool) {
+    pub(super) fn end_session(&mut self, user: UserIndex, reason: SessionEnd, tell: bool) {
         let Some(record) = self.users.slab.get_mut(user) else { return };
         let Some(mut user_slot) = record.user_slot.take() else { return };
         let ue = record.name.as_str().to_owned();
@@ -110,7 +110,7 @@ impl Upf {
                     continue;
                 }
                 SessionEvent::Closed { .. } => {
-                    self.end_session(user, "closed by the UE", false);
+                    self.end_session(user, SessionEnd::ClosedByUe, false);
                     return true;
                 }
                 SessionEvent::Rekeyed { fresh_peer, .. } => self.on_confirmed(user, fresh_peer, now),

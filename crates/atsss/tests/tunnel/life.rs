@@ -5,7 +5,7 @@ use super::{balance, connected, standby};
 use anabranch_atsss::drops::DropReason;
 use anabranch_atsss::session::{Addresses, Origin, SessionEvent};
 use anabranch_atsss::ue::{UeCommand, UeEvent};
-use anabranch_atsss::upf::{UeEntry, UpfCommand, UpfError, UpfEvent};
+use anabranch_atsss::upf::{SessionEnd, UeEntry, UpfCommand, UpfError, UpfEvent};
 use anabranch_atsss::{DatagramSink, PathId};
 use anabranch_element::Element;
 use anabranch_element::time::{Duration, Instant};
@@ -186,7 +186,7 @@ fn a_ue_that_closes_is_gone_at_the_upf() {
     let down = w
         .upf_events
         .iter()
-        .any(|(_, e)| matches!(e, UpfEvent::SessionDown { reason: "closed by the UE", .. }));
+        .any(|(_, e)| matches!(e, UpfEvent::SessionDown { reason: SessionEnd::ClosedByUe, .. }));
     assert!(down, "{:?}", w.upf_events);
 }
 

@@ -382,7 +382,9 @@ impl Agent {
                 self.log.push(views::event("shared-key", Some(&ue), SHARED_KEY.to_owned()));
             }
             UpfEvent::SessionDown { ue, addresses, reason } => {
-                self.reset_lane_flows(&ue, addresses);
+                if reason.ends_connections() {
+                    self.reset_lane_flows(&ue, addresses);
+                }
                 self.log.push(views::event("session-down", Some(&ue), format!("session ended: {reason}")));
             }
             UpfEvent::BadConfig { ue, error } => {
@@ -407,8 +409,8 @@ impl Agent {
         }
     }
 
-    /// Resets the flows of the TCP lane of a session whose UE has ended or was restarted: nobody continues them, and only a server that
-    /// sends would notice.
+    /// Resets the flows of the TCP lane of a session whose UE has ended or was restarted: nobody continues them, and
+    /// only a server that sends would notice.
     fn reset_lane_flows(&self, ue: &str, addresses: Addresses) {
         let (Some(lane), Some(address)) = (&self.lane, addresses.v4) else { return };
         let flows = lane.reset_flows(address);
