@@ -79,13 +79,28 @@ pub fn disable_offloads(name: &str) -> io::Result<()> {
     const ETHTOOL_SGSO: u32 = 0x24;
     const ETHTOOL_SGRO: u32 = 0x2c;
     for command in [ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO, ETHTOOL_STXCSUM] {
-        // struct ethtool_value { __u32 cmd; __u32 data; }
-        let mut value = [command, 0u32];
-        let mut request = Request::new(name)?;
-        request.0.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
-        request.call(libc::SIOCETHTOOL)?;
+        ethtool(name, command)?;
     }
     Ok(())
+}
+
+/// Whether an interface has a carrier.
+///
+/// The kernel reports lost carriers at most once per second, counted over all namespaces of the machine. Since Linux 6.8 this query
+/// makes it report a change of this interface at once.
+pub fn has_carrier(name: &str) -> io::Result<bool> {
+    const ETHTOOL_GLINK: u32 = 0x0a;
+    Ok(ethtool(name, ETHTOOL_GLINK)? != 0)
+}
+
+/// Executes a command with a single value; it is 0 on entry.
+fn ethtool(name: &str, command: u32) -> io::Result<u32> {
+    // struct ethtool_value { __u32 cmd; __u32 data; }
+    let mut value = [command, 0u32];
+    let mut request = Request::new(name)?;
+    request.0.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
+    request.call(libc::SIOCETHTOOL)?;
+    Ok(value[1])
 }
 
 struct Request(libc::ifreq, OwnedFd);
@@ -146,6 +161,18 @@ mod tests {
             assert!(!is_up());
             assert!(set_up("no-such-if0", true).is_err());
             assert!(mtu("a-name-that-is-too-long").is_err());
+        });
+    }
+
+    #[test]
+    fn the_carrier_is_that_of_the_peer() {
+        in_private_network("ip link add va type veth peer vb; ip link set va up; ip link set vb up", || {
+            assert!(has_carrier("va").unwrap());
+            set_up("vb", false).unwrap();
+            assert!(!has_carrier("va").unwrap());
+            set_up("vb", true).unwrap();
+            assert!(has_carrier("va").unwrap());
+            assert!(has_carrier("no-such-if0").is_err());
         });
     }
 

@@ -5,6 +5,7 @@ use super::program::{self, Program};
 use super::space::Space;
 use super::stop::Stop;
 use crate::scenario::model::Link;
+use anabranch_kern::interface;
 use anabranch_link::{Direction, LinkPatch, LinkSpec};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
@@ -91,9 +92,7 @@ impl Network {
 
     /// Takes the carrier of an access link away from the hosts at its ends.
     ///
-    /// The kernel reports a lost carrier at most once per second, counted over all namespaces of the machine, so
-    /// that runs in parallel would delay each other's reports. A query of the interface makes it report at once
-    /// (since Linux 6.8).
+    /// Runs in parallel would delay each other's reports of it; see [`interface::has_carrier`].
     ///
     /// # Errors
     /// There is no link of this name, or it refuses.
@@ -101,9 +100,8 @@ impl Network {
         let link = self.links.get_mut(name).ok_or_else(|| anyhow!("no link {name}"))?;
         link.set(direction, &LinkPatch { up: Some(false), ..LinkPatch::default() })?;
         for end in &link.peers {
-            let mut query = program::command("ip");
-            query.args(["link", "show", "dev", &end.interface]);
-            self.spaces.get(&end.space).map_or(Ok(()), |space| space.output(&mut query).map(drop))?;
+            let query = || interface::has_carrier(&end.interface).with_context(|| end.interface.clone());
+            self.spaces.get(&end.space).map_or(Ok(true), |space| space.enter(query))?;
         }
         Ok(())
     }
