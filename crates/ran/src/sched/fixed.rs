@@ -7,7 +7,7 @@
 //!
 //! Shares are rounded down to whole groups, the unit of allocation.
 
-use super::{Allocation, InterSlice, NoParams, TtiPreview, Scheduler, Setup, Tti};
+use super::{Allocation, InterSlice, NoParams, Scheduler, Setup, Tti, TtiPreview};
 
 /// The scheduler of one direction.
 #[derive(Debug, Clone, Copy)]

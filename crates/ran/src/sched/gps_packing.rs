@@ -183,7 +183,8 @@ impl GpsPacking {
             let queues = allocation.queues_of(slice);
             let most = self.max_lag(tti, slice);
             let closed = queues.clone().any(|queue| {
-                allocation.unmet(queue) > 0 && self.ue(tti, queue).is_some_and(|a| a.projected_lag() > most / 2)
+                allocation.unmet(queue) > 0
+                    && self.ue(tti, queue).is_some_and(|a| a.projected_lag() > most / 2)
             });
             for queue in queues.clone() {
                 self.problem.push_queue(tti, queue, allocation.grants[queue], 1.0);

@@ -18,7 +18,7 @@
 //! unless other slices made the slice wait.
 
 use super::config::PARTS;
-use super::{Allocation, InterSlice, NoParams, TtiPreview, Scheduler, Setup, SliceConfig, Tti};
+use super::{Allocation, InterSlice, NoParams, Scheduler, Setup, SliceConfig, Tti, TtiPreview};
 
 /// The scheduler of one direction.
 #[derive(Debug, Clone, Default)]
@@ -69,7 +69,8 @@ impl CarryOver {
     fn update(&mut self, slice: &SliceConfig, tti: &Tti<'_>, granted: u16, had_backlog: bool) {
         let (min, max) = self.limits(slice, tti.rbs);
         let (granted, group) = (u64::from(granted) * PARTS, u64::from(tti.rbg.max(1)) * PARTS);
-        let (min_carry_limit, max_carry_limit) = if had_backlog { (2 * group, 2 * group) } else { (0, group - 1) };
+        let (min_carry_limit, max_carry_limit) =
+            if had_backlog { (2 * group, 2 * group) } else { (0, group - 1) };
         self.min_carry = min.saturating_sub(granted).min(min_carry_limit);
         self.max_carry = max.saturating_sub(granted).min(max_carry_limit);
     }
@@ -79,7 +80,11 @@ impl Scheduler for RrmPolicy {
     type Params = NoParams;
 
     fn build(_: &NoParams, cell: &Setup) -> Self {
-        Self { last: vec![0; cell.slices], carry_over: vec![CarryOver::default(); cell.slices], ..Self::default() }
+        Self {
+            last: vec![0; cell.slices],
+            carry_over: vec![CarryOver::default(); cell.slices],
+            ..Self::default()
+        }
     }
 }
 
@@ -87,7 +92,8 @@ impl RrmPolicy {
     fn set_bounds(&mut self, slices: &[SliceConfig], rbs: u16) {
         let carry_over = self.carry_over.iter().copied().chain(std::iter::repeat(CarryOver::default()));
         self.bounds.clear();
-        self.bounds.extend(slices.iter().zip(carry_over).map(|(slice, carry_over)| carry_over.bounds(slice, rbs)));
+        self.bounds
+            .extend(slices.iter().zip(carry_over).map(|(slice, carry_over)| carry_over.bounds(slice, rbs)));
     }
 
     /// Sort key: the slice with the least RBs for its share goes first.

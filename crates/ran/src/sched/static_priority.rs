@@ -5,7 +5,7 @@
 //!   priority 1               ▦▦▦▦▦▦▦▦▦▦▦▦      shares have no influence: a slice can starve all later ones
 //! ```
 
-use super::{Allocation, InterSlice, NoParams, TtiPreview, Scheduler, Setup, Tti};
+use super::{Allocation, InterSlice, NoParams, Scheduler, Setup, Tti, TtiPreview};
 
 /// The scheduler of one direction.
 #[derive(Debug, Clone, Default)]

@@ -46,12 +46,12 @@
 //! Sₖ ≤ Sₖ₊₁ + g / (k + 1). Sₙ is 0. Forfeits of idle slices raise no quantum above 0 while any slice is in debt, so they
 //! increase no Sₖ; once none is in debt, Σ quantum equals the RBs of this TTI.
 
-mod quanta;
 pub mod paper;
+mod quanta;
 
 use super::knapsack::{Problem, SliceBound};
 use super::{
-    Allocation, Capacity, InterAlgorithm, InterSlice, OutOfRange, TtiPreview, Scheduler, Setup, Tti, bound,
+    Allocation, Capacity, InterAlgorithm, InterSlice, OutOfRange, Scheduler, Setup, Tti, TtiPreview, bound,
 };
 use quanta::Quanta;
 use serde::{Deserialize, Serialize};
@@ -217,7 +217,8 @@ impl Eqp {
             let already = allocation.grants[queue];
             let rbs = Problem::rbs_of(tti, queue, packets).saturating_sub(already);
             let slice = usize::from(tti.queues[queue].slice);
-            if self.quanta.get(slice).saturating_sub(i32::from(allocation.room.would_take(rbs))) < -self.limit {
+            if self.quanta.get(slice).saturating_sub(i32::from(allocation.room.would_take(rbs))) < -self.limit
+            {
                 continue;
             }
             let got = allocation.grant(tti, queue, rbs);
@@ -262,7 +263,8 @@ impl Eqp {
         if self.idle == Idle::IdleReset {
             // The RBs are prepaid: any slice with a backlog may use them, the highest quantum first.
             while allocation.room.rbs() > 0 {
-                let Some(slice) = self.quanta.with_highest(|slice| allocation.next_queue(slice).is_some()) else {
+                let Some(slice) = self.quanta.with_highest(|slice| allocation.next_queue(slice).is_some())
+                else {
                     return;
                 };
                 let Some(queue) = allocation.next_queue(slice) else { return };
