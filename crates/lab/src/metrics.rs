@@ -373,11 +373,7 @@ pub fn check(name: &str, list: &[Metric], cases: &[&Case]) -> Result<(), String>
     let base = STATISTICS.iter().find_map(|s| name.strip_suffix(s)?.strip_suffix('.'));
     let of = |name: &str| {
         cases.iter().any(|case| {
-            let rest = match &case.variant {
-                Some(variant) => name.strip_prefix(variant.as_str()).and_then(|rest| rest.strip_prefix('.')),
-                None => Some(name),
-            };
-            rest.is_some_and(|rest| list.iter().any(|metric| is_of(metric.name, rest, case)))
+            case.own_name(name).is_some_and(|own| list.iter().any(|metric| is_of(metric.name, own, case)))
         })
     };
     if of(name) || base.is_some_and(of) {

@@ -169,12 +169,7 @@ fn of_algorithm(claim: &Claim, cases: &[Case]) -> Option<String> {
     claim.paper.as_ref()?;
     let metric = Expr::parse(&claim.metric).ok()?;
     let names = metric.metrics();
-    let of = |case: &&Case| match &case.variant {
-        Some(variant) => names
-            .iter()
-            .any(|name| name.strip_prefix(variant.as_str()).is_some_and(|rest| rest.starts_with('.'))),
-        None => true,
-    };
+    let of = |case: &&Case| case.variant.is_none() || names.iter().any(|name| case.own_name(name).is_some());
     let own = cases.iter().filter(of).find_map(own_algorithm)?;
     Some(format!("has a figure of the paper, and {own} is not the paper's: leave `paper` out"))
 }

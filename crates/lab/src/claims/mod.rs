@@ -393,7 +393,7 @@ fn problems_of_plot(plot: &Plot, problem: &mut impl FnMut(&str, &str)) {
     }
 }
 
-/// Removes backends from the cases on which no claim evaluates their metrics, for forms that draw no plots.
+/// Removes from each case the backends on which no claim evaluates its metrics.
 pub fn retain_evaluated(file: &File, cases: &mut [Case]) {
     let claims: Vec<(&[BackendName], Expr)> = file
         .claim
@@ -401,12 +401,12 @@ pub fn retain_evaluated(file: &File, cases: &mut [Case]) {
         .filter_map(|c| Some((c.backends.as_deref().unwrap_or(&file.backends), Expr::parse(&c.metric).ok()?)))
         .collect();
     for case in cases {
-        let Some(variant) = &case.variant else { continue };
-        let of_variant =
-            |name: &&str| name.strip_prefix(variant.as_str()).is_some_and(|rest| rest.starts_with('.'));
-        case.backends.retain(|backend| {
-            claims.iter().any(|(on, expr)| on.contains(backend) && expr.metrics().iter().any(of_variant))
+        let mut backends = std::mem::take(&mut case.backends);
+        backends.retain(|backend| {
+            let mut here = claims.iter().filter(|(on, _)| on.contains(backend));
+            here.any(|(_, expr)| expr.metrics().iter().any(|name| case.own_name(name).is_some()))
         });
+        case.backends = backends;
     }
 }
 

@@ -97,11 +97,11 @@ impl Network {
     /// # Errors
     /// There is no link of this name, or it refuses.
     pub fn carrier_down(&mut self, name: &str, direction: Direction) -> Result<()> {
-        let link = self.links.get_mut(name).ok_or_else(|| anyhow!("no link {name}"))?;
+        let link = self.link(name)?;
         link.set(direction, &LinkPatch { up: Some(false), ..LinkPatch::default() })?;
-        for end in &link.peers {
+        for end in link.peers.clone() {
             let query = || interface::has_carrier(&end.interface).with_context(|| end.interface.clone());
-            self.spaces.get(&end.space).map_or(Ok(true), |space| space.enter(query))?;
+            self.space(&end.space)?.enter(query)?;
         }
         Ok(())
     }

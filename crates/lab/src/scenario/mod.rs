@@ -150,7 +150,7 @@ fn parse_form(
     if !problems.is_empty() {
         return Err(problems);
     }
-    if is_quick && matrix.is_none() {
+    if is_quick && !whole.variant.is_empty() {
         claims::retain_evaluated(&whole, &mut cases);
     }
     if matrix.is_some() {

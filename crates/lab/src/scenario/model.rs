@@ -394,6 +394,15 @@ impl Action {
 }
 
 impl Case {
+    /// The name of a metric or series without the variant's prefix; `None` if it belongs to another variant.
+    #[must_use]
+    pub fn own_name<'n>(&self, name: &'n str) -> Option<&'n str> {
+        match &self.variant {
+            Some(variant) => name.strip_prefix(variant.as_str())?.strip_prefix('.'),
+            None => Some(name),
+        }
+    }
+
     /// UEs of a cell in order, with the path of the access.
     #[must_use]
     pub fn ues_of<'a>(&'a self, gnb: &str) -> Vec<(&'a String, usize)> {
