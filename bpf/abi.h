@@ -66,14 +66,14 @@ struct ab_feedback_config {
 /* A flow's knowledge of its path; documented in crates/cc/src/int/view.rs. All ones: unknown. */
 struct ab_view {
 	u64 received_us;
-	u64 detailed_us;
+	u64 rates_us;
 	u64 acked_us;
-	u64 moved_us;
+	u64 counter_moved_us;
 	u64 dropped_us;
-	u64 counted_us;
+	u64 counter_confirmed_us;
 	u64 newest_us;
 	u64 provisional_us;
-	u64 least_ends_us;
+	u64 min_rtt_ends_us;
 	u64 round_ends_us;
 	u64 link_kbps;
 	u64 arrival_kbps;
@@ -83,11 +83,11 @@ struct ab_view {
 	u32 drops;
 	u32 losses;
 	u32 flags;
-	u32 least_us[2];
-	u32 low_us[2];
+	u32 min_rtt_us[2];
+	u32 round_min_rtt_us[2];
 	u32 peak_bytes[2];
-	u32 began[2];
-	u32 passed[2];
+	u32 round_start_totals[2];
+	u32 round_totals[2];
 };
 
 /* State of one socket: value of the map `ab_sockets` (BPF_MAP_TYPE_SK_STORAGE). A version that replaces another one shares the
@@ -96,7 +96,7 @@ struct ab_socket {
 	struct ab_view view;
 	/* Report to the sender of data: the option to send next. */
 	u8 answer[AB_OPTION_LEN];
-	u64 answered_us;
+	u64 report_us;
 	/* Number of packets on which it remains to be sent; 0: no pending report. */
 	u32 left;
 	/* A late report has revoked the classification of the last loss. */
@@ -111,7 +111,7 @@ struct ab_socket {
 	/* int_rate: bounding window at that rate, segments. */
 	u64 window;
 	/* int_rate: minimum smoothed RTT since pacing began; 0: none. */
-	u64 least_us;
+	u64 min_srtt_us;
 	/* Segments retransmitted after losses classified as congestion and as medium losses, up to the last loss. */
 	u32 resent_congestion;
 	u32 resent_medium;
@@ -124,7 +124,7 @@ struct ab_socket {
 	/* AB_STATE_*. */
 	u32 state;
 	/* int_rate: a queue without telemetry dropped; the window has to carry the rate before the flow is paced. */
-	u32 doubt;
+	u32 window_must_sustain_rate;
 };
 
 /* The last loss was classified as a medium loss. */
@@ -140,7 +140,7 @@ struct ab_shown {
 	u64 now_us;
 	/* When the newest report (at a receiver: trace) left the path; 0: none. */
 	u64 received_us;
-	u64 answered_us;
+	u64 report_us;
 	/* Pacing rate of the socket, bytes per second; all ones: not paced. */
 	u64 pacing;
 	u64 rate_bps;

@@ -28,10 +28,10 @@ struct {
 } ab_reports SEC(".maps");
 
 /* Maximum number of nodes with our data in an IPv6 option. */
-#define MOST_NODES 8
+#define MAX_NODES 8
 
 /* Number of packets on which a report is sent, because ACKs can be lost. */
-#define TELLINGS 3
+#define REPORT_REPEATS 3
 
 #define NEXT_HEADER 6
 #define HOP_LIMIT 7
@@ -77,7 +77,7 @@ struct path {
 	u16 drops, losses;
 	/* Hop limit written by the last node processed; initially that of the received packet. */
 	u8 oldest;
-	u8 told, unbroken, nodes;
+	u8 drops_known, contiguous, nodes;
 };
 
 AB_INLINE u64 word(u32 be)
@@ -109,14 +109,14 @@ __attribute__((noinline)) u32 add_node(struct path *path, u64 at, u32 type, u32 
 	limit = bpf_ntohl(hop) >> 24;
 	/* Newest first. The newest node must have the hop limit of the arrival; each older one the same as its successor, or one more. */
 	if (limit != path->oldest && (!path->nodes || limit != path->oldest + 1))
-		path->unbroken = 0;
+		path->contiguous = 0;
 	path->oldest = limit;
 	path->nodes = 1;
 	/* The field of bit 6 follows those of bits 0 to 5 that are present; bit 0 is. */
 	if (type & BIT(6))
 		copy(&depth, 4, at + 4 * __builtin_popcount(type & 0xfc000000));
 	if (!(type & BIT(22))) {
-		path->told = 0;
+		path->drops_known = 0;
 		return fixed;
 	}
 	if (copy(&head, 4, at + fixed))
@@ -124,12 +124,12 @@ __attribute__((noinline)) u32 add_node(struct path *path, u64 at, u32 type, u32 
 	head = bpf_ntohl(head);
 	if ((head & 0xffffff) != AB_SCHEMA || head >> 24 != AB_SCHEMA_LEN / 4 ||
 	    copy(&ours, sizeof(ours), at + fixed + 4)) {
-		path->told = 0;
+		path->drops_known = 0;
 		return fixed + 4 + 4 * (head >> 24);
 	}
 	/* The end of a tunnel does not know the drops inside it. */
 	if (ours.drops == 0xffffffff)
-		path->told = 0;
+		path->drops_known = 0;
 	else
 		path->drops += bpf_ntohl(ours.drops);
 	if (ours.losses != 0xffffffff)
@@ -157,30 +157,30 @@ AB_INLINE void put16(u8 *b, u16 value)
 AB_INLINE void answer(struct ab_socket *s, const struct path *path, int complete)
 {
 	u64 free = path->depth == AB_UNKNOWN || path->capacity == AB_UNKNOWN ? AB_UNKNOWN
-									      : ab_minus(path->capacity, path->depth);
+									      : ab_saturating_sub(path->capacity, path->depth);
 
 	s->answer[0] = AB_OPTION_KIND;
 	s->answer[1] = AB_OPTION_LEN;
-	s->answer[2] = ab_code_flows(path->flows);
+	s->answer[2] = ab_encode_flows(path->flows);
 	s->answer[3] = AB_VERSION | (complete ? 0x20 : 0);
 	put16(s->answer + 4, path->drops);
 	put16(s->answer + 6, path->losses);
-	put16(s->answer + 8, ab_code(path->link));
-	put16(s->answer + 10, ab_code(path->arrival));
-	put16(s->answer + 12, ab_code(path->depth));
-	put16(s->answer + 14, ab_code(free));
-	s->answered_us = now_us();
-	s->left = TELLINGS;
+	put16(s->answer + 8, ab_encode(path->link));
+	put16(s->answer + 10, ab_encode(path->arrival));
+	put16(s->answer + 12, ab_encode(path->depth));
+	put16(s->answer + 14, ab_encode(free));
+	s->report_us = now_us();
+	s->left = REPORT_REPEATS;
 }
 
 /*
  * Processes a packet with a trace in front of its TCP header. The position of the headers is available only from the kernel's own
  * types; they are contiguous, because the kernel has parsed them.
  */
-__attribute__((noinline)) int take_trace(struct bpf_sock_ops *ops)
+__attribute__((noinline)) int on_trace(struct bpf_sock_ops *ops)
 {
 	struct path path = { .share = AB_UNKNOWN, .link = AB_UNKNOWN, .arrival = AB_UNKNOWN, .depth = AB_UNKNOWN,
-			     .capacity = AB_UNKNOWN, .told = 1, .unbroken = 1 };
+			     .capacity = AB_UNKNOWN, .drops_known = 1, .contiguous = 1 };
 	const struct bpf_sock_ops_kern *kernel = bpf_cast_to_kern_ctx(ops);
 	const struct sk_buff *packet = kernel->skb;
 	struct ab_socket *s;
@@ -210,7 +210,7 @@ __attribute__((noinline)) int take_trace(struct bpf_sock_ops *ops)
 		return 0;
 	count(AB_TRACES_IN);
 	path.oldest = ip[HOP_LIMIT];
-	for (nodes = 0; nodes < MOST_NODES && at < end; nodes++) {
+	for (nodes = 0; nodes < MAX_NODES && at < end; nodes++) {
 		len = add_node(&path, start + at, type, fixed);
 		if (!len)
 			return 0;
@@ -228,7 +228,7 @@ __attribute__((noinline)) int take_trace(struct bpf_sock_ops *ops)
 	}
 	/* Routers decrement a common initial hop limit; nodes that report drops are bridges and do not. */
 	first = path.oldest <= 64 ? 64 : path.oldest <= 128 ? 128 : 255;
-	answer(s, &path, path.told && path.unbroken && !(h[10] & 4) && first - ip[HOP_LIMIT] <= ab_config.known_routers);
+	answer(s, &path, path.drops_known && path.contiguous && !(h[10] & 4) && first - ip[HOP_LIMIT] <= ab_config.known_routers);
 	return 1;
 }
 
@@ -326,14 +326,14 @@ AB_INLINE void parse_options(struct bpf_sock_ops *ops)
 	struct ab_socket *s;
 	int late;
 
-	if (is_marked(ops) && take_trace(ops))
+	if (is_marked(ops) && on_trace(ops))
 		tell(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 	if (bpf_load_hdr_opt(ops, option, sizeof(option), 0) < AB_OPTION_SHORT_LEN)
 		return;
 	s = state_of(ops->sk);
 	if (!s)
 		return;
-	late = is_keyed() && !take_tag(ops, option) ? -1 : ab_take(&s->view, option, now_us());
+	late = is_keyed() && !take_tag(ops, option) ? -1 : ab_on_report(&s->view, option, now_us());
 	count(late < 0 ? AB_REPORTS_BAD : AB_REPORTS_IN);
 	if (late > 0)
 		s->late = 1;
@@ -342,7 +342,7 @@ AB_INLINE void parse_options(struct bpf_sock_ops *ops)
 /* Whether there is a report that is recent enough to send. */
 AB_INLINE int has_answer(const struct ab_socket *s, u64 now)
 {
-	return s->left && ab_minus(now, s->answered_us) <= AB_ANSWER_US;
+	return s->left && ab_saturating_sub(now, s->report_us) <= AB_MAX_REPORT_AGE_US;
 }
 
 /* Reserves room for the option, in the packet being built or for the computation of the segment size. */
@@ -368,7 +368,7 @@ AB_INLINE void write_option(struct bpf_sock_ops *ops)
 	if (!s)
 		return;
 	__builtin_memcpy(option, s->answer, sizeof(s->answer));
-	age = ab_minus(now_us(), s->answered_us) / 8000;
+	age = ab_saturating_sub(now_us(), s->report_us) / 8000;
 	option[3] |= age > 31 ? 31 : age;
 	if (!store(ops, option, AB_OPTION_LEN)) {
 		if (s->left)

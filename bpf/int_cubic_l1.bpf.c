@@ -7,7 +7,7 @@ SEC("struct_ops")
 void BPF_PROG(l1_init, struct sock *sk)
 {
 	cubictcp_init(sk);
-	ab_made(sk);
+	ab_create_socket(sk);
 }
 
 SEC("struct_ops")

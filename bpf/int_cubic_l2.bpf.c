@@ -7,7 +7,7 @@ SEC("struct_ops")
 void BPF_PROG(l2_init, struct sock *sk)
 {
 	cubictcp_init(sk);
-	ab_made(sk);
+	ab_create_socket(sk);
 }
 
 SEC("struct_ops")
@@ -20,7 +20,7 @@ u32 BPF_PROG(l2_ssthresh, struct sock *sk)
 	if (s && s->kept_cwnd > from)
 		from = s->kept_cwnd;
 	if (s && ab_medium_loss(s, tp, from)) {
-		u32 less = ab_give_way(from, &s->carried);
+		u32 less = ab_reduce_by_five_percent(from, &s->carried);
 
 		s->kept_cwnd = less;
 		return less > 2 ? less : 2;

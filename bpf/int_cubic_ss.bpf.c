@@ -8,7 +8,7 @@ SEC("struct_ops")
 void BPF_PROG(ss_init, struct sock *sk)
 {
 	cubictcp_init(sk);
-	ab_made(sk);
+	ab_create_socket(sk);
 }
 
 SEC("struct_ops")
@@ -19,7 +19,7 @@ u32 BPF_PROG(ss_ssthresh, struct sock *sk)
 
 	/* Shown by `cc show`; the law itself does not use the classification. */
 	if (s)
-		ab_judged(s, tp, ab_medium_now(s, tp));
+		ab_count_loss(s, tp, ab_medium_now(s, tp));
 	return cubictcp_recalc_ssthresh(sk);
 }
 
@@ -28,7 +28,7 @@ AB_INLINE int in_force(const struct ab_socket *s, const struct tcp_sock *tp)
 {
 	u64 srtt = ab_srtt(tp);
 
-	return s && ab_tells_growth(&s->view) && ab_detailed(&s->view, srtt, ab_config.stale_rtts) &&
+	return s && ab_reports_growth(&s->view) && ab_has_fresh_rates(&s->view, srtt, ab_config.stale_rtts) &&
 	       !ab_at_ceiling_window(tp->snd_cwnd, ab_config.ceiling_bps, srtt, tp->mss_cache);
 }
 
@@ -65,7 +65,7 @@ void BPF_PROG(ss_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 	window = tp->snd_cwnd + per_segment / AB_GROWTH_UNIT;
 	most = ab_ceiling_window(ab_config.ceiling_bps, ab_srtt(tp), tp->mss_cache);
 	ab_at_ceiling(s, window >= most);
-	window = ab_at_most(ab_at_most(window, most), ab_at_most(tp->snd_ssthresh, tp->snd_cwnd_clamp));
+	window = ab_min(ab_min(window, most), ab_min(tp->snd_ssthresh, tp->snd_cwnd_clamp));
 	if (window > tp->snd_cwnd)
 		tp->snd_cwnd = window;
 }

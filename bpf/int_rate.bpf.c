@@ -14,16 +14,16 @@
 #define FLAG_FORWARD 0x404 /* FLAG_DATA_ACKED | FLAG_SND_UNA_ADVANCED, as tcp_input.c has them */
 
 /* Separate functions, so that the verifier checks each once and not on every path to it. */
-__attribute__((noinline)) u64 rate_now(const struct ab_view *v, u64 own_bps, u64 srtt_us, u64 mss_bytes)
+__attribute__((noinline)) u64 current_rate(const struct ab_view *v, u64 own_bps, u64 srtt_us, u64 mss_bytes)
 {
-	if (!v || !ab_detailed(v, srtt_us, ab_config.stale_rtts))
+	if (!v || !ab_has_fresh_rates(v, srtt_us, ab_config.stale_rtts))
 		return 0;
-	return ab_rate(v, own_bps, srtt_us, mss_bytes, ab_config.ceiling_bps);
+	return ab_fair_rate(v, own_bps, srtt_us, mss_bytes, ab_config.ceiling_bps);
 }
 
-__attribute__((noinline)) u64 explained(const struct ab_view *v, u64 least_us)
+__attribute__((noinline)) u64 max_explained_rtt(const struct ab_view *v, u64 min_srtt_us)
 {
-	return v ? ab_explained(v, least_us) : 0;
+	return v ? ab_max_explained_rtt(v, min_srtt_us) : 0;
 }
 
 AB_INLINE u32 in_flight(const struct tcp_sock *tp)
@@ -39,10 +39,10 @@ AB_INLINE void back_to_cubic(struct sock *sk, struct ab_socket *s, u64 rtt_us)
 
 	s->rate_bps = 0;
 	s->next_us = 0;
-	s->least_us = 0;
+	s->min_srtt_us = 0;
 	ab_at_ceiling(s, 0);
 	cubictcp_init(sk);
-	tp->snd_cwnd = ab_at_most(bdp < 2 ? 2 : bdp, tp->snd_cwnd_clamp);
+	tp->snd_cwnd = ab_min(bdp < 2 ? 2 : bdp, tp->snd_cwnd_clamp);
 	tp->snd_ssthresh = tp->snd_cwnd;
 	/* The maximum permitted by the socket; otherwise the last rate would remain in force. */
 	sk->sk_pacing_rate = ~0UL;
@@ -51,55 +51,55 @@ AB_INLINE void back_to_cubic(struct sock *sk, struct ab_socket *s, u64 rtt_us)
 		sk->sk_pacing_status = SK_PACING_NONE;
 }
 
-AB_INLINE int is_unseen(const struct ab_socket *s, const struct tcp_sock *tp)
+AB_INLINE int may_be_unreported_drop(const struct ab_socket *s, const struct tcp_sock *tp)
 {
-	return ab_unseen(&s->view, tp->tcp_mstamp, ab_srtt(tp));
+	return ab_may_be_unreported_drop(&s->view, tp->tcp_mstamp, ab_srtt(tp));
 }
 
 /* Returns to CUBIC with the window of the rate, or the segments delivered per round trip if less. */
-AB_INLINE void overrun(struct sock *sk, struct ab_socket *s)
+AB_INLINE void leave_pacing(struct sock *sk, struct ab_socket *s)
 {
 	struct tcp_sock *tp = ab_tcp(sk);
 
-	s->doubt = 1;
-	back_to_cubic(sk, s, s->least_us);
-	if (ab_complete(&s->view)) {
-		tp->snd_cwnd = ab_at_most(tp->snd_cwnd, ab_delivered(&s->view, tp->delivered));
+	s->window_must_sustain_rate = 1;
+	back_to_cubic(sk, s, s->min_srtt_us);
+	if (ab_is_complete(&s->view)) {
+		tp->snd_cwnd = ab_min(tp->snd_cwnd, ab_delivered_per_rtt(&s->view, tp->delivered));
 		tp->snd_ssthresh = tp->snd_cwnd;
 	}
 }
 
 /* Updates the rate and the bounding window once per round trip, so that no division is needed per ACK. */
-AB_INLINE void steer(struct sock *sk, struct ab_socket *s)
+AB_INLINE void update_rate(struct sock *sk, struct ab_socket *s)
 {
 	struct tcp_sock *tp = ab_tcp(sk);
 	u64 now = tp->tcp_mstamp, srtt = ab_srtt(tp), rate, most;
 
 	if (now < s->next_us)
 		return;
-	rate = rate_now(&s->view, s->rate_bps, srtt, tp->mss_cache);
-	if (rate && !s->rate_bps && (s->doubt || !ab_complete(&s->view))) {
+	rate = current_rate(&s->view, s->rate_bps, srtt, tp->mss_cache);
+	if (rate && !s->rate_bps && (s->window_must_sustain_rate || !ab_is_complete(&s->view))) {
 		/* In slow start, the path has carried half of the window. */
-		if (!ab_carries(tp->snd_cwnd >> (tp->snd_cwnd < tp->snd_ssthresh), rate, srtt, tp->mss_cache)) {
+		if (!ab_window_sustains(tp->snd_cwnd >> (tp->snd_cwnd < tp->snd_ssthresh), rate, srtt, tp->mss_cache)) {
 			s->next_us = now + srtt / 8;
 			return;
 		}
-		s->doubt = 0;
+		s->window_must_sustain_rate = 0;
 	}
-	if (rate && (!s->least_us || srtt < s->least_us))
-		s->least_us = srtt;
-	most = explained(&s->view, s->least_us);
-	if (rate && s->rate_bps && !ab_complete(&s->view) && ab_rtt(srtt) > most) {
-		back_to_cubic(sk, s, s->least_us);
-	} else if (rate && s->rate_bps && ab_complete(&s->view) && s->view.passed[1] && is_unseen(s, tp)) {
+	if (rate && (!s->min_srtt_us || srtt < s->min_srtt_us))
+		s->min_srtt_us = srtt;
+	most = max_explained_rtt(&s->view, s->min_srtt_us);
+	if (rate && s->rate_bps && !ab_is_complete(&s->view) && ab_clamp_rtt(srtt) > most) {
+		back_to_cubic(sk, s, s->min_srtt_us);
+	} else if (rate && s->rate_bps && ab_is_complete(&s->view) && s->view.round_totals[1] && may_be_unreported_drop(s, tp)) {
 		/* A recovery may last long, and only its start is checked for losses in unreported queues. */
-		overrun(sk, s);
+		leave_pacing(sk, s);
 	} else if (rate) {
 		if (sk->sk_pacing_status == SK_PACING_NONE)
 			sk->sk_pacing_status = SK_PACING_NEEDED;
 		s->rate_bps = rate;
 		s->next_us = now + srtt;
-		s->window = ab_rate_window(rate, ab_at_most(srtt, most), tp->mss_cache);
+		s->window = ab_rate_window(rate, ab_min(srtt, most), tp->mss_cache);
 		ab_at_ceiling(s, rate >= ab_config.ceiling_bps);
 	} else if (s->rate_bps) {
 		back_to_cubic(sk, s, srtt);
@@ -118,7 +118,7 @@ AB_INLINE void reduce_in_proportion(struct sock *sk, struct ab_socket *s, const 
 	if (flight > tp->snd_ssthresh) {
 		u64 due = ((u64)tp->snd_ssthresh * s->carried + tp->prior_cwnd - 1) / tp->prior_cwnd;
 
-		send = ab_minus(due, tp->prr_out);
+		send = ab_saturating_sub(due, tp->prr_out);
 	} else {
 		u32 room = tp->snd_ssthresh - flight;
 
@@ -136,7 +136,7 @@ SEC("struct_ops")
 void BPF_PROG(rate_init, struct sock *sk)
 {
 	cubictcp_init(sk);
-	ab_made(sk);
+	ab_create_socket(sk);
 }
 
 SEC("struct_ops")
@@ -149,10 +149,10 @@ void BPF_PROG(rate_cong_control, struct sock *sk, u32 ack, int flag, const struc
 	(void)ab_on_ack(s, tp);
 	ab_on_sample(s, tp, rs->rtt_us > 0 ? rs->rtt_us : 0);
 	if (s)
-		steer(sk, s);
+		update_rate(sk, s);
 	if (s && s->rate_bps) {
-		sk->sk_pacing_rate = ab_at_most(s->rate_bps / 8, sk->sk_max_pacing_rate);
-		tp->snd_cwnd = ab_at_most(s->window, tp->snd_cwnd_clamp);
+		sk->sk_pacing_rate = ab_min(s->rate_bps / 8, sk->sk_max_pacing_rate);
+		tp->snd_cwnd = ab_min(s->window, tp->snd_cwnd_clamp);
 		return;
 	}
 	if (rs->rtt_us >= 0) {
@@ -178,7 +178,7 @@ void BPF_PROG(rate_cong_control, struct sock *sk, u32 ack, int flag, const struc
 		u64 rate = (u64)tp->mss_cache * tp->snd_cwnd * 8000000 / tp->srtt_us;
 
 		rate = tp->snd_cwnd < tp->snd_ssthresh / 2 ? 2 * rate : rate + rate / 5;
-		sk->sk_pacing_rate = ab_at_most(rate, sk->sk_max_pacing_rate);
+		sk->sk_pacing_rate = ab_min(rate, sk->sk_max_pacing_rate);
 	}
 }
 
@@ -190,12 +190,12 @@ u32 BPF_PROG(rate_ssthresh, struct sock *sk)
 	if (s) {
 		s->carried = 0;
 		/* Shown by `cc show`; the law itself does not use the classification. */
-		ab_judged(s, ab_tcp(sk), ab_medium_now(s, ab_tcp(sk)));
+		ab_count_loss(s, ab_tcp(sk), ab_medium_now(s, ab_tcp(sk)));
 	}
 	if (s && s->rate_bps) {
-		if (!is_unseen(s, ab_tcp(sk)))
+		if (!may_be_unreported_drop(s, ab_tcp(sk)))
 			return ab_tcp(sk)->snd_cwnd;
-		overrun(sk, s);
+		leave_pacing(sk, s);
 	}
 	return cubictcp_recalc_ssthresh(sk);
 }
@@ -208,8 +208,8 @@ void BPF_PROG(rate_state, struct sock *sk, u8 new_state)
 
 	if (new_state == TCP_CA_LOSS && s && s->rate_bps) {
 		/* After a long time without ACKs, the knowledge of the path may be outdated. */
-		s->doubt = is_unseen(s, tp);
-		back_to_cubic(sk, s, s->doubt ? s->least_us : ab_srtt(tp));
+		s->window_must_sustain_rate = may_be_unreported_drop(s, tp);
+		back_to_cubic(sk, s, s->window_must_sustain_rate ? s->min_srtt_us : ab_srtt(tp));
 		tp->snd_ssthresh = cubictcp_recalc_ssthresh(sk);
 		tp->snd_cwnd = 1;
 	} else if (new_state < TCP_CA_CWR && ca_state(sk) >= TCP_CA_CWR && ca_state(sk) <= TCP_CA_RECOVERY &&

@@ -48,8 +48,8 @@ int ab_sockets_iter(struct bpf_iter__task_file *ctx)
 		return 0;
 	shown.cookie = bpf_get_socket_cookie(sk);
 	shown.now_us = bpf_ktime_get_ns() / 1000;
-	shown.received_us = s->view.flags & AB_KNOWN ? s->view.received_us : 0;
-	shown.answered_us = s->answered_us;
+	shown.received_us = s->view.flags & AB_HAS_REPORT ? s->view.received_us : 0;
+	shown.report_us = s->report_us;
 	shown.pacing = sk->sk_pacing_rate;
 	shown.rate_bps = s->rate_bps;
 	shown.link_kbps = s->view.link_kbps;

@@ -72,7 +72,7 @@ AB_INLINE u64 ab_srtt(const struct tcp_sock *tp)
 }
 
 /* Creates the socket's state together with the socket, so that `cc show` lists it before the first report. */
-AB_INLINE void ab_made(struct sock *sk)
+AB_INLINE void ab_create_socket(struct sock *sk)
 {
 	struct ab_socket *s = ab_socket(sk);
 
@@ -89,7 +89,7 @@ AB_INLINE void ab_at_ceiling(struct ab_socket *s, int is)
 }
 
 /* Counts a classified loss; retransmissions since the previous loss are attributed to that one. */
-AB_INLINE void ab_judged(struct ab_socket *s, const struct tcp_sock *tp, int medium)
+AB_INLINE void ab_count_loss(struct ab_socket *s, const struct tcp_sock *tp, int medium)
 {
 	u32 resent = tp->total_retrans - s->resent_before;
 
@@ -114,7 +114,7 @@ AB_INLINE void ab_judged(struct ab_socket *s, const struct tcp_sock *tp, int med
  * tcp_enter_recovery). A tail loss repaired by a probe (RFC 8985) does not change the saved value: the first one of a connection
  * is treated as reported.
  */
-AB_INLINE int ab_told(const struct tcp_sock *tp)
+AB_INLINE int ab_is_reported_congestion(const struct tcp_sock *tp)
 {
 	return !tp->prior_ssthresh;
 }
@@ -123,18 +123,18 @@ AB_INLINE int ab_told(const struct tcp_sock *tp)
 AB_INLINE void ab_on_sample(struct ab_socket *s, const struct tcp_sock *tp, u64 rtt_us)
 {
 	if (s)
-		ab_measured(&s->view, tp->tcp_mstamp, rtt_us, ab_srtt(tp), tp->delivered, tp->lost);
+		ab_record_sample(&s->view, tp->tcp_mstamp, rtt_us, ab_srtt(tp), tp->delivered, tp->lost);
 }
 
 /* Whether the loss detected now is a medium loss according to the reports. */
 AB_INLINE int ab_medium_now(struct ab_socket *s, const struct tcp_sock *tp)
 {
-	if (ab_told(tp)) {
+	if (ab_is_reported_congestion(tp)) {
 		s->view.flags &= ~AB_PROVISIONAL;
 		return 0;
 	}
-	ab_acked_unseen(&s->view, tp->delivered_mstamp, tp->first_tx_mstamp);
-	return ab_medium(&s->view, tp->tcp_mstamp, ab_srtt(tp), ab_config.stale_rtts);
+	ab_record_recovery_ack(&s->view, tp->delivered_mstamp, tp->first_tx_mstamp);
+	return ab_classify_medium(&s->view, tp->tcp_mstamp, ab_srtt(tp), ab_config.stale_rtts);
 }
 
 /* Whether the loss detected now is a medium loss, and `cwnd` may be kept. */
@@ -150,7 +150,7 @@ AB_INLINE int ab_medium_loss(struct ab_socket *s, const struct tcp_sock *tp, u32
 	over = cwnd > ab_ceiling_window(ab_config.ceiling_bps, srtt, tp->mss_cache);
 	ab_at_ceiling(s, medium && over);
 	medium = medium && !over;
-	ab_judged(s, tp, medium);
+	ab_count_loss(s, tp, medium);
 	return medium;
 }
 
@@ -191,8 +191,8 @@ AB_INLINE int ab_on_ack(struct ab_socket *s, const struct tcp_sock *tp)
 	ab_count(AB_ACKS);
 	if (!s)
 		return 0;
-	ab_acked(&s->view, tp->tcp_mstamp);
-	if (ab_fresh(&s->view, ab_srtt(tp), ab_config.stale_rtts)) {
+	ab_record_ack(&s->view, tp->tcp_mstamp);
+	if (ab_is_fresh(&s->view, ab_srtt(tp), ab_config.stale_rtts)) {
 		s->state |= AB_STATE_FRESH;
 	} else {
 		s->state &= ~AB_STATE_FRESH;

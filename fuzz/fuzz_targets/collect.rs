@@ -2,7 +2,7 @@
 //! same.
 #![no_main]
 
-use anabranch_cc::collect::{CollectConfig, Collector, Sighting};
+use anabranch_cc::collect::{CollectConfig, Collector, CaptureInfo};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ioam::{
     self, Hop, NodeData, Opaque, SNAPSHOT_SCHEMA, Snapshot, TraceHeader, TraceType, emit_trace_header,
@@ -106,7 +106,7 @@ fn play(steps: &[Step]) -> (Collector, Instant) {
             packet.splice(0..0, front);
         }
         let wall = step.wall_us.map(|us| Duration::from_micros(us.into()));
-        collector.observe_packet(&packet, Sighting { at, wall, bytes: packet.len() as u32 });
+        collector.observe_packet(&packet, CaptureInfo { at, wall, bytes: packet.len() as u32 });
         let (paths, flows) = collector.len();
         assert!(paths <= 4 && flows <= 8);
     }

@@ -34,9 +34,9 @@ pub const BETA: f64 = 0.7;
 /// Growth of W_est in segments per window acknowledged: 3(1 − β)/(1 + β), rounded as in Linux.
 const ALPHA: f64 = 8.0 / 15.0;
 /// The window grows by at most half of the acknowledged segments.
-const LEAST_COUNT: f64 = 2.0;
+const MIN_COUNT: f64 = 2.0;
 /// Before the first loss, the window grows by at least one segment per this many acknowledged ones.
-const FIRST_COUNT: f64 = 20.0;
+const NO_LOSS_COUNT: f64 = 20.0;
 /// On the plateau, the window grows by one segment in this many round trips.
 const PLATEAU_RTTS: f64 = 100.0;
 /// Delay samples within this time after a reduction are ignored, because the queue is still draining.
@@ -48,7 +48,7 @@ pub struct Cubic {
     config: CcConfig,
     state: State,
     /// Window and threshold before the last reduction, for undoing it.
-    before: Option<(f64, f64)>,
+    before_reduction: Option<(f64, f64)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -97,7 +97,7 @@ impl Cubic {
                 hystart: config.hystart.then(HyStart::default),
             },
             config,
-            before: None,
+            before_reduction: None,
         }
     }
 
@@ -107,8 +107,8 @@ impl Cubic {
     }
 
     /// Response to a loss: continues with `segments`, on the same curve.
-    pub(super) fn keep(&mut self, segments: f64) {
-        self.before = Some((self.state.cwnd, self.state.ssthresh));
+    pub(super) fn reduce_to(&mut self, segments: f64) {
+        self.before_reduction = Some((self.state.cwnd, self.state.ssthresh));
         self.state.ssthresh = segments.max(2.0);
         self.state.cwnd = self.state.ssthresh;
         self.state.hystart = None;
@@ -116,22 +116,22 @@ impl Cubic {
 
     /// Response to a timeout: restarts from one segment, with a threshold of `segments`.
     pub(super) fn restart_towards(&mut self, segments: f64) {
-        self.keep(segments);
+        self.reduce_to(segments);
         self.state.cwnd = 1.0;
     }
 
     /// Slow start with growth given by the caller, limited by ssthresh.
-    pub(super) fn grow(&mut self, segments: f64) {
+    pub(super) fn add_in_slow_start(&mut self, segments: f64) {
         self.state.cwnd = (self.state.cwnd + segments).min(self.state.ssthresh.max(self.state.cwnd));
     }
 
     /// Continues with `segments` as if slow start had ended there.
-    pub(super) fn resume(&mut self, segments: f64) {
+    pub(super) fn leave_slow_start_at(&mut self, segments: f64) {
         let mut fresh = Self::new(self.config).state;
         fresh.cwnd = segments.max(2.0);
         fresh.ssthresh = fresh.cwnd;
         fresh.hystart = None;
-        (self.state, self.before) = (fresh, None);
+        (self.state, self.before_reduction) = (fresh, None);
     }
 }
 
@@ -162,7 +162,7 @@ impl CongestionController for Cubic {
     }
 
     fn on_loss(&mut self, _: Instant, _: u64) {
-        self.before = Some((self.state.cwnd, self.state.ssthresh));
+        self.before_reduction = Some((self.state.cwnd, self.state.ssthresh));
         self.state.reduce();
         self.state.cwnd = self.state.ssthresh;
     }
@@ -176,7 +176,7 @@ impl CongestionController for Cubic {
     }
 
     fn on_spurious(&mut self, _: Instant) {
-        if let Some((cwnd, ssthresh)) = self.before.take() {
+        if let Some((cwnd, ssthresh)) = self.before_reduction.take() {
             self.state.cwnd = self.state.cwnd.max(cwnd);
             self.state.ssthresh = self.state.ssthresh.max(ssthresh);
         }
@@ -205,11 +205,11 @@ impl State {
         if self.epoch.is_some_and(|epoch| ack.now.saturating_since(epoch.start) < AFTER_REDUCTION) {
             return;
         }
-        let least = self.delay_min.map_or(rtt, |least| least.min(rtt));
-        self.delay_min = Some(least);
+        let min = self.delay_min.map_or(rtt, |min| min.min(rtt));
+        self.delay_min = Some(min);
         if self.cwnd < self.ssthresh
             && let Some(hystart) = &mut self.hystart
-            && hystart.on_ack(ack, rtt, least, self.cwnd)
+            && hystart.on_ack(ack, rtt, min, self.cwnd)
         {
             self.ssthresh = self.cwnd.floor();
             self.hystart = None;
@@ -242,7 +242,7 @@ impl State {
         let target = epoch.origin + (C * d * d * d).trunc();
         let mut count = if target > cwnd { cwnd / (target - cwnd) } else { PLATEAU_RTTS * cwnd };
         if self.w_max == 0.0 {
-            count = count.min(FIRST_COUNT);
+            count = count.min(NO_LOSS_COUNT);
         }
         let per_segment = (cwnd / ALPHA).floor().max(1.0);
         let whole = (epoch.w_est_credit / per_segment).floor();
@@ -251,7 +251,7 @@ impl State {
         if epoch.w_est > cwnd {
             count = count.min(cwnd / (epoch.w_est - cwnd));
         }
-        self.add(count.floor().max(LEAST_COUNT), segments);
+        self.add(count.floor().max(MIN_COUNT), segments);
     }
 
     /// Increments the window by one segment per `count` acknowledged ones.

@@ -32,37 +32,37 @@ pub struct HyStart {
     end: Option<u64>,
     started: Instant,
     /// Time of the last ACK of the train.
-    train: Instant,
-    least: Option<Duration>,
+    last_train_ack: Instant,
+    min_rtt: Option<Duration>,
     samples: u32,
 }
 
 impl HyStart {
-    /// Processes an ACK in slow start with a window of `cwnd` segments; `least` is the minimum RTT of the connection. Returns
+    /// Processes an ACK in slow start with a window of `cwnd` segments; `min_rtt` is the minimum RTT of the connection. Returns
     /// whether slow start must end.
-    pub fn on_ack(&mut self, ack: &Ack, rtt: Duration, least: Duration, cwnd: f64) -> bool {
+    pub fn on_ack(&mut self, ack: &Ack, rtt: Duration, min_rtt: Duration, cwnd: f64) -> bool {
         if self.end.is_none_or(|end| ack.unacknowledged > end) {
             let end = Some(ack.next_to_send);
-            *self = Self { end, started: ack.now, train: ack.now, least: None, samples: 0 };
+            *self = Self { end, started: ack.now, last_train_ack: ack.now, min_rtt: None, samples: 0 };
         }
         if cwnd < LOW_WINDOW {
             return false;
         }
         let mut full = false;
-        if ack.now.saturating_since(self.train) <= TRAIN_GAP {
-            self.train = ack.now;
-            let length = least + OFFLOAD_DELAY;
+        if ack.now.saturating_since(self.last_train_ack) <= TRAIN_GAP {
+            self.last_train_ack = ack.now;
+            let length = min_rtt + OFFLOAD_DELAY;
             // A pacing sender spreads a window over half a round trip by itself.
             let length = if ack.paced { length } else { length / 2 };
             full = ack.now.saturating_since(self.started) > length;
         }
-        let round = self.least.map_or(rtt, |round| round.min(rtt));
-        self.least = Some(round);
+        let round = self.min_rtt.map_or(rtt, |round| round.min(rtt));
+        self.min_rtt = Some(round);
         if self.samples < SAMPLES {
             self.samples += 1;
             return full;
         }
-        full || round > least + (least / RISE_DIVISOR).clamp(MIN_RISE, MAX_RISE)
+        full || round > min_rtt + (min_rtt / RISE_DIVISOR).clamp(MIN_RISE, MAX_RISE)
     }
 }
 

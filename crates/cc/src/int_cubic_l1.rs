@@ -6,19 +6,19 @@
 //! - Timeout: cwnd restarts from one segment (RFC 5681 §3.1), but ssthresh is the window before the first medium loss, so that
 //!   slow start returns to it; the paper's tool would have lost this value.
 
-use super::int::{Keeping, Rule};
+use super::int::{LossTolerantCubic, MediumLossResponse};
 
 /// The controller.
-pub type IntCubicL1 = Keeping<All>;
+pub type IntCubicL1 = LossTolerantCubic<KeepWindow>;
 
 /// Keeps the whole window.
 #[derive(Debug, Clone, Default)]
-pub struct All;
+pub struct KeepWindow;
 
-impl Rule for All {
-    const LOSS_LEADS_BACK: bool = false;
+impl MediumLossResponse for KeepWindow {
+    const RESTORES_AFTER_FAST_RETRANSMIT: bool = false;
 
-    fn left(&mut self, segments: f64) -> f64 {
+    fn window(&mut self, segments: f64) -> f64 {
         segments
     }
 }

@@ -7,26 +7,26 @@
 //! - CUBIC's curve (W_max, its epoch) is not changed: medium losses contain no information about where the queue overflows.
 //! - Timeout: cwnd restarts from one segment (RFC 5681 §3.1), but ssthresh is 95 % of the window before the first medium loss, and
 //!   another medium loss on the way back takes 5 % of that, not of the few segments in the window.
-//! - 5 % of a small window is less than a segment: [`View::give_way`].
+//! - 5 % of a small window is less than a segment: [`View::reduce_by_five_percent`].
 
-use super::int::{Keeping, Rule, View};
+use super::int::{LossTolerantCubic, MediumLossResponse, View};
 
 /// The controller.
-pub type IntCubicL2 = Keeping<LessATwentieth>;
+pub type IntCubicL2 = LossTolerantCubic<ReduceByFivePercent>;
 
 /// Removes a twentieth of the window.
 #[derive(Debug, Clone, Default)]
-pub struct LessATwentieth {
+pub struct ReduceByFivePercent {
     /// Reduction still to be applied, in 1/1024 segments.
-    owed: u32,
+    remainder: u32,
 }
 
-impl Rule for LessATwentieth {
-    const LOSS_LEADS_BACK: bool = true;
+impl MediumLossResponse for ReduceByFivePercent {
+    const RESTORES_AFTER_FAST_RETRANSMIT: bool = true;
 
-    fn left(&mut self, segments: f64) -> f64 {
-        let (less, owed) = View::give_way(segments as u32, self.owed);
-        self.owed = owed;
-        f64::from(less) + segments.fract()
+    fn window(&mut self, segments: f64) -> f64 {
+        let (window, remainder) = View::reduce_by_five_percent(segments as u32, self.remainder);
+        self.remainder = remainder;
+        f64::from(window) + segments.fract()
     }
 }

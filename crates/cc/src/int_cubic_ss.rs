@@ -9,7 +9,7 @@
 //! path does not report enough, slow start is CUBIC's. With a queue much smaller than the bandwidth-delay product, Eq. 1 is
 //! slower than doubling, because it does not account for the empty pipe; the paper's law is kept as it is.
 
-use super::int::{CubicWithReports, GROWTH_UNIT, View};
+use super::int::{CubicWithTelemetry, GROWTH_UNIT, View};
 use super::{Ack, CcConfig, CongestionController};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ioam::Feedback;
@@ -17,25 +17,25 @@ use anabranch_wire::ioam::Feedback;
 /// The controller.
 #[derive(Debug, Clone)]
 pub struct IntCubicSs {
-    inner: CubicWithReports,
+    inner: CubicWithTelemetry,
 }
 
 impl IntCubicSs {
     /// A controller in slow start.
     #[must_use]
     pub fn new(config: CcConfig) -> Self {
-        Self { inner: CubicWithReports::new(config) }
+        Self { inner: CubicWithTelemetry::new(config) }
     }
 
     /// Segments to add for `acked` acknowledged ones, if Eq. 1 applies.
     fn growth(&self, acked: f64) -> Option<f64> {
-        let CubicWithReports { view, config, srtt_us, mss_bytes, cubic, .. } = &self.inner;
-        let most = View::ceiling_window(config.ceiling_bps, *srtt_us, *mss_bytes) as f64;
-        if !view.detailed(*srtt_us, config.stale_rtts) || cubic.segments() >= most {
+        let CubicWithTelemetry { view, config, srtt_us, mss_bytes, cubic, .. } = &self.inner;
+        let max_segments = View::ceiling_window(config.ceiling_bps, *srtt_us, *mss_bytes) as f64;
+        if !view.has_fresh_rates(*srtt_us, config.stale_rtts) || cubic.segments() >= max_segments {
             return None;
         }
         view.slow_start_growth(*srtt_us, config.increment, config.growth_cap)
-            .map(|growth| (acked * growth as f64 / GROWTH_UNIT as f64).min(most - cubic.segments()))
+            .map(|growth| (acked * growth as f64 / GROWTH_UNIT as f64).min(max_segments - cubic.segments()))
     }
 }
 
@@ -47,7 +47,7 @@ impl CongestionController for IntCubicSs {
         let grows = !ack.in_recovery && ack.cwnd_limited && ack.acked_bytes > 0;
         let acked = ack.acked_bytes as f64 / self.inner.mss_bytes as f64;
         match self.growth(acked).filter(|_| grows && self.in_slow_start()) {
-            Some(segments) => self.inner.cubic.grow(segments),
+            Some(segments) => self.inner.cubic.add_in_slow_start(segments),
             None => self.inner.cubic.on_ack(ack),
         }
     }

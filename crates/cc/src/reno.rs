@@ -9,7 +9,7 @@ use anabranch_element::time::{Duration, Instant};
 pub struct Reno {
     config: CcConfig,
     state: State,
-    before: Option<State>,
+    before_reduction: Option<State>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +24,7 @@ impl Reno {
     pub fn new(config: CcConfig) -> Self {
         let config = CcConfig { mss_bytes: config.mss_bytes.max(1), ..config };
         let cwnd = f64::from(config.initial_window_segments.max(1));
-        Self { config, state: State { cwnd, ssthresh: f64::INFINITY }, before: None }
+        Self { config, state: State { cwnd, ssthresh: f64::INFINITY }, before_reduction: None }
     }
 }
 
@@ -44,7 +44,7 @@ impl CongestionController for Reno {
     }
 
     fn on_loss(&mut self, _: Instant, _: u64) {
-        self.before = Some(self.state);
+        self.before_reduction = Some(self.state);
         self.state.ssthresh = (self.state.cwnd / 2.0).max(2.0);
         self.state.cwnd = self.state.ssthresh;
     }
@@ -57,8 +57,8 @@ impl CongestionController for Reno {
     }
 
     fn on_spurious(&mut self, _: Instant) {
-        if let Some(before) = self.before.take() {
-            self.state = State { cwnd: before.cwnd.max(self.state.cwnd), ssthresh: before.ssthresh };
+        if let Some(before_reduction) = self.before_reduction.take() {
+            self.state = State { cwnd: before_reduction.cwnd.max(self.state.cwnd), ssthresh: before_reduction.ssthresh };
         }
     }
 

@@ -1,6 +1,6 @@
 //! The collector with the elements that fill traces: it understands each of our nodes.
 
-use anabranch_cc::collect::{CollectConfig, Collector, LevelView, Sighting};
+use anabranch_cc::collect::{CaptureInfo, CollectConfig, Collector, GaugeView};
 use anabranch_element::Element;
 use anabranch_element::packet::Packet;
 use anabranch_element::time::Instant;
@@ -37,7 +37,7 @@ fn traces_of_our_links_are_understood() {
     let later = Instant::from_millis(100);
     while let Some((_, packet)) = link.poll_transmit(later) {
         let bytes = packet.len() as u32;
-        collector.observe_packet(&packet, Sighting { at: packet.at, wall: None, bytes });
+        collector.observe_packet(&packet, CaptureInfo { at: packet.at, wall: None, bytes });
     }
     let path = collector.paths(later).remove(0);
     assert_eq!((path.name.clone(), path.traces, path.flows_seen), ("1".into(), 10, 10));
@@ -70,13 +70,13 @@ fn traces_of_our_cells_are_understood() {
         while let Some((port, packet)) = cell.poll_transmit(now) {
             assert_eq!(port, Gnb::ue(0));
             let bytes = packet.len() as u32;
-            collector.observe_packet(&packet, Sighting { at: packet.at, wall: None, bytes });
+            collector.observe_packet(&packet, CaptureInfo { at: packet.at, wall: None, bytes });
         }
     }
     let path = collector.paths(now).remove(0);
     assert_eq!((path.name.as_str(), path.complete, path.flows_seen), ("9", true, 3));
     let hop = &path.hops[0];
-    let last = |level: Option<LevelView>| level.unwrap().last;
+    let last = |level: Option<GaugeView>| level.unwrap().last;
     assert_eq!((hop.mcs, hop.flows), (Some(20), Some(3)), "{hop:?}");
     assert!(hop.rb_share_percent > Some(90.0), "{hop:?}");
     // The reported rate equals the delivered rate, apart from MAC, RLC and PDCP headers.

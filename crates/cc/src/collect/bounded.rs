@@ -11,8 +11,8 @@ const RANKS: usize = 9;
 
 /// A map with a maximum number of entries; see the module documentation.
 #[derive(Debug)]
-pub(super) struct Bounded<K, V> {
-    most: usize,
+pub(super) struct BoundedMap<K, V> {
+    capacity: usize,
     by_key: BTreeMap<K, Entry<V>>,
     /// For each rank, its keys by last use.
     by_use: [BTreeMap<u64, K>; RANKS],
@@ -33,17 +33,17 @@ impl<V> Entry<V> {
     }
 }
 
-impl<K: Ord + Copy, V> Bounded<K, V> {
-    /// An empty map for up to `most` entries, at least one.
-    pub(super) fn new(most: usize) -> Self {
-        Self { most: most.max(1), by_key: BTreeMap::new(), by_use: Default::default(), uses: 0 }
+impl<K: Ord + Copy, V> BoundedMap<K, V> {
+    /// An empty map for up to `capacity` entries, at least one.
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { capacity: capacity.max(1), by_key: BTreeMap::new(), by_use: Default::default(), uses: 0 }
     }
 
     /// Returns the entry of a key, creating it if absent, and whether another entry was removed for it. Counts as a use.
-    pub(super) fn at(
+    pub(super) fn get_or_insert(
         &mut self,
         key: K,
-        is_silent: impl FnOnce(&V) -> bool,
+        is_idle: impl FnOnce(&V) -> bool,
         make: impl FnOnce() -> V,
     ) -> (&mut V, bool) {
         let mut evicted = false;
@@ -51,11 +51,11 @@ impl<K: Ord + Copy, V> Bounded<K, V> {
             Some(entry) => {
                 self.by_use[entry.rank()].remove(&entry.last);
             }
-            None if self.by_key.len() >= self.most => {
-                if self.oldest().is_some_and(is_silent) {
+            None if self.by_key.len() >= self.capacity => {
+                if self.oldest().is_some_and(is_idle) {
                     self.remove_oldest();
                 } else {
-                    self.remove_least();
+                    self.remove_least_used();
                 }
                 evicted = true;
             }
@@ -80,7 +80,7 @@ impl<K: Ord + Copy, V> Bounded<K, V> {
     }
 
     /// Removes the entry that has been unused for the longest time among those of the lowest rank.
-    fn remove_least(&mut self) {
+    fn remove_least_used(&mut self) {
         self.remove_first_of(self.by_use.iter().position(|of| !of.is_empty()));
     }
 
@@ -112,17 +112,17 @@ mod tests {
 
     #[test]
     fn the_least_used_entry_is_removed() {
-        let mut map = Bounded::new(2);
+        let mut map = BoundedMap::new(2);
         let is_used = |_: &i32| false;
         for (key, evicted) in [(1, false), (2, false), (1, false), (3, true), (4, true), (3, true)] {
-            assert_eq!(map.at(key, is_used, || key * 10).1, evicted, "{key}");
+            assert_eq!(map.get_or_insert(key, is_used, || key * 10).1, evicted, "{key}");
         }
         assert_eq!(map.iter().collect::<Vec<_>>(), [(&1, &10), (&3, &30)]);
         // Among entries with equal use, the one unused for the longest time.
-        assert!(!map.at(3, is_used, || 0).1 && map.at(5, is_used, || 50).1);
+        assert!(!map.get_or_insert(3, is_used, || 0).1 && map.get_or_insert(5, is_used, || 50).1);
         assert_eq!(map.iter().collect::<Vec<_>>(), [(&3, &30), (&5, &50)]);
         // A silent entry is removed however often it was used.
-        assert!(map.at(6, |oldest| *oldest == 30, || 60).1);
+        assert!(map.get_or_insert(6, |oldest| *oldest == 30, || 60).1);
         assert_eq!((map.iter().collect::<Vec<_>>(), map.oldest()), (vec![(&5, &50), (&6, &60)], Some(&50)));
         map.remove_oldest();
         assert_eq!((map.len(), map.oldest()), (1, Some(&60)));

@@ -1,19 +1,19 @@
 //! One flow: its path, its sender's TCP state, and the losses between source and collector.
 
-use super::Sighting;
-use super::level::{Latency, Level, Newest, stamp_us};
+use super::CaptureInfo;
 use super::path::{ms, wall_us};
+use super::stats::{Gauge, Latency, OvertakenDetector, stamp_us};
 use super::view::FlowView;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ioam::{Head, Sequence, TcpState};
 use anabranch_wire::ip::FlowKey;
 
 /// A packet number that differs by more than this from the expected one means that the source restarted.
-const JUMP: i64 = 1 << 20;
+const MAX_JUMP: i64 = 1 << 20;
 
 /// Accounting of packets by the sequence numbers of the source.
 #[derive(Debug, Clone, Copy)]
-struct Numbered {
+struct SequenceTracker {
     first: i64,
     highest: i64,
     /// The highest number in its wire form, wrapped.
@@ -23,30 +23,30 @@ struct Numbered {
     missing_before: u64,
 }
 
-impl Numbered {
+impl SequenceTracker {
     const fn new(raw: Sequence, missing_before: u64) -> Self {
         Self { first: 0, highest: 0, raw, received: 1, missing_before }
     }
 
     /// Records a packet; returns whether it was overtaken by a newer one.
     fn take(&mut self, raw: Sequence) -> bool {
-        let ahead = match (self.raw, raw) {
+        let offset = match (self.raw, raw) {
             (Sequence::Short(before), Sequence::Short(now)) => i64::from(now.wrapping_sub(before) as i32),
             (Sequence::Long(before), Sequence::Long(now)) => now.wrapping_sub(before) as i64,
             _ => i64::MAX,
         };
-        if !(-JUMP..=JUMP).contains(&ahead) {
+        if !(-MAX_JUMP..=MAX_JUMP).contains(&offset) {
             *self = Self::new(raw, self.missing());
             return false;
         }
-        let number = self.highest + ahead;
+        let number = self.highest + offset;
         self.first = self.first.min(number);
         self.received += 1;
-        if ahead > 0 {
+        if offset > 0 {
             self.highest = number;
             self.raw = raw;
         }
-        ahead < 0
+        offset < 0
     }
 
     /// Number of sequence numbers that were sent but not seen; duplicates reduce it.
@@ -66,9 +66,9 @@ pub(super) struct Flow {
     bytes: u64,
     first: Instant,
     pub(super) last: Instant,
-    numbered: Option<Numbered>,
+    numbered: Option<SequenceTracker>,
     tcp: Option<TcpState>,
-    newest: Newest,
+    overtaken_detector: OvertakenDetector,
     end_to_end: Latency,
 }
 
@@ -83,22 +83,22 @@ impl Flow {
             last: at,
             numbered: None,
             tcp: None,
-            newest: Newest::default(),
+            overtaken_detector: OvertakenDetector::default(),
             end_to_end: Latency::default(),
         }
     }
 
     /// Records a packet of this flow.
-    pub(super) fn take(&mut self, path: u64, head: &Head<'_>, seen: &Sighting, window: Duration) {
+    pub(super) fn take(&mut self, path: u64, head: &Head<'_>, seen: &CaptureInfo, window: Duration) {
         self.traces += 1;
         self.bytes += u64::from(seen.bytes);
         self.last = self.last.max(seen.at);
         let sent = head.edge.and_then(|edge| stamp_us(edge.seconds, edge.fraction));
-        let mut overtaken = self.newest.was_overtaken(sent, seen.at);
+        let mut overtaken = self.overtaken_detector.was_overtaken(sent, seen.at);
         // Sequence numbers are more reliable than time stamps.
         match (&mut self.numbered, head.edge.and_then(|edge| edge.sequence)) {
             (Some(numbered), Some(raw)) => overtaken = numbered.take(raw),
-            (none, Some(raw)) => *none = Some(Numbered::new(raw, 0)),
+            (none, Some(raw)) => *none = Some(SequenceTracker::new(raw, 0)),
             _ => {}
         }
         if !overtaken {
@@ -107,7 +107,7 @@ impl Flow {
             self.tcp = head.tcp.or(self.tcp);
         }
         // Clock errors are counted by the path; this is the same packet.
-        let _ = self.end_to_end.note((sent, wall_us(seen)), Level::noting(overtaken), seen.at, window);
+        let _ = self.end_to_end.record((sent, wall_us(seen)), Gauge::recorder(overtaken), seen.at, window);
     }
 
     pub(super) fn view(&self, key: &FlowKey, now: Instant, window: Duration) -> FlowView {
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn missing_numbers_are_counted_and_late_ones_deducted() {
         let short = Sequence::Short;
-        let mut numbered = Numbered::new(short(u32::MAX), 0);
+        let mut numbered = SequenceTracker::new(short(u32::MAX), 0);
         let mut missing = |raw| {
             let _ = numbered.take(raw);
             numbered.missing()

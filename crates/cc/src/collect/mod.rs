@@ -24,33 +24,33 @@
 //! | file | what |
 //! |---|---|
 //! | `bounded` | a map with a maximum number of entries, ordered by use |
-//! | `level` | a gauge; a wrapping counter; a latency |
+//! | `stats` | a gauge; a wrapping counter; a latency |
 //! | `path` | one path, from its traces |
 //! | `flow` | one flow |
 //! | `view` | representation of paths and flows |
 
 mod bounded;
 mod flow;
-mod level;
 mod path;
+mod stats;
 #[cfg(test)]
 mod tests;
 mod view;
 
 pub use path::MAX_HOPS;
-pub use view::{FlowView, HopView, LatencyView, LevelView, PathView};
+pub use view::{FlowView, GaugeView, HopView, LatencyView, PathView};
 
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip::FlowKey;
-use bounded::Bounded;
+use bounded::BoundedMap;
 use flow::Flow;
-use path::{Path, PathKey, Trail};
+use path::{Path, PathKey, TraceNodes};
 use serde::{Deserialize, Serialize};
 
 pub use anabranch_wire::ioam::{Head, head};
 
 /// A path or flow that was silent for 1/8 of the idle timeout may be removed to make room.
-const SILENT_PART: u32 = 8;
+const SILENT_DIVISOR: u32 = 8;
 
 /// Limits of a collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +111,7 @@ pub struct CollectCounters {
 
 /// Circumstances in which a packet was seen.
 #[derive(Debug, Clone, Copy)]
-pub struct Sighting {
+pub struct CaptureInfo {
     /// Time on the collector's own clock.
     pub at: Instant,
     /// Time on the clock of the nodes' stamps (Linux: since 1970), for the latency of the last hop; `None` without such a clock.
@@ -124,8 +124,8 @@ pub struct Sighting {
 #[derive(Debug)]
 pub struct Collector {
     config: CollectConfig,
-    paths: Bounded<PathKey, Path>,
-    flows: Bounded<FlowKey, Flow>,
+    paths: BoundedMap<PathKey, Path>,
+    flows: BoundedMap<FlowKey, Flow>,
     /// Number of paths seen so far.
     numbers: u64,
     counters: CollectCounters,
@@ -136,8 +136,8 @@ impl Collector {
     #[must_use]
     pub fn new(config: CollectConfig) -> Self {
         Self {
-            paths: Bounded::new(config.paths.clamp(1, 4096)),
-            flows: Bounded::new(config.flows.clamp(1, 65_536)),
+            paths: BoundedMap::new(config.paths.clamp(1, 4096)),
+            flows: BoundedMap::new(config.flows.clamp(1, 65_536)),
             numbers: 0,
             counters: CollectCounters::default(),
             config,
@@ -145,7 +145,7 @@ impl Collector {
     }
 
     /// Records a packet, or its first bytes: see [`head`]. The cost is bounded for any input.
-    pub fn observe_packet(&mut self, packet: &[u8], seen: Sighting) {
+    pub fn observe_packet(&mut self, packet: &[u8], seen: CaptureInfo) {
         match head(packet) {
             Ok(head) => self.observe(&head, seen),
             Err(_) => self.counters.malformed += 1,
@@ -153,35 +153,35 @@ impl Collector {
     }
 
     /// Records the parsed head of a packet.
-    pub fn observe(&mut self, head: &Head<'_>, seen: Sighting) {
+    pub fn observe(&mut self, head: &Head<'_>, seen: CaptureInfo) {
         self.age(seen.at);
         let wanted = |namespace| self.config.namespace.is_none_or(|ours| ours == namespace);
         let Some(trace) = head.trace.filter(|trace| wanted(trace.header().namespace)) else {
             self.counters.passed += 1;
             return;
         };
-        let Some(trail) = Trail::read(&trace) else {
+        let Some(trace_nodes) = TraceNodes::read(&trace) else {
             self.counters.passed += 1;
             return;
         };
         self.counters.traces += 1;
         self.counters.overflowed += u64::from(trace.header().overflow);
-        self.counters.hops_left_out += trail.left_out;
+        self.counters.hops_left_out += trace_nodes.excess_nodes;
 
         let Self { numbers, paths, flows, counters, config } = self;
-        let is_silent = |last: Instant| seen.at.saturating_since(last) > config.idle / SILENT_PART;
-        let (path, evicted) = paths.at(
-            trail.key(),
-            |path| is_silent(path.last),
+        let is_idle = |last: Instant| seen.at.saturating_since(last) > config.idle / SILENT_DIVISOR;
+        let (path, evicted) = paths.get_or_insert(
+            trace_nodes.key(),
+            |path| is_idle(path.last),
             || {
                 *numbers += 1;
-                Path::new(*numbers, &trail, seen.at)
+                Path::new(*numbers, &trace_nodes, seen.at)
             },
         );
         counters.paths_evicted += u64::from(evicted);
-        path.take(&trail, head, &seen, config, counters);
+        path.take(&trace_nodes, head, &seen, config, counters);
         let number = path.number;
-        let (flow, evicted) = flows.at(head.flow, |flow| is_silent(flow.last), || Flow::new(number, seen.at));
+        let (flow, evicted) = flows.get_or_insert(head.flow, |flow| is_idle(flow.last), || Flow::new(number, seen.at));
         counters.flows_evicted += u64::from(evicted);
         flow.take(number, head, &seen, config.window);
     }

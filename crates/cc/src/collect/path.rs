@@ -1,8 +1,8 @@
 //! One path: the sequence of nodes in its traces, and the state of each.
 
-use super::level::{Counted, Latency, Level, Newest, Tally, stamp_us};
+use super::stats::{CounterUpdate, Gauge, Latency, OvertakenDetector, WrappingCounter, stamp_us};
 use super::view::{HopView, PathView};
-use super::{CollectConfig, CollectCounters, Sighting};
+use super::{CaptureInfo, CollectConfig, CollectCounters};
 use anabranch_element::time::{Duration, Instant, nanos};
 use anabranch_wire::ioam::{Head, NodeData, Snapshot, TraceView, routers};
 
@@ -21,16 +21,16 @@ pub(super) struct PathKey {
 
 /// The nodes of one trace, first hop first.
 #[derive(Debug)]
-pub(super) struct Trail<'a> {
+pub(super) struct TraceNodes<'a> {
     namespace: u16,
     overflow: bool,
     hops: usize,
     nodes: [NodeData<'a>; MAX_HOPS],
     /// Number of nodes beyond the maximum: those nearest to the collector.
-    pub(super) left_out: u64,
+    pub(super) excess_nodes: u64,
 }
 
-impl<'a> Trail<'a> {
+impl<'a> TraceNodes<'a> {
     /// Reads the nodes of a trace; `None` if it has none.
     pub(super) fn read(trace: &TraceView<'a>) -> Option<Self> {
         let all = trace.nodes().count();
@@ -46,7 +46,7 @@ impl<'a> Trail<'a> {
             overflow: header.overflow,
             hops,
             nodes,
-            left_out: (all - hops) as u64,
+            excess_nodes: (all - hops) as u64,
         })
     }
 
@@ -64,8 +64,8 @@ impl<'a> Trail<'a> {
     }
 
     /// Whether the hop limits show no more than `known_routers` routers, see `wire::ioam::report`.
-    fn unbroken(&self, arrived: u8, known_routers: u8) -> bool {
-        if self.overflow || self.left_out > 0 {
+    fn is_contiguous(&self, arrived: u8, known_routers: u8) -> bool {
+        if self.overflow || self.excess_nodes > 0 {
             return false;
         }
         let mut before = arrived;
@@ -93,18 +93,18 @@ fn limit(node: &NodeData<'_>) -> Option<u8> {
 struct Hop {
     limit: Option<u8>,
     interfaces: Option<(u32, u32)>,
-    depth: Option<Level>,
+    depth: Option<Gauge>,
     capacity: Option<u32>,
-    arrival: Option<Level>,
-    link: Option<Level>,
+    arrival: Option<Gauge>,
+    link: Option<Gauge>,
     flows: Option<u16>,
-    drops: Option<Tally>,
-    losses: Option<Tally>,
+    drops: Option<WrappingCounter>,
+    losses: Option<WrappingCounter>,
     mcs: Option<u8>,
     rb_half_percent: Option<u8>,
-    buffer: Option<Level>,
-    transit: Option<Level>,
-    newest: Newest,
+    buffer: Option<Gauge>,
+    transit: Option<Gauge>,
+    overtaken_detector: OvertakenDetector,
     /// Time from this node's stamp to that of the next node, or to the collector.
     latency: Latency,
 }
@@ -122,24 +122,24 @@ pub(super) struct Path {
     /// Every hop reported its drops, and the hop limits show no hop without telemetry.
     complete: bool,
     overflow: bool,
-    newest: Newest,
+    overtaken_detector: OvertakenDetector,
     /// Time from the source's stamp to the first node, and to the collector.
     to_first: Latency,
     end_to_end: Latency,
 }
 
 impl Path {
-    pub(super) fn new(number: u64, trail: &Trail<'_>, at: Instant) -> Self {
+    pub(super) fn new(number: u64, trace_nodes: &TraceNodes<'_>, at: Instant) -> Self {
         Self {
             number,
-            hops: vec![Hop::default(); trail.hops].into_boxed_slice(),
+            hops: vec![Hop::default(); trace_nodes.hops].into_boxed_slice(),
             traces: 0,
             bytes: 0,
             first: at,
             last: at,
             complete: false,
             overflow: false,
-            newest: Newest::default(),
+            overtaken_detector: OvertakenDetector::default(),
             to_first: Latency::default(),
             end_to_end: Latency::default(),
         }
@@ -148,9 +148,9 @@ impl Path {
     /// Records a trace of this path.
     pub(super) fn take(
         &mut self,
-        trail: &Trail<'_>,
+        trace_nodes: &TraceNodes<'_>,
         head: &Head<'_>,
-        seen: &Sighting,
+        seen: &CaptureInfo,
         config: &CollectConfig,
         counters: &mut CollectCounters,
     ) {
@@ -158,24 +158,24 @@ impl Path {
         self.traces += 1;
         self.bytes += u64::from(seen.bytes);
         self.last = self.last.max(seen.at);
-        self.overflow = trail.overflow;
+        self.overflow = trace_nodes.overflow;
         let stamp = |node: &NodeData<'_>| stamp_us(node.seconds, node.fraction);
         let arrived = wall_us(seen);
-        let nodes = trail.nodes();
+        let nodes = trace_nodes.nodes();
         let next = nodes.iter().skip(1).map(stamp).chain([arrived]);
         let (mut drops_known, mut plausible) = (true, true);
         for ((hop, node), next) in self.hops.iter_mut().zip(nodes).zip(next) {
             let written = stamp(node);
-            let overtaken = hop.newest.was_overtaken(written, seen.at);
+            let overtaken = hop.overtaken_detector.was_overtaken(written, seen.at);
             drops_known &= hop.take(node, overtaken, seen.at, window, counters);
-            plausible &= hop.latency.note((written, next), Level::noting(overtaken), seen.at, window);
+            plausible &= hop.latency.record((written, next), Gauge::recorder(overtaken), seen.at, window);
         }
-        self.complete = drops_known && trail.unbroken(head.hop_limit, config.known_routers);
+        self.complete = drops_known && trace_nodes.is_contiguous(head.hop_limit, config.known_routers);
         if let Some(edge) = head.edge {
             let sent = stamp_us(edge.seconds, edge.fraction);
-            let note = Level::noting(self.newest.was_overtaken(sent, seen.at));
-            plausible &= self.to_first.note((sent, nodes.first().and_then(stamp)), note, seen.at, window);
-            plausible &= self.end_to_end.note((sent, arrived), note, seen.at, window);
+            let record = Gauge::recorder(self.overtaken_detector.was_overtaken(sent, seen.at));
+            plausible &= self.to_first.record((sent, nodes.first().and_then(stamp)), record, seen.at, window);
+            plausible &= self.end_to_end.record((sent, arrived), record, seen.at, window);
         }
         counters.clock_errors += u64::from(!plausible);
     }
@@ -210,7 +210,7 @@ impl Path {
 }
 
 /// When the packet was seen, on the clock of the stamps.
-pub(super) fn wall_us(seen: &Sighting) -> Option<i64> {
+pub(super) fn wall_us(seen: &CaptureInfo) -> Option<i64> {
     i64::try_from(nanos(seen.wall?) / 1000).ok()
 }
 
@@ -219,7 +219,7 @@ pub(super) fn ms(time: Duration) -> u64 {
 }
 
 /// Stores a reported value, unless a newer one is known.
-fn newest<T: Copy>(known: &mut Option<T>, reported: Option<T>, overtaken: bool) {
+fn update_if_newer<T: Copy>(known: &mut Option<T>, reported: Option<T>, overtaken: bool) {
     *known = if overtaken { known.or(reported) } else { reported.or(*known) };
 }
 
@@ -233,38 +233,39 @@ impl Hop {
         window: Duration,
         counters: &mut CollectCounters,
     ) -> bool {
-        let level = Level::noting(overtaken);
+        let gauge = Gauge::recorder(overtaken);
         if !overtaken {
             self.limit = limit(node);
         }
         let short = node.interfaces.map(|(i, o)| (u32::from(i), u32::from(o)));
-        newest(&mut self.interfaces, node.interfaces_wide.or(short), overtaken);
-        level(&mut self.depth, node.queue_depth, at, window);
-        level(&mut self.buffer, node.buffer, at, window);
+        update_if_newer(&mut self.interfaces, node.interfaces_wide.or(short), overtaken);
+        gauge(&mut self.depth, node.queue_depth, at, window);
+        gauge(&mut self.buffer, node.buffer, at, window);
         let transit = node.transit_delay.filter(|delay| !delay.overflow);
-        level(&mut self.transit, transit.map(|delay| delay.ns / 1000), at, window);
+        gauge(&mut self.transit, transit.map(|delay| delay.ns / 1000), at, window);
         // A snapshot of another schema or with a wrong length contains no usable data.
         let Some(Ok(Some(snapshot))) = node.snapshot.map(Snapshot::parse) else { return false };
-        level(&mut self.arrival, snapshot.arrival_kbps, at, window);
-        level(&mut self.link, snapshot.link_kbps, at, window);
-        newest(&mut self.capacity, snapshot.capacity_bytes, overtaken);
-        newest(&mut self.flows, snapshot.flows, overtaken);
-        newest(&mut self.mcs, snapshot.mcs, overtaken);
-        newest(&mut self.rb_half_percent, snapshot.rb_half_percent, overtaken);
-        let note = |tally: &mut Option<Tally>, value: Option<u32>| {
+        gauge(&mut self.arrival, snapshot.arrival_kbps, at, window);
+        gauge(&mut self.link, snapshot.link_kbps, at, window);
+        update_if_newer(&mut self.capacity, snapshot.capacity_bytes, overtaken);
+        update_if_newer(&mut self.flows, snapshot.flows, overtaken);
+        update_if_newer(&mut self.mcs, snapshot.mcs, overtaken);
+        update_if_newer(&mut self.rb_half_percent, snapshot.rb_half_percent, overtaken);
+        let record = |counter: &mut Option<WrappingCounter>, value: Option<u32>| {
             value.is_some_and(|value| {
-                tally.get_or_insert(Tally::new(value, at)).note(value, at) == Counted::Restarted
+                counter.get_or_insert(WrappingCounter::new(value, at)).record(value, at)
+                    == CounterUpdate::Restarted
             })
         };
         let restarted =
-            note(&mut self.drops, snapshot.queue_drops) | note(&mut self.losses, snapshot.medium_losses);
+            record(&mut self.drops, snapshot.queue_drops) | record(&mut self.losses, snapshot.medium_losses);
         counters.node_restarts += u64::from(restarted);
         snapshot.queue_drops.is_some()
     }
 
     fn view(&self, id: u64, now: Instant, window: Duration) -> HopView {
-        let level = |level: Option<Level>| level.map(|level| level.view(now, window));
-        let depth = level(self.depth);
+        let gauge = |gauge: Option<Gauge>| gauge.map(|gauge| gauge.view(now, window));
+        let depth = gauge(self.depth);
         HopView {
             node: Some(id).filter(|id| *id != NO_ID),
             hop_limit: self.limit,
@@ -272,20 +273,20 @@ impl Hop {
             interface_out: self.interfaces.map(|(_, o)| o),
             depth_bytes: depth,
             capacity_bytes: self.capacity,
-            arrival_kbps: level(self.arrival),
-            link_kbps: level(self.link),
+            arrival_kbps: gauge(self.arrival),
+            link_kbps: gauge(self.link),
             flows: self.flows,
-            queue_drops: self.drops.map(|tally| tally.total),
-            medium_losses: self.losses.map(|tally| tally.total),
+            queue_drops: self.drops.map(|counter| counter.total),
+            medium_losses: self.losses.map(|counter| counter.total),
             mcs: self.mcs,
             rb_share_percent: self.rb_half_percent.map(|half| f64::from(half) / 2.0),
-            rlc_bytes: level(self.buffer),
+            rlc_bytes: gauge(self.buffer),
             queue_us: self.depth.zip(self.link).and_then(|(depth, link)| {
                 // Bits divided by kbit/s yield milliseconds.
                 let us = u64::from(depth.last()) * 8_000;
                 us.checked_div(u64::from(link.last()))
             }),
-            transit_us: level(self.transit),
+            transit_us: gauge(self.transit),
             latency: self.latency.view(now, window),
         }
     }

@@ -1,6 +1,6 @@
 //! Figures of a path: a gauge, a wrapping counter, and a latency.
 
-use super::view::{LatencyView, LevelView};
+use super::view::{GaugeView, LatencyView};
 use anabranch_element::time::{Duration, Instant};
 
 /// Weight of the mean: each value contributes 1/8, as in TCP's smoothed RTT.
@@ -10,63 +10,68 @@ const SCALE: u64 = 1 << 8;
 
 /// A gauge: its last value, mean, and recent maximum.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Level {
+pub(super) struct Gauge {
     last: u32,
     mean_scaled: u64,
     /// Maximum of the current window, and of the previous one.
     most: [u32; 2],
-    since: Instant,
+    window_start: Instant,
 }
 
-/// [`Level::note`] or [`Level::note_behind`].
-pub(super) type Note = fn(&mut Option<Level>, Option<u32>, Instant, Duration);
+/// [`Gauge::record`] or [`Gauge::record_overtaken`].
+pub(super) type Recorder = fn(&mut Option<Gauge>, Option<u32>, Instant, Duration);
 
-impl Level {
+impl Gauge {
     /// The function that records a value, depending on whether its packet was overtaken.
-    pub(super) fn noting(overtaken: bool) -> Note {
-        if overtaken { Self::note_behind } else { Self::note }
+    pub(super) fn recorder(overtaken: bool) -> Recorder {
+        if overtaken { Self::record_overtaken } else { Self::record }
     }
 
     fn new(value: u32, at: Instant) -> Self {
-        Self { last: value, mean_scaled: u64::from(value) * SCALE, most: [value, value], since: at }
+        Self { last: value, mean_scaled: u64::from(value) * SCALE, most: [value, value], window_start: at }
     }
 
-    /// Records a value in `level`; nothing if the node did not report one.
-    pub(super) fn note(level: &mut Option<Self>, value: Option<u32>, at: Instant, window: Duration) {
+    /// Records a value in `gauge`; nothing if the node did not report one.
+    pub(super) fn record(gauge: &mut Option<Self>, value: Option<u32>, at: Instant, window: Duration) {
         let Some(value) = value else { return };
-        let Some(level) = level else {
-            *level = Some(Self::new(value, at));
+        let Some(gauge) = gauge else {
+            *gauge = Some(Self::new(value, at));
             return;
         };
-        level.turn(at, window);
-        level.last = value;
-        level.most[0] = level.most[0].max(value);
-        level.mean_scaled = (level.mean_scaled * (WEIGHT - 1) + u64::from(value) * SCALE) / WEIGHT;
+        gauge.advance_window(at, window);
+        gauge.last = value;
+        gauge.most[0] = gauge.most[0].max(value);
+        gauge.mean_scaled = (gauge.mean_scaled * (WEIGHT - 1) + u64::from(value) * SCALE) / WEIGHT;
     }
 
     /// Records the value of a packet that was overtaken; it affects only the maximum, which does not depend on order.
-    pub(super) fn note_behind(level: &mut Option<Self>, value: Option<u32>, at: Instant, window: Duration) {
-        let Some((known, value)) = level.as_mut().zip(value) else {
-            return Self::note(level, value, at, window);
+    pub(super) fn record_overtaken(
+        gauge: &mut Option<Self>,
+        value: Option<u32>,
+        at: Instant,
+        window: Duration,
+    ) {
+        let Some((known, value)) = gauge.as_mut().zip(value) else {
+            return Self::record(gauge, value, at, window);
         };
-        known.turn(at, window);
+        known.advance_window(at, window);
         known.most[0] = known.most[0].max(value);
     }
 
-    fn turn(&mut self, at: Instant, window: Duration) {
-        let passed = at.saturating_since(self.since);
+    fn advance_window(&mut self, at: Instant, window: Duration) {
+        let passed = at.saturating_since(self.window_start);
         if passed < window {
             return;
         }
         // After a long pause only the last value is known.
         self.most = [0, if passed < window * 2 { self.most[0] } else { self.last }];
-        self.since = at;
+        self.window_start = at;
     }
 
-    pub(super) fn view(mut self, now: Instant, window: Duration) -> LevelView {
-        self.turn(now, window);
+    pub(super) fn view(mut self, now: Instant, window: Duration) -> GaugeView {
+        self.advance_window(now, window);
         let mean = u32::try_from((self.mean_scaled + SCALE / 2) / SCALE).unwrap_or(u32::MAX);
-        LevelView { last: self.last, mean, most: self.most[0].max(self.most[1]) }
+        GaugeView { last: self.last, mean, most: self.most[0].max(self.most[1]) }
     }
 
     pub(super) const fn last(&self) -> u32 {
@@ -75,13 +80,13 @@ impl Level {
 }
 
 /// A counter that decreases after its node has been silent for this time means that the node restarted.
-const RESTART: Duration = Duration::from_secs(1);
+const RESTART_SILENCE: Duration = Duration::from_secs(1);
 /// A difference above this, modulo 2^32, is negative.
-const HALF: u32 = 1 << 31;
+const HALF_RANGE: u32 = 1 << 31;
 
 /// A node's 32-bit counter, accumulated since it was first seen.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Tally {
+pub(super) struct WrappingCounter {
     value: u32,
     at: Instant,
     pub(super) total: u64,
@@ -89,44 +94,46 @@ pub(super) struct Tally {
 
 /// Interpretation of a counter value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Counted {
+pub(super) enum CounterUpdate {
     /// The counter continues, or the value is of a trace that was overtaken.
-    On,
+    Continued,
     /// The counter restarted; what it counted in the meantime is unknown.
     Restarted,
 }
 
-impl Tally {
+impl WrappingCounter {
     pub(super) const fn new(value: u32, at: Instant) -> Self {
         Self { value, at, total: 0 }
     }
 
     /// Records the counter value of a trace seen at `at`.
-    pub(super) fn note(&mut self, value: u32, at: Instant) -> Counted {
+    pub(super) fn record(&mut self, value: u32, at: Instant) -> CounterUpdate {
         let more = value.wrapping_sub(self.value);
-        if more < HALF {
+        if more < HALF_RANGE {
             self.total = self.total.saturating_add(more.into());
-        } else if at.saturating_since(self.at) < RESTART {
-            return Counted::On;
+        } else if at.saturating_since(self.at) < RESTART_SILENCE {
+            return CounterUpdate::Continued;
         }
         self.value = value;
         self.at = at;
-        if more < HALF { Counted::On } else { Counted::Restarted }
+        if more < HALF_RANGE { CounterUpdate::Continued } else { CounterUpdate::Restarted }
     }
 }
 
 /// Tracks the newest packet by the time stamps of one clock.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Newest(Option<(i64, Instant)>);
+pub(super) struct OvertakenDetector(Option<(i64, Instant)>);
 
-impl Newest {
+impl OvertakenDetector {
     /// Whether a packet seen at `at` was overtaken by an earlier one; `false` without a time stamp. If the clock steps back by more
-    /// than [`RESTART`], or stays behind for that long, it was adjusted.
+    /// than [`RESTART_SILENCE`], or stays behind for that long, it was adjusted.
     pub(super) fn was_overtaken(&mut self, stamp_us: Option<i64>, at: Instant) -> bool {
         let Some(stamp_us) = stamp_us else { return false };
         let overtaken = self.0.is_some_and(|(newest_us, seen)| {
             let behind = u64::try_from(newest_us.saturating_sub(stamp_us)).unwrap_or(0);
-            behind > 0 && Duration::from_micros(behind) < RESTART && at.saturating_since(seen) < RESTART
+            behind > 0
+                && Duration::from_micros(behind) < RESTART_SILENCE
+                && at.saturating_since(seen) < RESTART_SILENCE
         });
         if !overtaken {
             self.0 = Some((stamp_us, at));
@@ -136,28 +143,28 @@ impl Newest {
 }
 
 /// Upper bound of a plausible latency; longer ones are due to differing clocks.
-const MOST_US: i64 = 60_000_000;
+const MAX_LATENCY_US: i64 = 60_000_000;
 
 /// Time between two stamps.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Latency(Option<Level>);
+pub(super) struct Latency(Option<Gauge>);
 
 impl Latency {
-    /// Records the time between two stamps, both in microseconds of the same clock, using [`Level::note`] or
-    /// [`Level::note_behind`]; returns `false` if the difference is implausible.
-    pub(super) fn note(
+    /// Records the time between two stamps, both in microseconds of the same clock, using [`Gauge::record`] or
+    /// [`Gauge::record_overtaken`]; returns `false` if the difference is implausible.
+    pub(super) fn record(
         &mut self,
         (from, to): (Option<i64>, Option<i64>),
-        note: Note,
+        record: Recorder,
         at: Instant,
         window: Duration,
     ) -> bool {
         let (Some(from), Some(to)) = (from, to) else { return true };
         let passed = to - from;
-        if !(0..=MOST_US).contains(&passed) {
+        if !(0..=MAX_LATENCY_US).contains(&passed) {
             return false;
         }
-        note(&mut self.0, u32::try_from(passed).ok(), at, window);
+        record(&mut self.0, u32::try_from(passed).ok(), at, window);
         true
     }
 
@@ -182,14 +189,14 @@ mod tests {
 
     #[test]
     fn a_level_remembers_its_maximum_for_a_window_or_two() {
-        let mut level = None;
+        let mut gauge = None;
         let ms = Instant::from_millis;
-        Level::note(&mut level, None, ms(0), W);
-        assert!(level.is_none());
+        Gauge::record(&mut gauge, None, ms(0), W);
+        assert!(gauge.is_none());
         for (at, value) in [(0, 100), (100, 900), (200, 100)] {
-            Level::note(&mut level, Some(value), ms(at), W);
+            Gauge::record(&mut gauge, Some(value), ms(at), W);
         }
-        let view = |at| level.unwrap().view(ms(at), W);
+        let view = |at| gauge.unwrap().view(ms(at), W);
         assert_eq!((view(200).last, view(200).most), (100, 900));
         // 100 + 800/8, minus an eighth of that.
         assert_eq!(view(200).mean, 188);
@@ -199,22 +206,22 @@ mod tests {
     #[test]
     fn a_tally_wraps_restarts_and_ignores_what_was_overtaken() {
         let ms = Instant::from_millis;
-        let mut tally = Tally::new(u32::MAX - 1, ms(0));
-        assert_eq!((tally.note(3, ms(1)), tally.total), (Counted::On, 5));
-        assert_eq!((tally.note(1, ms(2)), tally.total), (Counted::On, 5));
-        assert_eq!((tally.note(4, ms(3)), tally.total), (Counted::On, 6));
-        assert_eq!((tally.note(0, ms(2000)), tally.total), (Counted::Restarted, 6));
-        assert_eq!((tally.note(2, ms(2001)), tally.total), (Counted::On, 8));
+        let mut counter = WrappingCounter::new(u32::MAX - 1, ms(0));
+        assert_eq!((counter.record(3, ms(1)), counter.total), (CounterUpdate::Continued, 5));
+        assert_eq!((counter.record(1, ms(2)), counter.total), (CounterUpdate::Continued, 5));
+        assert_eq!((counter.record(4, ms(3)), counter.total), (CounterUpdate::Continued, 6));
+        assert_eq!((counter.record(0, ms(2000)), counter.total), (CounterUpdate::Restarted, 6));
+        assert_eq!((counter.record(2, ms(2001)), counter.total), (CounterUpdate::Continued, 8));
     }
 
     #[test]
     fn overtaken_values_affect_only_the_maximum() {
         let ms = Instant::from_millis;
-        let (mut level, mut newest) = (None, Newest::default());
+        let (mut gauge, mut overtaken_detector) = (None, OvertakenDetector::default());
         let mut take = |at, stamp_ms: i64, value| {
-            let note = Level::noting(newest.was_overtaken(Some(stamp_ms * 1000), ms(at)));
-            note(&mut level, Some(value), ms(at), W);
-            level.unwrap().view(ms(at), W)
+            let record = Gauge::recorder(overtaken_detector.was_overtaken(Some(stamp_ms * 1000), ms(at)));
+            record(&mut gauge, Some(value), ms(at), W);
+            gauge.unwrap().view(ms(at), W)
         };
         assert_eq!(take(0, 5000, 100).last, 100);
         let overtaken = take(10, 4990, 900);
@@ -234,13 +241,13 @@ mod tests {
         assert_eq!(stamp_us(Some(2), Some(5)), Some(2_000_005));
         assert_eq!((stamp_us(Some(2), Some(1_000_000)), stamp_us(None, Some(5))), (None, None));
         let mut latency = Latency::default();
-        assert!(!latency.note((Some(10), Some(5)), Level::note, Instant::ZERO, W));
-        assert!(!latency.note((Some(0), Some(MOST_US + 1)), Level::note, Instant::ZERO, W));
+        assert!(!latency.record((Some(10), Some(5)), Gauge::record, Instant::ZERO, W));
+        assert!(!latency.record((Some(0), Some(MAX_LATENCY_US + 1)), Gauge::record, Instant::ZERO, W));
         assert!(
-            latency.note((Some(0), None), Level::note, Instant::ZERO, W)
+            latency.record((Some(0), None), Gauge::record, Instant::ZERO, W)
                 && latency.view(Instant::ZERO, W).is_none()
         );
-        assert!(latency.note((Some(5), Some(12)), Level::note, Instant::ZERO, W));
+        assert!(latency.record((Some(5), Some(12)), Gauge::record, Instant::ZERO, W));
         assert_eq!(latency.view(Instant::ZERO, W).map(|l| l.last_us), Some(7));
     }
 }

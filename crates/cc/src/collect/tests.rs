@@ -19,7 +19,7 @@ const EVERYTHING: [TraceType; 6] = [
 
 /// Data of a node in short form.
 #[derive(Debug, Clone, Copy, Default)]
-struct Said {
+struct TestNode {
     id: u32,
     at_us: u64,
     depth: u32,
@@ -27,7 +27,7 @@ struct Said {
     snapshot: Option<Snapshot>,
 }
 
-fn packet(port: u16, said: &[Said], edge: Option<(EdgeToEdge, TcpState)>) -> Vec<u8> {
+fn packet(port: u16, test_nodes: &[TestNode], edge: Option<(EdgeToEdge, TcpState)>) -> Vec<u8> {
     let (src, dst) = (format!("[fd00::1]:{port}"), "[fd00::2]:80".parse().unwrap());
     let mut packet = emit_packet(src.parse().unwrap(), dst, &TcpHeader::default(), &[7; 100]).unwrap();
     if let Some((edge, tcp)) = edge {
@@ -39,15 +39,15 @@ fn packet(port: u16, said: &[Said], edge: Option<(EdgeToEdge, TcpState)>) -> Vec
     let mut header = vec![0; trace_header_len(60)];
     emit_trace_header(packet[6], &TraceHeader::new(1, all, 60), &mut header).unwrap();
     insert(&mut packet, HOP_BY_HOP, &header).unwrap();
-    for said in said {
+    for test_nodes in test_nodes {
         packet[7] -= 1;
-        let data = said.snapshot.map(|s| s.emit());
+        let data = test_nodes.snapshot.map(|s| s.emit());
         let node = NodeData {
-            hop: Some(Hop { limit: packet[7], node_id: Some(said.id) }),
-            seconds: Some((said.at_us / 1_000_000) as u32),
-            fraction: Some((said.at_us % 1_000_000) as u32),
-            queue_depth: Some(said.depth),
-            buffer: said.rlc,
+            hop: Some(Hop { limit: packet[7], node_id: Some(test_nodes.id) }),
+            seconds: Some((test_nodes.at_us / 1_000_000) as u32),
+            fraction: Some((test_nodes.at_us % 1_000_000) as u32),
+            queue_depth: Some(test_nodes.depth),
+            buffer: test_nodes.rlc,
             snapshot: data.as_ref().map(|data| Opaque { schema: SNAPSHOT_SCHEMA, data }),
             ..NodeData::default()
         };
@@ -57,8 +57,8 @@ fn packet(port: u16, said: &[Said], edge: Option<(EdgeToEdge, TcpState)>) -> Vec
     packet
 }
 
-fn seen(ms: u64, wall_us: u64) -> Sighting {
-    Sighting { at: Instant::from_millis(ms), wall: Some(Duration::from_micros(wall_us)), bytes: 1000 }
+fn seen(ms: u64, wall_us: u64) -> CaptureInfo {
+    CaptureInfo { at: Instant::from_millis(ms), wall: Some(Duration::from_micros(wall_us)), bytes: 1000 }
 }
 
 fn queue(link_kbps: u32, flows: u16, queue_drops: u32, medium_losses: u32) -> Option<Snapshot> {
@@ -80,10 +80,16 @@ fn a_path_is_reported_hop_by_hop() {
     let mut strict = Collector::new(CollectConfig { known_routers: 2, ..CollectConfig::default() });
     for (i, (drops, losses)) in [(10, 3), (14, 3), (14, 9)].into_iter().enumerate() {
         let base = 1_000_000 * (i as u64 + 1);
-        let said = [
-            Said { id: 1, at_us: base + 100, depth: 0, rlc: None, snapshot: queue(100_000, 2, 0, 0) },
-            Said { id: 2, at_us: base + 400, depth: 12_500, rlc: None, snapshot: queue(40_000, 2, drops, 0) },
-            Said {
+        let test_nodes = [
+            TestNode { id: 1, at_us: base + 100, depth: 0, rlc: None, snapshot: queue(100_000, 2, 0, 0) },
+            TestNode {
+                id: 2,
+                at_us: base + 400,
+                depth: 12_500,
+                rlc: None,
+                snapshot: queue(40_000, 2, drops, 0),
+            },
+            TestNode {
                 id: 3,
                 at_us: base + 3_400,
                 depth: 90,
@@ -98,7 +104,7 @@ fn a_path_is_reported_hop_by_hop() {
             fraction: Some(0),
         };
         let tcp = TcpState { cwnd: 20 + i as u32, ssthresh: u32::MAX, srtt_us: 9_000 };
-        let packet = packet(4711, &said, Some((edge, tcp)));
+        let packet = packet(4711, &test_nodes, Some((edge, tcp)));
         collector.observe_packet(&packet, seen(i as u64 * 10, base + 8_400));
         strict.observe_packet(&packet, seen(i as u64 * 10, base + 8_400));
     }
@@ -131,10 +137,10 @@ fn a_path_is_reported_hop_by_hop() {
 fn unreported_values_are_absent() {
     let mut collector = Collector::new(CollectConfig::default());
     // A Linux router without a snapshot, and clocks that differ by an hour.
-    let said = [Said { id: 7, at_us: 5, depth: 1, ..Said::default() }];
-    let mut cut = packet(1, &said, None);
+    let test_nodes = [TestNode { id: 7, at_us: 5, depth: 1, ..TestNode::default() }];
+    let mut cut = packet(1, &test_nodes, None);
     cut.truncate(cut.len() - 100);
-    collector.observe_packet(&cut, Sighting { wall: Some(Duration::from_secs(3600)), ..seen(0, 0) });
+    collector.observe_packet(&cut, CaptureInfo { wall: Some(Duration::from_secs(3600)), ..seen(0, 0) });
     let path = collector.paths(Instant::ZERO).remove(0);
     assert!(!path.complete && path.bottleneck.is_none() && path.hops[0].latency.is_none());
     assert_eq!((path.hops[0].queue_drops, path.hops[0].link_kbps), (None, None));
@@ -158,7 +164,7 @@ fn unreported_values_are_absent() {
 fn traces_of_other_namespaces_are_ignored() {
     let config = CollectConfig { namespace: Some(2), ..CollectConfig::default() };
     let mut collector = Collector::new(config);
-    collector.observe_packet(&packet(1, &[Said::default()], None), seen(0, 0));
+    collector.observe_packet(&packet(1, &[TestNode::default()], None), seen(0, 0));
     assert!(collector.is_empty() && collector.counters().passed == 1);
 }
 
@@ -167,7 +173,7 @@ fn silent_entries_age_and_full_tables_evict() {
     let config = CollectConfig { paths: 2, flows: 3, ..CollectConfig::default() };
     let mut collector = Collector::new(config);
     for (ms, id, port) in [(0, 1, 1), (1, 2, 2), (2, 1, 3), (3, 3, 4), (4, 1, 5)] {
-        collector.observe_packet(&packet(port, &[Said { id, ..Said::default() }], None), seen(ms, 0));
+        collector.observe_packet(&packet(port, &[TestNode { id, ..TestNode::default() }], None), seen(ms, 0));
     }
     let names = |collector: &Collector| -> Vec<String> {
         collector.paths(Instant::from_millis(5)).into_iter().map(|path| path.name).collect()
@@ -218,20 +224,20 @@ fn play(steps: &[Step], config: CollectConfig) -> (Collector, Instant) {
             medium_losses: Some(d).filter(|_| d % 5 > 0),
             ..Snapshot::default()
         });
-        let said: Vec<Said> = step
+        let test_nodes: Vec<TestNode> = step
             .nodes
             .iter()
-            .map(|id| Said { id: *id, at_us: u64::from(a), depth: b, rlc: Some(c), snapshot })
+            .map(|id| TestNode { id: *id, at_us: u64::from(a), depth: b, rlc: Some(c), snapshot })
             .collect();
         let edge = EdgeToEdge { namespace: 1, sequence: Some(Sequence::Short(d)), ..EdgeToEdge::default() };
-        let mut packet = packet(step.port, &said, Some((edge, TcpState::default())));
+        let mut packet = packet(step.port, &test_nodes, Some((edge, TcpState::default())));
         if let Some((place, value)) = step.broken {
             let place = place % packet.len();
             packet[place] = value;
         }
         packet.truncate(packet.len().saturating_sub(step.cut % 200));
         let wall = Some(Duration::from_micros(u64::from(a)));
-        collector.observe_packet(&packet, Sighting { at, wall, bytes: u32::MAX });
+        collector.observe_packet(&packet, CaptureInfo { at, wall, bytes: u32::MAX });
 
         let (paths, flows) = collector.len();
         assert!(paths <= config.paths && flows <= config.flows);
@@ -250,7 +256,7 @@ fn play(steps: &[Step], config: CollectConfig) -> (Collector, Instant) {
 
 /// A trace of a flow over nodes 1 and 2 as generated, and its delay.
 #[derive(Debug, Clone, Copy)]
-struct Made {
+struct SentTrace {
     at_us: u64,
     late_us: u64,
     number: u32,
@@ -262,12 +268,12 @@ struct Made {
 const LATE_US: u64 = 500_000;
 
 prop_compose! {
-    fn made()(steps in vec((1u64..50_000, 0..LATE_US, any::<u16>(), 0u32..1000), 1..60), start: u32) -> Vec<Made> {
-        let first = Made { at_us: 1_000_000, late_us: 0, number: 0, depth: 9, drops: start };
+    fn sent()(steps in vec((1u64..50_000, 0..LATE_US, any::<u16>(), 0u32..1000), 1..60), start: u32) -> Vec<SentTrace> {
+        let first = SentTrace { at_us: 1_000_000, late_us: 0, number: 0, depth: 9, drops: start };
         let mut all = vec![first];
         for (later_us, late_us, depth, more) in steps {
             let before = all[all.len() - 1];
-            all.push(Made {
+            all.push(SentTrace {
                 at_us: before.at_us + later_us,
                 late_us,
                 number: before.number + 1,
@@ -280,26 +286,26 @@ prop_compose! {
 }
 
 /// Final state after traces in this order.
-fn known_of(order: &[(u64, Made)]) -> (PathView, FlowView, CollectCounters) {
+fn collected(order: &[(u64, SentTrace)]) -> (PathView, FlowView, CollectCounters) {
     let config = CollectConfig { window: Duration::from_secs(3600), ..CollectConfig::default() };
     let mut collector = Collector::new(config);
-    for (at_us, made) in order {
-        let node = |id, after_us| Said {
+    for (at_us, sent) in order {
+        let node = |id, after_us| TestNode {
             id,
-            at_us: made.at_us + after_us,
-            depth: made.depth,
+            at_us: sent.at_us + after_us,
+            depth: sent.depth,
             rlc: None,
-            snapshot: queue(made.depth, made.number as u16, made.drops, made.drops.wrapping_mul(2)),
+            snapshot: queue(sent.depth, sent.number as u16, sent.drops, sent.drops.wrapping_mul(2)),
         };
         let edge = EdgeToEdge {
             namespace: 1,
-            sequence: Some(Sequence::Short(made.number)),
-            seconds: Some((made.at_us / 1_000_000) as u32),
-            fraction: Some((made.at_us % 1_000_000) as u32),
+            sequence: Some(Sequence::Short(sent.number)),
+            seconds: Some((sent.at_us / 1_000_000) as u32),
+            fraction: Some((sent.at_us % 1_000_000) as u32),
         };
-        let tcp = TcpState { cwnd: made.number, ssthresh: 7, srtt_us: made.depth };
-        let packet = packet(1, &[node(1, 10), node(2, 20 + u64::from(made.depth))], Some((edge, tcp)));
-        let seen = Sighting {
+        let tcp = TcpState { cwnd: sent.number, ssthresh: 7, srtt_us: sent.depth };
+        let packet = packet(1, &[node(1, 10), node(2, 20 + u64::from(sent.depth))], Some((edge, tcp)));
+        let seen = CaptureInfo {
             at: Instant::from_micros(*at_us),
             wall: Some(Duration::from_micros(*at_us + 100_000)),
             bytes: 100,
@@ -314,12 +320,12 @@ proptest! {
     /// Traces in any order, each up to half a second late: sums, newest values and maxima equal those in order. Means cover the
     /// traces that were not overtaken, and thus lie between the minimum and the maximum reported.
     #[test]
-    fn overtaken_traces_change_sums_and_maxima_only(made in made()) {
-        let in_order: Vec<(u64, Made)> = made.iter().map(|made| (made.at_us, *made)).collect();
-        let mut late: Vec<(u64, Made)> = made.iter().map(|made| (made.at_us + made.late_us, *made)).collect();
+    fn overtaken_traces_change_sums_and_maxima_only(sent in sent()) {
+        let in_order: Vec<(u64, SentTrace)> = sent.iter().map(|sent| (sent.at_us, *sent)).collect();
+        let mut late: Vec<(u64, SentTrace)> = sent.iter().map(|sent| (sent.at_us + sent.late_us, *sent)).collect();
         late.sort_by_key(|(at_us, _)| *at_us);
-        let (mut path, mut flow, counters) = known_of(&late);
-        let (wanted_path, wanted_flow, wanted_counters) = known_of(&in_order);
+        let (mut path, mut flow, counters) = collected(&late);
+        let (wanted_path, wanted_flow, wanted_counters) = collected(&in_order);
         prop_assert_eq!(counters, wanted_counters);
         prop_assert_eq!(counters.node_restarts + counters.clock_errors, 0);
         // The latency to the collector includes the delay.
@@ -327,12 +333,12 @@ proptest! {
         path.silent_ms = wanted_path.silent_ms;
         path.hops[1].latency = wanted_path.hops[1].latency;
         (flow.end_to_end, flow.silent_ms) = (wanted_flow.end_to_end, wanted_flow.silent_ms);
-        let least = made.iter().map(|made| made.depth).min().unwrap_or(0);
+        let least = sent.iter().map(|sent| sent.depth).min().unwrap_or(0);
         for (hop, wanted) in path.hops.iter_mut().zip(&wanted_path.hops) {
-            for (level, wanted) in [(&mut hop.depth_bytes, wanted.depth_bytes), (&mut hop.link_kbps, wanted.link_kbps)] {
-                let (level, wanted) = (level.as_mut().unwrap(), wanted.unwrap());
-                prop_assert!((least..=wanted.most).contains(&level.mean), "{level:?}");
-                level.mean = wanted.mean;
+            for (gauge, wanted) in [(&mut hop.depth_bytes, wanted.depth_bytes), (&mut hop.link_kbps, wanted.link_kbps)] {
+                let (gauge, wanted) = (gauge.as_mut().unwrap(), wanted.unwrap());
+                prop_assert!((least..=wanted.most).contains(&gauge.mean), "{gauge:?}");
+                gauge.mean = wanted.mean;
             }
         }
         if let Some((latency, wanted)) = path.hops[0].latency.as_mut().zip(wanted_path.hops[0].latency) {
@@ -345,7 +351,7 @@ proptest! {
 
 /// Traces of an attacker who invents nodes: a new list of nodes, repeated a number of times, as a flow of its own.
 #[derive(Debug, Clone)]
-struct Forged {
+struct ForgedPath {
     nodes: usize,
     twice: bool,
     times: u32,
@@ -353,23 +359,29 @@ struct Forged {
 }
 
 prop_compose! {
-    fn forged()(nodes in 1usize..6, twice: bool, times in 1u32..8, words: [u32; 4]) -> Forged {
-        Forged { nodes, twice, times, words }
+    fn forged_path()(nodes in 1usize..6, twice: bool, times in 1u32..8, words: [u32; 4]) -> ForgedPath {
+        ForgedPath { nodes, twice, times, words }
     }
 }
 
 /// The honest source: one trace per 100 ms over nodes 1 and 2.
 fn honest(collector: &mut Collector, n: u64) {
-    let said =
-        |id| Said { id, at_us: n * 100_000, depth: n as u32, rlc: None, snapshot: queue(9, 1, n as u32, 0) };
-    collector.observe_packet(&packet(1, &[said(1), said(2)], None), seen(n * 100, n * 100_000 + 5));
+    let test_nodes = |id| TestNode {
+        id,
+        at_us: n * 100_000,
+        depth: n as u32,
+        rlc: None,
+        snapshot: queue(9, 1, n as u32, 0),
+    };
+    collector
+        .observe_packet(&packet(1, &[test_nodes(1), test_nodes(2)], None), seen(n * 100, n * 100_000 + 5));
 }
 
 proptest! {
     /// Whatever number of invented nodes, their counters and time stamps: a path with twice as many traces as each of these has the
     /// same state as without them.
     #[test]
-    fn a_flood_of_forged_nodes_displaces_no_path_seen_more_often(flood in vec(vec(forged(), 0..20), 1..12)) {
+    fn a_flood_of_forged_nodes_displaces_no_path_seen_more_often(flood in vec(vec(forged_path(), 0..20), 1..12)) {
         let config = CollectConfig { paths: 3, flows: 3, ..CollectConfig::default() };
         let (mut flooded, mut quiet) = (Collector::new(config), Collector::new(config));
         let both = |flooded: &mut Collector, quiet: &mut Collector, n| {
@@ -380,17 +392,17 @@ proptest! {
             both(&mut flooded, &mut quiet, n);
         }
         let mut id = 10;
-        for (n, forged) in (8..).zip(&flood) {
-            for forged in forged {
-                let [a, b, c, d] = forged.words;
-                let mut said = Vec::new();
-                for _ in 0..forged.nodes {
-                    id += u32::from(!forged.twice || said.is_empty());
+        for (n, forged_path) in (8..).zip(&flood) {
+            for forged_path in forged_path {
+                let [a, b, c, d] = forged_path.words;
+                let mut test_nodes = Vec::new();
+                for _ in 0..forged_path.nodes {
+                    id += u32::from(!forged_path.twice || test_nodes.is_empty());
                     let snapshot = Snapshot { queue_drops: Some(c), medium_losses: Some(d), ..queue(a, 1, 0, 0).unwrap() };
-                    said.push(Said { id, at_us: u64::from(a) * 1000, depth: b, rlc: None, snapshot: Some(snapshot) });
+                    test_nodes.push(TestNode { id, at_us: u64::from(a) * 1000, depth: b, rlc: None, snapshot: Some(snapshot) });
                 }
-                for _ in 0..forged.times {
-                    flooded.observe_packet(&packet(id as u16, &said, None), seen(n * 100, n * 100_000 + 5));
+                for _ in 0..forged_path.times {
+                    flooded.observe_packet(&packet(id as u16, &test_nodes, None), seen(n * 100, n * 100_000 + 5));
                 }
             }
             both(&mut flooded, &mut quiet, n);
@@ -411,13 +423,13 @@ fn room_is_available_again_after_a_flood() {
         CollectConfig { paths: 4, flows: 4, idle: Duration::from_secs(8), ..CollectConfig::default() };
     let mut collector = Collector::new(config);
     for n in 0..4 * 1000_u32 {
-        let said = Said { id: 10 + n % 4, ..Said::default() };
-        collector.observe_packet(&packet(10 + (n % 4) as u16, &[said], None), seen(0, 0));
+        let test_nodes = TestNode { id: 10 + n % 4, ..TestNode::default() };
+        collector.observe_packet(&packet(10 + (n % 4) as u16, &[test_nodes], None), seen(0, 0));
     }
     let both = |collector: &mut Collector, ms| {
         for id in [1_u16, 2] {
-            let said = Said { id: id.into(), ..Said::default() };
-            collector.observe_packet(&packet(id, &[said], None), seen(ms, 0));
+            let test_nodes = TestNode { id: id.into(), ..TestNode::default() };
+            collector.observe_packet(&packet(id, &[test_nodes], None), seen(ms, 0));
         }
     };
     // Until then, each of the two displaces the other.
@@ -451,8 +463,8 @@ proptest! {
         prop_assert_eq!(c.traces + c.passed + c.malformed, steps.len() as u64);
         for path in one.paths(at) {
             for hop in &path.hops {
-                let level = |l: Option<LevelView>| l.is_none_or(|l| l.last <= l.most);
-                prop_assert!(level(hop.depth_bytes) && level(hop.arrival_kbps) && level(hop.link_kbps));
+                let gauge = |l: Option<GaugeView>| l.is_none_or(|l| l.last <= l.most);
+                prop_assert!(gauge(hop.depth_bytes) && gauge(hop.arrival_kbps) && gauge(hop.link_kbps));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 /// A gauge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LevelView {
+pub struct GaugeView {
     /// Value in the newest trace.
     pub last: u32,
     /// Mean; each trace contributes 1/8.
@@ -37,13 +37,13 @@ pub struct HopView {
     /// Id of the egress interface.
     pub interface_out: Option<u32>,
     /// Queue depth behind the packet, bytes.
-    pub depth_bytes: Option<LevelView>,
+    pub depth_bytes: Option<GaugeView>,
     /// Capacity of the queue, bytes.
     pub capacity_bytes: Option<u32>,
     /// Arrival rate at the queue, kbit/s.
-    pub arrival_kbps: Option<LevelView>,
+    pub arrival_kbps: Option<GaugeView>,
     /// Rate of the link behind the queue, kbit/s.
-    pub link_kbps: Option<LevelView>,
+    pub link_kbps: Option<GaugeView>,
     /// Number of recently active flows.
     pub flows: Option<u16>,
     /// Packets dropped by its queue since the first trace.
@@ -55,11 +55,11 @@ pub struct HopView {
     /// Share of the carrier's resource blocks granted to the bearer, percent.
     pub rb_share_percent: Option<f64>,
     /// Buffer occupancy, bytes; for a cell, the bytes in RLC.
-    pub rlc_bytes: Option<LevelView>,
+    pub rlc_bytes: Option<GaugeView>,
     /// Time to drain the queue at the link rate, microseconds.
     pub queue_us: Option<u64>,
     /// Transit delay measured by the node, microseconds.
-    pub transit_us: Option<LevelView>,
+    pub transit_us: Option<GaugeView>,
     /// Time from its stamp to that of the next node, or to the collector.
     pub latency: Option<LatencyView>,
 }

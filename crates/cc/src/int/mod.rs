@@ -18,12 +18,12 @@
 //! **Trust.** Reports come from the network. They can make a flow slower, but never faster than [`IntConfig::ceiling_bps`].
 //! [`IntConfig::stale_rtts`] round trips after its reports stop, a flow is a plain CUBIC flow.
 
-mod keeping;
+mod loss_tolerant;
 #[cfg(test)]
 mod tests;
 mod view;
 
-pub use keeping::{Keeping, Rule};
+pub use loss_tolerant::{LossTolerantCubic, MediumLossResponse};
 pub use view::{GROWTH_UNIT, View};
 
 use super::Ack;
@@ -61,7 +61,7 @@ pub(crate) fn rtt_us(srtt: Duration) -> u64 {
 
 /// Common part of the laws based on CUBIC: CUBIC, the view, and the classification of losses.
 #[derive(Debug, Clone)]
-pub(crate) struct CubicWithReports {
+pub(crate) struct CubicWithTelemetry {
     pub(crate) cubic: Cubic,
     pub(crate) view: View,
     pub(crate) config: IntConfig,
@@ -71,7 +71,7 @@ pub(crate) struct CubicWithReports {
     lost_bytes: u64,
 }
 
-impl CubicWithReports {
+impl CubicWithTelemetry {
     pub(crate) fn new(config: super::CcConfig) -> Self {
         Self {
             cubic: Cubic::new(config),
@@ -86,7 +86,7 @@ impl CubicWithReports {
 
     pub(crate) fn on_ack(&mut self, ack: &Ack) {
         self.srtt_us = rtt_us(ack.srtt);
-        self.view.acked(micros(ack.now));
+        self.view.record_ack(micros(ack.now));
         self.delivered_bytes += ack.delivered_bytes;
         self.lost_bytes += ack.lost_bytes;
     }
@@ -97,8 +97,8 @@ impl CubicWithReports {
     }
 
     /// Updates the measurements needed for classifying losses.
-    pub(crate) fn measured(&mut self, ack: &Ack) {
-        self.view.measured(
+    pub(crate) fn record_sample(&mut self, ack: &Ack) {
+        self.view.record_sample(
             micros(ack.now),
             ack.rtt.map_or(0, rtt_us),
             self.srtt_us,
@@ -108,14 +108,14 @@ impl CubicWithReports {
     }
 
     /// Whether the loss just detected occurred on the medium, and `cwnd_segments` is within the ceiling and may be kept.
-    pub(crate) fn medium(&mut self, now: Instant, cwnd_segments: f64) -> bool {
-        self.view.medium(micros(now), self.srtt_us, self.config.stale_rtts)
+    pub(crate) fn classify_medium(&mut self, now: Instant, cwnd_segments: f64) -> bool {
+        self.view.classify_medium(micros(now), self.srtt_us, self.config.stale_rtts)
             && cwnd_segments
                 <= View::ceiling_window(self.config.ceiling_bps, self.srtt_us, self.mss_bytes) as f64
     }
 
     /// Processes a report; returns true if it shows that the last loss was due to congestion after all.
     pub(crate) fn on_report(&mut self, report: &Feedback, now: Instant) -> bool {
-        self.view.take(report, micros(now))
+        self.view.on_report(report, micros(now))
     }
 }

@@ -41,7 +41,7 @@ fn ack(ms: u64) -> Ack {
     }
 }
 
-fn told(c: &mut impl CongestionController, report: &Feedback, ms: u64) {
+fn report_and_ack(c: &mut impl CongestionController, report: &Feedback, ms: u64) {
     c.on_report(report, Instant::from_millis(ms));
     c.on_ack(&ack(ms));
 }
@@ -53,13 +53,13 @@ fn at(ms: u64) -> Instant {
 #[test]
 fn l1_keeps_what_the_medium_lost() {
     let mut c = IntCubicL1::new(config());
-    told(&mut c, &report(), 20);
+    report_and_ack(&mut c, &report(), 20);
     c.on_loss(at(21), 0);
     assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (11_000, 11_000));
     // A timeout restarts towards the previous window; a second one does not forget it.
     c.on_rto(at(22), 0, true);
     assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (1000, 11_000));
-    told(&mut c, &report(), 40);
+    report_and_ack(&mut c, &report(), 40);
     c.on_rto(at(41), 0, true);
     assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (1000, 11_000));
 }
@@ -67,7 +67,7 @@ fn l1_keeps_what_the_medium_lost() {
 #[test]
 fn l2_reduces_by_a_twentieth() {
     let mut c = IntCubicL2::new(CcConfig { initial_window_segments: 99, ..config() });
-    told(&mut c, &report(), 20);
+    report_and_ack(&mut c, &report(), 20);
     // 5100 / 1024 segments: 4, with a remainder of 1004 / 1024; then 5.
     c.on_loss(at(21), 0);
     assert_eq!(c.cwnd_bytes(), 96_000);
@@ -80,7 +80,7 @@ fn l2_reduces_by_a_twentieth() {
 fn l2_takes_whole_segments_when_they_are_due() {
     let (mut cwnd, mut owed, mut exact) = (10_u32, 0, 10.0);
     for _ in 0..20 {
-        (cwnd, owed) = View::give_way(cwnd, owed);
+        (cwnd, owed) = View::reduce_by_five_percent(cwnd, owed);
         exact *= 973.0 / 1024.0;
         assert!((f64::from(cwnd) - exact).abs() < 1.2, "{cwnd} for {exact}");
     }
@@ -90,10 +90,10 @@ fn l2_takes_whole_segments_when_they_are_due() {
 #[test]
 fn l2_keeps_its_window_through_a_timeout() {
     let mut c = IntCubicL2::new(CcConfig { initial_window_segments: 99, ..config() });
-    told(&mut c, &report(), 20);
+    report_and_ack(&mut c, &report(), 20);
     c.on_rto(at(21), 0, true);
     assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (1000, 96_000));
-    told(&mut c, &report(), 40);
+    report_and_ack(&mut c, &report(), 40);
     c.on_loss(at(41), 0);
     assert_eq!(c.cwnd_bytes(), 91_000);
     c.on_rto(at(42), 0, true);
@@ -106,14 +106,14 @@ fn congestion_on_the_way_back_from_a_timeout_counts() {
     let dropped = Feedback { queue_drops: 1, ..report() };
     for algorithm in [Algorithm::IntCubicL1, Algorithm::IntCubicL2] {
         let mut c = algorithm.build(CcConfig { initial_window_segments: 100, ..config() });
-        told(&mut c, &report(), 20);
+        report_and_ack(&mut c, &report(), 20);
         c.on_rto(at(21), 0, true);
-        told(&mut c, &dropped, 40);
+        report_and_ack(&mut c, &dropped, 40);
         c.on_rto(at(41), 0, true);
         let after = c.ssthresh_bytes();
         assert!(after <= 2000, "{algorithm}: 0.7 of the few segments there were, and not {after}");
         // The next medium loss keeps the present window.
-        told(&mut c, &dropped, 200);
+        report_and_ack(&mut c, &dropped, 200);
         c.on_loss(at(201), 0);
         assert!(c.cwnd_bytes() <= 4000, "{algorithm}: {}", c.cwnd_bytes());
     }
@@ -132,24 +132,24 @@ fn ambiguous_losses_are_congestion() {
         assert!(is(&never, 70));
 
         let mut moved = start();
-        told(&mut moved, &report(), 20);
-        told(&mut moved, &dropped, 30);
+        report_and_ack(&mut moved, &report(), 20);
+        report_and_ack(&mut moved, &dropped, 30);
         moved.on_loss(at(31), 0);
         assert!(is(&moved, 71), "two ACKs of slow start, then 0.7, rounded down");
 
         let mut incomplete = start();
-        told(&mut incomplete, &partial, 20);
+        report_and_ack(&mut incomplete, &partial, 20);
         incomplete.on_loss(at(21), 0);
         assert!(is(&incomplete, 70));
 
         let mut stale = start();
-        told(&mut stale, &report(), 20);
+        report_and_ack(&mut stale, &report(), 20);
         stale.on_ack(&ack(20 + 8 * 20 + 1));
         stale.on_loss(at(182), 0);
         assert!(is(&stale, 71));
 
         let mut ecn = start();
-        told(&mut ecn, &report(), 20);
+        report_and_ack(&mut ecn, &report(), 20);
         ecn.on_ecn(at(21), 0);
         assert!(is(&ecn, 70));
     }
@@ -159,9 +159,9 @@ fn ambiguous_losses_are_congestion() {
 fn only_a_late_report_revokes_the_classification() {
     let dropped = Feedback { queue_drops: 1, ..report() };
     let mut c = IntCubicL1::new(CcConfig { initial_window_segments: 100, ..config() });
-    told(&mut c, &report(), 20);
-    told(&mut c, &dropped, 30);
-    told(&mut c, &dropped, 100);
+    report_and_ack(&mut c, &report(), 20);
+    report_and_ack(&mut c, &dropped, 30);
+    report_and_ack(&mut c, &dropped, 100);
     c.on_loss(at(101), 0);
     assert_eq!(c.cwnd_bytes(), 103_000, "the drop was 3.5 round trips ago");
     let twice = Feedback { queue_drops: 2, ..report() };
@@ -170,11 +170,11 @@ fn only_a_late_report_revokes_the_classification() {
     // Only once, and not after two round trips.
     c.on_report(&Feedback { queue_drops: 3, ..report() }, at(112));
     assert_eq!(c.cwnd_bytes(), 72_000);
-    told(&mut c, &twice, 300);
-    told(&mut c, &twice, 400);
+    report_and_ack(&mut c, &twice, 300);
+    report_and_ack(&mut c, &twice, 400);
     c.on_loss(at(401), 0);
     let kept = c.cwnd_bytes();
-    told(&mut c, &Feedback { queue_drops: 9, ..report() }, 450);
+    report_and_ack(&mut c, &Feedback { queue_drops: 9, ..report() }, 450);
     assert!(c.cwnd_bytes() >= kept);
 }
 
@@ -183,24 +183,24 @@ fn only_a_late_report_revokes_the_classification() {
 #[test]
 fn equation_one_units() {
     let mut view = View::default();
-    view.take(&report(), 1);
+    view.on_report(&report(), 1);
     assert_eq!(view.slow_start_growth(20_000, 1, 16), Some(3 * GROWTH_UNIT));
     assert_eq!(view.slow_start_growth(20_000, 3, 16), Some(9 * GROWTH_UNIT));
     assert_eq!(view.slow_start_growth(20_000, 3, 2), Some(2 * GROWTH_UNIT));
-    view.take(&Feedback { flows: 3, ..report() }, 2);
+    view.on_report(&Feedback { flows: 3, ..report() }, 2);
     assert_eq!(view.slow_start_growth(20_000, 1, 16), Some(GROWTH_UNIT));
     let full = Bottleneck { free_bytes: Some(0), ..report().bottleneck.unwrap() };
-    view.take(&Feedback { bottleneck: Some(full), ..report() }, 3);
+    view.on_report(&Feedback { bottleneck: Some(full), ..report() }, 3);
     assert_eq!(view.slow_start_growth(20_000, 3, 16), Some(0), "a full queue takes nothing");
-    view.take(&Feedback { bottleneck: Some(Bottleneck::default()), ..report() }, 4);
+    view.on_report(&Feedback { bottleneck: Some(Bottleneck::default()), ..report() }, 4);
     assert_eq!(view.slow_start_growth(20_000, 3, 16), None);
 
     let mut c = IntCubicSs::new(config());
-    told(&mut c, &report(), 20);
+    report_and_ack(&mut c, &report(), 20);
     assert_eq!(c.cwnd_bytes(), 12_000, "two segments for one: the cap");
     c.on_ack(&ack(20 + 1000));
     assert_eq!(c.cwnd_bytes(), 13_000, "stale: slow start");
-    told(&mut c, &Feedback { bottleneck: Some(full), ..report() }, 1021);
+    report_and_ack(&mut c, &Feedback { bottleneck: Some(full), ..report() }, 1021);
     assert_eq!(c.cwnd_bytes(), 13_000);
 }
 
@@ -209,7 +209,7 @@ fn rate_paces_and_returns_to_cubic() {
     let mut c = IntRate::new(config());
     c.on_ack(&ack(1));
     assert_eq!((c.pacing_bps(), c.cwnd_bytes(), c.rules_recovery()), (None, 11_000, false));
-    told(&mut c, &report(), 20);
+    report_and_ack(&mut c, &report(), 20);
     let rate = c.pacing_bps().unwrap();
     assert!(c.rules_recovery() && (19_900_000..=20_000_000).contains(&rate), "{rate}");
     assert_eq!(c.cwnd_bytes(), 104_000, "two bandwidth-delay products and four segments");
@@ -224,7 +224,7 @@ fn rate_paces_and_returns_to_cubic() {
     let before = c.cwnd_bytes();
     c.on_loss(at(400), 0);
     assert!((c.cwnd_bytes() as f64 / before as f64 - 0.7).abs() < 0.01);
-    told(&mut c, &report(), 420);
+    report_and_ack(&mut c, &report(), 420);
     assert!(c.rules_recovery(), "reports again");
     c.on_rto(at(440), 0, true);
     assert_eq!((c.cwnd_bytes(), c.pacing_bps()), (1000, None));
@@ -238,7 +238,7 @@ fn incomplete() -> Feedback {
 /// A CUBIC flow that has grown to `segments`, and receives `report` from then on.
 fn grown(segments: u32, report: &Feedback) -> IntRate {
     let mut c = IntRate::new(CcConfig { initial_window_segments: segments, ..config() });
-    told(&mut c, report, 20);
+    report_and_ack(&mut c, report, 20);
     c
 }
 
@@ -248,7 +248,7 @@ fn the_window_must_carry_the_rate_on_an_incomplete_path() {
     let mut c = grown(10, &incomplete());
     assert_eq!((c.pacing_bps(), c.cwnd_bytes()), (None, 11_000), "slow start goes on");
     for ms in 21..120 {
-        told(&mut c, &incomplete(), ms);
+        report_and_ack(&mut c, &incomplete(), ms);
     }
     assert!(c.paced());
     // In slow start, half of the window has been carried.
@@ -264,11 +264,11 @@ fn loss_on_an_incomplete_path_is_an_unreported_queue() {
     c.on_loss(at(21), 0);
     assert_eq!((c.pacing_bps(), c.cwnd_bytes()), (None, 36_000), "0.7 of 52");
     // Not paced again before the window carries the rate, even if the path becomes complete.
-    told(&mut c, &incomplete(), 40);
-    told(&mut c, &report(), 60);
+    report_and_ack(&mut c, &incomplete(), 40);
+    report_and_ack(&mut c, &report(), 60);
     assert!(!c.paced());
     c.on_spurious(at(61));
-    told(&mut c, &report(), 80);
+    report_and_ack(&mut c, &report(), 80);
     assert!(c.paced(), "nothing was lost");
     // A mark has the same effect, and so has a timeout.
     for timeout in [false, true] {
@@ -279,12 +279,12 @@ fn loss_on_an_incomplete_path_is_an_unreported_queue() {
             c.on_ecn(at(21), 0)
         };
         assert_eq!((c.pacing_bps(), c.ssthresh_bytes()), (None, 36_000));
-        told(&mut c, &incomplete(), 40);
+        report_and_ack(&mut c, &incomplete(), 40);
         assert!(!c.paced());
     }
     // A reported drop is handled by the telemetry law.
     let mut c = grown(100, &incomplete());
-    told(&mut c, &Feedback { queue_drops: 1, ..incomplete() }, 30);
+    report_and_ack(&mut c, &Feedback { queue_drops: 1, ..incomplete() }, 30);
     c.on_loss(at(31), 0);
     assert!(c.paced());
 }
@@ -374,7 +374,7 @@ fn an_unreported_standing_queue_is_congestion() {
         assert_eq!(rate.paced(), medium, "{ms} of {least_ms} ms");
         // Reports for 20 ms.
         if !medium && least_ms == 20 {
-            told(&mut rate, &queue(0, 100), 426 + 4 * ms);
+            report_and_ack(&mut rate, &queue(0, 100), 426 + 4 * ms);
             assert!(!rate.paced(), "the window has to carry the rate first");
         }
     }
@@ -406,7 +406,7 @@ fn alternating_reports_of_two_paths_are_not_drops() {
         let mut rate = grown(100, &incomplete());
         let mut l1 = IntCubicL1::new(CcConfig { initial_window_segments: 100, ..config() });
         for ms in 21..500 {
-            told(&mut rate, &Feedback { queue_drops: drops(ms), ..incomplete() }, ms);
+            report_and_ack(&mut rate, &Feedback { queue_drops: drops(ms), ..incomplete() }, ms);
             l1.on_report(&Feedback { queue_drops: drops(ms), ..report() }, at(ms));
         }
         l1.on_ack(&ack(500));
@@ -423,7 +423,7 @@ fn alternating_reports_of_two_paths_are_not_drops() {
 #[test]
 fn an_overtaken_report_makes_none_stale() {
     let mut c = grown(100, &report());
-    told(&mut c, &report(), 480);
+    report_and_ack(&mut c, &report(), 480);
     let paced = (c.pacing_bps(), c.cwnd_bytes());
     assert!(c.paced());
     c.on_report(&Feedback { age: 31, ..report() }, at(501));
@@ -438,8 +438,8 @@ fn the_rate_at_most_doubles_on_an_incomplete_path() {
         Bottleneck { link_kbps: Some(1_000_000), arrival_kbps: Some(20_000), ..report().bottleneck.unwrap() };
     for complete in [false, true] {
         let mut view = View::default();
-        view.take(&Feedback { complete, bottleneck: Some(faster), ..report() }, 1);
-        let rate = view.rate(20_000_000, 20_000, MSS.into(), 1 << 40).unwrap();
+        view.on_report(&Feedback { complete, bottleneck: Some(faster), ..report() }, 1);
+        let rate = view.fair_rate(20_000_000, 20_000, MSS.into(), 1 << 40).unwrap();
         assert_eq!(rate, if complete { 1_000_000_000 } else { 40_000_000 });
     }
 }
@@ -467,8 +467,8 @@ fn rate_shares_a_link() {
             };
             for rate in &mut rates {
                 let mut view = View::default();
-                view.take(&before, 1);
-                if let Some(next) = view.rate(*rate, 20_000, MSS.into(), 1 << 40) {
+                view.on_report(&before, 1);
+                if let Some(next) = view.fair_rate(*rate, 20_000, MSS.into(), 1 << 40) {
                     *rate = next;
                 }
             }
@@ -496,8 +496,8 @@ fn rate_takes_up_what_others_leave() {
             free_bytes: None,
         });
         let mut view = View::default();
-        view.take(&Feedback { flows: 2, bottleneck, ..Feedback::default() }, 1);
-        rate = view.rate(rate, 20_000, 1000, 1 << 40).unwrap();
+        view.on_report(&Feedback { flows: 2, bottleneck, ..Feedback::default() }, 1);
+        rate = view.fair_rate(rate, 20_000, 1000, 1 << 40).unwrap();
     }
     assert!((18_500_000..=19_500_000).contains(&rate), "{rate}");
 }
@@ -554,7 +554,7 @@ fn view_of<'a>(reports: impl IntoIterator<Item = &'a (u64, Feedback)>) -> (View,
     let (mut view, mut drops) = (View::default(), 0);
     for (now_us, report) in reports {
         let before = view;
-        view.take(report, *now_us);
+        view.on_report(report, *now_us);
         drops += usize::from(view.dropped_us != before.dropped_us);
     }
     (view, drops)
@@ -585,9 +585,9 @@ proptest! {
         prop_assert!(drops <= most, "{} drops of {}", drops, most);
         for (was, wanted, exact_us) in [
             (view.received_us, wanted.received_us, 8_000),
-            (view.detailed_us, wanted.detailed_us, 8_000),
+            (view.rates_us, wanted.rates_us, 8_000),
             (view.newest_us, wanted.newest_us, 0),
-            (view.moved_us, wanted.moved_us, 0),
+            (view.counter_moved_us, wanted.counter_moved_us, 0),
             (view.dropped_us, wanted.dropped_us, 0),
         ] {
             prop_assert!(was + exact_us >= wanted && was <= wanted + LATE_US + exact_us, "{} for {}", was, wanted);
@@ -604,22 +604,22 @@ proptest! {
             (option[0], option[1]) = (0x72, if option[1] % 2 == 0 { 8 } else { 16 });
             option[3] = 0x40 | option[3] & 0x3f;
             now_us += later_us;
-            view.take(&Feedback::parse(&option).unwrap().unwrap(), now_us);
+            view.on_report(&Feedback::parse(&option).unwrap().unwrap(), now_us);
         }
         let truth = Feedback { queue_drops, ..report() };
-        let end_us = now_us + super::view::ANSWER_US + 2 * 20_000 + 10_000;
+        let end_us = now_us + super::view::MAX_REPORT_AGE_US + 2 * 20_000 + 10_000;
         while now_us < end_us {
             now_us += 5_000;
-            view.take(&truth, now_us);
-            view.acked(now_us);
+            view.on_report(&truth, now_us);
+            view.record_ack(now_us);
         }
-        prop_assert!(view.medium(now_us, 20_000, 8) && view.fresh(20_000, 8) && view.detailed(20_000, 8));
+        prop_assert!(view.classify_medium(now_us, 20_000, 8) && view.is_fresh(20_000, 8) && view.has_fresh_rates(20_000, 8));
         let honest = view_of(&[(now_us, truth)]).0;
-        prop_assert_eq!(view.rate(0, 20_000, 1000, 1 << 40), honest.rate(0, 20_000, 1000, 1 << 40));
+        prop_assert_eq!(view.fair_rate(0, 20_000, 1000, 1 << 40), honest.fair_rate(0, 20_000, 1000, 1 << 40));
         prop_assert_eq!((view.drops, view.losses, view.flows), (honest.drops, honest.losses, honest.flows));
         // A drop reported next is recognised as a drop.
         let dropped = Feedback { queue_drops: queue_drops.wrapping_add(1), ..truth };
-        prop_assert!(view.take(&dropped, now_us + 1) && view.dropped_us == now_us + 1);
+        prop_assert!(view.on_report(&dropped, now_us + 1) && view.dropped_us == now_us + 1);
     }
 
     /// For any input from the network: no panic, a window of at least one segment, and no flow faster than the ceiling because of

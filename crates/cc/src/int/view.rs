@@ -27,9 +27,9 @@
 //! - The *drop counter* continues from the highest value received. A lower value is of a trace that was overtaken, of another
 //!   path, or of a node that restarted. For the classification of losses it counts as a movement of the counter (to be
 //!   conservative), but not as a drop of a reporting queue, and neither does the return to the higher value. If no value at or
-//!   above the highest is received for [`ANSWER_US`], the counter continues from the lower value.
+//!   above the highest is received for [`MAX_REPORT_AGE_US`], the counter continues from the lower value.
 //!
-//! Reports of one path that are up to D late, with D below [`ANSWER_US`], therefore lead to the same counter as in order, and to
+//! Reports of one path that are up to D late, with D below [`MAX_REPORT_AGE_US`], therefore lead to the same counter as in order, and to
 //! times up to D later (within 8 ms where they are derived from ages). Rates and queues are those of a trace up to D older, until
 //! the next report.
 //!
@@ -52,50 +52,50 @@
 //! A path is *complete* if every hop reports its drops. On an incomplete path, there may be a slower hop without telemetry, which a
 //! flow paced by the rates of the other hops would overrun. Therefore, on such a path:
 //!
-//! - A flow is paced only once its own window has carried seven eighths of the rate ([`View::carries`]).
+//! - A flow is paced only once its own window has carried seven eighths of the rate ([`View::window_sustains`]).
 //! - The rate at most doubles per round trip.
-//! - Pacing ends on a loss or mark while no reporting queue dropped ([`View::unseen`]), and on a round trip that the reported
-//!   queue does not explain ([`View::unexplained`]).
+//! - Pacing ends on a loss or mark while no reporting queue dropped ([`View::may_be_unreported_drop`]), and on a round trip that the reported
+//!   queue does not explain ([`View::is_rtt_unexplained`]).
 //!
 //! A bridge without telemetry leaves no trace in hop limits, so its path looks complete. It is detected by its effects
-//! ([`View::untold`]). While it is detected, no loss is classified as medium loss, pacing ends, and the window has to carry the
+//! ([`View::has_unreported_queue`]). While it is detected, no loss is classified as medium loss, pacing ends, and the window has to carry the
 //! rate before the flow is paced again. The window that bounds the flow is computed for an explained round trip.
 //!
 //! Seven eighths leave room for headers, which the link carries but a window does not count.
 
 use anabranch_wire::ioam::Feedback;
 
-const KNOWN: u32 = 1;
+const HAS_REPORT: u32 = 1;
 const COMPLETE: u32 = 2;
-const MOVED: u32 = 4;
+const COUNTER_MOVED: u32 = 4;
 const PROVISIONAL: u32 = 8;
-const DETAILED: u32 = 16;
+const HAS_RATES: u32 = 16;
 
 /// An unknown value.
 const UNKNOWN: u64 = u64::MAX;
 /// 1 Tbit/s: higher reported rates are implausible, and products would overflow.
-const MOST_KBPS: u64 = 1_000_000_000;
-const MOST_BYTES: u64 = u32::MAX as u64;
-const MOST_RTT_US: u64 = 16_000_000;
+const MAX_KBPS: u64 = 1_000_000_000;
+const MAX_BYTES: u64 = u32::MAX as u64;
+const MAX_RTT_US: u64 = 16_000_000;
 /// Minimum interval between traces of a flow, and between repetitions of the same report to its sender. A few reports per round
 /// trip of the access suffice for every law here, and each has a cost. Where the age of telemetry is measured in round trips,
 /// a shorter round trip counts as this interval.
 pub const TELEMETRY_INTERVAL_US: u64 = 1000;
 /// Tolerance for a round trip longer than the reported queues explain, for schedulers and air interfaces.
 pub const SLACK_US: u64 = 10_000;
-const LEAST_SLACK_US: u64 = 2_000;
+const MIN_SLACK_US: u64 = 2_000;
 /// Initial window in segments (RFC 6928).
-const FIRST_WINDOW: u64 = 10;
+const INITIAL_WINDOW: u64 = 10;
 /// Minimum number of lost segments that indicates an overflowing queue.
-const MOST_OF: u32 = 16;
+const MIN_OVERFLOW_LOSSES: u32 = 16;
 /// Span over which the minimum RTT is taken; the minimum of the previous span counts as well.
-const LEAST_US: u64 = 10_000_000;
+const MIN_RTT_SPAN_US: u64 = 10_000_000;
 /// Time for which a receiver reports on a trace, the maximum of the age field. Later values were not overtaken.
-pub const ANSWER_US: u64 = 248_000;
+pub const MAX_REPORT_AGE_US: u64 = 248_000;
 /// Unit of a report's age.
-const AGE_US: u64 = 8_000;
+const AGE_UNIT_US: u64 = 8_000;
 /// A difference above this, modulo 2^16, is negative.
-const HALF_OF_DROPS: u16 = 1 << 15;
+const HALF_DROP_RANGE: u16 = 1 << 15;
 /// One segment in the unit of [`View::slow_start_growth`].
 pub const GROWTH_UNIT: u64 = 1024;
 
@@ -106,22 +106,22 @@ pub struct View {
     /// When the last report left its last node, as estimated from its age.
     pub received_us: u64,
     /// When the last report with the bottleneck's rates was received.
-    pub detailed_us: u64,
+    pub rates_us: u64,
     /// When the last ACK was received.
     pub acked_us: u64,
     /// When the drop counter last moved, forward or back.
-    pub moved_us: u64,
+    pub counter_moved_us: u64,
     /// When it last moved forward; 0: never.
     pub dropped_us: u64,
     /// When its stored value was last confirmed.
-    pub counted_us: u64,
+    pub counter_confirmed_us: u64,
     /// Maximum of `received_us` so far.
     pub newest_us: u64,
     /// Until when the last classification as medium loss may be revoked.
     pub provisional_us: u64,
-    /// End of the current span of `least_us`.
-    pub least_ends_us: u64,
-    /// End of the current round trip, for `low_us`, `peak_bytes` and the fields after them.
+    /// End of the current span of `min_rtt_us`.
+    pub min_rtt_ends_us: u64,
+    /// End of the current round trip, for `round_min_rtt_us`, `peak_bytes` and the fields after them.
     pub round_ends_us: u64,
     /// Link rate at the bottleneck, kbit/s; here and below, all ones mean unknown.
     pub link_kbps: u64,
@@ -138,30 +138,30 @@ pub struct View {
     /// Packets lost by media, modulo 2^16.
     pub losses: u32,
     flags: u32,
-    /// Minimum RTT in the current span of [`LEAST_US`] and in the previous one, microseconds; 0: none.
-    pub least_us: [u32; 2],
+    /// Minimum RTT in the current span of [`MIN_RTT_SPAN_US`] and in the previous one, microseconds; 0: none.
+    pub min_rtt_us: [u32; 2],
     /// Minimum RTT in the current round trip and in the previous one, microseconds; 0: none.
-    pub low_us: [u32; 2],
+    pub round_min_rtt_us: [u32; 2],
     /// Upper bound of the bottleneck's queue during these round trips, as far as reported, bytes.
     pub peak_bytes: [u32; 2],
     /// Total segments delivered and lost at the start of the current round trip.
-    pub began: [u32; 2],
+    pub round_start_totals: [u32; 2],
     /// Segments delivered and lost in the previous round trip.
-    pub passed: [u32; 2],
+    pub round_totals: [u32; 2],
 }
 
 impl Default for View {
     fn default() -> Self {
         Self {
             received_us: 0,
-            detailed_us: 0,
+            rates_us: 0,
             acked_us: 0,
-            moved_us: 0,
+            counter_moved_us: 0,
             dropped_us: 0,
-            counted_us: 0,
+            counter_confirmed_us: 0,
             newest_us: 0,
             provisional_us: 0,
-            least_ends_us: 0,
+            min_rtt_ends_us: 0,
             round_ends_us: 0,
             link_kbps: UNKNOWN,
             arrival_kbps: UNKNOWN,
@@ -171,200 +171,203 @@ impl Default for View {
             drops: 0,
             losses: 0,
             flags: 0,
-            least_us: [0; 2],
-            low_us: [0; 2],
+            min_rtt_us: [0; 2],
+            round_min_rtt_us: [0; 2],
             peak_bytes: [0; 2],
-            began: [0; 2],
-            passed: [0; 2],
+            round_start_totals: [0; 2],
+            round_totals: [0; 2],
         }
     }
 }
 
-const fn rtt(srtt_us: u64) -> u64 {
+const fn clamp_rtt(srtt_us: u64) -> u64 {
     match srtt_us {
         0 => 1,
-        us if us > MOST_RTT_US => MOST_RTT_US,
+        us if us > MAX_RTT_US => MAX_RTT_US,
         us => us,
     }
 }
 
 /// The round trip for measuring the age of telemetry.
-const fn span(srtt_us: u64) -> u64 {
-    let rtt = rtt(srtt_us);
+const fn freshness_rtt(srtt_us: u64) -> u64 {
+    let rtt = clamp_rtt(srtt_us);
     if rtt < TELEMETRY_INTERVAL_US { TELEMETRY_INTERVAL_US } else { rtt }
 }
 
-const fn at_most(value: u64, most: u64) -> u64 {
+const fn min(value: u64, most: u64) -> u64 {
     if value > most { most } else { value }
 }
 
 /// The smaller of two values, of which 0 means none.
-const fn lesser(one_us: u32, other_us: u32) -> u32 {
+const fn min_nonzero(one_us: u32, other_us: u32) -> u32 {
     if one_us == 0 || (other_us != 0 && other_us < one_us) { other_us } else { one_us }
 }
 
-const fn more(one: u64, other: u64) -> u64 {
+const fn max(one: u64, other: u64) -> u64 {
     if one > other { one } else { other }
 }
 
 impl View {
     /// Processes a report. Returns true if it revokes the classification of the last loss as medium loss: the caller then reduces
     /// the window as for any loss.
-    pub fn take(&mut self, report: &Feedback, now_us: u64) -> bool {
+    pub fn on_report(&mut self, report: &Feedback, now_us: u64) -> bool {
         let drops = u32::from(report.queue_drops);
-        let moved = self.flags & KNOWN != 0 && drops != self.drops;
-        let behind = moved && report.queue_drops.wrapping_sub(self.drops as u16) >= HALF_OF_DROPS;
+        let moved = self.flags & HAS_REPORT != 0 && drops != self.drops;
+        let behind = moved && report.queue_drops.wrapping_sub(self.drops as u16) >= HALF_DROP_RANGE;
         let late = moved && self.flags & PROVISIONAL != 0 && now_us <= self.provisional_us;
         if moved {
-            self.moved_us = now_us;
-            self.flags |= MOVED;
+            self.counter_moved_us = now_us;
+            self.flags |= COUNTER_MOVED;
         }
         if moved && !behind {
             self.dropped_us = now_us;
         }
-        if !behind || now_us.saturating_sub(self.counted_us) > ANSWER_US {
+        if !behind || now_us.saturating_sub(self.counter_confirmed_us) > MAX_REPORT_AGE_US {
             self.drops = drops;
-            self.counted_us = now_us;
+            self.counter_confirmed_us = now_us;
         }
         if late || now_us > self.provisional_us {
             self.flags &= !PROVISIONAL;
         }
-        let received_us = now_us.saturating_sub(AGE_US * u64::from(report.age));
-        let overtaken = received_us + AGE_US <= self.newest_us;
-        let newer = |known_us| if overtaken { more(known_us, received_us) } else { received_us };
-        self.newest_us = more(self.newest_us, received_us);
+        let received_us = now_us.saturating_sub(AGE_UNIT_US * u64::from(report.age));
+        let overtaken = received_us + AGE_UNIT_US <= self.newest_us;
+        let newer = |known_us| if overtaken { max(known_us, received_us) } else { received_us };
+        self.newest_us = max(self.newest_us, received_us);
         self.received_us = newer(self.received_us);
         self.losses = report.medium_losses.into();
         self.flows = u32::from(report.flows).max(1);
-        self.flags = (self.flags & !COMPLETE) | KNOWN | if report.complete { COMPLETE } else { 0 };
+        self.flags = (self.flags & !COMPLETE) | HAS_REPORT | if report.complete { COMPLETE } else { 0 };
         if let Some(hop) = report.bottleneck {
-            self.detailed_us = newer(self.detailed_us);
-            self.flags |= DETAILED;
+            self.rates_us = newer(self.rates_us);
+            self.flags |= HAS_RATES;
             self.link_kbps = hop.link_kbps.unwrap_or(UNKNOWN);
             self.arrival_kbps = hop.arrival_kbps.unwrap_or(UNKNOWN);
             self.depth_bytes = hop.depth_bytes.unwrap_or(UNKNOWN);
             self.free_bytes = hop.free_bytes.unwrap_or(UNKNOWN);
-            self.peak_bytes[0] =
-                more(self.peak_bytes[0].into(), at_most(self.depth_bytes, MOST_BYTES)) as u32;
+            self.peak_bytes[0] = max(self.peak_bytes[0].into(), min(self.depth_bytes, MAX_BYTES)) as u32;
         }
         late
     }
 
     /// Records an ACK, with or without a report.
-    pub fn acked(&mut self, now_us: u64) {
+    pub fn record_ack(&mut self, now_us: u64) {
         self.acked_us = now_us;
     }
 
     /// Records an ACK with an RTT sample (0: none), and the total numbers of segments delivered and lost, modulo 2^32.
-    pub fn measured(&mut self, now_us: u64, rtt_us: u64, srtt_us: u64, delivered: u32, lost: u32) {
-        let sample = if rtt_us == 0 { 0 } else { rtt(rtt_us) as u32 };
-        if now_us >= self.least_ends_us {
-            self.least_ends_us = now_us + LEAST_US;
-            self.least_us = [0, lesser(self.least_us[0], sample)];
+    pub fn record_sample(&mut self, now_us: u64, rtt_us: u64, srtt_us: u64, delivered: u32, lost: u32) {
+        let sample = if rtt_us == 0 { 0 } else { clamp_rtt(rtt_us) as u32 };
+        if now_us >= self.min_rtt_ends_us {
+            self.min_rtt_ends_us = now_us + MIN_RTT_SPAN_US;
+            self.min_rtt_us = [0, min_nonzero(self.min_rtt_us[0], sample)];
         }
         if now_us >= self.round_ends_us {
-            let recent = now_us.saturating_sub(self.detailed_us) <= 2 * span(srtt_us);
+            let recent = now_us.saturating_sub(self.rates_us) <= 2 * freshness_rtt(srtt_us);
             let peak =
                 if recent { self.depth_bytes } else { self.depth_bytes.saturating_add(self.free_bytes) };
-            self.round_ends_us = now_us + span(srtt_us);
-            self.low_us = [0, self.low_us[0]];
-            self.peak_bytes = [at_most(peak, MOST_BYTES) as u32, self.peak_bytes[0]];
-            self.passed = [delivered.wrapping_sub(self.began[0]), lost.wrapping_sub(self.began[1])];
-            self.began = [delivered, lost];
+            self.round_ends_us = now_us + freshness_rtt(srtt_us);
+            self.round_min_rtt_us = [0, self.round_min_rtt_us[0]];
+            self.peak_bytes = [min(peak, MAX_BYTES) as u32, self.peak_bytes[0]];
+            self.round_totals = [
+                delivered.wrapping_sub(self.round_start_totals[0]),
+                lost.wrapping_sub(self.round_start_totals[1]),
+            ];
+            self.round_start_totals = [delivered, lost];
         }
-        self.least_us[0] = lesser(self.least_us[0], sample);
-        self.low_us[0] = lesser(self.low_us[0], sample);
+        self.min_rtt_us[0] = min_nonzero(self.min_rtt_us[0], sample);
+        self.round_min_rtt_us[0] = min_nonzero(self.round_min_rtt_us[0], sample);
     }
 
-    /// Whether there is a queue without telemetry although every hop seems to report its drops. A standing queue: the minimum RTT of the
+    /// Whether there is a queue without telemetry (an unreported queue) although every hop seems to report its drops. A standing queue: the minimum RTT of the
     /// last one to two round trips exceeds the minimum of the last ten to twenty seconds by more than a quarter of the latter (at
     /// least 2 ms, at most [`SLACK_US`]) plus the time to drain the reported queue. An overflowing queue: in the last round trip more
     /// segments were lost than delivered, and at least 16.
     #[must_use]
-    pub const fn untold(&self) -> bool {
-        let low = lesser(self.low_us[0], self.low_us[1]) as u64;
-        let base = lesser(self.least_us[0], self.least_us[1]) as u64;
-        let slack = at_most(more(base / 4, LEAST_SLACK_US), SLACK_US);
-        let told = self.drains_us(more(self.peak_bytes[0] as u64, self.peak_bytes[1] as u64));
-        let [delivered, lost] = self.passed;
-        low > base + slack + told || (lost > delivered && lost >= MOST_OF)
+    pub const fn has_unreported_queue(&self) -> bool {
+        let low = min_nonzero(self.round_min_rtt_us[0], self.round_min_rtt_us[1]) as u64;
+        let base = min_nonzero(self.min_rtt_us[0], self.min_rtt_us[1]) as u64;
+        let slack = min(max(base / 4, MIN_SLACK_US), SLACK_US);
+        let drain_time = self.drain_time_us(max(self.peak_bytes[0] as u64, self.peak_bytes[1] as u64));
+        let [delivered, lost] = self.round_totals;
+        low > base + slack + drain_time || (lost > delivered && lost >= MIN_OVERFLOW_LOSSES)
     }
 
     /// Segments delivered per round trip: in the previous one, or so far in the current one with a total of `total`, whichever is
     /// larger; at least the initial window.
     #[must_use]
-    pub const fn delivered(&self, total: u32) -> u32 {
-        let now = total.wrapping_sub(self.began[0]) as u64;
-        more(more(now, self.passed[0] as u64), FIRST_WINDOW) as u32
+    pub const fn delivered_per_rtt(&self, total: u32) -> u32 {
+        let now = total.wrapping_sub(self.round_start_totals[0]) as u64;
+        max(max(now, self.round_totals[0] as u64), INITIAL_WINDOW) as u32
     }
 
     /// Time to drain `bytes` at the bottleneck, microseconds.
-    const fn drains_us(&self, bytes: u64) -> u64 {
+    const fn drain_time_us(&self, bytes: u64) -> u64 {
         if self.link_kbps == UNKNOWN || self.link_kbps == 0 { 0 } else { bytes * 8000 / self.link_kbps }
     }
 
     /// Whether reports are current: the last one is at most `stale_rtts` round trips (or telemetry intervals, if longer) older than the
     /// last ACK. A pause alone does not make reports stale, because there are no ACKs either.
     #[must_use]
-    pub const fn fresh(&self, srtt_us: u64, stale_rtts: u32) -> bool {
-        self.flags & KNOWN != 0
-            && self.acked_us.saturating_sub(self.received_us) <= span(srtt_us) * stale_rtts as u64
+    pub const fn is_fresh(&self, srtt_us: u64, stale_rtts: u32) -> bool {
+        self.flags & HAS_REPORT != 0
+            && self.acked_us.saturating_sub(self.received_us) <= freshness_rtt(srtt_us) * stale_rtts as u64
     }
 
-    /// Like [`fresh`](Self::fresh), for rates and queues: these do not fit beside SACK blocks, so they may be four times as old.
+    /// Like [`is_fresh`](Self::is_fresh), for rates and queues: these do not fit beside SACK blocks, so they may be four times as old.
     #[must_use]
-    pub const fn detailed(&self, srtt_us: u64, stale_rtts: u32) -> bool {
-        self.flags & DETAILED != 0
-            && self.fresh(srtt_us, stale_rtts)
-            && self.acked_us.saturating_sub(self.detailed_us) <= 4 * span(srtt_us) * stale_rtts as u64
+    pub const fn has_fresh_rates(&self, srtt_us: u64, stale_rtts: u32) -> bool {
+        self.flags & HAS_RATES != 0
+            && self.is_fresh(srtt_us, stale_rtts)
+            && self.acked_us.saturating_sub(self.rates_us) <= 4 * freshness_rtt(srtt_us) * stale_rtts as u64
     }
 
     /// Whether a loss detected now occurred on the medium; if so, a late report may revoke this.
-    pub fn medium(&mut self, now_us: u64, srtt_us: u64, stale_rtts: u32) -> bool {
-        let near = 2 * span(srtt_us);
+    pub fn classify_medium(&mut self, now_us: u64, srtt_us: u64, stale_rtts: u32) -> bool {
+        let margin = 2 * freshness_rtt(srtt_us);
         self.flags &= !PROVISIONAL;
-        if !self.fresh(srtt_us, stale_rtts)
+        if !self.is_fresh(srtt_us, stale_rtts)
             || self.flags & COMPLETE == 0
-            || self.untold()
-            || (self.flags & MOVED != 0 && now_us.saturating_sub(self.moved_us) <= near)
+            || self.has_unreported_queue()
+            || (self.flags & COUNTER_MOVED != 0 && now_us.saturating_sub(self.counter_moved_us) <= margin)
         {
             return false;
         }
         self.flags |= PROVISIONAL;
-        self.provisional_us = now_us + near;
+        self.provisional_us = now_us + margin;
         true
     }
 
     /// Whether every hop reports its drops.
     #[must_use]
-    pub const fn complete(&self) -> bool {
+    pub const fn is_complete(&self) -> bool {
         self.flags & COMPLETE != 0
     }
 
     /// Whether a loss or mark detected now may be due to a queue without telemetry.
     #[must_use]
-    pub const fn unseen(&self, now_us: u64, srtt_us: u64) -> bool {
-        let told = self.dropped_us != 0 && now_us.saturating_sub(self.dropped_us) <= 2 * span(srtt_us);
-        !told && (!self.complete() || self.untold())
+    pub const fn may_be_unreported_drop(&self, now_us: u64, srtt_us: u64) -> bool {
+        let recent_drop =
+            self.dropped_us != 0 && now_us.saturating_sub(self.dropped_us) <= 2 * freshness_rtt(srtt_us);
+        !recent_drop && (!self.is_complete() || self.has_unreported_queue())
     }
 
-    /// The longest round trip explained by the reports for a minimum of `least_us`: twice the minimum, plus [`SLACK_US`], plus the
+    /// The longest round trip explained by the reports for a minimum of `min_rtt_us`: twice the minimum, plus [`SLACK_US`], plus the
     /// time to drain the reported queue.
     #[must_use]
-    pub const fn explained_us(&self, least_us: u64) -> u64 {
-        let depth = if self.depth_bytes == UNKNOWN { 0 } else { at_most(self.depth_bytes, MOST_BYTES) };
-        2 * rtt(least_us) + SLACK_US + self.drains_us(depth)
+    pub const fn max_explained_rtt_us(&self, min_rtt_us: u64) -> u64 {
+        let depth = if self.depth_bytes == UNKNOWN { 0 } else { min(self.depth_bytes, MAX_BYTES) };
+        2 * clamp_rtt(min_rtt_us) + SLACK_US + self.drain_time_us(depth)
     }
 
-    /// Whether a round trip of `srtt_us`, with a minimum of `least_us`, indicates a queue without telemetry.
+    /// Whether a round trip of `srtt_us`, with a minimum of `min_rtt_us`, indicates a queue without telemetry.
     #[must_use]
-    pub const fn unexplained(&self, least_us: u64, srtt_us: u64) -> bool {
-        rtt(srtt_us) > self.explained_us(least_us)
+    pub const fn is_rtt_unexplained(&self, min_rtt_us: u64, srtt_us: u64) -> bool {
+        clamp_rtt(srtt_us) > self.max_explained_rtt_us(min_rtt_us)
     }
 
     /// Whether this window sustains seven eighths of `rate_bps`.
     #[must_use]
-    pub const fn carries(cwnd_segments: u64, rate_bps: u64, srtt_us: u64, mss_bytes: u64) -> bool {
+    pub const fn window_sustains(cwnd_segments: u64, rate_bps: u64, srtt_us: u64, mss_bytes: u64) -> bool {
         8 * cwnd_segments >= 7 * (Self::rate_window(rate_bps, srtt_us, mss_bytes) / 2)
     }
 
@@ -376,13 +379,13 @@ impl View {
             return None;
         }
         // Bytes per round trip: kbit/s · us / 8000.
-        let arrival = at_most(self.arrival_kbps, MOST_KBPS) * rtt(srtt_us) / 8000;
+        let arrival = min(self.arrival_kbps, MAX_KBPS) * clamp_rtt(srtt_us) / 8000;
         let per_flow = arrival * self.flows as u64;
-        let free = at_most(self.free_bytes, MOST_BYTES);
+        let free = min(self.free_bytes, MAX_BYTES);
         let cap = GROWTH_UNIT * growth_cap as u64;
         // Nothing arrives: the flow may use the whole queue.
         Some(match (free * increment as u64 * GROWTH_UNIT).checked_div(per_flow) {
-            Some(growth) => at_most(growth, cap),
+            Some(growth) => min(growth, cap),
             None => cap,
         })
     }
@@ -390,19 +393,25 @@ impl View {
     /// The pacing rate, bit/s, given the current one; `None` if the link rate is not reported. Between two segments per round trip
     /// and `ceiling_bps`.
     #[must_use]
-    pub const fn rate(&self, own_bps: u64, srtt_us: u64, mss_bytes: u64, ceiling_bps: u64) -> Option<u64> {
+    pub const fn fair_rate(
+        &self,
+        own_bps: u64,
+        srtt_us: u64,
+        mss_bytes: u64,
+        ceiling_bps: u64,
+    ) -> Option<u64> {
         if self.link_kbps == UNKNOWN {
             return None;
         }
         let flows = self.flows as u64;
-        let link = at_most(self.link_kbps, MOST_KBPS) * 1000;
+        let link = min(self.link_kbps, MAX_KBPS) * 1000;
         let share = link / flows;
         let mut target = share;
         if self.arrival_kbps != UNKNOWN {
-            let arrival = at_most(self.arrival_kbps, MOST_KBPS) * 1000;
-            let own = at_most(own_bps, link);
+            let arrival = min(self.arrival_kbps, MAX_KBPS) * 1000;
+            let own = min(own_bps, link);
             let taken_up = if arrival <= link {
-                at_most(own + (link - arrival) / flows, link)
+                min(own + (link - arrival) / flows, link)
             } else {
                 own.saturating_sub((arrival - link) / flows)
             };
@@ -411,27 +420,27 @@ impl View {
             }
         }
         if self.depth_bytes != UNKNOWN {
-            let queue = at_most(self.depth_bytes, MOST_BYTES);
-            let drain = queue * 4_000_000 / (flows * rtt(srtt_us));
-            target -= at_most(drain, target / 2);
+            let queue = min(self.depth_bytes, MAX_BYTES);
+            let drain = queue * 4_000_000 / (flows * clamp_rtt(srtt_us));
+            target -= min(drain, target / 2);
         }
-        if own_bps != 0 && !self.complete() {
-            target = at_most(target, 2 * at_most(own_bps, MOST_KBPS * 1000));
+        if own_bps != 0 && !self.is_complete() {
+            target = min(target, 2 * min(own_bps, MAX_KBPS * 1000));
         }
-        let least = 16_000_000 * at_most(mss_bytes, 65_536) / rtt(srtt_us);
-        Some(at_most(if target < least { least } else { target }, ceiling_bps))
+        let floor = 16_000_000 * min(mss_bytes, 65_536) / clamp_rtt(srtt_us);
+        Some(min(if target < floor { floor } else { target }, ceiling_bps))
     }
 
     /// The bounding window of a flow paced at `rate_bps`: two bandwidth-delay products plus four segments.
     #[must_use]
     pub const fn rate_window(rate_bps: u64, srtt_us: u64, mss_bytes: u64) -> u64 {
-        at_most(rate_bps, MOST_KBPS * 1000) / 4 * rtt(srtt_us) / 1_000_000 / mss_bytes + 4
+        min(rate_bps, MAX_KBPS * 1000) / 4 * clamp_rtt(srtt_us) / 1_000_000 / mss_bytes + 4
     }
 
     /// Window after a medium loss with β = 0.95, in the units of the kernel's CUBIC (973 / 1024), and the remaining debt. Windows are
     /// whole segments: a reduction of less than one segment is carried over, in 1/1024 segments, until it amounts to a whole one.
     #[must_use]
-    pub const fn give_way(cwnd_segments: u32, owed: u32) -> (u32, u32) {
+    pub const fn reduce_by_five_percent(cwnd_segments: u32, owed: u32) -> (u32, u32) {
         let take = (owed & 1023) as u64 + cwnd_segments as u64 * (1024 - 973);
         (cwnd_segments - (take >> 10) as u32, (take & 1023) as u32)
     }
@@ -439,7 +448,7 @@ impl View {
     /// The window of a flow at `ceiling_bps`, segments; at least 4.
     #[must_use]
     pub const fn ceiling_window(ceiling_bps: u64, srtt_us: u64, mss_bytes: u64) -> u64 {
-        let segments = at_most(ceiling_bps, MOST_KBPS * 1000) / 8 * rtt(srtt_us) / 1_000_000 / mss_bytes;
+        let segments = min(ceiling_bps, MAX_KBPS * 1000) / 8 * clamp_rtt(srtt_us) / 1_000_000 / mss_bytes;
         if segments < 4 { 4 } else { segments }
     }
 }

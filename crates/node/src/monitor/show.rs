@@ -2,7 +2,7 @@
 
 use super::report::Report;
 use crate::ctl::table::{bytes, or_dash, rate, table};
-use anabranch_cc::collect::{CollectCounters, FlowView, HopView, LatencyView, LevelView, PathView};
+use anabranch_cc::collect::{CollectCounters, FlowView, GaugeView, HopView, LatencyView, PathView};
 
 /// Maximum number of flows in the table; JSON has all of them.
 const MOST_ROWS: usize = 50;
@@ -97,7 +97,7 @@ fn flow(flow: &FlowView) -> Vec<String> {
     ]
 }
 
-fn kbps(level: LevelView) -> String {
+fn kbps(level: GaugeView) -> String {
     rate(f64::from(level.last) * 1000.0)
 }
 
@@ -145,7 +145,7 @@ pub mod tests {
 
     /// A report in which every field has a value.
     pub fn sample() -> Report {
-        let level = |last| LevelView { last, mean: last, most: 2 * last };
+        let level = |last| GaugeView { last, mean: last, most: 2 * last };
         let latency = LatencyView { last_us: 3000, mean_us: 2900, most_us: 3100 };
         let hop = HopView {
             node: Some(2),

@@ -1,7 +1,7 @@
 //! The monitor's main loop: reads packets and makes a report per interval, until a signal.
 
 use super::report::Report;
-use anabranch_cc::collect::{CollectConfig, Collector, Sighting};
+use anabranch_cc::collect::{CaptureInfo, CollectConfig, Collector};
 use anabranch_element::time::Instant;
 use anabranch_kern::interface;
 use anabranch_kern::packet::{Framing, Options, PacketFilter, PacketSocket};
@@ -98,7 +98,7 @@ impl Watch {
         let Self { taps, collector, start_ns, ahead_ns, interfaces, .. } = self;
         for _ in 0..BATCHES {
             let got = taps[at].recv(|packet| {
-                let seen = Sighting {
+                let seen = CaptureInfo {
                     at: Instant::from_nanos(packet.arrived_ns.saturating_sub(*start_ns)),
                     wall: Some(Duration::from_nanos(packet.arrived_ns.wrapping_add(*ahead_ns))),
                     bytes: u32::try_from(packet.wire_bytes).unwrap_or(u32::MAX),

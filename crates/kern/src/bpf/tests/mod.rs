@@ -23,14 +23,14 @@ mod window;
 #[derive(Debug, Clone, Copy, Default)]
 struct CView {
     received_us: u64,
-    detailed_us: u64,
+    rates_us: u64,
     acked_us: u64,
-    moved_us: u64,
+    counter_moved_us: u64,
     dropped_us: u64,
-    counted_us: u64,
+    counter_confirmed_us: u64,
     newest_us: u64,
     provisional_us: u64,
-    least_ends_us: u64,
+    min_rtt_ends_us: u64,
     round_ends_us: u64,
     link_kbps: u64,
     arrival_kbps: u64,
@@ -40,38 +40,38 @@ struct CView {
     drops: u32,
     losses: u32,
     flags: u32,
-    least_us: [u32; 2],
-    low_us: [u32; 2],
+    min_rtt_us: [u32; 2],
+    round_min_rtt_us: [u32; 2],
     peak_bytes: [u32; 2],
-    began: [u32; 2],
-    passed: [u32; 2],
+    round_start_totals: [u32; 2],
+    round_totals: [u32; 2],
 }
 
 unsafe extern "C" {
     fn abn_init(v: *mut CView);
-    fn abn_take(v: *mut CView, option: *const u8, now_us: u64) -> i32;
-    fn abn_acked(v: *mut CView, now_us: u64);
-    fn abn_acked_unseen(v: *mut CView, delivered_us: u64, first_sent_us: u64);
-    fn abn_fresh(v: *const CView, srtt_us: u64, stale: u32) -> i32;
-    fn abn_detailed(v: *const CView, srtt_us: u64, stale: u32) -> i32;
-    fn abn_medium(v: *mut CView, now_us: u64, srtt_us: u64, stale: u32) -> i32;
+    fn abn_on_report(v: *mut CView, option: *const u8, now_us: u64) -> i32;
+    fn abn_record_ack(v: *mut CView, now_us: u64);
+    fn abn_record_recovery_ack(v: *mut CView, delivered_us: u64, first_sent_us: u64);
+    fn abn_is_fresh(v: *const CView, srtt_us: u64, stale: u32) -> i32;
+    fn abn_has_fresh_rates(v: *const CView, srtt_us: u64, stale: u32) -> i32;
+    fn abn_classify_medium(v: *mut CView, now_us: u64, srtt_us: u64, stale: u32) -> i32;
     fn abn_growth(v: *const CView, srtt_us: u64, increment: u32, cap: u32) -> u64;
-    fn abn_rate(v: *const CView, own_bps: u64, srtt_us: u64, mss: u64, ceiling_bps: u64) -> u64;
+    fn abn_fair_rate(v: *const CView, own_bps: u64, srtt_us: u64, mss: u64, ceiling_bps: u64) -> u64;
     fn abn_rate_window(rate_bps: u64, srtt_us: u64, mss: u64) -> u64;
-    fn abn_measured(v: *mut CView, now_us: u64, rtt_us: u64, srtt_us: u64, delivered: u32, lost: u32);
-    fn abn_untold(v: *const CView) -> i32;
-    fn abn_delivered(v: *const CView, total: u32) -> u32;
-    fn abn_unseen(v: *const CView, now_us: u64, srtt_us: u64) -> i32;
-    fn abn_explained(v: *const CView, least_us: u64) -> u64;
-    fn abn_unexplained(v: *const CView, least_us: u64, srtt_us: u64) -> i32;
-    fn abn_carries(cwnd: u64, rate_bps: u64, srtt_us: u64, mss: u64) -> i32;
+    fn abn_record_sample(v: *mut CView, now_us: u64, rtt_us: u64, srtt_us: u64, delivered: u32, lost: u32);
+    fn abn_has_unreported_queue(v: *const CView) -> i32;
+    fn abn_delivered_per_rtt(v: *const CView, total: u32) -> u32;
+    fn abn_may_be_unreported_drop(v: *const CView, now_us: u64, srtt_us: u64) -> i32;
+    fn abn_max_explained_rtt(v: *const CView, min_rtt_us: u64) -> u64;
+    fn abn_is_rtt_unexplained(v: *const CView, min_rtt_us: u64, srtt_us: u64) -> i32;
+    fn abn_window_sustains(cwnd: u64, rate_bps: u64, srtt_us: u64, mss: u64) -> i32;
     fn abn_ceiling_window(ceiling_bps: u64, srtt_us: u64, mss: u64) -> u64;
     fn abn_at_ceiling(cwnd: u32, ceiling_bps: u64, srtt_us: u64, mss: u64) -> i32;
-    fn abn_give_way(cwnd: u32, owed: *mut u32) -> u32;
-    fn abn_tells_growth(v: *const CView) -> i32;
-    fn abn_code(value: u64) -> u16;
+    fn abn_reduce_by_five_percent(cwnd: u32, owed: *mut u32) -> u32;
+    fn abn_reports_growth(v: *const CView) -> i32;
+    fn abn_encode(value: u64) -> u16;
     fn abn_decode(code: u16) -> u64;
-    fn abn_code_flows(flows: u32) -> u8;
+    fn abn_encode_flows(flows: u32) -> u8;
     fn abn_size(which: u32) -> u64;
     fn abn_siphash(k0: u64, k1: u64, words: *const u64, count: u32) -> u64;
 }
@@ -152,8 +152,8 @@ proptest! {
         let mut there = cwnd;
         for _ in 0..losses {
             // SAFETY: the call takes a number and a place for one.
-            there = unsafe { abn_give_way(there, &raw mut owed_there) };
-            (cwnd, owed) = View::give_way(cwnd, owed);
+            there = unsafe { abn_reduce_by_five_percent(there, &raw mut owed_there) };
+            (cwnd, owed) = View::reduce_by_five_percent(cwnd, owed);
             prop_assert_eq!((there, owed_there), (cwnd, owed));
         }
     }
@@ -164,11 +164,11 @@ fn all_of(v: &View) -> [u64; 15] {
     let [a, b, c] = small;
     [
         v.received_us,
-        v.detailed_us,
+        v.rates_us,
         v.acked_us,
-        v.moved_us,
+        v.counter_moved_us,
         v.dropped_us,
-        v.counted_us,
+        v.counter_confirmed_us,
         v.newest_us,
         v.provisional_us,
         v.link_kbps,
@@ -185,11 +185,11 @@ fn all_of_c(v: &CView) -> [u64; 15] {
     let [a, b, c] = [v.flows, v.drops, v.losses].map(u64::from);
     [
         v.received_us,
-        v.detailed_us,
+        v.rates_us,
         v.acked_us,
-        v.moved_us,
+        v.counter_moved_us,
         v.dropped_us,
-        v.counted_us,
+        v.counter_confirmed_us,
         v.newest_us,
         v.provisional_us,
         v.link_kbps,
@@ -236,26 +236,26 @@ proptest! {
                     option[4..6].copy_from_slice(&drops.to_be_bytes());
                     let report = Report::parse(&option).ok().flatten();
                     // SAFETY: `option` is as long as the longest form.
-                    let late = unsafe { abn_take(&mut theirs, option.as_ptr(), now) };
+                    let late = unsafe { abn_on_report(&mut theirs, option.as_ptr(), now) };
                     prop_assert_eq!(report.is_none(), late < 0);
                     if let Some(report) = report {
-                        prop_assert_eq!(ours.take(&report, now), late == 1);
+                        prop_assert_eq!(ours.on_report(&report, now), late == 1);
                     }
                 }
                 Step::Ack(rtt, more, fewer) => {
                     (total, lost) = (total.wrapping_add(more), lost.wrapping_add(fewer));
-                    ours.acked(now);
-                    ours.measured(now, rtt, srtt, total, lost);
+                    ours.record_ack(now);
+                    ours.record_sample(now, rtt, srtt, total, lost);
                     (delivered, first_sent) = (now, now - 1);
                     unseen = false;
                     // SAFETY: as above.
                     unsafe {
-                        abn_acked(&mut theirs, now);
-                        abn_measured(&mut theirs, now, rtt, srtt, total, lost);
+                        abn_record_ack(&mut theirs, now);
+                        abn_record_sample(&mut theirs, now, rtt, srtt, total, lost);
                     }
                 }
                 Step::Unseen => {
-                    ours.acked(now);
+                    ours.record_ack(now);
                     (delivered, first_sent) = (now, now - 1);
                     unseen = true;
                 }
@@ -266,40 +266,40 @@ proptest! {
                     unseen = false;
                     // SAFETY: as above.
                     let medium = unsafe {
-                        abn_acked_unseen(&mut theirs, delivered, first_sent);
-                        abn_medium(&mut theirs, now, srtt, stale)
+                        abn_record_recovery_ack(&mut theirs, delivered, first_sent);
+                        abn_classify_medium(&mut theirs, now, srtt, stale)
                     };
-                    prop_assert_eq!(ours.medium(now, srtt, stale), medium == 1);
+                    prop_assert_eq!(ours.classify_medium(now, srtt, stale), medium == 1);
                 }
                 Step::Ask { increment, cap, own_kbps, mss, ceiling_bps } => {
                     // SAFETY: as above; the rest takes numbers.
                     let (growth, rate, window, most, tells) = unsafe {
                         (
                             abn_growth(&theirs, srtt, increment, cap),
-                            abn_rate(&theirs, own_kbps * 1000, srtt, mss, ceiling_bps),
+                            abn_fair_rate(&theirs, own_kbps * 1000, srtt, mss, ceiling_bps),
                             abn_rate_window(own_kbps * 1000, srtt, mss),
                             abn_ceiling_window(ceiling_bps, srtt, mss),
-                            abn_tells_growth(&theirs) == 1,
+                            abn_reports_growth(&theirs) == 1,
                         )
                     };
                     prop_assert_eq!(ours.slow_start_growth(srtt, increment, cap).unwrap_or(u64::MAX), growth);
-                    prop_assert_eq!(ours.rate(own_kbps * 1000, srtt, mss, ceiling_bps).unwrap_or(0), rate);
+                    prop_assert_eq!(ours.fair_rate(own_kbps * 1000, srtt, mss, ceiling_bps).unwrap_or(0), rate);
                     prop_assert_eq!(View::rate_window(own_kbps * 1000, srtt, mss), window);
                     prop_assert_eq!(View::ceiling_window(ceiling_bps, srtt, mss), most);
                     prop_assert_eq!(growth != u64::MAX, tells);
                     // SAFETY: as above; the rest takes numbers.
                     let (explained, unseen, unexplained, carries) = unsafe {
                         (
-                            abn_explained(&theirs, mss * 100),
-                            abn_unseen(&theirs, now, srtt) == 1,
-                            abn_unexplained(&theirs, mss * 100, srtt) == 1,
-                            abn_carries(u64::from(cap), own_kbps * 10, srtt, mss) == 1,
+                            abn_max_explained_rtt(&theirs, mss * 100),
+                            abn_may_be_unreported_drop(&theirs, now, srtt) == 1,
+                            abn_is_rtt_unexplained(&theirs, mss * 100, srtt) == 1,
+                            abn_window_sustains(u64::from(cap), own_kbps * 10, srtt, mss) == 1,
                         )
                     };
-                    prop_assert_eq!(ours.explained_us(mss * 100), explained);
-                    prop_assert_eq!(ours.unseen(now, srtt), unseen);
-                    prop_assert_eq!(ours.unexplained(mss * 100, srtt), unexplained);
-                    prop_assert_eq!(View::carries(u64::from(cap), own_kbps * 10, srtt, mss), carries);
+                    prop_assert_eq!(ours.max_explained_rtt_us(mss * 100), explained);
+                    prop_assert_eq!(ours.may_be_unreported_drop(now, srtt), unseen);
+                    prop_assert_eq!(ours.is_rtt_unexplained(mss * 100, srtt), unexplained);
+                    prop_assert_eq!(View::window_sustains(u64::from(cap), own_kbps * 10, srtt, mss), carries);
                     // Around the ceiling, and where the product would overflow.
                     for cwnd in [most - 1, most, most + 1, 1, 4, 1 << 26, 1 << 27, 1 << 30] {
                         let cwnd = u32::try_from(cwnd).unwrap_or(u32::MAX);
@@ -317,15 +317,15 @@ proptest! {
                 continue;
             }
             prop_assert_eq!(known, known_there);
-            prop_assert_eq!((ours.least_us, ours.low_us, ours.peak_bytes), (theirs.least_us, theirs.low_us, theirs.peak_bytes));
-            prop_assert_eq!((ours.began, ours.passed), (theirs.began, theirs.passed));
-            prop_assert_eq!((ours.least_ends_us, ours.round_ends_us), (theirs.least_ends_us, theirs.round_ends_us));
+            prop_assert_eq!((ours.min_rtt_us, ours.round_min_rtt_us, ours.peak_bytes), (theirs.min_rtt_us, theirs.round_min_rtt_us, theirs.peak_bytes));
+            prop_assert_eq!((ours.round_start_totals, ours.round_totals), (theirs.round_start_totals, theirs.round_totals));
+            prop_assert_eq!((ours.min_rtt_ends_us, ours.round_ends_us), (theirs.min_rtt_ends_us, theirs.round_ends_us));
             // SAFETY: as above.
-            let (untold, delivered_there) = unsafe { (abn_untold(&theirs) == 1, abn_delivered(&theirs, total)) };
-            prop_assert_eq!((ours.untold(), ours.delivered(total)), (untold, delivered_there));
+            let (untold, delivered_there) = unsafe { (abn_has_unreported_queue(&theirs) == 1, abn_delivered_per_rtt(&theirs, total)) };
+            prop_assert_eq!((ours.has_unreported_queue(), ours.delivered_per_rtt(total)), (untold, delivered_there));
             // SAFETY: as above.
-            let (fresh, detailed) = unsafe { (abn_fresh(&theirs, srtt, stale), abn_detailed(&theirs, srtt, stale)) };
-            prop_assert_eq!((ours.fresh(srtt, stale), ours.detailed(srtt, stale)), (fresh == 1, detailed == 1));
+            let (fresh, detailed) = unsafe { (abn_is_fresh(&theirs, srtt, stale), abn_has_fresh_rates(&theirs, srtt, stale)) };
+            prop_assert_eq!((ours.is_fresh(srtt, stale), ours.has_fresh_rates(srtt, stale)), (fresh == 1, detailed == 1));
         }
     }
 
@@ -350,9 +350,9 @@ proptest! {
         report.emit(&mut option).unwrap();
         // SAFETY: takes numbers and returns them.
         unsafe {
-            prop_assert_eq!(code(value), abn_code(value));
+            prop_assert_eq!(code(value), abn_encode(value));
             prop_assert_eq!(decode(any).unwrap_or(u64::MAX), abn_decode(any));
-            prop_assert_eq!(option[2], abn_code_flows(flows.into()));
+            prop_assert_eq!(option[2], abn_encode_flows(flows.into()));
         }
     }
 }
