@@ -228,6 +228,11 @@ fn run_all(args: &RunArgs) -> ExitCode {
         return End::BadInput.into();
     };
     scenarios.iter().for_each(|(_, scenario)| print_warnings(scenario));
+    if let (Some(_), Some((one, other))) = (&args.markdown, same_name(&scenarios)) {
+        let (one, other) = (one.display(), other.display());
+        eprintln!("error: --markdown: {one} and {other} have the same name, which identifies a table: write them to different pages");
+        return End::BadInput.into();
+    }
     let jobs: Vec<(&Scenario, Choice)> = scenarios
         .iter()
         .map(|(given, scenario)| (scenario, choose(args.backend, *given, scenario)))
@@ -305,6 +310,15 @@ fn report_name(scenario: &Scenario, all: &[(bool, Scenario)]) -> String {
     let taken = all.iter().any(|(_, other)| other.name == scenario.name && other.file != scenario.file);
     let folder = scenario.file.parent().and_then(Path::file_name).filter(|_| taken);
     folder.map_or_else(|| scenario.name.clone(), |f| format!("{}-{}", f.to_string_lossy(), scenario.name))
+}
+
+/// Two scenario files with the same name, if there are any.
+fn same_name(scenarios: &[(bool, Scenario)]) -> Option<(&Path, &Path)> {
+    scenarios.iter().enumerate().find_map(|(at, (_, one))| {
+        let mut later = scenarios[at + 1..].iter().map(|(_, other)| other);
+        let other = later.find(|other| other.name == one.name && other.file != one.file)?;
+        Some((one.file.as_path(), other.file.as_path()))
+    })
 }
 
 /// Creates the requested folders before the runs, so that a wrong path does not discard hours of results. Folders that exist
@@ -617,6 +631,18 @@ impl Drop for BarRun {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    /// Results (`run --json`, `reproduction`) and tables in pages are identified by the name alone.
+    #[test]
+    fn scenario_names_are_unique() {
+        let (mut files, mut names) = (Vec::new(), BTreeSet::new());
+        files_in(Path::new("../../scenarios"), 0, &mut files).unwrap();
+        assert!(files.len() > 50);
+        for file in files {
+            let name = file.file_stem().unwrap().to_owned();
+            assert!(names.insert(name), "{}: another scenario has this name", file.display());
+        }
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

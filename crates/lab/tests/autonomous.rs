@@ -1,5 +1,5 @@
 //! Autonomous load-balance finds capacities that change, whatever the seed and the shape of the links: the
-//! scenario `atsss/rate-drop.toml` with other delays, queues, rates and losses. Bounds are shares of what fits
+//! scenario `atsss/access-rate-drop.toml` with other delays, queues, rates and losses. Bounds are shares of what fits
 //! (60 + 60, 60 + 10, 60 + 60 Mbit/s, headers included).
 
 use anabranch_lab::backend::Quiet;
@@ -14,7 +14,7 @@ fn holds(sets: &[&str], least: [f64; 3], every: f64) {
     let mut sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
     sets.push("link.nr.up.jitter_ms=2".into());
     sets.push("link.wifi.down.jitter_ms=1".into());
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/atsss/rate-drop.toml");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/atsss/access-rate-drop.toml");
     let mut scenario =
         scenario::load(&path, &sets, Form::Full).unwrap_or_else(|problems| panic!("{problems}"));
     scenario.claims.retain(|claim| claim.id != "fixed");

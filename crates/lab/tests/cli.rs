@@ -133,4 +133,10 @@ fn scenarios_of_one_name_have_a_report_each() {
         assert!(out.join(format!("{part}-same.virtual.html")).is_file());
         assert!(index.contains(&format!("{part}-same.virtual.html")), "{index}");
     }
+    // In a page, the second table would replace the first.
+    let page = folder.path().join("page.md");
+    let done = lab(&["run", folder.path().to_str().unwrap(), "--markdown", page.to_str().unwrap()]);
+    let says = text(&done.stderr);
+    assert_eq!((done.status.code(), page.exists()), (Some(2), false), "{says}");
+    assert!(says.contains("one/same.toml and ") && says.contains("two/same.toml have the same name"), "{says}");
 }

@@ -680,13 +680,13 @@ mod tests {
     fn a_run_begins_when_the_tunnels_are_up() {
         let slow = ["link.wifi.up.delay_ms=700", "link.wifi.down.delay_ms=700"];
         for sets in [&[][..], &slow] {
-            let mut world = world("atsss/rate-drop.toml", sets, 1);
+            let mut world = world("atsss/access-rate-drop.toml", sets, 1);
             let tunnel = world.ues["phone"].tunnel;
             assert!(world.is_connected(tunnel) && world.net.now() == world.origin);
             assert!((1.0..5.0).contains(&world.origin.as_secs_f64()), "{:?}", world.origin);
             assert_eq!(world.seconds(world.origin + Duration::from_millis(1500)), 1.5);
         }
-        let begins = |seed| world("atsss/rate-drop.toml", &[], seed).origin;
+        let begins = |seed| world("atsss/access-rate-drop.toml", &[], seed).origin;
         assert_eq!(begins(2), begins(2));
         assert_ne!(begins(2).as_nanos() % 1000, begins(3).as_nanos() % 1000);
     }
@@ -695,7 +695,7 @@ mod tests {
     fn waiting_for_an_access_that_stays_down_is_bounded() {
         let nothing = "{ model = \"bernoulli\", percent = 100 }";
         let set = format!("link.wifi.up.loss={nothing}");
-        let world = world("atsss/rate-drop.toml", &[&set], 1);
+        let world = world("atsss/access-rate-drop.toml", &[&set], 1);
         assert!(world.origin < Instant::ZERO + LONGEST_CONNECT + Duration::from_secs(1));
     }
 
