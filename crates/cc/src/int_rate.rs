@@ -108,12 +108,17 @@ impl IntRate {
                 if self.min_srtt_us == 0 || *srtt_us < self.min_srtt_us {
                     self.min_srtt_us = *srtt_us;
                 }
-                if self.paced() && !view.is_complete() && view.is_rtt_unexplained(self.min_srtt_us, *srtt_us) {
+                if self.paced() && !view.is_complete() && view.is_rtt_unexplained(self.min_srtt_us, *srtt_us)
+                {
                     self.back_to_cubic(self.min_srtt_us);
                     return;
                 }
                 // A recovery may last long, and only its start is checked for losses in unreported queues.
-                if self.paced() && view.is_complete() && view.round_totals[1] > 0 && view.may_be_unreported_drop(now_us, *srtt_us) {
+                if self.paced()
+                    && view.is_complete()
+                    && view.round_totals[1] > 0
+                    && view.may_be_unreported_drop(now_us, *srtt_us)
+                {
                     self.leave_pacing();
                     return;
                 }
@@ -156,7 +161,11 @@ impl CongestionController for IntRate {
         // After a long time without ACKs, the knowledge of the path may be outdated.
         if self.paced() {
             self.window_must_sustain_rate = self.may_be_unreported_drop(now);
-            self.back_to_cubic(if self.window_must_sustain_rate { self.min_srtt_us } else { self.inner.srtt_us });
+            self.back_to_cubic(if self.window_must_sustain_rate {
+                self.min_srtt_us
+            } else {
+                self.inner.srtt_us
+            });
         }
         self.inner.cubic.on_rto(now, in_flight_bytes, first);
     }

@@ -58,7 +58,10 @@ impl CongestionController for Reno {
 
     fn on_spurious(&mut self, _: Instant) {
         if let Some(before_reduction) = self.before_reduction.take() {
-            self.state = State { cwnd: before_reduction.cwnd.max(self.state.cwnd), ssthresh: before_reduction.ssthresh };
+            self.state = State {
+                cwnd: before_reduction.cwnd.max(self.state.cwnd),
+                ssthresh: before_reduction.ssthresh,
+            };
         }
     }
 

@@ -181,7 +181,8 @@ impl Collector {
         counters.paths_evicted += u64::from(evicted);
         path.take(&trace_nodes, head, &seen, config, counters);
         let number = path.number;
-        let (flow, evicted) = flows.get_or_insert(head.flow, |flow| is_idle(flow.last), || Flow::new(number, seen.at));
+        let (flow, evicted) =
+            flows.get_or_insert(head.flow, |flow| is_idle(flow.last), || Flow::new(number, seen.at));
         counters.flows_evicted += u64::from(evicted);
         flow.take(number, head, &seen, config.window);
     }
@@ -212,7 +213,7 @@ impl Collector {
         self.len() == (0, 0)
     }
 
-    /// The counters.
+    /// Counters since the collector was created.
     #[must_use]
     pub const fn counters(&self) -> &CollectCounters {
         &self.counters

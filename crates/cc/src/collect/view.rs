@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// A gauge.
+/// Values of a gauge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GaugeView {
     /// Value in the newest trace.
@@ -64,7 +64,7 @@ pub struct HopView {
     pub latency: Option<LatencyView>,
 }
 
-/// A path.
+/// State of a path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PathView {
     /// Number in the order of first sight, from 1.
@@ -77,7 +77,7 @@ pub struct PathView {
     pub hops: Vec<HopView>,
     /// Index of the node with the smallest link rate per flow; `None` if no node reported its rate.
     pub bottleneck: Option<usize>,
-    /// Number of traces.
+    /// Traces received.
     pub traces: u64,
     /// Bytes of the packets with these traces.
     pub bytes: u64,
@@ -97,7 +97,7 @@ pub struct PathView {
     pub end_to_end: Option<LatencyView>,
 }
 
-/// A flow.
+/// State of a flow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FlowView {
     /// Sender.
@@ -108,9 +108,9 @@ pub struct FlowView {
     pub protocol: u8,
     /// Number of the flow's path.
     pub path: u64,
-    /// Number of path changes.
+    /// Number of times that the flow moved to another path.
     pub path_changes: u64,
-    /// Number of traces.
+    /// Traces received.
     pub traces: u64,
     /// Bytes of the packets with these traces.
     pub bytes: u64,
