@@ -2,7 +2,7 @@
 
 use super::error::CtlError;
 use super::table::{or_dash, table};
-use crate::runtime::api::{Coded, Law, LawPath, RuleUse, Rules};
+use crate::runtime::api::{CodingCounters, Law, LawPath, RuleUse, Rules};
 use crate::runtime::config::{self, Check};
 use anabranch_rules::Filter;
 use anabranch_steer::{Kind, ModeName, Rule, SteeringMode};
@@ -302,7 +302,7 @@ pub fn to_toml(rules: &[Rule]) -> Result<String, CtlError> {
 }
 
 /// The rules as a table in the order of matching, with the current decisions of a session and remarks below.
-pub fn show(rules: &Rules, coded: Option<&Coded>) -> String {
+pub fn show(rules: &Rules, coded: Option<&CodingCounters>) -> String {
     if rules.uses.is_empty() {
         let row = |rule: &Rule| [vec![rule.name.clone()], definition(rule).into()].concat();
         return table(&["rule", "traffic", "steering"], rules.rules.iter().map(row));
@@ -348,8 +348,8 @@ pub fn show(rules: &Rules, coded: Option<&Coded>) -> String {
 }
 
 /// Statistics of coded redundancy, both directions.
-pub fn coded_text(coded: &Coded) -> String {
-    let Coded { tx_packets, tx_repairs, rx_packets, rx_repairs, restored, late, given_up } = *coded;
+pub fn coded_text(coded: &CodingCounters) -> String {
+    let CodingCounters { tx_packets, tx_repairs, rx_packets, rx_repairs, restored, late, given_up } = *coded;
     let row = [tx_packets, tx_repairs, rx_packets, rx_repairs, restored, late, given_up];
     table(
         &["coded", ">sent", ">repairs", ">received", ">repairs", ">restored", ">too late", ">given up"],

@@ -1,8 +1,8 @@
 use super::{Args, CtlError, Output, execute};
 use crate::cli::{Cli, Command};
 use crate::runtime::api::{
-    Coded, ControlRequest, Counters, Event, EventLog, Law, LawPath, NotUsed, Path, PathLoad, Problem,
-    Reloaded, RequestSender, RuleUse, Rules, Session, SessionList, Status, WorkerStatus, serve,
+    CodingCounters, ControlRequest, Counters, Event, EventLog, Law, LawPath, NotUsed, Path, PathLoad,
+    Problem, Reloaded, RequestSender, RuleUse, Rules, Session, SessionList, Status, WorkerStatus, serve,
 };
 use crate::runtime::config::{Api, Listen};
 use anabranch_steer::Rule;
@@ -54,7 +54,12 @@ fn session(name: &str, tx_bytes: u64) -> Session {
         rx_bytes: 4,
         paths: vec![path(0, "5g", false), path(1, "wifi", true)],
         uses: Vec::new(),
-        coded: Some(Coded { tx_packets: 100, tx_repairs: 30, restored: 7, ..Coded::default() }),
+        coded: Some(CodingCounters {
+            tx_packets: 100,
+            tx_repairs: 30,
+            restored: 7,
+            ..CodingCounters::default()
+        }),
     }
 }
 

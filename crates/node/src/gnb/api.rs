@@ -49,7 +49,7 @@ pub struct Telemetry {
 /// Subscription to the telemetry of a gNB.
 pub struct Streams {
     /// One record per second.
-    pub seconds: broadcast::Receiver<Arc<Second>>,
+    pub seconds: broadcast::Receiver<Arc<CellSecond>>,
     /// One record per slot and direction.
     pub slots: Option<broadcast::Receiver<Slot>>,
     /// Delivered packets, in batches.
@@ -95,7 +95,7 @@ pub struct Cell {
     /// Number of UEs.
     pub ues: u64,
     /// Lateness of the slots.
-    pub ticks: Ticks,
+    pub ticks: SlotTimings,
     /// Downlink since the start.
     pub downlink: CellLink,
     /// Uplink since the start.
@@ -104,7 +104,7 @@ pub struct Cell {
 
 /// Lateness of slots: from the nominal time of a slot to the start of its computation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Ticks {
+pub struct SlotTimings {
     /// Slots since the start, including those without data, which need no computation.
     pub count: u64,
     /// Slots of these that ran late by one slot or more.
@@ -370,11 +370,11 @@ pub struct UeChange {
 
 /// One second of a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Second {
+pub struct CellSecond {
     /// End of the second, seconds since the start.
     pub uptime_s: u64,
     /// Lateness of the slots in this second.
-    pub ticks: Ticks,
+    pub ticks: SlotTimings,
     /// Downlink counters of this second.
     pub downlink: CellLink,
     /// Uplink counters of this second.

@@ -9,43 +9,43 @@ use prometheus_client::registry::{Registry, Unit};
 pub const MAX_UES: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Quantile {
+struct QuantileLabels {
     quantile: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Way {
+struct DirectionLabels {
     direction: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfSlice {
+struct SliceLabels {
     slice: Text,
     direction: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WaitOfSlice {
+struct SliceWaitLabels {
     slice: Text,
     direction: &'static str,
     quantile: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfUe {
+struct UeLabels {
     ue: Text,
     direction: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfBearer {
+struct BearerLabels {
     ue: Text,
     drb: u32,
     direction: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfFlow {
+struct FlowLabels {
     ue: Text,
     qfi: u32,
     direction: &'static str,
@@ -74,7 +74,7 @@ pub fn text(status: &Status, cell: &Cell, slices: &[SliceUse], ues: &[CellUe]) -
 fn ticks(registry: &mut Registry, cell: &Cell) {
     let ticks = &cell.ticks;
     let rows = [("0.5", ticks.p50_us), ("0.99", ticks.p99_us), ("1", ticks.max_us)];
-    let rows = rows.map(|(quantile, us)| (Quantile { quantile }, us / 1e6));
+    let rows = rows.map(|(quantile, us)| (QuantileLabels { quantile }, us / 1e6));
     let help = "Lateness of slots since the start; quantile 1 is the maximum";
     gauge(registry, "tick_lateness", help, Some(Unit::Seconds), rows);
     one(registry, "ticks", "Slots run since the start", None, ticks.count as f64);
@@ -99,13 +99,18 @@ fn links(registry: &mut Registry, cell: &Cell) {
     ];
     for (name, help, value) in counters {
         let rows = [(DOWN, &cell.downlink), (UP, &cell.uplink)];
-        count(registry, name, help, rows.map(|(direction, link)| (Way { direction }, value(link))));
+        count(
+            registry,
+            name,
+            help,
+            rows.map(|(direction, link)| (DirectionLabels { direction }, value(link))),
+        );
     }
 }
 
 fn of_slices(registry: &mut Registry, slices: &[SliceUse]) {
     let rows = || slices.iter().flat_map(|s| [(s, DOWN, &s.downlink), (s, UP, &s.uplink)]);
-    let label = |s: &SliceUse, direction| OfSlice { slice: s.slice.as_str().into(), direction };
+    let label = |s: &SliceUse, direction| SliceLabels { slice: s.slice.as_str().into(), direction };
     let counters: [Column<SliceLink, u64>; 2] = [
         ("slice_packets", "Packets delivered", |l| l.packets),
         ("slice_bytes", "Bytes of these packets", |l| l.bytes),
@@ -114,8 +119,9 @@ fn of_slices(registry: &mut Registry, slices: &[SliceUse]) {
         count(registry, name, help, rows().map(|(s, way, link)| (label(s, way), value(link))));
     }
     let waits = rows().flat_map(|(s, direction, link)| {
-        let of =
-            |(quantile, ms)| (WaitOfSlice { slice: s.slice.as_str().into(), direction, quantile }, ms / 1e3);
+        let of = |(quantile, ms)| {
+            (SliceWaitLabels { slice: s.slice.as_str().into(), direction, quantile }, ms / 1e3)
+        };
         [("0.5", link.wait_p50_ms), ("0.99", link.wait_p99_ms), ("1", link.wait_max_ms)].map(of)
     });
     let help = "Wait in SDAP and RLC of packets delivered in the last second";
@@ -127,7 +133,7 @@ fn of_slices(registry: &mut Registry, slices: &[SliceUse]) {
 fn of_ues(registry: &mut Registry, ues: &[CellUe]) {
     let mcs = ues.iter().flat_map(|ue| {
         let of = |direction, mcs: Option<u8>| {
-            Some((OfUe { ue: ue.name.as_str().into(), direction }, f64::from(mcs?)))
+            Some((UeLabels { ue: ue.name.as_str().into(), direction }, f64::from(mcs?)))
         };
         [of(DOWN, ue.downlink_mcs), of(UP, ue.uplink_mcs)].into_iter().flatten()
     });
@@ -136,7 +142,7 @@ fn of_ues(registry: &mut Registry, ues: &[CellUe]) {
         ues.iter().flat_map(|ue| {
             ue.bearers.iter().flat_map(move |b| {
                 let label =
-                    |direction| OfBearer { ue: ue.name.as_str().into(), drb: b.drb.into(), direction };
+                    |direction| BearerLabels { ue: ue.name.as_str().into(), drb: b.drb.into(), direction };
                 [(label(DOWN), &b.downlink), (label(UP), &b.uplink)]
             })
         })
@@ -177,7 +183,7 @@ fn of_flows(registry: &mut Registry, ues: &[CellUe]) {
         ues.iter().flat_map(|ue| {
             ue.flows.iter().map(move |flow| {
                 let direction = if flow.downlink { DOWN } else { UP };
-                (OfFlow { ue: ue.name.as_str().into(), qfi: flow.qfi.into(), direction }, flow)
+                (FlowLabels { ue: ue.name.as_str().into(), qfi: flow.qfi.into(), direction }, flow)
             })
         })
     };
@@ -196,7 +202,7 @@ fn of_flows(registry: &mut Registry, ues: &[CellUe]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::api::{Ticks, UeBearer};
+    use crate::runtime::api::{SlotTimings, UeBearer};
     use crate::testing::{documented_metrics, metric_rows};
     use anabranch_ran::channel::ChannelConfig;
     use anabranch_ran::queue::Algorithm;
@@ -216,7 +222,7 @@ mod tests {
             scheduler,
             slices: 1,
             ues: 1,
-            ticks: Ticks { count: 9, late: 1, p50_us: 20.0, p99_us: 50.0, max_us: 1500.0 },
+            ticks: SlotTimings { count: 9, late: 1, p50_us: 20.0, p99_us: 50.0, max_us: 1500.0 },
             downlink: CellLink { missed_slots: 7, ..CellLink::default() },
             uplink: CellLink::default(),
         };

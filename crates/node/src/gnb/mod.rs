@@ -65,11 +65,11 @@ pub fn start(args: &GnbArgs) -> anyhow::Result<()> {
 }
 
 /// Number of slots that a slow listener may lag behind before it misses some.
-const SLOTS_BEHIND: usize = 16_384;
+const MAX_SLOT_LAG: usize = 16_384;
 /// Number of seconds that a slow listener may lag behind before it misses some.
-const SECONDS_BEHIND: usize = 64;
+const MAX_SECOND_LAG: usize = 64;
 /// Number of reports that the control loop may lag behind the data path.
-const REPORTS_BEHIND: usize = 8;
+const MAX_REPORT_LAG: usize = 8;
 /// Interval of the watchdog notifications to the service manager.
 const WATCHDOG: Duration = Duration::from_secs(5);
 
@@ -128,9 +128,9 @@ async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>)
         anyhow::Error::from(ConfigError::new(args.config.display().to_string(), format!("[cell] {e}")))
     })?;
     let amc = gnb.amc().clone();
-    let (told, reports) = mpsc::channel(REPORTS_BEHIND);
-    let slots = broadcast::channel(SLOTS_BEHIND).0;
-    let packets = broadcast::channel(packets::BATCHES_BEHIND).0;
+    let (publisher, reports) = mpsc::channel(MAX_REPORT_LAG);
+    let slots = broadcast::channel(MAX_SLOT_LAG).0;
+    let packets = broadcast::channel(packets::MAX_BATCH_LAG).0;
     let of = config.device_of_ues().map_err(anyhow::Error::msg)?;
     let (worker, handle) = Worker::new(Parts {
         gnb,
@@ -139,7 +139,7 @@ async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>)
         device_of_ue: of.iter().map(|at| *at as u16).collect(),
         addresses: config.cell.ues.iter().map(|ue| ue.addresses.clone()).collect::<Vec<Vec<IpAddr>>>(),
         real_time: config.gnb.real_time,
-        reports: told,
+        reports: publisher,
         slots: slots.clone(),
         packets: packets.clone(),
     })?;
@@ -162,7 +162,7 @@ async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>)
         amc,
         device_of_ue: of,
         worker: handle,
-        seconds: broadcast::channel(SECONDS_BEHIND).0,
+        seconds: broadcast::channel(MAX_SECOND_LAG).0,
         slots,
         packets,
         last: None,
@@ -187,7 +187,7 @@ struct Agent {
     amc: Amc,
     device_of_ue: Vec<usize>,
     worker: Handle,
-    seconds: broadcast::Sender<Arc<rest::Second>>,
+    seconds: broadcast::Sender<Arc<rest::CellSecond>>,
     slots: broadcast::Sender<rest::Slot>,
     packets: broadcast::Sender<Arc<rest::CellPackets>>,
     /// Report of the previous second.

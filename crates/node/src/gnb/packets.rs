@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 
 /// Number of batches that a slow listener may lag behind before it misses some.
-pub const BATCHES_BEHIND: usize = 64;
+pub const MAX_BATCH_LAG: usize = 64;
 /// Interval between batches.
 const PERIOD: Duration = Duration::from_millis(100);
 /// Maximum number of packets in a batch; a full batch is sent at once.
@@ -16,8 +16,8 @@ const MAX_PACKETS: usize = 4096;
 
 /// Delivered packets that have not been published yet.
 pub struct Batch {
-    told: broadcast::Sender<Arc<CellPackets>>,
-    listened: bool,
+    publisher: broadcast::Sender<Arc<CellPackets>>,
+    has_listener: bool,
     packets: Vec<CellPacket>,
     /// Number of packets in all earlier batches.
     first: u64,
@@ -27,18 +27,18 @@ pub struct Batch {
 
 impl Batch {
     /// An empty batch without a listener.
-    pub fn new(told: broadcast::Sender<Arc<CellPackets>>) -> Self {
-        Self { told, listened: false, packets: Vec::new(), first: 0, due: Instant::MAX }
+    pub fn new(publisher: broadcast::Sender<Arc<CellPackets>>) -> Self {
+        Self { publisher, has_listener: false, packets: Vec::new(), first: 0, due: Instant::MAX }
     }
 
     /// Starts collecting, for a new listener.
     pub fn listen(&mut self) {
-        self.listened = true;
+        self.has_listener = true;
     }
 
     /// Adds a delivered packet, if there is a listener.
     pub fn packet(&mut self, times: &PacketTimes, now: Instant) {
-        if !self.listened {
+        if !self.has_listener {
             return;
         }
         if self.packets.is_empty() {
@@ -65,7 +65,7 @@ impl Batch {
         let batch = CellPackets { start_unix_ns: start_unix_ns(), first: self.first, packets };
         self.first += batch.packets.len() as u64;
         // An error means that there is no listener left.
-        self.listened = self.told.send(Arc::new(batch)).is_ok();
+        self.has_listener = self.publisher.send(Arc::new(batch)).is_ok();
     }
 }
 
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn packets_are_published_in_batches_while_there_is_a_listener() {
-        let (told, mut heard) = broadcast::channel(4);
-        let mut batch = Batch::new(told);
+        let (publisher, mut heard) = broadcast::channel(4);
+        let mut batch = Batch::new(publisher);
         let at = Instant::from_millis;
         batch.packet(&packet(0), at(5));
         assert_eq!(batch.due(), Instant::MAX);

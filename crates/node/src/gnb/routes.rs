@@ -1,7 +1,7 @@
 //! REST routes of a cell.
 
 use super::api::{
-    Cell, CellChange, CellPackets, CellRequest, CellUe, Second, SliceSchema, Slices, Slot, Streams,
+    Cell, CellChange, CellPackets, CellRequest, CellSecond, CellUe, SliceSchema, Slices, Slot, Streams,
     Telemetry, UeChange, UeList,
 };
 use crate::runtime::api::extract::{Body, Params, Path};
@@ -130,7 +130,7 @@ async fn set_ue(
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-struct What {
+struct TelemetryParams {
     /// Also a `slot` event per slot and direction.
     #[serde(default)]
     slots: bool,
@@ -143,30 +143,30 @@ struct What {
 #[utoipa::path(
     get,
     path = "/v1/telemetry",
-    params(What),
+    params(TelemetryParams),
     responses(
-        (status = 200, body = Second, content_type = "text/event-stream", description = "`slot` has the form of Slot, `packets` that of CellPackets"),
+        (status = 200, body = CellSecond, content_type = "text/event-stream", description = "`slot` has the form of Slot, `packets` that of CellPackets"),
         (status = 405, body = Problem)
     )
 )]
 async fn telemetry(
     State(shared): State<Shared>,
-    Params(what): Params<What>,
+    Params(params): Params<TelemetryParams>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
-    let what = Telemetry { slots: what.slots, packets: what.packets };
+    let params = Telemetry { slots: params.slots, packets: params.packets };
     let streams =
-        shared.control.request(|reply| ControlRequest::Cell(CellRequest::Telemetry(what, reply))).await?;
+        shared.control.request(|reply| ControlRequest::Cell(CellRequest::Telemetry(params, reply))).await?;
     let Streams { seconds, slots, packets } = streams;
     // A slow listener misses records; the times show the gap.
     let seconds = BroadcastStream::new(seconds).filter_map(Result::ok).map(|s| event("second", &*s));
-    let slots: Boxed = match slots {
+    let slots: BoxedEventStream = match slots {
         Some(slots) => {
             let slots = BroadcastStream::new(slots).filter_map(Result::ok);
             Box::pin(slots.map(|slot: Slot| event("slot", &slot)))
         }
         None => Box::pin(tokio_stream::empty()),
     };
-    let packets: Boxed = match packets {
+    let packets: BoxedEventStream = match packets {
         Some(packets) => {
             let packets = BroadcastStream::new(packets).filter_map(Result::ok);
             Box::pin(packets.map(|batch: Arc<CellPackets>| event("packets", &*batch)))
@@ -176,7 +176,7 @@ async fn telemetry(
     Ok(Sse::new(seconds.merge(slots).merge(packets)).keep_alive(KeepAlive::default()))
 }
 
-type Boxed = std::pin::Pin<Box<dyn Stream<Item = Result<Event, Infallible>> + Send>>;
+type BoxedEventStream = std::pin::Pin<Box<dyn Stream<Item = Result<Event, Infallible>> + Send>>;
 
 fn event(kind: &str, data: &impl Serialize) -> Result<Event, Infallible> {
     Ok(Event::default().event(kind).data(serde_json::to_string(data).unwrap_or_default()))

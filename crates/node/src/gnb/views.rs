@@ -2,7 +2,7 @@
 
 use super::report::{Carried, Report, SliceSums, Spread};
 use crate::runtime::api::{
-    BearerLink, CellLink, CellUe, Second, SliceLink, SliceUse, Ticks, UeBearer, UeFlow,
+    BearerLink, CellLink, CellSecond, CellUe, SliceLink, SliceUse, SlotTimings, UeBearer, UeFlow,
 };
 use anabranch_element::time::Instant;
 use anabranch_ran::amc::Direction;
@@ -12,10 +12,10 @@ use anabranch_ran::sdap::FlowStats;
 use std::collections::BTreeMap;
 
 /// Lateness of slots; `late` counts the slots that were late by a slot or more.
-pub fn ticks(spread: Spread, late: u64) -> Ticks {
+pub fn ticks(spread: Spread, late: u64) -> SlotTimings {
     let us = |ns: u64| ns as f64 / 1e3;
     let Spread { count, p50_ns, p99_ns, max_ns } = spread;
-    Ticks { count, late, p50_us: us(p50_ns), p99_us: us(p99_ns), max_us: us(max_ns) }
+    SlotTimings { count, late, p50_us: us(p50_ns), p99_us: us(p99_ns), max_us: us(max_ns) }
 }
 
 /// Counters of a direction since `before`.
@@ -70,10 +70,10 @@ fn slice_link(now: &Carried, before: Option<&Carried>) -> SliceLink {
 }
 
 /// The record of one second of the cell.
-pub fn second(report: &Report, before: Option<&Report>, cell: &GnbConfig, uptime_s: u64) -> Second {
+pub fn second(report: &Report, before: Option<&Report>, cell: &GnbConfig, uptime_s: u64) -> CellSecond {
     let side = |at: usize| link(&report.links[at], before.map(|b| &b.links[at]));
     let earlier = before.map_or(&[][..], |b| &b.slices);
-    Second {
+    CellSecond {
         uptime_s,
         ticks: ticks(report.late, 0),
         downlink: side(0),

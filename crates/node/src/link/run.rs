@@ -21,23 +21,23 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// Interval at which the wall clock is read, because it may have been set.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A running link.
 pub(super) struct Running {
     link: DuplexLink,
-    outside: Outside,
+    outside: Output,
     /// Time of the next reading of the wall clock.
-    next_look: Instant,
+    next_clock_check: Instant,
     start_ns: u64,
 }
 
 /// The output side of the link.
-struct Outside {
+struct Output {
     ports: Ports,
     carrier: Carrier,
     /// Lateness of the packets written, nanoseconds.
-    late_ns: Histogram<u64>,
+    lateness_ns: Histogram<u64>,
     now: Instant,
     failed: Result<()>,
 }
@@ -73,13 +73,14 @@ impl Running {
         let start_ns = monotonic_ns();
         let link = DuplexLink::new(a_to_b, b_to_a, seed);
         // 1 ns to 10 s with two significant digits: a fixed size of 20 KiB, so recording never allocates.
-        let mut late_ns = Histogram::new_with_bounds(1, 10_000_000_000, 2).unwrap_or_else(|_| unreachable!());
-        late_ns.auto(false);
-        let outside = Outside { ports, carrier, late_ns, now: Instant::ZERO, failed: Ok(()) };
+        let mut lateness_ns =
+            Histogram::new_with_bounds(1, 10_000_000_000, 2).unwrap_or_else(|_| unreachable!());
+        lateness_ns.auto(false);
+        let outside = Output { ports, carrier, lateness_ns, now: Instant::ZERO, failed: Ok(()) };
         if !link.has_carrier() {
             outside.set_carrier(false);
         }
-        Self { link, outside, next_look: Instant::ZERO, start_ns }
+        Self { link, outside, next_clock_check: Instant::ZERO, start_ns }
     }
 
     /// Runs until a signal or a `stop` request.
@@ -131,7 +132,7 @@ impl Running {
     pub(super) fn stats(&mut self) -> Stats {
         let now = self.now();
         let [a_to_b, b_to_a] = self.link.stats(now);
-        let late = &self.outside.late_ns;
+        let late = &self.outside.lateness_ns;
         let us = |ns: u64| ns as f64 / 1e3;
         Stats {
             uptime_s: now.as_secs_f64(),
@@ -154,8 +155,8 @@ impl Running {
     fn drive(&mut self) -> Result<Option<Instant>> {
         let now = self.now();
         self.outside.now = now;
-        if self.next_look <= now {
-            self.next_look = now + LOOK_EVERY;
+        if self.next_clock_check <= now {
+            self.next_clock_check = now + CLOCK_CHECK_INTERVAL;
             // Time stamps in traces use the wall clock, like those of a router.
             let wall = clock_gettime(ClockId::CLOCK_REALTIME).map(Duration::from).unwrap_or_default();
             self.link.set_ioam_epoch(wall.saturating_sub(Duration::from_nanos(now.as_nanos())));
@@ -188,7 +189,7 @@ impl Running {
     }
 }
 
-impl Outside {
+impl Output {
     fn set_carrier(&self, up: bool) {
         match self.carrier {
             Carrier::A => self.ports.set_carrier(Some(DuplexLink::A), up),
@@ -199,10 +200,10 @@ impl Outside {
     }
 }
 
-impl Sink<LinkEvent> for Outside {
+impl Sink<LinkEvent> for Output {
     fn transmit(&mut self, side: Side, packet: Packet) {
         let late = self.now.saturating_since(packet.at);
-        self.late_ns.saturating_record(u64::try_from(late.as_nanos()).unwrap_or(u64::MAX));
+        self.lateness_ns.saturating_record(u64::try_from(late.as_nanos()).unwrap_or(u64::MAX));
         if let Err(error) = self.ports.write(side, packet) {
             self.failed = Err(error);
         }

@@ -7,18 +7,18 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfLeg {
+struct LegLabels {
     leg: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfLink {
+struct LinkLabels {
     ue: Text,
     leg: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
+struct ReasonLabels {
     reason: Text,
 }
 
@@ -39,7 +39,7 @@ pub fn text(status: &Status, node: &LwipNode) -> String {
     legs(&mut registry, node);
     links(&mut registry, node);
     acks(&mut registry, node);
-    let passed = node.passed.iter().map(|(reason, n)| (Reason { reason: reason.as_str().into() }, *n));
+    let passed = node.passed.iter().map(|(reason, n)| (ReasonLabels { reason: reason.as_str().into() }, *n));
     count(&mut registry, "passed_packets", "Packets forwarded without steering or inspection", passed);
     let errors: u64 = status.workers.iter().map(|w| w.device_errors).sum();
     tally(&mut registry, "device_errors", "Frames rejected by an interface", errors);
@@ -47,7 +47,7 @@ pub fn text(status: &Status, node: &LwipNode) -> String {
 }
 
 fn legs(registry: &mut Registry, node: &LwipNode) {
-    let label = |leg: &str| OfLeg { leg: leg.into() };
+    let label = |leg: &str| LegLabels { leg: leg.into() };
     let counters: [Column<crate::runtime::api::LwipLeg>; 3] = [
         ("leg_packets", "Downlink packets", |leg| leg.packets),
         ("leg_bytes", "Bytes of these packets", |leg| leg.bytes),
@@ -67,7 +67,7 @@ fn legs(registry: &mut Registry, node: &LwipNode) {
 }
 
 fn links(registry: &mut Registry, node: &LwipNode) {
-    let label = |link: &LwipLink| OfLink { ue: link.ue.as_str().into(), leg: link.leg.as_str().into() };
+    let label = |link: &LwipLink| LinkLabels { ue: link.ue.as_str().into(), leg: link.leg.as_str().into() };
     let rows = |value: fn(&LwipLink) -> Option<f64>| {
         node.links.iter().filter_map(|link| Some((label(link), value(link)?))).collect::<Vec<_>>()
     };
@@ -99,7 +99,8 @@ fn acks(registry: &mut Registry, node: &LwipNode) {
     for (name, help, value) in counters {
         tally(registry, name, help, value(&node.acks));
     }
-    let ended = node.holds.ended.iter().map(|(reason, n)| (Reason { reason: reason.as_str().into() }, *n));
+    let ended =
+        node.holds.ended.iter().map(|(reason, n)| (ReasonLabels { reason: reason.as_str().into() }, *n));
     count(registry, "releases", "Holds, by the reason of their end", ended);
     let help = "Duration of holds";
     registry.register_with_unit("hold", help, Unit::Seconds, Histogram::new(&node.holds));

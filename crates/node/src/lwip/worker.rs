@@ -24,7 +24,7 @@ use std::os::fd::AsRawFd;
 /// Frames read from one interface before the other interfaces and the timer are served.
 const ROUND: usize = 8;
 /// Interval at which the wall clock is read, because it may have been set.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The interfaces.
 pub struct Ports {
@@ -43,7 +43,7 @@ pub struct Worker {
     ports: Ports,
     clock: Clock,
     /// Time of the next reading of the wall clock.
-    next_look: Instant,
+    next_clock_check: Instant,
     ready: [bool; 3],
     events: EventLoop<Self>,
     real_time: bool,
@@ -73,7 +73,7 @@ impl Worker {
             ready: [true, true, ports.wifi.is_some()],
             ports,
             clock,
-            next_look: Instant::ZERO,
+            next_clock_check: Instant::ZERO,
             events,
             real_time: config.lwip.real_time,
             stop: false,
@@ -127,7 +127,7 @@ impl Worker {
         // Packets that the node itself sends while it reads from a leg may have to leave by the other leg,
         // which is possible only after the read. They are buffered; this is rare.
         let mut own = Vec::new();
-        let mut out = Out { backhaul, legs: Legs::Kept(&mut own) };
+        let mut out = Output { backhaul, legs: Legs::Buffered(&mut own) };
         let (section, device) = match (at, &mut *wifi) {
             (2, Some(wifi)) => ("[wifi]", wifi),
             _ => ("[lte]", &mut *lte),
@@ -143,13 +143,13 @@ impl Worker {
 
     /// Runs the timers that are due.
     fn due(&mut self, now: Instant) {
-        if self.next_look <= now {
-            self.next_look = now + LOOK_EVERY;
+        if self.next_clock_check <= now {
+            self.next_clock_check = now + CLOCK_CHECK_INTERVAL;
             self.node.set_ioam_epoch(Duration::from_nanos(self.clock.start_unix_ns()));
         }
         if self.node.poll_timeout().is_some_and(|(at, _)| at <= now) {
             let Self { node, ports: Ports { backhaul, lte, wifi }, .. } = self;
-            node.poll(now, &mut Out { backhaul, legs: Legs::There { lte, wifi } });
+            node.poll(now, &mut Output { backhaul, legs: Legs::Devices { lte, wifi } });
         }
         // Counters cover the events, so they are discarded here.
         while self.node.poll_event().is_some() {}
@@ -197,25 +197,25 @@ impl thread::Worker for Worker {
 }
 
 /// Destination of the packets that leave the node.
-struct Out<'a> {
+struct Output<'a> {
     backhaul: &'a mut Backhaul,
     legs: Legs<'a>,
 }
 
 enum Legs<'a> {
-    There { lte: &'a mut Device, wifi: &'a mut Option<Device> },
-    Kept(&'a mut Vec<(Leg, Vec<u8>)>),
+    Devices { lte: &'a mut Device, wifi: &'a mut Option<Device> },
+    Buffered(&'a mut Vec<(Leg, Vec<u8>)>),
 }
 
-impl NodeSink for Out<'_> {
+impl NodeSink for Output<'_> {
     fn backhaul(&mut self, packet: &[u8]) {
         self.backhaul.send(packet);
     }
 
     fn leg(&mut self, leg: Leg, packet: &[u8]) {
         match &mut self.legs {
-            Legs::There { lte, wifi } => by_leg(leg, lte, wifi).send(packet),
-            Legs::Kept(kept) => kept.push((leg, packet.to_vec())),
+            Legs::Devices { lte, wifi } => by_leg(leg, lte, wifi).send(packet),
+            Legs::Buffered(kept) => kept.push((leg, packet.to_vec())),
         }
     }
 }

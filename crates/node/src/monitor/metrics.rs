@@ -10,13 +10,13 @@ use prometheus_client::registry::{Registry, Unit};
 pub const MAX_FLOWS: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfPath {
+struct PathLabels {
     namespace: u32,
     path: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfHop {
+struct HopLabels {
     namespace: u32,
     path: Text,
     hop: u32,
@@ -24,14 +24,14 @@ struct OfHop {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfFlow {
+struct FlowLabels {
     source: Text,
     destination: Text,
     protocol: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct What {
+struct EventLabels {
     what: &'static str,
 }
 
@@ -55,7 +55,7 @@ fn own(registry: &mut Registry, report: &Report) {
         ("malformed", c.malformed),
         ("kernel_drops", report.kernel_drops),
     ];
-    let rows = rows.map(|(what, n)| (What { what }, n));
+    let rows = rows.map(|(what, n)| (EventLabels { what }, n));
     count(registry, "packets", "Packets with hop-by-hop options, by result", rows);
     let rows = [
         ("overflowed", c.overflowed),
@@ -67,7 +67,7 @@ fn own(registry: &mut Registry, report: &Report) {
         ("node_restarts", c.node_restarts),
         ("clock_errors", c.clock_errors),
     ];
-    let rows = rows.map(|(what, n)| (What { what }, n));
+    let rows = rows.map(|(what, n)| (EventLabels { what }, n));
     count(registry, "events", "Events of the collector, by kind", rows);
     one(registry, "paths", "Known paths", None, report.paths.len() as f64);
     one(registry, "flows", "Known flows", None, report.flows.len() as f64);
@@ -75,7 +75,7 @@ fn own(registry: &mut Registry, report: &Report) {
 
 fn paths(registry: &mut Registry, paths: &[PathView]) {
     let label =
-        |path: &PathView| OfPath { namespace: path.namespace.into(), path: path.name.as_str().into() };
+        |path: &PathView| PathLabels { namespace: path.namespace.into(), path: path.name.as_str().into() };
     let counters: [Count<PathView, u64>; 2] = [
         ("path_traces", "Traces", |path| path.traces),
         ("path_bytes", "Bytes of the packets that carried traces", |p| p.bytes),
@@ -104,7 +104,7 @@ fn hops(registry: &mut Registry, paths: &[PathView]) {
             path.hops.iter().zip(1u32..).map(move |(hop, at)| {
                 let node = hop.node.map_or_else(String::new, |id| id.to_string()).as_str().into();
                 (
-                    OfHop {
+                    HopLabels {
                         namespace: path.namespace.into(),
                         path: path.name.as_str().into(),
                         hop: at,
@@ -152,7 +152,7 @@ fn hops(registry: &mut Registry, paths: &[PathView]) {
 }
 
 fn flows(registry: &mut Registry, flows: &[FlowView]) {
-    let label = |flow: &FlowView| OfFlow {
+    let label = |flow: &FlowView| FlowLabels {
         source: flow.source.to_string().as_str().into(),
         destination: flow.destination.to_string().as_str().into(),
         protocol: flow.protocol.into(),

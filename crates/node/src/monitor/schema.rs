@@ -6,9 +6,9 @@ use utoipa::ToSchema;
 
 /// A value that varies over time.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = IntLevel)]
+#[schema(as = IntGauge)]
 #[serde(deny_unknown_fields)]
-pub struct LevelSchema {
+pub struct GaugeSchema {
     /// Value in the newest trace.
     last: u32,
     /// Moving average: each trace contributes an eighth.
@@ -44,13 +44,13 @@ pub struct HopSchema {
     /// Id of the egress interface.
     interface_out: Option<u32>,
     /// Queue length behind the packet, bytes.
-    depth_bytes: Option<LevelSchema>,
+    depth_bytes: Option<GaugeSchema>,
     /// Capacity of the queue, bytes.
     capacity_bytes: Option<u32>,
     /// Arrival rate at the queue, kbit/s.
-    arrival_kbps: Option<LevelSchema>,
+    arrival_kbps: Option<GaugeSchema>,
     /// Rate of the link behind the queue, kbit/s.
-    link_kbps: Option<LevelSchema>,
+    link_kbps: Option<GaugeSchema>,
     /// Number of recent flows, as counted by the node.
     flows: Option<u16>,
     /// Packets dropped by the node's queue since the first trace.
@@ -62,11 +62,11 @@ pub struct HopSchema {
     /// Share of the carrier's resource blocks that the bearer received, percent.
     rb_share_percent: Option<f64>,
     /// Buffer occupancy, bytes; for a cell: data waiting in RLC.
-    rlc_bytes: Option<LevelSchema>,
+    rlc_bytes: Option<GaugeSchema>,
     /// Time in which the queue drains at the link's rate, microseconds.
     queue_us: Option<u64>,
     /// Time in the node as measured by the node, microseconds.
-    transit_us: Option<LevelSchema>,
+    transit_us: Option<GaugeSchema>,
     /// From the node's time stamp to the time stamp of the next node or of the collector.
     latency: Option<LatencySchema>,
 }

@@ -1,6 +1,6 @@
 //! Client of the agent of `anabranch ue`, which selects paths for connections (`POST /connections/select`).
 
-use super::policy::Way;
+use super::policy::Candidate;
 use super::rules::Transport;
 use crate::runtime::api::TokenFile;
 use crate::runtime::api::client::{self, Client, Trust};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum number of candidates that are tried.
-pub const MAX_WAYS: usize = 4;
+pub const MAX_CANDIDATES: usize = 4;
 /// Maximum length of an answer, bytes.
 const MAX_BYTES: usize = 1 << 20;
 
@@ -23,23 +23,23 @@ const MAX_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     /// Candidates, the best first; at least one.
-    Ways(Vec<Arc<Way>>),
+    Candidates(Vec<Arc<Candidate>>),
     /// No candidate meets the requirements, with the reason.
     Unmet(String),
 }
 
 /// Failure of a request to the agent.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum AgentError {
     /// The agent did not answer, or not in time.
     #[error("the agent does not answer ({0}): does anabranch ue run, and is [agent] connect right?")]
-    Gone(String),
+    Unreachable(String),
     /// The agent refuses every request, for example because of the token.
     #[error("the agent refuses: {0}")]
     Refused(String),
     /// The agent refuses this request; requests of other rules may succeed.
     #[error("the agent refuses the request for a rule: {0}")]
-    Question(String),
+    RequestRefused(String),
     /// The answer cannot be decoded.
     #[error("the agent's answer: {0}")]
     Unreadable(String),
@@ -81,31 +81,31 @@ impl Agent {
         properties: &Value,
         transport: Transport,
         server: SocketAddr,
-    ) -> Result<Answer, AskError> {
+    ) -> Result<Answer, AgentError> {
         let url = self.client.url(&["connections", "select"]);
         let request = self.client.request(Method::POST, url);
         let request = request.json(&question(properties, transport, server));
-        let gone = |e: reqwest::Error| AskError::Gone(innermost(&e));
+        let gone = |e: reqwest::Error| AgentError::Unreachable(innermost(&e));
         let answer = self.client.send(request).await.map_err(gone)?;
         let status = answer.status();
         let bytes = body(answer).await?;
         match status {
             StatusCode::OK => {
                 let selected =
-                    serde_json::from_slice(&bytes).map_err(|e| AskError::Unreadable(e.to_string()))?;
-                ways(selected)
+                    serde_json::from_slice(&bytes).map_err(|e| AgentError::Unreadable(e.to_string()))?;
+                candidates(selected)
             }
             StatusCode::CONFLICT => Ok(Answer::Unmet(detail(&bytes))),
-            StatusCode::BAD_REQUEST => Err(AskError::Question(detail(&bytes))),
+            StatusCode::BAD_REQUEST => Err(AgentError::RequestRefused(detail(&bytes))),
             StatusCode::UNAUTHORIZED => {
                 let why = if self.client.has_token() {
                     "it requires another token: is [agent] token_file the one of its [api]?"
                 } else {
                     "it requires a token: give [agent] token_file"
                 };
-                Err(AskError::Refused(why.to_owned()))
+                Err(AgentError::Refused(why.to_owned()))
             }
-            other => Err(AskError::Refused(format!("{other}: {}", detail(&bytes)))),
+            other => Err(AgentError::Refused(format!("{other}: {}", detail(&bytes)))),
         }
     }
 }
@@ -129,35 +129,35 @@ fn question(properties: &Value, transport: Transport, server: SocketAddr) -> Val
 
 /// The candidates of an answer. Of several protocols on the same paths, only the first is used: all of them
 /// reach the server, or none does.
-fn ways(selected: Selected) -> Result<Answer, AskError> {
-    let mut ways: Vec<(Vec<PathName>, Arc<Way>)> = Vec::new();
+fn candidates(selected: Selected) -> Result<Answer, AgentError> {
+    let mut candidates: Vec<(Vec<PathName>, Arc<Candidate>)> = Vec::new();
     for Planned { candidate, plan } in selected.candidates {
         let paths = candidate.paths;
-        if ways.len() == MAX_WAYS || ways.iter().any(|(known, _)| *known == paths) {
+        if candidates.len() == MAX_CANDIDATES || candidates.iter().any(|(known, _)| *known == paths) {
             continue;
         }
         let first = paths.first().cloned();
-        let way = Way {
+        let candidate = Candidate {
             protocol: candidate.protocol,
             interface: first.as_ref().map(|path| path.interface.clone()),
             slice: first.and_then(|path| path.pvd),
             rtt_us: candidate.rtt_us,
             plan,
         };
-        ways.push((paths, Arc::new(way)));
+        candidates.push((paths, Arc::new(candidate)));
     }
-    if ways.is_empty() {
-        return Err(AskError::Unreadable("the answer has no candidate".to_owned()));
+    if candidates.is_empty() {
+        return Err(AgentError::Unreadable("the answer has no candidate".to_owned()));
     }
-    Ok(Answer::Ways(ways.into_iter().map(|(_, way)| way).collect()))
+    Ok(Answer::Candidates(candidates.into_iter().map(|(_, candidate)| candidate).collect()))
 }
 
-async fn body(mut answer: Response) -> Result<Vec<u8>, AskError> {
+async fn body(mut answer: Response) -> Result<Vec<u8>, AgentError> {
     let mut all = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(|e| AskError::Gone(innermost(&e)))? {
+    while let Some(chunk) = answer.chunk().await.map_err(|e| AgentError::Unreachable(innermost(&e)))? {
         all.extend_from_slice(&chunk);
         if all.len() > MAX_BYTES {
-            return Err(AskError::Unreadable(format!("more than {MAX_BYTES} bytes")));
+            return Err(AgentError::Unreadable(format!("more than {MAX_BYTES} bytes")));
         }
     }
     Ok(all)
@@ -223,7 +223,7 @@ mod tests {
         assert!(matches!(ask().await, Ok(Answer::Unmet(_))));
         *valid.lock().unwrap() = second;
         for _ in 0..2 {
-            assert!(matches!(ask().await, Err(AskError::Refused(why)) if why.contains("token_file")));
+            assert!(matches!(ask().await, Err(AgentError::Refused(why)) if why.contains("token_file")));
         }
         std::fs::write(file.path(), second).unwrap();
         assert!(matches!(ask().await, Ok(Answer::Unmet(_))));
@@ -262,12 +262,17 @@ mod tests {
             ],
             "pruned": [], "needs": [], "plan": [], "ursp": null,
         });
-        let Ok(Answer::Ways(ways)) = ways(serde_json::from_value(text).unwrap()) else { panic!() };
-        assert_eq!(ways.iter().map(|w| w.interface.as_deref().unwrap()).collect::<Vec<_>>(), ["b", "a"]);
+        let Ok(Answer::Candidates(candidates)) = candidates(serde_json::from_value(text).unwrap()) else {
+            panic!()
+        };
         assert_eq!(
-            (ways[0].slice.as_deref(), ways[0].plan.len(), ways[0].rtt_us),
+            candidates.iter().map(|w| w.interface.as_deref().unwrap()).collect::<Vec<_>>(),
+            ["b", "a"]
+        );
+        assert_eq!(
+            (candidates[0].slice.as_deref(), candidates[0].plan.len(), candidates[0].rtt_us),
             (Some("B"), 3, Some(12_000))
         );
-        assert_eq!(ways[0].plan[0], Action::Mark { mark: 512, table: 512 });
+        assert_eq!(candidates[0].plan[0], Action::Mark { mark: 512, table: 512 });
     }
 }

@@ -129,7 +129,7 @@ pub struct ProxyFlow {
     pub age_s: f64,
     /// Selected candidate; absent while the flow connects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub way: Option<ProxyWay>,
+    pub way: Option<ProxyCandidate>,
     /// Bytes from the client to the server.
     pub up_bytes: u64,
     /// Bytes from the server to the client.
@@ -138,7 +138,7 @@ pub struct ProxyFlow {
 
 /// The candidate that a flow uses.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ProxyWay {
+pub struct ProxyCandidate {
     /// Protocol towards the server: `tcp`, `mptcp` or `udp`.
     pub protocol: String,
     /// Egress interface; absent: chosen by the routes of the host.

@@ -1,6 +1,6 @@
 //! The flows of a proxy, and their counters.
 
-use super::policy::{Origin, Way};
+use super::policy::{Candidate, Origin};
 use super::rules::Transport;
 use crate::runtime::relay::{self, Full, Kind, Tally, Totals, named};
 use std::collections::BTreeMap;
@@ -59,9 +59,9 @@ impl Counters {
 
 /// The candidate that a flow uses.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Opened {
+pub struct OpenedCandidate {
     /// The candidate.
-    pub way: Arc<Way>,
+    pub candidate: Arc<Candidate>,
     /// Origin of the candidate.
     pub origin: Origin,
 }
@@ -74,7 +74,7 @@ pub struct FlowProperties {
     /// Destination of the program.
     pub server: SocketAddr,
     /// The candidate in use; unset while the flow connects.
-    pub opened: OnceLock<Opened>,
+    pub opened: OnceLock<OpenedCandidate>,
 }
 
 impl FlowProperties {
@@ -112,7 +112,7 @@ impl Kind for FlowProperties {
         // Flows without a candidate are among the refused ones.
         let Some(opened) = flow.of.opened.get() else { return };
         let rule = flow.rule.get().cloned().unwrap_or_default();
-        let key = (rule, opened.way.slice.clone().unwrap_or_default());
+        let key = (rule, opened.candidate.slice.clone().unwrap_or_default());
         let full = to.len() >= MAX_TOTALS && !to.contains_key(&key);
         let key = if full { ("other".to_owned(), "other".to_owned()) } else { key };
         to.entry(key).or_default().add(totals);
@@ -155,9 +155,10 @@ mod tests {
         assert!(flows.sums().is_empty(), "one that got no way carried nothing");
         for rule in 0..MAX_TOTALS + 2 {
             let entry = open();
-            let way = Arc::new(Way { slice: Some("B".into()), ..Way::plain(Transport::Tcp) });
+            let candidate =
+                Arc::new(Candidate { slice: Some("B".into()), ..Candidate::plain(Transport::Tcp) });
             entry.flow.rule.set(rule.to_string()).unwrap();
-            entry.flow.of.opened.set(Opened { way, origin: Origin::Asked }).unwrap();
+            entry.flow.of.opened.set(OpenedCandidate { candidate, origin: Origin::Asked }).unwrap();
             entry.flow.up.store(7, Relaxed);
         }
         let sums = flows.sums();

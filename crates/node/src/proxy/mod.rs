@@ -41,15 +41,15 @@ use agent::Answer;
 use anabranch_atsss::classify::FlowOwner;
 use anabranch_wire::ip::FlowKey;
 use arc_swap::ArcSwap;
-use policy::Way;
+use policy::Candidate;
 use rules::Transport;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The candidates for a flow.
-struct Chosen {
+struct ChosenCandidates {
     /// Candidates, the best first; at least one.
-    ways: Vec<Arc<Way>>,
+    candidates: Vec<Arc<Candidate>>,
     /// Origin of the candidates.
     origin: Origin,
     /// The client's address, if the server is to see it.
@@ -97,24 +97,24 @@ impl Proxy {
     /// # Errors
     /// The flow was addressed to the proxy's port itself, or no candidate meets its requirements and the rule
     /// says `refuse`.
-    async fn choose(&self, flow: &Flow) -> Result<Chosen, Refused> {
+    async fn choose(&self, flow: &Flow) -> Result<ChosenCandidates, Refused> {
         let (transport, client, server) = (flow.of.transport, flow.client, flow.of.server);
         // Flows to this machine are never redirected; serving one would make the proxy connect to itself in a
         // loop.
         if server.ip().to_canonical().is_loopback() {
             return Err(Refused::NoRule);
         }
-        let plain = || vec![Arc::new(Way::plain(transport))];
+        let plain = || vec![Arc::new(Candidate::plain(transport))];
         let Some(rule) = self.rule(transport, client, server) else {
             self.flows.counters.origins.count(Origin::Plain);
-            return Ok(Chosen { ways: plain(), origin: Origin::Plain, source: None });
+            return Ok(ChosenCandidates { candidates: plain(), origin: Origin::Plain, source: None });
         };
         // The rule of a flow is set only here.
         let _ = flow.rule.set(rule.name.clone());
-        let (answer, origin) = self.policy.ways(&rule, transport, server).await;
+        let (answer, origin) = self.policy.candidates(&rule, transport, server).await;
         self.flows.counters.origins.count(origin);
-        let ways = match &*answer {
-            Answer::Ways(ways) => ways.clone(),
+        let candidates = match &*answer {
+            Answer::Candidates(candidates) => candidates.clone(),
             Answer::Unmet(why) if rule.unmet == Unmet::Refuse => {
                 tracing::debug!(%client, %server, rule = rule.name, "refused: {why}");
                 return Err(Refused::Unmet);
@@ -122,7 +122,7 @@ impl Proxy {
             Answer::Unmet(_) => plain(),
         };
         let source = (rule.source == Source::Client).then_some(client.ip());
-        Ok(Chosen { ways, origin, source })
+        Ok(ChosenCandidates { candidates, origin, source })
     }
 
     /// The rule of a flow. `None` is possible in two cases: nftables cannot match the cgroup of a rule, so

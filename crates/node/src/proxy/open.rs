@@ -1,7 +1,7 @@
 //! The socket towards a server, configured according to a plan.
 
 use super::flows::Counters;
-use super::policy::Way;
+use super::policy::Candidate;
 use crate::runtime::netctl;
 use crate::runtime::relay::transparent;
 use anabranch_selection::Protocol as Carrier;
@@ -18,13 +18,13 @@ use std::sync::atomic::Ordering::Relaxed;
 /// # Errors
 /// The kernel refuses the socket, or a step of the plan that determines the path.
 pub fn socket(
-    way: &Way,
+    candidate: &Candidate,
     server: SocketAddr,
     source: Option<IpAddr>,
     own_mark: u32,
     counters: &Counters,
 ) -> io::Result<Socket> {
-    let (kind, protocol) = match way.protocol {
+    let (kind, protocol) = match candidate.protocol {
         Carrier::Mptcp => {
             netctl::warn_of_kernel();
             (Type::STREAM, Protocol::MPTCP)
@@ -35,7 +35,7 @@ pub fn socket(
     let socket = Socket::new(Domain::for_address(server), kind.nonblocking(), Some(protocol))?;
     let mut mark = own_mark;
     let mut local = source;
-    for action in &way.plan {
+    for action in &candidate.plan {
         match action {
             Action::Mark { mark: slice, .. } => mark = *slice,
             Action::Device { interface } => socket.bind_device(Some(interface.as_bytes()))?,

@@ -11,7 +11,7 @@
 //! no request is sent for a second, so that flows do not wait one after the other. A flow never waits longer
 //! for requests of other flows than for its own.
 
-use super::agent::{Agent, Answer, AskError};
+use super::agent::{Agent, AgentError, Answer};
 use super::rules::{Rule, Transport};
 use crate::runtime::config::AgentLink;
 use crate::runtime::relay::named;
@@ -30,11 +30,11 @@ const MAX_ANSWERS: usize = 4096;
 /// Number of locks over the requests in progress.
 const SHARDS: usize = 16;
 /// Time without requests after a failure.
-const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// A candidate for a flow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Way {
+pub struct Candidate {
     /// Protocol towards the server.
     pub protocol: Protocol,
     /// Egress interface; `None`: chosen by the routes of the host.
@@ -47,7 +47,7 @@ pub struct Way {
     pub plan: Vec<Action>,
 }
 
-impl Way {
+impl Candidate {
     /// DSCP of its packets, if the plan sets one.
     pub fn dscp(&self) -> Option<u8> {
         self.plan.iter().find_map(|step| if let Action::Dscp { dscp } = step { Some(*dscp) } else { None })
@@ -104,17 +104,17 @@ pub struct PolicyView {
     /// Cause of the last failure.
     pub failure: Option<String>,
     /// Number of cached answers.
-    pub known: usize,
+    pub cached: usize,
 }
 
 /// The policy: the agent's client and the cache.
 pub struct Policy {
     agent: Option<Agent>,
     config: AgentLink,
-    known: Mutex<BTreeMap<CacheKey, CachedAnswer>>,
-    asking: [tokio::sync::Mutex<()>; SHARDS],
+    cached: Mutex<BTreeMap<CacheKey, CachedAnswer>>,
+    in_progress: [tokio::sync::Mutex<()>; SHARDS],
     /// Time and cause of the last failure, until the agent answers again.
-    silent: Mutex<Option<(Instant, String)>>,
+    last_failure: Mutex<Option<(Instant, String)>>,
     answers: AtomicBool,
     asked: AtomicU64,
     failures: AtomicU64,
@@ -129,9 +129,9 @@ impl Policy {
         Ok(Self {
             agent: Agent::new(config)?,
             config: config.clone(),
-            known: Mutex::default(),
-            asking: std::array::from_fn(|_| tokio::sync::Mutex::new(())),
-            silent: Mutex::default(),
+            cached: Mutex::default(),
+            in_progress: std::array::from_fn(|_| tokio::sync::Mutex::new(())),
+            last_failure: Mutex::default(),
             answers: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -139,7 +139,12 @@ impl Policy {
     }
 
     /// The candidates for a flow of `rule` to `server`, the best first, and their origin.
-    pub async fn ways(&self, rule: &Rule, transport: Transport, server: SocketAddr) -> (Arc<Answer>, Origin) {
+    pub async fn candidates(
+        &self,
+        rule: &Rule,
+        transport: Transport,
+        server: SocketAddr,
+    ) -> (Arc<Answer>, Origin) {
         let Some(agent) = &self.agent else { return plain(transport) };
         let question = CacheKey { rule: rule.name.clone(), transport, server };
         if let Some(answer) = self.remembered(&question, Duration::from_millis(self.config.refresh_ms.into()))
@@ -149,21 +154,22 @@ impl Policy {
         let mut hash = DefaultHasher::new();
         question.hash(&mut hash);
         let patience = Duration::from_millis(self.config.timeout_ms.into());
-        let turn = tokio::time::timeout(patience, self.asking[hash.finish() as usize % SHARDS].lock()).await;
+        let turn =
+            tokio::time::timeout(patience, self.in_progress[hash.finish() as usize % SHARDS].lock()).await;
         // Another flow may have received the answer meanwhile.
         if let Some(answer) = self.remembered(&question, Duration::from_millis(self.config.refresh_ms.into()))
         {
             return (answer, Origin::Recent);
         }
-        if turn.is_ok() && self.silence().is_none() {
+        if turn.is_ok() && self.recent_failure().is_none() {
             match agent.ask(&rule.properties, transport, server).await {
                 Ok(answer) => {
-                    self.heard(agent);
+                    self.record_answer(agent);
                     let answer = Arc::new(answer);
                     self.remember(question, answer.clone());
                     return (answer, Origin::Asked);
                 }
-                Err(AskError::Question(why)) => {
+                Err(AgentError::RequestRefused(why)) => {
                     self.failures.fetch_add(1, Relaxed);
                     tracing::debug!(
                         agent = agent.place(),
@@ -171,7 +177,7 @@ impl Policy {
                         "the agent refuses the request: {why}"
                     );
                 }
-                Err(error) => self.failed(agent, &error),
+                Err(error) => self.record_failure(agent, &error),
             }
         }
         match self.remembered(&question, Duration::from_secs(self.config.ttl_s.into())) {
@@ -182,7 +188,7 @@ impl Policy {
 
     /// Clears the cache, because the rules have changed.
     pub fn forget(&self) {
-        self.known().clear();
+        self.cached().clear();
     }
 
     /// Current state.
@@ -193,44 +199,44 @@ impl Policy {
             answers: (asked + failures > 0).then(|| self.answers.load(Relaxed)),
             asked,
             failures,
-            failure: self.silent().as_ref().map(|(_, why)| why.clone()),
-            known: self.known().len(),
+            failure: self.last_failure().as_ref().map(|(_, why)| why.clone()),
+            cached: self.cached().len(),
         }
     }
 
     fn remembered(&self, question: &CacheKey, within: Duration) -> Option<Arc<Answer>> {
-        self.known()
+        self.cached()
             .get(question)
-            .filter(|known| known.at.elapsed() < within)
-            .map(|known| known.answer.clone())
+            .filter(|cached| cached.at.elapsed() < within)
+            .map(|cached| cached.answer.clone())
     }
 
     fn remember(&self, question: CacheKey, answer: Arc<Answer>) {
         let ttl = Duration::from_secs(self.config.ttl_s.into());
-        let mut known = self.known();
-        if known.len() >= MAX_ANSWERS && !known.contains_key(&question) {
-            known.retain(|_, one| one.at.elapsed() < ttl);
+        let mut cached = self.cached();
+        if cached.len() >= MAX_ANSWERS && !cached.contains_key(&question) {
+            cached.retain(|_, one| one.at.elapsed() < ttl);
             // If all answers are recent, the older half is evicted, so that this does not happen for every
             // new answer.
-            if known.len() >= MAX_ANSWERS {
-                let mut times: Vec<Instant> = known.values().map(|one| one.at).collect();
+            if cached.len() >= MAX_ANSWERS {
+                let mut times: Vec<Instant> = cached.values().map(|one| one.at).collect();
                 times.sort_unstable();
                 let middle = times[times.len() / 2];
-                known.retain(|_, one| one.at > middle);
+                cached.retain(|_, one| one.at > middle);
             }
         }
-        known.insert(question, CachedAnswer { at: Instant::now(), answer });
+        cached.insert(question, CachedAnswer { at: Instant::now(), answer });
     }
 
-    fn heard(&self, agent: &Agent) {
+    fn record_answer(&self, agent: &Agent) {
         self.asked.fetch_add(1, Relaxed);
         if !self.answers.swap(true, Relaxed) {
             tracing::info!(agent = agent.place(), "the agent answers: flows follow its plans");
         }
-        *self.silent() = None;
+        *self.last_failure() = None;
     }
 
-    fn failed(&self, agent: &Agent, error: &AskError) {
+    fn record_failure(&self, agent: &Agent, error: &AgentError) {
         let first = self.failures.fetch_add(1, Relaxed) == 0;
         if self.answers.swap(false, Relaxed) || first {
             let ttl_s = self.config.ttl_s;
@@ -240,24 +246,27 @@ impl Policy {
                 "{error}; flows follow its last plans, after that the routes of the host"
             );
         }
-        *self.silent() = Some((Instant::now(), error.to_string()));
+        *self.last_failure() = Some((Instant::now(), error.to_string()));
     }
 
-    fn silence(&self) -> Option<String> {
-        self.silent().as_ref().filter(|(at, _)| at.elapsed() < PAUSE).map(|(_, why)| why.clone())
+    fn recent_failure(&self) -> Option<String> {
+        self.last_failure()
+            .as_ref()
+            .filter(|(at, _)| at.elapsed() < PAUSE_AFTER_FAILURE)
+            .map(|(_, why)| why.clone())
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<CacheKey, CachedAnswer>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cached(&self) -> MutexGuard<'_, BTreeMap<CacheKey, CachedAnswer>> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn silent(&self) -> MutexGuard<'_, Option<(Instant, String)>> {
-        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_failure(&self) -> MutexGuard<'_, Option<(Instant, String)>> {
+        self.last_failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn plain(transport: Transport) -> (Arc<Answer>, Origin) {
-    (Arc::new(Answer::Ways(vec![Arc::new(Way::plain(transport))])), Origin::Plain)
+    (Arc::new(Answer::Candidates(vec![Arc::new(Candidate::plain(transport))])), Origin::Plain)
 }
 
 #[cfg(test)]
@@ -305,9 +314,9 @@ mod tests {
     async fn a_refused_request_does_not_affect_others() {
         let (policy, rules) = policy(Duration::ZERO, 10_000);
         for _ in 0..3 {
-            let (_, origin) = policy.ways(&rules[0], Transport::Tcp, server(1)).await;
+            let (_, origin) = policy.candidates(&rules[0], Transport::Tcp, server(1)).await;
             assert_eq!(origin, Origin::Plain);
-            let (answer, origin) = policy.ways(&rules[1], Transport::Tcp, server(2)).await;
+            let (answer, origin) = policy.candidates(&rules[1], Transport::Tcp, server(2)).await;
             assert!(matches!(origin, Origin::Asked | Origin::Recent), "{origin:?}");
             assert!(matches!(*answer, Answer::Unmet(_)));
         }
@@ -323,7 +332,7 @@ mod tests {
         let mut flows = tokio::task::JoinSet::new();
         for i in 0..20 * SHARDS as u16 {
             let (policy, rule) = (policy.clone(), rules[1].clone());
-            flows.spawn(async move { policy.ways(&rule, Transport::Tcp, server(i)).await.1 });
+            flows.spawn(async move { policy.candidates(&rule, Transport::Tcp, server(i)).await.1 });
         }
         let origins = flows.join_all().await;
         assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());

@@ -1,9 +1,9 @@
 //! A TCP flow: connects to the server, then relays both directions until both ends have finished
 //! ([`crate::runtime::relay`]).
 
-use super::flows::{Entry, FlowProperties, Opened, Refused};
+use super::flows::{Entry, FlowProperties, OpenedCandidate, Refused};
 use super::rules::Transport;
-use super::{Chosen, Proxy, race};
+use super::{ChosenCandidates, Proxy, race};
 use crate::runtime::relay::{self, gone, reset};
 use socket2::SockRef;
 use std::net::SocketAddr;
@@ -47,10 +47,10 @@ async fn reach(
     client: SocketAddr,
     server: SocketAddr,
 ) -> Result<TcpStream, Option<Refused>> {
-    let Chosen { ways, origin, source } = proxy.choose(&entry.flow).await?;
-    match race::connect(proxy, &ways, server, source).await {
-        Ok((way, far)) => {
-            let _ = entry.flow.of.opened.set(Opened { way, origin });
+    let ChosenCandidates { candidates, origin, source } = proxy.choose(&entry.flow).await?;
+    match race::connect(proxy, &candidates, server, source).await {
+        Ok((candidate, far)) => {
+            let _ = entry.flow.of.opened.set(OpenedCandidate { candidate, origin });
             Ok(far)
         }
         Err(error) => {

@@ -25,25 +25,25 @@ const BUFFER_BYTES: usize = 65_536;
 const BATCH: usize = 64;
 
 /// Addresses of the client and of the server.
-pub type Ends = (SocketAddr, SocketAddr);
+pub type FlowAddresses = (SocketAddr, SocketAddr);
 
 /// Queues of the flows for datagrams that arrive at the listening socket.
 #[derive(Clone, Default)]
-pub struct FlowQueues(Arc<Mutex<HashMap<Ends, mpsc::Sender<Vec<u8>>>>>);
+pub struct FlowQueues(Arc<Mutex<HashMap<FlowAddresses, mpsc::Sender<Vec<u8>>>>>);
 
 impl FlowQueues {
-    fn with<T>(&self, with: impl FnOnce(&mut HashMap<Ends, mpsc::Sender<Vec<u8>>>) -> T) -> T {
+    fn with<T>(&self, with: impl FnOnce(&mut HashMap<FlowAddresses, mpsc::Sender<Vec<u8>>>) -> T) -> T {
         with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// Registration of a flow's queue, which ends when it is dropped.
-pub struct Door {
+pub struct QueueGuard {
     queues: FlowQueues,
-    ends: Ends,
+    ends: FlowAddresses,
 }
 
-impl Drop for Door {
+impl Drop for QueueGuard {
     fn drop(&mut self) {
         self.queues.with(|queues| queues.remove(&self.ends));
     }
@@ -73,7 +73,13 @@ pub async fn receive(proxy: Arc<Proxy>, socket: UdpSocket, queues: FlowQueues) -
     }
 }
 
-fn deliver(proxy: &Arc<Proxy>, queues: &FlowQueues, flows: &mut JoinSet<()>, ends: Ends, bytes: &[u8]) {
+fn deliver(
+    proxy: &Arc<Proxy>,
+    queues: &FlowQueues,
+    flows: &mut JoinSet<()>,
+    ends: FlowAddresses,
+    bytes: &[u8],
+) {
     if let Some(door) = queues.with(|queues| queues.get(&ends).cloned()) {
         // The queue is full or the flow is ending; datagrams may be lost.
         if door.try_send(bytes.to_vec()).is_err() {
@@ -90,7 +96,7 @@ fn deliver(proxy: &Arc<Proxy>, queues: &FlowQueues, flows: &mut JoinSet<()>, end
     // A new queue has room for one datagram.
     let _ = door.try_send(bytes.to_vec());
     queues.with(|queues| queues.insert(ends, door));
-    let door = Door { queues: queues.clone(), ends };
+    let door = QueueGuard { queues: queues.clone(), ends };
     let proxy = proxy.clone();
     flows.spawn(async move {
         if let Err(why) = udp_flow::serve(&proxy, &entry, waiting).await {
@@ -101,7 +107,11 @@ fn deliver(proxy: &Arc<Proxy>, queues: &FlowQueues, flows: &mut JoinSet<()>, end
 }
 
 /// Receives one datagram: client, server and length. `Ok(None)`: it was not redirected.
-fn take(socket: &UdpSocket, buffer: &mut [u8], control: &mut [u8]) -> io::Result<Option<(Ends, usize)>> {
+fn take(
+    socket: &UdpSocket,
+    buffer: &mut [u8],
+    control: &mut [u8],
+) -> io::Result<Option<(FlowAddresses, usize)>> {
     let mut parts = [IoSliceMut::new(buffer)];
     let message =
         recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut parts, Some(control), MsgFlags::MSG_DONTWAIT)?;

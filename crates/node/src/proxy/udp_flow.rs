@@ -4,8 +4,8 @@
 //!  client ──▶ [ bound to the server's address, connected to the client ] ─ GRO ─▶ GSO ─ [ by the plan ] ──▶ server
 //! ```
 
-use super::flows::{Counters, Entry, Opened, Refused};
-use super::{Chosen, Proxy, open};
+use super::flows::{Counters, Entry, OpenedCandidate, Refused};
+use super::{ChosenCandidates, Proxy, open};
 use anabranch_kern::datagram::{self, Datagrams};
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
@@ -42,7 +42,7 @@ thread_local! {
 }
 
 /// One of the two sockets of a flow.
-struct Side {
+struct FlowSocket {
     io: UdpSocket,
     state: UdpSocketState,
     peer: SocketAddr,
@@ -50,7 +50,7 @@ struct Side {
     dscp: Option<u8>,
 }
 
-impl Side {
+impl FlowSocket {
     fn new(socket: Socket, peer: SocketAddr, dscp: Option<u8>) -> io::Result<Self> {
         socket.connect(&SockAddr::from(peer))?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
@@ -161,24 +161,24 @@ pub async fn serve(
 }
 
 /// Opens both sockets.
-async fn open(proxy: &Arc<Proxy>, entry: &Entry) -> Result<(Side, Side), Refused> {
+async fn open(proxy: &Arc<Proxy>, entry: &Entry) -> Result<(FlowSocket, FlowSocket), Refused> {
     let (client, server) = (entry.flow.client, entry.flow.of.server);
-    let Chosen { ways, origin, source } = proxy.choose(&entry.flow).await?;
+    let ChosenCandidates { candidates, origin, source } = proxy.choose(&entry.flow).await?;
     let mut failure = Refused::Unreachable;
-    for way in &ways {
-        let far = open::socket(way, server, source, proxy.own_mark, &proxy.flows.counters)
-            .and_then(|socket| Side::new(socket, server, way.dscp()));
+    for candidate in &candidates {
+        let far = open::socket(candidate, server, source, proxy.own_mark, &proxy.flows.counters)
+            .and_then(|socket| FlowSocket::new(socket, server, candidate.dscp()));
         match far {
             Ok(far) => {
                 let near = near(client, server, proxy.own_mark).map_err(|error| {
                     tracing::debug!(%client, %server, "a socket with the server's address: {error}");
                     Refused::of_socket(&error)
                 })?;
-                let _ = entry.flow.of.opened.set(Opened { way: way.clone(), origin });
+                let _ = entry.flow.of.opened.set(OpenedCandidate { candidate: candidate.clone(), origin });
                 return Ok((near, far));
             }
             Err(error) => {
-                tracing::debug!(%client, %server, interface = way.interface, "opening: {error}");
+                tracing::debug!(%client, %server, interface = candidate.interface, "opening: {error}");
                 proxy.flows.counters.retries.fetch_add(1, Relaxed);
                 failure = Refused::of_socket(&error);
             }
@@ -188,7 +188,7 @@ async fn open(proxy: &Arc<Proxy>, entry: &Entry) -> Result<(Side, Side), Refused
 }
 
 /// Opens the socket that answers the client with the server's address.
-fn near(client: SocketAddr, server: SocketAddr, own_mark: u32) -> io::Result<Side> {
+fn near(client: SocketAddr, server: SocketAddr, own_mark: u32) -> io::Result<FlowSocket> {
     let kind = Type::DGRAM.nonblocking();
     let socket = Socket::new(Domain::for_address(server), kind, Some(Protocol::UDP))?;
     crate::runtime::relay::transparent(&socket, server.is_ipv6())?;
@@ -196,11 +196,11 @@ fn near(client: SocketAddr, server: SocketAddr, own_mark: u32) -> io::Result<Sid
     socket.set_reuse_address(true)?;
     socket.set_mark(own_mark)?;
     socket.bind(&server.into())?;
-    Side::new(socket, client, None)
+    FlowSocket::new(socket, client, None)
 }
 
 /// Copies the waiting datagrams from one side to the other; true if there were any.
-fn pump(from: &Side, to: &Side, bytes: &AtomicU64, counters: &Counters) -> bool {
+fn pump(from: &FlowSocket, to: &FlowSocket, bytes: &AtomicU64, counters: &Counters) -> bool {
     let mut came = false;
     BATCH.with_borrow_mut(|buffer| {
         for _ in 0..ROUNDS {

@@ -10,10 +10,10 @@ use anabranch_wire::gtpu::{ErrorIndication, GtpuHeader, SupportedExtensions, mes
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Maximum number of messages sent per [`EVERY`]; one per packet would double the load of a peer with a wrong
+/// Maximum number of messages sent per [`WINDOW`]; one per packet would double the load of a peer with a wrong
 /// tunnel.
-const MOST: u32 = 10;
-const EVERY: Duration = Duration::from_secs(1);
+const MAX_PER_WINDOW: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(1);
 const MAX: usize = if ErrorIndication::MAX > SupportedExtensions::OWN_LEN {
     ErrorIndication::MAX
 } else {
@@ -23,8 +23,8 @@ const MAX: usize = if ErrorIndication::MAX > SupportedExtensions::OWN_LEN {
 /// Rate limits and counters of one socket, which has one peer; the module documentation describes them.
 #[derive(Debug, Default)]
 pub struct Indications {
-    since: Option<Instant>,
-    told: u32,
+    window_start: Option<Instant>,
+    sent_in_window: u32,
     tunnels_heard: u64,
     extensions_heard: u64,
 }
@@ -60,13 +60,13 @@ impl Indications {
         };
         let Some(len) = written.ok().filter(|len| *len <= received) else { return };
         let now = Instant::now();
-        if self.since.is_none_or(|since| now.saturating_duration_since(since) >= EVERY) {
-            (self.since, self.told) = (Some(now), 0);
+        if self.window_start.is_none_or(|since| now.saturating_duration_since(since) >= WINDOW) {
+            (self.window_start, self.sent_in_window) = (Some(now), 0);
         }
-        if self.told == MOST {
+        if self.sent_in_window == MAX_PER_WINDOW {
             return;
         }
-        self.told += 1;
+        self.sent_in_window += 1;
         if let Some(room) = sockets.reserve(0, peer, len) {
             room.copy_from_slice(&bytes[..len]);
         }
@@ -76,14 +76,14 @@ impl Indications {
     pub fn hear(&mut self, peer: SocketAddr, message: &[u8]) -> Option<PeerIndication> {
         match *message.get(1)? {
             message::ERROR_INDICATION => {
-                let told = ErrorIndication::parse(GtpuHeader::parse(message).ok()?.1).ok()?;
+                let sent_in_window = ErrorIndication::parse(GtpuHeader::parse(message).ok()?.1).ok()?;
                 self.tunnels_heard += 1;
                 // The peer sends one per packet, so logging is limited.
                 if self.tunnels_heard.is_power_of_two() {
                     tracing::warn!(
                         "{peer} has no tunnel {} ({:#x}) and drops its packets: correct teid_uplink, or create the session there",
-                        told.teid,
-                        told.teid
+                        sent_in_window.teid,
+                        sent_in_window.teid
                     );
                 }
                 Some(PeerIndication::NoTunnel)

@@ -32,59 +32,59 @@ impl EncodeLabelValue for Text {
 pub const MAX_SESSIONS: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Build {
+struct BuildLabels {
     version: Text,
     name: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
+struct ReasonLabels {
     reason: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfWorker {
+struct WorkerLabels {
     worker: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfAccess {
+struct WorkerAccessLabels {
     worker: u32,
     access: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfSession {
+struct SessionLabels {
     ue: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfPath {
+struct PathLabels {
     ue: Text,
     access: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfCoded {
+struct CodingLabels {
     ue: Text,
     what: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfRule {
+struct RuleLabels {
     ue: Text,
     rule: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfRulePath {
+struct RulePathLabels {
     ue: Text,
     rule: Text,
     access: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfRuleWhat {
+struct RuleReasonLabels {
     ue: Text,
     rule: Text,
     access: Text,
@@ -92,22 +92,22 @@ struct OfRuleWhat {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfState {
+struct StateLabels {
     state: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfAnswer {
+struct AnswerLabels {
     what: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OnAccess {
+struct AccessLabels {
     access: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfCarrier {
+struct CarrierLabels {
     carrier: Text,
 }
 
@@ -129,22 +129,22 @@ pub fn ue_text(status: &Status, session: &Session, lane: &TcpLane, taps: &Taps) 
 
 fn slices(registry: &mut Registry, taps: &Taps) {
     let (fresh, stale) = taps.fresh_and_stale();
-    let rows =
-        [("fresh", fresh), ("stale", stale)].map(|(state, n)| (OfState { state: state.into() }, n as f64));
+    let rows = [("fresh", fresh), ("stale", stale)]
+        .map(|(state, n)| (StateLabels { state: state.into() }, n as f64));
     gauge(registry, "slices", "Known slices, by whether their data is still valid", None, rows);
     let Some(manager) = taps.usci().map(|usci| usci.view()) else { return };
     let answers = f64::from(u8::from(manager.answers));
     one(registry, "slice_manager_answers", "1 while the slice manager answers", None, answers);
-    let told =
+    let answers =
         [("changes", manager.changes), ("unchanged", manager.unchanged), ("failures", manager.failures)];
-    let rows = told.map(|(what, n)| (OfAnswer { what: what.into() }, n));
+    let rows = answers.map(|(what, n)| (AnswerLabels { what: what.into() }, n));
     count(
         registry,
         "slice_manager_heard",
         "Answers and events of the slice manager, and failed requests",
         rows,
     );
-    let rows = taps.needs().counts().map(|(what, n)| (OfAnswer { what: what.into() }, n));
+    let rows = taps.needs().counts().map(|(what, n)| (AnswerLabels { what: what.into() }, n));
     count(registry, "slice_manager_needs", "Requested rates that no slice guarantees, by result", rows);
 }
 
@@ -166,9 +166,9 @@ fn tcp_lane(registry: &mut Registry, lane: &TcpLane) {
     let runs = f64::from(u8::from(lane.state == "runs"));
     one(registry, "tcp_lane_runs", "1 while the TCP lane accepts flows", None, runs);
     one(registry, "tcp_lane_flows_now", "Current flows of the TCP lane", None, lane.flows as f64);
-    let left = lane.left.iter().map(|left| (OnAccess { access: left.access.as_str().into() }, 1.0));
+    let left = lane.left.iter().map(|left| (AccessLabels { access: left.access.as_str().into() }, 1.0));
     gauge(registry, "tcp_lane_left", "1 for an access without subflows of the TCP lane", None, left);
-    let label = |carrier: &str| OfCarrier { carrier: carrier.into() };
+    let label = |carrier: &str| CarrierLabels { carrier: carrier.into() };
     let columns: [Column<super::api::TcpLaneCarried>; 3] = [
         ("tcp_lane_flows", "Flows of the TCP lane, by transport", |c| c.flows),
         ("tcp_lane_up_bytes", "Bytes of these flows to servers", |c| c.up_bytes),
@@ -178,7 +178,7 @@ fn tcp_lane(registry: &mut Registry, lane: &TcpLane) {
         count(registry, name, help, lane.carried.iter().map(|c| (label(&c.carrier), value(c))));
     }
     let rows = |of: &std::collections::BTreeMap<String, u64>| {
-        of.iter().map(|(reason, n)| (Reason { reason: reason.as_str().into() }, *n)).collect::<Vec<_>>()
+        of.iter().map(|(reason, n)| (ReasonLabels { reason: reason.as_str().into() }, *n)).collect::<Vec<_>>()
     };
     let help = "Flows that used the packet lane instead, by reason";
     count(registry, "tcp_lane_fallback_flows", help, rows(&lane.fallbacks));
@@ -203,18 +203,18 @@ fn tcp_lane(registry: &mut Registry, lane: &TcpLane) {
 /// The metrics common to all agents: build, uptime, drops (with the help text of the drops).
 pub(crate) fn program(status: &Status, drops_help: &str) -> Registry {
     let mut registry = Registry::with_prefix(format!("anabranch_{}", status.part));
-    let build = Build { version: status.version.as_str().into(), name: status.name.as_str().into() };
+    let build = BuildLabels { version: status.version.as_str().into(), name: status.name.as_str().into() };
     gauge(&mut registry, "build", "Version and name of the program, always 1", None, [(build, 1.0)]);
     let uptime = status.uptime_s as f64;
     one(&mut registry, "uptime", "Time since the program started", Some(Unit::Seconds), uptime);
-    let drops = status.drops.iter().map(|(reason, n)| (Reason { reason: reason.as_str().into() }, *n));
+    let drops = status.drops.iter().map(|(reason, n)| (ReasonLabels { reason: reason.as_str().into() }, *n));
     count(&mut registry, "dropped_packets", drops_help, drops);
     registry
 }
 
 /// The metrics of an IOAM node about traces.
 pub(crate) fn traces(registry: &mut Registry, status: &Status) {
-    let rows = status.ioam.iter().map(|(what, n)| (OfAnswer { what: what.as_str().into() }, *n));
+    let rows = status.ioam.iter().map(|(what, n)| (AnswerLabels { what: what.as_str().into() }, *n));
     count(registry, "ioam_packets", "Packets with IOAM traces, by result", rows);
 }
 
@@ -247,7 +247,7 @@ fn workers(registry: &mut Registry, status: &Status) {
         ("fast_path_failed", "Datagrams that the fast path lost while building them", |w| w.fast_failed),
     ];
     for (name, help, value) in counters {
-        count(registry, name, help, rows().map(|(worker, w)| (OfWorker { worker }, value(w))));
+        count(registry, name, help, rows().map(|(worker, w)| (WorkerLabels { worker }, value(w))));
     }
     let counters: [Column<Counters>; 8] = [
         ("socket_rx_datagrams", "Datagrams received", |c| c.rx_datagrams),
@@ -261,16 +261,16 @@ fn workers(registry: &mut Registry, status: &Status) {
     ];
     for (name, help, value) in counters {
         let rows = rows().flat_map(|(worker, w)| {
-            w.accesses
-                .iter()
-                .map(move |(access, c)| (OfAccess { worker, access: access.as_str().into() }, value(c)))
+            w.accesses.iter().map(move |(access, c)| {
+                (WorkerAccessLabels { worker, access: access.as_str().into() }, value(c))
+            })
         });
         count(registry, name, help, rows);
     }
 }
 
 fn paths(registry: &mut Registry, sessions: &[Session]) {
-    let label = |s: &Session| OfSession { ue: s.ue.as_str().into() };
+    let label = |s: &Session| SessionLabels { ue: s.ue.as_str().into() };
     let connected = sessions.iter().map(|s| (label(s), f64::from(u8::from(s.connected))));
     gauge(registry, "session_connected", "1 while the session is up", None, connected);
     let counters: [Column<Session>; 4] = [
@@ -284,7 +284,7 @@ fn paths(registry: &mut Registry, sessions: &[Session]) {
     }
 
     let rows = || sessions.iter().flat_map(|s| &s.paths);
-    let label = |p: &Path| OfPath { ue: p.ue.as_str().into(), access: p.access.as_str().into() };
+    let label = |p: &Path| PathLabels { ue: p.ue.as_str().into(), access: p.access.as_str().into() };
     let up = rows().map(|p| (label(p), f64::from(u8::from(p.up))));
     gauge(registry, "path_up", "1 while the path carries traffic", None, up);
     let rtt = rows().filter_map(|p| Some((label(p), p.rtt_ms? / 1000.0)));
@@ -356,12 +356,12 @@ fn rules(registry: &mut Registry, sessions: &[Session]) {
     let packets = uses().flat_map(|used| {
         let label = |access: &String| {
             let (ue, rule) = (used.ue.as_str().into(), used.rule.as_str().into());
-            OfRulePath { ue, rule, access: access.as_str().into() }
+            RulePathLabels { ue, rule, access: access.as_str().into() }
         };
         used.packets.iter().map(move |(access, n)| (label(access), *n)).collect::<Vec<_>>()
     });
     count(registry, "rule_packets", "Packets sent under a rule", packets);
-    let of = |used: &RuleUse, access: &String, what: &str| OfRuleWhat {
+    let of = |used: &RuleUse, access: &String, what: &str| RuleReasonLabels {
         ue: used.ue.as_str().into(),
         rule: used.rule.as_str().into(),
         access: access.as_str().into(),
@@ -386,7 +386,7 @@ fn rules(registry: &mut Registry, sessions: &[Session]) {
     count(registry, "rule_law_flows", "Flows of autonomous rules, by event", flows);
     let pauses = uses().filter_map(|used| {
         Some((
-            OfRule { ue: used.ue.as_str().into(), rule: used.rule.as_str().into() },
+            RuleLabels { ue: used.ue.as_str().into(), rule: used.rule.as_str().into() },
             used.law.as_ref()?.pauses,
         ))
     });
@@ -406,7 +406,7 @@ fn rules(registry: &mut Registry, sessions: &[Session]) {
             ("late", coded.late),
             ("given_up", coded.given_up),
         ];
-        counts.map(|(what, n)| (OfCoded { ue: s.ue.as_str().into(), what: what.into() }, n))
+        counts.map(|(what, n)| (CodingLabels { ue: s.ue.as_str().into(), what: what.into() }, n))
     });
     count(registry, "session_coded_packets", "Packets of coded mode, by kind and result", coded);
 }
@@ -528,7 +528,7 @@ mod tests {
             rx_bytes: 0,
             paths: vec![path],
             uses: vec![used],
-            coded: Some(super::super::api::Coded::default()),
+            coded: Some(super::super::api::CodingCounters::default()),
         };
         let worker = WorkerStatus {
             accesses: [("5g".to_owned(), Counters::default())].into(),
@@ -629,7 +629,7 @@ mod tests {
         for row in [
             format!("paths of a session | {} |", anabranch_atsss::MAX_PATHS),
             format!("with metrics of their own | {MAX_SESSIONS} sessions |"),
-            format!("events kept | {} |", super::super::api::EVENTS_KEPT),
+            format!("events kept | {} |", super::super::api::MAX_STORED_EVENTS),
         ] {
             assert!(limits.contains(&row), "docs/operations.md lacks: {row}");
         }

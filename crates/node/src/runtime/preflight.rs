@@ -47,7 +47,7 @@ fn has_capability(status: &str, capability: u32) -> Option<bool> {
 /// # Errors
 /// The first problem.
 pub fn ue(args: &Common, config: &UeConfig) -> anyhow::Result<()> {
-    let at = At::new(args, &config.api);
+    let at = CheckContext::new(args, &config.api);
     let key = at.key("[ue] private_key_file", &config.ue.private_key_file)?;
     if key.public() == config.upf.public_key {
         let whose = "is this UE's own key: give the UPF's, which `anabranch keygen` printed there";
@@ -118,7 +118,7 @@ fn absent(accesses: &[UeAccess]) {
 /// # Errors
 /// The first problem.
 pub fn upf(args: &Common, config: &UpfConfig) -> anyhow::Result<()> {
-    let at = At::new(args, &config.api);
+    let at = CheckContext::new(args, &config.api);
     let key = at.key("[upf] private_key_file", &config.upf.private_key_file)?;
     if let Some(ue) = config.ue.iter().find(|ue| ue.public_key == key.public()) {
         let whose = "is this UPF's own key: give the UE's, which `anabranch keygen` printed there";
@@ -159,7 +159,7 @@ pub fn upf(args: &Common, config: &UpfConfig) -> anyhow::Result<()> {
 /// # Errors
 /// The first problem.
 pub fn agent(args: &Common, api: &Api, metrics: Option<&Metrics>) -> anyhow::Result<()> {
-    At::new(args, api).listeners(api, metrics)
+    CheckContext::new(args, api).listeners(api, metrics)
 }
 
 fn errno(cause: &(dyn std::error::Error + 'static)) -> Option<Errno> {
@@ -182,7 +182,7 @@ fn runs(listen: &Listen) -> bool {
     }
 }
 
-struct At<'a> {
+struct CheckContext<'a> {
     file: &'a Path,
     /// Only a check (`--check`).
     check: bool,
@@ -190,7 +190,7 @@ struct At<'a> {
     running: bool,
 }
 
-impl<'a> At<'a> {
+impl<'a> CheckContext<'a> {
     fn new(args: &'a Common, api: &Api) -> Self {
         Self { file: &args.config, check: args.check, running: args.check && runs(&api.listen) }
     }

@@ -38,8 +38,8 @@ pub fn rule_use(ue: &str, view: &RuleView, now: Instant, access: &impl Fn(PathId
 }
 
 /// Statistics of coded redundancy in a session; `None` if it was not used.
-pub fn coded(stats: &CodingStats) -> Option<api::Coded> {
-    (*stats != CodingStats::default()).then_some(api::Coded {
+pub fn coded(stats: &CodingStats) -> Option<api::CodingCounters> {
+    (*stats != CodingStats::default()).then_some(api::CodingCounters {
         tx_packets: stats.sent.sources,
         tx_repairs: stats.sent.repairs,
         rx_packets: stats.received.sources,

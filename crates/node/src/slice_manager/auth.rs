@@ -70,12 +70,12 @@ pub async fn guard(State(shared): State<Shared>, mut request: Request, next: Nex
     }
     let key = match &who {
         Ok(Requester::Caller(Caller { role: Role::Operator | Role::Reader, .. })) => None,
-        Ok(Requester::Caller(Caller { role: Role::Tenant(name), .. })) => Some(Bucket::Tenant(name)),
-        Ok(Requester::Ue(name)) => Some(Bucket::Ue(name)),
-        Err(_) => Some(Bucket::Refused),
+        Ok(Requester::Caller(Caller { role: Role::Tenant(name), .. })) => Some(RateLimitKey::Tenant(name)),
+        Ok(Requester::Ue(name)) => Some(RateLimitKey::Ue(name)),
+        Err(_) => Some(RateLimitKey::Refused),
     };
     if let Some(key) = key
-        && !shared.buckets.take(key, Instant::now())
+        && !shared.rate_limiter.take(key, Instant::now())
     {
         let detail = "too many requests";
         let problem = Problem::new(
@@ -249,7 +249,7 @@ pub fn forbidden(detail: &str, remedy: &str) -> Problem {
 
 /// The originators whose requests are counted together.
 #[derive(Debug, Clone, Copy)]
-pub enum Bucket<'a> {
+pub enum RateLimitKey<'a> {
     /// Requests of a UE.
     Ue(&'a str),
     /// Requests of a tenant.
@@ -259,18 +259,18 @@ pub enum Bucket<'a> {
 }
 
 /// Token buckets for rate limits.
-pub struct Buckets {
+pub struct RateLimiter {
     ue_per_s: f64,
     ue_burst: f64,
     tenant_per_s: f64,
     refused_per_s: f64,
-    left: Mutex<HashMap<String, (f64, Instant)>>,
+    buckets: Mutex<HashMap<String, (f64, Instant)>>,
 }
 
 /// Maximum number of buckets; beyond it, full ones are removed.
 const MAX_BUCKETS: usize = 200_000;
 
-impl Buckets {
+impl RateLimiter {
     /// All buckets full.
     pub fn new(limits: &crate::runtime::config::Limits) -> Self {
         Self {
@@ -278,26 +278,26 @@ impl Buckets {
             ue_burst: limits.ue_burst.into(),
             tenant_per_s: limits.tenant_requests_per_s.into(),
             refused_per_s: limits.refused_per_s.into(),
-            left: Mutex::default(),
+            buckets: Mutex::default(),
         }
     }
 
     /// Takes a token from the bucket; false if it is empty.
-    pub fn take(&self, bucket: Bucket<'_>, now: Instant) -> bool {
+    pub fn take(&self, bucket: RateLimitKey<'_>, now: Instant) -> bool {
         let (rate, burst, name) = match bucket {
-            Bucket::Refused => (self.refused_per_s, self.refused_per_s, String::new()),
-            Bucket::Ue(name) => (self.ue_per_s, self.ue_burst, format!("ue {name}")),
-            Bucket::Tenant(name) => (self.tenant_per_s, self.tenant_per_s, format!("tenant {name}")),
+            RateLimitKey::Refused => (self.refused_per_s, self.refused_per_s, String::new()),
+            RateLimitKey::Ue(name) => (self.ue_per_s, self.ue_burst, format!("ue {name}")),
+            RateLimitKey::Tenant(name) => (self.tenant_per_s, self.tenant_per_s, format!("tenant {name}")),
         };
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        if left.len() >= MAX_BUCKETS && !left.contains_key(&name) {
-            left.retain(|_, (tokens, since)| {
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        if buckets.len() >= MAX_BUCKETS && !buckets.contains_key(&name) {
+            buckets.retain(|_, (tokens, since)| {
                 *tokens + now.duration_since(*since).as_secs_f64() * rate < burst
             });
         }
-        let (tokens, since) = match left.get_mut(&name) {
+        let (tokens, since) = match buckets.get_mut(&name) {
             Some(bucket) => bucket,
-            None => left.entry(name).or_insert((burst, now)),
+            None => buckets.entry(name).or_insert((burst, now)),
         };
         *tokens = (*tokens + now.saturating_duration_since(*since).as_secs_f64() * rate).min(burst);
         *since = now;
@@ -318,13 +318,15 @@ mod tests {
     fn buckets_empty_and_fill() {
         let limits =
             crate::runtime::config::Limits { ue_requests_per_s: 2, ue_burst: 3, ..Default::default() };
-        let buckets = Buckets::new(&limits);
+        let rate_limiter = RateLimiter::new(&limits);
         let start = Instant::now();
-        let taken = |at: Duration| (0..10).filter(|_| buckets.take(Bucket::Ue("phone"), start + at)).count();
+        let taken = |at: Duration| {
+            (0..10).filter(|_| rate_limiter.take(RateLimitKey::Ue("phone"), start + at)).count()
+        };
         assert_eq!(taken(Duration::ZERO), 3);
         assert_eq!(taken(Duration::from_secs(1)), 2);
         assert_eq!(taken(Duration::from_secs(100)), 3);
-        assert!(buckets.take(Bucket::Ue("tv"), start));
+        assert!(rate_limiter.take(RateLimitKey::Ue("tv"), start));
     }
 
     #[test]

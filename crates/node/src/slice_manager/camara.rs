@@ -4,7 +4,7 @@
 
 use super::area::Area;
 use super::auth::{self, View};
-use super::camara_types::{Device, Ports, SinkCredential, Span};
+use super::camara_types::{Device, Ports, SinkCredential, TimeSpan};
 use super::routes::{Body, Path, object, object_or_null, refused};
 use super::{Shared, now_ms};
 use crate::runtime::api::Problem;
@@ -206,10 +206,10 @@ struct SliceQos {
     up_stream_rate_per_device: Option<Rate>,
     /// Maximum downlink delay.
     #[serde(default, deserialize_with = "object_or_null")]
-    down_stream_delay_budget: Option<Span>,
+    down_stream_delay_budget: Option<TimeSpan>,
     /// Maximum uplink delay.
     #[serde(default, deserialize_with = "object_or_null")]
-    up_stream_delay_budget: Option<Span>,
+    up_stream_delay_budget: Option<TimeSpan>,
     /// Maximum latency in both directions, milliseconds; not part of CAMARA.
     #[serde(default)]
     max_latency: Option<f64>,
@@ -307,7 +307,7 @@ async fn book(
     }
     let rate = |rate: &Option<Rate>| rate.as_ref().map(Rate::kbps).transpose();
     let (dl, ul) = (rate(&qos.down_stream_rate_per_device)?, rate(&qos.up_stream_rate_per_device)?);
-    let budget = |span: &Option<Span>, field| span.as_ref().map(|s| s.ms(field)).transpose();
+    let budget = |span: &Option<TimeSpan>, field| span.as_ref().map(|s| s.ms(field)).transpose();
     let dl_ms = budget(&qos.down_stream_delay_budget, "sliceQosProfile.downStreamDelayBudget")?;
     let ul_ms = budget(&qos.up_stream_delay_budget, "sliceQosProfile.upStreamDelayBudget")?;
     let thpt = |kbps: Option<f64>, times: u64| Thpt { gua: kbps.map(|k| k * times as f64), max: None };
@@ -562,7 +562,7 @@ fn shown_session(m: &Manager, id: &str, v: &Value) -> Value {
 /// Extension of a session.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Extension {
+struct SessionExtension {
     /// Additional duration, seconds; the total is at most 86400.
     #[schema(minimum = 1, maximum = 86_400)]
     requested_additional_duration: u64,
@@ -574,7 +574,7 @@ struct Extension {
     path = "/quality-on-demand/v1/sessions/{sessionId}/extend",
     tag = "camara",
     params(("sessionId" = String, Path)),
-    request_body = Extension,
+    request_body = SessionExtension,
     responses(
         (status = 200, body = Object),
         (status = 400, body = CamaraError),
@@ -588,9 +588,9 @@ async fn extend(
     view: View,
     State(shared): State<Shared>,
     Path(id): Path<String>,
-    body: Result<Body<Extension>, Problem>,
+    body: Result<Body<SessionExtension>, Problem>,
 ) -> Answer<Json<Value>> {
-    let Body(Extension { requested_additional_duration: more }) = body?;
+    let Body(SessionExtension { requested_additional_duration: more }) = body?;
     if !(1..=MAX_DURATION_S).contains(&more) {
         let detail = format!("requestedAdditionalDuration is {more}: must be 1 to {MAX_DURATION_S} seconds");
         return Err(Problem::invalid(detail).field("requestedAdditionalDuration").into());
@@ -612,7 +612,7 @@ async fn extend(
 /// Selection of sessions by device.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Whose {
+struct DeviceSelection {
     #[serde(deserialize_with = "object")]
     device: Device,
 }
@@ -622,7 +622,7 @@ struct Whose {
     post,
     path = "/quality-on-demand/v1/retrieve-sessions",
     tag = "camara",
-    request_body = Whose,
+    request_body = DeviceSelection,
     responses(
         (status = 200, body = Vec<Object>),
         (status = 400, body = CamaraError),
@@ -635,11 +635,11 @@ struct Whose {
 async fn retrieve(
     view: View,
     State(shared): State<Shared>,
-    body: Result<Body<Whose>, Problem>,
+    body: Result<Body<DeviceSelection>, Problem>,
 ) -> Answer<Json<Vec<Value>>> {
-    let Body(whose) = body?;
+    let Body(selection) = body?;
     shared.engine.read(|m| {
-        let ue = whose.device.ue(m)?;
+        let ue = selection.device.ue(m)?;
         let own = m.documents(Kind::Qod).filter(|(_, v)| v["ue"] == ue && view.sees(v["owner"].as_str()));
         Ok(Json(own.map(|(id, v)| shown_session(m, id, v)).collect()))
     })

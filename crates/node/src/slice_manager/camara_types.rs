@@ -9,26 +9,26 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// Maximum value of a time in any unit.
-const MOST: u64 = 1_000_000_000;
+const MAX_VALUE: u64 = 1_000_000_000;
 
 /// A time span: a value and its unit.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Span {
+pub struct TimeSpan {
     #[schema(minimum = 1, maximum = 1_000_000_000)]
     value: u64,
     /// `Days`, `Hours`, `Minutes`, `Seconds`, `Milliseconds`, `Microseconds` or `Nanoseconds`.
     unit: String,
 }
 
-impl Span {
+impl TimeSpan {
     /// The time span in milliseconds, at most ten seconds, which exceeds any latency that can be requested.
     ///
     /// # Errors
     /// The value is out of range, or the unit is unknown.
     pub fn ms(&self, field: &'static str) -> Result<f64, Problem> {
-        if !(1..=MOST).contains(&self.value) {
-            let detail = format!("value is {}: must be 1 to {MOST}", self.value);
+        if !(1..=MAX_VALUE).contains(&self.value) {
+            let detail = format!("value is {}: must be 1 to {MAX_VALUE}", self.value);
             return Err(Problem::invalid(detail).field(field));
         }
         let times = match self.unit.as_str() {
@@ -150,7 +150,7 @@ impl Device {
 #[serde(deny_unknown_fields)]
 pub struct Ports {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    ranges: Vec<Range>,
+    ranges: Vec<PortRange>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     ports: Vec<u16>,
 }
@@ -158,7 +158,7 @@ pub struct Ports {
 /// A range of ports, both ends included.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Range {
+pub struct PortRange {
     from: u16,
     to: u16,
 }

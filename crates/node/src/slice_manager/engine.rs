@@ -4,7 +4,7 @@
 //!  request ─▶ commit: lock ─▶ read others' changes ─▶ decide (core) ─▶ write ─▶ unlock ─▶ memory ─▶ streams
 //! ```
 
-use super::store::{Failed, Newer, Store};
+use super::store::{NewerChanges, Store, StoreError};
 use crate::runtime::api::Problem;
 use anabranch_slice::view::{self, tag};
 use anabranch_slice::{GrowthLimits, Inventory, Kind, Manager, Record, Refusal, Write};
@@ -28,7 +28,7 @@ pub struct UeDocument {
 }
 
 /// The records, and the index of tokens.
-struct Held {
+struct Records {
     manager: Manager,
     /// Names of UEs by the hash of their tokens.
     tokens: HashMap<String, String>,
@@ -41,10 +41,10 @@ pub struct Engine {
     inventory: Inventory,
     growth: GrowthLimits,
     ttl_s: u32,
-    held: RwLock<Held>,
+    records: RwLock<Records>,
     writer: tokio::sync::Mutex<()>,
     changed: watch::Sender<i64>,
-    told: Mutex<(i64, HashMap<String, Arc<UeDocument>>)>,
+    documents: Mutex<(i64, HashMap<String, Arc<UeDocument>>)>,
 }
 
 /// Logs a failure of the database and returns the answer for the client.
@@ -62,16 +62,16 @@ impl Engine {
         ttl_s: u32,
     ) -> anyhow::Result<Arc<Self>> {
         let manager = Manager::new(inventory.clone(), growth);
-        let held = Held { manager, tokens: HashMap::new(), revision: -1 };
+        let records = Records { manager, tokens: HashMap::new(), revision: -1 };
         let engine = Self {
             store,
             inventory,
             growth,
             ttl_s,
-            held: RwLock::new(held),
+            records: RwLock::new(records),
             writer: tokio::sync::Mutex::default(),
             changed: watch::channel(0).0,
-            told: Mutex::default(),
+            documents: Mutex::default(),
         };
         engine.sync().await?;
         Ok(Arc::new(engine))
@@ -84,12 +84,12 @@ impl Engine {
 
     /// Reads the current records. The lock must not be held across an await.
     pub fn read<T>(&self, with: impl FnOnce(&Manager) -> T) -> T {
-        with(&self.held().manager)
+        with(&self.records().manager)
     }
 
     /// The UE with this token.
     pub fn ue_of(&self, token_hash: &str) -> Option<String> {
-        self.held().tokens.get(token_hash).cloned()
+        self.records().tokens.get(token_hash).cloned()
     }
 
     /// A receiver of the current revision, notified of changes.
@@ -100,9 +100,9 @@ impl Engine {
     /// Reads the changes of other instances.
     pub async fn sync(&self) -> anyhow::Result<()> {
         let _one = self.writer.lock().await;
-        let known = self.held().revision;
-        let newer = self.store.newer(known).await?;
-        self.take(newer);
+        let known = self.records().revision;
+        let newer_changes = self.store.newer_changes(known).await?;
+        self.take(newer_changes);
         Ok(())
     }
 
@@ -116,9 +116,9 @@ impl Engine {
             let detail = "other changes wait for the database; nothing has changed";
             return Err(Problem::unavailable(detail));
         };
-        let known = self.held().revision;
-        let (change, newer) = self.store.begin(known).await.map_err(|e| store_failed(&e))?;
-        self.take(newer);
+        let known = self.records().revision;
+        let (change, newer_changes) = self.store.begin(known).await.map_err(|e| store_failed(&e))?;
+        self.take(newer_changes);
         let (writes, answer) = match self.read(decide) {
             Ok((writes, answer)) if !writes.is_empty() => (writes, answer),
             other => {
@@ -126,13 +126,13 @@ impl Engine {
                 return other.map(|(_, answer)| answer);
             }
         };
-        let revision = self.held().revision + 1;
+        let revision = self.records().revision + 1;
         match change.commit(revision, &writes).await {
             Ok(()) => {}
-            Err(Failed::Unchanged(error)) => return Err(store_failed(&error)),
-            Err(Failed::Unknown(error)) => {
+            Err(StoreError::Unchanged(error)) => return Err(store_failed(&error)),
+            Err(StoreError::Unknown(error)) => {
                 tracing::error!("database: {error:#}; checking whether the change is stored");
-                match self.store.was_made(revision, &writes).await {
+                match self.store.is_stored(revision, &writes).await {
                     Ok(true) => {}
                     Ok(false) => return Err(store_failed(&error)),
                     Err(again) => {
@@ -147,26 +147,26 @@ impl Engine {
                 }
             }
         }
-        self.take(Newer { writes, revision, all: false });
+        self.take(NewerChanges { writes, revision, all: false });
         Ok(answer)
     }
 
     /// The current view of a UE.
-    pub fn told(&self, ue: &str) -> Result<Arc<UeDocument>, Refusal> {
-        let held = self.held();
-        let ue = held.manager.ue(ue)?;
+    pub fn document(&self, ue: &str) -> Result<Arc<UeDocument>, Refusal> {
+        let records = self.records();
+        let ue = records.manager.ue(ue)?;
         // Most UEs share their set of slices with many others and have no policies of their own, so views are
         // cached by set.
         let mut key: String = ue.slices.iter().map(|a| a.slice.as_str()).collect::<Vec<_>>().join(",");
         if !ue.policies.is_empty() {
             key = format!("{key} {}", ue.id);
         }
-        let mut cache = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if cache.0 != held.revision {
-            *cache = (held.revision, HashMap::new());
+        let mut cache = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.0 != records.revision {
+            *cache = (records.revision, HashMap::new());
         }
         let make = || {
-            let view = view::view(&held.manager, ue, self.ttl_s);
+            let view = view::view(&records.manager, ue, self.ttl_s);
             let body = serde_json::to_string(&view).unwrap_or_default();
             let etag = format!("\"{}\"", tag(body.as_bytes()));
             Arc::new(UeDocument { body, etag })
@@ -174,35 +174,35 @@ impl Engine {
         Ok(cache.1.entry(key).or_insert_with(make).clone())
     }
 
-    fn take(&self, newer: Newer) {
-        let Newer { writes, revision, all } = newer;
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+    fn take(&self, newer_changes: NewerChanges) {
+        let NewerChanges { writes, revision, all } = newer_changes;
+        let mut records = self.records.write().unwrap_or_else(PoisonError::into_inner);
         if all {
-            held.manager = Manager::new(self.inventory.clone(), self.growth);
-            held.tokens.clear();
+            records.manager = Manager::new(self.inventory.clone(), self.growth);
+            records.tokens.clear();
             // The revision may denote another change now.
-            *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Default::default();
+            *self.documents.lock().unwrap_or_else(PoisonError::into_inner) = Default::default();
         }
         for write in writes {
             if write.kind == Kind::Ue {
-                let old = held.manager.ues().get(&write.id).map(|ue| ue.token_hash.clone());
+                let old = records.manager.ues().get(&write.id).map(|ue| ue.token_hash.clone());
                 let new = match &write.record {
                     Some(Record::Ue(ue)) => Some(ue.token_hash.clone()),
                     _ => None,
                 };
                 if old != new {
-                    old.and_then(|hash| held.tokens.remove(&hash));
-                    new.and_then(|hash| held.tokens.insert(hash, write.id.clone()));
+                    old.and_then(|hash| records.tokens.remove(&hash));
+                    new.and_then(|hash| records.tokens.insert(hash, write.id.clone()));
                 }
             }
-            held.manager.put(write);
+            records.manager.put(write);
         }
-        held.revision = revision;
-        drop(held);
+        records.revision = revision;
+        drop(records);
         self.changed.send_if_modified(|at| std::mem::replace(at, revision) != revision);
     }
 
-    fn held(&self) -> RwLockReadGuard<'_, Held> {
-        self.held.read().unwrap_or_else(PoisonError::into_inner)
+    fn records(&self) -> RwLockReadGuard<'_, Records> {
+        self.records.read().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -101,7 +101,7 @@ async fn slice(
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-struct Force {
+struct RemoveParams {
     /// `true`: remove the slice even if a step fails.
     #[serde(default)]
     force: Option<String>,
@@ -112,7 +112,7 @@ struct Force {
     delete,
     path = "/api/slice/{id}",
     tag = "katana",
-    params(("id" = String, Path), Force, ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
+    params(("id" = String, Path), RemoveParams, ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
     responses(
         (status = 412, body = Problem, description = "The ETag has changed"),
         (status = 200, body = String, content_type = "text/plain"),
@@ -125,7 +125,7 @@ async fn remove(
     view: View,
     State(shared): State<Shared>,
     Path(id): Path<String>,
-    Params(query): Params<Force>,
+    Params(query): Params<RemoveParams>,
     seen: Preconditions,
 ) -> Text {
     let force = query.force.as_deref() == Some("true");

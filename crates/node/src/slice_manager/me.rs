@@ -3,7 +3,7 @@
 
 use super::auth::{self, RequestingUe};
 use super::engine::UeDocument;
-use super::native::ViewSchema;
+use super::native::UeViewSchema;
 use super::routes::{Body, refused};
 use super::{Shared, now_ms};
 use crate::runtime::api::{Preconditions, Problem, bearer};
@@ -38,7 +38,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
     tag = "USCI",
     params(("if-none-match" = Option<String>, Header, description = "ETag of the last answer")),
     responses(
-        (status = 200, body = ViewSchema),
+        (status = 200, body = UeViewSchema),
         (status = 304, description = "As before"),
         (status = 401, body = Problem),
         (status = 403, body = Problem, description = "Not a UE's token"),
@@ -50,9 +50,9 @@ async fn me(
     State(shared): State<Shared>,
     seen: Preconditions,
 ) -> Result<Response, Problem> {
-    let told = told(&shared, &name)?;
-    let etag = HeaderValue::from_str(&told.etag).unwrap_or(HeaderValue::from_static("\"\""));
-    if seen.has_it(&told.etag) {
+    let document = document(&shared, &name)?;
+    let etag = HeaderValue::from_str(&document.etag).unwrap_or(HeaderValue::from_static("\"\""));
+    if seen.has_it(&document.etag) {
         // The shortest possible answer: without Content-Length, which a 304 does not need.
         let mut response =
             Response::new(HttpBody::from_stream(tokio_stream::empty::<Result<Vec<u8>, Infallible>>()));
@@ -61,11 +61,11 @@ async fn me(
         return Ok(response);
     }
     let kind = HeaderValue::from_static("application/json");
-    Ok(([(header::ETAG, etag), (header::CONTENT_TYPE, kind)], told.body.clone()).into_response())
+    Ok(([(header::ETAG, etag), (header::CONTENT_TYPE, kind)], document.body.clone()).into_response())
 }
 
-fn told(shared: &Shared, name: &str) -> Result<Arc<UeDocument>, Problem> {
-    shared.engine.told(name).map_err(refused)
+fn document(shared: &Shared, name: &str) -> Result<Arc<UeDocument>, Problem> {
+    shared.engine.document(name).map_err(refused)
 }
 
 /// The UE's own state at registration.
@@ -165,9 +165,9 @@ async fn needs(
     State(shared): State<Shared>,
     Body(needs): Body<Needs>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    const MOST: u64 = 1_000_000_000_000;
-    if needs.dl_bps > MOST || needs.ul_bps > MOST {
-        return Err(Problem::invalid(format!("dl_bps and ul_bps: at most {MOST}")));
+    const MAX_BPS: u64 = 1_000_000_000_000;
+    if needs.dl_bps > MAX_BPS || needs.ul_bps > MAX_BPS {
+        return Err(Problem::invalid(format!("dl_bps and ul_bps: at most {MAX_BPS}")));
     }
     let grows = |m: &Manager| {
         let writes = m.grow(&name, &needs.slice, needs.dl_bps, needs.ul_bps, now_ms()).map_err(refused)?;
@@ -194,7 +194,7 @@ impl Streams {
     }
 
     /// Registers a stream of `ue`, within the maximum in total (`most`) and per UE (`of_ue`).
-    fn open(self: &Arc<Self>, ue: &str, most: u32, of_ue: u32) -> Result<Open, Problem> {
+    fn open(self: &Arc<Self>, ue: &str, most: u32, of_ue: u32) -> Result<OpenStream, Problem> {
         let mut guard = self.of();
         let (all, of) = &mut *guard;
         if *all >= most {
@@ -208,14 +208,14 @@ impl Streams {
         }
         *own += 1;
         *all += 1;
-        Ok(Open(self.clone(), ue.to_owned()))
+        Ok(OpenStream(self.clone(), ue.to_owned()))
     }
 }
 
 /// Registration of an open stream, which ends when it is dropped.
-struct Open(Arc<Streams>, String);
+struct OpenStream(Arc<Streams>, String);
 
-impl Drop for Open {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         let mut guard = self.0.of();
         let (all, of) = &mut *guard;
@@ -236,7 +236,7 @@ impl Drop for Open {
     path = "/v1/me/stream",
     tag = "USCI",
     responses(
-        (status = 200, body = ViewSchema, content_type = "text/event-stream"),
+        (status = 200, body = UeViewSchema, content_type = "text/event-stream"),
         (status = 403, body = Problem),
         (status = 429, body = Problem, description = "Too many streams of this UE"),
         (status = 503, body = Problem, description = "Too many streams")
@@ -259,7 +259,7 @@ async fn stream(
                 if shared.engine.ue_of(&token).as_ref() != Some(&name) {
                     return None;
                 }
-                let now = told(&shared, &name).ok()?;
+                let now = document(&shared, &name).ok()?;
                 if last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &now) && last.etag != now.etag) {
                     let event =
                         Event::default().event("slices").id(now.etag.trim_matches('"')).data(&now.body);

@@ -21,18 +21,18 @@ pub fn routes() -> OpenApiRouter<Shared> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByState {
+struct StateLabels {
     state: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByAccess {
+struct AccessStateLabels {
     access: Text,
     direction: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfAccess {
+struct AccessLabels {
     access: Text,
 }
 
@@ -54,28 +54,28 @@ fn registry(m: &Manager, streams: u32) -> Registry {
         gauge.set(value);
         registry.register(name, help, gauge);
     };
-    let slices = Family::<ByState, Gauge>::default();
+    let slices = Family::<StateLabels, Gauge>::default();
     for state in
         ["Init", "Placement", "Provisioning", "Activation", "Running", "Degraded", "Terminating", "Failed"]
     {
         let n = m.slices().values().filter(|s| s.state.name() == state).count();
-        slices.get_or_create(&ByState { state: state.into() }).set(count(n));
+        slices.get_or_create(&StateLabels { state: state.into() }).set(count(n));
     }
     registry.register("slices", "Slices by state", slices);
     single(&mut registry, "ues", "Known UEs", count(m.ues().len()));
     let registered = m.ues().values().filter(|ue| ue.registered_ms.is_some()).count();
     single(&mut registry, "ues_registered", "Registered UEs", count(registered));
     single(&mut registry, "streams", "Open streams at this instance", streams.into());
-    let promised = Family::<ByAccess, Gauge>::default();
-    let shares = Family::<OfAccess, Gauge>::default();
+    let promised = Family::<AccessStateLabels, Gauge>::default();
+    let shares = Family::<AccessLabels, Gauge>::default();
     let ledger = m.ledger(None);
     for access in m.inventory().iter() {
         let (dl, ul, share) = ledger.promised(&access.name);
         for (direction, bps) in [("downlink", dl), ("uplink", ul)] {
-            let labels = ByAccess { access: access.name.as_str().into(), direction };
+            let labels = AccessStateLabels { access: access.name.as_str().into(), direction };
             promised.get_or_create(&labels).set(i64::try_from(bps).unwrap_or(i64::MAX));
         }
-        let labels = OfAccess { access: access.name.as_str().into() };
+        let labels = AccessLabels { access: access.name.as_str().into() };
         shares.get_or_create(&labels).set(i64::try_from(share).unwrap_or(i64::MAX));
     }
     registry.register("promised_share_ppm", "Reserved share of RBs, millionths", shares);

@@ -77,7 +77,7 @@ pub struct Shared {
     engine: Arc<Engine>,
     /// Principals admitted besides UEs; `None`: every client has the operator role.
     access: Option<Arc<Access>>,
-    buckets: Arc<auth::Buckets>,
+    rate_limiter: Arc<auth::RateLimiter>,
     health: Arc<routes::Health>,
     callbacks: Arc<callbacks::Callbacks>,
     /// Accesses with a known position.
@@ -159,7 +159,7 @@ async fn start(config: &SliceManagerConfig) -> anyhow::Result<Running> {
     let shared = Shared {
         engine: engine.clone(),
         access,
-        buckets: Arc::new(auth::Buckets::new(&config.limits)),
+        rate_limiter: Arc::new(auth::RateLimiter::new(&config.limits)),
         health: Arc::default(),
         callbacks: callbacks.clone(),
         placed: area::LocatedAccess::of(&config.access).into(),

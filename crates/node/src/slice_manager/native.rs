@@ -308,7 +308,7 @@ async fn change(
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-struct Force {
+struct RemoveParams {
     /// Remove the slice even if a step fails.
     #[serde(default)]
     force: bool,
@@ -319,7 +319,7 @@ struct Force {
     delete,
     path = "/v1/slices/{id}",
     tag = "slices",
-    params(("id" = String, Path), Force, ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
+    params(("id" = String, Path), RemoveParams, ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
     responses(
         (status = 412, body = Problem, description = "The ETag has changed"),
         (status = 202, description = "Accepted; removal is complete when GET returns 404"),
@@ -332,7 +332,7 @@ async fn remove(
     view: View,
     State(shared): State<Shared>,
     Path(id): Path<String>,
-    Params(query): Params<Force>,
+    Params(query): Params<RemoveParams>,
     seen: Preconditions,
 ) -> Result<StatusCode, Problem> {
     let remove = |m: &Manager| {
@@ -393,7 +393,7 @@ async fn ue(
 /// A UE's membership in a slice.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-struct Place {
+struct MembershipRequest {
     /// Name of the UE at the slice's cells; absent: the cells are not configured.
     cell_ue: Option<String>,
 }
@@ -486,7 +486,7 @@ fn assigned(m: &Manager, ue: Ue, slices: &[String]) -> Result<Ue, Problem> {
     let id = &ue.id;
     trial.put(Write::ue(ue.clone()));
     // Existing memberships stay unchanged.
-    let is_new = |slice: &&String| !ue.slices.iter().any(|place| place.slice == **slice);
+    let is_new = |slice: &&String| !ue.slices.iter().any(|membership| membership.slice == **slice);
     for slice in slices.iter().filter(is_new) {
         for write in trial.assign(id, slice, None).map_err(refused)? {
             trial.put(write);
@@ -548,7 +548,7 @@ async fn token(
     path = "/v1/ues/{ue}/slices/{id}",
     tag = "UEs",
     params(("ue" = String, Path), ("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of the version to be changed")),
-    request_body = Place,
+    request_body = MembershipRequest,
     responses(
         (status = 412, body = Problem, description = "The ETag has changed"),
         (status = 204),
@@ -564,14 +564,14 @@ async fn assign(
     State(shared): State<Shared>,
     Path((name, id)): Path<(String, String)>,
     seen: Preconditions,
-    Body(place): Body<Place>,
+    Body(membership): Body<MembershipRequest>,
 ) -> Result<StatusCode, Problem> {
-    if let Some(cell_ue) = &place.cell_ue {
+    if let Some(cell_ue) = &membership.cell_ue {
         check_name("cell_ue", cell_ue)?;
     }
     let assign = |m: &Manager| {
         check_ue(m, &name, &seen)?;
-        let mut writes = m.assign(&name, &id, place.cell_ue).map_err(refused)?;
+        let mut writes = m.assign(&name, &id, membership.cell_ue).map_err(refused)?;
         writes.extend(m.place_stays(&name, &id, true));
         Ok((writes, ()))
     };
@@ -606,7 +606,7 @@ async fn unassign(
 /// Only for the OpenAPI description of the UE's view.
 #[derive(Serialize, ToSchema)]
 #[allow(dead_code, reason = "named in the description only")]
-pub struct ViewSchema {
+pub struct UeViewSchema {
     /// Time for which this is valid, seconds.
     ttl_s: u32,
     /// The UE's slices: id, name, state, sst, sd, dnn, rates in bit/s, latency_ms, jitter_ms, loss_percent, qi, mtu_bytes.

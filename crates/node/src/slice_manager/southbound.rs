@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Time limit for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Shares that differ by less are equal: the rounding of a share in percent.
-const SAME_PERCENT: f64 = 1e-3;
+const SHARE_TOLERANCE_PERCENT: f64 = 1e-3;
 
 /// Failure of a request, or of a health check.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -90,13 +90,13 @@ struct Agent {
 
 impl Agent {
     fn new(at: &str, token_file: Option<&Path>, ca_file: Option<&Path>) -> anyhow::Result<Self> {
-        let builder = client::builder(Trust::of(at, ca_file))?.timeout(PATIENCE);
+        let builder = client::builder(Trust::of(at, ca_file))?.timeout(REQUEST_TIMEOUT);
         let token = token_file.map(TokenFile::read).transpose()?;
         Ok(Self { client: Client::new(builder, at, token)?, place: at.to_owned() })
     }
 
     /// Sends a request; errors other than 404 and 409, which the caller distinguishes, are failures.
-    async fn ask(
+    async fn request(
         &self,
         method: Method,
         path: &[&str],
@@ -151,14 +151,14 @@ impl Agent {
 /// Adapter to the agent of an `anabranch gnb`.
 pub struct Gnb {
     agent: Agent,
-    rest: String,
+    default_slice: String,
     max_share_percent: f64,
 }
 
 impl Gnb {
     /// The slices in force, in the gNB's form.
     async fn slices(&self) -> Result<Vec<Value>, Failure> {
-        let (_, answer) = self.agent.ask(Method::GET, &["slices"], None).await?;
+        let (_, answer) = self.agent.request(Method::GET, &["slices"], None).await?;
         match answer["slices"].as_array() {
             Some(slices) => Ok(slices.clone()),
             None => Err(Failure::Refused(format!("{} is not a gNB: it has no slices", self.agent.place))),
@@ -167,14 +167,14 @@ impl Gnb {
 
     /// The target list of slices: the manager's slices, and the default slice with the remaining share. UEs
     /// of slices that are removed are moved to the default slice.
-    async fn wanted(&self, shares: &[SliceShare]) -> Result<Vec<Value>, Failure> {
+    async fn target_slices(&self, shares: &[SliceShare]) -> Result<Vec<Value>, Failure> {
         let now = self.slices().await?;
         let percent = |ppm: u32| f64::from(ppm) / 1e4;
         let promised: f64 = shares.iter().map(|s| percent(s.share_ppm)).sum();
         let mut all: Vec<Value> = Vec::with_capacity(shares.len() + 1);
         // The default slice keeps the operator's settings, except for the share.
-        let old = now.iter().find(|s| s["name"] == self.rest.as_str()).cloned();
-        let mut rest = old.unwrap_or_else(|| json!({"name": self.rest}));
+        let old = now.iter().find(|s| s["name"] == self.default_slice.as_str()).cloned();
+        let mut rest = old.unwrap_or_else(|| json!({"name": self.default_slice}));
         let left = (100.0 - promised).clamp(0.0, 100.0);
         rest["share_percent"] = json!((left * 1e4).floor() / 1e4);
         rest["min_percent"] = json!(0.0);
@@ -196,7 +196,7 @@ impl Gnb {
     async fn evacuate(&self, kept: &[Value]) -> Result<(), Failure> {
         for (ue, slice) in self.places().await? {
             if !kept.iter().any(|s| s["name"] == slice.as_str()) {
-                self.attach(&ue, &self.rest).await?;
+                self.attach(&ue, &self.default_slice).await?;
             }
         }
         Ok(())
@@ -204,7 +204,7 @@ impl Gnb {
 
     /// Moves a UE into a slice; false if the UE is not there.
     async fn place(&self, ue: &str, slice: &str) -> Result<bool, Failure> {
-        match self.agent.ask(Method::PUT, &["ues", ue], Some(&json!({"slice": slice}))).await? {
+        match self.agent.request(Method::PUT, &["ues", ue], Some(&json!({"slice": slice}))).await? {
             (StatusCode::NOT_FOUND, _) => Ok(false),
             (status, _) if status.is_success() => Ok(true),
             (status, answer) => Err(self.agent.refusal(status, &answer)),
@@ -215,15 +215,15 @@ impl Gnb {
 impl Southbound for Gnb {
     async fn shares(&self, shares: &[SliceShare]) -> Result<(), Failure> {
         let promised: f64 = shares.iter().map(|s| f64::from(s.share_ppm) / 1e4).sum();
-        if promised > self.max_share_percent + SAME_PERCENT {
+        if promised > self.max_share_percent + SHARE_TOLERANCE_PERCENT {
             let most = self.max_share_percent;
             let why = format!("{promised} % of the RBs exceeds the available {most} %");
             return Err(Failure::Refused(why));
         }
-        let wanted = self.wanted(shares).await?;
+        let wanted = self.target_slices(shares).await?;
         self.evacuate(&wanted).await?;
         let (status, answer) =
-            self.agent.ask(Method::PUT, &["slices"], Some(&json!({"slices": wanted}))).await?;
+            self.agent.request(Method::PUT, &["slices"], Some(&json!({"slices": wanted}))).await?;
         if status.is_success() { Ok(()) } else { Err(self.agent.refusal(status, &answer)) }
     }
 
@@ -240,7 +240,7 @@ impl Southbound for Gnb {
 
     async fn release(&self, ue: &str) -> Result<(), Failure> {
         // A UE that is not there is at another cell, or has left.
-        self.place(ue, &self.rest).await.map(drop)
+        self.place(ue, &self.default_slice).await.map(drop)
     }
 
     async fn health(&self, expected: &Expected) -> Result<(), Failure> {
@@ -249,7 +249,8 @@ impl Southbound for Gnb {
         let other = |why: String| Err(Failure::Refused(format!("{place} {why}")));
         let Expected { shares, others } = expected;
         if let Some(others) = others {
-            let ours = |name: &str| name == self.rest || shares.iter().any(|share| share.name == name);
+            let ours =
+                |name: &str| name == self.default_slice || shares.iter().any(|share| share.name == name);
             let names = now.iter().filter_map(|s| s["name"].as_str());
             if let Some(name) = names.into_iter().find(|name| !ours(name) && !others.contains(*name)) {
                 return other(format!("still has slice \"{name}\""));
@@ -265,7 +266,7 @@ impl Southbound for Gnb {
                 ("max_percent", share.max_ppm, 100.0),
             ] {
                 let (has, wanted) = (there[key].as_f64().unwrap_or(unsaid), f64::from(ppm) / 1e4);
-                if (has - wanted).abs() > SAME_PERCENT {
+                if (has - wanted).abs() > SHARE_TOLERANCE_PERCENT {
                     return other(format!("gives slice \"{}\" {key} = {has}, not {wanted}", share.name));
                 }
             }
@@ -289,11 +290,11 @@ impl Southbound for Upf {
         let Some(session) = session else {
             // A session that does not exist, or that belongs to the UPF's configuration file, is not this
             // manager's to end.
-            return self.0.ask(Method::DELETE, &["sessions", ue], None).await.map(drop);
+            return self.0.request(Method::DELETE, &["sessions", ue], None).await.map(drop);
         };
         // One request, so that a UE keeps its session when its rules change.
         let body = json!({"name": ue, "public_key": session.public_key, "rule": session.rules});
-        let (status, answer) = self.0.ask(Method::PUT, &["sessions", ue], Some(&body)).await?;
+        let (status, answer) = self.0.request(Method::PUT, &["sessions", ue], Some(&body)).await?;
         if status.is_success() {
             return Ok(());
         }
@@ -301,7 +302,7 @@ impl Southbound for Upf {
     }
 
     async fn health(&self, _: &Expected) -> Result<(), Failure> {
-        self.0.ask(Method::GET, &["status"], None).await.map(drop)
+        self.0.request(Method::GET, &["status"], None).await.map(drop)
     }
 }
 
@@ -363,7 +364,11 @@ impl Network {
             let at = a.gnb.as_ref()?;
             let agent = Agent::new(at, a.gnb_token_file.as_deref(), a.gnb_ca_file.as_deref());
             let made = |agent| {
-                let gnb = Gnb { agent, rest: a.rest_slice.clone(), max_share_percent: a.max_share_percent };
+                let gnb = Gnb {
+                    agent,
+                    default_slice: a.rest_slice.clone(),
+                    max_share_percent: a.max_share_percent,
+                };
                 (a.name.clone(), gnb)
             };
             Some(agent.map(made))
@@ -374,7 +379,7 @@ impl Network {
         let mano = config.mano.as_ref().map(|m| -> anyhow::Result<Mano> {
             Ok(match Url::parse(&m.target) {
                 Ok(url) if ["http", "https"].contains(&url.scheme()) => {
-                    let http = client::builder(Trust::of(url.as_str(), None))?.timeout(PATIENCE);
+                    let http = client::builder(Trust::of(url.as_str(), None))?.timeout(REQUEST_TIMEOUT);
                     Mano::Url(http.build()?, url)
                 }
                 _ => Mano::Folder(PathBuf::from(&m.target)),
@@ -440,7 +445,7 @@ mod tests {
         let at = Listen::Tcp("127.0.0.1:0".parse().unwrap());
         let at = server.listen(&at, router, Guarded::default()).await.unwrap().unwrap();
         let agent = Agent::new(&format!("http://{at}"), None, None).unwrap();
-        let cell = Gnb { agent, rest: "default".into(), max_share_percent: 90.0 };
+        let cell = Gnb { agent, default_slice: "default".into(), max_share_percent: 90.0 };
         let share = |share_ppm| SliceShare {
             name: "video".into(),
             share_ppm,

@@ -21,18 +21,18 @@ use std::time::Duration;
 const CHANNEL: &str = "anabranch_slices";
 /// Time limit for an answer of a server. If the network is cut, there is no answer and no error of the
 /// socket.
-const SILENT: Duration = Duration::from_secs(5);
+const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Settings of every connection, whatever the defaults of the server: an instance that stops during a change
 /// blocks others no longer than this; and a change that has waited for another one sees its result.
-const BEGUN: [&str; 2] = [
+const CONNECTION_SETTINGS: [&str; 2] = [
     "SET idle_in_transaction_session_timeout = '10s'",
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
 ];
 /// Number of changes after which the empty rows of removed records are purged; instances that are behind need
 /// them.
-const KEEP_GONE: i64 = 10_000;
+const REMOVED_ROWS_KEPT: i64 = 10_000;
 /// Upper bound of the revision; a higher value is a sign of damage.
-const MOST_CHANGES: i64 = 1 << 53;
+const MAX_REVISION: i64 = 1 << 53;
 
 const SCHEMA: [&str; 5] = [
     "CREATE TABLE IF NOT EXISTS anabranch_record (kind TEXT NOT NULL, id TEXT NOT NULL, revision BIGINT NOT NULL, \
@@ -44,12 +44,12 @@ const SCHEMA: [&str; 5] = [
      ON CONFLICT (name) DO NOTHING",
 ];
 
-const NEWER: &str =
+const SELECT_NEWER: &str =
     "SELECT kind, id, revision, body FROM anabranch_record WHERE revision > $1 ORDER BY revision";
 const META: &str = "SELECT value FROM anabranch_meta WHERE name = $1";
-const PUT: &str = "INSERT INTO anabranch_record (kind, id, revision, body) VALUES ($1, $2, $3, $4) \
+const UPSERT_RECORD: &str = "INSERT INTO anabranch_record (kind, id, revision, body) VALUES ($1, $2, $3, $4) \
                    ON CONFLICT (kind, id) DO UPDATE SET revision = excluded.revision, body = excluded.body";
-const RAISE: &str = "UPDATE anabranch_meta SET value = $1 WHERE name = $2";
+const UPDATE_REVISION: &str = "UPDATE anabranch_meta SET value = $1 WHERE name = $2";
 const PURGE: &str = "DELETE FROM anabranch_record WHERE body IS NULL AND revision <= $1";
 const LEASE: &str = "INSERT INTO anabranch_lease (name, owner, until_ms) VALUES ('southbound', $1, $2) \
                      ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, until_ms = excluded.until_ms \
@@ -112,7 +112,7 @@ impl Writer {
 
 /// Failure to store a change.
 #[derive(Debug)]
-pub enum Failed {
+pub enum StoreError {
     /// The change was not stored.
     Unchanged(anyhow::Error),
     /// It is unknown whether the change was stored.
@@ -120,7 +120,7 @@ pub enum Failed {
 }
 
 /// Changes newer than a revision.
-pub struct Newer {
+pub struct NewerChanges {
     /// Records, oldest first.
     pub writes: Vec<Write>,
     /// The revision after these changes.
@@ -177,10 +177,10 @@ impl Store {
                 Self::Sqlite(pool, Writer { options: Arc::new(options), idle: Arc::default(), file })
             }
             None => {
-                let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(SILENT);
+                let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(SERVER_TIMEOUT);
                 let pool = pool.after_connect(|connection, _| {
                     Box::pin(async move {
-                        for setting in BEGUN {
+                        for setting in CONNECTION_SETTINGS {
                             sqlx::query(setting).execute(&mut *connection).await?;
                         }
                         Ok(())
@@ -189,7 +189,7 @@ impl Store {
                 // A connection with an unread answer, after a cancelled query, is drained or closed.
                 let pool = pool.after_release(|connection, _| {
                     Box::pin(async move {
-                        let answers = tokio::time::timeout(SILENT, connection.ping()).await;
+                        let answers = tokio::time::timeout(SERVER_TIMEOUT, connection.ping()).await;
                         answers.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map(|()| true)
                     })
                 });
@@ -233,7 +233,7 @@ impl Store {
             // Read after the records, because the counters only increase.
             let purged: Option<i64> = sqlx::query_scalar(META).bind("purged").fetch_optional(pool).await?;
             let revision: Option<i64> = sqlx::query_scalar(META).bind("revision").fetch_optional(pool).await?;
-            fit(purged, revision, newest).map(drop)
+            consistent_counters(purged, revision, newest).map(drop)
         })
     }
 
@@ -252,11 +252,11 @@ impl Store {
     }
 
     /// Begins a change, which waits for other changes; returns also the changes newer than `known`.
-    pub async fn begin(&self, known: i64) -> anyhow::Result<(Change, Newer)> {
+    pub async fn begin(&self, known: i64) -> anyhow::Result<(Change, NewerChanges)> {
         in_time(self.is_server(), self.begun(known)).await
     }
 
-    async fn begun(&self, known: i64) -> anyhow::Result<(Change, Newer)> {
+    async fn begun(&self, known: i64) -> anyhow::Result<(Change, NewerChanges)> {
         let mut change = match self {
             Self::Sqlite(_, writer) => {
                 writer.check()?;
@@ -271,42 +271,42 @@ impl Store {
                 Change::Postgres(tx)
             }
         };
-        let newer = on!(&mut change, Change, tx => {
+        let newer_changes = on!(&mut change, Change, tx => {
             let purged: Option<i64> = sqlx::query_scalar(META).bind("purged").fetch_optional(&mut *tx.statement()).await?;
             let revision: Option<i64> = sqlx::query_scalar(META).bind("revision").fetch_optional(&mut *tx.statement()).await?;
-            let (purged, revision) = fit(purged, revision, 0)?;
+            let (purged, revision) = consistent_counters(purged, revision, 0)?;
             let all = known < purged || known > revision;
             let from = if all { -1 } else { known };
             let rows: Vec<Row> = if from < revision {
-                sqlx::query_as(NEWER).bind(from).fetch_all(&mut *tx.statement()).await?
+                sqlx::query_as(SELECT_NEWER).bind(from).fetch_all(&mut *tx.statement()).await?
             } else {
                 Vec::new()
             };
-            newer(rows, revision, all)?
+            newer_changes(rows, revision, all)?
         });
-        Ok((change, newer))
+        Ok((change, newer_changes))
     }
 
     /// Whether a change with unknown outcome, `writes` as `revision`, was stored. Waits for changes in
     /// progress.
-    pub async fn was_made(&self, revision: i64, writes: &[Write]) -> anyhow::Result<bool> {
+    pub async fn is_stored(&self, revision: i64, writes: &[Write]) -> anyhow::Result<bool> {
         let (mut change, _) = self.begin(revision - 1).await?;
-        let made = in_time(self.is_server(), change.has(revision, writes)).await;
+        let made = in_time(self.is_server(), change.contains(revision, writes)).await;
         change.end().await;
         made
     }
 
     /// The changes newer than `known`, without a lock.
-    pub async fn newer(&self, known: i64) -> anyhow::Result<Newer> {
+    pub async fn newer_changes(&self, known: i64) -> anyhow::Result<NewerChanges> {
         in_time(self.is_server(), self.read(known)).await
     }
 
-    async fn read(&self, known: i64) -> anyhow::Result<Newer> {
+    async fn read(&self, known: i64) -> anyhow::Result<NewerChanges> {
         if let Self::Sqlite(_, writer) = self {
             writer.check()?;
         }
         on!(self, Self, pool => {
-            let mut rows: Vec<Row> = sqlx::query_as(NEWER).bind(known).fetch_all(pool).await?;
+            let mut rows: Vec<Row> = sqlx::query_as(SELECT_NEWER).bind(known).fetch_all(pool).await?;
             // Read after the rows: records purged before may be missing in them, records purged later are in
             // them.
             let purged: i64 = sqlx::query_scalar(META).bind("purged").fetch_one(pool).await?;
@@ -314,11 +314,11 @@ impl Store {
             // A server that lost its last changes, or was restored from a copy, is behind.
             let all = known < purged || known > stored;
             if all {
-                rows = sqlx::query_as(NEWER).bind(-1_i64).fetch_all(pool).await?;
+                rows = sqlx::query_as(SELECT_NEWER).bind(-1_i64).fetch_all(pool).await?;
             }
             // One statement sees a consistent prefix of the sequence of changes.
             let revision = rows.last().map_or(known.clamp(0, stored.max(0)), |row| row.2);
-            newer(rows, revision, all)
+            newer_changes(rows, revision, all)
         })
     }
 
@@ -358,10 +358,10 @@ impl Store {
 
 impl Change {
     /// Stores the change as `revision`.
-    pub async fn commit(mut self, revision: i64, writes: &[Write]) -> Result<(), Failed> {
+    pub async fn commit(mut self, revision: i64, writes: &[Write]) -> Result<(), StoreError> {
         if let Err(error) = in_time(self.is_server(), self.put(revision, writes)).await {
             self.end().await;
-            return Err(Failed::Unchanged(error));
+            return Err(StoreError::Unchanged(error));
         }
         let made = match self {
             Self::Sqlite(mut connection, writer) => {
@@ -379,7 +379,7 @@ impl Change {
             }
             Self::Postgres(tx) => in_time(true, async { Ok(tx.commit().await?) }).await,
         };
-        made.map_err(Failed::Unknown)
+        made.map_err(StoreError::Unknown)
     }
 
     const fn is_server(&self) -> bool {
@@ -390,18 +390,18 @@ impl Change {
         for write in writes {
             let body = write.record.as_ref().map(Record::to_json).transpose()?;
             on!(self, Self, tx => {
-                let put = sqlx::query(PUT).bind(write.kind.name()).bind(&write.id).bind(revision).bind(body);
+                let put = sqlx::query(UPSERT_RECORD).bind(write.kind.name()).bind(&write.id).bind(revision).bind(body);
                 put.execute(&mut *tx.statement()).await.map(drop)
             })?;
         }
         on!(self, Self, tx => {
-            sqlx::query(RAISE).bind(revision).bind("revision").execute(&mut *tx.statement()).await.map(drop)
+            sqlx::query(UPDATE_REVISION).bind(revision).bind("revision").execute(&mut *tx.statement()).await.map(drop)
         })?;
-        if revision % 1000 == 0 && revision > KEEP_GONE {
-            let old = revision - KEEP_GONE;
+        if revision % 1000 == 0 && revision > REMOVED_ROWS_KEPT {
+            let old = revision - REMOVED_ROWS_KEPT;
             on!(self, Self, tx => {
                 sqlx::query(PURGE).bind(old).execute(&mut *tx.statement()).await?;
-                sqlx::query(RAISE).bind(old).bind("purged").execute(&mut *tx.statement()).await.map(drop)
+                sqlx::query(UPDATE_REVISION).bind(old).bind("purged").execute(&mut *tx.statement()).await.map(drop)
             })?;
         }
         if let Self::Postgres(tx) = self {
@@ -429,12 +429,13 @@ impl Change {
 
     /// Whether the database has these writes as `revision`. A revision belongs to one change, so its first
     /// record is sufficient.
-    async fn has(&mut self, revision: i64, writes: &[Write]) -> anyhow::Result<bool> {
-        const MADE: &str = "SELECT body FROM anabranch_record WHERE kind = $1 AND id = $2 AND revision = $3";
+    async fn contains(&mut self, revision: i64, writes: &[Write]) -> anyhow::Result<bool> {
+        const SELECT_WRITTEN: &str =
+            "SELECT body FROM anabranch_record WHERE kind = $1 AND id = $2 AND revision = $3";
         let Some(first) = writes.first() else { return Ok(true) };
         let body = first.record.as_ref().map(Record::to_json).transpose()?;
         let found: Option<Option<String>> = on!(self, Self, tx => {
-            let made = sqlx::query_scalar(MADE).bind(first.kind.name()).bind(&first.id).bind(revision);
+            let made = sqlx::query_scalar(SELECT_WRITTEN).bind(first.kind.name()).bind(&first.id).bind(revision);
             made.fetch_optional(&mut *tx.statement()).await
         })?;
         Ok(found.is_some_and(|found| found == body))
@@ -466,16 +467,20 @@ async fn in_time<T>(is_server: bool, run: impl Future<Output = anyhow::Result<T>
     if !is_server {
         return run.await;
     }
-    let done = tokio::time::timeout(SILENT, run).await;
-    done.unwrap_or_else(|_| anyhow::bail!("the server did not answer within {} s", SILENT.as_secs()))
+    let done = tokio::time::timeout(SERVER_TIMEOUT, run).await;
+    done.unwrap_or_else(|_| anyhow::bail!("the server did not answer within {} s", SERVER_TIMEOUT.as_secs()))
 }
 
 /// The counters, if both exist and are consistent: the purged revision is not above the stored one, no record
 /// (`newest`) is newer than the stored revision, and the revision is below its upper bound.
-fn fit(purged: Option<i64>, revision: Option<i64>, newest: i64) -> anyhow::Result<(i64, i64)> {
+fn consistent_counters(
+    purged: Option<i64>,
+    revision: Option<i64>,
+    newest: i64,
+) -> anyhow::Result<(i64, i64)> {
     if let (Some(purged), Some(revision)) = (purged, revision)
         && (0..=revision).contains(&purged)
-        && (newest..=MOST_CHANGES).contains(&revision)
+        && (newest..=MAX_REVISION).contains(&revision)
     {
         return Ok((purged, revision));
     }
@@ -487,7 +492,7 @@ fn fit(purged: Option<i64>, revision: Option<i64>, newest: i64) -> anyhow::Resul
     )
 }
 
-fn newer(rows: Vec<Row>, revision: i64, all: bool) -> anyhow::Result<Newer> {
+fn newer_changes(rows: Vec<Row>, revision: i64, all: bool) -> anyhow::Result<NewerChanges> {
     let mut writes = Vec::with_capacity(rows.len());
     for (kind, id, _, body) in rows {
         // Records of a kind that only a newer program has are ignored.
@@ -503,7 +508,7 @@ fn newer(rows: Vec<Row>, revision: i64, all: bool) -> anyhow::Result<Newer> {
         })?;
         writes.push(Write { kind, id, record });
     }
-    Ok(Newer { writes, revision, all })
+    Ok(NewerChanges { writes, revision, all })
 }
 
 /// The remedy for a file that cannot be opened.
@@ -559,14 +564,14 @@ mod tests {
         for round in 0..20 {
             for (id, unknown) in [("late", true), ("early", false)] {
                 let writes = [document("before", "x"), document(id, "x")];
-                let (change, newer) = store.begin(known).await.unwrap();
-                assert_eq!(newer.revision, known);
+                let (change, newer_changes) = store.begin(known).await.unwrap();
+                assert_eq!(newer_changes.revision, known);
                 match change.commit(known + 1, &writes).await {
-                    Err(Failed::Unknown(_)) => assert!(unknown, "{id}"),
-                    Err(Failed::Unchanged(_)) => assert!(!unknown, "{id}"),
+                    Err(StoreError::Unknown(_)) => assert!(unknown, "{id}"),
+                    Err(StoreError::Unchanged(_)) => assert!(!unknown, "{id}"),
                     Ok(()) => panic!("{id}"),
                 }
-                assert!(!store.was_made(known + 1, &writes).await.unwrap(), "{id}");
+                assert!(!store.is_stored(known + 1, &writes).await.unwrap(), "{id}");
             }
             let (dropped, _) = store.begin(known).await.unwrap();
             drop(dropped);
@@ -574,11 +579,11 @@ mod tests {
             let (change, _) = store.begin(known).await.unwrap();
             change.commit(known + 1, &writes).await.unwrap();
             known += 1;
-            assert!(store.was_made(known, &writes).await.unwrap());
-            assert!(!store.was_made(known, &[document("good", "other")]).await.unwrap());
-            assert!(!store.was_made(known + 1, &writes).await.unwrap());
+            assert!(store.is_stored(known, &writes).await.unwrap());
+            assert!(!store.is_stored(known, &[document("good", "other")]).await.unwrap());
+            assert!(!store.is_stored(known + 1, &writes).await.unwrap());
         }
-        assert_eq!(store.newer(-1).await.unwrap().writes.len(), 1);
+        assert_eq!(store.newer_changes(-1).await.unwrap().writes.len(), 1);
     }
 
     /// A reader during removals and purges receives every removal, or the complete contents.
@@ -595,18 +600,22 @@ mod tests {
             };
             let known = revision + 1;
             commit(known, document(&id, "is there")).await;
-            let end = (known + 1 + KEEP_GONE + 1000) / 1000 * 1000;
+            let end = (known + 1 + REMOVED_ROWS_KEPT + 1000) / 1000 * 1000;
             let reader = {
                 let (store, id) = (store.clone(), id.clone());
                 tokio::spawn(async move {
                     loop {
-                        let newer = store.newer(known).await.unwrap();
-                        let told = newer.writes.iter().any(|w| w.id == id && w.record.is_none());
-                        let kept = newer.writes.iter().any(|w| w.id == id && w.record.is_some());
+                        let newer_changes = store.newer_changes(known).await.unwrap();
+                        let told = newer_changes.writes.iter().any(|w| w.id == id && w.record.is_none());
+                        let kept = newer_changes.writes.iter().any(|w| w.id == id && w.record.is_some());
                         assert!(!kept, "it went before or was known");
-                        assert!(newer.all || told || newer.revision <= known, "missed at {}", newer.revision);
-                        if newer.revision >= end {
-                            return newer.all;
+                        assert!(
+                            newer_changes.all || told || newer_changes.revision <= known,
+                            "missed at {}",
+                            newer_changes.revision
+                        );
+                        if newer_changes.revision >= end {
+                            return newer_changes.all;
                         }
                     }
                 })
@@ -630,7 +639,7 @@ mod tests {
         for (revision, body, left) in [(1, "{\"text\":", true), (2, "[", true), (3, "{}", false)] {
             let sql = "INSERT OR REPLACE INTO anabranch_record (kind, id, revision, body) VALUES ('slice', 'x', $1, $2)";
             sqlx::query(sql).bind(revision).bind(body).execute(pool).await.unwrap();
-            let error = format!("{:#}", store.newer(-1).await.err().unwrap());
+            let error = format!("{:#}", store.newer_changes(-1).await.err().unwrap());
             assert!(
                 error.contains("record slice x") && error.contains("kind = 'slice' AND id = 'x'"),
                 "{error}"
@@ -700,16 +709,24 @@ mod tests {
             change.commit(revision, &[document(&format!("a{revision}"), "x")]).await.unwrap();
         }
         for known in [4, 5, 1000] {
-            let newer = store.newer(known).await.unwrap();
-            assert_eq!((newer.all, newer.writes.len(), newer.revision), (true, 3, 3), "{known}");
-            let (change, newer) = store.begin(known).await.unwrap();
-            assert_eq!((newer.all, newer.writes.len(), newer.revision), (true, 3, 3), "{known}");
+            let newer_changes = store.newer_changes(known).await.unwrap();
+            assert_eq!(
+                (newer_changes.all, newer_changes.writes.len(), newer_changes.revision),
+                (true, 3, 3),
+                "{known}"
+            );
+            let (change, newer_changes) = store.begin(known).await.unwrap();
+            assert_eq!(
+                (newer_changes.all, newer_changes.writes.len(), newer_changes.revision),
+                (true, 3, 3),
+                "{known}"
+            );
             change.end().await;
         }
         for known in [1, 3] {
-            let newer = store.newer(known).await.unwrap();
+            let newer_changes = store.newer_changes(known).await.unwrap();
             assert_eq!(
-                (newer.all, newer.writes.len() as i64, newer.revision),
+                (newer_changes.all, newer_changes.writes.len() as i64, newer_changes.revision),
                 (false, 3 - known, 3),
                 "{known}"
             );

@@ -25,12 +25,12 @@ const BUSY: Duration = Duration::from_secs(30);
 /// Longest pause before a retry of a session that the UPF refused.
 const REFUSED: Duration = Duration::from_secs(300);
 /// Number of consecutive failed health checks after which an access counts as bad.
-const PATIENT: u32 = 2;
+const FAILURES_TO_REPORT: u32 = 2;
 /// Number of cells contacted in parallel, so that unresponsive cells delay each other little.
 const SIDE_BY_SIDE: usize = 32;
 
 /// Sets the shares of a cell, if it has an agent; returns its answer, or the reason why it is not contacted.
-async fn tell_shares(
+async fn send_cell_shares(
     cell: Result<Option<&Gnb>, String>,
     shares: &[SliceShare],
 ) -> Result<Result<(), Failure>, String> {
@@ -68,25 +68,25 @@ pub async fn southbound(
     owner: String,
     interval: Duration,
 ) -> anyhow::Result<()> {
-    let mut work = Work {
+    let mut work = Reconciler {
         engine,
         network: network.into(),
         callbacks,
         owner,
-        led: LeaseTerm::default(),
-        bad: BTreeMap::new(),
-        later: BTreeMap::new(),
-        tried: BTreeMap::new(),
-        silent: BTreeMap::new(),
-        upf_is_silent: false,
-        look_at: Instant::now(),
+        lease_term: LeaseTerm::default(),
+        failures: BTreeMap::new(),
+        retry_at: BTreeMap::new(),
+        pending_sessions: BTreeMap::new(),
+        unresponsive: BTreeMap::new(),
+        upf_unresponsive: false,
+        next_check: Instant::now(),
         interval,
     };
     let mut changes = work.engine.changes();
     loop {
         changes.borrow_and_update();
         let mut again = false;
-        if work.leads().await {
+        if work.holds_lease().await {
             match work.round().await {
                 Ok(more) => again = more,
                 Err(problem) => tracing::warn!("{}", problem.detail),
@@ -99,25 +99,25 @@ pub async fn southbound(
     }
 }
 
-struct Work {
+struct Reconciler {
     engine: Arc<Engine>,
     network: Arc<Network>,
     callbacks: Arc<Callbacks>,
     owner: String,
-    led: LeaseTerm,
+    lease_term: LeaseTerm,
     /// Number of consecutive failures per access.
-    bad: BTreeMap<String, u32>,
+    failures: BTreeMap<String, u32>,
     /// Slices whose removal failed at a step, with the time of the next attempt.
-    later: BTreeMap<String, Instant>,
+    retry_at: BTreeMap<String, Instant>,
     /// Sessions that the UPF has not created or ended yet, by UE.
-    tried: BTreeMap<String, Tried>,
+    pending_sessions: BTreeMap<String, PendingSession>,
     /// Accesses whose cell has not answered since the last check, with the cause; they are not contacted
     /// before the next one.
-    silent: BTreeMap<String, String>,
+    unresponsive: BTreeMap<String, String>,
     /// The same for the UPF.
-    upf_is_silent: bool,
+    upf_unresponsive: bool,
     /// Time of the next health check.
-    look_at: Instant,
+    next_check: Instant,
     interval: Duration,
 }
 
@@ -142,7 +142,7 @@ impl LeaseTerm {
 }
 
 /// A session that the UPF has not created or ended yet.
-struct Tried {
+struct PendingSession {
     session: Option<SessionRule>,
     state: Option<Attachment>,
     /// Number of consecutive failures.
@@ -151,25 +151,25 @@ struct Tried {
     at: Instant,
 }
 
-impl Tried {
+impl PendingSession {
     fn waits(&self, ue: &Ue, now: Instant) -> bool {
         now < self.at && self.session == ue.session && self.state == ue.session_state
     }
 }
 
-impl Work {
+impl Reconciler {
     /// Whether this instance has the lease.
-    async fn leads(&mut self) -> bool {
+    async fn holds_lease(&mut self) -> bool {
         let now = now_ms();
-        if self.led.is_due(now) {
+        if self.lease_term.is_due(now) {
             let until = now + LEASE_MS;
             match self.engine.store().lease(&self.owner, until as i64, now as i64).await {
-                Ok(true) => self.led = LeaseTerm { from: now, until },
-                Ok(false) => self.led = LeaseTerm::default(),
+                Ok(true) => self.lease_term = LeaseTerm { from: now, until },
+                Ok(false) => self.lease_term = LeaseTerm::default(),
                 Err(error) => tracing::warn!("database: {error:#}"),
             }
         }
-        self.led.holds(now)
+        self.lease_term.holds(now)
     }
 
     /// One step for every waiting slice and UE, and health checks when they are due. True if there may be
@@ -187,12 +187,12 @@ impl Work {
         let todo: Vec<(String, Option<Action>)> =
             self.engine.read(|m| m.todo().map(|(id, action)| (id.to_owned(), action)).collect());
         let mut again = false;
-        self.later.retain(|_, at| *at > Instant::now());
+        self.retry_at.retain(|_, at| *at > Instant::now());
         for (id, action) in todo {
-            if self.later.contains_key(&id) {
+            if self.retry_at.contains_key(&id) {
                 continue;
             }
-            if !self.leads().await {
+            if !self.holds_lease().await {
                 return Ok(false);
             }
             let before = self.engine.read(|m| m.slices().get(&id).cloned());
@@ -211,18 +211,18 @@ impl Work {
             self.engine.commit(step).await?;
             let is_going = |m: &Manager| m.slice(&id).is_ok_and(|s| s.state == State::Terminating);
             if failed && self.engine.read(is_going) {
-                self.later.insert(id, Instant::now() + RETRY);
+                self.retry_at.insert(id, Instant::now() + RETRY);
             }
             again = true;
         }
         again |= self.attach().await?;
         self.sessions().await?;
         let now = Instant::now();
-        if self.look_at <= now {
-            let moved = self.look().await;
+        if self.next_check <= now {
+            let moved = self.check_health().await;
             // With unresponsive cells a check takes long; until the next one there is as much time for other
             // work.
-            self.look_at = Instant::now() + self.interval.max(now.elapsed());
+            self.next_check = Instant::now() + self.interval.max(now.elapsed());
             again |= moved?;
         }
         self.camara().await?;
@@ -257,7 +257,7 @@ impl Work {
                     (Some(cell), Action::Do(_)) => {
                         let expected = self.engine.read(|m| m.verified(access, id, action));
                         let health = cell.health(&expected).await;
-                        self.heard(access, health)
+                        self.record_answer(access, health)
                     }
                     _ => Ok(()),
                 }
@@ -268,22 +268,22 @@ impl Work {
     /// Sets the shares of an access.
     async fn send_shares(&mut self, access: &str, shares: &[SliceShare]) -> Result<(), String> {
         let network = Arc::clone(&self.network);
-        let told = tell_shares(self.cell(&network, access), shares).await;
-        told.and_then(|done| self.heard(access, done))
+        let told = send_cell_shares(self.cell(&network, access), shares).await;
+        told.and_then(|done| self.record_answer(access, done))
     }
 
     /// The cell of an access, if it has an agent; the error is the reason why it did not answer.
     fn cell<'n>(&self, network: &'n Network, access: &str) -> Result<Option<&'n Gnb>, String> {
-        match self.silent.get(access) {
+        match self.unresponsive.get(access) {
             Some(why) => Err(why.clone()),
             None => Ok(network.cell(access)),
         }
     }
 
     /// The result of a request to the cell of an access; a missing answer is recorded.
-    fn heard<T>(&mut self, access: &str, answer: Result<T, Failure>) -> Result<T, String> {
+    fn record_answer<T>(&mut self, access: &str, answer: Result<T, Failure>) -> Result<T, String> {
         if let Err(Failure::Silent(why)) = &answer {
-            self.silent.insert(access.to_owned(), why.clone());
+            self.unresponsive.insert(access.to_owned(), why.clone());
         }
         answer.map_err(String::from)
     }
@@ -298,13 +298,13 @@ impl Work {
                 // The UE is at one of the cells.
                 result = Err("no cell of the slice has a gNB agent".to_owned());
                 for access in &place.accesses {
-                    if !self.leads().await {
+                    if !self.holds_lease().await {
                         break 'places;
                     }
                     result = match self.cell(&network, access) {
                         Ok(Some(cell)) => {
                             let done = cell.attach(cell_ue, &place.cell_name).await;
-                            self.heard(access, done)
+                            self.record_answer(access, done)
                         }
                         Ok(None) => continue,
                         Err(why) => Err(why),
@@ -333,13 +333,13 @@ impl Work {
             let mut told = Vec::new();
             for name in names {
                 if name.placed_at.last().is_none_or(|at| at != access) {
-                    if !self.leads().await {
+                    if !self.holds_lease().await {
                         return Ok(());
                     }
                     let done = match self.cell(&network, access) {
                         Ok(Some(cell)) => {
                             let done = cell.release(&name.cell_ue).await;
-                            self.heard(access, done)
+                            self.record_answer(access, done)
                         }
                         other => other.map(drop),
                     };
@@ -361,15 +361,16 @@ impl Work {
     /// Creates, changes and ends the UEs' sessions at the UPF, with retries.
     async fn sessions(&mut self) -> Result<(), crate::runtime::api::Problem> {
         // The next health check shows whether it answers.
-        if self.upf_is_silent {
+        if self.upf_unresponsive {
             return Ok(());
         }
         let now = Instant::now();
-        let is_due = |ue: &&Ue| self.tried.get(&ue.id).is_none_or(|tried| !tried.waits(ue, now));
+        let is_due =
+            |ue: &&Ue| self.pending_sessions.get(&ue.id).is_none_or(|pending| !pending.waits(ue, now));
         let due: Vec<Ue> =
             self.engine.read(|m| m.open_sessions().filter(is_due).take(100).cloned().collect());
         for ue in due {
-            if !self.leads().await {
+            if !self.holds_lease().await {
                 break;
             }
             let result = match &self.network.upf {
@@ -388,11 +389,11 @@ impl Work {
             };
             self.engine.commit(|m| Ok((m.record_session_result(&ue, state.clone()), ()))).await?;
             match result {
-                Ok(()) => drop(self.tried.remove(&ue.id)),
+                Ok(()) => drop(self.pending_sessions.remove(&ue.id)),
                 Err(failure) => {
                     self.try_later(ue, state, &failure);
                     if let Failure::Silent(_) = failure {
-                        self.upf_is_silent = true;
+                        self.upf_unresponsive = true;
                         break;
                     }
                 }
@@ -404,28 +405,29 @@ impl Work {
     /// Schedules a retry of a session; the pause grows with the number of failures.
     fn try_later(&mut self, ue: Ue, state: Option<Attachment>, failure: &Failure) {
         let longest = if matches!(failure, Failure::Refused(_)) { REFUSED } else { BUSY };
-        let before = self.tried.get(&ue.id).filter(|tried| tried.session == ue.session);
-        let times = before.map_or(0, |tried| tried.times);
+        let before = self.pending_sessions.get(&ue.id).filter(|pending| pending.session == ue.session);
+        let times = before.map_or(0, |pending| pending.times);
         let at = Instant::now() + (RETRY * (1 << times.min(16))).min(longest);
-        self.tried.insert(ue.id, Tried { session: ue.session, state, times: times.saturating_add(1), at });
+        self.pending_sessions
+            .insert(ue.id, PendingSession { session: ue.session, state, times: times.saturating_add(1), at });
     }
 
     /// Checks every access; shares that were lost are set again. True if UEs must be moved again.
-    async fn look(&mut self) -> Result<bool, crate::runtime::api::Problem> {
+    async fn check_health(&mut self) -> Result<bool, crate::runtime::api::Problem> {
         let mut again = false;
         let network = Arc::clone(&self.network);
-        self.silent.clear();
+        self.unresponsive.clear();
         let upf = match &network.upf {
-            Some(upf) => self.look_at_upf(upf).await?.err(),
+            Some(upf) => self.check_upf(upf).await?.err(),
             None => None,
         };
-        self.upf_is_silent = matches!(upf, Some(Failure::Silent(_)));
+        self.upf_unresponsive = matches!(upf, Some(Failure::Silent(_)));
         let upf = upf.map(|why| format!("UPF: {why}"));
-        self.engine.read(|m| self.tried.retain(|ue, _| m.ues().contains_key(ue)));
+        self.engine.read(|m| self.pending_sessions.retain(|ue, _| m.ues().contains_key(ue)));
         let accesses: Vec<String> =
             self.engine.read(|m| m.inventory().iter().map(|a| a.name.clone()).collect());
         for some in accesses.chunks(SIDE_BY_SIDE) {
-            match self.look_at_cells(some, upf.as_deref()).await? {
+            match self.check_cells(some, upf.as_deref()).await? {
                 Some(more) => again |= more,
                 None => return Ok(again),
             }
@@ -435,7 +437,7 @@ impl Work {
     }
 
     /// Checks the UPF; sessions that it has lost are marked for creation.
-    async fn look_at_upf(&mut self, upf: &Upf) -> Result<Result<(), Failure>, crate::runtime::api::Problem> {
+    async fn check_upf(&mut self, upf: &Upf) -> Result<Result<(), Failure>, crate::runtime::api::Problem> {
         let is_active = |ue: &Ue| ue.session_state == Some(Attachment::Active);
         // A UPF without sessions of this manager may have thousands of others.
         if !self.engine.read(|m| m.ues().values().any(is_active)) {
@@ -454,13 +456,13 @@ impl Work {
 
     /// Checks all cells of some accesses in parallel; `upf` is the failure of the UPF, if any. Returns
     /// whether UEs must be moved again; `None` if another instance has the lease.
-    async fn look_at_cells(
+    async fn check_cells(
         &mut self,
         accesses: &[String],
         upf: Option<&str>,
     ) -> Result<Option<bool>, crate::runtime::api::Problem> {
         let network = Arc::clone(&self.network);
-        if !self.leads().await {
+        if !self.holds_lease().await {
             return Ok(None);
         }
         // A cell whose shares are being changed proves neither health nor failure.
@@ -472,23 +474,23 @@ impl Work {
         let health = join_all(told.iter().map(|(_, cell, expected)| cell.health(expected))).await;
         let mut cells = BTreeMap::new();
         for ((access, ..), health) in told.into_iter().zip(health) {
-            cells.insert(access, self.heard(access, health));
+            cells.insert(access, self.record_answer(access, health));
         }
         let ill: Vec<&String> = cells.iter().filter(|(_, h)| h.is_err()).map(|(access, _)| *access).collect();
         let problems: BTreeMap<&String, String> =
             cells.iter().filter_map(|(access, health)| Some((*access, health.clone().err()?))).collect();
         if !ill.is_empty() {
-            if !self.leads().await {
+            if !self.holds_lease().await {
                 return Ok(None);
             }
             // The target state may have changed meanwhile.
             let shares = |access| self.engine.read(|m| m.shares_now(access));
             let told: Vec<_> =
                 ill.iter().map(|access| (self.cell(&network, access), shares(access))).collect();
-            let tell = told.into_iter().map(async |(cell, shares)| tell_shares(cell, &shares).await);
+            let tell = told.into_iter().map(async |(cell, shares)| send_cell_shares(cell, &shares).await);
             let sent = join_all(tell).await;
             for (access, sent) in ill.into_iter().zip(sent) {
-                let sent = sent.and_then(|sent| self.heard(access, sent));
+                let sent = sent.and_then(|sent| self.record_answer(access, sent));
                 cells.insert(access, sent);
             }
         }
@@ -499,13 +501,13 @@ impl Work {
             .filter(|(access, health)| health.is_ok() && placed(access))
             .map(|(a, _)| *a)
             .collect();
-        if !well.is_empty() && !self.leads().await {
+        if !well.is_empty() && !self.holds_lease().await {
             return Ok(None);
         }
         let places = join_all(well.iter().filter_map(|access| Some(network.cell(access)?.places()))).await;
         let mut again = false;
         for (access, places) in well.into_iter().zip(places) {
-            match self.heard(access, places) {
+            match self.record_answer(access, places) {
                 Ok(places) => {
                     if !self.engine.read(|m| m.strays(access, &places).is_empty()) {
                         self.engine.commit(|m| Ok((m.strays(access, &places), ()))).await?;
@@ -525,9 +527,9 @@ impl Work {
             if expected.is_none() && network.cell(access).is_some() && problem.is_none() {
                 continue;
             }
-            let failures = self.bad.entry(access.clone()).or_default();
+            let failures = self.failures.entry(access.clone()).or_default();
             *failures = if problem.is_some() { failures.saturating_add(1) } else { 0 };
-            if problem.is_some() && *failures < PATIENT {
+            if problem.is_some() && *failures < FAILURES_TO_REPORT {
                 continue;
             }
             let told = self.engine.read(|m| m.health(access, problem.as_deref(), now_ms()).is_empty());
@@ -566,7 +568,7 @@ mod tests {
 
     #[test]
     fn a_lease_is_extended_in_time_and_after_the_clock_was_set_back() {
-        let led = LeaseTerm { from: 100_000, until: 100_000 + LEASE_MS };
+        let lease_term = LeaseTerm { from: 100_000, until: 100_000 + LEASE_MS };
         for (now, is_due, holds) in [
             (100_000, false, true),
             (100_000 + LEASE_MS / 2, false, true),
@@ -575,7 +577,7 @@ mod tests {
             (99_999, true, false),
             (0, true, false),
         ] {
-            assert_eq!((led.is_due(now), led.holds(now)), (is_due, holds), "{now}");
+            assert_eq!((lease_term.is_due(now), lease_term.holds(now)), (is_due, holds), "{now}");
         }
         assert!(LeaseTerm::default().is_due(1) && !LeaseTerm::default().holds(1));
     }

@@ -28,9 +28,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 
 /// Interval of the checks of the accesses without a notification of a change, and of name resolution.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const ACCESS_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Shortest interval between restorations of configuration that other programs remove.
-const HOLD_EVERY: Duration = Duration::from_secs(1);
+const RESTORE_INTERVAL: Duration = Duration::from_secs(1);
 /// Largest inner MTU, bytes; [device] mtu has the same limit.
 const MAX_MTU: u16 = 9000;
 
@@ -265,7 +265,7 @@ impl Agent {
         watch(changed.clone())?;
         let (resolved, mut addresses) = mpsc::channel(8);
         let taps = self.taps.clone();
-        let mut tick = tokio::time::interval(LOOK_EVERY);
+        let mut tick = tokio::time::interval(ACCESS_CHECK_INTERVAL);
         // Whether some network configuration was removed, and the earliest time of the next restoration.
         let (mut removed, mut hold_at) = (false, tokio::time::Instant::now());
         tracing::info!(name = self.config.ue.name, public_key = %self.own_key, "ue runs");
@@ -284,7 +284,7 @@ impl Agent {
                 }
                 () = tokio::time::sleep_until(hold_at), if removed => {
                     // A program that removes it repeatedly must not keep the agent busy.
-                    (removed, hold_at) = (false, tokio::time::Instant::now() + HOLD_EVERY);
+                    (removed, hold_at) = (false, tokio::time::Instant::now() + RESTORE_INTERVAL);
                     self.hold().await;
                 }
                 () = self.lane.due() => self.lane.follow_paths(&self.worker).await,

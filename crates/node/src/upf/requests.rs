@@ -2,7 +2,7 @@
 //! rules, reload.
 
 use super::leases::Leases;
-use super::run::{Agent, Directory, Known, add, directory};
+use super::run::{Agent, Directory, UeRecord, add, directory};
 use crate::runtime::api::{self, ControlRequest, Problem, TcpLaneRequest};
 use crate::runtime::config::{self, Device, UpfConfig, UpfUe, check_rules};
 use crate::runtime::{metrics, views, why};
@@ -98,27 +98,30 @@ impl Agent {
     }
 
     async fn sessions(&self, offset: usize, limit: usize) -> Result<api::SessionList, Problem> {
-        let page: Vec<&Known> = self.ues.values().skip(offset).take(limit).collect();
-        Ok(api::SessionList { total: self.ues.len() as u64, sessions: self.look_at(&page, false).await? })
+        let page: Vec<&UeRecord> = self.ues.values().skip(offset).take(limit).collect();
+        Ok(api::SessionList {
+            total: self.ues.len() as u64,
+            sessions: self.session_views(&page, false).await?,
+        })
     }
 
     async fn session(&self, name: &str) -> Result<api::Session, Problem> {
         if let (None, Some(why)) = (self.ues.get(name), self.refused.get(name)) {
             return Err(Problem::not_found("session", name, why));
         }
-        let known = self.ues.get(name).ok_or_else(|| no_session(name))?;
-        self.look_at(&[known], true).await?.pop().ok_or_else(|| no_session(name))
+        let record = self.ues.get(name).ok_or_else(|| no_session(name))?;
+        self.session_views(&[record], true).await?.pop().ok_or_else(|| no_session(name))
     }
 
     /// The sessions of these UEs, in their order; with `all_rules` all their rules, else those that have seen
     /// packets.
-    async fn look_at(&self, page: &[&Known], all_rules: bool) -> Result<Vec<api::Session>, Problem> {
+    async fn session_views(&self, page: &[&UeRecord], all_rules: bool) -> Result<Vec<api::Session>, Problem> {
         let mut found: BTreeMap<PublicKey, api::Session> = BTreeMap::new();
         for (number, shard) in self.shards.iter().enumerate() {
             let keys: Vec<PublicKey> = page
                 .iter()
-                .filter(|known| known.shard(self.shards.len()) == number)
-                .map(|known| known.key)
+                .filter(|record| record.shard(self.shards.len()) == number)
+                .map(|record| record.key)
                 .collect();
             for keys in keys.chunks(CHUNK) {
                 let keys = keys.to_vec();
@@ -132,7 +135,7 @@ impl Agent {
                 }
             }
         }
-        Ok(page.iter().filter_map(|known| found.remove(&known.key)).collect())
+        Ok(page.iter().filter_map(|record| found.remove(&record.key)).collect())
     }
 
     async fn create(&mut self, ue: UpfUe) -> Result<api::Session, Problem> {
@@ -146,12 +149,13 @@ impl Agent {
     /// addresses stay the same.
     async fn put(&mut self, ue: UpfUe) -> Result<(api::Session, bool), Problem> {
         self.config.check_ue(&ue).map_err(Problem::invalid)?;
-        let old = self.ues.get_key_value(ue.name.as_str()).map(|(name, known)| (name.clone(), known.clone()));
+        let old =
+            self.ues.get_key_value(ue.name.as_str()).map(|(name, record)| (name.clone(), record.clone()));
         if old.as_ref().is_some_and(|(_, old)| old.from_file) {
             return Err(in_file(&ue.name, "change its [[ue]] section and reload"));
         }
         let (key, old_key) = (ue.public_key, old.as_ref().map(|(_, old)| old.key));
-        let others = || self.ues.values().map(|known| known.key).filter(|other| Some(*other) != old_key);
+        let others = || self.ues.values().map(|record| record.key).filter(|other| Some(*other) != old_key);
         if others().any(|other| other == key) {
             return taken("public_key", &key);
         }
@@ -178,7 +182,7 @@ impl Agent {
         leases.dirty = true;
         let is_new = old.is_none();
         let (old, new): (Directory, Directory) =
-            (old.into_iter().collect(), std::iter::once(Known::new(ue, addresses, false)).collect());
+            (old.into_iter().collect(), std::iter::once(UeRecord::new(ue, addresses, false)).collect());
         let workers = self.shards.len();
         let back = commands(&new, &old, &self.leases, workers);
         self.execute(Change { commands: commands(&old, &new, &leases, workers), inverse: back.clone() })
@@ -210,11 +214,11 @@ impl Agent {
         if self.refused.contains_key(name) {
             return self.delete_refused(name).await;
         }
-        let known = self.ues.get(name).ok_or_else(|| no_session(name))?;
-        if known.from_file {
+        let record = self.ues.get(name).ok_or_else(|| no_session(name))?;
+        if record.from_file {
             return Err(in_file(name, "remove its [[ue]] section and reload"));
         }
-        let (key, shard) = (known.key, known.shard(self.shards.len()));
+        let (key, shard) = (record.key, record.shard(self.shards.len()));
         let before = self.leases.clone();
         self.leases.added.retain(|ue| ue.public_key != key);
         self.leases.dirty = true;
@@ -249,8 +253,8 @@ impl Agent {
 
     /// Accepts any handshake timestamp of this UE again; its session continues.
     async fn reset_clock(&mut self, name: &str) -> Result<api::Session, Problem> {
-        let known = self.ues.get(name).ok_or_else(|| no_session(name))?;
-        let (key, shard) = (known.key, known.shard(self.shards.len()));
+        let record = self.ues.get(name).ok_or_else(|| no_session(name))?;
+        let (key, shard) = (record.key, record.shard(self.shards.len()));
         self.order(shard, vec![UpfCommand::ForgetTimestamp(key)], Vec::new()).await?;
         self.leases.forget_timestamp(&key);
         self.troubles.clear(name);
@@ -311,7 +315,7 @@ impl Agent {
         let mut leases = self.leases.clone();
         let (ues, refused) = directory(&mut running, &mut leases).map_err(invalid)?;
         // A reload does not refuse a UE that has been admitted.
-        let served = |name: &str| self.ues.get(name).is_some_and(|known| !known.from_file);
+        let served = |name: &str| self.ues.get(name).is_some_and(|record| !record.from_file);
         if let Some((name, why)) = refused.iter().find(|(name, _)| served(name)) {
             return Err(invalid(format!("UE \"{name}\": {why}")));
         }
@@ -457,22 +461,22 @@ struct Change {
 fn commands(old: &Directory, new: &Directory, leases: &Leases, workers: usize) -> Vec<Vec<UpfCommand>> {
     let (of_old, of_new) = (by_key(old), by_key(new));
     let mut commands = vec![Vec::new(); workers];
-    for (key, (_, known)) in &of_old {
-        if of_new.get(key).is_none_or(|(_, new)| new.addresses != known.addresses) {
-            commands[known.shard(workers)].push(UpfCommand::RemoveUe(**key));
+    for (key, (_, record)) in &of_old {
+        if of_new.get(key).is_none_or(|(_, new)| new.addresses != record.addresses) {
+            commands[record.shard(workers)].push(UpfCommand::RemoveUe(**key));
         }
     }
-    for (key, (name, known)) in &of_new {
-        let same = |(other, old): &(&str, &Known)| old.entry(other) == known.entry(name);
+    for (key, (name, record)) in &of_new {
+        let same = |(other, old): &(&str, &UeRecord)| old.entry(other) == record.entry(name);
         if !of_old.get(key).is_some_and(same) {
-            commands[known.shard(workers)].extend(add(name, known, leases));
+            commands[record.shard(workers)].extend(add(name, record, leases));
         }
     }
     commands
 }
 
-fn by_key(ues: &Directory) -> BTreeMap<&PublicKey, (&str, &Known)> {
-    ues.iter().map(|(name, known)| (&known.key, (&**name, known))).collect()
+fn by_key(ues: &Directory) -> BTreeMap<&PublicKey, (&str, &UeRecord)> {
+    ues.iter().map(|(name, record)| (&record.key, (&**name, record))).collect()
 }
 
 fn needs_restart(new: &UpfConfig, running: &UpfConfig) -> Vec<String> {

@@ -54,7 +54,7 @@ pub fn load(args: &Common) -> anyhow::Result<UpfConfig> {
 /// A UE that the UPF serves. With up to 100,000 of them, the configuration of a UE is not stored anywhere
 /// else.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Known {
+pub struct UeRecord {
     /// Public key.
     pub key: PublicKey,
     /// Assigned addresses.
@@ -68,9 +68,9 @@ pub struct Known {
 }
 
 /// UEs by name.
-pub type Directory = BTreeMap<Box<str>, Known>;
+pub type Directory = BTreeMap<Box<str>, UeRecord>;
 
-impl Known {
+impl UeRecord {
     /// The name of a configured UE, and the UE with its assigned addresses.
     pub fn new(ue: UpfUe, addresses: Addresses, from_file: bool) -> (Box<str>, Self) {
         let UpfUe { name, public_key: key, rule, accept_rules, .. } = ue;
@@ -95,11 +95,11 @@ impl Known {
 }
 
 /// UEs added over REST that are not admitted: name and reason. They stay in the state file.
-pub type Refused = BTreeMap<String, String>;
+pub type RefusedUes = BTreeMap<String, String>;
 
 /// All UEs of the configuration and of the state file, with their addresses, and those of the state file that
 /// do not fit the configuration. Moves the UEs out of `config`.
-pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<(Directory, Refused), String> {
+pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<(Directory, RefusedUes), String> {
     let keys: HashSet<PublicKey> = config.ue.iter().map(|ue| ue.public_key).collect();
     let names: HashSet<&str> = config.ue.iter().map(|ue| ue.name.as_str()).collect();
     let mut holders: HashMap<IpAddr, &str> = HashMap::new();
@@ -123,7 +123,7 @@ pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<(Directo
         }
         config.check_ue(added).err()
     };
-    let mut refused: Refused =
+    let mut refused: RefusedUes =
         leases.added.iter().filter_map(|added| Some((added.name.clone(), misfit(added)?))).collect();
     let added = std::mem::take(&mut leases.added);
     let fit: Vec<&UpfUe> = added.iter().filter(|added| !refused.contains_key(&added.name)).collect();
@@ -136,17 +136,17 @@ pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<(Directo
         Ok(())
     });
     refused.extend(without_address);
-    let known = |ue: UpfUe, from_file| {
+    let record = |ue: UpfUe, from_file| {
         let addresses = given.as_ref().ok().and_then(|given| given.get(&ue.public_key)).copied();
-        Known::new(ue, addresses.unwrap_or_default(), from_file)
+        UeRecord::new(ue, addresses.unwrap_or_default(), from_file)
     };
     let served = added.iter().filter(|added| !refused.contains_key(&added.name));
-    let mut ues: Directory = served.map(|ue| known(ue.clone(), false)).collect();
-    ues.extend(std::mem::take(&mut config.ue).into_iter().map(|ue| known(ue, true)));
+    let mut ues: Directory = served.map(|ue| record(ue.clone(), false)).collect();
+    ues.extend(std::mem::take(&mut config.ue).into_iter().map(|ue| record(ue, true)));
     leases.added = added;
     leases.shrink();
     given?;
-    let taken = |name: &str, refused: &Refused| ues.contains_key(name) || refused.contains_key(name);
+    let taken = |name: &str, refused: &RefusedUes| ues.contains_key(name) || refused.contains_key(name);
     for unread in &mut leases.unread {
         if taken(&unread.name, &refused) {
             unread.name.clone_from(&unread.at);
@@ -193,7 +193,7 @@ async fn serve(
     net: &Net,
     namespace: Option<&File>,
     leases: Leases,
-    (ues, refused): (Directory, Refused),
+    (ues, refused): (Directory, RefusedUes),
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
     let workers = config.workers();
@@ -205,21 +205,21 @@ async fn serve(
     let owners = Arc::new(ArcSwap::from_pointee(owner_table(&ues, workers)?));
     let clock = Clock::start();
     let mut sockets = sockets(&config, workers)?;
-    let (told, events) = mpsc::channel(8192);
+    let (event_sender, events) = mpsc::channel(8192);
     let mut worker_pool = Vec::new();
     let devices = device::open(&config.device, mtu, workers, namespace)?;
     let paths = config.upf.max_sessions.saturating_mul(config.access.len() as u32);
     let lanes = fast::start(&config.device, false, paths, workers)?;
     for (shard, (device, lanes)) in devices.into_iter().zip(lanes).enumerate() {
         let mut upf = shard_of(&config, &key, mtu, shard, workers, clock.now())?;
-        for (name, known) in ues.iter().filter(|(_, known)| known.shard(workers) == shard) {
-            for command in add(name, known, &leases) {
+        for (name, record) in ues.iter().filter(|(_, record)| record.shard(workers) == shard) {
+            for command in add(name, record, &leases) {
                 upf.command(command, clock.now())?;
             }
         }
         let end = UpfEnd::new(upf, workers, &owners);
         let own = sockets.iter_mut().map(|of_access| of_access.pop_front()).collect();
-        let (mut worker, handle) = Worker::new(end, clock, device, own, told.clone())?;
+        let (mut worker, handle) = Worker::new(end, clock, device, own, event_sender.clone())?;
         worker.spin(config.device.busy_poll());
         worker.set_fast(lanes);
         worker_pool.push((worker, handle));
@@ -292,7 +292,7 @@ pub struct Agent {
     pub(crate) shards: Vec<Handle<UpfEnd>>,
     pub(crate) ues: Directory,
     /// UEs of the state file that are not admitted.
-    pub(crate) refused: Refused,
+    pub(crate) refused: RefusedUes,
     pub(crate) leases: Leases,
     pub(crate) owners: Arc<ArcSwap<OwnerTable>>,
     /// Time at which the workers receive new addresses.
@@ -366,7 +366,7 @@ impl Agent {
             UpfEvent::Handshake { key, timestamp_ns } => self.leases.saw(key, timestamp_ns),
             UpfEvent::SessionUp { ue } => {
                 self.troubles.clear(&ue);
-                let addresses = self.ues.get(ue.as_str()).map(|known| known.addresses).unwrap_or_default();
+                let addresses = self.ues.get(ue.as_str()).map(|record| record.addresses).unwrap_or_default();
                 let addresses: Vec<String> = addresses.iter().map(|a| a.to_string()).collect();
                 let message = format!("connected as {}", addresses.join(" and "));
                 self.log.push(views::event("session-up", Some(&ue), message));
@@ -395,8 +395,8 @@ impl Agent {
             UpfEvent::Session { ue, accesses, event } => {
                 if let SessionEvent::Rekeyed { fresh_peer, .. } = event {
                     self.troubles.clear(&ue);
-                    if fresh_peer && let Some(known) = self.ues.get(ue.as_str()) {
-                        self.reset_lane_flows(&ue, known.addresses);
+                    if fresh_peer && let Some(record) = self.ues.get(ue.as_str()) {
+                        self.reset_lane_flows(&ue, record.addresses);
                     }
                 }
                 let access = |path: u8| {
@@ -517,10 +517,10 @@ impl Tables {
 }
 
 /// The commands that add a UE to its shard.
-pub fn add(name: &str, known: &Known, leases: &Leases) -> [UpfCommand; 2] {
-    let key = known.key;
+pub fn add(name: &str, record: &UeRecord, leases: &Leases) -> [UpfCommand; 2] {
+    let key = record.key;
     let timestamp_ns = leases.timestamp_ns(&key);
-    [UpfCommand::AddUe(known.entry(name)), UpfCommand::NotBefore { key, timestamp_ns }]
+    [UpfCommand::AddUe(record.entry(name)), UpfCommand::NotBefore { key, timestamp_ns }]
 }
 
 /// Table of the worker of each virtual address; empty with only one worker.
@@ -529,9 +529,9 @@ fn owner_table(ues: &Directory, workers: usize) -> anyhow::Result<OwnerTable> {
     let hash_key = seed.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let mut table = OwnerTable::with_hasher(FixedHasher::new(hash_key));
     if workers > 1 {
-        for known in ues.values() {
-            let shard = u8::try_from(known.shard(workers)).unwrap_or(0);
-            table.extend(known.addresses.iter().map(|address| (address, shard)));
+        for record in ues.values() {
+            let shard = u8::try_from(record.shard(workers)).unwrap_or(0);
+            table.extend(record.addresses.iter().map(|address| (address, shard)));
         }
     }
     Ok(table)
@@ -716,9 +716,9 @@ mod tests {
         assert_eq!(ues.keys().map(|name| &**name).collect::<Vec<_>>(), ["a"]);
         assert_eq!(refused.keys().collect::<Vec<_>>(), ["tv", "ues[1]", "ues[2]", "ues[3]"]);
         for (name, at) in [("tv", 0), ("ues[1]", 1), ("ues[2]", 2), ("ues[3]", 3)] {
-            let told = &refused[name];
-            assert!(told.contains("state.json") && told.contains(&format!("ues[{at}]")), "{told}");
-            assert!(told.contains("public_key") && told.contains("DELETE /v1/sessions/"), "{told}");
+            let reason = &refused[name];
+            assert!(reason.contains("state.json") && reason.contains(&format!("ues[{at}]")), "{reason}");
+            assert!(reason.contains("public_key") && reason.contains("DELETE /v1/sessions/"), "{reason}");
         }
         // UEs of the configuration file must fit.
         let mut config = text("10.0.0.0/30", &(of_file("a", 1, "") + &of_file("b", 2, "")));

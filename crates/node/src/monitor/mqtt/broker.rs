@@ -30,15 +30,15 @@ use tokio::sync::Semaphore;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::{Instant, sleep_until, timeout};
 
-const MOST_CLIENTS: usize = 64;
-const MOST_FILTERS: usize = 64;
+const MAX_CLIENTS: usize = 64;
+const MAX_FILTERS: usize = 64;
 /// Maximum number of retained messages, and of bytes in them and their topics.
-const MOST_RETAINED: usize = 4096;
-const MOST_RETAINED_BYTES: usize = 16 << 20;
+const MAX_RETAINED: usize = 4096;
+const MAX_RETAINED_BYTES: usize = 16 << 20;
 /// Number of live messages that a subscriber may lag behind.
-const BEHIND: usize = 1024;
+const MAX_LAG: usize = 1024;
 /// Time limit for a CONNECT, and for a write to a subscriber that reads nothing.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The broker; the module documentation describes it.
 #[derive(Debug, Clone)]
@@ -66,8 +66,8 @@ impl Retained {
         }
         let more = topic.len() + payload.len();
         if !payload.is_empty()
-            && self.by_topic.len() < MOST_RETAINED
-            && self.bytes + more <= MOST_RETAINED_BYTES
+            && self.by_topic.len() < MAX_RETAINED
+            && self.bytes + more <= MAX_RETAINED_BYTES
         {
             self.by_topic.insert(topic.to_owned(), payload.clone());
             self.bytes += more;
@@ -98,8 +98,8 @@ pub(super) async fn listen(at: SocketAddr) -> Result<Broker> {
 
 impl Broker {
     fn new() -> Self {
-        let (live, _) = broadcast::channel(BEHIND);
-        let clients = Arc::new(Semaphore::new(MOST_CLIENTS));
+        let (live, _) = broadcast::channel(MAX_LAG);
+        let clients = Arc::new(Semaphore::new(MAX_CLIENTS));
         Self(Arc::new(Shared { retained: Mutex::default(), live, clients }))
     }
 
@@ -121,7 +121,7 @@ impl Broker {
 
     fn welcome(&self, stream: TcpStream, peer: SocketAddr) {
         let Ok(place) = Arc::clone(&self.0.clients).try_acquire_owned() else {
-            tracing::warn!("MQTT: {peer} is one client too many: {MOST_CLIENTS} are connected");
+            tracing::warn!("MQTT: {peer} is one client too many: {MAX_CLIENTS} are connected");
             return;
         };
         let broker = self.clone();
@@ -162,7 +162,7 @@ impl Client {
         let (from, to) = stream.into_split();
         let (input, filters) = (BytesMut::new(), Vec::new());
         let mut client = Self { broker, from, to, input, live, filters, will: None, silence: None };
-        let Packet::Connect(connect) = timeout(PATIENCE, client.read()).await?? else {
+        let Packet::Connect(connect) = timeout(CLIENT_TIMEOUT, client.read()).await?? else {
             return Err(wrong("the first packet is no CONNECT"));
         };
         let Connect { protocol, keep_alive, last_will, .. } = connect;
@@ -234,7 +234,7 @@ impl Client {
         let mut new = Vec::new();
         for filter in filters {
             let known = self.filters.contains(&filter.path);
-            if !valid_filter(&filter.path) || (!known && self.filters.len() >= MOST_FILTERS) {
+            if !valid_filter(&filter.path) || (!known && self.filters.len() >= MAX_FILTERS) {
                 codes.push(SubscribeReasonCode::Failure);
                 continue;
             }
@@ -265,7 +265,7 @@ impl Client {
     async fn answer(&mut self, packet: Packet) -> Result<()> {
         let mut out = BytesMut::new();
         packet.write(&mut out, usize::MAX).map_err(|error| wrong(&error.to_string()))?;
-        timeout(PATIENCE, self.to.write_all(&out)).await?
+        timeout(CLIENT_TIMEOUT, self.to.write_all(&out)).await?
     }
 }
 
@@ -300,18 +300,18 @@ mod tests {
     #[test]
     fn retained_messages_are_bounded() {
         let mut retained = Retained::default();
-        for i in 0..MOST_RETAINED + 5 {
+        for i in 0..MAX_RETAINED + 5 {
             retained.keep(&format!("t/{i:05}"), &Bytes::from_static(b"x"));
         }
-        assert_eq!((retained.by_topic.len(), retained.bytes), (MOST_RETAINED, 8 * MOST_RETAINED));
+        assert_eq!((retained.by_topic.len(), retained.bytes), (MAX_RETAINED, 8 * MAX_RETAINED));
         retained.keep("t/00000", &Bytes::new());
-        assert_eq!(retained.by_topic.len(), MOST_RETAINED - 1);
+        assert_eq!(retained.by_topic.len(), MAX_RETAINED - 1);
         let large = Bytes::from(vec![0; MOST_BYTES]);
-        for i in 0..MOST_RETAINED {
+        for i in 0..MAX_RETAINED {
             retained.keep(&format!("t/{i:05}"), &large);
         }
-        assert!(retained.bytes <= MOST_RETAINED_BYTES, "{}", retained.bytes);
-        for i in 0..MOST_RETAINED + 5 {
+        assert!(retained.bytes <= MAX_RETAINED_BYTES, "{}", retained.bytes);
+        for i in 0..MAX_RETAINED + 5 {
             retained.keep(&format!("t/{i:05}"), &Bytes::new());
         }
         assert_eq!((retained.by_topic.len(), retained.bytes), (0, 0));
@@ -343,7 +343,7 @@ mod tests {
                 stream.write_all(&[&first[..], nonsense].concat()).await.unwrap();
                 stream.shutdown().await.unwrap();
                 let mut rest = Vec::new();
-                timeout(PATIENCE, stream.read_to_end(&mut rest)).await.unwrap().ok();
+                timeout(CLIENT_TIMEOUT, stream.read_to_end(&mut rest)).await.unwrap().ok();
             }
         }
         let (mut from, mut to) = TcpStream::connect(at).await.unwrap().into_split();
@@ -356,7 +356,7 @@ mod tests {
         .unwrap();
         to.write_all(&out).await.unwrap();
         let mut input = BytesMut::new();
-        let mut next = async || timeout(PATIENCE, read(&mut from, &mut input)).await.unwrap().unwrap();
+        let mut next = async || timeout(CLIENT_TIMEOUT, read(&mut from, &mut input)).await.unwrap().unwrap();
         assert!(matches!(next().await, Packet::ConnAck(_)));
         assert!(matches!(next().await, Packet::SubAck(_)));
         let Packet::Publish(kept) = next().await else { panic!() };

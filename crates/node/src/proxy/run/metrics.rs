@@ -6,18 +6,18 @@ use prometheus_client::encoding::EncodeLabelSet;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfRule {
+struct RuleLabels {
     rule: Text,
     slice: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
+struct ReasonLabels {
     reason: Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Origin {
+struct OriginLabels {
     origin: Text,
 }
 
@@ -33,7 +33,8 @@ pub fn text(status: &Status, node: &ProxyNode) -> String {
     let answers = f64::from(u8::from(node.agent.answers.unwrap_or(false)));
     one(&mut registry, "agent_answers", "1 while the agent answers", None, answers);
     one(&mut registry, "answers_known", "Cached answers of the agent", None, node.agent.known as f64);
-    let label = |c: &ProxyCarried| OfRule { rule: c.rule.as_str().into(), slice: c.slice.as_str().into() };
+    let label =
+        |c: &ProxyCarried| RuleLabels { rule: c.rule.as_str().into(), slice: c.slice.as_str().into() };
     let columns: [Column; 3] = [
         ("flows", "Flows with a path, by rule and slice", |c| c.flows),
         ("up_bytes", "Bytes from programs", |c| c.up_bytes),
@@ -44,9 +45,9 @@ pub fn text(status: &Status, node: &ProxyNode) -> String {
     }
     let rows =
         |of: &BTreeMap<String, u64>| of.iter().map(|(k, n)| (Text::from(k.as_str()), *n)).collect::<Vec<_>>();
-    let refused = rows(&node.refused).into_iter().map(|(reason, n)| (Reason { reason }, n));
+    let refused = rows(&node.refused).into_iter().map(|(reason, n)| (ReasonLabels { reason }, n));
     count(&mut registry, "refused_flows", "Flows refused, by reason", refused);
-    let plans = rows(&node.plans).into_iter().map(|(origin, n)| (Origin { origin }, n));
+    let plans = rows(&node.plans).into_iter().map(|(origin, n)| (OriginLabels { origin }, n));
     count(&mut registry, "plans", "Flows, by the origin of their plan", plans);
     for (name, help, value) in [
         ("agent_questions", "Requests answered by the agent", node.agent.asked),

@@ -68,7 +68,7 @@ impl Agent {
                 asked: policy.asked,
                 failures: policy.failures,
                 failure: policy.failure,
-                known: policy.known as u64,
+                known: policy.cached as u64,
             },
             flows: flows.count() as u64,
             max_flows: flows.limit() as u64,
@@ -124,12 +124,12 @@ impl Agent {
 }
 
 fn flow(flow: &Arc<Flow>) -> api::ProxyFlow {
-    let way = flow.of.opened.get().map(|opened| api::ProxyWay {
-        protocol: opened.way.protocol.name().to_owned(),
-        interface: opened.way.interface.clone(),
-        slice: opened.way.slice.clone(),
+    let candidate = flow.of.opened.get().map(|opened| api::ProxyCandidate {
+        protocol: opened.candidate.protocol.name().to_owned(),
+        interface: opened.candidate.interface.clone(),
+        slice: opened.candidate.slice.clone(),
         origin: opened.origin.name().to_owned(),
-        plan: opened.way.plan.clone(),
+        plan: opened.candidate.plan.clone(),
     });
     api::ProxyFlow {
         id: flow.id,
@@ -138,7 +138,7 @@ fn flow(flow: &Arc<Flow>) -> api::ProxyFlow {
         server: flow.of.server.to_string(),
         rule: flow.rule.get().cloned().unwrap_or_default(),
         age_s: flow.since.elapsed().as_secs_f64(),
-        way,
+        way: candidate,
         up_bytes: flow.up.load(Relaxed),
         down_bytes: flow.down.load(Relaxed),
     }

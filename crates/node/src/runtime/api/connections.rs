@@ -59,9 +59,9 @@ pub const REUSED: Duration = Duration::from_secs(5);
 /// Maximum length of a header, bytes.
 const HEADER_BYTES: usize = 32 << 10;
 /// File descriptors reserved for other purposes of the process.
-const DESCRIPTORS_BESIDE: u64 = 512;
+const RESERVED_DESCRIPTORS: u64 = 512;
 /// Smallest limit of connections, however few descriptors there are.
-const FEWEST: u64 = 16;
+const MIN_CONNECTIONS: u64 = 16;
 
 /// A listening socket.
 pub enum Listener {
@@ -89,7 +89,7 @@ impl Peer {
 }
 
 #[derive(Default)]
-struct Counted {
+struct ConnectionCounts {
     all: u32,
     /// Connections per peer that have not shown a valid token.
     of: BTreeMap<Peer, u32>,
@@ -97,21 +97,21 @@ struct Counted {
 }
 
 /// The connection counts of a listener.
-struct Counts {
-    most: Connections,
-    counted: Mutex<Counted>,
+struct ConnectionLimiter {
+    limits: Connections,
+    counted: Mutex<ConnectionCounts>,
 }
 
-impl Counts {
-    fn counted(&self) -> MutexGuard<'_, Counted> {
+impl ConnectionLimiter {
+    fn counted(&self) -> MutexGuard<'_, ConnectionCounts> {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a connection of `peer`; `None` if a limit is reached.
-    fn take(self: &Arc<Self>, peer: Peer) -> Option<Arc<ConnectionGuard>> {
+    fn register(self: &Arc<Self>, peer: Peer) -> Option<Arc<ConnectionGuard>> {
         let mut counted = self.counted();
         let own = counted.of.get(&peer).copied().unwrap_or(0);
-        if counted.all >= self.most.all || own >= self.most.of_peer {
+        if counted.all >= self.limits.all || own >= self.limits.of_peer {
             counted.refused += 1;
             // Logged at powers of two, so that a flood of connections does not flood the log.
             if counted.refused.is_power_of_two() {
@@ -129,7 +129,7 @@ impl Counts {
 
 /// Registration of a connection, which ends when it is dropped.
 pub struct ConnectionGuard {
-    counts: Arc<Counts>,
+    counts: Arc<ConnectionLimiter>,
     peer: Peer,
     proved: AtomicBool,
 }
@@ -142,7 +142,7 @@ impl ConnectionGuard {
         }
     }
 
-    fn leave(&self, counted: &mut Counted) {
+    fn leave(&self, counted: &mut ConnectionCounts) {
         if let Some(own) = counted.of.get_mut(&self.peer) {
             *own -= 1;
             if *own == 0 {
@@ -164,43 +164,43 @@ impl Drop for ConnectionGuard {
 
 /// Records that the connection of `request` has shown a valid token.
 pub fn proved(request: &Request) {
-    if let Some(place) = request.extensions().get::<Arc<ConnectionGuard>>() {
-        place.prove();
+    if let Some(guard) = request.extensions().get::<Arc<ConnectionGuard>>() {
+        guard.prove();
     }
 }
 
 /// Limits the connections to the available file descriptors, after raising the soft limit of open files as
 /// far as needed.
-fn possible(mut most: Connections) -> Connections {
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return most };
-    let raised = soft.saturating_add(most.all.into()).min(hard);
+fn possible(mut limits: Connections) -> Connections {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return limits };
+    let raised = soft.saturating_add(limits.all.into()).min(hard);
     let now = if setrlimit(Resource::RLIMIT_NOFILE, raised, hard).is_ok() { raised } else { soft };
-    let fit = now.saturating_sub(DESCRIPTORS_BESIDE).max(FEWEST);
-    if fit < most.all.into() {
+    let fit = now.saturating_sub(RESERVED_DESCRIPTORS).max(MIN_CONNECTIONS);
+    if fit < limits.all.into() {
         tracing::warn!(
             "{} connections need {} open files, {hard} are permitted: limited to {fit}; raise the limit (LimitNOFILE= of \
              the unit, ulimit -n)",
-            most.all,
-            u64::from(most.all) + DESCRIPTORS_BESIDE
+            limits.all,
+            u64::from(limits.all) + RESERVED_DESCRIPTORS
         );
-        most.all = u32::try_from(fit).unwrap_or(u32::MAX);
+        limits.all = u32::try_from(fit).unwrap_or(u32::MAX);
     }
-    most
+    limits
 }
 
 /// Serves `router` for ever.
-pub async fn serve(listener: Listener, router: Router, most: Connections, tls: Option<Arc<Tls>>) {
-    serve_within(listener, router, most, tls, TIMERS).await;
+pub async fn serve(listener: Listener, router: Router, limits: Connections, tls: Option<Arc<Tls>>) {
+    serve_within(listener, router, limits, tls, TIMERS).await;
 }
 
 async fn serve_within(
     listener: Listener,
     router: Router,
-    most: Connections,
+    limits: Connections,
     tls: Option<Arc<Tls>>,
     timers: Timers,
 ) {
-    let counts = Arc::new(Counts { most: possible(most), counted: Mutex::default() });
+    let counts = Arc::new(ConnectionLimiter { limits: possible(limits), counted: Mutex::default() });
     let router = router.layer(axum::middleware::from_fn_with_state(timers.answer, within));
     let mut open = JoinSet::new();
     let mut failures = 0_u64;
@@ -211,8 +211,8 @@ async fn serve_within(
         };
         match accepted {
             Ok((stream, peer)) => {
-                if let Some(place) = counts.take(peer) {
-                    open.spawn(one(stream, place, router.clone(), tls.clone(), timers));
+                if let Some(guard) = counts.register(peer) {
+                    open.spawn(one(stream, guard, router.clone(), tls.clone(), timers));
                 }
             }
             Err(error) if is_of_connection(&error) => {}
@@ -256,7 +256,7 @@ fn is_of_connection(error: &io::Error) -> bool {
 
 async fn one(
     stream: Box<dyn Stream>,
-    place: Arc<ConnectionGuard>,
+    guard: Arc<ConnectionGuard>,
     router: Router,
     tls: Option<Arc<Tls>>,
     timers: Timers,
@@ -274,7 +274,7 @@ async fn one(
         }
     };
     let io = TokioIo::new(WriteTimeoutStream { stream, taken: timers.taken, waits: None });
-    let service = WithPlace { inner: TowerToHyperService::new(router), place };
+    let service = WithConnectionGuard { inner: TowerToHyperService::new(router), guard };
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(timers.header).max_buf_size(HEADER_BYTES);
     if let Err(error) = http.serve_connection(io, service).await {
@@ -283,18 +283,18 @@ async fn one(
 }
 
 /// Adds the connection's registration to every request.
-struct WithPlace {
+struct WithConnectionGuard {
     inner: TowerToHyperService<Router>,
-    place: Arc<ConnectionGuard>,
+    guard: Arc<ConnectionGuard>,
 }
 
-impl Service<hyper::Request<Incoming>> for WithPlace {
+impl Service<hyper::Request<Incoming>> for WithConnectionGuard {
     type Response = Response;
     type Error = std::convert::Infallible;
     type Future = <TowerToHyperService<Router> as Service<hyper::Request<Incoming>>>::Future;
 
     fn call(&self, mut request: hyper::Request<Incoming>) -> Self::Future {
-        request.extensions_mut().insert(self.place.clone());
+        request.extensions_mut().insert(self.guard.clone());
         self.inner.call(request)
     }
 }
@@ -393,7 +393,7 @@ mod tests {
     };
 
     /// Starts a listener in a runtime of its own, which serves until the runtime is dropped.
-    fn start(most: Connections, timers: Timers) -> (SocketAddr, tokio::runtime::Runtime) {
+    fn start(limits: Connections, timers: Timers) -> (SocketAddr, tokio::runtime::Runtime) {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let prove = async |request: Request| {
@@ -412,7 +412,7 @@ mod tests {
             .route("/body", post(async |body: axum::body::Bytes| body.len().to_string()));
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let at = listener.local_addr().unwrap();
-        runtime.spawn(serve_within(Listener::Tcp(listener), router, most, None, timers));
+        runtime.spawn(serve_within(Listener::Tcp(listener), router, limits, None, timers));
         (at, runtime)
     }
 
@@ -495,7 +495,7 @@ mod tests {
             let _ = stream.read_to_end(&mut rest);
             String::from_utf8_lossy(&rest).into_owned()
         };
-        let place = || {
+        let guard = || {
             let mut stream = None;
             until("there is a place", || {
                 let mut tried = connect("127.0.0.1", at);
@@ -506,30 +506,30 @@ mod tests {
             stream.unwrap()
         };
         // Silent after an answer; half a header; a header without end.
-        closed(place());
-        let mut half = place();
+        closed(guard());
+        let mut half = guard();
         half.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nX-").unwrap();
         closed(half);
-        let mut drip = place();
+        let mut drip = guard();
         drip.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nX: ").unwrap();
         until("the drip ends", || {
             std::thread::sleep(Duration::from_millis(20));
             drip.write_all(b"x").is_err()
         });
-        let mut long = place();
+        let mut long = guard();
         let _ = long.write_all(
             format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}", "x".repeat(2 * HEADER_BYTES)).as_bytes(),
         );
         closed(long);
         // Half a body.
-        let mut body = place();
+        let mut body = guard();
         body.write_all(b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf").unwrap();
         let said = closed(body);
         assert!(said.starts_with("HTTP/1.1 408") && said.contains("not whole"), "{said}");
         // Reads nothing of an endless answer: the connection is replaced by another.
-        let mut full = place();
+        let mut full = guard();
         full.write_all(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-        drop(place());
+        drop(guard());
         drop(full);
     }
 
@@ -538,16 +538,16 @@ mod tests {
         /// limits.
         #[test]
         fn counts_are_right(steps in prop::collection::vec((0_u8..6, 0_u8..3, any::<usize>()), 0..200), all in 1_u32..9, of_peer in 1_u32..5) {
-            let counts = Arc::new(Counts { most: Connections { all, of_peer }, counted: Mutex::default() });
+            let counts = Arc::new(ConnectionLimiter { limits: Connections { all, of_peer }, counted: Mutex::default() });
             let mut places: Vec<(u8, bool, Arc<ConnectionGuard>)> = Vec::new();
             for (step, peer, which) in steps {
                 let of = |places: &[(u8, bool, Arc<ConnectionGuard>)]| places.iter().filter(|p| p.0 == peer && !p.1).count();
                 match step {
                     0..3 => {
                         let full = places.len() >= all as usize || of(&places) >= of_peer as usize;
-                        let place = counts.take(Peer::User(peer.into()));
-                        prop_assert_eq!(place.is_none(), full);
-                        places.extend(place.map(|place| (peer, false, place)));
+                        let guard = counts.register(Peer::User(peer.into()));
+                        prop_assert_eq!(guard.is_none(), full);
+                        places.extend(guard.map(|guard| (peer, false, guard)));
                     }
                     3 if !places.is_empty() => {
                         let at = which % places.len();
@@ -568,13 +568,13 @@ mod tests {
     fn an_endless_handshake_affects_only_its_peer() {
         let folder = tempfile::tempdir().unwrap();
         let tls = Tls::new(&super::super::auth::tests::certificate(folder.path())).unwrap();
-        let most = Connections { all: 64, of_peer: 4 };
+        let limits = Connections { all: 64, of_peer: 4 };
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let at = listener.local_addr().unwrap();
         let router = Router::new().route("/", get(async || "hello"));
-        runtime.spawn(serve_within(Listener::Tcp(listener), router, most, Some(Arc::new(tls)), SHORT));
+        runtime.spawn(serve_within(Listener::Tcp(listener), router, limits, Some(Arc::new(tls)), SHORT));
         let answers = || {
             use super::super::client::{Trust, builder};
             let ca = folder.path().join("ca.pem");

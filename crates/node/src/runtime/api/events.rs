@@ -44,20 +44,20 @@ anabranch_element::names! {
 }
 
 /// Number of events that are kept.
-pub const KEPT: usize = 256;
+pub const MAX_STORED: usize = 256;
 /// Number of events that a slow listener may lag behind before it misses some.
-const BEHIND: usize = 1024;
+const MAX_LAG: usize = 1024;
 
 /// Keeps the last events and publishes new ones. Used by the control plane only, never by the data path.
 #[derive(Clone)]
 pub struct EventLog {
-    kept: Arc<Mutex<VecDeque<Event>>>,
+    stored: Arc<Mutex<VecDeque<Event>>>,
     live: broadcast::Sender<Event>,
 }
 
 impl Default for EventLog {
     fn default() -> Self {
-        Self { kept: Arc::default(), live: broadcast::channel(BEHIND).0 }
+        Self { stored: Arc::default(), live: broadcast::channel(MAX_LAG).0 }
     }
 }
 
@@ -65,18 +65,18 @@ impl EventLog {
     /// Adds an event and logs it; id and time are filled in.
     pub fn push(&self, mut event: Event) {
         debug_assert!(EventKind::NAMES.contains(&event.kind.as_str()), "kind {}", event.kind);
-        let mut kept = self.kept();
-        event.id = kept.back().map_or(1, |last| last.id + 1);
+        let mut stored = self.stored();
+        event.id = stored.back().map_or(1, |last| last.id + 1);
         event.time_unix_ms = crate::runtime::clock::unix_ns() / 1_000_000;
         let Event { kind, message, .. } = &event;
         match event.ue.as_deref() {
             Some(ue) => tracing::info!(kind, ue, "{message}"),
             None => tracing::info!(kind, "{message}"),
         }
-        if kept.len() == KEPT {
-            kept.pop_front();
+        if stored.len() == MAX_STORED {
+            stored.pop_front();
         }
-        kept.push_back(event.clone());
+        stored.push_back(event.clone());
         // An error means that there is no listener.
         let _ = self.live.send(event);
     }
@@ -84,13 +84,13 @@ impl EventLog {
     /// The stored events after event `id`, and a receiver of the following ones, without a gap. An id that
     /// has not been assigned yet belongs to an earlier run of the program; then all events are returned.
     pub fn since(&self, id: u64) -> (Vec<Event>, broadcast::Receiver<Event>) {
-        let kept = self.kept();
+        let stored = self.stored();
         let receiver = self.live.subscribe();
-        let id = if kept.back().is_some_and(|last| last.id >= id) { id } else { 0 };
-        (kept.iter().filter(|e| e.id > id).cloned().collect(), receiver)
+        let id = if stored.back().is_some_and(|last| last.id >= id) { id } else { 0 };
+        (stored.iter().filter(|e| e.id > id).cloned().collect(), receiver)
     }
 
-    fn kept(&self) -> MutexGuard<'_, VecDeque<Event>> {
-        self.kept.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn stored(&self) -> MutexGuard<'_, VecDeque<Event>> {
+        self.stored.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

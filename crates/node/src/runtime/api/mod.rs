@@ -29,14 +29,14 @@ pub mod types;
 pub mod versions;
 
 pub use crate::gnb::api::{
-    BearerLink, Cell, CellChange, CellLink, CellPacket, CellPackets, CellRequest, CellUe, Second, SliceLink,
-    SliceUse, Slices, Slot, Streams, Telemetry, Ticks, UeBearer, UeChange, UeFlow, UeList,
+    BearerLink, Cell, CellChange, CellLink, CellPacket, CellPackets, CellRequest, CellSecond, CellUe,
+    SliceLink, SliceUse, Slices, Slot, SlotTimings, Streams, Telemetry, UeBearer, UeChange, UeFlow, UeList,
 };
 pub use crate::lwip::api::{
     LwipAcks, LwipChange, LwipFlow, LwipFlows, LwipHolds, LwipLeg, LwipLink, LwipNode, LwipRequest,
 };
 pub use crate::proxy::api::{
-    ProxyAgent, ProxyCarried, ProxyFlow, ProxyFlows, ProxyNode, ProxyRequest, ProxyWay,
+    ProxyAgent, ProxyCandidate, ProxyCarried, ProxyFlow, ProxyFlows, ProxyNode, ProxyRequest,
 };
 pub use crate::tcp_lane::api::{
     TcpLane, TcpLaneCarried, TcpLaneFlow, TcpLaneFlows, TcpLaneLeft, TcpLaneRequest,
@@ -44,7 +44,7 @@ pub use crate::tcp_lane::api::{
 pub use auth::Access;
 pub use connections::{REUSED, proved};
 #[cfg(test)]
-pub use events::KEPT as EVENTS_KEPT;
+pub use events::MAX_STORED as MAX_STORED_EVENTS;
 pub use events::{EventKind, EventLog};
 pub use problem::{NO_SUCH_PATH, Problem};
 pub use request::{ControlRequest, RequestSender};
@@ -52,8 +52,8 @@ pub use roles::Agent;
 pub use routes::{Bearer, Page, hundred};
 pub use serve::{Guarded, Server, TokenFile, bearer, finish, read_token, serve};
 pub use types::{
-    Coded, Counters, Event, Law, LawPath, NotUsed, Path, PathList, PathLoad, Reloaded, RuleUse, Rules,
-    Session, SessionList, Status, WorkerStatus,
+    CodingCounters, Counters, Event, Law, LawPath, NotUsed, Path, PathList, PathLoad, Reloaded, RuleUse,
+    Rules, Session, SessionList, Status, WorkerStatus,
 };
 pub use versions::{Preconditions, etag, header_of};
 

@@ -134,12 +134,12 @@ pub struct Session {
     pub uses: Vec<RuleUse>,
     /// Statistics of coded redundancy; absent if it was not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub coded: Option<Coded>,
+    pub coded: Option<CodingCounters>,
 }
 
 /// Statistics of coded redundancy in a session; at a UPF since the session last became active.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Coded {
+pub struct CodingCounters {
     /// Packets sent.
     pub tx_packets: u64,
     /// Repair packets sent.

@@ -24,7 +24,7 @@ pub fn read_private_key(path: &Path) -> Result<PrivateKey, ConfigError> {
         ))
     })?;
     let open = std::fs::metadata(path).is_ok_and(|meta| meta.mode() & 0o077 != 0);
-    if is_news(path, open) {
+    if must_warn(path, open) {
         tracing::warn!("private key {place} can be read by others: chmod 600 {place}");
     }
     Ok(key)
@@ -32,7 +32,7 @@ pub fn read_private_key(path: &Path) -> Result<PrivateKey, ConfigError> {
 
 /// Warns of a secret file that every user of the machine can read.
 pub fn warn_if_open(what: &str, path: &Path) {
-    if is_news(path, is_open(path)) {
+    if must_warn(path, is_open(path)) {
         let place = path.display();
         tracing::warn!("{what} {place} can be read by every user of this machine: chmod o= {place}");
     }
@@ -40,13 +40,13 @@ pub fn warn_if_open(what: &str, path: &Path) {
 
 /// Whether a warning about a readable file is due. Files are read before, at and after a start; the warning
 /// is given once, and once more after the file was protected in between.
-fn is_news(path: &Path, open: bool) -> bool {
-    static TOLD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+fn must_warn(path: &Path, open: bool) -> bool {
+    static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
     if !open {
-        told.remove(path);
+        warned.remove(path);
     }
-    open && told.insert(path.to_owned())
+    open && warned.insert(path.to_owned())
 }
 
 /// Whether others can read the file; false if the permissions of a directory on its path prevent it.
@@ -76,12 +76,12 @@ mod tests {
     #[test]
     fn a_readable_file_is_reported_once() {
         let [one, two] = ["/nowhere/is-news-1", "/nowhere/is-news-2"].map(Path::new);
-        let told: Vec<bool> =
+        let warned: Vec<bool> =
             [(one, true), (one, true), (two, false), (two, true), (one, true), (one, false), (one, true)]
                 .into_iter()
-                .map(|(path, open)| is_news(path, open))
+                .map(|(path, open)| must_warn(path, open))
                 .collect();
-        assert_eq!(told, [true, false, false, true, false, false, true]);
+        assert_eq!(warned, [true, false, false, true, false, false, true]);
     }
 
     #[test]

@@ -22,20 +22,20 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExecutionContext {
     /// On the thread next to the worker: there is time for preparations of later tasks.
-    Beside,
+    DeferredThread,
     /// On the worker, which has other duties: only what is indispensable.
     Worker,
 }
 
 /// A long-running task, which needs no access to the worker.
-pub type Work<E> = Box<dyn FnOnce(ExecutionContext) -> Answer<E> + Send>;
+pub type DeferredTask<E> = Box<dyn FnOnce(ExecutionContext) -> ApplyResult<E> + Send>;
 /// Applies the result of a task, on the worker.
-pub type Answer<E> = Box<dyn FnOnce(&mut E, Instant, &mut Sockets) + Send>;
+pub type ApplyResult<E> = Box<dyn FnOnce(&mut E, Instant, &mut Sockets) + Send>;
 
 /// Maximum number of waiting jobs, about 0.1 s of work.
 const MAX_JOBS: usize = 300;
 /// Time without progress after which the thread counts as starved.
-const PATIENCE: Duration = Duration::from_millis(20);
+const STARVATION_TIME: Duration = Duration::from_millis(20);
 
 /// The datagram that caused the work.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +49,7 @@ pub struct Arrival {
 }
 
 /// Work, and the datagram that caused it.
-pub type Job<E> = (Work<E>, Arrival);
+pub type Job<E> = (DeferredTask<E>, Arrival);
 
 struct Shared<E> {
     jobs: ArrayQueue<Job<E>>,
@@ -70,9 +70,9 @@ impl<E> Shared<E> {
 pub struct WorkQueue<E> {
     shared: Arc<Shared<E>>,
     thread: Thread,
-    given: u64,
+    submitted: u64,
     /// Number of jobs taken at the worker's last check that showed progress, and the time of that check.
-    seen: (u64, Instant),
+    last_progress: (u64, Instant),
 }
 
 impl<E: TunnelEnd> WorkQueue<E> {
@@ -90,8 +90,12 @@ impl<E: TunnelEnd> WorkQueue<E> {
                 move || run(&shared, &handle)
             })
             .context("starting the thread for deferred work")?;
-        let queue =
-            Self { shared, thread: thread.thread().clone(), given: 0, seen: (0, Instant::from_nanos(0)) };
+        let queue = Self {
+            shared,
+            thread: thread.thread().clone(),
+            submitted: 0,
+            last_progress: (0, Instant::from_nanos(0)),
+        };
         Ok((queue, thread))
     }
 
@@ -100,35 +104,35 @@ impl<E: TunnelEnd> WorkQueue<E> {
         if self.shared.jobs.push(job).is_err() {
             return false;
         }
-        if self.given == self.shared.taken.load(Ordering::Relaxed) {
-            self.seen = (self.given, now);
+        if self.submitted == self.shared.taken.load(Ordering::Relaxed) {
+            self.last_progress = (self.submitted, now);
         }
-        self.given += 1;
+        self.submitted += 1;
         self.thread.unpark();
         true
     }
 
     /// A job that has waited too long, which the worker must run.
     pub fn overdue(&mut self, now: Instant) -> Option<Job<E>> {
-        if self.given == self.seen.0 {
+        if self.submitted == self.last_progress.0 {
             return None;
         }
         let taken = self.shared.taken.load(Ordering::Relaxed);
-        if taken != self.seen.0 {
-            self.seen = (taken, now);
+        if taken != self.last_progress.0 {
+            self.last_progress = (taken, now);
             return None;
         }
-        if now.saturating_since(self.seen.1) < PATIENCE {
+        if now.saturating_since(self.last_progress.1) < STARVATION_TIME {
             return None;
         }
         let job = self.shared.take();
-        self.seen.0 += u64::from(job.is_some());
+        self.last_progress.0 += u64::from(job.is_some());
         job
     }
 
     /// Time of the next check for such a job.
     pub fn next_look(&self) -> Option<Instant> {
-        (self.given != self.seen.0).then(|| self.seen.1 + PATIENCE)
+        (self.submitted != self.last_progress.0).then(|| self.last_progress.1 + STARVATION_TIME)
     }
 }
 
@@ -148,7 +152,7 @@ fn run<E: TunnelEnd>(shared: &Shared<E>, handle: &Handle<E>) {
             std::thread::park();
             continue;
         };
-        let answer = work(ExecutionContext::Beside);
+        let answer = work(ExecutionContext::DeferredThread);
         // A worker that accepts no jobs is stopping or overloaded; the peer will repeat its request.
         let _ = handle.run(move |worker, now| worker.answer(answer, arrival, now));
     }

@@ -1,6 +1,6 @@
 //! Adapters of the tunnel ends of crate `atsss` to the data path.
 
-use super::deferred::{ExecutionContext, Work};
+use super::deferred::{DeferredTask, ExecutionContext};
 use super::udp::Sockets;
 use super::worker::TunnelEnd;
 use anabranch_atsss::fast::{FastLane, FastTraffic};
@@ -117,11 +117,11 @@ impl TunnelEnd for UpfEnd {
         self.upf.carried(lane, traffic, now)
     }
 
-    fn poll_work(&mut self) -> Option<Work<Self>> {
+    fn poll_work(&mut self) -> Option<DeferredTask<Self>> {
         let handshake = self.upf.poll_handshake()?;
         Some(Box::new(move |place| {
             let computed = match place {
-                ExecutionContext::Beside => handshake.compute(),
+                ExecutionContext::DeferredThread => handshake.compute(),
                 ExecutionContext::Worker => handshake.read(),
             };
             Box::new(move |end: &mut Self, now, out: &mut Sockets| {

@@ -1,6 +1,6 @@
 //! The data path between two namespaces, with a tunnel end that only prepends eight bytes.
 
-use super::deferred::{Arrival, Job, Work, WorkQueue};
+use super::deferred::{Arrival, DeferredTask, Job, WorkQueue};
 use super::device::Device;
 use super::udp::AccessSocket;
 use super::worker::{Handle, TunnelEnd, Worker};
@@ -222,7 +222,7 @@ fn deferred() -> (WorkQueue<Through>, std::thread::JoinHandle<()>, Jobs<Worker<T
 
 fn job(work: impl FnOnce() + Send + 'static) -> Job<Through> {
     let arrival = Arrival { access: 0, from: SocketAddr::from(([10, 8, 0, 1], 1)), local: None };
-    let work: Work<Through> = Box::new(move |_| {
+    let work: DeferredTask<Through> = Box::new(move |_| {
         work();
         Box::new(|_, _, _| {})
     });

@@ -11,7 +11,7 @@
 //! Nothing is allocated or locked per packet. The control plane sends closures that run between two batches
 //! ([`thread::Handle::run`]), so the tunnel end needs no locks and no copies of its state.
 
-use super::deferred::{Answer, Arrival, ExecutionContext, Work, WorkQueue};
+use super::deferred::{ApplyResult, Arrival, DeferredTask, ExecutionContext, WorkQueue};
 use super::device::{Device, DeviceCounters};
 use super::fast::{CollectReason, Fast, FastStatus};
 use super::handover::{Handover, Kind};
@@ -62,7 +62,7 @@ pub trait TunnelEnd: Send + 'static {
         false
     }
     /// Long-running work caused by the last datagram.
-    fn poll_work(&mut self) -> Option<Work<Self>>
+    fn poll_work(&mut self) -> Option<DeferredTask<Self>>
     where
         Self: Sized,
     {
@@ -210,7 +210,7 @@ impl<E: TunnelEnd> Worker<E> {
     }
 
     /// Applies the result of deferred work that a datagram with this arrival caused.
-    pub fn answer(&mut self, answer: Answer<E>, arrival: Arrival, now: Instant) {
+    pub fn answer(&mut self, answer: ApplyResult<E>, arrival: Arrival, now: Instant) {
         let Arrival { access, from, local } = arrival;
         self.sockets.begin(access, from, local);
         answer(&mut self.end, now, &mut self.sockets);

@@ -23,19 +23,19 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// Time limit for nft to execute a command, or to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const NFT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Shortest and longest pause between starts of an nft that ends repeatedly.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 /// Running time after which an nft counts as stable, so that an occasional end causes no pauses.
-const LASTS: Duration = Duration::from_secs(10);
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 /// Pause from which on (at the third start in a row) the problem is reported.
-const TOLD_FROM: Duration = Duration::from_secs(4);
+const REPORT_FROM_PAUSE: Duration = Duration::from_secs(4);
 
 /// Keeps a table as long as one of its clones exists.
 #[derive(Clone)]
 pub struct Keeper {
     table: Arc<str>,
-    kept: Arc<Mutex<NftState>>,
+    state: Arc<Mutex<NftState>>,
     process: Arc<NftProcess>,
 }
 
@@ -65,7 +65,7 @@ impl RestartSchedule {
 
     /// The nft has ended.
     fn end(&mut self, now: Instant) {
-        if !self.ended && now.saturating_duration_since(self.last_start) >= LASTS {
+        if !self.ended && now.saturating_duration_since(self.last_start) >= STABLE_AFTER {
             (self.pause, self.is_reported) = (Duration::ZERO, false);
         }
         self.ended = true;
@@ -84,8 +84,8 @@ impl RestartSchedule {
     }
 
     /// Whether the problem must be reported; true once, until an nft is stable again.
-    fn is_news(&mut self) -> bool {
-        let news = self.ended && self.pause >= TOLD_FROM && !self.is_reported;
+    fn must_report(&mut self) -> bool {
+        let news = self.ended && self.pause >= REPORT_FROM_PAUSE && !self.is_reported;
         self.is_reported |= news;
         news
     }
@@ -120,8 +120,8 @@ impl Keeper {
             ended: Notify::default(),
         });
         let session = Session::own(table, &process)?;
-        let kept = NftState { session, process: process.clone(), ruleset: None };
-        Ok(Self { table: table.into(), kept: Arc::new(Mutex::new(kept)), process })
+        let state = NftState { session, process: process.clone(), ruleset: None };
+        Ok(Self { table: table.into(), state: Arc::new(Mutex::new(state)), process })
     }
 
     /// Waits until the nft, and with it the table, has ended, and may be restarted: then [`Self::revive`] is
@@ -141,13 +141,13 @@ impl Keeper {
     /// # Errors
     /// The message of nft.
     pub fn run(&self, ruleset: &Value) -> anyhow::Result<()> {
-        let mut kept = self.kept();
-        if kept.has_ended() {
-            kept.revive(&self.table)?;
+        let mut state = self.state();
+        if state.has_ended() {
+            state.revive(&self.table)?;
         }
         let ruleset = ruleset.to_string();
-        kept.session.run(&ruleset)?;
-        kept.ruleset = Some(ruleset);
+        state.session.run(&ruleset)?;
+        state.ruleset = Some(ruleset);
         Ok(())
     }
 
@@ -157,18 +157,18 @@ impl Keeper {
     /// # Errors
     /// The message of nft; a later call tries again.
     pub fn revive(&self) -> anyhow::Result<Option<String>> {
-        let mut kept = self.kept();
-        if !kept.has_ended() || self.process.schedule().due().is_some_and(|at| Instant::now() < at) {
+        let mut state = self.state();
+        if !state.has_ended() || self.process.schedule().due().is_some_and(|at| Instant::now() < at) {
             return Ok(None);
         }
-        kept.revive(&self.table)?;
+        state.revive(&self.table)?;
         Ok(Some(self.table.to_string()))
     }
 
     /// A message that nft ends repeatedly, if it has not been reported yet.
     pub fn complaint(&self) -> Option<String> {
         let mut schedule = self.process.schedule();
-        schedule.is_news().then(|| {
+        schedule.must_report().then(|| {
             format!(
                 "nftables table {}: one nft after the other ends, and the table with it: the next is started ever later, \
                  {} s after the last at most, and until then flows go on without the table",
@@ -179,12 +179,12 @@ impl Keeper {
     }
 
     /// Whether that was reported and still applies.
-    pub fn has_complained(&self) -> bool {
+    pub fn is_problem_reported(&self) -> bool {
         self.process.schedule().is_reported
     }
 
-    fn kept(&self) -> MutexGuard<'_, NftState> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, NftState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -223,11 +223,11 @@ impl fmt::Debug for Keeper {
 
 struct Session {
     nft: Child,
-    said: Receiver<String>,
+    output: Receiver<String>,
     /// Its end is intended.
-    ends: Arc<AtomicBool>,
+    end_is_intended: Arc<AtomicBool>,
     /// Its output has ended.
-    silent: Arc<AtomicBool>,
+    output_ended: Arc<AtomicBool>,
 }
 
 impl Session {
@@ -249,10 +249,10 @@ impl Session {
         // The command holds the write end of the pipe; the end of the output is detected only after it is
         // dropped.
         drop(command);
-        let (tell, said) = channel();
-        let (ends, silent) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        let (tell, output) = channel();
+        let (end_is_intended, output_ended) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let (wanted, last_said, table, process) =
-            (ends.clone(), silent.clone(), table.to_owned(), process.clone());
+            (end_is_intended.clone(), output_ended.clone(), table.to_owned(), process.clone());
         std::thread::Builder::new().name("anb-nft".to_owned()).spawn(move || {
             read(reader, &tell);
             last_said.store(true, Relaxed);
@@ -266,17 +266,17 @@ impl Session {
                 process.end();
             }
         })?;
-        Ok(Self { nft, said, ends, silent })
+        Ok(Self { nft, output, end_is_intended, output_ended })
     }
 
     /// Whether the nft has ended or is about to end.
     fn is_over(&mut self) -> bool {
-        self.silent.load(Relaxed) || !matches!(self.nft.try_wait(), Ok(None))
+        self.output_ended.load(Relaxed) || !matches!(self.nft.try_wait(), Ok(None))
     }
 
     /// Executes one line.
     fn run(&mut self, line: &str) -> anyhow::Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + NFT_TIMEOUT;
         // nft reports all errors of a line before it answers the next one. The listed family has no table of
         // this program, because nft 1.0.6 outputs random table flags.
         let text = format!("{line}\nlist tables arp\n");
@@ -285,7 +285,7 @@ impl Session {
             let writes = scope.spawn(|| stdin.write_all(text.as_bytes()).and_then(|()| stdin.flush()));
             let mut errors = String::new();
             let answer = loop {
-                match self.said.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                match self.output.recv_timeout(until.saturating_duration_since(Instant::now())) {
                     Ok(line) if line.starts_with("{\"nftables\"") => break Ok(()),
                     Ok(line) => {
                         if !line.trim().is_empty() && errors.is_empty() {
@@ -295,7 +295,7 @@ impl Session {
                     Err(RecvTimeoutError::Timeout) => {
                         // This also ends a pending write.
                         let _ = self.nft.kill();
-                        break Err(format!("no answer within {} s", PATIENCE.as_secs()));
+                        break Err(format!("no answer within {} s", NFT_TIMEOUT.as_secs()));
                     }
                     Err(RecvTimeoutError::Disconnected) => break Err(format!("it ended: {}", errors.trim())),
                 }
@@ -314,9 +314,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.ends.store(true, Relaxed);
+        self.end_is_intended.store(true, Relaxed);
         drop(self.nft.stdin.take());
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + NFT_TIMEOUT;
         while matches!(self.nft.try_wait(), Ok(None)) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -373,7 +373,7 @@ mod tests {
             let keeper = Keeper::new("anabranch_t").unwrap();
             keeper.run(&chain("anabranch_t", "one")).unwrap();
             let kill = || {
-                let pid = keeper.kept.lock().unwrap().session.nft.id();
+                let pid = keeper.state.lock().unwrap().session.nft.id();
                 sh(&format!(
                     "kill -9 {pid}
                      for i in $(seq 1000); do
@@ -416,7 +416,7 @@ mod tests {
                 schedule.end(now);
                 // The same for an nft that could not be started.
                 schedule.end(now);
-                is_reported += usize::from(schedule.is_news());
+                is_reported += usize::from(schedule.must_report());
                 let at = now.max(schedule.due().unwrap());
                 if starts == 0 {
                     assert_eq!(at, now, "the first is started at once");
@@ -428,7 +428,7 @@ mod tests {
                 assert_eq!(schedule.due(), None);
             }
             assert!(gone <= PAUSES[1], "{lasts_ms}: {gone:?}");
-            if lasts < LASTS {
+            if lasts < STABLE_AFTER {
                 assert_eq!(is_reported, 1, "{lasts_ms}");
                 assert!((60..=66).contains(&starts), "{lasts_ms}: {starts}");
             } else {

@@ -34,7 +34,7 @@ pub use claim::Claim;
 pub use lane::{LANE_DEVICE, lane_endpoint, lane_of_ue, lane_of_upf, lane_table, lane_way_back};
 pub use monitor::{Health, Monitor, TableMonitor, Watched};
 pub use mptcp::{
-    Endpoint as MptcpEndpoint, MOST as MOST_ENDPOINTS, add as add_endpoint, opens_again, warn_of_kernel,
+    Endpoint as MptcpEndpoint, MAX_ENDPOINTS, add as add_endpoint, opens_again, warn_of_kernel,
     withdraw as withdraw_endpoint,
 };
 pub use namespace::{inner_end, inside};
@@ -149,7 +149,7 @@ impl Net {
             match steps::again(&self.handle, undo).await {
                 Ok(None) => {}
                 Ok(Some(what)) => made.push(format!("somebody removed this {what}; it is there again")),
-                Err(error) if undo.keeper().is_some_and(Keeper::has_complained) => {
+                Err(error) if undo.keeper().is_some_and(Keeper::is_problem_reported) => {
                     tracing::debug!("{error:#}");
                 }
                 Err(error) => {

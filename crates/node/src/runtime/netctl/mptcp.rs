@@ -17,18 +17,18 @@ use std::sync::Once;
 /// Identifier of the first endpoint; the number that also marks routes and rules.
 pub const FIRST_ID: u8 = super::steps::PROTOCOL;
 /// Maximum number of endpoints of a namespace (MPTCP_PM_ADDR_MAX).
-pub const MOST: usize = 8;
-const IDS: RangeInclusive<u8> = FIRST_ID..=FIRST_ID + (MOST as u8 - 1);
+pub const MAX_ENDPOINTS: usize = 8;
+const IDS: RangeInclusive<u8> = FIRST_ID..=FIRST_ID + (MAX_ENDPOINTS as u8 - 1);
 
 /// Kernel versions whose Multipath TCP receiver occasionally corrupts data (docs/limitations.md).
-const ALTERS_DATA: (u32, u32) = (6, 18);
+const CORRUPTING_KERNEL: (u32, u32) = (6, 18);
 
 /// Logs once if this kernel may corrupt data received over Multipath TCP.
 pub fn warn_of_kernel() {
-    static SAID: Once = Once::new();
-    SAID.call_once(|| {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
         let release = release().unwrap_or_default();
-        if version(&release) == Some(ALTERS_DATA) {
+        if version(&release) == Some(CORRUPTING_KERNEL) {
             tracing::warn!(
                 release,
                 "Multipath TCP of this kernel may alter data (docs/limitations.md): use another kernel, or no Multipath TCP"
@@ -121,7 +121,7 @@ pub fn add(endpoint: &Endpoint) -> anyhow::Result<Option<u8>> {
         known.remove(at);
     }
     let id = IDS.into_iter().find(|id| known.iter().all(|k| k.id != *id));
-    let id = id.with_context(|| format!("the kernel has no more than {MOST} endpoints"))?;
+    let id = id.with_context(|| format!("the kernel has no more than {MAX_ENDPOINTS} endpoints"))?;
     manager.change(ADD, &address(id, Some(endpoint.address), Some(flags), Some(index)))?;
     Ok(Some(id))
 }
@@ -232,7 +232,7 @@ impl Manager {
 
     fn list(&self) -> anyhow::Result<Vec<ExistingEndpoint>> {
         let all = self.ask(GET, NLM_F_DUMP, &[]).context("listing endpoints")?;
-        Ok(all.iter().filter_map(|one| known(one)).collect())
+        Ok(all.iter().filter_map(|one| parse_endpoint(one)).collect())
     }
 
     fn limit(&self, kind: u16) -> anyhow::Result<u32> {
@@ -328,7 +328,7 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
 }
 
 /// Parses an endpoint from a list of the kernel.
-fn known(message: &[u8]) -> Option<ExistingEndpoint> {
+fn parse_endpoint(message: &[u8]) -> Option<ExistingEndpoint> {
     let (_, inner) = attributes(message).find(|a| a.0 == ATTR_ADDRESS)?;
     let (mut id, mut address, mut flags) = (0, None, 0);
     for (kind, value) in attributes(inner) {
@@ -352,13 +352,16 @@ mod tests {
         for address in ["192.0.2.7", "2001:db8::7"] {
             let address: IpAddr = address.parse().unwrap();
             let message = self::address(173, Some(address), Some(SUBFLOW | BACKUP), Some(5));
-            assert_eq!(known(&message), Some(ExistingEndpoint { id: 173, address, flags: SUBFLOW | BACKUP }));
+            assert_eq!(
+                parse_endpoint(&message),
+                Some(ExistingEndpoint { id: 173, address, flags: SUBFLOW | BACKUP })
+            );
             for len in 0..message.len() {
-                let _ = known(&message[..len]);
+                let _ = parse_endpoint(&message[..len]);
             }
         }
         for byte in [0, 4, 255] {
-            let _ = known(&[byte; 100]);
+            let _ = parse_endpoint(&[byte; 100]);
         }
     }
 }

@@ -24,7 +24,7 @@ use std::net::IpAddr;
 /// The object that a step configures; of two steps with the same key, the later replaces the earlier. Steps
 /// are made in this order and removed in reverse.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Key {
+pub enum StepKey {
     Sysctl(String),
     Route {
         table: u32,
@@ -40,21 +40,21 @@ pub enum Key {
     Endpoint(IpAddr),
 }
 
-impl Key {
+impl StepKey {
     /// Whether a changed step replaces the previous one by itself, without an undo.
     fn replaces(&self) -> bool {
         matches!(self, Self::Route { .. } | Self::Endpoint(_))
     }
 
     /// Whether the step directs packets; without it or a replacement they would take another path.
-    fn leads(&self) -> bool {
+    fn directs_packets(&self) -> bool {
         matches!(self, Self::Route { .. } | Self::Rule { .. } | Self::Source(_))
     }
 }
 
 impl Taps {
     /// The wanted kernel configuration, and a message for each mapping that has no slice.
-    pub fn wanted(&self) -> (BTreeMap<Key, Step>, Vec<String>) {
+    pub fn wanted(&self) -> (BTreeMap<StepKey, Step>, Vec<String>) {
         let (host, now) = (self.host(), self.now());
         let mut wanted = BTreeMap::new();
         for (priority, binding) in (MARK_PRIORITY..).step_by(2).zip(&self.bindings) {
@@ -74,7 +74,7 @@ impl Taps {
                         remote_port: mapping.remote_port.map(|r| (r.first, r.last)),
                         uid: mapping.uid,
                     };
-                    let key = Key::Rule { priority, v6: by.v6 };
+                    let key = StepKey::Rule { priority, v6: by.v6 };
                     wanted.insert(key, Step::Select { priority, table, by });
                 }
                 // The flows follow the routes of the host.
@@ -91,13 +91,13 @@ impl Taps {
         priority: u32,
         host: &Host,
         now: Instant,
-        wanted: &mut BTreeMap<Key, Step>,
+        wanted: &mut BTreeMap<StepKey, Step>,
     ) {
         let Some((mark, table)) = binding.mark.zip(binding.table) else { return };
         let Some(interface) = host.interfaces.get(&binding.interface).filter(|i| i.up) else { return };
         for step in netctl::ue_accesses([binding.interface.as_str()].into_iter()) {
             if let Step::Sysctl { key, .. } = &step {
-                wanted.insert(Key::Sysctl(key.clone()), step);
+                wanted.insert(StepKey::Sysctl(key.clone()), step);
             }
         }
         // If a kernel program sets the window, both tables are equal and only the mark differs.
@@ -110,16 +110,16 @@ impl Taps {
                 let (table, priority) = (table + more, priority + more);
                 let gateway = binding.gateway.of(v6);
                 let route = SliceRoute { v6, device: binding.interface.clone(), gateway, table, initcwnd };
-                wanted.insert(Key::Route { table, v6 }, Step::Slice(route));
+                wanted.insert(StepKey::Route { table, v6 }, Step::Slice(route));
                 let by = Selector { v6, mark: Some(mark + more), ..Selector::default() };
-                wanted.insert(Key::Rule { priority, v6 }, Step::Select { priority, table, by });
+                wanted.insert(StepKey::Rule { priority, v6 }, Step::Select { priority, table, by });
             }
         }
     }
 
     /// Adds rules that direct subflows of Multipath TCP to the slice of their address. Returns messages about
     /// conflicts.
-    fn source_steps(&self, host: &Host, wanted: &mut BTreeMap<Key, Step>) -> Vec<String> {
+    fn source_steps(&self, host: &Host, wanted: &mut BTreeMap<StepKey, Step>) -> Vec<String> {
         let mut problems = Vec::new();
         for (address, slice) in self.endpoints.sources(host) {
             let Some(slice) = slice else {
@@ -131,7 +131,7 @@ impl Taps {
             let has_table = (SOURCE_PRIORITY..).zip(&self.bindings).find(|(_, b)| b.slice == slice);
             if let Some((priority, table)) = has_table.and_then(|(priority, b)| Some((priority, b.table?))) {
                 let by = Selector { v6: address.is_ipv6(), local: Some(address), ..Selector::default() };
-                wanted.insert(Key::Source(address), Step::Select { priority, table, by });
+                wanted.insert(StepKey::Source(address), Step::Select { priority, table, by });
             }
         }
         problems
@@ -223,9 +223,9 @@ fn window(binding: &SliceBinding, host: &Host, now: Instant) -> Option<u32> {
 pub struct Installed {
     net: Net,
     windows: Option<Windows>,
-    have: BTreeMap<Key, (Step, Layer)>,
+    installed: BTreeMap<StepKey, (Step, Layer)>,
     /// The messages logged last, so that each is logged once.
-    said: Vec<String>,
+    logged: Vec<String>,
     /// Name of the UE, and the log that records restorations.
     log: (String, EventLog),
 }
@@ -243,7 +243,7 @@ impl Installed {
             net.clean_slices(&tables).await?;
         }
         net.clean_endpoints()?;
-        Ok(Self { net, windows, have: BTreeMap::new(), said: Vec::new(), log })
+        Ok(Self { net, windows, installed: BTreeMap::new(), logged: Vec::new(), log })
     }
 
     /// Applies the wanted configuration. With `again`, routes are also made once more, because the kernel
@@ -251,19 +251,20 @@ impl Installed {
     /// restored. A step that directs packets is made before its predecessor is removed; if the kernel
     /// refuses, the predecessor stays.
     pub async fn bring(&mut self, taps: &Taps, again: bool) {
-        let asked = taps.endpoints.asked();
+        let asked = taps.endpoints.requested();
         let (wanted, mut problems) = taps.wanted();
-        let differs = |key: &Key, step: &Step| match wanted.get(key) {
+        let differs = |key: &StepKey, step: &Step| match wanted.get(key) {
             None => true,
             Some(new) => new != step && !key.replaces(),
         };
-        let gone = self.have.iter().filter(|(key, (step, _))| !key.leads() && differs(key, step));
-        let gone: Vec<Key> = gone.map(|(key, _)| key.clone()).collect();
+        let gone =
+            self.installed.iter().filter(|(key, (step, _))| !key.directs_packets() && differs(key, step));
+        let gone: Vec<StepKey> = gone.map(|(key, _)| key.clone()).collect();
         self.remove_all(gone).await;
         for (key, step) in wanted.clone() {
-            if let Some((old, layer)) = self.have.get(&key)
+            if let Some((old, layer)) = self.installed.get(&key)
                 && *old == step
-                && !(again && matches!(key, Key::Route { .. }))
+                && !(again && matches!(key, StepKey::Route { .. }))
             {
                 if again {
                     let (ue, log) = &self.log;
@@ -274,36 +275,36 @@ impl Installed {
             match self.net.apply(vec![step.clone()]).await {
                 Ok(layer) => {
                     let stood = key.replaces();
-                    let old = self.have.insert(key, (step.clone(), layer));
+                    let old = self.installed.insert(key, (step.clone(), layer));
                     if let Some((_, layer)) = old.filter(|(old, _)| *old != step && !stood) {
                         self.net.undo(layer).await;
                     }
                 }
                 Err(error) => {
                     // A route that cannot be restored is gone.
-                    if self.have.get(&key).is_some_and(|(old, _)| *old == step) {
-                        self.have.remove(&key);
+                    if self.installed.get(&key).is_some_and(|(old, _)| *old == step) {
+                        self.installed.remove(&key);
                     }
                     problems.push(format!("{error:#}"));
                 }
             }
         }
-        let gone = self.have.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
+        let gone = self.installed.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
         self.remove_all(gone).await;
         if let Some(windows) = &mut self.windows {
             problems.extend(windows.bring(taps.windows()));
         }
-        for problem in problems.iter().filter(|p| !self.said.contains(p)) {
+        for problem in problems.iter().filter(|p| !self.logged.contains(p)) {
             tracing::warn!("slices: {problem}");
         }
-        self.said = problems;
-        taps.endpoints.done(asked);
+        self.logged = problems;
+        taps.endpoints.installed(asked);
     }
 
     /// Undoes these steps, in reverse order.
-    async fn remove_all(&mut self, keys: Vec<Key>) {
+    async fn remove_all(&mut self, keys: Vec<StepKey>) {
         for key in keys.into_iter().rev() {
-            if let Some((_, layer)) = self.have.remove(&key) {
+            if let Some((_, layer)) = self.installed.remove(&key) {
                 self.net.undo(layer).await;
             }
         }
@@ -311,7 +312,7 @@ impl Installed {
 
     /// Removes all steps.
     pub async fn remove(self) {
-        for (_, (_, layer)) in self.have.into_iter().rev() {
+        for (_, (_, layer)) in self.installed.into_iter().rev() {
             self.net.undo(layer).await;
         }
     }

@@ -9,8 +9,8 @@
 //! address. If plans require different slices for one address, their subflows cannot be told apart and use no
 //! slice.
 
-use super::actions::Key;
-use crate::runtime::netctl::{MOST_ENDPOINTS, MptcpEndpoint, Step};
+use super::actions::StepKey;
+use crate::runtime::netctl::{MAX_ENDPOINTS, MptcpEndpoint, Step};
 use anabranch_selection::Host;
 use anabranch_selection::plan::{Action, Answer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,9 +24,9 @@ const WAIT: Duration = Duration::from_millis(500);
 
 /// The endpoints that plans require.
 pub struct Endpoints {
-    asked: Mutex<RequestedEndpoints>,
+    requested: Mutex<RequestedEndpoints>,
     /// Number of the last change that is installed completely; `None` while there is no installer.
-    done: watch::Sender<Option<u64>>,
+    installed: watch::Sender<Option<u64>>,
 }
 
 #[derive(Default)]
@@ -49,15 +49,15 @@ struct Source {
 
 impl Default for Endpoints {
     fn default() -> Self {
-        Self { asked: Mutex::default(), done: watch::Sender::new(None) }
+        Self { requested: Mutex::default(), installed: watch::Sender::new(None) }
     }
 }
 
 impl Endpoints {
     /// Records the endpoints of an answer's plans; true if there are new ones.
     pub fn note(&self, answer: &Answer) -> bool {
-        let mut asked = self.lock();
-        let before = asked.count;
+        let mut requested = self.lock();
+        let before = requested.count;
         for (candidate, step) in
             answer.candidates.iter().flat_map(|c| c.plan.iter().map(move |step| (c, step)))
         {
@@ -66,37 +66,37 @@ impl Endpoints {
             {
                 let path = candidate.candidate.paths.iter().find(|path| path.interface == *interface);
                 let source = Source { interface: interface.clone(), slices: BTreeSet::new() };
-                let source = asked.sources.entry(*address).or_insert(source);
+                let source = requested.sources.entry(*address).or_insert(source);
                 let new = source.slices.insert(path.and_then(|path| path.pvd.clone()));
-                asked.count += u64::from(new);
+                requested.count += u64::from(new);
             }
             let Action::MptcpEndpoint { address, interface, backup } = step else { continue };
-            let known = asked.all.get(address);
+            let known = requested.all.get(address);
             // A path that is a backup for one program may be a regular path for another.
             let backup = *backup && known.is_none_or(|k| k.backup);
             let new = MptcpEndpoint { device: interface.clone(), address: *address, backup };
-            if known != Some(&new) && (known.is_some() || asked.all.len() < MOST_ENDPOINTS) {
-                asked.all.insert(*address, new);
-                asked.count += 1;
+            if known != Some(&new) && (known.is_some() || requested.all.len() < MAX_ENDPOINTS) {
+                requested.all.insert(*address, new);
+                requested.count += 1;
             }
         }
-        asked.count != before
+        requested.count != before
     }
 
     /// Number of the last change.
-    pub fn asked(&self) -> u64 {
+    pub fn requested(&self) -> u64 {
         self.lock().count
     }
 
     /// Reports that all changes up to `count` are installed or have failed.
-    pub fn done(&self, count: u64) {
-        self.done.send_replace(Some(count));
+    pub fn installed(&self, count: u64) {
+        self.installed.send_replace(Some(count));
     }
 
     /// Waits, for a limited time, until the recorded changes are installed.
     pub async fn settled(&self) {
-        let (mut done, asked) = (self.done.subscribe(), self.asked());
-        let there = done.wait_for(|done| done.is_none_or(|done| done >= asked));
+        let (mut installed, requested) = (self.installed.subscribe(), self.requested());
+        let there = installed.wait_for(|installed| installed.is_none_or(|installed| installed >= requested));
         // Late endpoints are used as well.
         let _ = tokio::time::timeout(WAIT, there).await;
     }
@@ -105,35 +105,36 @@ impl Endpoints {
     /// Addresses that lead to no slice are omitted; addresses that their interface no longer has are omitted
     /// and forgotten.
     pub fn sources(&self, host: &Host) -> Vec<(IpAddr, Option<String>)> {
-        let mut asked = self.lock();
-        asked.sources.retain(|address, source| has(host, &source.interface, *address));
+        let mut requested = self.lock();
+        requested.sources.retain(|address, source| has_address(host, &source.interface, *address));
         let slice = |source: &Source| match source.slices.len() {
             1 => source.slices.first().cloned().flatten().map(Some),
             _ => Some(None),
         };
-        asked.sources.iter().filter_map(|(address, source)| Some((*address, slice(source)?))).collect()
+        requested.sources.iter().filter_map(|(address, source)| Some((*address, slice(source)?))).collect()
     }
 
     /// Adds the steps for the endpoints whose interface has the address; forgets the others.
-    pub fn steps(&self, host: &Host, wanted: &mut BTreeMap<Key, Step>) {
-        let mut asked = self.lock();
-        asked.all.retain(|address, endpoint| has(host, &endpoint.device, *address));
-        if asked.all.is_empty() {
+    pub fn steps(&self, host: &Host, wanted: &mut BTreeMap<StepKey, Step>) {
+        let mut requested = self.lock();
+        requested.all.retain(|address, endpoint| has_address(host, &endpoint.device, *address));
+        if requested.all.is_empty() {
             return;
         }
         // The limit is eight.
-        wanted.insert(Key::Subflows, Step::Subflows(asked.all.len() as u32));
-        let steps = asked.all.iter().map(|(address, e)| (Key::Endpoint(*address), Step::Endpoint(e.clone())));
+        wanted.insert(StepKey::Subflows, Step::Subflows(requested.all.len() as u32));
+        let steps =
+            requested.all.iter().map(|(address, e)| (StepKey::Endpoint(*address), Step::Endpoint(e.clone())));
         wanted.extend(steps);
     }
 
     /// The mutex may be poisoned: each change is a single step, so the state is consistent.
     fn lock(&self) -> MutexGuard<'_, RequestedEndpoints> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+        self.requested.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn has(host: &Host, interface: &str, address: IpAddr) -> bool {
+fn has_address(host: &Host, interface: &str, address: IpAddr) -> bool {
     host.interfaces.get(interface).is_some_and(|i| i.up && i.addresses.contains(&address))
 }
 
@@ -175,21 +176,21 @@ mod tests {
         endpoints.steps(&host(), &mut wanted);
         let second: IpAddr = "10.0.98.2".parse().unwrap();
         assert!(
-            wanted.contains_key(&Key::Subflows) && wanted.contains_key(&Key::Endpoint(second)),
+            wanted.contains_key(&StepKey::Subflows) && wanted.contains_key(&StepKey::Endpoint(second)),
             "{wanted:?}"
         );
         // Without an installer there is no wait; then there is one.
         endpoints.settled().await;
-        endpoints.done(0);
+        endpoints.installed(0);
         let waits = tokio::time::timeout(Duration::from_millis(50), endpoints.settled());
         assert!(waits.await.is_err());
-        endpoints.done(endpoints.asked());
+        endpoints.installed(endpoints.requested());
         endpoints.settled().await;
         let mut without = host();
         without.interfaces.remove("b");
         wanted.clear();
         endpoints.steps(&without, &mut wanted);
         endpoints.steps(&host(), &mut wanted);
-        assert!(!wanted.contains_key(&Key::Endpoint(second)), "{wanted:?}");
+        assert!(!wanted.contains_key(&StepKey::Endpoint(second)), "{wanted:?}");
     }
 }

@@ -44,7 +44,7 @@ pub const MAX_SLICES: usize = 64;
 /// Slices and policies of this host.
 pub struct Taps {
     started: std::time::Instant,
-    told: Mutex<KnownSlices>,
+    known_slices: Mutex<KnownSlices>,
     interfaces: fn() -> Host,
     /// The configured bindings of slices to interfaces.
     bindings: Vec<SliceBinding>,
@@ -54,7 +54,7 @@ pub struct Taps {
     needs: Needs,
     endpoints: Endpoints,
     /// Whether the slice manager is asked for larger guarantees.
-    asks: bool,
+    requests_growth: bool,
     /// Whether routes carry the initial windows.
     window_routes: bool,
 }
@@ -93,7 +93,7 @@ impl Taps {
     pub fn new(bindings: Vec<SliceBinding>, mappings: Vec<Mapping>) -> Self {
         Self {
             started: std::time::Instant::now(),
-            told: Mutex::default(),
+            known_slices: Mutex::default(),
             interfaces: anabranch_kern::host::interfaces,
             bindings,
             mappings,
@@ -101,15 +101,15 @@ impl Taps {
             changed: Notify::new(),
             needs: Needs::default(),
             endpoints: Endpoints::default(),
-            asks: false,
+            requests_growth: false,
             window_routes: true,
         }
     }
 
     /// Whether to ask the slice manager for larger guarantees if no slice has what a program needs.
     #[must_use]
-    pub fn asking(self, asks: bool) -> Self {
-        Self { asks, ..self }
+    pub fn asking(self, requests_growth: bool) -> Self {
+        Self { requests_growth, ..self }
     }
 
     /// Whether a kernel program sets the initial windows; otherwise routes carry them.
@@ -145,7 +145,7 @@ impl Taps {
     pub fn select(&self, mut request: Request, flow: Option<&Flow>) -> Result<Answer, Refusal> {
         let now = self.now();
         let host = self.host();
-        let rule = flow.and_then(|flow| self.told().ursp.find(flow, &host));
+        let rule = flow.and_then(|flow| self.known_slices().ursp.find(flow, &host));
         if let Some(rule) = &rule {
             rule.apply(&mut request);
         }
@@ -166,12 +166,12 @@ impl Taps {
 
     /// The route selection policy.
     pub fn ursp(&self) -> Value {
-        self.told().ursp.json()
+        self.known_slices().ursp.json()
     }
 
     /// Replaces the route selection policy.
     pub fn set_ursp(&self, ursp: Ursp) {
-        self.told().ursp = ursp;
+        self.known_slices().ursp = ursp;
     }
 
     /// Answers a request in the format of NEAT; known slices count as nodes of the CIB.
@@ -191,20 +191,20 @@ impl Taps {
 
     /// Reads or changes NEAT's repositories.
     pub fn manager<T>(&self, with: impl FnOnce(&mut Manager) -> T) -> T {
-        with(&mut self.told().manager)
+        with(&mut self.known_slices().manager)
     }
 
     /// The slices as they were set.
     pub fn slices(&self) -> BTreeMap<String, SliceSpec> {
-        self.told().all().map(|(id, (spec, _))| (id.clone(), spec.clone())).collect()
+        self.known_slices().all().map(|(id, (spec, _))| (id.clone(), spec.clone())).collect()
     }
 
     /// Numbers of slices with valid facts and with expired facts.
     pub fn fresh_and_stale(&self) -> (usize, usize) {
         let now = self.now();
-        let told = self.told();
-        let fresh = told.all().filter(|(_, (_, slice))| slice.facts_at(now).is_some()).count();
-        (fresh, told.all().count() - fresh)
+        let known_slices = self.known_slices();
+        let fresh = known_slices.all().filter(|(_, (_, slice))| slice.facts_at(now).is_some()).count();
+        (fresh, known_slices.all().count() - fresh)
     }
 
     /// Replaces the slices set over REST; their validity starts now. The error has the slice and the reason.
@@ -218,14 +218,14 @@ impl Taps {
             let slice = spec.slice(now).map_err(|reason| (id.clone(), reason))?;
             read.insert(id, (spec, slice));
         }
-        self.told().slices = read;
+        self.known_slices().slices = read;
         self.changed.notify_one();
         Ok(())
     }
 
     fn host(&self) -> Host {
         let mut host = (self.interfaces)();
-        host.slices = self.told().all().map(|(id, (_, slice))| (id.clone(), slice.clone())).collect();
+        host.slices = self.known_slices().all().map(|(id, (_, slice))| (id.clone(), slice.clone())).collect();
         host
     }
 
@@ -235,8 +235,8 @@ impl Taps {
     }
 
     /// The mutex may be poisoned: maps are replaced in a single step, so the state is consistent.
-    fn told(&self) -> MutexGuard<'_, KnownSlices> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known_slices(&self) -> MutexGuard<'_, KnownSlices> {
+        self.known_slices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use utoipa::ToSchema;
 
 /// Maximum number of waiting requests, and of remembered answers.
-const MOST: usize = 16;
+const MAX_ANSWERS: usize = 16;
 /// Time for which an answer is valid; the same request is not repeated before.
 const HOLDS: Duration = Duration::from_secs(5);
 
@@ -37,7 +37,7 @@ pub struct RequiredRates {
 /// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Became {
+pub enum GrowthOutcome {
     /// A slice is enlarged.
     Grows,
     /// A slice already guarantees as much.
@@ -56,7 +56,7 @@ pub struct NeedView {
     /// Uplink, bit/s; 0: unchanged.
     pub ul_bps: u64,
     /// Outcome.
-    pub became: Became,
+    pub became: GrowthOutcome,
     /// The slice that is enlarged or already guarantees the rates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slice: Option<String>,
@@ -79,7 +79,7 @@ struct Inner {
     waiting: VecDeque<RequiredRates>,
     answered: VecDeque<(Instant, RequiredRates, NeedView)>,
     /// The request in progress.
-    asked: Option<RequiredRates>,
+    in_progress: Option<RequiredRates>,
     counts: [u64; 4],
 }
 
@@ -91,7 +91,7 @@ impl Needs {
             {
                 let mut inner = self.inner();
                 if let Some(wanted) = inner.waiting.pop_front() {
-                    inner.asked = Some(wanted.clone());
+                    inner.in_progress = Some(wanted.clone());
                     return wanted;
                 }
             }
@@ -100,12 +100,12 @@ impl Needs {
     }
 
     /// Records the outcome of the request that [`Self::next`] returned last.
-    pub fn answer(&self, became: Became, slice: Option<String>, why: Vec<String>) {
+    pub fn answer(&self, became: GrowthOutcome, slice: Option<String>, why: Vec<String>) {
         let mut inner = self.inner();
         inner.counts[became as usize] += 1;
-        let Some(wanted) = inner.asked.take() else { return };
+        let Some(wanted) = inner.in_progress.take() else { return };
         let view = NeedView { dl_bps: wanted.dl_bps, ul_bps: wanted.ul_bps, became, slice, why, s_ago: 0.0 };
-        if inner.answered.len() == MOST {
+        if inner.answered.len() == MAX_ANSWERS {
             inner.answered.pop_front();
         }
         inner.answered.push_back((Instant::now(), wanted, view));
@@ -129,9 +129,9 @@ impl Needs {
     fn push(&self, wanted: RequiredRates) {
         let mut inner = self.inner();
         let held = inner.answered.iter().any(|(at, other, _)| *other == wanted && at.elapsed() < HOLDS);
-        let known = inner.waiting.contains(&wanted) || inner.asked.as_ref() == Some(&wanted);
+        let known = inner.waiting.contains(&wanted) || inner.in_progress.as_ref() == Some(&wanted);
         // A program with so many requests at once will repeat them.
-        if held || known || inner.waiting.len() >= MOST {
+        if held || known || inner.waiting.len() >= MAX_ANSWERS {
             return;
         }
         inner.waiting.push_back(wanted);
@@ -153,22 +153,22 @@ impl Taps {
 
     /// Queues the unmet needs of a selection, if there is a slice manager and requests are enabled.
     pub(super) fn carry_up(&self, open: &[Need], p: &Properties) {
-        let Some(first) = open.first().filter(|_| self.asks) else { return };
-        let told = self.told();
+        let Some(first) = open.first().filter(|_| self.requests_growth) else { return };
+        let known_slices = self.known_slices();
         let mut slices: Vec<(u64, String, String)> = first
             .slices
             .iter()
             .filter_map(|name| {
-                let (_, slice) = told.managed.get(name)?;
+                let (_, slice) = known_slices.managed.get(name)?;
                 let facts = slice.facts.as_ref()?;
                 let has = match first.property.as_str() {
                     "minSendRate" => facts.uplink_guaranteed_bps,
                     _ => facts.downlink_guaranteed_bps,
                 };
-                Some((has.unwrap_or(0), name.clone(), told.ids.get(name)?.clone()))
+                Some((has.unwrap_or(0), name.clone(), known_slices.ids.get(name)?.clone()))
             })
             .collect();
-        drop(told);
+        drop(known_slices);
         slices.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
         if slices.is_empty() {
             return;
@@ -197,17 +197,17 @@ mod tests {
         }
         assert_eq!(needs.next().await, wanted(1));
         needs.push(wanted(1));
-        needs.answer(Became::Refused, None, vec!["gold: full".into()]);
+        needs.answer(GrowthOutcome::Refused, None, vec!["gold: full".into()]);
         needs.push(wanted(1));
         assert!(needs.inner().waiting.is_empty(), "the answer holds");
-        assert_eq!((needs.view()[0].became, needs.counts()[2]), (Became::Refused, ("refused", 1)));
+        assert_eq!((needs.view()[0].became, needs.counts()[2]), (GrowthOutcome::Refused, ("refused", 1)));
         (0..100).for_each(|i| needs.push(wanted(i + 10)));
-        assert_eq!(needs.inner().waiting.len(), MOST);
-        for _ in 0..MOST {
+        assert_eq!(needs.inner().waiting.len(), MAX_ANSWERS);
+        for _ in 0..MAX_ANSWERS {
             needs.next().await;
-            needs.answer(Became::Grows, Some("gold".into()), Vec::new());
+            needs.answer(GrowthOutcome::Grows, Some("gold".into()), Vec::new());
         }
-        assert_eq!(needs.view().len(), MOST);
+        assert_eq!(needs.view().len(), MAX_ANSWERS);
         // After the answer has expired (here: was evicted), the request is repeated.
         needs.push(wanted(1));
         assert_eq!(needs.next().await, wanted(1));

@@ -169,7 +169,7 @@ async fn other_programs_refuse_and_name_the_ue() {
 
 #[test]
 fn kernel_configuration_follows_slices_and_mappings() {
-    use super::actions::Key;
+    use super::actions::StepKey;
     use crate::runtime::netctl::{MAPPING_PRIORITY, Step};
     let text = "[ue]\nprivate_key_file = \"k\"\n[upf]\npublic_key = \"q2kPPoy5fKHpZsrvFhiOsNgjSJg9lx1FrFDx0OXHFS8=\"\n\
         [[access]]\nname = \"5g\"\nremote = \"192.0.2.1:4500\"\n\
@@ -187,7 +187,7 @@ fn kernel_configuration_follows_slices_and_mappings() {
     let told = json!({"A": spec("wwan0", 29_800, 50_000_000), "B": spec("wwan1", 12_000, 20_000_000)});
     taps.set_slices(serde_json::from_value(told).unwrap()).unwrap();
     let (wanted, problems) = taps.wanted();
-    let window = |table: u32| match &wanted[&Key::Route { table, v6: false }] {
+    let window = |table: u32| match &wanted[&StepKey::Route { table, v6: false }] {
         Step::Slice(route) => (route.device.clone(), route.gateway.is_some(), route.initcwnd),
         other => panic!("{other}"),
     };
@@ -195,7 +195,7 @@ fn kernel_configuration_follows_slices_and_mappings() {
     assert_eq!(window(1000), ("wwan0".into(), false, None));
     assert_eq!(window(1001), ("wwan0".into(), false, Some(120)));
     assert_eq!(window(2001), ("wwan1".into(), true, Some(10)));
-    let table = |i: u32| match wanted.get(&Key::Rule { priority: MAPPING_PRIORITY + i, v6: false }) {
+    let table = |i: u32| match wanted.get(&StepKey::Rule { priority: MAPPING_PRIORITY + i, v6: false }) {
         Some(Step::Select { table, by, .. }) => Some((*table, by.remote_port)),
         _ => None,
     };
@@ -207,7 +207,7 @@ fn kernel_configuration_follows_slices_and_mappings() {
         "{problems:?}"
     );
     assert!(
-        !wanted.keys().any(|k| matches!(k, Key::Route { v6: true, .. })),
+        !wanted.keys().any(|k| matches!(k, StepKey::Route { v6: true, .. })),
         "nothing for IPv6 without an address"
     );
     // If the slices are removed, routes without windows remain, and mappings that need no facts.
@@ -291,7 +291,7 @@ fn a_mapping_that_changes_its_slice_always_has_a_rule() {
 /// slices.
 #[test]
 fn subflows_use_the_slice_of_their_plan_or_none() {
-    use super::actions::Key;
+    use super::actions::StepKey;
     use crate::runtime::netctl::Step;
     use anabranch_selection::{Endpoint, Properties, Request};
     use std::net::IpAddr;
@@ -314,8 +314,8 @@ fn subflows_use_the_slice_of_their_plan_or_none() {
     taps.set_slices(serde_json::from_value(told.into()).unwrap()).unwrap();
     let sources = || {
         let (wanted, problems) = taps.wanted();
-        let table = |(key, step): (&Key, &Step)| match (key, step) {
-            (Key::Source(address), Step::Select { table, by, .. }) => {
+        let table = |(key, step): (&StepKey, &Step)| match (key, step) {
+            (StepKey::Source(address), Step::Select { table, by, .. }) => {
                 assert_eq!(by.local, Some(*address));
                 Some((address.to_string(), *table))
             }
@@ -347,7 +347,7 @@ fn subflows_use_the_slice_of_their_plan_or_none() {
 /// Each family uses its own router; a family without a router is on-link.
 #[test]
 fn a_slice_has_a_gateway_of_each_family() {
-    use super::actions::Key;
+    use super::actions::StepKey;
     use crate::runtime::netctl::Step;
     fn both() -> Host {
         let mut host = made_up();
@@ -370,7 +370,7 @@ fn a_slice_has_a_gateway_of_each_family() {
         let taps = Taps { interfaces: both, ..Taps::new(config.slice, config.mapping) };
         let (wanted, _) = taps.wanted();
         for (family, router) in [(false, v4), (true, v6)] {
-            match &wanted[&Key::Route { table: 2000, v6: family }] {
+            match &wanted[&StepKey::Route { table: 2000, v6: family }] {
                 Step::Slice(route) => {
                     assert_eq!(route.gateway.map(|g| g.to_string()).as_deref(), router, "{gateway}");
                 }

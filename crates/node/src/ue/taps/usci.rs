@@ -8,7 +8,7 @@
 //! ```
 
 use super::Taps;
-use super::needs::{Became, NeedView};
+use super::needs::{GrowthOutcome, NeedView};
 use super::view::in_a_line;
 use crate::runtime::api::TokenFile;
 use crate::runtime::api::client::{self, Client, Trust};
@@ -61,7 +61,7 @@ pub struct ManagerView {
 /// The client; the module documentation describes it.
 pub struct Usci {
     client: Client,
-    place: String,
+    manager_address: String,
     follow: Follow,
     poll_interval: Duration,
     taps: Arc<Taps>,
@@ -70,7 +70,7 @@ pub struct Usci {
     changes: AtomicU64,
     unchanged: AtomicU64,
     failures: AtomicU64,
-    told: Mutex<SyncState>,
+    sync_state: Mutex<SyncState>,
 }
 
 #[derive(Default)]
@@ -78,7 +78,7 @@ struct SyncState {
     etag: String,
     ttl_s: u32,
     ids: Vec<String>,
-    heard: Option<Instant>,
+    last_message: Option<Instant>,
     problems: Vec<String>,
     failure: Option<String>,
 }
@@ -93,7 +93,7 @@ impl Usci {
         let client = Client::new(builder, &config.manager, Some(token)).context("[slices] manager")?;
         Ok(Arc::new(Self {
             client,
-            place: config.manager.clone(),
+            manager_address: config.manager.clone(),
             follow: config.follow,
             poll_interval: Duration::from_millis(config.poll_interval_ms.into()),
             taps,
@@ -102,7 +102,7 @@ impl Usci {
             changes: AtomicU64::new(0),
             unchanged: AtomicU64::new(0),
             failures: AtomicU64::new(0),
-            told: Mutex::default(),
+            sync_state: Mutex::default(),
         }))
     }
 
@@ -116,11 +116,11 @@ impl Usci {
             self.failures.fetch_add(1, Ordering::Relaxed);
             if was || self.failures.load(Ordering::Relaxed) == 1 {
                 tracing::warn!(
-                    manager = self.place,
+                    manager = self.manager_address,
                     "slices: {error:#}; the known facts stay valid until they expire"
                 );
             }
-            self.told().failure = Some(format!("{error:#}"));
+            self.sync_state().failure = Some(format!("{error:#}"));
             // After a session that lasted for a while, the pause is the shortest again.
             if started.elapsed() > PAUSE.1 {
                 pause = PAUSE.0;
@@ -134,20 +134,20 @@ impl Usci {
     pub async fn carry_up(self: Arc<Self>) {
         loop {
             let wanted = self.taps.needs().next().await;
-            let (mut became, mut by, mut why) = (Became::Refused, None, Vec::new());
+            let (mut became, mut by, mut why) = (GrowthOutcome::Refused, None, Vec::new());
             for (name, id) in &wanted.slices {
                 let body = json!({"slice": id, "dl_bps": wanted.dl_bps, "ul_bps": wanted.ul_bps});
                 let request = self.request(Method::POST, "me/needs").timeout(PATIENCE).json(&body);
                 match self.client.send(request).await {
                     Ok(answer) if answer.status().is_success() => {
                         let grows = answer.status() == StatusCode::ACCEPTED;
-                        became = if grows { Became::Grows } else { Became::Promised };
+                        became = if grows { GrowthOutcome::Grows } else { GrowthOutcome::Promised };
                         by = Some(name.clone());
                         break;
                     }
                     Ok(answer) => why.push(format!("{name}: {}", refusal(answer).await)),
                     Err(error) => {
-                        became = Became::Failed;
+                        became = GrowthOutcome::Failed;
                         why.push(format!("{name}: the slice manager does not answer: {error}"));
                         break;
                     }
@@ -170,23 +170,23 @@ impl Usci {
         let farewell = self.ask(Method::DELETE, "me", None);
         match tokio::time::timeout(FAREWELL, farewell).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::warn!(manager = self.place, "de-registering: {error:#}"),
-            Err(_) => tracing::warn!(manager = self.place, "de-registering: no answer"),
+            Ok(Err(error)) => tracing::warn!(manager = self.manager_address, "de-registering: {error:#}"),
+            Err(_) => tracing::warn!(manager = self.manager_address, "de-registering: no answer"),
         }
     }
 
     /// Current state.
     pub fn view(&self) -> ManagerView {
-        let told = self.told();
+        let sync_state = self.sync_state();
         ManagerView {
-            manager: self.place.clone(),
+            manager: self.manager_address.clone(),
             answers: self.answers.load(Ordering::Relaxed),
             registered: self.registered.load(Ordering::Relaxed),
-            heard_s_ago: told.heard.map(|at| at.elapsed().as_secs_f64()),
+            heard_s_ago: sync_state.last_message.map(|at| at.elapsed().as_secs_f64()),
             changes: self.changes.load(Ordering::Relaxed),
             unchanged: self.unchanged.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
-            problems: told.problems.iter().chain(&told.failure).cloned().collect(),
+            problems: sync_state.problems.iter().chain(&sync_state.failure).cloned().collect(),
             needs: self.taps.needs().view(),
         }
     }
@@ -210,14 +210,14 @@ impl Usci {
         loop {
             // The interval is short enough that facts do not expire.
             // A manager with a ttl_s of 0 is polled no more often than one with a ttl_s of 1.
-            let ttl = Duration::from_millis(u64::from(self.told().ttl_s.max(1)) * 300);
+            let ttl = Duration::from_millis(u64::from(self.sync_state().ttl_s.max(1)) * 300);
             tokio::time::sleep(spread(self.poll_interval.min(ttl))).await;
             self.poll().await?;
         }
     }
 
     async fn register(&self) -> anyhow::Result<()> {
-        let held = self.told().ids.clone();
+        let held = self.sync_state().ids.clone();
         let answer = self.ask(Method::PUT, "me", Some(&json!({"slices": held}))).await?;
         let answer: Value = serde_json::from_slice(&body(answer).await?).context("answer to PUT /v1/me")?;
         for id in answer["unknown"].as_array().into_iter().flatten() {
@@ -228,7 +228,7 @@ impl Usci {
     }
 
     async fn poll(&self) -> anyhow::Result<()> {
-        let etag = self.told().etag.clone();
+        let etag = self.sync_state().etag.clone();
         let mut request = self.request(Method::GET, "me").timeout(PATIENCE);
         if !etag.is_empty() {
             request = request.header(header::IF_NONE_MATCH, etag);
@@ -236,7 +236,7 @@ impl Usci {
         let answer = self.client.send(request).await.context("it does not answer")?;
         match answer.status() {
             StatusCode::NOT_MODIFIED => {
-                self.heard(false);
+                self.last_message(false);
                 Ok(())
             }
             StatusCode::OK => {
@@ -266,7 +266,7 @@ impl Usci {
                 let data = field("data");
                 if data.is_empty() {
                     // A comment; nothing has changed.
-                    self.heard(false);
+                    self.last_message(false);
                 } else {
                     self.take(data.as_bytes(), format!("\"{}\"", field("id")))?;
                 }
@@ -278,28 +278,28 @@ impl Usci {
     fn take(&self, body: &[u8], etag: String) -> anyhow::Result<()> {
         let view: UeView = serde_json::from_slice(body).context("answer of the slice manager")?;
         let problems = self.taps.take_view(&view);
-        let mut told = self.told();
-        for problem in problems.iter().filter(|problem| !told.problems.contains(problem)) {
+        let mut sync_state = self.sync_state();
+        for problem in problems.iter().filter(|problem| !sync_state.problems.contains(problem)) {
             tracing::warn!("slices: {problem}");
         }
-        let changed = told.etag != etag || etag.is_empty();
-        (told.etag, told.ttl_s, told.problems) = (etag, view.ttl_s, problems);
-        told.ids = view.slices.iter().map(|s| s.id.clone()).collect();
-        drop(told);
-        self.heard(changed);
+        let changed = sync_state.etag != etag || etag.is_empty();
+        (sync_state.etag, sync_state.ttl_s, sync_state.problems) = (etag, view.ttl_s, problems);
+        sync_state.ids = view.slices.iter().map(|s| s.id.clone()).collect();
+        drop(sync_state);
+        self.last_message(changed);
         Ok(())
     }
 
     /// Extends the validity of the facts after a message from the manager.
-    fn heard(&self, changed: bool) {
+    fn last_message(&self, changed: bool) {
         self.taps.view_counts_from_now();
         let counter = if changed { &self.changes } else { &self.unchanged };
         counter.fetch_add(1, Ordering::Relaxed);
         if !self.answers.swap(true, Ordering::Relaxed) {
-            tracing::info!(manager = self.place, "the slice manager answers");
+            tracing::info!(manager = self.manager_address, "the slice manager answers");
         }
-        let mut told = self.told();
-        (told.heard, told.failure) = (Some(Instant::now()), None);
+        let mut sync_state = self.sync_state();
+        (sync_state.last_message, sync_state.failure) = (Some(Instant::now()), None);
     }
 
     fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
@@ -316,8 +316,8 @@ impl Usci {
         if answer.status().is_success() { Ok(answer) } else { bail!(refusal(answer).await) }
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, SyncState> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn sync_state(&self) -> std::sync::MutexGuard<'_, SyncState> {
+        self.sync_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// Maximum number of problems reported per answer.
 const MOST_PROBLEMS: usize = 16;
 /// Maximum length of a problem, characters.
-const LONGEST: usize = 400;
+const MAX_PROBLEM_CHARS: usize = 400;
 
 /// Untrusted text of a manager, made safe for logs: one line of limited length.
 pub fn in_a_line(text: &str) -> String {
@@ -18,8 +18,9 @@ pub fn in_a_line(text: &str) -> String {
         c.is_control()
             || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
     };
-    let shown: String = text.chars().take(LONGEST).map(|c| if odd(c) { '\u{fffd}' } else { c }).collect();
-    if text.chars().nth(LONGEST).is_some() { shown + "…" } else { shown }
+    let shown: String =
+        text.chars().take(MAX_PROBLEM_CHARS).map(|c| if odd(c) { '\u{fffd}' } else { c }).collect();
+    if text.chars().nth(MAX_PROBLEM_CHARS).is_some() { shown + "…" } else { shown }
 }
 
 impl Taps {
@@ -28,21 +29,21 @@ impl Taps {
     pub fn take_view(&self, view: &UeView) -> Vec<String> {
         let problems = self.problems_of(view);
         let more = problems.len().saturating_sub(MOST_PROBLEMS);
-        let told = problems.iter().take(MOST_PROBLEMS).map(|problem| in_a_line(problem));
-        told.chain((more > 0).then(|| format!("and {more} more"))).collect()
+        let reported = problems.iter().take(MOST_PROBLEMS).map(|problem| in_a_line(problem));
+        reported.chain((more > 0).then(|| format!("and {more} more"))).collect()
     }
 
     /// The slice in the view to which a `[[slice]]` refers: by identifier, or else by a unique name.
     fn slice_of<'a>(
         &self,
         binding: &SliceBinding,
-        told: &'a [SliceFacts],
+        reported: &'a [SliceFacts],
     ) -> Result<Option<&'a SliceFacts>, String> {
-        if let Some(facts) = told.iter().find(|facts| facts.id == binding.slice) {
+        if let Some(facts) = reported.iter().find(|facts| facts.id == binding.slice) {
             return Ok(Some(facts));
         }
         let own = |facts: &SliceFacts| self.bindings.iter().any(|b| b.slice == facts.id);
-        let mut named = told.iter().filter(|facts| facts.name == binding.slice && !own(facts));
+        let mut named = reported.iter().filter(|facts| facts.name == binding.slice && !own(facts));
         let Some(first) = named.next() else { return Ok(None) };
         match named.find(|other| other.id != first.id) {
             None => Ok(Some(first)),
@@ -77,7 +78,7 @@ impl Taps {
                     continue;
                 }
             };
-            let spec = SliceSpec::told(facts, binding, view.ttl_s);
+            let spec = SliceSpec::from_facts(facts, binding, view.ttl_s);
             match spec.slice(now) {
                 Ok(slice) => {
                     managed.insert(binding.slice.clone(), (spec, slice));
@@ -86,16 +87,16 @@ impl Taps {
                 Err(why) => problems.push(format!("slice \"{}\": {why}", facts.name)),
             }
         }
-        let mut told = self.told();
-        (told.managed, told.ids) = (managed, ids);
+        let mut known_slices = self.known_slices();
+        (known_slices.managed, known_slices.ids) = (managed, ids);
         self.changed.notify_one();
         // Policies that are no longer pushed are removed.
-        for uid in std::mem::take(&mut told.pushed) {
-            told.manager.policies.remove(&uid);
-            told.manager.profiles.remove(&uid);
+        for uid in std::mem::take(&mut known_slices.pushed) {
+            known_slices.manager.policies.remove(&uid);
+            known_slices.manager.profiles.remove(&uid);
         }
-        if std::mem::take(&mut told.pushed_ursp) {
-            told.ursp = Ursp::default();
+        if std::mem::take(&mut known_slices.pushed_ursp) {
+            known_slices.ursp = Ursp::default();
         }
         let mut ursps: Vec<Ursp> = Vec::new();
         for (i, policy) in view.policies.iter().enumerate() {
@@ -109,18 +110,21 @@ impl Taps {
             }
             let pushed = Policy::from_value(policy).and_then(|new| {
                 let uid = new.uid.clone();
-                let kind =
-                    if new.is_profile { &mut told.manager.profiles } else { &mut told.manager.policies };
+                let kind = if new.is_profile {
+                    &mut known_slices.manager.profiles
+                } else {
+                    &mut known_slices.manager.policies
+                };
                 kind.insert(new).map(|()| uid)
             });
             match pushed {
-                Ok(uid) => told.pushed.push(uid),
+                Ok(uid) => known_slices.pushed.push(uid),
                 Err(error) => problems.push(format!("policies[{i}]: {error}")),
             }
         }
         match ursps.as_slice() {
             [] => {}
-            [ursp] => (told.ursp, told.pushed_ursp) = (ursp.clone(), true),
+            [ursp] => (known_slices.ursp, known_slices.pushed_ursp) = (ursp.clone(), true),
             _ => problems.push("policies: urspGuidance occurs more than once: all are ignored".to_owned()),
         }
         problems
@@ -129,7 +133,7 @@ impl Taps {
     /// Extends the validity of the facts: the manager has sent a message without changes.
     pub fn view_counts_from_now(&self) {
         let now = self.now();
-        for (_, slice) in self.told().managed.values_mut() {
+        for (_, slice) in self.known_slices().managed.values_mut() {
             if let Some(facts) = &mut slice.facts {
                 facts.as_of = now;
             }
@@ -140,7 +144,7 @@ impl Taps {
 impl SliceSpec {
     /// A slice from the manager's facts and its local binding. A degraded slice remains a path, but its
     /// guarantees are ignored.
-    fn told(facts: &SliceFacts, binding: &SliceBinding, ttl_s: u32) -> Self {
+    fn from_facts(facts: &SliceFacts, binding: &SliceBinding, ttl_s: u32) -> Self {
         let kept = facts.state == "Running";
         let promise = |bps: Option<u64>| bps.filter(|_| kept);
         Self {
@@ -235,7 +239,7 @@ mod tests {
         let take = |policies: &[&serde_json::Value]| {
             let policies = policies.iter().map(|policy| (*policy).clone()).collect();
             let problems = taps.take_view(&UeView { policies, ..view(Vec::new()) });
-            (taps.told().ursp.clone(), problems)
+            (taps.known_slices().ursp.clone(), problems)
         };
         let read = |policy: &serde_json::Value| Ursp::from_json(&policy.to_string()).unwrap();
         assert_eq!(take(&[&one]), (read(&one), vec![]));
@@ -261,9 +265,9 @@ mod tests {
         let ursp = serde_json::json!({"urspGuidance": [{"trafficDesc": {"domainDescs": [odd]}, "relatPrecedence": odd}]});
         let broken = facts(odd, "gold", 1.0);
         let bad = SliceFacts { sd: Some(odd.into()), ..broken };
-        let told =
+        let hostile =
             UeView { policies: [policies, vec![ursp]].concat(), ..view(vec![facts(odd, odd, 1.0), bad]) };
-        for problem in taps.take_view(&told) {
+        for problem in taps.take_view(&hostile) {
             assert!(!problem.contains(|c: char| c.is_control() || c == '\u{202e}'), "{problem:?}");
         }
         let many = |n: usize| (0..n).map(|i| facts(&format!("s{i}"), &"n".repeat(10_000), 1.0)).collect();

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub struct Windows {
     #[cfg(feature = "bpf")]
     program: InitialWindows,
-    have: BTreeMap<u32, u32>,
+    installed: BTreeMap<u32, u32>,
 }
 
 impl Windows {
@@ -27,7 +27,7 @@ impl Windows {
         }
         let program = InitialWindows::attach(&ue.initial_window_cgroup)
             .context("[ue] initial_window = \"sockops\" (\"route\" needs no kernel program)")?;
-        Ok(Some(Self { program, have: BTreeMap::new() }))
+        Ok(Some(Self { program, installed: BTreeMap::new() }))
     }
 
     /// Replacement for builds without kernel programs; attaches nothing.
@@ -46,16 +46,16 @@ impl Windows {
 
     /// Sets the windows of these marks and removes all others; returns messages about failures.
     pub fn bring(&mut self, wanted: BTreeMap<u32, u32>) -> Vec<String> {
-        let gone = self.have.keys().filter(|mark| !wanted.contains_key(mark)).map(|mark| (*mark, None));
-        let changed = wanted.iter().filter(|(mark, window)| self.have.get(mark) != Some(window));
+        let gone = self.installed.keys().filter(|mark| !wanted.contains_key(mark)).map(|mark| (*mark, None));
+        let changed = wanted.iter().filter(|(mark, window)| self.installed.get(mark) != Some(window));
         let changes: Vec<(u32, Option<u32>)> =
             gone.chain(changed.map(|(mark, window)| (*mark, Some(*window)))).collect();
         let mut problems = Vec::new();
         for (mark, window) in changes {
             match self.set(mark, window) {
                 Ok(()) => match window {
-                    Some(window) => drop(self.have.insert(mark, window)),
-                    None => drop(self.have.remove(&mark)),
+                    Some(window) => drop(self.installed.insert(mark, window)),
+                    None => drop(self.installed.remove(&mark)),
                 },
                 Err(error) => problems.push(error.to_string()),
             }
