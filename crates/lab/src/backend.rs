@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// Runs one variant of a scenario once.
 pub trait Backend: Sync {
-    /// Its name.
+    /// Name on the command line and in results.
     fn name(&self) -> BackendName;
 
     /// Whether several runs can execute concurrently without affecting each other.

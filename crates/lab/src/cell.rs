@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Observations of a cell.
 #[derive(Debug, Default)]
-pub struct CellSeen {
+pub struct CellObservations {
     /// Waiting times of downlink packets.
     pub waits: Waits,
     /// Waiting times of uplink packets; none in namespaces.
@@ -39,7 +39,7 @@ pub struct Waits {
     /// Averaging window, seconds since the start of the run.
     window_s: (f64, f64),
     /// Indices into `flows`.
-    places: BTreeMap<(u32, u8), usize>,
+    flow_index: BTreeMap<(u32, u8), usize>,
     flows: Vec<FlowWaits>,
     /// Flow of the previous packet, and its index.
     recent: Option<((u32, u8), usize)>,
@@ -51,7 +51,7 @@ struct FlowWaits {
     /// Delivery time of each packet, seconds, and its waiting times in total, in SDAP and in RLC, milliseconds.
     points: [Vec<(f64, f64)>; 3],
     /// Lower bounds of the waiting times within the window, milliseconds; none in namespaces.
-    least: Vec<f64>,
+    lower_bounds_ms: Vec<f64>,
     /// Number of packets within the window, and sums of their waiting times in the order of [`MEANS`].
     count: usize,
     sums: [f64; 5],
@@ -76,8 +76,8 @@ impl Waits {
         Self { origin_s, ..self }
     }
 
-    /// Adds a delivered packet; times since the start of the run. `least` is the lower bound of its waiting time.
-    pub fn note(&mut self, packet: &PacketTimes, least: Option<Duration>) {
+    /// Adds a delivered packet; times since the start of the run. `lower_bounds_ms` is the lower bound of its waiting time.
+    pub fn note(&mut self, packet: &PacketTimes, lower_bounds_ms: Option<Duration>) {
         let at = (packet.delivered.as_secs_f64() - self.origin_s).max(0.0);
         let counts = self.is_within(at);
         let Some(flow) = self.flow((packet.ue, packet.qfi)) else { return };
@@ -88,7 +88,7 @@ impl Waits {
         if counts {
             let [reassembly, total] = [packet.reassembly_wait(), packet.total()].map(ms);
             flow.count += 1;
-            flow.least.extend(least.map(ms));
+            flow.lower_bounds_ms.extend(lower_bounds_ms.map(ms));
             for (sum, value) in flow.sums.iter_mut().zip([wait, sdap, rlc, reassembly, total]) {
                 *sum += value;
             }
@@ -100,7 +100,7 @@ impl Waits {
         let place = match self.recent {
             Some((recent, place)) if recent == key => place,
             _ => {
-                let place = *self.places.entry(key).or_insert(self.flows.len());
+                let place = *self.flow_index.entry(key).or_insert(self.flows.len());
                 if place == self.flows.len() {
                     self.flows.push(FlowWaits::default());
                 }
@@ -118,7 +118,9 @@ impl Waits {
     /// Mean and upper percentiles of the waiting times of a QoS flow, and their lower bounds; `name` forms the metric names.
     fn collect_few(&mut self, flow: (u32, u8), name: impl Fn(&str) -> String, out: &mut Outcome) {
         let (first, last) = self.window_s;
-        let Some(FlowWaits { points: [points, ..], least, count, sums }) = self.flow(flow) else { return };
+        let Some(FlowWaits { points: [points, ..], lower_bounds_ms, count, sums }) = self.flow(flow) else {
+            return;
+        };
         if *count == 0 {
             return;
         }
@@ -129,12 +131,12 @@ impl Waits {
         put("wait_p95_ms", p95);
         put("wait_p99_ms", p99);
         put("wait_mean_ms", sums[0] / *count as f64);
-        put_least(least, |what, value| _ = put(what, value));
+        put_least(lower_bounds_ms, |what, value| _ = put(what, value));
     }
 
     /// Metrics and series of a QoS flow; `name` forms their names.
     fn collect(&mut self, flow: (u32, u8), name: impl Fn(&str) -> String, out: &mut Outcome) {
-        let FlowWaits { points, mut least, count, sums } =
+        let FlowWaits { points, mut lower_bounds_ms, count, sums } =
             self.flow(flow).map(std::mem::take).unwrap_or_default();
         if count > 0 {
             let mut waits = Vec::with_capacity(count);
@@ -151,7 +153,7 @@ impl Waits {
             for (what, sum) in MEANS.into_iter().zip(sums) {
                 put(what, sum / n);
             }
-            put_least(&mut least, |what, value| _ = put(what, value));
+            put_least(&mut lower_bounds_ms, |what, value| _ = put(what, value));
         }
         for (what, points) in SERIES.into_iter().zip(points) {
             out.series.insert(name(what), Series { points });
@@ -160,12 +162,12 @@ impl Waits {
 }
 
 /// Metrics of the lower bounds of waiting times, if known.
-fn put_least(least: &mut [f64], mut put: impl FnMut(&str, f64)) {
-    if least.is_empty() {
+fn put_least(lower_bounds_ms: &mut [f64], mut put: impl FnMut(&str, f64)) {
+    if lower_bounds_ms.is_empty() {
         return;
     }
-    put("least_wait_mean_ms", least.iter().sum::<f64>() / least.len() as f64);
-    let [p95, p99] = percentiles(least, [0.95, 0.99]);
+    put("least_wait_mean_ms", lower_bounds_ms.iter().sum::<f64>() / lower_bounds_ms.len() as f64);
+    let [p95, p99] = percentiles(lower_bounds_ms, [0.95, 0.99]);
     put("least_wait_p95_ms", p95);
     put("least_wait_p99_ms", p99);
 }
@@ -228,7 +230,7 @@ fn direction(points: &[(f64, Counters)], (from, end): (f64, f64), mut put: impl 
     put("padding_percent", b.padding_bytes.saturating_sub(a.padding_bytes) as f64 * 100.0 / bytes);
 }
 
-impl CellSeen {
+impl CellObservations {
     /// Metrics and series of cell `name`; the run ended at `end` seconds.
     pub fn collect(mut self, case: &Case, name: &str, end: f64, out: &mut Outcome) {
         let from = case.measure_from.as_secs_f64();
@@ -274,7 +276,7 @@ impl CellSeen {
     }
 }
 
-impl CellSeen {
+impl CellObservations {
     /// Shares of UEs and slices in the RBs for new data, and the data carried by the blocks of UEs.
     fn shares(&self, case: &Case, name: &str, (from, end): (f64, f64), out: &mut Outcome) {
         let Some(gnb) = case.gnbs.get(name) else { return };

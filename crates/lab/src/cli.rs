@@ -151,7 +151,7 @@ struct RunArgs {
 
 /// Exit status of the program; of several outcomes, the one with the largest number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum End {
+enum ExitStatus {
     Good = 0,
     Failed = 1,
     BadInput = 2,
@@ -159,8 +159,8 @@ enum End {
     Interrupted = 130,
 }
 
-impl From<End> for ExitCode {
-    fn from(end: End) -> Self {
+impl From<ExitStatus> for ExitCode {
+    fn from(end: ExitStatus) -> Self {
         Self::from(end as u8)
     }
 }
@@ -175,19 +175,23 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Check { paths, set } => check(&paths, &set),
         Command::Reproduction { page, scenarios, results } => {
             match reproduction::write(&page, &scenarios, &results) {
-                Ok(()) => End::Good,
+                Ok(()) => ExitStatus::Good,
                 Err(error) => {
                     eprintln!("error: {error:#}");
-                    End::BadInput
+                    ExitStatus::BadInput
                 }
             }
         }
         Command::Chaos(args) => match crate::chaos::cli::main(&args) {
-            Ok(true) => End::Good,
-            Ok(false) => End::Failed,
+            Ok(true) => ExitStatus::Good,
+            Ok(false) => ExitStatus::Failed,
             Err(error) => {
                 eprintln!("error: {error:#}");
-                if error.is::<crate::chaos::cli::BadInput>() { End::BadInput } else { End::Failed }
+                if error.is::<crate::chaos::cli::BadInput>() {
+                    ExitStatus::BadInput
+                } else {
+                    ExitStatus::Failed
+                }
             }
         },
         Command::Bench(args) => {
@@ -195,15 +199,17 @@ pub fn run(cli: Cli) -> ExitCode {
                 Ok(code) => ExitCode::from(code),
                 Err(error) => {
                     eprintln!("error: {error:#}");
-                    ExitCode::from(if error.is::<Unable>() { End::Unable } else { End::Failed } as u8)
+                    ExitCode::from(
+                        if error.is::<Unable>() { ExitStatus::Unable } else { ExitStatus::Failed } as u8
+                    )
                 }
             };
         }
         Command::Traffic(args) => match crate::netns::traffic::run(&args) {
-            Ok(()) => End::Good,
+            Ok(()) => ExitStatus::Good,
             Err(error) => {
                 eprintln!("error: {error:#}");
-                End::Failed
+                ExitStatus::Failed
             }
         },
     };
@@ -220,18 +226,20 @@ fn run_all(args: &RunArgs) -> ExitCode {
         Ok(select) => select,
         Err(says) => {
             eprintln!("error: --filter {says}");
-            return End::BadInput.into();
+            return ExitStatus::BadInput.into();
         }
     };
     let form = if args.quick { Form::Quick } else { Form::Full };
     let Some(scenarios) = load_all(&args.paths, &args.set, form, &select) else {
-        return End::BadInput.into();
+        return ExitStatus::BadInput.into();
     };
     scenarios.iter().for_each(|(_, scenario)| print_warnings(scenario));
     if let (Some(_), Some((one, other))) = (&args.markdown, same_name(&scenarios)) {
         let (one, other) = (one.display(), other.display());
-        eprintln!("error: --markdown: {one} and {other} have the same name, which identifies a table: write them to different pages");
-        return End::BadInput.into();
+        eprintln!(
+            "error: --markdown: {one} and {other} have the same name, which identifies a table: write them to different pages"
+        );
+        return ExitStatus::BadInput.into();
     }
     let jobs: Vec<(&Scenario, Choice)> = scenarios
         .iter()
@@ -240,7 +248,7 @@ fn run_all(args: &RunArgs) -> ExitCode {
     let netns = jobs.iter().any(|(_, choice)| *choice == Choice::Run(BackendName::Netns));
     if let Err(error) = make_folders(args, netns) {
         eprintln!("error: {error:#}");
-        return End::BadInput.into();
+        return ExitStatus::BadInput.into();
     }
     let mut sandbox = None;
     if netns {
@@ -249,11 +257,11 @@ fn run_all(args: &RunArgs) -> ExitCode {
             Ok(Entered::Sandbox(inside)) => sandbox = Some(inside),
             Err(error) => {
                 eprintln!("error: {error}");
-                return End::Unable.into();
+                return ExitStatus::Unable.into();
             }
         }
     }
-    let mut end = End::Good;
+    let mut end = ExitStatus::Good;
     let mut reports = Vec::new();
     let (mut count, mut scenarios_run) = (Count::default(), 0);
     for (scenario, choice) in jobs {
@@ -265,7 +273,7 @@ fn run_all(args: &RunArgs) -> ExitCode {
             }
             Choice::Refuse(says) => {
                 eprintln!("error: {says}");
-                end = end.max(End::BadInput);
+                end = end.max(ExitStatus::BadInput);
                 continue;
             }
         };
@@ -274,21 +282,21 @@ fn run_all(args: &RunArgs) -> ExitCode {
                 reports.extend(report);
                 count += verdicts;
                 scenarios_run += 1;
-                if verdicts.failed > 0 { End::Failed } else { End::Good }
+                if verdicts.failed > 0 { ExitStatus::Failed } else { ExitStatus::Good }
             },
         );
         end = end.max(result.unwrap_or_else(|error| {
             eprintln!("error: {error:#}");
             let is = |what: fn(&(dyn std::error::Error + 'static)) -> bool| error.chain().any(what);
             if is(|c| c.is::<Interrupted>()) {
-                End::Interrupted
+                ExitStatus::Interrupted
             } else if is(|c| c.is::<Unable>()) {
-                End::Unable
+                ExitStatus::Unable
             } else {
-                End::Failed
+                ExitStatus::Failed
             }
         }));
-        if end == End::Interrupted {
+        if end == ExitStatus::Interrupted {
             break;
         }
     }
@@ -300,7 +308,7 @@ fn run_all(args: &RunArgs) -> ExitCode {
         && let Err(error) = report::index(folder, &reports)
     {
         eprintln!("error: {error:#}");
-        end = end.max(End::Failed);
+        end = end.max(ExitStatus::Failed);
     }
     end.into()
 }
@@ -430,22 +438,24 @@ fn say(text: &str) -> anyhow::Result<()> {
 }
 
 /// Exit status after output.
-fn said(result: anyhow::Result<()>) -> End {
+fn said(result: anyhow::Result<()>) -> ExitStatus {
     match result {
-        Ok(()) => End::Good,
+        Ok(()) => ExitStatus::Good,
         Err(error) => {
             eprintln!("error: {error:#}");
-            End::Failed
+            ExitStatus::Failed
         }
     }
 }
 
-fn check(paths: &[PathBuf], sets: &[String]) -> End {
-    let Some(scenarios) = load_all(paths, sets, Form::Full, &Select::Whole) else { return End::BadInput };
+fn check(paths: &[PathBuf], sets: &[String]) -> ExitStatus {
+    let Some(scenarios) = load_all(paths, sets, Form::Full, &Select::Whole) else {
+        return ExitStatus::BadInput;
+    };
     if load_all(paths, sets, Form::Quick, &Select::Chosen).is_none() {
-        return End::BadInput;
+        return ExitStatus::BadInput;
     }
-    let mut end = End::Good;
+    let mut end = ExitStatus::Good;
     for (_, scenario) in &scenarios {
         print_warnings(scenario);
         let claims = scenario.claims.len();
@@ -463,8 +473,10 @@ fn check(paths: &[PathBuf], sets: &[String]) -> End {
     end
 }
 
-fn list(paths: &[PathBuf]) -> End {
-    let Some(scenarios) = load_all(paths, &[], Form::Full, &Select::Chosen) else { return End::BadInput };
+fn list(paths: &[PathBuf]) -> ExitStatus {
+    let Some(scenarios) = load_all(paths, &[], Form::Full, &Select::Chosen) else {
+        return ExitStatus::BadInput;
+    };
     let mut table = comfy_table::Table::new();
     table.load_preset(comfy_table::presets::NOTHING).set_header(["scenario", "shows", "from", "backends"]);
     for (_, scenario) in &scenarios {
@@ -556,7 +568,7 @@ struct Bar {
 }
 
 /// Minimum number of runs for progress lines.
-const MANY: usize = 100;
+const MIN_RUNS_FOR_LINES: usize = 100;
 /// Number of progress lines for all runs together.
 const LINES: usize = 20;
 
@@ -588,13 +600,13 @@ impl Watch for Bar {
         if let Some(variant) = &case.variant {
             self.bar.set_message(variant.clone());
         }
-        Box::new(BarRun { bar: self.bar.clone(), told: std::sync::Mutex::new(0) })
+        Box::new(BarRun { bar: self.bar.clone(), reported_steps: std::sync::Mutex::new(0) })
     }
 
     fn done(&self) {
         let count = self.count.load(Ordering::Relaxed);
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
-        if self.lines && count >= MANY && done * LINES / count > (done - 1) * LINES / count {
+        if self.lines && count >= MIN_RUNS_FOR_LINES && done * LINES / count > (done - 1) * LINES / count {
             eprintln!("{}: {done} of {count} runs", self.bar.prefix());
         }
     }
@@ -602,17 +614,17 @@ impl Watch for Bar {
 
 struct BarRun {
     bar: ProgressBar,
-    told: std::sync::Mutex<u64>,
+    reported_steps: std::sync::Mutex<u64>,
 }
 
 impl Progress for BarRun {
     fn at(&self, share: f64) {
         let step = (share.clamp(0.0, 1.0) * STEPS as f64) as u64;
-        if let Ok(mut told) = self.told.lock()
-            && step > *told
+        if let Ok(mut reported_steps) = self.reported_steps.lock()
+            && step > *reported_steps
         {
-            self.bar.inc(step - *told);
-            *told = step;
+            self.bar.inc(step - *reported_steps);
+            *reported_steps = step;
         }
     }
 

@@ -17,9 +17,9 @@ pub struct Finished {
     pub backend: BackendName,
     /// The first seed.
     pub seed: u64,
-    /// Number of seeds.
+    /// Number of seeds that were run.
     pub seeds: usize,
-    /// Its claims.
+    /// The claims with their measured values and verdicts.
     pub claims: Vec<Checked>,
     /// Its metrics: the median over the seeds.
     pub metrics: BTreeMap<String, f64>,

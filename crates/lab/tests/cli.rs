@@ -138,5 +138,8 @@ fn scenarios_of_one_name_have_a_report_each() {
     let done = lab(&["run", folder.path().to_str().unwrap(), "--markdown", page.to_str().unwrap()]);
     let says = text(&done.stderr);
     assert_eq!((done.status.code(), page.exists()), (Some(2), false), "{says}");
-    assert!(says.contains("one/same.toml and ") && says.contains("two/same.toml have the same name"), "{says}");
+    assert!(
+        says.contains("one/same.toml and ") && says.contains("two/same.toml have the same name"),
+        "{says}"
+    );
 }

@@ -30,25 +30,25 @@ type Round = (u64, u64, [f64; 4]);
 
 const SESSIONS: u32 = 10_000;
 /// Sessions that are created and removed per second.
-const COME_PER_S: f64 = 1000.0;
+const NEW_SESSIONS_PER_S: f64 = 1000.0;
 /// Number of keys for these sessions; a key is reused after two seconds at the earliest.
-const COMING: u32 = 2000;
+const CHURN_KEYS: u32 = 2000;
 /// Datagrams per second of an authorised but hostile UE: see [`Hostile`].
 const HOSTILE_PER_S: f64 = 5000.0;
 /// Handshakes per second from unauthorised keys: five times as many as a worker can compute.
 const FLOOD_PER_S: f64 = 10_000.0;
 /// Number of /24 networks from which they come.
-const FLOOD_FROM: u32 = 1000;
+const FLOOD_NETWORKS: u32 = 1000;
 /// Time until a new load has reached its rate.
 const SETTLE: Duration = Duration::from_secs(1);
 /// Permitted increase of the 99th percentile over that without load.
 const GOAL_PERCENT: f64 = 10.0;
 /// Kinds of load, each added to the previous ones.
-const WHO: [&str; 4] = ["no other load", "churn of 1,000/s", "plus a hostile UE", "plus a handshake flood"];
+const LOADS: [&str; 4] = ["no other load", "churn of 1,000/s", "plus a hostile UE", "plus a handshake flood"];
 
 /// Work done by the load in one measurement.
 #[derive(Debug, Default)]
-struct Done {
+struct LoadCounters {
     session_counts: Mutex<SessionCounts>,
     hostile: AtomicU64,
     flood: AtomicU64,
@@ -56,8 +56,8 @@ struct Done {
 
 /// Keys of the UEs other than the measuring one.
 struct Keys {
-    silent: Vec<PrivateKey>,
-    coming: Vec<PrivateKey>,
+    idle: Vec<PrivateKey>,
+    churn: Vec<PrivateKey>,
     hostile: PrivateKey,
 }
 
@@ -66,21 +66,20 @@ pub fn run(bench: &Bench) -> Result<Result1> {
     let mut rng = ChaCha20Rng::seed_from_u64(4);
     let mut keys =
         |count: u32| -> Vec<PrivateKey> { (0..count).map(|_| PrivateKey::generate(&mut rng)).collect() };
-    let keys = Keys { silent: keys(silent), coming: keys(COMING), hostile: keys(1).remove(0) };
-    let all: Vec<PrivateKey> =
-        keys.silent.iter().chain(&keys.coming).chain([&keys.hostile]).cloned().collect();
+    let keys = Keys { idle: keys(silent), churn: keys(CHURN_KEYS), hostile: keys(1).remove(0) };
+    let all: Vec<PrivateKey> = keys.idle.iter().chain(&keys.churn).chain([&keys.hostile]).cloned().collect();
     let (folder, pair) = (bench.folder("churn")?, Pair::new("churn")?);
     let upf = Upf::configure(bench, &folder, &all, Kind::Secure)?;
     let tunnel = upf.connect(bench, &pair.client, &pair.server)?;
     // p50 and p99, in nanoseconds; work done by the load; processor time of the UPF, in percent of a core.
-    let mut measured: [Vec<(u64, u64, [f64; 4])>; WHO.len()] = Default::default();
+    let mut measured: [Vec<(u64, u64, [f64; 4])>; LOADS.len()] = Default::default();
     let mut sessions = Vec::new();
     for round in 1..=bench.rounds {
-        install(bench, &pair, &upf, &keys.silent, silent)?;
+        install(bench, &pair, &upf, &keys.idle, silent)?;
         for (who, measured) in measured.iter_mut().enumerate() {
-            bench.doing(&format!("ping-pong, round {round} of {}: {}", bench.rounds, WHO[who]));
+            bench.doing(&format!("ping-pong, round {round} of {}: {}", bench.rounds, LOADS[who]));
             ends::answers(bench, &pair, &tunnel)?;
-            let (done, stop) = (Done::default(), AtomicBool::new(false));
+            let (done, stop) = (LoadCounters::default(), AtomicBool::new(false));
             let pid = tunnel.far.as_ref().context("the UPF")?.pid();
             let result = std::thread::scope(|scope| {
                 let others = scope.spawn(|| pair.client.enter(|| others(who, &keys, &upf, &done, &stop)));
@@ -131,7 +130,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
         let [least, percent, most] = stats::spread(&mut differences);
         let [sessions, hostile, flood, busy] = std::array::from_fn(|i| middle(&|r| r.2[i]));
         table.add_row([
-            WHO[who].to_owned(),
+            LOADS[who].to_owned(),
             stats::us(p50 as u64),
             stats::us(p99 as u64),
             format!("{percent:+.1} % [{least:+.1}, {most:+.1}]"),
@@ -141,7 +140,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
             format!("{flood:.0}"),
         ]);
         rows.push(json!({
-            "beside": WHO[who], "p50_us": p50 * 1e-3, "p99_us": p99 * 1e-3, "p99_vs_alone_percent": percent,
+            "beside": LOADS[who], "p50_us": p50 * 1e-3, "p99_us": p99 * 1e-3, "p99_vs_alone_percent": percent,
             "least_percent": least, "most_percent": most, "upf_busy_percent": busy, "came_per_s": sessions,
             "hostile_per_s": hostile, "flood_per_s": flood,
         }));
@@ -159,14 +158,14 @@ pub fn run(bench: &Bench) -> Result<Result1> {
 }
 
 /// Generates the load until it is stopped. It uses only idle time of the client's core.
-fn others(who: usize, keys: &Keys, upf: &Upf, done: &Done, stop: &AtomicBool) -> Result<()> {
+fn others(who: usize, keys: &Keys, upf: &Upf, done: &LoadCounters, stop: &AtomicBool) -> Result<()> {
     let upf = upf_of(upf)?;
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         if who >= 1 {
             threads.push(scope.spawn(|| {
                 at_lowest_priority()?;
-                swarm::come(keys.coming.iter().cycle(), upf, COME_PER_S, true, |session_counts| {
+                swarm::come(keys.churn.iter().cycle(), upf, NEW_SESSIONS_PER_S, true, |session_counts| {
                     *done.session_counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
                         session_counts;
                     Ok(!stop.load(Relaxed))
@@ -225,7 +224,7 @@ struct Hostile {
     ue: anabranch_atsss::ue::Ue,
     socket: std::net::UdpSocket,
     start: Instant,
-    own: std::net::Ipv4Addr,
+    address: std::net::Ipv4Addr,
     last: Vec<u8>,
 }
 
@@ -234,12 +233,12 @@ impl Hostile {
         let start = Instant::now();
         let ue = swarm::ue(key, upf, swarm::unix_ns()?, 0, Time::from_nanos(0))?;
         let socket = swarm::socket(u32::from(std::net::Ipv4Addr::new(10, 143, 255, 1)), upf.remote)?;
-        let own = std::net::Ipv4Addr::UNSPECIFIED;
-        let mut this = Self { ue, socket, start, own, last: Vec::new() };
+        let address = std::net::Ipv4Addr::UNSPECIFIED;
+        let mut this = Self { ue, socket, start, address, last: Vec::new() };
         while start.elapsed() < Duration::from_secs(10) {
             this.serve(upf.remote);
             if let Some(own) = this.ue.addresses().v4.filter(|_| this.ue.is_connected()) {
-                this.own = own;
+                this.address = own;
                 return Ok(this);
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -276,7 +275,8 @@ impl Hostile {
         {
             self.serve(remote);
         }
-        let source = if number.is_multiple_of(2) { self.own } else { std::net::Ipv4Addr::new(10, 64, 0, 2) };
+        let source =
+            if number.is_multiple_of(2) { self.address } else { std::net::Ipv4Addr::new(10, 64, 0, 2) };
         match number % 4 {
             0 | 1 => {
                 let (mut out, now) = (Vec::new(), self.now());
@@ -319,8 +319,9 @@ fn flood(upf: swarm::Upf, stop: &AtomicBool, count: &AtomicU64) -> Result<()> {
         swarm::ue(&key, upf, swarm::unix_ns()?, turn, now)?.poll(now, &mut Out(&mut words), &mut Nowhere);
     }
     let first = u32::from(std::net::Ipv4Addr::new(10, 136, 0, 1));
-    let sockets =
-        (0..FLOOD_FROM).map(|i| swarm::socket(first + (i << 8), upf.remote)).collect::<Result<Vec<_>>>()?;
+    let sockets = (0..FLOOD_NETWORKS)
+        .map(|i| swarm::socket(first + (i << 8), upf.remote))
+        .collect::<Result<Vec<_>>>()?;
     at_rate(FLOOD_PER_S, stop, count, |number| {
         let (socket, word) = (number as usize % sockets.len(), number as usize % words.len());
         let _ = sockets[socket].send(&words[word]);

@@ -53,11 +53,11 @@ Exit codes: 0 success, 1 failure, 3 not supported on this machine.";
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    benchmark: Benchmark,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Benchmark {
     /// Tunnel: goodput, added latency, many sessions, comparison with TCP proxies.
     Tunnel(TunnelArgs),
     /// Transparent proxy: goodput with and without it.
@@ -170,9 +170,9 @@ impl Bench {
         self.only.is_empty() || self.only.iter().any(|only| only == contender)
     }
 
-    fn doing(&self, what: &str) {
+    fn doing(&self, benchmark: &str) {
         if !self.quiet {
-            eprintln!("bench: {what}");
+            eprintln!("bench: {benchmark}");
         }
     }
 }
@@ -190,11 +190,11 @@ struct Result1 {
 /// # Errors
 /// No sandbox, or a part failed.
 pub fn run(args: &Args) -> Result<u8> {
-    let args = match &args.what {
-        What::Tunnel(args) => args,
-        What::Proxy(args) => return proxy::run(args),
-        What::Cc(args) => return controllers::run(args),
-        What::Ran(args) => return ran::run(args),
+    let args = match &args.benchmark {
+        Benchmark::Tunnel(args) => args,
+        Benchmark::Proxy(args) => return proxy::run(args),
+        Benchmark::Cc(args) => return controllers::run(args),
+        Benchmark::Ran(args) => return ran::run(args),
     };
     let sandbox = match sandboxed() {
         Ok(sandbox) => sandbox,
@@ -326,10 +326,10 @@ fn traffic(core: Core, task: &crate::netns::traffic::Task) -> Result<Command> {
 }
 
 /// Waits for a condition.
-fn wait_for(what: &str, within: Duration, bench: &Bench, mut ready: impl FnMut() -> bool) -> Result<()> {
+fn wait_for(benchmark: &str, within: Duration, bench: &Bench, mut ready: impl FnMut() -> bool) -> Result<()> {
     let deadline = std::time::Instant::now() + within;
     while !ready() {
-        ensure!(std::time::Instant::now() < deadline, "{what}: not within {} s", within.as_secs());
+        ensure!(std::time::Instant::now() < deadline, "{benchmark}: not within {} s", within.as_secs());
         ensure!(!bench.sandbox.stop.sleep(Duration::from_millis(20)), program::Interrupted);
     }
     Ok(())

@@ -26,7 +26,7 @@ const PATIENCE_S: f64 = 30.0;
 /// The UPF with which sessions are established.
 #[derive(Clone, Copy)]
 pub struct Upf {
-    /// Its key.
+    /// Public key of the UPF.
     pub key: PublicKey,
     /// Its address.
     pub remote: SocketAddr,

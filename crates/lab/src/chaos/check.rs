@@ -57,7 +57,7 @@ pub enum Invariant {
 }
 
 impl Invariant {
-    /// Its name.
+    /// Name in messages and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -7,7 +7,7 @@ use super::system::System;
 /// A failing plan and its failure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shrunk<S> {
-    /// The plan.
+    /// The smallest plan found that still fails.
     pub plan: S,
     /// The violated invariant.
     pub violation: Violation,

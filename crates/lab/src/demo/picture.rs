@@ -30,10 +30,10 @@ pub struct Picture {
 /// A message: time in seconds, sender and text.
 pub type LogMessage = (f64, &'static str, String);
 
-/// An access.
+/// State of an access, as drawn.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
-    /// Its name.
+    /// Name of the access.
     pub name: String,
     /// Whether its path is up.
     pub up: bool,

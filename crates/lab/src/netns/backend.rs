@@ -6,7 +6,8 @@ use super::flows::Flows;
 use super::lwips::Lwips;
 use super::observe::network::{Access, ETHERNET_BYTES};
 use super::observe::{
-    AcksSeen, NetworkSeen, NetworkWatch, TcpSeen, TracesSeen, acks, ends, network, tcp, traces,
+    AckObservations, NetworkObservations, NetworkWatch, TcpObservations, TraceObservations, acks, ends,
+    network, tcp, traces,
 };
 use super::outcome;
 use super::plan::{self, Plan, UePlan};
@@ -67,7 +68,7 @@ pub struct ObservedRun {
     pub begin_unix_ms: u64,
     /// Namespaces, by name.
     pub spaces: Vec<Space>,
-    /// UEs.
+    /// The UEs under observation.
     pub ues: Vec<ObservedUe>,
     /// UPFs with a tunnel.
     pub upfs: Vec<Agent>,
@@ -78,11 +79,11 @@ pub struct ObservedRun {
 /// A UE that can be observed.
 #[derive(Debug, Clone)]
 pub struct ObservedUe {
-    /// Its name.
+    /// Name in the scenario.
     pub name: String,
     /// Its namespace.
     pub space: Space,
-    /// Its accesses.
+    /// Accesses of the UE, by path id.
     pub accesses: Vec<Access>,
     /// Its agent, if it has a tunnel.
     pub agent: Option<Agent>,
@@ -91,7 +92,7 @@ pub struct ObservedUe {
 /// A file downloaded by curl.
 #[derive(Debug, Clone)]
 pub struct Download {
-    /// The flow.
+    /// Name of the flow in the scenario.
     pub flow: String,
     /// The copy.
     pub copy: PathBuf,
@@ -102,9 +103,9 @@ pub struct Download {
 }
 
 /// Time between the start command and the start of the run.
-const LEAD: Duration = Duration::from_millis(50);
+const START_DELAY: Duration = Duration::from_millis(50);
 /// Interval at which the run is checked.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Time for processes to write their reports.
 const REPORTS: Duration = Duration::from_secs(10);
 
@@ -176,7 +177,7 @@ struct Run<'a> {
 }
 
 /// All observations of a run.
-pub(super) struct Seen {
+pub(super) struct Observations {
     /// Start of the run, Unix nanoseconds.
     pub begin_ns: u64,
     /// Duration of the run, seconds; shorter than planned if all transfers have completed.
@@ -184,17 +185,17 @@ pub(super) struct Seen {
     /// Events and their times, seconds.
     pub events: Vec<(f64, String)>,
     /// Observations of interfaces and links.
-    pub network: NetworkSeen,
+    pub network: NetworkObservations,
     /// TCP senders by flow.
-    pub tcp: BTreeMap<String, TcpSeen>,
+    pub tcp: BTreeMap<String, TcpObservations>,
     /// Acknowledgments received by them.
-    pub acks: BTreeMap<String, AcksSeen>,
+    pub acks: BTreeMap<String, AckObservations>,
     /// Data received with traces.
-    pub traces: BTreeMap<String, TracesSeen>,
+    pub traces: BTreeMap<String, TraceObservations>,
     /// RTTs of paths.
     pub rtts: ends::Rtts,
     /// Events by name of the tunnel end: UEs, then UPFs.
-    pub told: [BTreeMap<String, Vec<Event>>; 2],
+    pub events_by_end: [BTreeMap<String, Vec<Event>>; 2],
     /// Cells by name.
     pub cells: BTreeMap<String, cells::Watched>,
     /// Resource usage by process.
@@ -286,7 +287,7 @@ impl Run<'_> {
         stop: &Stop,
         progress: &dyn Progress,
         observer: Option<&dyn RunObserver>,
-    ) -> Result<Seen> {
+    ) -> Result<Observations> {
         let case = self.case;
         let timeline = Timeline::new(case, &self.tunnels, &self.cells, seed);
         let watch = self.network_watch()?;
@@ -299,8 +300,8 @@ impl Run<'_> {
         let cell_agents = self.cells.agents();
         let pids: Vec<u32> = self.tunnels.all().map(|(_, r)| r.program.pid()).collect();
 
-        let begin_ns = traffic::now_ns() + u64::try_from(LEAD.as_nanos()).unwrap_or(0);
-        let start = Instant::now() + LEAD;
+        let begin_ns = traffic::now_ns() + u64::try_from(START_DELAY.as_nanos()).unwrap_or(0);
+        let start = Instant::now() + START_DELAY;
         let observed = self.observed(begin_ns)?;
         self.flows.begin(begin_ns)?;
         let end = Stop::default();
@@ -355,7 +356,7 @@ impl Run<'_> {
             looked?;
             looking.transpose()?;
             let (events, network, tcp, rtts, usage) = seen;
-            Ok(Seen {
+            Ok(Observations {
                 begin_ns,
                 end_s,
                 events: events?,
@@ -364,7 +365,7 @@ impl Run<'_> {
                 acks: counted?.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect(),
                 traces: traced?.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect(),
                 rtts: rtts?,
-                told: [ues?, upfs?],
+                events_by_end: [ues?, upfs?],
                 cells: watched?,
                 usage,
             })
@@ -424,7 +425,7 @@ fn look_after(
 ) -> Result<()> {
     let until = flows.until();
     loop {
-        if stop.sleep(LOOK) {
+        if stop.sleep(CHECK_INTERVAL) {
             bail!(Interrupted);
         }
         tunnels.check()?;

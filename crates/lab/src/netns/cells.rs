@@ -8,7 +8,7 @@ use super::stop::Stop;
 use super::topology::{Network, READY};
 use super::tunnels::Device;
 use crate::backend::Outcome;
-use crate::cell::{CellSeen, Waits};
+use crate::cell::{CellObservations, Waits};
 use crate::scenario::Case;
 use anabranch_ran::amc::Direction;
 use anabranch_ran::channel::ChannelConfig;
@@ -181,7 +181,7 @@ pub struct Lateness {
 #[derive(Debug, Default)]
 pub struct Watched {
     /// The observations that the virtual backend has as well, without packets.
-    pub seen: CellSeen,
+    pub seen: CellObservations,
     /// Delivered downlink packets; times since the start of the run.
     pub packets: Vec<PacketTimes>,
     /// Lateness, which only real time has.

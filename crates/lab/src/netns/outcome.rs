@@ -1,7 +1,7 @@
 //! Metrics and series from the observations of the network and the tunnel ends.
 
-use super::backend::Seen;
-use super::observe::{AcksSeen, TracesSeen};
+use super::backend::Observations;
+use super::observe::{AckObservations, TraceObservations};
 use super::program::Program;
 use super::tunnels::{Tunnels, has_lane};
 use crate::backend::{Outcome, Series};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use std::path::Path;
 
 /// Metrics of accesses and links.
-pub(super) fn network(case: &Case, seen: &Seen, out: &mut Outcome) {
+pub(super) fn network(case: &Case, seen: &Observations, out: &mut Outcome) {
     let (end_s, sample_s) = (seen.end_s, case.sample.as_secs_f64());
     let from_s = case.measure_from.as_secs_f64();
     // The bytes between two readings are placed in the middle of the interval.
@@ -72,7 +72,7 @@ pub(super) fn network(case: &Case, seen: &Seen, out: &mut Outcome) {
 ///
 /// # Errors
 /// A log cannot be read.
-pub(super) fn ends(case: &Case, tunnels: &Tunnels, seen: &Seen, out: &mut Outcome) -> Result<()> {
+pub(super) fn ends(case: &Case, tunnels: &Tunnels, seen: &Observations, out: &mut Outcome) -> Result<()> {
     let (from_s, end_s) = (case.measure_from.as_secs_f64(), seen.end_s);
     for ((ue, access), rtts) in &seen.rtts {
         let path = format!("ue.{ue}.path.{access}");
@@ -97,8 +97,8 @@ pub(super) fn ends(case: &Case, tunnels: &Tunnels, seen: &Seen, out: &mut Outcom
                 });
                 of_path.count()
             };
-            let at_ue = seen.told[0].get(ue).map_or(0, failures);
-            let at_upf = case.ues.get(ue).and_then(|u| seen.told[1].get(&u.upf)).map_or(0, failures);
+            let at_ue = seen.events_by_end[0].get(ue).map_or(0, failures);
+            let at_upf = case.ues.get(ue).and_then(|u| seen.events_by_end[1].get(&u.upf)).map_or(0, failures);
             // A failure that one end detects and reports to the other counts once.
             out.metrics.insert(format!("ue.{ue}.path.{}.failures", access.name), at_ue.max(at_upf) as f64);
         }
@@ -126,8 +126,8 @@ pub(super) fn ends(case: &Case, tunnels: &Tunnels, seen: &Seen, out: &mut Outcom
 /// Cost of a flow's telemetry, and the reports received by its sender.
 pub(super) fn telemetry(
     flow: &str,
-    acks: Option<&AcksSeen>,
-    traces: Option<&TracesSeen>,
+    acks: Option<&AckObservations>,
+    traces: Option<&TraceObservations>,
     cwnd: &[(f64, f64)],
     times: &Times,
     out: &mut Outcome,
@@ -139,7 +139,7 @@ pub(super) fn telemetry(
     put("reports", acks.map_or(0, |acks| acks.reports) as f64);
     let all = (traces.bytes[0] + bytes[0]) as f64;
     put("telemetry_percent", (traces.bytes[1] + bytes[1]) as f64 * 100.0 / all.max(1.0));
-    let told = sampled(acks.map_or(&[][..], |acks| acks.told.as_slice()), times);
+    let told = sampled(acks.map_or(&[][..], |acks| acks.reports_over_time.as_slice()), times);
     let depth = told.iter().filter_map(|(at, told)| Some((*at, told.depth_bytes? as f64))).collect();
     let losses =
         told.windows(2).map(|w| (w[1].0, f64::from(w[1].1.losses.wrapping_sub(w[0].1.losses)))).collect();

@@ -221,7 +221,7 @@ impl Program {
         }
     }
 
-    /// Its name.
+    /// Name in messages and of its log file.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

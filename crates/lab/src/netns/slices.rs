@@ -77,8 +77,9 @@ impl Manager {
         manager.program.wait_ready(READY, stop, || agent.ask("GET", "/v1/accesses", "").is_ok())?;
         let mut ids = BTreeMap::new();
         for (name, slice) in &case.slices {
-            let made: Made = serde_json::from_str(&agent.ask("POST", "/v1/slices", &order(name, slice))?)
-                .context("the slice manager's answer")?;
+            let made: CreatedSlice =
+                serde_json::from_str(&agent.ask("POST", "/v1/slices", &order(name, slice))?)
+                    .context("the slice manager's answer")?;
             ids.insert(name, made.id);
         }
         let running = || {
@@ -207,7 +208,7 @@ impl Choice {
 }
 
 #[derive(Deserialize)]
-struct Made {
+struct CreatedSlice {
     id: String,
 }
 

@@ -39,7 +39,7 @@ impl Space {
         Ok(space)
     }
 
-    /// Its name.
+    /// Name of the network namespace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

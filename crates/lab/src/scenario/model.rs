@@ -31,7 +31,7 @@ pub struct Scenario {
     pub description: Option<String>,
     /// Seed of the first run.
     pub seed: u64,
-    /// Number of runs.
+    /// Number of runs at each seed.
     pub runs: u32,
     /// Whether this is the quick form.
     pub quick: bool,
@@ -72,11 +72,11 @@ pub struct Case {
     pub gnbs: BTreeMap<String, Gnb>,
     /// LWIP nodes.
     pub lwips: BTreeMap<String, Lwip>,
-    /// UPFs.
+    /// UPFs by name.
     pub upfs: BTreeMap<String, Upf>,
-    /// Servers.
+    /// Servers by name.
     pub servers: BTreeMap<String, Server>,
-    /// UEs.
+    /// UEs by name.
     pub ues: BTreeMap<String, Ue>,
     /// Network slices.
     pub slices: BTreeMap<String, Slice>,
@@ -95,7 +95,7 @@ pub struct Case {
 /// A user equipment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ue {
-    /// Its UPF.
+    /// Name of its UPF.
     pub upf: String,
     /// Its accesses; the index is the path id.
     pub accesses: Vec<Access>,
@@ -116,7 +116,7 @@ impl Ue {
 /// An access of a UE.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
-    /// Name.
+    /// Name of the access, used by rules and flows.
     pub name: String,
     /// The link it uses.
     pub link: String,
@@ -127,9 +127,9 @@ pub struct Access {
 /// Traffic between a UE and a server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Flow {
-    /// Its UE.
+    /// Name of the UE at one end.
     pub ue: String,
-    /// Its server.
+    /// Name of the server at the other end.
     pub server: String,
     /// How it is carried.
     pub via: Via,
@@ -157,7 +157,7 @@ pub struct Flow {
     pub program: Program,
     /// Whether it runs over IPv6.
     pub ipv6: bool,
-    /// Its telemetry.
+    /// In-band telemetry, if the flow uses it.
     pub telemetry: Option<Telemetry>,
 }
 

@@ -65,7 +65,7 @@ pub struct Key {
 
 /// A type that can be part of a scenario file.
 pub trait Described {
-    /// Its shape.
+    /// Structure of the values in a scenario file.
     fn shape() -> Shape;
 }
 

@@ -56,17 +56,17 @@ pub struct PortCount {
 
 struct Slot {
     name: String,
-    node: Kind,
-    ends: Vec<End>,
+    node: NodeKind,
+    ends: Vec<PortState>,
 }
 
 /// A node: a router, which packets pass in the same step, or another element.
-enum Kind {
+enum NodeKind {
     Router(Box<ElementNode<Router>>),
     Other(Box<dyn Node>),
 }
 
-impl Kind {
+impl NodeKind {
     fn new<E: Element + 'static>(element: E) -> Self
     where
         E::Event: 'static,
@@ -91,11 +91,11 @@ impl Kind {
 
 /// A port: its wire, if any, and its counters.
 #[derive(Clone, Copy, Default)]
-struct End {
+struct PortState {
     wire: Option<(NodeId, Port)>,
     out_bytes: u64,
     /// Bytes received are the bytes sent by the other end of the wire plus this, modulo 2^64.
-    in_more_bytes: u64,
+    in_bytes_offset: u64,
 }
 
 /// Maximum number of events kept per node for [`Network::take_events`]; the oldest are dropped.
@@ -115,7 +115,7 @@ impl Network {
     where
         E::Event: 'static,
     {
-        self.add_node(name.into(), Kind::new(element))
+        self.add_node(name.into(), NodeKind::new(element))
     }
 
     /// As [`add`](Self::add), for an element with many events that carry their own times where needed. The events stay with the
@@ -124,10 +124,10 @@ impl Network {
     where
         E::Event: 'static,
     {
-        self.add_node(name.into(), Kind::Other(Box::new(ElementNode { element, events: None })))
+        self.add_node(name.into(), NodeKind::Other(Box::new(ElementNode { element, events: None })))
     }
 
-    fn add_node(&mut self, name: String, node: Kind) -> NodeId {
+    fn add_node(&mut self, name: String, node: NodeKind) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
         self.nodes.push(Slot { name, node, ends: Vec::new() });
         self.deadlines.add();
@@ -145,10 +145,10 @@ impl Network {
             let ends = &mut self.nodes[from.0.0 as usize].ends;
             let port = usize::from(from.1.0);
             if ends.len() <= port {
-                ends.resize(port + 1, End::default());
+                ends.resize(port + 1, PortState::default());
             }
             ends[port].wire = Some(to);
-            ends[port].in_more_bytes = in_bytes.wrapping_sub(other_bytes);
+            ends[port].in_bytes_offset = in_bytes.wrapping_sub(other_bytes);
         }
     }
 
@@ -158,7 +158,7 @@ impl Network {
             let in_bytes = [end, other].map(|end| self.port_count(end).in_bytes);
             for ((node, port), in_bytes) in [end, other].into_iter().zip(in_bytes) {
                 let end = &mut self.nodes[node.0 as usize].ends[usize::from(port.0)];
-                (end.wire, end.in_more_bytes) = (None, in_bytes);
+                (end.wire, end.in_bytes_offset) = (None, in_bytes);
             }
         }
     }
@@ -235,7 +235,7 @@ impl Network {
     pub fn inject(&mut self, to: (NodeId, Port), packet: Packet) -> Result<(), Stuck> {
         let ends = self.nodes.get_mut(to.0.0 as usize).map_or(&mut [][..], |slot| &mut slot.ends);
         if let Some(end) = ends.get_mut(usize::from(to.1.0)) {
-            end.in_more_bytes = end.in_more_bytes.wrapping_add(packet.len() as u64);
+            end.in_bytes_offset = end.in_bytes_offset.wrapping_add(packet.len() as u64);
         }
         self.wires.push((to.0, to.1, packet));
         self.settle(self.moved)
@@ -266,9 +266,11 @@ impl Network {
     /// Counters of a connected port since the start.
     #[must_use]
     pub fn port_count(&self, end: (NodeId, Port)) -> PortCount {
-        let Some(End { wire, out_bytes, in_more_bytes }) = self.end(end) else { return PortCount::default() };
+        let Some(PortState { wire, out_bytes, in_bytes_offset }) = self.end(end) else {
+            return PortCount::default();
+        };
         let other_bytes = wire.and_then(|other| self.end(other)).map_or(0, |other| other.out_bytes);
-        PortCount { out_bytes: *out_bytes, in_bytes: in_more_bytes.wrapping_add(other_bytes) }
+        PortCount { out_bytes: *out_bytes, in_bytes: in_bytes_offset.wrapping_add(other_bytes) }
     }
 
     /// Number of packets sent by a port without a wire.
@@ -278,7 +280,7 @@ impl Network {
         self.wires.unconnected
     }
 
-    fn end(&self, (node, port): (NodeId, Port)) -> Option<&End> {
+    fn end(&self, (node, port): (NodeId, Port)) -> Option<&PortState> {
         self.nodes.get(node.0 as usize)?.ends.get(usize::from(port.0))
     }
 
@@ -296,7 +298,7 @@ impl Network {
     fn drive(&mut self, id: NodeId) {
         let Self { nodes, deadlines, wires, now, .. } = self;
         let slot = &mut nodes[id.0 as usize];
-        let next = slot.node.node().drive(&mut Way { now: *now, ends: &mut slot.ends, wires });
+        let next = slot.node.node().drive(&mut PortSender { now: *now, ends: &mut slot.ends, wires });
         deadlines.set(id.0, next);
     }
 
@@ -325,19 +327,19 @@ impl Network {
             let Self { nodes, deadlines, wires, now, .. } = self;
             let Slot { node, ends, .. } = &mut nodes[to.0 as usize];
             let router = match node {
-                Kind::Router(router) => router,
-                Kind::Other(node) => {
-                    let next = node.arrive(port, packet, &mut Way { now: *now, ends, wires });
+                NodeKind::Router(router) => router,
+                NodeKind::Other(node) => {
+                    let next = node.arrive(port, packet, &mut PortSender { now: *now, ends, wires });
                     deadlines.set(to.0, next);
                     return Ok(());
                 }
             };
             let bytes = packet.len() as u64;
             let Some(out) = router.element.forward(&mut packet, *now) else {
-                router.send_errors(&mut Way { now: *now, ends, wires });
+                router.send_errors(&mut PortSender { now: *now, ends, wires });
                 return Ok(());
             };
-            let Some(End { wire: Some(next), out_bytes, .. }) = ends.get_mut(usize::from(out.0)) else {
+            let Some(PortState { wire: Some(next), out_bytes, .. }) = ends.get_mut(usize::from(out.0)) else {
                 wires.unconnected += 1;
                 return Ok(());
             };
@@ -350,9 +352,9 @@ impl Network {
 /// An element whose type is erased.
 trait Node {
     /// Delivers a packet and drives the element. Returns the next deadline; [`Instant::MAX`]: none.
-    fn arrive(&mut self, port: Port, packet: Packet, way: &mut Way<'_>) -> Instant;
+    fn arrive(&mut self, port: Port, packet: Packet, sender: &mut PortSender<'_>) -> Instant;
     /// Drives the element. Returns the next deadline.
-    fn drive(&mut self, way: &mut Way<'_>) -> Instant;
+    fn drive(&mut self, sender: &mut PortSender<'_>) -> Instant;
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
@@ -370,9 +372,9 @@ impl<E: Element> ElementNode<E> {
 
 impl ElementNode<Router> {
     /// Sends the ICMP errors for a packet that was not forwarded.
-    fn send_errors(&mut self, way: &mut Way<'_>) {
-        while let Some((port, error)) = self.element.poll_transmit(way.now) {
-            way.send(port, error);
+    fn send_errors(&mut self, sender: &mut PortSender<'_>) {
+        while let Some((port, error)) = self.element.poll_transmit(sender.now) {
+            sender.send(port, error);
         }
     }
 }
@@ -381,15 +383,15 @@ impl<E: Element + 'static> Node for ElementNode<E>
 where
     E::Event: 'static,
 {
-    fn arrive(&mut self, port: Port, packet: Packet, way: &mut Way<'_>) -> Instant {
-        self.element.on_packet(port, packet, way.now);
-        self.drive(way)
+    fn arrive(&mut self, port: Port, packet: Packet, sender: &mut PortSender<'_>) -> Instant {
+        self.element.on_packet(port, packet, sender.now);
+        self.drive(sender)
     }
 
     #[inline(always)]
-    fn drive(&mut self, way: &mut Way<'_>) -> Instant {
-        let now = way.now;
-        let next = drive(&mut self.element, now, &mut Collect { way, events: &mut self.events });
+    fn drive(&mut self, sender: &mut PortSender<'_>) -> Instant {
+        let now = sender.now;
+        let next = drive(&mut self.element, now, &mut Collect { sender, events: &mut self.events });
         next.map_or(Instant::MAX, |(at, _)| at)
     }
 
@@ -403,7 +405,7 @@ where
 struct Wires {
     /// The packet before all others. Most nodes send one packet at a time, which then needs no queue.
     first: Option<OnWire>,
-    others: VecDeque<OnWire>,
+    rest: VecDeque<OnWire>,
     /// Number of packets sent by ports without a wire.
     unconnected: u64,
 }
@@ -414,31 +416,31 @@ type OnWire = (NodeId, Port, Packet);
 impl Wires {
     #[inline]
     fn push(&mut self, packet: OnWire) {
-        if self.first.is_none() && self.others.is_empty() {
+        if self.first.is_none() && self.rest.is_empty() {
             self.first = Some(packet);
         } else {
-            self.others.push_back(packet);
+            self.rest.push_back(packet);
         }
     }
 
     #[inline]
     fn pop(&mut self) -> Option<OnWire> {
-        if self.first.is_some() { self.first.take() } else { self.others.pop_front() }
+        if self.first.is_some() { self.first.take() } else { self.rest.pop_front() }
     }
 }
 
 /// Where packets sent by a node go.
-struct Way<'a> {
+struct PortSender<'a> {
     now: Instant,
-    ends: &'a mut [End],
+    ends: &'a mut [PortState],
     wires: &'a mut Wires,
 }
 
-impl Way<'_> {
+impl PortSender<'_> {
     #[inline(always)]
     fn send(&mut self, port: Port, packet: Packet) {
         match self.ends.get_mut(usize::from(port.0)) {
-            Some(End { wire: Some((to, to_port)), out_bytes, .. }) => {
+            Some(PortState { wire: Some((to, to_port)), out_bytes, .. }) => {
                 *out_bytes += packet.len() as u64;
                 self.wires.push((*to, *to_port, packet));
             }
@@ -448,14 +450,14 @@ impl Way<'_> {
 }
 
 struct Collect<'a, 'b, Event> {
-    way: &'a mut Way<'b>,
+    sender: &'a mut PortSender<'b>,
     events: &'a mut Option<VecDeque<(Instant, Event)>>,
 }
 
 impl<Event> Sink<Event> for Collect<'_, '_, Event> {
     #[inline(always)]
     fn transmit(&mut self, port: Port, packet: Packet) {
-        self.way.send(port, packet);
+        self.sender.send(port, packet);
     }
     #[inline(always)]
     fn event(&mut self, event: Event) {
@@ -463,7 +465,7 @@ impl<Event> Sink<Event> for Collect<'_, '_, Event> {
         if events.len() >= MAX_EVENTS {
             events.pop_front();
         }
-        events.push_back((self.way.now, event));
+        events.push_back((self.sender.now, event));
     }
     #[inline(always)]
     fn wants_events(&self) -> bool {

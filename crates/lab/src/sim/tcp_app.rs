@@ -80,7 +80,7 @@ pub struct TcpApp {
     closed: bool,
     /// Time of the next write.
     write_at: Option<Instant>,
-    asked_at: Option<Instant>,
+    requested_at: Option<Instant>,
     answers: Vec<(Instant, Duration)>,
     /// When [`act`](Self::act) last ran; it runs again when time or the stream has advanced.
     acted_at: Option<Instant>,
@@ -101,7 +101,7 @@ impl TcpApp {
             written: 0,
             closed: false,
             write_at: None,
-            asked_at: None,
+            requested_at: None,
             answers: Vec::new(),
             acted_at: None,
             end,
@@ -117,7 +117,7 @@ impl TcpApp {
     /// Time and length of deliveries, in order.
     #[must_use]
     pub fn deliveries(&self) -> &[(Instant, u64)] {
-        &self.deliveries.kept
+        &self.deliveries.entries
     }
 
     /// Bytes delivered.
@@ -313,7 +313,7 @@ impl TcpApp {
             Script::Send { bytes, limit_bps: Some(rate) } => {
                 let elapsed = nanos(now.saturating_since(self.end.start));
                 let due = (u128::from(elapsed) * u128::from(*rate) / 8_000_000_000) as u64;
-                let due = bytes.map_or(due, |most| due.min(most));
+                let due = bytes.map_or(due, |capacity| due.min(capacity));
                 if due > self.written {
                     connection.write(due - self.written);
                     self.written = due;
@@ -329,17 +329,17 @@ impl TcpApp {
             }
             Script::Requests { request_bytes, response_bytes, gap } => {
                 let asked = self.written / (*request_bytes).max(1);
-                if let Some(at) = self.asked_at
+                if let Some(at) = self.requested_at
                     && self.received >= asked * response_bytes
                 {
                     self.answers.push((now, now.saturating_since(at)));
-                    self.asked_at = None;
+                    self.requested_at = None;
                     self.write_at = Some(now + *gap);
                 }
-                if self.asked_at.is_none() && self.write_at.is_some_and(|at| at <= now) {
+                if self.requested_at.is_none() && self.write_at.is_some_and(|at| at <= now) {
                     connection.write(*request_bytes);
                     self.written += request_bytes;
-                    self.asked_at = Some(now);
+                    self.requested_at = Some(now);
                     self.write_at = None;
                 }
             }
@@ -370,30 +370,30 @@ impl TcpApp {
     }
 }
 
-/// Time and length of deliveries, in order. All bytes are counted: above `most` entries, those close together in time are merged,
+/// Time and length of deliveries, in order. All bytes are counted: above `capacity` entries, those close together in time are merged,
 /// at the time of the first.
 #[derive(Debug)]
 struct Deliveries {
-    kept: Vec<(Instant, u64)>,
-    most: usize,
+    entries: Vec<(Instant, u64)>,
+    capacity: usize,
     /// Interval within which deliveries are merged; 0 as long as there is room.
     grain: Duration,
 }
 
 impl Deliveries {
-    const fn new(most: usize) -> Self {
-        Self { kept: Vec::new(), most, grain: Duration::ZERO }
+    const fn new(capacity: usize) -> Self {
+        Self { entries: Vec::new(), capacity, grain: Duration::ZERO }
     }
 
     #[inline]
     fn push(&mut self, now: Instant, bytes: u64) {
-        match self.kept.last_mut() {
+        match self.entries.last_mut() {
             Some((at, sum)) if now.saturating_since(*at) <= self.grain => *sum += bytes,
             _ => {
-                if self.kept.len() >= self.most {
+                if self.entries.len() >= self.capacity {
                     self.merge();
                 }
-                self.kept.push((now, bytes));
+                self.entries.push((now, bytes));
             }
         }
     }
@@ -401,10 +401,10 @@ impl Deliveries {
     /// Merges entries to halve their number.
     #[cold]
     fn merge(&mut self) {
-        while self.kept.len() > self.most / 2 {
+        while self.entries.len() > self.capacity / 2 {
             self.grain = (self.grain * 2).max(Duration::from_micros(1));
             let grain = self.grain;
-            self.kept.dedup_by(|(at, bytes), (first, sum)| {
+            self.entries.dedup_by(|(at, bytes), (first, sum)| {
                 let near = at.saturating_since(*first) <= grain;
                 *sum += if near { *bytes } else { 0 };
                 near
@@ -465,15 +465,15 @@ mod tests {
         for us in 0..5000 {
             all.push(Instant::from_micros(10 * us), 3);
         }
-        assert_eq!(all.kept.iter().map(|(_, bytes)| bytes).sum::<u64>(), 15_000);
-        assert!((40..=100).contains(&all.kept.len()), "{}", all.kept.len());
-        assert!(all.kept.is_sorted() && all.kept[0].0 == Instant::ZERO);
-        assert!(all.kept.windows(2).all(|w| w[1].0.saturating_since(w[0].0) <= Duration::from_millis(2)));
+        assert_eq!(all.entries.iter().map(|(_, bytes)| bytes).sum::<u64>(), 15_000);
+        assert!((40..=100).contains(&all.entries.len()), "{}", all.entries.len());
+        assert!(all.entries.is_sorted() && all.entries[0].0 == Instant::ZERO);
+        assert!(all.entries.windows(2).all(|w| w[1].0.saturating_since(w[0].0) <= Duration::from_millis(2)));
         let mut few = Deliveries::new(100);
         for (us, bytes) in [(1, 2), (1, 3), (2, 4)] {
             few.push(Instant::from_micros(us), bytes);
         }
-        assert_eq!(few.kept, [(Instant::from_micros(1), 5), (Instant::from_micros(2), 4)]);
+        assert_eq!(few.entries, [(Instant::from_micros(1), 5), (Instant::from_micros(2), 4)]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::scenario::Case;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Port of the tunnel.
+/// UDP port of the tunnel at the UPF.
 const TUNNEL_PORT: u16 = 4500;
 /// First port of the UEs' applications.
 pub const FIRST_PORT: u16 = 20_000;

@@ -1,6 +1,6 @@
 //! Converts observations to the metrics and series of [`crate::metrics`].
 
-use super::run::Seen;
+use super::run::Observations;
 use super::world::World;
 use crate::backend::{Outcome, Series};
 use crate::measure::{self, Arrival, Times, increments, rate_mbps};
@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 ///
 /// # Errors
 /// A flow has no application, which is a fault of this program.
-pub fn collect(world: &mut World, case: &Case, seen: Seen, out: &mut Outcome) -> Result<()> {
+pub fn collect(world: &mut World, case: &Case, seen: Observations, out: &mut Outcome) -> Result<()> {
     let origin = world.origin;
     // Except for packets, only events before the end count.
     for (name, flow) in &case.flows {
@@ -212,7 +212,7 @@ fn sender(out: &mut Outcome, name: &str, stats: &TcpStats, duplicates: u64) {
 }
 
 /// Cost of a flow's telemetry, and the reports received by its sender.
-fn telemetry(out: &mut Outcome, name: &str, [receiver, sender]: &[TelemetryStats; 2], seen: &Seen) {
+fn telemetry(out: &mut Outcome, name: &str, [receiver, sender]: &[TelemetryStats; 2], seen: &Observations) {
     let mut put = |what: &str, value: f64| out.metrics.insert(format!("flow.{name}.{what}"), value);
     put("traces", receiver.traces_in as f64);
     put("trace_nodes", receiver.trace_nodes as f64);
@@ -225,7 +225,7 @@ fn telemetry(out: &mut Outcome, name: &str, [receiver, sender]: &[TelemetryStats
         "telemetry_percent",
         bytes as f64 * 100.0 / ((receiver.sent_bytes + sender.sent_bytes) as f64).max(1.0),
     );
-    let told = seen.told.get(name).map_or(&[][..], Vec::as_slice);
+    let told = seen.path_reports.get(name).map_or(&[][..], Vec::as_slice);
     let depth = told.iter().filter_map(|t| Some((t.at_s, t.depth_bytes? as f64))).collect();
     let losses = told.windows(2).map(|w| (w[1].at_s, f64::from(w[1].losses.wrapping_sub(w[0].losses))));
     let mut series = |what: &str, points| out.series.insert(format!("flow.{name}.{what}"), Series { points });
@@ -235,7 +235,7 @@ fn telemetry(out: &mut Outcome, name: &str, [receiver, sender]: &[TelemetryStats
     series("cwnd_change_bytes", windows.windows(2).map(|w| (w[1].0, w[1].1 - w[0].1)).collect());
 }
 
-fn paths(case: &Case, seen: &Seen, out: &mut Outcome) {
+fn paths(case: &Case, seen: &Observations, out: &mut Outcome) {
     let (from, end) = (case.measure_from.as_secs_f64(), case.duration.as_secs_f64());
     let sample_s = case.sample.as_secs_f64();
     for (ue, of) in &case.ues {
@@ -276,7 +276,7 @@ fn paths(case: &Case, seen: &Seen, out: &mut Outcome) {
     }
 }
 
-fn links(seen: &Seen, out: &mut Outcome) {
+fn links(seen: &Observations, out: &mut Outcome) {
     for (link, stats) in &seen.links {
         for (direction, stats) in ["up", "down"].into_iter().zip(stats) {
             let mut put = |what: &str, value: u64| {

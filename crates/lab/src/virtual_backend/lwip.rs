@@ -141,19 +141,19 @@ fn ue_config(name: &str, number: usize, u: usize) -> UeConfig {
 
 /// Observations of a node during a run.
 #[derive(Default)]
-pub struct Seen {
+pub struct Observations {
     /// Counters at each reading.
     samples: Vec<(f64, Stats)>,
     /// Time and duration of each delayed ACK, milliseconds.
     holds: Vec<(f64, f64)>,
     /// Maximum number of flows and maximum bytes of memory.
-    most: [u64; 2],
+    maxima: [u64; 2],
 }
 
 /// Maximum number of delayed ACKs recorded.
 const MAX_HOLDS: usize = 1 << 20;
 
-impl Seen {
+impl Observations {
     /// Reads the state of a node; `seconds` converts to the time since the run began.
     pub fn look(&mut self, net: &mut Network, id: NodeId, now: Instant, seconds: &impl Fn(Instant) -> f64) {
         for (at, event) in net.take_events::<Node>(id) {
@@ -167,7 +167,7 @@ impl Seen {
         if let Some(node) = net.get_mut::<Node>(id) {
             self.samples.push((seconds(now), node.stats().clone()));
             let size = [u64::from(node.flow_count()), node.bytes() as u64];
-            self.most = [self.most[0].max(size[0]), self.most[1].max(size[1])];
+            self.maxima = [self.maxima[0].max(size[0]), self.maxima[1].max(size[1])];
         }
     }
 
@@ -194,8 +194,8 @@ impl Seen {
         put("holds_timed_out", by(ReleaseReason::Timer));
         put("holds_ended_otherwise", all as f64 - by(ReleaseReason::Filled) - by(ReleaseReason::Timer));
         put("hidden_gaps", last.hidden_gaps as f64);
-        put("flows", self.most[0] as f64);
-        put("memory_bytes", self.most[1] as f64);
+        put("flows", self.maxima[0] as f64);
+        put("memory_bytes", self.maxima[1] as f64);
         put("hold_mean_ms", last.hold_sum_ns as f64 * 1e-6 / (all as f64).max(1.0));
         let mut lengths: Vec<f64> = self.holds.iter().map(|(_, ms)| *ms).collect();
         lengths.sort_by(f64::total_cmp);

@@ -2,7 +2,7 @@
 
 use super::world::{UeNode, World};
 use crate::backend::Progress;
-use crate::cell::{CellSeen, Waits};
+use crate::cell::{CellObservations, Waits};
 use crate::scenario::Case;
 use crate::scenario::model::{Action, Directions, DownHow};
 use crate::sim::host::{App, Host};
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 
 /// Observations of the network during a run.
 #[derive(Default)]
-pub struct Seen {
+pub struct Observations {
     /// Samples by UE and access.
     pub paths: BTreeMap<(String, usize), Vec<PathSample>>,
     /// By link: time and bytes in the queues, up and down.
@@ -29,15 +29,15 @@ pub struct Seen {
     /// By TCP sender: time, congestion window in bytes, number of third consecutive duplicates so far.
     pub senders: BTreeMap<String, Vec<(f64, f64, f64)>>,
     /// By TCP flow with telemetry: the reports received by its sender.
-    pub told: BTreeMap<String, Vec<PathReport>>,
+    pub path_reports: BTreeMap<String, Vec<PathReport>>,
     /// Number of failures of a path according to the UE and to the UPF.
     pub failures: BTreeMap<(String, usize), [u64; 2]>,
     /// Events and their times.
     pub events: Vec<(f64, String)>,
     /// By cell: observations of its downlink.
-    pub cells: BTreeMap<String, CellSeen>,
+    pub cells: BTreeMap<String, CellObservations>,
     /// By LWIP node: its observations.
-    pub lwips: BTreeMap<String, super::lwip::Seen>,
+    pub lwips: BTreeMap<String, super::lwip::Observations>,
     /// Counters of the links at the end, up and down.
     pub links: BTreeMap<String, [LinkStats; 2]>,
 }
@@ -73,12 +73,12 @@ const MAX_EVENTS: usize = 2000;
 ///
 /// # Errors
 /// The network has a loop, which is a fault of this program.
-pub fn run(world: &mut World, case: &Case, seed: u64, progress: &dyn Progress) -> Result<Seen> {
-    let mut seen = Seen::default();
+pub fn run(world: &mut World, case: &Case, seed: u64, progress: &dyn Progress) -> Result<Observations> {
+    let mut seen = Observations::default();
     for name in world.gnbs.keys() {
         let waits = Waits::between(case.measure_from.as_secs_f64(), case.duration.as_secs_f64())
             .since(world.origin.as_secs_f64());
-        let cell = CellSeen { up_waits: waits.clone(), waits, ..CellSeen::default() };
+        let cell = CellObservations { up_waits: waits.clone(), waits, ..CellObservations::default() };
         seen.cells.insert(name.clone(), cell);
     }
     let origin = world.origin;
@@ -120,7 +120,7 @@ pub fn run(world: &mut World, case: &Case, seed: u64, progress: &dyn Progress) -
     Ok(seen)
 }
 
-impl Seen {
+impl Observations {
     fn note(&mut self, at_s: f64, what: String) {
         if self.events.len() < MAX_EVENTS {
             self.events.push((at_s, what));
@@ -225,7 +225,7 @@ impl Seen {
                     if let Some((Some(report), _)) = app.telemetry() {
                         let depth_bytes = report.bottleneck.and_then(|hop| hop.depth_bytes);
                         let told = PathReport { at_s, losses: report.medium_losses, depth_bytes };
-                        self.told.entry(name.clone()).or_default().push(told);
+                        self.path_reports.entry(name.clone()).or_default().push(told);
                     }
                 }
             }

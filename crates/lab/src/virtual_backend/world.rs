@@ -85,11 +85,11 @@ pub struct World {
     pub gnbs: BTreeMap<String, NodeId>,
     /// LWIP nodes.
     pub lwips: BTreeMap<String, lwip::Site>,
-    /// UEs.
+    /// UEs by name.
     pub ues: BTreeMap<String, UeNode>,
-    /// UPFs.
+    /// UPFs by name.
     pub upfs: BTreeMap<String, NodeId>,
-    /// Flows.
+    /// Flows by name.
     pub flows: BTreeMap<String, FlowNode>,
     /// Choices of the UEs' policies, by flow.
     pub choices: BTreeMap<String, Choice>,

@@ -50,7 +50,7 @@ pub struct UePlan {
 /// A direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Way {
+pub enum LinkDirection {
     /// Towards the UE.
     Down,
     /// From the UE.
@@ -66,7 +66,7 @@ pub enum Kind {
         /// Index of the UE.
         ue: u8,
         /// Direction affected.
-        way: Way,
+        way: LinkDirection,
         /// 0 to 15.
         cqi: u8,
     },
@@ -80,7 +80,7 @@ pub enum Kind {
     /// The scheduler of slices changes.
     Scheduler {
         /// Direction affected.
-        way: Way,
+        way: LinkDirection,
         /// The new scheduler.
         to: InterAlgorithm,
     },
@@ -89,7 +89,7 @@ pub enum Kind {
         /// Index of the UE.
         ue: u8,
         /// Direction affected.
-        way: Way,
+        way: LinkDirection,
         /// The new queue discipline.
         to: Algorithm,
     },
@@ -257,7 +257,7 @@ fn fault(draw: &mut RandomStream, plan: &Plan, light: bool) -> Fault {
     };
     let ue = draw.below(plan.world.ues.len() as u64) as u8;
     let slices = plan.world.slices.len() as u64;
-    let way = draw.of(&[Way::Down, Way::Up]);
+    let way = draw.of(&[LinkDirection::Down, LinkDirection::Up]);
     let kind = match draw.below(if light { 2 } else { 12 }) {
         0 => {
             Kind::Burst { ue, packets: draw.between((1, 20)) as u16, bytes: draw.between((40, 1_500)) as u16 }

@@ -2,7 +2,7 @@
 
 use super::check::{Invariant, Tally, Violation};
 use super::draw::RandomStream;
-use super::plan::{Fault, Kind, Plan, Way};
+use super::plan::{Fault, Kind, LinkDirection, Plan};
 use super::system::{self, Active, FaultSchedule, RunState, Span, World as _, faulted};
 use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant};
@@ -24,13 +24,13 @@ const LIMIT: BufferLimit = BufferLimit { bytes: 100_000, sdus: 500 };
 const SDU: u64 = 1_500 + 1 + 3;
 /// Upper bound on the bytes that a bearer holds: a full queue and a full RLC buffer, and outside each of them one SDU. A
 /// limiter has taken one from the queue and refused it; RLC has taken one from its buffer and sent a part of it.
-const HELD: u64 = 2 * (LIMIT.bytes + SDU);
+const MAX_BEARER_BYTES: u64 = 2 * (LIMIT.bytes + SDU);
 /// Times in a row at which the gNB asks for the same instant.
-const AGAIN: u32 = 64;
+const MAX_REPEATS: u32 = 64;
 /// Upper bound on the time until all buffered packets have been delivered, once the channel is good and the senders have stopped.
-const CONVERGES: Duration = Duration::from_secs(60);
+const DRAIN_TIME: Duration = Duration::from_secs(60);
 /// Maximum increase of the mean delay by a hostile UE: what a debt of 100 RBs takes at a fifth of 25 RBs.
-const LATER: Duration = Duration::from_millis(20);
+const MAX_ADDED_DELAY: Duration = Duration::from_millis(20);
 /// Limit of EQP's quanta, RBs, plus what whole groups add (`sched::eqp`).
 const QUANTUM_RBS: i32 = 100;
 /// Bytes of an IPv4 and a UDP header, followed by the fields that identify a packet.
@@ -58,12 +58,12 @@ pub enum Event {
 }
 
 #[derive(Default)]
-struct Out {
+struct Output {
     packets: Vec<(Port, Packet)>,
     refused: u64,
 }
 
-impl Sink<GnbEvent> for Out {
+impl Sink<GnbEvent> for Output {
     fn transmit(&mut self, port: Port, packet: Packet) {
         self.packets.push((port, packet));
     }
@@ -84,22 +84,22 @@ struct World {
     /// Packets that arrived while the gNB was not driven.
     waiting: Vec<(Port, Vec<u8>)>,
     schedulers: [InterAlgorithm; 2],
-    again: (Instant, u32),
+    repeats: (Instant, u32),
     stopped: bool,
-    out: Out,
+    out: Output,
 }
 
-const WAYS: [Direction; 2] = [Direction::Downlink, Direction::Uplink];
+const DIRECTIONS: [Direction; 2] = [Direction::Downlink, Direction::Uplink];
 
-const fn direction(way: Way) -> Direction {
+const fn direction(way: LinkDirection) -> Direction {
     match way {
-        Way::Down => Direction::Downlink,
-        Way::Up => Direction::Uplink,
+        LinkDirection::Down => Direction::Downlink,
+        LinkDirection::Up => Direction::Uplink,
     }
 }
 
-fn place(way: Way) -> usize {
-    usize::from(way == Way::Up)
+fn place(way: LinkDirection) -> usize {
+    usize::from(way == LinkDirection::Up)
 }
 
 fn address(ue: usize) -> IpAddr {
@@ -155,10 +155,10 @@ fn independent(
             let ((some, _), (all, _)) = (with[way], without[way]);
             // Packets in transit at the end count for neither run.
             let fewer = some + 25 + all / 100 < all;
-            if fewer || mean(with[way]) > mean(without[way]) + LATER.as_nanos() {
+            if fewer || mean(with[way]) > mean(without[way]) + MAX_ADDED_DELAY.as_nanos() {
                 let what = format!(
                     "UE {ue}, {:?}: {some} packets in {} ns with the hostile UE, {all} in {} ns without",
-                    WAYS[way],
+                    DIRECTIONS[way],
                     mean(with[way]),
                     mean(without[way])
                 );
@@ -226,9 +226,9 @@ impl World {
             active: Active::default(),
             waiting: Vec::new(),
             schedulers: [setting.scheduler; 2],
-            again: (Instant::ZERO, 0),
+            repeats: (Instant::ZERO, 0),
             stopped: false,
-            out: Out::default(),
+            out: Output::default(),
             plan: plan.clone(),
         })
     }
@@ -321,9 +321,10 @@ impl World {
         let flow = &self.flows[ue][way];
         let Some((sent, len)) = flow.open.get(&number).copied() else {
             self.run_state.tally.look(Invariant::Once);
-            return Err(self
-                .run_state
-                .violation(Invariant::Once, format!("UE {ue}, {:?}: packet {number} again", WAYS[way])));
+            return Err(self.run_state.violation(
+                Invariant::Once,
+                format!("UE {ue}, {:?}: packet {number} again", DIRECTIONS[way]),
+            ));
         };
         if payload != self.payload(ue, way, number, len) {
             return wrong(self, "other bytes than were sent");
@@ -331,7 +332,7 @@ impl World {
         self.run_state.tally.look(Invariant::Once);
         self.run_state.tally.look(Invariant::Order);
         if number < flow.last {
-            let what = format!("UE {ue}, {:?}: packet {number} after packet {}", WAYS[way], flow.last);
+            let what = format!("UE {ue}, {:?}: packet {number} after packet {}", DIRECTIONS[way], flow.last);
             return Err(self.run_state.violation(Invariant::Order, what));
         }
         let now = self.run_state.now;
@@ -381,7 +382,7 @@ impl World {
         self.drive()
     }
 
-    fn set_queue(&mut self, ue: u8, way: Way, queue: Algorithm) -> Result<(), Violation> {
+    fn set_queue(&mut self, ue: u8, way: LinkDirection, queue: Algorithm) -> Result<(), Violation> {
         let direction = direction(way);
         let params = BearerParams {
             pulls: self.gnb.amc().pulls(direction),
@@ -438,7 +439,7 @@ impl World {
         }
     }
 
-    fn channel(&mut self, ue: u8, way: Way, quality: Quality) -> Result<(), Violation> {
+    fn channel(&mut self, ue: u8, way: LinkDirection, quality: Quality) -> Result<(), Violation> {
         let channel = Channel::constant(quality);
         self.command(
             GnbCommand::Channel { ue: format!("ue{ue}"), direction: direction(way), channel },
@@ -449,7 +450,7 @@ impl World {
     // ---- invariants --------------------------------------------------------------------------------------
 
     fn held(&self) -> Option<String> {
-        let of = |ue: usize| WAYS.map(|direction| self.dropped_and_held(ue, direction).1);
+        let of = |ue: usize| DIRECTIONS.map(|direction| self.dropped_and_held(ue, direction).1);
         (0..self.flows.len())
             .find(|ue| of(*ue) != [0, 0])
             .map(|ue| format!("UE {ue} has {:?} bytes waiting", of(ue)))
@@ -462,19 +463,20 @@ impl World {
         self.stopped = true;
         self.command(GnbCommand::Slices(slices(&self.plan.world.slices)), "shares")?;
         self.run_state.tally.look(Invariant::Converges);
-        system::wait(self, CONVERGES, Invariant::Converges, Self::held)?;
+        system::wait(self, DRAIN_TIME, Invariant::Converges, Self::held)?;
         // Blocks in the air or waiting for their turn arrive within this time.
         self.pass(Duration::from_secs(5))?;
         if self.gnb.poll_timeout().is_some_and(|(at, _)| at < self.run_state.now + Duration::from_secs(1)) {
             let what = format!("nothing is held, and the gNB is due: {:?}", self.gnb.poll_timeout());
             return Err(self.run_state.violation(Invariant::NoSpin, what));
         }
-        let missed = WAYS.map(|direction| self.gnb.link_stats(direction, self.run_state.now).lost_blocks);
+        let missed =
+            DIRECTIONS.map(|direction| self.gnb.link_stats(direction, self.run_state.now).lost_blocks);
         // A receiver gives up a packet whose blocks are retransmitted while the gNB is driven late.
         let late = self.plan.faults.iter().any(|fault| fault.kind == Kind::Late);
         let air = missed != [0, 0] || (late && self.plan.world.bler_percent > 0);
         for ue in 0..self.flows.len() {
-            for (way, direction) in WAYS.into_iter().enumerate() {
+            for (way, direction) in DIRECTIONS.into_iter().enumerate() {
                 let flow = &self.flows[ue][way];
                 let dropped = self.dropped_and_held(ue, direction).0;
                 let missing = flow.open.len() as u64;
@@ -547,8 +549,8 @@ impl system::World<Kind> for World {
                 let (now, before) = (self.run_state.now, self.gnb.poll_timeout());
                 self.drive()?;
                 let same = self.gnb.poll_timeout().is_some_and(|(at, _)| at <= now);
-                self.again = if same { (now, self.again.1 + 1) } else { (now, 0) };
-                if self.again.1 > AGAIN {
+                self.repeats = if same { (now, self.repeats.1 + 1) } else { (now, 0) };
+                if self.repeats.1 > MAX_REPEATS {
                     return Err(self
                         .run_state
                         .violation(Invariant::NoSpin, format!("due at {now} again and again: {before:?}")));
@@ -576,20 +578,20 @@ impl system::World<Kind> for World {
                 continue;
             }
             self.run_state.tally.look(Invariant::Balanced);
-            let balances = self.gnb.balances(WAYS[way]);
+            let balances = self.gnb.balances(DIRECTIONS[way]);
             let sum: i64 = balances.iter().map(|balance| i64::from(*balance)).sum();
             let group = i32::from(self.plan.world.rbs) / 25 + 2;
             let within = balances.iter().all(|b| (-QUANTUM_RBS..=QUANTUM_RBS + 2 * group).contains(b));
             if sum != 0 || !within {
-                let what = format!("{scheduler}, {:?}: {balances:?}", WAYS[way]);
+                let what = format!("{scheduler}, {:?}: {balances:?}", DIRECTIONS[way]);
                 return Err(self.run_state.violation(Invariant::Balanced, what));
             }
         }
         for ue in 0..self.flows.len() {
-            for (way, direction) in WAYS.into_iter().enumerate() {
+            for (way, direction) in DIRECTIONS.into_iter().enumerate() {
                 self.run_state.tally.look(Invariant::Bounded);
                 let (_, held) = self.dropped_and_held(ue, direction);
-                if held > HELD {
+                if held > MAX_BEARER_BYTES {
                     let what = format!("UE {ue}, {direction:?}: {held} bytes are held");
                     return Err(self.run_state.violation(Invariant::Bounded, what));
                 }
@@ -659,7 +661,9 @@ mod tests {
     fn a_fade_to_cqi_0_is_an_outage_until_it_ends() {
         let plan = <Setting as system::Setting>::of(0, 10);
         let mut world = World::new(&plan, false).unwrap();
-        for (way, direction) in [(Way::Down, Direction::Downlink), (Way::Up, Direction::Uplink)] {
+        for (way, direction) in
+            [(LinkDirection::Down, Direction::Downlink), (LinkDirection::Up, Direction::Uplink)]
+        {
             let fade = |cqi| Fault { at: 0, ms: 10, kind: Kind::Fade { ue: 0, way, cqi } };
             world.begin_fault(1, &fade(0)).unwrap();
             assert_eq!(world.gnb.mcs(0, direction, Instant::ZERO), None);

@@ -10,7 +10,7 @@ pub const SEGMENT: u32 = 1_000;
 /// Maximum number of segments in flight.
 const WINDOW: u32 = 40;
 /// Without progress for this long, the first missing segment is retransmitted.
-const PATIENCE: Duration = Duration::from_millis(400);
+const RETRANSMIT_AFTER: Duration = Duration::from_millis(400);
 
 /// Both ends of a download; segments are numbered from 0.
 #[derive(Debug, Default)]
@@ -18,52 +18,52 @@ pub struct Stream {
     /// Segments sent for the first time.
     pub sent: u32,
     /// Segments acknowledged, as seen by the server.
-    pub known: u32,
+    pub acked_at_server: u32,
     same: u32,
-    again_at: Instant,
+    retransmit_at: Instant,
     /// Segments received in order by the UE, and those beyond a gap.
-    pub there: u32,
+    pub received: u32,
     beyond: BTreeSet<u32>,
     /// Highest acknowledgment that the node received.
-    pub told: u32,
+    pub acked_at_node: u32,
 }
 
 impl Stream {
     /// The segment to send now, if any.
     pub fn turn(&mut self, now: Instant, may_begin: bool) -> Option<u32> {
-        if self.known < self.sent && now >= self.again_at {
-            self.again_at = now + PATIENCE;
-            return Some(self.known);
+        if self.acked_at_server < self.sent && now >= self.retransmit_at {
+            self.retransmit_at = now + RETRANSMIT_AFTER;
+            return Some(self.acked_at_server);
         }
-        if !may_begin || self.sent >= self.known + WINDOW {
+        if !may_begin || self.sent >= self.acked_at_server + WINDOW {
             return None;
         }
-        if self.known == self.sent {
-            self.again_at = now + PATIENCE;
+        if self.acked_at_server == self.sent {
+            self.retransmit_at = now + RETRANSMIT_AFTER;
         }
         self.sent += 1;
         Some(self.sent - 1)
     }
 
     /// The server receives an acknowledgment. Returns the segment to retransmit at once, if any.
-    pub fn hear(&mut self, known: u32, now: Instant) -> Option<u32> {
-        if known > self.known {
-            (self.known, self.same, self.again_at) = (known, 0, now + PATIENCE);
+    pub fn on_ack(&mut self, acked: u32, now: Instant) -> Option<u32> {
+        if acked > self.acked_at_server {
+            (self.acked_at_server, self.same, self.retransmit_at) = (acked, 0, now + RETRANSMIT_AFTER);
             return None;
         }
-        self.same += u32::from(known == self.known && known < self.sent);
+        self.same += u32::from(acked == self.acked_at_server && acked < self.sent);
         if self.same == 3 {
-            self.again_at = now + PATIENCE;
-            return Some(known);
+            self.retransmit_at = now + RETRANSMIT_AFTER;
+            return Some(acked);
         }
         None
     }
 
     /// A segment arrives at the UE. Returns whether it is a duplicate.
     pub fn take(&mut self, number: u32) -> bool {
-        let is_new = number >= self.there && self.beyond.insert(number);
-        while self.beyond.remove(&self.there) {
-            self.there += 1;
+        let is_new = number >= self.received && self.beyond.insert(number);
+        while self.beyond.remove(&self.received) {
+            self.received += 1;
         }
         !is_new
     }
@@ -90,7 +90,7 @@ impl Stream {
             sack.push(base(from), base(to));
         }
         let options = TcpOptions { sack: three(sack), timestamps: Some((ms, 1)), ..TcpOptions::default() };
-        TcpHeader { seq: 1, ack: base(self.there), flags: TcpFlags::ACK, window: 1_000, options }
+        TcpHeader { seq: 1, ack: base(self.received), flags: TcpFlags::ACK, window: 1_000, options }
     }
 }
 

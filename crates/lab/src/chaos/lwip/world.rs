@@ -324,13 +324,15 @@ impl World {
         self.take(out)?;
         if let Some((ue, there)) = told {
             let stream = &mut self.ues[ue].stream;
-            stream.told = stream.told.max(there);
+            stream.acked_at_node = stream.acked_at_node.max(there);
             self.run_state.tally.look(Invariant::Prompt);
             // A new acknowledgment is never delayed.
             let stream = &self.ues[ue].stream;
-            if stream.known < stream.told {
-                let what =
-                    format!("UE {ue}: the node was told {}, the server knows {}", stream.told, stream.known);
+            if stream.acked_at_server < stream.acked_at_node {
+                let what = format!(
+                    "UE {ue}: the node was told {}, the server knows {}",
+                    stream.acked_at_node, stream.acked_at_server
+                );
                 return Err(self.run_state.violation(Invariant::Prompt, what));
             }
         }
@@ -371,11 +373,11 @@ impl World {
                     return Err(self.run_state.violation(Invariant::Order, what));
                 }
             }
-            if known > self.ues[ue].stream.there {
-                let what = format!("UE {ue}: {known} acknowledged of {}", self.ues[ue].stream.there);
+            if known > self.ues[ue].stream.received {
+                let what = format!("UE {ue}: {known} acknowledged of {}", self.ues[ue].stream.received);
                 return Err(self.run_state.violation(Invariant::Intact, what));
             }
-            if let Some(again) = self.ues[ue].stream.hear(known, self.run_state.now) {
+            if let Some(again) = self.ues[ue].stream.on_ack(known, self.run_state.now) {
                 self.segment(ue, again)?;
             }
             return Ok(());
@@ -528,8 +530,8 @@ impl World {
         let now = self.run_state.now;
         for ue in 0..self.ues.len() {
             let Ue { stream, waits, .. } = &mut self.ues[ue];
-            if !works || stream.known == stream.sent || stream.known != waits.0 {
-                *waits = (stream.known, now);
+            if !works || stream.acked_at_server == stream.sent || stream.acked_at_server != waits.0 {
+                *waits = (stream.acked_at_server, now);
                 continue;
             }
             self.run_state.tally.look(Invariant::Served);
@@ -548,7 +550,7 @@ impl World {
         self.stopped = true;
         self.run_state.tally.look(Invariant::Reliable);
         system::wait(self, DONE, Invariant::Reliable, |world| {
-            let open = world.ues.iter().position(|ue| ue.stream.known < ue.stream.sent);
+            let open = world.ues.iter().position(|ue| ue.stream.acked_at_server < ue.stream.sent);
             open.map(|ue| format!("UE {ue}: {:?}", world.ues[ue].stream))
         })?;
         self.run_state.tally.look(Invariant::Converges);
@@ -637,7 +639,7 @@ impl system::World<Kind> for World {
             earlier(at.max(self.run_state.now), Event::Node);
         }
         for (n, ue) in self.ues.iter().enumerate() {
-            if !self.stopped || ue.stream.known < ue.stream.sent {
+            if !self.stopped || ue.stream.acked_at_server < ue.stream.sent {
                 earlier(ue.next, Event::Server(n));
             }
             if !self.stopped {

@@ -3,7 +3,7 @@
 
 use super::check::{Invariant, Violation};
 use super::commands::TENANTS;
-use super::world::{Failure, REST, World};
+use super::world::{DEFAULT_SLICE, Failure, World};
 use anabranch_slice::manager::camara::{KEPT_MS, MAX_DURATION_S};
 use anabranch_slice::record::SessionRule;
 use anabranch_slice::{Attachment, Kind as Record, Manager, Refusal, Ue, Write};
@@ -17,7 +17,7 @@ const SESSIONS: usize = 40;
 
 /// Whether the operator assigned a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Given {
+pub enum Assignment {
     /// Assigned and acknowledged.
     Yes,
     /// It is unknown whether the latest command was stored.
@@ -38,11 +38,11 @@ pub struct Clients {
     next: u64,
     sessions: BTreeMap<String, Qos>,
     bookings: BTreeSet<String>,
-    places: BTreeMap<(String, String), Given>,
+    places: BTreeMap<(String, String), Assignment>,
     /// QoS sessions and bookings whose end was notified.
     expired: BTreeSet<String>,
     /// The latest change that was checked.
-    looked: i64,
+    last_checked: i64,
 }
 
 impl Clients {
@@ -50,9 +50,9 @@ impl Clients {
     pub fn placed(&mut self, ue: &str, slice: &str, given: bool, done: &Result<(), Failure>) {
         let key = (ue.to_owned(), slice.to_owned());
         match done {
-            Ok(()) if given => drop(self.places.insert(key, Given::Yes)),
+            Ok(()) if given => drop(self.places.insert(key, Assignment::Yes)),
             Ok(()) => drop(self.places.remove(&key)),
-            Err(Failure::Unknown) => drop(self.places.insert(key, Given::Unsure)),
+            Err(Failure::Unknown) => drop(self.places.insert(key, Assignment::Unsure)),
             Err(_) => {}
         }
     }
@@ -62,7 +62,10 @@ impl Clients {
         match done {
             Ok(()) => self.places.retain(|(of, _), _| of != ue),
             Err(Failure::Unknown) => {
-                self.places.iter_mut().filter(|((of, _), _)| of == ue).for_each(|(_, g)| *g = Given::Unsure);
+                self.places
+                    .iter_mut()
+                    .filter(|((of, _), _)| of == ue)
+                    .for_each(|(_, g)| *g = Assignment::Unsure);
             }
             Err(_) => {}
         }
@@ -226,7 +229,7 @@ impl World {
         let names: Vec<String> =
             self.instances[n].manager.slices().values().map(|s| s.cell_name.clone()).collect();
         order.name = match self.client_draw.below(6) {
-            0 => REST.to_owned(),
+            0 => DEFAULT_SLICE.to_owned(),
             1 | 2 if !names.is_empty() => names[self.client_draw.below(names.len() as u64) as usize].clone(),
             // The name that another slice would get if its name were taken.
             3 => format!("name-0-{:08}", self.clients.next + 2),
@@ -255,7 +258,7 @@ impl World {
     pub fn clients_served(&mut self) -> Result<(), Violation> {
         let fresh = |i: &&super::world::Instance| i.revision == self.store.revision;
         let Some(instance) = self.instances.iter().find(fresh) else { return Ok(()) };
-        if instance.revision == self.clients.looked {
+        if instance.revision == self.clients.last_checked {
             return Ok(());
         }
         let (m, revision) = (&instance.manager, instance.revision);
@@ -264,12 +267,12 @@ impl World {
         if let Some((invariant, what)) = self.unserved(m) {
             return Err(self.run_state.violation(invariant, what));
         }
-        self.clients.looked = revision;
+        self.clients.last_checked = revision;
         Ok(())
     }
 
     fn unserved(&self, m: &Manager) -> Option<(Invariant, String)> {
-        let mut names = BTreeSet::from([REST]);
+        let mut names = BTreeSet::from([DEFAULT_SLICE]);
         if let Some(slice) = m.slices().values().find(|s| !names.insert(&s.cell_name)) {
             return Some((Invariant::Unique, format!("two slices of a cell are called {}", slice.cell_name)));
         }
@@ -297,7 +300,7 @@ impl World {
                 }
             }
         }
-        for ((ue, slice), _) in self.clients.places.iter().filter(|(_, given)| **given == Given::Yes) {
+        for ((ue, slice), _) in self.clients.places.iter().filter(|(_, given)| **given == Assignment::Yes) {
             if let (Ok(ue), Ok(_)) = (m.ue(ue), m.slice(slice))
                 && !ue.leaving
                 && !ue.slices.iter().any(|place| place.slice == *slice)

@@ -17,7 +17,7 @@ const SLICES: usize = 12;
 #[derive(Debug, Default)]
 pub struct SliceRecord {
     /// Guaranteed rates that may be in force, kbit/s: the last acknowledged one, and later ones without an answer.
-    asked: Vec<f64>,
+    requested_kbps: Vec<f64>,
     /// Whether its removal was requested.
     removed: bool,
 }
@@ -66,7 +66,7 @@ impl World {
         }
         let now_ms = self.clock_ms(instance);
         let ids: Vec<String> =
-            self.asked.fates.iter().filter(|(_, f)| !f.removed).map(|(i, _)| i.clone()).collect();
+            self.request_log.fates.iter().filter(|(_, f)| !f.removed).map(|(i, _)| i.clone()).collect();
         let id = match ids.len() as u64 {
             0 => String::new(),
             n => ids[self.draw.below(n) as usize].clone(),
@@ -80,25 +80,25 @@ impl World {
         let (of_ue, of_slice) = (ue.clone(), id.clone());
         let (command, decide): (Command, Decide) = match what {
             0..=3 if ids.len() < SLICES => {
-                self.asked.next += 1;
-                let id = format!("{:08}-slice", self.asked.next);
+                self.request_log.next += 1;
+                let id = format!("{:08}-slice", self.request_log.next);
                 (Command::Create(id.clone(), kbps), Box::new(move |m| m.create(&id, order, now_ms)))
             }
             4..=7 if !ids.is_empty() => {
                 // It may be stored although there is no answer.
-                self.asked.fates.entry(id.clone()).or_default().asked.push(kbps);
+                self.request_log.fates.entry(id.clone()).or_default().requested_kbps.push(kbps);
                 (Command::Modify(id.clone(), kbps), Box::new(move |m| m.modify(&id, order, now_ms)))
             }
             8 | 9 if !ids.is_empty() => {
                 let force = !self.calm && self.draw.percent(30);
-                self.asked.left |= force;
-                self.asked.fates.entry(id.clone()).or_default().removed = true;
+                self.request_log.left |= force;
+                self.request_log.fates.entry(id.clone()).or_default().removed = true;
                 (Command::Other("remove", id.clone()), Box::new(move |m| m.remove(&id, force, now_ms)))
             }
             10 if self.draw.percent(20) => {
                 // It may be forgotten although there is no answer.
-                self.asked.ues.remove(&ue);
-                *self.asked.forgotten.entry(ue.clone()).or_default() += 1;
+                self.request_log.ues.remove(&ue);
+                *self.request_log.forgotten.entry(ue.clone()).or_default() += 1;
                 (Command::Other("forget", ue.clone()), Box::new(move |m| m.forget(&ue)))
             }
             10 | 11 => {
@@ -108,7 +108,7 @@ impl World {
                     Ok(_) => Ok(Vec::new()),
                     Err(_) => Ok(vec![Write::ue(Ue::new(id, "hash".into()))]),
                 };
-                let forgotten = self.asked.forgotten(&ue);
+                let forgotten = self.request_log.forgotten(&ue);
                 (Command::Ue(ue, forgotten), Box::new(make))
             }
             12 | 13 => {
@@ -175,31 +175,31 @@ impl World {
 
     fn refused(&mut self, command: &Command) {
         if let Command::Modify(id, kbps) = command
-            && let Some(fate) = self.asked.fates.get_mut(id)
-            && let Some(at) = fate.asked.iter().rposition(|k| k == kbps)
+            && let Some(fate) = self.request_log.fates.get_mut(id)
+            && let Some(at) = fate.requested_kbps.iter().rposition(|k| k == kbps)
         {
-            fate.asked.remove(at);
+            fate.requested_kbps.remove(at);
         }
     }
 
     /// Records an acknowledgment: from now on the change must be in force.
     pub fn answered(&mut self, command: Command) {
         match command {
-            Command::Create(id, kbps) => {
-                drop(self.asked.fates.insert(id, SliceRecord { asked: vec![kbps], removed: false }))
-            }
+            Command::Create(id, kbps) => drop(
+                self.request_log.fates.insert(id, SliceRecord { requested_kbps: vec![kbps], removed: false }),
+            ),
             Command::Modify(id, kbps) => {
-                let Some(fate) = self.asked.fates.get_mut(&id) else { return };
+                let Some(fate) = self.request_log.fates.get_mut(&id) else { return };
                 // In a world without faults at cells, earlier values are no longer valid.
                 if self.calm
-                    && let Some(at) = fate.asked.iter().rposition(|k| *k == kbps)
+                    && let Some(at) = fate.requested_kbps.iter().rposition(|k| *k == kbps)
                 {
-                    fate.asked.drain(..at);
+                    fate.requested_kbps.drain(..at);
                 }
             }
             Command::Ue(id, forgotten) => {
-                if self.asked.forgotten(&id) == forgotten {
-                    self.asked.ues.insert(id);
+                if self.request_log.forgotten(&id) == forgotten {
+                    self.request_log.ues.insert(id);
                 }
             }
             Command::Other(..) => {}
@@ -214,24 +214,24 @@ impl World {
         self.run_state.tally.look(Invariant::Remembered);
         let manager = &self.instances[instance].manager;
         let lost = |what: String| Err(self.run_state.violation(Invariant::Remembered, what));
-        for (id, fate) in self.asked.fates.iter().filter(|(_, fate)| !fate.removed) {
+        for (id, fate) in self.request_log.fates.iter().filter(|(_, fate)| !fate.removed) {
             let Ok(slice) = manager.slice(id) else {
                 return lost(format!(
                     "instance {instance} has no slice {id}, which was answered and not removed"
                 ));
             };
             let asked = slice.requested_slice().profile.dl_slice.gua.unwrap_or(0.0);
-            if !fate.asked.contains(&asked) {
+            if !fate.requested_kbps.contains(&asked) {
                 return lost(format!(
                     "slice {id} is to promise {asked} kbit/s; asked for were {:?}",
-                    fate.asked
+                    fate.requested_kbps
                 ));
             }
         }
         if let Some(what) = self.sessions_remembered(instance) {
             return lost(what);
         }
-        if let Some(ue) = self.asked.ues.iter().find(|ue| manager.ue(ue).is_err()) {
+        if let Some(ue) = self.request_log.ues.iter().find(|ue| manager.ue(ue).is_err()) {
             return lost(format!("instance {instance} has no {ue}, which was answered"));
         }
         Ok(())

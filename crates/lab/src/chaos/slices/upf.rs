@@ -18,7 +18,7 @@ const REFUSED: Duration = Duration::from_secs(300);
 
 /// A session that the UPF has not created or ended yet.
 #[derive(Debug)]
-pub struct Tried {
+pub struct PendingSession {
     session: Option<SessionRule>,
     state: Option<Attachment>,
     times: u32,
@@ -27,9 +27,9 @@ pub struct Tried {
 
 impl World {
     /// The UPF executes a request. Returns its answer, unless that is lost.
-    pub fn upf_does(&mut self, ask: CellRequest) -> Option<CellAnswer> {
+    pub fn upf_does(&mut self, request: CellRequest) -> Option<CellAnswer> {
         let suffers = |world: &Self, of: Kind| world.suffers(UPF).any(|kind| *kind == of);
-        let result = match ask {
+        let result = match request {
             CellRequest::Session(..) if suffers(self, Kind::UpfBusy) => {
                 self.run_state.tally.effect("upf-busy", 1);
                 Err("busy".to_owned())
@@ -80,8 +80,10 @@ impl World {
             return;
         }
         let waits = |ue: &Ue| {
-            work.tried.get(&ue.id).is_some_and(|tried| {
-                now < tried.at && tried.session == ue.session && tried.state == ue.session_state
+            work.pending_sessions.get(&ue.id).is_some_and(|pending_sessions| {
+                now < pending_sessions.at
+                    && pending_sessions.session == ue.session
+                    && pending_sessions.state == ue.session_state
             })
         };
         let due: Vec<Ue> =
@@ -110,15 +112,20 @@ impl World {
         };
         let done = self.commit(n, |m| Ok(m.record_session_result(&ue, state.clone())))?;
         let now = self.run_state.now;
-        let tried = &mut self.instances[n].work.tried;
+        let pending_sessions = &mut self.instances[n].work.pending_sessions;
         if result.is_ok() {
-            tried.remove(&ue.id);
+            pending_sessions.remove(&ue.id);
         } else {
-            let before = tried.get(&ue.id).filter(|tried| tried.session == ue.session);
-            let times = before.map_or(0, |tried| tried.times);
+            let before = pending_sessions
+                .get(&ue.id)
+                .filter(|pending_sessions| pending_sessions.session == ue.session);
+            let times = before.map_or(0, |pending_sessions| pending_sessions.times);
             let pause = Duration::from_secs(RETRY.as_secs() << times.min(16));
             let at = now + pause.min(if refused { REFUSED } else { BUSY });
-            tried.insert(ue.id, Tried { session: ue.session, state, times: times.saturating_add(1), at });
+            pending_sessions.insert(
+                ue.id,
+                PendingSession { session: ue.session, state, times: times.saturating_add(1), at },
+            );
         }
         Ok(done)
     }

@@ -3,18 +3,18 @@
 
 use super::check::{Invariant, Violation};
 use super::plan::UPF;
-use super::upf::Tried;
+use super::upf::PendingSession;
 use super::world::{Failure, Instance, World};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_slice::{Action, Expected, PendingPlacement, Released, Slice, SliceShare, State, Step, Ue};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Maximum time to wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failed step of a removal, or a failure of the store.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// Number of failed checks after which a cell counts as bad.
-const PATIENT: u32 = 2;
+const FAILED_CHECKS_UNTIL_BAD: u32 = 2;
 /// How long an instance leads before it must renew its lease.
 const LEASE: Duration = Duration::from_secs(12);
 
@@ -24,13 +24,13 @@ pub enum Job {
     /// A step of the plan of a slice.
     Step(String, Option<Action>),
     /// Allows requests to cells that did not answer.
-    Looks,
+    AllowRequests,
     /// A check of a cell.
-    Look(usize),
+    CheckCell(usize),
     /// Repeats the configuration of a cell that deviates; with the deviation.
-    Again(usize, String),
+    Reconfigure(usize, String),
     /// Queues jobs for places that were not sent yet.
-    Untold,
+    PlacementsToSend,
     /// Sends a place to the cell of the first of these accesses.
     Attach(PendingPlacement, Vec<String>),
     /// A check of the slices of a cell's UEs.
@@ -44,7 +44,7 @@ pub enum Job {
     /// Has the UPF create or end the session of a UE.
     Session(Box<Ue>),
     /// A check of the sessions of the UPF.
-    LookUpf,
+    CheckUpf,
     /// Ends expired sessions and bookings, and sends notifications.
     Camara,
 }
@@ -83,13 +83,13 @@ pub struct Work {
     before: Option<Slice>,
     /// Number of the pending request.
     call: u64,
-    led_until: Instant,
-    bad: BTreeMap<usize, u32>,
+    lease_until: Instant,
+    failed_checks: BTreeMap<usize, u32>,
     /// Cells that have not answered since the last check: no further request is sent to them before the next one.
     pub(super) silent: BTreeSet<usize>,
-    looked: Option<Instant>,
+    last_checked: Option<Instant>,
     /// Sessions that the UPF has not created or ended.
-    pub(super) tried: BTreeMap<String, Tried>,
+    pub(super) pending_sessions: BTreeMap<String, PendingSession>,
 }
 
 impl Work {
@@ -115,14 +115,14 @@ impl World {
     /// Whether this instance is the leader, which changes the network.
     fn leads(&mut self, n: usize) -> bool {
         let now = self.run_state.now;
-        if now + LEASE / 2 > self.instances[n].work.led_until && self.store_answers() {
+        if now + LEASE / 2 > self.instances[n].work.lease_until && self.store_answers() {
             let free = self.lease.is_none_or(|(owner, until)| owner == n || until <= now);
-            self.instances[n].work.led_until = if free { now + LEASE } else { Instant::ZERO };
+            self.instances[n].work.lease_until = if free { now + LEASE } else { Instant::ZERO };
             if free {
                 self.lease = Some((n, now + LEASE));
             }
         }
-        now < self.instances[n].work.led_until
+        now < self.instances[n].work.lease_until
     }
 
     /// Continues the work of an instance: handles a timeout, starts the next job, or a new round.
@@ -176,18 +176,18 @@ impl World {
         let interval = Duration::from_millis(self.plan.world.look_ms);
         let work = &mut self.instances[n].work;
         work.queue.extend(todo);
-        work.queue.push_back(Job::Untold);
+        work.queue.push_back(Job::PlacementsToSend);
         let clients = self.plan.world.clients_ms > 0;
         if clients {
             work.queue.push_back(Job::Sessions);
         }
-        if work.looked.is_none_or(|at| now >= at + interval) {
-            work.looked = Some(now);
-            work.queue.push_back(Job::Looks);
+        if work.last_checked.is_none_or(|at| now >= at + interval) {
+            work.last_checked = Some(now);
+            work.queue.push_back(Job::AllowRequests);
             if clients {
-                work.queue.push_back(Job::LookUpf);
+                work.queue.push_back(Job::CheckUpf);
             }
-            work.queue.extend((0..self.plan.world.cells_mbps.len()).map(Job::Look));
+            work.queue.extend((0..self.plan.world.cells_mbps.len()).map(Job::CheckCell));
             work.queue.push_back(Job::Released);
         }
         if clients {
@@ -199,7 +199,7 @@ impl World {
 
     fn start(&mut self, n: usize, mut job: Job) -> Result<(), Violation> {
         // The state of an access whose shares are being changed is not significant.
-        if let Job::Look(cell) = job
+        if let Job::CheckCell(cell) = job
             && self.instances[n].manager.looked_at(&access(cell)).is_none()
         {
             self.instances[n].work.next = self.run_state.now;
@@ -212,7 +212,7 @@ impl World {
         if let Job::Release(cell, names, 0) = &mut job {
             manager.note_placed(&access(*cell), names);
         }
-        let ask = match &job {
+        let request = match &job {
             Job::Step(id, Some(action)) => match action {
                 Action::Do(Step::Shares { access }) | Action::Undo(Step::Shares { access }) => {
                     Some((index(access), CellRequest::Shares(manager.shares(access, id, action))))
@@ -223,10 +223,12 @@ impl World {
                 _ => None,
             },
             Job::Step(_, None) => None,
-            Job::Look(cell) => {
+            Job::CheckCell(cell) => {
                 manager.looked_at(&access(*cell)).map(|expected| (*cell, CellRequest::Health(expected)))
             }
-            Job::Again(cell, _) => Some((*cell, CellRequest::Shares(manager.shares_now(&access(*cell))))),
+            Job::Reconfigure(cell, _) => {
+                Some((*cell, CellRequest::Shares(manager.shares_now(&access(*cell)))))
+            }
             Job::Attach(place, accesses) => {
                 let to = accesses.first().zip(place.cell_ue.clone());
                 to.map(|(access, ue)| (index(access), CellRequest::Attach(ue, place.cell_name.clone())))
@@ -240,22 +242,22 @@ impl World {
                 let key = ue.session.as_ref().map(|session| session.public_key.clone());
                 Some((UPF, CellRequest::Session(ue.id.clone(), key)))
             }
-            Job::LookUpf => Some((UPF, CellRequest::Sessions)),
-            Job::Looks | Job::Untold | Job::Released | Job::Sessions | Job::Camara => None,
+            Job::CheckUpf => Some((UPF, CellRequest::Sessions)),
+            Job::AllowRequests | Job::PlacementsToSend | Job::Released | Job::Sessions | Job::Camara => None,
         };
-        match ask {
+        match request {
             None => self.finish(n, job, Ok(BTreeMap::new())),
             Some((cell, _)) if self.instances[n].work.silent.contains(&cell) => {
                 self.finish(n, job, Err("no answer".into()))
             }
-            Some((cell, ask)) => {
-                let until = self.run_state.now + PATIENCE;
+            Some((cell, request)) => {
+                let until = self.run_state.now + ANSWER_TIMEOUT;
                 let work = &mut self.instances[n].work;
                 work.call += 1;
                 work.next = until;
                 work.waiting = Some((job, cell));
                 let call = work.call;
-                self.send(n, call, cell, ask);
+                self.send(n, call, cell, request);
                 Ok(())
             }
         }
@@ -295,27 +297,27 @@ impl World {
                 }
                 done
             }
-            Job::Looks => {
+            Job::AllowRequests => {
                 self.instances[n].work.silent.clear();
                 Ok(())
             }
-            Job::Look(cell) => match result {
+            Job::CheckCell(cell) => match result {
                 Ok(_) => {
                     self.look_at_places(n, cell);
                     self.judge(n, cell, None)?
                 }
                 Err(why) => {
-                    self.instances[n].work.queue.push_front(Job::Again(cell, why));
+                    self.instances[n].work.queue.push_front(Job::Reconfigure(cell, why));
                     Ok(())
                 }
             },
-            Job::Again(cell, why) => {
+            Job::Reconfigure(cell, why) => {
                 if result.is_ok() {
                     self.look_at_places(n, cell);
                 }
                 self.judge(n, cell, Some(why))?
             }
-            Job::Untold => {
+            Job::PlacementsToSend => {
                 let Instance { manager, work, .. } = &mut self.instances[n];
                 for place in manager.pending_placements(1000).into_iter().rev() {
                     let accesses = place.accesses.clone();
@@ -344,7 +346,7 @@ impl World {
                 Ok(())
             }
             Job::Session(ue) => self.record_session_result(n, *ue, result.map(drop))?,
-            Job::LookUpf => match result {
+            Job::CheckUpf => match result {
                 Ok(there) => self.commit(n, |m| Ok(m.sessions_lost(&there)))?,
                 Err(_) => Ok(()),
             },
@@ -401,9 +403,9 @@ impl World {
         problem: Option<String>,
     ) -> Result<Result<(), Failure>, Violation> {
         let now_ms = self.clock_ms(n);
-        let failures = self.instances[n].work.bad.entry(cell).or_default();
+        let failures = self.instances[n].work.failed_checks.entry(cell).or_default();
         *failures = if problem.is_some() { failures.saturating_add(1) } else { 0 };
-        if problem.is_some() && *failures < PATIENT {
+        if problem.is_some() && *failures < FAILED_CHECKS_UNTIL_BAD {
             return Ok(Ok(()));
         }
         let access = access(cell);

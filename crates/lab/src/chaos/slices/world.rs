@@ -21,13 +21,13 @@ const EPOCH_MS: u64 = 1_700_000_000_000;
 /// Interval at which an instance reads changes of others without a notification.
 const SYNC: Duration = Duration::from_secs(2);
 /// Maximum length of a record, bytes.
-const LONGEST: usize = 64 << 10;
+const MAX_RECORD_BYTES: usize = 64 << 10;
 /// Time to converge after the faults: a failed slice is retried after at most 300 s, and then a step must succeed at each cell.
-const CONVERGES: Duration = Duration::from_secs(360);
+const CONVERGENCE_TIME: Duration = Duration::from_secs(360);
 /// Slice of a UE when a cell starts.
-pub(super) const REST: &str = "rest";
+pub(super) const DEFAULT_SLICE: &str = "rest";
 /// Time until the leases of UEs have expired and all removed state is gone.
-const EMPTY: Duration = Duration::from_secs(60);
+const CLEANUP_TIME: Duration = Duration::from_secs(60);
 
 /// Why a command did not lead to a change.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,9 +63,9 @@ struct Message {
     started: u64,
     call: u64,
     cell: usize,
-    ask: CellRequest,
+    request: CellRequest,
     /// Whether this is a repetition.
-    again: bool,
+    is_repetition: bool,
 }
 
 struct Answer {
@@ -97,7 +97,7 @@ pub struct World {
     pub(super) draw: RandomStream,
     pub(super) instances: Vec<Instance>,
     pub(super) store: Store,
-    pub(super) asked: RequestLog,
+    pub(super) request_log: RequestLog,
     pub(super) client_draw: RandomStream,
     pub(super) clients: Clients,
     /// Keys of the sessions at the UPF, by UE.
@@ -111,7 +111,7 @@ pub struct World {
     pub(super) run_state: RunState,
     /// Shares of each cell, by slice.
     cells: Vec<BTreeMap<String, SliceShare>>,
-    /// Slice of each UE by cell; [`REST`] without a slice of the manager.
+    /// Slice of each UE by cell; [`DEFAULT_SLICE`] without a slice of the manager.
     places: Vec<BTreeMap<String, String>>,
     messages: Vec<Message>,
     answers: Vec<Answer>,
@@ -143,7 +143,7 @@ fn inventory(plan: &Plan) -> Inventory {
         uplink_bps: mbps * 500_000,
         max_share_ppm: 900_000,
         delay_ms: 0.0,
-        rest_slice: REST.to_owned(),
+        rest_slice: DEFAULT_SLICE.to_owned(),
     };
     Inventory::new(plan.world.cells_mbps.iter().enumerate().map(access)).unwrap_or_default()
 }
@@ -155,7 +155,7 @@ fn manager(plan: &Plan) -> Manager {
 /// The UEs of a cell when it starts: each UE is at one of the cells.
 fn at_start(plan: &Plan, cell: usize) -> BTreeMap<String, String> {
     let here = (0..plan.world.ues).filter(|ue| usize::from(*ue) % plan.world.cells_mbps.len() == cell);
-    here.map(|ue| (format!("ue{ue}"), REST.to_owned())).collect()
+    here.map(|ue| (format!("ue{ue}"), DEFAULT_SLICE.to_owned())).collect()
 }
 
 impl World {
@@ -175,7 +175,7 @@ impl World {
             draw: RandomStream::new(plan.seed, 1),
             instances: (0..plan.world.instances).map(instance).collect(),
             store: Store::default(),
-            asked: RequestLog::default(),
+            request_log: RequestLog::default(),
             client_draw: RandomStream::new(plan.seed, 2),
             clients: Clients::default(),
             upf: BTreeMap::new(),
@@ -341,7 +341,7 @@ impl World {
         self.active.kinds().filter(of)
     }
 
-    pub(super) fn send(&mut self, instance: usize, call: u64, cell: usize, ask: CellRequest) {
+    pub(super) fn send(&mut self, instance: usize, call: u64, cell: usize, request: CellRequest) {
         let started = self.instances[instance].started;
         let mut at = self.run_state.now + Duration::from_micros(self.draw.between((100, 20_000)));
         let kinds: Vec<Kind> = self.suffers(cell).copied().collect();
@@ -366,21 +366,21 @@ impl World {
                         started,
                         call,
                         cell,
-                        ask: ask.clone(),
-                        again: true,
+                        request: request.clone(),
+                        is_repetition: true,
                     });
                 }
                 _ => {}
             }
         }
-        self.messages.push(Message { at, instance, started, call, cell, ask, again: false });
+        self.messages.push(Message { at, instance, started, call, cell, request, is_repetition: false });
     }
 
     /// A message reaches a cell, which executes it and answers, as `node`'s `slice_manager::southbound`.
     fn arrive(&mut self, message: Message) {
-        let Message { instance, started, call, cell, ask, again, .. } = message;
+        let Message { instance, started, call, cell, request, is_repetition, .. } = message;
         if cell == UPF {
-            if let Some(result) = self.upf_does(ask) {
+            if let Some(result) = self.upf_does(request) {
                 let at = self.run_state.now + Duration::from_micros(self.draw.between((100, 20_000)));
                 self.answers.push(Answer { at, instance, started, what: Payload::Cell(call, result) });
             }
@@ -391,14 +391,14 @@ impl World {
             return;
         }
         let hangs = self.suffers(cell).any(|kind| matches!(kind, Kind::Hang { .. }));
-        if hangs && matches!(ask, CellRequest::Shares(_)) {
+        if hangs && matches!(request, CellRequest::Shares(_)) {
             self.hung.insert(cell);
         }
         let refuses = self.suffers(cell).any(|kind| matches!(kind, Kind::Refuse { .. }));
         let mute = self.suffers(cell).any(|kind| matches!(kind, Kind::AnswerLost { .. }));
         let (has, ues) = (&mut self.cells[cell], &mut self.places[cell]);
         let nothing = BTreeMap::new();
-        let result = match ask {
+        let result = match request {
             CellRequest::Shares(_) | CellRequest::Attach(..) | CellRequest::Release(_) if refuses => {
                 self.run_state.tally.effect("refuse", 1);
                 Err("refused".to_owned())
@@ -406,7 +406,7 @@ impl World {
             CellRequest::Shares(shares) => {
                 *has = shares.into_iter().map(|share| (share.name.clone(), share)).collect();
                 for slice in ues.values_mut().filter(|slice| !has.contains_key(*slice)) {
-                    REST.clone_into(slice);
+                    DEFAULT_SLICE.clone_into(slice);
                 }
                 Ok(nothing)
             }
@@ -419,7 +419,7 @@ impl World {
                 None => Err(format!("no UE {ue}")),
             },
             CellRequest::Release(ue) => {
-                ues.entry(ue).and_modify(|place| REST.clone_into(place));
+                ues.entry(ue).and_modify(|place| DEFAULT_SLICE.clone_into(place));
                 Ok(nothing)
             }
             CellRequest::Places => Ok(ues.clone()),
@@ -445,7 +445,7 @@ impl World {
             self.run_state.tally.effect("hang", 1);
         } else if mute {
             self.run_state.tally.effect("answer-lost", 1);
-        } else if !again {
+        } else if !is_repetition {
             let at = self.run_state.now + Duration::from_micros(self.draw.between((100, 20_000)));
             self.answers.push(Answer { at, instance, started, what: Payload::Cell(call, result) });
         }
@@ -549,7 +549,7 @@ impl World {
                 if place.is_some_and(|(_, slice)| !slice.state.usable()) {
                     continue;
                 }
-                let wanted = place.map_or(REST, |(_, slice)| slice.cell_name.as_str());
+                let wanted = place.map_or(DEFAULT_SLICE, |(_, slice)| slice.cell_name.as_str());
                 // A late message may put a UE into a slice without a place; the manager does not check for that.
                 if wanted != there && !(place.is_none() && self.late) {
                     return Some(format!("cell {cell} has {name} in {there}, not {wanted}: {place:?}"));
@@ -573,7 +573,7 @@ impl World {
         self.next_client = Instant::MAX;
         self.run_state.tally.look(Invariant::Converges);
         self.pass(Duration::from_secs(10))?;
-        system::wait(self, CONVERGES, Invariant::Converges, Self::unsettled)?;
+        system::wait(self, CONVERGENCE_TIME, Invariant::Converges, Self::unsettled)?;
         for n in 0..self.instances.len() {
             self.remembered(n)?;
         }
@@ -582,11 +582,11 @@ impl World {
             let now_ms = self.clock_ms(0);
             drop(self.commit(0, move |m| m.remove(&id, false, now_ms))?);
         }
-        let left = self.asked.left;
-        self.asked = RequestLog::default();
-        self.asked.left = left;
+        let left = self.request_log.left;
+        self.request_log = RequestLog::default();
+        self.request_log.left = left;
         self.run_state.tally.look(Invariant::Empty);
-        system::wait(self, EMPTY, Invariant::Empty, |world| {
+        system::wait(self, CLEANUP_TIME, Invariant::Empty, |world| {
             let left = world.instances.iter().flat_map(|i| i.manager.slices().keys()).next();
             let kept = world.cells.iter().find(|cell| !cell.is_empty());
             let ue = world.instances[0].manager.ues().values().find(|ue| !ue.slices.is_empty());
@@ -687,7 +687,7 @@ impl system::World<Kind> for World {
                 return Err(self.run_state.violation(Invariant::Admitted, what));
             }
             // The capacity that a cell assigns is reserved, unless messages arrive late or state was given up.
-            if self.instances.len() == 1 && !self.late && !self.asked.left {
+            if self.instances.len() == 1 && !self.late && !self.request_log.left {
                 let slices = self.instances[0].manager.slices();
                 for (name, SliceShare { share_ppm: ppm, .. }) in &self.cells[cell] {
                     let slice = slices.values().find(|slice| slice.cell_name == *name);
@@ -729,7 +729,7 @@ impl system::World<Kind> for World {
             });
             let many =
                 m.ues().values().any(|ue| ue.slices.len() > MAX_UE_SLICES) || m.slices().len() > MAX_SLICES;
-            if wide.is_some() || many || self.store.longest() > LONGEST {
+            if wide.is_some() || many || self.store.longest() > MAX_RECORD_BYTES {
                 let what =
                     format!("instance {n}: {wide:?}, or a UE with too many slices, or a record too long");
                 return Err(self.run_state.violation(Invariant::Bounded, what));

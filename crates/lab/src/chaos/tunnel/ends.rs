@@ -154,7 +154,7 @@ pub struct UeEnd {
     /// Offset of its wall clock, seconds.
     pub clock_s: i32,
     /// Contents of the state file.
-    pub kept_timestamp_ns: u64,
+    pub state_file_timestamp_ns: u64,
     /// Number of active faults that fill its queues.
     pub no_room: u32,
     /// Its traffic.
@@ -274,7 +274,7 @@ impl UeEnd {
             running: Running::Since(now),
             source: [local(number, 0, 0), local(number, 1, 0)],
             clock_s: 0,
-            kept_timestamp_ns: 0,
+            state_file_timestamp_ns: 0,
             no_room: 0,
             flows,
             lossless: !plan.early,
@@ -324,7 +324,7 @@ impl UeEnd {
     /// # Panics
     /// Never: its configuration was valid before.
     pub fn start(&mut self, now: Instant) {
-        self.config.last_timestamp_ns = self.kept_timestamp_ns;
+        self.config.last_timestamp_ns = self.state_file_timestamp_ns;
         self.began = (now, Duration::ZERO);
         (self.ue, self.config) = started_ue(self.config.clone(), self.clock_s, self.began, &mut self.draw);
         self.running = Running::Since(now);
@@ -372,7 +372,7 @@ pub struct UpfEnd {
     /// Whether it runs.
     pub running: Running,
     /// Contents of the state file: newest timestamps, by the bytes of the key.
-    pub kept: BTreeMap<[u8; 32], (PublicKey, u64)>,
+    pub state_file: BTreeMap<[u8; 32], (PublicKey, u64)>,
     /// UEs configured at it.
     pub known: Vec<UeEntry>,
     /// Number of active faults that fill its queues.
@@ -424,7 +424,7 @@ impl UpfEnd {
             upf: started(&config, &mut draw, now),
             config,
             running: Running::Since(now),
-            kept: BTreeMap::new(),
+            state_file: BTreeMap::new(),
             known: Vec::new(),
             no_room: 0,
             deaf: 0,
@@ -474,7 +474,7 @@ impl UpfEnd {
         for entry in &self.known {
             self.upf.command(UpfCommand::AddUe(entry.clone()), now).expect("a free address");
         }
-        for (key, timestamp_ns) in self.kept.values().copied() {
+        for (key, timestamp_ns) in self.state_file.values().copied() {
             // A UE that is no longer configured needs no protection.
             let _ = self.upf.command(UpfCommand::NotBefore { key, timestamp_ns }, now);
         }

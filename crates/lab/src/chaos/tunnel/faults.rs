@@ -2,7 +2,7 @@
 
 use super::check::Violation;
 use super::ends::{Running, rules};
-use super::plan::{Fault, Kind, Mode, Way};
+use super::plan::{Fault, Kind, LinkDirection, Mode};
 use super::world::World;
 use anabranch_atsss::ue::UeCommand;
 use anabranch_atsss::upf::UpfCommand;
@@ -43,7 +43,7 @@ impl World {
                 match fault.kind {
                     Kind::Duplicate { .. } => self.ues[ue].orderly &= !self.plain.contains(&true),
                     Kind::Delay { delay_ms, .. } => {
-                        let ways = if place.way == Way::Both { 2 } else { 1 };
+                        let ways = if place.way == LinkDirection::Both { 2 } else { 1 };
                         let silent = ways * Duration::from_millis(delay_ms.into()) >= SILENT;
                         self.ues[ue].slow(access, silent);
                     }
@@ -68,7 +68,7 @@ impl World {
                 end.disturb();
                 end.running = Running::No;
                 if !kept {
-                    end.kept_timestamp_ns = 0;
+                    end.state_file_timestamp_ns = 0;
                 }
                 self.run_state.tally.effect(name, 1);
             }
@@ -77,7 +77,7 @@ impl World {
                 self.disturb_all_at(upf);
                 self.upfs[upf].running = Running::No;
                 if !kept {
-                    self.upfs[upf].kept.clear();
+                    self.upfs[upf].state_file.clear();
                 }
                 self.run_state.tally.effect(name, 1);
             }
@@ -334,9 +334,9 @@ impl World {
     /// Action of an operator for a UE whose clock was wrong (`ctl sessions reset-clock`).
     fn reset_clock_of(&mut self, ue: usize) {
         let key = self.ues[ue].entry.key;
-        self.ues[ue].kept_timestamp_ns = 0;
+        self.ues[ue].state_file_timestamp_ns = 0;
         for upf in &mut self.upfs {
-            upf.kept.remove(&key.0);
+            upf.state_file.remove(&key.0);
             // A UPF without this UE has nothing to forget.
             let _ = upf.upf.command(UpfCommand::ForgetTimestamp(key), self.run_state.now);
         }

@@ -48,10 +48,10 @@ pub struct Flow {
     pace_ms: u64,
     // State of the sender.
     offered: u64,
-    under_way: VecDeque<Segment>,
+    unacknowledged: VecDeque<Segment>,
     // State of the receiver.
     expected: u64,
-    early: BTreeMap<u64, usize>,
+    buffered: BTreeMap<u64, usize>,
 }
 
 /// A packet to send: kind, offset and bytes.
@@ -78,9 +78,9 @@ impl Flow {
             draw,
             pace_ms,
             offered: 0,
-            under_way: VecDeque::new(),
+            unacknowledged: VecDeque::new(),
             expected: 0,
-            early: BTreeMap::new(),
+            buffered: BTreeMap::new(),
         }
     }
 
@@ -88,7 +88,7 @@ impl Flow {
     pub fn turn(&mut self, now: Instant, new: bool) -> Option<Send> {
         let us = self.pace_ms * 1_000;
         self.next = now + Duration::from_micros(self.draw.between((us / 2, us * 3 / 2)).max(1));
-        if !new && self.under_way.is_empty() {
+        if !new && self.unacknowledged.is_empty() {
             // There is nothing to do before an acknowledgment arrives.
             self.next = now + SILENT;
             return None;
@@ -97,18 +97,18 @@ impl Flow {
         if self.transport == Transport::Udp {
             return new.then_some((Kind::Udp, 0, bytes));
         }
-        if let Some(first) = self.under_way.front_mut()
+        if let Some(first) = self.unacknowledged.front_mut()
             && now >= first.sent + first.rto
         {
             (first.sent, first.rto) = (now, (first.rto * 2).min(MAX_RTO));
             return Some((Kind::Segment, first.offset, first.bytes));
         }
-        if !new || self.under_way.len() >= WINDOW {
+        if !new || self.unacknowledged.len() >= WINDOW {
             return None;
         }
         let offset = self.offered;
         self.offered += bytes as u64;
-        self.under_way.push_back(Segment { offset, bytes, sent: now, rto: RTO });
+        self.unacknowledged.push_back(Segment { offset, bytes, sent: now, rto: RTO });
         Some((Kind::Segment, offset, bytes))
     }
 
@@ -132,10 +132,11 @@ impl Flow {
         if end > self.offered {
             return Err(format!("flow {}: bytes {offset} to {end} were never offered", self.number));
         }
-        if offset >= self.expected && self.early.insert(offset, bytes).is_some_and(|other| other != bytes) {
+        if offset >= self.expected && self.buffered.insert(offset, bytes).is_some_and(|other| other != bytes)
+        {
             return Err(format!("flow {}: two segments at {offset}", self.number));
         }
-        while let Some(entry) = self.early.first_entry() {
+        while let Some(entry) = self.buffered.first_entry() {
             if *entry.key() > self.expected {
                 break;
             }
@@ -156,8 +157,8 @@ impl Flow {
         if offset > self.expected {
             return Err(format!("flow {}: {offset} acknowledged, {} received", self.number, self.expected));
         }
-        while self.under_way.front().is_some_and(|first| first.offset + first.bytes as u64 <= offset) {
-            self.under_way.pop_front();
+        while self.unacknowledged.front().is_some_and(|first| first.offset + first.bytes as u64 <= offset) {
+            self.unacknowledged.pop_front();
         }
         Ok(())
     }
@@ -165,7 +166,7 @@ impl Flow {
     /// Whether all data has arrived and is acknowledged.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.under_way.is_empty() && self.expected == self.offered
+        self.unacknowledged.is_empty() && self.expected == self.offered
     }
 
     /// Bytes offered, and bytes received in order.

@@ -56,7 +56,7 @@ struct Sent {
     hash: u64,
     at: Instant,
     /// Time of the first arrival.
-    came: Option<Instant>,
+    arrived_at: Option<Instant>,
     arrived: u8,
 }
 
@@ -130,7 +130,7 @@ impl Ledger {
     /// Records a packet that is about to be sent, under the number that it carries.
     pub fn send(&mut self, ue: u8, flow: u8, up: bool, packet: &[u8], now: Instant) {
         let hash = hash(packet);
-        self.sent.push(Sent { ue, flow, up, hash, at: now, came: None, arrived: 0 });
+        self.sent.push(Sent { ue, flow, up, hash, at: now, arrived_at: None, arrived: 0 });
     }
 
     /// Checks a packet delivered by a tunnel end. `addresses` are those of each UE and `own` those of the hostile one. `up`: whether
@@ -201,7 +201,7 @@ impl Ledger {
             let what = format!("packet {} of UE {} was delivered twice", label.number, sent.ue);
             return Err((Invariant::Once, what));
         }
-        sent.came = Some(now);
+        sent.arrived_at = Some(now);
         if let Some(within) = within(sent.ue) {
             tally.look(Invariant::Prompt);
             let took = now - sent.at;
@@ -238,7 +238,9 @@ impl Ledger {
         for sent in self.sent.iter().filter(|sent| sent.at <= until) {
             let service = &mut services[usize::from(sent.ue)][usize::from(sent.up)];
             service.sent += 1;
-            service.delays_ns.extend(sent.came.map(|came| (came - sent.at).as_nanos() as u64));
+            service
+                .delays_ns
+                .extend(sent.arrived_at.map(|arrived_at| (arrived_at - sent.at).as_nanos() as u64));
         }
         services.iter_mut().flatten().for_each(|service| service.delays_ns.sort_unstable());
         services

@@ -131,7 +131,7 @@ impl Line {
     pub fn is_dead_or_clean(&self) -> bool {
         self.clean_since.is_some()
             || self.active.iter().all(|(_, kind)| match kind {
-                Kind::Partition { place } => place.way == super::plan::Way::Both,
+                Kind::Partition { place } => place.way == super::plan::LinkDirection::Both,
                 Kind::Duplicate { .. } | Kind::Delay { .. } | Kind::Carrier { .. } => true,
                 _ => false,
             })

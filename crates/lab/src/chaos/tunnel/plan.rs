@@ -124,7 +124,7 @@ fn name() -> String {
 /// A direction: towards the UPF, towards the UE, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Way {
+pub enum LinkDirection {
     /// Towards the UPF.
     Up,
     /// Towards the UE.
@@ -133,7 +133,7 @@ pub enum Way {
     Both,
 }
 
-impl Way {
+impl LinkDirection {
     /// Whether a direction is included.
     #[must_use]
     pub const fn has(self, up: bool) -> bool {
@@ -143,13 +143,13 @@ impl Way {
 
 /// A direction of an access of a UE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct LinkSelector {
     /// Index of the UE.
     pub ue: u8,
     /// Index of the access.
     pub access: u8,
     /// Direction.
-    pub way: Way,
+    pub way: LinkDirection,
 }
 
 /// A kind of fault.
@@ -160,7 +160,7 @@ pub enum Kind {
     Loss {
         /// Where.
         #[serde(flatten)]
-        place: Place,
+        place: LinkSelector,
         /// Share of the packets, percent.
         percent: u8,
         /// Mean length of a burst, packets.
@@ -170,13 +170,13 @@ pub enum Kind {
     Partition {
         /// Where.
         #[serde(flatten)]
-        place: Place,
+        place: LinkSelector,
     },
     /// Packets are reordered.
     Reorder {
         /// Where.
         #[serde(flatten)]
-        place: Place,
+        place: LinkSelector,
         /// Maximum additional delay, milliseconds.
         jitter_ms: u16,
     },
@@ -184,7 +184,7 @@ pub enum Kind {
     Duplicate {
         /// Where.
         #[serde(flatten)]
-        place: Place,
+        place: LinkSelector,
         /// Share of the packets, percent.
         percent: u8,
     },
@@ -192,7 +192,7 @@ pub enum Kind {
     Corrupt {
         /// Where.
         #[serde(flatten)]
-        place: Place,
+        place: LinkSelector,
         /// Share of the packets, percent.
         percent: u8,
     },
@@ -200,7 +200,7 @@ pub enum Kind {
     Delay {
         /// Where.
         #[serde(flatten)]
-        place: Place,
+        place: LinkSelector,
         /// New delay, milliseconds.
         delay_ms: u16,
     },
@@ -208,7 +208,7 @@ pub enum Kind {
     Rate {
         /// Where.
         #[serde(flatten)]
-        place: Place,
+        place: LinkSelector,
         /// Rate, kbit/s.
         kbps: u32,
         /// Queue limit, packets.
@@ -218,7 +218,7 @@ pub enum Kind {
     Mtu {
         /// Where.
         #[serde(flatten)]
-        place: Place,
+        place: LinkSelector,
         /// Maximum size of an IP packet, bytes.
         bytes: u16,
     },
@@ -494,8 +494,9 @@ impl Plan {
         let ue = draw.below(self.ues.len() as u64) as u8;
         let upf = draw.below(self.upfs.into()) as u8;
         let access = draw.below(ACCESSES.into()) as u8;
-        let way = draw.of(&[Way::Up, Way::Down, Way::Both, Way::Both]);
-        let place = Place { ue, access, way };
+        let way =
+            draw.of(&[LinkDirection::Up, LinkDirection::Down, LinkDirection::Both, LinkDirection::Both]);
+        let place = LinkSelector { ue, access, way };
         let kind = match severity {
             FaultSeverity::Calm => match draw.below(3) {
                 0 => Kind::Duplicate { place, percent: draw.between((5, 60)) as u8 },
@@ -527,7 +528,7 @@ impl Plan {
         Fault { at, ms, kind }
     }
 
-    fn access_kind(&self, draw: &mut RandomStream, place: Place) -> Kind {
+    fn access_kind(&self, draw: &mut RandomStream, place: LinkSelector) -> Kind {
         let percent = draw.between((1, 60)) as u8;
         match draw.below(12) {
             0 | 1 => Kind::Loss { place, percent, burst: draw.between((1, 20)) as u8 },

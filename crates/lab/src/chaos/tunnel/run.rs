@@ -12,21 +12,21 @@ const CONVERGES: Duration = Duration::from_secs(30);
 /// The same if UEs were refused or could not identify themselves; covers their longest retry interval.
 const CONVERGES_REFUSED: Duration = Duration::from_secs(130);
 /// Duration of traffic without faults, all of which must arrive.
-const PEACE: Duration = Duration::from_secs(2);
+const QUIET_TIME: Duration = Duration::from_secs(2);
 /// Time until all packets in transit have arrived.
-const LANDS: Duration = Duration::from_secs(2);
+const DELIVERY_TIME: Duration = Duration::from_secs(2);
 /// Time until reliable flows have delivered everything.
-const DONE: Duration = Duration::from_secs(30);
+const COMPLETION_TIME: Duration = Duration::from_secs(30);
 /// Time until sessions are idle: unstable paths are monitored for a minute.
-const RESTS: Duration = Duration::from_secs(100);
+const IDLE_TIME: Duration = Duration::from_secs(100);
 
 /// Time until the keys of unused sessions have expired and their resources are released.
-const GONE: Duration = Duration::from_secs(200);
+const EXPIRY_TIME: Duration = Duration::from_secs(200);
 /// Time until pending failures, such as a path forgotten by a middlebox, are detected.
-const NOTICED: Duration = Duration::from_secs(5);
+const DETECTION_TIME: Duration = Duration::from_secs(5);
 
 /// Age from which a packet has either arrived or is lost.
-const SETTLED: Duration = Duration::from_secs(1);
+const IN_TRANSIT_TIME: Duration = Duration::from_secs(1);
 
 /// Result of the part with faults.
 struct Faulted {
@@ -56,7 +56,7 @@ pub fn whole(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) ->
 fn faulted(world: &mut World, plan: &Plan, when: FaultSchedule<'_>) -> Result<Faulted, Violation> {
     let span = system::faulted(world, plan, when)?;
     // Packets in transit count for neither run.
-    let services = world.ledger.services(world.run_state.now - SETTLED);
+    let services = world.ledger.services(world.run_state.now - IN_TRANSIT_TIME);
     Ok(Faulted { span, services })
 }
 
@@ -72,14 +72,14 @@ fn after(world: &mut World, plan: &Plan) -> Result<(), Violation> {
     };
     let refused = plan.faults.iter().any(|fault| refused(&fault.kind));
     let bound = if refused { CONVERGES_REFUSED } else { CONVERGES };
-    world.pass(NOTICED)?;
+    world.pass(DETECTION_TIME)?;
     wait(world, bound, Invariant::Converges, World::unsettled)?;
     let first = world.ledger.next_number();
-    world.pass(PEACE)?;
+    world.pass(QUIET_TIME)?;
     world.drain = true;
     // Reliable flows run until they are complete; their packets from now on may still be in transit at the end.
     let end = world.ledger.next_number();
-    world.pass(LANDS)?;
+    world.pass(DELIVERY_TIME)?;
     for ue in 0..world.ues.len() {
         let lossless = world.ues[ue].lossless && {
             let (lines, tally) = (&mut world.lines[ue], &mut world.run_state.tally);
@@ -92,9 +92,9 @@ fn after(world: &mut World, plan: &Plan) -> Result<(), Violation> {
             return Err(world.run_state.violation(invariant, format!("lost without a fault: {what}")));
         }
     }
-    wait(world, DONE, Invariant::Reliable, World::undone)?;
-    wait(world, RESTS, Invariant::Empty, held)?;
-    wait(world, GONE, Invariant::Empty, kept)
+    wait(world, COMPLETION_TIME, Invariant::Reliable, World::undone)?;
+    wait(world, IDLE_TIME, Invariant::Empty, held)?;
+    wait(world, EXPIRY_TIME, Invariant::Empty, kept)
 }
 
 /// Resources that idle honest sessions still hold, if any.

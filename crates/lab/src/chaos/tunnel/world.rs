@@ -315,7 +315,7 @@ impl World {
         while let Some(event) = self.ues[ue].ue.poll_event() {
             self.run_state.note(|| format!("UE {ue}: {event:?}"));
             match event {
-                UeEvent::Handshake { timestamp_ns } => self.ues[ue].kept_timestamp_ns = timestamp_ns,
+                UeEvent::Handshake { timestamp_ns } => self.ues[ue].state_file_timestamp_ns = timestamp_ns,
                 UeEvent::Refused { .. } => self.refused(ue),
                 _ => {}
             }
@@ -337,7 +337,7 @@ impl World {
             while let Some(event) = self.upfs[upf].upf.poll_event() {
                 self.run_state.note(|| format!("UPF {upf}: {event:?}"));
                 if let UpfEvent::Handshake { key, timestamp_ns } = event {
-                    self.upfs[upf].kept.insert(key.0, (key, timestamp_ns));
+                    self.upfs[upf].state_file.insert(key.0, (key, timestamp_ns));
                 }
             }
         } else {

@@ -1,7 +1,7 @@
 //! Metrics and series of a flow.
 
-use super::super::backend::Seen;
-use super::super::observe::TcpSeen;
+use super::super::backend::Observations;
+use super::super::observe::TcpObservations;
 use super::super::outcome;
 use super::super::traffic::{self, Answer, Delivered};
 use super::RunningFlow;
@@ -17,7 +17,7 @@ use std::path::Path;
 type Deliveries = Vec<(f64, u64)>;
 
 impl RunningFlow {
-    pub(super) fn measure(&self, case: &Case, seen: &Seen, out: &mut Outcome) -> Result<()> {
+    pub(super) fn measure(&self, case: &Case, seen: &Observations, out: &mut Outcome) -> Result<()> {
         let tcp = seen.tcp.get(&self.name);
         let acks = tcp.map(|_| seen.acks.get(&self.name).cloned().unwrap_or_default());
         let seconds = |ns: u64| (i128::from(ns) - i128::from(seen.begin_ns)) as f64 * 1e-9;
@@ -112,7 +112,7 @@ impl RunningFlow {
     /// Deliveries, total bytes, and whether all of them are intact, if known.
     fn delivered(
         &self,
-        tcp: Option<&TcpSeen>,
+        tcp: Option<&TcpObservations>,
         end_s: f64,
         seconds: impl Fn(u64) -> f64,
     ) -> Result<(Deliveries, u64, Option<bool>)> {
@@ -184,7 +184,7 @@ impl RunningFlow {
 }
 
 /// Deliveries according to the kernel. Bytes received after the last reading are added to it.
-fn whole(tcp: Option<&TcpSeen>, total: u64) -> Deliveries {
+fn whole(tcp: Option<&TcpObservations>, total: u64) -> Deliveries {
     let mut delivered = tcp.map(|t| t.received.clone()).unwrap_or_default();
     let seen: u64 = delivered.iter().map(|(_, bytes)| bytes).sum();
     if let Some((_, bytes)) = delivered.last_mut() {
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn bytes_after_the_last_reading_count() {
-        let seen = TcpSeen { received: vec![(1.0, 700), (2.01, 200)], ..TcpSeen::default() };
+        let seen = TcpObservations { received: vec![(1.0, 700), (2.01, 200)], ..TcpObservations::default() };
         let mut delivered = whole(Some(&seen), 1000);
         assert_eq!(delivered, [(1.0, 700), (2.01, 300)]);
         within(&mut delivered, 2.0);

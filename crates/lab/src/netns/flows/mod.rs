@@ -4,7 +4,7 @@ mod carrier;
 mod ends;
 mod measured;
 
-use super::backend::{Download, Seen};
+use super::backend::{Download, Observations};
 use super::diag::{Diag, Side};
 use super::observe::{AckTap, TcpWatch, TraceTap};
 use super::plan::Plan;
@@ -230,7 +230,7 @@ impl Flows {
     ///
     /// # Errors
     /// A process left no report.
-    pub(super) fn measure(&self, case: &Case, seen: &Seen, out: &mut Outcome) -> Result<()> {
+    pub(super) fn measure(&self, case: &Case, seen: &Observations, out: &mut Outcome) -> Result<()> {
         for of in &self.running {
             of.measure(case, seen, out).with_context(|| format!("flow {}", of.name))?;
         }

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 /// Maximum length of a packet without data: IPv6, TCP with all options.
-const MOST_BYTES: usize = 256;
+const MAX_BYTES: usize = 256;
 
 /// TCP senders of a namespace.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct AckTap {
 
 /// Observations of a flow.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct AcksSeen {
+pub struct AckObservations {
     /// Duplicate acknowledgments.
     pub duplicates: u64,
     /// Number of third consecutive duplicates.
@@ -38,10 +38,10 @@ pub struct AcksSeen {
     pub triples_by: Vec<(f64, f64)>,
     /// Bytes of the packets, and of path reports among them.
     pub bytes: [u64; 2],
-    /// Number of reports.
+    /// Path reports received.
     pub reports: u64,
     /// The newest report over time, seconds; observed up to [`LOOK`] later.
-    pub told: Vec<(f64, PathReport)>,
+    pub reports_over_time: Vec<(f64, PathReport)>,
     /// The newest report, before its time is recorded.
     newest: Option<PathReport>,
 }
@@ -70,9 +70,9 @@ impl AckTap {
 ///
 /// # Errors
 /// Packets cannot be read.
-pub fn watch(mut tap: AckTap, start: Instant, end: &Stop) -> Result<BTreeMap<String, AcksSeen>> {
+pub fn watch(mut tap: AckTap, start: Instant, end: &Stop) -> Result<BTreeMap<String, AckObservations>> {
     let mut counts = Counts { flows: tap.flows, of: BTreeMap::new(), seen: BTreeMap::new() };
-    let mut buffer = [0; MOST_BYTES];
+    let mut buffer = [0; MAX_BYTES];
     loop {
         let over = end.requested();
         for socket in &mut tap.sockets {
@@ -87,17 +87,17 @@ pub fn watch(mut tap: AckTap, start: Instant, end: &Stop) -> Result<BTreeMap<Str
 }
 
 /// Both addresses, which identify a connection of a flow.
-type Ends = (SocketAddr, SocketAddr);
+type ConnectionAddresses = (SocketAddr, SocketAddr);
 
 struct Counts {
     flows: Vec<(String, Side)>,
-    of: BTreeMap<Ends, Row>,
-    seen: BTreeMap<String, AcksSeen>,
+    of: BTreeMap<ConnectionAddresses, DuplicateRun>,
+    seen: BTreeMap<String, AckObservations>,
 }
 
 /// Consecutive acknowledgments with the same number.
 #[derive(Clone, Copy)]
-struct Row {
+struct DuplicateRun {
     ack: u32,
     window: u16,
     duplicates: u64,
@@ -112,7 +112,7 @@ impl Counts {
                 seen.triples_by.push((now_s, triples));
             }
             if let Some(newest) = seen.newest.take() {
-                seen.told.push((now_s, newest));
+                seen.reports_over_time.push((now_s, newest));
             }
         }
     }
@@ -129,14 +129,14 @@ impl Counts {
         }
         self.seen.entry(flow.to_owned()).or_default().reported(&header.options.report, bytes);
         let Some(row) = self.of.get_mut(&(packet.src, packet.dst)) else {
-            let row = Row { ack: header.ack, window: header.window, duplicates: 0 };
+            let row = DuplicateRun { ack: header.ack, window: header.window, duplicates: 0 };
             self.of.insert((packet.src, packet.dst), row);
             return;
         };
         if row.ack != header.ack {
             // Older numbers carry no information and do not end the sequence.
             if row.ack.wrapping_sub(header.ack).cast_signed() < 0 {
-                *row = Row { ack: header.ack, window: header.window, duplicates: 0 };
+                *row = DuplicateRun { ack: header.ack, window: header.window, duplicates: 0 };
             }
             return;
         }
@@ -151,7 +151,7 @@ impl Counts {
     }
 }
 
-impl AcksSeen {
+impl AckObservations {
     /// Records a packet of this length, with its option, if any.
     fn reported(&mut self, option: &[u8], bytes: u64) {
         self.bytes[0] += bytes;
@@ -159,7 +159,7 @@ impl AcksSeen {
         let Ok(Some(report)) = Feedback::parse(&option[..length]) else { return };
         self.reports += 1;
         self.bytes[1] += length as u64;
-        let before = self.newest.or(self.told.last().map(|(_, told)| *told));
+        let before = self.newest.or(self.reports_over_time.last().map(|(_, told)| *told));
         let depth_bytes = match report.bottleneck {
             Some(hop) => hop.depth_bytes,
             // The short form does not contain it.
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(count(&[syn, high.clone(), high.clone(), high]).duplicates, 2);
     }
 
-    fn count(packets: &[Vec<u8>]) -> AcksSeen {
+    fn count(packets: &[Vec<u8>]) -> AckObservations {
         let flows = vec![("other".to_owned(), Side::Local(81)), ("f".to_owned(), Side::Local(80))];
         let mut counts = Counts { flows, of: BTreeMap::new(), seen: BTreeMap::new() };
         packets.iter().for_each(|packet| counts.packet(packet));
@@ -253,12 +253,15 @@ mod tests {
             Counts { flows: Vec::new(), of: BTreeMap::new(), seen: [("f".to_owned(), seen)].into() };
         counts.look(0.5);
         counts.look(0.6);
-        assert_eq!(counts.seen["f"].told, [(0.5, PathReport { losses: 5, depth_bytes: Some(1600) })]);
+        assert_eq!(
+            counts.seen["f"].reports_over_time,
+            [(0.5, PathReport { losses: 5, depth_bytes: Some(1600) })]
+        );
     }
 
     #[test]
     fn times_are_recorded_when_the_count_increases() {
-        let seen = AcksSeen { triples: 2, ..AcksSeen::default() };
+        let seen = AckObservations { triples: 2, ..AckObservations::default() };
         let mut counts =
             Counts { flows: Vec::new(), of: BTreeMap::new(), seen: [("f".to_owned(), seen)].into() };
         for (at, triples) in [(0.5, 2), (0.6, 2), (0.7, 5)] {

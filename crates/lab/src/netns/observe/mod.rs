@@ -8,7 +8,7 @@ pub mod network;
 pub mod tcp;
 pub mod traces;
 
-pub use acks::{AckTap, AcksSeen};
-pub use network::{LinkCounters, NetworkSeen, NetworkWatch};
-pub use tcp::{TcpSeen, TcpWatch};
-pub use traces::{TraceTap, TracesSeen};
+pub use acks::{AckObservations, AckTap};
+pub use network::{LinkCounters, NetworkObservations, NetworkWatch};
+pub use tcp::{TcpObservations, TcpWatch};
+pub use traces::{TraceObservations, TraceTap};

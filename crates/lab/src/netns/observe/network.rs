@@ -16,9 +16,9 @@ pub type Sampled = Vec<(f64, [u64; 2])>;
 /// An access of a UE.
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// Its name.
+    /// Name of the access.
     pub name: String,
-    /// Its interface.
+    /// Interface of the access in the UE's namespace.
     pub interface: String,
     /// Bytes per packet that the interface counts in addition to IP.
     pub header_bytes: u64,
@@ -35,7 +35,7 @@ pub struct NetworkWatch {
 
 /// Observations of the network.
 #[derive(Debug, Default)]
-pub struct NetworkSeen {
+pub struct NetworkObservations {
     /// IP bytes sent (up) and received (down) on an access since the start, over time; by UE and access.
     pub accesses: BTreeMap<(String, String), Sampled>,
     /// Bytes in the queues of a link, up and down, over time.
@@ -59,7 +59,7 @@ pub struct LinkCounters {
     pub down_drops: u64,
     /// Packets dropped by a black hole.
     pub black_hole_drops: u64,
-    /// Bytes in the queue.
+    /// Queue depth, bytes.
     pub queue_bytes: u64,
 }
 
@@ -80,8 +80,13 @@ impl From<LinkStats> for LinkCounters {
 ///
 /// # Errors
 /// A link no longer answers; /proc cannot be read.
-pub fn watch(mut watch: NetworkWatch, start: Instant, period: Duration, end: &Stop) -> Result<NetworkSeen> {
-    let mut seen = NetworkSeen::default();
+pub fn watch(
+    mut watch: NetworkWatch,
+    start: Instant,
+    period: Duration,
+    end: &Stop,
+) -> Result<NetworkObservations> {
+    let mut seen = NetworkObservations::default();
     let first: Vec<_> = watch.ues.iter().map(|(_, space, _)| interfaces(space)).collect::<Result<_>>()?;
     let mut next = start;
     loop {

@@ -14,7 +14,7 @@ const PERIOD: Duration = Duration::from_millis(5);
 /// A TCP flow to observe.
 #[derive(Debug)]
 pub struct TcpWatch {
-    /// The flow.
+    /// Name of the flow in the scenario.
     pub flow: String,
     /// The sender's sockets: where they are, and the port that identifies them.
     pub sender: (Diag, Side),
@@ -28,7 +28,7 @@ pub struct TcpWatch {
 
 /// Observations of a TCP flow.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub struct TcpSeen {
+pub struct TcpObservations {
     /// Congestion window of the sender over time, bytes; for MPTCP the sum of the subflows.
     pub cwnd: Vec<(f64, f64)>,
     /// Bytes received in order since the previous reading, over time.
@@ -47,7 +47,11 @@ pub struct TcpSeen {
 ///
 /// # Errors
 /// The kernel refuses the request.
-pub fn watch(watches: Vec<TcpWatch>, start: Instant, end: &Stop) -> Result<BTreeMap<String, TcpSeen>> {
+pub fn watch(
+    watches: Vec<TcpWatch>,
+    start: Instant,
+    end: &Stop,
+) -> Result<BTreeMap<String, TcpObservations>> {
     let mut records = watches.into_iter().map(Record::new).collect::<Result<Vec<_>>>()?;
     let mut next = start;
     loop {
@@ -119,11 +123,11 @@ impl Record {
         Ok(())
     }
 
-    fn finish(self) -> Result<(String, TcpSeen)> {
+    fn finish(self) -> Result<(String, TcpObservations)> {
         let recoveries = Mib::read(&self.watch.space)?.since(&self.before);
         let sum = |at: usize| self.resent.values().map(|one| one[at]).sum();
         let (resent, acked_bytes) = ([sum(0), sum(1)], sum(2));
         let Self { cwnd, received, reordering, .. } = self;
-        Ok((self.watch.flow, TcpSeen { cwnd, received, resent, acked_bytes, reordering, recoveries }))
+        Ok((self.watch.flow, TcpObservations { cwnd, received, resent, acked_bytes, reordering, recoveries }))
     }
 }

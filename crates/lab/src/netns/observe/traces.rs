@@ -10,7 +10,7 @@ use socket2::Socket;
 use std::collections::BTreeMap;
 
 /// Maximum packet length: offloads are off on paths with telemetry.
-const MOST_BYTES: usize = 2048;
+const MAX_BYTES: usize = 2048;
 const HOP_BY_HOP: u8 = 0;
 const TCP: u8 = 6;
 const IPV6_BYTES: usize = 40;
@@ -24,7 +24,7 @@ pub struct TraceTap {
 
 /// Observations of a flow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TracesSeen {
+pub struct TraceObservations {
     /// Number of traces with data of at least one node.
     pub traces: u64,
     /// Number of packets with data.
@@ -48,9 +48,9 @@ impl TraceTap {
 ///
 /// # Errors
 /// Packets cannot be read.
-pub fn watch(mut tap: TraceTap, end: &Stop) -> Result<BTreeMap<String, TracesSeen>> {
+pub fn watch(mut tap: TraceTap, end: &Stop) -> Result<BTreeMap<String, TraceObservations>> {
     let mut seen = BTreeMap::new();
-    let mut buffer = [0; MOST_BYTES];
+    let mut buffer = [0; MAX_BYTES];
     loop {
         let over = end.requested();
         drain(&mut tap.socket, &mut buffer, |one| packet(&tap.flows, &mut seen, one))?;
@@ -61,7 +61,7 @@ pub fn watch(mut tap: TraceTap, end: &Stop) -> Result<BTreeMap<String, TracesSee
     }
 }
 
-fn packet(flows: &[(String, Side)], seen: &mut BTreeMap<String, TracesSeen>, packet: &[u8]) {
+fn packet(flows: &[(String, Side)], seen: &mut BTreeMap<String, TraceObservations>, packet: &[u8]) {
     let Some(&next) = packet.get(6) else { return };
     let options = match (next, packet.get(IPV6_BYTES..IPV6_BYTES + 2)) {
         (HOP_BY_HOP, Some(&[TCP, length])) => (usize::from(length) + 1) * 8,
@@ -106,7 +106,7 @@ mod tests {
             packet(&flows, &mut seen, one);
         }
         let bytes = [plain.len() + empty.len() + filled.len(), header.len()].map(|n| n as u64);
-        assert_eq!(seen["f"], TracesSeen { traces: 1, segments: 3, bytes });
+        assert_eq!(seen["f"], TraceObservations { traces: 1, segments: 3, bytes });
         packet(&[("f".to_owned(), Side::Remote(80))], &mut seen, &plain);
         assert_eq!(seen["f"].segments, 3);
     }

@@ -20,7 +20,7 @@ pub struct LwipPlan {
     pub prefix: String,
     /// Source address of its measurements of the legs.
     pub prober: Ipv4Addr,
-    /// Its UEs.
+    /// UEs served by the node.
     pub ues: Vec<LwipUe>,
     /// `ip -batch` lines for its namespace, once the program runs.
     pub setup: String,
@@ -29,7 +29,7 @@ pub struct LwipPlan {
 /// A UE of an LWIP node.
 #[derive(Debug, Clone)]
 pub struct LwipUe {
-    /// Its name.
+    /// Name of the UE in the scenario.
     pub name: String,
     /// Its namespace.
     pub space: String,

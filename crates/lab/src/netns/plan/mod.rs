@@ -51,7 +51,7 @@ pub struct Plan {
     pub setup: BTreeMap<String, String>,
     /// Emulated links: accesses by name, and server links that are not plain.
     pub links: Vec<EmulatedLink>,
-    /// Cells.
+    /// Cells (`anabranch gnb`).
     pub cells: Vec<CellPlan>,
     /// LWIP nodes.
     pub lwips: Vec<LwipPlan>,
@@ -87,7 +87,7 @@ pub enum Role {
 pub struct End {
     /// Namespace.
     pub space: String,
-    /// Interface.
+    /// Name of the interface in the namespace.
     pub interface: String,
     /// MAC address.
     pub mac: String,
@@ -124,7 +124,7 @@ pub struct CellPlan {
 /// A UE of a cell.
 #[derive(Debug, Clone)]
 pub struct CellUe {
-    /// Its name.
+    /// Name in the scenario.
     pub name: String,
     /// Its namespace.
     pub space: String,
@@ -147,14 +147,14 @@ pub struct UePlan {
     pub inner6: String,
     /// Routes into the tunnel, to be set when it is up.
     pub tunnel_routes: String,
-    /// Its UPF.
+    /// Name of its UPF.
     pub upf: String,
 }
 
 /// An access of a UE.
 #[derive(Debug, Clone)]
 pub struct AccessPlan {
-    /// Its name.
+    /// Name in the scenario.
     pub name: String,
     /// The UE's interface.
     pub interface: String,
@@ -181,7 +181,7 @@ pub struct UpfPlan {
     pub pool6: String,
     /// Access names with their UDP port.
     pub accesses: BTreeMap<String, u16>,
-    /// Its UEs.
+    /// Names of the UEs with a session at this UPF.
     pub ues: Vec<String>,
 }
 

@@ -108,7 +108,7 @@ pub struct Wait {
     pub command: Vec<String>,
 }
 
-/// The times of a task.
+/// Start and end of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskTimes {
     /// Start of sending.
@@ -216,7 +216,7 @@ pub struct UdpSend {
     pub bind: SocketAddr,
     /// Address of the sink.
     pub to: SocketAddr,
-    /// When.
+    /// Start and end of the task.
     pub when: Schedule,
     /// Payload rate within a burst, bit/s.
     pub rate_bps: u64,
@@ -250,7 +250,7 @@ pub struct Bursts {
 pub struct UdpReceive {
     /// Local address.
     pub bind: SocketAddr,
-    /// When.
+    /// Start and end of the task.
     pub when: Schedule,
     /// File for the arrivals; see [`arrivals`].
     pub report: PathBuf,
@@ -270,7 +270,7 @@ pub struct UdpEcho {
 pub struct Messages {
     /// Address to listen on, or to connect to.
     pub address: SocketAddr,
-    /// When.
+    /// Start and end of the task.
     pub when: TaskTimes,
     /// Number of connections.
     pub flows: usize,
@@ -290,7 +290,7 @@ pub struct Stream {
     pub local: Option<SocketAddr>,
     /// The server, for the client.
     pub to: Option<SocketAddr>,
-    /// When.
+    /// Start and end of the task.
     pub when: Schedule,
     /// Whether this end sends.
     pub sends: bool,
@@ -327,7 +327,7 @@ pub struct Exchange {
     pub local: Option<SocketAddr>,
     /// The server, for the client.
     pub to: Option<SocketAddr>,
-    /// When.
+    /// Start and end of the task.
     pub when: Schedule,
     /// Size of a request, bytes.
     pub request_bytes: usize,

@@ -1,7 +1,7 @@
 //! Processing of an ACK by the sender: deliveries, RTT, losses, recovery, congestion controller, timers.
 
 use super::rack::ProbeOutcome;
-use super::sender::{Early, Phase, Sender};
+use super::sender::{EarlyTimer, Phase, Sender};
 use anabranch_cc::{Ack, CongestionController};
 use anabranch_element::time::{Duration, Instant};
 
@@ -93,8 +93,8 @@ impl Sender {
         {
             self.phase = Phase::Open;
             self.rack.on_recovery_end();
-            if let Some(blind) = &mut self.blind {
-                blind.left_bytes = 0;
+            if let Some(reno_scoreboard) = &mut self.reno_scoreboard {
+                reno_scoreboard.delivered_estimate_bytes = 0;
             }
         }
         let was_open = matches!(self.phase, Phase::Open);
@@ -114,7 +114,7 @@ impl Sender {
     #[inline]
     fn is_at_rest(&self, a: &Acknowledgment<'_>) -> bool {
         let nothing_sent = self.board.is_empty() && a.ack == self.una && self.una == self.next;
-        let nothing_waits = self.rto_at.is_none() && self.early.is_none() && self.undo.is_none();
+        let nothing_waits = self.rto_at.is_none() && self.early_timer.is_none() && self.undo.is_none();
         let calm = matches!(self.phase, Phase::Open) && self.probe.is_none() && nothing_waits;
         nothing_sent && calm && a.sacks.is_empty() && a.dsack.is_none()
     }
@@ -126,8 +126,10 @@ impl Sender {
         let mss = u64::from(self.mss);
         if advanced {
             self.duplicates_in_row = 0;
-            if let Some(blind) = &mut self.blind {
-                blind.left_bytes = blind.left_bytes.saturating_sub((a.ack - self.una).saturating_sub(mss));
+            if let Some(reno_scoreboard) = &mut self.reno_scoreboard {
+                reno_scoreboard.delivered_estimate_bytes = reno_scoreboard
+                    .delivered_estimate_bytes
+                    .saturating_sub((a.ack - self.una).saturating_sub(mss));
             }
             return;
         }
@@ -137,8 +139,9 @@ impl Sender {
             self.duplicates_in_row += 1;
             self.stats.duplicate_acks += 1;
             self.stats.triple_duplicates += u64::from(self.duplicates_in_row == 3);
-            if let Some(blind) = &mut self.blind {
-                blind.left_bytes = (blind.left_bytes + mss).min(outstanding.saturating_sub(mss));
+            if let Some(reno_scoreboard) = &mut self.reno_scoreboard {
+                reno_scoreboard.delivered_estimate_bytes =
+                    (reno_scoreboard.delivered_estimate_bytes + mss).min(outstanding.saturating_sub(mss));
             }
         }
     }
@@ -254,13 +257,14 @@ impl Sender {
     fn set_timers(&mut self, advanced: bool, now: Instant) {
         if self.board.is_empty() {
             self.rto_at = None;
-            self.early = None;
+            self.early_timer = None;
         } else if advanced {
             self.rto_at = Some(now + self.rtt.rto());
             self.arm_probe(now);
-        } else if self.board.sacked_segments() > 0 && matches!(self.early, Some((_, Early::Probe))) {
+        } else if self.board.sacked_segments() > 0 && matches!(self.early_timer, Some((_, EarlyTimer::Probe)))
+        {
             // Data is missing: the RACK timer or the timeout handles it.
-            self.early = None;
+            self.early_timer = None;
         }
     }
 }

@@ -22,7 +22,7 @@ const MAX_ACK_DELAY: Duration = Duration::from_millis(200);
 pub struct Rack {
     /// Of all delivered transmissions, the number of the one sent last.
     newest: Option<u64>,
-    /// Its RTT.
+    /// RTT measured with the newest delivered segment.
     rtt: Duration,
     /// Highest sequence number delivered.
     forward_ack: u64,
@@ -88,7 +88,7 @@ impl Rack {
         self.window_persist = REO_WND_PERSIST;
     }
 
-    /// Recovery ended.
+    /// At the end of a recovery: the reordering window returns to its minimum after 16 recoveries without DSACK.
     pub fn on_recovery_end(&mut self) {
         self.window_persist = self.window_persist.saturating_sub(1);
         if self.window_persist == 0 {

@@ -47,7 +47,7 @@ pub struct Sender {
     /// Loss detection by counting, if it is used instead of RACK.
     pub(super) counting: Option<DupThresh>,
     /// State for loss detection without SACK.
-    pub(super) blind: Option<Blind>,
+    pub(super) reno_scoreboard: Option<RenoScoreboard>,
     /// Whether unnecessary reductions are undone.
     pub(super) undoes: bool,
     /// Consecutive duplicate ACKs.
@@ -62,7 +62,7 @@ pub struct Sender {
     pub(super) retransmitting_since: Option<Instant>,
     pub(super) probe: Option<LossProbe>,
     pub(super) rto_at: Option<Instant>,
-    pub(super) early: Option<(Instant, Early)>,
+    pub(super) early_timer: Option<(Instant, EarlyTimer)>,
     /// Timeouts since the last acknowledgment of new data.
     pub(super) timeouts_in_row: u32,
     /// Value of `next` when cwnd was last the limit.
@@ -106,14 +106,14 @@ pub(super) struct Undo {
 
 /// Replacement for the scoreboard without SACK (Linux's `tcp_add_reno_sack`).
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Blind {
+pub(super) struct RenoScoreboard {
     /// Bytes that left the network, according to duplicate ACKs.
-    pub(super) left_bytes: u64,
+    pub(super) delivered_estimate_bytes: u64,
 }
 
 /// A timer that precedes the retransmission timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Early {
+pub(super) enum EarlyTimer {
     Reordering,
     Probe,
 }
@@ -159,7 +159,7 @@ impl Sender {
                 Recovery::Rack if options.sack => None,
                 recovery => Some(DupThresh::new(recovery == Recovery::Adaptive, mss)),
             },
-            blind: (!options.sack).then(Blind::default),
+            reno_scoreboard: (!options.sack).then(RenoScoreboard::default),
             undoes: options.recovery != Recovery::Classic,
             duplicates_in_row: 0,
             rtt,
@@ -169,7 +169,7 @@ impl Sender {
             retransmitting_since: None,
             probe: None,
             rto_at: None,
-            early: None,
+            early_timer: None,
             timeouts_in_row: 0,
             cwnd_limited_at: 0,
             stats: TcpStats::default(),
@@ -278,15 +278,15 @@ impl Sender {
 
     /// Handles timers that have expired.
     pub fn on_timeout(&mut self, now: Instant) {
-        if let Some((at, which)) = self.early
+        if let Some((at, which)) = self.early_timer
             && at <= now
         {
-            self.early = None;
+            self.early_timer = None;
             match which {
-                Early::Reordering => {
+                EarlyTimer::Reordering => {
                     self.detect_losses(now);
                 }
-                Early::Probe => {
+                EarlyTimer::Probe => {
                     self.probe_due = true;
                     self.rto_at = Some(now + self.rtt.rto());
                 }
@@ -305,9 +305,9 @@ impl Sender {
     /// The next timer; [`Instant::MAX`] if none is set.
     #[inline(always)]
     pub fn next_at(&self) -> Instant {
-        let early = self.early.map_or(Instant::MAX, |(at, _)| at);
+        let early_timer = self.early_timer.map_or(Instant::MAX, |(at, _)| at);
         let pace = if self.pace_blocked { self.pace_at } else { Instant::MAX };
-        early.min(due(self.rto_at)).min(due(self.persist_at)).min(pace)
+        early_timer.min(due(self.rto_at)).min(due(self.persist_at)).min(pace)
     }
 
     /// Counters and estimates.
@@ -343,7 +343,7 @@ impl Sender {
     /// Bytes considered to be in the network.
     #[inline]
     pub(super) fn in_flight_bytes(&self) -> u64 {
-        let left = self.blind.map_or(0, |blind| blind.left_bytes);
+        let left = self.reno_scoreboard.map_or(0, |reno_scoreboard| reno_scoreboard.delivered_estimate_bytes);
         self.board.in_flight_bytes().saturating_sub(left)
     }
 
@@ -359,7 +359,7 @@ impl Sender {
     /// Detects losses, enters recovery on the first one, and sets the reordering timer. Returns the bytes found lost.
     pub(super) fn detect_losses(&mut self, now: Instant) -> u64 {
         let before = self.board.lost_bytes();
-        let again = match (&self.counting, self.blind) {
+        let again = match (&self.counting, self.reno_scoreboard) {
             (Some(counting), None) => {
                 counting.detect(&mut self.board);
                 None
@@ -379,9 +379,9 @@ impl Sender {
         };
         let lost = self.board.lost_bytes() - before;
         self.note_lost(lost);
-        match (again, self.early) {
-            (Some(at), _) => self.early = Some((at, Early::Reordering)),
-            (None, Some((_, Early::Reordering))) => self.early = None,
+        match (again, self.early_timer) {
+            (Some(at), _) => self.early_timer = Some((at, EarlyTimer::Reordering)),
+            (None, Some((_, EarlyTimer::Reordering))) => self.early_timer = None,
             _ => {}
         }
         if lost > 0 && matches!(self.phase, Phase::Open) {
@@ -408,16 +408,16 @@ impl Sender {
     /// Sets a probe two RTTs from now if nothing is known to be missing (RFC 8985 §7.2).
     #[inline]
     pub(super) fn arm_probe(&mut self, now: Instant) {
-        if matches!(self.early, Some((_, Early::Reordering))) {
+        if matches!(self.early_timer, Some((_, EarlyTimer::Reordering))) {
             return;
         }
-        self.early = None;
+        self.early_timer = None;
         let probes = self.counting.is_none();
         let calm = probes && matches!(self.phase, Phase::Open) && self.board.sacked_segments() == 0;
         if calm && !self.board.is_empty() && self.probe.is_none() {
             let srtt = self.rtt.has_sample().then(|| self.rtt.srtt());
             let at = now + rack::probe_timeout(srtt, self.board.len());
-            self.early = Some((self.rto_at.map_or(at, |rto| at.min(rto)), Early::Probe));
+            self.early_timer = Some((self.rto_at.map_or(at, |rto| at.min(rto)), EarlyTimer::Probe));
         }
     }
 
@@ -430,7 +430,7 @@ impl Sender {
         self.timeouts_in_row += 1;
         self.probe = None;
         self.probe_due = false;
-        self.early = None;
+        self.early_timer = None;
         let first = matches!(self.phase, Phase::Open)
             || matches!(self.phase, Phase::Loss { until } if self.una >= until);
         self.cc.on_rto(now, self.board.in_flight_bytes(), first);
@@ -452,8 +452,8 @@ impl Sender {
             }
         }
         self.duplicates_in_row = 0;
-        if let Some(blind) = &mut self.blind {
-            blind.left_bytes = 0;
+        if let Some(reno_scoreboard) = &mut self.reno_scoreboard {
+            reno_scoreboard.delivered_estimate_bytes = 0;
         }
         self.note_lost(self.board.lost_bytes() - before);
         self.phase = Phase::Loss { until: self.next };
@@ -501,7 +501,7 @@ impl Sender {
             }
         };
         self.probe = Some(LossProbe { end: self.next, retransmission });
-        self.early = None;
+        self.early_timer = None;
         Some(sent)
     }
 
