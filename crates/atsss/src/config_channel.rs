@@ -47,7 +47,7 @@ pub struct Fragment {
     pub index: u16,
     /// Number of fragments of the document.
     pub count: u16,
-    /// The bytes.
+    /// Contents of the fragment.
     pub bytes: Vec<u8>,
 }
 

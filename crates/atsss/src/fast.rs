@@ -28,7 +28,7 @@ const UDP: u8 = 17;
 /// One path of one session, as identified by both data paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FastLane {
-    /// The session.
+    /// Inner addresses of the session, which identify it.
     pub session: Addresses,
     /// Our access by which the datagrams leave.
     pub access: PathId,

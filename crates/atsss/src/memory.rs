@@ -84,7 +84,7 @@ impl Row {
         ratio(&self.users, design)
     }
 
-    /// The paper's ratio.
+    /// The same ratio according to the paper's table.
     #[must_use]
     pub fn paper_ratio(&self, design: Design) -> f64 {
         ratio(&self.paper, design)

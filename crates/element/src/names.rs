@@ -88,7 +88,7 @@ macro_rules! names {
     };
 }
 
-/// An unknown name.
+/// Error of parsing a name that is not among the valid ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownName {
     what: &'static str,

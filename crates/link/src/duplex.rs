@@ -29,7 +29,7 @@ pub enum Direction {
 pub struct LinkCommand {
     /// The directions it applies to.
     pub direction: Direction,
-    /// The change.
+    /// New setting of the link.
     pub change: LinkChange,
 }
 

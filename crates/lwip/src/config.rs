@@ -60,7 +60,7 @@ impl Default for Config {
     }
 }
 
-/// A UE.
+/// Configuration of a UE.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UeConfig {
@@ -306,9 +306,9 @@ pub enum ConfigError {
     /// A value is out of range.
     #[error("{key} = {value}: must be {remedy}")]
     Value {
-        /// The key.
+        /// Name of the configuration key.
         key: &'static str,
-        /// Its value.
+        /// The rejected value.
         value: String,
         /// What is valid.
         remedy: &'static str,
@@ -318,9 +318,9 @@ pub enum ConfigError {
     Ue {
         /// Its name.
         ue: String,
-        /// The key.
+        /// Name of the configuration key.
         key: &'static str,
-        /// Its value.
+        /// The rejected value.
         value: String,
         /// What is valid.
         remedy: &'static str,

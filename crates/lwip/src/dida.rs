@@ -56,7 +56,7 @@ pub(super) enum Verdict {
     Release(ReleaseReason),
     /// Drop the held ACKs, which are superseded, and forward it.
     Advance,
-    /// Hold it.
+    /// Hold the ACK.
     Hold,
     /// Forward its duplicate SACK, hold its other blocks.
     Divide,

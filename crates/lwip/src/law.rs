@@ -219,7 +219,7 @@ pub(super) struct Segment {
     pub payload: usize,
     pub bytes: usize,
     pub hash: u64,
-    /// A retransmission.
+    /// Whether the segment is a retransmission.
     pub is_retransmission: bool,
     /// FIN or RST: no more data follows.
     pub ends: bool,

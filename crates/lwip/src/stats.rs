@@ -13,7 +13,7 @@ pub enum PassReason {
     Fragment,
     /// IPv6 with extension headers.
     ExtensionHeaders,
-    /// Not TCP.
+    /// Another transport protocol than TCP.
     NotTcp,
     /// An inconsistent TCP header.
     BadTcp,

@@ -109,7 +109,7 @@ pub struct PdcpRx {
 /// Counters of the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct PdcpRxStats {
-    /// Packets delivered.
+    /// Packets delivered to the upper layer.
     pub delivered_sdus: u64,
     /// Packets received more than once, or after they were given up.
     pub stale_sdus: u64,

@@ -7,7 +7,7 @@ use std::fmt;
 /// Name of a path: an interface, and a slice on it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PathName {
-    /// The interface.
+    /// Name of the interface.
     pub interface: String,
     /// The slice, unless it is the interface's default.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,7 +30,7 @@ pub struct Candidate {
     pub rank: usize,
     /// The paths, best first; several only for a multipath protocol.
     pub paths: Vec<PathName>,
-    /// The protocol.
+    /// Transport protocol, possibly multipath.
     pub protocol: Protocol,
     /// The remote endpoint.
     pub endpoint: Endpoint,
@@ -49,7 +49,7 @@ pub struct Candidate {
 /// One reason for a candidate's rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
-    /// The property.
+    /// Name of the selection property.
     pub property: String,
     /// Its effect on the rank.
     pub effect: Effect,

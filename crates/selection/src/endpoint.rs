@@ -12,9 +12,9 @@ pub struct Endpoint {
     /// Priority given by the resolver (SVCB, SRV): smaller first. Default: 0.
     #[serde(default)]
     pub priority: u16,
-    /// Address.
+    /// IP address of the remote end.
     pub address: IpAddr,
-    /// Port.
+    /// Port of the remote end.
     pub port: u16,
     /// Protocols known to be supported; empty: unknown, all are tried.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]

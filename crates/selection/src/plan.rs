@@ -51,12 +51,12 @@ pub enum Action {
     LocalAddress {
         /// Local address.
         address: IpAddr,
-        /// Its interface.
+        /// Name of the interface that has the address.
         interface: String,
     },
     /// Bind the socket to a device (`SO_BINDTODEVICE`).
     Device {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
     },
     /// Set the initial window, by a route of this bucket or by sockops.
@@ -75,7 +75,7 @@ pub enum Action {
     MptcpEndpoint {
         /// Local address.
         address: IpAddr,
-        /// Its interface.
+        /// Name of the interface that has the address.
         interface: String,
         /// Whether it is used only when no other path is left.
         backup: bool,
@@ -98,7 +98,7 @@ pub enum Action {
 /// A candidate with its plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Planned {
-    /// The candidate.
+    /// The candidate to which the plan belongs.
     #[serde(flatten)]
     pub candidate: Candidate,
     /// Steps before the connection is opened, in this order.

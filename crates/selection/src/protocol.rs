@@ -168,9 +168,9 @@ impl fmt::Display for Protocol {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stack {
-    /// The protocol.
+    /// Transport protocol.
     pub protocol: Protocol,
-    /// Its features.
+    /// Features that the implementation provides.
     pub features: BTreeSet<Feature>,
 }
 

@@ -73,7 +73,7 @@ impl Kind {
     }
 }
 
-/// A record.
+/// A record of the store, by kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
     /// A slice.

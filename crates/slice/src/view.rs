@@ -12,9 +12,9 @@ use std::hash::Hasher;
 /// Information about one slice for a UE. Unknown values are omitted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SliceFacts {
-    /// Identifier.
+    /// Identifier of the slice at the slice manager.
     pub id: String,
-    /// Name.
+    /// Name given by the operator, not necessarily unique.
     pub name: String,
     /// State, as [`State::name`]; during a change, the state of the profile in force.
     pub state: String,

@@ -26,9 +26,9 @@ pub enum Error {
     /// A name cannot be resolved.
     #[error("{name} cannot be resolved: {source}")]
     Resolve {
-        /// The name.
+        /// The host name.
         name: String,
-        /// The error.
+        /// Error of the resolver.
         source: io::Error,
     },
     /// The answer of the agent is not understood.
@@ -66,9 +66,9 @@ impl From<Refusal> for Error {
 /// A candidate that failed.
 #[derive(Debug, Clone)]
 pub struct Attempt {
-    /// The candidate.
+    /// The candidate that was tried.
     pub candidate: Candidate,
-    /// The error.
+    /// Error of the attempt.
     pub error: String,
 }
 

@@ -117,7 +117,7 @@ pub(crate) const DEFAULT_PRIORITY: u32 = 100;
 /// A received message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The data.
+    /// Contents, or a part of them.
     pub data: Bytes,
     /// Whether this ends the message. A byte stream without a framer is one message, received in parts.
     pub end_of_message: bool,

@@ -175,7 +175,7 @@ impl CapacityProbe {
 /// Acknowledges a [`CapacityProbe`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CapacityAck {
-    /// Number of the train.
+    /// Number of the train, as in the probe.
     pub train: u16,
     /// Index within the train.
     pub index: u16,

@@ -50,7 +50,7 @@ const SOURCE_PORT: u8 = 192;
 pub enum ErrorCode {
     /// The version of the fixed header is not supported.
     UnsupportedVersion,
-    /// The message is malformed.
+    /// A field or TLV of the message has an invalid value or length.
     MalformedMessage,
     /// The message is well-formed but not supported.
     UnsupportedMessage,
@@ -140,9 +140,9 @@ pub enum Tlv<'a> {
     SourcePort(u16),
     /// A TLV of unknown type; the reader decides whether to ignore it.
     Unknown {
-        /// Its type.
+        /// Type of the TLV.
         kind: u8,
-        /// The value.
+        /// Contents without the header.
         value: &'a [u8],
     },
 }

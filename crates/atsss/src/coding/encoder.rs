@@ -43,11 +43,11 @@ impl Overhead {
 /// Counters of an encoder, in packets unless stated otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EncoderStats {
-    /// Sources.
+    /// Source packets: packets protected by the code.
     pub sources: u64,
     /// Bytes of their datagrams.
     pub source_bytes: u64,
-    /// Repairs.
+    /// Repair packets sent.
     pub repairs: u64,
     /// Bytes of their datagrams.
     pub repair_bytes: u64,

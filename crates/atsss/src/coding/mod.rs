@@ -33,7 +33,7 @@ pub const SPAN: u32 = 256;
 /// Most unsolved equations of a decoder.
 pub const MAX_ROWS: usize = 64;
 
-/// Bits of a position.
+/// Width of a position (the sequence number of a source packet) on the wire, bits.
 const POSITION_BITS: u32 = 24;
 const POSITION_MASK: u32 = (1 << POSITION_BITS) - 1;
 

@@ -34,9 +34,9 @@ const IDLE: Duration = Duration::from_secs(30);
 /// Counters of coded mode in a session since it last woke.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CodingStats {
-    /// Sending.
+    /// Counters of the sender.
     pub sent: EncoderStats,
-    /// Receiving.
+    /// Counters of the receiver.
     pub received: DecoderStats,
     /// Restored messages that were not valid packets: the peer's repairs contradict its packets.
     pub wrong: u64,

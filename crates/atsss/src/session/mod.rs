@@ -104,7 +104,7 @@ impl Session {
         }
     }
 
-    /// The keys.
+    /// The key ring of the session, for rekeying.
     pub fn keys(&mut self) -> &mut KeyRing {
         &mut self.keys
     }

@@ -24,11 +24,11 @@ const MAX_EVENTS: usize = 8;
 /// The configuration that contains a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// The UE's.
+    /// The configuration of the UE.
     Ue,
-    /// The UPF's, for this UE only.
+    /// The configuration of the UPF for this UE only.
     UpfForUe,
-    /// The UPF's, for all UEs.
+    /// The configuration of the UPF for all UEs.
     Upf,
     /// None: the rule of last resort.
     BuiltIn,
@@ -123,7 +123,7 @@ pub enum RuleEvent {
     FlowsLeft {
         /// The path with the loss.
         path: PathId,
-        /// Number of flows.
+        /// Number of bulk flows that left.
         flows: u16,
         /// Random loss of the path when the latest flow left, in parts per million.
         loss_ppm: u32,

@@ -59,7 +59,7 @@ pub struct Shared<'a> {
 /// The exceptions of one user in the table of all (JUNCTION §V-C1).
 #[derive(Clone, Copy)]
 pub struct UserExceptions<'a> {
-    /// The table.
+    /// The session table, which all users share.
     pub table: &'a SessionTable,
     /// The user's index in it.
     pub user: u32,
@@ -120,28 +120,28 @@ impl Default for SessionParams {
 pub enum SessionEvent {
     /// A path can carry traffic.
     PathUp {
-        /// The path.
+        /// Path id: index of the access.
         path: PathId,
         /// Its RTT, in microseconds.
         rtt_us: u32,
     },
     /// A path stopped carrying traffic.
     PathDown {
-        /// The path.
+        /// Path id: index of the access.
         path: PathId,
         /// How the failure was detected.
         reason: DownReason,
     },
     /// The lasting loss of a path has changed (UE).
     LastingLoss {
-        /// The path.
+        /// Path id: index of the access.
         path: PathId,
         /// Its lasting loss without congestion, the larger of both directions, in percent.
         percent: u8,
     },
     /// A path carries nothing, because it is configured `plain` at one end only.
     AccessRefused {
-        /// The path.
+        /// Path id: index of the access.
         path: PathId,
         /// The configuration of this end; the peer has the other one.
         here: Security,
@@ -171,7 +171,7 @@ pub enum SessionEvent {
     },
     /// A path was bound to, or moved to, this endpoint.
     Endpoint {
-        /// The path.
+        /// Path id: index of the access.
         path: PathId,
         /// The address from which its datagrams arrive now.
         address: SocketAddr,

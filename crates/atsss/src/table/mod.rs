@@ -50,7 +50,7 @@ pub enum TableError {
         sessions: u16,
         /// Receiver indices.
         receivers: u16,
-        /// Exceptions.
+        /// Exceptions (rules for single applications).
         exceptions: u16,
     },
 }

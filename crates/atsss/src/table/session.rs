@@ -240,7 +240,7 @@ impl SessionTable {
         self.len() == 0
     }
 
-    /// Number of exceptions.
+    /// Number of exceptions of all users.
     #[must_use]
     pub fn exceptions(&self) -> usize {
         self.exception_list.len()

@@ -99,19 +99,19 @@ pub enum UeConfigError {
     Policy(#[from] PolicyError),
 }
 
-/// Commands to the UE.
+/// Commands of the control plane to the UE.
 #[derive(Debug, Clone)]
 pub enum UeCommand {
     /// The carrier or address of an access was gained or lost.
     Carrier {
-        /// The access.
+        /// Path id: index of the access.
         path: PathId,
         /// Whether it can be used.
         up: bool,
     },
     /// The UPF has another address on this access.
     Remote {
-        /// The access.
+        /// Path id: index of the access.
         path: PathId,
         /// New address.
         remote: SocketAddr,
@@ -136,7 +136,7 @@ pub enum UeCommand {
     Close,
 }
 
-/// Events of the UE.
+/// Events of the UE, for the control plane.
 #[derive(Debug, Clone, PartialEq)]
 pub enum UeEvent {
     /// The session is established: the device can be given its addresses.
@@ -162,7 +162,7 @@ pub enum UeEvent {
     },
     /// The UPF knows this UE but grants no session now; the UE asks again later.
     Refused {
-        /// The reason.
+        /// The reason given by the UPF.
         reason: &'static str,
         /// Time until the next try.
         retry_in: Duration,

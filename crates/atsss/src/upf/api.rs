@@ -31,7 +31,7 @@ pub struct UpfConfig {
     pub rules: Vec<Rule>,
     /// Rates and intervals.
     pub params: SessionParams,
-    /// Number of this shard.
+    /// Index of this shard, from 0.
     pub shard: u32,
     /// Number of shards, at least 1.
     pub shards: u32,
@@ -57,7 +57,7 @@ pub struct UeEntry {
     pub accept_rules: bool,
 }
 
-/// Commands to the UPF.
+/// Commands of the control plane to the UPF.
 #[derive(Debug, Clone)]
 pub enum UpfCommand {
     /// Adds a UE, or changes one. Its session, if any, continues with the new rules.
@@ -71,7 +71,7 @@ pub enum UpfCommand {
     /// One application of a UE follows a rule of its own: an exception (JUNCTION §V-C1). This costs less than
     /// rules for one UE, because nothing is compiled.
     SetException {
-        /// The UE.
+        /// Public key of the UE.
         key: PublicKey,
         /// Name of the rule whose traffic is concerned.
         application: String,
@@ -80,7 +80,7 @@ pub enum UpfCommand {
     },
     /// Ends an exception.
     ClearException {
-        /// The UE.
+        /// Public key of the UE.
         key: PublicKey,
         /// Name of the rule whose traffic is concerned.
         application: String,
@@ -94,7 +94,7 @@ pub enum UpfCommand {
     ForgetTimestamp(PublicKey),
     /// Handshakes of a UE up to this timestamp are replays: the newest timestamp before a restart.
     NotBefore {
-        /// The UE.
+        /// Public key of the UE.
         key: PublicKey,
         /// Newest timestamp seen, in nanoseconds of Unix time.
         timestamp_ns: u64,
@@ -109,7 +109,7 @@ pub enum UpfError {
     AddressTaken {
         /// The UE that was to get it.
         name: String,
-        /// The address.
+        /// The contested inner address.
         address: IpAddr,
         /// The UE that has it.
         other: String,
@@ -175,56 +175,56 @@ impl std::fmt::Display for SessionEnd {
     }
 }
 
-/// Events of the UPF.
+/// Events of the UPF, for the control plane.
 #[derive(Debug, Clone, PartialEq)]
 pub enum UpfEvent {
     /// A handshake was accepted. To be stored across restarts (see [`UpfCommand::NotBefore`]).
     Handshake {
-        /// The UE.
+        /// Public key of the UE.
         key: PublicKey,
         /// Its timestamp, in nanoseconds of Unix time.
         timestamp_ns: u64,
     },
     /// A UE proved that it has the keys: its session carries traffic.
     SessionUp {
-        /// The UE.
+        /// Name of the UE.
         ue: String,
     },
     /// A known UE got no session, and was sent the reason.
     Refused {
-        /// The UE.
+        /// Name of the UE.
         ue: String,
-        /// The reason.
+        /// The reason, as sent to the UE.
         reason: &'static str,
     },
     /// Two running devices have this UE's key and displace each other from its session.
     SharedKey {
-        /// The UE.
+        /// Name of the UE.
         ue: String,
     },
     /// A session ended.
     SessionDown {
-        /// The UE.
+        /// Name of the UE.
         ue: String,
         /// The addresses of the session.
         addresses: Addresses,
-        /// The reason.
+        /// Cause of the end.
         reason: SessionEnd,
     },
     /// A document of a UE could not be used.
     BadConfig {
-        /// The UE.
+        /// Name of the UE.
         ue: String,
-        /// The error.
+        /// Why the document was rejected.
         error: String,
     },
     /// An event of a session.
     Session {
-        /// The UE.
+        /// Name of the UE.
         ue: String,
         /// Names of its accesses, by path id.
         accesses: Arc<[AccessName]>,
-        /// The event.
+        /// The event of this session.
         event: SessionEvent,
     },
 }
@@ -236,7 +236,7 @@ pub struct SessionView {
     pub ue: String,
     /// Its public key.
     pub key: PublicKey,
-    /// Its addresses.
+    /// Inner addresses assigned to the UE.
     pub addresses: Addresses,
     /// Whether it has a session and has proved that it has the keys.
     pub connected: bool,

@@ -34,7 +34,7 @@ const COMPLETE: u8 = 1;
 pub struct PublishedPath {
     /// Time of its last trace, microseconds of CLOCK_MONOTONIC.
     pub seen_us: u64,
-    /// Number of traces.
+    /// Traces received from this path so far.
     pub traces: u64,
     /// Packets dropped by its queues, summed over all hops.
     pub queue_drops: u64,
@@ -52,7 +52,7 @@ pub struct PublishedPath {
     pub flows: u32,
     /// IOAM namespace.
     pub namespace: u16,
-    /// Number of hops.
+    /// Number of nodes in the newest trace.
     pub hops: u8,
     /// Every hop reported its drops, and no hop is without telemetry.
     pub complete: bool,

@@ -52,11 +52,11 @@ pub struct TraceEvent {
     pub at: Duration,
     /// The kernel's cookie of the socket; never reused.
     pub socket: u64,
-    /// Local port.
+    /// Local TCP port.
     pub local_port: u16,
-    /// Remote port.
+    /// Remote TCP port.
     pub remote_port: u16,
-    /// The event.
+    /// What happened.
     pub kind: TraceKind,
     /// Congestion window, segments.
     pub cwnd: u32,

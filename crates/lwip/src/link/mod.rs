@@ -224,7 +224,7 @@ impl Link {
 /// The state of a leg of a UE, for inspection.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinkView {
-    /// The leg.
+    /// LTE or Wi-Fi.
     pub leg: Leg,
     /// Whether probes are answered.
     pub up: bool,

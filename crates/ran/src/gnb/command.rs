@@ -25,7 +25,7 @@ pub enum GnbCommand {
     },
     /// Replaces the scheduler; quanta and lags are reset to 0.
     Scheduler {
-        /// The direction.
+        /// Downlink or uplink.
         direction: Direction,
         /// The new scheduler.
         scheduler: InterConfig,
@@ -41,7 +41,7 @@ pub enum GnbCommand {
     Channel {
         /// Name of the UE.
         ue: String,
-        /// The direction.
+        /// Downlink or uplink.
         direction: Direction,
         /// The new channel; see [`ChannelConfig::build`](crate::channel::ChannelConfig::build).
         channel: Channel,
@@ -52,7 +52,7 @@ pub enum GnbCommand {
         ue: String,
         /// The bearer.
         drb: DrbId,
-        /// The direction.
+        /// Downlink or uplink.
         direction: Direction,
         /// The new queue discipline.
         queue: QueueConfig,

@@ -74,7 +74,7 @@ pub struct GnbConfig {
     /// The carrier.
     #[serde(default)]
     pub radio: RadioConfig,
-    /// The MAC.
+    /// Parameters of the MAC.
     #[serde(default)]
     pub mac: MacConfig,
     /// Block errors and retransmissions.
@@ -86,10 +86,10 @@ pub struct GnbConfig {
     /// Inter-slice scheduler of the uplink; default: that of the downlink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink_scheduler: Option<InterConfig>,
-    /// The slices.
+    /// Slices; default: one with the whole cell.
     #[serde(default = "one_slice")]
     pub slices: Vec<SliceConfig>,
-    /// The UEs.
+    /// UEs of the cell; their order defines their indices.
     pub ues: Vec<UeConfig>,
     /// Events to emit.
     #[serde(default)]
@@ -165,7 +165,7 @@ impl PacketEvents {
 pub struct UeConfig {
     /// Its name, unique.
     pub name: String,
-    /// The slice it is in.
+    /// Name of its slice.
     #[serde(default = "default_slice")]
     pub slice: String,
     /// IP addresses, for `n3 = "ip"`.

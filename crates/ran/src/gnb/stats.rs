@@ -26,9 +26,9 @@ pub enum GnbEvent {
 pub struct PacketTimes {
     /// Direction of the packet.
     pub direction: Direction,
-    /// Number of the UE.
+    /// Index of the UE in the cell.
     pub ue: u32,
-    /// The bearer.
+    /// Identity of the bearer.
     pub drb: DrbId,
     /// The QoS flow.
     pub qfi: u8,
@@ -83,7 +83,7 @@ impl PacketTimes {
 /// Statistics of one slot of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotStats {
-    /// The direction.
+    /// Downlink or uplink.
     pub direction: Direction,
     /// Start of the slot.
     pub at: Instant,
@@ -102,13 +102,13 @@ pub struct SlotStats {
 /// Statistics of one UE in one slot of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UeSlotStats {
-    /// The direction.
+    /// Downlink or uplink.
     pub direction: Direction,
     /// Start of the slot.
     pub at: Instant,
-    /// Number of the UE.
+    /// Index of the UE in the cell.
     pub ue: u32,
-    /// Its MCS.
+    /// MCS index of the grant.
     pub mcs: u8,
     /// RBs granted.
     pub rbs: u16,
@@ -200,7 +200,7 @@ pub struct UeLinkStats {
 /// Counters of one direction of a bearer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct BearerStats {
-    /// The bearer.
+    /// Identity of the bearer.
     pub drb: DrbId,
     /// Packets delivered.
     pub delivered_packets: u64,

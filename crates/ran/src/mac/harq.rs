@@ -90,9 +90,9 @@ pub enum Outcome {
 pub struct Retx {
     /// Earliest time of the retransmission.
     pub due: Instant,
-    /// Number of the UE.
+    /// Index of the UE in the cell.
     pub ue: u32,
-    /// The block.
+    /// The transport block to retransmit.
     pub block: TransportBlock,
 }
 

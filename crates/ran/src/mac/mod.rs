@@ -27,7 +27,7 @@ pub struct ControlLoad {
     /// Slot within the period, below `every_slots`.
     #[serde(default)]
     pub offset_slots: u32,
-    /// Number of RBs.
+    /// RBs occupied in this slot.
     pub rbs: u16,
 }
 

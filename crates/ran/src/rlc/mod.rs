@@ -136,7 +136,7 @@ pub struct RlcStats {
     pub status_pdus: u64,
     /// SDUs that reached `max_retx`.
     pub max_retx_reached: u64,
-    /// SDUs delivered.
+    /// SDUs delivered to the upper layer.
     pub delivered_sdus: u64,
     /// SDUs given up before they were complete.
     pub discarded_sdus: u64,

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of slices in a cell (TS 38.413: maxnoofSliceItems).
 pub const MAX_SLICES: usize = 1024;
 
-/// A slice.
+/// Configuration of a slice in the scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SliceConfig {

@@ -67,7 +67,7 @@ pub struct Tti<'a> {
     pub rbg: u16,
     /// Transport block sizes by MCS and RBs.
     pub table: &'a TbsTable,
-    /// The slices.
+    /// Configuration of the slices, by slice index.
     pub slices: &'a [SliceConfig],
     /// UEs with a backlog, sorted by slice; within a slice the best ranked first.
     pub queues: &'a [Backlog],
@@ -253,9 +253,9 @@ pub trait InterSlice {
 pub struct Setup {
     /// The configured name.
     pub algorithm: InterAlgorithm,
-    /// Number of slices.
+    /// Number of slices of the cell.
     pub slices: usize,
-    /// Number of UEs.
+    /// Number of UEs of the cell.
     pub ues: usize,
 }
 

@@ -15,7 +15,7 @@ pub struct TtiPreview<'a> {
     pub rbs: u16,
     /// RBs of a group, at least 1.
     pub rbg: u16,
-    /// The slices.
+    /// Configuration of the slices, by slice index.
     pub slices: &'a [SliceConfig],
     /// RBs that would empty each slice.
     pub demands: &'a [u32],

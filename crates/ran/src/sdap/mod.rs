@@ -71,7 +71,7 @@ pub struct FlowStats {
 /// The queues of a bearer's flows, summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DrbQueue {
-    /// Bytes waiting.
+    /// Bytes of the waiting packets.
     pub waiting_bytes: u64,
     /// Maximum number of waiting bytes.
     pub limit_bytes: u64,

@@ -28,11 +28,11 @@ impl Precedence {
 /// One property, without its key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Property {
-    /// Its value.
+    /// Its value: a number, text, range or set.
     pub value: Value,
-    /// Its precedence.
+    /// Base, optional or immutable.
     pub precedence: Precedence,
-    /// Its score.
+    /// Contribution to the rank of a candidate.
     pub score: f64,
     /// Whether it was compared with another property.
     pub evaluated: bool,

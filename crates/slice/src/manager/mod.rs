@@ -29,11 +29,11 @@ pub const MAX_UE_SLICES: usize = 8;
 /// A record to store, or to remove if `record` is `None`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Write {
-    /// Its kind.
+    /// Kind of the record.
     pub kind: Kind,
-    /// Its identifier.
+    /// Identifier of the record, unique within its kind.
     pub id: String,
-    /// The record.
+    /// New contents; `None` removes the record.
     pub record: Option<Record>,
 }
 

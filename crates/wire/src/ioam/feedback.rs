@@ -38,7 +38,7 @@
 use crate::WireError;
 use crate::read::{put, u16_at};
 
-/// Kind of the option.
+/// Kind of the TCP option that contains a path report.
 pub const TCP_OPTION_KIND: u8 = 0x72;
 /// Kind of the option that indicates a trace in the packet.
 pub const TCP_MARK_KIND: u8 = 0x73;

@@ -70,7 +70,7 @@ pub use types::TraceType;
 pub mod option_type {
     /// Pre-allocated trace.
     pub const PRE_ALLOCATED: u8 = 0;
-    /// Edge to edge.
+    /// Edge-to-edge option.
     pub const EDGE_TO_EDGE: u8 = 3;
 }
 

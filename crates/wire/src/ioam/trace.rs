@@ -22,7 +22,7 @@ pub enum TraceKind {
     Incremental,
 }
 
-/// Header of a trace.
+/// Header of a trace (RFC 9197 §4.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceHeader {
     /// Namespace; nodes fill only traces of namespaces to which they belong.

@@ -18,9 +18,9 @@ pub struct Echo {
     pub dst: IpAddr,
     /// A reply, not a request.
     pub reply: bool,
-    /// Identifier.
+    /// Identifier of the sender; a reply repeats it.
     pub id: u16,
-    /// Sequence number.
+    /// Sequence number of the request; a reply repeats it.
     pub sequence: u16,
     /// Position of the payload in the packet.
     pub payload: Range<usize>,

@@ -91,9 +91,9 @@ impl Default for EqpParams {
 /// Algorithm that selects whole packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Selection {
-    /// [`super::knapsack`].
+    /// The optimal selection ([`super::knapsack`]).
     Exact,
-    /// [`paper`].
+    /// The paper's selection ([`paper`]).
     Paper,
 }
 
