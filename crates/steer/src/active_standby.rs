@@ -21,7 +21,9 @@
 //! moves to the next path that is up, beginning with the primary.
 
 use crate::lossy::DEFAULT_LEAVE_PERCENT;
-use crate::{Because, Compile, Doing, Exclusion, Input, ModeState, Names, PathId, Pick, PolicyError, Steer};
+use crate::{
+    Because, Compile, Exclusion, Input, ModeState, Names, PathId, Pick, PolicyError, Steer, Treatment,
+};
 use anabranch_rules::AccessName;
 
 crate::params! {
@@ -105,8 +107,8 @@ impl Steer for ActiveStandby {
         state.set_current(path, input.now);
         path.into()
     }
-    fn doing(&self, state: &ModeState, _: &Input<'_>) -> Doing {
-        let Some(current) = state.current() else { return Doing::NoPath };
+    fn treatment(&self, state: &ModeState, _: &Input<'_>) -> Treatment {
+        let Some(current) = state.current() else { return Treatment::NoPath };
         let because = if self.rotate_packets > 0 {
             Because::Turn
         } else if self.primary == Some(current) {
@@ -114,7 +116,7 @@ impl Steer for ActiveStandby {
         } else {
             Because::Fallback
         };
-        Doing::One(current, because)
+        Treatment::One(current, because)
     }
 
     fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {

@@ -17,8 +17,8 @@
 
 use crate::smallest_delay::{DEFAULT_DWELL_MS, DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
 use crate::{
-    Compile, Doing, Exclusion, Input, ModeState, Names, PathId, PathSet, PathState, PathStates, Pick,
-    PolicyError, Steer,
+    Compile, Exclusion, Input, ModeState, Names, PathId, PathSet, PathState, PathStates, Pick, PolicyError,
+    Steer, Treatment,
 };
 
 crate::params! {
@@ -119,13 +119,13 @@ impl Steer for Coded {
         let paths = self.weighted(input.paths);
         Self::BEST.choose(state, input.up, &paths, input.now).into()
     }
-    fn doing(&self, state: &ModeState, input: &Input<'_>) -> Doing {
-        let Some(source) = state.current() else { return Doing::NoPath };
-        Doing::Coded { source, repair: self.repair_path(source, input.live) }
+    fn treatment(&self, state: &ModeState, input: &Input<'_>) -> Treatment {
+        let Some(source) = state.current() else { return Treatment::NoPath };
+        Treatment::Coded { source, repair: self.repair_path(source, input.live) }
     }
 
     fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {
-        let Doing::Coded { source, repair } = self.doing(state, input) else { return None };
+        let Treatment::Coded { source, repair } = self.treatment(state, input) else { return None };
         if path == repair {
             return None;
         }

@@ -1,7 +1,7 @@
 //! Explanations of the paths that a rule uses, for people. Evaluated on request and once a second, never per
 //! packet.
 //!
-//! Each mode explains itself next to its algorithm ([`Steer::doing`], [`Steer::excludes`]), from the values on
+//! Each mode explains itself next to its algorithm ([`Steer::treatment`], [`Steer::excludes`]), from the values on
 //! which the algorithm decides.
 
 use super::record::Left;
@@ -137,7 +137,7 @@ impl Exclusion {
 
 /// The current treatment of a rule's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doing {
+pub enum Treatment {
     /// No path is up.
     NoPath,
     /// All packets take one path.
@@ -161,7 +161,7 @@ pub enum Doing {
     Overflows,
 }
 
-impl Doing {
+impl Treatment {
     /// The name in the REST API and scripts.
     #[must_use]
     pub const fn name(&self) -> &'static str {
@@ -202,7 +202,7 @@ pub enum Because {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Explanation {
     /// The treatment.
-    pub doing: Doing,
+    pub treatment: Treatment,
     /// By path id: why the path is not used, or not more than it is.
     pub excluded: [Option<Exclusion>; MAX_PATHS],
 }
@@ -227,7 +227,7 @@ impl ModeState {
             Packet { sequence: 0, flow_hash: 0, remote: 0, bytes: 0, datagram: false, ends: false, flow };
         let input = &Input::new(view, packet, now);
         let up = if mode.uses_held() { input.live.up() } else { input.up };
-        let doing = if up.is_empty() { Doing::NoPath } else { mode.doing(self, input) };
+        let treatment = if up.is_empty() { Treatment::NoPath } else { mode.treatment(self, input) };
         let why = |path: PathId| {
             if !input.live.is_up(path) {
                 Some(Exclusion::Down { reason: None })
@@ -241,12 +241,12 @@ impl ModeState {
         for path in known {
             excluded[usize::from(path)] = why(path);
         }
-        if let Doing::Coded { repair, .. } = doing
+        if let Treatment::Coded { repair, .. } = treatment
             && input.live.is_up(repair)
         {
             excluded[usize::from(repair)] = None;
         }
-        let mut explanation = Explanation { doing, excluded };
+        let mut explanation = Explanation { treatment, excluded };
         explanation.name_the_only_one(known);
         explanation
     }
@@ -266,13 +266,13 @@ impl ModeState {
 impl Explanation {
     /// Marks a path as the only one if all others are down, held back, or left because of a measurement.
     fn name_the_only_one(&mut self, known: PathSet) {
-        let Doing::One(path, because) = self.doing else { return };
+        let Treatment::One(path, because) = self.treatment else { return };
         let bad =
             |why: Exclusion| matches!(why, Exclusion::Down { .. } | Exclusion::Held) || why.is_verdict();
         let others = known.without(PathSet::single(path));
         let all = others.iter().all(|other| self.excluded[usize::from(other)].is_some_and(bad));
         if all && because != Because::Fallback {
-            self.doing = Doing::One(path, Because::Only);
+            self.treatment = Treatment::One(path, Because::Only);
         }
     }
 }

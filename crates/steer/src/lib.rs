@@ -47,7 +47,7 @@ mod view;
 
 use autonomous::Lane;
 pub use compile::{Names, PolicyError};
-pub use explain::{Because, Doing, Exclusion, Explanation, LawCounts, LawView, Pause};
+pub use explain::{Because, Exclusion, Explanation, LawCounts, LawView, Pause, Treatment};
 pub use lossy::Lossy;
 pub use params::{Given, Kind, Param, Params, Value};
 pub use path::{PathIter, PathSet, PathState, PathStates};
@@ -171,8 +171,8 @@ macro_rules! registry {
             fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
                 match self { $( Self::$Variant(mode) => mode.pick(state, input), )+ }
             }
-            fn doing(&self, state: &ModeState, input: &Input<'_>) -> Doing {
-                match self { $( Self::$Variant(mode) => mode.doing(state, input), )+ }
+            fn treatment(&self, state: &ModeState, input: &Input<'_>) -> Treatment {
+                match self { $( Self::$Variant(mode) => mode.treatment(state, input), )+ }
             }
             fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {
                 match self { $( Self::$Variant(mode) => mode.excludes(state, input, path), )+ }
@@ -354,7 +354,7 @@ pub trait Steer {
     fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick;
 
     /// The current treatment of a rule's packets; for people.
-    fn doing(&self, state: &ModeState, input: &Input<'_>) -> Doing;
+    fn treatment(&self, state: &ModeState, input: &Input<'_>) -> Treatment;
 
     /// Why a path that is up and not held back is not used now, or not more than it is; for people.
     fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion>;

@@ -24,8 +24,8 @@
 
 use crate::autonomous::Lane;
 use crate::{
-    Because, Compile, Doing, Exclusion, Input, Kind, MAX_PATHS, ModeState, Names, PathId, PathSet, Pick,
-    PolicyError, Steer, Value,
+    Because, Compile, Exclusion, Input, Kind, MAX_PATHS, ModeState, Names, PathId, PathSet, Pick,
+    PolicyError, Steer, Treatment, Value,
 };
 use anabranch_rules::AccessName;
 use serde::{Deserialize, Serialize};
@@ -224,13 +224,13 @@ impl Steer for LoadBalance {
         self.by_share(number, up).into()
     }
 
-    fn doing(&self, state: &ModeState, input: &Input<'_>) -> Doing {
+    fn treatment(&self, state: &ModeState, input: &Input<'_>) -> Treatment {
         let up = self.up(input);
         match (&state.lane, up.first()) {
-            (_, None) => Doing::NoPath,
-            (_, Some(only)) if up.len() == 1 => Doing::One(only, Because::Only),
-            (Some(lane), _) if self.autonomous => lane.doing(input, up),
-            _ => Doing::Shares,
+            (_, None) => Treatment::NoPath,
+            (_, Some(only)) if up.len() == 1 => Treatment::One(only, Because::Only),
+            (Some(lane), _) if self.autonomous => lane.treatment(input, up),
+            _ => Treatment::Shares,
         }
     }
 

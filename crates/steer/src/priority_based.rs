@@ -18,8 +18,8 @@
 
 use crate::smallest_delay::{DEFAULT_DWELL_MS, DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
 use crate::{
-    Because, Compile, Doing, Exclusion, Input, ModeState, Names, PathId, PathSet, PathState, Pick,
-    PolicyError, Steer, to_ppm,
+    Because, Compile, Exclusion, Input, ModeState, Names, PathId, PathSet, PathState, Pick, PolicyError,
+    Steer, Treatment, to_ppm,
 };
 use anabranch_rules::AccessName;
 
@@ -103,20 +103,20 @@ impl Steer for PriorityBased {
         let others = input.up.without(primary.map_or(PathSet::EMPTY, PathSet::single));
         Self::OVERFLOW.choose(state, others, input.paths, input.now).or(primary).into()
     }
-    fn doing(&self, state: &ModeState, input: &Input<'_>) -> Doing {
+    fn treatment(&self, state: &ModeState, input: &Input<'_>) -> Treatment {
         match self.primary.filter(|&p| input.up.contains(p)) {
             Some(primary) if !self.congested(input.paths.get(primary), state.engaged) => {
-                Doing::One(primary, Because::Preferred)
+                Treatment::One(primary, Because::Preferred)
             }
             primary => {
                 let used = state.current().filter(|&p| input.up.contains(p)).or(primary);
-                used.map_or(Doing::NoPath, |path| Doing::One(path, Because::Fallback))
+                used.map_or(Treatment::NoPath, |path| Treatment::One(path, Because::Fallback))
             }
         }
     }
 
     fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {
-        let Doing::One(used, because) = self.doing(state, input) else { return None };
+        let Treatment::One(used, because) = self.treatment(state, input) else { return None };
         let PathState { rtt_us, loss_ppm, .. } = input.paths.get(path);
         if used == path {
             None

@@ -12,8 +12,8 @@
 use crate::priority_based::above;
 use crate::smallest_delay::{DEFAULT_DWELL_MS, DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
 use crate::{
-    Because, Compile, Doing, Exclusion, Input, ModeState, Names, PathId, PathSet, Pick, PolicyError, Steer,
-    to_ppm,
+    Because, Compile, Exclusion, Input, ModeState, Names, PathId, PathSet, Pick, PolicyError, Steer,
+    Treatment, to_ppm,
 };
 
 crate::params! {
@@ -80,12 +80,12 @@ impl Steer for Redundant {
         Self::BELOW.choose(state, Self::clean(threshold, input), input.paths, input.now).into()
     }
 
-    fn doing(&self, state: &ModeState, _: &Input<'_>) -> Doing {
+    fn treatment(&self, state: &ModeState, _: &Input<'_>) -> Treatment {
         match (self.above_loss_ppm, state.current()) {
-            (None, _) => Doing::Copies,
-            _ if state.engaged => Doing::Copies,
-            (_, Some(path)) => Doing::One(path, Because::LittleLoss),
-            (_, None) => Doing::NoPath,
+            (None, _) => Treatment::Copies,
+            _ if state.engaged => Treatment::Copies,
+            (_, Some(path)) => Treatment::One(path, Because::LittleLoss),
+            (_, None) => Treatment::NoPath,
         }
     }
 

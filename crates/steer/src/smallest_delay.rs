@@ -13,8 +13,8 @@
 
 use crate::lossy::DEFAULT_LEAVE_PERCENT;
 use crate::{
-    Because, Compile, Doing, Exclusion, Input, ModeState, Names, PathId, PathSet, PathStates, Pick,
-    PolicyError, Steer,
+    Because, Compile, Exclusion, Input, ModeState, Names, PathId, PathSet, PathStates, Pick, PolicyError,
+    Steer, Treatment,
 };
 use anabranch_element::time::Instant;
 
@@ -123,8 +123,8 @@ impl Steer for SmallestDelay {
     fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
         self.choose(state, input.up, input.paths, input.now).into()
     }
-    fn doing(&self, state: &ModeState, _: &Input<'_>) -> Doing {
-        state.current().map_or(Doing::NoPath, |path| Doing::One(path, Because::Fastest))
+    fn treatment(&self, state: &ModeState, _: &Input<'_>) -> Treatment {
+        state.current().map_or(Treatment::NoPath, |path| Treatment::One(path, Because::Fastest))
     }
 
     fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {

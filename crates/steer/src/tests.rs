@@ -327,24 +327,24 @@ fn any_paths() -> impl Strategy<Value = PathStates> {
 /// reason against every other one, unless packets alternate.
 fn agrees(said: &Explanation, mode: &Mode, picked: Pick, seen: View<'_>) -> Result<(), TestCaseError> {
     let why = |path: PathId| said.excluded[usize::from(path)];
-    prop_assert_eq!(said.doing == Doing::NoPath, picked == Pick::None);
+    prop_assert_eq!(said.treatment == Treatment::NoPath, picked == Pick::None);
     for path in PathSet::ALL {
         let down = matches!(why(path), Some(Exclusion::Down { .. }));
         prop_assert_eq!(down, !seen.live.is_up(path), "{:?}", said);
     }
     prop_assert!(picked.paths().iter().all(|path| why(path).is_none()), "{:?} {:?}", picked, said);
     let others = PathSet::ALL.without(picked.paths());
-    match said.doing {
-        Doing::One(path, because) => {
+    match said.treatment {
+        Treatment::One(path, because) => {
             prop_assert_eq!(picked, Pick::One(path), "{:?}", said);
             let silent = mode.is_autonomous() && because != Because::Only;
             prop_assert!(silent || others.iter().all(|path| why(path).is_some()), "{:?}", said);
         }
-        Doing::Coded { source, repair } => {
+        Treatment::Coded { source, repair } => {
             prop_assert_eq!(picked, Pick::One(source));
             prop_assert!(others.iter().all(|path| path == repair || why(path).is_some()), "{:?}", said);
         }
-        Doing::Copies => prop_assert_eq!(picked.paths(), seen.live.up()),
+        Treatment::Copies => prop_assert_eq!(picked.paths(), seen.live.up()),
         _ => {}
     }
     Ok(())

@@ -313,7 +313,7 @@ fn news(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_steer::Doing;
+    use anabranch_steer::Treatment;
 
     #[test]
     fn events_of_rules_do_not_make_the_queues_of_events_larger() {
@@ -325,7 +325,7 @@ mod tests {
     fn events_per_review_are_bounded_and_each_change_is_reported_once() {
         let mut state = RuleState::new(0);
         let why = Exclusion::SteadyLoss { loss: 20, limit: 5 };
-        let all = Explanation { doing: Doing::Shares, excluded: [Some(why); MAX_PATHS] };
+        let all = Explanation { treatment: Treatment::Shares, excluded: [Some(why); MAX_PATHS] };
         let none = Explanation { excluded: [None; MAX_PATHS], ..all };
         let away = Explanation { excluded: [Some(Exclusion::Held); MAX_PATHS], ..all };
         let mut look = |explanation: &Explanation, mut left: usize| {

@@ -5,7 +5,7 @@ use super::views::event;
 use anabranch_atsss::PathId;
 use anabranch_atsss::session::{CodingStats, RuleEvent, RuleView};
 use anabranch_element::time::Instant;
-use anabranch_steer::{Because, Doing, Exclusion, LawView};
+use anabranch_steer::{Because, Exclusion, LawView, Treatment};
 use std::collections::BTreeMap;
 
 /// The decisions of a rule of `ue`; `access` returns the name of a path id.
@@ -29,7 +29,7 @@ pub fn rule_use(ue: &str, view: &RuleView, now: Instant, access: &impl Fn(PathId
         access: view.path.map(access),
         switches: view.switches,
         switches_waited: view.denied,
-        state: view.explanation.map_or("unused", |explanation| explanation.doing.name()).to_owned(),
+        state: view.explanation.map_or("unused", |explanation| explanation.treatment.name()).to_owned(),
         why: doing(view, now, access),
         not_used: not_used.collect(),
         packets: by_access(&view.packets),
@@ -133,9 +133,9 @@ fn doing(view: &RuleView, now: Instant, access: &impl Fn(PathId) -> String) -> S
             None => "no packet yet".to_owned(),
         };
     };
-    let text = match explanation.doing {
-        Doing::NoPath => "no access is up".to_owned(),
-        Doing::One(path, because) => {
+    let text = match explanation.treatment {
+        Treatment::NoPath => "no access is up".to_owned(),
+        Treatment::One(path, because) => {
             let because = match because {
                 Because::Only => "no other may be used",
                 Because::Preferred => "preferred",
@@ -147,14 +147,14 @@ fn doing(view: &RuleView, now: Instant, access: &impl Fn(PathId) -> String) -> S
             };
             format!("{} alone: {because}", access(path))
         }
-        Doing::Coded { source, repair } => {
+        Treatment::Coded { source, repair } => {
             format!("packets by {}, repairs by {}", access(source), access(repair))
         }
-        Doing::Shares => "by fixed shares".to_owned(),
-        Doing::Copies => "a copy by each".to_owned(),
-        Doing::Homes => "each flow keeps to its access".to_owned(),
-        Doing::Spills => "packets spill, and come no later".to_owned(),
-        Doing::Overflows => "packets overflow, and may come later".to_owned(),
+        Treatment::Shares => "by fixed shares".to_owned(),
+        Treatment::Copies => "a copy by each".to_owned(),
+        Treatment::Homes => "each flow keeps to its access".to_owned(),
+        Treatment::Spills => "packets spill, and come no later".to_owned(),
+        Treatment::Overflows => "packets overflow, and may come later".to_owned(),
     };
     match view.law.and_then(|law| law.paused) {
         Some(pause) => {

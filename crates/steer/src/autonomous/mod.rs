@@ -59,7 +59,7 @@ mod small;
 mod spill;
 
 use super::record::{Left, Record};
-use super::{Because, Doing, Exclusion, Input, LawCounts, LawView, Lossy, PathSet};
+use super::{Because, Exclusion, Input, LawCounts, LawView, Lossy, PathSet, Treatment};
 use crate::view::{BULK_BYTES, LoadView, PERIOD_MS};
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::{Duration, Instant};
@@ -282,16 +282,16 @@ impl Lane {
     }
 
     /// The current behaviour, for people.
-    pub(super) fn doing(&self, input: &Input<'_>, up: PathSet) -> Doing {
+    pub(super) fn treatment(&self, input: &Input<'_>, up: PathSet) -> Treatment {
         let usable = { self.lossy }.usable(up, input.live, LOSSY_PERCENT);
         let bulk = |path| self.bulk_now(path, input.now);
         let homes = usable.iter().filter(|path| bulk(*path) > 0).count();
         match self.record.main_home(usable, bulk) {
-            _ if self.record.overflows(input.now) => Doing::Overflows,
-            _ if self.record.spills(input.now) => Doing::Spills,
-            _ if homes > 1 => Doing::Homes,
-            Some(home) => Doing::One(home, Because::Home),
-            None => Doing::NoPath,
+            _ if self.record.overflows(input.now) => Treatment::Overflows,
+            _ if self.record.spills(input.now) => Treatment::Spills,
+            _ if homes > 1 => Treatment::Homes,
+            Some(home) => Treatment::One(home, Because::Home),
+            None => Treatment::NoPath,
         }
     }
 
