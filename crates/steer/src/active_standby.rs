@@ -22,7 +22,7 @@
 
 use crate::lossy::DEFAULT_LEAVE_PERCENT;
 use crate::{
-    Because, Compile, Exclusion, Input, ModeState, Names, PathId, Pick, PolicyError, Steer, Treatment,
+    Cause, Compile, Exclusion, Input, ModeState, Names, PathId, Pick, PolicyError, Steer, Treatment,
 };
 use anabranch_rules::AccessName;
 
@@ -109,14 +109,14 @@ impl Steer for ActiveStandby {
     }
     fn treatment(&self, state: &ModeState, _: &Input<'_>) -> Treatment {
         let Some(current) = state.current() else { return Treatment::NoPath };
-        let because = if self.rotate_packets > 0 {
-            Because::Turn
+        let cause = if self.rotate_packets > 0 {
+            Cause::Turn
         } else if self.primary == Some(current) {
-            Because::Preferred
+            Cause::Preferred
         } else {
-            Because::Fallback
+            Cause::Fallback
         };
-        Treatment::One(current, because)
+        Treatment::One(current, cause)
     }
 
     fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {

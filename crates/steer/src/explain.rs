@@ -141,7 +141,7 @@ pub enum Treatment {
     /// No path is up.
     NoPath,
     /// All packets take one path.
-    One(PathId, Because),
+    One(PathId, Cause),
     /// All packets take one path, and repair packets another.
     Coded {
         /// The path of the packets.
@@ -180,7 +180,7 @@ impl Treatment {
 
 /// Why a rule uses one path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Because {
+pub enum Cause {
     /// No other path is usable.
     Only,
     /// It is the path that the rule prefers.
@@ -266,13 +266,13 @@ impl ModeState {
 impl Explanation {
     /// Marks a path as the only one if all others are down, held back, or left because of a measurement.
     fn name_the_only_one(&mut self, known: PathSet) {
-        let Treatment::One(path, because) = self.treatment else { return };
+        let Treatment::One(path, cause) = self.treatment else { return };
         let bad =
             |why: Exclusion| matches!(why, Exclusion::Down { .. } | Exclusion::Held) || why.is_verdict();
         let others = known.without(PathSet::single(path));
         let all = others.iter().all(|other| self.excluded[usize::from(other)].is_some_and(bad));
-        if all && because != Because::Fallback {
-            self.treatment = Treatment::One(path, Because::Only);
+        if all && cause != Cause::Fallback {
+            self.treatment = Treatment::One(path, Cause::Only);
         }
     }
 }

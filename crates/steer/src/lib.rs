@@ -47,7 +47,7 @@ mod view;
 
 use autonomous::Lane;
 pub use compile::{Names, PolicyError};
-pub use explain::{Because, Exclusion, Explanation, LawCounts, LawView, Pause, Treatment};
+pub use explain::{Cause, Exclusion, Explanation, LawCounts, LawView, Pause, Treatment};
 pub use lossy::Lossy;
 pub use params::{Given, Kind, Param, Params, Value};
 pub use path::{PathIter, PathSet, PathState, PathStates};

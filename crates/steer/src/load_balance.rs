@@ -24,8 +24,8 @@
 
 use crate::autonomous::Lane;
 use crate::{
-    Because, Compile, Exclusion, Input, Kind, MAX_PATHS, ModeState, Names, PathId, PathSet, Pick,
-    PolicyError, Steer, Treatment, Value,
+    Cause, Compile, Exclusion, Input, Kind, MAX_PATHS, ModeState, Names, PathId, PathSet, Pick, PolicyError,
+    Steer, Treatment, Value,
 };
 use anabranch_rules::AccessName;
 use serde::{Deserialize, Serialize};
@@ -228,7 +228,7 @@ impl Steer for LoadBalance {
         let up = self.up(input);
         match (&state.lane, up.first()) {
             (_, None) => Treatment::NoPath,
-            (_, Some(only)) if up.len() == 1 => Treatment::One(only, Because::Only),
+            (_, Some(only)) if up.len() == 1 => Treatment::One(only, Cause::Only),
             (Some(lane), _) if self.autonomous => lane.treatment(input, up),
             _ => Treatment::Shares,
         }

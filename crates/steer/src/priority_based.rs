@@ -18,8 +18,8 @@
 
 use crate::smallest_delay::{DEFAULT_DWELL_MS, DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
 use crate::{
-    Because, Compile, Exclusion, Input, ModeState, Names, PathId, PathSet, PathState, Pick, PolicyError,
-    Steer, Treatment, to_ppm,
+    Cause, Compile, Exclusion, Input, ModeState, Names, PathId, PathSet, PathState, Pick, PolicyError, Steer,
+    Treatment, to_ppm,
 };
 use anabranch_rules::AccessName;
 
@@ -106,17 +106,17 @@ impl Steer for PriorityBased {
     fn treatment(&self, state: &ModeState, input: &Input<'_>) -> Treatment {
         match self.primary.filter(|&p| input.up.contains(p)) {
             Some(primary) if !self.congested(input.paths.get(primary), state.engaged) => {
-                Treatment::One(primary, Because::Preferred)
+                Treatment::One(primary, Cause::Preferred)
             }
             primary => {
                 let used = state.current().filter(|&p| input.up.contains(p)).or(primary);
-                used.map_or(Treatment::NoPath, |path| Treatment::One(path, Because::Fallback))
+                used.map_or(Treatment::NoPath, |path| Treatment::One(path, Cause::Fallback))
             }
         }
     }
 
     fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {
-        let Treatment::One(used, because) = self.treatment(state, input) else { return None };
+        let Treatment::One(used, cause) = self.treatment(state, input) else { return None };
         let PathState { rtt_us, loss_ppm, .. } = input.paths.get(path);
         if used == path {
             None
@@ -125,7 +125,7 @@ impl Steer for PriorityBased {
             let by_loss = by_loss.map(|limit_ppm| Exclusion::Loss { loss_ppm, limit_ppm });
             let by_rtt = passed(rtt_us, self.rtt_us, state.engaged);
             by_loss.or_else(|| by_rtt.map(|limit_us| Exclusion::RoundTrip { rtt_us, limit_us }))
-        } else if because == Because::Preferred {
+        } else if cause == Cause::Preferred {
             Some(Exclusion::Standby)
         } else {
             let others = input.up.without(self.primary.map_or(PathSet::EMPTY, PathSet::single));

@@ -12,8 +12,8 @@
 use crate::priority_based::above;
 use crate::smallest_delay::{DEFAULT_DWELL_MS, DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
 use crate::{
-    Because, Compile, Exclusion, Input, ModeState, Names, PathId, PathSet, Pick, PolicyError, Steer,
-    Treatment, to_ppm,
+    Cause, Compile, Exclusion, Input, ModeState, Names, PathId, PathSet, Pick, PolicyError, Steer, Treatment,
+    to_ppm,
 };
 
 crate::params! {
@@ -84,7 +84,7 @@ impl Steer for Redundant {
         match (self.above_loss_ppm, state.current()) {
             (None, _) => Treatment::Copies,
             _ if state.engaged => Treatment::Copies,
-            (_, Some(path)) => Treatment::One(path, Because::LittleLoss),
+            (_, Some(path)) => Treatment::One(path, Cause::LittleLoss),
             (_, None) => Treatment::NoPath,
         }
     }

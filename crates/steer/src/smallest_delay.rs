@@ -13,7 +13,7 @@
 
 use crate::lossy::DEFAULT_LEAVE_PERCENT;
 use crate::{
-    Because, Compile, Exclusion, Input, ModeState, Names, PathId, PathSet, PathStates, Pick, PolicyError,
+    Cause, Compile, Exclusion, Input, ModeState, Names, PathId, PathSet, PathStates, Pick, PolicyError,
     Steer, Treatment,
 };
 use anabranch_element::time::Instant;
@@ -124,7 +124,7 @@ impl Steer for SmallestDelay {
         self.choose(state, input.up, input.paths, input.now).into()
     }
     fn treatment(&self, state: &ModeState, _: &Input<'_>) -> Treatment {
-        state.current().map_or(Treatment::NoPath, |path| Treatment::One(path, Because::Fastest))
+        state.current().map_or(Treatment::NoPath, |path| Treatment::One(path, Cause::Fastest))
     }
 
     fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {

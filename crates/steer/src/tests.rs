@@ -335,9 +335,9 @@ fn agrees(said: &Explanation, mode: &Mode, picked: Pick, seen: View<'_>) -> Resu
     prop_assert!(picked.paths().iter().all(|path| why(path).is_none()), "{:?} {:?}", picked, said);
     let others = PathSet::ALL.without(picked.paths());
     match said.treatment {
-        Treatment::One(path, because) => {
+        Treatment::One(path, cause) => {
             prop_assert_eq!(picked, Pick::One(path), "{:?}", said);
-            let silent = mode.is_autonomous() && because != Because::Only;
+            let silent = mode.is_autonomous() && cause != Cause::Only;
             prop_assert!(silent || others.iter().all(|path| why(path).is_some()), "{:?}", said);
         }
         Treatment::Coded { source, repair } => {

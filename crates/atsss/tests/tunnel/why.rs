@@ -5,7 +5,7 @@ use super::{balance, connected, rule, standby};
 use anabranch_atsss::session::{Origin, RuleEvent, RuleView, SessionEvent};
 use anabranch_atsss::ue::{UeCommand, UeEvent};
 use anabranch_atsss::upf::{UpfCommand, UpfEvent};
-use anabranch_steer::{Because, Exclusion, Treatment};
+use anabranch_steer::{Cause, Exclusion, Treatment};
 use anabranch_steer::{
     Rule, SteeringMode,
     load_balance::{self, Granularity},
@@ -60,7 +60,7 @@ fn an_access_beyond_the_loss_limit_is_reported_by_the_end_that_leaves_it() {
         traffic(&mut w, 2);
         for view in views(&w) {
             let explanation = view.explanation.unwrap();
-            assert_eq!(explanation.treatment, Treatment::One(WIFI, Because::Preferred));
+            assert_eq!(explanation.treatment, Treatment::One(WIFI, Cause::Preferred));
             assert_eq!(explanation.excluded[0], Some(Exclusion::Standby));
             assert_eq!(explanation.excluded[usize::from(WIFI)], None);
         }
@@ -80,7 +80,7 @@ fn an_access_beyond_the_loss_limit_is_reported_by_the_end_that_leaves_it() {
             panic!("{explanation:?}");
         };
         assert!((6..50).contains(&loss), "{loss} %");
-        assert_eq!((here.path, explanation.treatment), (Some(0), Treatment::One(0, Because::Fallback)));
+        assert_eq!((here.path, explanation.treatment), (Some(0), Treatment::One(0, Cause::Fallback)));
         assert_eq!(there.path, Some(WIFI), "{there:?}");
         assert_eq!(there.explanation.unwrap().excluded[usize::from(WIFI)], None);
         let events = told(&w);
@@ -188,7 +188,7 @@ fn packets_are_counted_by_path_and_a_rest_ends_the_count() {
         let law = view.law.unwrap();
         assert_eq!((law.counts.at_home[1], law.counts.placed[1], law.paused), (400, 1, None));
         let explanation = view.explanation.unwrap();
-        assert_eq!(explanation.treatment, Treatment::One(WIFI, Because::Home));
+        assert_eq!(explanation.treatment, Treatment::One(WIFI, Cause::Home));
         assert!(matches!(explanation.excluded[0], Some(Exclusion::HomeNotFull { home: WIFI, .. })));
     }
     let loads: Vec<_> = w.ue.session().path_loads(w.now).collect();

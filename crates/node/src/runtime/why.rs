@@ -5,7 +5,7 @@ use super::views::event;
 use anabranch_atsss::PathId;
 use anabranch_atsss::session::{CodingStats, RuleEvent, RuleView};
 use anabranch_element::time::Instant;
-use anabranch_steer::{Because, Exclusion, LawView, Treatment};
+use anabranch_steer::{Cause, Exclusion, LawView, Treatment};
 use std::collections::BTreeMap;
 
 /// The decisions of a rule of `ue`; `access` returns the name of a path id.
@@ -137,13 +137,13 @@ fn doing(view: &RuleView, now: Instant, access: &impl Fn(PathId) -> String) -> S
         Treatment::NoPath => "no access is up".to_owned(),
         Treatment::One(path, because) => {
             let because = match because {
-                Because::Only => "no other may be used",
-                Because::Preferred => "preferred",
-                Because::Fallback => "the preferred one may not be used",
-                Because::Fastest => "the fastest",
-                Because::Turn => "its turn",
-                Because::LittleLoss => "too little loss for copies",
-                Because::Home => "no gain by others",
+                Cause::Only => "no other may be used",
+                Cause::Preferred => "preferred",
+                Cause::Fallback => "the preferred one may not be used",
+                Cause::Fastest => "the fastest",
+                Cause::Turn => "its turn",
+                Cause::LittleLoss => "too little loss for copies",
+                Cause::Home => "no gain by others",
             };
             format!("{} alone: {because}", access(path))
         }

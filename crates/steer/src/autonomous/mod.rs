@@ -59,7 +59,7 @@ mod small;
 mod spill;
 
 use super::record::{Left, Record};
-use super::{Because, Exclusion, Input, LawCounts, LawView, Lossy, PathSet, Treatment};
+use super::{Cause, Exclusion, Input, LawCounts, LawView, Lossy, PathSet, Treatment};
 use crate::view::{BULK_BYTES, LoadView, PERIOD_MS};
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::{Duration, Instant};
@@ -290,7 +290,7 @@ impl Lane {
             _ if self.record.overflows(input.now) => Treatment::Overflows,
             _ if self.record.spills(input.now) => Treatment::Spills,
             _ if homes > 1 => Treatment::Homes,
-            Some(home) => Treatment::One(home, Because::Home),
+            Some(home) => Treatment::One(home, Cause::Home),
             None => Treatment::NoPath,
         }
     }
