@@ -49,7 +49,7 @@ use autonomous::Lane;
 pub use compile::{Names, PolicyError};
 pub use explain::{Cause, Exclusion, Explanation, LawCounts, LawView, Pause, Treatment};
 pub use lossy::Lossy;
-pub use params::{Given, Kind, Param, Params, Value};
+pub use params::{Param, ParamKind, ParamValue, Params, Value};
 pub use path::{PathIter, PathSet, PathState, PathStates};
 pub use record::Left;
 pub use rule::{Functionality, Rule, chained};

@@ -24,8 +24,8 @@
 
 use crate::autonomous::Lane;
 use crate::{
-    Cause, Compile, Exclusion, Input, Kind, MAX_PATHS, ModeState, Names, PathId, PathSet, Pick, PolicyError,
-    Steer, Treatment, Value,
+    Cause, Compile, Exclusion, Input, MAX_PATHS, ModeState, Names, ParamKind, PathId, PathSet, Pick,
+    PolicyError, Steer, Treatment, Value,
 };
 use anabranch_rules::AccessName;
 use serde::{Deserialize, Serialize};
@@ -67,14 +67,14 @@ pub enum Granularity {
 }
 
 impl Value for Granularity {
-    const KIND: Kind = Kind::Words(&["packet", "flow"]);
+    const KIND: ParamKind = ParamKind::Words(&["packet", "flow"]);
     fn json(&self) -> serde_json::Value {
         serde_json::json!(self)
     }
 }
 
 impl Value for Vec<Weight> {
-    const KIND: Kind = Kind::Weights;
+    const KIND: ParamKind = ParamKind::Weights;
     fn json(&self) -> serde_json::Value {
         serde_json::json!(self)
     }

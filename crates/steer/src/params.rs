@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 
 /// The type of a parameter's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ParamKind {
     /// `true` or `false`.
     Bool,
     /// An integer from 0 to this.
@@ -30,7 +30,7 @@ pub struct Param {
     /// Its key in files and requests; the flag of `ctl` has `-` in place of `_`.
     pub name: &'static str,
     /// The type of its values.
-    pub kind: Kind,
+    pub kind: ParamKind,
     /// Its meaning and unit, without a full stop.
     pub about: &'static str,
     /// Whether it must be given.
@@ -71,7 +71,7 @@ impl Param {
 /// A type of parameter values.
 pub trait Value {
     /// The kind of its values.
-    const KIND: Kind;
+    const KIND: ParamKind;
 
     /// The serialised value; null: it is left out.
     fn json(&self) -> Json;
@@ -90,7 +90,7 @@ pub trait Value {
 macro_rules! numbers {
     ($($ty:ident $kind:expr;)+) => { $(
         impl Value for $ty {
-            const KIND: Kind = $kind;
+            const KIND: ParamKind = $kind;
             fn json(&self) -> Json {
                 Json::from(*self)
             }
@@ -102,21 +102,21 @@ macro_rules! numbers {
 }
 
 numbers! {
-    u8 Kind::Integer(u8::MAX as u32);
-    u16 Kind::Integer(u16::MAX as u32);
-    u32 Kind::Integer(u32::MAX);
-    f64 Kind::Number;
+    u8 ParamKind::Integer(u8::MAX as u32);
+    u16 ParamKind::Integer(u16::MAX as u32);
+    u32 ParamKind::Integer(u32::MAX);
+    f64 ParamKind::Number;
 }
 
 impl Value for bool {
-    const KIND: Kind = Kind::Bool;
+    const KIND: ParamKind = ParamKind::Bool;
     fn json(&self) -> Json {
         Json::from(*self)
     }
 }
 
 impl Value for AccessName {
-    const KIND: Kind = Kind::Access;
+    const KIND: ParamKind = ParamKind::Access;
     fn json(&self) -> Json {
         Json::from(self.as_str())
     }
@@ -126,7 +126,7 @@ impl Value for AccessName {
 }
 
 impl<T: Value> Value for Option<T> {
-    const KIND: Kind = T::KIND;
+    const KIND: ParamKind = T::KIND;
     fn json(&self) -> Json {
         self.as_ref().map_or(Json::Null, Value::json)
     }
@@ -137,7 +137,7 @@ impl<T: Value> Value for Option<T> {
 
 /// A parameter's value in several forms.
 #[derive(Debug)]
-pub struct Given<'a> {
+pub struct ParamValue<'a> {
     /// The serialised value; null: it is left out.
     pub json: Json,
     /// The value as a number, if it is one.
@@ -146,7 +146,7 @@ pub struct Given<'a> {
     pub accesses: Vec<&'a AccessName>,
 }
 
-impl<'a, T: Value> From<&'a T> for Given<'a> {
+impl<'a, T: Value> From<&'a T> for ParamValue<'a> {
     fn from(value: &'a T) -> Self {
         Self { json: value.json(), number: value.number(), accesses: value.accesses() }
     }
@@ -158,7 +158,7 @@ pub trait Params {
     fn all() -> &'static [Param];
 
     /// Their values, in the same order.
-    fn values(&self) -> Vec<Given<'_>>;
+    fn values(&self) -> Vec<ParamValue<'_>>;
 
     /// Checks that every number is in its range.
     ///
@@ -184,7 +184,7 @@ pub trait Params {
     /// The serializer's error.
     fn write<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        for (param, Given { json, .. }) in Self::all().iter().zip(self.values()) {
+        for (param, ParamValue { json, .. }) in Self::all().iter().zip(self.values()) {
             let is_left_out = json.is_null() || param.quiet && param.default.as_ref() == Some(&json);
             if !is_left_out {
                 map.serialize_entry(param.name, &json)?;
@@ -246,7 +246,7 @@ macro_rules! params {
                 &ALL
             }
 
-            fn values(&self) -> Vec<$crate::Given<'_>> {
+            fn values(&self) -> Vec<$crate::ParamValue<'_>> {
                 vec![$( (&self.$key).into(), )*]
             }
         }

@@ -2,7 +2,7 @@
 
 use super::schema::{Described, Key, Shape, Table};
 use anabranch_rules::Filter;
-use anabranch_steer::{Kind, ModeName, Rule, SteeringMode};
+use anabranch_steer::{ModeName, ParamKind, Rule, SteeringMode};
 use std::sync::LazyLock;
 
 static RULE: LazyLock<Table> = LazyLock::new(rule);
@@ -101,14 +101,14 @@ fn steering() -> Table {
     Table { name: "Steering", doc, tag: Some("mode"), keys }
 }
 
-fn shape(kind: Kind) -> Shape {
+fn shape(kind: ParamKind) -> Shape {
     match kind {
-        Kind::Bool => Shape::Bool,
-        Kind::Integer(_) => Shape::Integer,
-        Kind::Number => Shape::Number,
-        Kind::Access => Shape::Text,
-        Kind::Weights => Shape::List(Box::new(Shape::Table(&WEIGHT))),
-        Kind::Words(words) => Shape::OneOf(words),
+        ParamKind::Bool => Shape::Bool,
+        ParamKind::Integer(_) => Shape::Integer,
+        ParamKind::Number => Shape::Number,
+        ParamKind::Access => Shape::Text,
+        ParamKind::Weights => Shape::List(Box::new(Shape::Table(&WEIGHT))),
+        ParamKind::Words(words) => Shape::OneOf(words),
     }
 }
 

@@ -5,7 +5,7 @@ use super::table::{or_dash, table};
 use crate::runtime::api::{CodingCounters, Law, LawPath, RuleUse, Rules};
 use crate::runtime::config::{self, Check};
 use anabranch_rules::Filter;
-use anabranch_steer::{Kind, ModeName, Rule, SteeringMode};
+use anabranch_steer::{ModeName, ParamKind, Rule, SteeringMode};
 use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use ipnet::IpNet;
@@ -103,17 +103,19 @@ impl clap::Args for ParamFlags {
                 param.about
             ));
             match param.kind {
-                Kind::Bool => arg.action(ArgAction::SetTrue),
-                Kind::Words(words) => arg.value_parser(PossibleValuesParser::new(words).map(Value::from)),
-                Kind::Access => {
+                ParamKind::Bool => arg.action(ArgAction::SetTrue),
+                ParamKind::Words(words) => {
+                    arg.value_parser(PossibleValuesParser::new(words).map(Value::from))
+                }
+                ParamKind::Access => {
                     arg.value_name("ACCESS").value_parser(StringValueParser::new().map(Value::from))
                 }
-                Kind::Number => arg.value_name(unit).value_parser(number),
-                Kind::Integer(max) => {
+                ParamKind::Number => arg.value_name(unit).value_parser(number),
+                ParamKind::Integer(max) => {
                     let number = clap::value_parser!(u32).range(0..=i64::from(max));
                     arg.value_name(unit).value_parser(number.map(Value::from))
                 }
-                Kind::Weights => {
+                ParamKind::Weights => {
                     let arg = arg.value_name("ACCESS=PERCENT").value_delimiter(',').value_parser(weight);
                     arg.action(ArgAction::Append)
                 }
@@ -130,8 +132,8 @@ impl FromArgMatches for ParamFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = ModeName::all_params().into_iter().filter_map(|(param, _)| {
             let value = match param.kind {
-                Kind::Bool => matches.get_flag(param.name).then_some(Value::Bool(true)),
-                Kind::Weights => {
+                ParamKind::Bool => matches.get_flag(param.name).then_some(Value::Bool(true)),
+                ParamKind::Weights => {
                     let values = matches.get_many::<Value>(param.name);
                     values.map(|values| Value::Array(values.cloned().collect()))
                 }

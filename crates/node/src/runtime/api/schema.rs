@@ -1,7 +1,7 @@
 //! OpenAPI schemas of rules. They mirror the types of crate `rules`, which do not depend on utoipa; a test
 //! keeps the two consistent. The modes provide their own schemas.
 
-use anabranch_steer::{Kind, ModeName, Param};
+use anabranch_steer::{ModeName, Param, ParamKind};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
@@ -137,16 +137,16 @@ fn param_schema(param: &Param) -> RefOr<Schema> {
     let plain = |ty: Type| ObjectBuilder::new().schema_type(types(ty)).description(about.clone());
     let plain = |ty: Type| plain(ty).default(param.default.clone());
     match param.kind {
-        Kind::Bool => plain(Type::Boolean).into(),
-        Kind::Access => plain(Type::String).into(),
-        Kind::Words(words) => plain(Type::String).enum_values(Some(words.iter().copied())).into(),
-        Kind::Number => plain(Type::Number).minimum(least).maximum(most).into(),
-        Kind::Integer(max) => {
+        ParamKind::Bool => plain(Type::Boolean).into(),
+        ParamKind::Access => plain(Type::String).into(),
+        ParamKind::Words(words) => plain(Type::String).enum_values(Some(words.iter().copied())).into(),
+        ParamKind::Number => plain(Type::Number).minimum(least).maximum(most).into(),
+        ParamKind::Integer(max) => {
             let whole = |value: f64| value as u64;
             let object = plain(Type::Integer).minimum(Some(whole(least.unwrap_or(0.0))));
             object.maximum(Some(most.map_or_else(|| max.into(), whole))).into()
         }
-        Kind::Weights => {
+        ParamKind::Weights => {
             let array = ArrayBuilder::new().items(Ref::from_schema_name(WeightSchema::name()));
             array.description(about).default(param.default.clone()).into()
         }
