@@ -4,7 +4,7 @@
 //! Each mode explains itself next to its algorithm ([`Steer::treatment`], [`Steer::excludes`]), from the values on
 //! which the algorithm decides.
 
-use super::record::Left;
+use super::record::Departures;
 use super::{Input, Mode, ModeState, Packet, PathSet, Steer, View};
 use crate::view::{DownReason, FlowSteer};
 use crate::{MAX_PATHS, PathId};
@@ -258,8 +258,8 @@ impl ModeState {
     }
 
     /// Autonomous: bulk flows that left a path for its wild loss, by path, and have not been reported yet.
-    pub fn untold_left(&mut self) -> impl Iterator<Item = (PathId, &mut Left)> {
-        self.lane.as_deref_mut().into_iter().flat_map(|lane| (0..).zip(lane.untold_left()))
+    pub fn unreported_departures(&mut self) -> impl Iterator<Item = (PathId, &mut Departures)> {
+        self.lane.as_deref_mut().into_iter().flat_map(|lane| (0..).zip(lane.unreported_departures()))
     }
 }
 

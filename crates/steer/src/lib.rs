@@ -51,7 +51,7 @@ pub use explain::{Cause, Exclusion, Explanation, LawCounts, LawView, Pause, Trea
 pub use lossy::Lossy;
 pub use params::{Param, ParamKind, ParamValue, Params, Value};
 pub use path::{PathIter, PathSet, PathState, PathStates};
-pub use record::Left;
+pub use record::Departures;
 pub use rule::{Functionality, Rule, chained};
 pub use view::{ACKNOWLEDGEMENT_BYTES, Arrived, DownReason, FlowSteer, LoadView};
 

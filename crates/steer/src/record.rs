@@ -19,12 +19,12 @@ pub(super) struct Record {
     /// Time of the newest packet away from its home, by the path it took.
     away_at: [Option<Instant>; MAX_PATHS],
     /// The part of `counts.left` that has not been reported yet.
-    pub untold_left: [Left; MAX_PATHS],
+    pub unreported_departures: [Departures; MAX_PATHS],
 }
 
 /// Bulk flows that left a path for its wild loss.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct Departures {
     /// Flows that have not been reported yet.
     pub flows: u16,
     /// Wild loss of the path when the newest one left, in parts per million.
@@ -66,8 +66,8 @@ impl Record {
     /// A bulk flow left `from` for its wild loss.
     pub fn left(&mut self, from: PathId, loss_ppm: u32) {
         self.counts.left[usize::from(from)] += 1;
-        let untold = &mut self.untold_left[usize::from(from)];
-        *untold = Left { flows: untold.flows.saturating_add(1), loss_ppm };
+        let untold = &mut self.unreported_departures[usize::from(from)];
+        *untold = Departures { flows: untold.flows.saturating_add(1), loss_ppm };
     }
 
     pub fn overflows(&self, now: Instant) -> bool {

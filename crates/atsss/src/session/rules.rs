@@ -12,7 +12,7 @@ use crate::classify::RuleIndex;
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::LoadView;
-use anabranch_steer::{Exclusion, Explanation, LawView, Left, Mode, PathSet, PathState, Pause, View};
+use anabranch_steer::{Departures, Exclusion, Explanation, LawView, Mode, PathSet, PathState, Pause, View};
 use anabranch_steer::{Rule, Steer};
 
 /// Time between two reviews of the rules; [`SILENCE`] after a review of a rule that caused an event.
@@ -298,8 +298,8 @@ fn news(
             state.told.paused = paused.is_some();
         }
     }
-    for (path, untold) in state.mode.untold_left() {
-        let Left { flows, loss_ppm } = *untold;
+    for (path, untold) in state.mode.unreported_departures() {
+        let Departures { flows, loss_ppm } = *untold;
         if flows > 0 && tell(RuleEvent::FlowsLeft { path, flows, loss_ppm }) {
             untold.flows = 0;
         }

@@ -58,7 +58,7 @@ mod overflow;
 mod small;
 mod spill;
 
-use super::record::{Left, Record};
+use super::record::{Departures, Record};
 use super::{Cause, Exclusion, Input, LawCounts, LawView, Lossy, PathSet, Treatment};
 use crate::view::{BULK_BYTES, LoadView, PERIOD_MS};
 use crate::{MAX_PATHS, PathId};
@@ -270,9 +270,9 @@ impl Lane {
         LawView { counts, bulk, paused: self.overflow.paused(now) }
     }
 
-    /// See [`Record::untold_left`].
-    pub(super) fn untold_left(&mut self) -> &mut [Left; MAX_PATHS] {
-        &mut self.record.untold_left
+    /// See [`Record::unreported_departures`].
+    pub(super) fn unreported_departures(&mut self) -> &mut [Departures; MAX_PATHS] {
+        &mut self.record.unreported_departures
     }
 
     /// Bulk flows with this home; 0 if there was no packet in the last two periods.

@@ -23,7 +23,10 @@ fn a_bulk_flow_held_back_by_loss_moves() {
     }
     assert_eq!(path, 1);
     assert_eq!(bed.lane.view(bed.now).counts.left[..2], [1, 0]);
-    assert_eq!(bed.lane.untold_left()[..2], [Left { flows: 1, loss_ppm: 5_000 }, Left::default()]);
+    assert_eq!(
+        bed.lane.unreported_departures()[..2],
+        [Departures { flows: 1, loss_ppm: 5_000 }, Departures::default()]
+    );
 }
 
 /// 11 Mbit/s at home; the other path was never full, but was measured by trains.
