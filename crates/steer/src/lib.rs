@@ -45,7 +45,7 @@ mod rule;
 pub mod token_bucket;
 mod view;
 
-use autonomous::Lane;
+use autonomous::LawState;
 pub use compile::{Names, PolicyError};
 pub use explain::{Cause, Exclusion, Explanation, LawCounts, LawView, Pause, Treatment};
 pub use lossy::Lossy;
@@ -419,7 +419,7 @@ pub trait Compile: Steer + Sized {
 #[derive(Debug, Clone, Default)]
 pub struct ModeState {
     /// State of autonomous load-balance; allocated by its first packet.
-    lane: Option<Box<Lane>>,
+    lane: Option<Box<LawState>>,
     /// Milliseconds (wrapping) at which `current` or `overflow` last changed.
     changed_ms: u32,
     /// Path in use, plus one; 0 = none yet.

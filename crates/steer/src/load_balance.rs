@@ -22,7 +22,7 @@
 //! its path as long as that is up. Equal shares of *n* paths use the number modulo *n*, because ten digits
 //! cannot be divided by three.
 
-use crate::autonomous::Lane;
+use crate::autonomous::LawState;
 use crate::{
     Cause, Compile, Exclusion, Input, MAX_PATHS, ModeState, Names, ParamKind, PathId, PathSet, Pick,
     PolicyError, Steer, Treatment, Value,
@@ -218,7 +218,8 @@ impl Steer for LoadBalance {
             Granularity::Flow => input.flow_hash,
         };
         if self.autonomous && up.len() > 1 {
-            let lane = state.lane.get_or_insert_with(|| Box::new(Lane::new(self.weights, self.overflows)));
+            let lane =
+                state.lane.get_or_insert_with(|| Box::new(LawState::new(self.weights, self.overflows)));
             return lane.pick(input, up, self.per_packet()).into();
         }
         self.by_share(number, up).into()

@@ -176,7 +176,7 @@ impl Group {
 
 /// The state of the law for one (session, rule).
 #[derive(Debug, Clone, Default)]
-pub(super) struct Lane {
+pub(super) struct LawState {
     period: u32,
     /// Bulk flows by home, in the current period and in the previous one.
     bulk: [[u16; MAX_PATHS]; 2],
@@ -210,7 +210,7 @@ pub(super) struct Lane {
     record: Record,
 }
 
-impl Lane {
+impl LawState {
     /// `weights`: how flows of a group are spread while capacities are unknown (all zero: by round trip).
     /// `overflows`: whether packets may take a path with a later arrival.
     pub(super) fn new(weights: [u8; MAX_PATHS], overflows: bool) -> Self {

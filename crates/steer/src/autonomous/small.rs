@@ -5,7 +5,7 @@
 //! a path on which it fits.
 
 use super::spill::Delays;
-use super::{Input, Lane, MAX_SKEW_US, MOVE, PathSet, SMALL_ROUNDS};
+use super::{Input, LawState, MAX_SKEW_US, MOVE, PathSet, SMALL_ROUNDS};
 use crate::PathId;
 use anabranch_wire::tunnel::SECURE_OVERHEAD;
 
@@ -35,7 +35,7 @@ fn uses(input: &Input<'_>, delays: &Delays, path: PathId, percent: u64) -> bool 
     least_bps > 0 && input.flow.fills(own_bps / 100 * percent)
 }
 
-impl Lane {
+impl LawState {
     /// The home of a flow that is steered by delay.
     pub(super) fn rehome_small(&self, input: &Input<'_>, others: PathSet, home: PathId) -> PathId {
         let delays = Delays::of(input, others.union(PathSet::single(home)));

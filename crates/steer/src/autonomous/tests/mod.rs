@@ -22,7 +22,7 @@ fn load(base_ms: i64, queue_ms: u32, mbps: u64) -> LoadView {
 }
 
 struct Bed {
-    lane: Lane,
+    lane: LawState,
     states: PathStates,
     loads: Vec<LoadView>,
     now: Instant,
@@ -38,7 +38,7 @@ impl Bed {
             states.set(path, PathState::up(load.rtt_us));
         }
         Self {
-            lane: Lane::default(),
+            lane: LawState::default(),
             states,
             loads: loads.to_vec(),
             now: Instant::from_secs(1),
@@ -148,7 +148,7 @@ fn without_reordering_packets_neither_overflow_nor_take_a_small_path() {
     {
         for (overflows, paths) in [(true, ordered), (false, unordered)] {
             let mut bed = Bed::new(&loads);
-            bed.lane = Lane::new([0; MAX_PATHS], overflows);
+            bed.lane = LawState::new([0; MAX_PATHS], overflows);
             let flow = &mut FlowSteer::default();
             flow.set_home(paths[0], bed.now);
             bed.wait(1_000);
@@ -480,7 +480,7 @@ fn a_lone_bulk_flow_that_fills_its_home_goes_to_an_idle_path_that_carries_twice_
 /// A lone flow that has had its home for longer sends `kbps` for six seconds. Returns its last home.
 fn lone(loads: [LoadView; 2], overflows: bool, kbps: u64) -> PathId {
     let mut bed = Bed::new(&loads);
-    bed.lane = Lane::new([0; MAX_PATHS], overflows);
+    bed.lane = LawState::new([0; MAX_PATHS], overflows);
     let flow = &mut FlowSteer::default();
     flow.set_home(0, bed.now);
     bed.wait(600);
