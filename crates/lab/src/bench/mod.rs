@@ -170,9 +170,9 @@ impl Bench {
         self.only.is_empty() || self.only.iter().any(|only| only == contender)
     }
 
-    fn doing(&self, benchmark: &str) {
+    fn doing(&self, what: &str) {
         if !self.quiet {
-            eprintln!("bench: {benchmark}");
+            eprintln!("bench: {what}");
         }
     }
 }
@@ -326,10 +326,10 @@ fn traffic(core: Core, task: &crate::netns::traffic::Task) -> Result<Command> {
 }
 
 /// Waits for a condition.
-fn wait_for(benchmark: &str, within: Duration, bench: &Bench, mut ready: impl FnMut() -> bool) -> Result<()> {
+fn wait_for(what: &str, within: Duration, bench: &Bench, mut ready: impl FnMut() -> bool) -> Result<()> {
     let deadline = std::time::Instant::now() + within;
     while !ready() {
-        ensure!(std::time::Instant::now() < deadline, "{benchmark}: not within {} s", within.as_secs());
+        ensure!(std::time::Instant::now() < deadline, "{what}: not within {} s", within.as_secs());
         ensure!(!bench.sandbox.stop.sleep(Duration::from_millis(20)), program::Interrupted);
     }
     Ok(())
