@@ -80,10 +80,8 @@ impl World {
             return;
         }
         let waits = |ue: &Ue| {
-            work.pending_sessions.get(&ue.id).is_some_and(|pending_sessions| {
-                now < pending_sessions.at
-                    && pending_sessions.session == ue.session
-                    && pending_sessions.state == ue.session_state
+            work.pending_sessions.get(&ue.id).is_some_and(|pending| {
+                now < pending.at && pending.session == ue.session && pending.state == ue.session_state
             })
         };
         let due: Vec<Ue> =
@@ -116,10 +114,8 @@ impl World {
         if result.is_ok() {
             pending_sessions.remove(&ue.id);
         } else {
-            let before = pending_sessions
-                .get(&ue.id)
-                .filter(|pending_sessions| pending_sessions.session == ue.session);
-            let times = before.map_or(0, |pending_sessions| pending_sessions.times);
+            let before = pending_sessions.get(&ue.id).filter(|pending| pending.session == ue.session);
+            let times = before.map_or(0, |pending| pending.times);
             let pause = Duration::from_secs(RETRY.as_secs() << times.min(16));
             let at = now + pause.min(if refused { REFUSED } else { BUSY });
             pending_sessions.insert(
