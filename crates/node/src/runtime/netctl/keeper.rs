@@ -409,14 +409,14 @@ mod tests {
         let hour = Duration::from_secs(3600);
         for lasts_ms in [0, 1, 100, 900, 1_500, 9_999, 10_000, 59_999, 60_000, 61_000, 600_000] {
             let (lasts, start) = (Duration::from_millis(lasts_ms), Instant::now());
-            let (mut schedule, mut now, mut starts, mut is_reported, mut gone) =
+            let (mut schedule, mut now, mut starts, mut reports, mut gone) =
                 (RestartSchedule::new(start), start, 0, 0, Duration::ZERO);
             while now < start + hour {
                 now += lasts;
                 schedule.end(now);
                 // The same for an nft that could not be started.
                 schedule.end(now);
-                is_reported += usize::from(schedule.must_report());
+                reports += usize::from(schedule.must_report());
                 let at = now.max(schedule.due().unwrap());
                 if starts == 0 {
                     assert_eq!(at, now, "the first is started at once");
@@ -429,11 +429,11 @@ mod tests {
             }
             assert!(gone <= PAUSES[1], "{lasts_ms}: {gone:?}");
             if lasts < STABLE_AFTER {
-                assert_eq!(is_reported, 1, "{lasts_ms}");
+                assert_eq!(reports, 1, "{lasts_ms}");
                 assert!((60..=66).contains(&starts), "{lasts_ms}: {starts}");
             } else {
                 // These are stable.
-                assert_eq!((is_reported, gone), (0, Duration::ZERO), "{lasts_ms}");
+                assert_eq!((reports, gone), (0, Duration::ZERO), "{lasts_ms}");
             }
         }
     }
