@@ -99,7 +99,7 @@ struct {
 	__uint(max_entries, 1024);
 	__type(key, struct in6_addr);
 	__type(value, struct told);
-} ab_is_reported_congestion SEC(".maps");
+} ab_told SEC(".maps");
 
 /* Lifetime of a reported size, as in the kernel (net.ipv6.route.mtu_expires). */
 #define TOLD_NS 600000000000ULL
@@ -127,17 +127,17 @@ static __attribute__((noinline)) u64 path_mtu(struct __sk_buff *skb)
 
 	if (bpf_skb_load_bytes(skb, ab_source.link_bytes + IPV6_DESTINATION, &to, sizeof(to)))
 		return ~0U;
-	before = bpf_map_lookup_elem(&ab_is_reported_congestion, &to);
+	before = bpf_map_lookup_elem(&ab_told, &to);
 	age = before ? told.at_ns - before->at_ns : ~0ULL;
 	tcp = sk ? bpf_skc_to_tcp_sock(sk) : 0;
 	if (tcp && tcp->mtu_info) {
 		told.mtu = tcp->mtu_info;
 		if (!before || before->mtu > told.mtu || age > TOLD_NS)
-			bpf_map_update_elem(&ab_is_reported_congestion, &to, &told, 0);
+			bpf_map_update_elem(&ab_told, &to, &told, 0);
 		return told.mtu;
 	}
 	if (age > TOLD_NS) {
-		bpf_map_update_elem(&ab_is_reported_congestion, &to, &told, 0);
+		bpf_map_update_elem(&ab_told, &to, &told, 0);
 		return FIRST | ~0U;
 	}
 	/* In eighths of a microsecond. */
