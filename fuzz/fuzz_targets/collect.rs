@@ -2,7 +2,7 @@
 //! same.
 #![no_main]
 
-use anabranch_cc::collect::{CollectConfig, Collector, CaptureInfo};
+use anabranch_cc::collect::{CaptureInfo, CollectConfig, Collector};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ioam::{
     self, Hop, NodeData, Opaque, SNAPSHOT_SCHEMA, Snapshot, TraceHeader, TraceType, emit_trace_header,
