@@ -3,7 +3,7 @@
 use crate::runtime::relay::{self, Full, Kind, Named, Tally, Totals, named};
 use anabranch_kern::socket::mptcp_paths;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{OnceLock, Weak};
 use tokio::net::TcpStream;
 
 /// One flow.
@@ -76,14 +76,19 @@ pub struct FlowProperties {
     /// UE: whether a program of the UE itself opened it.
     pub own: bool,
     /// The connection between UE and UPF.
-    pub between: OnceLock<Arc<TcpStream>>,
+    pub between: OnceLock<Weak<TcpStream>>,
 }
 
 impl FlowProperties {
+    /// Whether it has a connection between UE and UPF.
+    pub fn is_connected(&self) -> bool {
+        self.between.get().is_some_and(|stream| stream.strong_count() > 0)
+    }
+
     /// Number of subflows; 1 without Multipath TCP.
     pub fn subflows(&self) -> u8 {
-        let between = self.between.get();
-        between.and_then(|stream| mptcp_paths(&**stream).ok().flatten()).unwrap_or(1)
+        let between = self.between.get().and_then(Weak::upgrade);
+        between.and_then(|stream| mptcp_paths(&*stream).ok().flatten()).unwrap_or(1)
     }
 }
 

@@ -38,7 +38,6 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Notify;
 use tokio::time::timeout;
 
 /// Maximum number of bytes read from a program before the UPF's answer: less than a first flight of ten
@@ -81,8 +80,6 @@ pub struct UeLane {
     /// options.
     rests_until_ms: AtomicU64,
     stripped_until_ms: AtomicU64,
-    /// Flows that go by the UPF's lane end.
-    ended: Notify,
 }
 
 /// Result of a failed attempt on the lane.
@@ -116,7 +113,6 @@ impl UeLane {
             started: Instant::now(),
             rests_until_ms: AtomicU64::new(0),
             stripped_until_ms: AtomicU64::new(0),
-            ended: Notify::new(),
         })
     }
 
@@ -146,9 +142,11 @@ impl UeLane {
         starts
     }
 
-    /// Resets the flows that go by the UPF's lane. Others may come at once.
+    /// Resets the flows that are connected to the UPF's end. It is unknown what a server has received of one that waits
+    /// for the UPF's answer.
     pub fn reset_flows(&self) {
-        self.ended.notify_waiters();
+        let flows = self.flows.list(0, usize::MAX);
+        flows.iter().filter(|flow| flow.of.is_connected()).for_each(|flow| flow.end());
     }
 
     /// Runs `job` in the lane's namespace.
@@ -262,19 +260,15 @@ impl UeLane {
                 return Err(Failure::Packets(Why::NoLane));
             }
         };
+        // Set only here.
+        let _ = entry.flow.of.between.set(Arc::downgrade(&stream));
         *first = said(client);
         bytes.extend_from_slice(first);
         let answer = async {
             converse::send(&stream, &bytes).await?;
             converse::receive(&stream).await
         };
-        let answer = tokio::select! {
-            biased;
-            // It is unknown whether the server has received the first bytes.
-            () = self.ended.notified() => return Err(Failure::Refused(Why::Reset)),
-            answer = timeout(ANSWER, answer) => answer,
-        };
-        match answer {
+        match timeout(ANSWER, answer).await {
             Ok(Ok(answer)) => read_answer(&answer)?,
             Ok(Err(Silence::Broken(_) | Silence::Unreadable(_))) => {
                 return Err(Failure::Packets(Why::NoLane));
@@ -292,9 +286,7 @@ impl UeLane {
             self.rest(&self.stripped_until_ms, STRIPPED_REST);
             Carrier::Tcp
         };
-        // Set only here.
         let _ = entry.flow.of.carrier.set(carrier);
-        let _ = entry.flow.of.between.set(stream.clone());
         Ok(stream)
     }
 
@@ -399,26 +391,28 @@ async fn serve(lane: Arc<UeLane>, client: TcpStream, from: SocketAddr) {
     let Some(entry) = lane.flows.open(from.ip(), from, known) else { return reset(&client) };
     // A reset is also sent if this program ends before the server is reached.
     reset(&client);
-    let _ = relay::relayed(&SockRef::from(&client), lane.keepalive());
+    let client = Arc::new(client);
+    entry.serve(&client, forward(&lane, &entry, from, server, &client)).await;
+}
+
+async fn forward(
+    lane: &Arc<UeLane>,
+    entry: &Entry,
+    from: SocketAddr,
+    server: SocketAddr,
+    client: &Arc<TcpStream>,
+) {
+    let _ = relay::relayed(&SockRef::from(client), lane.keepalive());
     let far = tokio::select! {
-        far = lane.reach(&entry, from, server, &client) => far,
+        far = lane.reach(entry, from, server, client) => far,
         // A client that closes the connection meanwhile ends the attempt.
-        _ = gone(&client) => return,
+        _ = gone(client) => return,
     };
     match far {
-        Ok(far) => {
-            let client = Arc::new(client);
-            let by_lane = entry.flow.of.carrier.get() != Some(&Carrier::Packets);
-            tokio::select! {
-                biased;
-                // What is dropped is reset.
-                () = lane.ended.notified(), if by_lane => {}
-                () = entry.carry(&client, &far) => {}
-            }
-        }
+        Ok(far) => entry.carry(client, &far).await,
         Err(why) => {
             lane.flows.refused.count(why);
-            reset(&client);
+            reset(client);
         }
     }
 }

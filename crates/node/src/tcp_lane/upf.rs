@@ -30,7 +30,6 @@ use std::convert::Infallible;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
@@ -167,22 +166,11 @@ impl UpfLane {
 
     async fn serve(&self, ue: TcpStream, from: SocketAddr) {
         let Some((session, _)) = tcp_lane::parse(from.ip()) else { return reset(&ue) };
-        if self.flows.memory.is_over(session.into()) {
-            self.flows.refused.count(Why::Memory);
-            return reset(&ue);
-        }
         let Some(entry) = self.flows.open(session.into(), from, FlowProperties::default()) else {
             return reset(&ue);
         };
         let ue = Arc::new(ue);
-        tokio::select! {
-            biased;
-            () = entry.flow.ended() => {
-                reset(&ue);
-                self.flows.resets.fetch_add(1, Relaxed);
-            }
-            () = self.convert(&entry, session, &ue) => {}
-        }
+        entry.serve(&ue, self.convert(&entry, session, &ue)).await;
     }
 
     async fn convert(&self, entry: &Entry, session: Ipv4Addr, ue: &Arc<TcpStream>) {
@@ -192,6 +180,9 @@ impl UpfLane {
             refused.count(why);
             farewell(ue, &[Tlv::Error { code, value }]).await;
         };
+        if self.flows.memory.is_over(session.into()) {
+            return refuse(Why::Memory, ErrorCode::ResourceExceeded, &[0]).await;
+        }
         let bytes = match timeout(self.config.first_bytes(), converse::receive(ue)).await {
             Ok(Ok(bytes)) => bytes,
             Ok(Err(Silence::Unreadable(error))) => {
@@ -232,7 +223,7 @@ impl UpfLane {
         };
         let multipath = matches!(mptcp_paths(&**ue), Ok(Some(_)));
         let _ = flow.carrier.set(if multipath { Carrier::Mptcp } else { Carrier::Tcp });
-        let _ = flow.between.set(ue.clone());
+        let _ = flow.between.set(Arc::downgrade(ue));
         let Ok(accepted) = encode(&[Tlv::ExtendedTcpHeader { options: &[] }]) else { return reset(ue) };
         match converse::send(ue, &accepted).await {
             Ok(()) => entry.carry(ue, &far).await,

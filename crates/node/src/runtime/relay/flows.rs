@@ -2,7 +2,7 @@
 //!
 //! A flow counts its own bytes; the table is locked only when a flow opens, ends, or is listed.
 
-use super::memory::{Memory, Way};
+use super::memory::{Direction, Memory};
 use super::tally::{Named, Tally};
 use super::{Unfinished, both, flow_limit, reset};
 use std::collections::BTreeMap;
@@ -72,19 +72,14 @@ pub struct Flow<K> {
     /// The connections of client and server, while they are relayed.
     pub(super) ends: OnceLock<[Arc<TcpStream>; 2]>,
     /// The directions to the server and to the client.
-    pub(super) ways: [Way; 2],
+    pub(super) directions: [Direction; 2],
     end: Notify,
 }
 
 impl<K> Flow<K> {
-    /// Ends the flow; see [`Self::ended`].
+    /// Ends the flow with a reset; see [`Entry::serve`].
     pub fn end(&self) {
         self.end.notify_one();
-    }
-
-    /// Completes once, after [`Self::end`].
-    pub async fn ended(&self) {
-        self.end.notified().await;
     }
 
     fn totals(&self) -> Totals {
@@ -198,7 +193,7 @@ impl<K: Kind> Flows<K> {
             of,
             owner,
             ends: OnceLock::new(),
-            ways: Default::default(),
+            directions: Default::default(),
             end: Notify::new(),
         });
         if shares {
@@ -254,12 +249,24 @@ pub struct Entry<K: Kind> {
 }
 
 impl<K: Kind> Entry<K> {
+    /// Runs `work`, which serves the flow of the client's connection `near`, until the flow is ended.
+    pub async fn serve(&self, near: &TcpStream, work: impl Future<Output = ()>) {
+        tokio::select! {
+            biased;
+            () = self.flow.end.notified() => {
+                reset(near);
+                self.flows.resets.fetch_add(1, Relaxed);
+            }
+            () = work => {}
+        }
+    }
+
     /// Relays both directions until both ends have finished.
     pub async fn carry(&self, near: &Arc<TcpStream>, far: &Arc<TcpStream>) {
         // A flow is relayed once.
         let _ = self.flow.ends.set([near.clone(), far.clone()]);
         let unfinished = Unfinished::new([near, far]);
-        let Flow { up, down, ways: [to_server, to_client], .. } = &*self.flow;
+        let Flow { up, down, directions: [to_server, to_client], .. } = &*self.flow;
         match both(near, far, (up, to_server), (down, to_client)).await {
             Ok(()) => unfinished.done(),
             Err(error) => self.broken(near, far, &error),

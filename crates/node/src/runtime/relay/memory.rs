@@ -66,13 +66,13 @@ impl Bounds {
 
 /// A direction of a flow.
 #[derive(Debug, Default)]
-pub struct Way {
+pub struct Direction {
     /// Bytes that the receiver's connection does not accept now.
     waits: AtomicUsize,
     limited: AtomicBool,
 }
 
-impl Way {
+impl Direction {
     /// The receiver's connection has not accepted `bytes` bytes.
     pub fn wait_with(&self, bytes: usize) {
         self.waits.store(bytes, Relaxed);
@@ -128,14 +128,14 @@ pub async fn watch<K: Kind>(flows: Arc<Flows<K>>, bounds: Bounds) -> Infallible 
 
 #[derive(Default)]
 struct Watch {
-    known: BTreeMap<u64, [Direction; 2]>,
+    known: BTreeMap<u64, [Measured; 2]>,
     /// Owners with limited buffers.
     tight: BTreeSet<IpAddr>,
 }
 
 /// What is known of a direction at a measurement.
 #[derive(Debug, Clone, Copy)]
-struct Direction {
+struct Measured {
     bytes: u64,
     moved: Instant,
     moves: bool,
@@ -176,7 +176,7 @@ impl Watch {
             let bytes = [&flow.up, &flow.down].map(|bytes| bytes.load(Relaxed));
             let rests = known.is_some_and(|known| {
                 let idle = |i: usize| known[i].bytes == bytes[i] && known[i].held == 0;
-                let waits = flow.ways.iter().any(|way| way.waits.load(Relaxed) > 0);
+                let waits = flow.directions.iter().any(|direction| direction.waits.load(Relaxed) > 0);
                 idle(0) && idle(1) && !waits && !self.tight.contains(&flow.owner)
             });
             let directions = match known {
@@ -186,9 +186,9 @@ impl Watch {
                     // A connection that has ended holds nothing.
                     let memory = ends.each_ref().map(|end| socket::memory(end).unwrap_or_default());
                     [0, 1].map(|i| {
-                        let waits = flow.ways[i].waits.load(Relaxed);
+                        let waits = flow.directions[i].waits.load(Relaxed);
                         let known = known.map(|known| known[i]);
-                        Direction::measured(known, bytes[i], [memory[i], memory[1 - i]], waits, now)
+                        Measured::new(known, bytes[i], [memory[i], memory[1 - i]], waits, now)
                     })
                 }
             };
@@ -218,7 +218,7 @@ impl Watch {
 }
 
 impl Owned {
-    fn add(&mut self, direction: &Direction) {
+    fn add(&mut self, direction: &Measured) {
         self.held += direction.held;
         if direction.moves {
             self.moving += 1;
@@ -228,9 +228,9 @@ impl Owned {
     }
 }
 
-impl Direction {
+impl Measured {
     /// From the memory of sender's and receiver's connection, and the number of bytes in the pipe that wait.
-    fn measured(
+    fn new(
         known: Option<Self>,
         bytes: u64,
         [from, to]: [SocketMemory; 2],
@@ -270,7 +270,7 @@ impl Direction {
 }
 
 /// Limits the buffers of a flow, or restores them without a `part`.
-fn adapt<K>(flow: &Flow<K>, directions: &mut [Direction; 2], part: Option<u64>) {
+fn adapt<K>(flow: &Flow<K>, directions: &mut [Measured; 2], part: Option<u64>) {
     let Some(ends) = flow.ends.get() else { return };
     let mut released = false;
     for (i, direction) in directions.iter_mut().enumerate() {
@@ -288,7 +288,7 @@ fn adapt<K>(flow: &Flow<K>, directions: &mut [Direction; 2], part: Option<u64>) 
         };
         let limits = limits.or(direction.natural).unwrap_or(direction.limits);
         direction.natural = natural;
-        flow.ways[i].limited.store(natural.is_some(), Relaxed);
+        flow.directions[i].limited.store(natural.is_some(), Relaxed);
         // A connection that has ended needs no limits.
         if limits[0] != direction.limits[0] {
             let _ = socket::set_receive_limit(&ends[i], limits[0]);
@@ -331,11 +331,11 @@ mod tests {
             waits in any::<bool>(),
             limits in [2304u32..40 << 20, 4608u32..8 << 20],
             limited in any::<bool>(),
-        ) -> Direction {
+        ) -> Measured {
             let now = Instant::now();
             let memory = SocketMemory { received: held as u32, receive_limit: limits[0], ..SocketMemory::default() };
             let to = SocketMemory { send_limit: limits[1], ..SocketMemory::default() };
-            let mut direction = Direction::measured(None, 0, [memory, to], usize::from(waits), now);
+            let mut direction = Measured::new(None, 0, [memory, to], usize::from(waits), now);
             direction.natural = limited.then(|| [limits[0].max(AGAIN[0]), limits[1].max(AGAIN[1])]);
             direction.at(now + if stands { STANDS } else { Duration::ZERO })
         }
@@ -348,7 +348,7 @@ mod tests {
             bound in 0u64..1 << 30,
             again in any::<proptest::sample::Index>(),
         ) {
-            let sum = |directions: &[Direction]| {
+            let sum = |directions: &[Measured]| {
                 let mut owned = Owned::default();
                 directions.iter().for_each(|direction| owned.add(direction));
                 owned

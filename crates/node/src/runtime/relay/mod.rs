@@ -19,7 +19,7 @@ pub use tally::{Named, Tally};
 
 use super::netctl;
 use anyhow::Context;
-use memory::Way;
+use memory::Direction;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pipe::Pipe;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -47,38 +47,45 @@ const DESCRIPTORS_BESIDE: u64 = 256;
 async fn both(
     client: &TcpStream,
     far: &TcpStream,
-    up: (&AtomicU64, &Way),
-    down: (&AtomicU64, &Way),
+    up: (&AtomicU64, &Direction),
+    down: (&AtomicU64, &Direction),
 ) -> io::Result<()> {
-    let (mut up, mut down) = (pin!(one_way(client, far, up)), pin!(one_way(far, client, down)));
+    let (mut up, mut down) = (pin!(one_direction(client, far, up)), pin!(one_direction(far, client, down)));
     tokio::select! {
         done = &mut up => {
             done?;
-            other_way(down, client).await
+            other_direction(down, client).await
         }
         done = &mut down => {
             done?;
-            other_way(up, far).await
+            other_direction(up, far).await
         }
     }
 }
 
 /// Relays the other direction after `ended` has sent its FIN. Nobody reads from that end any more, so its
 /// failure is detected separately; the other end may never send.
-async fn other_way(way: impl Future<Output = io::Result<()>>, ended: &TcpStream) -> io::Result<()> {
+async fn other_direction(
+    direction: impl Future<Output = io::Result<()>>,
+    ended: &TcpStream,
+) -> io::Result<()> {
     tokio::select! {
         biased;
-        done = way => done,
+        done = direction => done,
         error = gone(ended) => Err(error),
     }
 }
 
 /// Relays one direction until FIN, and passes that on.
-async fn one_way(from: &TcpStream, to: &TcpStream, (bytes, way): (&AtomicU64, &Way)) -> io::Result<()> {
+async fn one_direction(
+    from: &TcpStream,
+    to: &TcpStream,
+    (bytes, direction): (&AtomicU64, &Direction),
+) -> io::Result<()> {
     loop {
         from.readable().await?;
         let mut pipe = Pipe::take()?;
-        let filled = from.try_io(Interest::READABLE, || pipe.fill(from, way.batch()));
+        let filled = from.try_io(Interest::READABLE, || pipe.fill(from, direction.batch()));
         match filled {
             Ok(0) => {
                 pipe.give();
@@ -95,7 +102,7 @@ async fn one_way(from: &TcpStream, to: &TcpStream, (bytes, way): (&AtomicU64, &W
                             bytes.fetch_add(given as u64, Relaxed);
                         }
                         Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                            way.wait_with(pipe.held());
+                            direction.wait_with(pipe.held());
                             // Nobody reads from `from` meanwhile, so its failure is detected here.
                             tokio::select! {
                                 ready = to.writable() => ready?,
@@ -105,7 +112,7 @@ async fn one_way(from: &TcpStream, to: &TcpStream, (bytes, way): (&AtomicU64, &W
                         Err(error) => return Err(error),
                     }
                 }
-                way.wait_with(0);
+                direction.wait_with(0);
                 pipe.give();
                 // Lets other tasks run.
                 tokio::task::coop::consume_budget().await;
@@ -293,8 +300,10 @@ mod tests {
             let (mut server, far) = pair().await;
             let relay = tokio::spawn(async move {
                 let (up, down) = (AtomicU64::new(0), AtomicU64::new(0));
-                let ways = <[Way; 2]>::default();
-                both(&near, &far, (&up, &ways[0]), (&down, &ways[1])).await.map(|()| up.load(Relaxed))
+                let directions = <[Direction; 2]>::default();
+                both(&near, &far, (&up, &directions[0]), (&down, &directions[1]))
+                    .await
+                    .map(|()| up.load(Relaxed))
             });
             let mut sent = Vec::new();
             let mut parts = Vec::new();
