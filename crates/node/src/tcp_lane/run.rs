@@ -308,6 +308,7 @@ impl LaneOfUe {
         let usable = self.lossy.usable(up, &self.states, limit);
         let all: PathSet = paths(&self.accesses).collect();
         let Some(running) = &mut self.running else { return };
+        running.look_at = None;
         if usable.is_empty() {
             return;
         }
@@ -326,7 +327,6 @@ impl LaneOfUe {
         let endpoint = move |path: PathId| netctl::lane_endpoint(session, path);
         let back = running.withdrawn.and(usable);
         let going = all.without(usable).without(running.withdrawn);
-        running.look_at = None;
         if back.is_empty() && going.is_empty() {
             running.needed.clear();
             return;

@@ -6,7 +6,7 @@ use super::tcp_lane::{
     ROUTED, RULES, by_default, exchange, flow, lane, lose, start_with, subflows, transfer,
 };
 use nix::sys::signal::Signal;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -92,6 +92,38 @@ fn an_upload_whose_server_has_sent_all_goes_on_when_its_access_is_lost() {
 #[test]
 fn a_download_whose_client_has_sent_all_goes_on_when_its_access_is_lost() {
     survives_each(false);
+}
+
+/// Both accesses become silent, first the one with the only subflow of a connection.
+#[test]
+fn a_flow_goes_on_after_all_accesses_were_silent() {
+    let Some((world, upf, ue)) = start_with(RULES, ROUTED) else { return };
+    let silent = |access: &str, up: usize| {
+        lose(&world, access, "");
+        world.until("the access is down", || world.paths_up("ue") == up);
+    };
+    let heard = || {
+        world.ue.sh("nft delete table inet hole");
+        world.until("both accesses are up", || world.paths_up("ue") == 2)
+    };
+    for [only, other] in [["5g0", "wifi0"], ["wifi0", "5g0"]] {
+        silent(other, 1);
+        let (client, mut server) = flow(&world);
+        server.write_all(b"all").unwrap();
+        server.shutdown(Shutdown::Write).unwrap();
+        (&client).read_exact(&mut [0; 3]).unwrap();
+        heard();
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(subflows(&world), 1, "it gets no other one");
+        silent(only, 1);
+        silent(other, 0);
+        // Longer than the pause before needed endpoints are checked again.
+        std::thread::sleep(Duration::from_secs(2));
+        println!("{only}: both up after {:?}", heard());
+        transfer(client, server, 100_000)();
+    }
+    ue.stop();
+    upf.stop();
 }
 
 /// How long until a connection on which nobody sends is reset.
