@@ -253,6 +253,7 @@ impl Ue {
         self.handshake.next_try = now + RETRY;
         let welcome = established.welcome;
         let epoch = Epoch::new(local_index, established.peer_index, established.keys, now);
+        let expired = !self.session.keys().can_seal(now);
         self.session.keys().install_now(epoch, now);
         let addresses = Addresses { v4: welcome.ipv4.map(|(a, _)| a), v6: welcome.ipv6.map(|(a, _)| a) };
         let mtu = welcome.inner_mtu.max(1280).min(self.config.params.inner_mtu);
@@ -272,7 +273,10 @@ impl Ue {
             self.event(UeEvent::Connected { addresses, mtu });
         }
         if restarted {
-            self.event(UeEvent::UpfRestarted);
+            // After the keys have expired, the UPF has a new session although it was probably not restarted.
+            if !expired {
+                self.event(UeEvent::UpfRestarted);
+            }
             self.session.peer_restarted(now, &mut self.pool);
         }
         if fresh || restarted {

@@ -146,7 +146,8 @@ pub enum UeEvent {
         /// MTU of the inner interface, in bytes.
         mtu: u16,
     },
-    /// The UPF was restarted and has lost the state of all flows.
+    /// The UPF was restarted and has lost the state of all flows. Not reported if the keys had expired, because that also ends
+    /// a session, and connections may continue.
     UpfRestarted,
     /// The UPF accepted a handshake; to be remembered across restarts (see [`UeConfig::last_timestamp_ns`]).
     Handshake {

@@ -190,6 +190,44 @@ fn a_ue_that_closes_is_gone_at_the_upf() {
     assert!(down, "{:?}", w.upf_events);
 }
 
+/// Whether each session that has ended at the UPF ends the connections of its UE.
+fn ends(w: &World) -> Vec<(SessionEnd, bool)> {
+    let down = w.upf_events.iter().filter_map(|(_, event)| match event {
+        UpfEvent::SessionDown { reason, .. } => Some((*reason, reason.ends_connections())),
+        _ => None,
+    });
+    down.collect()
+}
+
+#[test]
+fn connections_end_with_a_session_that_is_closed_not_with_its_keys() {
+    let mut w = connected(Setup::default());
+    let addresses = w.ue.addresses();
+    w.channels.iter_mut().for_each(|channel| channel.cut = true);
+    w.run_ms(400_000);
+    assert_eq!(ends(&w), [(SessionEnd::KeysExpired, false)]);
+    // The UE did not end, so it continues them.
+    w.channels.iter_mut().for_each(|channel| channel.cut = false);
+    w.run_ms(2_000);
+    assert!(w.ue.is_connected() && w.ue.addresses() == addresses);
+    let fresh = w.upf_events.iter().any(|(_, event)| {
+        matches!(event, UpfEvent::Session { event: SessionEvent::Rekeyed { fresh_peer: true, .. }, .. })
+    });
+    assert!(!fresh && !w.ue_events.iter().any(|(_, event)| *event == UeEvent::UpfRestarted));
+    type End = fn(&mut World);
+    let closes: [(End, SessionEnd); 3] = [
+        (|w| w.ue.on_command(UeCommand::Close, w.now), SessionEnd::ClosedByUe),
+        (|w| w.upf.command(UpfCommand::CloseSession(w.entry.key), w.now).unwrap(), SessionEnd::Closed),
+        (|w| w.upf.command(UpfCommand::RemoveUe(w.entry.key), w.now).unwrap(), SessionEnd::Removed),
+    ];
+    for (close, reason) in closes {
+        let mut w = connected(Setup::default());
+        close(&mut w);
+        w.run_ms(50);
+        assert_eq!(ends(&w).first(), Some(&(reason, true)));
+    }
+}
+
 #[test]
 fn when_the_upf_is_full_the_ue_is_told_and_asks_again() {
     let mut w = World::new(Setup { max_sessions: 0, ..Setup::default() });
