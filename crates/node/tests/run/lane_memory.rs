@@ -1,9 +1,10 @@
 //! Memory of flows of the TCP lane that nobody reads.
 
-use super::net::World;
-use super::tcp_lane::{ROUTED, RULES, V4, connect, exchange, lane, listen, start_with};
+use super::Options;
+use super::net::{ANABRANCH, Namespace, Program, World};
+use super::tcp_lane::{ROUTED, RULES, V4, carried, connect, exchange, lane, listen, start_with, world};
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 const FLOWS: usize = 40;
@@ -116,4 +117,82 @@ fn flows_that_stand_hold_no_more_than_their_share_and_do_not_slow_others() {
     drop(flows);
     ue.stop();
     upf.stop();
+}
+
+/// Starts a second UE with its own accesses; its agent is `laptop`.
+fn start_laptop(world: &World, ns: &Namespace, ue_rules: &str) -> Program {
+    ns.veth("5g0", &world.upf, "5g1");
+    ns.veth("wifi0", &world.upf, "wifi1");
+    ns.sh("ip addr add 10.3.0.2/24 dev 5g0; ip addr add 10.4.0.2/24 dev wifi0");
+    world.upf.sh("ip addr add 10.3.0.1/24 dev 5g1; ip addr add 10.4.0.1/24 dev wifi1");
+    let text = std::fs::read_to_string(world.file("ue.toml")).unwrap();
+    let text = text
+        .replace("name = \"phone\"", "name = \"laptop\"")
+        .replace("/ue.key", "/laptop.key")
+        .replace("/ue.sock", "/laptop.sock")
+        .replace("10.1.0.1:4500", "10.3.0.1:4500")
+        .replace("[fd02::1]:4501", "10.4.0.1:4501");
+    assert!(text.ends_with(ue_rules));
+    std::fs::write(world.file("laptop.toml"), text).unwrap();
+    let config = world.file("laptop.toml").display().to_string();
+    let program = ns.spawn(ANABRANCH, &["ue", "--config", &config], &world.file("laptop.log"));
+    world.until("the lane of the second UE runs", || {
+        world.paths_up("laptop") == 2 && lane(world, "laptop")["state"] == "runs"
+    });
+    program
+}
+
+/// All flows of one UE stand, and hold more than the UPF has for all, because a buffer has a least size.
+#[test]
+fn a_ue_whose_flows_stand_does_not_take_the_lane_from_another_one() {
+    const MB: usize = 16;
+    let more = format!("{ROUTED}memory_mb = {MB}\n");
+    let Some(world) = world(&Options { ue_rules: RULES, upf_more: &more, ..Options::default() }) else {
+        return;
+    };
+    let Some(laptop) = Namespace::new() else { return };
+    let keygen = std::process::Command::new(ANABRANCH)
+        .args(["keygen", "--out"])
+        .arg(world.file("laptop.key"))
+        .output()
+        .unwrap();
+    let key = String::from_utf8(keygen.stdout).unwrap();
+    let text = std::fs::read_to_string(world.file("upf.toml")).unwrap();
+    let ue = format!("[[ue]]\nname = \"laptop\"\npublic_key = \"{}\"\n[api]", key.trim());
+    std::fs::write(world.file("upf.toml"), text.replace("[api]", &ue)).unwrap();
+    let (upf, phone) = (world.start_upf(), world.start_ue());
+    world.until("the lane runs", || lane(&world, "ue")["state"] == "runs");
+    let other = start_laptop(&world, &laptop, RULES);
+    let listener = listen(&world.server, &format!("{V4}:8080"));
+    let go = |listener: &TcpListener| {
+        let client = connect(&laptop, &format!("{V4}:8080")).unwrap();
+        let start = Instant::now();
+        exchange(client, listener.accept().unwrap().0, 16 << 20);
+        start.elapsed()
+    };
+    let alone = go(&listener);
+    // They are opened before they hold anything.
+    let mut flows: Vec<[End; 2]> = (0..3 * MB)
+        .map(|_| {
+            let client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
+            [End::new(client), End::new(listener.accept().unwrap().0)]
+        })
+        .collect();
+    let mut last = Instant::now();
+    while last.elapsed() < Duration::from_secs(1) {
+        if flows.iter_mut().flatten().map(End::send).sum::<usize>() > 0 {
+            last = Instant::now();
+        } else {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    let held = held_mb(&world, "upf") as usize;
+    assert!(held > MB, "{held} MiB");
+    let beside = go(&listener);
+    println!("16 MiB each way took {alone:?}, beside {held} MiB that stand {beside:?}");
+    assert_eq!(carried(&world, "laptop", "mptcp"), 2, "{}", lane(&world, "laptop"));
+    assert!(beside < 2 * alone + Duration::from_secs(1), "{alone:?}, {beside:?}");
+    for program in [other, phone, upf] {
+        program.stop();
+    }
 }

@@ -5,7 +5,7 @@
 //! the receive queue of one end, the send queue of the other, and the pipe between them.
 //!
 //! ```text
-//!  bound of an owner = min(share, total - held by all)
+//!  bound of an owner = min(share, total - held by all, each at most its share)
 //!  held by an owner > bound / 4 ─▶ its buffers are limited            < bound / 8 ─▶ they no longer are
 //!    direction that moves: an equal part of (bound - held by those that stand), at least LEAST per buffer
 //!    direction that stands: LEAST per buffer
@@ -58,8 +58,10 @@ impl Bounds {
         Self { total, share: if share_mb > 0 { mb(share_mb).min(total) } else { total / part } }
     }
 
-    /// The bound of each owner while all flows hold `held`.
-    fn of_owner(self, held: u64) -> u64 {
+    /// The bound of each owner, if owners hold `held`. What one holds beyond its share, because its buffers cannot be smaller,
+    /// does not reduce the bound of others.
+    fn of_owner(self, held: impl Iterator<Item = u64>) -> u64 {
+        let held = held.map(|held| held.min(self.share)).sum();
         self.share.min(self.total.saturating_sub(held))
     }
 }
@@ -196,8 +198,7 @@ impl Watch {
             directions.iter().for_each(|direction| owned.add(direction));
             measured.push((flow, directions));
         }
-        let held = owners.values().map(|owned| owned.held).sum();
-        let bound = bounds.of_owner(held);
+        let bound = bounds.of_owner(owners.values().map(|owned| owned.held));
         let is_tight = |owner: &IpAddr, owned: &Owned| {
             owned.held > bound / if self.tight.contains(owner) { 8 } else { 4 }
         };
@@ -211,7 +212,7 @@ impl Watch {
         }
         let memory = &flows.memory;
         *memory.over() = owners.iter().filter(|(_, owned)| owned.held > bound).map(|(o, _)| *o).collect();
-        memory.held.store(held, Relaxed);
+        memory.held.store(owners.values().map(|owned| owned.held).sum(), Relaxed);
         memory.waiting.store(owners.values().map(|owned| owned.standing).sum(), Relaxed);
         memory.limited.store(limited, Relaxed);
     }
@@ -385,17 +386,23 @@ mod tests {
             owners in 1u64..50,
             total in 1u64 << 20..1 << 40,
             part in 1u64..64,
+            excess in 0u64..1 << 50,
         ) {
             let bounds = Bounds { total, share: total / part };
             // Owners fill their flows until each holds its bound.
+            let all = |each| std::iter::repeat_n(each, owners as usize);
             let (mut each, step) = (0, total / 1000 / owners + 1);
-            while each < bounds.of_owner(each * owners) {
+            while each < bounds.of_owner(all(each)) {
                 each += step;
             }
             let held = each * owners;
-            let rest = bounds.of_owner(held);
+            let rest = bounds.of_owner(all(each));
             prop_assert!(held <= total);
             prop_assert!(rest >= bounds.share.min(total / (owners + 1)) / 2, "{rest} of {bounds:?}, {held} held");
+            // However much the least buffers of others are.
+            if owners < part {
+                prop_assert!(bounds.of_owner(all(excess)) >= total / part);
+            }
         }
     }
 }
