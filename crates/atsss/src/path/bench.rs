@@ -63,6 +63,8 @@ pub(super) struct Bench {
     /// One-way delay of the other access, on which an end notifies the other of its result.
     pub notify: Option<Duration>,
     pub events: Vec<(Instant, usize, PathEvent)>,
+    /// When answers became overdue at the UE.
+    pub overdue: Vec<Instant>,
     pub probes_sent: [u64; 2],
     /// Data packets sent and data packets lost, per sender.
     pub data: [(u64, u64); 2],
@@ -92,6 +94,7 @@ impl Bench {
             traffic: [None, None],
             notify: None,
             events: Vec::new(),
+            overdue: Vec::new(),
             probes_sent: [0; 2],
             data: [(0, 0); 2],
             probes: Vec::new(),
@@ -234,6 +237,10 @@ impl Bench {
             }
             let event = self.ends[end].on_timeout(at);
             self.note(end, event);
+            let overdue = self.ends[end].is_overdue(at);
+            if self.ends[end].set_overdue(overdue, false) == Some(true) {
+                self.overdue.push(at);
+            }
             if let Some(request) = self.ends[end].poll_probe(16, at) {
                 self.send_probe(end, request);
             }

@@ -374,6 +374,67 @@ fn loss_is_measured_per_direction_even_with_reordering() {
     }
 }
 
+/// Round trips of 5 to 300 ms, up to 30 ms of jitter each way, loss, and traffic of 10 to 1000 packets/s.
+#[test]
+fn answers_of_a_working_path_are_not_overdue() {
+    let mut seed = 0;
+    for rtt_ms in [5, 20, 40, 60, 100, 300] {
+        for jitter_ms in [0, 10, 30] {
+            for loss in [0.0, 0.02, 0.1] {
+                for gap_ms in [1, 10, 100] {
+                    seed += 1;
+                    let mut b = Bench::new(MS * rtt_ms, seed).loss(loss).traffic(UE, cbr(MS * gap_ms, 1200));
+                    b.directions.iter_mut().for_each(|direction| direction.jitter = MS * jitter_ms);
+                    b.run(at(60_000));
+                    assert_eq!(b.overdue, [], "{rtt_ms} ms ± {jitter_ms} ms, loss {loss}, {gap_ms} ms apart");
+                }
+            }
+        }
+    }
+}
+
+/// Both directions stall regularly, as at handovers. A path that stalls for long is withdrawn for it once or twice.
+#[test]
+fn stalls_are_remembered() {
+    for stall_ms in (20..=190).step_by(10) {
+        for every_ms in [500, 5000] {
+            let mut b = Bench::new(MS * 30, 1).traffic(UE, cbr(MS, 1200));
+            for i in 1..60_000 / every_ms {
+                let from = at(i * every_ms);
+                b = b.dead(0, from, from + MS * stall_ms).dead(1, from, from + MS * stall_ms);
+            }
+            b.run(at(60_000));
+            let most = if stall_ms < 100 { 0 } else { 2 + b.downs() };
+            println!("{stall_ms} ms every {every_ms} ms: {} times, down {}", b.overdue.len(), b.downs());
+            assert!(b.overdue.len() <= most, "{stall_ms} ms every {every_ms} ms: {} times", b.overdue.len());
+        }
+    }
+}
+
+#[test]
+fn answers_are_overdue_long_before_a_failed_path_is_down() {
+    for rtt_ms in [5, 20, 40, 60, 100, 300] {
+        for jitter_ms in [0, 5, 15, 30] {
+            let mut delays = [Vec::new(), Vec::new()];
+            for seed in 0..50 {
+                let dead = at(5000 + 7 * seed);
+                let mut b = Bench::new(MS * rtt_ms, seed)
+                    .traffic(UE, cbr(MS, 1200))
+                    .dead(0, dead, FOREVER)
+                    .dead(1, dead, FOREVER);
+                b.directions.iter_mut().for_each(|direction| direction.jitter = MS * jitter_ms);
+                b.run(at(8000));
+                let down = b.down_at(UE, dead).unwrap();
+                delays[0].push(b.overdue.first().map_or(down, |at| *at) - dead);
+                delays[1].push(down - dead);
+            }
+            let [overdue, down] = delays.map(spread);
+            println!("RTT {rtt_ms} ms, jitter {jitter_ms} ms: overdue {overdue:?}, down {down:?}");
+            assert!(jitter_ms > 5 || overdue.0 < down.0 - 30.0);
+        }
+    }
+}
+
 #[test]
 fn restarted_counters_of_the_peer_do_not_count_as_loss() {
     let p = Arc::new(ProbeParams::default());

@@ -6,7 +6,7 @@
 //! soon after its start, nothing is measured until it has caught up.)
 
 use super::monitor::ID_WINDOW;
-use anabranch_element::time::Instant;
+use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::measure::{Load, Trains};
 use anabranch_wire::control::{PathCounters, Probe};
 
@@ -30,7 +30,31 @@ pub(super) struct Meters {
     pub(super) suspicion: bool,
     /// Lasting loss of the far end's sending direction, from its newest probe, in hundredths of a percent.
     pub(super) lasting_rx: u16,
+    pub(super) gaps: Gaps,
+    /// Answers were overdue when this was last asked.
+    pub(super) overdue: bool,
 }
+
+/// The longest time between two answers of a path in traffic, which decays.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Gaps {
+    longest_us: u32,
+}
+
+impl Gaps {
+    /// An answer arrived this long after the one before.
+    pub(super) fn update(&mut self, gap: Duration) {
+        let gap_us = u32::try_from(gap.as_micros()).unwrap_or(u32::MAX);
+        self.longest_us = gap_us.max(self.longest_us - self.longest_us / GAP_DECAY);
+    }
+
+    pub(super) fn longest(self) -> Duration {
+        Duration::from_micros(self.longest_us.into())
+    }
+}
+
+/// Part of the longest gap that each answer takes away: it halves in one to two minutes.
+const GAP_DECAY: u32 = 4096;
 
 /// The measurements of a path at rest, in 8 bytes.
 #[derive(Debug, Clone, Copy, Default)]

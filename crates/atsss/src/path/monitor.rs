@@ -15,6 +15,11 @@ use std::sync::Arc;
 /// usually exceed it, except after a stall of the whole process, when time has passed without any requests.
 const FEWEST_IDLE: u16 = 4;
 const FEWEST_IN_TRAFFIC: u16 = 16;
+/// Number of repeated requests without an answer from which answers are overdue, on a path without loss; loss of round trips
+/// that increases it by one; and loss that is assumed where it is unknown.
+const REPEATS_OVERDUE: u32 = 4;
+const LOSS_PER_REPEAT_PPM: u32 = 40_000;
+const UNMEASURED_PPM: u32 = 100_000;
 /// An acknowledgement whose id differs by more than this comes from a restarted peer.
 pub(super) const ID_WINDOW: u32 = 1024;
 
@@ -503,6 +508,43 @@ impl PathMonitor {
         (core::mem::replace(&mut self.taken_loss, percent) != percent).then_some(percent)
     }
 
+    /// Whether answers are overdue (UE): no request has been answered for so long that the path will probably be declared
+    /// down.
+    #[must_use]
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        if self.role == Role::Upf || self.state != State::Up || !self.in_traffic() {
+            return false;
+        }
+        // Longer than any silence of the last minutes that ended with an answer.
+        let longest = self.meters.as_ref().map_or(Duration::ZERO, |meters| meters.gaps.longest());
+        let silence = (self.params.silence() * 3 / 5).max(longest * 3 / 2);
+        // So many repeated requests should have been answered.
+        let loss_ppm = self.round_trip_loss_ppm().unwrap_or(UNMEASURED_PPM);
+        let repeats = self.repeat_interval() * (REPEATS_OVERDUE + loss_ppm / LOSS_PER_REPEAT_PPM);
+        let answered = self.late_at() + repeats + self.rtt.cautious() + self.rtt.spread();
+        self.outstanding >= FEWEST_IN_TRAFFIC && now >= answered.max(self.silent_since() + silence)
+    }
+
+    /// The same at the last [`set_overdue`](Self::set_overdue).
+    #[must_use]
+    pub fn was_overdue(&self) -> bool {
+        self.meters.as_ref().is_some_and(|meters| meters.overdue)
+    }
+
+    /// Whether an answer is later than usual (UE).
+    #[must_use]
+    pub fn is_late(&self, now: Instant) -> bool {
+        self.role == Role::Ue && self.outstanding > 0 && now >= self.late_at()
+    }
+
+    /// Records whether answers are overdue; returns it if it has changed. They do not become overdue while answers by other
+    /// paths are late, too, because then an end stalls.
+    pub fn set_overdue(&mut self, overdue: bool, others_late: bool) -> Option<bool> {
+        let before = &mut self.meters.as_mut()?.overdue;
+        let overdue = overdue && (*before || !others_late);
+        (core::mem::replace(before, overdue) != overdue).then_some(overdue)
+    }
+
     /// Free reorder queues at the far end, from its newest probe.
     #[must_use]
     pub fn peer_reorder_available(&self) -> u16 {
@@ -524,6 +566,11 @@ impl PathMonitor {
 
     fn rtts(&self) -> Duration {
         self.rtt.cautious() * u32::from(self.params.silence_rtts)
+    }
+
+    /// Since when nothing has been received that should have been.
+    fn silent_since(&self) -> Instant {
+        if self.steady { self.proof_at } else { self.waiting_since }
     }
 
     /// Whether the path has recently carried a packet. It counts for `silence_ms` after the last one, so that
@@ -557,8 +604,12 @@ impl PathMonitor {
             return Some(due);
         }
         // Late: repeat quickly, so that the decision depends on many missing answers and not on one.
-        let pace = self.silence() / if self.in_traffic() { 40 } else { 8 };
-        Some(due.min(self.late_at().max(self.sent_at + pace.max(Duration::from_millis(1)))))
+        Some(due.min(self.late_at().max(self.sent_at + self.repeat_interval())))
+    }
+
+    fn repeat_interval(&self) -> Duration {
+        let interval = self.silence() / if self.in_traffic() { 40 } else { 8 };
+        interval.max(Duration::from_millis(1))
     }
 
     /// When the path will be declared down unless something is received.
@@ -608,8 +659,13 @@ impl PathMonitor {
     fn answered(&mut self, msg: &Probe, now: Instant) -> Option<PathEvent> {
         let rtt = now.saturating_since(Instant::from_nanos(msg.echo_ns));
         self.rtt.sample(rtt, now);
+        let gap = now.saturating_since(self.silent_since());
+        let counts = self.role == Role::Ue && self.state == State::Up && self.in_traffic();
         if let Some(meters) = &mut self.meters {
             meters.answered(msg, now);
+            if counts {
+                meters.gaps.update(gap);
+            }
         }
         let follows = msg.id == self.answered_id.wrapping_add(1);
         self.answered_id = msg.id;

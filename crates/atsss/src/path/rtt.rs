@@ -99,6 +99,11 @@ impl RttMeter {
         Duration::from_micros(self.latest.max(self.smoothed_x8 / 8).into())
     }
 
+    /// Four deviations.
+    pub(super) fn spread(&self) -> Duration {
+        Duration::from_micros(self.variance_x4.into())
+    }
+
     /// When an answer is late enough to repeat the request: smoothed + 4 deviations, the latter at least 10
     /// ms.
     pub(super) fn late_after(&self) -> Duration {

@@ -4,7 +4,7 @@ use super::active::Active;
 use super::coding::Coding;
 use super::fragmentation::lost_piece;
 use super::path::Origin;
-use super::{Session, SessionEvent, Shared, micros};
+use super::{Path, Session, SessionEvent, Shared, micros};
 use crate::config_channel::Fragment;
 use crate::drops::DropReason;
 use crate::mtu::PathMtu;
@@ -180,7 +180,14 @@ impl Session {
         for path in self.paths.ids() {
             let Some(state) = self.paths.get_mut(path).filter(|state| state.is_bound()) else { continue };
             let event = state.monitor.on_timeout(now);
+            let overdue = state.monitor.is_overdue(now);
             self.on_path_event(path, event, now);
+            let late = |other: &Path| other.id != path && other.monitor.is_up() && other.monitor.is_late(now);
+            let others_late = overdue && self.paths.iter().any(late);
+            let state = self.paths.get_mut(path);
+            if let Some(overdue) = state.and_then(|state| state.monitor.set_overdue(overdue, others_late)) {
+                self.active().event(SessionEvent::Overdue { path, overdue });
+            }
         }
         self.config.on_timeout(now);
         if let Some(active) = &mut self.active {

@@ -139,6 +139,13 @@ pub enum SessionEvent {
         /// Its lasting loss without congestion, the larger of both directions, in percent.
         percent: u8,
     },
+    /// Whether answers by a path are overdue has changed (UE). If they stay away, the path is declared down a little later.
+    Overdue {
+        /// The path.
+        path: PathId,
+        /// Whether they are.
+        overdue: bool,
+    },
     /// A path carries nothing, because it is configured `plain` at one end only.
     AccessRefused {
         /// Path id: index of the access.

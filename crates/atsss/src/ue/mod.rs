@@ -191,8 +191,19 @@ pub struct UeState {
     pub tcp_lane: bool,
     /// The rules in force, without the rule of last resort.
     pub rules: Vec<Rule>,
-    /// Whether each path is up, and its lasting loss in percent, the larger of both directions.
-    pub paths: Vec<(bool, u8)>,
+    /// State of each path.
+    pub paths: Vec<UePath>,
+}
+
+/// The current state of a path.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct UePath {
+    /// Whether it is up, without flap control.
+    pub up: bool,
+    /// Whether answers are overdue.
+    pub overdue: bool,
+    /// Lasting loss in percent, the larger of both directions.
+    pub loss_percent: u8,
 }
 
 /// Inner packets kept while no path is up.
@@ -561,9 +572,12 @@ impl Ue {
     #[must_use]
     pub fn state(&self) -> UeState {
         let paths = (0..self.config.accesses.len() as PathId).map(|path| {
-            // Without flap control: events are immediate, too.
             let monitor = self.session.path(path).map(|path| &path.monitor);
-            monitor.map_or((false, 0), |monitor| (monitor.is_up(), monitor.lasting_loss_percent()))
+            monitor.map_or_else(UePath::default, |monitor| UePath {
+                up: monitor.is_up(),
+                overdue: monitor.was_overdue(),
+                loss_percent: monitor.lasting_loss_percent(),
+            })
         });
         UeState {
             addresses: self.session.addresses(),

@@ -32,7 +32,7 @@ fn flapped(rules: Vec<Rule>) -> (World, u32) {
     }
     assert!(flapping(&w), "{:?}", w.ue_events);
     assert!(w.ue.paths().iter().all(|p| p.up), "{:?}", w.ue.paths());
-    assert!(w.ue.state().paths.iter().all(|(up, _)| *up), "what is held back is up: {:?}", w.ue.state());
+    assert!(w.ue.state().paths.iter().all(|path| path.up), "what is held back is up: {:?}", w.ue.state());
     (w, n)
 }
 

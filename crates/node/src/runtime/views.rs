@@ -199,6 +199,7 @@ pub fn session_event(ue: &str, event: SessionEvent, access: impl Fn(u8) -> Strin
         }
         SessionEvent::Rekeyed { .. } => self::event("rekeyed", Some(ue), "new keys in use".to_owned()),
         SessionEvent::LastingLoss { .. }
+        | SessionEvent::Overdue { .. }
         | SessionEvent::OwnerWanted(_)
         | SessionEvent::Hint { .. }
         | SessionEvent::Config(_) => return None,

@@ -61,6 +61,8 @@ pub struct LaneOfUe {
     pub offered: bool,
     /// States of the paths; their steady loss here is the lasting loss, the larger value of both directions.
     states: PathStates,
+    /// Paths by which answers are overdue.
+    overdue: PathSet,
     lossy: Lossy,
     running: Option<RunningUe>,
     /// Reason for a missing lane.
@@ -73,7 +75,7 @@ struct RunningUe {
     lane: Arc<UeLane>,
     /// Paths without an endpoint, because they are down or their loss is too high.
     withdrawn: PathSet,
-    /// Paths that are up but whose loss is too high.
+    /// Paths that are up, but whose loss is too high or by which answers are overdue.
     left: PathSet,
     /// Unusable paths that keep their endpoints, each with the number of connections that have no other subflow.
     needed: BTreeMap<PathId, usize>,
@@ -97,6 +99,7 @@ impl LaneOfUe {
             net,
             offered: false,
             states: PathStates::default(),
+            overdue: PathSet::EMPTY,
             lossy: Lossy::NONE,
             running: None,
             trouble: None,
@@ -268,19 +271,39 @@ impl LaneOfUe {
             return Vec::new();
         }
         self.states.set(path, state);
+        self.follow(worker).await
+    }
+
+    /// Sets whether answers by a path are overdue. It is then treated as down, because most probably it is, and withdrawing
+    /// it takes some time; until an answer arrives, unless that is so for all paths.
+    pub async fn set_overdue(&mut self, path: PathId, overdue: bool, worker: &Handle<Ue>) -> Vec<api::Event> {
+        if self.overdue.contains(path) == overdue {
+            return Vec::new();
+        }
+        if overdue {
+            self.overdue.insert(path);
+        } else {
+            self.overdue.remove(path);
+        }
+        self.follow(worker).await
+    }
+
+    async fn follow(&mut self, worker: &Handle<Ue>) -> Vec<api::Event> {
         let had = self.running.as_ref().map(|running| running.left);
         self.follow_paths(worker).await;
         let has = self.running.as_ref().map(|running| running.left);
         let Some((had, has)) = had.zip(has) else { return Vec::new() };
         let event = |path: PathId| {
             let (access, percent) = (self.access(path), self.states.get(path).steady_loss_percent);
-            let (kind, what) = if has.contains(path) {
+            let (kind, what) = if !has.contains(path) {
+                ("access-back", format!("may use {access} again: loss {percent} %"))
+            } else if self.overdue.contains(path) {
+                ("access-left", format!("leaves {access}: answers are overdue"))
+            } else {
                 (
                     "access-left",
                     format!("leaves {access}: loss {percent} % > {} %", self.config.leave_loss_percent),
                 )
-            } else {
-                ("access-back", format!("may use {access} again: loss {percent} %"))
             };
             api::Event { access: Some(access), ..views::event(kind, None, format!("TCP lane {what}")) }
         };
@@ -305,7 +328,9 @@ impl LaneOfUe {
     /// an unusable path take another one in any case. Must be called repeatedly, because connections come and go.
     pub async fn follow_paths(&mut self, worker: &Handle<Ue>) {
         let (up, limit) = (self.states.up(), self.config.leave_loss_percent);
-        let usable = self.lossy.usable(up, &self.states, limit);
+        let answering = up.without(self.overdue);
+        let candidates = if answering.is_empty() { up } else { answering };
+        let usable = self.lossy.usable(candidates, &self.states, limit);
         let all: PathSet = paths(&self.accesses).collect();
         let Some(running) = &mut self.running else { return };
         running.look_at = None;
@@ -400,8 +425,11 @@ impl LaneOfUe {
 
     fn view_left(&self, path: PathId, needed: Option<&usize>) -> api::TcpLaneLeft {
         let state = self.states.get(path);
-        let mut why =
-            if state.is_up() { format!("loss {} %", state.steady_loss_percent) } else { "down".to_owned() };
+        let mut why = match state.is_up() {
+            false => "down".to_owned(),
+            true if self.overdue.contains(path) => "answers are overdue".to_owned(),
+            true => format!("loss {} %", state.steady_loss_percent),
+        };
         if let Some(needed) = needed {
             why +=
                 &format!("; {needed} connections have no other subflow, their packets take another access");

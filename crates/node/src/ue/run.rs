@@ -346,17 +346,18 @@ impl Agent {
         // A worker that is too busy is queried next time.
         let Ok(state) = query.await else { return Ok(()) };
         let now = Instant::now();
-        for (access, (up, _)) in self.accesses.iter_mut().zip(&state.paths) {
-            access.set_answers(*up, now);
+        for (access, path) in self.accesses.iter_mut().zip(&state.paths) {
+            access.set_answers(path.up, now);
         }
         if state.addresses != Addresses::default() {
             self.take_addresses(state.addresses, state.mtu).await?;
         }
         self.lane.offered = state.tcp_lane;
         let mut events = Vec::new();
-        for (path, (up, loss_percent)) in (0..).zip(state.paths) {
-            events.extend(self.lane.set_path(path, up, &self.worker).await);
-            events.extend(self.lane.set_loss(path, loss_percent, &self.worker).await);
+        for (path, state) in (0..).zip(state.paths) {
+            events.extend(self.lane.set_path(path, state.up, &self.worker).await);
+            events.extend(self.lane.set_overdue(path, state.overdue, &self.worker).await);
+            events.extend(self.lane.set_loss(path, state.loss_percent, &self.worker).await);
         }
         self.lane.follow_paths(&self.worker).await;
         for event in events {
@@ -517,6 +518,9 @@ impl Agent {
                     SessionEvent::PathUp { path, .. } => self.lane.set_path(path, true, &self.worker).await,
                     SessionEvent::PathDown { path, .. } => {
                         self.lane.set_path(path, false, &self.worker).await
+                    }
+                    SessionEvent::Overdue { path, overdue } => {
+                        self.lane.set_overdue(path, overdue, &self.worker).await
                     }
                     SessionEvent::LastingLoss { path, percent } => {
                         self.lane.set_loss(path, percent, &self.worker).await
