@@ -120,7 +120,7 @@ fn a_flow_goes_on_after_all_accesses_were_silent() {
         // Longer than the pause before needed endpoints are checked again.
         std::thread::sleep(Duration::from_secs(2));
         println!("{only}: both up after {:?}", heard());
-        transfer(client, server, 100_000)();
+        transfer(client, server, 1 << 20)();
     }
     ue.stop();
     upf.stop();
@@ -180,6 +180,24 @@ fn idle_flows_are_reset_when_either_program_ends() {
             exchange(client, server, 100_000);
         }
     }
+    ue.stop();
+    upf.stop();
+}
+
+#[test]
+fn flows_end_when_their_ue_is_removed_from_the_file() {
+    let Some((world, upf, ue)) = start_with(RULES, ROUTED) else { return };
+    let (_client, mut server) = flow(&world);
+    world.until("both ends have the flow", || {
+        ["ue", "upf"].iter().all(|part| lane(&world, part)["flows"] == 1)
+    });
+    let text = std::fs::read_to_string(world.file("upf.toml")).unwrap();
+    let (before, rest) = text.split_once("[[ue]]").unwrap();
+    let without = format!("{before}{}", &rest[rest.find("[api]").unwrap()..]);
+    std::fs::write(world.file("upf.toml"), without).unwrap();
+    upf.signal(Signal::SIGHUP);
+    let took = until_reset(&mut server, "the server");
+    assert!(took < Duration::from_secs(2), "{took:?}");
     ue.stop();
     upf.stop();
 }

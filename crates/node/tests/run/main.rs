@@ -7,6 +7,7 @@
 #[cfg(feature = "bpf")]
 mod fast;
 mod faults;
+mod lane_changes;
 mod lane_faults;
 mod lane_memory;
 #[allow(dead_code, reason = "shared with the tests of other programs")]

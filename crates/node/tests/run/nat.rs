@@ -4,7 +4,7 @@ use super::net::{Options, World};
 use std::time::Duration;
 
 /// The UE's endpoint on 5G, as the UPF sees it.
-fn endpoint(world: &World) -> String {
+pub(super) fn endpoint(world: &World) -> String {
     let paths = world.get("upf", "/v1/paths");
     let paths = paths["paths"].as_array().cloned().unwrap_or_default();
     let of_5g = paths.iter().find(|path| path["access"] == "5g" && path["up"] == true);
