@@ -175,6 +175,7 @@ fn a_ue_whose_flows_stand_does_not_take_the_lane_from_another_one() {
     let mut client = connect(&laptop, &format!("{V4}:8080")).unwrap();
     let _waits = listener.accept().unwrap();
     client.write_all(&[7; 1 << 20]).unwrap();
+    world.until("the UPF holds some of it", || lane(&world, "upf")["waiting_bytes"].as_u64() > Some(0));
     // They are opened before they hold anything.
     let mut flows: Vec<[End; 2]> = (0..3 * MB)
         .map(|_| {
