@@ -252,7 +252,7 @@ impl LawState {
         }
         // Packets of small flows and calls are not spread: a lost one would delay the others at the far end.
         let (path, overflowed) = if spill && is_bulk(input) {
-            delays.spill(input, usable, home, &self.overflow)
+            delays.spill(input, usable, home, self.is_lone(usable), &self.overflow)
         } else {
             (home, false)
         };
@@ -318,7 +318,8 @@ impl LawState {
         if !delays.has_queue(home, input) {
             return Some(Exclusion::HomeNotFull { home, queue_us: input.load(home).queue_us });
         }
-        delays.refuses(input, home, self.overflow.begins(&input.load(home)), path)
+        let overflows = self.overflow.begins(&input.load(home));
+        delays.refuses(input, home, self.is_lone(usable), overflows, path)
     }
 
     /// Updates the counters of the period and of the flow.
@@ -395,6 +396,11 @@ impl LawState {
     fn bulk(&self, path: PathId) -> u16 {
         let i = usize::from(path);
         self.bulk[0][i].max(self.bulk[1][i])
+    }
+
+    /// Whether these paths have one bulk flow together.
+    fn is_lone(&self, paths: PathSet) -> bool {
+        paths.iter().map(|path| self.bulk(path)).sum::<u16>() <= 1
     }
 
     /// The home of a new flow, or of one whose home became unusable.

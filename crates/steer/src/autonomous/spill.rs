@@ -1,7 +1,7 @@
 //! The path of a packet whose home has a queue: spill and overflow (see [the law](super)).
 
 use super::overflow::Overflow;
-use super::{Exclusion, Input, LONE_GAIN_PERCENT, LoadView, MAX_SKEW_US, PathSet, UNMEASURED_BPS, WILD_PPM};
+use super::{Exclusion, Input, LoadView, MAX_SKEW_US, PathSet, UNMEASURED_BPS, WILD_PPM};
 use crate::PathId;
 use anabranch_element::time::Duration;
 
@@ -22,9 +22,13 @@ const UNORDERED_EARLY_US: i64 = 40_000;
 /// them does not.
 const FILLS_PART: u64 = 8;
 /// Before its first loss, a sender's window grows by 5 % per round trip (CUBIC), so it doubles in this number of
-/// round trips. Packets overflow only if the window for both paths is reached within [`GROWN`].
+/// round trips. Packets overflow only if the window for both paths is reached within the first time, or within the second
+/// if the path carries more than the home: alone, it would require nearly that window as well.
 const DOUBLING_ROUNDS: u64 = 14;
-const GROWN: Duration = Duration::from_millis(2_500);
+const GROWN: [Duration; 2] = [Duration::from_millis(2_500), Duration::from_millis(5_200)];
+/// Packets overflow to a path with this percentage of the home's capacity however slowly the window grows: those of a
+/// lone flow, those of several flows.
+const MUCH_LARGER_PERCENT: [u64; 2] = [150, 200];
 
 /// The delays by which arrivals are compared: forward delays if all paths have one, otherwise half round trips.
 pub(super) struct Delays {
@@ -80,6 +84,7 @@ impl Delays {
         input: &Input<'_>,
         usable: PathSet,
         home: PathId,
+        is_lone: bool,
         overflow: &Overflow,
     ) -> (PathId, bool) {
         if !self.has_queue(home, input) {
@@ -100,7 +105,7 @@ impl Delays {
             }
         };
         let free = |path: &PathId| {
-            *path != home && pays(*path) && self.refuses(input, home, overflows, *path).is_none()
+            *path != home && pays(*path) && self.refuses(input, home, is_lone, overflows, *path).is_none()
         };
         match usable.iter().filter(free).min_by_key(|path| self.arrival_us(*path, input)) {
             Some(path) => (path, self.arrival_us(path, input) >= at_home),
@@ -108,11 +113,12 @@ impl Delays {
         }
     }
 
-    /// Why a packet that meets a queue at its home does not take `path`.
+    /// Why a packet that meets a queue at its home does not take `path`. `is_lone`: there is one bulk flow.
     pub(super) fn refuses(
         &self,
         input: &Input<'_>,
         home: PathId,
+        is_lone: bool,
         overflows: bool,
         path: PathId,
     ) -> Option<Exclusion> {
@@ -139,7 +145,10 @@ impl Delays {
         } else if later_us < 0 && is_small && queue_us >= limit_us {
             Some(Exclusion::HasQueue { queue_us, limit_us })
         } else if later_us >= 0
-            && !(overflows && gains && is_emptier(&load, &own) && grows_soon(&load, &own, further_us))
+            && !(overflows
+                && gains
+                && is_emptier(&load, &own)
+                && grows_soon(&load, &own, is_lone, further_us))
         {
             Some(Exclusion::Later { later_us: whole(later_us) })
         } else {
@@ -171,18 +180,19 @@ fn is_emptier(load: &LoadView, home: &LoadView) -> bool {
     u64::from(load.modelled_us) * fits_us(home) < u64::from(home.queue_us) * fits_us(load)
 }
 
-/// Whether a window that fills the home and its queue grows within [`GROWN`] to one that fills both paths, where
-/// packets of this path arrive later by `further_us`. Always true for a path with twice the capacity: a lone flow
-/// moves there anyway, with the window it has by then.
-fn grows_soon(load: &LoadView, home: &LoadView, further_us: i64) -> bool {
-    if carries_bps(load) * 100 >= carries_bps(home) * LONE_GAIN_PERCENT[0] {
+/// Whether a window that fills the home and its queue grows soon enough to one that fills both paths, where packets
+/// of this path arrive later by `further_us`.
+fn grows_soon(load: &LoadView, home: &LoadView, is_lone: bool, further_us: i64) -> bool {
+    let (own_bps, path_bps) = (carries_bps(home), carries_bps(load));
+    if path_bps * 100 >= own_bps * MUCH_LARGER_PERCENT[usize::from(!is_lone)] {
         return true;
     }
     let round_us = u64::from(home.rtt_us) + further_us.max(0).cast_unsigned();
-    let both = u128::from(carries_bps(home) + carries_bps(load)) * u128::from(round_us);
-    let alone = u128::from(carries_bps(home)) * u128::from(u64::from(home.rtt_us) + fits_us(home));
+    let both = u128::from(own_bps + path_bps) * u128::from(round_us);
+    let alone = u128::from(own_bps) * u128::from(u64::from(home.rtt_us) + fits_us(home));
     // Four times the logarithm of a number with eight binary places.
     let times = (both * 256 / alone.max(1)).clamp(256, 1 << 24);
     let doublings_4 = u64::from(times.pow(4).ilog2() - 32);
-    round_us * DOUBLING_ROUNDS * doublings_4 / 4 <= GROWN.as_micros() as u64
+    let limit = GROWN[usize::from(path_bps > own_bps)];
+    round_us * DOUBLING_ROUNDS * doublings_4 / 4 <= limit.as_micros() as u64
 }

@@ -535,8 +535,8 @@ fn before_the_first_loss_packets_overflow_by_what_fits() {
 /// to that from the window that fills the home and its queue.
 #[test]
 fn packets_overflow_only_where_the_window_for_both_grows_soon() {
-    let mut soon = [0, 0];
-    for (home_mbps, home_ms, queue_ms, mbps, further_ms) in unlike_paths(&[20, 100, 400], &[3, 10, 40]) {
+    let mut soon = [[0; 2]; 2];
+    for (home_mbps, home_ms, queue_ms, mbps, further_ms) in unlike_paths(&[20, 25, 100, 400], &[3, 10, 40]) {
         let mut bed = Bed::new(&[
             LoadView { drop_us: queue_ms * 1000, ..load(home_ms, queue_ms, home_mbps) },
             load(home_ms + further_ms, 0, mbps),
@@ -552,17 +552,17 @@ fn packets_overflow_only_where_the_window_for_both_grows_soon() {
         let times = (home_mbps + mbps) as f64 * round_s / alone;
         let grown_s = times.ln().max(0.0) / 1.05_f64.ln() * round_s;
         let overflows = bed.packet(flow, 1) == 1;
-        if mbps >= 2 * home_mbps {
-            assert!(overflows, "a path to which the flow moves anyway: {home_mbps} {mbps} {further_ms}");
+        if mbps * 2 >= home_mbps * 3 {
+            assert!(overflows, "a path that is much larger: {home_mbps} {mbps} {further_ms}");
             continue;
         }
-        let [fast, slow] = [2.0, 3.1];
+        let [fast, slow] = if mbps > home_mbps { [4.3, 6.3] } else { [2.0, 3.1] };
         let case = (home_mbps, home_ms, queue_ms, mbps, further_ms, grown_s);
         assert!(overflows || grown_s > fast, "{case:?}");
         assert!(!overflows || grown_s < slow, "{case:?}");
-        soon[usize::from(overflows)] += 1;
+        soon[usize::from(mbps > home_mbps)][usize::from(overflows)] += 1;
     }
-    assert!(soon.iter().all(|cases| *cases > 10), "{soon:?}");
+    assert!(soon.as_flattened().iter().all(|cases| *cases > 4), "{soon:?}");
 }
 
 /// Rates and one-way delays of a home and of a path with a later arrival, with the queue at which the home drops,
