@@ -1,6 +1,7 @@
 //! The two tunnel ends together: the guarantees of a session, in virtual time.
 
 mod attack;
+mod clock;
 mod coded;
 mod flap;
 mod ioam;
