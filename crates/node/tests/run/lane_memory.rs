@@ -1,7 +1,7 @@
 //! Memory of flows of the TCP lane that nobody reads.
 
 use super::Options;
-use super::net::{ANABRANCH, Namespace, Program, World};
+use super::net::{ANABRANCH, Namespace, Program, World, generate_key};
 use super::tcp_lane::{ROUTED, RULES, V4, carried, connect, exchange, lane, listen, start_with, world};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -51,6 +51,18 @@ fn complete([client, server]: &[End; 2]) -> bool {
     client.got == server.sent && server.got == client.sent
 }
 
+/// Sends at all ends until none has accepted anything for this time.
+fn send_until_still(flows: &mut [[End; 2]], time: Duration) {
+    let mut last = Instant::now();
+    while last.elapsed() < time {
+        if flows.iter_mut().flatten().map(End::send).sum::<usize>() > 0 {
+            last = Instant::now();
+        } else {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
 fn held_mb(world: &World, part: &str) -> u64 {
     lane(world, part)["held_bytes"].as_u64().unwrap() >> 20
 }
@@ -81,14 +93,7 @@ fn flows_that_stand_hold_no_more_than_their_share_and_do_not_slow_others() {
         }
         flows.push(flow);
     }
-    let mut last = Instant::now();
-    while last.elapsed() < Duration::from_secs(2) {
-        if flows.iter_mut().flatten().map(End::send).sum::<usize>() > 0 {
-            last = Instant::now();
-        } else {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
+    send_until_still(&mut flows, Duration::from_secs(2));
     let held = ["ue", "upf"].map(|part| held_mb(&world, part));
     println!("held by UE and UPF: {held:?} MiB; {}", lane(&world, "upf"));
     for (part, held) in ["ue", "upf"].into_iter().zip(held) {
@@ -151,14 +156,9 @@ fn a_ue_whose_flows_stand_does_not_take_the_lane_from_another_one() {
         return;
     };
     let Some(laptop) = Namespace::new() else { return };
-    let keygen = std::process::Command::new(ANABRANCH)
-        .args(["keygen", "--out"])
-        .arg(world.file("laptop.key"))
-        .output()
-        .unwrap();
-    let key = String::from_utf8(keygen.stdout).unwrap();
+    let key = generate_key(&world.file("laptop.key"));
     let text = std::fs::read_to_string(world.file("upf.toml")).unwrap();
-    let ue = format!("[[ue]]\nname = \"laptop\"\npublic_key = \"{}\"\n[api]", key.trim());
+    let ue = format!("[[ue]]\nname = \"laptop\"\npublic_key = \"{key}\"\n[api]");
     std::fs::write(world.file("upf.toml"), text.replace("[api]", &ue)).unwrap();
     let (upf, phone) = (world.start_upf(), world.start_ue());
     world.until("the lane runs", || lane(&world, "ue")["state"] == "runs");
@@ -183,14 +183,7 @@ fn a_ue_whose_flows_stand_does_not_take_the_lane_from_another_one() {
             [End::new(client), End::new(listener.accept().unwrap().0)]
         })
         .collect();
-    let mut last = Instant::now();
-    while last.elapsed() < Duration::from_secs(1) {
-        if flows.iter_mut().flatten().map(End::send).sum::<usize>() > 0 {
-            last = Instant::now();
-        } else {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
+    send_until_still(&mut flows, Duration::from_secs(1));
     let held = held_mb(&world, "upf") as usize;
     assert!(held > MB, "{held} MiB");
     let beside = go(&listener);

@@ -234,6 +234,13 @@ impl Default for Options<'_> {
     }
 }
 
+/// Writes a new private key to `file`; returns the public key.
+pub fn generate_key(file: &Path) -> String {
+    let made = Command::new(ANABRANCH).args(["keygen", "--out"]).arg(file).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    String::from_utf8(made.stdout).unwrap().trim().to_owned()
+}
+
 impl World {
     /// `None` where namespaces are not permitted.
     pub fn new() -> Option<Self> {
@@ -249,13 +256,7 @@ impl World {
                 ip addr add 192.0.2.1/24 dev n6; ip addr add 2001:db8:6::1/64 dev n6");
         server.sh("ip addr add 192.0.2.2/24 dev n6; ip addr add 2001:db8:6::2/64 dev n6");
         let folder = tempfile::tempdir().unwrap();
-        let key = |name: &str| {
-            let file = folder.path().join(name);
-            let made = Command::new(ANABRANCH).args(["keygen", "--out"]).arg(&file).output().unwrap();
-            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-            String::from_utf8(made.stdout).unwrap().trim().to_owned()
-        };
-        let (upf_key, ue_key) = (key("upf.key"), key("ue.key"));
+        let [upf_key, ue_key] = ["upf.key", "ue.key"].map(|name| generate_key(&folder.path().join(name)));
         Some(Self { ue, upf, server, folder, upf_key, ue_key, environment: RefCell::default() })
     }
 
