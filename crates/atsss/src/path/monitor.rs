@@ -512,7 +512,8 @@ impl PathMonitor {
     /// down.
     #[must_use]
     pub fn is_overdue(&self, now: Instant) -> bool {
-        if self.role == Role::Upf || self.state != State::Up || !self.in_traffic() {
+        let is_waiting = self.outstanding >= FEWEST_IN_TRAFFIC && self.in_traffic();
+        if self.role == Role::Upf || self.state != State::Up || !is_waiting {
             return false;
         }
         // Longer than any silence of the last minutes that ended with an answer.
@@ -522,7 +523,7 @@ impl PathMonitor {
         let loss_ppm = self.round_trip_loss_ppm().unwrap_or(UNMEASURED_PPM);
         let repeats = self.repeat_interval() * (REPEATS_OVERDUE + loss_ppm / LOSS_PER_REPEAT_PPM);
         let answered = self.late_at() + repeats + self.rtt.cautious() + self.rtt.spread();
-        self.outstanding >= FEWEST_IN_TRAFFIC && now >= answered.max(self.silent_since() + silence)
+        now >= answered.max(self.silent_since() + silence)
     }
 
     /// The same at the last [`set_overdue`](Self::set_overdue).
