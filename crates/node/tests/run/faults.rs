@@ -8,6 +8,7 @@ use super::shim::{Shim, give_descriptors, take_descriptors};
 use super::{Namespace, Options};
 use nix::sys::signal::Signal;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 mod names;
@@ -289,11 +290,12 @@ fn failed_fsync_refuses_changes_and_nothing_else() {
     day.end();
 }
 
-/// A full disk: no answer confirms a change that could not be stored, and sessions continue.
+/// A full disk: no answer confirms a change that could not be stored, sessions continue, and the UPF stops as requested.
 #[test]
 fn a_full_disk_refuses_changes_and_nothing_else() {
     let Some(world) = World::new() else { return };
     world.configure(&Options::default());
+    let before = world.upf.picture();
     let folder = world.file("small");
     std::fs::create_dir(&folder).unwrap();
     let text = std::fs::read_to_string(world.file("upf.toml")).unwrap();
@@ -305,7 +307,7 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
         folder.display(),
         world.file("upf.toml").display()
     );
-    let upf = world.upf.spawn("unshare", &["--mount", "sh", "-ec", &script], &world.file("upf.log"));
+    let mut upf = world.upf.spawn("unshare", &["--mount", "sh", "-ec", &script], &world.file("upf.log"));
     world.until("the UPF listens", || world.file("upf.sock").exists() && upf.log().contains("upf runs"));
     let ue = world.start_ue();
     // The directory as the UPF sees it.
@@ -341,6 +343,21 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
     world.ask("upf", &["-X", "DELETE"], "/v1/sessions/tv");
     assert_eq!(world.get("upf", "/v1/sessions/tv")["status"], 404);
     assert_eq!(saved()["ues"], serde_json::json!([]));
+
+    is_full();
     ue.stop();
-    upf.stop();
+    let ue = world.start_ue();
+    let handle = std::fs::File::open(&disk).unwrap();
+    let told = upf.log().len();
+    upf.signal(Signal::SIGTERM);
+    assert_eq!(upf.wait(Duration::from_secs(20)), 0, "{}", upf.log());
+    assert_eq!(world.upf.picture(), before);
+    let left = std::fs::read_dir(format!("/proc/self/fd/{}", handle.as_raw_fd())).unwrap();
+    let mut left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["fill", "state.json"], "no temporary file, and no settings to restore");
+    for once in ["since the last write are lost", "its settings in /proc/sys stay"] {
+        assert_eq!(upf.log()[told..].matches(once).count(), 1, "{once}: {}", upf.log());
+    }
+    ue.stop();
 }

@@ -65,6 +65,8 @@ struct State {
     uses: BTreeMap<String, u32>,
     /// Held while there are records.
     lock: Option<Flock<File>>,
+    /// The records could not be written, which has been reported.
+    unsaved: bool,
 }
 
 impl std::fmt::Debug for Sysctls {
@@ -264,12 +266,16 @@ impl Sysctls {
     /// Writes the records to disk. On failure the program works nevertheless, but a kill leaves its settings.
     fn save(&self, state: &mut State) {
         let Some(path) = self.file.as_deref() else { return };
-        if let Err(error) = self.try_save(path, state) {
+        let saved = self.try_save(path, state);
+        if let Err(error) = &saved
+            && !state.unsaved
+        {
             tracing::warn!(
                 "{}: {error:#}: if this program is killed, its settings in /proc/sys stay",
                 path.display()
             );
         }
+        state.unsaved = saved.is_err();
     }
 
     fn try_save(&self, path: &Path, state: &mut State) -> anyhow::Result<()> {
@@ -291,9 +297,11 @@ impl Sysctls {
         let mut options = std::fs::OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).mode(0o640).open(&new)?;
         let mut file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error)?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        std::fs::rename(&new, path)?;
+        let written = file.write_all(&text).and_then(|()| file.sync_all());
+        if let Err(error) = written.and_then(|()| std::fs::rename(&new, path)) {
+            let _ = std::fs::remove_file(&new);
+            return Err(error.into());
+        }
         state.lock = Some(file);
         Ok(File::open(folder::of(path))?.sync_all()?)
     }
