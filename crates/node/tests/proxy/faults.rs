@@ -1,13 +1,13 @@
 //! Faults of the proxy under live traffic: killed at any moment of its start, stopped, without file
-//! descriptors.
+//! descriptors, ended.
 
 use super::live::{self, Flow, Live};
 use super::net::{Namespace, Program};
 use super::shim::{Shim, give_descriptors, take_descriptors};
 use super::world::{V4, World, connect, exchange};
 use nix::sys::signal::Signal;
-use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 const HEAD: &str = "[intercept]\ninterfaces = [\"lan0\"]\n";
@@ -147,4 +147,49 @@ fn flows_survive_a_proxy_without_descriptors() {
         assert!(world.proxy()["refused"]["socket"].as_u64() >= Some(1), "{}", world.proxy());
         assert!(proxy.is_running());
     });
+}
+
+/// When a proxy ends, its connections are reset, and a program that connects again at once bypasses it; so do the datagrams
+/// of open flows.
+#[test]
+fn a_proxy_that_ends_refuses_no_flow() {
+    let Some(world) = World::new() else { return };
+    let servers = servers(&world);
+    world.configure(HEAD, ALL);
+    let before = world.picture();
+    for round in 0..3 {
+        let proxy = world.start_proxy();
+        std::thread::scope(|scope| {
+            for from in [&world.ue, &world.lan] {
+                let server = servers[round % 2];
+                let mut open = connect(from, server).unwrap();
+                open.write_all(b"x").unwrap();
+                open.read_exact(&mut [0]).unwrap();
+                scope.spawn(move || {
+                    let error = open.read(&mut [0]).unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+                    exchange(connect(from, server).unwrap(), 1000);
+                });
+                let any: SocketAddr = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
+                let socket = from.run(move || UdpSocket::bind(any).unwrap());
+                socket.connect(server).unwrap();
+                socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+                scope.spawn(move || {
+                    let start = Instant::now();
+                    while start.elapsed() < Duration::from_secs(2) {
+                        socket.send(b"x").unwrap();
+                        // The proxy may have taken the last one with it.
+                        let answer = socket.recv(&mut [0; 8]).map_err(|error| error.kind());
+                        assert!(matches!(answer, Ok(1) | Err(ErrorKind::WouldBlock)), "{answer:?}");
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    socket.send(b"x").unwrap();
+                    assert_eq!(socket.recv(&mut [0; 8]).unwrap(), 1);
+                });
+            }
+            std::thread::sleep(Duration::from_millis(500));
+            proxy.stop();
+        });
+        assert_eq!(world.picture(), before);
+    }
 }

@@ -117,7 +117,7 @@ async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
         config.proxy.own_mark(),
     )?);
     let v6 = listeners.v6();
-    let serving = listeners.serve(&proxy);
+    let mut serving = listeners.serve(&proxy);
     let (sender, requests) = mpsc::channel(64);
     let log = EventLog::default();
     // The REST interface listens before flows are redirected.
@@ -132,9 +132,12 @@ async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
     .await?;
     let layer = net.lead(tproxy).await?;
     let mut agent = Agent { args: args.clone(), proxy, config, v6, net, layer, log, started: Instant::now() };
-    let result = agent.serve(&mut signals, serving, requests).await;
+    let result = agent.serve(&mut signals, &mut serving, requests).await;
     notify("STOPPING=1");
     agent.net.undo(agent.layer).await;
+    // Only now the sockets are closed and connections reset: a program connects again at once, and datagrams of open
+    // flows bypass the proxy.
+    drop(serving);
     result
 }
 
@@ -179,7 +182,7 @@ impl Agent {
     async fn serve(
         &mut self,
         signals: &mut Signals,
-        mut serving: JoinSet<anyhow::Error>,
+        serving: &mut JoinSet<anyhow::Error>,
         mut requests: mpsc::Receiver<ControlRequest>,
     ) -> anyhow::Result<()> {
         let mut tick = tokio::time::interval(WATCHDOG);
