@@ -270,8 +270,9 @@ impl LaneOfUe {
         if self.states.get(path) == state {
             return Vec::new();
         }
+        let late = self.late();
         self.states.set(path, state);
-        self.follow(worker).await
+        self.follow(late, worker).await
     }
 
     /// Sets whether answers by a path are overdue. It is then treated as down, because most probably it is, and withdrawing
@@ -280,30 +281,35 @@ impl LaneOfUe {
         if self.overdue.contains(path) == overdue {
             return Vec::new();
         }
+        let late = self.late();
         if overdue {
             self.overdue.insert(path);
         } else {
             self.overdue.remove(path);
         }
-        self.follow(worker).await
+        self.follow(late, worker).await
     }
 
-    async fn follow(&mut self, worker: &Handle<Ue>) -> Vec<api::Event> {
+    /// The paths to leave because answers are overdue: none if that is so for all.
+    fn late(&self) -> PathSet {
+        if self.states.up().without(self.overdue).is_empty() { PathSet::EMPTY } else { self.overdue }
+    }
+
+    /// `late` is from before the change that it follows.
+    async fn follow(&mut self, late: PathSet, worker: &Handle<Ue>) -> Vec<api::Event> {
         let had = self.running.as_ref().map(|running| running.left);
         self.follow_paths(worker).await;
         let has = self.running.as_ref().map(|running| running.left);
         let Some((had, has)) = had.zip(has) else { return Vec::new() };
         let event = |path: PathId| {
             let (access, percent) = (self.access(path), self.states.get(path).steady_loss_percent);
-            let (kind, what) = if !has.contains(path) {
-                ("access-back", format!("may use {access} again: loss {percent} %"))
-            } else if self.overdue.contains(path) {
-                ("access-left", format!("leaves {access}: answers are overdue"))
+            let limit = self.config.leave_loss_percent;
+            let (kind, what) = if has.contains(path) {
+                let late = self.late().contains(path);
+                ("access-left", format!("leaves {access}: {}", why_left(late, percent, limit)))
             } else {
-                (
-                    "access-left",
-                    format!("leaves {access}: loss {percent} % > {} %", self.config.leave_loss_percent),
-                )
+                let late = late.contains(path).then(|| self.overdue.contains(path));
+                ("access-back", format!("may use {access} again: {}", why_back(late, percent, limit)))
             };
             api::Event { access: Some(access), ..views::event(kind, None, format!("TCP lane {what}")) }
         };
@@ -328,9 +334,7 @@ impl LaneOfUe {
     /// an unusable path take another one in any case. Must be called repeatedly, because connections come and go.
     pub async fn follow_paths(&mut self, worker: &Handle<Ue>) {
         let (up, limit) = (self.states.up(), self.config.leave_loss_percent);
-        let answering = up.without(self.overdue);
-        let candidates = if answering.is_empty() { up } else { answering };
-        let usable = self.lossy.usable(candidates, &self.states, limit);
+        let usable = self.lossy.usable(up.without(self.late()), &self.states, limit);
         let all: PathSet = paths(&self.accesses).collect();
         let Some(running) = &mut self.running else { return };
         running.look_at = None;
@@ -440,6 +444,23 @@ impl LaneOfUe {
     /// Flows from the `offset`th on.
     pub fn flows(&self, offset: usize, limit: usize) -> api::TcpLaneFlows {
         page(self.running.as_ref().map(|running| &*running.lane.flows), offset, limit)
+    }
+}
+
+/// Why a path is left: answers are overdue, or its loss.
+fn why_left(late: bool, loss_percent: u8, limit_percent: u8) -> String {
+    if late { "answers are overdue".to_owned() } else { format!("loss {loss_percent} % > {limit_percent} %") }
+}
+
+/// Why a path is used again. `late`: it was left because answers were overdue, and whether they still are.
+fn why_back(late: Option<bool>, loss_percent: u8, limit_percent: u8) -> String {
+    match late {
+        Some(false) => "it answers".to_owned(),
+        Some(true) => "no other access answers".to_owned(),
+        None if loss_percent > limit_percent => {
+            format!("loss {loss_percent} %, and no other access is better")
+        }
+        None => format!("loss {loss_percent} %"),
     }
 }
 
@@ -645,6 +666,16 @@ fn page(flows: Option<&Flows>, offset: usize, limit: usize) -> api::TcpLaneFlows
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_state_why_a_path_is_left_and_used_again() {
+        assert_eq!(why_left(true, 20, 15), "answers are overdue");
+        assert_eq!(why_left(false, 20, 15), "loss 20 % > 15 %");
+        assert_eq!(why_back(Some(false), 20, 15), "it answers");
+        assert_eq!(why_back(Some(true), 0, 15), "no other access answers");
+        assert_eq!(why_back(None, 20, 15), "loss 20 %, and no other access is better");
+        assert_eq!(why_back(None, 12, 15), "loss 12 %");
+    }
 
     #[test]
     fn nftables_redirects_flows_that_may_match_a_rule() {
