@@ -520,6 +520,10 @@ impl Agent {
                         self.lane.set_path(path, false, &self.worker).await
                     }
                     SessionEvent::Overdue { path, overdue } => {
+                        if overdue {
+                            // The kernel may not have reported yet that the carrier is lost.
+                            self.look().await;
+                        }
                         self.lane.set_overdue(path, overdue, &self.worker).await
                     }
                     SessionEvent::LastingLoss { path, percent } => {

@@ -157,7 +157,7 @@ fn a_proxy_that_ends_refuses_no_flow() {
     let servers = servers(&world);
     world.configure(HEAD, ALL);
     let before = world.picture();
-    for round in 0..3 {
+    for round in 0..4 {
         let proxy = world.start_proxy();
         std::thread::scope(|scope| {
             for from in [&world.ue, &world.lan] {

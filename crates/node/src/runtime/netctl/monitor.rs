@@ -84,7 +84,8 @@ impl Watched {
             if !flags.contains(InterfaceFlags::IFF_UP) {
                 return Some("interface is off");
             }
-            if !flags.contains(InterfaceFlags::IFF_RUNNING) {
+            // IFF_RUNNING follows when the kernel reports the loss, up to a second later.
+            if !flags.contains(InterfaceFlags::IFF_RUNNING | InterfaceFlags::IFF_LOWER_UP) {
                 return Some("no carrier");
             }
         }

@@ -492,6 +492,39 @@ fn loss_of_carrier_address_or_route_is_detected() {
     });
 }
 
+/// The kernel reports the second loss within a second late, if the ends of the pair have the same index (others are urgent).
+#[test]
+fn a_lost_carrier_is_seen_before_the_kernel_reports_it() {
+    in_private_network(|| {
+        let mut far = std::process::Command::new("unshare").args(["--net", "sleep", "60"]).spawn().unwrap();
+        let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).unwrap();
+        while namespace(&far.id().to_string()) == namespace("thread-self") {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let there = format!("nsenter --net=/proc/{}/ns/net ip link set", far.id());
+        let watched = ["va", "vb"].map(|name| {
+            let index = u32::from(name.as_bytes()[1]);
+            sh(&format!(
+                "ip link add {name} index {index} type veth peer name {name} index {index} netns {}
+                 {there} {name} up; ip link set {name} up; ip addr add 192.0.2.2/24 dev {name}",
+                far.id()
+            ));
+            let remote = "192.0.2.7:4500".parse().unwrap();
+            Watched { interface: Some(name.into()), local: None, remote, mark: 77 }
+        });
+        let start = Instant::now();
+        while watched.iter().any(|watched| watched.health().trouble.is_some()) {
+            assert!(start.elapsed() < Duration::from_secs(3));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        sh(&format!("{there} va down; {there} vb down"));
+        let trouble = watched.map(|watched| watched.health().trouble);
+        let _ = far.kill();
+        let _ = far.wait();
+        assert_eq!(trouble.map(Option::unwrap_or_default), ["no carrier"; 2]);
+    });
+}
+
 /// By name and by address, with and without an address of its own, before and while the interface is a port.
 #[test]
 fn a_port_is_reported_with_its_owner() {
