@@ -75,7 +75,7 @@ fn a_proxy_killed_at_any_step_of_its_start_blocks_no_flow() {
         if program.is_running() {
             program.signal(Signal::SIGKILL);
         }
-        program.wait(Duration::from_secs(5));
+        program.wait_killed();
         // A table disappears as soon as nft notices the end of the proxy; a dropped SYN is retransmitted
         // after a second.
         let start = Instant::now();

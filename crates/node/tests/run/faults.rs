@@ -73,9 +73,7 @@ impl Day {
     fn kill(&mut self, part: &str) {
         let mut dead = self.part(part).take().unwrap();
         dead.signal(Signal::SIGKILL);
-        // The kernel waits for other processors before it removes an interface: more than 15 s on a busy
-        // machine.
-        dead.wait(Duration::from_secs(60));
+        dead.wait_killed();
     }
 
     fn pause(&mut self, part: &str, time: Duration) {

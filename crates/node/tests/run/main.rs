@@ -194,7 +194,7 @@ fn tcp_survives_a_restart_of_the_upf() {
     for signal in [Signal::SIGKILL, Signal::SIGUSR1] {
         std::thread::sleep(Duration::from_millis(700));
         upf.signal(signal);
-        upf.wait(Duration::from_secs(5));
+        upf.wait_killed();
         std::thread::sleep(Duration::from_millis(300));
         upf = world.start_upf();
         let took = world.until("the UE is back", || world.paths_up("upf") == 2);

@@ -178,6 +178,13 @@ impl Program {
         panic!("{} still runs after {within:?}\n{}", self.name, self.log());
     }
 
+    /// Waits for the end of a killed program: the kernel waits for other processors before it removes an interface, more than
+    /// 15 s on a busy machine.
+    #[track_caller]
+    pub fn wait_killed(&mut self) {
+        self.wait(Duration::from_secs(60));
+    }
+
     /// Sends SIGTERM and checks that it ends without an error.
     #[track_caller]
     pub fn stop(mut self) {

@@ -50,7 +50,7 @@ fn die_at_every_step(part: &str, options: &Options<'_>) {
         if program.is_running() {
             program.signal(Signal::SIGKILL);
         }
-        program.wait(Duration::from_secs(5));
+        program.wait_killed();
         // A TUN interface disappears with the program; the kernel removes a network namespace with a short
         // delay.
         let gone = || !ns.sh("ip -o link").contains("anb0");

@@ -164,7 +164,7 @@ fn two_upfs_on_a_machine_keep_forwarding_for_each_other() {
         let mut second = start_second(&day.world);
         let traffic = Live::start(&day.world.ue, SERVER[0].parse().unwrap());
         second.signal(Signal::SIGKILL);
-        second.wait(Duration::from_secs(5));
+        second.wait_killed();
         new_connections(&day.world.ue, "the second one killed");
         start_second(&day.world).stop();
         new_connections(&day.world.ue, "the second one stopped");
