@@ -38,10 +38,10 @@ use anabranch_wire::control::{PathCounters, Probe};
 
 /// Period of the minimum filter: the base is the least forward delay of the last one or two periods.
 const BASE_WINDOW: Duration = Duration::from_secs(30);
-/// Number of probes whose departure is remembered. A mark younger than [`MARK_AGE`] is not overwritten, so with a
+/// Number of probes whose departure is remembered. A probe younger than [`SENT_PROBE_MIN_AGE`] is not overwritten, so with a
 /// long round trip not every probe is remembered.
-const MARKS: usize = 16;
-const MARK_AGE: Duration = Duration::from_secs(2);
+const SENT_PROBES: usize = 16;
+const SENT_PROBE_MIN_AGE: Duration = Duration::from_secs(2);
 /// Shortest time over which a rate is measured, in nanoseconds of the peer's clock.
 const RATE_NS: u64 = 10_000_000;
 /// A rate over the time `t` has the weight `t / (t + 100 ms)`; a lower one has less if the queue may have been
@@ -65,7 +65,7 @@ const MOST_OVERTAKEN: i32 = 2;
 const MAX_QUEUE_US: u32 = 10_000_000;
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Mark {
+struct SentProbe {
     id: u32,
     tx_packets: u32,
     backlog_bits: u64,
@@ -75,7 +75,7 @@ struct Mark {
 
 /// The newest probe with complete information.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct ProbeSample {
     at_ns: u64,
     rx_bytes: u32,
     queue_us: u32,
@@ -85,13 +85,13 @@ struct Seen {
 
 /// The meaning of `capacity_bps`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
-    /// The highest rate seen; no probe has met a queue.
-    Nothing,
-    /// The same, but a probe has met a queue.
-    Least,
+enum CapacityKind {
+    /// The highest rate so far; no probe has met a queue.
+    HighestRate,
+    /// The highest rate so far; a probe has met a queue.
+    LowerBound,
     /// A measured capacity.
-    Capacity,
+    Measured,
 }
 
 /// Path model of one path in the sending direction.
@@ -108,7 +108,7 @@ pub struct Load {
     /// A few packets missing at the newest probe, and its queue: an overflow, unless the next probe finds them.
     missing: (i32, u32),
     capacity_bps: u64,
-    known: Known,
+    capacity_kind: CapacityKind,
     /// The newer of the capacity and the result of a train; 0: neither.
     estimate_bps: u64,
     /// Whether the estimate is correct within about ten percent; otherwise it is a lower bound.
@@ -124,9 +124,9 @@ pub struct Load {
     losses: Losses,
     backlog_bits: u64,
     backlog_at: Instant,
-    marks: [Mark; MARKS],
-    next_mark: usize,
-    seen: Option<Seen>,
+    sent_probes: [SentProbe; SENT_PROBES],
+    next_sent_probe: usize,
+    last_sample: Option<ProbeSample>,
 }
 
 impl Default for Load {
@@ -139,7 +139,7 @@ impl Default for Load {
             dropped: (u32::MAX, 0),
             missing: (0, 0),
             capacity_bps: 0,
-            known: Known::Nothing,
+            capacity_kind: CapacityKind::HighestRate,
             estimate_bps: 0,
             exact: false,
             trained: false,
@@ -149,9 +149,9 @@ impl Default for Load {
             losses: Losses::default(),
             backlog_bits: 0,
             backlog_at: Instant::ZERO,
-            marks: [Mark::default(); MARKS],
-            next_mark: 0,
-            seen: None,
+            sent_probes: [SentProbe::default(); SENT_PROBES],
+            next_sent_probe: 0,
+            last_sample: None,
         }
     }
 }
@@ -169,14 +169,15 @@ impl Load {
 
     /// A probe with this id is sent; it is counted in `counters`.
     pub fn departs(&mut self, id: u32, counters: &PathCounters, now: Instant) {
-        let oldest = self.marks[self.next_mark];
-        if oldest.used && now.saturating_since(oldest.at) < MARK_AGE {
+        let oldest = self.sent_probes[self.next_sent_probe];
+        if oldest.used && now.saturating_since(oldest.at) < SENT_PROBE_MIN_AGE {
             return;
         }
         let backlog_bits = self.backlog_now(now);
-        let mark = Mark { id, tx_packets: counters.tx_packets as u32, backlog_bits, at: now, used: true };
-        self.marks[self.next_mark] = mark;
-        self.next_mark = (self.next_mark + 1) % MARKS;
+        let sent =
+            SentProbe { id, tx_packets: counters.tx_packets as u32, backlog_bits, at: now, used: true };
+        self.sent_probes[self.next_sent_probe] = sent;
+        self.next_sent_probe = (self.next_sent_probe + 1) % SENT_PROBES;
     }
 
     /// The far end answered one of our probes.
@@ -184,32 +185,33 @@ impl Load {
         let forward_us = msg.timestamp_ns.wrapping_sub(msg.echo_ns).cast_signed() / 1000;
         let rtt = now.saturating_since(Instant::from_nanos(msg.echo_ns));
         self.queue_us = self.queue_of(forward_us, u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX), now);
-        let mark = self.marks.iter().find(|mark| mark.used && mark.id == msg.id).copied();
+        let sent = self.sent_probes.iter().find(|sent| sent.used && sent.id == msg.id).copied();
         // Answers to earlier probes are lost, or contain less information.
-        for mark in self.marks.iter_mut().filter(|mark| msg.id.wrapping_sub(mark.id).cast_signed() >= 0) {
-            mark.used = false;
+        for sent in self.sent_probes.iter_mut().filter(|sent| msg.id.wrapping_sub(sent.id).cast_signed() >= 0)
+        {
+            sent.used = false;
         }
-        let Some(Mark { tx_packets, backlog_bits: modelled, .. }) = mark else { return };
-        let fresh = Seen {
+        let Some(SentProbe { tx_packets, backlog_bits: modelled, .. }) = sent else { return };
+        let sample = ProbeSample {
             at_ns: msg.timestamp_ns,
             rx_bytes: msg.counters.rx_bytes as u32,
             queue_us: self.queue_us,
             tx_packets,
             rx_packets: msg.counters.rx_packets as u32,
         };
-        let Some(seen) = self.seen else {
-            self.seen = Some(fresh);
+        let Some(last) = self.last_sample else {
+            self.last_sample = Some(sample);
             return;
         };
-        let elapsed_ns = fresh.at_ns.wrapping_sub(seen.at_ns);
-        if elapsed_ns > 1 << 40 || fresh.tx_packets.wrapping_sub(seen.tx_packets) > MAX_STEP {
+        let elapsed_ns = sample.at_ns.wrapping_sub(last.at_ns);
+        if elapsed_ns > 1 << 40 || sample.tx_packets.wrapping_sub(last.tx_packets) > MAX_STEP {
             // The clock or the counters have restarted.
-            self.seen = Some(fresh);
+            self.last_sample = Some(sample);
             return;
         }
         if elapsed_ns >= RATE_NS {
-            self.measure(&seen, &fresh, elapsed_ns, now);
-            self.seen = Some(fresh);
+            self.measure(&last, &sample, elapsed_ns, now);
+            self.last_sample = Some(sample);
         }
         self.correct(modelled, now);
     }
@@ -219,7 +221,7 @@ impl Load {
         *self = Self {
             dropped: self.dropped,
             capacity_bps: self.capacity_bps,
-            known: self.known,
+            capacity_kind: self.capacity_kind,
             estimate_bps: self.estimate_bps,
             exact: self.exact,
             trained: self.trained,
@@ -234,16 +236,17 @@ impl Load {
         let modelled_us = self.backlog_now(now) * 1000 / (self.drain_bps() / 1000).max(1);
         let modelled_us = u32::try_from(modelled_us).unwrap_or(u32::MAX).min(MAX_QUEUE_US);
         // Lost packets do not wait in the queue. With an estimate only, the model would count them as a queue.
-        let by_probes = self.known == Known::Nothing && (!self.exact || self.losses.has_lost());
+        let by_probes =
+            self.capacity_kind == CapacityKind::HighestRate && (!self.exact || self.losses.has_lost());
         let queue_us = if by_probes { self.queue_us } else { modelled_us };
         LoadView {
-            base_us: self.base_us().filter(|_| self.seen.is_some()),
+            base_us: self.base_us().filter(|_| self.last_sample.is_some()),
             rtt_us,
             queue_us,
             modelled_us,
             drop_us: self.drop_us(),
             seen_bps: self.capacity_bps,
-            capacity_bps: if self.known == Known::Capacity { self.capacity_bps } else { 0 },
+            capacity_bps: if self.capacity_kind == CapacityKind::Measured { self.capacity_bps } else { 0 },
             estimate_bps: self.estimate_bps,
             is_measured: self.trained,
             wild_ppm: self.losses.wild_ppm(),
@@ -257,10 +260,12 @@ impl Load {
 
     /// The rate at which the model drains the queue. Without any measurement, twice the highest rate seen.
     fn drain_bps(&self) -> u64 {
-        match self.known {
-            Known::Nothing | Known::Least if self.exact => self.estimate_bps.max(1_000),
-            Known::Nothing => (2 * self.capacity_bps).max(FIRST_RATE_BPS),
-            Known::Least | Known::Capacity => self.capacity_bps.max(1_000),
+        match self.capacity_kind {
+            CapacityKind::HighestRate | CapacityKind::LowerBound if self.exact => {
+                self.estimate_bps.max(1_000)
+            }
+            CapacityKind::HighestRate => (2 * self.capacity_bps).max(FIRST_RATE_BPS),
+            CapacityKind::LowerBound | CapacityKind::Measured => self.capacity_bps.max(1_000),
         }
     }
 
@@ -285,24 +290,24 @@ impl Load {
     }
 
     /// Evaluates the interval between two probes.
-    fn measure(&mut self, seen: &Seen, fresh: &Seen, elapsed_ns: u64, now: Instant) {
-        let bytes = u64::from(fresh.rx_bytes.wrapping_sub(seen.rx_bytes));
+    fn measure(&mut self, last: &ProbeSample, sample: &ProbeSample, elapsed_ns: u64, now: Instant) {
+        let bytes = u64::from(sample.rx_bytes.wrapping_sub(last.rx_bytes));
         let rate_bps = if bytes > 1 << 31 { 0 } else { bytes * 8_000_000_000 / elapsed_ns };
         let two_packets_us = (TWO_PACKETS_BITS * 1_000_000).checked_div(rate_bps).unwrap_or(0);
         let none_us = NO_QUEUE_US.saturating_add(u32::try_from(two_packets_us).unwrap_or(u32::MAX));
         self.received_bps = smoothed(self.received_bps, rate_bps, elapsed_ns, RATE_MEMORY_NS);
-        let queues = [seen, fresh].map(|probe| probe.queue_us > none_us);
-        if self.learn_capacity(rate_bps, elapsed_ns, fresh.queue_us, queues) {
+        let queues = [last, sample].map(|probe| probe.queue_us > none_us);
+        if self.learn_capacity(rate_bps, elapsed_ns, sample.queue_us, queues) {
             (self.estimate_bps, self.exact, self.full_at) = (self.capacity_bps, true, now);
         } else if self.estimate_bps > 0 {
             self.estimate_bps = self.estimate_bps.max(self.received_bps);
         }
-        let sent = fresh.tx_packets.wrapping_sub(seen.tx_packets);
-        let got = fresh.rx_packets.wrapping_sub(seen.rx_packets);
+        let sent = sample.tx_packets.wrapping_sub(last.tx_packets);
+        let got = sample.rx_packets.wrapping_sub(last.rx_packets);
         if got > MAX_STEP {
             return;
         }
-        let queue_us = seen.queue_us.max(fresh.queue_us);
+        let queue_us = last.queue_us.max(sample.queue_us);
         let lost = i32::try_from(i64::from(sent) - i64::from(got)).unwrap_or(0);
         self.overflowed(lost);
         let drop_us = self.drop_us();
@@ -315,7 +320,7 @@ impl Load {
             }
             return;
         }
-        self.losses.add(sent, lost, fresh.at_ns);
+        self.losses.add(sent, lost, sample.at_ns);
     }
 
     /// `lost` packets are missing since the previous probe, or were found (negative). Packets that were missing
@@ -335,14 +340,19 @@ impl Load {
             u32::MAX => at_us,
             known => at_us.max(known - known / 8),
         };
-        self.dropped = (level_us, if self.known == Known::Capacity { self.capacity_bps } else { 0 });
+        self.dropped =
+            (level_us, if self.capacity_kind == CapacityKind::Measured { self.capacity_bps } else { 0 });
     }
 
     /// The drop level. A queue of a fixed number of bytes drains faster if the capacity has grown, so the level
     /// shrinks in proportion. If the capacity has fallen, the next drops correct the level.
     fn drop_us(&self) -> u32 {
         let (at_us, at_bps) = self.dropped;
-        if at_us == u32::MAX || self.known != Known::Capacity || self.capacity_bps <= at_bps || at_bps == 0 {
+        if at_us == u32::MAX
+            || self.capacity_kind != CapacityKind::Measured
+            || self.capacity_bps <= at_bps
+            || at_bps == 0
+        {
             return at_us;
         }
         let scaled_us = u64::from(at_us) * (at_bps / 1000) / (self.capacity_bps / 1000).max(1);
@@ -360,7 +370,7 @@ impl Load {
     ) -> bool {
         let full = u64::from(queue_us) * 1000 >= elapsed_ns;
         let busy = before && after;
-        if self.known != Known::Capacity {
+        if self.capacity_kind != CapacityKind::Measured {
             self.capacity_bps = match full {
                 // A single sample is short; a train, or the time before a rest, gives a better value.
                 true if self.exact => smoothed(self.estimate_bps, rate_bps, elapsed_ns, RATE_MEMORY_NS),
@@ -369,11 +379,11 @@ impl Load {
             };
             self.busy = if busy { self.busy.saturating_add(1) } else { 0 };
             if (full || self.busy >= BUSY_IN_A_ROW) && self.capacity_bps > 0 {
-                self.known = Known::Capacity;
+                self.capacity_kind = CapacityKind::Measured;
             } else if after {
-                self.known = Known::Least;
+                self.capacity_kind = CapacityKind::LowerBound;
             }
-            return self.known == Known::Capacity;
+            return self.capacity_kind == CapacityKind::Measured;
         }
         let memory_ns = match rate_bps > self.capacity_bps {
             true => RATE_MEMORY_NS,
@@ -436,8 +446,8 @@ impl Load {
         };
         self.backlog_bits = moved(backlog);
         self.backlog_at = now;
-        for mark in self.marks.iter_mut().filter(|mark| mark.used) {
-            mark.backlog_bits = moved(mark.backlog_bits);
+        for sent in self.sent_probes.iter_mut().filter(|sent| sent.used) {
+            sent.backlog_bits = moved(sent.backlog_bits);
         }
     }
 }
@@ -455,7 +465,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// A path with a rate, a delay and a queue, whose far end has a clock that differs by hours.
-    struct Bed {
+    struct SimulatedPath {
         load: Load,
         counters: PathCounters,
         rx: PathCounters,
@@ -477,7 +487,7 @@ mod tests {
 
     const OFFSET_US: u64 = 7_200_000_000;
 
-    impl Bed {
+    impl SimulatedPath {
         fn new(rate_bps: u64, delay_us: u64, queue_us: u64) -> Self {
             Self {
                 load: Load::default(),
@@ -564,20 +574,20 @@ mod tests {
 
     #[test]
     fn an_overload_reveals_capacity_queue_and_drop_level() {
-        let mut bed = Bed::new(50_000_000, 10_000, 20_000);
-        bed.run(10_000_000, 0, 500);
-        let view = bed.view(500);
+        let mut path = SimulatedPath::new(50_000_000, 10_000, 20_000);
+        path.run(10_000_000, 0, 500);
+        let view = path.view(500);
         assert_eq!((view.capacity_bps, view.drop_us), (0, u32::MAX), "never full: {view:?}");
         assert!(view.queue_us < 1_000 && view.base_us.is_some());
-        bed.run(60_000_000, 500, 1000);
-        let view = bed.view(1500);
+        path.run(60_000_000, 500, 1000);
+        let view = path.view(1500);
         assert!((48_000_000..=52_000_000).contains(&view.capacity_bps), "{view:?}");
         assert!((15_000..=40_000).contains(&view.queue_us), "{view:?}");
         assert!((12_000..=20_000).contains(&view.drop_us), "{view:?}");
-        assert_eq!((view.wild_ppm, bed.load.steady_loss_percent()), (0, 0), "an overflow is no wild loss");
-        assert_eq!(bed.load.lasting_loss(), 0);
-        bed.run(10_000_000, 1500, 500);
-        assert!(bed.view(2000).queue_us < 2_000, "the queue has drained: {:?}", bed.view(2000));
+        assert_eq!((view.wild_ppm, path.load.steady_loss_percent()), (0, 0), "an overflow is no wild loss");
+        assert_eq!(path.load.lasting_loss(), 0);
+        path.run(10_000_000, 1500, 500);
+        assert!(path.view(2000).queue_us < 2_000, "the queue has drained: {:?}", path.view(2000));
     }
 
     proptest! {
@@ -592,21 +602,21 @@ mod tests {
             drift_ppm in -200_i64..200,
         ) {
             let to_mbps = (from_mbps * percent / 100).clamp(5, 200);
-            let mut bed = Bed::new(from_mbps * 1_000_000, 10_000, queue_ms * 1000);
-            bed.drift_ppm = drift_ppm;
-            bed.run(from_mbps * 1_200_000, 0, 2000);
+            let mut path = SimulatedPath::new(from_mbps * 1_000_000, 10_000, queue_ms * 1000);
+            path.drift_ppm = drift_ppm;
+            path.run(from_mbps * 1_200_000, 0, 2000);
             let after_us = if is_of_bytes { queue_ms * 1000 * from_mbps / to_mbps } else { queue_ms * 1000 };
             let packets = |mbps: u64, us: u64| mbps * us / (1440 * 8);
             prop_assume!((4_000..200_000).contains(&after_us));
             prop_assume!(packets(from_mbps, queue_ms * 1000).min(packets(to_mbps, after_us)) >= 16);
             // The queue is empty, so that the step does not leave more in it than fits.
-            bed.run(from_mbps * 100_000, 2000, 500);
-            (bed.rate_bps, bed.queue_us) = (to_mbps * 1_000_000, after_us);
-            bed.run(to_mbps * 1_200_000, 2500, 3000);
-            let view = bed.view(5500);
+            path.run(from_mbps * 100_000, 2000, 500);
+            (path.rate_bps, path.queue_us) = (to_mbps * 1_000_000, after_us);
+            path.run(to_mbps * 1_200_000, 2500, 3000);
+            let view = path.view(5500);
             let level_us = u64::from(view.drop_us);
             prop_assert!((after_us / 2..=after_us * 5 / 4 + 2_000).contains(&level_us), "{after_us} {view:?}");
-            prop_assert_eq!((view.wild_ppm, bed.load.lasting_loss()), (0, 0));
+            prop_assert_eq!((view.wild_ppm, path.load.lasting_loss()), (0, 0));
         }
     }
 
@@ -614,33 +624,33 @@ mod tests {
     fn clock_drift_does_not_count_as_a_queue() {
         for drift_ppm in [-200, -60, -20, 20, 60, 200] {
             for (rate_mbps, delay_us) in [(500, 10_000), (150, 300_000)] {
-                let mut bed = Bed::new(rate_mbps * 1_000_000, delay_us, 20_000);
-                bed.drift_ppm = drift_ppm;
+                let mut path = SimulatedPath::new(rate_mbps * 1_000_000, delay_us, 20_000);
+                path.drift_ppm = drift_ppm;
                 for s in 0..12 {
-                    bed.run(100_000_000, s * 5_000, 5_000);
-                    let view = bed.view((s + 1) * 5_000);
+                    path.run(100_000_000, s * 5_000, 5_000);
+                    let view = path.view((s + 1) * 5_000);
                     assert_eq!((view.capacity_bps, view.drop_us), (0, u32::MAX), "{drift_ppm} ppm: {view:?}");
                     assert!(view.queue_us < 500, "{drift_ppm} ppm: {view:?}");
                 }
-                bed.wild_every = 10;
-                bed.run(100_000_000, 60_000, 10_000);
-                let (steady, lasting) = (bed.load.steady_loss_percent(), bed.load.lasting_loss());
+                path.wild_every = 10;
+                path.run(100_000_000, 60_000, 10_000);
+                let (steady, lasting) = (path.load.steady_loss_percent(), path.load.lasting_loss());
                 assert!(
                     (8..=12).contains(&steady) && (900..=1100).contains(&lasting),
                     "{drift_ppm} ppm: {steady} {lasting}"
                 );
-                assert_eq!(bed.view(70_000).drop_us, u32::MAX, "{drift_ppm} ppm");
+                assert_eq!(path.view(70_000).drop_us, u32::MAX, "{drift_ppm} ppm");
             }
         }
     }
 
     #[test]
     fn probes_that_overtake_packets_give_no_drop_level() {
-        let mut bed = Bed::new(50_000_000, 10_000, 1_000_000);
-        bed.overtakes_every = Some(3);
-        bed.run(60_000_000, 0, 500);
-        let view = bed.view(500);
-        assert_eq!((bed.lost, view.drop_us, view.wild_ppm), (0, u32::MAX, 0), "{view:?}");
+        let mut path = SimulatedPath::new(50_000_000, 10_000, 1_000_000);
+        path.overtakes_every = Some(3);
+        path.run(60_000_000, 0, 500);
+        let view = path.view(500);
+        assert_eq!((path.lost, view.drop_us, view.wild_ppm), (0, u32::MAX, 0), "{view:?}");
         assert!(view.queue_us > 50_000, "{view:?}");
     }
 
@@ -656,18 +666,18 @@ mod tests {
 
     #[test]
     fn loss_without_a_queue_is_wild_and_steady() {
-        let mut bed = Bed::new(50_000_000, 10_000, 20_000);
-        bed.wild_every = 5;
-        bed.run(20_000_000, 0, 2000);
-        let view = bed.view(2000);
+        let mut path = SimulatedPath::new(50_000_000, 10_000, 20_000);
+        path.wild_every = 5;
+        path.run(20_000_000, 0, 2000);
+        let view = path.view(2000);
         assert!((150_000..=250_000).contains(&view.wild_ppm), "{view:?}");
-        assert!((15..=25).contains(&bed.load.steady_loss_percent()));
-        assert!((1500..=2500).contains(&bed.load.lasting_loss()), "{}", bed.load.lasting_loss());
+        assert!((15..=25).contains(&path.load.steady_loss_percent()));
+        assert!((1500..=2500).contains(&path.load.lasting_loss()), "{}", path.load.lasting_loss());
         assert_eq!(view.drop_us, u32::MAX);
         // It is forgotten after the same number of samples.
-        bed.wild_every = u64::MAX;
-        bed.run(20_000_000, 2000, 2000);
-        assert_eq!((bed.view(4000).wild_ppm, bed.load.steady_loss_percent()), (0, 0));
+        path.wild_every = u64::MAX;
+        path.run(20_000_000, 2000, 2000);
+        assert_eq!((path.view(4000).wild_ppm, path.load.steady_loss_percent()), (0, 0));
     }
 
     proptest! {
@@ -681,18 +691,18 @@ mod tests {
         ) {
             let rate = rate_mbps * 1_000_000;
             let queue_us = (queue_ms * 1000).max(30 * 1440 * 8_000_000 / rate);
-            let mut bed = Bed::new(rate, delay_us, queue_us);
-            bed.drift_ppm = drift_ppm;
+            let mut path = SimulatedPath::new(rate, delay_us, queue_us);
+            path.drift_ppm = drift_ppm;
             let from_ms = idle_s * 1000;
-            bed.run(200_000, 0, from_ms);
-            bed.run(rate * over / 100, from_ms, 4000);
-            let view = bed.view(from_ms + 4000);
+            path.run(200_000, 0, from_ms);
+            path.run(rate * over / 100, from_ms, 4000);
+            let view = path.view(from_ms + 4000);
             let off = view.capacity_bps.abs_diff(rate);
             prop_assert!(off * 10 <= rate, "{:?}", view);
-            let queue = bed.busy_until.saturating_sub(from_ms * 1000 + 4_000_000);
+            let queue = path.busy_until.saturating_sub(from_ms * 1000 + 4_000_000);
             let modelled = u64::from(view.queue_us);
             prop_assert!(modelled + 5_000 >= queue / 4 * 3 && modelled <= 2 * queue + 10_000, "{} {:?}", queue, view);
-            prop_assert_eq!((view.wild_ppm, bed.load.lasting_loss()), (0, 0));
+            prop_assert_eq!((view.wild_ppm, path.load.lasting_loss()), (0, 0));
         }
 
         /// Answers with arbitrary counters, time stamps and ids never cause a panic, and the results stay in
