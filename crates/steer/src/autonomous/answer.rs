@@ -38,7 +38,7 @@ const HOSTS: usize = 8;
 
 /// A sender's response to loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answer {
+enum LossResponse {
     SlowsDown,
     Ignores,
 }
@@ -46,18 +46,18 @@ enum Answer {
 /// The responses of the senders of the last hosts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Senders {
-    hosts: [Option<(u32, Answer)>; HOSTS],
+    hosts: [Option<(u32, LossResponse)>; HOSTS],
     /// Index of the next entry to be replaced.
     next: u8,
 }
 
 impl Senders {
-    fn of(&self, remote: u64) -> Option<Answer> {
+    fn of(&self, remote: u64) -> Option<LossResponse> {
         let known = self.hosts.iter().flatten().find(|(host, _)| *host == key(remote));
         known.map(|(_, answer)| *answer)
     }
 
-    fn remember(&mut self, remote: u64, answer: Answer) {
+    fn remember(&mut self, remote: u64, answer: LossResponse) {
         let host = key(remote);
         let known = self.hosts.iter().position(|known| known.is_some_and(|(other, _)| other == host));
         let at = known.unwrap_or_else(|| {
@@ -70,14 +70,14 @@ impl Senders {
 
     /// Whether the sender of the packet's host is known to ignore loss.
     pub(super) fn ignores(&self, input: &Input<'_>) -> bool {
-        self.of(input.remote) == Some(Answer::Ignores)
+        self.of(input.remote) == Some(LossResponse::Ignores)
     }
 
     /// The rate that the packet's flow may have on a path, in bit/s: the path's estimate (0: unknown), or less if
     /// its host is known to slow down because of the path's loss.
     pub(super) fn share_bps(&self, input: &Input<'_>, path: PathId) -> u64 {
         let (path_bps, loss_ppm) = (input.load(path).estimate_bps, lasting_ppm(input, path));
-        if loss_ppm <= WILD_PPM || self.of(input.remote) != Some(Answer::SlowsDown) {
+        if loss_ppm <= WILD_PPM || self.of(input.remote) != Some(LossResponse::SlowsDown) {
             return path_bps;
         }
         let window_bps = left_by_loss_bps(input, path);
@@ -97,9 +97,9 @@ impl Senders {
         flow.held_back = if loss_ppm > WILD_PPM && held_back { flow.held_back.saturating_add(1) } else { 0 };
         if lasting_ppm > WILD_PPM && is_told && flow.bytes[0] >= BULK_BYTES && flow.arrived[0].bytes > 0 {
             if !held_back {
-                self.remember(input.remote, Answer::Ignores);
+                self.remember(input.remote, LossResponse::Ignores);
             } else if flow.held_back >= SETTLE_PERIODS {
-                self.remember(input.remote, Answer::SlowsDown);
+                self.remember(input.remote, LossResponse::SlowsDown);
             }
         }
     }
