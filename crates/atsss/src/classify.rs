@@ -177,8 +177,7 @@ impl RuleSet {
     }
 
     /// Whether any rule requires the domain.
-    #[must_use]
-    pub const fn uses_domains(&self) -> bool {
+    const fn uses_domains(&self) -> bool {
         !self.domains.is_empty()
     }
 

@@ -85,8 +85,8 @@ impl Row {
     }
 
     /// The same ratio according to the paper's table.
-    #[must_use]
-    pub fn paper_ratio(&self, design: Design) -> f64 {
+    #[cfg(test)]
+    fn paper_ratio(&self, design: Design) -> f64 {
         ratio(&self.paper, design)
     }
 }
@@ -104,15 +104,9 @@ pub const PAPER: [(u64, [u64; 4]); 4] = [
     (8, [377_856, 462_848, 473_088, 616_448]),
 ];
 
-/// Users that fit into a budget in bytes, for each design and number of sessions per user.
+/// Users that fit into `budget_bytes`, for each design and number of sessions per user, if flat entries contain `flat`.
 #[must_use]
-pub fn table5(budget_bytes: u64) -> [Row; 4] {
-    table5_with(budget_bytes, Flat::Filter)
-}
-
-/// As [`table5`], with a choice of the flat entries' contents.
-#[must_use]
-pub fn table5_with(budget_bytes: u64, flat: Flat) -> [Row; 4] {
+pub fn table5(budget_bytes: u64, flat: Flat) -> [Row; 4] {
     PAPER.map(|(sessions, paper)| {
         let users = Design::ALL.map(|design| fit(budget_bytes, |n| bytes(design, flat, n, sessions)));
         Row { sessions, users, paper }
@@ -206,7 +200,7 @@ mod tests {
     #[test]
     fn every_design_reaches_at_least_the_papers_ratio() {
         for budget in [BUDGET, 1 << 30] {
-            for row in table5(budget) {
+            for row in table5(budget, Flat::Filter) {
                 for design in Design::ALL {
                     let (ours, paper) = (row.ratio(design), row.paper_ratio(design));
                     assert!(ours >= paper, "{} at {}: {ours} < {paper}", design.name(), row.sessions);
@@ -218,7 +212,7 @@ mod tests {
     #[test]
     fn with_application_numbers_a_single_session_gains_less_than_the_papers() {
         // Stated in docs/atsss-memory.md: the filter is most of what hierarchical lookup saves here.
-        let [one, two, four, eight] = table5_with(BUDGET, Flat::ApplicationId).map(|r| r.ratio(Design::Both));
+        let [one, two, four, eight] = table5(BUDGET, Flat::ApplicationId).map(|r| r.ratio(Design::Both));
         assert!((1.1..1.22).contains(&one), "{one}");
         assert!((2.0..2.45).contains(&two), "{two}");
         assert!(four > 1.56 && eight > 1.63, "{four} {eight}");
@@ -228,7 +222,7 @@ mod tests {
     fn the_page_has_these_tables() {
         let page = include_str!("../../../docs/atsss-memory.md");
         let thousands = |n: u64| format!("{},{:03}", n / 1000, n % 1000);
-        for row in table5(BUDGET) {
+        for row in table5(BUDGET, Flat::Filter) {
             let both = |design| format!("{:.2} ({:.2})", row.ratio(design), row.paper_ratio(design));
             let line = format!(
                 "| {} | {} | {} | {} | **{:.2}** (",
@@ -240,7 +234,7 @@ mod tests {
             );
             assert!(page.contains(&line), "the page lacks {line}");
         }
-        for row in table5_with(BUDGET, Flat::ApplicationId) {
+        for row in table5(BUDGET, Flat::ApplicationId) {
             let [_, htl, utss, both] = Design::ALL.map(|design| row.ratio(design));
             let line = format!("| {} | {htl:.2} | {utss:.2} | **{both:.2}** |", row.sessions);
             assert!(page.contains(&line), "the page lacks {line}");
@@ -289,7 +283,7 @@ mod tests {
     fn budgets_are_used_up_and_not_exceeded() {
         for budget in [0, 1000, BUDGET, u64::MAX / 1024] {
             for flat in [Flat::Filter, Flat::ApplicationId] {
-                for row in table5_with(budget, flat) {
+                for row in table5(budget, flat) {
                     for (design, users) in Design::ALL.into_iter().zip(row.users) {
                         let cost = |users| bytes(design, flat, users, row.sessions);
                         assert!(users == 0 || cost(users) <= budget);

@@ -127,8 +127,7 @@ impl RoundTrips {
     /// The retransmission timeout of RFC 6298 §2. As in Linux, the minimum applies to the variation term, so the
     /// timeout is never less than SRTT + 0.2 s. The RFC's own minimum, 1 s for the whole, is longer than that for
     /// round trips below 0.8 s.
-    #[must_use]
-    pub fn rto_s(&self, floor_s: f64) -> f64 {
+    fn rto_s(&self, floor_s: f64) -> f64 {
         self.smoothed_s + GRANULARITY_S.max(K * self.variation_s).max(floor_s)
     }
 

@@ -147,8 +147,8 @@ impl Node {
     }
 
     /// The current share of LTE among a UE's packets, percent; `None` if there is no UE of that name.
-    #[must_use]
-    pub fn lte_percent(&self, ue: &str) -> Option<f64> {
+    #[cfg(test)]
+    pub(crate) fn lte_percent(&self, ue: &str) -> Option<f64> {
         let ue = self.ues.iter().find(|known| known.config.name == ue)?;
         Some(f64::from(ue.lte_share) * 100.0 / f64::from(super::steer::ONE))
     }

@@ -59,8 +59,7 @@ impl ActiveStandby {
     }
 
     /// Adds rotation among the paths that are up, after this number of packets; 0: none.
-    #[must_use]
-    pub const fn rotating(self, packets: u32) -> Self {
+    const fn rotating(self, packets: u32) -> Self {
         Self { rotate_packets: packets, ..self }
     }
 
@@ -77,12 +76,6 @@ impl ActiveStandby {
         let others = input.up.iter().filter(|path| Some(*path) != primary);
         let count = input.up.len() as u32;
         primary.into_iter().chain(others).nth(turn.checked_rem(count)? as usize)
-    }
-
-    /// The preferred path.
-    #[must_use]
-    pub const fn primary(&self) -> Option<PathId> {
-        self.primary
     }
 }
 

@@ -129,8 +129,7 @@ impl Exclusion {
 
     /// Whether the path is left because a measurement exceeds a limit of the rule, for longer than a packet.
     /// Begin and end of such an exclusion are events.
-    #[must_use]
-    pub const fn is_verdict(&self) -> bool {
+    const fn is_verdict(&self) -> bool {
         matches!(self, Self::SteadyLoss { .. } | Self::Loss { .. } | Self::RoundTrip { .. })
     }
 }

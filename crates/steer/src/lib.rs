@@ -460,12 +460,6 @@ impl ModeState {
         self.current.checked_sub(1)
     }
 
-    /// Whether a priority-based mode is overflowing, or a redundant mode is above its loss threshold.
-    #[must_use]
-    pub const fn engaged(&self) -> bool {
-        self.engaged
-    }
-
     fn set_current(&mut self, path: Option<PathId>, now: Instant) {
         let current = path.map_or(0, |p| p + 1);
         if self.current != current {

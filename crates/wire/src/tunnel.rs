@@ -148,9 +148,8 @@ pub enum InnerType {
 }
 
 impl InnerType {
-    /// The type of a nibble.
-    #[must_use]
-    pub const fn from_nibble(nibble: u8) -> Option<Self> {
+    /// The type whose value is `nibble`; `None` if there is none.
+    const fn from_nibble(nibble: u8) -> Option<Self> {
         Some(match nibble {
             0x7 => Self::Fragment,
             0x8 => Self::Data,

@@ -40,7 +40,7 @@ use crate::drops::DropReason;
 use crate::keyring::KeyRing;
 use crate::mtu::PathMtu;
 use crate::path::{DownReason, Role};
-use crate::reorder::{FlowStats, Pool, StreamStats, Usage};
+use crate::reorder::{Pool, Usage};
 use crate::table::flow::FlowTable;
 use crate::{DatagramSink, PacketSink, PathId};
 use active::Active;
@@ -158,7 +158,7 @@ impl Session {
     }
 
     /// Classifies every flow again with its next packet.
-    pub fn classify_again(&mut self) {
+    fn classify_again(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.spoil_fast();
     }
@@ -197,13 +197,6 @@ impl Session {
             Some(active) if !self.resting => active.states,
             _ => self.paths.states(),
         }
-    }
-
-    /// Counters of the reordering engines since the session last woke.
-    #[must_use]
-    pub fn reordering(&self) -> (FlowStats, StreamStats) {
-        let active = self.active.as_deref();
-        active.map(|a| (a.flow_reorder.stats(), a.stream_reorder.stats())).unwrap_or_default()
     }
 
     /// One row per path in use.

@@ -119,12 +119,6 @@ impl FlowEntry {
         self.started = true;
         (sequence, first)
     }
-
-    /// When the flow's last packet was looked up.
-    #[must_use]
-    pub const fn last_used(&self) -> Instant {
-        self.last_used
-    }
 }
 
 #[derive(Debug)]
@@ -158,8 +152,7 @@ impl FlowTable {
     }
 
     /// An empty table of up to `limit` flows (at least 1, at most 2^24).
-    #[must_use]
-    pub const fn with_limit(hash_key: u64, limit: u32) -> Self {
+    const fn with_limit(hash_key: u64, limit: u32) -> Self {
         let limit = if limit > 1 << 24 { 1 << 24 } else { limit };
         let limit = match NonZeroU32::new(limit) {
             Some(limit) => limit,
@@ -649,7 +642,7 @@ mod tests {
                 let mut order: Vec<_> = model.iter().map(|(n, (used, _))| (*used, *n)).collect();
                 order.sort_unstable_by(|a, b| b.cmp(a));
                 let listed: Vec<_> =
-                    table.iter().map(|(_, e)| (e.last_used().as_nanos(), e.rule())).collect();
+                    table.iter().map(|(_, e)| (e.last_used.as_nanos(), e.rule())).collect();
                 prop_assert_eq!(listed, order);
                 prop_assert_eq!(table.len(), model.len());
                 for n in 0..30 {

@@ -175,7 +175,7 @@ impl SessionTable {
     }
 
     /// Removes an exception and returns it.
-    pub fn remove_exception(&mut self, user: u32, application: u16) -> Option<Exception> {
+    fn remove_exception(&mut self, user: u32, application: u16) -> Option<Exception> {
         let at = self.exceptions.remove(&ExceptionKey { user, application }).ok()?;
         let (_, exception) = self.exception_list.swap_remove(at as usize);
         if let Some((moved, _)) = self.exception_list.get(at as usize) {
@@ -206,7 +206,7 @@ impl SessionTable {
 
     /// The exception of one application of a user, mutable.
     #[inline]
-    pub fn exception_mut(&mut self, user: u32, application: u16) -> Option<&mut Exception> {
+    fn exception_mut(&mut self, user: u32, application: u16) -> Option<&mut Exception> {
         if self.exception_list.is_empty() {
             return None;
         }

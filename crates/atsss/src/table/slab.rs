@@ -116,7 +116,7 @@ impl<T> Slab<T> {
     ///
     /// # Errors
     /// [`TableError::Full`] at the limit; `entry` is not called.
-    pub fn insert_with(&mut self, entry: impl FnOnce(u32) -> T) -> Result<u32, TableError> {
+    fn insert_with(&mut self, entry: impl FnOnce(u32) -> T) -> Result<u32, TableError> {
         let number = if self.free != NONE {
             self.free
         } else if self.used < self.limit {

@@ -159,12 +159,6 @@ impl Bbr {
         to_bps(self.bandwidth.max())
     }
 
-    /// The estimated RTT of the path without queueing.
-    #[must_use]
-    pub fn min_rtt(&self) -> Option<Duration> {
-        self.min_rtt
-    }
-
     fn bdp(&self, gain: f64) -> f64 {
         match self.min_rtt {
             Some(rtt) => gain * self.bandwidth.max() * rtt.as_secs_f64(),

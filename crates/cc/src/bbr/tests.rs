@@ -137,7 +137,7 @@ impl Path {
         ack.delivered_bytes = MSS;
         ack.in_recovery = self.now < self.recover_until;
         ack.rtt = Some(elapsed(sent.at, self.now));
-        ack.rate = (interval >= self.cc.min_rtt().unwrap_or_default()).then_some(RateSample {
+        ack.rate = (interval >= self.cc.min_rtt.unwrap_or_default()).then_some(RateSample {
             delivered_bytes: self.delivered - sent.delivered,
             interval,
             prior_delivered_bytes: sent.delivered,
@@ -190,7 +190,7 @@ fn it_finds_the_rate_and_keeps_the_queue_short() {
         let estimate = path.cc.bandwidth_bps() as f64 / bps as f64;
         assert!((0.98..1.1).contains(&estimate), "{estimate}");
         let serialised = Duration::from_nanos(MSS * 8_000_000_000 / bps);
-        let error = path.cc.min_rtt().unwrap().saturating_sub(path.rtt + serialised);
+        let error = path.cc.min_rtt.unwrap().saturating_sub(path.rtt + serialised);
         assert!(error <= Duration::from_millis(1), "{error:?}");
         let room = path.bdp() * 3 / 2 + 12 * MSS;
         assert!(path.most_queued <= room, "{} of {room}", path.most_queued);
@@ -352,12 +352,12 @@ fn the_round_trip_of_the_handshake_is_the_first_minimum() {
     let (near, far) = (Duration::from_millis(10), Duration::from_millis(100));
     let mut cc = Bbr::new(config());
     cc.on_established(near, Instant::from_secs(1));
-    assert_eq!(cc.min_rtt(), Some(near));
+    assert_eq!(cc.min_rtt, Some(near));
     // 2.885 initial windows per round trip, less the margin.
     let bps = cc.pacing_bps().unwrap();
     assert!((32_000_000..34_000_000).contains(&bps), "{bps}");
     cc.on_ack(&Ack { now: Instant::from_secs(2), rtt: Some(far), srtt: far, ..Ack::default() });
-    assert_eq!(cc.min_rtt(), Some(near));
+    assert_eq!(cc.min_rtt, Some(near));
 }
 
 proptest! {

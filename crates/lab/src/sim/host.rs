@@ -126,7 +126,6 @@ pub struct Host {
     deadline: Instant,
     /// The port whose packets arrive in batches.
     batched: Option<Port>,
-    unclaimed: u64,
 }
 
 impl Default for Host {
@@ -139,7 +138,6 @@ impl Default for Host {
             awake: VecDeque::new(),
             deadline: Instant::MAX,
             batched: None,
-            unclaimed: 0,
         }
     }
 }
@@ -176,12 +174,6 @@ impl Host {
     #[must_use]
     pub fn app(&self, id: AppId) -> Option<&App> {
         self.apps.get(id.0).map(|slot| &slot.app)
-    }
-
-    /// Number of packets without a receiving application.
-    #[must_use]
-    pub fn unclaimed(&self) -> u64 {
-        self.unclaimed
     }
 
     /// The application that receives packets of a protocol and local port.
@@ -232,7 +224,6 @@ impl Element for Host {
 
     fn on_packet(&mut self, port: Port, packet: Packet, now: Instant) {
         let Some(index) = protocol_and_port(&packet).ok().and_then(|key| self.find(key)) else {
-            self.unclaimed += 1;
             return;
         };
         self.apps[index].app.on_packet(&packet, now);

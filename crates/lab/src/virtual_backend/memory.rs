@@ -3,7 +3,7 @@
 use crate::backend::Outcome;
 use crate::scenario::file::FlatEntry;
 use crate::scenario::model::Memory;
-use anabranch_atsss::memory::{Design, Flat, table5_with};
+use anabranch_atsss::memory::{Design, Flat, table5};
 
 /// Adds the number of users that fit, by sessions per user and design.
 pub fn compute(memory: &Memory, outcome: &mut Outcome) {
@@ -11,7 +11,7 @@ pub fn compute(memory: &Memory, outcome: &mut Outcome) {
         FlatEntry::Filter => Flat::Filter,
         FlatEntry::ApplicationId => Flat::ApplicationId,
     };
-    for row in table5_with((memory.budget_mib * 1024.0 * 1024.0) as u64, flat) {
+    for row in table5((memory.budget_mib * 1024.0 * 1024.0) as u64, flat) {
         for (design, users) in Design::ALL.into_iter().zip(row.users) {
             let design = match design {
                 Design::Naive => "naive",

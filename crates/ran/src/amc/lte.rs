@@ -16,8 +16,7 @@ pub const MAX_MCS: u8 = 28;
 pub const CQI_TO_MCS: [u8; 16] = [0, 0, 1, 2, 4, 6, 8, 11, 13, 16, 18, 20, 23, 25, 27, 28];
 
 /// I_TBS, the row of the size table, Table 7.1.7.1-1.
-#[must_use]
-pub const fn i_tbs(mcs: u8) -> u8 {
+const fn i_tbs(mcs: u8) -> u8 {
     match mcs {
         0..=9 => mcs,
         10..=16 => mcs - 1,

@@ -153,7 +153,7 @@ mod tests {
         let trace = parse("t", "# 1 Hz\nsecond,cqi\n0,9\n1,10\n2.5,15\n").unwrap();
         let steps: Vec<_> = trace.steps().collect();
         assert_eq!(steps[2], (2_500_000_000, Quality::Cqi(15)));
-        assert_eq!(trace.period_ns(), 4_000_000_000);
+        assert_eq!(trace.period_ns, 4_000_000_000);
     }
 
     #[test]

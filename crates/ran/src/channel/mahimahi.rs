@@ -94,7 +94,7 @@ mod tests {
         let bytes = |mcs| amc.full().bytes(mcs, 25).unwrap();
         assert!(bytes(fast) >= 1500 && bytes(fast - 1) < 1500);
         assert!(bytes(slow) >= 150 && (slow == 0 || bytes(slow - 1) < 150));
-        assert_eq!(trace.period_ns(), 300_000_000);
+        assert_eq!(trace.period_ns, 300_000_000);
     }
 
     #[test]

@@ -10,7 +10,8 @@ pub(super) const MAX_TRACE_NS: u64 = 30 * 24 * 3600 * 1_000_000_000;
 pub struct CqiTrace {
     /// Start in nanoseconds and quality of each step; the first starts at 0.
     steps: Vec<(u64, Quality)>,
-    period_ns: u64,
+    /// Length of one repetition, nanoseconds.
+    pub(super) period_ns: u64,
 }
 
 impl CqiTrace {
@@ -61,12 +62,6 @@ impl CqiTrace {
     pub fn steps(&self) -> impl Iterator<Item = (u64, Quality)> + '_ {
         self.steps.iter().copied()
     }
-
-    /// Length of one repetition in nanoseconds.
-    #[must_use]
-    pub fn period_ns(&self) -> u64 {
-        self.period_ns
-    }
 }
 
 /// Lines that are neither blank nor comments, numbered from 1. A leading byte-order mark, which some editors write, is removed.
@@ -99,7 +94,7 @@ mod tests {
         let s = 1_000_000_000;
         let steps = vec![(0, Quality::Cqi(3)), (s, Quality::Cqi(9)), (3 * s, Quality::Outage)];
         let trace = CqiTrace::from_steps("t", steps).unwrap();
-        assert_eq!(trace.period_ns(), 5 * s);
+        assert_eq!(trace.period_ns, 5 * s);
         let mut hint = 0;
         let mut at = |seconds: f64| trace.at((seconds * 1e9) as u64, &mut hint);
         for (seconds, quality) in [

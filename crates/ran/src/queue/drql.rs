@@ -55,12 +55,6 @@ impl Drql {
             least_bytes: u64::MAX,
         }
     }
-
-    /// The current limit.
-    #[must_use]
-    pub fn limit_bytes(&self) -> u64 {
-        self.limit_bytes
-    }
 }
 
 impl Discipline for Drql {
@@ -141,10 +135,10 @@ mod tests {
         for _ in 0..100 {
             tti(&mut l, &mut rlc, 2289, true);
         }
-        let before = l.limit_bytes();
+        let before = l.limit_bytes;
         for _ in 0..1000 {
             tti(&mut l, &mut rlc, 2289, false);
         }
-        assert!(l.limit_bytes() <= before + 1500);
+        assert!(l.limit_bytes <= before + 1500);
     }
 }

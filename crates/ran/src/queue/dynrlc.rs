@@ -77,12 +77,6 @@ impl DynRlc {
             changed_at: Instant::ZERO,
         }
     }
-
-    /// SDUs currently allowed in RLC.
-    #[must_use]
-    pub fn allowed_sdus(&self) -> u32 {
-        self.allowed_sdus
-    }
 }
 
 impl Discipline for DynRlc {
@@ -154,19 +148,19 @@ mod tests {
         let mut l = DynRlc::new(DynRlcParams::default(), BearerParams::default());
         let ms = Duration::from_millis;
         let at = Instant::from_millis;
-        assert_eq!(l.allowed_sdus(), 10);
+        assert_eq!(l.allowed_sdus, 10);
         l.on_sent(1500, ms(2), at(5));
-        assert_eq!(l.allowed_sdus(), 10, "not before the interval is over");
+        assert_eq!(l.allowed_sdus, 10, "not before the interval is over");
         l.on_sent(1500, ms(5), at(10));
-        assert_eq!(l.allowed_sdus(), 9, "mean 3.5 ms");
+        assert_eq!(l.allowed_sdus, 9, "mean 3.5 ms");
         l.on_sent(1500, ms(3), at(20));
-        assert_eq!(l.allowed_sdus(), 10, "3 ms is not above the target");
+        assert_eq!(l.allowed_sdus, 10, "3 ms is not above the target");
         l.on_sent(1500, ms(3), at(30));
-        assert_eq!(l.allowed_sdus(), 10, "the maximum holds");
+        assert_eq!(l.allowed_sdus, 10, "the maximum holds");
         for i in 4..30 {
             l.on_sent(1500, ms(9), at(10 * i));
         }
-        assert_eq!(l.allowed_sdus(), 1, "so does the minimum");
+        assert_eq!(l.allowed_sdus, 1, "so does the minimum");
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub use echo::{ECHO_HEADER_LEN, Echo, emit_echo, parse_echo};
 pub use ecn::{Ecn, ecn, set_ce};
 pub use flow::{FlowKey, HashKey, IpPacket, dst, is_link_local, protocol_and_port, src_dst};
 pub use mss::{clamp_mss, clamp_mss_with, ends_connection};
-pub use rewrite::{rewrite_dst, rewrite_src};
+pub use rewrite::rewrite_dst;
 pub use too_big::{may_fragment, packet_too_big};
 pub(crate) use udp::{checked_ip, emit_ip, most};
 pub use udp::{ip_udp_len, parse_udp, udp_datagram};
@@ -23,16 +23,16 @@ pub use udp::{ip_udp_len, parse_udp, udp_datagram};
 pub mod protocol {
     /// ICMP for IPv4.
     pub const ICMP: u8 = 1;
-    /// TCP.
+    /// RFC 9293.
     pub const TCP: u8 = 6;
-    /// UDP.
+    /// RFC 768.
     pub const UDP: u8 = 17;
-    /// DCCP.
+    /// RFC 4340.
     pub const DCCP: u8 = 33;
     /// ICMP for IPv6.
     pub const ICMPV6: u8 = 58;
-    /// SCTP.
+    /// RFC 9260.
     pub const SCTP: u8 = 132;
-    /// UDP-Lite.
+    /// RFC 3828.
     pub const UDP_LITE: u8 = 136;
 }

@@ -1,5 +1,5 @@
-//! Replaces the destination or source address of a packet in transit, as for network address translation; checksums are
-//! updated incrementally (RFC 1624).
+//! Replaces the destination address of a packet in transit, as for network address translation; checksums are updated
+//! incrementally (RFC 1624).
 
 use super::{IpPacket, fold, protocol, sum};
 use crate::WireError;
@@ -14,18 +14,6 @@ use std::net::IpAddr;
 /// extension headers, which may contain the final destination; [`WireError::Truncated`] if the transport checksum is missing.
 /// The packet is not changed in these cases.
 pub fn rewrite_dst(packet: &mut [u8], to: IpAddr) -> Result<(), WireError> {
-    rewrite(packet, to, 16, 24)
-}
-
-/// Replaces the source address; see [`rewrite_dst`].
-///
-/// # Errors
-/// Those of [`rewrite_dst`].
-pub fn rewrite_src(packet: &mut [u8], to: IpAddr) -> Result<(), WireError> {
-    rewrite(packet, to, 12, 8)
-}
-
-fn rewrite(packet: &mut [u8], to: IpAddr, at_v4: usize, at_v6: usize) -> Result<(), WireError> {
     let ip = IpPacket::parse(packet)?;
     match (ip.src, to) {
         (IpAddr::V4(_), IpAddr::V4(to)) => {
@@ -34,14 +22,14 @@ fn rewrite(packet: &mut [u8], to: IpAddr, at_v4: usize, at_v6: usize) -> Result<
             let first = u16_at(packet, 6) & 0x1FFF == 0;
             let transport = if first { checksum_at(ip.protocol, ip.payload.start) } else { None };
             let transport = checked(transport, ip.payload.end)?;
-            replace(packet, at_v4, &to.octets(), [Some((10, false)), transport]);
+            replace(packet, 16, &to.octets(), [Some((10, false)), transport]);
         }
         (IpAddr::V6(_), IpAddr::V6(to)) => {
             if ip.payload.start != 40 {
                 return Err(WireError::Value { what: "IPv6 extension headers", got: packet[6].into() });
             }
             let transport = checked(checksum_at(ip.protocol, 40), ip.payload.end)?;
-            replace(packet, at_v6, &to.octets(), [None, transport]);
+            replace(packet, 24, &to.octets(), [None, transport]);
         }
         _ => return Err(WireError::Family),
     }
@@ -145,15 +133,11 @@ mod tests {
                 prop_assert_eq!(parse_udp(&p).unwrap().1.ip(), to);
                 rewrite_dst(&mut p, d.ip()).unwrap();
                 prop_assert_eq!(&p, &before);
-                rewrite_src(&mut p, to).unwrap();
-                prop_assert_eq!(parse_udp(&p).unwrap().0.ip(), to);
             } else {
                 let header = TcpHeader { flags: TcpFlags::ACK, ..TcpHeader::default() };
                 let mut p = emit_packet(s, d, &header, &payload).unwrap();
                 rewrite_dst(&mut p, to).unwrap();
                 prop_assert_eq!(parse_packet(&p).unwrap().dst.ip(), to);
-                rewrite_src(&mut p, to).unwrap();
-                prop_assert_eq!(parse_packet(&p).unwrap().src.ip(), to);
             }
         }
 

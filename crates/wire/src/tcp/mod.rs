@@ -291,11 +291,11 @@ pub struct TcpHeader {
     pub seq: u32,
     /// Next sequence number expected; valid with [`TcpFlags::ACK`].
     pub ack: u32,
-    /// Flags.
+    /// Control bits (RFC 9293 §3.1), including those of ECN.
     pub flags: TcpFlags,
     /// Receive window as on the wire, unscaled.
     pub window: u16,
-    /// Options.
+    /// The options that this crate interprets.
     pub options: TcpOptions,
 }
 
@@ -306,7 +306,7 @@ pub struct TcpPacket {
     pub src: SocketAddr,
     /// Destination address and port.
     pub dst: SocketAddr,
-    /// Header.
+    /// Header fields without ports and checksum.
     pub header: TcpHeader,
     /// Position of the payload in the packet.
     pub payload: Range<usize>,
@@ -341,12 +341,7 @@ pub fn headers_len(dst: SocketAddr, header: &TcpHeader) -> usize {
 ///
 /// # Errors
 /// Those of [`emit_packet`]; [`WireError::Truncated`] if `b` is shorter than the headers.
-pub fn emit_around(
-    b: &mut [u8],
-    src: SocketAddr,
-    dst: SocketAddr,
-    header: &TcpHeader,
-) -> Result<(), WireError> {
+fn emit_around(b: &mut [u8], src: SocketAddr, dst: SocketAddr, header: &TcpHeader) -> Result<(), WireError> {
     let payload = b.get(headers_len(dst, header)..).unwrap_or_default();
     let payload_sum = sum(payload);
     TcpTemplate::new(src, dst)?.emit(b, header, payload_sum)

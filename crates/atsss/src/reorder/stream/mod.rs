@@ -113,12 +113,6 @@ impl StreamSender {
         self.word()
     }
 
-    /// The current epoch.
-    #[must_use]
-    pub const fn epoch(&self) -> u8 {
-        self.epoch
-    }
-
     /// Nothing is in flight any more: the peer need not wait for anything before the current epoch. To be
     /// called if nothing was sent for two seconds, or if the peer has restarted.
     pub fn settle(&mut self) {

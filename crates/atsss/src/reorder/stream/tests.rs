@@ -197,7 +197,7 @@ fn the_sender_asks_for_admission() {
     );
     assert_eq!(sender.stamp(), StreamWord { stream: 3, epoch: 0, timeout_100us: 0 });
     assert_eq!(sender.switch(true, HOLD, 0), Switch::Stay);
-    assert_eq!(sender.epoch(), 0);
+    assert_eq!(sender.epoch, 0);
     let word = StreamWord { stream: 3, epoch: 0, timeout_100us: 500 };
     assert_eq!(sender.switch(true, HOLD, 1), Switch::Ordered(Marker { word }));
     // It switched again before anything was sent: the first EX path is still the one to wait for.

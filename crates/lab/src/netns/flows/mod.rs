@@ -44,8 +44,6 @@ struct RunningFlow {
     flow: Flow,
     /// The listening end first.
     programs: Vec<Program>,
-    /// Whether the processes end by themselves when everything is transferred.
-    finite: bool,
     carrier: Carrier,
     choice: Choice,
 }
@@ -99,12 +97,10 @@ impl Flows {
                 let name = format!("flow-{name}-{end}");
                 programs.push(Program::start_told(network.space(space)?, &name, &mut command, folder)?);
             }
-            let finite = matches!(flow.traffic, Traffic::BulkTcp { bytes: Some(_), .. });
             flows.running.push(RunningFlow {
                 name: name.clone(),
                 flow: flow.clone(),
                 programs,
-                finite,
                 carrier,
                 choice,
             });
@@ -149,12 +145,6 @@ impl Flows {
             }
         }
         Ok(over)
-    }
-
-    /// Whether there are only transfers of a given size, so that the run ends with them.
-    #[must_use]
-    pub fn finite(&self) -> bool {
-        self.running.iter().all(|f| f.finite)
     }
 
     /// Files downloaded by curl.

@@ -24,7 +24,7 @@ use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -490,12 +490,6 @@ pub fn port_in_use(port: u16, tcp: bool) -> bool {
             u16::from_str_radix(local, 16) == Ok(port) && (!tcp || state == "0A")
         })
     })
-}
-
-/// As [`SocketAddr::new`], for an arbitrary port.
-#[must_use]
-pub fn from_ip(ip: IpAddr) -> SocketAddr {
-    SocketAddr::new(ip, 0)
 }
 
 /// Runs a test with a duration of 200 ms and, if the machine was too slow for it (`None`), with ten and with a hundred times as
