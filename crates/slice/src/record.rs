@@ -20,9 +20,9 @@ pub enum Kind {
     Base,
     /// A NEST as received.
     Gst,
-    /// A network function.
+    /// A network function of Katana, stored unchanged.
     Function,
-    /// A location.
+    /// A location of Katana, stored unchanged.
     Location,
     /// A policy management system.
     Policy,
@@ -35,7 +35,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds.
+    /// All kinds, in the order of declaration.
     pub const ALL: [Self; 10] = [
         Self::Slice,
         Self::Ue,
@@ -76,9 +76,9 @@ impl Kind {
 /// A record of the store, by kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
-    /// A slice.
+    /// Of [`Kind::Slice`].
     Slice(Box<Slice>),
-    /// A UE.
+    /// Of [`Kind::Ue`].
     Ue(Box<Ue>),
     /// Any other document.
     Document(Value),
@@ -168,7 +168,7 @@ impl Growth {
 /// An operator's request for a slice, from any interface: what PUT sets and GET shows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RequestedSlice {
-    /// Name of the slice.
+    /// Name for operators; not unique.
     pub name: String,
     /// The profile without growth for UEs.
     pub profile: ServiceProfile,
@@ -194,7 +194,7 @@ pub struct Timing {
 /// Maximum number of errors kept.
 pub const MAX_ERRORS: usize = 32;
 
-/// A slice.
+/// A slice as stored: the requested properties, the state of its deployment, and its reservations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Slice {
     /// Identifier.
@@ -356,7 +356,7 @@ pub struct SessionRule {
     pub rules: Vec<Rule>,
 }
 
-/// A UE.
+/// A UE as stored: its token, slices and policies, and its session at the UPF.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ue {
     /// Its name.

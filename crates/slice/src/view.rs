@@ -59,7 +59,7 @@ pub struct SliceFacts {
     /// True if the slice does not share the RAN with other slices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolated: Option<bool>,
-    /// Accesses of the slice.
+    /// Names of the accesses that provide the slice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub accesses: Vec<String>,
 }

@@ -131,7 +131,7 @@ pub enum Tlv<'a> {
     },
     /// The connection is refused.
     Error {
-        /// Error code.
+        /// Reason for the refusal (RFC 8803 §4.2.8).
         code: ErrorCode,
         /// Additional information, depending on the code; padded with zeros so that code and value fill multiples of four bytes.
         value: &'a [u8],

@@ -13,7 +13,7 @@
 use crate::WireError;
 use crate::read::{need, u16_at};
 
-/// LCID of padding.
+/// LCID of padding (TS 38.321 Table 6.2.1-1).
 pub const LCID_PADDING: u8 = 63;
 /// Size of a written sub-header in bytes.
 pub const MAC_SUBHEADER_LEN: usize = 3;

@@ -291,7 +291,7 @@ impl Check for RulesFile {
     }
 }
 
-/// Reads the rules of a file.
+/// Reads `[[rule]]` sections from a TOML file.
 pub fn read(file: &Path) -> Result<Vec<Rule>, CtlError> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file).map_err(|e| CtlError::Usage(format!("{name}: {e}")))?;

@@ -241,14 +241,14 @@ pub struct UeList {
     pub ues: Vec<CellUe>,
 }
 
-/// A UE of a cell.
+/// A UE, its radio channel, and its bearers and QoS flows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CellUe {
     /// Name of the UE.
     pub name: String,
-    /// Slice of the UE.
+    /// Name of the slice that serves the UE.
     pub slice: String,
-    /// Addresses of the UE.
+    /// IP addresses that the cell routes to the UE.
     pub addresses: Vec<String>,
     /// Interface to which the UE is attached.
     pub device: String,
@@ -261,7 +261,7 @@ pub struct CellUe {
     /// Channel of the downlink, an object with `model`.
     #[schema(value_type = Object)]
     pub channel: ChannelConfig,
-    /// Channel of the uplink.
+    /// Channel of the uplink, an object with `model`.
     #[schema(value_type = Object)]
     pub uplink_channel: ChannelConfig,
     /// Data radio bearers of the UE.
@@ -344,7 +344,7 @@ pub struct UeFlow {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct UeChange {
-    /// New slice.
+    /// Name of the slice that serves the UE from now on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slice: Option<String>,
     /// Downlink channel, an object with `model`; a trace starts now.
@@ -368,7 +368,7 @@ pub struct UeChange {
     pub uplink_queue: Option<QueueConfig>,
 }
 
-/// One second of a cell.
+/// Counters of one second, sent when it has ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CellSecond {
     /// End of the second, seconds since the start.
@@ -409,7 +409,7 @@ pub struct CellPackets {
     pub start_unix_ns: u64,
     /// Number of packets in all earlier batches; a gap shows how many packets a slow listener missed.
     pub first: u64,
-    /// The packets.
+    /// In the order of their delivery.
     pub packets: Vec<CellPacket>,
 }
 

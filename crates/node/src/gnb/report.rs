@@ -44,7 +44,7 @@ impl Spread {
     }
 }
 
-/// Lateness of slots.
+/// Time by which slots run later than their nominal time, in total and in the current second.
 pub struct SlotLateness {
     total: Histogram<u64>,
     second: Histogram<u64>,
@@ -96,7 +96,6 @@ pub struct Carried {
 /// A slice and its traffic, downlink first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceSums {
-    /// Name of the slice.
     pub name: String,
     /// Downlink, uplink.
     pub carried: [Carried; 2],

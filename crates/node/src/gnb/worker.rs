@@ -55,7 +55,6 @@ pub enum N3End {
     Ip(Device),
     /// GTP-U messages to and from one peer.
     Gtpu {
-        /// One socket.
         sockets: Sockets,
         /// Receive buffers.
         inbox: Box<Inbox>,

@@ -37,7 +37,7 @@ impl LwipRequest {
     }
 }
 
-/// An LWIP node.
+/// Configuration in force and counters of an LWIP node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LwipNode {
     /// Name of the node.
@@ -120,7 +120,7 @@ pub struct LwipAcks {
     pub uplink_packets: u64,
     /// ACKs that acknowledge new data.
     pub advances: u64,
-    /// Duplicate ACKs.
+    /// Duplicate ACKs from UEs, held or not.
     pub duplicates: u64,
     /// Duplicate ACKs forwarded without a hold.
     pub let_through: u64,

@@ -38,7 +38,6 @@ pub struct Ports {
 
 /// The data path; the module documentation describes it.
 pub struct Worker {
-    /// The node.
     pub node: Node,
     ports: Ports,
     clock: Clock,

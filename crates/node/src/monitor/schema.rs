@@ -71,7 +71,7 @@ pub struct HopSchema {
     latency: Option<LatencySchema>,
 }
 
-/// A path.
+/// A path: a sequence of nodes on which traces were collected.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = IntPath)]
 #[serde(deny_unknown_fields)]
@@ -107,7 +107,7 @@ pub struct PathSchema {
     end_to_end: Option<LatencySchema>,
 }
 
-/// A flow.
+/// A flow from which traces were collected.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = IntFlow)]
 #[serde(deny_unknown_fields)]

@@ -35,7 +35,7 @@ pub trait Worker: Send + Sized + 'static {
     fn stop(&mut self);
 }
 
-/// A job for a worker.
+/// A function that a worker runs on its thread between packets.
 pub type Job<W> = Box<dyn FnOnce(&mut W, Instant) + Send>;
 
 struct Queue<W> {

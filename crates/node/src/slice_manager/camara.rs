@@ -215,7 +215,7 @@ struct SliceQos {
     max_latency: Option<f64>,
 }
 
-/// Time of the service.
+/// Period of a booking.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ServiceTime {
@@ -250,7 +250,7 @@ impl<'de> Deserialize<'de> for ServiceArea {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct NewBooking {
-    /// Time of the service.
+    /// Period; a start in the future is refused.
     #[serde(deserialize_with = "object")]
     service_time: ServiceTime,
     /// Service area; absent: everywhere.
@@ -442,7 +442,7 @@ async fn unbook(view: View, State(shared): State<Shared>, Path(id): Path<String>
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct NewSession {
-    /// The device.
+    /// UE, identified by `networkAccessIdentifier` or `phoneNumber`.
     #[serde(deserialize_with = "object")]
     device: Device,
     /// Application server of the flow; stored but not evaluated.
@@ -559,7 +559,7 @@ fn shown_session(m: &Manager, id: &str, v: &Value) -> Value {
     shown
 }
 
-/// Extension of a session.
+/// Request to extend a QoS session.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct SessionExtension {
@@ -609,7 +609,7 @@ async fn extend(
     })
 }
 
-/// Selection of sessions by device.
+/// Request for the QoS sessions of a device.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct DeviceSelection {

@@ -351,7 +351,7 @@ impl Southbound for Mano {
 /// All network elements.
 pub struct Network {
     gnbs: BTreeMap<String, Gnb>,
-    /// The UPF.
+    /// The UPF at which UEs get sessions; `None`: no `[upf]` section.
     pub upf: Option<Upf>,
     /// The orchestrator.
     pub mano: Option<Mano>,

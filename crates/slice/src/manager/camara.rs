@@ -24,7 +24,7 @@ const SKEW_MS: u64 = 60_000;
 /// Maximum number of items of each kind processed at a time.
 const AT_A_TIME: usize = 1000;
 
-/// A notification for a sink.
+/// A change of status to be sent to the `sink` of a booking or QoS session, as a CloudEvent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SinkNotification {
     /// `REQUESTED`, `AVAILABLE` or `UNAVAILABLE`.

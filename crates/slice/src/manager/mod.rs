@@ -49,10 +49,10 @@ impl Write {
     }
 }
 
-/// A request for a slice.
+/// The requested properties of a new or changed slice, from any interface.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SliceRequest {
-    /// Name of the slice.
+    /// Name for operators; not unique.
     pub name: String,
     /// The requested profile.
     pub profile: ServiceProfile,
@@ -145,7 +145,7 @@ impl Manager {
         Self { inventory, growth, ..Self::default() }
     }
 
-    /// The inventory.
+    /// The accesses of the network and the reservations on them.
     #[must_use]
     pub fn inventory(&self) -> &Inventory {
         &self.inventory

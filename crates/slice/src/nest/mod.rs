@@ -55,7 +55,7 @@ pub struct Qos {
     /// Packet delay budget between UE and UPF, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packet_delay_budget_ms: Option<f64>,
-    /// Packet error rate, percent.
+    /// Packet error rate of the 5QI (TS 23.501 §5.7.3.5), percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packet_error_rate_percent: Option<f64>,
     /// Jitter, milliseconds.

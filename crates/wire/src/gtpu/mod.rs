@@ -36,9 +36,9 @@ pub const GTPU_HEADER_LEN: usize = 8;
 
 /// Message types (TS 29.281 §6.1).
 pub mod message {
-    /// Echo request.
+    /// Asks whether the peer is alive (§7.2.1).
     pub const ECHO_REQUEST: u8 = 1;
-    /// Echo response.
+    /// The answer to an echo request (§7.2.2).
     pub const ECHO_RESPONSE: u8 = 2;
     /// No such tunnel: [`super::ErrorIndication`].
     pub const ERROR_INDICATION: u8 = 26;

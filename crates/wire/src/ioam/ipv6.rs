@@ -47,9 +47,9 @@ pub enum ExtOption<'a> {
     Tcp(TcpState),
     /// Any other option.
     Other {
-        /// Option type.
+        /// Type, including the bits for unknown options (RFC 8200 §4.2).
         kind: u8,
-        /// Option data.
+        /// Contents, without type and length.
         data: &'a [u8],
     },
 }

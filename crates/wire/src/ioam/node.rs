@@ -43,7 +43,7 @@ pub struct Opaque<'a> {
     pub data: &'a [u8],
 }
 
-/// The data of one node.
+/// Node data of a trace (RFC 9197 §4.4.2): the fields that its trace type selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NodeData<'a> {
     /// Hop limit and short id.

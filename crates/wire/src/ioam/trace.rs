@@ -129,7 +129,7 @@ impl<'a> TraceView<'a> {
         Ok(Self { header, nodes })
     }
 
-    /// The header.
+    /// Header of the trace option (RFC 9197 §4.4.1).
     #[must_use]
     pub const fn header(&self) -> &TraceHeader {
         &self.header

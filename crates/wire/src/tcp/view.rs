@@ -49,7 +49,7 @@ impl<'a> TcpView<'a> {
         u32_at(self.tcp, 8)
     }
 
-    /// Flags.
+    /// Control bits (RFC 9293 §3.1), including those of ECN.
     #[inline]
     #[must_use]
     pub fn flags(&self) -> TcpFlags {
@@ -116,7 +116,7 @@ impl<'a> TcpView<'a> {
     }
 }
 
-/// One option.
+/// An option of a TCP header (RFC 9293 §3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TcpOption<'a> {
     /// Maximum segment size.

@@ -26,7 +26,7 @@ pub enum ControlRequest {
         /// Receives the answer.
         reply: Reply<SessionList>,
     },
-    /// One session.
+    /// The session of this UE, with its paths.
     Session(String, Reply<Session>),
     /// Add a UE.
     Create(Box<UpfUe>, Reply<Session>),

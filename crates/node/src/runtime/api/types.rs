@@ -126,7 +126,7 @@ pub struct Session {
     pub rx_packets: u64,
     /// Inner bytes received from the peer.
     pub rx_bytes: u64,
-    /// Paths of the session.
+    /// Paths, ordered by id.
     pub paths: Vec<Path>,
     /// Decisions of its rules in the sending direction of this agent: all rules in force, or (in a UPF's list
     /// of sessions) those that have seen packets.
@@ -161,7 +161,7 @@ pub struct CodingCounters {
 pub struct Path {
     /// Name of the UE.
     pub ue: String,
-    /// Path id.
+    /// Index of the access in the configuration of the UE, from 0.
     pub id: u8,
     /// Name of the access.
     pub access: String,
@@ -244,7 +244,7 @@ pub struct SessionList {
     pub sessions: Vec<Session>,
 }
 
-/// Paths of one or all sessions.
+/// Paths of one session or of all sessions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PathList {
     /// Ordered by session, then by path id.
@@ -358,12 +358,12 @@ pub struct LawPath {
     pub bulk_flows: u16,
 }
 
-/// An event.
+/// A change of state that is logged and streamed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     /// Identifier, counts up by one; also the id in the event stream.
     pub id: u64,
-    /// Time of the event.
+    /// Unix time, milliseconds.
     pub time_unix_ms: u64,
     /// Kind: `session-up`, `session-down`, `path-up`, `path-down`, `moved`, `flapping`, `endpoint`, `rekeyed`, `remote`, `access-refused`,
     /// `access-left`, `access-back`, `overflow-paused`, `overflow-resumed`, `flows-left`, `rules`, `tcp-lane`, `handshake-timeout`,

@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use tun_rs::{DeviceBuilder, SyncDevice};
 
-/// Counters of a device.
+/// Counters of an inner interface since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
     /// Frames read.
@@ -164,7 +164,6 @@ impl Device {
         }
     }
 
-    /// Counters.
     pub fn counters(&self) -> DeviceCounters {
         self.counters
     }

@@ -30,7 +30,7 @@ const MAX_SEGMENTS: usize = 64;
 /// that the peer used in its last authentic datagram.
 const SOURCES: usize = 1024;
 
-/// Counters of a socket.
+/// Counters of an access socket since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SocketCounters {
     /// Datagrams received.
@@ -53,7 +53,7 @@ pub struct SocketCounters {
     pub tx_errors: u64,
 }
 
-/// The socket of one access.
+/// A UDP socket bound to one access, with batches by GSO and GRO.
 pub struct AccessSocket {
     socket: UdpSocket,
     state: UdpSocketState,
@@ -110,7 +110,6 @@ impl AccessSocket {
         })
     }
 
-    /// Counters.
     pub fn counters(&self) -> SocketCounters {
         self.counters
     }

@@ -81,7 +81,7 @@ pub trait TunnelEnd: Send + 'static {
     }
 }
 
-/// Counters of a worker.
+/// Counters of a worker since the start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkerCounters {
     /// Per access; zero without a socket.

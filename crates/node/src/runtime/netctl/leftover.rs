@@ -97,7 +97,7 @@ fn is_taken(port: u16) -> bool {
     matches!(bind(), Err(error) if error.kind() == std::io::ErrorKind::AddrInUse)
 }
 
-/// The tables with redirections.
+/// The nftables tables of this machine that redirect flows to a port.
 fn tables() -> anyhow::Result<Vec<TableRedirections>> {
     let mut all = Vec::new();
     for table in names()? {
@@ -267,13 +267,13 @@ mod tests {
                     ip rule add fwmark 0xab68 table 43880 priority 20600 proto 171
                     ip route add default via 10.9.0.2 table 43880 proto 171");
                 let living = std::net::TcpListener::bind("127.0.0.1:15200").unwrap();
-                let layer = net.lead(tproxy("living", 0xab70, 15_200)).await.unwrap();
+                let layer = net.redirect(tproxy("living", 0xab70, 15_200)).await.unwrap();
                 let before = picture();
                 for (name, mark, port) in
                     [("proxy", 0xab60, 15_171), ("a-b", 300, 9), ("z", u32::MAX - 1, 65_535)]
                 {
                     let dead = tproxy(name, mark, port);
-                    let left = net.lead(dead.clone()).await.unwrap();
+                    let left = net.redirect(dead.clone()).await.unwrap();
                     // On a kernel without owned tables, the table would stay, too.
                     if port != 9 {
                         for undo in left.0 {

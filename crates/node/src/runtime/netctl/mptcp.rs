@@ -81,13 +81,13 @@ const IMPLICIT: u32 = 1 << 4;
 pub struct Endpoint {
     /// Interface of the address.
     pub device: String,
-    /// The address.
+    /// Local address of the subflows.
     pub address: IpAddr,
     /// Used only when no other path is left.
     pub backup: bool,
 }
 
-/// An existing endpoint.
+/// An endpoint of the kernel's path manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ExistingEndpoint {
     id: u8,
@@ -146,7 +146,7 @@ pub fn withdraw(endpoint: IpAddr) -> anyhow::Result<bool> {
 
 /// Whether [`add`] restores the subflow of an open connection that [`withdraw`] removed, even its first one:
 /// since Linux 6.12.
-pub fn opens_again() -> bool {
+pub fn reopens_subflows() -> bool {
     release().is_ok_and(|release| version(&release) >= Some((6, 12)))
 }
 

@@ -53,7 +53,7 @@ pub struct CandidateSchema {
 #[schema(as = CandidatePath)]
 #[serde(deny_unknown_fields)]
 pub struct PathSchema {
-    /// The interface.
+    /// Name of the interface.
     interface: String,
     /// The slice; absent: the interface's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,7 +85,7 @@ pub struct EndpointSchema {
     /// IP address.
     #[schema(example = "198.51.100.7")]
     address: String,
-    /// Port.
+    /// Port, 1 to 65535.
     port: u16,
     /// Protocols that the peer is known to support; absent: unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -97,7 +97,7 @@ pub struct EndpointSchema {
 #[schema(as = Reason)]
 #[serde(deny_unknown_fields)]
 pub struct ReasonSchema {
-    /// The property.
+    /// Name of the property as in the request.
     property: String,
     /// Effect on the rank.
     effect: EffectSchema,
@@ -176,7 +176,7 @@ pub enum ActionSchema {
     },
     /// Bind the socket to this device (`SO_BINDTODEVICE`).
     Device {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
     },
     /// The initial congestion window, which the mark's routing table carries.
@@ -219,7 +219,7 @@ pub enum ActionSchema {
 #[schema(as = InitialWindow)]
 #[serde(deny_unknown_fields)]
 pub struct WindowSchema {
-    /// The window, segments.
+    /// Initial window after applying the limit, segments.
     segments: u32,
     /// Result of the equation alone, segments.
     equation_segments: u64,
