@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// A request to a proxy.
+/// Requests that only a proxy answers.
 pub enum ProxyRequest {
     /// State of the proxy.
     Node(Reply<ProxyNode>),
@@ -34,7 +34,7 @@ impl ProxyRequest {
     }
 }
 
-/// A transparent proxy.
+/// Configuration in force and counters of a transparent proxy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProxyNode {
     /// Name of the proxy.
@@ -63,7 +63,7 @@ pub struct ProxyNode {
     pub retries: u64,
     /// TCP flows that ended with a reset.
     pub resets: u64,
-    /// Datagrams dropped.
+    /// Datagrams dropped because a queue was full or the kernel refused them.
     pub datagrams_dropped: u64,
     /// Steps of plans that the kernel refused.
     pub plan_failures: u64,
@@ -112,7 +112,7 @@ pub struct ProxyFlows {
     pub flows: Vec<ProxyFlow>,
 }
 
-/// A flow.
+/// An open flow, its candidate and its traffic.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProxyFlow {
     /// Identifier; counts up from the start.

@@ -2,7 +2,7 @@
 
 use super::policy::{Candidate, Origin};
 use super::rules::Transport;
-use crate::runtime::relay::{self, Full, Kind, Tally, Totals, named};
+use crate::runtime::relay::{self, LimitReached, RelayKind, Tally, Totals, named};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,7 +12,6 @@ use std::sync::{Arc, OnceLock};
 /// `other`.
 const MAX_TOTALS: usize = 1024;
 
-/// One flow.
 pub type Flow = relay::Flow<FlowProperties>;
 /// All flows of a proxy. The owner of a flow is the client's address.
 pub type Flows = relay::Flows<FlowProperties>;
@@ -60,13 +59,11 @@ impl Counters {
 /// The candidate that a flow uses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpenedCandidate {
-    /// The candidate.
     pub candidate: Arc<Candidate>,
-    /// Origin of the candidate.
     pub origin: Origin,
 }
 
-/// Properties of a flow.
+/// Properties of a flow that only the proxy has.
 #[derive(Debug)]
 pub struct FlowProperties {
     /// Transport protocol of the program.
@@ -87,8 +84,8 @@ impl FlowProperties {
 /// Name of the rule and name of the slice; empty: none.
 pub type TotalsKey = (String, String);
 
-impl Kind for FlowProperties {
-    type Why = Refused;
+impl RelayKind for FlowProperties {
+    type Reason = Refused;
     type Counters = Counters;
     type Sums = BTreeMap<TotalsKey, Totals>;
 
@@ -100,11 +97,11 @@ impl Kind for FlowProperties {
         self.transport == Transport::Udp
     }
 
-    fn why(full: Full) -> Refused {
+    fn reason(full: LimitReached) -> Refused {
         match full {
-            Full::Table => Refused::Limit,
-            Full::Share => Refused::ClientLimit,
-            Full::Descriptors => Refused::Socket,
+            LimitReached::Table => Refused::Limit,
+            LimitReached::Share => Refused::ClientLimit,
+            LimitReached::Descriptors => Refused::Socket,
         }
     }
 

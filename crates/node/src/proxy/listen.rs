@@ -33,7 +33,7 @@ impl Listeners {
         for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
             let at = SocketAddr::new(ip, port);
             let place = || format!("[proxy] port = {port}: {at}");
-            let tcp = match relay::door(at, Type::STREAM, Protocol::TCP, own_mark) {
+            let tcp = match relay::intercepting_socket(at, Type::STREAM, Protocol::TCP, own_mark) {
                 Err(error) if ip.is_ipv6() && relay::no_ipv6(&error) => {
                     tracing::info!("no IPv6 on this machine: only IPv4 is intercepted");
                     listeners.v6 = false;
@@ -43,7 +43,8 @@ impl Listeners {
             };
             tcp.listen(relay::BACKLOG).with_context(place)?;
             listeners.tcp.push(TcpListener::from_std(tcp.into())?);
-            let udp = relay::door(at, Type::DGRAM, Protocol::UDP, own_mark).with_context(place)?;
+            let udp =
+                relay::intercepting_socket(at, Type::DGRAM, Protocol::UDP, own_mark).with_context(place)?;
             if ip.is_ipv4() {
                 setsockopt(&udp, sockopt::Ipv4OrigDstAddr, &true)?;
             } else {

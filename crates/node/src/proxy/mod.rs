@@ -50,7 +50,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 struct ChosenCandidates {
     /// Candidates, the best first; at least one.
     candidates: Vec<Arc<Candidate>>,
-    /// Origin of the candidates.
     origin: Origin,
     /// The client's address, if the server is to see it.
     source: Option<IpAddr>,

@@ -14,9 +14,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
 }
 
@@ -49,7 +47,6 @@ impl Transport {
 /// A compiled rule.
 #[derive(Debug)]
 pub struct Rule {
-    /// Name of the rule.
     pub name: String,
     /// Requirements of its flows, in the form of the agent's request.
     pub properties: Value,
@@ -99,7 +96,7 @@ impl Rules {
         self.need_owner
     }
 
-    /// All rules.
+    /// The rules in the order of matching.
     #[cfg(test)]
     pub fn all(&self) -> &[Arc<Rule>] {
         &self.rules

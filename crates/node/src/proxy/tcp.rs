@@ -4,7 +4,7 @@
 use super::flows::{Entry, FlowProperties, OpenedCandidate, Refused};
 use super::rules::Transport;
 use super::{ChosenCandidates, Proxy, race};
-use crate::runtime::relay::{self, gone, reset};
+use crate::runtime::relay::{self, failure, reset};
 use socket2::SockRef;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ pub async fn serve(proxy: Arc<Proxy>, client: TcpStream, from: SocketAddr) {
     let far = tokio::select! {
         far = reach(&proxy, &entry, from, server) => far,
         // A client that closes the connection meanwhile ends the attempt.
-        _ = gone(&client) => Err(None),
+        _ = failure(&client) => Err(None),
     };
     match far {
         Ok(far) => {
             let keepalive = Duration::from_secs(proxy.limits.load().keepalive_s.into());
             // The options of the server's socket were set when it was opened.
             let _ = relay::relayed(&SockRef::from(&client), keepalive);
-            entry.carry(&Arc::new(client), &Arc::new(far)).await;
+            entry.relay(&Arc::new(client), &Arc::new(far)).await;
         }
         Err(why) => {
             if let Some(why) = why {

@@ -3,7 +3,7 @@
 
 use super::auth::{self, RequestingUe};
 use super::engine::UeDocument;
-use super::native::UeViewSchema;
+use super::native::UeSlices;
 use super::routes::{Body, refused};
 use super::{Shared, now_ms};
 use crate::runtime::api::{Preconditions, Problem, bearer};
@@ -38,7 +38,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
     tag = "USCI",
     params(("if-none-match" = Option<String>, Header, description = "ETag of the last answer")),
     responses(
-        (status = 200, body = UeViewSchema),
+        (status = 200, body = UeSlices),
         (status = 304, description = "As before"),
         (status = 401, body = Problem),
         (status = 403, body = Problem, description = "Not a UE's token"),
@@ -236,7 +236,7 @@ impl Drop for OpenStream {
     path = "/v1/me/stream",
     tag = "USCI",
     responses(
-        (status = 200, body = UeViewSchema, content_type = "text/event-stream"),
+        (status = 200, body = UeSlices, content_type = "text/event-stream"),
         (status = 403, body = Problem),
         (status = 429, body = Problem, description = "Too many streams of this UE"),
         (status = 503, body = Problem, description = "Too many streams")

@@ -33,11 +33,11 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(assign, unassign))
 }
 
-/// Request for a slice.
+/// Properties of a new or changed slice.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NewSlice {
-    /// Name of the slice.
+    /// Name for operators; need not be unique.
     name: String,
     /// Guarantees: a ServiceProfile of TS 28.541, rates in kbit/s.
     #[serde(rename = "serviceProfile", deserialize_with = "service_profile")]
@@ -398,7 +398,7 @@ struct MembershipRequest {
     cell_ue: Option<String>,
 }
 
-/// Request for a UE.
+/// Properties of a new or changed UE.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 struct NewUe {
@@ -606,7 +606,7 @@ async fn unassign(
 /// Only for the OpenAPI description of the UE's view.
 #[derive(Serialize, ToSchema)]
 #[allow(dead_code, reason = "named in the description only")]
-pub struct UeViewSchema {
+pub struct UeSlices {
     /// Time for which this is valid, seconds.
     ttl_s: u32,
     /// The UE's slices: id, name, state, sst, sd, dnn, rates in bit/s, latency_ms, jitter_ms, loss_percent, qi, mtu_bytes.

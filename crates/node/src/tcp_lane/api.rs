@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// A request to a TCP lane.
+/// Requests that only a UE or a UPF answers.
 pub enum TcpLaneRequest {
     /// State of the lane.
     Lane(Reply<TcpLane>),
@@ -43,7 +43,7 @@ impl TcpLaneRequest {
     }
 }
 
-/// A TCP lane.
+/// State and counters of the TCP lane of a UE or UPF.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TcpLane {
     /// `runs`; `rests`: flows use the packet lane for a while; `unused`; `failed`.
@@ -109,7 +109,7 @@ pub struct TcpLaneFlows {
     pub flows: Vec<TcpLaneFlow>,
 }
 
-/// A flow.
+/// An open flow of the TCP lane.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TcpLaneFlow {
     /// Identifier; counts up from the start.

@@ -7,17 +7,17 @@ use tokio::net::TcpStream;
 
 /// Reason for a missing message.
 #[derive(Debug, thiserror::Error)]
-pub enum Silence {
+pub enum ReceiveError {
     /// The connection failed or ended.
     #[error(transparent)]
-    Broken(#[from] io::Error),
+    Failed(#[from] io::Error),
     /// The bytes are not a valid message.
     #[error(transparent)]
-    Unreadable(#[from] WireError),
+    Malformed(#[from] WireError),
 }
 
 /// Receives the next message completely.
-pub async fn receive(stream: &TcpStream) -> Result<Vec<u8>, Silence> {
+pub async fn receive(stream: &TcpStream) -> Result<Vec<u8>, ReceiveError> {
     let mut bytes = vec![0; HEADER_BYTES];
     read_exact(stream, &mut bytes).await?;
     let length = message_bytes(&bytes)?;

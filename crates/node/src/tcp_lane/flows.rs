@@ -1,12 +1,11 @@
 //! The flows of a lane, and their counters.
 
-use crate::runtime::relay::{self, Full, Kind, Named, Tally, Totals, named};
+use crate::runtime::relay::{self, LimitReached, Named, RelayKind, Tally, Totals, named};
 use anabranch_kern::socket::mptcp_paths;
 use std::net::SocketAddr;
 use std::sync::{OnceLock, Weak};
 use tokio::net::TcpStream;
 
-/// One flow.
 pub type Flow = relay::Flow<FlowProperties>;
 /// All flows of a lane. The owner of a flow is a session at a UPF, and a client address of forwarded flows at
 /// a UE.
@@ -30,7 +29,7 @@ const CARRIERS: usize = <Carrier as Named>::ALL.len();
 
 named! {
     /// Reason why a flow was refused, or (at a UE) used the packet lane.
-    pub enum Why {
+    pub enum Reason {
         /// The maximum number of flows is reached.
         Limit = "limit",
         /// The maximum number of flows of the session, or of the client address of forwarded flows, is
@@ -63,10 +62,10 @@ named! {
 #[derive(Debug, Default)]
 pub struct Counters {
     /// UE: flows on the packet lane, by reason.
-    pub packets: Tally<Why>,
+    pub packets: Tally<Reason>,
 }
 
-/// Properties of a flow.
+/// Properties of a flow that only the TCP lane has.
 #[derive(Debug, Default)]
 pub struct FlowProperties {
     /// Destination. At the UPF unset until the first bytes arrive.
@@ -76,24 +75,24 @@ pub struct FlowProperties {
     /// UE: whether a program of the UE itself opened it.
     pub own: bool,
     /// The connection between UE and UPF.
-    pub between: OnceLock<Weak<TcpStream>>,
+    pub lane_stream: OnceLock<Weak<TcpStream>>,
 }
 
 impl FlowProperties {
     /// Whether it has a connection between UE and UPF.
     pub fn is_connected(&self) -> bool {
-        self.between.get().is_some_and(|stream| stream.strong_count() > 0)
+        self.lane_stream.get().is_some_and(|stream| stream.strong_count() > 0)
     }
 
     /// Number of subflows; 1 without Multipath TCP.
     pub fn subflows(&self) -> u8 {
-        let between = self.between.get().and_then(Weak::upgrade);
-        between.and_then(|stream| mptcp_paths(&*stream).ok().flatten()).unwrap_or(1)
+        let lane_stream = self.lane_stream.get().and_then(Weak::upgrade);
+        lane_stream.and_then(|stream| mptcp_paths(&*stream).ok().flatten()).unwrap_or(1)
     }
 }
 
-impl Kind for FlowProperties {
-    type Why = Why;
+impl RelayKind for FlowProperties {
+    type Reason = Reason;
     type Counters = Counters;
     type Sums = [Totals; CARRIERS];
 
@@ -103,11 +102,11 @@ impl Kind for FlowProperties {
         !self.own
     }
 
-    fn why(full: Full) -> Why {
+    fn reason(full: LimitReached) -> Reason {
         match full {
-            Full::Table => Why::Limit,
-            Full::Share => Why::SessionLimit,
-            Full::Descriptors => Why::Socket,
+            LimitReached::Table => Reason::Limit,
+            LimitReached::Share => Reason::SessionLimit,
+            LimitReached::Descriptors => Reason::Socket,
         }
     }
 

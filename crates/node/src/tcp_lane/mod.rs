@@ -32,9 +32,9 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
 /// How long connections may take to end with their lane.
-const LONGEST_END: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long their resets take to be read from the lane's device.
-const RESETS_LEAVE: Duration = Duration::from_millis(50);
+const RESET_DELAY: Duration = Duration::from_millis(50);
 
 /// Threads of a lane's own: what it copies is not to wait for control, nor control for it.
 pub fn threads(workers: u16) -> anyhow::Result<Threads> {
@@ -60,8 +60,8 @@ impl Threads {
     pub async fn end(mut self) {
         let Some(runtime) = self.0.take() else { return };
         // One that panics has ended, too.
-        let _ = tokio::task::spawn_blocking(move || runtime.shutdown_timeout(LONGEST_END)).await;
-        tokio::time::sleep(RESETS_LEAVE).await;
+        let _ = tokio::task::spawn_blocking(move || runtime.shutdown_timeout(SHUTDOWN_TIMEOUT)).await;
+        tokio::time::sleep(RESET_DELAY).await;
     }
 }
 

@@ -30,19 +30,19 @@ use tokio::time::Instant;
 /// Sessions for whose data there is memory at a UPF, if each has the most that it may have.
 const SHARES: u64 = 8;
 /// Time after which a failed lane is tried again.
-const TRY_AGAIN: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_secs(10);
 /// Delay before needed endpoints are checked again, in which connections may open other subflows.
-const JOINS: Duration = Duration::from_secs(1);
+const RECHECK: Duration = Duration::from_secs(1);
 
 /// Creates a namespace with the lane's device, one queue per worker.
-async fn room(mtu: u16, queues: usize) -> anyhow::Result<(Namespace, Vec<Queue>)> {
+async fn lane_namespace(mtu: u16, queues: usize) -> anyhow::Result<(Namespace, Vec<Queue>)> {
     let namespace = Namespace::new()?;
     let devices = namespace.run(move || Queue::tun(netctl::LANE_DEVICE, mtu, queues)).await?;
     Ok((namespace, devices))
 }
 
 /// Executes a plan in a namespace. It need not be undone, because it ends with the namespace.
-async fn furnish(namespace: &Namespace, plan: Vec<Step>) -> anyhow::Result<()> {
+async fn configure(namespace: &Namespace, plan: Vec<Step>) -> anyhow::Result<()> {
     let apply = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async { Net::open()?.apply(plan).await.map(drop) })
@@ -50,8 +50,8 @@ async fn furnish(namespace: &Namespace, plan: Vec<Step>) -> anyhow::Result<()> {
     namespace.run(apply).await
 }
 
-/// The lane of a UE. It is created the first time the UPF offers one and a rule requires it.
-pub struct LaneOfUe {
+/// Control of the lane of a UE. The lane is created the first time that the UPF offers one and a rule requires it.
+pub struct UeLaneControl {
     config: UeLaneSection,
     device: Device,
     /// Names of the accesses, by path.
@@ -76,20 +76,20 @@ struct RunningUe {
     /// Paths without an endpoint, because they are down or their loss is too high.
     withdrawn: PathSet,
     /// Paths that are up, but whose loss is too high or by which answers are overdue.
-    left: PathSet,
+    avoided: PathSet,
     /// Unusable paths that keep their endpoints, each with the number of connections that have no other subflow.
     needed: BTreeMap<PathId, usize>,
     /// Time of the next check of `needed`: connections may have opened other subflows by then.
-    look_at: Option<Instant>,
+    next_check: Option<Instant>,
     v6: bool,
-    led: RedirectedFlows,
+    redirected: RedirectedFlows,
     /// The redirection of flows to the lane.
     layer: Layer,
     /// What runs on them ends with them.
     threads: Threads,
 }
 
-impl LaneOfUe {
+impl UeLaneControl {
     /// A lane that is not running.
     pub fn new(config: UeLaneSection, device: &Device, accesses: Vec<String>, net: Net) -> Self {
         Self {
@@ -113,26 +113,26 @@ impl LaneOfUe {
     }
 
     /// Adapts the lane to the rules and the session; returns a description of the change, for the log.
-    pub async fn bring(
+    pub async fn update(
         &mut self,
         rules: &[Rule],
         addresses: Addresses,
         mtu: u16,
         worker: &Handle<Ue>,
     ) -> Option<String> {
-        let led = RedirectedFlows::of(rules, addresses);
-        let wanted = self.offered && led.takes();
-        let led = if wanted { led } else { RedirectedFlows::default() };
+        let redirected = RedirectedFlows::of(rules, addresses);
+        let wanted = self.offered && redirected.redirects_any();
+        let redirected = if wanted { redirected } else { RedirectedFlows::default() };
         if self.running.as_ref().is_some_and(|running| running.lane.addresses() != addresses) {
             // Flows of another session cannot be kept.
             self.stop(worker).await;
         }
         let had = self.trouble.take();
         let done = match (&self.running, addresses.v4) {
-            (Some(running), _) if running.led == led => return None,
-            (Some(_), _) => self.lead(led).await.map(|()| format!("TCP lane: {}", count(rules))),
+            (Some(running), _) if running.redirected == redirected => return None,
+            (Some(_), _) => self.redirect(redirected).await.map(|()| format!("TCP lane: {}", count(rules))),
             (None, Some(session)) if wanted => {
-                let started = self.start(session, addresses.v6, mtu, led, worker).await;
+                let started = self.start(session, addresses.v6, mtu, redirected, worker).await;
                 started.map(|()| format!("TCP lane: {}", count(rules)))
             }
             _ => return None,
@@ -154,8 +154,8 @@ impl LaneOfUe {
     }
 
     /// Whether it failed so recently that it is not tried again without a reason.
-    pub fn rests_after_trouble(&self) -> bool {
-        self.trouble.is_some() && self.failed_at.is_some_and(|at| at.elapsed() < TRY_AGAIN)
+    pub fn is_backing_off(&self) -> bool {
+        self.trouble.is_some() && self.failed_at.is_some_and(|at| at.elapsed() < RETRY)
     }
 
     async fn start(
@@ -163,11 +163,11 @@ impl LaneOfUe {
         session: Ipv4Addr,
         own_v6: Option<Ipv6Addr>,
         mtu: u16,
-        led: RedirectedFlows,
+        redirected: RedirectedFlows,
         worker: &Handle<Ue>,
     ) -> anyhow::Result<()> {
-        let (namespace, mut devices) = room(mtu, 1).await?;
-        furnish(&namespace, netctl::lane_of_ue(session, paths(&self.accesses).end, mtu)).await?;
+        let (namespace, mut devices) = lane_namespace(mtu, 1).await?;
+        configure(&namespace, netctl::ue_lane_plan(session, paths(&self.accesses).end, mtu)).await?;
         let lane = Arc::new(UeLane::new(namespace, session, own_v6, worker.clone(), self.config.clone())?);
         let (threads, v6) = self.listen(&lane)?;
         let device = devices.pop();
@@ -176,21 +176,21 @@ impl LaneOfUe {
             worker.replace_lane(device)
         };
         worker.query(take).await??;
-        let tproxy = self.tproxy(led.clone(), v6);
-        match self.net.lead(tproxy).await {
+        let tproxy = self.tproxy(redirected.clone(), v6);
+        match self.net.redirect(tproxy).await {
             Ok(layer) => {
                 self.running = Some(RunningUe {
                     lane,
                     withdrawn: PathSet::EMPTY,
-                    left: PathSet::EMPTY,
+                    avoided: PathSet::EMPTY,
                     needed: BTreeMap::new(),
-                    look_at: None,
+                    next_check: None,
                     v6,
-                    led,
+                    redirected,
                     layer,
                     threads,
                 });
-                self.follow_paths(worker).await;
+                self.update_endpoints(worker).await;
                 Ok(())
             }
             Err(error) => {
@@ -207,7 +207,8 @@ impl LaneOfUe {
         let mut v6 = true;
         for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
             let at = SocketAddr::new(ip, self.config.port);
-            let door = relay::door(at, Type::STREAM, socket2::Protocol::TCP, self.config.own_mark());
+            let door =
+                relay::intercepting_socket(at, Type::STREAM, socket2::Protocol::TCP, self.config.own_mark());
             let socket = match door {
                 Err(error) if ip.is_ipv6() && relay::no_ipv6(&error) => {
                     v6 = false;
@@ -224,16 +225,16 @@ impl LaneOfUe {
         Ok((threads, v6))
     }
 
-    async fn lead(&mut self, led: RedirectedFlows) -> anyhow::Result<()> {
+    async fn redirect(&mut self, redirected: RedirectedFlows) -> anyhow::Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
-        running.layer.replace(self.tproxy(led.clone(), running.v6)).await?;
+        running.layer.replace(self.tproxy(redirected.clone(), running.v6)).await?;
         if let Some(running) = &mut self.running {
-            running.led = led;
+            running.redirected = redirected;
         }
         Ok(())
     }
 
-    fn tproxy(&self, led: RedirectedFlows, v6: bool) -> Tproxy {
+    fn tproxy(&self, redirected: RedirectedFlows, v6: bool) -> Tproxy {
         Tproxy {
             table: netctl::lane_table(&self.device.name),
             mark: self.config.mark,
@@ -243,8 +244,8 @@ impl LaneOfUe {
             interfaces: self.config.interfaces.clone(),
             only_by: Some(self.device.name.clone()),
             except: Vec::new(),
-            flows: led.own,
-            forwarded: led.forwarded,
+            flows: redirected.own,
+            forwarded: redirected.forwarded,
             keeps_source: false,
         }
     }
@@ -272,7 +273,7 @@ impl LaneOfUe {
         }
         let late = self.late();
         self.states.set(path, state);
-        self.follow(late, worker).await
+        self.update_avoided(late, worker).await
     }
 
     /// Sets whether answers by a path are overdue. It is then treated as down, because most probably it is, and withdrawing
@@ -287,7 +288,7 @@ impl LaneOfUe {
         } else {
             self.overdue.remove(path);
         }
-        self.follow(late, worker).await
+        self.update_avoided(late, worker).await
     }
 
     /// The paths to leave because answers are overdue: none if that is so for all.
@@ -295,11 +296,11 @@ impl LaneOfUe {
         if self.states.up().without(self.overdue).is_empty() { PathSet::EMPTY } else { self.overdue }
     }
 
-    /// `late` is from before the change that it follows.
-    async fn follow(&mut self, late: PathSet, worker: &Handle<Ue>) -> Vec<api::Event> {
-        let had = self.running.as_ref().map(|running| running.left);
-        self.follow_paths(worker).await;
-        let has = self.running.as_ref().map(|running| running.left);
+    /// `late`: the value of [`Self::late`] before the change.
+    async fn update_avoided(&mut self, late: PathSet, worker: &Handle<Ue>) -> Vec<api::Event> {
+        let had = self.running.as_ref().map(|running| running.avoided);
+        self.update_endpoints(worker).await;
+        let has = self.running.as_ref().map(|running| running.avoided);
         let Some((had, has)) = had.zip(has) else { return Vec::new() };
         let event = |path: PathId| {
             let (access, percent) = (self.access(path), self.states.get(path).steady_loss_percent);
@@ -321,9 +322,9 @@ impl LaneOfUe {
         self.accesses.get(usize::from(path)).cloned().unwrap_or_default()
     }
 
-    /// Completes when [`Self::follow_paths`] is due.
+    /// Completes when [`Self::update_endpoints`] is due.
     pub async fn due(&self) {
-        match self.running.as_ref().and_then(|running| running.look_at) {
+        match self.running.as_ref().and_then(|running| running.next_check) {
             Some(at) => tokio::time::sleep_until(at).await,
             None => std::future::pending().await,
         }
@@ -332,24 +333,26 @@ impl LaneOfUe {
     /// Gives the kernel an endpoint for each usable path. An unusable path keeps its endpoint only while a connection has
     /// no other subflow, because the kernel opens none for a connection of which one end has sent all its data. Packets of
     /// an unusable path take another one in any case. Must be called repeatedly, because connections come and go.
-    pub async fn follow_paths(&mut self, worker: &Handle<Ue>) {
+    pub async fn update_endpoints(&mut self, worker: &Handle<Ue>) {
         let (up, limit) = (self.states.up(), self.config.leave_loss_percent);
         let usable = self.lossy.usable(up.without(self.late()), &self.states, limit);
         let all: PathSet = paths(&self.accesses).collect();
         let Some(running) = &mut self.running else { return };
-        running.look_at = None;
+        running.next_check = None;
         if usable.is_empty() {
             return;
         }
-        let left = up.without(usable);
+        let avoided = up.without(usable);
         // A worker that is too busy is notified at the next check.
-        if left != running.left
-            && worker.run(move |worker, now| worker.end.on_command(UeCommand::LaneAvoids(left), now)).is_ok()
+        if avoided != running.avoided
+            && worker
+                .run(move |worker, now| worker.end.on_command(UeCommand::LaneAvoids(avoided), now))
+                .is_ok()
         {
-            running.left = left;
+            running.avoided = avoided;
         }
-        running.lane.begin_on(usable);
-        if !netctl::opens_again() {
+        running.lane.set_usable(usable);
+        if !netctl::reopens_subflows() {
             return;
         }
         let session = running.lane.session();
@@ -379,7 +382,7 @@ impl LaneOfUe {
                 let kept = needed.keys().copied().collect();
                 running.withdrawn = running.withdrawn.without(back).union(going.without(kept));
                 // An unchanged set is checked less often.
-                running.look_at = (needed != running.needed).then(|| Instant::now() + JOINS);
+                running.next_check = (needed != running.needed).then(|| Instant::now() + RECHECK);
                 running.needed = needed;
             }
             // Tried again with the next look.
@@ -409,7 +412,7 @@ impl LaneOfUe {
     /// The REST representation of the lane.
     pub fn view(&self) -> api::TcpLane {
         let (state, why) = match (&self.running, &self.trouble) {
-            (Some(running), _) => match running.lane.rests() {
+            (Some(running), _) => match running.lane.suspended_by() {
                 Some(why) => ("rests", Some(why.name().to_owned())),
                 None => ("runs", self.trouble.clone()),
             },
@@ -500,7 +503,7 @@ impl RedirectedFlows {
         Self { own, forwarded }
     }
 
-    fn takes(&self) -> bool {
+    fn redirects_any(&self) -> bool {
         self.own.iter().any(|rule| rule.take)
     }
 }
@@ -532,15 +535,15 @@ fn count(rules: &[Rule]) -> String {
     format!("flows of rules {}", crate::ue::run::list(&names))
 }
 
-/// The lane of a UPF.
-pub struct LaneOfUpf {
+/// Control of the lane of a UPF: its namespace, network configuration and threads.
+pub struct UpfLaneControl {
     lane: Arc<UpfLane>,
     net: Net,
     layer: Layer,
     threads: Threads,
 }
 
-impl LaneOfUpf {
+impl UpfLaneControl {
     /// Sets up the lane. The queues of its device are given to the workers in order.
     pub async fn start(
         config: &UpfLaneSection,
@@ -551,11 +554,11 @@ impl LaneOfUpf {
     ) -> anyhow::Result<Self> {
         let (device, pools) = (&upf.device, upf.pools());
         net.clean_proxy(config.mark, &netctl::lane_table(&device.name)).await?;
-        let (namespace, devices) = room(mtu, shards.len()).await?;
-        let way_back = netctl::lane_way_back(&device.name, namespace.fd(), &pools, config.mark, mtu);
-        let layer = net.apply(way_back).await?;
+        let (namespace, devices) = lane_namespace(mtu, shards.len()).await?;
+        let return_route = netctl::lane_return_route(&device.name, namespace.fd(), &pools, config.mark, mtu);
+        let layer = net.apply(return_route).await?;
         let rest = async {
-            furnish(&namespace, netctl::lane_of_upf(&device.name, &pools, mtu)).await?;
+            configure(&namespace, netctl::upf_lane_plan(&device.name, &pools, mtu)).await?;
             let lane = Arc::new(UpfLane::new(
                 namespace,
                 pools,
@@ -688,8 +691,8 @@ mod tests {
             {"name":"rest","steering":{"mode":"redundant"}}]"#,
         )
         .unwrap();
-        let led = RedirectedFlows::of(&rules, Addresses::default());
-        for flows in [&led.own, &led.forwarded] {
+        let redirected = RedirectedFlows::of(&rules, Addresses::default());
+        for flows in [&redirected.own, &redirected.forwarded] {
             assert_eq!(flows.iter().map(|rule| rule.take).collect::<Vec<_>>(), [false, true, false]);
             assert!(flows.iter().all(|rule| rule.filter.protocol == Some(Protocol::Tcp)));
         }
@@ -709,8 +712,8 @@ mod tests {
         )
         .unwrap();
         let addresses = Addresses { v4: "10.45.0.2".parse().ok(), v6: "fd45::2".parse().ok() };
-        let led = RedirectedFlows::of(&rules, addresses);
-        assert_eq!(led.own.len(), 6);
+        let redirected = RedirectedFlows::of(&rules, addresses);
+        assert_eq!(redirected.own.len(), 6);
         let seen = |rule: &FlowRule| {
             let Filter { local, remote, local_port, .. } = &rule.filter;
             assert_eq!(*local, None);
@@ -721,6 +724,6 @@ mod tests {
             (false, "192.0.2.0/24".to_owned(), None),
             (false, "::/0".to_owned(), Some(7)),
         ];
-        assert_eq!(led.forwarded.iter().map(seen).collect::<Vec<_>>(), expected);
+        assert_eq!(redirected.forwarded.iter().map(seen).collect::<Vec<_>>(), expected);
     }
 }

@@ -10,14 +10,14 @@
 //!
 //! Before the UPF's answer, only the first bytes are read from the program, so no flow is lost with the lane.
 
-use super::converse::{self, Silence};
-use super::flows::{Carrier, Entry, FlowProperties, Flows, Why};
+use super::converse::{self, ReceiveError};
+use super::flows::{Carrier, Entry, FlowProperties, Flows, Reason};
 use super::{Namespace, congestion_control};
 use crate::runtime::config::UeLaneSection;
 use crate::runtime::engine::worker::{Handle, Worker};
 use crate::runtime::netctl::{self, Owners};
 use crate::runtime::race;
-use crate::runtime::relay::{self, gone, reset};
+use crate::runtime::relay::{self, failure, reset};
 use anabranch_atsss::classify::FlowOwner;
 use anabranch_atsss::session::Addresses;
 use anabranch_atsss::tcp_lane::Start;
@@ -59,9 +59,9 @@ const ANSWER: Duration = Duration::from_secs(90);
 /// Time limit for connecting on the packet lane.
 const CONNECT: Duration = Duration::from_secs(30);
 /// Time for which the packet lane is used directly after the lane did not answer.
-const REST: Duration = Duration::from_secs(5);
+const SUSPENSION: Duration = Duration::from_secs(5);
 /// The same after a middlebox removed Multipath TCP options, which is unlikely to be temporary.
-const STRIPPED_REST: Duration = Duration::from_secs(60);
+const STRIPPED_SUSPENSION: Duration = Duration::from_secs(60);
 
 /// The UE's end.
 pub struct UeLane {
@@ -78,16 +78,16 @@ pub struct UeLane {
     started: Instant,
     /// End of the use of the packet lane, milliseconds since `started`; the second one is for removed
     /// options.
-    rests_until_ms: AtomicU64,
+    suspended_until_ms: AtomicU64,
     stripped_until_ms: AtomicU64,
 }
 
 /// Result of a failed attempt on the lane.
 enum Failure {
     /// The flow uses the packet lane.
-    Packets(Why),
+    Packets(Reason),
     /// The server is unreachable or refuses the connection.
-    Refused(Why),
+    Refused(Reason),
 }
 
 impl UeLane {
@@ -111,7 +111,7 @@ impl UeLane {
             config,
             usable: AtomicU8::new(PathSet::ALL.bits()),
             started: Instant::now(),
-            rests_until_ms: AtomicU64::new(0),
+            suspended_until_ms: AtomicU64::new(0),
             stripped_until_ms: AtomicU64::new(0),
         })
     }
@@ -127,7 +127,7 @@ impl UeLane {
     }
 
     /// Restricts the start of connections to these paths.
-    pub fn begin_on(&self, usable: PathSet) {
+    pub fn set_usable(&self, usable: PathSet) {
         self.usable.store(usable.bits(), Relaxed);
     }
 
@@ -158,12 +158,12 @@ impl UeLane {
     }
 
     /// The reason why flows use the packet lane at present; `None` if they do not.
-    pub fn rests(&self) -> Option<Why> {
+    pub fn suspended_by(&self) -> Option<Reason> {
         let now = self.millis();
         if self.stripped_until_ms.load(Relaxed) > now {
-            Some(Why::Stripped)
+            Some(Reason::Stripped)
         } else {
-            (self.rests_until_ms.load(Relaxed) > now).then_some(Why::NoLane)
+            (self.suspended_until_ms.load(Relaxed) > now).then_some(Reason::NoLane)
         }
     }
 
@@ -171,7 +171,7 @@ impl UeLane {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn rest(&self, since: &AtomicU64, time: Duration) {
+    fn suspend(&self, since: &AtomicU64, time: Duration) {
         since.store(self.millis() + u64::try_from(time.as_millis()).unwrap_or(0), Relaxed);
     }
 
@@ -231,7 +231,7 @@ impl UeLane {
     }
 
     /// Returns the connection to the UPF's end, once that has connected to the server.
-    async fn by_lane(
+    async fn connect_by_lane(
         self: &Arc<Self>,
         entry: &Entry,
         order: &[Start],
@@ -240,29 +240,29 @@ impl UeLane {
         client: &TcpStream,
         first: &mut Vec<u8>,
     ) -> Result<Arc<TcpStream>, Failure> {
-        if let Some(why) = self.rests() {
+        if let Some(why) = self.suspended_by() {
             return Err(Failure::Packets(why));
         }
         // On the packet lane, a flow needs less memory.
         if self.flows.memory.is_over(from.ip()) {
-            return Err(Failure::Packets(Why::Memory));
+            return Err(Failure::Packets(Reason::Memory));
         }
         let connect = [Tlv::Connect { server, options: &[] }, Tlv::SourcePort(from.port())];
-        let mut bytes = encode(&connect).map_err(|_| Failure::Packets(Why::Malformed))?;
+        let mut bytes = encode(&connect).map_err(|_| Failure::Packets(Reason::Malformed))?;
         let starts = self.starts(order);
         let delays = starts.iter().map(|start| RACE.delay(Some(start.rtt_us.into()))).collect();
         // Nothing is sent before the race is decided.
         let stream = match race::first(delays, &RACE, |i| self.clone().connect(starts[i].path)).await {
             Ok((_, stream)) => Arc::new(stream),
-            Err(Some(Why::Socket)) => return Err(Failure::Packets(Why::Socket)),
+            Err(Some(Reason::Socket)) => return Err(Failure::Packets(Reason::Socket)),
             Err(_) => {
-                self.rest(&self.rests_until_ms, REST);
-                return Err(Failure::Packets(Why::NoLane));
+                self.suspend(&self.suspended_until_ms, SUSPENSION);
+                return Err(Failure::Packets(Reason::NoLane));
             }
         };
         // Set only here.
-        let _ = entry.flow.of.between.set(Arc::downgrade(&stream));
-        *first = said(client);
+        let _ = entry.flow.of.lane_stream.set(Arc::downgrade(&stream));
+        *first = available_bytes(client);
         bytes.extend_from_slice(first);
         let answer = async {
             converse::send(&stream, &bytes).await?;
@@ -270,20 +270,20 @@ impl UeLane {
         };
         match timeout(ANSWER, answer).await {
             Ok(Ok(answer)) => read_answer(&answer)?,
-            Ok(Err(Silence::Broken(_) | Silence::Unreadable(_))) => {
-                return Err(Failure::Packets(Why::NoLane));
+            Ok(Err(ReceiveError::Failed(_) | ReceiveError::Malformed(_))) => {
+                return Err(Failure::Packets(Reason::NoLane));
             }
-            Err(_) => return Err(Failure::Refused(Why::Unreachable)),
+            Err(_) => return Err(Failure::Refused(Reason::Unreachable)),
         }
         let carrier = if matches!(mptcp_paths(&*stream), Ok(Some(_))) {
             Carrier::Mptcp
         } else {
-            if self.rests().is_none() {
+            if self.suspended_by().is_none() {
                 tracing::warn!(
                     "TCP lane: something on the way to the UPF takes the options of Multipath TCP away"
                 );
             }
-            self.rest(&self.stripped_until_ms, STRIPPED_REST);
+            self.suspend(&self.stripped_until_ms, STRIPPED_SUSPENSION);
             Carrier::Tcp
         };
         let _ = entry.flow.of.carrier.set(carrier);
@@ -291,13 +291,13 @@ impl UeLane {
     }
 
     /// Connects to the UPF's end, starting on `path`.
-    async fn connect(self: Arc<Self>, path: PathId) -> Result<TcpStream, Why> {
+    async fn connect(self: Arc<Self>, path: PathId) -> Result<TcpStream, Reason> {
         let socket = self.socket(path).await.map_err(|error| {
             tracing::debug!("TCP lane: {error:#}");
-            Why::Socket
+            Reason::Socket
         })?;
         let to = SocketAddr::new(tcp_lane::UPF.into(), tcp_lane::PORT);
-        TcpSocket::from_std_stream(socket.into()).connect(to).await.map_err(|_| Why::NoLane)
+        TcpSocket::from_std_stream(socket.into()).connect(to).await.map_err(|_| Reason::NoLane)
     }
 
     /// An unconnected socket of `path`.
@@ -321,7 +321,7 @@ impl UeLane {
 
     /// Connects to the server on the packet lane, from an address of the session and without being redirected
     /// again.
-    async fn by_packets(&self, client: IpAddr, server: SocketAddr) -> io::Result<TcpStream> {
+    async fn connect_by_packet_lane(&self, client: IpAddr, server: SocketAddr) -> io::Result<TcpStream> {
         let socket =
             Socket::new(Domain::for_address(server), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
         socket.set_mark(self.config.own_mark())?;
@@ -332,19 +332,19 @@ impl UeLane {
         timeout(CONNECT, connected).await.map_err(|_| ErrorKind::TimedOut)?
     }
 
-    async fn reach(
+    async fn connect_flow(
         self: &Arc<Self>,
         entry: &Entry,
         from: SocketAddr,
         server: SocketAddr,
         client: &TcpStream,
-    ) -> Result<Arc<TcpStream>, Why> {
+    ) -> Result<Arc<TcpStream>, Reason> {
         let (functionality, rule, order) = self.verdict(from, server, entry.flow.of.own).await;
         let _ = entry.flow.rule.set(rule);
         let mut first = Vec::new();
-        let mut why = Why::Rule;
+        let mut why = Reason::Rule;
         if functionality == Functionality::Mptcp {
-            match self.by_lane(entry, &order, from, server, client, &mut first).await {
+            match self.connect_by_lane(entry, &order, from, server, client, &mut first).await {
                 Ok(stream) => {
                     entry.flow.up.fetch_add(first.len() as u64, Relaxed);
                     return Ok(stream);
@@ -355,16 +355,16 @@ impl UeLane {
         }
         self.flows.counters.packets.count(why);
         let direct = async {
-            let stream = self.by_packets(from.ip(), server).await?;
+            let stream = self.connect_by_packet_lane(from.ip(), server).await?;
             converse::send(&stream, &first).await?;
             Ok(stream)
         };
         let stream = direct.await.map_err(|error: io::Error| {
             tracing::debug!(client = %from, %server, "by the packet lane: {error}");
             match error.kind() {
-                _ if relay::no_descriptors(&error) => Why::Socket,
-                ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => Why::Reset,
-                _ => Why::Unreachable,
+                _ if relay::no_descriptors(&error) => Reason::Socket,
+                ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => Reason::Reset,
+                _ => Reason::Unreachable,
             }
         })?;
         entry.flow.up.fetch_add(first.len() as u64, Relaxed);
@@ -383,7 +383,7 @@ async fn serve(lane: Arc<UeLane>, client: TcpStream, from: SocketAddr) {
     let Ok(server) = client.local_addr() else { return reset(&client) };
     // A connection to the port itself would be relayed to itself in a loop.
     if server.ip().to_canonical().is_loopback() {
-        lane.flows.refused.count(Why::Destination);
+        lane.flows.refused.count(Reason::Destination);
         return reset(&client);
     }
     let own = lane.addresses().contains(from.ip());
@@ -404,12 +404,12 @@ async fn forward(
 ) {
     let _ = relay::relayed(&SockRef::from(client), lane.keepalive());
     let far = tokio::select! {
-        far = lane.reach(entry, from, server, client) => far,
+        far = lane.connect_flow(entry, from, server, client) => far,
         // A client that closes the connection meanwhile ends the attempt.
-        _ = gone(client) => return,
+        _ = failure(client) => return,
     };
     match far {
-        Ok(far) => entry.carry(client, &far).await,
+        Ok(far) => entry.relay(client, &far).await,
         Err(why) => {
             lane.flows.refused.count(why);
             reset(client);
@@ -418,7 +418,7 @@ async fn forward(
 }
 
 /// The bytes that the program has sent so far.
-fn said(client: &TcpStream) -> Vec<u8> {
+fn available_bytes(client: &TcpStream) -> Vec<u8> {
     let mut bytes = vec![0; FIRST_BYTES];
     // The next reader detects a failure or the end of the connection.
     let got = client.try_read(&mut bytes).unwrap_or(0);
@@ -427,24 +427,24 @@ fn said(client: &TcpStream) -> Vec<u8> {
 }
 
 fn read_answer(bytes: &[u8]) -> Result<(), Failure> {
-    let (message, _) = Message::parse(bytes).map_err(|_| Failure::Packets(Why::NoLane))?;
+    let (message, _) = Message::parse(bytes).map_err(|_| Failure::Packets(Reason::NoLane))?;
     for tlv in message.tlvs() {
         match tlv {
             Tlv::ExtendedTcpHeader { .. } => return Ok(()),
             Tlv::Error { code, .. } => {
                 return Err(match code {
-                    ErrorCode::ConnectionReset => Failure::Refused(Why::Reset),
+                    ErrorCode::ConnectionReset => Failure::Refused(Reason::Reset),
                     ErrorCode::DestinationUnreachable | ErrorCode::NetworkFailure => {
-                        Failure::Refused(Why::Unreachable)
+                        Failure::Refused(Reason::Unreachable)
                     }
-                    ErrorCode::NotAuthorized => Failure::Packets(Why::Destination),
-                    _ => Failure::Packets(Why::NoLane),
+                    ErrorCode::NotAuthorized => Failure::Packets(Reason::Destination),
+                    _ => Failure::Packets(Reason::NoLane),
                 });
             }
             _ => {}
         }
     }
-    Err(Failure::Packets(Why::NoLane))
+    Err(Failure::Packets(Reason::NoLane))
 }
 
 #[cfg(test)]

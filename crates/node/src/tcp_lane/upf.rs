@@ -10,14 +10,14 @@
 //! Only authenticated UEs reach the converter, because the lane's device carries only packets of sessions.
 //! Nevertheless each step has a time limit, and each session a share.
 
-use super::converse::{self, Silence};
-use super::flows::{Carrier, Entry, FlowProperties, Flows, Why};
+use super::converse::{self, ReceiveError};
+use super::flows::{Carrier, Entry, FlowProperties, Flows, Reason};
 use super::{Namespace, congestion_control};
 use crate::runtime::config::UpfLaneSection;
 use crate::runtime::engine::ends::UpfEnd;
 use crate::runtime::engine::worker::Handle;
 use crate::runtime::netctl;
-use crate::runtime::relay::{self, gone, reset};
+use crate::runtime::relay::{self, failure, reset};
 use anabranch_atsss::destinations::Destinations;
 use anabranch_atsss::tcp_lane;
 use anabranch_kern::socket::mptcp_paths;
@@ -35,9 +35,9 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 /// Time for a UE to close a refused connection.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of bytes discarded during that time.
-const FAREWELL_BYTES: usize = 256 << 10;
+const MAX_DISCARDED_BYTES: usize = 256 << 10;
 
 /// The UPF's end.
 pub struct UpfLane {
@@ -105,7 +105,7 @@ impl UpfLane {
     }
 
     /// Whether the destination is permitted. The UPF's own firewall applies in addition, as for packets.
-    fn serves(&self, server: SocketAddr) -> bool {
+    fn admits(&self, server: SocketAddr) -> bool {
         let ip = server.ip();
         let special = match ip {
             IpAddr::V4(v4) => v4.is_broadcast() || v4.is_link_local() || v4.octets()[0] == 0,
@@ -176,42 +176,42 @@ impl UpfLane {
     async fn convert(&self, entry: &Entry, session: Ipv4Addr, ue: &Arc<TcpStream>) {
         let refused = &self.flows.refused;
         let _ = relay::relayed(&SockRef::from(ue), self.keepalive());
-        let refuse = async |why: Why, code: ErrorCode, value: &[u8]| {
+        let refuse = async |why: Reason, code: ErrorCode, value: &[u8]| {
             refused.count(why);
-            farewell(ue, &[Tlv::Error { code, value }]).await;
+            send_final(ue, &[Tlv::Error { code, value }]).await;
         };
         if self.flows.memory.is_over(session.into()) {
-            return refuse(Why::Memory, ErrorCode::ResourceExceeded, &[0]).await;
+            return refuse(Reason::Memory, ErrorCode::ResourceExceeded, &[0]).await;
         }
         let bytes = match timeout(self.config.first_bytes(), converse::receive(ue)).await {
             Ok(Ok(bytes)) => bytes,
-            Ok(Err(Silence::Unreadable(error))) => {
-                return refuse(Why::Malformed, refusal(&error), &[VERSION]).await;
+            Ok(Err(ReceiveError::Malformed(error))) => {
+                return refuse(Reason::Malformed, refusal(&error), &[VERSION]).await;
             }
-            Ok(Err(Silence::Broken(_))) | Err(_) => {
-                refused.count(Why::Silent);
+            Ok(Err(ReceiveError::Failed(_))) | Err(_) => {
+                refused.count(Reason::Silent);
                 return reset(ue);
             }
         };
         let (server, port) = match request(&bytes) {
             Ok(Request::Connect(server, port)) => (server, port),
             Ok(Request::Info) => {
-                return farewell(ue, &[Tlv::SupportedTcpExtensions { kinds: &[MPTCP_OPTION] }]).await;
+                return send_final(ue, &[Tlv::SupportedTcpExtensions { kinds: &[MPTCP_OPTION] }]).await;
             }
-            Err((code, value)) => return refuse(Why::Malformed, code, &[value]).await,
+            Err((code, value)) => return refuse(Reason::Malformed, code, &[value]).await,
         };
         let flow = &entry.flow.of;
         // Set only here.
         let _ = flow.server.set(server);
-        if !self.serves(server) {
-            return refuse(Why::Destination, ErrorCode::NotAuthorized, &[0]).await;
+        if !self.admits(server) {
+            return refuse(Reason::Destination, ErrorCode::NotAuthorized, &[0]).await;
         }
         let Some(source) = self.source(session, server).await else {
-            return refuse(Why::Destination, ErrorCode::DestinationUnreachable, &[0]).await;
+            return refuse(Reason::Destination, ErrorCode::DestinationUnreachable, &[0]).await;
         };
         let connected = tokio::select! {
             connected = timeout(self.config.connect(), self.connect(source, port, server)) => connected,
-            _ = gone(ue) => return,
+            _ = failure(ue) => return,
         };
         let far = match connected.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())) {
             Ok(far) => Arc::new(far),
@@ -223,11 +223,11 @@ impl UpfLane {
         };
         let multipath = matches!(mptcp_paths(&**ue), Ok(Some(_)));
         let _ = flow.carrier.set(if multipath { Carrier::Mptcp } else { Carrier::Tcp });
-        let _ = flow.between.set(Arc::downgrade(ue));
+        let _ = flow.lane_stream.set(Arc::downgrade(ue));
         let Ok(accepted) = encode(&[Tlv::ExtendedTcpHeader { options: &[] }]) else { return reset(ue) };
         match converse::send(ue, &accepted).await {
-            Ok(()) => entry.carry(ue, &far).await,
-            Err(error) => entry.broken(ue, &far, &error),
+            Ok(()) => entry.relay(ue, &far).await,
+            Err(error) => entry.reset_both(ue, &far, &error),
         }
     }
 }
@@ -271,26 +271,28 @@ fn request(bytes: &[u8]) -> Result<Request, (ErrorCode, u8)> {
 }
 
 /// Converts a failure to connect into an error of the protocol.
-fn explain(error: &io::Error) -> (Why, ErrorCode) {
+fn explain(error: &io::Error) -> (Reason, ErrorCode) {
     match error.kind() {
-        _ if relay::no_descriptors(error) => (Why::Socket, ErrorCode::ResourceExceeded),
-        ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => (Why::Reset, ErrorCode::ConnectionReset),
-        ErrorKind::PermissionDenied => (Why::Destination, ErrorCode::NotAuthorized),
-        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::TimedOut => {
-            (Why::Unreachable, ErrorCode::DestinationUnreachable)
+        _ if relay::no_descriptors(error) => (Reason::Socket, ErrorCode::ResourceExceeded),
+        ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => {
+            (Reason::Reset, ErrorCode::ConnectionReset)
         }
-        ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable => (Why::Socket, ErrorCode::ResourceExceeded),
-        _ => (Why::Unreachable, ErrorCode::NetworkFailure),
+        ErrorKind::PermissionDenied => (Reason::Destination, ErrorCode::NotAuthorized),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::TimedOut => {
+            (Reason::Unreachable, ErrorCode::DestinationUnreachable)
+        }
+        ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable => (Reason::Socket, ErrorCode::ResourceExceeded),
+        _ => (Reason::Unreachable, ErrorCode::NetworkFailure),
     }
 }
 
 /// Sends a final message so that it arrives: closing a connection with unread data would reset it.
-async fn farewell(stream: &TcpStream, word: &[Tlv<'_>]) {
+async fn send_final(stream: &TcpStream, word: &[Tlv<'_>]) {
     let Ok(bytes) = encode(word) else { return reset(stream) };
     let said = async {
         converse::send(stream, &bytes).await?;
         SockRef::from(stream).shutdown(Shutdown::Write)?;
-        let (mut left, mut buffer) = (FAREWELL_BYTES, [0; 4096]);
+        let (mut left, mut buffer) = (MAX_DISCARDED_BYTES, [0; 4096]);
         while left > 0 {
             stream.readable().await?;
             match stream.try_read(&mut buffer) {
@@ -303,7 +305,7 @@ async fn farewell(stream: &TcpStream, word: &[Tlv<'_>]) {
         Ok::<_, io::Error>(())
     };
     // A peer that does not close in time is disconnected.
-    let _ = timeout(FAREWELL, said).await;
+    let _ = timeout(CLOSE_TIMEOUT, said).await;
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::runtime::state_file::{self, Timestamp};
 use crate::runtime::trouble::Troubles;
 use crate::runtime::worker_pool::WorkerPool;
 use crate::runtime::{Common, folder, views};
-use crate::tcp_lane::run::LaneOfUe;
+use crate::tcp_lane::run::UeLaneControl;
 use anabranch_atsss::PathId;
 use anabranch_atsss::crypto::{PublicKey, Suite};
 use anabranch_atsss::session::{Addresses, SessionEvent, SessionParams};
@@ -178,7 +178,7 @@ async fn serve(
     .await;
     let names = config.access.iter().map(|access| access.name.to_string()).collect();
     let loosened = accesses.iter().map(|_| Default::default()).collect();
-    let lane = LaneOfUe::new(config.tcp_lane.clone(), &config.device, names, net.clone());
+    let lane = UeLaneControl::new(config.tcp_lane.clone(), &config.device, names, net.clone());
     let mut agent = Agent {
         args: args.clone(),
         own_key,
@@ -235,7 +235,7 @@ pub struct Agent {
     pub(super) taps: Arc<Taps>,
     /// Routes and rules of slices.
     pub(super) installed: Installed,
-    pub(super) lane: LaneOfUe,
+    pub(super) lane: UeLaneControl,
     /// Per access: the index of its interface, and the setting that accepts answers over an access that is
     /// not the best route to the UPF.
     pub(super) loosened: Vec<(Option<u32>, Layer)>,
@@ -279,7 +279,7 @@ impl Agent {
                 },
                 () = changed.notified() => {
                     self.look().await;
-                    self.installed.bring(&self.taps, false).await;
+                    self.installed.update(&self.taps, false).await;
                     removed = true;
                 }
                 () = tokio::time::sleep_until(hold_at), if removed => {
@@ -287,9 +287,9 @@ impl Agent {
                     (removed, hold_at) = (false, tokio::time::Instant::now() + RESTORE_INTERVAL);
                     self.hold().await;
                 }
-                () = self.lane.due() => self.lane.follow_paths(&self.worker).await,
+                () = self.lane.due() => self.lane.update_endpoints(&self.worker).await,
                 () = netctl::broken(self.lane.layer()), if !removed => removed = true,
-                () = taps.changed() => self.installed.bring(&self.taps, false).await,
+                () = taps.changed() => self.installed.update(&self.taps, false).await,
                 Some(event) = events.recv() => self.on_event(event).await?,
                 Some(request) = requests.recv() => self.on_request(request).await,
                 Some((path, remote, found)) = addresses.recv() => self.on_resolved(path, &remote, found).await,
@@ -298,7 +298,7 @@ impl Agent {
                     self.bring_session().await?;
                     self.hold().await;
                     // Facts about slices expire, too.
-                    self.installed.bring(&self.taps, true).await;
+                    self.installed.update(&self.taps, true).await;
                     self.resolve(&resolved);
                     // The worker answered, so it is alive.
                     self.report_send_errors().await;
@@ -359,11 +359,11 @@ impl Agent {
             events.extend(self.lane.set_overdue(path, state.overdue, &self.worker).await);
             events.extend(self.lane.set_loss(path, state.loss_percent, &self.worker).await);
         }
-        self.lane.follow_paths(&self.worker).await;
+        self.lane.update_endpoints(&self.worker).await;
         for event in events {
             self.log.push(api::Event { ue: Some(self.config.ue.name.clone()), ..event });
         }
-        if !self.lane.rests_after_trouble() {
+        if !self.lane.is_backing_off() {
             self.bring_lane(&state.rules).await;
         }
         Ok(())
@@ -549,7 +549,7 @@ impl Agent {
     }
 
     async fn bring_lane(&mut self, rules: &[Rule]) {
-        if let Some(what) = self.lane.bring(rules, self.addresses, self.mtu, &self.worker).await {
+        if let Some(what) = self.lane.update(rules, self.addresses, self.mtu, &self.worker).await {
             self.log.push(views::event("tcp-lane", Some(&self.config.ue.name), what));
         }
     }

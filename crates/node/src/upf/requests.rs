@@ -6,7 +6,7 @@ use super::run::{Agent, Directory, UeRecord, add, directory};
 use crate::runtime::api::{self, ControlRequest, Problem, TcpLaneRequest};
 use crate::runtime::config::{self, Device, UpfConfig, UpfUe, check_rules};
 use crate::runtime::{metrics, views, why};
-use crate::tcp_lane::run::LaneOfUpf;
+use crate::tcp_lane::run::UpfLaneControl;
 use crate::ue::run as ue;
 use anabranch_atsss::PathId;
 use anabranch_atsss::crypto::PublicKey;
@@ -286,7 +286,7 @@ impl Agent {
     }
 
     fn lane_view(&self) -> api::TcpLane {
-        self.lane.as_ref().map_or_else(crate::tcp_lane::run::none, LaneOfUpf::view)
+        self.lane.as_ref().map_or_else(crate::tcp_lane::run::none, UpfLaneControl::view)
     }
 
     async fn metrics(&self) -> Result<String, Problem> {

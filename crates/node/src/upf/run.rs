@@ -16,7 +16,7 @@ use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::trouble::Troubles;
 use crate::runtime::worker_pool::WorkerPool;
 use crate::runtime::{Common, folder, views};
-use crate::tcp_lane::run::LaneOfUpf;
+use crate::tcp_lane::run::UpfLaneControl;
 use anabranch_atsss::FixedHasher;
 use anabranch_atsss::crypto::{PrivateKey, PublicKey};
 use anabranch_atsss::session::{Addresses, Security, SessionEvent, SessionParams};
@@ -55,7 +55,7 @@ pub fn load(args: &Common) -> anyhow::Result<UpfConfig> {
 /// else.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UeRecord {
-    /// Public key.
+    /// Identity of the UE.
     pub key: PublicKey,
     /// Assigned addresses.
     pub addresses: Addresses,
@@ -230,7 +230,7 @@ async fn serve(
     let result = async {
         let worker_pool = WorkerPool::start(worker_pool)?;
         let lane = match &config.tcp_lane {
-            Some(lane) => Some(LaneOfUpf::start(lane, &config, mtu, net, worker_pool.handles()).await?),
+            Some(lane) => Some(UpfLaneControl::start(lane, &config, mtu, net, worker_pool.handles()).await?),
             None => None,
         };
         let (sender, requests) = mpsc::channel(64);
@@ -302,7 +302,7 @@ pub struct Agent {
     pub(crate) owners_due: Option<tokio::time::Instant>,
     pub(crate) mtu: u16,
     /// The TCP lane, which terminates TCP flows of UEs.
-    pub(crate) lane: Option<LaneOfUpf>,
+    pub(crate) lane: Option<UpfLaneControl>,
     net: Net,
     /// Steps of the network configuration made at the start.
     plan: Vec<Step>,
@@ -439,7 +439,7 @@ impl Agent {
     }
 
     fn layers<'a>(&'a self, layer: &'a Layer) -> impl Iterator<Item = &'a Layer> {
-        std::iter::once(layer).chain(self.lane.as_ref().map(LaneOfUpf::layer))
+        std::iter::once(layer).chain(self.lane.as_ref().map(UpfLaneControl::layer))
     }
 
     /// Restores the nftables tables after another program has reloaded the rules of the host; true on

@@ -130,7 +130,7 @@ async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
         None,
     )
     .await?;
-    let layer = net.lead(tproxy).await?;
+    let layer = net.redirect(tproxy).await?;
     let mut agent = Agent { args: args.clone(), proxy, config, v6, net, layer, log, started: Instant::now() };
     let result = agent.serve(&mut signals, &mut serving, requests).await;
     notify("STOPPING=1");

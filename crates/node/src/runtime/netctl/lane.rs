@@ -40,7 +40,7 @@ fn common(mtu: u16) -> Vec<Step> {
 }
 
 /// The lane of a UE: an address per path, from which the path manager opens a subflow.
-pub fn lane_of_ue(session: Ipv4Addr, paths: PathId, mtu: u16) -> Vec<Step> {
+pub fn ue_lane_plan(session: Ipv4Addr, paths: PathId, mtu: u16) -> Vec<Step> {
     let mut plan = common(mtu);
     plan.push(Step::Sysctl { key: "net/ipv4/tcp_rmem".to_owned(), value: RECEIVE_BYTES, only_from: None });
     let device = || LANE_DEVICE.to_owned();
@@ -70,7 +70,7 @@ pub fn lane_pair(device: &str) -> [String; 2] {
 }
 
 /// The lane of a UPF, inside its namespace: every address of the pools may be the source of a connection.
-pub fn lane_of_upf(device: &str, pools: &[IpNet], mtu: u16) -> Vec<Step> {
+pub fn upf_lane_plan(device: &str, pools: &[IpNet], mtu: u16) -> Vec<Step> {
     let mut plan = common(mtu);
     let lane = || LANE_DEVICE.to_owned();
     let all_ues = Ipv6Net::new_assert(tcp_lane::address(Ipv4Addr::UNSPECIFIED, 0), 56).trunc();
@@ -93,7 +93,7 @@ pub fn lane_of_upf(device: &str, pools: &[IpNet], mtu: u16) -> Vec<Step> {
 }
 
 /// The lane of a UPF, on the host: the veth pair, and the route of answers.
-pub fn lane_way_back(device: &str, namespace: RawFd, pools: &[IpNet], mark: u32, mtu: u16) -> Vec<Step> {
+pub fn lane_return_route(device: &str, namespace: RawFd, pools: &[IpNet], mark: u32, mtu: u16) -> Vec<Step> {
     let [outside, inside] = lane_pair(device);
     let mut plan = vec![Step::Pair { outside: outside.clone(), inside, namespace }];
     plan.push(Step::Up { device: outside.clone(), mtu });
@@ -112,7 +112,7 @@ pub fn lane_way_back(device: &str, namespace: RawFd, pools: &[IpNet], mark: u32,
         let by = Selector { v6, mark: Some(mark), ..Selector::default() };
         plan.push(Step::Select { priority: PROXY_PRIORITY, table: mark, by });
     }
-    plan.push(Step::WayBack(WayBack { table: lane_table(device), device: outside, mark }));
+    plan.push(Step::ReturnRoute(ReturnRoute { table: lane_table(device), device: outside, mark }));
     plan
 }
 
@@ -133,16 +133,16 @@ fn everything(of_family: IpNet) -> IpNet {
 /// Answers to packets that arrived at a device return through it, and so do ICMP errors of this host about
 /// them (nftables, connection tracking).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WayBack {
+pub struct ReturnRoute {
     /// Name of the nftables table.
     pub table: String,
-    /// The device.
+    /// Name of the interface at which requests arrive.
     pub device: String,
     /// Mark of the connections and of their returning packets.
     pub mark: u32,
 }
 
-impl WayBack {
+impl ReturnRoute {
     fn ruleset(&self, kept: bool) -> Value {
         let by = |op: &str| json!({"match": {"op": op, "left": {"meta": {"key": "iifname"}}, "right": self.device}});
         let ct = |key: &str, right: Value| json!({"match": {"op": "==", "left": {"ct": {"key": key}}, "right": right}});
@@ -170,10 +170,9 @@ impl WayBack {
 
 /// Creates the table, which must not exist; if the kernel supports it, as a table that `nft flush ruleset`
 /// does not remove and whose lifetime is that of this process.
-/// be none of its name.
-pub fn install(way_back: &WayBack) -> anyhow::Result<Option<Keeper>> {
-    tproxy::keep(&way_back.table, |keeper| {
-        tproxy::apply(&way_back.ruleset(keeper.is_some()), keeper, "nft_ct")
+pub fn install(return_route: &ReturnRoute) -> anyhow::Result<Option<Keeper>> {
+    tproxy::keep(&return_route.table, |keeper| {
+        tproxy::apply(&return_route.ruleset(keeper.is_some()), keeper, "nft_ct")
     })
 }
 
@@ -185,8 +184,9 @@ mod tests {
     #[test]
     fn nft_accepts_the_ruleset() {
         in_private_network(|| {
-            let way_back = WayBack { table: lane_table("anb-0"), device: "anb-0-n".into(), mark: 0xab68 };
-            let kept = install(&way_back).unwrap();
+            let return_route =
+                ReturnRoute { table: lane_table("anb-0"), device: "anb-0-n".into(), mark: 0xab68 };
+            let kept = install(&return_route).unwrap();
             sh("nft flush ruleset");
             let all = sh("nft list ruleset");
             assert_eq!(all.matches("table inet anabranch_anb_0_lane").count(), 1, "{all}");

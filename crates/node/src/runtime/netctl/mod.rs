@@ -31,10 +31,10 @@ mod sysctls;
 mod tproxy;
 
 pub use claim::Claim;
-pub use lane::{LANE_DEVICE, lane_endpoint, lane_of_ue, lane_of_upf, lane_table, lane_way_back};
+pub use lane::{LANE_DEVICE, lane_endpoint, lane_return_route, lane_table, ue_lane_plan, upf_lane_plan};
 pub use monitor::{Health, Monitor, TableMonitor, Watched};
 pub use mptcp::{
-    Endpoint as MptcpEndpoint, MAX_ENDPOINTS, add as add_endpoint, opens_again, warn_of_kernel,
+    Endpoint as MptcpEndpoint, MAX_ENDPOINTS, add as add_endpoint, reopens_subflows, warn_of_kernel,
     withdraw as withdraw_endpoint,
 };
 pub use namespace::{inner_end, inside};
@@ -255,7 +255,7 @@ impl Net {
     }
 
     /// Like [`Self::apply`] with the plan of a [`proxy`], while no other program cleans up.
-    pub async fn lead(&self, tproxy: Tproxy) -> anyhow::Result<Layer> {
+    pub async fn redirect(&self, tproxy: Tproxy) -> anyhow::Result<Layer> {
         let _only = leftover::only().await?;
         self.apply(plan::proxy(tproxy)).await
     }

@@ -1,7 +1,7 @@
 //! The steps of a plan, each with its inverse.
 
 use super::keeper::Keeper;
-use super::lane::{self, WayBack};
+use super::lane::{self, ReturnRoute};
 use super::mptcp;
 use super::nat::{self, Nat};
 use super::slices::{self, Selector, SliceRoute};
@@ -96,13 +96,12 @@ pub enum Step {
     Sysctl {
         /// Path below /proc/sys.
         key: String,
-        /// New value.
         value: &'static str,
         /// Only if this is the current value; `None`: always.
         only_from: Option<&'static str>,
     },
     /// Sends answers back through the device at which the request arrived (nftables).
-    WayBack(WayBack),
+    ReturnRoute(ReturnRoute),
     /// Translates source addresses (nftables).
     Masquerade(Nat),
     /// Blocks packets of UEs to closed destinations that the kernel's fast path forwards (nftables).
@@ -189,7 +188,7 @@ impl fmt::Display for Step {
                 write!(f, "create veth pair {outside} into the TCP lane's namespace")
             }
             Self::Rename { device, to } => write!(f, "call {device} {to}"),
-            Self::WayBack(back) => {
+            Self::ReturnRoute(back) => {
                 write!(f, "answers go back by {} (nftables table {})", back.device, back.table)
             }
             Self::Up { device, mtu } => write!(f, "switch {device} on with MTU {mtu}"),
@@ -323,9 +322,9 @@ pub async fn apply(handle: &Handle, sysctls: &Arc<Sysctls>, step: Step) -> anyho
             handle.link().set(message).execute().await.map_err(explain)?;
             Ok(None)
         }
-        Step::WayBack(way_back) => {
-            let table = way_back.table.clone();
-            let keeper = tokio::task::spawn_blocking(move || lane::install(&way_back)).await??;
+        Step::ReturnRoute(return_route) => {
+            let table = return_route.table.clone();
+            let keeper = tokio::task::spawn_blocking(move || lane::install(&return_route)).await??;
             Ok(Some(keeper.map_or(Undo::Table(table), Undo::Kept)))
         }
         Step::Up { device, mtu } => {
@@ -342,7 +341,7 @@ pub async fn apply(handle: &Handle, sysctls: &Arc<Sysctls>, step: Step) -> anyho
         }
         Step::Intercept(to) => {
             let table = to.table.clone();
-            let keeper = tokio::task::spawn_blocking(move || tproxy::lead(&to)).await??;
+            let keeper = tokio::task::spawn_blocking(move || tproxy::redirect(&to)).await??;
             Ok(Some(keeper.map_or(Undo::Table(table), Undo::Kept)))
         }
         Step::Subflows(count) => Ok(mptcp::allow(count)?.map(Undo::Subflows)),

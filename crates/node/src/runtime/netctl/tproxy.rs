@@ -231,7 +231,7 @@ const MODULES: &str = "nft_tproxy, nft_socket, nft_fib_inet and nft_ct";
 ///
 /// # Errors
 /// nft or a kernel module is missing.
-pub fn lead(tproxy: &Tproxy) -> anyhow::Result<Option<Keeper>> {
+pub fn redirect(tproxy: &Tproxy) -> anyhow::Result<Option<Keeper>> {
     for name in &tproxy.interfaces {
         if let Some(of) = port_of(name) {
             tracing::warn!("interfaces: nothing comes in by \"{name}\": {of}");
@@ -273,7 +273,7 @@ pub fn emptied(table: &str, kept: bool) -> Vec<Value> {
 /// Replaces the redirection in one transaction.
 ///
 /// # Errors
-/// As with [`lead`]; nothing has changed.
+/// As with [`redirect`]; nothing has changed.
 pub fn replace(tproxy: &Tproxy, keeper: Option<&Keeper>) -> anyhow::Result<()> {
     apply(&tproxy.ruleset(keeper.is_some()), keeper, MODULES)
 }
@@ -337,7 +337,7 @@ mod tests {
             replace(&tproxy(), None).unwrap();
             let unkept = sh("nft list ruleset");
             sh("nft delete table inet anabranch_a_b");
-            let kept = lead(&tproxy()).unwrap().expect("a kernel with tables that go");
+            let kept = redirect(&tproxy()).unwrap().expect("a kernel with tables that go");
             replace(&tproxy(), Some(&kept)).unwrap();
             let all = sh("nft list ruleset");
             let rules = |text: &str| {

@@ -4,7 +4,7 @@
 
 use super::memory::{Direction, Memory};
 use super::tally::{Named, Tally};
-use super::{Unfinished, both, flow_limit, reset};
+use super::{ResetOnDrop, flow_limit, relay_both, reset};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io::{self, ErrorKind};
@@ -17,9 +17,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 /// The properties of a kind of relay that differ from others.
-pub trait Kind: Send + Sync + Sized + 'static {
+pub trait RelayKind: Send + Sync + Sized + 'static {
     /// Reasons for refusing flows.
-    type Why: Named;
+    type Reason: Named;
     /// Additional counters for all flows together.
     type Counters: Default + Send + Sync;
     /// Sums of traffic, by the criteria of this kind.
@@ -34,7 +34,7 @@ pub trait Kind: Send + Sync + Sized + 'static {
     }
 
     /// The reason of this kind for a full table.
-    fn why(full: Full) -> Self::Why;
+    fn reason(full: LimitReached) -> Self::Reason;
 
     /// Adds the traffic of a flow to the sums.
     fn add(flow: &Flow<Self>, totals: Totals, to: &mut Self::Sums);
@@ -42,7 +42,7 @@ pub trait Kind: Send + Sync + Sized + 'static {
 
 /// The limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Full {
+pub enum LimitReached {
     /// The size of the table.
     Table,
     /// The share of the owner.
@@ -51,7 +51,7 @@ pub enum Full {
     Descriptors,
 }
 
-/// One flow.
+/// A flow: one connection of a client and, once it is open, one to the server.
 #[derive(Debug)]
 pub struct Flow<K> {
     /// Identifier; counts up from the start.
@@ -107,29 +107,29 @@ impl Totals {
     }
 }
 
-struct Table<K: Kind> {
+struct Table<K: RelayKind> {
     open: BTreeMap<u64, Arc<Flow<K>>>,
     of_owner: BTreeMap<IpAddr, usize>,
     ended: K::Sums,
     next: u64,
 }
 
-/// All flows of a relay.
-pub struct Flows<K: Kind> {
+/// The open flows of a relay, with limits and counters.
+pub struct Flows<K: RelayKind> {
     table: Mutex<Table<K>>,
     limit: AtomicUsize,
     share: AtomicUsize,
     /// Refused flows, by reason.
-    pub refused: Tally<K::Why>,
+    pub refused: Tally<K::Reason>,
     /// Flows that ended with a reset.
     pub resets: AtomicU64,
     /// Additional counters of this kind.
     pub counters: K::Counters,
-    /// Memory of the flows.
+    /// Data held by the flows, as of the last measurement.
     pub memory: Memory,
 }
 
-impl<K: Kind> Flows<K> {
+impl<K: RelayKind> Flows<K> {
     /// An empty table with at most `limit` flows, and `share` per owner.
     pub fn new(limit: usize, share: usize) -> Self {
         let table =
@@ -173,11 +173,11 @@ impl<K: Kind> Flows<K> {
         let limit = self.limit();
         let shares = of.shares();
         if table.open.len() >= limit || shares && owned >= self.share.load(Relaxed) {
-            let full = if table.open.len() >= limit { Full::Table } else { Full::Share };
+            let full = if table.open.len() >= limit { LimitReached::Table } else { LimitReached::Share };
             drop(table);
-            let refused = self.refused.count(K::why(full));
+            let refused = self.refused.count(K::reason(full));
             // Logged at powers of two, so that a flood of flows does not flood the log.
-            if full == Full::Table && refused.is_power_of_two() {
+            if full == LimitReached::Table && refused.is_power_of_two() {
                 tracing::warn!(limit, refused, "flows are refused: {} allows no more", K::LIMIT_KEY);
             }
             return None;
@@ -242,13 +242,12 @@ impl<K: Kind> Flows<K> {
 }
 
 /// Registration of an open flow, which ends when it is dropped.
-pub struct Entry<K: Kind> {
+pub struct Entry<K: RelayKind> {
     flows: Arc<Flows<K>>,
-    /// The flow.
     pub flow: Arc<Flow<K>>,
 }
 
-impl<K: Kind> Entry<K> {
+impl<K: RelayKind> Entry<K> {
     /// Runs `work`, which serves the flow of the client's connection `near`, until the flow is ended.
     pub async fn serve(&self, near: &TcpStream, work: impl Future<Output = ()>) {
         tokio::select! {
@@ -262,19 +261,19 @@ impl<K: Kind> Entry<K> {
     }
 
     /// Relays both directions until both ends have finished.
-    pub async fn carry(&self, near: &Arc<TcpStream>, far: &Arc<TcpStream>) {
+    pub async fn relay(&self, near: &Arc<TcpStream>, far: &Arc<TcpStream>) {
         // A flow is relayed once.
         let _ = self.flow.ends.set([near.clone(), far.clone()]);
-        let unfinished = Unfinished::new([near, far]);
+        let unfinished = ResetOnDrop::new([near, far]);
         let Flow { up, down, directions: [to_server, to_client], .. } = &*self.flow;
-        match both(near, far, (up, to_server), (down, to_client)).await {
+        match relay_both(near, far, (up, to_server), (down, to_client)).await {
             Ok(()) => unfinished.done(),
-            Err(error) => self.broken(near, far, &error),
+            Err(error) => self.reset_both(near, far, &error),
         }
     }
 
     /// Resets both ends after one of them has failed.
-    pub fn broken(&self, near: &TcpStream, far: &TcpStream, error: &io::Error) {
+    pub fn reset_both(&self, near: &TcpStream, far: &TcpStream, error: &io::Error) {
         reset(near);
         reset(far);
         self.flows.resets.fetch_add(1, Relaxed);
@@ -282,7 +281,7 @@ impl<K: Kind> Entry<K> {
     }
 }
 
-impl<K: Kind> Drop for Entry<K> {
+impl<K: RelayKind> Drop for Entry<K> {
     fn drop(&mut self) {
         let flow = &self.flow;
         let mut table = self.flows.table();
@@ -302,7 +301,7 @@ impl<K: Kind> Drop for Entry<K> {
 }
 
 /// Accepts connections for ever; the tasks of `serve` end with it.
-pub async fn accept<K: Kind, F>(
+pub async fn accept<K: RelayKind, F>(
     flows: &Flows<K>,
     listener: TcpListener,
     serve: impl Fn(TcpStream, SocketAddr) -> F,
@@ -318,7 +317,7 @@ where
                 // The connection ended before it was accepted.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    flows.refused.count(K::why(Full::Descriptors));
+                    flows.refused.count(K::reason(LimitReached::Descriptors));
                     tracing::warn!("a connection cannot be accepted: {error}; is the limit of open files too low?");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -334,21 +333,21 @@ mod tests {
     use super::*;
 
     named! {
-        pub enum Why {
+        pub enum Reason {
             Limit = "limit",
             Share = "share",
         }
     }
 
-    impl Kind for u8 {
-        type Why = Why;
+    impl RelayKind for u8 {
+        type Reason = Reason;
         type Counters = ();
         type Sums = BTreeMap<Self, Totals>;
 
         const LIMIT_KEY: &'static str = "limit";
 
-        fn why(full: Full) -> Why {
-            if full == Full::Share { Why::Share } else { Why::Limit }
+        fn reason(full: LimitReached) -> Reason {
+            if full == LimitReached::Share { Reason::Share } else { Reason::Limit }
         }
 
         fn add(flow: &Flow<Self>, totals: Totals, to: &mut Self::Sums) {
@@ -369,7 +368,7 @@ mod tests {
         let ((client, near), (server, far)) = (connection().await, connection().await);
         let entry = flows.open([127, 0, 0, 1].into(), client.local_addr().unwrap(), 7).unwrap();
         let (near, far) = (Arc::new(near), Arc::new(far));
-        (client, server, tokio::spawn(async move { entry.carry(&near, &far).await }))
+        (client, server, tokio::spawn(async move { entry.relay(&near, &far).await }))
     }
 
     #[tokio::test]

@@ -1,22 +1,23 @@
-//! Bounds of the memory in which data of relayed flows waits.
+//! Bounds of the memory that relayed flows use for waiting data.
 //!
-//! The kernel lets each connection fill its socket buffers, whatever others hold, until the TCP memory of the whole machine is
-//! short (`net.ipv4.tcp_mem`); then all connections suffer. The relay therefore measures what the directions of its flows *hold*:
-//! the receive queue of one end, the send queue of the other, and the pipe between them.
+//! The kernel lets each connection fill its socket buffers independently of others, until the TCP memory of the whole machine is
+//! short (`net.ipv4.tcp_mem`); then it slows down all connections. The relay therefore measures the data that the directions of
+//! its flows *hold*: the receive queue of one end, the send queue of the other, and the pipe between them.
 //!
 //! ```text
 //!  bound of an owner = min(share, total - held by all, each at most its share)
-//!  held by an owner > bound / 4 ─▶ its buffers are limited            < bound / 8 ─▶ they no longer are
-//!    direction that moves: an equal part of (bound - held by those that stand), at least LEAST per buffer
-//!    direction that stands: LEAST per buffer
+//!  held by an owner > bound / 4 ─▶ its buffers are limited            < bound / 8 ─▶ no longer limited
+//!    progressing direction: an equal part of (bound - held by stalled directions), at least MIN_BUFFER per buffer
+//!    stalled direction: MIN_BUFFER per buffer
 //!  held by an owner > bound     ─▶ no new flows
 //! ```
 //!
 //! The threshold for owners is that of Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches"
-//! (1998), with factor 1: what is left is the bound of each, so that some is always left. It limits early because a buffer that was
-//! enlarged for a fast flow can be filled within a measurement interval, and is never taken back with its content.
+//! (1998), with factor 1: the bound of each owner is the memory that is free, so some memory always remains free. Limits apply
+//! early, because a buffer that was enlarged for a fast flow can fill up within a measurement interval and cannot be shrunk below
+//! its content.
 
-use super::flows::{Flow, Flows, Kind};
+use super::flows::{Flow, Flows, RelayKind};
 use super::pipe;
 use anabranch_kern::socket::{self, SocketMemory};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,16 +28,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Interval of the measurements.
-const TICK: Duration = Duration::from_millis(100);
-/// A direction without progress for this time stands.
-const STANDS: Duration = Duration::from_secs(1);
-/// Least limit of a socket buffer, bytes including the kernel's overhead: the kernel's initial receive buffer.
-const LEAST: u32 = 128 << 10;
-/// Limits of received data and of data to be sent that a direction which was limited may have again at least, as far as its share
-/// permits. Multipath TCP sockets do not grow by themselves any more.
-const AGAIN: [u32; 2] = [8 << 20, 4 << 20];
+const INTERVAL: Duration = Duration::from_millis(100);
+/// A direction without progress for this time is stalled.
+const STALLED_AFTER: Duration = Duration::from_secs(1);
+/// Smallest limit of a socket buffer, bytes including the kernel's overhead: the kernel's initial receive buffer.
+const MIN_BUFFER: u32 = 128 << 10;
+/// Minimum limits, of received data and of data to be sent, when a direction is no longer limited, as far as its share permits.
+/// The kernel does not resume automatic sizing for Multipath TCP sockets.
+const RESTORED_LIMITS: [u32; 2] = [8 << 20, 4 << 20];
 /// Maximum content of a pipe of a limited direction, bytes.
-const LEAST_BATCH: usize = 16 << 10;
+const MIN_BATCH: usize = 16 << 10;
 const PAGE_BYTES: u64 = 4096;
 
 /// Bounds of held data, bytes including the kernel's overhead.
@@ -58,8 +59,8 @@ impl Bounds {
         Self { total, share: if share_mb > 0 { mb(share_mb).min(total) } else { total / part } }
     }
 
-    /// The bound of each owner, if owners hold `held`. What one holds beyond its share, because its buffers cannot be smaller,
-    /// does not reduce the bound of others.
+    /// The bound of each owner, if owners hold `held`. An excess over the share, due to the smallest buffer size, does not
+    /// reduce the bound of others.
     fn of_owner(self, held: impl Iterator<Item = u64>) -> u64 {
         let held = held.map(|held| held.min(self.share)).sum();
         self.share.min(self.total.saturating_sub(held))
@@ -69,24 +70,24 @@ impl Bounds {
 /// A direction of a flow.
 #[derive(Debug, Default)]
 pub struct Direction {
-    /// Bytes that the receiver's connection does not accept now.
-    waits: AtomicUsize,
+    /// Bytes in the pipe that the receiver's connection does not accept now.
+    waiting_bytes: AtomicUsize,
     limited: AtomicBool,
 }
 
 impl Direction {
     /// The receiver's connection has not accepted `bytes` bytes.
-    pub fn wait_with(&self, bytes: usize) {
-        self.waits.store(bytes, Relaxed);
+    pub fn set_waiting(&self, bytes: usize) {
+        self.waiting_bytes.store(bytes, Relaxed);
     }
 
     /// Maximum number of bytes to take from the sender's connection at once.
     pub fn batch(&self) -> usize {
-        if self.limited.load(Relaxed) { LEAST_BATCH } else { pipe::BYTES }
+        if self.limited.load(Relaxed) { MIN_BATCH } else { pipe::BYTES }
     }
 }
 
-/// What the flows of a relay hold.
+/// Data held by the flows of a relay.
 #[derive(Debug, Default)]
 pub struct Memory {
     over: Mutex<BTreeSet<IpAddr>>,
@@ -96,12 +97,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Whether flows of this owner hold more than they may.
+    /// Whether flows of this owner hold more than its bound.
     pub fn is_over(&self, owner: IpAddr) -> bool {
         self.over().contains(&owner)
     }
 
-    /// Bytes held by all flows, and those of directions that stand, at the last measurement.
+    /// Bytes held by all flows and by stalled directions, at the last measurement.
     pub fn bytes(&self) -> (u64, u64) {
         (self.held.load(Relaxed), self.waiting.load(Relaxed))
     }
@@ -118,79 +119,79 @@ impl Memory {
 }
 
 /// Keeps the flows of a relay within `bounds`, for ever.
-pub async fn watch<K: Kind>(flows: Arc<Flows<K>>, bounds: Bounds) -> Infallible {
-    let mut tick = tokio::time::interval(TICK);
+pub async fn watch<K: RelayKind>(flows: Arc<Flows<K>>, bounds: Bounds) -> Infallible {
+    let mut tick = tokio::time::interval(INTERVAL);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut watched = Watch::default();
     loop {
         tick.tick().await;
-        watched.look(&flows, bounds, Instant::now());
+        watched.measure(&flows, bounds, Instant::now());
     }
 }
 
 #[derive(Default)]
 struct Watch {
-    known: BTreeMap<u64, [Measured; 2]>,
+    last: BTreeMap<u64, [DirectionMemory; 2]>,
     /// Owners with limited buffers.
-    tight: BTreeSet<IpAddr>,
+    limited_owners: BTreeSet<IpAddr>,
 }
 
-/// What is known of a direction at a measurement.
+/// A direction at the last measurement.
 #[derive(Debug, Clone, Copy)]
-struct Measured {
+struct DirectionMemory {
     bytes: u64,
-    moved: Instant,
-    moves: bool,
+    last_progress: Instant,
+    progresses: bool,
     held: u64,
-    /// Received data that cannot be read yet because earlier data is missing.
-    early: u32,
+    /// Received bytes that cannot be read yet because earlier data is missing.
+    out_of_order: u32,
     /// The present limits of received data and of data to be sent.
     limits: [u32; 2],
-    /// The limits that it has without bounds, if it is limited.
-    natural: Option<[u32; 2]>,
+    /// The limits to restore, if it is limited.
+    unlimited: Option<[u32; 2]>,
 }
 
-/// What the flows of an owner hold.
+/// Data held by the flows of an owner, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Owned {
+struct OwnerMemory {
     held: u64,
-    /// Of it, in directions that stand.
-    standing: u64,
-    /// Number of directions that move.
-    moving: u64,
+    /// Part of it in stalled directions.
+    stalled: u64,
+    /// Number of directions that are not stalled.
+    progressing: u64,
 }
 
-impl Owned {
-    /// The part of `bound` for each direction that moves.
+impl OwnerMemory {
+    /// The part of `bound` for each direction that is not stalled, bytes.
     fn part(&self, bound: u64) -> u64 {
-        bound.saturating_sub(self.standing) / self.moving.max(1)
+        bound.saturating_sub(self.stalled) / self.progressing.max(1)
     }
 }
 
 impl Watch {
-    fn look<K: Kind>(&mut self, flows: &Flows<K>, bounds: Bounds, now: Instant) {
-        let mut before = std::mem::take(&mut self.known);
-        let mut owners = BTreeMap::<IpAddr, Owned>::new();
+    fn measure<K: RelayKind>(&mut self, flows: &Flows<K>, bounds: Bounds, now: Instant) {
+        let mut before = std::mem::take(&mut self.last);
+        let mut owners = BTreeMap::<IpAddr, OwnerMemory>::new();
         let mut measured = Vec::with_capacity(before.len());
         for flow in flows.list(0, usize::MAX) {
             let Some(ends) = flow.ends.get() else { continue };
-            let known = before.remove(&flow.id);
+            let last = before.remove(&flow.id);
             let bytes = [&flow.up, &flow.down].map(|bytes| bytes.load(Relaxed));
-            let rests = known.is_some_and(|known| {
-                let idle = |i: usize| known[i].bytes == bytes[i] && known[i].held == 0;
-                let waits = flow.directions.iter().any(|direction| direction.waits.load(Relaxed) > 0);
-                idle(0) && idle(1) && !waits && !self.tight.contains(&flow.owner)
+            let is_idle = last.is_some_and(|last| {
+                let idle = |i: usize| last[i].bytes == bytes[i] && last[i].held == 0;
+                let waits = flow.directions.iter().any(|direction| direction.waiting_bytes.load(Relaxed) > 0);
+                idle(0) && idle(1) && !waits && !self.limited_owners.contains(&flow.owner)
             });
-            let directions = match known {
+            let directions = match last {
                 // The sockets of an idle flow are as they were.
-                Some(known) if rests => known.map(|direction| direction.at(now)),
+                Some(last) if is_idle => last.map(|direction| direction.at(now)),
                 _ => {
                     // A connection that has ended holds nothing.
                     let memory = ends.each_ref().map(|end| socket::memory(end).unwrap_or_default());
                     [0, 1].map(|i| {
-                        let waits = flow.directions[i].waits.load(Relaxed);
-                        let known = known.map(|known| known[i]);
-                        Measured::new(known, bytes[i], [memory[i], memory[1 - i]], waits, now)
+                        let waiting_bytes = flow.directions[i].waiting_bytes.load(Relaxed);
+                        let last = last.map(|last| last[i]);
+                        DirectionMemory::new(last, bytes[i], [memory[i], memory[1 - i]], waiting_bytes, now)
                     })
                 }
             };
@@ -199,87 +200,88 @@ impl Watch {
             measured.push((flow, directions));
         }
         let bound = bounds.of_owner(owners.values().map(|owned| owned.held));
-        let is_tight = |owner: &IpAddr, owned: &Owned| {
-            owned.held > bound / if self.tight.contains(owner) { 8 } else { 4 }
+        let is_limited = |owner: &IpAddr, owned: &OwnerMemory| {
+            owned.held > bound / if self.limited_owners.contains(owner) { 8 } else { 4 }
         };
-        self.tight = owners.iter().filter(|(owner, owned)| is_tight(owner, owned)).map(|(o, _)| *o).collect();
+        self.limited_owners =
+            owners.iter().filter(|(owner, owned)| is_limited(owner, owned)).map(|(o, _)| *o).collect();
         let mut limited = 0;
         for (flow, mut directions) in measured {
-            let part = self.tight.contains(&flow.owner).then(|| owners[&flow.owner].part(bound));
-            adapt(&flow, &mut directions, part);
-            limited += directions.iter().filter(|direction| direction.natural.is_some()).count() as u64;
-            self.known.insert(flow.id, directions);
+            let part = self.limited_owners.contains(&flow.owner).then(|| owners[&flow.owner].part(bound));
+            apply_limits(&flow, &mut directions, part);
+            limited += directions.iter().filter(|direction| direction.unlimited.is_some()).count() as u64;
+            self.last.insert(flow.id, directions);
         }
         let memory = &flows.memory;
         *memory.over() = owners.iter().filter(|(_, owned)| owned.held > bound).map(|(o, _)| *o).collect();
         memory.held.store(owners.values().map(|owned| owned.held).sum(), Relaxed);
-        memory.waiting.store(owners.values().map(|owned| owned.standing).sum(), Relaxed);
+        memory.waiting.store(owners.values().map(|owned| owned.stalled).sum(), Relaxed);
         memory.limited.store(limited, Relaxed);
     }
 }
 
-impl Owned {
-    fn add(&mut self, direction: &Measured) {
+impl OwnerMemory {
+    fn add(&mut self, direction: &DirectionMemory) {
         self.held += direction.held;
-        if direction.moves {
-            self.moving += 1;
+        if direction.progresses {
+            self.progressing += 1;
         } else {
-            self.standing += direction.held;
+            self.stalled += direction.held;
         }
     }
 }
 
-impl Measured {
+impl DirectionMemory {
     /// From the memory of sender's and receiver's connection, and the number of bytes in the pipe that wait.
     fn new(
-        known: Option<Self>,
+        last: Option<Self>,
         bytes: u64,
         [from, to]: [SocketMemory; 2],
-        waits: usize,
+        waiting_bytes: usize,
         now: Instant,
     ) -> Self {
-        let moved = known.filter(|known| known.bytes == bytes).map_or(now, |known| known.moved);
+        let last_progress = last.filter(|last| last.bytes == bytes).map_or(now, |last| last.last_progress);
         let direction = Self {
             bytes,
-            moved,
-            moves: false,
-            held: u64::from(from.received) + u64::from(to.queued) + waits as u64,
+            last_progress,
+            progresses: false,
+            held: u64::from(from.received) + u64::from(to.queued) + waiting_bytes as u64,
             // The relay has read everything that can be read.
-            early: if waits == 0 { from.received } else { 0 },
+            out_of_order: if waiting_bytes == 0 { from.received } else { 0 },
             limits: [from.receive_limit, to.send_limit],
-            natural: known.and_then(|known| known.natural),
+            unlimited: last.and_then(|last| last.unlimited),
         };
         direction.at(now)
     }
 
     fn at(self, now: Instant) -> Self {
-        Self { moves: now.saturating_duration_since(self.moved) < STANDS, ..self }
+        Self { progresses: now.saturating_duration_since(self.last_progress) < STALLED_AFTER, ..self }
     }
 
-    /// Its limits while its owner's buffers are limited, if each direction that moves has `part`.
+    /// Its limits while its owner's buffers are limited, if each direction that is not stalled has `part`.
     fn allowed(&self, part: u64) -> [u32; 2] {
-        let natural = self.natural.unwrap_or(self.limits);
-        let part = if self.moves { part } else { 0 };
-        // What one buffer does not need is for the other.
-        let least = u64::from(natural[0].min(natural[1]));
+        let unlimited = self.unlimited.unwrap_or(self.limits);
+        let part = if self.progresses { part } else { 0 };
+        // Space that one buffer does not need is available to the other.
+        let least = u64::from(unlimited[0].min(unlimited[1]));
         let each = if least < part / 2 { part - least } else { part / 2 };
-        let each = u32::try_from(each).unwrap_or(u32::MAX).max(LEAST);
+        let each = u32::try_from(each).unwrap_or(u32::MAX).max(MIN_BUFFER);
         // A Multipath TCP receiver cannot take the missing data while its buffer is full.
-        let receive = each.max(self.early.saturating_add(LEAST));
-        [natural[0].min(receive), natural[1].min(each)]
+        let receive = each.max(self.out_of_order.saturating_add(MIN_BUFFER));
+        [unlimited[0].min(receive), unlimited[1].min(each)]
     }
 }
 
 /// Limits the buffers of a flow, or restores them without a `part`.
-fn adapt<K>(flow: &Flow<K>, directions: &mut [Measured; 2], part: Option<u64>) {
+fn apply_limits<K>(flow: &Flow<K>, directions: &mut [DirectionMemory; 2], part: Option<u64>) {
     let Some(ends) = flow.ends.get() else { return };
     let mut released = false;
     for (i, direction) in directions.iter_mut().enumerate() {
         let limits = part.map(|part| direction.allowed(part));
-        let natural = match (limits, direction.natural) {
-            (Some(limits), natural) if natural.is_some() || limits != direction.limits => {
-                let of = natural.unwrap_or(direction.limits);
-                Some([of[0].max(AGAIN[0]), of[1].max(AGAIN[1])])
+        let unlimited = match (limits, direction.unlimited) {
+            (Some(limits), unlimited) if unlimited.is_some() || limits != direction.limits => {
+                let of = unlimited.unwrap_or(direction.limits);
+                Some([of[0].max(RESTORED_LIMITS[0]), of[1].max(RESTORED_LIMITS[1])])
             }
             (None, Some(_)) => {
                 released = true;
@@ -287,9 +289,9 @@ fn adapt<K>(flow: &Flow<K>, directions: &mut [Measured; 2], part: Option<u64>) {
             }
             _ => continue,
         };
-        let limits = limits.or(direction.natural).unwrap_or(direction.limits);
-        direction.natural = natural;
-        flow.directions[i].limited.store(natural.is_some(), Relaxed);
+        let limits = limits.or(direction.unlimited).unwrap_or(direction.limits);
+        direction.unlimited = unlimited;
+        flow.directions[i].limited.store(unlimited.is_some(), Relaxed);
         // A connection that has ended needs no limits.
         if limits[0] != direction.limits[0] {
             let _ = socket::set_receive_limit(&ends[i], limits[0]);
@@ -300,7 +302,7 @@ fn adapt<K>(flow: &Flow<K>, directions: &mut [Measured; 2], part: Option<u64>) {
         direction.limits = limits;
     }
     if released {
-        let limited = directions.map(|direction| direction.natural.is_some());
+        let limited = directions.map(|direction| direction.unlimited.is_some());
         for (i, end) in ends.iter().enumerate() {
             // Not possible for Multipath TCP: its limits remain.
             let _ = socket::keep_limits(end, limited[i], limited[1 - i]);
@@ -323,22 +325,22 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LEAST_PAIR: u64 = 2 * LEAST as u64;
+    const MIN_BUFFER_PAIR: u64 = 2 * MIN_BUFFER as u64;
 
     prop_compose! {
         fn direction()(
             held in 0u64..40 << 20,
-            stands in any::<bool>(),
+            stalls in any::<bool>(),
             waits in any::<bool>(),
             limits in [2304u32..40 << 20, 4608u32..8 << 20],
             limited in any::<bool>(),
-        ) -> Measured {
+        ) -> DirectionMemory {
             let now = Instant::now();
             let memory = SocketMemory { received: held as u32, receive_limit: limits[0], ..SocketMemory::default() };
             let to = SocketMemory { send_limit: limits[1], ..SocketMemory::default() };
-            let mut direction = Measured::new(None, 0, [memory, to], usize::from(waits), now);
-            direction.natural = limited.then(|| [limits[0].max(AGAIN[0]), limits[1].max(AGAIN[1])]);
-            direction.at(now + if stands { STANDS } else { Duration::ZERO })
+            let mut direction = DirectionMemory::new(None, 0, [memory, to], usize::from(waits), now);
+            direction.unlimited = limited.then(|| [limits[0].max(RESTORED_LIMITS[0]), limits[1].max(RESTORED_LIMITS[1])]);
+            direction.at(now + if stalls { STALLED_AFTER } else { Duration::ZERO })
         }
     }
 
@@ -349,8 +351,8 @@ mod tests {
             bound in 0u64..1 << 30,
             again in any::<proptest::sample::Index>(),
         ) {
-            let sum = |directions: &[Measured]| {
-                let mut owned = Owned::default();
+            let sum = |directions: &[DirectionMemory]| {
+                let mut owned = OwnerMemory::default();
                 directions.iter().for_each(|direction| owned.add(direction));
                 owned
             };
@@ -358,27 +360,27 @@ mod tests {
             let part = owned.part(bound);
             let mut shares = 0;
             for direction in &directions {
-                let natural = direction.natural.unwrap_or(direction.limits);
+                let unlimited = direction.unlimited.unwrap_or(direction.limits);
                 let limits = direction.allowed(part);
-                for (limit, natural) in limits.into_iter().zip(natural) {
-                    prop_assert!(limit <= natural && limit >= natural.min(LEAST), "{direction:?}: {limits:?}");
+                for (limit, unlimited) in limits.into_iter().zip(unlimited) {
+                    prop_assert!(limit <= unlimited && limit >= unlimited.min(MIN_BUFFER), "{direction:?}: {limits:?}");
                 }
-                let both = u64::from(limits[0]) + u64::from(limits[1]) - u64::from(limits[0].min(direction.early));
-                if direction.moves {
-                    shares += both.saturating_sub(LEAST_PAIR);
+                let both = u64::from(limits[0]) + u64::from(limits[1]) - u64::from(limits[0].min(direction.out_of_order));
+                if direction.progresses {
+                    shares += both.saturating_sub(MIN_BUFFER_PAIR);
                 } else {
-                    prop_assert!(both <= LEAST_PAIR);
+                    prop_assert!(both <= MIN_BUFFER_PAIR);
                 }
             }
-            prop_assert!(shares <= bound.saturating_sub(owned.standing), "{shares} of {bound}, {owned:?}");
-            // One that stood and is read again has the share of the others.
+            prop_assert!(shares <= bound.saturating_sub(owned.stalled), "{shares} of {bound}, {owned:?}");
+            // A stalled direction that progresses again has the share of the others.
             let mut directions = directions;
             let again = again.index(directions.len());
-            directions[again].moves = true;
+            directions[again].progresses = true;
             let part = sum(&directions).part(bound);
-            let natural = directions[again].natural.unwrap_or(directions[again].limits).map(u64::from);
+            let unlimited = directions[again].unlimited.unwrap_or(directions[again].limits).map(u64::from);
             let limits = directions[again].allowed(part).map(u64::from);
-            prop_assert!(limits[0] + limits[1] + 1 >= part.min(natural[0] + natural[1]));
+            prop_assert!(limits[0] + limits[1] + 1 >= part.min(unlimited[0] + unlimited[1]));
         }
 
         #[test]

@@ -12,7 +12,7 @@ mod memory;
 mod pipe;
 mod tally;
 
-pub use flows::{Entry, Flow, Flows, Full, Kind, Totals, accept};
+pub use flows::{Entry, Flow, Flows, LimitReached, RelayKind, Totals, accept};
 pub use memory::{Bounds, watch as watch_memory};
 pub(crate) use tally::named;
 pub use tally::{Named, Tally};
@@ -44,40 +44,41 @@ const DESCRIPTORS_BESIDE: u64 = 256;
 ///
 /// # Errors
 /// One end has failed.
-async fn both(
+async fn relay_both(
     client: &TcpStream,
     far: &TcpStream,
     up: (&AtomicU64, &Direction),
     down: (&AtomicU64, &Direction),
 ) -> io::Result<()> {
-    let (mut up, mut down) = (pin!(one_direction(client, far, up)), pin!(one_direction(far, client, down)));
+    let (mut up, mut down) =
+        (pin!(relay_direction(client, far, up)), pin!(relay_direction(far, client, down)));
     tokio::select! {
         done = &mut up => {
             done?;
-            other_direction(down, client).await
+            remaining_direction(down, client).await
         }
         done = &mut down => {
             done?;
-            other_direction(up, far).await
+            remaining_direction(up, far).await
         }
     }
 }
 
 /// Relays the other direction after `ended` has sent its FIN. Nobody reads from that end any more, so its
 /// failure is detected separately; the other end may never send.
-async fn other_direction(
+async fn remaining_direction(
     direction: impl Future<Output = io::Result<()>>,
     ended: &TcpStream,
 ) -> io::Result<()> {
     tokio::select! {
         biased;
         done = direction => done,
-        error = gone(ended) => Err(error),
+        error = failure(ended) => Err(error),
     }
 }
 
 /// Relays one direction until FIN, and passes that on.
-async fn one_direction(
+async fn relay_direction(
     from: &TcpStream,
     to: &TcpStream,
     (bytes, direction): (&AtomicU64, &Direction),
@@ -88,7 +89,7 @@ async fn one_direction(
         let filled = from.try_io(Interest::READABLE, || pipe.fill(from, direction.batch()));
         match filled {
             Ok(0) => {
-                pipe.give();
+                pipe.recycle();
                 return match SockRef::from(to).shutdown(Shutdown::Write) {
                     // The end has disappeared; the other direction returns the cause.
                     Err(error) if error.kind() == ErrorKind::NotConnected => Ok(()),
@@ -96,35 +97,35 @@ async fn one_direction(
                 };
             }
             Ok(_) => {
-                while pipe.held() > 0 {
+                while pipe.buffered() > 0 {
                     match to.try_io(Interest::WRITABLE, || pipe.drain(to)) {
                         Ok(given) => {
                             bytes.fetch_add(given as u64, Relaxed);
                         }
                         Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                            direction.wait_with(pipe.held());
+                            direction.set_waiting(pipe.buffered());
                             // Nobody reads from `from` meanwhile, so its failure is detected here.
                             tokio::select! {
                                 ready = to.writable() => ready?,
-                                error = gone(from) => return Err(error),
+                                error = failure(from) => return Err(error),
                             }
                         }
                         Err(error) => return Err(error),
                     }
                 }
-                direction.wait_with(0);
-                pipe.give();
+                direction.set_waiting(0);
+                pipe.recycle();
                 // Lets other tasks run.
                 tokio::task::coop::consume_budget().await;
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => pipe.give(),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => pipe.recycle(),
             Err(error) => return Err(error),
         }
     }
 }
 
 /// Waits until a connection fails.
-pub async fn gone(stream: &TcpStream) -> io::Error {
+pub async fn failure(stream: &TcpStream) -> io::Error {
     loop {
         match stream.ready(Interest::ERROR).await {
             Ok(ready) if ready.is_error() => match stream.take_error() {
@@ -146,9 +147,9 @@ pub fn reset(stream: &TcpStream) {
 
 /// Two ends that have not finished. If the relay ends, for instance with this program, they are reset, so
 /// that its end does not look like a regular end of the connection.
-struct Unfinished<'a>([&'a TcpStream; 2]);
+struct ResetOnDrop<'a>([&'a TcpStream; 2]);
 
-impl<'a> Unfinished<'a> {
+impl<'a> ResetOnDrop<'a> {
     fn new(ends: [&'a TcpStream; 2]) -> Self {
         // Not for Multipath TCP before that: the kernel would also reset single subflows that end.
         let plain = |end: &&&TcpStream| {
@@ -167,7 +168,7 @@ impl<'a> Unfinished<'a> {
     }
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for ResetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.into_iter().for_each(reset);
     }
@@ -199,7 +200,12 @@ pub fn transparent(socket: &Socket, v6: bool) -> io::Result<()> {
 ///
 /// # Errors
 /// The port is in use, or capabilities are missing.
-pub fn door(at: SocketAddr, kind: Type, protocol: Protocol, own_mark: u32) -> anyhow::Result<Socket> {
+pub fn intercepting_socket(
+    at: SocketAddr,
+    kind: Type,
+    protocol: Protocol,
+    own_mark: u32,
+) -> anyhow::Result<Socket> {
     let socket = Socket::new(Domain::for_address(at), kind.nonblocking(), Some(protocol))?;
     if at.is_ipv6() {
         socket.set_only_v6(true)?;
@@ -239,7 +245,7 @@ fn flow_limit(key: &str, wanted: u32, threads: u16) -> anyhow::Result<usize> {
     if soft < need {
         setrlimit(Resource::RLIMIT_NOFILE, need.min(hard), hard).context("limit of open files")?;
     }
-    let fit = fit(hard, beside);
+    let fit = max_flows(hard, beside);
     if hard < need {
         tracing::warn!(
             "{key} = {wanted} needs {need} open files, {hard} are allowed: at most {fit} flows; raise the limit \
@@ -250,7 +256,7 @@ fn flow_limit(key: &str, wanted: u32, threads: u16) -> anyhow::Result<usize> {
 }
 
 /// The number of flows for which `allowed` descriptors suffice if `beside` have other uses; at least one.
-const fn fit(allowed: u64, beside: u64) -> u64 {
+const fn max_flows(allowed: u64, beside: u64) -> u64 {
     let fit = allowed.saturating_sub(beside) / DESCRIPTORS_PER_FLOW;
     if fit == 0 { 1 } else { fit }
 }
@@ -263,7 +269,7 @@ mod tests {
     proptest! {
         #[test]
         fn flows_have_the_descriptors_that_are_left(allowed in 0u64..1 << 40, beside in 0u64..1 << 20) {
-            let flows = fit(allowed, beside);
+            let flows = max_flows(allowed, beside);
             let used = |flows| beside + flows * DESCRIPTORS_PER_FLOW;
             prop_assert!(used(flows) <= allowed || flows == 1);
             prop_assert!(used(flows + 1) > allowed);
@@ -301,7 +307,7 @@ mod tests {
             let relay = tokio::spawn(async move {
                 let (up, down) = (AtomicU64::new(0), AtomicU64::new(0));
                 let directions = <[Direction; 2]>::default();
-                both(&near, &far, (&up, &directions[0]), (&down, &directions[1]))
+                relay_both(&near, &far, (&up, &directions[0]), (&down, &directions[1]))
                     .await
                     .map(|()| up.load(Relaxed))
             });

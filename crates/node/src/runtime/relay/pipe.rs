@@ -14,13 +14,13 @@ pub const BYTES: usize = 256 << 10;
 /// Maximum number of empty pipes that a thread keeps.
 pub const KEPT: usize = 64;
 /// Size of a copy around an urgent byte; it fits into every pipe.
-const AROUND_BYTES: usize = 4096;
+const URGENT_COPY_BYTES: usize = 4096;
 
 thread_local! {
     static EMPTY: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A pipe.
+/// A pipe of the kernel, and the number of bytes in it.
 pub struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
@@ -43,7 +43,7 @@ impl Pipe {
     }
 
     /// Returns the pipe for reuse, if it is empty.
-    pub fn give(self) {
+    pub fn recycle(self) {
         if self.held == 0 {
             EMPTY.with_borrow_mut(|kept| {
                 if kept.len() < KEPT {
@@ -54,7 +54,7 @@ impl Pipe {
     }
 
     /// Number of bytes in the pipe.
-    pub const fn held(&self) -> usize {
+    pub const fn buffered(&self) -> usize {
         self.held
     }
 
@@ -79,7 +79,7 @@ impl Pipe {
 
     /// The same through a buffer, past an urgent byte, which with `SO_OOBINLINE` is ordinary data.
     fn copy(&self, from: impl AsFd) -> io::Result<usize> {
-        let mut buffer = [0; AROUND_BYTES];
+        let mut buffer = [0; URGENT_COPY_BYTES];
         let taken = recv(from.as_fd().as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT)?;
         if taken > 0 && rustix::io::write(&self.write, &buffer[..taken])? != taken {
             return Err(io::ErrorKind::WriteZero.into());

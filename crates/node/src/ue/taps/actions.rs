@@ -250,7 +250,7 @@ impl Installed {
     /// silently removes those of an interface that goes down, and rules that another program removed are
     /// restored. A step that directs packets is made before its predecessor is removed; if the kernel
     /// refuses, the predecessor stays.
-    pub async fn bring(&mut self, taps: &Taps, again: bool) {
+    pub async fn update(&mut self, taps: &Taps, again: bool) {
         let asked = taps.endpoints.requested();
         let (wanted, mut problems) = taps.wanted();
         let differs = |key: &StepKey, step: &Step| match wanted.get(key) {
@@ -292,7 +292,7 @@ impl Installed {
         let gone = self.installed.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
         self.remove_all(gone).await;
         if let Some(windows) = &mut self.windows {
-            problems.extend(windows.bring(taps.windows()));
+            problems.extend(windows.update(taps.windows()));
         }
         for problem in problems.iter().filter(|p| !self.logged.contains(p)) {
             tracing::warn!("slices: {problem}");

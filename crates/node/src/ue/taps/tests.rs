@@ -245,7 +245,7 @@ fn a_mapping_that_changes_its_slice_always_has_a_rule() {
             let way = || sh("ip rule list pref 20900");
             taps.set_slices(told(50_000_000, 1_000_000)).unwrap();
             let mut installed = Installed::start(Net::open().unwrap(), &config.slice, None, ("phone".into(), log.clone())).await.unwrap();
-            installed.bring(&taps, false).await;
+            installed.update(&taps, false).await;
             assert!(way().contains("lookup 1000"), "{}", way());
             for (a, b, table) in [(1_000_000, 50_000_000, "2000"), (50_000_000, 1_000_000, "1000")] {
                 taps.set_slices(told(a, b)).unwrap();
@@ -253,7 +253,7 @@ fn a_mapping_that_changes_its_slice_always_has_a_rule() {
                 monitor.args(["-o", "monitor", "rule"]).stdout(std::process::Stdio::piped());
                 let mut monitor = monitor.spawn().unwrap();
                 std::thread::sleep(std::time::Duration::from_millis(300));
-                installed.bring(&taps, false).await;
+                installed.update(&taps, false).await;
                 std::thread::sleep(std::time::Duration::from_millis(300));
                 monitor.kill().unwrap();
                 let said = String::from_utf8(monitor.wait_with_output().unwrap().stdout).unwrap();
@@ -267,15 +267,15 @@ fn a_mapping_that_changes_its_slice_always_has_a_rule() {
             let own = way().replace("20900:", "").replace("1000", "2000");
             sh(&format!("ip rule add pref 20900 {}", own.trim()));
             taps.set_slices(told(1_000_000, 50_000_000)).unwrap();
-            installed.bring(&taps, false).await;
+            installed.update(&taps, false).await;
             assert!(way().contains("lookup 1000"), "{}", way());
             sh(&format!("ip rule del pref 20900 {}", own.trim()));
-            installed.bring(&taps, false).await;
+            installed.update(&taps, false).await;
             assert!(way().contains("lookup 2000") && way().lines().count() == 1, "{}", way());
             // A rule that was removed by another program is restored, and an event is recorded
             // (docs/operations.md).
             sh("ip rule del pref 20900");
-            installed.bring(&taps, true).await;
+            installed.update(&taps, true).await;
             assert!(way().contains("lookup 2000") && way().lines().count() == 1, "{}", way());
             let (events, _) = log.since(0);
             let told: Vec<_> = events.iter().map(|event| (event.kind.as_str(), event.ue.as_deref())).collect();

@@ -45,7 +45,7 @@ impl Windows {
     }
 
     /// Sets the windows of these marks and removes all others; returns messages about failures.
-    pub fn bring(&mut self, wanted: BTreeMap<u32, u32>) -> Vec<String> {
+    pub fn update(&mut self, wanted: BTreeMap<u32, u32>) -> Vec<String> {
         let gone = self.installed.keys().filter(|mark| !wanted.contains_key(mark)).map(|mark| (*mark, None));
         let changed = wanted.iter().filter(|(mark, window)| self.installed.get(mark) != Some(window));
         let changes: Vec<(u32, Option<u32>)> =
