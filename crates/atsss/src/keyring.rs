@@ -243,13 +243,13 @@ impl KeyRing {
 
     /// Whether the UE should start a new handshake.
     #[must_use]
-    pub fn wants_rekey(&self, now: Instant) -> bool {
+    pub fn needs_rekey(&self, now: Instant) -> bool {
         self.current.as_ref().is_some_and(|e| {
             now >= e.created() + REKEY_AFTER || e.all_lanes().any(|l| l.next_number >= REKEY_AFTER_PACKETS)
         })
     }
 
-    /// When [`KeyRing::wants_rekey`] becomes true because of age.
+    /// When [`KeyRing::needs_rekey`] becomes true because of age.
     #[must_use]
     pub fn rekey_at(&self) -> Option<Instant> {
         self.current.as_ref().map(|e| e.created() + REKEY_AFTER)

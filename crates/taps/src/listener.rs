@@ -174,7 +174,7 @@ pub(crate) async fn listen(pre: &Preconnection) -> Result<Listener, Error> {
     let (connection_properties, accepting) = (pre.connection_properties(), Arc::new(AtomicBool::new(true)));
     // Peers that must authenticate do so at the end of the handshake.
     let early = matches!(pre.properties.zero_rtt_msg, Preference::Require | Preference::Prefer)
-        && !pre.security.asks_for_proof();
+        && !pre.security.requests_certificates();
     let accept = Accept { to, from: Arc::new(from), connection_properties, early };
     let sockets = sockets(pre, &wanted)?;
     let (mut tasks, mut protocols, mut local) = (Tasks(Vec::new()), Vec::new(), None);

@@ -143,7 +143,7 @@ impl Security {
     }
 
     /// Whether a listener requests certificates from its peers.
-    pub(crate) fn asks_for_proof(&self) -> bool {
+    pub(crate) fn requests_certificates(&self) -> bool {
         !self.trusted.is_empty()
     }
 

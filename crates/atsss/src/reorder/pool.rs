@@ -153,7 +153,7 @@ impl Pool {
         let free = self.config.queues - self.queues_used;
         // The n-th further queue is granted if afterwards at least as many are free as the session holds.
         let queues = if self.config.shared { free.saturating_sub(usage.queues).div_ceil(2) } else { free };
-        queues.min(u16::try_from(self.room_of(usage) / QUEUE_SHARE).unwrap_or(u16::MAX))
+        queues.min(u16::try_from(self.free_bytes_of(usage) / QUEUE_SHARE).unwrap_or(u16::MAX))
     }
 
     /// Bytes in use now.
@@ -193,7 +193,7 @@ impl Pool {
             return None;
         };
         let cost = CLASSES[class] + SLOT_OVERHEAD;
-        let reused = if cost <= self.room() { self.free[class].pop() } else { None };
+        let reused = if cost <= self.free_bytes() { self.free[class].pop() } else { None };
         let slot = if let Some(slot) = reused {
             self.cached -= cost;
             slot
@@ -242,7 +242,7 @@ impl Pool {
         let class = usize::from(self.entries[slot as usize].class);
         let cost = CLASSES[class] + SLOT_OVERHEAD;
         self.free[class].push(slot);
-        self.give_back(cost);
+        self.uncharge(cost);
         self.cached += cost;
     }
 
@@ -250,7 +250,7 @@ impl Pool {
     pub(super) fn ring(&mut self, len: usize) -> Option<Box<[u32]>> {
         let class = RINGS.iter().position(|&size| len <= size)?;
         let cost = RINGS[class] * size_of::<u32>();
-        let reused = if cost <= self.room() { self.rings[class].pop() } else { None };
+        let reused = if cost <= self.free_bytes() { self.rings[class].pop() } else { None };
         let ring = if let Some(ring) = reused {
             self.cached -= cost;
             ring
@@ -269,17 +269,17 @@ impl Pool {
         let Some(class) = RINGS.iter().position(|&size| ring.len() == size) else { return };
         let cost = RINGS[class] * size_of::<u32>();
         self.rings[class].push(ring);
-        self.give_back(cost);
+        self.uncharge(cost);
         self.cached += cost;
     }
 
     /// Bytes that can still be charged for the served session.
     #[must_use]
-    pub const fn room(&self) -> usize {
-        self.room_of(self.served)
+    pub const fn free_bytes(&self) -> usize {
+        self.free_bytes_of(self.served)
     }
 
-    const fn room_of(&self, usage: Usage) -> usize {
+    const fn free_bytes_of(&self, usage: Usage) -> usize {
         let free = self.config.bytes.saturating_sub(self.used);
         if self.config.shared { free.saturating_sub(usage.bytes as usize) } else { free }
     }
@@ -295,7 +295,7 @@ impl Pool {
 
     /// Reverts a [`Self::charge`].
     pub(crate) fn refund(&mut self, bytes: usize) {
-        self.give_back(bytes);
+        self.uncharge(bytes);
     }
 
     /// Acquires one pausable queue.
@@ -323,7 +323,7 @@ impl Pool {
         self.served.bytes = self.served.bytes.saturating_add(cost as u32);
     }
 
-    fn give_back(&mut self, cost: usize) {
+    fn uncharge(&mut self, cost: usize) {
         debug_assert!(self.used >= cost);
         self.used = self.used.saturating_sub(cost);
         self.served.bytes = self.served.bytes.saturating_sub(cost as u32);
@@ -331,7 +331,7 @@ impl Pool {
 
     /// Ensures that `cost` more bytes fit, if necessary by releasing free buffers, largest first.
     fn make_room(&mut self, cost: usize) -> bool {
-        if cost > self.room() {
+        if cost > self.free_bytes() {
             self.refused += 1;
             return false;
         }

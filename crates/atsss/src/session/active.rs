@@ -203,7 +203,7 @@ impl Active {
     }
 
     /// Whether a notification is new: it may be a repetition, or older than one already received.
-    pub fn hears(&mut self, notify: &Notify) -> bool {
+    pub fn is_new(&mut self, notify: &Notify) -> bool {
         let Some(notice) = self.notices.get_mut(usize::from(notify.path)) else { return false };
         let news = notice.heard.is_none_or(|last| notify.sequence.wrapping_sub(last) as i32 > 0);
         if news {

@@ -86,8 +86,8 @@ impl Coding {
     }
 
     /// Bytes that the session may still use.
-    fn room(&self, pool: &Pool) -> usize {
-        MAX_BYTES.saturating_sub(self.bytes).min(pool.room())
+    fn free_bytes(&self, pool: &Pool) -> usize {
+        MAX_BYTES.saturating_sub(self.bytes).min(pool.free_bytes())
     }
 
     /// Charges or refunds the change of the codes' memory.
@@ -151,12 +151,12 @@ impl Coding {
             wait: Duration::from_millis(mode.wait_ms().into()),
         };
         let stream = super::send::stream_id(rule);
-        let room = self.room(pool);
+        let room = self.free_bytes(pool);
         let at = find(&mut self.encoders, stream, rule, now, room, Encoder::base_bytes(&overhead), || {
             Encoder::new(overhead, now)
         })?;
         self.settle(pool);
-        let room = self.room(pool);
+        let room = self.free_bytes(pool);
         let code = &mut self.encoders[at].code;
         code.set_overhead(overhead);
         let position = code.push(parts, now, room);
@@ -197,10 +197,10 @@ impl Coding {
         now: Instant,
         pool: &mut Pool,
     ) -> Option<(&mut Decoder, &mut Work, usize)> {
-        let room = self.room(pool);
+        let room = self.free_bytes(pool);
         let at = find(&mut self.decoders, stream, 0, now, room, Decoder::BASE_BYTES, || Decoder::new(now))?;
         self.settle(pool);
-        let room = self.room(pool);
+        let room = self.free_bytes(pool);
         Some((&mut self.decoders[at].code, &mut self.decoding, room))
     }
 }

@@ -96,7 +96,7 @@ impl Session {
                 match (probe.kind, origin) {
                     (ProbeKind::Request, Origin::Endpoint) if answer.is_some() => state.ask(probe.id),
                     (ProbeKind::Request, Origin::Candidate) if answer.is_some() => {
-                        state.ask_candidate(probe.id)
+                        state.on_candidate_probe(probe.id)
                     }
                     (ProbeKind::Reply, _) if answer.is_some() => state.answered(probe.id),
                     (ProbeKind::Ack, Origin::Endpoint) if event.is_some() => state.answered(probe.id),
@@ -125,7 +125,7 @@ impl Session {
                 self.refresh(path, now);
             }
             Control::Notify(notify) => {
-                if !active.hears(&notify) {
+                if !active.is_new(&notify) {
                     return Ok(());
                 }
                 // A path that is unknown here cannot be used anyway.

@@ -160,11 +160,11 @@ impl Session {
     /// Classifies every flow again with its next packet.
     fn classify_again(&mut self) {
         self.generation = self.generation.wrapping_add(1);
-        self.spoil_fast();
+        self.invalidate_fast();
     }
 
     /// The decisions for flows handed over to a faster data path are no longer valid.
-    fn spoil_fast(&mut self) {
+    fn invalidate_fast(&mut self) {
         if let Some(active) = &mut self.active {
             active.fast.invalidate();
         }
@@ -227,7 +227,7 @@ impl Session {
             self.paths.add(Path::new(self.profile.role, path, &self.profile.probe, now));
         }
         if self.paths.get_mut(path).is_some_and(|path| path.bind(address, access)) {
-            self.spoil_fast();
+            self.invalidate_fast();
         }
     }
 
@@ -236,7 +236,7 @@ impl Session {
     pub fn set_peer(&mut self, plain: u8, inner_mtu: u16, now: Instant) {
         if (self.profile.peer_plain(), self.profile.inner_mtu()) != (plain, inner_mtu) {
             self.profile = Arc::new(self.profile.with_peer(plain, inner_mtu));
-            self.spoil_fast();
+            self.invalidate_fast();
         }
         self.refuse_paths(now);
     }

@@ -271,7 +271,7 @@ impl Path {
     }
 
     /// The answer to a request from the candidate is sent to it. Remembers the id of the request.
-    pub(super) fn ask_candidate(&mut self, id: u32) {
+    pub(super) fn on_candidate_probe(&mut self, id: u32) {
         if let Some(candidate) = self.rare.as_mut().and_then(|rare| rare.candidate.as_mut()) {
             candidate.note(id);
         }
@@ -439,7 +439,7 @@ mod tests {
             path.set_candidate(nat, 0);
             assert!((0..300).all(|n| path.candidate(first.wrapping_add(n)).is_none()));
             for n in [2, 0, 3, 6, 5, 9, 8].into_iter().chain((11..200).filter(|n| asked(*n))) {
-                path.ask_candidate(first.wrapping_add(n));
+                path.on_candidate_probe(first.wrapping_add(n));
             }
             for n in 0..300 {
                 let recent = (71..199).contains(&n);

@@ -203,7 +203,7 @@ impl Session {
         }
         if state.bind(from, access) {
             self.active().event(SessionEvent::Endpoint { path, address: from });
-            self.spoil_fast();
+            self.invalidate_fast();
         }
         Origin::Endpoint
     }

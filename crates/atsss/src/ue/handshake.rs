@@ -164,7 +164,7 @@ impl Ue {
         } else {
             let rebuild = self.handshake.all_down_since.is_some_and(|since| now >= since + ALL_DOWN);
             let has_keys = self.session.rekey_at().is_some();
-            if self.connected && has_keys && !rebuild && !self.session.keys().wants_rekey(now) {
+            if self.connected && has_keys && !rebuild && !self.session.keys().needs_rekey(now) {
                 return;
             }
             self.handshake.access = self.first_access();

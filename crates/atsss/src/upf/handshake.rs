@@ -231,7 +231,7 @@ impl Upf {
         let plain = hello.plain;
         let resume = hello.resume;
         let profile = self.profile(&accesses, plain, mtu);
-        let user_slot = self.users.seat_mut(user);
+        let user_slot = self.users.user_slot_mut(user);
         let same =
             user_slot.as_ref().is_some_and(|user_slot| Arc::ptr_eq(user_slot.session.profile(), &profile));
         // A UE that does not know this session's keys has been restarted.
@@ -272,7 +272,7 @@ impl Upf {
         };
         let sender_index = pending.sender_index();
         let (Ok((keys, response)), Some(user_slot)) =
-            (pending.respond(index, &welcome), self.users.seat_mut(user))
+            (pending.respond(index, &welcome), self.users.user_slot_mut(user))
         else {
             self.users.release_receiver(index);
             return Ok(None);

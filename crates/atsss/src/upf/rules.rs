@@ -206,7 +206,7 @@ impl Upf {
         let own = user_slot.own_rules().to_vec();
         match self.rule_set(user, &profile, &own) {
             Ok(set) => {
-                if let Some(user_slot) = self.users.seat_mut(user) {
+                if let Some(user_slot) = self.users.user_slot_mut(user) {
                     user_slot.session.set_rules(set);
                 }
                 true
@@ -263,7 +263,7 @@ impl Upf {
                 self.apply_rules(user);
             }
         }
-        let Some(UserSlot { session, .. }) = self.users.seat_mut(user) else { return };
+        let Some(UserSlot { session, .. }) = self.users.user_slot_mut(user) else { return };
         for hint in &document.flows {
             if session.addresses().contains(hint.local) {
                 session.assign_hint(&hint.key(), &hint.rule, now);

@@ -100,7 +100,8 @@ impl Upf {
     /// Processes the events of a session. Returns whether the session has ended.
     pub(super) fn drain_session_events(&mut self, user: UserIndex, now: Instant) -> bool {
         loop {
-            let Some(event) = self.users.seat_mut(user).and_then(|user_slot| user_slot.session.poll_event())
+            let Some(event) =
+                self.users.user_slot_mut(user).and_then(|user_slot| user_slot.session.poll_event())
             else {
                 return false;
             };
@@ -126,7 +127,7 @@ impl Upf {
 
     /// The UE has used its new keys.
     fn on_confirmed(&mut self, user: UserIndex, fresh_peer: bool, now: Instant) {
-        let Some(user_slot) = self.users.seat_mut(user) else { return };
+        let Some(user_slot) = self.users.user_slot_mut(user) else { return };
         let first = !core::mem::replace(&mut user_slot.confirmed, true);
         let endpoints: Vec<_> = user_slot.session.path_views().filter_map(|path| path.endpoint).collect();
         endpoints.into_iter().for_each(|address| self.users.note_bound(address, user));
@@ -138,7 +139,9 @@ impl Upf {
         if first || fresh_peer {
             self.key_conflicts.on_keys_replaced(user);
             // The UE sends its rules again, if it has any.
-            if fresh_peer && self.users.seat_mut(user).is_some_and(|slot| slot.own_rules.take().is_some()) {
+            if fresh_peer
+                && self.users.user_slot_mut(user).is_some_and(|slot| slot.own_rules.take().is_some())
+            {
                 self.apply_rules(user);
             }
             self.push_rules(user, now);

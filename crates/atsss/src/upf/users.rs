@@ -235,7 +235,7 @@ impl Users {
     }
 
     #[inline]
-    pub fn seat_mut(&mut self, user: UserIndex) -> Option<&mut UserSlot> {
+    pub fn user_slot_mut(&mut self, user: UserIndex) -> Option<&mut UserSlot> {
         self.slab.get_mut(user)?.user_slot.as_deref_mut()
     }
 

@@ -121,7 +121,7 @@ pub fn source(interface: &str, config: SourceConfig) -> Result<()> {
     let mut source = Source::attach(interface, config)?;
     let working = || ready(&format!("traces in one of {} segments on {interface}", config.every));
     working();
-    let mut told = None;
+    let mut reported = None;
     while !ended(&ends, LOOK)? {
         if !source.is_gone() {
             continue;
@@ -130,14 +130,14 @@ pub fn source(interface: &str, config: SourceConfig) -> Result<()> {
         // attached again.
         match Source::attach(interface, config) {
             Ok(anew) => {
-                (source, told) = (anew, None);
+                (source, reported) = (anew, None);
                 working();
             }
             Err(error) => {
                 let why = Some(error.to_string());
-                if told != why {
+                if reported != why {
                     tracing::warn!("no traces: {error}; trying again every second");
-                    told = why;
+                    reported = why;
                 }
             }
         }

@@ -21,12 +21,12 @@ pub fn show(as_json: bool) -> Result<()> {
         return Ok(());
     }
     let rows = programs.iter().map(|(name, _, counts)| {
-        let told: Vec<String> = fields(counts)
+        let parts: Vec<String> = fields(counts)
             .into_iter()
             .filter(|f| f.1 > 0)
             .map(|(key, value)| format!("{key} {value}"))
             .collect();
-        vec![name.clone(), if told.is_empty() { "nothing yet".to_owned() } else { told.join(", ") }]
+        vec![name.clone(), if parts.is_empty() { "nothing yet".to_owned() } else { parts.join(", ") }]
     });
     print!("{}", table(&["program", "counted"], rows));
     if !sockets.is_empty() {

@@ -369,8 +369,8 @@ fn accesses(used: &RuleUse) -> Option<String> {
 
 /// Reasons why a rule does not use an access, except for the path state and for standby accesses.
 fn not_used(used: &RuleUse) -> Vec<Vec<String>> {
-    let told = |reason: &str| !matches!(reason, "down" | "standby");
-    let rows = used.not_used.iter().filter(|not| told(&not.reason));
+    let is_shown = |reason: &str| !matches!(reason, "down" | "standby");
+    let rows = used.not_used.iter().filter(|not| is_shown(&not.reason));
     rows.map(|not| vec![used.rule.clone(), not.access.clone(), not.why.clone()]).collect()
 }
 

@@ -2,7 +2,7 @@ use super::{Args, CtlError, Output, execute};
 use crate::cli::{Cli, Command};
 use crate::runtime::api::{
     CodingCounters, ControlRequest, Counters, Event, EventLog, Law, LawPath, NotUsed, Path, PathLoad,
-    Problem, Reloaded, RequestSender, RuleUse, Rules, Session, SessionList, Status, WorkerStatus, serve,
+    Problem, Reloaded, RuleUse, Rules, Session, SessionList, Status, WorkerStatus, serve,
 };
 use crate::runtime::config::{Api, Listen};
 use anabranch_steer::Rule;
@@ -185,19 +185,10 @@ impl World {
     }
 
     async fn at(api: &Api, folder: tempfile::TempDir) -> Self {
-        let (sender, asks) = mpsc::channel(8);
-        tokio::spawn(agent(asks));
         let events = EventLog::default();
-        let server = serve(
-            crate::runtime::api::Agent::Upf,
-            api,
-            None,
-            RequestSender::new(sender),
-            events.clone(),
-            None,
-        )
-        .await
-        .unwrap();
+        let (server, requests) =
+            serve(crate::runtime::api::Agent::Upf, api, None, events.clone(), None).await.unwrap();
+        tokio::spawn(agent(requests));
         Self { _server: Box::new(server), events, folder }
     }
 

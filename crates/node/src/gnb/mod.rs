@@ -11,7 +11,7 @@ pub mod routes;
 pub mod views;
 pub mod worker;
 
-use crate::runtime::api::{self as rest, ControlRequest, EventLog, RequestSender};
+use crate::runtime::api::{self as rest, ControlRequest, EventLog};
 use crate::runtime::config::{ConfigError, GnbConfig, N3Section, load as load_file, read_trace};
 use crate::runtime::interfaces::{self, OpenInterface};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
@@ -144,17 +144,8 @@ async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>)
         packets: packets.clone(),
     })?;
     let mut cell = Running::start("anb-cell", worker, handle.clone())?;
-    let (sender, requests) = mpsc::channel(64);
     let log = EventLog::default();
-    let server = rest::serve(
-        rest::Agent::Gnb,
-        &config.api,
-        config.metrics.as_ref(),
-        RequestSender::new(sender),
-        log.clone(),
-        None,
-    )
-    .await;
+    let server = rest::serve(rest::Agent::Gnb, &config.api, config.metrics.as_ref(), log.clone(), None).await;
     let mut agent = Agent {
         args: args.clone(),
         running: config.core(),
@@ -170,7 +161,7 @@ async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>)
         started: Instant::now(),
     };
     let result = match server {
-        Ok(_server) => agent.serve(&mut signals, &mut cell, reports, requests).await,
+        Ok((_server, requests)) => agent.serve(&mut signals, &mut cell, reports, requests).await,
         Err(error) => Err(error),
     };
     notify("STOPPING=1");

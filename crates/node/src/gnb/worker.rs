@@ -280,13 +280,13 @@ impl Worker {
                         dropped.unknown_peer += 1;
                         return;
                     }
-                    match indications.hear(*peer, datagram) {
+                    match indications.on_message(*peer, datagram) {
                         Some(PeerIndication::NoTunnel) => dropped.unknown_at_peer += 1,
                         Some(PeerIndication::UnknownExtension) => dropped.extension_at_peer += 1,
                         None => {
                             gnb.on_packet(Gnb::N3, own(spare, datagram, now), now);
                             if let Some(fault) = gnb.take_n3_fault() {
-                                indications.tell(sockets, *peer, at, fault, datagram.len());
+                                indications.send_indication(sockets, *peer, at, fault, datagram.len());
                             }
                         }
                     }

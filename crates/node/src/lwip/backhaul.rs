@@ -142,7 +142,7 @@ impl Gtpu {
                         Err(_) => {
                             dropped.unknown_tunnel += 1;
                             let fault = N3Fault::NoTunnel(header.teid);
-                            indications.tell(sockets, *peer, at, fault, datagram.len());
+                            indications.send_indication(sockets, *peer, at, fault, datagram.len());
                         }
                     }
                 }
@@ -151,9 +151,15 @@ impl Gtpu {
                 }
                 Err(error) if is_unknown_extension(&error) && datagram[1] == message::G_PDU => {
                     dropped.unknown_extension += 1;
-                    indications.tell(sockets, *peer, at, N3Fault::UnknownExtension, datagram.len());
+                    indications.send_indication(
+                        sockets,
+                        *peer,
+                        at,
+                        N3Fault::UnknownExtension,
+                        datagram.len(),
+                    );
                 }
-                _ => match indications.hear(*peer, datagram) {
+                _ => match indications.on_message(*peer, datagram) {
                     Some(PeerIndication::NoTunnel) => dropped.unknown_at_peer += 1,
                     Some(PeerIndication::UnknownExtension) => dropped.extension_at_peer += 1,
                     None => dropped.not_understood += 1,

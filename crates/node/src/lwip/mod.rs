@@ -10,7 +10,7 @@ pub mod routes;
 pub mod views;
 pub mod worker;
 
-use crate::runtime::api::{self as rest, ControlRequest, EventLog, RequestSender};
+use crate::runtime::api::{self as rest, ControlRequest, EventLog};
 use crate::runtime::config::{ConfigError, GtpuBackhaul, LwipConfig, load as load_file, ue_rules};
 use crate::runtime::interfaces::{self, OpenInterface};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
@@ -167,17 +167,9 @@ async fn serve(args: &LwipArgs, config: LwipConfig, ports: Ports) -> anyhow::Res
     let mut signals = Signals::open()?;
     let (worker, handle) = Worker::new(&config, ports)?;
     let mut running = Running::start("anb-lwip", worker, handle.clone())?;
-    let (sender, requests) = mpsc::channel(64);
     let log = EventLog::default();
-    let server = rest::serve(
-        rest::Agent::Lwip,
-        &config.api,
-        config.metrics.as_ref(),
-        RequestSender::new(sender),
-        log.clone(),
-        None,
-    )
-    .await;
+    let server =
+        rest::serve(rest::Agent::Lwip, &config.api, config.metrics.as_ref(), log.clone(), None).await;
     let mut agent = Agent {
         args: args.clone(),
         running: config.node.clone(),
@@ -188,7 +180,7 @@ async fn serve(args: &LwipArgs, config: LwipConfig, ports: Ports) -> anyhow::Res
         started: Instant::now(),
     };
     let result = match server {
-        Ok(_server) => agent.serve(&mut signals, &mut running, requests).await,
+        Ok((_server, requests)) => agent.serve(&mut signals, &mut running, requests).await,
         Err(error) => Err(error),
     };
     notify("STOPPING=1");

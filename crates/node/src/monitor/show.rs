@@ -73,13 +73,13 @@ fn hops(path: &PathView) -> impl Iterator<Item = Vec<String>> + '_ {
 
 /// The reported radio state, such as `MCS 17, 37.5 % of RBs, RLC 12.0 KiB`.
 fn radio(hop: &HopView) -> String {
-    let told = [
+    let parts = [
         hop.mcs.map(|mcs| format!("MCS {mcs}")),
         hop.rb_share_percent.map(|share| format!("{share} % of RBs")),
         hop.rlc_bytes.map(|rlc| format!("RLC {}", bytes(rlc.last.into()))),
     ];
-    let told: Vec<String> = told.into_iter().flatten().collect();
-    if told.is_empty() { "-".to_owned() } else { told.join(", ") }
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }
 
 fn flow(flow: &FlowView) -> Vec<String> {
@@ -121,7 +121,7 @@ fn troubles(report: &Report) -> Option<String> {
         clock_errors,
         ..
     } = report.counters;
-    let told: Vec<String> = [
+    let parts: Vec<String> = [
         (malformed, "malformed"),
         (overflowed, "without room for a node"),
         (hops_left_out, "hops left out"),
@@ -135,7 +135,7 @@ fn troubles(report: &Report) -> Option<String> {
     .filter(|(n, _)| *n > 0)
     .map(|(n, what)| format!("{n} {what}"))
     .collect();
-    (!told.is_empty()).then(|| told.join(", "))
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ impl Agent {
     }
 
     /// Requests candidates for a flow to `server` with these requirements.
-    pub async fn ask(
+    pub async fn request_candidates(
         &self,
         properties: &Value,
         transport: Transport,
@@ -219,14 +219,16 @@ mod tests {
         std::fs::write(file.path(), first).unwrap();
         let config = AgentLink { connect, token_file: Some(file.path().into()), ..AgentLink::default() };
         let agent = Agent::new(&config).unwrap().unwrap();
-        let ask = async || agent.ask(&json!({}), Transport::Tcp, "192.0.2.1:443".parse().unwrap()).await;
-        assert!(matches!(ask().await, Ok(Answer::Unmet(_))));
+        let requested = async || {
+            agent.request_candidates(&json!({}), Transport::Tcp, "192.0.2.1:443".parse().unwrap()).await
+        };
+        assert!(matches!(requested().await, Ok(Answer::Unmet(_))));
         *valid.lock().unwrap() = second;
         for _ in 0..2 {
-            assert!(matches!(ask().await, Err(AgentError::Refused(why)) if why.contains("token_file")));
+            assert!(matches!(requested().await, Err(AgentError::Refused(why)) if why.contains("token_file")));
         }
         std::fs::write(file.path(), second).unwrap();
-        assert!(matches!(ask().await, Ok(Answer::Unmet(_))));
+        assert!(matches!(requested().await, Ok(Answer::Unmet(_))));
         served.abort();
     }
 

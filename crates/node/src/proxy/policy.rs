@@ -162,7 +162,7 @@ impl Policy {
             return (answer, Origin::Recent);
         }
         if turn.is_ok() && self.recent_failure().is_none() {
-            match agent.ask(&rule.properties, transport, server).await {
+            match agent.request_candidates(&rule.properties, transport, server).await {
                 Ok(answer) => {
                     self.record_answer(agent);
                     let answer = Arc::new(answer);

@@ -42,7 +42,7 @@ impl Indications {
     /// Reports to the peer that its packet of `received` bytes, sent to the address `at`, cannot be accepted.
     /// The answer is never longer than the packet, so a forged source address cannot be used for
     /// amplification.
-    pub fn tell(
+    pub fn send_indication(
         &mut self,
         sockets: &mut Sockets,
         peer: SocketAddr,
@@ -73,7 +73,7 @@ impl Indications {
     }
 
     /// Handles a message of the peer; `None` if it is of another kind or cannot be parsed.
-    pub fn hear(&mut self, peer: SocketAddr, message: &[u8]) -> Option<PeerIndication> {
+    pub fn on_message(&mut self, peer: SocketAddr, message: &[u8]) -> Option<PeerIndication> {
         match *message.get(1)? {
             message::ERROR_INDICATION => {
                 let sent_in_window = ErrorIndication::parse(GtpuHeader::parse(message).ok()?.1).ok()?;

@@ -203,12 +203,12 @@ impl View {
     }
 
     /// Fails if the quota of slices is exhausted.
-    pub fn room_for_slice(&self, m: &Manager, quota: Quota) -> Result<(), Problem> {
-        self.room("slices", self.slices(m).count(), quota.slices)
+    pub fn check_slice_quota(&self, m: &Manager, quota: Quota) -> Result<(), Problem> {
+        self.check_quota("slices", self.slices(m).count(), quota.slices)
     }
 
     /// Fails if `own`, the present number, has reached the quota.
-    pub fn room(&self, what: &str, own: usize, most: u32) -> Result<(), Problem> {
+    pub fn check_quota(&self, what: &str, own: usize, most: u32) -> Result<(), Problem> {
         if matches!(self, Self::All) || own < most as usize {
             return Ok(());
         }

@@ -331,10 +331,10 @@ async fn book(
     let made = shared
         .engine
         .commit(|m| {
-            view.room_for_slice(m, shared.quota)?;
-            room(m, Kind::Booking)?;
+            view.check_slice_quota(m, shared.quota)?;
+            check_capacity(m, Kind::Booking)?;
             let own = m.documents(Kind::Booking).filter(|(_, v)| view.sees(v["owner"].as_str())).count();
-            view.room("bookings", own, shared.quota.slices)?;
+            view.check_quota("bookings", own, shared.quota.slices)?;
             let given = json!({"request": new, "sink": new.sink, "sink_token": token, "owner": view.owner()});
             let writes = m.book(&id, order, (given, end), now).map_err(refused)?;
             let shown = shown_booking(m, &id, written(&writes));
@@ -344,7 +344,7 @@ async fn book(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-fn room(m: &Manager, kind: Kind) -> Result<(), Problem> {
+fn check_capacity(m: &Manager, kind: Kind) -> Result<(), Problem> {
     if m.documents(kind).count() < MAX_SESSIONS {
         return Ok(());
     }
@@ -505,9 +505,9 @@ async fn start(
     let made = shared
         .engine
         .commit(|m| {
-            room(m, Kind::Qod)?;
+            check_capacity(m, Kind::Qod)?;
             let own = m.documents(Kind::Qod).filter(|(_, v)| view.sees(v["owner"].as_str())).count();
-            view.room("sessions", own, shared.quota.sessions)?;
+            view.check_quota("sessions", own, shared.quota.sessions)?;
             let slice = profile(&view, m, &new.qos_profile)?;
             let given = json!({"request": new, "sink": new.sink, "sink_token": token, "owner": view.owner()});
             let writes = m.open_session(&id, (&ue, &slice), (given, new.duration), now).map_err(refused)?;

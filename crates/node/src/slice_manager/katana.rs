@@ -67,7 +67,7 @@ async fn slices(view: View, State(shared): State<Shared>) -> Answer {
 async fn create(view: View, State(shared): State<Shared>, Body(document): Body<Value>) -> VersionedText {
     let id = new_uuid()?;
     let made = shared.engine.commit(|m| {
-        view.room_for_slice(m, shared.quota)?;
+        view.check_slice_quota(m, shared.quota)?;
         let nest = parse(m, &document)?;
         let order = SliceRequest { owner: view.owner(), ..SliceRequest::from(&nest) };
         let mut writes = m.create(&id, order, now_ms()).map_err(refused)?;

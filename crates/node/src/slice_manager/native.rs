@@ -246,7 +246,7 @@ async fn create(
         (writes, shown)
     };
     let make = |m: &Manager| {
-        view.room_for_slice(m, shared.quota)?;
+        view.check_slice_quota(m, shared.quota)?;
         m.create(&id, order, now_ms()).map(answer).map_err(refused)
     };
     let made = shared.engine.commit(make).await?;

@@ -268,8 +268,8 @@ impl Reconciler {
     /// Sets the shares of an access.
     async fn send_shares(&mut self, access: &str, shares: &[SliceShare]) -> Result<(), String> {
         let network = Arc::clone(&self.network);
-        let told = send_cell_shares(self.cell(&network, access), shares).await;
-        told.and_then(|done| self.record_answer(access, done))
+        let sent = send_cell_shares(self.cell(&network, access), shares).await;
+        sent.and_then(|done| self.record_answer(access, done))
     }
 
     /// The cell of an access, if it has an agent; the error is the reason why it did not answer.
@@ -330,7 +330,7 @@ impl Reconciler {
         let mut names = self.engine.read(|m| m.released(1000));
         for (access, _) in network.cells() {
             self.engine.read(|m| m.note_placed(access, &mut names));
-            let mut told = Vec::new();
+            let mut released = Vec::new();
             for name in names {
                 if name.placed_at.last().is_none_or(|at| at != access) {
                     if !self.holds_lease().await {
@@ -348,9 +348,9 @@ impl Reconciler {
                         break;
                     }
                 }
-                told.push(name);
+                released.push(name);
             }
-            names = told;
+            names = released;
         }
         if !names.is_empty() {
             self.engine.commit(|m| Ok((m.put_back(&names), ()))).await?;
@@ -467,13 +467,13 @@ impl Reconciler {
         }
         // A cell whose shares are being changed proves neither health nor failure.
         let expected: Vec<Option<Expected>> =
-            self.engine.read(|m| accesses.iter().map(|access| m.looked_at(access)).collect());
-        let told = accesses.iter().zip(&expected);
-        let told: Vec<(&String, &Gnb, &Expected)> =
-            told.filter_map(|(a, expected)| Some((a, network.cell(a)?, expected.as_ref()?))).collect();
-        let health = join_all(told.iter().map(|(_, cell, expected)| cell.health(expected))).await;
+            self.engine.read(|m| accesses.iter().map(|access| m.expected_configuration(access)).collect());
+        let checked = accesses.iter().zip(&expected);
+        let checked: Vec<(&String, &Gnb, &Expected)> =
+            checked.filter_map(|(a, expected)| Some((a, network.cell(a)?, expected.as_ref()?))).collect();
+        let health = join_all(checked.iter().map(|(_, cell, expected)| cell.health(expected))).await;
         let mut cells = BTreeMap::new();
-        for ((access, ..), health) in told.into_iter().zip(health) {
+        for ((access, ..), health) in checked.into_iter().zip(health) {
             cells.insert(access, self.record_answer(access, health));
         }
         let ill: Vec<&String> = cells.iter().filter(|(_, h)| h.is_err()).map(|(access, _)| *access).collect();
@@ -485,10 +485,11 @@ impl Reconciler {
             }
             // The target state may have changed meanwhile.
             let shares = |access| self.engine.read(|m| m.shares_now(access));
-            let told: Vec<_> =
+            let targets: Vec<_> =
                 ill.iter().map(|access| (self.cell(&network, access), shares(access))).collect();
-            let tell = told.into_iter().map(async |(cell, shares)| send_cell_shares(cell, &shares).await);
-            let sent = join_all(tell).await;
+            let updates =
+                targets.into_iter().map(async |(cell, shares)| send_cell_shares(cell, &shares).await);
+            let sent = join_all(updates).await;
             for (access, sent) in ill.into_iter().zip(sent) {
                 let sent = sent.and_then(|sent| self.record_answer(access, sent));
                 cells.insert(access, sent);
@@ -532,8 +533,8 @@ impl Reconciler {
             if problem.is_some() && *failures < FAILURES_TO_REPORT {
                 continue;
             }
-            let told = self.engine.read(|m| m.health(access, problem.as_deref(), now_ms()).is_empty());
-            if !told {
+            let is_recorded = self.engine.read(|m| m.health(access, problem.as_deref(), now_ms()).is_empty());
+            if !is_recorded {
                 let health = |m: &Manager| Ok((m.health(access, problem.as_deref(), now_ms()), ()));
                 self.engine.commit(health).await?;
             }

@@ -131,7 +131,7 @@ impl Access {
     }
 
     /// Checks interface, addresses and routes; opens a socket when that becomes possible.
-    pub fn look(&mut self) -> Change {
+    pub fn refresh(&mut self) -> Change {
         let Some(watched) = self.remote.map(|remote| self.watched(remote)) else { return Change::default() };
         let old = self.health.clone();
         self.health = watched.health();

@@ -151,13 +151,13 @@ impl Agent {
     }
 
     async fn set_rules(&mut self, rules: Vec<Rule>) -> Result<(), Problem> {
-        self.give_rules(rules.clone(), true).await?;
+        self.apply_rules(rules.clone(), true).await?;
         self.config.rule = rules;
         Ok(())
     }
 
     /// Validates these rules and, if `follow`, applies them in the data path.
-    async fn give_rules(&self, rules: Vec<Rule>, follow: bool) -> Result<(), Problem> {
+    async fn apply_rules(&self, rules: Vec<Rule>, follow: bool) -> Result<(), Problem> {
         let invalid = |why: String| Problem::invalid(why).field("rules");
         let names: Vec<&str> = self.accesses.iter().map(|a| a.config.name.as_str()).collect();
         check_rules(&rules, &names).map_err(invalid)?;
@@ -193,7 +193,7 @@ impl Agent {
         let old = self.config.clone();
         let (other_routes, other_rules) = (new.device.routes != old.device.routes, new.rule != old.rule);
         if other_rules {
-            self.give_rules(new.rule.clone(), false).await?;
+            self.apply_rules(new.rule.clone(), false).await?;
         }
         if other_routes {
             self.set_routes(new.device.routes.clone()).await?;

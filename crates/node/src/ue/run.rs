@@ -3,7 +3,7 @@
 use super::access::{self, Access, Change};
 use super::taps::{Installed, Taps, Usci, Windows};
 use crate::keygen::random_seed;
-use crate::runtime::api::{self, ControlRequest, EventLog, RequestSender};
+use crate::runtime::api::{self, ControlRequest, EventLog};
 use crate::runtime::clock::{Clock, unix_ns};
 use crate::runtime::config::{self, Cipher, Device, Mtu, RemoteAddr, UeConfig, WithoutAddress};
 use crate::runtime::engine::worker::{Handle, Worker};
@@ -141,41 +141,32 @@ async fn serve(
     }
     let mut sockets = Vec::new();
     for (path, access) in (0..).zip(&mut accesses) {
-        let Change { socket, .. } = access.look();
+        let Change { socket, .. } = access.refresh();
         if access.trouble().is_some() {
             end.on_command(UeCommand::Carrier { path, up: false }, now);
         }
         sockets.push(socket.flatten());
     }
-    let (told, events) = mpsc::channel(1024);
-    let (mut worker, handle) = Worker::new(end, clock, device, sockets, told)?;
+    let (event_sender, events) = mpsc::channel(1024);
+    let (mut worker, handle) = Worker::new(end, clock, device, sockets, event_sender)?;
     worker.spin(config.device.busy_poll());
     let paths = u32::try_from(config.access.len()).unwrap_or(1);
     worker.set_fast(fast::start(&config.device, true, paths, 1)?.remove(0));
     let worker_pool = WorkerPool::start(vec![(worker, handle)])?;
 
-    let (sender, requests) = mpsc::channel(64);
     let log = EventLog::default();
     let asks_up = config.slices.as_ref().is_some_and(|s| s.ask_for_more);
-    let taps = Taps::new(config.slice.clone(), config.mapping.clone()).asking(asks_up);
+    let taps = Taps::new(config.slice.clone(), config.mapping.clone()).with_growth_requests(asks_up);
     let taps = Arc::new(taps.with_window_program(windows.is_some()));
     let installed =
         Installed::start(net.clone(), &config.slice, windows, (config.ue.name.clone(), log.clone())).await?;
     let followed = config.slices.as_ref().map(|slices| Usci::new(slices, taps.clone())).transpose()?;
     let following = followed.clone().map(|usci| {
         taps.set_usci(usci.clone());
-        [tokio::spawn(usci.clone().run()), tokio::spawn(usci.carry_up())]
+        [tokio::spawn(usci.clone().run()), tokio::spawn(usci.send_needs())]
     });
     let shared = Some(taps.clone());
-    let server = api::serve(
-        api::Agent::Ue,
-        &config.api,
-        config.metrics.as_ref(),
-        RequestSender::new(sender),
-        log.clone(),
-        shared,
-    )
-    .await;
+    let server = api::serve(api::Agent::Ue, &config.api, config.metrics.as_ref(), log.clone(), shared).await;
     let names = config.access.iter().map(|access| access.name.to_string()).collect();
     let loosened = accesses.iter().map(|_| Default::default()).collect();
     let lane = UeLaneControl::new(config.tcp_lane.clone(), &config.device, names, net.clone());
@@ -203,7 +194,7 @@ async fn serve(
     let mut worker_pool = worker_pool;
     let cleaned = agent.lane.clean().await;
     let result = match server.and_then(|server| cleaned.map(|()| server)) {
-        Ok(_server) => agent.serve(signals, &mut worker_pool, events, requests).await,
+        Ok((_server, requests)) => agent.serve(signals, &mut worker_pool, events, requests).await,
         Err(error) => Err(error),
     };
     notify("STOPPING=1");
@@ -278,7 +269,7 @@ impl Agent {
                     ProcessSignal::Reload => reloading(self.reload()).await,
                 },
                 () = changed.notified() => {
-                    self.look().await;
+                    self.refresh().await;
                     self.installed.update(&self.taps, false).await;
                     removed = true;
                 }
@@ -294,8 +285,8 @@ impl Agent {
                 Some(request) = requests.recv() => self.on_request(request).await,
                 Some((path, remote, found)) = addresses.recv() => self.on_resolved(path, &remote, found).await,
                 _ = tick.tick() => {
-                    self.look().await;
-                    self.bring_session().await?;
+                    self.refresh().await;
+                    self.update_session().await?;
                     self.hold().await;
                     // Facts about slices expire, too.
                     self.installed.update(&self.taps, true).await;
@@ -310,9 +301,9 @@ impl Agent {
     }
 
     /// Checks every access and passes changes on to the data path.
-    async fn look(&mut self) {
+    async fn refresh(&mut self) {
         for path in 0..self.accesses.len() {
-            let change = self.accesses[path].look();
+            let change = self.accesses[path].refresh();
             self.loosen(path).await;
             self.apply_change(path, change);
         }
@@ -337,7 +328,7 @@ impl Agent {
 
     /// Adapts addresses, routes and lane to the state of the session. Events report changes, but one may have
     /// been lost, and an operation that failed may succeed now. Also passes the wall clock to the session.
-    async fn bring_session(&mut self) -> anyhow::Result<()> {
+    async fn update_session(&mut self) -> anyhow::Result<()> {
         let query = self.worker.query(|worker, now| {
             let unix_epoch_ns = unix_ns().saturating_sub(now.as_nanos());
             worker.end.on_command(UeCommand::Clock { unix_epoch_ns }, now);
@@ -364,7 +355,7 @@ impl Agent {
             self.log.push(api::Event { ue: Some(self.config.ue.name.clone()), ..event });
         }
         if !self.lane.is_backing_off() {
-            self.bring_lane(&state.rules).await;
+            self.update_lane(&state.rules).await;
         }
         Ok(())
     }
@@ -434,7 +425,7 @@ impl Agent {
         if let Err(error) = self.worker.run(|worker, now| worker.end.on_command(command, now)) {
             tracing::error!("{error}");
         }
-        self.look().await;
+        self.refresh().await;
     }
 
     async fn report_send_errors(&self) {
@@ -454,7 +445,7 @@ impl Agent {
                 let message = format!("connected as {}, inner MTU {mtu}", list.join(" and "));
                 self.log.push(views::event("session-up", Some(&ue), message));
                 if self.take_addresses(addresses, mtu).await? {
-                    self.bring_lane_now().await;
+                    self.update_lane_now().await;
                 }
             }
             UeEvent::Handshake { timestamp_ns } => {
@@ -493,11 +484,11 @@ impl Agent {
             UeEvent::HandshakeTimeout { .. } => {}
             UeEvent::Rules(count) => {
                 self.log.push(views::event("rules", Some(&ue), format!("{count} rules in force")));
-                self.bring_lane_now().await;
+                self.update_lane_now().await;
             }
             UeEvent::TcpLane(offered) => {
                 self.lane.offered = offered;
-                self.bring_lane_now().await;
+                self.update_lane_now().await;
             }
             UeEvent::BadConfig(error) => self.log.push(views::event("bad-config", Some(&ue), error)),
             UeEvent::OwnerWanted(key) => {
@@ -522,7 +513,7 @@ impl Agent {
                     SessionEvent::Overdue { path, overdue } => {
                         if overdue {
                             // The kernel may not have reported yet that the carrier is lost.
-                            self.look().await;
+                            self.refresh().await;
                         }
                         self.lane.set_overdue(path, overdue, &self.worker).await
                     }
@@ -542,13 +533,13 @@ impl Agent {
 
     /// Updates the redirection of TCP flows to the lane for the current rules and session; if the worker is
     /// too busy, at the next tick.
-    async fn bring_lane_now(&mut self) {
+    async fn update_lane_now(&mut self) {
         if let Ok(state) = self.worker.query(|worker, _| worker.end.state()).await {
-            self.bring_lane(&state.rules).await;
+            self.update_lane(&state.rules).await;
         }
     }
 
-    async fn bring_lane(&mut self, rules: &[Rule]) {
+    async fn update_lane(&mut self, rules: &[Rule]) {
         if let Some(what) = self.lane.update(rules, self.addresses, self.mtu, &self.worker).await {
             self.log.push(views::event("tcp-lane", Some(&self.config.ue.name), what));
         }
@@ -692,9 +683,9 @@ mod tests {
             ] {
                 for tries in [1, 2, 4, 64] {
                     let said = no_answer("wifi", remote.parse().ok(), tries);
-                    let told =
+                    let event_sender =
                         own.is_some_and(|own| said.contains(&format!("this machine's own address ({own})")));
-                    assert_eq!(told, own.is_some(), "{said}");
+                    assert_eq!(event_sender, own.is_some(), "{said}");
                     assert_eq!(said.contains("[[access]] remote"), own.is_some(), "{said}");
                     assert_eq!(said.contains("public_key"), tries >= 4, "{said}");
                 }

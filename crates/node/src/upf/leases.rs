@@ -270,7 +270,7 @@ impl Leases {
         mut refuse: impl FnMut(&UpfUe, String) -> Result<(), String>,
     ) -> Result<BTreeMap<PublicKey, Addresses>, String> {
         for ue in ues.clone() {
-            self.give_fixed(ue);
+            self.assign_fixed(ue);
         }
         let known: BTreeSet<PublicKey> = ues.clone().map(|ue| ue.public_key).collect();
         let mut given = BTreeMap::new();
@@ -294,13 +294,13 @@ impl Leases {
         ue: &UpfUe,
         known: impl Fn(&PublicKey) -> bool,
     ) -> Result<Addresses, String> {
-        self.give_fixed(ue);
+        self.assign_fixed(ue);
         self.fill(ue, |key| *key == ue.public_key || known(key))
     }
 
     /// Assigns the fixed addresses of a UE, whoever held them, in place of its previous ones of the same
     /// family.
-    fn give_fixed(&mut self, ue: &UpfUe) {
+    fn assign_fixed(&mut self, ue: &UpfUe) {
         for address in ue.fixed().iter() {
             let number = self.lease(ue.public_key);
             match self.holder(address) {
@@ -308,7 +308,7 @@ impl Leases {
                 Some(other) => self.take(other, address),
                 None => {}
             }
-            self.give(number, address);
+            self.record(number, address);
         }
     }
 
@@ -326,13 +326,13 @@ impl Leases {
         }
         if let Some(pool) = v4.filter(|_| self.all[number].v4.is_none()) {
             let free = self.free(&known, |leases| leases.free_v4(pool).map(IpAddr::V4));
-            self.give_of(&key, free.ok_or_else(|| full("v4", &pool, &ue.name))?);
+            self.assign_to(&key, free.ok_or_else(|| full("v4", &pool, &ue.name))?);
         }
         // Ending leases changes the indexes.
         let number = self.lease(key);
         if let Some(pool) = v6.filter(|_| self.all[number].v6.is_none()) {
             let free = self.free(&known, |leases| leases.free_v6(pool).map(IpAddr::V6));
-            self.give_of(&key, free.ok_or_else(|| full("v6", &pool, &ue.name))?);
+            self.assign_to(&key, free.ok_or_else(|| full("v6", &pool, &ue.name))?);
         }
         let number = self.lease(key);
         Ok(self.all[number].addresses())
@@ -371,7 +371,7 @@ impl Leases {
     }
 
     /// Assigns a free address to a lease, in place of its address of the same family.
-    fn give(&mut self, number: usize, address: IpAddr) {
+    fn record(&mut self, number: usize, address: IpAddr) {
         let lease = &mut self.all[number];
         let old = match address {
             IpAddr::V4(a) => lease.v4.replace(a).map(IpAddr::V4),
@@ -384,9 +384,9 @@ impl Leases {
         self.dirty = true;
     }
 
-    fn give_of(&mut self, key: &PublicKey, address: IpAddr) {
+    fn assign_to(&mut self, key: &PublicKey, address: IpAddr) {
         let number = self.lease(*key);
-        self.give(number, address);
+        self.record(number, address);
     }
 
     /// Removes an address from the lease that holds it.
@@ -422,7 +422,7 @@ impl Leases {
             self.all[number].timestamp_ns = self.all[number].timestamp_ns.max(lease.timestamp_ns);
             for address in lease.addresses().iter() {
                 if self.holder(address).is_none() {
-                    self.give(number, address);
+                    self.record(number, address);
                 }
             }
         }

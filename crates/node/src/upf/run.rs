@@ -2,7 +2,7 @@
 
 use super::leases::{self, Leases};
 use crate::keygen::random_seed;
-use crate::runtime::api::{self, ControlRequest, EventLog, RequestSender};
+use crate::runtime::api::{self, ControlRequest, EventLog};
 use crate::runtime::clock::{Clock, unix_ns};
 use crate::runtime::config::{self, Mtu, N6Mode, UpfConfig, UpfUe};
 use crate::runtime::engine::ends::{OwnerTable, UpfEnd};
@@ -233,7 +233,6 @@ async fn serve(
             Some(lane) => Some(UpfLaneControl::start(lane, &config, mtu, net, worker_pool.handles()).await?),
             None => None,
         };
-        let (sender, requests) = mpsc::channel(64);
         let log = EventLog::default();
         for (name, why) in &refused {
             log.push(views::event("refused", Some(name), why.clone()));
@@ -261,8 +260,8 @@ async fn serve(
         let mut worker_pool = worker_pool;
         let api = (&agent.config.api, agent.config.metrics.as_ref());
         let role = api::Agent::Upf;
-        let served = match api::serve(role, api.0, api.1, RequestSender::new(sender), log, None).await {
-            Ok(_server) => agent.serve(signals, &mut worker_pool, events, requests, &layer).await,
+        let served = match api::serve(role, api.0, api.1, log, None).await {
+            Ok((_server, requests)) => agent.serve(signals, &mut worker_pool, events, requests, &layer).await,
             Err(error) => Err(error),
         };
         notify("STOPPING=1");

@@ -235,9 +235,9 @@ fn flows_continue_whatever_happens_to_the_agent() {
     assert_eq!(world.proxy()["refused"]["unmet"], 1);
     // B becomes slow: no slice meets the requirements of the control rule, and its flows use the routes of
     // the host.
-    world.tell_slices(json!({"rtt_us": 40_000}));
+    world.set_slices(json!({"rtt_us": 40_000}));
     world.until("the answer is asked for again", || !by_b());
-    world.tell_slices(json!({}));
+    world.set_slices(json!({}));
     world.until("and again", by_b);
     // Killed: the last plan is valid for ten seconds. The routing rules of B remain, because nobody could
     // remove them.

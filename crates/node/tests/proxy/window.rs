@@ -25,7 +25,7 @@ fn a_connection_starts_with(more: &str, segments: u32) {
     let Some(world) = World::new() else { return };
     let before = world.picture();
     let agent = world.start_agent_with(more);
-    world.tell_slices(json!({"uplink_guaranteed_bps": 150_000_000}));
+    world.set_slices(json!({"uplink_guaranteed_bps": 150_000_000}));
     world.configure("", LOW_LATENCY);
     let proxy = world.start_proxy();
     for host in [V4, V6] {
@@ -46,7 +46,7 @@ fn a_connection_starts_with(more: &str, segments: u32) {
         assert!(code == 0 && text.contains("mark 513") && text.contains("window 75"), "{text}");
     }
     // When the facts about the slice change, so does the window.
-    world.tell_slices(json!({"uplink_guaranteed_bps": 1_000_000}));
+    world.set_slices(json!({"uplink_guaranteed_bps": 1_000_000}));
     let to = SocketAddr::new(V4.parse().unwrap(), 9012);
     world.until("ten again", || start(&world, to, 513) == 10);
     proxy.stop();

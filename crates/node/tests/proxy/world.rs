@@ -81,12 +81,12 @@ impl World {
         let config = self.file("ue.toml").display().to_string();
         let program = self.ue.spawn(ANABRANCH, &["ue", "--config", &config], &self.file("ue.log"));
         self.until("the UE's agent answers", || self.ask("ue", "GET", "/v1/status", None).is_object());
-        self.tell_slices(json!({}));
+        self.set_slices(json!({}));
         program
     }
 
     /// Sets the facts about the slices; `b` overrides those of B.
-    pub fn tell_slices(&self, b: Value) {
+    pub fn set_slices(&self, b: Value) {
         let mut slices = json!({
             "A": {"interface": "sa", "ttl_s": 3600, "rtt_us": 29_800, "uplink_guaranteed_bps": 50_000_000},
             "B": {"interface": "sb", "ttl_s": 3600, "rtt_us": 12_000, "uplink_guaranteed_bps": 20_000_000, "mark": 512,

@@ -44,7 +44,7 @@ impl Manager {
     /// The configuration that an access must report in a health check; `None` while its shares change, because its report is then
     /// inconclusive. Slices that are being removed there, which may take long, may be present in either form.
     #[must_use]
-    pub fn looked_at(&self, access: &str) -> Option<Expected> {
+    pub fn expected_configuration(&self, access: &str) -> Option<Expected> {
         let changing: Vec<&Slice> = self.slices.values().filter(|s| changes_at(s, access)).collect();
         if changing.iter().any(|s| s.state != State::Terminating) {
             return None;

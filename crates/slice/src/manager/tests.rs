@@ -488,7 +488,7 @@ proptest! {
                 7 => {
                     // The cell is checked and reconfigured.
                     let access = ["cell-1", "cell-2"][at % 2];
-                    if m.looked_at(access).is_some() {
+                    if m.expected_configuration(access).is_some() {
                         let sum = m.shares_now(access).iter().map(|s| u64::from(s.share_ppm)).sum();
                         told.insert(access.to_owned(), sum);
                     }
@@ -672,7 +672,7 @@ fn a_removal_waiting_for_one_cell_does_not_affect_others() {
         run(&mut m, id, |_| false);
     }
     let names = |m: &Manager, access: &str| {
-        let expected = m.looked_at(access)?;
+        let expected = m.expected_configuration(access)?;
         let others = expected.others.unwrap().into_iter().collect::<Vec<_>>();
         Some((expected.shares.into_iter().map(|share| share.name).collect::<Vec<_>>(), others))
     };

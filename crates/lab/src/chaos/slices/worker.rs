@@ -200,7 +200,7 @@ impl World {
     fn start(&mut self, n: usize, mut job: Job) -> Result<(), Violation> {
         // The state of an access whose shares are being changed is not significant.
         if let Job::CheckCell(cell) = job
-            && self.instances[n].manager.looked_at(&access(cell)).is_none()
+            && self.instances[n].manager.expected_configuration(&access(cell)).is_none()
         {
             self.instances[n].work.next = self.run_state.now;
             return Ok(());
@@ -223,9 +223,9 @@ impl World {
                 _ => None,
             },
             Job::Step(_, None) => None,
-            Job::CheckCell(cell) => {
-                manager.looked_at(&access(*cell)).map(|expected| (*cell, CellRequest::Health(expected)))
-            }
+            Job::CheckCell(cell) => manager
+                .expected_configuration(&access(*cell))
+                .map(|expected| (*cell, CellRequest::Health(expected))),
             Job::Reconfigure(cell, _) => {
                 Some((*cell, CellRequest::Shares(manager.shares_now(&access(*cell)))))
             }

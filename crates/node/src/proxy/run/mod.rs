@@ -4,7 +4,7 @@ pub mod metrics;
 pub mod requests;
 
 use super::{Flows, Listeners, Policy, Proxy, Rules};
-use crate::runtime::api::{self, ControlRequest, EventLog, RequestSender};
+use crate::runtime::api::{self, ControlRequest, EventLog};
 use crate::runtime::config::{self, ProxyConfig};
 use crate::runtime::netctl::{self, Layer, Net, Tproxy};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
@@ -118,18 +118,10 @@ async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
     )?);
     let v6 = listeners.v6();
     let mut serving = listeners.serve(&proxy);
-    let (sender, requests) = mpsc::channel(64);
     let log = EventLog::default();
     // The REST interface listens before flows are redirected.
-    let _server = api::serve(
-        api::Agent::Proxy,
-        &config.api,
-        config.metrics.as_ref(),
-        RequestSender::new(sender),
-        log.clone(),
-        None,
-    )
-    .await?;
+    let (_server, requests) =
+        api::serve(api::Agent::Proxy, &config.api, config.metrics.as_ref(), log.clone(), None).await?;
     let layer = net.redirect(tproxy).await?;
     let mut agent = Agent { args: args.clone(), proxy, config, v6, net, layer, log, started: Instant::now() };
     let result = agent.serve(&mut signals, &mut serving, requests).await;

@@ -47,7 +47,7 @@ pub use connections::{REUSED, proved};
 pub use events::MAX_STORED as MAX_STORED_EVENTS;
 pub use events::{EventKind, EventLog};
 pub use problem::{NO_SUCH_PATH, Problem};
-pub use request::{ControlRequest, RequestSender};
+pub use request::ControlRequest;
 pub use roles::Agent;
 pub use routes::{Bearer, Page, hundred};
 pub use serve::{Guarded, Server, TokenFile, bearer, finish, read_token, serve};

@@ -8,7 +8,7 @@ use super::events::EventLog;
 use super::origin::{self, Tokenless};
 use super::problem::{NO_SUCH_PATH, Problem};
 use super::queries::{self, Queries};
-use super::request::RequestSender;
+use super::request::{ControlRequest, RequestSender};
 use super::roles::Agent;
 use super::routes::{self, Shared};
 use super::tls::Tls;
@@ -26,9 +26,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
+
+/// Maximum number of requests that wait for the control loop.
+const MAX_WAITING_REQUESTS: usize = 64;
 
 /// The running listeners; when this is dropped, they stop and their sockets are removed.
 #[derive(Default)]
@@ -46,15 +50,16 @@ impl Drop for Server {
     }
 }
 
-/// Starts the REST interface of an agent and, if configured, the metrics.
+/// Starts the REST interface of an agent and, if configured, the metrics. Also returns the requests to be answered.
 pub async fn serve(
     agent: Agent,
     api: &Api,
     metrics: Option<&Metrics>,
-    control: RequestSender,
     events: EventLog,
     taps: Option<Arc<Taps>>,
-) -> anyhow::Result<Server> {
+) -> anyhow::Result<(Server, mpsc::Receiver<ControlRequest>)> {
+    let (sender, requests) = mpsc::channel(MAX_WAITING_REQUESTS);
+    let control = RequestSender::new(sender);
     let guarded = Guarded::of(api)?;
     let of_metrics = metrics.map(|m| m.tls.as_ref().map(Tls::new).transpose()).transpose();
     let of_metrics = of_metrics.context("[metrics] tls")?.flatten().map(Arc::new);
@@ -69,7 +74,7 @@ pub async fn serve(
         let tokenless = Guarded { tls: of_metrics, ..Guarded::default() };
         server.listen(&metrics.listen, router, tokenless).await.context("[metrics] listen")?;
     }
-    Ok(server)
+    Ok((server, requests))
 }
 
 /// The complete router. With `access`, every request needs a token.
@@ -215,7 +220,7 @@ impl Guarded {
     pub fn of(api: &Api) -> anyhow::Result<Self> {
         let tls = api.tls.as_ref().map(Tls::new).transpose().context("[api] tls")?;
         Ok(Self {
-            by_token: api.wants_token(),
+            by_token: api.requires_token(),
             changes_without_token: api.changes_without_token,
             connections: api.connections(),
             tls: tls.map(Arc::new),

@@ -1,3 +1,4 @@
+use super::request::RequestSender;
 use super::routes::{Shared, description};
 use super::serve::router;
 use super::*;

@@ -247,7 +247,7 @@ impl Api {
         self.tokens.iter().try_for_each(FixedToken::check)?;
         self.oauth.as_ref().map_or(Ok(()), OAuth::check)?;
         match &self.listen {
-            Listen::Tcp(address) if !address.ip().is_loopback() && !self.wants_token() => Err(format!(
+            Listen::Tcp(address) if !address.ip().is_loopback() && !self.requires_token() => Err(format!(
                 "[api] listen = \"{address}\" can be reached from elsewhere: add token_file, tokens or oauth, or \
                  listen on \"unix:PATH\" or \"127.0.0.1:PORT\""
             )),
@@ -256,7 +256,7 @@ impl Api {
     }
 
     /// Whether every request needs a token.
-    pub fn wants_token(&self) -> bool {
+    pub fn requires_token(&self) -> bool {
         self.token_file.is_some() || !self.tokens.is_empty() || self.oauth.is_some()
     }
 }

@@ -126,7 +126,7 @@ struct Holder {
 /// The sockets of this network namespace with this name, with or without a suffix; `None` if the kernel does
 /// not report their users (before 5.3, or without CONFIG_UNIX_DIAG).
 fn holders(name: &str) -> Option<Vec<Holder>> {
-    ask(name).inspect_err(|error| tracing::debug!("sock_diag: {error:#}")).ok()
+    query(name).inspect_err(|error| tracing::debug!("sock_diag: {error:#}")).ok()
 }
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -138,7 +138,7 @@ const UDIAG_SHOW_UID: u32 = 0x40;
 const UNIX_DIAG_NAME: u16 = 0;
 const UNIX_DIAG_UID: u16 = 7;
 
-fn ask(name: &str) -> anyhow::Result<Vec<Holder>> {
+fn query(name: &str) -> anyhow::Result<Vec<Holder>> {
     let socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.connect(&NetlinkAddr::new(0, 0))?;
     socket.send(&request(), 0)?;

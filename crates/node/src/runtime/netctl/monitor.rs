@@ -108,10 +108,10 @@ impl Watched {
     /// output interface, it treats destinations without a route as on-link.
     fn has_route(&self, index: Option<u32>) -> bool {
         // If there is no answer, the probes will show the state.
-        self.ask_route(index).unwrap_or(true)
+        self.request_route(index).unwrap_or(true)
     }
 
-    fn ask_route(&self, index: Option<u32>) -> std::io::Result<bool> {
+    fn request_route(&self, index: Option<u32>) -> std::io::Result<bool> {
         let to = self.remote.ip();
         let mut route = RouteMessage::default();
         route.header.address_family = if to.is_ipv6() { AddressFamily::Inet6 } else { AddressFamily::Inet };

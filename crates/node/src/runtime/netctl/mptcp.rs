@@ -128,7 +128,7 @@ pub fn add(endpoint: &Endpoint) -> anyhow::Result<Option<u8>> {
 
 /// Removes an endpoint of this program; a missing one is not an error.
 pub fn remove(id: u8) -> anyhow::Result<()> {
-    match Manager::open()?.ask(DELETE, NLM_F_ACK, &address(id, None, None, None)) {
+    match Manager::open()?.request(DELETE, NLM_F_ACK, &address(id, None, None, None)) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => Ok(()),
         other => Ok(other.map(drop)?),
     }
@@ -194,7 +194,7 @@ impl Manager {
         let mut manager = Self { socket, family: GENL_ID_CTRL };
         let mut name = Vec::new();
         put(&mut name, CTRL_ATTR_FAMILY_NAME, b"mptcp_pm\0");
-        let answer = manager.ask(CTRL_CMD_GETFAMILY, 0, &name);
+        let answer = manager.request(CTRL_CMD_GETFAMILY, 0, &name);
         let answer = answer.context("the kernel has no Multipath TCP (CONFIG_MPTCP)")?;
         let id = answer.iter().find_map(|part| attributes(part).find(|a| a.0 == CTRL_ATTR_FAMILY_ID));
         let id = id.and_then(|(_, value)| Some(u16::from_ne_bytes(value.get(..2)?.try_into().ok()?)));
@@ -203,7 +203,7 @@ impl Manager {
     }
 
     /// Sends a request; returns the payload of each answer after the generic netlink header.
-    fn ask(&self, command: u8, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    fn request(&self, command: u8, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>> {
         let length = HEADER_BYTES + GENERIC_BYTES + payload.len();
         let mut message = Vec::with_capacity(length);
         message.extend((length as u32).to_ne_bytes());
@@ -222,7 +222,7 @@ impl Manager {
 
     /// Sends a request that changes something.
     fn change(&self, command: u8, payload: &[u8]) -> anyhow::Result<()> {
-        match self.ask(command, NLM_F_ACK, payload) {
+        match self.request(command, NLM_F_ACK, payload) {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
                 bail!("not permitted: run as root, or give the program CAP_NET_ADMIN")
             }
@@ -231,12 +231,12 @@ impl Manager {
     }
 
     fn list(&self) -> anyhow::Result<Vec<ExistingEndpoint>> {
-        let all = self.ask(GET, NLM_F_DUMP, &[]).context("listing endpoints")?;
+        let all = self.request(GET, NLM_F_DUMP, &[]).context("listing endpoints")?;
         Ok(all.iter().filter_map(|one| parse_endpoint(one)).collect())
     }
 
     fn limit(&self, kind: u16) -> anyhow::Result<u32> {
-        let answer = self.ask(GET_LIMITS, 0, &[]).context("reading limits")?;
+        let answer = self.request(GET_LIMITS, 0, &[]).context("reading limits")?;
         let value = answer.iter().find_map(|part| attributes(part).find(|a| a.0 == kind));
         let value = value.and_then(|(_, value)| value.first_chunk().map(|b| u32::from_ne_bytes(*b)));
         value.context("the kernel's limits")

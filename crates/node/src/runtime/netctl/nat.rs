@@ -117,7 +117,7 @@ pub fn close(filter: &Filter) -> anyhow::Result<()> {
 
 /// Removes the table, if it exists. Without `nft` there is no table.
 pub fn remove(name: &str) -> anyhow::Result<()> {
-    match helper::apply_ruleset(&gone(name).to_nftables()) {
+    match helper::apply_ruleset(&deletion(name).to_nftables()) {
         Ok(()) | Err(NftablesError::NftExecution { .. }) => Ok(()),
         Err(NftablesError::NftFailed { stderr, .. }) if stderr.contains("not permitted") => Ok(()),
         Err(error) => Err(explain(error)).with_context(|| format!("removing nftables table {name}")),
@@ -125,7 +125,7 @@ pub fn remove(name: &str) -> anyhow::Result<()> {
 }
 
 /// A batch that removes the table, if it exists.
-fn gone(name: &str) -> Batch<'_> {
+fn deletion(name: &str) -> Batch<'_> {
     let mut batch = Batch::new();
     // "add" ensures that "delete" succeeds.
     batch.add(table(name));
@@ -135,7 +135,7 @@ fn gone(name: &str) -> Batch<'_> {
 
 /// A batch that creates an empty table, in place of an existing one.
 fn anew(name: &str) -> Batch<'_> {
-    let mut batch = gone(name);
+    let mut batch = deletion(name);
     batch.add(table(name));
     batch
 }

@@ -153,7 +153,7 @@ impl Taps {
         let remote = vec![Endpoint::new(mapping.remote.addr(), port)];
         let request = Request { properties, remote, ..Request::default() };
         let selection = select(&request, &host, now)?;
-        self.carry_up(&selection.needs, &request.properties);
+        self.queue_needs(&selection.needs, &request.properties);
         let path = selection.candidates.first().and_then(|best| best.paths.first());
         let slice = path.and_then(|path| path.pvd.as_ref());
         let binding = slice.and_then(|id| self.bindings.iter().find(|b| b.slice == *id));

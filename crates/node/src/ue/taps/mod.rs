@@ -108,7 +108,7 @@ impl Taps {
 
     /// Whether to ask the slice manager for larger guarantees if no slice has what a program needs.
     #[must_use]
-    pub fn asking(self, requests_growth: bool) -> Self {
+    pub fn with_growth_requests(self, requests_growth: bool) -> Self {
         Self { requests_growth, ..self }
     }
 
@@ -150,7 +150,7 @@ impl Taps {
             rule.apply(&mut request);
         }
         let selection = select(&request, &host, now)?;
-        self.carry_up(&selection.needs, &request.properties);
+        self.queue_needs(&selection.needs, &request.properties);
         let plan = |candidate: &_| self.plan_here(candidate, &request.properties, &host, now);
         let answer = Answer::new(selection, rule, plan);
         if self.endpoints.note(&answer) {
@@ -175,7 +175,7 @@ impl Taps {
     }
 
     /// Answers a request in the format of NEAT; known slices count as nodes of the CIB.
-    pub fn ask_neat(&self, question: &Value) -> Result<Vec<Candidate>, NeatError> {
+    pub fn select_neat(&self, question: &Value) -> Result<Vec<Candidate>, NeatError> {
         let (now, unix_s) = (self.now(), unix_s());
         let host = self.host();
         let mut manager = self.manager(|m| m.clone());

@@ -3,9 +3,9 @@
 //! its future work (§5).
 //!
 //! ```text
-//!  select, mappings ─▶ carry_up ─▶ queue ─▶ Usci: POST /v1/me/needs, slice after slice until one grows
-//!                                                     │
-//!  a request answered within HOLDS is not repeated ◀───┘   the enlarged guarantee arrives as facts, by stream or poll
+//!  select, mappings ─▶ queue_needs ─▶ queue ─▶ Usci: POST /v1/me/needs, slice after slice until one grows
+//!                                                        │
+//!  a request answered within HOLDS is not repeated ◀──────┘   the enlarged guarantee arrives as facts, by stream or poll
 //! ```
 
 use super::Taps;
@@ -152,7 +152,7 @@ impl Taps {
     }
 
     /// Queues the unmet needs of a selection, if there is a slice manager and requests are enabled.
-    pub(super) fn carry_up(&self, open: &[Need], p: &Properties) {
+    pub(super) fn queue_needs(&self, open: &[Need], p: &Properties) {
         let Some(first) = open.first().filter(|_| self.requests_growth) else { return };
         let known_slices = self.known_slices();
         let mut slices: Vec<(u64, String, String)> = first

@@ -25,7 +25,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(select))
         .routes(routes!(select_neat))
-        .routes(routes!(told_slices, tell_slices))
+        .routes(routes!(connection_slices, set_connection_slices))
         .routes(routes!(manager))
         .routes(routes!(ursp, set_ursp, clear_ursp))
         .routes(routes!(pib))
@@ -147,7 +147,7 @@ async fn select(State(shared): State<Shared>, Body(asked): Body<SelectRequest>) 
 async fn select_neat(State(shared): State<Shared>, body: Text) -> Answer<Value> {
     let taps = taps(&shared)?;
     let question = body.json()?;
-    let candidates = aside(move || taps.ask_neat(&question)).await??;
+    let candidates = aside(move || taps.select_neat(&question)).await??;
     Ok(Json(candidates.iter().map(|c| c.properties.json()).collect()))
 }
 
@@ -157,7 +157,7 @@ async fn select_neat(State(shared): State<Shared>, body: Text) -> Answer<Value> 
     path = "/connections/slices",
     responses((status = 200, body = BTreeMap<String, SliceSpec>), (status = 405, body = Problem))
 )]
-async fn told_slices(State(shared): State<Shared>) -> Answer<BTreeMap<String, SliceSpec>> {
+async fn connection_slices(State(shared): State<Shared>) -> Answer<BTreeMap<String, SliceSpec>> {
     Ok(Json(taps(&shared)?.slices()))
 }
 
@@ -168,7 +168,7 @@ async fn told_slices(State(shared): State<Shared>) -> Answer<BTreeMap<String, Sl
     request_body = BTreeMap<String, SliceSpec>,
     responses((status = 200, body = BTreeMap<String, SliceSpec>), (status = 400, body = Problem), (status = 405, body = Problem))
 )]
-async fn tell_slices(
+async fn set_connection_slices(
     State(shared): State<Shared>,
     Body(slices): Body<BTreeMap<String, SliceSpec>>,
 ) -> Answer<BTreeMap<String, SliceSpec>> {

@@ -131,7 +131,7 @@ impl Usci {
     }
 
     /// Sends the requests for larger guarantees one after another; never returns.
-    pub async fn carry_up(self: Arc<Self>) {
+    pub async fn send_needs(self: Arc<Self>) {
         loop {
             let wanted = self.taps.needs().next().await;
             let (mut became, mut by, mut why) = (GrowthOutcome::Refused, None, Vec::new());
@@ -167,7 +167,7 @@ impl Usci {
         if !self.registered.swap(false, Ordering::Relaxed) {
             return;
         }
-        let farewell = self.ask(Method::DELETE, "me", None);
+        let farewell = self.send(Method::DELETE, "me", None);
         match tokio::time::timeout(FAREWELL, farewell).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => tracing::warn!(manager = self.manager_address, "de-registering: {error:#}"),
@@ -218,7 +218,7 @@ impl Usci {
 
     async fn register(&self) -> anyhow::Result<()> {
         let held = self.sync_state().ids.clone();
-        let answer = self.ask(Method::PUT, "me", Some(&json!({"slices": held}))).await?;
+        let answer = self.send(Method::PUT, "me", Some(&json!({"slices": held}))).await?;
         let answer: Value = serde_json::from_slice(&body(answer).await?).context("answer to PUT /v1/me")?;
         for id in answer["unknown"].as_array().into_iter().flatten() {
             tracing::warn!("the slice manager has no slice {id} for this UE");
@@ -307,7 +307,7 @@ impl Usci {
         self.client.request(method, self.client.url(&path))
     }
 
-    async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Response> {
+    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Response> {
         let mut request = self.request(method, path).timeout(PATIENCE);
         if let Some(body) = body {
             request = request.json(body);

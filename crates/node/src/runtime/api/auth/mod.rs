@@ -124,7 +124,7 @@ impl Access {
     /// # Errors
     /// A file cannot be read.
     pub fn new(api: &Api) -> anyhow::Result<Option<Arc<Self>>> {
-        if !api.wants_token() {
+        if !api.requires_token() {
             return Ok(None);
         }
         let mut fixed = Vec::new();

@@ -66,26 +66,26 @@ struct Lane {
     lane: FastLane,
     slot: u32,
     tunnel: FastTunnel,
-    told: FastCounters,
+    reported: FastCounters,
 }
 
 impl Lane {
     /// Traffic and losses since the last report. The counters of received packets may be older than those
     /// last reported.
     fn step(&mut self, now: &FastCounters) -> (FastTraffic, u64) {
-        let step = |told: &mut u64, now: u64| {
-            let more = now.saturating_sub(*told);
-            *told += more;
+        let step = |reported: &mut u64, now: u64| {
+            let more = now.saturating_sub(*reported);
+            *reported += more;
             more
         };
-        let told = &mut self.told;
+        let reported = &mut self.reported;
         let traffic = FastTraffic {
-            tx_packets: step(&mut told.tx_packets, now.tx_packets),
-            tx_bytes: step(&mut told.tx_bytes, now.tx_bytes),
-            rx_packets: step(&mut told.rx_packets, now.rx_packets),
-            rx_bytes: step(&mut told.rx_bytes, now.rx_bytes),
+            tx_packets: step(&mut reported.tx_packets, now.tx_packets),
+            tx_bytes: step(&mut reported.tx_bytes, now.tx_bytes),
+            rx_packets: step(&mut reported.rx_packets, now.rx_packets),
+            rx_bytes: step(&mut reported.rx_bytes, now.rx_bytes),
         };
-        (traffic, step(&mut told.tx_failed, now.tx_failed))
+        (traffic, step(&mut reported.tx_failed, now.tx_failed))
     }
 }
 
@@ -211,7 +211,7 @@ impl Fast {
             Some((slot, tunnel)) => {
                 self.refused.remove(&flow.lane);
                 self.kernel.renew(slot, LEASE);
-                let lane = Lane { lane: flow.lane, slot, tunnel, told: FastCounters::default() };
+                let lane = Lane { lane: flow.lane, slot, tunnel, reported: FastCounters::default() };
                 self.lanes.entry(flow.lane.session).or_default().push(lane);
                 self.status.lanes += 1;
                 self.next = self.next.min(now + BUSY);
