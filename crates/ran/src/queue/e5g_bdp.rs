@@ -33,6 +33,9 @@
 //! - A pull that takes nothing because the UE has no channel is ignored. As printed, the bandwidth estimate decays to 0 within
 //!   some TTIs, and takes a hundred to recover where TTIs carry much (docs/ran-limiter.md). The MAC indicates such pulls with
 //!   `Forecast::most_bytes` of 0; without a forecast the printed algorithm applies.
+//! - The bandwidth follows a rise of the capacity of line 5: if the MAC then empties RLC, it rises by the same factor. It never
+//!   exceeds the capacity. As printed, it grows by a twentieth and 150 B per TTI after a rise of the MCS, because RLC holds no
+//!   more than that (docs/ran-limiter.md).
 //! - The time since the last TTI is capped at one TTI: a late MAC gives no credit.
 
 use super::{BearerParams, Candidate, Discipline, Limiter, OutOfRange, TtiReport};
@@ -77,6 +80,8 @@ pub struct E5gBdp {
     last_tti: Instant,
     /// Bytes that the whole carrier takes in a round.
     capacity_bytes: u64,
+    /// The last capacity forecast that is not 0; `bandwidth` is of this capacity. 0 without a forecast.
+    forecast_bytes: u64,
     /// The last report since the update, with the sum of pulls and of time over all reports since then.
     pending: Option<Pending>,
 }
@@ -87,6 +92,8 @@ struct Pending {
     acc_bytes: u32,
     pulls: u64,
     clock_ns: u64,
+    /// Sum of the forecast capacity of each pull times the time that the clock advanced.
+    capacity_ns: f64,
 }
 
 impl E5gBdp {
@@ -102,6 +109,7 @@ impl E5gBdp {
             last_acc_bytes: 0,
             last_tti: Instant::ZERO,
             capacity_bytes: 0,
+            forecast_bytes: 0,
             pending: None,
         }
     }
@@ -115,7 +123,7 @@ impl E5gBdp {
 
     /// Algorithm 2.
     fn update_bw_est(&mut self, now: Instant) {
-        let Some(Pending { at, acc_bytes, pulls, clock_ns }) = self.pending else { return };
+        let Some(Pending { at, acc_bytes, pulls, clock_ns, capacity_ns }) = self.pending else { return };
         if pulls < self.pulls.of_round() || clock_ns == 0 {
             return;
         }
@@ -124,10 +132,24 @@ impl E5gBdp {
         let acc = u64::from(acc_bytes);
         let rms_bytes = (self.srs_bytes + self.last_acc_bytes).saturating_sub(acc);
         let per_round = rms_bytes as f64 * round as f64 / clock_ns as f64;
+        // Bytes that were all that RLC held say nothing of a capacity that has risen meanwhile.
+        let rise = self.forecast_bytes as f64 * clock_ns as f64 / capacity_ns;
+        let per_round = if acc == 0 && rise > 1.0 && rise.is_finite() { per_round * rise } else { per_round };
         self.bandwidth += self.params.alpha * (per_round - self.bandwidth);
         self.srs_bytes = 0;
         self.last_acc_bytes = acc;
         self.last_tti = if self.params.clock_from_poll { now } else { at };
+    }
+
+    /// Scales the bandwidth with a rise of the forecast capacity if the pull just reported, which had the new capacity, emptied
+    /// RLC.
+    fn follow_capacity(&mut self, emptied: bool) {
+        let (new, old) = (self.capacity_bytes as f64, self.forecast_bytes as f64);
+        if old > 0.0 && new > old && emptied {
+            self.bandwidth *= new / old;
+        }
+        self.bandwidth = self.bandwidth.min(new);
+        self.forecast_bytes = self.capacity_bytes;
     }
 
     /// Rounds since the last update, see [`Candidate::time_in_round`].
@@ -188,7 +210,8 @@ impl Limiter for E5gBdp {
     }
 
     fn on_tti(&mut self, report: &TtiReport) {
-        let (pulls, clock_ns) = self.pending.map_or((0, 0), |p| (p.pulls, p.clock_ns));
+        let (pulls, clock_ns, capacity_ns) =
+            self.pending.map_or((0, 0, 0.0), |p| (p.pulls, p.clock_ns, p.capacity_ns));
         let (more, passed) = match report.next {
             Some(next) if next.most_bytes == 0 => (0, 0),
             _ => self.pulls.in_slots(report.elapsed_ttis.max(1), report.at),
@@ -198,6 +221,7 @@ impl Limiter for E5gBdp {
             acc_bytes: report.buffer_bytes,
             pulls: pulls.saturating_add(more),
             clock_ns: clock_ns.saturating_add(passed),
+            capacity_ns: capacity_ns + self.forecast_bytes as f64 * passed as f64,
         });
         // Old grants decay slowly, because a MAC that grants by need reports small ones in between.
         let faded = self.capacity_bytes - self.capacity_bytes.div_ceil(128);
@@ -205,6 +229,9 @@ impl Limiter for E5gBdp {
             Some(next) => self.pulls.per_round(next.most_bytes, next.at),
             None => self.pulls.per_round(report.granted_bytes, report.at).max(faded),
         };
+        if report.next.is_some() && self.capacity_bytes > 0 {
+            self.follow_capacity(report.buffer_bytes == 0);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod bound;
 mod cells;
+mod leaps;
 mod limiters;
 mod matrix;
 mod narrow;
