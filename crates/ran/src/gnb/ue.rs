@@ -13,7 +13,7 @@ use crate::mac::{FIRST_LCID, PER_PDU};
 use crate::queue::{AnyLimiter, Forecast, Sdu, TtiReport};
 use crate::rlc::BufferPool;
 use crate::sched::intra::{Average, UeMetric};
-use crate::sdap::{DrbId, Sdap, SdapDrop};
+use crate::sdap::{DrbId, Sdap, SdapConfig, SdapDrop};
 use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant};
 use rand_chacha::ChaCha12Rng;
@@ -120,7 +120,10 @@ impl Ue {
                 // `pairs` has an entry for every bearer.
                 pair.map_or(AnyLimiter::UNLIMITED, |(_, pair)| pair[index(direction)].clone())
             };
-            let sdap = Sdap::new(sdap, limiter)?;
+            // In the order in which the MAC serves them.
+            let mut sdap = SdapConfig::clone(sdap);
+            sdap.drbs.sort_by_key(|drb| config.bearer(drb.id).priority);
+            let sdap = Sdap::new(&sdap, limiter)?;
             Ok::<_, UeError>(DirectionState {
                 uses_reports: sdap.uses_reports(),
                 sdap,

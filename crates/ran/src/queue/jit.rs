@@ -197,6 +197,12 @@ impl Limiter for Jit {
         (self.next, self.asked) = (Some(next), false);
     }
 
+    fn on_taken(&mut self, bytes: u32) {
+        if let Some(next) = &mut self.next {
+            next.bytes = next.bytes.saturating_sub(bytes);
+        }
+    }
+
     fn needs_polling(&self) -> bool {
         self.fills && self.next.is_none()
     }

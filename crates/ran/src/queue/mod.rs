@@ -94,7 +94,7 @@ pub struct Candidate {
     pub arrived: Instant,
     /// Bytes waiting in SDAP for this bearer, including the candidate.
     pub backlog_bytes: u64,
-    /// Whether a later packet could overtake it while it stays in SDAP.
+    /// Whether a later packet could overtake it while it stays in SDAP, or precede it on a bearer that the MAC serves first.
     pub overtakable: bool,
     /// Time until SDAP's next poll, up to which a refusal may stand.
     pub next_poll_in: Duration,
@@ -177,6 +177,8 @@ pub trait Limiter {
     fn on_tti(&mut self, _report: &TtiReport) {}
     /// The MAC's forecast of its next pull has changed since the last report.
     fn on_forecast(&mut self, _next: Forecast) {}
+    /// A bearer of the same UE that the MAC serves first passed `bytes` to RLC, so the next pull takes that much less here.
+    fn on_taken(&mut self, _bytes: u32) {}
     /// Whether the result of [`admits`](Self::admits) changes with time alone, so that SDAP must poll.
     fn needs_polling(&self) -> bool {
         true
@@ -394,6 +396,9 @@ macro_rules! registry {
             }
             fn on_forecast(&mut self, next: Forecast) {
                 match self { $( Self::$L(l) => l.on_forecast(next), )+ }
+            }
+            fn on_taken(&mut self, bytes: u32) {
+                match self { $( Self::$L(l) => l.on_taken(bytes), )+ }
             }
             #[inline]
             fn needs_polling(&self) -> bool {

@@ -99,8 +99,6 @@ pub struct Sdap {
     poll: Duration,
     phase: Duration,
     polled_at: Option<Instant>,
-    /// Index of the next bearer to evaluate.
-    turn: usize,
     unmapped_drops: u64,
     too_large_drops: u64,
 }
@@ -133,7 +131,8 @@ struct Drb {
 }
 
 impl Sdap {
-    /// Creates an entity with empty queues. `limiter` builds the limiter of each bearer.
+    /// Creates an entity with empty queues. `limiter` builds the limiter of each bearer. The bearers of `config` are in the order
+    /// in which the MAC serves them.
     ///
     /// # Errors
     /// Those of [`SdapConfig::check`].
@@ -181,7 +180,6 @@ impl Sdap {
             poll,
             phase: Duration::from_micros(u64::from(config.poll_phase_us % config.poll_us.max(1))),
             polled_at: None,
-            turn: 0,
             unmapped_drops: 0,
             too_large_drops: 0,
         })
@@ -207,7 +205,6 @@ impl Sdap {
         }
         let mut sdu = Sdu::new(packet, qfi);
         flow.submit(&mut sdu, drb.config.header, now);
-        self.turn = flow.drb;
         Ok((drb.config.id, sdu))
     }
 
@@ -236,16 +233,14 @@ impl Sdap {
 
     /// Returns the next packet to pass to RLC now, and its bearer. Call repeatedly until `None`.
     pub fn poll_forward(&mut self, now: Instant) -> Option<(DrbId, Sdu)> {
-        for _ in 0..self.drbs.len() {
-            let turn = self.turn;
-            if self.drbs[turn].evaluate {
-                if let Some(sdu) = self.forward(turn, now) {
-                    return Some((self.drbs[turn].config.id, sdu));
+        for drb in 0..self.drbs.len() {
+            if self.drbs[drb].evaluate {
+                if let Some(sdu) = self.forward(drb, now) {
+                    return Some((self.drbs[drb].config.id, sdu));
                 }
-                self.drbs[turn].evaluate = false;
-                self.drbs[turn].settle(now);
+                self.drbs[drb].evaluate = false;
+                self.drbs[drb].settle(now);
             }
-            self.turn = (turn + 1) % self.drbs.len();
         }
         None
     }
@@ -457,7 +452,8 @@ impl Sdap {
         let head = self.flows[chosen].head.as_ref()?;
         let (bytes, arrived) = (head.bytes() + u32::from(self.drbs[drb].config.header), head.arrived);
         if !self.drbs[drb].limiter.is_open() {
-            let overtakable = self.is_overtakable(chosen, arrived, now);
+            // The MAC serves the bearers before this one first.
+            let overtakable = drb > 0 || self.is_overtakable(chosen, arrived, now);
             let next_poll_in = self.next_poll().saturating_since(now);
             let Drb { limiter, backlog_bytes, .. } = &mut self.drbs[drb];
             let backlog_bytes = *backlog_bytes;
@@ -470,10 +466,13 @@ impl Sdap {
 
     /// Passes the head of a flow.
     fn submit(&mut self, drb: usize, flow: usize, now: Instant) -> Option<Sdu> {
-        let (drb, flow) = (&mut self.drbs[drb], &mut self.flows[flow]);
+        let (drbs, flow) = (&mut self.drbs[drb..], &mut self.flows[flow]);
+        let (drb, later) = drbs.split_first_mut()?;
         let mut sdu = flow.head.take()?;
         let own_bytes = sdu.bytes();
-        drb.limiter.on_forwarded(own_bytes + u32::from(drb.config.header), now);
+        let bytes = own_bytes + u32::from(drb.config.header);
+        drb.limiter.on_forwarded(bytes, now);
+        later.iter_mut().for_each(|later| later.limiter.on_taken(bytes));
         drb.account((1, own_bytes.into()), (0, 0));
         flow.submit(&mut sdu, drb.config.header, now);
         Some(sdu)

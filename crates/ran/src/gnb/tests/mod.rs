@@ -1,5 +1,6 @@
 //! Tests of the cell as an element.
 
+mod bearers;
 mod bound;
 mod cells;
 mod leaps;
