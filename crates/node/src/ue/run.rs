@@ -683,9 +683,9 @@ mod tests {
             ] {
                 for tries in [1, 2, 4, 64] {
                     let said = no_answer("wifi", remote.parse().ok(), tries);
-                    let event_sender =
+                    let names_own =
                         own.is_some_and(|own| said.contains(&format!("this machine's own address ({own})")));
-                    assert_eq!(event_sender, own.is_some(), "{said}");
+                    assert_eq!(names_own, own.is_some(), "{said}");
                     assert_eq!(said.contains("[[access]] remote"), own.is_some(), "{said}");
                     assert_eq!(said.contains("public_key"), tries >= 4, "{said}");
                 }
