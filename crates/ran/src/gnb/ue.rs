@@ -114,6 +114,8 @@ impl Ue {
             bearers.push(bearer);
             limiters.push((drb.id, pair));
         }
+        // The sort is stable: bearers of equal priority keep the order of the configuration.
+        bearers.sort_by_key(|b| b.priority);
         let mut new_direction = |direction, sdap, channel: &crate::channel::ChannelConfig, seed| {
             let limiter = |id: DrbId| {
                 let pair = limiters.iter().find(|(drb, _)| *drb == id);
@@ -122,7 +124,7 @@ impl Ue {
             };
             // In the order in which the MAC serves them.
             let mut sdap = SdapConfig::clone(sdap);
-            sdap.drbs.sort_by_key(|drb| config.bearer(drb.id).priority);
+            sdap.drbs.sort_by_key(|drb| bearers.iter().position(|bearer| bearer.id == drb.id));
             let sdap = Sdap::new(&sdap, limiter)?;
             Ok::<_, UeError>(DirectionState {
                 uses_reports: sdap.uses_reports(),
@@ -146,8 +148,6 @@ impl Ue {
         ];
         let of_bearer = |bearer: &Bearer| bearer.min_pdu(Direction::Uplink) + PER_PDU;
         let least_block = bearers.iter().map(of_bearer).max().unwrap_or(0);
-        // The sort is stable: bearers of equal priority keep the order of the configuration.
-        bearers.sort_by_key(|b| b.priority);
         let limited = directions.iter().any(|state| state.uses_reports);
         Ok(Self {
             name: config.name.clone(),

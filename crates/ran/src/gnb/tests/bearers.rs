@@ -33,8 +33,7 @@ fn first_bearer(
         }
     }
     let mut run = Run::new(&config);
-    let carrier = u64::from(*run.gnb.amc().full().row(mcs).last().unwrap());
-    let per_ms = carrier * 1_000_000 / run.gnb.amc().slot().as_nanos() as u64;
+    let per_ms = run.bytes_per_ms(mcs);
     let every_ns = (1000.0 / (per_ms as f64 * part / f64::from(ues)) * 1e6) as u64;
     let (mut at_ns, mut offered) = (vec![0; ues as usize], 0);
     for now in 0..300 {
@@ -63,12 +62,12 @@ fn first_bearer(
 
 #[test]
 fn the_first_bearer_is_served_first() {
-    let nr = |rbs, numerology| RadioConfig::Nr(NrConfig { rbs, numerology, ..NrConfig::default() });
-    let lte = |rbs| RadioConfig::Lte(LteConfig { rbs, rbg_rbs: None });
     let mut wrong = Vec::new();
     let schedulers =
         [InterAlgorithm::Fixed, InterAlgorithm::Drr, InterAlgorithm::EqpExact, InterAlgorithm::GpsPacking];
-    for (radio, mcs) in [(lte(50), 10), (lte(25), 28), (nr(24, 1), 18), (nr(24, 4), 22)] {
+    for (radio, mcs) in
+        [(lte_carrier(50), 10), (lte_carrier(25), 28), (nr_carrier(24, 1), 18), (nr_carrier(24, 4), 22)]
+    {
         for scheduler in schedulers {
             for (ues, part) in [(1, 0.5), (3, 0.1), (3, 1.3)] {
                 for kind in [(ues, 2, false), (ues, 2, true), (ues, 3, false)] {

@@ -3,9 +3,7 @@
 use super::*;
 
 fn carriers() -> [RadioConfig; 4] {
-    let nr = |rbs, numerology| RadioConfig::Nr(NrConfig { rbs, numerology, ..NrConfig::default() });
-    let lte = |rbs| RadioConfig::Lte(LteConfig { rbs, rbg_rbs: None });
-    [lte(25), lte(100), nr(51, 1), nr(106, 3)]
+    [lte_carrier(25), lte_carrier(100), nr_carrier(51, 1), nr_carrier(106, 3)]
 }
 
 /// A cell of `ues` UEs, and the bytes that its carrier takes in a millisecond at `mcs`.
@@ -15,8 +13,7 @@ fn cell(queue: Algorithm, radio: &RadioConfig, ues: usize, mcs: u8) -> (Run, u64
     config.telemetry.packets = PacketEvents::All;
     config.ues.iter_mut().for_each(|ue| ue.sdap.poll_us = 203);
     let run = Run::new(&config);
-    let carrier = u64::from(*run.gnb.amc().full().row(mcs).last().unwrap());
-    let per_ms = carrier * 1_000_000 / run.gnb.amc().slot().as_nanos() as u64;
+    let per_ms = run.bytes_per_ms(mcs);
     (run, per_ms)
 }
 

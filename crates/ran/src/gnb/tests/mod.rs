@@ -129,6 +129,12 @@ impl Run {
         Self { gnb: build(config).unwrap(), out: Out::default() }
     }
 
+    /// Bytes that the whole carrier takes in a millisecond at this MCS.
+    fn bytes_per_ms(&self, mcs: u8) -> u64 {
+        let carrier = u64::from(*self.gnb.amc().full().row(mcs).last().unwrap());
+        carrier * 1_000_000 / self.gnb.amc().slot().as_nanos() as u64
+    }
+
     fn until(&mut self, end: Instant) {
         while let Some((at, _)) = self.gnb.poll_timeout().filter(|(at, _)| *at <= end) {
             self.out.now = at;
@@ -193,6 +199,14 @@ impl Run {
         };
         self.out.events.iter().filter_map(of).collect()
     }
+}
+
+fn nr_carrier(rbs: u16, numerology: u8) -> RadioConfig {
+    RadioConfig::Nr(NrConfig { rbs, numerology, ..NrConfig::default() })
+}
+
+fn lte_carrier(rbs: u16) -> RadioConfig {
+    RadioConfig::Lte(LteConfig { rbs, rbg_rbs: None })
 }
 
 fn ms(ms: u64) -> Instant {

@@ -8,8 +8,7 @@ fn useful(queue: Algorithm, radio: &RadioConfig, mcs: u8, size: usize, gone: u64
     config.radio = radio.clone();
     config.ues[0].sdap.poll_us = 203;
     let mut run = Run::new(&config);
-    let carrier = u64::from(*run.gnb.amc().full().row(mcs).last().unwrap());
-    let backlog = 6000 + 4 * carrier * 1_000_000 / run.gnb.amc().slot().as_nanos() as u64;
+    let backlog = 6000 + 4 * run.bytes_per_ms(mcs);
     let useful = |run: &Run| {
         let stats = run.gnb.ue_link_stats(0, Direction::Downlink);
         stats.block_bytes - stats.padding_bytes
@@ -32,11 +31,11 @@ fn useful(queue: Algorithm, radio: &RadioConfig, mcs: u8, size: usize, gone: u64
 
 #[test]
 fn an_outage_says_nothing_of_the_bandwidth_after_it() {
-    let nr = |rbs, numerology| RadioConfig::Nr(NrConfig { rbs, numerology, ..NrConfig::default() });
-    let lte = |rbs| RadioConfig::Lte(LteConfig { rbs, rbg_rbs: None });
     let mut wrong = Vec::new();
     for (radio, mcs) in
-        [lte(15), lte(25), lte(100), nr(51, 1), nr(98, 3)].into_iter().flat_map(|r| [(r.clone(), 5), (r, 24)])
+        [lte_carrier(15), lte_carrier(25), lte_carrier(100), nr_carrier(51, 1), nr_carrier(98, 3)]
+            .into_iter()
+            .flat_map(|r| [(r.clone(), 5), (r, 24)])
     {
         for (size, (gone, period)) in
             [100, 1500].into_iter().flat_map(|size| [(4, 20), (8, 40), (30, 100)].map(|times| (size, times)))

@@ -52,11 +52,10 @@ fn longest_wait(radio: &RadioConfig, scheduler: &InterConfig, share: f64, direct
 
 #[test]
 fn packets_of_fewer_rbs_leave_nobody_without_any() {
-    let nr = |rbs, numerology| RadioConfig::Nr(NrConfig { rbs, numerology, ..NrConfig::default() });
-    let lte = |rbs| RadioConfig::Lte(LteConfig { rbs, rbg_rbs: None });
     let mut wrong = Vec::new();
-    for (radio, share) in
-        [lte(25), nr(18, 1), nr(106, 3)].into_iter().flat_map(|r| [(r.clone(), 5.0), (r, 50.0)])
+    for (radio, share) in [lte_carrier(25), nr_carrier(18, 1), nr_carrier(106, 3)]
+        .into_iter()
+        .flat_map(|r| [(r.clone(), 5.0), (r, 50.0)])
     {
         for (limit, idle) in [(25, Idle::IdleReset), (100, Idle::Strict), (500, Idle::Strict)] {
             let params = EqpParams { quantum_limit_rbs: limit, idle };
