@@ -191,6 +191,8 @@ fn a_ue_whose_flows_stand_does_not_take_the_lane_from_another_one() {
     let beside = go(&listener);
     println!("16 MiB each way took {alone:?}, beside {held} MiB that stand {beside:?}");
     assert_eq!(carried(&world, "laptop", "mptcp"), 3, "{}", lane(&world, "laptop"));
+    // Where stalled flows take the memory, a minute or more.
+    assert!(beside < Duration::from_secs(20), "{alone:?}, {beside:?}");
     for program in [other, phone, upf] {
         program.stop();
     }
