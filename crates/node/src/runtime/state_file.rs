@@ -21,14 +21,26 @@ pub fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
             other => other,
         };
         let mut file = made.with_context(|| format!("making {}", new.display()))?;
-        let written = file.write_all(bytes).and_then(|()| file.sync_all());
-        if let Err(error) = written.and_then(|()| std::fs::rename(&new, path)) {
-            let _ = std::fs::remove_file(&new);
-            return Err(error.into());
-        }
+        write_and_rename(&mut file, bytes, &new, path)?;
         Ok(std::fs::File::open(folder::of(path))?.sync_all()?)
     };
     write().with_context(|| format!("state file {}", path.display()))
+}
+
+/// Writes `bytes` to `file`, which is open at `new`, and renames it to `path`. On failure, `new` is removed. The directory is
+/// not synced.
+pub fn write_and_rename(
+    file: &mut std::fs::File,
+    bytes: &[u8],
+    new: &Path,
+    path: &Path,
+) -> std::io::Result<()> {
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    let renamed = written.and_then(|()| std::fs::rename(new, path));
+    if renamed.is_err() {
+        let _ = std::fs::remove_file(new);
+    }
+    renamed
 }
 
 #[derive(Serialize, Deserialize)]

@@ -12,13 +12,13 @@
 //!  FOLDER/sysctls-DEVICE-NAMESPACE.json    {"version":1,"boot":…,"namespace":…,"records":{KEY:{"original":…,"set":…}}}
 //! ```
 
-use super::super::folder;
+use super::super::{folder, state_file};
 use anyhow::Context;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -297,11 +297,7 @@ impl Sysctls {
         let mut options = std::fs::OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).mode(0o640).open(&new)?;
         let mut file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error)?;
-        let written = file.write_all(&text).and_then(|()| file.sync_all());
-        if let Err(error) = written.and_then(|()| std::fs::rename(&new, path)) {
-            let _ = std::fs::remove_file(&new);
-            return Err(error.into());
-        }
+        state_file::write_and_rename(&mut file, &text, &new, path)?;
         state.lock = Some(file);
         Ok(File::open(folder::of(path))?.sync_all()?)
     }
