@@ -365,6 +365,7 @@ impl PathMonitor {
     pub fn on_capacity_ack(&mut self, ack: &CapacityAck, now: Instant) {
         if let Some(meters) = &mut self.meters
             && let Some(rate) = meters.trains.acknowledged(ack, now)
+            && !rate.few
         {
             meters.load.measured(rate, now);
         }

@@ -401,10 +401,11 @@ impl Load {
         self.full_at = if full { now } else { Instant::ZERO };
     }
 
-    /// The result of a train. A recent capacity measured by traffic is better.
+    /// The result of a train. A recent capacity measured by traffic is better. A lower bound by few packets can only
+    /// raise the estimate, and the path does not count as measured: its queue may hold no more.
     pub fn measured(&mut self, rate: Rate, now: Instant) {
-        self.trained = true;
-        if !self.is_full_known(now) {
+        self.trained |= !rate.few;
+        if !self.is_full_known(now) && (!rate.few || rate.bps > self.estimate_bps) {
             (self.estimate_bps, self.exact) = (rate.bps, rate.exact);
         }
     }
@@ -463,6 +464,22 @@ mod tests {
     use super::*;
     use anabranch_wire::control::ProbeKind;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_lower_bound_by_few_packets_only_raises_the_estimate() {
+        let (mut load, now) = (Load::default(), Instant::from_secs(1));
+        for (mbps, few, expected_mbps, measured) in [
+            (30, true, 30, false),
+            (20, true, 30, false),
+            (50, true, 50, false),
+            (40, false, 40, true),
+            (30, true, 40, true),
+        ] {
+            load.measured(Rate { bps: mbps * 1_000_000, exact: !few, few }, now);
+            assert_eq!(load.estimate(now), (expected_mbps * 1_000_000, false));
+            assert_eq!(load.view(0, now).is_measured, measured);
+        }
+    }
 
     /// A path with a rate, a delay and a queue, whose far end has a clock that differs by hours.
     struct SimulatedPath {

@@ -24,8 +24,9 @@ use anabranch_wire::control::{CapacityAck, CapacityProbe};
 
 /// Bytes of a train; the length increases from one stage to the next.
 const TRAIN_BYTES: [u32; 3] = [11_200, 44_800, 179_200];
-/// Least number of packets after the first for a result: the first value whatever the time between them, the
-/// second if the time is [`EXACT`] or more.
+/// Least number of packets after the first: the first value for a result after which the schedule advances,
+/// whatever the time between them, and the second for one if the time is [`EXACT`] or more, and for a lower bound
+/// otherwise. A queue of a few packets passes no more.
 const ENOUGH: (u16, u16) = (8, 3);
 /// Time between first and last packet that makes a rate correct within about ten percent ([`EXACT`]), and with
 /// margin ([`GOOD`]).
@@ -55,6 +56,9 @@ pub struct Rate {
     pub bps: u64,
     /// Whether it is correct within about ten percent; otherwise it is a lower bound.
     pub exact: bool,
+    /// Whether it is a lower bound by less than eight packets after the first: of a path with a queue of a few
+    /// packets, or of the beginning of a train.
+    pub few: bool,
 }
 
 /// Schedule and results of the trains on one path.
@@ -209,11 +213,14 @@ impl Trains {
         self.span_ns = self.span_ns.max(ack.timestamp_ns.saturating_sub(self.first_ns));
         let lasts = |time: Duration| u128::from(self.span_ns) >= time.as_nanos();
         let exact = lasts(EXACT);
-        if self.after_first < if exact { ENOUGH.1 } else { ENOUGH.0 } {
+        if self.after_first < ENOUGH.1 {
             return None;
         }
         let bits = u64::from(self.after_first) * u64::from(self.size) * 8;
         let bps = bits.saturating_mul(1_000_000_000) / self.span_ns.max(EXACT.as_nanos() as u64);
+        if !exact && self.after_first < ENOUGH.0 {
+            return Some(Rate { bps, exact, few: true });
+        }
         self.pause = UNANSWERED.0;
         let last = TRAIN_BYTES.len() as u8 - 1;
         if lasts(GOOD) || self.stage == last {
@@ -232,7 +239,7 @@ impl Trains {
                 (false, false) => (self.due_at, self.free),
             };
         }
-        Some(Rate { bps, exact })
+        Some(Rate { bps, exact, few: false })
     }
 }
 
@@ -313,6 +320,29 @@ mod tests {
                 trains.acknowledged(&ack, now);
             }
             trains.begin(SIZE, 0, u64::MAX, 1, &mut TrainBudget::default(), now + Duration::from_secs(3600));
+        }
+    }
+
+    /// The queue drops the end of the train, and less than a millisecond of it passes.
+    #[test]
+    fn a_queue_of_a_few_packets_gives_a_lower_bound() {
+        for (mbps, packets, expected_mbps) in
+            [(69, 4, Some(44.8)), (69, 3, Some(33.6)), (400, 5, Some(56.0)), (69, 2, None)]
+        {
+            let mut trains = Trains::default();
+            let now = Instant::from_secs(1);
+            let queue = packets * u64::from(SIZE);
+            let (_, told) = train(&mut trains, mbps * 1_000_000, queue, 0, (0, 1), now);
+            let bound = told.map(|told| (told.bps as f64 / 1e6, told.few));
+            assert_eq!(bound, expected_mbps.map(|mbps| (mbps, true)), "{mbps} Mbit/s, {packets} packets");
+            // The pauses are those of trains without an answer.
+            let pauses = [4, 8, 16].map(Duration::from_secs);
+            let mut at = now;
+            for pause in pauses {
+                assert!(!trains.is_due(at + pause - Duration::from_millis(1)) && trains.is_due(at + pause));
+                at += pause;
+                train(&mut trains, mbps * 1_000_000, queue, 0, (0, 1), at);
+            }
         }
     }
 
