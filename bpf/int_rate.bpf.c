@@ -62,6 +62,7 @@ AB_INLINE void leave_pacing(struct sock *sk, struct ab_socket *s)
 	struct tcp_sock *tp = ab_tcp(sk);
 
 	s->window_must_sustain_rate = 1;
+	s->view.dropped_us = 0;
 	back_to_cubic(sk, s, s->min_srtt_us);
 	if (ab_is_complete(&s->view)) {
 		tp->snd_cwnd = ab_min(tp->snd_cwnd, ab_delivered_per_rtt(&s->view, tp->delivered));
@@ -78,6 +79,9 @@ AB_INLINE void update_rate(struct sock *sk, struct ab_socket *s)
 	if (now < s->next_us)
 		return;
 	rate = current_rate(&s->view, s->rate_bps, srtt, tp->mss_cache);
+	/* A report delayed by SACK blocks: the queue that dropped was a reporting one. */
+	if (rate && s->window_must_sustain_rate && s->view.dropped_us)
+		s->window_must_sustain_rate = 0;
 	if (rate && !s->rate_bps && (s->window_must_sustain_rate || !ab_is_complete(&s->view))) {
 		/* In slow start, the path has carried half of the window. */
 		if (!ab_window_sustains(tp->snd_cwnd >> (tp->snd_cwnd < tp->snd_ssthresh), rate, srtt, tp->mss_cache)) {
@@ -103,6 +107,8 @@ AB_INLINE void update_rate(struct sock *sk, struct ab_socket *s)
 		ab_at_ceiling(s, rate >= ab_config.ceiling_bps);
 	} else if (s->rate_bps) {
 		back_to_cubic(sk, s, srtt);
+		tp->snd_cwnd = ab_window_with_reports(&s->view, tp->snd_cwnd);
+		tp->snd_ssthresh = tp->snd_cwnd;
 	}
 }
 
@@ -209,6 +215,8 @@ void BPF_PROG(rate_state, struct sock *sk, u8 new_state)
 	if (new_state == TCP_CA_LOSS && s && s->rate_bps) {
 		/* After a long time without ACKs, the knowledge of the path may be outdated. */
 		s->window_must_sustain_rate = may_be_unreported_drop(s, tp);
+		if (s->window_must_sustain_rate)
+			s->view.dropped_us = 0;
 		back_to_cubic(sk, s, s->window_must_sustain_rate ? s->min_srtt_us : ab_srtt(tp));
 		tp->snd_ssthresh = cubictcp_recalc_ssthresh(sk);
 		tp->snd_cwnd = 1;

@@ -24,6 +24,10 @@
 #define AB_MIN_RTT_SPAN_US 10000000ULL
 #define AB_INITIAL_WINDOW 10
 #define AB_MIN_OVERFLOW_LOSSES 16
+#define AB_SUPPRESSING_LOSSES 3
+#define AB_SUPPRESSED_AGE_FACTOR 4ULL
+#define AB_HEADER_BYTES 72
+#define AB_EXCESS_PARTS 8
 /* Maximum age of a report to send: the maximum of the age field. */
 #define AB_MAX_REPORT_AGE_US 248000ULL
 #define AB_AGE_UNIT_US 8000ULL
@@ -213,15 +217,47 @@ AB_INLINE u64 ab_drain_time(const struct ab_view *v, u64 bytes)
 	return v->link_kbps == AB_UNKNOWN || !v->link_kbps ? 0 : bytes * 8000 / v->link_kbps;
 }
 
+/* Whether SACK blocks suppress reports. */
+AB_INLINE int ab_losses_suppress_reports(const struct ab_view *v)
+{
+	return v->round_totals[1] >= AB_SUPPRESSING_LOSSES && v->round_totals[0] >= 4ULL * v->round_totals[1];
+}
+
 /* Whether there is a queue without telemetry although every hop seems to report its drops. */
 AB_INLINE int ab_has_unreported_queue(const struct ab_view *v)
 {
 	u64 low = ab_min_nonzero(v->round_min_rtt_us[0], v->round_min_rtt_us[1]);
 	u64 base = ab_min_nonzero(v->min_rtt_us[0], v->min_rtt_us[1]);
 	u64 slack = ab_min(ab_max(base / 4, AB_MIN_SLACK_US), AB_SLACK_US);
+	/* Possible growth of the reported queue since the report. */
+	u64 growth = ab_losses_suppress_reports(v) ?
+			     ab_min(ab_saturating_sub(v->acked_us, v->rates_us), 2 * base) / AB_EXCESS_PARTS : 0;
 
-	return low > base + slack + ab_drain_time(v, ab_max(v->peak_bytes[0], v->peak_bytes[1])) ||
+	return low > base + slack + growth + ab_drain_time(v, ab_max(v->peak_bytes[0], v->peak_bytes[1])) ||
 	       (v->round_totals[1] > v->round_totals[0] && v->round_totals[1] >= AB_MIN_OVERFLOW_LOSSES);
+}
+
+/* The window with which ACKs have room for reports, at most `segments`: two lost segments per round trip. */
+AB_INLINE u64 ab_window_with_reports(const struct ab_view *v, u64 segments)
+{
+	if (v->round_totals[1] < AB_SUPPRESSING_LOSSES)
+		return segments;
+	return ab_min(segments, ab_max(2ULL * v->round_totals[0] / v->round_totals[1], AB_INITIAL_WINDOW));
+}
+
+/* Whether the rates are older than two round trips because SACK blocks suppress reports. */
+AB_INLINE int ab_are_rates_suppressed(const struct ab_view *v, u64 srtt_us)
+{
+	return ab_losses_suppress_reports(v) && ab_saturating_sub(v->acked_us, v->rates_us) > 2 * ab_freshness_rtt(srtt_us);
+}
+
+/* The bottleneck's queue according to the RTT instead of reports. */
+AB_INLINE u64 ab_queue_by_rtt(const struct ab_view *v, u64 link_bps)
+{
+	u64 low = ab_min_nonzero(v->round_min_rtt_us[0], v->round_min_rtt_us[1]);
+	u64 base = ab_min_nonzero(v->min_rtt_us[0], v->min_rtt_us[1]);
+
+	return ab_min(ab_saturating_sub(low, base) * (link_bps / 1000) / 8000, AB_MAX_BYTES);
 }
 
 /* Segments delivered per round trip, with a total of `total`. */
@@ -234,13 +270,16 @@ AB_INLINE u32 ab_delivered_per_rtt(const struct ab_view *v, u32 total)
 
 AB_INLINE int ab_is_fresh(const struct ab_view *v, u64 srtt_us, u32 stale_rtts)
 {
-	return (v->flags & AB_HAS_REPORT) && ab_saturating_sub(v->acked_us, v->received_us) <= ab_freshness_rtt(srtt_us) * stale_rtts;
+	u64 factor = ab_losses_suppress_reports(v) ? AB_SUPPRESSED_AGE_FACTOR : 1;
+
+	return (v->flags & AB_HAS_REPORT) &&
+	       ab_saturating_sub(v->acked_us, v->received_us) <= factor * ab_freshness_rtt(srtt_us) * stale_rtts;
 }
 
 AB_INLINE int ab_has_fresh_rates(const struct ab_view *v, u64 srtt_us, u32 stale_rtts)
 {
 	return (v->flags & AB_HAS_RATES) && ab_is_fresh(v, srtt_us, stale_rtts) &&
-	       ab_saturating_sub(v->acked_us, v->rates_us) <= 4 * ab_freshness_rtt(srtt_us) * stale_rtts;
+	       ab_saturating_sub(v->acked_us, v->rates_us) <= AB_SUPPRESSED_AGE_FACTOR * ab_freshness_rtt(srtt_us) * stale_rtts;
 }
 
 AB_INLINE int ab_classify_medium(struct ab_view *v, u64 now_us, u64 srtt_us, u32 stale_rtts)
@@ -300,13 +339,18 @@ AB_INLINE u64 ab_slow_start_growth(const struct ab_view *v, u64 srtt_us, u32 inc
 AB_INLINE u64 ab_fair_rate(const struct ab_view *v, u64 own_bps, u64 srtt_us, u64 mss_bytes, u64 ceiling_bps)
 {
 	u64 flows = v->flows ? v->flows : 1;
-	u64 link, target, arrival, own, taken_up, drain, least;
+	u64 link, share, target, arrival, own, taken_up, queue, drain, least;
+	int suppressed = ab_are_rates_suppressed(v, srtt_us);
 
 	if (v->link_kbps == AB_UNKNOWN)
 		return 0;
 	link = ab_min(v->link_kbps, AB_MAX_KBPS) * 1000;
-	target = link / flows;
-	if (v->arrival_kbps != AB_UNKNOWN) {
+	if (suppressed)
+		link = link / (mss_bytes + AB_HEADER_BYTES) * mss_bytes;
+	share = target = link / flows;
+	if (suppressed) {
+		target = ab_max(target, ab_min(own_bps, link));
+	} else if (v->arrival_kbps != AB_UNKNOWN) {
 		arrival = ab_min(v->arrival_kbps, AB_MAX_KBPS) * 1000;
 		own = ab_min(own_bps, link);
 		if (arrival <= link)
@@ -317,8 +361,10 @@ AB_INLINE u64 ab_fair_rate(const struct ab_view *v, u64 own_bps, u64 srtt_us, u6
 			target = taken_up;
 	}
 	if (v->depth_bytes != AB_UNKNOWN) {
-		drain = ab_min(v->depth_bytes, AB_MAX_BYTES) * 4000000 / (flows * ab_clamp_rtt(srtt_us));
-		target -= ab_min(drain, target / 2);
+		queue = suppressed ? ab_queue_by_rtt(v, link) : ab_min(v->depth_bytes, AB_MAX_BYTES);
+		drain = queue * 4000000 / (flows * ab_clamp_rtt(srtt_us));
+		least = suppressed ? share - share / AB_EXCESS_PARTS : target - target / 2;
+		target -= ab_min(drain, target - least);
 	}
 	if (own_bps && !ab_is_complete(v))
 		target = ab_min(target, 2 * ab_min(own_bps, AB_MAX_KBPS * 1000));

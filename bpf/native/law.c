@@ -30,6 +30,7 @@ void abn_record_sample(struct ab_view *v, u64 now_us, u64 rtt_us, u64 srtt_us, u
 	ab_record_sample(v, now_us, rtt_us, srtt_us, delivered, lost);
 }
 int abn_has_unreported_queue(const struct ab_view *v) { return ab_has_unreported_queue(v); }
+u64 abn_window_with_reports(const struct ab_view *v, u64 segments) { return ab_window_with_reports(v, segments); }
 u32 abn_delivered_per_rtt(const struct ab_view *v, u32 total) { return ab_delivered_per_rtt(v, total); }
 int abn_may_be_unreported_drop(const struct ab_view *v, u64 now_us, u64 srtt_us) { return ab_may_be_unreported_drop(v, now_us, srtt_us); }
 u64 abn_max_explained_rtt(const struct ab_view *v, u64 min_rtt_us) { return ab_max_explained_rtt(v, min_rtt_us); }

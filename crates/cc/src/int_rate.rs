@@ -80,6 +80,7 @@ impl IntRate {
         let complete = self.inner.view.is_complete();
         let delivered = f64::from(self.inner.view.delivered_per_rtt(self.inner.delivered()));
         self.window_must_sustain_rate = true;
+        self.inner.view.forget_drops();
         self.back_to_cubic(self.min_srtt_us);
         if complete && delivered < self.inner.cubic.segments() {
             self.inner.cubic.leave_slow_start_at(delivered);
@@ -98,6 +99,10 @@ impl IntRate {
                 // In slow start, the path has carried half of the window.
                 let slow_start = u64::from(self.inner.cubic.in_slow_start());
                 let cwnd = self.inner.cubic.segments() as u64 >> slow_start;
+                // A report delayed by SACK blocks: the queue that dropped was a reporting one.
+                if self.window_must_sustain_rate && view.has_dropped() {
+                    self.window_must_sustain_rate = false;
+                }
                 if !self.paced() && (self.window_must_sustain_rate || !view.is_complete()) {
                     if !View::window_sustains(cwnd, rate, *srtt_us, *mss_bytes) {
                         self.next_us = now_us + srtt_us / 8;
@@ -127,7 +132,15 @@ impl IntRate {
                 let rtt_us = view.max_explained_rtt_us(self.min_srtt_us).min(*srtt_us);
                 self.window_bytes = View::rate_window(self.rate_bps, rtt_us, *mss_bytes) * mss_bytes;
             }
-            None if self.paced() => self.back_to_cubic(*srtt_us),
+            None if self.paced() => {
+                let rtt_us = *srtt_us;
+                self.back_to_cubic(rtt_us);
+                let segments = self.inner.cubic.segments();
+                let window = self.inner.view.window_with_reports(segments as u64);
+                if (window as f64) < segments {
+                    self.inner.cubic.leave_slow_start_at(window as f64);
+                }
+            }
             None => {}
         }
     }
@@ -161,6 +174,9 @@ impl CongestionController for IntRate {
         // After a long time without ACKs, the knowledge of the path may be outdated.
         if self.paced() {
             self.window_must_sustain_rate = self.may_be_unreported_drop(now);
+            if self.window_must_sustain_rate {
+                self.inner.view.forget_drops();
+            }
             self.back_to_cubic(if self.window_must_sustain_rate {
                 self.min_srtt_us
             } else {

@@ -51,6 +51,8 @@ pub struct Ack {
     pub delivered_bytes: u64,
     /// Bytes newly marked as lost because of this ACK.
     pub lost_bytes: u64,
+    /// Bytes marked as lost by timers since the previous ACK.
+    pub timer_lost_bytes: u64,
     /// Bytes in flight after processing it.
     pub in_flight_bytes: u64,
     /// First byte of the stream not yet acknowledged.

@@ -88,7 +88,7 @@ impl CubicWithTelemetry {
         self.srtt_us = rtt_us(ack.srtt);
         self.view.record_ack(micros(ack.now));
         self.delivered_bytes += ack.delivered_bytes;
-        self.lost_bytes += ack.lost_bytes;
+        self.lost_bytes += ack.lost_bytes + ack.timer_lost_bytes;
     }
 
     /// Number of segments delivered, modulo 2^32.

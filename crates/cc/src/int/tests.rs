@@ -397,6 +397,105 @@ fn an_unreported_queue_with_heavy_loss_is_congestion() {
     }
 }
 
+/// Round trips of 20 ms with 20 segments delivered and `lost` lost in each, without reports. Returns when pacing ended.
+fn lossy_round_trips(c: &mut IntRate, lost: u64, by_timer: bool, from_ms: u64, for_ms: u64) -> Option<u64> {
+    (from_ms..from_ms + for_ms).find(|ms| {
+        let bytes = (ms % 20 < lost) as u64 * u64::from(MSS);
+        let (lost_bytes, timer_lost_bytes) = if by_timer { (0, bytes) } else { (bytes, 0) };
+        c.on_ack(&Ack { lost_bytes, timer_lost_bytes, in_recovery: true, ..ack(*ms) });
+        !c.paced()
+    })
+}
+
+/// With three losses per round trip, ACKs have no room for reports, which are then fresh for 32 round trips instead of 8. A loss of
+/// more than a fifth has another cause. The flow continues with the window that leaves room for reports.
+#[test]
+fn reports_suppressed_by_sack_blocks_are_fresh_for_longer() {
+    for (lost, round_trips, segments) in
+        [(0, 8, 52..53), (2, 8, 52..53), (3, 32, 13..16), (5, 32, 10..13), (6, 8, 10..13)]
+    {
+        for by_timer in [false, true] {
+            let mut c = grown(10, &report());
+            let ended_ms = lossy_round_trips(&mut c, lost, by_timer, 21, 2000).unwrap();
+            let expected_ms = 20 + round_trips * 20;
+            assert!((expected_ms..=expected_ms + 20).contains(&ended_ms), "{lost} lost: {ended_ms} ms");
+            let window = c.cwnd_bytes() / u64::from(MSS);
+            assert!(segments.contains(&window), "{lost} lost: {window} segments");
+        }
+    }
+}
+
+/// Suppressed reports say nothing about the present queue: it is that of the RTT.
+#[test]
+fn the_round_trip_replaces_a_suppressed_queue() {
+    let full =
+        Bottleneck { depth_bytes: Some(200_000), arrival_kbps: Some(0), ..report().bottleneck.unwrap() };
+    for (told, rtt_ms, mbps) in [
+        (report(), 20, 18.66),
+        (report(), 25, 16.79),
+        (report(), 30, 16.32),
+        (report(), 60, 16.32),
+        (Feedback { bottleneck: Some(full), ..report() }, 20, 18.66),
+    ] {
+        let mut view = View::default();
+        let sample = |view: &mut View, ms: u64, rtt_ms: u64| {
+            view.record_ack(ms * 1000);
+            view.record_sample(ms * 1000, rtt_ms * 1000, rtt_ms * 1000, ms as u32, (ms / 5) as u32);
+        };
+        view.on_report(&told, 1000);
+        (1..30).for_each(|ms| sample(&mut view, ms, 20));
+        (30..200).for_each(|ms| sample(&mut view, ms, rtt_ms));
+        // 20 Mbit/s without headers, less the queue within two round trips, at most an eighth.
+        for own_bps in [0, 1_000_000, 100_000_000] {
+            let rate = view.fair_rate(own_bps, rtt_ms * 1000, 1000, 1 << 40).unwrap();
+            assert!((rate as f64 / 1e6 - mbps).abs() < 0.1, "{rate} with {rtt_ms} ms");
+        }
+        // One of four flows that has twice its share gives up its part of the queue.
+        if rtt_ms == 60 {
+            view.flows = 4;
+            let rate = view.fair_rate(10_000_000, rtt_ms * 1000, 1000, 1 << 40).unwrap();
+            assert!((rate as f64 / 1e6 - (10.0 - 18.66 / 3.0 / 4.0)).abs() < 0.1, "{rate}");
+            view.flows = 1;
+        }
+        // Without losses, the last report still applies.
+        view.round_totals = [20, 0];
+        assert!(view.fair_rate(0, rtt_ms * 1000, 1000, 1 << 40).unwrap() > 19_000_000 || told != report());
+    }
+}
+
+/// A flow that fills the reported queue while reports are suppressed: that queue may have grown by a quarter of the round trip.
+#[test]
+fn growth_since_a_suppressed_report_is_not_an_unreported_queue() {
+    for (lost, rtt_ms, found) in [(3, 211, false), (3, 258, false), (3, 259, true), (2, 211, true)] {
+        let mut view = View::default();
+        view.on_report(&report(), 1000);
+        for ms in 1..650 {
+            let rtt_us = if ms < 200 { 200_000 } else { rtt_ms * 1000 };
+            view.record_ack(ms * 1000);
+            // Rates are about two round trips old.
+            view.rates_us = (ms * 1000).saturating_sub(390_000);
+            view.record_sample(ms * 1000, rtt_us, 200_000, (ms / 10) as u32, (ms * lost / 190) as u32);
+        }
+        assert_eq!(view.has_unreported_queue(), found, "{lost} lost, {rtt_ms} ms");
+    }
+}
+
+/// An overflow while reports are suppressed: pacing ends, and begins again at once only if the delayed report has a drop.
+#[test]
+fn a_delayed_report_shows_which_queue_overflowed() {
+    for queue_drops in [0, 40] {
+        let mut c = grown(10, &report());
+        let heavy = |c: &mut IntRate, ms: u64| {
+            c.on_ack(&Ack { lost_bytes: 2 * u64::from(MSS), in_recovery: true, ..ack(ms) });
+        };
+        (21..100).for_each(|ms| heavy(&mut c, ms));
+        assert!(!c.paced());
+        report_and_ack(&mut c, &Feedback { queue_drops, ..report() }, 120);
+        report_and_ack(&mut c, &Feedback { queue_drops, ..report() }, 140);
+        assert_eq!(c.paced(), queue_drops > 0, "{queue_drops} drops");
+    }
+}
+
 /// A flow that is sprayed over two paths receives the drop counters of both in turn; the differences are not drops. A loss is then
 /// neither attributed to a reporting queue nor certain to be a medium loss.
 #[test]

@@ -47,6 +47,15 @@
 //! target is a few per cent above the payload capacity of the link; the queue settles where the drain term balances that, near a
 //! tenth of the bandwidth-delay product.
 //!
+//! # Reports suppressed by SACK blocks
+//!
+//! With three lost segments per round trip, nearly every ACK has three SACK blocks and no room for a report. If this is the case
+//! ([`View::losses_suppress_reports`]), reports are fresh for four times as long. Rates older than two round trips say nothing about the
+//! present queue and arrivals: the rate then does not rise above the share or its former value, headers are subtracted, and the queue
+//! is that of the RTT ([`View::queue_by_rtt`]). When reports become stale nevertheless, `int_rate` continues as CUBIC with a window
+//! of two lost segments per round trip ([`View::window_with_reports`]), so that the next reports arrive soon. A shorter path with
+//! a short queue that took over meanwhile loses more than a fifth of the segments, or delays them.
+//!
 //! # Hops without telemetry
 //!
 //! A path is *complete* if every hop reports its drops. On an incomplete path, there may be a slower hop without telemetry, which a
@@ -88,6 +97,15 @@ const MIN_SLACK_US: u64 = 2_000;
 const INITIAL_WINDOW: u64 = 10;
 /// Minimum number of lost segments that indicates an overflowing queue.
 const MIN_OVERFLOW_LOSSES: u32 = 16;
+/// Number of lost segments per round trip from which the SACK blocks of most ACKs leave no room for a report: three blocks and the
+/// time stamps fill the options of a TCP header.
+const SUPPRESSING_LOSSES: u32 = 3;
+/// Reports suppressed by SACK blocks, and rates beside SACK blocks, may be older by this factor.
+const SUPPRESSED_AGE_FACTOR: u64 = 4;
+/// Headers of a segment that its payload does not count: IPv6, and TCP with time stamps.
+const HEADER_BYTES: u64 = 72;
+/// Part of the rate, one in this many, by which a paced flow may exceed the link because of headers and traces.
+const EXCESS_PARTS: u64 = 8;
 /// Span over which the minimum RTT is taken; the minimum of the previous span counts as well.
 const MIN_RTT_SPAN_US: u64 = 10_000_000;
 /// Time for which a receiver reports on a trace, the maximum of the age field. Later values were not overtaken.
@@ -287,9 +305,58 @@ impl View {
         let low = min_nonzero(self.round_min_rtt_us[0], self.round_min_rtt_us[1]) as u64;
         let base = min_nonzero(self.min_rtt_us[0], self.min_rtt_us[1]) as u64;
         let slack = min(max(base / 4, MIN_SLACK_US), SLACK_US);
+        // Possible growth of the reported queue since the report.
+        let growth = if self.losses_suppress_reports() {
+            min(self.acked_us.saturating_sub(self.rates_us), 2 * base) / EXCESS_PARTS
+        } else {
+            0
+        };
         let drain_time = self.drain_time_us(max(self.peak_bytes[0] as u64, self.peak_bytes[1] as u64));
         let [delivered, lost] = self.round_totals;
-        low > base + slack + drain_time || (lost > delivered && lost >= MIN_OVERFLOW_LOSSES)
+        low > base + slack + growth + drain_time || (lost > delivered && lost >= MIN_OVERFLOW_LOSSES)
+    }
+
+    /// Whether SACK blocks suppress reports: in the previous round trip, at least [`SUPPRESSING_LOSSES`] segments were lost, and at least
+    /// four times as many were delivered as lost.
+    #[must_use]
+    pub const fn losses_suppress_reports(&self) -> bool {
+        let [delivered, lost] = self.round_totals;
+        lost >= SUPPRESSING_LOSSES && delivered as u64 >= 4 * lost as u64
+    }
+
+    /// The window with which ACKs have room for reports, at most `segments`: two lost segments per round trip.
+    #[must_use]
+    pub const fn window_with_reports(&self, segments: u64) -> u64 {
+        let [delivered, lost] = self.round_totals;
+        if lost < SUPPRESSING_LOSSES {
+            return segments;
+        }
+        min(segments, max(2 * delivered as u64 / lost as u64, INITIAL_WINDOW))
+    }
+
+    /// Whether the rates are older than two round trips because SACK blocks suppress reports.
+    const fn are_rates_suppressed(&self, srtt_us: u64) -> bool {
+        self.losses_suppress_reports()
+            && self.acked_us.saturating_sub(self.rates_us) > 2 * freshness_rtt(srtt_us)
+    }
+
+    /// Makes [`has_dropped`](Self::has_dropped) return false until a drop is reported.
+    pub fn forget_drops(&mut self) {
+        self.dropped_us = 0;
+    }
+
+    /// Whether a reporting queue has dropped packets.
+    #[must_use]
+    pub const fn has_dropped(&self) -> bool {
+        self.dropped_us != 0
+    }
+
+    /// The bottleneck's queue according to the RTT instead of reports: the minimum of the last one to two round trips less the minimum,
+    /// at `link_bps`; bytes.
+    const fn queue_by_rtt(&self, link_bps: u64) -> u64 {
+        let low = min_nonzero(self.round_min_rtt_us[0], self.round_min_rtt_us[1]) as u64;
+        let base = min_nonzero(self.min_rtt_us[0], self.min_rtt_us[1]) as u64;
+        min(low.saturating_sub(base) * (link_bps / 1000) / 8000, MAX_BYTES)
     }
 
     /// Segments delivered per round trip: in the previous one, or so far in the current one with a total of `total`, whichever is
@@ -306,11 +373,14 @@ impl View {
     }
 
     /// Whether reports are current: the last one is at most `stale_rtts` round trips (or telemetry intervals, if longer) older than the
-    /// last ACK. A pause alone does not make reports stale, because there are no ACKs either.
+    /// last ACK, or four times as much if SACK blocks suppress them. A pause alone does not make reports stale, because there are no
+    /// ACKs either.
     #[must_use]
     pub const fn is_fresh(&self, srtt_us: u64, stale_rtts: u32) -> bool {
+        let factor = if self.losses_suppress_reports() { SUPPRESSED_AGE_FACTOR } else { 1 };
         self.flags & HAS_REPORT != 0
-            && self.acked_us.saturating_sub(self.received_us) <= freshness_rtt(srtt_us) * stale_rtts as u64
+            && self.acked_us.saturating_sub(self.received_us)
+                <= factor * freshness_rtt(srtt_us) * stale_rtts as u64
     }
 
     /// Like [`is_fresh`](Self::is_fresh), for rates and queues: these do not fit beside SACK blocks, so they may be four times as old.
@@ -318,7 +388,8 @@ impl View {
     pub const fn has_fresh_rates(&self, srtt_us: u64, stale_rtts: u32) -> bool {
         self.flags & HAS_RATES != 0
             && self.is_fresh(srtt_us, stale_rtts)
-            && self.acked_us.saturating_sub(self.rates_us) <= 4 * freshness_rtt(srtt_us) * stale_rtts as u64
+            && self.acked_us.saturating_sub(self.rates_us)
+                <= SUPPRESSED_AGE_FACTOR * freshness_rtt(srtt_us) * stale_rtts as u64
     }
 
     /// Whether a loss detected now occurred on the medium; if so, a late report may revoke this.
@@ -404,10 +475,16 @@ impl View {
             return None;
         }
         let flows = self.flows as u64;
-        let link = min(self.link_kbps, MAX_KBPS) * 1000;
+        let suppressed = self.are_rates_suppressed(srtt_us);
+        let mut link = min(self.link_kbps, MAX_KBPS) * 1000;
+        if suppressed {
+            link = link / (mss_bytes + HEADER_BYTES) * mss_bytes;
+        }
         let share = link / flows;
         let mut target = share;
-        if self.arrival_kbps != UNKNOWN {
+        if suppressed {
+            target = max(target, min(own_bps, link));
+        } else if self.arrival_kbps != UNKNOWN {
             let arrival = min(self.arrival_kbps, MAX_KBPS) * 1000;
             let own = min(own_bps, link);
             let taken_up = if arrival <= link {
@@ -420,9 +497,10 @@ impl View {
             }
         }
         if self.depth_bytes != UNKNOWN {
-            let queue = min(self.depth_bytes, MAX_BYTES);
+            let queue = if suppressed { self.queue_by_rtt(link) } else { min(self.depth_bytes, MAX_BYTES) };
             let drain = queue * 4_000_000 / (flows * clamp_rtt(srtt_us));
-            target -= min(drain, target / 2);
+            let least = if suppressed { share - share / EXCESS_PARTS } else { target - target / 2 };
+            target -= min(drain, target - least);
         }
         if own_bps != 0 && !self.is_complete() {
             target = min(target, 2 * min(own_bps, MAX_KBPS * 1000));

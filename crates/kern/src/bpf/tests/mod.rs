@@ -60,6 +60,7 @@ unsafe extern "C" {
     fn abn_rate_window(rate_bps: u64, srtt_us: u64, mss: u64) -> u64;
     fn abn_record_sample(v: *mut CView, now_us: u64, rtt_us: u64, srtt_us: u64, delivered: u32, lost: u32);
     fn abn_has_unreported_queue(v: *const CView) -> i32;
+    fn abn_window_with_reports(v: *const CView, segments: u64) -> u64;
     fn abn_delivered_per_rtt(v: *const CView, total: u32) -> u32;
     fn abn_may_be_unreported_drop(v: *const CView, now_us: u64, srtt_us: u64) -> i32;
     fn abn_max_explained_rtt(v: *const CView, min_rtt_us: u64) -> u64;
@@ -271,6 +272,8 @@ proptest! {
                     };
                     prop_assert_eq!(ours.classify_medium(now, srtt, stale), medium == 1);
                 }
+                // Controllers ask only when they are called for an ACK.
+                Step::Ask { .. } if unseen => {}
                 Step::Ask { increment, cap, own_kbps, mss, ceiling_bps } => {
                     // SAFETY: as above; the rest takes numbers.
                     let (growth, rate, window, most, tells) = unsafe {
@@ -288,14 +291,16 @@ proptest! {
                     prop_assert_eq!(View::ceiling_window(ceiling_bps, srtt, mss), most);
                     prop_assert_eq!(growth != u64::MAX, tells);
                     // SAFETY: as above; the rest takes numbers.
-                    let (explained, unseen, unexplained, carries) = unsafe {
+                    let (with_reports, explained, unseen, unexplained, carries) = unsafe {
                         (
+                            abn_window_with_reports(&theirs, mss),
                             abn_max_explained_rtt(&theirs, mss * 100),
                             abn_may_be_unreported_drop(&theirs, now, srtt) == 1,
                             abn_is_rtt_unexplained(&theirs, mss * 100, srtt) == 1,
                             abn_window_sustains(u64::from(cap), own_kbps * 10, srtt, mss) == 1,
                         )
                     };
+                    prop_assert_eq!(ours.window_with_reports(mss), with_reports);
                     prop_assert_eq!(ours.max_explained_rtt_us(mss * 100), explained);
                     prop_assert_eq!(ours.may_be_unreported_drop(now, srtt), unseen);
                     prop_assert_eq!(ours.is_rtt_unexplained(mss * 100, srtt), unexplained);

@@ -236,11 +236,13 @@ impl Sender {
     fn notify_controller(&mut self, advanced: bool, d: &Delivered, lost: u64, now: Instant) {
         let min_rtt = self.rtt.min();
         let rate = self.rate.as_mut().and_then(|rate| rate.sample(min_rtt));
+        let unreported = core::mem::take(&mut self.unreported_lost_bytes);
         self.cc.on_ack(&Ack {
             now,
             acked_bytes: if advanced { d.bytes } else { 0 },
             delivered_bytes: d.bytes,
             lost_bytes: lost,
+            timer_lost_bytes: unreported.saturating_sub(lost),
             in_flight_bytes: self.in_flight_bytes(),
             unacknowledged: self.una,
             next_to_send: self.next,

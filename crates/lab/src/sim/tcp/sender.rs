@@ -60,6 +60,8 @@ pub struct Sender {
     /// Time of the first retransmission in flight (Linux's `retrans_stamp`). An ACK that echoes an earlier time does not
     /// acknowledge a retransmission.
     pub(super) retransmitting_since: Option<Instant>,
+    /// Bytes marked as lost since the controller was last notified.
+    pub(super) unreported_lost_bytes: u64,
     pub(super) probe: Option<LossProbe>,
     pub(super) rto_at: Option<Instant>,
     pub(super) early_timer: Option<(Instant, EarlyTimer)>,
@@ -167,6 +169,7 @@ impl Sender {
             phase: Phase::Open,
             undo: None,
             retransmitting_since: None,
+            unreported_lost_bytes: 0,
             probe: None,
             rto_at: None,
             early_timer: None,
@@ -471,6 +474,7 @@ impl Sender {
 
     #[inline]
     fn note_lost(&mut self, bytes: u64) {
+        self.unreported_lost_bytes += bytes;
         if let Some(rate) = &mut self.rate {
             rate.on_lost(bytes);
         }
