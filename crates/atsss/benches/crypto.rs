@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};
 
 fn hello() -> Hello {
-    Hello { path: 0, accesses: Vec::new(), mtu: 1400, resume: None, plain: 0 }
+    Hello { path: 0, accesses: Vec::new(), mtu: 1400, resume: None, plain: 0, features: 0 }
 }
 
 fn welcome() -> Welcome {
@@ -21,6 +21,7 @@ fn welcome() -> Welcome {
         reorder_available: 0,
         instance: 0,
         plain: 0,
+        features: 0,
     }
 }
 

@@ -436,7 +436,7 @@ mod tests {
         let (ue, upf) = (PrivateKey::generate(&mut rng), PrivateKey::generate(&mut rng));
         let mut responder = Responder::new(upf.clone(), [1; 32]);
         let accesses = vec![Access { path: 0, name: "5g".into() }];
-        let hello = Hello { path: 0, accesses, mtu: 1400, resume: None, plain: 0 };
+        let hello = Hello { path: 0, accesses, mtu: 1400, resume: None, plain: 0, features: 0 };
         let suite = Suite::Aes256Gcm;
         let (mut initiator, init) =
             Initiator::start(&ue, &upf.public(), suite, 7, 1, &hello, None, &mut rng).unwrap();
@@ -450,6 +450,7 @@ mod tests {
             reorder_available: 0,
             instance: 0,
             plain: 0,
+            features: 0,
         };
         let (keys, response) = pending.respond(index, &welcome).unwrap();
         let established = initiator.finish(&response).unwrap();

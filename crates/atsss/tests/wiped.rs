@@ -64,6 +64,7 @@ fn nothing_is_left_of_private_keys_after_handshakes() {
             mtu: 1400,
             resume: None,
             plain: 0,
+            features: 0,
         };
         let (mut initiator, init) =
             Initiator::start(&ue, &upf.public(), suite, 7, 1, &hello, None, &mut rng).unwrap();
@@ -78,6 +79,7 @@ fn nothing_is_left_of_private_keys_after_handshakes() {
             reorder_available: 0,
             instance: 0,
             plain: 0,
+            features: 0,
         };
         let (mut at_upf, response) = pending.respond(9, &welcome).unwrap();
         let mut at_ue = initiator.finish(&response).unwrap().keys;

@@ -284,7 +284,7 @@ impl Law {
             ends: segment.ends,
             flow: &mut flow.steer,
         };
-        let view = View { steady: &paths, live: &paths, loads: &loads };
+        let view = View { steady: &paths, live: &paths, loads: &loads, restores: false };
         let picked = match self.state.pick(mode, view, packet, now) {
             Pick::One(path) => Some(path),
             _ => None,

@@ -46,6 +46,7 @@ pub mod token_bucket;
 mod view;
 
 use autonomous::LawState;
+pub use autonomous::is_protected;
 pub use compile::{Names, PolicyError};
 pub use explain::{Cause, Exclusion, Explanation, LawCounts, LawView, Pause, Treatment};
 pub use lossy::Lossy;
@@ -196,6 +197,10 @@ macro_rules! registry {
             fn coded(&self) -> Option<&coded::Coded> {
                 match self { $( Self::$Variant(mode) => mode.coded(), )+ }
             }
+            #[inline]
+            fn protection(&self, state: &ModeState, remote: u64, load: &LoadView) -> Option<coded::Coded> {
+                match self { $( Self::$Variant(mode) => mode.protection(state, remote, load), )+ }
+            }
         }
     };
 }
@@ -265,6 +270,8 @@ pub struct View<'a> {
     pub live: &'a PathStates,
     /// The path models by path id, as far as known; used only by the autonomous mode.
     pub loads: &'a [LoadView],
+    /// Whether the far end restores lost packets from repair packets, and the order of packets.
+    pub restores: bool,
 }
 
 /// The properties of a packet that modes may use.
@@ -289,7 +296,7 @@ pub struct Packet<'a> {
 impl<'a> From<&'a PathStates> for View<'a> {
     /// States without flap control.
     fn from(paths: &'a PathStates) -> Self {
-        Self { steady: paths, live: paths, loads: &[] }
+        Self { steady: paths, live: paths, loads: &[], restores: false }
     }
 }
 
@@ -318,13 +325,15 @@ pub struct Input<'a> {
     pub flow: &'a mut FlowSteer,
     /// See [`View::loads`].
     pub loads: &'a [LoadView],
+    /// See [`View::restores`].
+    pub restores: bool,
     /// The current time.
     pub now: Instant,
 }
 
 impl<'a> Input<'a> {
     fn new(view: View<'a>, packet: Packet<'a>, now: Instant) -> Self {
-        let View { steady: paths, live, loads } = view;
+        let View { steady: paths, live, loads, restores } = view;
         let Packet { sequence, flow_hash, remote, bytes, datagram, ends, flow } = packet;
         Self {
             paths,
@@ -338,6 +347,7 @@ impl<'a> Input<'a> {
             ends,
             flow,
             loads,
+            restores,
             now,
         }
     }
@@ -382,6 +392,12 @@ pub trait Steer {
 
     /// The parameters of a mode with repair packets.
     fn coded(&self) -> Option<&coded::Coded> {
+        None
+    }
+
+    /// The repair packets for a packet to the host `remote` that takes a path with this model, if the far end restores
+    /// lost packets.
+    fn protection(&self, _state: &ModeState, _remote: u64, _load: &LoadView) -> Option<coded::Coded> {
         None
     }
 }

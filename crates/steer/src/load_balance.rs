@@ -23,9 +23,10 @@
 //! cannot be divided by three.
 
 use crate::autonomous::LawState;
+use crate::coded::Coded;
 use crate::{
-    Cause, Compile, Exclusion, Input, MAX_PATHS, ModeState, Names, ParamKind, PathId, PathSet, Pick,
-    PolicyError, Steer, Treatment, Value,
+    Cause, Compile, Exclusion, Input, LoadView, MAX_PATHS, ModeState, Names, ParamKind, PathId, PathSet,
+    Pick, PolicyError, Steer, Treatment, Value,
 };
 use anabranch_rules::AccessName;
 use serde::{Deserialize, Serialize};
@@ -223,6 +224,11 @@ impl Steer for LoadBalance {
             return lane.pick(input, up, self.per_packet()).into();
         }
         self.by_share(number, up).into()
+    }
+
+    fn protection(&self, state: &ModeState, remote: u64, load: &LoadView) -> Option<Coded> {
+        let law = state.lane.as_ref().filter(|_| self.autonomous && self.per_packet())?;
+        law.protection(remote, load)
     }
 
     fn treatment(&self, state: &ModeState, input: &Input<'_>) -> Treatment {

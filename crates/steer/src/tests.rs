@@ -92,7 +92,7 @@ fn active_standby_can_rotate() {
 #[test]
 fn a_path_held_back_carries_copies_and_shares_but_no_flow_moves_to_it() {
     let (steady, live) = (paths(&[9, 0, 7]), paths(&[9, 5, 7]));
-    let seen = View { steady: &steady, live: &live, loads: &[] };
+    let seen = View { steady: &steady, live: &live, loads: &[], restores: false };
     let pick = |mode: &Mode, sequence| steer(&mut ModeState::new(), mode, seen, sequence, 0, Instant::ZERO);
     let redundant = compile(r#"{"mode":"redundant"}"#, 3);
     assert_eq!(pick(&redundant, 0).paths(), live.up());
@@ -370,7 +370,7 @@ proptest! {
             if steady.none_up() {
                 steady = paths;
             }
-            let seen = View { steady: &steady, live: &paths, loads: &[] };
+            let seen = View { steady: &steady, live: &paths, loads: &[], restores: false };
             let picked = steer(&mut state, &mode, seen, sequence, flow_hash, now);
             prop_assert_eq!(picked == Pick::None, paths.up().is_empty());
             let may = if mode.uses_held() { paths.up() } else { steady.up() };

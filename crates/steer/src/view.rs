@@ -90,6 +90,8 @@ pub struct LoadView {
     pub is_measured: bool,
     /// Wild loss: loss without congestion, in parts per million.
     pub wild_ppm: u32,
+    /// Loss without congestion that the far end restores, in parts per million. It is not part of `wild_ppm`.
+    pub restored_ppm: u32,
 }
 
 impl LoadView {
@@ -105,6 +107,7 @@ impl LoadView {
         seen_bps: 0,
         is_measured: false,
         wild_ppm: 0,
+        restored_ppm: 0,
     };
 }
 

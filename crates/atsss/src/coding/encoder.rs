@@ -131,6 +131,7 @@ impl Encoder {
 
     /// Sets the parameters. Positions continue. After a change, earlier sources are not covered any more.
     pub fn set_overhead(&mut self, overhead: Overhead) {
+        self.overhead.percent = overhead.percent;
         if self.overhead == overhead {
             return;
         }

@@ -484,6 +484,12 @@ impl PathMonitor {
         self.meters.as_ref().map_or(LoadView::UNKNOWN, |meters| meters.load.view(rtt_us, now))
     }
 
+    /// Wild loss of this end's sending direction, in parts per million.
+    #[must_use]
+    pub fn wild_ppm(&self) -> u32 {
+        self.meters.as_ref().map_or(0, |meters| meters.load.wild_ppm())
+    }
+
     /// Steady loss of this end's sending direction without a sign of congestion, in percent.
     #[must_use]
     pub fn steady_loss_percent(&self) -> u8 {

@@ -44,6 +44,8 @@ pub(super) struct Flow {
     pub held_bytes: u32,
     /// Number of held packets by the path on which they arrived. All of them overtook `expected`.
     pub above: [u16; LISTS],
+    /// Until this time, packets of the flow wait for lost ones that may be restored.
+    pub patient_until: Instant,
     pub touched: Instant,
     /// The path that all missing packets took, if the sender stated it.
     pub sole: Option<PathId>,
@@ -169,6 +171,7 @@ impl Flows {
             adopting: !started,
             held_bytes: 0,
             above: [0; LISTS],
+            patient_until: Instant::ZERO,
             touched: now,
             sole: None,
             arrived: Arrived::default(),

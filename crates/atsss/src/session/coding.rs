@@ -14,7 +14,7 @@ use crate::classify::RuleIndex;
 use crate::coding::{Decoder, DecoderStats, Encoder, EncoderStats, MAX_WAIT, Overhead, Repair, Work};
 use crate::drops::DropReason;
 use crate::reorder::{Hold, Pool};
-use crate::{DatagramSink, PacketSink, PathId};
+use crate::{DatagramSink, MAX_PATHS, PacketSink, PathId};
 use anabranch_element::Reason;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::Steer;
@@ -59,15 +59,50 @@ pub(super) struct Coding {
 
 struct Stream<C> {
     number: u8,
-    /// The sender's rule, for repairs that are sent by the clock.
-    rule: RuleIndex,
     used: Instant,
     code: Box<C>,
 }
 
-/// A repair to be sent: its header and its rule. The symbol is in the scratch buffer.
+/// The packets that a code covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Covered {
+    /// Those of a rule with coded mode.
+    Rule(RuleIndex),
+    /// Those on a path that loses packets without congestion.
+    Path(PathId),
+}
+
+impl Covered {
+    /// The number of the first stream of a path.
+    const FIRST_OF_PATHS: u8 = u8::MAX - (MAX_PATHS as u8 - 1);
+
+    /// The number of the code's stream.
+    fn stream(self) -> u8 {
+        match self {
+            Self::Rule(rule) => super::send::stream_id(rule),
+            Self::Path(path) => Self::FIRST_OF_PATHS + path,
+        }
+    }
+
+    /// Whether packets and repairs of the code arrive by `path`. Those of a path arrive by that path only, so that packets
+    /// on a plain path do not affect what is restored on others.
+    fn may_arrive_by(self, path: PathId) -> bool {
+        match self {
+            Self::Rule(_) => true,
+            Self::Path(own) => own == path,
+        }
+    }
+
+    fn of(stream: u8) -> Self {
+        match stream.checked_sub(Self::FIRST_OF_PATHS) {
+            Some(path) => Self::Path(path),
+            None => Self::Rule(stream.into()),
+        }
+    }
+}
+
+/// A repair to be sent: its header and its stream. The symbol is in the scratch buffer.
 struct Due {
-    rule: RuleIndex,
     stream: u8,
     repair: Repair,
 }
@@ -139,7 +174,7 @@ impl Coding {
     /// Adds a source to its code. Returns its position, or `None` if it is sent uncoded for lack of memory.
     fn push(
         &mut self,
-        rule: RuleIndex,
+        covered: Covered,
         mode: &Coded,
         parts: [&[u8]; 2],
         now: Instant,
@@ -150,9 +185,9 @@ impl Coding {
             window: mode.window(),
             wait: Duration::from_millis(mode.wait_ms().into()),
         };
-        let stream = super::send::stream_id(rule);
+        let stream = covered.stream();
         let room = self.free_bytes(pool);
-        let at = find(&mut self.encoders, stream, rule, now, room, Encoder::base_bytes(&overhead), || {
+        let at = find(&mut self.encoders, stream, now, room, Encoder::base_bytes(&overhead), || {
             Encoder::new(overhead, now)
         })?;
         self.settle(pool);
@@ -164,12 +199,13 @@ impl Coding {
         Some(CodeWord { stream, position: position? })
     }
 
-    /// The next repair that is due by the budget of a rule, or by the clock (no rule).
-    fn due(&mut self, rule: Option<RuleIndex>, now: Instant) -> Option<Due> {
+    /// The next repair that is due by the budget of a code, or by the clock (no code).
+    fn due(&mut self, covered: Option<Covered>, now: Instant) -> Option<Due> {
+        let number = covered.map(Covered::stream);
         let work = &mut self.encoding;
         for stream in &mut self.encoders {
-            let due = match rule {
-                Some(rule) if rule == stream.rule => stream.code.poll(now, work),
+            let due = match number {
+                Some(number) if number == stream.number => stream.code.poll(now, work),
                 Some(_) => None,
                 None => stream.code.flush(now, work),
             };
@@ -184,7 +220,7 @@ impl Coding {
                     .to_bytes(),
                 );
                 self.scratch.extend_from_slice(symbol);
-                return Some(Due { rule: stream.rule, stream: stream.number, repair });
+                return Some(Due { stream: stream.number, repair });
             }
         }
         None
@@ -198,7 +234,7 @@ impl Coding {
         pool: &mut Pool,
     ) -> Option<(&mut Decoder, &mut Work, usize)> {
         let room = self.free_bytes(pool);
-        let at = find(&mut self.decoders, stream, 0, now, room, Decoder::BASE_BYTES, || Decoder::new(now))?;
+        let at = find(&mut self.decoders, stream, now, room, Decoder::BASE_BYTES, || Decoder::new(now))?;
         self.settle(pool);
         let room = self.free_bytes(pool);
         Some((&mut self.decoders[at].code, &mut self.decoding, room))
@@ -210,7 +246,6 @@ impl Coding {
 fn find<C>(
     streams: &mut Vec<Stream<C>>,
     number: u8,
-    rule: RuleIndex,
     now: Instant,
     room: usize,
     cost: usize,
@@ -229,7 +264,7 @@ fn find<C>(
                 }
                 streams.remove(0);
             }
-            streams.push(Stream { number, rule, used: now, code: Box::new(new()) });
+            streams.push(Stream { number, used: now, code: Box::new(new()) });
         }
     }
     let at = streams.len() - 1;
@@ -252,7 +287,7 @@ impl Session {
     #[expect(clippy::too_many_arguments, reason = "one packet and its surroundings")]
     pub(super) fn send_coded(
         &mut self,
-        rule: RuleIndex,
+        covered: Covered,
         mode: Coded,
         path: PathId,
         order: DeliveryOrder,
@@ -266,7 +301,7 @@ impl Session {
         header.emit(&mut head).map_err(|_| DropReason::NoRoom)?;
         let active = Active::of(&mut self.active, &self.profile);
         let coding = active.coding.get_or_insert_with(|| Box::new(Coding::new(now)));
-        let word = coding.push(rule, &mode, [&head, packet], now, shared.pool);
+        let word = coding.push(covered, &mode, [&head, packet], now, shared.pool);
         let (
             Some(word),
             DeliveryOrder::Flow { sequence, start, .. } | DeliveryOrder::Dedup { sequence, start },
@@ -282,7 +317,7 @@ impl Session {
             DeliveryOrder::Coded { sequence, start, hold: matches!(order, DeliveryOrder::Flow { .. }) };
         let sent = self.emit_data(path, order, &body, now, out);
         self.put_back(body);
-        self.emit_repairs(Some(rule), now, out);
+        self.emit_repairs(Some(covered), now, out);
         sent
     }
 
@@ -291,17 +326,23 @@ impl Session {
         self.emit_repairs(None, now, out);
     }
 
-    fn emit_repairs(&mut self, rule: Option<RuleIndex>, now: Instant, out: &mut impl DatagramSink) {
+    fn emit_repairs(&mut self, covered: Option<Covered>, now: Instant, out: &mut impl DatagramSink) {
         loop {
             let Some(active) = self.active.as_deref_mut() else { return };
             let Some(coding) = active.coding.as_deref_mut() else { return };
-            let Some(Due { rule, stream, repair }) = coding.due(rule, now) else { return };
-            let source = active.per_rule.get(usize::from(rule)).and_then(super::RuleState::source_path);
-            let live = active.live;
-            let (Some(mode), Some(source)) = (self.rules.get(rule).mode.coded().copied(), source) else {
-                continue;
+            let Some(Due { stream, repair }) = coding.due(covered, now) else { return };
+            let path = match Covered::of(stream) {
+                Covered::Path(path) => path,
+                Covered::Rule(rule) => {
+                    let source =
+                        active.per_rule.get(usize::from(rule)).and_then(super::RuleState::source_path);
+                    let live = active.live;
+                    let (Some(mode), Some(source)) = (self.rules.get(rule).mode.coded(), source) else {
+                        continue;
+                    };
+                    mode.repair_path(source, &live)
+                }
             };
-            let path = mode.repair_path(source, &live);
             let body = core::mem::take(&mut coding.scratch);
             let order = DeliveryOrder::Repair(CodeWord { stream, position: repair.position });
             // A repair that cannot be sent counts as lost.
@@ -321,6 +362,7 @@ impl Session {
     /// may wait.
     pub(super) fn coded_source(
         &mut self,
+        path: PathId,
         word: CodeWord,
         order: DeliveryOrder,
         packet: &[u8],
@@ -328,6 +370,9 @@ impl Session {
         shared: &mut Shared<'_>,
     ) -> Hold {
         let hold = matches!(order, DeliveryOrder::Flow { .. });
+        if !Covered::of(word.stream).may_arrive_by(path) {
+            return hold.into();
+        }
         let mut head = [0; InnerHeader::LEN];
         let active = Active::of(&mut self.active, &self.profile);
         let coding = active.coding.get_or_insert_with(|| Box::new(Coding::new(now)));
@@ -354,7 +399,7 @@ impl Session {
         inner: &mut impl PacketSink,
     ) -> Result<(), DropReason> {
         let (header, symbol) = RepairHeader::parse(body).map_err(|_| DropReason::Malformed)?;
-        if self.resting {
+        if self.resting || !Covered::of(word.stream).may_arrive_by(path) {
             return Ok(()); // nothing is missing
         }
         let wait = Duration::from_micros(u64::from(header.wait_100us) * 100).min(MAX_WAIT);
@@ -449,9 +494,23 @@ fn ip_len(packet: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classify::MAX_RULES;
     use anabranch_wire::ip as wire_ip;
     use proptest::prelude::*;
     use std::net::SocketAddr;
+
+    #[test]
+    fn codes_of_rules_and_paths_have_different_streams() {
+        for rule in [0, 1, MAX_RULES as RuleIndex - 1] {
+            assert_eq!(Covered::of(Covered::Rule(rule).stream()), Covered::Rule(rule));
+            assert!((0..MAX_PATHS as PathId).all(|path| Covered::Rule(rule).may_arrive_by(path)));
+        }
+        for path in 0..MAX_PATHS as PathId {
+            let covered = Covered::Path(path);
+            assert_eq!(Covered::of(covered.stream()), covered);
+            assert!((0..MAX_PATHS as PathId).all(|other| covered.may_arrive_by(other) == (other == path)));
+        }
+    }
 
     fn message(from: &str, to: &str, len: usize, order: DeliveryOrder) -> Vec<u8> {
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();

@@ -117,7 +117,7 @@ impl Session {
     /// Whether the next packet of a rule that has a path would take another one.
     fn would_move(&mut self, now: Instant) -> bool {
         let active = Active::of(&mut self.active, &self.profile);
-        let view = View { steady: &active.states, live: &active.live, loads: &[] };
+        let view = View { steady: &active.states, live: &active.live, loads: &[], restores: false };
         active.per_rule.iter_mut().zip(self.rules.rules()).any(|(state, rule)| {
             let Some(path) = state.path() else { return false };
             !rule.mode.splits()

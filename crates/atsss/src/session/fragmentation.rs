@@ -3,16 +3,18 @@
 
 use super::active::Active;
 use super::path::Paths;
-use super::{Security, Session};
+use super::{Path, Security, Session};
 use crate::drops::{DropCounters, DropReason};
 use crate::fragment::FragmentLayout;
 use crate::mtu::{PathMtu, Phase};
 use crate::{DatagramSink, PathId, put};
 use anabranch_element::time::Instant;
+use anabranch_steer::is_protected;
 use anabranch_wire::control::{CONFIG_FRAGMENT_MAX, Control};
 use anabranch_wire::ip::{self, IpPacket};
 use anabranch_wire::tunnel::{
-    Fragment, InnerHeader, OUTER_IPV6, PLAIN_OVERHEAD, SECURE_OVERHEAD, SecureHeader, TAG_LEN,
+    Fragment, InnerHeader, OUTER_IPV6, PLAIN_OVERHEAD, REPAIR_OVERHEAD, SECURE_OVERHEAD, SecureHeader,
+    TAG_LEN,
 };
 
 /// IPv6's least MTU. Paths that carry less are not considered when the MSS is lowered.
@@ -116,11 +118,16 @@ impl Session {
         let Some(active) = &self.active else { return inner_mtu };
         let up = self.paths.iter().filter(|path| path.monitor.is_up());
         let (mut least, mut largest, mut all_small) = (inner_mtu, 0, true);
+        // Where packets are protected, there is room for the code.
+        let is_lossy = |path: &Path| is_protected(path.monitor.wild_ppm());
+        let protects = self.profile.restores() && self.paths.iter().any(is_lossy);
+        let protection = if protects { REPAIR_OVERHEAD as u16 } else { 0 };
         for path in up {
             let overhead = match self.profile.security(path.id) {
                 Security::Secure => SECURE_OVERHEAD as u16,
                 Security::Plain => PLAIN_OVERHEAD as u16,
             };
+            let overhead = overhead + protection;
             // The size of a path is unknown while it is being searched.
             match active.mtu(path.id).and_then(PathMtu::proven).map(|most| most.saturating_sub(overhead)) {
                 Some(mtu) if mtu < LEAST_MTU => largest = largest.max(mtu),

@@ -32,7 +32,7 @@ pub use path::{Path, PathView, Security};
 pub use profile::Profile;
 pub use rules::{Origin, PathLoad, RuleEvent, RuleView};
 pub use send::RuleState;
-pub use types::{Addresses, SessionEvent, SessionParams, Shared, Traffic, UserExceptions};
+pub use types::{Addresses, PeerSettings, SessionEvent, SessionParams, Shared, Traffic, UserExceptions};
 
 use crate::classify::RuleSet;
 use crate::config_channel::ConfigChannel;
@@ -231,11 +231,10 @@ impl Session {
         }
     }
 
-    /// The results of the handshake: the paths that are `plain` at the peer (bits), and the largest inner
-    /// packet agreed on, in bytes. A path on which the ends differ is refused and carries nothing.
-    pub fn set_peer(&mut self, plain: u8, inner_mtu: u16, now: Instant) {
-        if (self.profile.peer_plain(), self.profile.inner_mtu()) != (plain, inner_mtu) {
-            self.profile = Arc::new(self.profile.with_peer(plain, inner_mtu));
+    /// The results of the handshake. A path on which the ends differ is refused and carries nothing.
+    pub fn set_peer(&mut self, peer: PeerSettings, now: Instant) {
+        if self.profile.peer() != peer {
+            self.profile = Arc::new(self.profile.with_peer(peer));
             self.invalidate_fast();
         }
         self.refuse_paths(now);

@@ -1,9 +1,10 @@
 //! The properties that sessions with the same accesses share.
 
-use super::{Security, SessionParams};
+use super::{PeerSettings, Security, SessionParams};
 use crate::path::{FlapParams, ProbeParams, Role};
 use crate::{MAX_PATHS, PathId};
 use anabranch_rules::AccessName;
+use anabranch_wire::handshake::FEATURE_PATH_REPAIRS;
 use std::sync::Arc;
 
 /// One copy is shared by all sessions with these accesses.
@@ -20,6 +21,8 @@ pub struct Profile {
     /// The largest inner packet, in bytes: of this end, and after the handshake the smaller of both ends'
     /// values.
     pub(super) inner_mtu: u16,
+    /// Features of the peer, as bits.
+    features: u8,
     /// See [`SessionParams::fast_path`].
     pub(super) fast: bool,
     /// See [`SessionParams::tcp_lane`].
@@ -46,6 +49,7 @@ impl Profile {
             flap: params.flap,
             max_payload: params.max_payload,
             inner_mtu: params.inner_mtu,
+            features: 0,
             fast: params.fast_path,
             tcp_lane: params.tcp_lane,
         }
@@ -57,11 +61,30 @@ impl Profile {
         &self.accesses
     }
 
-    /// The same with a peer whose `plain` paths are the bits of `plain`, as stated in the handshake, and with
-    /// the inner MTU agreed on.
+    /// The same with the results of the handshake.
     #[must_use]
-    pub fn with_peer(&self, plain: u8, inner_mtu: u16) -> Self {
-        Self { plain: [self.plain[0], plain], inner_mtu, ..self.clone() }
+    pub fn with_peer(&self, peer: PeerSettings) -> Self {
+        let PeerSettings { plain, inner_mtu, features } = peer;
+        Self { plain: [self.plain[0], plain], inner_mtu, features, ..self.clone() }
+    }
+
+    /// The results of the last handshake.
+    #[must_use]
+    pub const fn peer(&self) -> PeerSettings {
+        PeerSettings { plain: self.plain[1], inner_mtu: self.inner_mtu, features: self.features }
+    }
+
+    /// The features that this end states in the handshake, as bits. With a plain path, packets are not protected: a forged one
+    /// could corrupt what is restored.
+    #[must_use]
+    pub const fn own_features(&self) -> u8 {
+        if self.plain[0] == 0 { FEATURE_PATH_REPAIRS } else { 0 }
+    }
+
+    /// Whether both ends restore lost packets of a path from the repair packets of that path.
+    #[must_use]
+    pub const fn restores(&self) -> bool {
+        self.features & self.own_features() & FEATURE_PATH_REPAIRS != 0
     }
 
     /// The largest inner packet that both ends accept, in bytes; before the first handshake, that this end
@@ -75,12 +98,6 @@ impl Profile {
     #[must_use]
     pub const fn plain(&self) -> u8 {
         self.plain[0]
-    }
-
-    /// Paths configured `plain` at the peer, as bits.
-    #[must_use]
-    pub const fn peer_plain(&self) -> u8 {
-        self.plain[1]
     }
 
     /// Protection of user data on a path: plain only if both ends are configured so.

@@ -231,7 +231,7 @@ impl Session {
                 let key = FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?;
                 self.check_addresses(path, &key, now, shared)?;
                 let order = DeliveryOrder::sequenced(sequence, start, hold);
-                let hold = self.coded_source(word, order, packet, now, shared);
+                let hold = self.coded_source(path, word, order, packet, now, shared);
                 let taken = self.take_in(path, order, hold, packet, now, shared, inner);
                 self.deliver_recovered(path, word.stream, now, shared, inner);
                 taken

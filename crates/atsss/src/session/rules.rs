@@ -242,7 +242,7 @@ fn explain(
     state: &RuleState,
     now: Instant,
 ) -> Explanation {
-    let view = View { steady: &active.states, live: &active.live, loads };
+    let view = View { steady: &active.states, live: &active.live, loads, restores: false };
     let mut explanation = state.mode.explain(mode, view, paths.ids(), now);
     for (path, why) in (0..).zip(&mut explanation.excluded) {
         if let Some(Exclusion::Down { reason }) = why {

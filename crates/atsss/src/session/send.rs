@@ -1,6 +1,7 @@
 //! Sending of an inner packet, up to the datagrams that carry it.
 
 use super::active::Active;
+use super::coding::Covered;
 use super::rules::Reported;
 use super::{Security, Session, SessionEvent, Shared, micros};
 use crate::classify::{FlowOwner, RuleIndex};
@@ -178,7 +179,12 @@ impl Session {
         let policy = self.rules.get(rule);
         let loads = policy.mode.is_autonomous().then(|| self.paths.loads(now));
         let loads = loads.as_ref().map_or(&[][..], |loads| &loads[..]);
-        let view = View { steady: &active.states, live: &active.live, loads };
+        let view = View {
+            steady: &active.states,
+            live: &active.live,
+            loads,
+            restores: policy.reorder && self.profile.restores(),
+        };
         let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
         let remote = remote_hash(key.dst);
         let datagram = key.protocol != protocol::TCP;
@@ -202,7 +208,15 @@ impl Session {
             };
             state.count(pick.paths());
             if let (Some(&mode), Pick::One(path)) = (policy.mode.coded(), pick) {
-                return self.send_coded(rule, mode, path, order, packet, now, shared, out);
+                return self.send_coded(Covered::Rule(rule), mode, path, order, packet, now, shared, out);
+            }
+            if let (true, Pick::One(path)) = (view.restores, pick)
+                && let Some(load) = loads.get(usize::from(path))
+                && let Some(mode) = policy.mode.protection(&state.mode, remote, load)
+            {
+                // The symbol of a packet does not contain whether its flow is on one path only.
+                let order = DeliveryOrder::Flow { sequence, start, sole: false };
+                return self.send_coded(Covered::Path(path), mode, path, order, packet, now, shared, out);
             }
             return self.emit_copies(pick.paths(), order, packet, now, out);
         }
@@ -497,7 +511,7 @@ fn remote_hash(address: IpAddr) -> u64 {
 /// After this time without a packet, nothing of a stream is in flight any more.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// The stream a rule's packets belong to. Rule sets have at most 250 rules.
+/// The stream a rule's packets belong to; below the streams of paths, since a rule set has at most [`MAX_RULES`].
 pub(super) fn stream_id(rule: RuleIndex) -> u8 {
     u8::try_from(rule).unwrap_or(u8::MAX)
 }

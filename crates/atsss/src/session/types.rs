@@ -73,6 +73,17 @@ impl UserExceptions<'_> {
     }
 }
 
+/// The results of a handshake that concern a whole session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PeerSettings {
+    /// Bit *i*: path *i* is configured `plain` at the peer.
+    pub plain: u8,
+    /// The largest inner packet agreed on, in bytes.
+    pub inner_mtu: u16,
+    /// Features of the peer, as bits.
+    pub features: u8,
+}
+
 /// Parameters of all sessions of a tunnel end.
 #[derive(Debug, Clone)]
 pub struct SessionParams {

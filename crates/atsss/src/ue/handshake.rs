@@ -5,7 +5,7 @@ use crate::crypto::{Cookie, Established, HandshakeError, Initiator};
 use crate::drops::DropReason;
 use crate::keyring::{Epoch, MAX_UNCONFIRMED};
 use crate::path::DownReason;
-use crate::session::Addresses;
+use crate::session::{Addresses, PeerSettings};
 use crate::{DatagramSink, PathId};
 use anabranch_element::Reason;
 use anabranch_element::time::{Duration, Instant};
@@ -207,6 +207,7 @@ impl Ue {
             mtu: self.config.params.inner_mtu,
             resume: self.session.keys().peer_index(),
             plain: self.session.profile().plain(),
+            features: self.session.profile().own_features(),
         };
         let cookie = self.handshake.cookie.as_ref().filter(|(_, until)| now < *until).map(|(c, _)| c);
         let started = Initiator::start(
@@ -263,7 +264,8 @@ impl Ue {
         self.session.set_addresses(addresses);
         self.instance = Some(welcome.instance);
         self.connected = true;
-        self.session.set_peer(welcome.plain, mtu, now);
+        let peer = PeerSettings { plain: welcome.plain, inner_mtu: mtu, features: welcome.features };
+        self.session.set_peer(peer, now);
         if self.session.profile().is_refused(established.path) {
             // The access leads to the UPF but carries nothing; another try at once would not change that.
             self.handshake.next_try = now + REFUSED_RETRY;

@@ -17,10 +17,11 @@ use super::{SessionEnd, Slab, Upf};
 use crate::crypto::{PendingInit, Refusal, UnreadInit, Verdict};
 use crate::drops::DropReason;
 use crate::keyring::{Epoch, PeerInstance};
+use crate::session::PeerSettings;
 use crate::{DatagramSink, PathId};
 use anabranch_element::time::Instant;
 use anabranch_rules::AccessName;
-use anabranch_wire::handshake::{Access, Refused, Welcome};
+use anabranch_wire::handshake::{Access, FEATURE_PATH_REPAIRS, Refused, Welcome};
 use rand_core::RngCore;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -228,9 +229,13 @@ impl Upf {
             return Err((Refused::ACCESSES, pending));
         };
         let mtu = self.config.params.inner_mtu.min(hello.mtu.max(1280));
-        let plain = hello.plain;
+        let peer = PeerSettings {
+            plain: hello.plain,
+            inner_mtu: mtu,
+            features: hello.features & FEATURE_PATH_REPAIRS,
+        };
         let resume = hello.resume;
-        let profile = self.profile(&accesses, plain, mtu);
+        let profile = self.profile(&accesses, peer);
         let user_slot = self.users.user_slot_mut(user);
         let same =
             user_slot.as_ref().is_some_and(|user_slot| Arc::ptr_eq(user_slot.session.profile(), &profile));
@@ -269,6 +274,7 @@ impl Upf {
             reorder_available: self.pool.available_to(held),
             instance: peer_instance.instance,
             plain: profile.plain(),
+            features: profile.own_features(),
         };
         let sender_index = pending.sender_index();
         let (Ok((keys, response)), Some(user_slot)) =

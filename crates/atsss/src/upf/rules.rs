@@ -6,7 +6,7 @@ use super::users::{OwnRules, User, UserIndex, UserSlot};
 use crate::classify::RuleSet;
 use crate::crypto::PublicKey;
 use crate::document::Document;
-use crate::session::Profile;
+use crate::session::{PeerSettings, Profile};
 use crate::table::session::Exception;
 use anabranch_element::time::Instant;
 use anabranch_rules::AccessName;
@@ -27,8 +27,8 @@ pub(super) struct RuleBook {
     sets: BTreeMap<(Vec<AccessName>, String), Arc<RuleSet>>,
     /// Rule sets of users without rules of their own, which are nearly all, by accesses.
     common: BTreeMap<Vec<AccessName>, Arc<RuleSet>>,
-    /// Profiles by accesses, the UE's plain paths, and the inner MTU agreed on.
-    profiles: BTreeMap<(Vec<AccessName>, u8, u16), Arc<Profile>>,
+    /// Profiles by accesses and results of the handshake.
+    profiles: BTreeMap<(Vec<AccessName>, PeerSettings), Arc<Profile>>,
     tidy_at: usize,
 }
 
@@ -37,16 +37,15 @@ impl RuleBook {
     pub fn profile(
         &mut self,
         accesses: &[AccessName],
-        ue_plain: u8,
-        inner_mtu: u16,
+        peer: PeerSettings,
         make: impl FnOnce() -> Profile,
     ) -> Arc<Profile> {
-        let key = (accesses.to_vec(), ue_plain, inner_mtu);
+        let key = (accesses.to_vec(), peer);
         if let Some(profile) = self.profiles.get(&key) {
             return Arc::clone(profile);
         }
         self.tidy();
-        let profile = Arc::new(make().with_peer(ue_plain, inner_mtu));
+        let profile = Arc::new(make().with_peer(peer));
         self.profiles.insert(key, Arc::clone(&profile));
         profile
     }

@@ -6,7 +6,7 @@ use super::{MAX_EVENTS, Upf};
 use crate::classify::RuleSet;
 use crate::crypto::PublicKey;
 use crate::path::Role;
-use crate::session::{Profile, Security, Session, SessionEvent};
+use crate::session::{PeerSettings, Profile, Security, Session, SessionEvent};
 use crate::table::Slab;
 use anabranch_element::time::Instant;
 use anabranch_rules::AccessName;
@@ -43,11 +43,10 @@ impl Upf {
         Ok(())
     }
 
-    /// The profile of sessions with these accesses whose UE has configured the paths in `ue_plain` (bits) as
-    /// plain, with the inner MTU agreed on.
-    pub(super) fn profile(&mut self, accesses: &[AccessName], ue_plain: u8, inner_mtu: u16) -> Arc<Profile> {
+    /// The profile of sessions with these accesses and results of the handshake.
+    pub(super) fn profile(&mut self, accesses: &[AccessName], peer: PeerSettings) -> Arc<Profile> {
         let (rule_book, config, probe) = (&mut self.rule_book, &self.config, &self.probe);
-        rule_book.profile(accesses, ue_plain, inner_mtu, || {
+        rule_book.profile(accesses, peer, || {
             let security = |name: &AccessName| {
                 let known = config.accesses.iter().find(|a| a.name == *name);
                 known.map_or(Security::Secure, |a| a.security)

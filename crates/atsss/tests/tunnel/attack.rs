@@ -35,6 +35,7 @@ impl Attacker {
             mtu: 1400,
             resume: None,
             plain: 0,
+            features: 0,
         };
         let (index, timestamp) = (self.rng.next_u32(), self.rng.next_u64());
         let suite = Suite::Aes256Gcm;

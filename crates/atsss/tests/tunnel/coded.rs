@@ -8,7 +8,7 @@ use anabranch_atsss::session::Security;
 use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_element::{Element, Port};
-use anabranch_steer::{Rule, SteeringMode, active_standby, coded};
+use anabranch_steer::{Rule, SteeringMode, active_standby, coded, load_balance};
 use std::collections::BTreeSet;
 
 fn coded(overhead_percent: u8, longest_wait_ms: u16) -> SteeringMode {
@@ -248,4 +248,37 @@ fn the_session_frees_its_memory_when_it_rests() {
     assert!(w.upf.pool().used_bytes() > 100_000, "symbols are charged to the pool");
     w.run_ms(60_000);
     assert_eq!(w.upf.pool().used_bytes(), 0);
+}
+
+/// A stream over UDP that nothing acknowledges, 8 Mbit/s: each loss harms it.
+#[test]
+fn lost_packets_of_a_lossy_path_are_restored() {
+    let run = |mode: &SteeringMode, security, seed| {
+        let setup =
+            Setup { upf_rules: rule(mode.clone()), security: [security; 2], seed, ..Setup::default() };
+        let mut w = connected(setup);
+        w.channels.iter_mut().for_each(|channel| channel.loss = 0.01);
+        for n in 0..12_000 {
+            w.up(n, 1000);
+            w.run_ms(1);
+        }
+        w.channels.iter_mut().for_each(|channel| channel.loss = 0.0);
+        w.run_ms(500);
+        w.server_numbers().into_iter().filter(|n| *n >= 6_000).collect::<Vec<u32>>()
+    };
+    let autonomous = load_balance::Params { autonomous: true, ..load_balance::Params::default() };
+    let standby =
+        active_standby::Params { primary: "wifi".into(), rotate_packets: 0, leave_above_loss_percent: 100 };
+    for seed in 1..4 {
+        let standby = SteeringMode::ActiveStandby(standby.clone());
+        let unprotected = run(&standby, Security::Secure, seed);
+        assert!(unprotected.len() < 5_970, "{} of 6000 arrived", unprotected.len());
+        let autonomous = SteeringMode::LoadBalance(autonomous.clone());
+        let protected = run(&autonomous, Security::Secure, seed);
+        assert!(protected.is_sorted());
+        assert!(protected.len() >= 5_997, "{} of 6000 arrived", protected.len());
+        // A forged plain packet could corrupt what is restored.
+        let plain = run(&autonomous, Security::Plain, seed);
+        assert!(plain.len() < 5_970, "{} of 6000 arrived", plain.len());
+    }
 }

@@ -206,6 +206,6 @@ fn rules_that_conflict_with_those_of_the_upf_are_rejected_in_advance() {
     };
     let w = connected(Setup { upf_rules: many("upf"), ..Setup::default() });
     let error = w.ue.check_rules(&many("ue")).unwrap_err();
-    assert_eq!(error.to_string(), "252 rules: at most 250 are supported");
+    assert_eq!(error.to_string(), "252 rules: at most 248 are supported");
     assert_eq!(w.ue.check_rules(&many("upf")), Ok(()), "one's own of the same name count");
 }

@@ -43,29 +43,53 @@ enum LossResponse {
     Ignores,
 }
 
+/// What is known of a host's senders.
+#[derive(Debug, Clone, Copy)]
+struct Host {
+    key: u32,
+    response: LossResponse,
+    /// The sender slowed down on a path that had capacity left.
+    by_loss: bool,
+}
+
 /// The responses of the senders of the last hosts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Senders {
-    hosts: [Option<(u32, LossResponse)>; HOSTS],
+    hosts: [Option<Host>; HOSTS],
     /// Index of the next entry to be replaced.
     next: u8,
 }
 
 impl Senders {
     fn of(&self, remote: u64) -> Option<LossResponse> {
-        let known = self.hosts.iter().flatten().find(|(host, _)| *host == key(remote));
-        known.map(|(_, answer)| *answer)
+        self.host(remote).map(|host| host.response)
     }
 
-    fn remember(&mut self, remote: u64, answer: LossResponse) {
-        let host = key(remote);
-        let known = self.hosts.iter().position(|known| known.is_some_and(|(other, _)| other == host));
+    fn host(&self, remote: u64) -> Option<&Host> {
+        self.hosts.iter().flatten().find(|host| host.key == key(remote))
+    }
+
+    fn remember(&mut self, remote: u64, response: LossResponse, by_loss: bool) {
+        let key = key(remote);
+        let known = self.hosts.iter().position(|known| known.is_some_and(|other| other.key == key));
         let at = known.unwrap_or_else(|| {
             let oldest = usize::from(self.next);
             self.next = (self.next + 1) % HOSTS as u8;
             oldest
         });
-        self.hosts[at] = Some((host, answer));
+        let known = self.hosts[at].filter(|host| host.key == key && host.response == response);
+        let by_loss = by_loss || known.is_some_and(|host| host.by_loss);
+        self.hosts[at] = Some(Host { key, response, by_loss });
+    }
+
+    /// Remembers that the sender of a host slows down because of loss.
+    pub(super) fn note_slowing(&mut self, remote: u64) {
+        self.remember(remote, LossResponse::SlowsDown, true);
+    }
+
+    /// Whether the sender of a host is known to slow down because of loss, on a path that had capacity left.
+    pub(super) fn slows_down(&self, remote: u64) -> bool {
+        self.host(remote).is_some_and(|host| host.by_loss)
     }
 
     /// Whether the sender of the packet's host is known to ignore loss.
@@ -86,7 +110,7 @@ impl Senders {
 
     /// Evaluates a completed period of the flow: counts consecutive periods in which the loss of its home held it
     /// back, and remembers the response of its sender after the flow has had enough time to grow.
-    pub(super) fn judge(&mut self, input: &mut Input<'_>) {
+    pub(super) fn judge(&mut self, input: &mut Input<'_>, has_room: bool) {
         let Some(home) = input.flow.home() else { return };
         let loss_ppm = loss_ppm(input, home);
         let packets = packets_per_round(input.flow.bytes[0], input.live.get(home).rtt_us);
@@ -97,9 +121,9 @@ impl Senders {
         flow.held_back = if loss_ppm > WILD_PPM && held_back { flow.held_back.saturating_add(1) } else { 0 };
         if lasting_ppm > WILD_PPM && is_told && flow.bytes[0] >= BULK_BYTES && flow.arrived[0].bytes > 0 {
             if !held_back {
-                self.remember(input.remote, LossResponse::Ignores);
+                self.remember(input.remote, LossResponse::Ignores, false);
             } else if flow.held_back >= SETTLE_PERIODS {
-                self.remember(input.remote, LossResponse::SlowsDown);
+                self.remember(input.remote, LossResponse::SlowsDown, has_room);
             }
         }
     }
@@ -126,9 +150,13 @@ pub(super) fn left_by_loss_bps(input: &Input<'_>, path: PathId) -> u64 {
     window_bits * 1_000_000 / u64::from(input.live.get(path).rtt_us.max(1))
 }
 
-/// Wild or steady loss of a path, whichever is larger, in parts per million.
+/// Wild or steady loss of a path, whichever is larger, in parts per million; 0 if it is restored.
 fn lasting_ppm(input: &Input<'_>, path: PathId) -> u32 {
-    input.load(path).wild_ppm.max(u32::from(input.live.get(path).steady_loss_percent) * 10_000)
+    let load = input.load(path);
+    if load.restored_ppm > 0 {
+        return 0;
+    }
+    load.wild_ppm.max(u32::from(input.live.get(path).steady_loss_percent) * 10_000)
 }
 
 /// Loss of a path in parts per million, including loss that may be congestion: where little is sent, loss without

@@ -55,9 +55,11 @@
 
 mod answer;
 mod overflow;
+mod protection;
 mod small;
 mod spill;
 
+use super::coded::Coded;
 use super::record::{Departures, Record};
 use super::{Cause, Exclusion, Input, LawCounts, LawView, Lossy, PathSet, Treatment};
 use crate::view::{BULK_BYTES, LoadView, PERIOD_MS};
@@ -65,6 +67,7 @@ use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::tunnel::SECURE_OVERHEAD;
 use overflow::Overflow;
+pub use protection::is_protected;
 use spill::Delays;
 
 /// A path with more steady loss than this, in percent, is not used while another path is within the limit.
@@ -117,6 +120,8 @@ const LONE: Duration = Duration::from_secs(4);
 const LONE_PERIODS: u8 = 2;
 /// A path that carries at least this percentage of its capacity is not idle.
 const FILLED_PERCENT: u64 = 50;
+/// A path that carries less than this percentage of its capacity has capacity left.
+const ROOM_PERCENT: u64 = 85;
 /// A sender is growing if it sends more than this percentage of its maximum so far.
 const GROWTH_PERCENT: u64 = 105;
 /// A flow does not count as small in its first round trips: a sender begins with ten packets and doubles them in
@@ -220,7 +225,25 @@ impl LawState {
 
     /// The path of one packet. `spill`: individual packets may leave the flow's home.
     pub(super) fn pick(&mut self, input: &mut Input<'_>, up: PathSet, spill: bool) -> Option<PathId> {
-        self.count(input);
+        let is_protected = input.restores
+            && spill
+            && input.loads.iter().any(protection::covers)
+            && self.senders.slows_down(input.remote);
+        self.count(input, !is_protected);
+        if !is_protected {
+            return self.choose(input, up, spill);
+        }
+        let loads = protection::restored(input.loads);
+        self.choose(&mut Input { loads: &loads, flow: &mut *input.flow, ..*input }, up, spill)
+    }
+
+    /// The repair packets for a packet to the host `remote` that takes a path with this model.
+    pub(super) fn protection(&self, remote: u64, load: &LoadView) -> Option<Coded> {
+        protection::of(load).filter(|_| self.senders.slows_down(remote))
+    }
+
+    /// The path of one packet, after it was counted.
+    fn choose(&mut self, input: &mut Input<'_>, up: PathSet, spill: bool) -> Option<PathId> {
         let usable = self.lossy.usable(up, input.live, LOSSY_PERCENT);
         let home = match input.flow.home() {
             Some(home) if usable.contains(home) || up.contains(home) && self.keeps(input, usable, home) => {
@@ -322,8 +345,8 @@ impl LawState {
         delays.refuses(input, home, self.is_lone(usable), overflows, path)
     }
 
-    /// Updates the counters of the period and of the flow.
-    fn count(&mut self, input: &mut Input<'_>) {
+    /// Updates the counters of the period and of the flow. `judges`: loss reaches the sender, so that its response is seen.
+    fn count(&mut self, input: &mut Input<'_>, judges: bool) {
         let period = (input.now.as_millis() / PERIOD_MS) as u32;
         if period != self.period {
             let next = period.wrapping_sub(self.period) == 1;
@@ -336,7 +359,10 @@ impl LawState {
         }
         self.packets = self.packets.saturating_add(1);
         if input.flow.period != period {
-            self.senders.judge(input);
+            if judges {
+                let has_room = input.flow.home().is_some_and(|home| self.has_room(input, home));
+                self.senders.judge(input, has_room);
+            }
             // A sender may send the packets of a round trip at once.
             let rtt_us = input.flow.home().map_or(0, |home| input.live.get(home).rtt_us);
             let periods = 1 + rtt_us / (PERIOD_MS as u32 * 1000);
@@ -396,6 +422,13 @@ impl LawState {
     fn bulk(&self, path: PathId) -> u16 {
         let i = usize::from(path);
         self.bulk[0][i].max(self.bulk[1][i])
+    }
+
+    /// Whether a path carries clearly less than it can, as far as that is known.
+    fn has_room(&self, input: &Input<'_>, path: PathId) -> bool {
+        let sent_bps = self.carried_bps[usize::from(path)].saturating_mul(self.bulk(path).into());
+        let path_bps = spill::carries_bps(&input.load(path));
+        path_bps == 0 || sent_bps < path_bps / 100 * ROOM_PERCENT
     }
 
     /// Whether these paths have one bulk flow together.
@@ -567,6 +600,11 @@ impl LawState {
         }
         let stays = input.flow.acknowledges(home) || input.now < self.stay_until;
         if wild_ppm > WILD_PPM && !stays && self.is_settled(input, home) {
+            if input.restores && protection::covers(&input.load(home)) {
+                // From now on its packets are protected.
+                self.senders.note_slowing(input.remote);
+                return home;
+            }
             let cleaner = |path: &PathId| {
                 input.load(*path).wild_ppm * 4 < wild_ppm && answer::may_gain(input, home, *path)
             };

@@ -250,6 +250,7 @@ impl Load {
             estimate_bps: self.estimate_bps,
             is_measured: self.trained,
             wild_ppm: self.losses.wild_ppm(),
+            restored_ppm: 0,
         }
     }
 
@@ -425,6 +426,12 @@ impl Load {
     #[must_use]
     pub fn lasting_loss(&self) -> u16 {
         self.losses.lasting()
+    }
+
+    /// Wild loss: the mean loss without congestion, in parts per million.
+    #[must_use]
+    pub fn wild_ppm(&self) -> u32 {
+        self.losses.wild_ppm()
     }
 
     /// Steady loss: the loss without congestion that half of the last short samples had or exceeded, in

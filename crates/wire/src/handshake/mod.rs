@@ -67,6 +67,9 @@ pub const MTU_MIN: u16 = 576;
 const INIT_HEADER: usize = 8;
 const RESPONSE_HEADER: usize = 12;
 
+/// Bit of the features of a peer: it restores lost packets of a path from the repair packets of that path.
+pub const FEATURE_PATH_REPAIRS: u8 = 1;
+
 /// AEAD of the handshake and of the tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
@@ -281,6 +284,8 @@ pub struct Hello {
     pub resume: Option<u32>,
     /// Bit *i*: the UE offers user data in the clear on path *i*. Only for announced paths.
     pub plain: u8,
+    /// Features of the UE, as bits; unknown ones are ignored.
+    pub features: u8,
 }
 
 mod hello_tlv {
@@ -289,6 +294,7 @@ mod hello_tlv {
     pub const MTU: u8 = 3;
     pub const RESUME: u8 = 4;
     pub const PLAIN: u8 = 5;
+    pub const FEATURES: u8 = 6;
 }
 
 impl Hello {
@@ -314,7 +320,12 @@ impl Hello {
             b.extend_from_slice(&[hello_tlv::RESUME, 4]);
             b.extend_from_slice(&index.to_be_bytes());
         }
-        b.extend_from_slice(&[hello_tlv::PLAIN, 1, plain_of(self.plain, seen)?]);
+        if plain_of(self.plain, seen)? != 0 {
+            b.extend_from_slice(&[hello_tlv::PLAIN, 1, self.plain]);
+        }
+        if self.features != 0 {
+            b.extend_from_slice(&[hello_tlv::FEATURES, 1, self.features]);
+        }
         Ok(b)
     }
 
@@ -324,7 +335,8 @@ impl Hello {
     /// A [`WireError`] if a part is missing, repeated, malformed or out of range.
     pub fn decode(payload: &[u8]) -> Result<(u64, Self), WireError> {
         need(payload, "hello timestamp", 8)?;
-        let (mut path, mut mtu_value, mut resume, mut plain) = (None, None, None, None);
+        let (mut path, mut mtu_value, mut resume) = (None, None, None);
+        let (mut plain, mut features) = (None, None);
         let mut accesses = Vec::new();
         let mut seen = 0;
         for tlv in Tlvs(&payload[8..]) {
@@ -351,6 +363,10 @@ impl Hello {
                     exactly(value, "hello plain", 1)?;
                     set(&mut plain, value[0], "hello plain")?;
                 }
+                hello_tlv::FEATURES => {
+                    exactly(value, "hello features", 1)?;
+                    set(&mut features, value[0], "hello features")?;
+                }
                 _ => {}
             }
         }
@@ -358,7 +374,8 @@ impl Hello {
         let mtu = mtu_value.ok_or(WireError::Missing("hello MTU"))?;
         // By default everything is sealed.
         let plain = plain_of(plain.unwrap_or(0), seen)?;
-        Ok((u64_at(payload, 0), Self { path, accesses, mtu, resume, plain }))
+        let features = features.unwrap_or(0);
+        Ok((u64_at(payload, 0), Self { path, accesses, mtu, resume, plain, features }))
     }
 }
 
@@ -377,6 +394,8 @@ pub struct Welcome {
     pub instance: u32,
     /// Bit *i*: the UPF offers user data in the clear on path *i* of those announced by the UE.
     pub plain: u8,
+    /// Features of the UPF, as bits; unknown ones are ignored.
+    pub features: u8,
 }
 
 mod welcome_tlv {
@@ -387,6 +406,7 @@ mod welcome_tlv {
     pub const INSTANCE: u8 = 5;
     pub const REFUSED: u8 = 6;
     pub const PLAIN: u8 = 7;
+    pub const FEATURES: u8 = 8;
 }
 
 /// The UPF knows the UE but refuses the session. Sent in place of a [`Welcome`], so that it is authenticated.
@@ -473,7 +493,12 @@ impl Welcome {
         b.extend_from_slice(&self.reorder_available.to_be_bytes());
         b.extend_from_slice(&[welcome_tlv::INSTANCE, 4]);
         b.extend_from_slice(&self.instance.to_be_bytes());
-        b.extend_from_slice(&[welcome_tlv::PLAIN, 1, self.plain]);
+        if self.plain != 0 {
+            b.extend_from_slice(&[welcome_tlv::PLAIN, 1, self.plain]);
+        }
+        if self.features != 0 {
+            b.extend_from_slice(&[welcome_tlv::FEATURES, 1, self.features]);
+        }
         Ok(b)
     }
 
@@ -484,7 +509,7 @@ impl Welcome {
     pub fn decode(payload: &[u8]) -> Result<(u32, Self), WireError> {
         need(payload, "welcome sender index", 4)?;
         let (mut ipv4, mut ipv6, mut inner_mtu) = (None, None, None);
-        let (mut reorder, mut instance, mut plain) = (None, None, None);
+        let (mut reorder, mut instance, mut plain, mut features) = (None, None, None, None);
         for tlv in Tlvs(&payload[4..]) {
             let (kind, value) = tlv?;
             match kind {
@@ -514,6 +539,10 @@ impl Welcome {
                     exactly(value, "welcome plain", 1)?;
                     set(&mut plain, value[0], "welcome plain")?;
                 }
+                welcome_tlv::FEATURES => {
+                    exactly(value, "welcome features", 1)?;
+                    set(&mut features, value[0], "welcome features")?;
+                }
                 _ => {}
             }
         }
@@ -528,6 +557,7 @@ impl Welcome {
             instance: instance.unwrap_or(0),
             // By default everything is sealed.
             plain: plain.unwrap_or(0),
+            features: features.unwrap_or(0),
         };
         Ok((u32_at(payload, 0), welcome))
     }

@@ -8,6 +8,7 @@ fn hello() -> Hello {
         mtu: 1420,
         resume: Some(7),
         plain: 0b01,
+        features: FEATURE_PATH_REPAIRS,
     }
 }
 
@@ -19,6 +20,7 @@ fn welcome() -> Welcome {
         reorder_available: 512,
         instance: 3,
         plain: 0b10,
+        features: 0b101,
     }
 }
 
@@ -44,6 +46,7 @@ fn hello_golden() {
         3, 2, 5, 0x8c, // MTU 1420
         4, 4, 0, 0, 0, 7, // resume
         5, 1, 0b01, // plain paths
+        6, 1, 1, // features
     ];
     assert_eq!(bytes, golden);
     assert_eq!(Hello::decode(&bytes), Ok((0x0102, hello())));
@@ -60,9 +63,19 @@ fn welcome_golden() {
         4, 2, 2, 0, // reorder queues
         5, 4, 0, 0, 0, 3, // instance
         7, 1, 0b10, // plain paths
+        8, 1, 0b101, // features
     ];
     assert_eq!(bytes, golden);
     assert_eq!(Welcome::decode(&bytes), Ok((0x0102_0304, welcome())));
+}
+
+/// The features are the last TLV of three bytes.
+#[test]
+fn a_peer_that_states_no_features_has_none() {
+    let bytes = hello().encode(9).unwrap();
+    assert_eq!(Hello::decode(&bytes[..bytes.len() - 3]), Ok((9, Hello { features: 0, ..hello() })));
+    let bytes = welcome().encode(9).unwrap();
+    assert_eq!(Welcome::decode(&bytes[..bytes.len() - 3]), Ok((9, Welcome { features: 0, ..welcome() })));
 }
 
 #[test]
@@ -81,6 +94,8 @@ fn unknown_parts_are_skipped_and_bad_ones_refused() {
         (&[4, 1, 0], WireError::Length { what: "hello resume", expected: 4, have: 1 }),
         (&[5, 1, 0], WireError::Repeated("hello plain")),
         (&[5, 2, 0, 0], WireError::Length { what: "hello plain", expected: 1, have: 2 }),
+        (&[6, 1, 0], WireError::Repeated("hello features")),
+        (&[6, 0], WireError::Length { what: "hello features", expected: 1, have: 0 }),
     ] {
         let mut bad = hello().encode(9).unwrap();
         bad.extend_from_slice(extra);
@@ -95,7 +110,8 @@ fn unknown_parts_are_skipped_and_bad_ones_refused() {
     let stranger = WireError::Value { what: "plain path", got: 4 };
     assert_eq!(Hello { plain: 4, ..hello() }.encode(0), Err(stranger));
     let mut bad = hello().encode(9).unwrap();
-    *bad.last_mut().unwrap() = 4;
+    let plain = bad.len() - 4; // the features follow
+    bad[plain] = 4;
     assert_eq!(Hello::decode(&bad), Err(stranger));
     assert!(Hello { accesses: vec![Access { path: 0, name: "a b".into() }], ..hello() }.encode(0).is_err());
 }
@@ -158,10 +174,11 @@ proptest! {
         mtu in MTU_MIN..,
         resume: Option<u32>,
         plain: u8,
+        features: u8,
     ) {
         let announced = names.keys().fold(0, |set, path| set | 1 << path);
         let accesses = names.into_iter().map(|(path, name)| Access { path, name }).collect();
-        let hello = Hello { path, accesses, mtu, resume, plain: plain & announced };
+        let hello = Hello { path, accesses, mtu, resume, plain: plain & announced, features };
         let bytes = hello.encode(timestamp).unwrap();
         prop_assert!(INIT_MIN - 8 + bytes.len() <= HANDSHAKE_MAX);
         prop_assert_eq!(Hello::decode(&bytes), Ok((timestamp, hello)));
@@ -171,12 +188,12 @@ proptest! {
     fn welcome_round_trips(
         v4 in proptest::option::of((any::<u32>(), 0u8..=32)),
         v6: u128, len in 0u8..=128, inner_mtu in MTU_MIN.., reorder_available: u16, instance: u32,
-        plain: u8,
+        plain: u8, features: u8,
     ) {
         let welcome = Welcome {
             ipv4: v4.map(|(a, p)| (Ipv4Addr::from(a), p)),
             ipv6: Some((Ipv6Addr::from(v6), len)),
-            inner_mtu, reorder_available, instance, plain,
+            inner_mtu, reorder_available, instance, plain, features,
         };
         prop_assert_eq!(Welcome::decode(&welcome.encode(7).unwrap()), Ok((7, welcome)));
     }

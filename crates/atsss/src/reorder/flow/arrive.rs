@@ -56,11 +56,11 @@ impl Inner {
         self.law.on_arrival(arrival.path, ctx.now);
         let sole = (arrival.hold == Hold::OnPath).then_some(arrival.path);
         let by = 1 << arrival.path;
-        if let Hold::For(patience) = arrival.hold {
-            self.patience = patience;
-            arrival.path = PATIENT;
-        }
         let Arrival { sequence, start, hold, .. } = arrival;
+        let patience = match hold {
+            Hold::For(patience) => Some(patience),
+            _ => None,
+        };
         let hold = hold != Hold::Never;
         let index = match self.flows.find(key) {
             Some(index) => index,
@@ -76,6 +76,23 @@ impl Inner {
         if !hold && self.flows.get(index).held > 0 {
             self.release_all(index, ctx); // the rule changed from a splitting mode to redundant
         }
+        let hold_time = self.law.hold(arrival.path);
+        let flow = self.flows.get(index);
+        let sole = match patience {
+            Some(patience) => {
+                self.patience = patience;
+                flow.patient_until = ctx.now + patience;
+                arrival.path = PATIENT;
+                None
+            }
+            // Packets without a code also wait for those that may be restored.
+            None if flow.patient_until > ctx.now => {
+                self.patience = self.patience.max(hold_time);
+                arrival.path = PATIENT;
+                None
+            }
+            None => sole,
+        };
         let flow = self.flows.get(index);
         let spreads = flow.sole.is_some() && sole.is_none() && arrival.path != PATIENT;
         flow.sole = sole;

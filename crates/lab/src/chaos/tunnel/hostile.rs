@@ -152,6 +152,7 @@ impl Hostile {
             mtu: self.draw.between((1_280, 9_000)) as u16,
             resume,
             plain: self.draw.of(&[0, 0, 0, 1, 3]),
+            features: u8::MAX,
         };
         let local = self.draw.rng().next_u32();
         let clock = epoch_ns(0) + now.as_nanos();

@@ -156,6 +156,7 @@ fn init(upf_key: &PublicKey, n: u64, draw: &mut RandomStream) -> Option<Vec<u8>>
         mtu: 1_400,
         resume: None,
         plain: 0,
+        features: 0,
     };
     let (index, at) = (draw.rng().next_u32(), super::ends::epoch_ns(0) + n);
     Initiator::start(&key, upf_key, Suite::Aes256Gcm, index, at, &hello, None, draw.rng())

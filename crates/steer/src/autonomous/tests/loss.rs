@@ -307,3 +307,78 @@ fn acknowledgements_of_data_from_a_lossy_home_stay_there() {
         assert_eq!(path, end, "paths {paths:b}");
     }
 }
+
+/// A flow at home on path 0 with a round trip of 10 ms that sends a full packet every `gap_us`, acknowledged, for some seconds.
+/// Returns its last path.
+fn run_bulk(bed: &mut Bed, remote: u64, gap_us: u64, seconds: u64) -> PathId {
+    let flow = &mut FlowSteer::default();
+    let mut path = 0;
+    for _ in 0..seconds * 1_000_000 / gap_us {
+        flow.arrives(Arrived { bytes: 40, paths: 1 });
+        path = bed.packet(flow, remote);
+        bed.now += Duration::from_micros(gap_us);
+    }
+    path
+}
+
+/// With a loss of 0.5 %, a sender that slows down has 17 packets per round trip of 10 ms, one that ignores loss has 83.
+#[test]
+fn flows_of_senders_that_slow_down_stay_and_are_protected_if_lost_packets_are_restored() {
+    for (restores, gap_us, end) in [(true, 600, 0), (false, 600, 1), (true, 120, 0), (false, 120, 0)] {
+        let home = LoadView { wild_ppm: 5_000, ..load(5, 0, 100) };
+        let mut bed = Bed { restores, ..Bed::new(&[home, load(15, 0, 100)]) };
+        assert_eq!(run_bulk(&mut bed, 7, gap_us, 4), end, "restores {restores}, {gap_us} us");
+        if restores {
+            assert_eq!(bed.lane.protection(7, &home).is_some(), gap_us == 600, "{gap_us} us");
+        }
+        assert_eq!(bed.lane.protection(8, &home), None, "another host");
+    }
+}
+
+#[test]
+fn the_next_flow_of_a_protected_host_uses_a_lossy_path_like_one_without_loss() {
+    for restores in [true, false] {
+        // 100 kB end first on the lossy path, unless its loss leaves the sender 17 packets per round trip.
+        let lossy = LoadView { wild_ppm: 5_000, ..load(15, 0, 200) };
+        let mut bed = Bed { restores, ..Bed::new(&[lossy, load(15, 0, 60)]) };
+        bed.lane.senders.note_slowing(7);
+        let flow = &mut FlowSteer::default();
+        assert_eq!(bed.packet(flow, 7), if restores { 0 } else { 1 });
+    }
+}
+
+#[test]
+fn a_loss_that_repairs_do_not_cover_is_treated_as_before() {
+    for (wild_ppm, covered) in
+        [(0, false), (WILD_PPM, false), (WILD_PPM + 1, true), (30_000, true), (30_001, false)]
+    {
+        let path = LoadView { wild_ppm, ..load(5, 0, 100) };
+        assert_eq!(protection::covers(&path), covered, "{wild_ppm}");
+        let seen = protection::restored(&[path])[0];
+        assert_eq!(seen.wild_ppm + seen.restored_ppm, wild_ppm);
+        assert_eq!(seen.wild_ppm == 0, covered || wild_ppm == 0);
+    }
+}
+
+proptest! {
+    /// Packets that meet a long queue are not protected; the overhead grows with the loss and stays below a fifth.
+    #[test]
+    fn congestion_stays_visible(
+        wild_ppm in WILD_PPM + 1..=30_000,
+        rtt_ms in 1_u32..1_000,
+        queue_us in 0_u32..2_000_000,
+        drop_us in prop_oneof![Just(u32::MAX), 1_000_u32..1_000_000],
+    ) {
+        let path = LoadView { wild_ppm, rtt_us: rtt_ms * 1_000, queue_us, drop_us, ..CLEAN };
+        let long_us = if drop_us == u32::MAX { 0 } else { drop_us };
+        match protection::of(&path) {
+            Some(mode) => {
+                prop_assert!(queue_us < 2_000.max(rtt_ms * 500).max(long_us));
+                prop_assert!((6..=18).contains(&mode.overhead_percent()));
+                prop_assert!(u32::from(mode.overhead_percent()) >= 4 * wild_ppm / 10_000 + 6);
+                prop_assert!((16..=128).contains(&mode.wait_ms()) && mode.wait_ms().is_power_of_two());
+            }
+            None => prop_assert!(queue_us >= 2_000 && queue_us >= rtt_ms * 500),
+        }
+    }
+}

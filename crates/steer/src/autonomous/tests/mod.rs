@@ -29,6 +29,7 @@ struct Bed {
     datagrams: bool,
     ends: bool,
     bytes: u32,
+    restores: bool,
 }
 
 impl Bed {
@@ -45,6 +46,7 @@ impl Bed {
             datagrams: false,
             ends: false,
             bytes: 1400,
+            restores: false,
         }
     }
 
@@ -66,6 +68,7 @@ impl Bed {
             ends: self.ends,
             flow,
             loads: &self.loads,
+            restores: self.restores,
             now: self.now,
         };
         self.lane.pick(input, up, true).unwrap()
@@ -651,6 +654,7 @@ proptest! {
                 seen_bps: mbps * 1_000_000,
                 is_measured: mbps % 2 == 1,
                 wild_ppm,
+                restored_ppm: 0,
             })
             .collect();
         let mut bed = Bed::new(&loads);

@@ -445,3 +445,34 @@ fn unknown_paths_and_empty_packets_are_accepted() {
     bed.reorder.flush(bed.now, &mut bed.pool, &mut out);
     assert_eq!(out.0, 2);
 }
+
+#[test]
+fn packets_without_a_code_wait_for_those_that_may_be_restored() {
+    let patient = Hold::For(Duration::from_millis(100));
+    for restored in [true, false] {
+        let mut bed = TestBed::two_paths();
+        bed.waiting(1, 0, true, patient, 0);
+        bed.waiting(1, 2, false, patient, 0);
+        for sequence in 3..20 {
+            let (hold, path) = if sequence % 2 == 0 { (Hold::OnPath, 0) } else { (Hold::Skew, 1) };
+            assert_eq!(bed.waiting(1, sequence, false, hold, path), Outcome::Held, "{sequence}");
+        }
+        bed.now += Duration::from_millis(99);
+        bed.reorder.on_timeout(bed.now, &mut bed.pool, &mut bed.out);
+        assert_eq!(bed.out.0, [(1, 0)], "longer than the paths differ");
+        if restored {
+            bed.waiting(1, 1, false, patient, 0);
+            assert!(bed.out.0.is_sorted() && bed.out.0.len() == 20);
+        }
+        bed.now += Duration::from_millis(1);
+        bed.reorder.on_timeout(bed.now, &mut bed.pool, &mut bed.out);
+        assert_eq!((bed.reorder.depth(), bed.out.0.len()), (0, if restored { 20 } else { 19 }));
+        // Without packets that have a code, the usual rules apply again.
+        bed.now += Duration::from_millis(100);
+        assert_eq!(bed.waiting(1, 21, false, Hold::OnPath, 0), Outcome::Held);
+        for sequence in 22..25 {
+            bed.waiting(1, sequence, false, Hold::OnPath, 0);
+        }
+        assert_eq!(bed.reorder.depth(), 0, "overtaken by three");
+    }
+}
