@@ -129,7 +129,7 @@ impl Encoder {
         self.stats
     }
 
-    /// Sets the parameters. Positions continue. After a change, earlier sources are not covered any more.
+    /// Sets the parameters. Positions continue. After a change of window or wait, earlier sources are not covered any more.
     pub fn set_overhead(&mut self, overhead: Overhead) {
         self.overhead.percent = overhead.percent;
         if self.overhead == overhead {

@@ -93,6 +93,7 @@ impl Covered {
         }
     }
 
+    /// What the code with this stream covers.
     fn of(stream: u8) -> Self {
         match stream.checked_sub(Self::FIRST_OF_PATHS) {
             Some(path) => Self::Path(path),

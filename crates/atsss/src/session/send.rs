@@ -511,7 +511,8 @@ fn remote_hash(address: IpAddr) -> u64 {
 /// After this time without a packet, nothing of a stream is in flight any more.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// The stream a rule's packets belong to; below the streams of paths, since a rule set has at most [`MAX_RULES`].
+/// The stream a rule's packets belong to; below the streams of paths, since a rule set has at most
+/// [`MAX_RULES`](crate::classify::MAX_RULES).
 pub(super) fn stream_id(rule: RuleIndex) -> u8 {
     u8::try_from(rule).unwrap_or(u8::MAX)
 }

@@ -54,6 +54,7 @@
 //! ms.
 
 mod answer;
+mod group;
 mod overflow;
 mod protection;
 mod small;
@@ -66,6 +67,7 @@ use crate::view::{BULK_BYTES, LoadView, PERIOD_MS};
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::tunnel::SECURE_OVERHEAD;
+use group::Group;
 use overflow::Overflow;
 pub use protection::is_protected;
 use spill::Delays;
@@ -87,12 +89,8 @@ const UNMEASURED_BPS: u64 = 1_000_000;
 /// A flow of datagrams with a shorter first packet is a query or a call and not a transfer (QUIC's first datagram
 /// has at least 1,200 bytes, RFC 9000 §14.1). It begins on the path with the earliest arrival.
 const TRANSFER_BYTES: u32 = 1_200;
-/// Flows to one host belong together if they begin within this time.
-const GROUP: Duration = Duration::from_secs(2);
+/// Groups that are remembered.
 const GROUPS: usize = 16;
-/// A host is a query host after this number of consecutive connections that were never bulk. A single one may have
-/// been the control connection of a transfer.
-const QUESTIONS: u8 = 2;
 /// Least time between two moves of flows.
 const MOVE: Duration = Duration::from_millis(500);
 /// A bulk flow leaves its home for loss after it has not filled it for this number of periods. That is longer than
@@ -131,53 +129,6 @@ const SMALL_ROUNDS: u32 = 6;
 /// per round trip for 200 ms and a round trip while it probes for the least round trip. On a nearer path it would
 /// adopt that path's.
 const PAUSE_PERIODS: u32 = 4;
-
-/// Flows to one host that began together. Connections and flows of datagrams form separate groups, because a call
-/// is not part of a transfer.
-#[derive(Debug, Clone, Copy, Default)]
-struct Group {
-    remote: u64,
-    datagram: bool,
-    at: Instant,
-    /// Open flows, by home.
-    flows: [u8; MAX_PATHS],
-    /// Consecutive connections that ended without ever being bulk.
-    small: u8,
-    /// Home of the last connection, if it was still bulk when it ended and had not come there only a moment before.
-    bulk_home: Option<PathId>,
-}
-
-impl Group {
-    /// Whether the host is a query host.
-    const fn is_asked(&self) -> bool {
-        self.small >= QUESTIONS
-    }
-
-    /// Whether a further flow is part of a transfer. With sequential queries, the last connection may close late,
-    /// so a query host needs one more open flow.
-    fn is_transfer(&self, now: Instant) -> bool {
-        let open: u16 = self.flows.iter().copied().map(u16::from).sum();
-        within(self.at, now) && open > u16::from(self.is_asked())
-    }
-
-    /// A connection with this home has ended; `lasted`: it was bulk to its end, and for longer than a moment there.
-    fn end(&mut self, home: PathId, was_bulk: bool, lasted: bool) {
-        let flows = &mut self.flows[usize::from(home)];
-        *flows = flows.saturating_sub(1);
-        self.bulk_home = lasted.then_some(home);
-        self.small = if was_bulk { 0 } else { self.small.saturating_add(1) };
-    }
-
-    /// A flow begins on `home`. If the counter is at its maximum, all are halved, because most of the flows have
-    /// probably ended.
-    fn add(&mut self, home: PathId, now: Instant) {
-        self.at = now;
-        if self.flows[usize::from(home)] == u8::MAX {
-            self.flows = self.flows.map(|flows| flows / 2);
-        }
-        self.flows[usize::from(home)] += 1;
-    }
-}
 
 /// The state of the law for one (session, rule).
 #[derive(Debug, Clone, Default)]
@@ -468,7 +419,7 @@ impl LawState {
                 };
                 let at = known.or((0..GROUPS).min_by_key(|at| self.groups[*at].at)).unwrap_or(0);
                 let (remote, datagram) = (input.remote, input.datagram);
-                let flows = if within(group.at, input.now) { group.flows } else { Group::default().flows };
+                let flows = if group.is_recent(input.now) { group.flows } else { Group::default().flows };
                 self.groups[at] = Group { remote, datagram, flows, ..group };
                 (at, home)
             }
@@ -800,10 +751,6 @@ fn is_young(input: &Input<'_>) -> bool {
 fn is_bulk(input: &Input<'_>) -> bool {
     let home_bps = input.flow.home().map_or(0, |home| input.load(home).seen_bps);
     input.flow.is_large() && !(input.datagram && input.flow.is_call(home_bps))
-}
-
-fn within(at: Instant, now: Instant) -> bool {
-    at != Instant::ZERO && now.saturating_since(at) <= GROUP
 }
 
 #[cfg(test)]
