@@ -84,6 +84,29 @@ fn an_idle_path_is_probed_once_a_second() {
 }
 
 #[test]
+fn an_idle_path_whose_first_sample_was_late_settles_soon() {
+    for base_ms in [5, 10, 40, 120, 600] {
+        for excess_ms in [20, 100, 400, 2000] {
+            let mut b = Bench::new((base_ms + excess_ms) * MS, 1);
+            b.ends[UE].settle();
+            for direction in &mut b.directions {
+                direction.delay = Box::new(move |_| base_ms * MS / 2);
+            }
+            // From the second probe on, 16 follow each other.
+            let settled = at(2_000 + 16 * u64::from(base_ms.max(40)));
+            b.run(settled);
+            let limit = base_ms * MS * 3 / 2 + 5 * MS + excess_ms * MS / 7;
+            for end in &b.ends {
+                assert!(end.rtt().smoothed <= limit, "{base_ms} + {excess_ms} ms: {:?}", end.rtt());
+            }
+            b.run(at(60_000));
+            assert!(b.probes_sent[UPF] <= 60 + 16, "{base_ms} + {excess_ms} ms: {}", b.probes_sent[UPF]);
+            assert_eq!(b.downs(), 0);
+        }
+    }
+}
+
+#[test]
 fn the_probe_rate_follows_the_packet_rate_within_its_bounds() {
     let mut cost = Vec::new();
     for (pps, exchanges_per_s) in

@@ -20,6 +20,9 @@ const FEWEST_IN_TRAFFIC: u16 = 16;
 const REPEATS_OVERDUE: u32 = 4;
 const LOSS_PER_REPEAT_PPM: u32 = 40_000;
 const UNMEASURED_PPM: u32 = 100_000;
+/// Most probes that an idle path that has come up sends at the pace of one in traffic, until its smoothed round trip has
+/// settled. With a gain of 1/8 each, an eighth of the difference is left then.
+const SETTLING_PROBES: u8 = 16;
 /// An acknowledgement whose id differs by more than this comes from a restarted peer.
 pub(super) const ID_WINDOW: u32 = 1024;
 
@@ -81,6 +84,8 @@ pub struct PathMonitor {
     barred: Option<DownReason>,
     /// UE: number of further probes during which the path still counts as in traffic.
     linger: u8,
+    /// UE: probes left of [`SETTLING_PROBES`]; 0: settled.
+    settling: u8,
     /// UE: silence counts from the last proof, because probes have been sent steadily since then.
     steady: bool,
     /// UE: send the next request at once, whatever the interval.
@@ -117,6 +122,7 @@ impl PathMonitor {
             carrier: true,
             barred: None,
             linger: 0,
+            settling: 0,
             steady: false,
             urgent: true,
         }
@@ -152,6 +158,12 @@ impl PathMonitor {
             self.rest(now);
             self.wake(now);
         }
+    }
+
+    /// UE: the path has come up beside others. Its round trip is measured repeatedly until the smoothed value has settled, because
+    /// steering compares it.
+    pub fn settle(&mut self) {
+        self.settling = SETTLING_PROBES;
     }
 
     /// Whether most of the user data sent since the last call was lost while probes passed. Packets larger
@@ -280,6 +292,7 @@ impl PathMonitor {
                 let event = self.answered(msg, now);
                 self.outstanding = u16::try_from(remaining).unwrap_or(u16::MAX);
                 self.waiting_since = now;
+                self.continue_settling();
                 let ack = self.probe(ProbeKind::Ack, msg.id, msg.timestamp_ns, reorder_available, now);
                 (Some(ack), event)
             }
@@ -688,6 +701,17 @@ impl PathMonitor {
                 self.streak = if follows { self.streak.saturating_add(1) } else { 1 };
                 (self.streak >= self.params.replies_to_recover).then(|| self.go_up())
             }
+        }
+    }
+
+    /// After an answer: if it came much sooner than the first ones since the path came up, and the path is idle, the next probe
+    /// follows at the pace of traffic. Otherwise a first sample taken while the machine was busy would keep traffic away
+    /// from the path for many seconds.
+    fn continue_settling(&mut self) {
+        if self.rtt.is_settled() {
+            self.settling = 0;
+        } else if self.settling > 0 && self.state == State::Up && !self.in_traffic() {
+            (self.linger, self.settling) = (1, self.settling - 1);
         }
     }
 

@@ -99,6 +99,11 @@ impl RttMeter {
         Duration::from_micros(self.latest.max(self.smoothed_x8 / 8).into())
     }
 
+    /// Whether the smoothed value is not much above the newest sample: by at most half of it and 5 ms.
+    pub(super) fn is_settled(&self) -> bool {
+        self.smoothed_x8 / 8 <= self.latest.saturating_add(self.latest / 2 + 5_000)
+    }
+
     /// Four deviations.
     pub(super) fn spread(&self) -> Duration {
         Duration::from_micros(self.variance_x4.into())

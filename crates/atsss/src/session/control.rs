@@ -318,6 +318,9 @@ impl Session {
         match event {
             PathEvent::Up => {
                 let rtt_us = self.paths.get(path).map_or(0, |p| micros(p.monitor.rtt().smoothed));
+                if self.paths.iter().nth(1).is_some() {
+                    self.paths.get_mut(path).into_iter().for_each(|path| path.monitor.settle());
+                }
                 self.active().event(SessionEvent::PathUp { path, rtt_us });
                 // The search begins, or begins again because the route may have changed.
                 let max = self.profile.max_payload;
