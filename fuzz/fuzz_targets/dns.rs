@@ -26,14 +26,14 @@ fuzz_target!(|input: Input| {
     for (whole, bytes, wait_s) in input.messages.iter().take(64) {
         now += Duration::from_secs((*wait_s).into());
         if *whole {
-            table.ask(bytes, now);
+            table.track_question(bytes, now);
             table.snoop(bytes, now);
         } else {
             table.learn(bytes, now);
             if let (Ok(question), Ok(packet)) =
                 (ip::udp_datagram(device, server, bytes), ip::udp_datagram(server, device, bytes))
             {
-                table.ask(&question, now);
+                table.track_question(&question, now);
                 table.snoop(&packet, now);
             }
         }

@@ -51,7 +51,7 @@ fuzz_target!(|input: Input| {
         assert_eq!(Node::from_value(&node.json(), NOW).as_ref(), Ok(&node));
         manager.cib.insert(node).expect("there is room");
     }
-    if let Ok(candidates) = manager.ask(input.question, NOW) {
+    if let Ok(candidates) = manager.query(input.question, NOW) {
         for candidate in candidates {
             assert!(!candidate.properties.json().to_string().contains("Infinity"), "no bare Infinity");
         }

@@ -100,7 +100,7 @@ impl DnsTable {
     }
 
     /// Examines an IP packet from the device, and remembers it if it is a DNS question.
-    pub fn ask(&mut self, packet: &[u8], now: Instant) {
+    pub fn track_question(&mut self, packet: &[u8], now: Instant) {
         let Some(message) = dns_payload(packet, MessageKind::Question) else { return };
         let (Some(id), Ok(flow)) = (identifier(message), FlowKey::parse(packet)) else { return };
         let answer = flow.reversed();
@@ -115,7 +115,7 @@ impl DnsTable {
     }
 
     /// Examines an IP packet to the device, and learns from it if it answers a question seen by
-    /// [`DnsTable::ask`].
+    /// [`DnsTable::track_question`].
     pub fn snoop(&mut self, packet: &[u8], now: Instant) {
         // The cheap check first: nearly all packets are not UDP from port 53.
         let Some(message) = dns_payload(packet, MessageKind::Answer) else { return };
@@ -359,7 +359,7 @@ mod tests {
         let (us, server) = ("10.0.0.2:4000", "192.0.2.53:53");
         let learns = |asked: &[Vec<u8>], after: Duration, answers: usize| {
             let mut table = DnsTable::default();
-            asked.iter().for_each(|packet| table.ask(packet, Instant::ZERO));
+            asked.iter().for_each(|packet| table.track_question(packet, Instant::ZERO));
             (0..answers).for_each(|_| table.snoop(&from_server(&answer), Instant::ZERO + after));
             (table.len(), table.stats().unasked)
         };
@@ -398,7 +398,7 @@ mod tests {
             cname("x.cdn.example", 400, "edge.cdn.example"),
             a("stranger.example", 9999, 2),
         ];
-        table.ask(&to_server(), Instant::ZERO);
+        table.track_question(&to_server(), Instant::ZERO);
         table.snoop(&from_server(&reply("www.example.org", answers)), Instant::ZERO);
         let wanted = ["www.example.org", "x.cdn.example", "edge.cdn.example"];
         assert_eq!(names(&table, 1, Instant::from_secs(399)), wanted);
@@ -425,7 +425,7 @@ mod tests {
         let address = Ipv6Addr::from_bits(0x2001_0db8 << 96 | 5);
         let record = RData::AAAA(AAAA { address: address.to_bits() });
         let message = reply("s.example", vec![ResourceRecord::new(name("s.example"), CLASS::IN, 60, record)]);
-        table.ask(&question("[fd00::2]:4000", "[fd00::53]:53", 7), Instant::ZERO);
+        table.track_question(&question("[fd00::2]:4000", "[fd00::53]:53", 7), Instant::ZERO);
         let (server, us) = ("[fd00::53]:53".parse().unwrap(), "[fd00::2]:4000".parse().unwrap());
         table.snoop(&udp_datagram(server, us, &message).unwrap(), Instant::ZERO);
         assert_eq!(table.names(address.into(), Instant::ZERO).collect::<Vec<_>>(), ["s.example"]);
@@ -499,8 +499,8 @@ mod tests {
             for (at, bits) in flips {
                 let at = usize::from(at) % valid.len();
                 valid[at] ^= bits;
-                table.ask(&to_server(), Instant::ZERO);
-                table.ask(&valid, Instant::ZERO);
+                table.track_question(&to_server(), Instant::ZERO);
+                table.track_question(&valid, Instant::ZERO);
                 table.snoop(&valid, Instant::ZERO);
             }
             prop_assert!(table.len() <= 4 && table.asked.len() <= MAX_QUESTIONS);

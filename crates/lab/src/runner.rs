@@ -1,7 +1,7 @@
 //! Runs all variants, runs and seeds of a scenario and combines their metrics.
 
 use crate::backend::{Backend, Outcome, Progress, Quiet, Series};
-use crate::claims::{Checked, Verdict, derive, judge, median, percentile};
+use crate::claims::{Checked, Verdict, derive, evaluate, median, percentile};
 use crate::matrix;
 use crate::scenario::file::{BackendName, Claim};
 use crate::scenario::model::{Matrix, run_seed};
@@ -124,7 +124,7 @@ pub fn run(
         scenario.matrix.as_ref().is_none_or(|of| matrix::is_judged(claim, of, backend.name()))
     };
     let claims: Vec<Claim> = scenario.claims.iter().filter(judged).cloned().collect();
-    let claims = judge(&claims, backend.name(), &per_seed);
+    let claims = evaluate(&claims, backend.name(), &per_seed);
     Ok(Finished {
         backend: backend.name(),
         seed,

@@ -20,7 +20,7 @@
 //!
 //! Held ACKs are sent in the order of their arrival and before any later packet of the flow, or not at all: the
 //! missing ACK makes them redundant, since it has a later acknowledgment and newer SACK blocks, window and
-//! timestamp. Information that later ACKs may not repeat is never held; see [`Track::judge`].
+//! timestamp. Information that later ACKs may not repeat is never held; see [`Track::decide`].
 
 use super::events::ReleaseReason;
 use super::pool::Queue;
@@ -163,7 +163,7 @@ impl Track {
     ///   zero. A zero window is forwarded each time: it may answer a window probe, and unanswered probes end a connection
     ///   (RFC 9293 §3.8.6.1);
     /// - urgent data, and options other than timestamps, SACK, MPTCP's DSS, MD5 or AO.
-    pub(super) fn judge(
+    pub(super) fn decide(
         &mut self,
         ip: &IpPacket,
         tcp: &TcpView<'_>,

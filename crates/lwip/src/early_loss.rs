@@ -54,13 +54,13 @@ pub(super) struct EarlyLoss {
 }
 
 impl EarlyLoss {
-    /// Whether [`Self::look`] has something to do.
+    /// Whether [`Self::update`] has something to do.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         now.saturating_since(self.window.1) >= RATE
     }
 
     /// Updates the rate, and discards evidence that is too old.
-    pub(super) fn look(&mut self, of: &Use, now: Instant) {
+    pub(super) fn update(&mut self, of: &Use, now: Instant) {
         let (bytes, since) = self.window;
         let time = now.saturating_since(since);
         if time >= of.rtt.max(RATE) {
@@ -75,7 +75,7 @@ impl EarlyLoss {
 
     /// A segment was lost.
     pub(super) fn lost(&mut self, of: &Use, now: Instant) {
-        self.look(of, now);
+        self.update(of, now);
         let is_little = self.rate_bps < of.estimate_bps / 2;
         if !is_little || of.has_queue || self.rounds > 0 && now.saturating_since(self.round_at) < of.rtt {
             return;
@@ -133,7 +133,7 @@ mod tests {
                     has_queue,
                     rtt: RTT,
                 };
-                early.look(&of, now);
+                early.update(&of, now);
                 if lossy.contains(&round) && sent % packets < 3 {
                     early.lost(&of, now);
                 }
@@ -172,9 +172,9 @@ mod tests {
         let mut found = early;
         found.found();
         assert_eq!(found.ppm(), 0);
-        early.look(&of(3_010), now);
+        early.update(&of(3_010), now);
         assert_eq!(early.ppm(), 30_000);
-        early.look(&of(3_011), now);
+        early.update(&of(3_011), now);
         assert_eq!(early.ppm(), 0);
     }
 }

@@ -270,7 +270,7 @@ impl Law {
         for leg in Leg::ALL {
             if self.leg_states[leg as usize].early.is_due(now) {
                 let of = self.use_of(links, leg, now);
-                self.leg_states[leg as usize].early.look(&of, now);
+                self.leg_states[leg as usize].early.update(&of, now);
             }
         }
         let paths = self.paths(links, segment.has_wifi);

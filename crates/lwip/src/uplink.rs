@@ -71,7 +71,7 @@ impl Node {
         {
             law.acknowledged(links, of_flow, &parsed.tcp, packet.len(), now);
         }
-        let (verdict, reason) = flow.track.judge(&parsed.ip, &parsed.tcp, let_through, hides);
+        let (verdict, reason) = flow.track.decide(&parsed.ip, &parsed.tcp, let_through, hides);
         if matches!(verdict, Verdict::PassDuplicate | Verdict::Hold | Verdict::Divide) {
             flow.estimate.on_gap();
             if let_through.is_some_and(|let_through| flow.track.dups > let_through) && flow.gap.is_none() {

@@ -35,7 +35,7 @@ fn manager(case: &Value) -> Manager {
 /// The answer in recorded form: groups of equal score, each sorted by text; sets sorted by text.
 fn answer(manager: &Manager, case: &Value) -> Value {
     let request = text(&case["request"]);
-    let candidates = manager.ask(&request, NOW).expect("an answer");
+    let candidates = manager.query(&request, NOW).expect("an answer");
     let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
     for candidate in candidates {
         let number = |n: f64| if n.fract() == 0.0 { json!(n as i64) } else { json!(n) };

@@ -41,7 +41,7 @@ impl Agent {
     ///
     /// # Errors
     /// The policy refuses the connection because of a property, or the answer is not understood.
-    pub(crate) async fn ask(&self, request: &Request, flow: &Value) -> Result<Option<Answer>, Error> {
+    pub(crate) async fn query(&self, request: &Request, flow: &Value) -> Result<Option<Answer>, Error> {
         let Some(path) = self.path().filter(|path| path.exists()) else { return Ok(None) };
         let wrong = |reason: String| Error::Agent { place: path.display().to_string(), reason };
         let client = reqwest::Client::builder().no_proxy().unix_socket(path).timeout(AGENT_TIMEOUT).build();
@@ -119,7 +119,7 @@ mod tests {
         let request = Request { remote: vec![Endpoint::new([127, 0, 0, 1].into(), 1)], ..Request::default() };
         let agent = Agent::Socket(path.clone());
         let asked = async {
-            let answer = agent.ask(&request, &json!({})).await;
+            let answer = agent.query(&request, &json!({})).await;
             std::fs::remove_file(&path).unwrap();
             answer
         };
@@ -142,7 +142,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_listener_there_is_no_agent() {
         let agent = Agent::Socket("/nonexistent/agent.sock".into());
-        assert!(matches!(agent.ask(&Request::default(), &json!({})).await, Ok(None)));
-        assert!(matches!(Agent::None.ask(&Request::default(), &json!({})).await, Ok(None)));
+        assert!(matches!(agent.query(&Request::default(), &json!({})).await, Ok(None)));
+        assert!(matches!(Agent::None.query(&Request::default(), &json!({})).await, Ok(None)));
     }
 }

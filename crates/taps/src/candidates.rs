@@ -59,7 +59,7 @@ impl CandidateQuery<'_> {
         // The host's own addresses are in no slice.
         let here = request.remote.iter().all(|e| e.address.is_loopback());
         let flow = flow(&request, resolved);
-        let asked = if here { Ok(None) } else { self.agent.ask(&request, &flow).await };
+        let asked = if here { Ok(None) } else { self.agent.query(&request, &flow).await };
         let (answer, by_agent) = match asked.map_err(|e| explained(e, &left_out))? {
             Some(answer) => (answer, true),
             None => {

@@ -94,7 +94,7 @@ impl Session {
                 let state = self.paths.get_mut(path).ok_or(DropReason::UnknownPath)?;
                 let (answer, event) = state.monitor.on_probe(&probe, available, now);
                 match (probe.kind, origin) {
-                    (ProbeKind::Request, Origin::Endpoint) if answer.is_some() => state.ask(probe.id),
+                    (ProbeKind::Request, Origin::Endpoint) if answer.is_some() => state.probe_sent(probe.id),
                     (ProbeKind::Request, Origin::Candidate) if answer.is_some() => {
                         state.on_candidate_probe(probe.id)
                     }
@@ -243,7 +243,7 @@ impl Session {
         for state in self.paths.iter_mut().filter(|state| sealing && state.is_bound()) {
             let (path, up) = (state.id, state.monitor.is_up());
             if let Some(probe) = state.monitor.poll_probe(available, now) {
-                state.ask(probe.id);
+                state.probe_sent(probe.id);
                 let active = Active::of(&mut self.active, &self.profile);
                 active.queue(path, Control::Probe(probe));
                 if up {

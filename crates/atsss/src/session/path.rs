@@ -226,7 +226,7 @@ impl Path {
     }
 
     /// A probe with this id is sent to the address in use.
-    pub(super) const fn ask(&mut self, id: u32) {
+    pub(super) const fn probe_sent(&mut self, id: u32) {
         let id = id as u16;
         match self.proof {
             Proof::No => self.proof = Proof::Asked(id.to_be_bytes()),
@@ -465,9 +465,9 @@ mod tests {
                     let mut path = Path::new(Role::Upf, 0, &Arc::default(), Instant::ZERO);
                     path.bind(address, 0);
                     for n in 0..asked {
-                        path.ask(first.wrapping_add(n));
+                        path.probe_sent(first.wrapping_add(n));
                         // A late one.
-                        path.ask(first.wrapping_add(n.saturating_sub(100)));
+                        path.probe_sent(first.wrapping_add(n.saturating_sub(100)));
                     }
                     path.answered(first.wrapping_add(number));
                     path.is_proven()

@@ -93,7 +93,7 @@ impl Session {
 
     /// When [`Self::rest`] will have an effect, if that time is known and in the future.
     #[must_use]
-    pub fn rests_at(&self, now: Instant, after: Duration) -> Option<Instant> {
+    pub fn rest_due_at(&self, now: Instant, after: Duration) -> Option<Instant> {
         let at = self.last_data + after;
         (self.profile.role == Role::Upf && !self.resting && at > now).then_some(at)
     }

@@ -333,7 +333,7 @@ impl Ue {
                 ..NodeReport::default()
             });
         }
-        self.dns.ask(packet, now);
+        self.dns.track_question(packet, now);
         let mut shared = Shared {
             pool: &mut self.pool,
             trains: &mut self.trains,

@@ -206,7 +206,7 @@ impl Upf {
         };
         user_slot.session.rest(now, &mut shared!(self, user));
         let due = user_slot.session.poll_timeout().map(|(at, _)| at);
-        let rest = user_slot.session.rests_at(now, self.config.params.cool_after);
+        let rest = user_slot.session.rest_due_at(now, self.config.params.cool_after);
         if let Some(at) = due.into_iter().chain(rest).min() {
             self.timers.arm(Slab::<()>::slot_number(user), at);
         }

@@ -131,7 +131,7 @@ impl Tally {
     }
 
     /// Counts a check of an invariant.
-    pub fn look(&mut self, invariant: Invariant) {
+    pub fn count_check(&mut self, invariant: Invariant) {
         *self.checked.entry(invariant.name()).or_default() += 1;
     }
 

@@ -29,7 +29,7 @@ pub fn run_traced<S: System>(plan: &S) -> (Outcome, Vec<String>) {
 fn run_with<S: System>(plan: &S, trace: &mut Option<Vec<String>>) -> Outcome {
     let mut tally = Tally::default();
     let result = catch_unwind(AssertUnwindSafe(|| plan.play(&mut tally, trace)));
-    tally.look(Invariant::NoPanic);
+    tally.count_check(Invariant::NoPanic);
     let violation = match result {
         Ok(result) => result.err(),
         Err(panic) => {

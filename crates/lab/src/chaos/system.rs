@@ -320,7 +320,7 @@ pub trait World<K> {
     ///
     /// # Errors
     /// The invariant that was violated.
-    fn look(&mut self) -> Result<(), Violation>;
+    fn check_invariants(&mut self) -> Result<(), Violation>;
     /// Starts a fault.
     ///
     /// # Errors
@@ -349,7 +349,7 @@ pub trait World<K> {
             return Err(run_state.violation(Invariant::NoSpin, what));
         }
         self.happen(event)?;
-        self.look()
+        self.check_invariants()
     }
 
     /// Runs for a given time.

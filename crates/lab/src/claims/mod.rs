@@ -88,7 +88,7 @@ const ENOUGH_SEEDS: usize = 5;
 /// Judges the claims of a scenario on the metrics of one or several seeds. A claim with a metric that a run did not produce has no
 /// value there, and fails. That such names exist was checked before.
 #[must_use]
-pub fn judge(claims: &[Claim], backend: BackendName, seeds: &[BTreeMap<String, f64>]) -> Vec<Checked> {
+pub fn evaluate(claims: &[Claim], backend: BackendName, seeds: &[BTreeMap<String, f64>]) -> Vec<Checked> {
     claims
         .iter()
         .filter(|c| c.backends.as_ref().is_none_or(|b| b.contains(&backend)))
@@ -460,12 +460,12 @@ mod tests {
     fn the_median_is_judged_and_the_spread_reported() {
         let mut c = claim("x * 2");
         c.max = Some(6.0);
-        let checked = &judge(&[c.clone()], BackendName::Virtual, &seeds(&[9.0, 1.0, 3.0]))[0];
+        let checked = &evaluate(&[c.clone()], BackendName::Virtual, &seeds(&[9.0, 1.0, 3.0]))[0];
         assert_eq!(checked.measured, Some(6.0));
         assert_eq!((checked.spread(), checked.seeds()), (Some((2.0, 18.0)), (2, 3)));
         assert_eq!(checked.verdict, Verdict::Holds);
         c.differs = reason(17.0, 19.0);
-        let checked = &judge(&[c], BackendName::Virtual, &seeds(&[9.0]))[0];
+        let checked = &evaluate(&[c], BackendName::Virtual, &seeds(&[9.0]))[0];
         assert_eq!((checked.verdict, checked.spread()), (Verdict::Differs, None));
     }
 
@@ -474,7 +474,7 @@ mod tests {
         let mut c = claim("x");
         c.max = Some(6.0);
         let judged = |c: &Claim, values: &[f64]| {
-            let mut claims = judge(std::slice::from_ref(c), BackendName::Virtual, &seeds(values));
+            let mut claims = evaluate(std::slice::from_ref(c), BackendName::Virtual, &seeds(values));
             at_every_seed(&mut claims);
             claims[0].verdict
         };
@@ -490,7 +490,7 @@ mod tests {
         let mut c = claim("x");
         (c.min, c.differs) = (Some(5.0), reason(2.0, 4.0));
         let judged = |values: &[f64]| {
-            let checked = judge(std::slice::from_ref(&c), BackendName::Virtual, &seeds(values)).remove(0);
+            let checked = evaluate(std::slice::from_ref(&c), BackendName::Virtual, &seeds(values)).remove(0);
             (checked.verdict, checked.misfit().unwrap_or_default())
         };
         assert_eq!(judged(&[3.0]), (Verdict::Differs, String::new()));
@@ -503,8 +503,9 @@ mod tests {
         assert!(says.ends_with("take the reason away"), "{says}");
         // In both bands: still reported while there are few seeds.
         c.differs = reason(2.0, 6.0);
-        let judged =
-            |values: &[f64]| judge(std::slice::from_ref(&c), BackendName::Virtual, &seeds(values))[0].verdict;
+        let judged = |values: &[f64]| {
+            evaluate(std::slice::from_ref(&c), BackendName::Virtual, &seeds(values))[0].verdict
+        };
         assert_eq!(judged(&[5.5]), Verdict::Differs);
         assert_eq!(judged(&[4.0, 5.0, 5.5, 5.6, 5.7]), Verdict::Differs);
         assert_eq!(judged(&[5.1, 5.0, 5.5, 5.6, 5.7]), Verdict::Fails);
@@ -514,8 +515,9 @@ mod tests {
     fn in_real_time_a_few_runs_may_hold_despite_a_reason() {
         let mut c = claim("x");
         (c.min, c.differs) = (Some(5.0), reason(2.0, 5.0));
-        let judged =
-            |values: &[f64]| judge(std::slice::from_ref(&c), BackendName::Netns, &seeds(values))[0].verdict;
+        let judged = |values: &[f64]| {
+            evaluate(std::slice::from_ref(&c), BackendName::Netns, &seeds(values))[0].verdict
+        };
         assert_eq!(judged(&[5.1]), Verdict::Holds);
         assert_eq!(judged(&[4.0, 5.1, 5.2]), Verdict::Holds);
         assert_eq!(judged(&[4.0, 4.1, 5.2]), Verdict::Differs);
@@ -536,14 +538,14 @@ mod tests {
     fn nan_does_not_hold() {
         let mut c = claim("x / 0");
         c.min = Some(1.0);
-        let checked = &judge(&[c], BackendName::Virtual, &seeds(&[1.0]))[0];
+        let checked = &evaluate(&[c], BackendName::Virtual, &seeds(&[1.0]))[0];
         assert_eq!((checked.measured, checked.verdict), (None, Verdict::Fails));
         // The same if the value is NaN of either sign at one of several seeds, with or without a reason.
         for nan in [f64::NAN, -f64::NAN] {
             for differs in [None, reason(1.0, 9.0)] {
                 let mut c = claim("x");
                 (c.min, c.max, c.differs) = (Some(4.0), Some(9.0), differs);
-                let checked = &judge(&[c], BackendName::Virtual, &seeds(&[5.0, nan, 6.0]))[0];
+                let checked = &evaluate(&[c], BackendName::Virtual, &seeds(&[5.0, nan, 6.0]))[0];
                 assert_eq!((checked.measured, checked.verdict), (None, Verdict::Fails), "{nan:?}");
             }
         }
@@ -557,7 +559,7 @@ mod tests {
         for metrics in &mut all[1..] {
             metrics.insert("y".into(), 0.5);
         }
-        let mut claims = judge(&[c], BackendName::Virtual, &all);
+        let mut claims = evaluate(&[c], BackendName::Virtual, &all);
         at_every_seed(&mut claims);
         let checked = &claims[0];
         assert_eq!((checked.measured, checked.verdict), (None, Verdict::Fails));
@@ -574,7 +576,7 @@ mod tests {
 
     #[test]
     fn values_without_any_number_have_no_spread() {
-        let checked = &judge(&[claim("x / 0 - x / 0")], BackendName::Virtual, &seeds(&[1.0, 2.0]))[0];
+        let checked = &evaluate(&[claim("x / 0 - x / 0")], BackendName::Virtual, &seeds(&[1.0, 2.0]))[0];
         assert_eq!((checked.values.len(), checked.spread()), (2, None));
     }
 

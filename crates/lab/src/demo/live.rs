@@ -152,7 +152,7 @@ impl View {
                 first.insert((ue.name.clone(), access.name.clone()), received);
             }
         }
-        let to_come = case.events.iter().map(|e| (e.at.as_secs_f64(), told(&e.action))).collect();
+        let to_come = case.events.iter().map(|e| (e.at.as_secs_f64(), describe(&e.action))).collect();
         let recent = vec![Vec::new(); accesses.len()];
         let bytes = observed.downloads.first().map_or(0, |d| d.bytes);
         let picture = Picture { title: title(case), accesses, file: (0, bytes), ..Picture::default() };
@@ -274,7 +274,7 @@ pub fn title(case: &Case) -> String {
 }
 
 /// An event of the scenario as text.
-fn told(action: &Action) -> String {
+fn describe(action: &Action) -> String {
     match action {
         Action::LinkDown { link, how: DownHow::Carrier, .. } => format!("── link {link} disappears ──"),
         Action::LinkDown { link, how: DownHow::BlackHole, .. } => {

@@ -285,7 +285,7 @@ impl Agent {
     /// The agent does not answer, or refuses.
     pub fn set_rules(&self, rules: &[anabranch_steer::Rule]) -> Result<()> {
         let body = serde_json::json!({ "rules": rules }).to_string();
-        self.ask("PUT", "/v1/rules", &body).map(drop)
+        self.request("PUT", "/v1/rules", &body).map(drop)
     }
 
     /// The state of its TCP lane.
@@ -334,7 +334,7 @@ impl Agent {
     /// The agent does not answer, or refuses.
     pub fn set_slices(&self, slices: &[SliceConfig]) -> Result<()> {
         let body = serde_json::json!({ "slices": slices }).to_string();
-        self.ask("PUT", "/v1/slices", &body).map(drop)
+        self.request("PUT", "/v1/slices", &body).map(drop)
     }
 
     /// Sets the channel of a UE of a cell. A trace starts now.
@@ -347,11 +347,11 @@ impl Agent {
             Direction::Uplink => "uplink_channel",
         };
         let body = serde_json::json!({ key: channel }).to_string();
-        self.ask("PUT", &format!("/v1/ues/{ue}"), &body).map(drop)
+        self.request("PUT", &format!("/v1/ues/{ue}"), &body).map(drop)
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        let text = self.ask("GET", path, "")?;
+        let text = self.request("GET", path, "")?;
         serde_json::from_str(&text).with_context(|| format!("answer of {} to GET {path}", self.name))
     }
 
@@ -359,16 +359,16 @@ impl Agent {
     ///
     /// # Errors
     /// The agent does not answer, or refuses; with its reason.
-    pub fn ask(&self, method: &str, path: &str, body: &str) -> Result<String> {
+    pub fn request(&self, method: &str, path: &str, body: &str) -> Result<String> {
         let what = || format!("{method} {path} of {}", self.name);
-        let mut stream = self.request(method, path, body).with_context(what)?;
+        let mut stream = self.send_request(method, path, body).with_context(what)?;
         stream.set_read_timeout(Some(ANSWER)).with_context(what)?;
         let mut answer = Vec::new();
         Read::by_ref(&mut stream).take(MAX_ANSWER_BYTES).read_to_end(&mut answer).with_context(what)?;
         parse(&String::from_utf8_lossy(&answer)).with_context(what)
     }
 
-    fn request(&self, method: &str, path: &str, body: &str) -> std::io::Result<UnixStream> {
+    fn send_request(&self, method: &str, path: &str, body: &str) -> std::io::Result<UnixStream> {
         let mut stream = UnixStream::connect(&self.socket)?;
         stream.set_write_timeout(Some(ANSWER))?;
         let length = body.len();
@@ -398,7 +398,7 @@ impl Agent {
 
     fn stream<T>(&self, path: &str, only: Option<&'static str>) -> Result<Events<T>> {
         let what = || format!("GET {path} of {}", self.name);
-        let stream = self.request("GET", path, "").with_context(what)?;
+        let stream = self.send_request("GET", path, "").with_context(what)?;
         stream.set_read_timeout(Some(LOOK)).with_context(what)?;
         let reader = BufReader::new(stream);
         Ok(Events { reader, line: Vec::new(), only, kind: String::new(), of: PhantomData })

@@ -74,16 +74,16 @@ impl Manager {
         let program = Program::start(space, "slice-manager", &mut command, folder, None)?;
         let mut manager = Self { program, socket, folder: folder.to_owned() };
         let agent = Agent::new("slice-manager", &manager.socket);
-        manager.program.wait_ready(READY, stop, || agent.ask("GET", "/v1/accesses", "").is_ok())?;
+        manager.program.wait_ready(READY, stop, || agent.request("GET", "/v1/accesses", "").is_ok())?;
         let mut ids = BTreeMap::new();
         for (name, slice) in &case.slices {
             let made: CreatedSlice =
-                serde_json::from_str(&agent.ask("POST", "/v1/slices", &order(name, slice))?)
+                serde_json::from_str(&agent.request("POST", "/v1/slices", &order(name, slice))?)
                     .context("the slice manager's answer")?;
             ids.insert(name, made.id);
         }
         let running = || {
-            let list = agent.ask("GET", "/v1/slices?limit=1000", "").unwrap_or_default();
+            let list = agent.request("GET", "/v1/slices?limit=1000", "").unwrap_or_default();
             let list: Value = serde_json::from_str(&list).unwrap_or_default();
             let all = list["slices"].as_array();
             all.is_some_and(|all| all.len() == ids.len() && all.iter().all(|s| s["state"] == "Running"))
@@ -92,8 +92,9 @@ impl Manager {
         for ue in case.ues.keys().filter(|ue| uses(case, ue)) {
             let held: Vec<&String> = of_ue(case, ue).map(|(name, ..)| &ids[name]).collect();
             let body = json!({ "slices": held }).to_string();
-            let told: UeToken = serde_json::from_str(&agent.ask("PUT", &format!("/v1/ues/{ue}"), &body)?)
-                .context("the slice manager's answer")?;
+            let told: UeToken =
+                serde_json::from_str(&agent.request("PUT", &format!("/v1/ues/{ue}"), &body)?)
+                    .context("the slice manager's answer")?;
             let path = manager.token(&plan.ues[ue]);
             program::write_secret(&path, &told.token)?;
         }
@@ -146,7 +147,7 @@ impl Manager {
         let wanted: BTreeSet<&String> = of_ue(case, ue).map(|(name, ..)| name).collect();
         let heard = || {
             let known: BTreeMap<String, Value> = agent
-                .ask("GET", "/connections/slices", "")
+                .request("GET", "/connections/slices", "")
                 .ok()
                 .and_then(|text| serde_json::from_str(&text).ok())
                 .unwrap_or_default();
@@ -224,7 +225,7 @@ struct UeToken {
 pub fn choose(agent: &Agent, flow: &Flow, server: std::net::SocketAddr) -> Result<Choice> {
     let tcp = flow.traffic.is_tcp();
     let body = question(flow, server).to_string();
-    let answer = agent.ask("POST", "/connections/select", &body).context("the UE's policy refuses")?;
+    let answer = agent.request("POST", "/connections/select", &body).context("the UE's policy refuses")?;
     let answer: Answer = serde_json::from_str(&answer).context("the answer to POST /connections/select")?;
     let best = answer.candidates.into_iter().next().context("no candidate")?;
     let first = best.candidate;

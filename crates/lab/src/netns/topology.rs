@@ -245,7 +245,7 @@ impl LinkControl {
     }
 
     fn set(&mut self, direction: Direction, change: &LinkPatch) -> Result<()> {
-        self.ask(&json!({ "op": "set", "direction": direction, "change": change })).map(drop)
+        self.request(&json!({ "op": "set", "direction": direction, "change": change })).map(drop)
     }
 
     /// The counters of the link.
@@ -253,10 +253,10 @@ impl LinkControl {
     /// # Errors
     /// The link does not answer.
     pub fn stats(&mut self) -> Result<Value> {
-        self.ask(&json!({ "op": "stats" }))
+        self.request(&json!({ "op": "stats" }))
     }
 
-    fn ask(&mut self, request: &Value) -> Result<Value> {
+    fn request(&mut self, request: &Value) -> Result<Value> {
         let name = &self.name;
         let mut line = String::new();
         let asked = self.connection.get_mut().write_all(format!("{request}\n").as_bytes());

@@ -155,7 +155,7 @@ const MAX_HOLDS: usize = 1 << 20;
 
 impl Observations {
     /// Reads the state of a node; `seconds` converts to the time since the run began.
-    pub fn look(&mut self, net: &mut Network, id: NodeId, now: Instant, seconds: &impl Fn(Instant) -> f64) {
+    pub fn sample(&mut self, net: &mut Network, id: NodeId, now: Instant, seconds: &impl Fn(Instant) -> f64) {
         for (at, event) in net.take_events::<Node>(id) {
             match event {
                 Event::Released { held, .. } if self.holds.len() < MAX_HOLDS => {

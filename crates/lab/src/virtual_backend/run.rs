@@ -98,12 +98,12 @@ pub fn run(world: &mut World, case: &Case, seed: u64, progress: &dyn Progress) -
                 act(world, &action)?;
             }
         } else {
-            seen.look(world, next);
+            seen.sample(world, next);
             progress.at(world.seconds(next) / case.duration.as_secs_f64().max(1e-9));
             sample_at += case.sample.max(Duration::from_micros(100));
         }
     }
-    seen.look(world, end);
+    seen.sample(world, end);
     for (name, id) in &world.gnbs {
         let (Some(cell), Some(gnb)) = (seen.cells.get_mut(name), world.net.get_mut::<Gnb>(*id)) else {
             continue;
@@ -127,7 +127,7 @@ impl Observations {
         }
     }
 
-    fn look(&mut self, world: &mut World, now: Instant) {
+    fn sample(&mut self, world: &mut World, now: Instant) {
         let origin = world.origin;
         let seconds = |at: Instant| at.saturating_since(origin).as_secs_f64();
         let at_s = seconds(now);
@@ -211,7 +211,7 @@ impl Observations {
             }
         }
         for (name, site) in &world.lwips {
-            self.lwips.entry(name.clone()).or_default().look(&mut world.net, site.id, now, &seconds);
+            self.lwips.entry(name.clone()).or_default().sample(&mut world.net, site.id, now, &seconds);
         }
         for (name, flow) in &world.flows {
             let (mut window, mut triples) = (0, 0);

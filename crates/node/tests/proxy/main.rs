@@ -140,7 +140,7 @@ fn udp_uses_the_slice_of_its_rule_in_both_families() {
             assert!(b > 120_000 && a < 20_000, "{host}: {a} by A, {b} by B\n{}", world.log());
         }
     }
-    let flows = world.ask("proxy", "GET", "/v1/proxy/flows", None);
+    let flows = world.call("proxy", "GET", "/v1/proxy/flows", None);
     assert!(flows["flows"].as_array().unwrap().iter().all(|f| f["transport"] == "udp"), "{flows}");
     world.until("silent flows are forgotten", || world.proxy()["flows"] == 0);
     let node = world.proxy();
@@ -296,7 +296,7 @@ fn a_proxy_can_be_killed_restarted_and_reloaded() {
     exchange(connect(&world.ue, other).unwrap(), 1000);
     // An invalid file changes nothing.
     world.configure("[limits]\nflows = 0", LOW_LATENCY);
-    let wrong = world.ask("proxy", "POST", "/v1/reload", None);
+    let wrong = world.call("proxy", "POST", "/v1/reload", None);
     assert_eq!(wrong["status"], 400, "{wrong}");
     exchange(connect(&world.ue, other).unwrap(), 1000);
     proxy.signal(Signal::SIGINT);
@@ -460,7 +460,7 @@ fn answered_requests_make_room_for_other_flows() {
         });
     }
     assert!(begin.elapsed() > Duration::from_secs(4), "there was no room for all of them");
-    let flows = world.ask("proxy", "GET", "/v1/proxy/flows", None);
+    let flows = world.call("proxy", "GET", "/v1/proxy/flows", None);
     let client = format!("10.1.0.2:{}", conversation.local_addr().unwrap().port());
     assert!(flows["flows"].as_array().unwrap().iter().any(|f| f["client"] == client), "{flows}");
     proxy.stop();
@@ -523,7 +523,7 @@ fn a_thousand_flows_at_once() {
     let node = world.proxy();
     assert_eq!(node["flows"], FLOWS, "{node}");
     assert!(node["agent"]["asked"].as_u64().unwrap() < 100, "one question for many flows: {node}");
-    let page = world.ask("proxy", "GET", "/v1/proxy/flows?offset=990&limit=100", None);
+    let page = world.call("proxy", "GET", "/v1/proxy/flows?offset=990&limit=100", None);
     assert_eq!((&page["total"], page["flows"].as_array().unwrap().len()), (&json!(FLOWS), 10));
     assert_eq!(page["flows"][0]["way"]["slice"], "B", "{page}");
     drop(streams);
@@ -639,7 +639,7 @@ fn multipath_tcp_is_used_if_the_plan_says_so() {
         world::echo_at(listener);
         let stream = connect(&world.ue, speaks).unwrap();
         world.until("it is connected", || {
-            let flows = world.ask("proxy", "GET", "/v1/proxy/flows", None);
+            let flows = world.call("proxy", "GET", "/v1/proxy/flows", None);
             flows["flows"].as_array().is_some_and(|all| all.iter().any(|f| f["way"]["protocol"] == "mptcp"))
         });
         let sockets = world.ue.sh(&format!("ss -MHn state established 'dport = :{}'", speaks.port()));

@@ -140,7 +140,7 @@ fn a_quic_client_downloads_through_the_proxy() {
             marked / direct
         );
     }
-    let flows = world.ask("proxy", "GET", "/v1/proxy/flows", None);
+    let flows = world.call("proxy", "GET", "/v1/proxy/flows", None);
     let all = flows["flows"].as_array().unwrap();
     assert!(!all.is_empty() && all.iter().all(|f| f["transport"] == "udp"), "{flows}");
     let (text, code) = world.ctl(&["proxy", "flows"]);

@@ -39,7 +39,7 @@ fn a_connection_starts_with(more: &str, segments: u32) {
         let _client = connect(&world.ue, to).unwrap();
         let sockets = || world.ue.sh("ss -tinHO state established 'dport = :7012'");
         world.until("the proxy is connected", || sockets().contains(&format!("cwnd:{segments} ")));
-        let flows = world.ask("proxy", "GET", "/v1/proxy/flows", None);
+        let flows = world.call("proxy", "GET", "/v1/proxy/flows", None);
         let plan = flows["flows"][0]["way"]["plan"].to_string();
         assert!(plan.contains("\"mark\":513") && plan.contains("pacing"), "{flows}");
         let (text, code) = world.ctl(&["proxy", "flows"]);

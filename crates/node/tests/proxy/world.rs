@@ -80,7 +80,7 @@ impl World {
         }
         let config = self.file("ue.toml").display().to_string();
         let program = self.ue.spawn(ANABRANCH, &["ue", "--config", &config], &self.file("ue.log"));
-        self.until("the UE's agent answers", || self.ask("ue", "GET", "/v1/status", None).is_object());
+        self.until("the UE's agent answers", || self.call("ue", "GET", "/v1/status", None).is_object());
         self.set_slices(json!({}));
         program
     }
@@ -95,7 +95,7 @@ impl World {
         for (key, value) in b.as_object().into_iter().flatten() {
             slices["B"][key] = value.clone();
         }
-        let told = self.ask("ue", "PUT", "/connections/slices", Some(&slices));
+        let told = self.call("ue", "PUT", "/connections/slices", Some(&slices));
         assert!(told.get("B").is_some(), "{told}");
         // Waits until both tables of B and their rules exist.
         self.until("the tables of B are there", || {
@@ -155,7 +155,7 @@ impl World {
     }
 
     /// The answer of an agent; null if there is none.
-    pub fn ask(&self, part: &str, method: &str, path: &str, body: Option<&Value>) -> Value {
+    pub fn call(&self, part: &str, method: &str, path: &str, body: Option<&Value>) -> Value {
         let mut command = Command::new("curl");
         command.args(["-s", "--max-time", "5", "-X", method, "--unix-socket"]);
         command.arg(self.file(&format!("{part}.sock")));
@@ -167,7 +167,7 @@ impl World {
     }
 
     pub fn proxy(&self) -> Value {
-        self.ask("proxy", "GET", "/v1/proxy", None)
+        self.call("proxy", "GET", "/v1/proxy", None)
     }
 
     /// Output and exit code of `ctl` with the proxy.

@@ -245,7 +245,7 @@ fn without_descriptors(day: &mut Day, part: &str) {
     let pid = day.pid(part);
     let limit = take_descriptors(pid);
     let start = Instant::now();
-    assert!(day.world.ask(part, &["--max-time", "1"], "/v1/status").is_null(), "there are none left");
+    assert!(day.world.call(part, &["--max-time", "1"], "/v1/status").is_null(), "there are none left");
     std::thread::sleep(Duration::from_secs(2).saturating_sub(start.elapsed()));
     new_connections(&day.world.ue, "without descriptors");
     give_descriptors(pid, &limit);
@@ -307,7 +307,7 @@ fn failed_fsync_refuses_changes_and_nothing_else() {
     let body = serde_json::json!({"name": "tv", "public_key": key, "address_v4": "10.45.0.9"}).to_string();
     let post = ["-H", "content-type: application/json", "-d", &body];
     day.shim.fail_fsync(true);
-    let answer = day.world.ask("upf", &post, "/v1/sessions");
+    let answer = day.world.call("upf", &post, "/v1/sessions");
     assert_eq!(answer["status"], 503, "{answer}");
     assert_eq!(day.world.get("upf", "/v1/sessions/tv")["status"], 404);
     // The timestamp of the UE's handshake cannot be stored.
@@ -315,7 +315,7 @@ fn failed_fsync_refuses_changes_and_nothing_else() {
     day.start("ue");
     day.is_back();
     day.shim.fail_fsync(false);
-    assert_eq!(day.world.ask("upf", &post, "/v1/sessions")["addresses"][0], "10.45.0.9");
+    assert_eq!(day.world.call("upf", &post, "/v1/sessions")["addresses"][0], "10.45.0.9");
     Flow::judge(&traffic.end(), "fsync fails, UE killed", [6_000.0, 4_000.0], || day.world.logs());
     day.end();
 }
@@ -353,24 +353,24 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
     };
 
     is_full();
-    let answer = world.ask("upf", &post, "/v1/sessions");
+    let answer = world.call("upf", &post, "/v1/sessions");
     assert_eq!(answer["status"], 503, "{answer}");
     assert!(answer["detail"].as_str().unwrap().contains("nothing has changed"), "{answer}");
     assert_eq!(world.get("upf", "/v1/sessions/tv")["status"], 404);
     world.ue.sh("ping -q -i 0.01 -c 20 -W 2 192.0.2.2");
     std::fs::remove_file(&fill).unwrap();
-    assert_eq!(world.ask("upf", &post, "/v1/sessions")["addresses"][0], "10.45.0.9");
+    assert_eq!(world.call("upf", &post, "/v1/sessions")["addresses"][0], "10.45.0.9");
     let saved = || -> serde_json::Value {
         serde_json::from_slice(&std::fs::read(format!("{disk}/state.json")).unwrap()).unwrap()
     };
     assert_eq!(saved()["ues"][0]["public_key"], key, "what was said to be there is on the disk");
 
     is_full();
-    let answer = world.ask("upf", &["-X", "DELETE"], "/v1/sessions/tv");
+    let answer = world.call("upf", &["-X", "DELETE"], "/v1/sessions/tv");
     assert_eq!(answer["status"], 503, "{answer}");
     assert_eq!(world.get("upf", "/v1/sessions/tv")["addresses"][0], "10.45.0.9");
     std::fs::remove_file(&fill).unwrap();
-    world.ask("upf", &["-X", "DELETE"], "/v1/sessions/tv");
+    world.call("upf", &["-X", "DELETE"], "/v1/sessions/tv");
     assert_eq!(world.get("upf", "/v1/sessions/tv")["status"], 404);
     assert_eq!(saved()["ues"], serde_json::json!([]));
 

@@ -50,7 +50,7 @@ fn a_broken_file_does_not_end_flows() {
             {
                 std::fs::write(&file, broken).unwrap();
                 program.signal(Signal::SIGHUP);
-                let problem = world.ask(part, &["-X", "POST"], "/v1/reload");
+                let problem = world.call(part, &["-X", "POST"], "/v1/reload");
                 assert_eq!(problem["status"], 400, "{problem}");
             }
             std::fs::write(&file, text).unwrap();
@@ -135,7 +135,7 @@ fn a_full_disk_does_not_end_flows() {
         }
         let body = r#"{"name": "tv", "public_key": "vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o="}"#;
         let post = ["-H", "content-type: application/json", "-d", body];
-        assert_eq!(world.ask("upf", &post, "/v1/sessions")["status"], 503);
+        assert_eq!(world.call("upf", &post, "/v1/sessions")["status"], 503);
         // Both programs have a new handshake.
         world.ue.sh("ip link set wifi0 down; ip link set 5g0 down");
         world.until("no access is left", || world.paths_up("ue") == 0);

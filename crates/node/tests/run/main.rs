@@ -240,7 +240,7 @@ fn reload_changes_rules_routes_and_ues_under_traffic() {
 
     // An invalid file changes nothing, and the error is reported.
     std::fs::write(world.file("ue.toml"), ue_toml.replace("\"5g\" }", "\"lte\" }")).unwrap();
-    let problem = world.ask("ue", &["-X", "POST"], "/v1/reload");
+    let problem = world.call("ue", &["-X", "POST"], "/v1/reload");
     assert_eq!(problem["status"], 400, "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("lte"), "{problem}");
     assert!(on("5g"));
@@ -252,7 +252,7 @@ fn reload_changes_rules_routes_and_ues_under_traffic() {
         rule("5g")
     );
     world.configure(&Options { upf_more: &more, workers: 3, ue_rules: &rule("5g"), ..Options::default() });
-    let done = world.ask("upf", &["-X", "POST"], "/v1/reload");
+    let done = world.call("upf", &["-X", "POST"], "/v1/reload");
     assert_eq!(done["changed"], serde_json::json!(["ue", "rule"]), "{done}");
     assert_eq!(done["needs_restart"], serde_json::json!(["upf", "api"]), "{done}");
     assert_eq!(world.get("upf", "/v1/sessions/tv")["addresses"][0], "10.45.0.9");
@@ -287,7 +287,7 @@ fn a_refused_reload_changes_nothing() {
     assert_ne!(other, text);
     let many: String = (0..248).map(|i| rule(&format!("r{i}"))).collect();
     std::fs::write(world.file("ue.toml"), format!("{other}{many}")).unwrap();
-    let problem = world.ask("ue", &["-X", "POST"], "/v1/reload");
+    let problem = world.call("ue", &["-X", "POST"], "/v1/reload");
     assert_eq!((&problem["status"], &problem["field"]), (&400.into(), &"rules".into()), "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("249 rules"), "{problem}");
     std::thread::sleep(Duration::from_millis(500));
@@ -300,12 +300,12 @@ fn a_refused_reload_changes_nothing() {
     world.ue.sh("ip rule add not fwmark 43866 lookup 43866 pref 21000 proto 171");
     let before = world.ue.picture();
     std::fs::write(world.file("ue.toml"), text.replace("\"::/0\"]", "\"::/0\", \"192.0.2.0/24\"]")).unwrap();
-    let problem = world.ask("ue", &["-X", "POST"], "/v1/reload");
+    let problem = world.call("ue", &["-X", "POST"], "/v1/reload");
     assert_eq!(problem["field"], "device.routes", "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("rule 21000"), "{problem}");
     assert_eq!(world.ue.picture(), before);
     world.ue.sh("ip rule del pref 21000");
-    let done = world.ask("ue", &["-X", "POST"], "/v1/reload");
+    let done = world.call("ue", &["-X", "POST"], "/v1/reload");
     assert_eq!(done["changed"], serde_json::json!(["device.routes"]), "{done}");
     world.ue.sh("ping -n -c 1 -W 2 192.0.2.2");
     ue.stop();
@@ -320,7 +320,7 @@ fn a_reload_with_an_unresolved_name_reports_it_and_keeps_the_address() {
     let ue = world.start_ue();
     let text = std::fs::read_to_string(world.file("ue.toml")).unwrap();
     std::fs::write(world.file("ue.toml"), text.replace("\"10.1.0.1:", "\"upf.invalid:")).unwrap();
-    let done = world.ask("ue", &["-X", "POST"], "/v1/reload");
+    let done = world.call("ue", &["-X", "POST"], "/v1/reload");
     assert_eq!(done["changed"], serde_json::json!(["access 5g remote"]), "{done}");
     let trouble = || world.get("ue", "/v1/status")["trouble"]["phone"].as_str().map(str::to_owned);
     let told = trouble().expect("trouble");
@@ -333,7 +333,7 @@ fn a_reload_with_an_unresolved_name_reports_it_and_keeps_the_address() {
     world.ue.sh("ping -n -c 1 -W 2 192.0.2.2");
     // The other access keeps its name; this one resolves again.
     std::fs::write(world.file("ue.toml"), &text).unwrap();
-    world.ask("ue", &["-X", "POST"], "/v1/reload");
+    world.call("ue", &["-X", "POST"], "/v1/reload");
     assert_eq!(trouble(), None);
     world.ue.sh("ping -n -c 1 -W 2 192.0.2.2");
     ue.stop();
@@ -354,8 +354,8 @@ fn ues_are_added_and_removed_over_rest() {
     let body =
         serde_json::json!({"name": "phone", "public_key": key, "address_v4": "10.45.0.77"}).to_string();
     let post: [&str; 4] = ["-H", "content-type: application/json", "-d", &body];
-    assert_eq!(world.ask("upf", &post, "/v1/sessions")["addresses"][0], "10.45.0.77");
-    assert_eq!(world.ask("upf", &post, "/v1/sessions")["status"], 409);
+    assert_eq!(world.call("upf", &post, "/v1/sessions")["addresses"][0], "10.45.0.77");
+    assert_eq!(world.call("upf", &post, "/v1/sessions")["status"], 409);
     let ue = world.start_ue();
     world.ue.sh("ping -c 1 -W 2 192.0.2.2; ip addr show anb0 | grep 10.45.0.77");
 
@@ -374,7 +374,7 @@ fn ues_are_added_and_removed_over_rest() {
     // New rules for it in one request: the session continues.
     let put = |body: &serde_json::Value, path: &str| {
         let body = body.to_string();
-        world.ask("upf", &["-X", "PUT", "-H", "content-type: application/json", "-d", &body], path)
+        world.call("upf", &["-X", "PUT", "-H", "content-type: application/json", "-d", &body], path)
     };
     let rule = serde_json::json!({"name": "all", "steering": {"mode": "active-standby", "primary": "wifi"}});
     let mut phone =
@@ -409,7 +409,7 @@ fn ues_are_added_and_removed_over_rest() {
     put(&phone, "/v1/sessions/phone");
     world.until("the UE is back", || world.get("upf", "/v1/status")["connected"] == 1);
 
-    world.ask("upf", &["-X", "DELETE"], "/v1/sessions/phone");
+    world.call("upf", &["-X", "DELETE"], "/v1/sessions/phone");
     assert_eq!(world.get("upf", "/v1/sessions/phone")["status"], 404);
     world.until("the UE lost its paths", || world.paths_up("ue") == 0);
     ue.stop();

@@ -335,11 +335,11 @@ impl World {
 
     /// The answer to a GET at an agent; null if it does not answer.
     pub fn get(&self, part: &str, path: &str) -> serde_json::Value {
-        self.ask(part, &["-X", "GET"], path)
+        self.call(part, &["-X", "GET"], path)
     }
 
     /// The answer to a request; `args` are arguments of curl.
-    pub fn ask(&self, part: &str, args: &[&str], path: &str) -> serde_json::Value {
+    pub fn call(&self, part: &str, args: &[&str], path: &str) -> serde_json::Value {
         let socket = self.file(&format!("{part}.sock"));
         let output = Command::new("curl")
             .args(["-s", "--max-time", "5", "--unix-socket"])

@@ -36,7 +36,7 @@ fn a_reload_during_which_nft_fails_reports_the_mismatch() {
     let file = std::fs::read_to_string(world.file("ue.toml")).unwrap();
     let reload = |ports: &str| {
         std::fs::write(world.file("ue.toml"), file.replace("8000-8999", ports)).unwrap();
-        world.ask("ue", &["-X", "POST"], "/v1/reload")
+        world.call("ue", &["-X", "POST"], "/v1/reload")
     };
     std::fs::write(world.file("dying"), "").unwrap();
     world.ue.sh(&format!("kill -9 $(pgrep -P {} -x nft)", ue.pid()));

@@ -20,7 +20,7 @@ fn names(slices: &[Value]) -> BTreeSet<String> {
 async fn works_again(manager: &Manager, name: &str) -> Duration {
     let start = Instant::now();
     loop {
-        match manager.ask("POST", "/v1/slices", slice(name, 1000)).await {
+        match manager.call("POST", "/v1/slices", slice(name, 1000)).await {
             Some((201, _)) => return start.elapsed(),
             other => assert!(start.elapsed() < Duration::from_secs(40), "{other:?}"),
         }
@@ -36,7 +36,7 @@ async fn the_outcome_of_a_commit_interrupted_by_a_crash_is_reported_correctly() 
         let Some(mut postgres) = Postgres::start().await else { return };
         let folder = tempfile::tempdir().unwrap();
         let manager = Manager::start(folder.path(), "one", &postgres.url()).await;
-        manager.ask("POST", "/v1/slices", slice("before", 1000)).await.unwrap();
+        manager.call("POST", "/v1/slices", slice("before", 1000)).await.unwrap();
         manager.settled().await;
         if stored {
             // The COMMIT is in the log and waits for a standby that does not exist.
@@ -52,7 +52,8 @@ async fn the_outcome_of_a_commit_interrupted_by_a_crash_is_reported_correctly() 
         }
         let manager = Arc::new(manager);
         let asks = manager.clone();
-        let doomed = tokio::spawn(async move { asks.ask("POST", "/v1/slices", slice("doomed", 1000)).await });
+        let doomed =
+            tokio::spawn(async move { asks.call("POST", "/v1/slices", slice("doomed", 1000)).await });
         let end = Instant::now() + Duration::from_secs(20);
         let busy = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = 'COMMIT'";
         while postgres.sql(&[busy]).trim() == "0" {
@@ -92,11 +93,11 @@ async fn an_unresponsive_database_blocks_no_request_for_ever() {
     let Some(postgres) = Postgres::start().await else { return };
     let folder = tempfile::tempdir().unwrap();
     let manager = Manager::start(folder.path(), "one", &postgres.url()).await;
-    manager.ask("POST", "/v1/slices", slice("before", 1000)).await.unwrap();
+    manager.call("POST", "/v1/slices", slice("before", 1000)).await.unwrap();
     manager.settled().await;
     postgres.signal(Signal::SIGSTOP);
     let start = Instant::now();
-    let answer = manager.ask("POST", "/v1/slices", slice("meanwhile", 1000)).await;
+    let answer = manager.call("POST", "/v1/slices", slice("meanwhile", 1000)).await;
     println!("PostgreSQL stopped: {answer:?} after {:?}", start.elapsed());
     assert!(matches!(answer, Some((503, _))), "{answer:?}");
     assert!(names(&manager.slices().await).contains("before"));
@@ -104,7 +105,7 @@ async fn an_unresponsive_database_blocks_no_request_for_ever() {
     let many = (0..16).map(|i| {
         let name = format!("meanwhile-{i}");
         let manager = &manager;
-        async move { manager.ask("POST", "/v1/slices", slice(&name, 1000)).await }
+        async move { manager.call("POST", "/v1/slices", slice(&name, 1000)).await }
     });
     let many = futures_util::future::join_all(many).await;
     println!("and {} at once: {:?}", many.len(), start.elapsed());
@@ -128,7 +129,7 @@ async fn an_instance_stopped_during_a_change_does_not_block_others() {
     let load = tokio::spawn(async move {
         for i in 0.. {
             if asks
-                .ask("PUT", &format!("/v1/ues/u{}", i % 10), Some(serde_json::json!({"slices": []})))
+                .call("PUT", &format!("/v1/ues/u{}", i % 10), Some(serde_json::json!({"slices": []})))
                 .await
                 .is_none()
             {
@@ -151,7 +152,7 @@ async fn an_instance_stopped_during_a_change_does_not_block_others() {
         assert!(tries < 300, "it is never in the middle of a change");
     }
     let start = Instant::now();
-    let answer = other.ask("POST", "/v1/slices", slice("meanwhile", 1000)).await;
+    let answer = other.call("POST", "/v1/slices", slice("meanwhile", 1000)).await;
     assert!(matches!(answer, Some((503 | 201, _))), "{answer:?} after {:?}", start.elapsed());
     works_again(&other, "after").await;
     println!("an instance stopped in the middle of a change: the other goes on after {:?}", start.elapsed());
@@ -169,7 +170,7 @@ async fn a_manager_that_was_stopped_or_had_no_descriptors_recovers() {
     let database = format!("sqlite:{}/slices.db", folder.path().display());
     let mut manager = Manager::start(folder.path(), "one", &database).await;
     let pid = manager.child.id();
-    manager.ask("POST", "/v1/slices", slice("before", 1000)).await.unwrap();
+    manager.call("POST", "/v1/slices", slice("before", 1000)).await.unwrap();
     manager.settled().await;
 
     kill(Pid::from_raw(pid as i32), Signal::SIGSTOP).unwrap();
@@ -177,7 +178,7 @@ async fn a_manager_that_was_stopped_or_had_no_descriptors_recovers() {
         tokio::time::sleep(Duration::from_secs(2)).await;
         kill(Pid::from_raw(pid as i32), Signal::SIGCONT).unwrap();
     };
-    let asked = manager.ask("POST", "/v1/slices", slice("stopped", 1000));
+    let asked = manager.call("POST", "/v1/slices", slice("stopped", 1000));
     let (answer, ()) = futures_util::future::join(asked, later).await;
     assert!(matches!(answer, Some((201, _))), "{answer:?}");
 
@@ -192,7 +193,7 @@ async fn a_manager_that_was_stopped_or_had_no_descriptors_recovers() {
     let mut expected: BTreeSet<String> = ["before", "stopped"].map(str::to_owned).into();
     for i in 0..20 {
         let name = format!("s{i}");
-        match manager.ask("POST", "/v1/slices", slice(&name, 1000)).await {
+        match manager.call("POST", "/v1/slices", slice(&name, 1000)).await {
             Some((201, _)) => drop(expected.insert(name)),
             Some((503, said)) => {
                 assert!(said["detail"].as_str().unwrap().contains("nothing has changed"), "{said}")

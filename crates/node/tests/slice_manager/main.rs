@@ -56,7 +56,7 @@ impl Manager {
         let http = reqwest::Client::builder().no_proxy().unix_socket(socket).build().unwrap();
         let manager = Self { child, http };
         let end = Instant::now() + Duration::from_secs(60);
-        while manager.ask("GET", "/v1/accesses", None).await.is_none() {
+        while manager.call("GET", "/v1/accesses", None).await.is_none() {
             let log = || std::fs::read_to_string(folder.join(format!("{name}.log"))).unwrap_or_default();
             assert!(Instant::now() < end, "{name} does not answer: {}", log());
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -65,7 +65,7 @@ impl Manager {
     }
 
     /// Status and answer; `None` if it does not answer.
-    pub async fn ask(&self, method: &str, path: &str, body: Option<Value>) -> Option<(u16, Value)> {
+    pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Option<(u16, Value)> {
         let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
         let mut request =
             self.http.request(method, format!("http://x{path}")).timeout(Duration::from_secs(20));
@@ -80,7 +80,7 @@ impl Manager {
 
     /// The slices of the manager.
     pub async fn slices(&self) -> Vec<Value> {
-        let (_, list) = self.ask("GET", "/v1/slices?limit=1000", None).await.expect("it answers");
+        let (_, list) = self.call("GET", "/v1/slices?limit=1000", None).await.expect("it answers");
         list["slices"].as_array().unwrap().clone()
     }
 
@@ -120,7 +120,7 @@ pub fn slice(name: &str, kbps: u64) -> Option<Value> {
 /// Checks that the slices' guarantees are within the cell's capacity, and agree with the accesses' figures.
 async fn consistent(manager: &Manager, slices: &[Value]) {
     let sum: u64 = slices.iter().map(|s| s["guarantees"]["cell"]["downlink_bps"].as_u64().unwrap_or(0)).sum();
-    let (_, v) = manager.ask("GET", "/v1/accesses", None).await.unwrap();
+    let (_, v) = manager.call("GET", "/v1/accesses", None).await.unwrap();
     let cell = &v["accesses"][0];
     assert!(sum <= 100_000_000, "{sum}");
     assert_eq!(cell["downlink_free_bps"].as_u64().unwrap(), 100_000_000 - sum, "{cell}");
@@ -157,7 +157,7 @@ pub async fn killed(folder: &Path, database: &str, rounds: u64) {
             let answer = match (i % 4, made.first().cloned()) {
                 (3, Some(id)) => {
                     // Removal was requested, whether it is answered or not.
-                    let answer = manager.ask("DELETE", &format!("/v1/slices/{id}"), None).await;
+                    let answer = manager.call("DELETE", &format!("/v1/slices/{id}"), None).await;
                     made.remove(&id);
                     if matches!(answer, Some((202, _))) {
                         going.insert(id);
@@ -166,9 +166,9 @@ pub async fn killed(folder: &Path, database: &str, rounds: u64) {
                     }
                     answer
                 }
-                (2, Some(id)) => manager.ask("PUT", &format!("/v1/slices/{id}"), slice("s", 3000 + i)).await,
+                (2, Some(id)) => manager.call("PUT", &format!("/v1/slices/{id}"), slice("s", 3000 + i)).await,
                 _ => {
-                    let answer = manager.ask("POST", "/v1/slices", slice("s", 2000 + 100 * i)).await;
+                    let answer = manager.call("POST", "/v1/slices", slice("s", 2000 + 100 * i)).await;
                     if let Some((201, v)) = &answer {
                         made.insert(v["id"].as_str().unwrap().to_owned());
                     }

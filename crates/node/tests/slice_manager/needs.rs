@@ -83,7 +83,7 @@ impl World {
     }
 
     /// Sends a request to an agent.
-    async fn ask(&self, part: &str, method: &str, path: &str, body: Option<Value>) -> Value {
+    async fn call(&self, part: &str, method: &str, path: &str, body: Option<Value>) -> Value {
         let socket = self.file(&format!("{part}.sock"));
         let http = reqwest::Client::builder().no_proxy().unix_socket(socket).build().unwrap();
         let mut request = http.request(method.parse().unwrap(), format!("http://x{path}"));
@@ -96,12 +96,12 @@ impl World {
     /// Requests candidates for connections with this downlink rate, as a program would at the UE's agent.
     async fn select(&self, min_recv_bps: u64) -> Value {
         let body = json!({"properties": {"minRecvRate": min_recv_bps}, "remote": [{"address": "10.45.0.1", "port": 443}]});
-        self.ask("ue", "POST", "/connections/select", Some(body)).await
+        self.call("ue", "POST", "/connections/select", Some(body)).await
     }
 
     /// The outcome of the last request for more capacity.
     async fn last_need(&self) -> Value {
-        self.ask("ue", "GET", "/connections/manager", None).await["needs"]
+        self.call("ue", "GET", "/connections/manager", None).await["needs"]
             .as_array()
             .unwrap()
             .last()
@@ -110,7 +110,7 @@ impl World {
     }
 
     async fn share(&self, slice: &str) -> f64 {
-        let slices = self.ask("gnb", "GET", "/v1/slices", None).await;
+        let slices = self.call("gnb", "GET", "/v1/slices", None).await;
         let all = slices["slices"].as_array().unwrap();
         all.iter().find(|s| s["name"] == slice).map_or(0.0, |s| s["share_percent"].as_f64().unwrap())
     }
@@ -118,7 +118,7 @@ impl World {
     /// The phone's share of the downlink traffic of the cell during a short period.
     async fn part_of_phone(&self) -> f64 {
         let bytes = async |ue: &str| {
-            let ue = self.ask("gnb", "GET", &format!("/v1/ues/{ue}"), None).await;
+            let ue = self.call("gnb", "GET", &format!("/v1/ues/{ue}"), None).await;
             ue["bearers"][0]["downlink"]["delivered_bytes"].as_f64().unwrap_or_else(|| panic!("{ue}"))
         };
         let before = (bytes("phone").await, bytes("tv").await);
@@ -140,7 +140,7 @@ async fn until(what: &str, holds: impl AsyncFn() -> bool) {
 async fn made(manager: &Manager, name: &str, guaranteed_kbps: u64, max_kbps: u64) -> String {
     let rates = json!({"guaThpt": guaranteed_kbps, "maxThpt": max_kbps});
     let body = json!({"name": name, "serviceProfile": {"sst": 1, "dLThptPerSlice": rates}});
-    let (status, made) = manager.ask("POST", "/v1/slices", Some(body)).await.unwrap();
+    let (status, made) = manager.call("POST", "/v1/slices", Some(body)).await.unwrap();
     assert_eq!(status, 201, "{made}");
     made["id"].as_str().unwrap().to_owned()
 }
@@ -161,18 +161,18 @@ async fn a_rate_that_no_slice_guarantees_enlarges_a_slice_in_the_cell() {
     let (gold, _silver) =
         (made(&manager, "gold", 4500, 15_000).await, made(&manager, "silver", 3600, 3600).await);
     manager.settled().await;
-    let (_, ue) = manager.ask("PUT", "/v1/ues/phone", Some(json!({"slices": []}))).await.unwrap();
+    let (_, ue) = manager.call("PUT", "/v1/ues/phone", Some(json!({"slices": []}))).await.unwrap();
     let place = format!("/v1/ues/phone/slices/{gold}");
-    assert_eq!(manager.ask("PUT", &place, Some(json!({"cell_ue": "phone"}))).await.unwrap().0, 204);
+    assert_eq!(manager.call("PUT", &place, Some(json!({"cell_ue": "phone"}))).await.unwrap().0, 204);
     until("the phone is in its slice", async || {
-        world.ask("gnb", "GET", "/v1/ues/phone", None).await["slice"] == "gold"
+        world.call("gnb", "GET", "/v1/ues/phone", None).await["slice"] == "gold"
     })
     .await;
     let share_is = async |percent: f64| (world.share("gold").await - percent).abs() < 0.01;
     assert!(share_is(25.0).await);
     let _ue = world.ue(ue["token"].as_str().unwrap());
     let guaranteed = async || {
-        world.ask("ue", "GET", "/connections/slices", None).await["gold"]["downlink_guaranteed_bps"].as_u64()
+        world.call("ue", "GET", "/connections/slices", None).await["gold"]["downlink_guaranteed_bps"].as_u64()
     };
     until("told", async || guaranteed().await == Some(4_500_000)).await;
 

@@ -219,43 +219,43 @@ async fn several_instances_are_one_slice_manager() {
     let (mut a, b) = futures_util::future::join(a, b).await;
 
     // Changes at one instance are visible at the other; they are propagated without requests.
-    let (status, made) = a.ask("POST", "/v1/slices", slice("video", 30_000)).await.unwrap();
+    let (status, made) = a.call("POST", "/v1/slices", slice("video", 30_000)).await.unwrap();
     assert_eq!(status, 201, "{made}");
     let id = made["id"].as_str().unwrap().to_owned();
     let end = Instant::now() + Duration::from_secs(60);
     loop {
-        match b.ask("GET", &format!("/v1/slices/{id}"), None).await.unwrap() {
+        match b.call("GET", &format!("/v1/slices/{id}"), None).await.unwrap() {
             (200, v) if v["state"] == "Running" => break,
             (_, v) => assert!(Instant::now() < end, "{v}"),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     // The same token is valid at both.
-    let (_, ue) = b.ask("PUT", "/v1/ues/phone", Some(json!({"slices": [id]}))).await.unwrap();
+    let (_, ue) = b.call("PUT", "/v1/ues/phone", Some(json!({"slices": [id]}))).await.unwrap();
     assert!(ue["token"].is_string(), "{ue}");
 
     // Both get requests beyond the capacity: together they grant no more than one would.
     let all = (0..12).map(|i| {
         let manager = if i % 2 == 0 { &a } else { &b };
-        async move { manager.ask("POST", "/v1/slices", slice(&format!("s{i}"), 20_000)).await }
+        async move { manager.call("POST", "/v1/slices", slice(&format!("s{i}"), 20_000)).await }
     });
     let answers = futures_util::future::join_all(all).await;
     let given = answers.iter().filter(|answer| matches!(answer, Some((201, _)))).count();
     assert_eq!(given, 3, "30 + 3 * 20 of the 95 Mbit/s that RBs are there for: {answers:?}");
 
     // One is killed during a removal; the other continues.
-    let (_, made) = a.ask("DELETE", &format!("/v1/slices/{id}"), None).await.unwrap();
+    let (_, made) = a.call("DELETE", &format!("/v1/slices/{id}"), None).await.unwrap();
     a.kill();
     assert!(made.is_null() || made == json!(""), "{made}");
     // Changes of one instance reach the other shortly after.
     let end = Instant::now() + Duration::from_secs(60);
-    while !matches!(b.ask("GET", &format!("/v1/slices/{id}"), None).await, Some((404, _))) {
+    while !matches!(b.call("GET", &format!("/v1/slices/{id}"), None).await, Some((404, _))) {
         assert!(Instant::now() < end, "it is not removed");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let slices = b.settled().await;
     assert!(slices.len() == 3 && slices.iter().all(|s| s["id"] != id.as_str()), "{slices:?}");
-    let (_, ue): (u16, Value) = b.ask("GET", "/v1/ues/phone", None).await.unwrap();
+    let (_, ue): (u16, Value) = b.call("GET", "/v1/ues/phone", None).await.unwrap();
     assert_eq!(ue["slices"], json!([]));
     // A restarted instance has the complete state.
     let a = Manager::start(folder.path(), "a", &url).await;
@@ -290,7 +290,7 @@ async fn unusual_server_settings_and_restricted_users_are_supported() {
             for round in 0..20 {
                 let path = format!("/api/base_slice_des/w{i}");
                 let body = Some(json!({"base_slice_des_id": format!("w{i}"), "round": round}));
-                let answer = manager.ask("PUT", &path, body).await;
+                let answer = manager.call("PUT", &path, body).await;
                 assert!(matches!(answer, Some((200 | 201, _))), "{answer:?}");
             }
         }

@@ -40,14 +40,14 @@ impl Ue {
         let http = reqwest::Client::builder().no_proxy().unix_socket(at("ue.sock")).build().unwrap();
         let ue = Self { child, http };
         let end = Instant::now() + Duration::from_secs(60);
-        while ue.ask("GET", "/v1/status", Value::Null).await.is_none() {
+        while ue.call("GET", "/v1/status", Value::Null).await.is_none() {
             assert!(Instant::now() < end, "{}", std::fs::read_to_string(at("ue.log")).unwrap());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         ue
     }
 
-    async fn ask(&self, method: &str, path: &str, body: Value) -> Option<(u16, Value)> {
+    async fn call(&self, method: &str, path: &str, body: Value) -> Option<(u16, Value)> {
         let request = self.http.request(method.parse().unwrap(), format!("http://x{path}"));
         let request = if body.is_null() { request } else { request.json(&body) };
         let answer = request.timeout(Duration::from_secs(20)).send().await.ok()?;
@@ -56,7 +56,7 @@ impl Ue {
     }
 
     async fn get(&self, path: &str) -> Value {
-        self.ask("GET", path, Value::Null).await.expect("it answers").1
+        self.call("GET", path, Value::Null).await.expect("it answers").1
     }
 
     /// Output of a command in its namespace.
@@ -70,7 +70,7 @@ impl Ue {
     async fn finds_low_latency(&self) -> bool {
         let wanted = json!({"_slice.latency": {"atMostUs": 12_000, "preference": "require"}});
         let body = json!({"properties": wanted, "remote": [{"address": "198.51.100.7", "port": 443}]});
-        let (status, answer) = self.ask("POST", "/connections/select", body).await.expect("it answers");
+        let (status, answer) = self.call("POST", "/connections/select", body).await.expect("it answers");
         match status {
             200 => true,
             409 if answer["field"] == "_slice.latency" => false,
@@ -100,11 +100,11 @@ async fn until(what: &str, holds: impl AsyncFn() -> bool) {
 async fn network(folder: &Path) -> (Manager, String, String) {
     let database = format!("sqlite:{}/slices.db", folder.display());
     let manager = Manager::start(folder, "one", &database).await;
-    let (status, made) = manager.ask("POST", "/v1/slices", gold(20_000)).await.unwrap();
+    let (status, made) = manager.call("POST", "/v1/slices", gold(20_000)).await.unwrap();
     assert_eq!(status, 201, "{made}");
     let id = made["id"].as_str().unwrap().to_owned();
     manager.settled().await;
-    let (_, ue) = manager.ask("PUT", "/v1/ues/phone", Some(json!({"slices": [id]}))).await.unwrap();
+    let (_, ue) = manager.call("PUT", "/v1/ues/phone", Some(json!({"slices": [id]}))).await.unwrap();
     (manager, id, ue["token"].as_str().unwrap().to_owned())
 }
 
@@ -138,7 +138,7 @@ async fn a_ue_receives_facts_and_keeps_them_while_the_manager_is_unreachable() {
     assert_eq!(ue.get("/connections/slices").await["gold"]["rtt_us"], 12_000);
     assert!(ue.finds_low_latency().await);
     let registered =
-        async |m: &Manager| m.ask("GET", "/v1/ues/phone", None).await.unwrap().1["registered_ms"].is_u64();
+        async |m: &Manager| m.call("GET", "/v1/ues/phone", None).await.unwrap().1["registered_ms"].is_u64();
     until("registered", async || registered(&manager).await).await;
 
     // Policies are pushed, and removed when they are no longer pushed.
@@ -146,7 +146,7 @@ async fn a_ue_receives_facts_and_keeps_them_while_the_manager_is_unreachable() {
         "properties": {"transport": {"value": "TCP", "precedence": 2}}});
     let policies = async |list: Value| {
         let body = Some(json!({"policies": list}));
-        manager.ask("PUT", "/v1/ues/phone/policies", body).await.unwrap()
+        manager.call("PUT", "/v1/ues/phone/policies", body).await.unwrap()
     };
     let odd = json!([profile, {"uid": "odd", "properties": {"x": {"precedence": 9}}}]);
     let (status, problem) = policies(odd).await;
@@ -157,7 +157,7 @@ async fn a_ue_receives_facts_and_keeps_them_while_the_manager_is_unreachable() {
     until("withdrawn", async || ue.get("/pib").await == json!([])).await;
 
     // A change arrives over the stream.
-    assert_eq!(manager.ask("PUT", &format!("/v1/slices/{id}"), gold(30_000)).await.unwrap().0, 202);
+    assert_eq!(manager.call("PUT", &format!("/v1/slices/{id}"), gold(30_000)).await.unwrap().0, 202);
     until("changed", async || uplink(&ue.get("/connections/slices").await) == Some(30_000_000)).await;
 
     // The manager is killed: the facts stay valid for their 10 seconds, and no longer.
@@ -200,7 +200,7 @@ async fn a_polling_ue_receives_updates() {
     let view = async || ue.get("/connections/manager").await;
     until("polled", async || view().await["unchanged"].as_u64() > Some(3)).await;
     assert_eq!(view().await["changes"], 1);
-    assert_eq!(manager.ask("PUT", &format!("/v1/slices/{id}"), gold(30_000)).await.unwrap().0, 202);
+    assert_eq!(manager.call("PUT", &format!("/v1/slices/{id}"), gold(30_000)).await.unwrap().0, 202);
     until("changed", async || {
         ue.get("/connections/slices").await["gold"]["uplink_guaranteed_bps"] == 30_000_000
     })
@@ -229,11 +229,11 @@ async fn facts_become_routes_for_programs_that_do_not_select_slices() {
     assert!(way("192.0.2.7 ipproto tcp dport 5002").contains("dev eth0"), "other flows go as before");
 
     // A higher guarantee enlarges the window: 40 Mbit/s * 12 ms / 2 is 20.7 segments.
-    assert_eq!(manager.ask("PUT", &format!("/v1/slices/{id}"), gold(40_000)).await.unwrap().0, 202);
+    assert_eq!(manager.call("PUT", &format!("/v1/slices/{id}"), gold(40_000)).await.unwrap().0, 202);
     until("a larger window", async || way(upload).contains("initcwnd 20")).await;
     let plan = json!({"remote": [{"address": "192.0.2.7", "port": 5002}], "properties": {
         "pvd": {"gold": "require"}, "multistreaming": "prohibit"}});
-    let (_, answer) = ue.ask("POST", "/connections/select", plan).await.unwrap();
+    let (_, answer) = ue.call("POST", "/connections/select", plan).await.unwrap();
     assert_eq!(answer["plan"][0], json!({"action": "mark", "mark": 513, "table": 513}), "{answer}");
 
     // Expired facts have no effect.

@@ -38,15 +38,15 @@ impl Manager {
     ///
     /// # Errors
     /// A fault of the question, or too many candidates.
-    pub fn ask(&self, question: &str, now_unix_s: u64) -> Result<Vec<Candidate>, NeatError> {
-        self.ask_value(&json::parse(question, "request")?, now_unix_s)
+    pub fn query(&self, question: &str, now_unix_s: u64) -> Result<Vec<Candidate>, NeatError> {
+        self.query_value(&json::parse(question, "request")?, now_unix_s)
     }
 
-    /// Like [`Manager::ask`] for a question that has been parsed.
+    /// Like [`Manager::query`] for a question that has been parsed.
     ///
     /// # Errors
-    /// Those of [`Manager::ask`].
-    pub fn ask_value(&self, question: &Json, now_unix_s: u64) -> Result<Vec<Candidate>, NeatError> {
+    /// Those of [`Manager::query`].
+    pub fn query_value(&self, question: &Json, now_unix_s: u64) -> Result<Vec<Candidate>, NeatError> {
         let requests = requests(question)?;
         if let Some(requests) = pre_resolve(&requests) {
             return Ok(requests.into_iter().map(candidate).collect());

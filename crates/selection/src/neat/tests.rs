@@ -71,7 +71,7 @@ fn errors_name_the_place() {
         ("[5]", "request 1"),
         ("[", "no JSON"),
     ] {
-        let e = m.ask(request, NOW).unwrap_err().to_string();
+        let e = m.query(request, NOW).unwrap_err().to_string();
         assert!(e.contains(part), "{e}");
     }
 }
@@ -105,7 +105,7 @@ fn facts_are_immutable_until_they_expire() {
     // It cannot be overridden: a request for less delay finds no row.
     let ask = |rtt: u64| {
         let request = json!([{"rtt": {"value": {"start": 0, "end": rtt}, "precedence": 2}, "transport": {"value": "TCP"}}]);
-        m.ask_value(&request, NOW).unwrap()
+        m.query_value(&request, NOW).unwrap()
     };
     assert_eq!((ask(50).len(), ask(5).len()), (3, 1));
     assert_eq!(ask(50)[1].properties.json()["rtt"]["value"], json!(12));
@@ -199,7 +199,7 @@ proptest! {
             m
         };
         let question = json!(requests);
-        let (a, b) = (build(false).ask_value(&question, NOW), build(true).ask_value(&question, NOW));
+        let (a, b) = (build(false).query_value(&question, NOW), build(true).query_value(&question, NOW));
         prop_assert_eq!(&a, &b);
         if let Ok(candidates) = a {
             prop_assert!(candidates.len() <= 10);

@@ -110,16 +110,16 @@ impl Senders {
 
     /// Evaluates a completed period of the flow: counts consecutive periods in which the loss of its home held it
     /// back, and remembers the response of its sender after the flow has had enough time to grow.
-    pub(super) fn judge(&mut self, input: &mut Input<'_>, has_room: bool) {
+    pub(super) fn evaluate(&mut self, input: &mut Input<'_>, has_room: bool) {
         let Some(home) = input.flow.home() else { return };
         let loss_ppm = loss_ppm(input, home);
         let packets = packets_per_round(input.flow.bytes[0], input.live.get(home).rtt_us);
-        let is_told = input.flow.since_moved_ms(input.now) >= u32::from(SETTLE_PERIODS) * PERIOD_MS as u32;
+        let is_settled = input.flow.since_moved_ms(input.now) >= u32::from(SETTLE_PERIODS) * PERIOD_MS as u32;
         let lasting_ppm = lasting_ppm(input, home);
         let flow = &mut *input.flow;
         let held_back = packets < tolerant_packets(loss_ppm) || flow.arrived[0].bytes == 0;
         flow.held_back = if loss_ppm > WILD_PPM && held_back { flow.held_back.saturating_add(1) } else { 0 };
-        if lasting_ppm > WILD_PPM && is_told && flow.bytes[0] >= BULK_BYTES && flow.arrived[0].bytes > 0 {
+        if lasting_ppm > WILD_PPM && is_settled && flow.bytes[0] >= BULK_BYTES && flow.arrived[0].bytes > 0 {
             if !held_back {
                 self.remember(input.remote, LossResponse::Ignores, false);
             } else if flow.held_back >= SETTLE_PERIODS {

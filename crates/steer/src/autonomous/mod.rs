@@ -312,7 +312,7 @@ impl LawState {
         if input.flow.period != period {
             if judges {
                 let has_room = input.flow.home().is_some_and(|home| self.has_room(input, home));
-                self.senders.judge(input, has_room);
+                self.senders.evaluate(input, has_room);
             }
             // A sender may send the packets of a round trip at once.
             let rtt_us = input.flow.home().map_or(0, |home| input.live.get(home).rtt_us);

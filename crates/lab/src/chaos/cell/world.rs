@@ -150,7 +150,7 @@ fn independent(
     faulted(&mut world, &alone, FaultSchedule::Times(&span.began, span.ended))?;
     for (ue, (with, without)) in with.iter().zip(world.served()).enumerate() {
         for way in 0..2 {
-            tally.look(Invariant::Independent);
+            tally.count_check(Invariant::Independent);
             let mean = |(packets, wait): (u64, u128)| wait / u128::from(packets.max(1));
             let ((some, _), (all, _)) = (with[way], without[way]);
             // Packets in transit at the end count for neither run.
@@ -289,7 +289,7 @@ impl World {
 
     fn deliver(&mut self, port: Port, packet: &[u8]) -> Result<(), Violation> {
         self.run_state.tally.digest(packet);
-        self.run_state.tally.look(Invariant::Intact);
+        self.run_state.tally.count_check(Invariant::Intact);
         let wrong = |world: &Self, what: &str| {
             Err(world
                 .run_state
@@ -320,7 +320,7 @@ impl World {
         }
         let flow = &self.flows[ue][way];
         let Some((sent, len)) = flow.open.get(&number).copied() else {
-            self.run_state.tally.look(Invariant::Once);
+            self.run_state.tally.count_check(Invariant::Once);
             return Err(self.run_state.violation(
                 Invariant::Once,
                 format!("UE {ue}, {:?}: packet {number} again", DIRECTIONS[way]),
@@ -329,8 +329,8 @@ impl World {
         if payload != self.payload(ue, way, number, len) {
             return wrong(self, "other bytes than were sent");
         }
-        self.run_state.tally.look(Invariant::Once);
-        self.run_state.tally.look(Invariant::Order);
+        self.run_state.tally.count_check(Invariant::Once);
+        self.run_state.tally.count_check(Invariant::Order);
         if number < flow.last {
             let what = format!("UE {ue}, {:?}: packet {number} after packet {}", DIRECTIONS[way], flow.last);
             return Err(self.run_state.violation(Invariant::Order, what));
@@ -462,7 +462,7 @@ impl World {
         }
         self.stopped = true;
         self.command(GnbCommand::Slices(slices(&self.plan.world.slices)), "shares")?;
-        self.run_state.tally.look(Invariant::Converges);
+        self.run_state.tally.count_check(Invariant::Converges);
         system::wait(self, DRAIN_TIME, Invariant::Converges, Self::held)?;
         // Blocks in the air or waiting for their turn arrive within this time.
         self.pass(Duration::from_secs(5))?;
@@ -480,7 +480,7 @@ impl World {
                 let flow = &self.flows[ue][way];
                 let dropped = self.dropped_and_held(ue, direction).0;
                 let missing = flow.open.len() as u64;
-                self.run_state.tally.look(Invariant::Counted);
+                self.run_state.tally.count_check(Invariant::Counted);
                 // If the air lost blocks, more packets are missing than were dropped.
                 if missing < dropped || (!air && missing > dropped) {
                     let what = format!(
@@ -545,7 +545,7 @@ impl system::World<Kind> for World {
         match event {
             Event::Fault(number) => self.end_fault(number),
             Event::Gnb => {
-                self.run_state.tally.look(Invariant::NoSpin);
+                self.run_state.tally.count_check(Invariant::NoSpin);
                 let (now, before) = (self.run_state.now, self.gnb.poll_timeout());
                 self.drive()?;
                 let same = self.gnb.poll_timeout().is_some_and(|(at, _)| at <= now);
@@ -572,12 +572,12 @@ impl system::World<Kind> for World {
         }
     }
 
-    fn look(&mut self) -> Result<(), Violation> {
+    fn check_invariants(&mut self) -> Result<(), Violation> {
         for (way, scheduler) in self.schedulers.into_iter().enumerate() {
             if !matches!(scheduler, InterAlgorithm::EqpExact | InterAlgorithm::EqpPaper) {
                 continue;
             }
-            self.run_state.tally.look(Invariant::Balanced);
+            self.run_state.tally.count_check(Invariant::Balanced);
             let balances = self.gnb.balances(DIRECTIONS[way]);
             let sum: i64 = balances.iter().map(|balance| i64::from(*balance)).sum();
             let group = i32::from(self.plan.world.rbs) / 25 + 2;
@@ -589,7 +589,7 @@ impl system::World<Kind> for World {
         }
         for ue in 0..self.flows.len() {
             for (way, direction) in DIRECTIONS.into_iter().enumerate() {
-                self.run_state.tally.look(Invariant::Bounded);
+                self.run_state.tally.count_check(Invariant::Bounded);
                 let (_, held) = self.dropped_and_held(ue, direction);
                 if held > MAX_BEARER_BYTES {
                     let what = format!("UE {ue}, {direction:?}: {held} bytes are held");

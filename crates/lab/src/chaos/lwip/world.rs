@@ -325,7 +325,7 @@ impl World {
         if let Some((ue, there)) = told {
             let stream = &mut self.ues[ue].stream;
             stream.acked_at_node = stream.acked_at_node.max(there);
-            self.run_state.tally.look(Invariant::Prompt);
+            self.run_state.tally.count_check(Invariant::Prompt);
             // A new acknowledgment is never delayed.
             let stream = &self.ues[ue].stream;
             if stream.acked_at_server < stream.acked_at_node {
@@ -349,7 +349,7 @@ impl World {
     }
 
     fn at_server(&mut self, packet: &[u8]) -> Result<(), Violation> {
-        self.run_state.tally.look(Invariant::Intact);
+        self.run_state.tally.count_check(Invariant::Intact);
         // An unsolicited reply is forwarded as an ordinary packet.
         if ip::parse_echo(packet).is_ok() {
             return Ok(());
@@ -367,7 +367,7 @@ impl World {
             let heard = (known, tcp.header.options.timestamps.map_or(0, |(value, _)| value));
             let last = std::mem::replace(&mut self.ues[ue].heard, heard);
             if !self.jittered {
-                self.run_state.tally.look(Invariant::Order);
+                self.run_state.tally.count_check(Invariant::Order);
                 if heard.0 < last.0 || heard.1 < last.1 {
                     let what = format!("UE {ue}: acknowledgment and time stamp {heard:?} after {last:?}");
                     return Err(self.run_state.violation(Invariant::Order, what));
@@ -391,20 +391,20 @@ impl World {
                 .run_state
                 .violation(Invariant::Intact, format!("{} bytes are of nobody", packet.len())));
         };
-        self.run_state.tally.look(Invariant::Intact);
+        self.run_state.tally.count_check(Invariant::Intact);
         if label_way != way || packet.len() != 28 + 64 {
             return Err(self
                 .run_state
                 .violation(Invariant::Intact, format!("UE {ue}: datagram {n} goes the other way")));
         }
-        self.run_state.tally.look(Invariant::Once);
+        self.run_state.tally.count_check(Invariant::Once);
         let datagrams = &mut self.ues[ue].datagrams[way];
         if !datagrams.open.remove(&n) {
             return Err(self.run_state.violation(Invariant::Once, format!("UE {ue}: datagram {n} again")));
         }
         let last = std::mem::replace(&mut datagrams.last, n);
         if !self.jittered {
-            self.run_state.tally.look(Invariant::Order);
+            self.run_state.tally.count_check(Invariant::Order);
             if n < last {
                 return Err(self
                     .run_state
@@ -432,7 +432,7 @@ impl World {
         }
         self.ues[ue].side.restore(&mut packet);
         let Ok(tcp) = parse_packet(&packet) else { return self.delivered(&packet, 0) };
-        self.run_state.tally.look(Invariant::Intact);
+        self.run_state.tally.count_check(Invariant::Intact);
         let n = number(tcp.header.seq);
         let right = tcp.dst == ends(ue).1 && tcp.payload.len() == SEGMENT as usize;
         if !right || packet[tcp.payload.clone()].iter().any(|byte| *byte != n as u8) {
@@ -534,7 +534,7 @@ impl World {
                 *waits = (stream.acked_at_server, now);
                 continue;
             }
-            self.run_state.tally.look(Invariant::Served);
+            self.run_state.tally.count_check(Invariant::Served);
             if now.saturating_since(waits.1) > SERVED {
                 let what = format!("UE {ue}: nothing new since {}: {stream:?}", waits.1);
                 return Err(self.run_state.violation(Invariant::Served, what));
@@ -548,19 +548,19 @@ impl World {
             self.end_fault(number)?;
         }
         self.stopped = true;
-        self.run_state.tally.look(Invariant::Reliable);
+        self.run_state.tally.count_check(Invariant::Reliable);
         system::wait(self, DONE, Invariant::Reliable, |world| {
             let open = world.ues.iter().position(|ue| ue.stream.acked_at_server < ue.stream.sent);
             open.map(|ue| format!("UE {ue}: {:?}", world.ues[ue].stream))
         })?;
-        self.run_state.tally.look(Invariant::Converges);
+        self.run_state.tally.count_check(Invariant::Converges);
         system::wait(self, CONVERGES, Invariant::Converges, |world| {
             (0..world.ues.len()).find_map(|ue| {
                 let links = world.node.links(&ue_config(ue, true).name)?;
                 links.iter().any(|link| !link.up || link.answers == 0).then(|| format!("UE {ue}: {links:?}"))
             })
         })?;
-        self.run_state.tally.look(Invariant::Empty);
+        self.run_state.tally.count_check(Invariant::Empty);
         system::wait(self, HOLDS, Invariant::Empty, |world| {
             let held = world.node.held_acks();
             (held > 0).then(|| format!("{held} ACKs are held"))
@@ -568,7 +568,7 @@ impl World {
         self.pass(Duration::from_secs(1))?;
         for ue in 0..self.ues.len() {
             for way in 0..2 {
-                self.run_state.tally.look(Invariant::Lossless);
+                self.run_state.tally.count_check(Invariant::Lossless);
                 let datagrams = &self.ues[ue].datagrams[way];
                 if datagrams.open.len() as u64 != datagrams.lost {
                     let what = format!(
@@ -660,7 +660,7 @@ impl system::World<Kind> for World {
                 }
             }
             Event::Node => {
-                self.run_state.tally.look(Invariant::NoSpin);
+                self.run_state.tally.count_check(Invariant::NoSpin);
                 self.polls = if self.polls.0 == self.run_state.now {
                     (self.run_state.now, self.polls.1 + 1)
                 } else {
@@ -709,8 +709,8 @@ impl system::World<Kind> for World {
         }
     }
 
-    fn look(&mut self) -> Result<(), Violation> {
-        self.run_state.tally.look(Invariant::Bounded);
+    fn check_invariants(&mut self) -> Result<(), Violation> {
+        self.run_state.tally.count_check(Invariant::Bounded);
         let held = self.node.held_acks();
         let most = dida(self.dida).map_or(0, |dida| dida.held_per_flow * self.ues.len() as u32);
         if held > most || self.node.flow_count() > 8 * self.ues.len() as u32 {

@@ -262,8 +262,8 @@ impl World {
             return Ok(());
         }
         let (m, revision) = (&instance.manager, instance.revision);
-        self.run_state.tally.look(Invariant::Returned);
-        self.run_state.tally.look(Invariant::Unique);
+        self.run_state.tally.count_check(Invariant::Returned);
+        self.run_state.tally.count_check(Invariant::Unique);
         if let Some((invariant, what)) = self.unserved(m) {
             return Err(self.run_state.violation(invariant, what));
         }

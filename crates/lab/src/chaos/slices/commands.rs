@@ -211,7 +211,7 @@ impl World {
     /// # Errors
     /// The invariant that was violated.
     pub fn remembered(&mut self, instance: usize) -> Result<(), Violation> {
-        self.run_state.tally.look(Invariant::Remembered);
+        self.run_state.tally.count_check(Invariant::Remembered);
         let manager = &self.instances[instance].manager;
         let lost = |what: String| Err(self.run_state.violation(Invariant::Remembered, what));
         for (id, fate) in self.request_log.fates.iter().filter(|(_, fate)| !fate.removed) {

@@ -164,7 +164,7 @@ impl World {
                     return Ok(());
                 }
             }
-            self.run_state.tally.look(Invariant::NoSpin);
+            self.run_state.tally.count_check(Invariant::NoSpin);
             if self.instances[n].manager.due(now_ms) == before {
                 return Err(self
                     .run_state
@@ -303,8 +303,8 @@ impl World {
             }
             Job::CheckCell(cell) => match result {
                 Ok(_) => {
-                    self.look_at_places(n, cell);
-                    self.judge(n, cell, None)?
+                    self.queue_places(n, cell);
+                    self.report_health(n, cell, None)?
                 }
                 Err(why) => {
                     self.instances[n].work.queue.push_front(Job::Reconfigure(cell, why));
@@ -313,9 +313,9 @@ impl World {
             },
             Job::Reconfigure(cell, why) => {
                 if result.is_ok() {
-                    self.look_at_places(n, cell);
+                    self.queue_places(n, cell);
                 }
-                self.judge(n, cell, Some(why))?
+                self.report_health(n, cell, Some(why))?
             }
             Job::PlacementsToSend => {
                 let Instance { manager, work, .. } = &mut self.instances[n];
@@ -389,14 +389,14 @@ impl World {
         Ok(())
     }
 
-    fn look_at_places(&mut self, n: usize, cell: usize) {
+    fn queue_places(&mut self, n: usize, cell: usize) {
         let Instance { manager, work, .. } = &mut self.instances[n];
         if manager.has_place(&access(cell)) {
             work.queue.push_front(Job::Places(cell));
         }
     }
 
-    fn judge(
+    fn report_health(
         &mut self,
         n: usize,
         cell: usize,

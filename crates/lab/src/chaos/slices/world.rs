@@ -232,7 +232,7 @@ impl World {
     /// An instance reads newer records.
     pub(super) fn take(&mut self, n: usize) -> Result<(), Violation> {
         let known = self.instances[n].revision;
-        self.run_state.tally.look(Invariant::Versions);
+        self.run_state.tally.count_check(Invariant::Versions);
         if self.store.revision < known {
             let what = format!("instance {n} knows change {known}, the store {}", self.store.revision);
             return Err(self.run_state.violation(Invariant::Versions, what));
@@ -278,7 +278,7 @@ impl World {
             return Ok(Err(Failure::Unknown));
         }
         let revision = self.instances[n].revision + 1;
-        self.run_state.tally.look(Invariant::Versions);
+        self.run_state.tally.count_check(Invariant::Versions);
         if revision != self.store.revision + 1 {
             let what =
                 format!("change {revision} of instance {n} comes after change {}", self.store.revision);
@@ -489,7 +489,7 @@ impl World {
         instance.sync_at = now + SYNC;
         let before = instance.before.take();
         self.take(n)?;
-        self.run_state.tally.look(Invariant::Remembered);
+        self.run_state.tally.count_check(Invariant::Remembered);
         if let Some((revision, before)) = before
             && revision == self.instances[n].revision
             && !same(&before, &self.instances[n].manager)
@@ -571,7 +571,7 @@ impl World {
         // No further commands.
         self.next_command = Instant::MAX;
         self.next_client = Instant::MAX;
-        self.run_state.tally.look(Invariant::Converges);
+        self.run_state.tally.count_check(Invariant::Converges);
         self.pass(Duration::from_secs(10))?;
         system::wait(self, CONVERGENCE_TIME, Invariant::Converges, Self::unsettled)?;
         for n in 0..self.instances.len() {
@@ -585,7 +585,7 @@ impl World {
         let left = self.request_log.left;
         self.request_log = RequestLog::default();
         self.request_log.left = left;
-        self.run_state.tally.look(Invariant::Empty);
+        self.run_state.tally.count_check(Invariant::Empty);
         system::wait(self, CLEANUP_TIME, Invariant::Empty, |world| {
             let left = world.instances.iter().flat_map(|i| i.manager.slices().keys()).next();
             let kept = world.cells.iter().find(|cell| !cell.is_empty());
@@ -634,7 +634,7 @@ impl system::World<Kind> for World {
     }
 
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
-        self.run_state.tally.look(Invariant::NoSpin);
+        self.run_state.tally.count_check(Invariant::NoSpin);
         match event {
             Event::Fault(number) => self.end_fault(number),
             Event::Message(n) => {
@@ -676,8 +676,8 @@ impl system::World<Kind> for World {
         }
     }
 
-    fn look(&mut self) -> Result<(), Violation> {
-        self.run_state.tally.look(Invariant::Admitted);
+    fn check_invariants(&mut self) -> Result<(), Violation> {
+        self.run_state.tally.count_check(Invariant::Admitted);
         let cells = self.plan.world.cells_mbps.clone();
         for (cell, mbps) in cells.iter().enumerate() {
             let access = access(cell);
@@ -720,7 +720,7 @@ impl system::World<Kind> for World {
                 }
             }
         }
-        self.run_state.tally.look(Invariant::Bounded);
+        self.run_state.tally.count_check(Invariant::Bounded);
         for (n, instance) in self.instances.iter().enumerate() {
             let m = &instance.manager;
             let wide = m.slices().values().find(|s| {

@@ -164,11 +164,11 @@ impl Ledger {
         if up && ip::src_dst(packet).is_ok_and(|(from, _)| own.contains(&from)) {
             return Ok(Arrival::Other);
         }
-        tally.look(Invariant::Intact);
+        tally.count_check(Invariant::Intact);
         let (from, to, label) = parse(packet).ok_or_else(|| {
             (Invariant::Intact, format!("{} bytes that nobody sent came out", packet.len()))
         })?;
-        tally.look(Invariant::OwnSource);
+        tally.count_check(Invariant::OwnSource);
         let owner = |address: IpAddr| addresses.iter().position(|own| own.contains(&address));
         let device = owner(if up { from.ip() } else { to.ip() });
         if label.number >= FOREIGN {
@@ -192,7 +192,7 @@ impl Ledger {
             let what = format!("packet {} of UE {} is not as it was sent", label.number, sent.ue);
             return Err((Invariant::Intact, what));
         }
-        tally.look(Invariant::Once);
+        tally.count_check(Invariant::Once);
         sent.arrived = sent.arrived.saturating_add(1);
         if sent.arrived > 1 {
             if plain(sent.ue) {
@@ -203,7 +203,7 @@ impl Ledger {
         }
         sent.arrived_at = Some(now);
         if let Some(within) = within(sent.ue) {
-            tally.look(Invariant::Prompt);
+            tally.count_check(Invariant::Prompt);
             let took = now - sent.at;
             if took > within {
                 let (took, within) = (took.as_millis(), within.as_millis());
@@ -213,7 +213,7 @@ impl Ledger {
         }
         let highest = &mut self.highest[usize::from(sent.ue)][usize::from(up)][usize::from(sent.flow)];
         if ordered(sent.ue, up) {
-            tally.look(Invariant::Order);
+            tally.count_check(Invariant::Order);
             if label.number < *highest {
                 let what = format!("{}, came out after {highest}", sent.name(label.number));
                 return Err((Invariant::Order, what));

@@ -86,7 +86,7 @@ fn after(world: &mut World, plan: &Plan) -> Result<(), Violation> {
             lines.iter_mut().all(|line| line.dropped(world.run_state.now, tally) == 0)
         };
         let numbers = if lossless { 1 } else { first }..end;
-        world.run_state.tally.look(if lossless { Invariant::Lossless } else { Invariant::Converges });
+        world.run_state.tally.count_check(if lossless { Invariant::Lossless } else { Invariant::Converges });
         if let Some(what) = world.ledger.missing(ue as u8, numbers) {
             let invariant = if lossless { Invariant::Lossless } else { Invariant::Converges };
             return Err(world.run_state.violation(invariant, format!("lost without a fault: {what}")));
@@ -127,7 +127,7 @@ fn wait(
     invariant: Invariant,
     open: impl Fn(&World) -> Option<String>,
 ) -> Result<(), Violation> {
-    world.run_state.tally.look(invariant);
+    world.run_state.tally.count_check(invariant);
     system::wait(world, bound, invariant, open)
 }
 
@@ -138,7 +138,7 @@ fn independent(plan: &Plan, with: &Faulted, tally: &mut Tally, step: u64) -> Res
     let without = faulted(&mut world, &alone, FaultSchedule::Times(&with.span.began, with.span.ended))?;
     for (ue, (with, without)) in with.services.iter().zip(&without.services).enumerate() {
         for (way, with, without) in [("down", &with[0], &without[0]), ("up", &with[1], &without[1])] {
-            tally.look(Invariant::Independent);
+            tally.count_check(Invariant::Independent);
             // A stranger may deliver a packet that a partition dropped, a second late. That packet is additional and delays no other.
             let (slow, base) = (with.mean_us(without.delivered()), without.mean_us(usize::MAX));
             let fewer = with.delivered() + 4 + without.delivered() / 100 < without.delivered();

@@ -172,7 +172,7 @@ impl system::World<plan::Kind> for World {
                 }
                 let counted = end.upf.drops().total() > before;
                 self.run_state.tally.effect("upf-no-room", sockets.refused);
-                self.run_state.tally.look(Invariant::Counted);
+                self.run_state.tally.count_check(Invariant::Counted);
                 if !counted && self.out.datagrams.is_empty() {
                     let what = format!("UPF {n} neither answered nor counted a handshake");
                     return Err(self.run_state.violation(Invariant::Counted, what));
@@ -185,7 +185,7 @@ impl system::World<plan::Kind> for World {
         }
     }
 
-    fn look(&mut self) -> Result<(), Violation> {
+    fn check_invariants(&mut self) -> Result<(), Violation> {
         self.note_drops();
         self.bounds()
     }
@@ -251,7 +251,7 @@ impl World {
             self.spins = (self.run_state.now, 0);
         }
         self.spins.1 += 1;
-        self.run_state.tally.look(Invariant::NoSpin);
+        self.run_state.tally.count_check(Invariant::NoSpin);
         if self.spins.1 <= SPINS {
             return Ok(());
         }
@@ -367,7 +367,7 @@ impl World {
         payload: &[u8],
     ) -> Result<(), Violation> {
         self.run_state.tally.digest(payload);
-        self.run_state.tally.look(Invariant::Sealed);
+        self.run_state.tally.count_check(Invariant::Sealed);
         if !self.plain[usize::from(access)]
             && (classify(payload) == Ok(MessageType::PlainData) || ledger::in_clear(payload))
         {
@@ -420,7 +420,7 @@ impl World {
             Kind::Segment => flow.segment(label.offset, label.bytes).map(Some),
             Kind::Ack => flow.ack(label.offset).map(|()| None),
         };
-        self.run_state.tally.look(Invariant::Reliable);
+        self.run_state.tally.count_check(Invariant::Reliable);
         let answer =
             done.map_err(|what| self.run_state.violation(Invariant::Reliable, format!("UE {ue}, {what}")))?;
         match answer {
@@ -525,7 +525,7 @@ impl World {
         }
         unserved.0 += 1;
         let (packets, since) = *unserved;
-        self.run_state.tally.look(Invariant::Served);
+        self.run_state.tally.count_check(Invariant::Served);
         if packets < UNSERVED || now < since + UNSERVED_FOR {
             return Ok(());
         }
@@ -575,7 +575,7 @@ impl World {
         if !attack.harmless || !runs {
             return Ok(());
         }
-        self.run_state.tally.look(Invariant::Counted);
+        self.run_state.tally.count_check(Invariant::Counted);
         if drops(self) > before {
             return Ok(());
         }
@@ -589,7 +589,7 @@ impl World {
         for n in 0..self.upfs.len() {
             let UpfEnd { upf, config, table_bytes, .. } = &self.upfs[n];
             let pool = upf.pool();
-            self.run_state.tally.look(Invariant::Bounded);
+            self.run_state.tally.count_check(Invariant::Bounded);
             let bounded = pool.used_bytes() <= pool.config().bytes
                 && pool.queues_used() <= pool.config().queues
                 && upf.session_count() <= config.max_sessions as usize
@@ -606,7 +606,7 @@ impl World {
                 );
                 return Err(self.run_state.violation(Invariant::Bounded, what));
             }
-            self.run_state.tally.look(Invariant::Share);
+            self.run_state.tally.count_check(Invariant::Share);
             if pool.available_to(Default::default()) == 0 {
                 let what = format!(
                     "UPF {n}: a session that holds nothing gets no queue: {} of {} and {} bytes are taken",
@@ -629,7 +629,7 @@ impl World {
             if !(end.lossless && end.orderly) || lines.iter_mut().any(|line| line.dropped(now, tally) > 0) {
                 continue;
             }
-            tally.look(Invariant::Measured);
+            tally.count_check(Invariant::Measured);
             let there = self.upfs[end.home].upf.session(&end.entry.key);
             let there = there.into_iter().flat_map(|session| session.path_loads(now));
             let mut all = end.ue.session().path_loads(end.clock(now)).chain(there);

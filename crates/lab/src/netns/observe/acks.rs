@@ -78,7 +78,7 @@ pub fn watch(mut tap: AckTap, start: Instant, end: &Stop) -> Result<BTreeMap<Str
         for socket in &mut tap.sockets {
             drain(socket, &mut buffer, |packet| counts.packet(packet))?;
         }
-        counts.look(start.elapsed().as_secs_f64());
+        counts.record(start.elapsed().as_secs_f64());
         if over {
             return Ok(counts.seen);
         }
@@ -105,7 +105,7 @@ struct DuplicateRun {
 
 impl Counts {
     /// Records changes up to now.
-    fn look(&mut self, now_s: f64) {
+    fn record(&mut self, now_s: f64) {
         for seen in self.seen.values_mut() {
             let triples = seen.triples as f64;
             if seen.triples_by.last().map_or(0.0, |(_, last)| *last) != triples {
@@ -251,8 +251,8 @@ mod tests {
         assert_eq!(seen.bytes[1], 16 + 8);
         let mut counts =
             Counts { flows: Vec::new(), of: BTreeMap::new(), seen: [("f".to_owned(), seen)].into() };
-        counts.look(0.5);
-        counts.look(0.6);
+        counts.record(0.5);
+        counts.record(0.6);
         assert_eq!(
             counts.seen["f"].reports_over_time,
             [(0.5, PathReport { losses: 5, depth_bytes: Some(1600) })]
@@ -266,7 +266,7 @@ mod tests {
             Counts { flows: Vec::new(), of: BTreeMap::new(), seen: [("f".to_owned(), seen)].into() };
         for (at, triples) in [(0.5, 2), (0.6, 2), (0.7, 5)] {
             counts.seen.get_mut("f").unwrap().triples = triples;
-            counts.look(at);
+            counts.record(at);
         }
         assert_eq!(counts.seen["f"].triples_by, [(0.5, 2.0), (0.7, 5.0)]);
     }

@@ -58,7 +58,7 @@ pub fn watch(
         let over = end.sleep_until(next);
         // Once more at the end, for the final values.
         for record in &mut records {
-            record.look(start)?;
+            record.sample(start)?;
         }
         if over {
             break;
@@ -93,7 +93,7 @@ impl Record {
         })
     }
 
-    fn look(&mut self, start: Instant) -> Result<()> {
+    fn sample(&mut self, start: Instant) -> Result<()> {
         if let Some((diag, side)) = &mut self.watch.receiver {
             self.found.clear();
             diag.list(*side, &mut self.found)?;

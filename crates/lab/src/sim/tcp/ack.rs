@@ -74,7 +74,7 @@ impl Sender {
         if self.una >= a.ack
             && let Some(probe) = self.probe
         {
-            match probe.judge(a.ack, a.dsack.is_some(), plain_duplicate) {
+            match probe.outcome(a.ack, a.dsack.is_some(), plain_duplicate) {
                 ProbeOutcome::Pending => {}
                 ProbeOutcome::NoLoss => self.probe = None,
                 ProbeOutcome::Repaired => {

@@ -114,7 +114,7 @@ impl Rack {
     pub fn detect(&self, board: &mut Scoreboard, c: &RackInputs) -> Option<Instant> {
         let newest = self.newest?;
         let patience = self.rtt + self.reordering_window(c, board.sacked_segments());
-        let next = board.judge_oldest(|s| s.transmission < newest && s.sent_at + patience <= c.now)?;
+        let next = board.lose_oldest(|s| s.transmission < newest && s.sent_at + patience <= c.now)?;
         (next.transmission < newest).then(|| next.sent_at + patience)
     }
 
@@ -160,7 +160,7 @@ pub enum ProbeOutcome {
 
 impl LossProbe {
     /// §7.4.2. `plain_duplicate`: the ACK acknowledged nothing new and carried no SACK.
-    pub fn judge(&self, ack: u64, dsack: bool, plain_duplicate: bool) -> ProbeOutcome {
+    pub fn outcome(&self, ack: u64, dsack: bool, plain_duplicate: bool) -> ProbeOutcome {
         if ack < self.end {
             ProbeOutcome::Pending
         } else if !self.retransmission || dsack {
@@ -260,13 +260,13 @@ mod tests {
     #[test]
     fn probe_outcomes_follow_the_acks() {
         let probe = LossProbe { end: 500, retransmission: true };
-        assert_eq!(probe.judge(400, false, false), ProbeOutcome::Pending);
-        assert_eq!(probe.judge(500, false, false), ProbeOutcome::Pending);
-        assert_eq!(probe.judge(500, true, false), ProbeOutcome::NoLoss);
-        assert_eq!(probe.judge(500, false, true), ProbeOutcome::NoLoss);
-        assert_eq!(probe.judge(600, false, false), ProbeOutcome::Repaired);
+        assert_eq!(probe.outcome(400, false, false), ProbeOutcome::Pending);
+        assert_eq!(probe.outcome(500, false, false), ProbeOutcome::Pending);
+        assert_eq!(probe.outcome(500, true, false), ProbeOutcome::NoLoss);
+        assert_eq!(probe.outcome(500, false, true), ProbeOutcome::NoLoss);
+        assert_eq!(probe.outcome(600, false, false), ProbeOutcome::Repaired);
         let fresh = LossProbe { retransmission: false, ..probe };
-        assert_eq!(fresh.judge(500, false, false), ProbeOutcome::NoLoss);
+        assert_eq!(fresh.outcome(500, false, false), ProbeOutcome::NoLoss);
         assert_eq!(probe_timeout(None, 1), Duration::from_secs(1));
         assert_eq!(probe_timeout(Some(MIN_RTT), 1), Duration::from_millis(280));
     }

@@ -154,15 +154,15 @@ impl Scoreboard {
         }
     }
 
-    /// Traverses the transmissions from the oldest while `judge` returns true, and marks them as lost. Returns the first one for
+    /// Traverses the transmissions from the oldest while `is_lost` returns true, and marks them as lost. Returns the first one for
     /// which it returns false.
     #[inline]
-    pub fn judge_oldest(&mut self, mut judge: impl FnMut(&Segment) -> bool) -> Option<&Segment> {
+    pub fn lose_oldest(&mut self, mut is_lost: impl FnMut(&Segment) -> bool) -> Option<&Segment> {
         while let Some(&(seq, transmission)) = self.order.front() {
             if let Some(index) = self.find(seq) {
                 let segment = &self.segments[index];
                 if segment.transmission == transmission && segment.status == Status::InFlight {
-                    if !judge(segment) {
+                    if !is_lost(segment) {
                         return self.segments.get(index);
                     }
                     self.set_lost(index);
@@ -196,8 +196,8 @@ impl Scoreboard {
         }
     }
 
-    /// A timeout occurred: marks the first segment as lost, and all others for which `judge` returns true.
-    pub fn lose_on_timeout(&mut self, mut judge: impl FnMut(&Segment) -> bool) {
+    /// A timeout occurred: marks the first segment as lost, and all others for which `is_lost` returns true.
+    pub fn lose_on_timeout(&mut self, mut is_lost: impl FnMut(&Segment) -> bool) {
         // The first segment was SACKed but is not acknowledged: the receiver has reneged (RFC 2018 §8), so all its SACKs
         // are discarded.
         if self.segments.front().is_some_and(Segment::is_sacked) {
@@ -211,7 +211,7 @@ impl Scoreboard {
         }
         for index in 0..self.segments.len() {
             let segment = self.segments[index];
-            if segment.status == Status::InFlight && (index == 0 || judge(&segment)) {
+            if segment.status == Status::InFlight && (index == 0 || is_lost(&segment)) {
                 self.set_lost(index);
             }
         }
@@ -393,7 +393,7 @@ mod tests {
     fn lost_segments_are_resent_in_order_and_judged_again() {
         let mut b = board(5);
         b.sack(300, 500, |_| ());
-        let next = b.judge_oldest(|s| s.seq < 200);
+        let next = b.lose_oldest(|s| s.seq < 200);
         assert_eq!(next.map(|s| s.seq), Some(200));
         assert_eq!((b.in_flight_bytes(), b.lost_bytes()), (100, 200));
         assert_eq!(b.next_lost().map(|s| s.seq), Some(0));
@@ -402,7 +402,7 @@ mod tests {
         // The retransmission is now the latest transmission, so 200 is judged before it.
         assert_eq!(
             seqs(|f| assert!(
-                b.judge_oldest(|s| {
+                b.lose_oldest(|s| {
                     f(s);
                     true
                 })
@@ -423,7 +423,7 @@ mod tests {
         assert_eq!((b.in_flight_bytes(), b.next_lost().is_none()), (400, true));
         assert_eq!(
             seqs(|f| assert!(
-                b.judge_oldest(|s| {
+                b.lose_oldest(|s| {
                     f(s);
                     true
                 })

@@ -121,7 +121,7 @@ impl Watched {
         route.attributes.extend(index.map(RouteAttribute::Oif));
         let mut message = NetlinkMessage::from(RouteNetlinkMessage::GetRoute(route));
         message.header.flags = NLM_F_REQUEST;
-        let answer = port::ask(message)?;
+        let answer = port::request(message)?;
         let answer = NetlinkBuffer::new_checked(&answer).map_err(std::io::Error::other)?;
         Ok(answer.message_type() != NLMSG_ERROR)
     }

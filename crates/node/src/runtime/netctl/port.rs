@@ -60,7 +60,7 @@ fn link(index: u32) -> Option<LinkMessage> {
     let mut message = NetlinkMessage::from(RouteNetlinkMessage::GetLink(link));
     message.header.flags = NLM_F_REQUEST;
     let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) =
-        NetlinkMessage::deserialize(&ask(message).ok()?).ok()?.payload
+        NetlinkMessage::deserialize(&request(message).ok()?).ok()?.payload
     else {
         return None;
     };
@@ -68,7 +68,7 @@ fn link(index: u32) -> Option<LinkMessage> {
 }
 
 /// The kernel's answer to one request.
-pub fn ask(mut message: NetlinkMessage<RouteNetlinkMessage>) -> std::io::Result<Vec<u8>> {
+pub fn request(mut message: NetlinkMessage<RouteNetlinkMessage>) -> std::io::Result<Vec<u8>> {
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);

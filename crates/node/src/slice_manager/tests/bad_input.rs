@@ -11,7 +11,7 @@ async fn a_policy_that_no_ue_could_use_is_refused() {
     let ursp = json!({"urspGuidance": [{"trafficDesc": {"domainDescs": ["a.example"]}, "routeSelParamSets": [{"snssai": {"sst": 1}}]}]});
     let good = json!([tcp, ursp]);
     let push = async |list: &Value| {
-        world.ask("PUT", "/v1/ues/phone/policies", Some(json!({"policies": list}))).await
+        world.call("PUT", "/v1/ues/phone/policies", Some(json!({"policies": list}))).await
     };
     assert_eq!(push(&good).await.0, 204);
     for (list, place, needle) in [
@@ -60,12 +60,12 @@ async fn a_policy_that_no_ue_could_use_is_refused() {
         assert!(problem["detail"].as_str().unwrap().contains(needle), "{needs}: {problem}");
     }
     assert_eq!(
-        world.ask("GET", "/v1/ues/phone", None).await.1["policies"],
+        world.call("GET", "/v1/ues/phone", None).await.1["policies"],
         good,
         "what is wrong changes nothing"
     );
     assert_eq!(
-        world.ask("GET", &format!("/v1/slices/{id}"), None).await.1["serviceProfile"]["dLThptPerSlice"]["guaThpt"],
+        world.call("GET", &format!("/v1/slices/{id}"), None).await.1["serviceProfile"]["dLThptPerSlice"]["guaThpt"],
         10_000.0
     );
 }
@@ -156,7 +156,7 @@ async fn errors_are_reported_and_nothing_is_stored() {
         ("GET", "/v1/slices?limit=many", Value::Null, 400, "limit"),
     ];
     for (method, path, body, status, needle) in cases {
-        let (got, problem) = world.ask(method, path, (!body.is_null()).then(|| body.clone())).await;
+        let (got, problem) = world.call(method, path, (!body.is_null()).then(|| body.clone())).await;
         let text = problem.to_string();
         assert_eq!(got, status, "{method} {path} {body}: {text}");
         assert!(text.replace("\\\"", "\"").contains(needle), "{method} {path} {body}: {text}");
@@ -172,11 +172,11 @@ async fn errors_are_reported_and_nothing_is_stored() {
     let large = raw(vec![b' '; 10 << 20], "application/json").await;
     assert!(large.is_err() || large.unwrap() == 413);
     for path in ["/api/slice", "/api/gst", "/api/location", "/api/function", "/api/base_slice_des"] {
-        assert_eq!(world.ask("GET", path, None).await, (200, json!([])), "{path}");
+        assert_eq!(world.call("GET", path, None).await, (200, json!([])), "{path}");
     }
-    assert_eq!(world.ask("GET", "/v1/ues", None).await.1["total"], 0);
-    assert_eq!(world.ask("GET", "/nothing", None).await.0, 404);
-    assert_eq!(world.ask("PATCH", "/v1/slices", None).await.0, 405);
+    assert_eq!(world.call("GET", "/v1/ues", None).await.1["total"], 0);
+    assert_eq!(world.call("GET", "/nothing", None).await.0, 404);
+    assert_eq!(world.call("PATCH", "/v1/slices", None).await.0, 405);
 }
 
 /// Programs may differ on which value of a duplicate key they take (RFC 8259 §4), so such a key is refused
@@ -223,13 +223,13 @@ async fn duplicate_keys_are_refused_and_wrong_types_are_located() {
         let said: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
         assert_eq!((status, &said["field"]), (400, &json!(field)), "{path} {body}: {said}");
     }
-    let (_, slices) = world.ask("GET", "/v1/slices", None).await;
+    let (_, slices) = world.call("GET", "/v1/slices", None).await;
     assert_eq!(slices["total"], 0, "{slices}");
-    assert_eq!(world.ask("GET", "/v1/ues", None).await.1["total"], 0);
+    assert_eq!(world.call("GET", "/v1/ues", None).await.1["total"], 0);
     // Not duplicates: keys within strings, and the same key in different objects.
     let body =
         json!({"name": "a", "serviceProfile": {"zz": [{"k": "k\":1,\"k"}, {"k": 1}], "k": {"k": {"k": 1}}}});
-    let (status, said) = world.ask("POST", "/v1/slices", Some(body)).await;
+    let (status, said) = world.call("POST", "/v1/slices", Some(body)).await;
     assert_eq!(status, 201, "{said}");
 }
 

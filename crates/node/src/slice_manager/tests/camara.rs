@@ -33,19 +33,19 @@ async fn quality_on_demand_takes_the_published_request() {
             "accessTokenExpiresUtc": "2030-08-01T10:00:00Z", "accessTokenType": "bearer"},
         "duration": 3600
     });
-    let (status, made) = world.ask("POST", &format!("{QOD}/sessions"), Some(request.clone())).await;
+    let (status, made) = world.call("POST", &format!("{QOD}/sessions"), Some(request.clone())).await;
     assert_eq!(status, 201, "{made}");
     assert_eq!((&made["qosStatus"], &made["duration"]), (&json!("AVAILABLE"), &json!(3600)), "{made}");
     assert_eq!((&made["devicePorts"], &made["device"]), (&request["devicePorts"], &request["device"]));
     assert!(!made.to_string().contains("secret-of-the-sink"), "{made}");
     let session = format!("{QOD}/sessions/{}", made["sessionId"].as_str().unwrap());
-    let (_, ue) = world.ask("GET", "/v1/ues/+123456789", None).await;
+    let (_, ue) = world.call("GET", "/v1/ues/+123456789", None).await;
     assert_eq!(ue["slices"][0]["slice"], id.as_str(), "{ue}");
     // An extension by the requested duration, to at most a day in total.
     for (more, status, duration) in [(1800, 200, 5400), (86_400, 200, 86_400), (0, 400, 0), (86_401, 400, 0)]
     {
         let body = json!({"requestedAdditionalDuration": more});
-        let (got, shown) = world.ask("POST", &format!("{session}/extend"), Some(body)).await;
+        let (got, shown) = world.call("POST", &format!("{session}/extend"), Some(body)).await;
         assert_eq!(got, status, "{shown}");
         if status == 200 {
             assert_eq!(shown["duration"], duration, "{shown}");
@@ -59,7 +59,7 @@ async fn quality_on_demand_takes_the_published_request() {
         (json!({}), 422, "MISSING_IDENTIFIER", 0),
     ] {
         let path = format!("{QOD}/retrieve-sessions");
-        let (got, said) = world.ask("POST", &path, Some(json!({"device": device}))).await;
+        let (got, said) = world.call("POST", &path, Some(json!({"device": device}))).await;
         assert_eq!(got, status, "{device}: {said}");
         if status == 200 {
             assert_eq!(said.as_array().unwrap().len(), count, "{said}");
@@ -75,11 +75,11 @@ async fn quality_on_demand_takes_the_published_request() {
     ] {
         let mut wrong = request.clone();
         wrong[key] = value;
-        let (status, said) = world.ask("POST", &format!("{QOD}/sessions"), Some(wrong)).await;
+        let (status, said) = world.call("POST", &format!("{QOD}/sessions"), Some(wrong)).await;
         assert_eq!((status, &said["code"]), (400, &json!(code)), "{key}: {said}");
     }
-    assert_eq!(world.ask("DELETE", &session, None).await.0, 204);
-    assert_eq!(world.ask("GET", &session, None).await.0, 404);
+    assert_eq!(world.call("DELETE", &session, None).await.0, 204);
+    assert_eq!(world.call("GET", &session, None).await.0, 404);
 }
 
 /// With an expired token no event would be accepted.
@@ -109,7 +109,7 @@ async fn an_expired_sink_credential_is_refused() {
             request["sink"] = json!("http://application-server.example/notifications");
             request["sinkCredential"] = json!({"credentialType": "ACCESSTOKEN", "accessToken": "secret-of-the-sink",
                 "accessTokenExpiresUtc": expires, "accessTokenType": "bearer"});
-            let (got, said) = world.ask("POST", path, Some(request)).await;
+            let (got, said) = world.call("POST", path, Some(request)).await;
             assert_eq!(got, status, "{path}, {expires}: {said}");
             if status == 400 {
                 assert_eq!(said["code"], "INVALID_CREDENTIAL", "{said}");
@@ -117,7 +117,7 @@ async fn an_expired_sink_credential_is_refused() {
                 assert!(message.contains("accessTokenExpiresUtc"), "{message}");
             } else {
                 let id = said["sessionId"].as_str().or(said["sliceId"].as_str()).unwrap();
-                assert_eq!(world.ask("DELETE", &format!("{path}/{id}"), None).await.0, 204);
+                assert_eq!(world.call("DELETE", &format!("{path}/{id}"), None).await.0, 204);
             }
         }
     }
@@ -130,11 +130,11 @@ async fn an_expired_session_is_shown_for_a_while() {
     world.ue("phone", &[]).await;
     let request = json!({"device": {"networkAccessIdentifier": "phone"}, "applicationServer": {},
         "qosProfile": "voice", "duration": 1});
-    let (_, made) = world.ask("POST", &format!("{QOD}/sessions"), Some(request)).await;
+    let (_, made) = world.call("POST", &format!("{QOD}/sessions"), Some(request)).await;
     let session = format!("{QOD}/sessions/{}", made["sessionId"].as_str().unwrap());
     let end = Instant::now() + Duration::from_secs(30);
     let over = loop {
-        let (status, shown) = world.ask("GET", &session, None).await;
+        let (status, shown) = world.call("GET", &session, None).await;
         assert_eq!(status, 200, "{shown}");
         if shown["qosStatus"] == "UNAVAILABLE" {
             break shown;
@@ -143,12 +143,12 @@ async fn an_expired_session_is_shown_for_a_while() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
     assert_eq!(over["statusInfo"], "DURATION_EXPIRED", "{over}");
-    assert_eq!(world.ask("GET", "/v1/ues/phone", None).await.1["slices"], json!([]));
+    assert_eq!(world.call("GET", "/v1/ues/phone", None).await.1["slices"], json!([]));
     let body = json!({"requestedAdditionalDuration": 60});
-    let (status, said) = world.ask("POST", &format!("{session}/extend"), Some(body)).await;
+    let (status, said) = world.call("POST", &format!("{session}/extend"), Some(body)).await;
     let code = "QUALITY_ON_DEMAND.SESSION_EXTENSION_NOT_ALLOWED";
     assert_eq!((status, &said["code"]), (409, &json!(code)), "{said}");
-    assert_eq!(world.ask("DELETE", &session, None).await.0, 204);
+    assert_eq!(world.call("DELETE", &session, None).await.0, 204);
 }
 
 #[tokio::test]
@@ -156,15 +156,15 @@ async fn an_expired_booking_is_shown_for_a_while() {
     let world = world().await;
     let end_date = crate::runtime::times::rfc3339(super::super::now_ms() + 2_500);
     let request = json!({"serviceTime": {"endDate": end_date}, "sliceQosProfile": {"maxNumOfDevices": 1}});
-    let (status, made) = world.ask("POST", NSB, Some(request)).await;
+    let (status, made) = world.call("POST", NSB, Some(request)).await;
     assert_eq!(status, 201, "{made}");
     let id = made["sliceId"].as_str().unwrap().to_owned();
     world.until(&id, "gone").await;
     let booking = format!("{NSB}/{id}");
-    let (status, shown) = world.ask("GET", &booking, None).await;
+    let (status, shown) = world.call("GET", &booking, None).await;
     assert_eq!((status, &shown["status"]), (200, &json!("UNAVAILABLE")), "{shown}");
     assert_eq!(shown["statusInfo"], "DURATION_EXPIRED", "{shown}");
-    assert_eq!(world.ask("DELETE", &booking, None).await.0, 204);
+    assert_eq!(world.call("DELETE", &booking, None).await.0, 204);
 }
 
 #[tokio::test]
@@ -176,7 +176,7 @@ async fn a_session_whose_membership_is_removed_is_not_available() {
     let shown = async |status: &str| {
         let end = Instant::now() + Duration::from_secs(10);
         loop {
-            let (_, shown) = world.ask("GET", &session, None).await;
+            let (_, shown) = world.call("GET", &session, None).await;
             if shown["qosStatus"] == status {
                 return shown;
             }
@@ -186,15 +186,15 @@ async fn a_session_whose_membership_is_removed_is_not_available() {
     };
     shown("AVAILABLE").await;
     let place = format!("/v1/ues/phone/slices/{id}");
-    assert_eq!(world.ask("DELETE", &place, None).await.0, 204);
+    assert_eq!(world.call("DELETE", &place, None).await.0, 204);
     assert_eq!(shown("UNAVAILABLE").await["statusInfo"], "NETWORK_TERMINATED");
     let more = json!({"requestedAdditionalDuration": 60});
-    assert_eq!(world.ask("POST", &format!("{session}/extend"), Some(more)).await.0, 409);
-    assert_eq!(world.ask("PUT", &place, Some(json!({}))).await.0, 204);
+    assert_eq!(world.call("POST", &format!("{session}/extend"), Some(more)).await.0, 409);
+    assert_eq!(world.call("PUT", &place, Some(json!({}))).await.0, 204);
     shown("AVAILABLE").await;
     // Another UE of the same name does not inherit it.
-    assert_eq!(world.ask("DELETE", "/v1/ues/phone", None).await.0, 204);
-    assert_eq!(world.ask("GET", "/v1/ues/phone", None).await.0, 404);
+    assert_eq!(world.call("DELETE", "/v1/ues/phone", None).await.0, 204);
+    assert_eq!(world.call("GET", "/v1/ues/phone", None).await.0, 404);
     world.ue("phone", &[]).await;
     shown("UNAVAILABLE").await;
 }
@@ -203,7 +203,7 @@ async fn a_session_whose_membership_is_removed_is_not_available() {
 async fn session(world: &World, duration: u64) -> String {
     let request = json!({"device": {"networkAccessIdentifier": "phone"}, "applicationServer": {},
         "qosProfile": "voice", "duration": duration});
-    let (status, made) = world.ask("POST", &format!("{QOD}/sessions"), Some(request)).await;
+    let (status, made) = world.call("POST", &format!("{QOD}/sessions"), Some(request)).await;
     assert_eq!(status, 201, "{made}");
     format!("{QOD}/sessions/{}", made["sessionId"].as_str().unwrap())
 }
@@ -211,11 +211,11 @@ async fn session(world: &World, duration: u64) -> String {
 /// Ends a session by request, or waits until it expires.
 async fn ended(world: &World, session: &str, by_request: bool) {
     if by_request {
-        assert_eq!(world.ask("DELETE", session, None).await.0, 204);
+        assert_eq!(world.call("DELETE", session, None).await.0, 204);
     }
     let end = Instant::now() + Duration::from_secs(30);
-    while !matches!(world.ask("GET", session, None).await, (404, _))
-        && world.ask("GET", session, None).await.1["statusInfo"] != "DURATION_EXPIRED"
+    while !matches!(world.call("GET", session, None).await, (404, _))
+        && world.call("GET", session, None).await.1["statusInfo"] != "DURATION_EXPIRED"
     {
         assert!(Instant::now() < end, "{session}");
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -223,7 +223,7 @@ async fn ended(world: &World, session: &str, by_request: bool) {
 }
 
 async fn has_place(world: &World) -> bool {
-    world.ask("GET", "/v1/ues/phone", None).await.1["slices"] != json!([])
+    world.call("GET", "/v1/ues/phone", None).await.1["slices"] != json!([])
 }
 
 #[tokio::test]
@@ -253,7 +253,7 @@ async fn a_membership_set_by_the_operator_outlasts_the_sessions() {
     for by_request in [true, false] {
         for (path, body) in [(place.as_str(), json!({})), ("/v1/ues/phone", json!({"slices": [id]}))] {
             let sessions = [session(&world, 1).await, session(&world, 2).await];
-            assert!([200, 204].contains(&world.ask("PUT", path, Some(body)).await.0));
+            assert!([200, 204].contains(&world.call("PUT", path, Some(body)).await.0));
             for session in &sessions {
                 ended(&world, session, by_request).await;
             }
@@ -261,7 +261,7 @@ async fn a_membership_set_by_the_operator_outlasts_the_sessions() {
             // A membership that was removed during a session and is created again by the next session belongs
             // to the sessions.
             let first = session(&world, 60).await;
-            assert_eq!(world.ask("DELETE", &place, None).await.0, 204);
+            assert_eq!(world.call("DELETE", &place, None).await.0, 204);
             let second = session(&world, 60).await;
             for session in [&first, &second] {
                 assert!(has_place(&world).await, "{path} {by_request}");
@@ -290,7 +290,7 @@ async fn bookings_take_areas_and_delay_budgets() {
                 "upStreamDelayBudget": {"value": 12, "unit": "Minutes"}
             }
         });
-        let (status, made) = world.ask("POST", NSB, Some(request)).await;
+        let (status, made) = world.call("POST", NSB, Some(request)).await;
         assert_eq!(status, 201, "{made}");
         assert_eq!(made["serviceArea"], area, "{made}");
         let id = made["sliceId"].as_str().unwrap();
@@ -301,14 +301,14 @@ async fn bookings_take_areas_and_delay_budgets() {
         let profile = &slice["serviceProfile"];
         assert_eq!((&profile["dLLatency"], &profile["uLLatency"]), (&json!(12.0), &json!(10_000.0)));
         let session = format!("{NSB}/{}", made["sessionId"].as_str().unwrap());
-        assert_eq!(world.ask("DELETE", &session, None).await.0, 204);
+        assert_eq!(world.call("DELETE", &session, None).await.0, 204);
         world.until(id, "gone").await;
     }
     let mut far = circle;
     far["center"]["latitude"] = json!(-31.0);
     let request = json!({"serviceTime": {"startDate": "2024-06-01T12:00:00Z", "endDate": "2099-06-02T12:00:00Z"},
         "serviceArea": far, "sliceQosProfile": {"maxNumOfDevices": 1}});
-    let (status, said) = world.ask("POST", NSB, Some(request)).await;
+    let (status, said) = world.call("POST", NSB, Some(request)).await;
     assert_eq!((status, &said["code"]), (400, &json!("INVALID_ARGUMENT")), "{said}");
     assert!(said["message"].as_str().unwrap().contains("no access reaches"), "{said}");
 }

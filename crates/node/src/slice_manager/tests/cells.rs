@@ -122,7 +122,7 @@ fn body(name: &str, kbps: u64) -> Option<Value> {
 
 /// Creates a slice "video" and waits until it is in a state.
 async fn video(world: &World, state: &str) -> Value {
-    let (_, made) = world.ask("POST", "/v1/slices", body("video", 30_000)).await;
+    let (_, made) = world.call("POST", "/v1/slices", body("video", 30_000)).await;
     world.until(made["id"].as_str().unwrap(), state).await
 }
 
@@ -135,7 +135,7 @@ async fn shares_and_ues_follow_the_slices() {
     assert_eq!((cell.share("video"), cell.share("default")), (Some(30.0), Some(70.0)));
     assert_eq!(cell.with(|i| i.slices[0]["intra"].clone()), "pf", "what the operator set stays");
     attach(&world, &cell, id).await;
-    assert_eq!(world.ask("PUT", &format!("/v1/slices/{id}"), body("video", 50_000)).await.0, 202);
+    assert_eq!(world.call("PUT", &format!("/v1/slices/{id}"), body("video", 50_000)).await.0, 202);
     world.until(id, "Running").await;
     assert_eq!((cell.share("video"), cell.share("default")), (Some(50.0), Some(50.0)));
     // A cell that loses its shares is configured again; meanwhile the slice reports it.
@@ -149,7 +149,7 @@ async fn shares_and_ues_follow_the_slices() {
     world.until(id, "Running").await;
     assert_eq!(cell.share("video"), Some(50.0));
     // UEs of a removed slice move to the default slice.
-    assert_eq!(world.ask("DELETE", &format!("/v1/slices/{id}"), None).await.0, 202);
+    assert_eq!(world.call("DELETE", &format!("/v1/slices/{id}"), None).await.0, 202);
     world.until(id, "gone").await;
     assert_eq!(
         (cell.share("video"), cell.share("default"), cell.with(|i| i.ue.clone())),
@@ -166,13 +166,13 @@ async fn attach(world: &World, cell: &Cell, id: &str) {
 
 async fn place(world: &World, cell: &Cell, id: &str) {
     let place = format!("/v1/ues/phone/slices/{id}");
-    assert_eq!(world.ask("PUT", &place, Some(json!({"cell_ue": "phone"}))).await.0, 204);
+    assert_eq!(world.call("PUT", &place, Some(json!({"cell_ue": "phone"}))).await.0, 204);
     attached(world, cell).await;
 }
 
 async fn attached(world: &World, cell: &Cell) {
     eventually(async || {
-        let (_, ue) = world.ask("GET", "/v1/ues/phone", None).await;
+        let (_, ue) = world.call("GET", "/v1/ues/phone", None).await;
         cell.with(|i| i.ue == "video") && ue["slices"][0]["attachment"] == "active"
     })
     .await;
@@ -199,7 +199,7 @@ async fn a_cell_that_restarts_during_a_change_gets_its_ues_back() {
         ("POST", "/v1/slices".to_owned(), body("other", 10_000)),
     ] {
         cell.with(|i| i.restarts = true);
-        let (status, made) = world.ask(method, &place, body).await;
+        let (status, made) = world.call(method, &place, body).await;
         assert!(matches!(status, 201 | 202), "{made}");
         world.until(made["id"].as_str().unwrap_or(id), "Running").await;
         assert!(!cell.with(|i| i.restarts));
@@ -216,18 +216,18 @@ async fn a_ue_without_membership_returns_to_the_default_slice() {
     let back = async || eventually(async || cell.with(|i| i.ue == "default")).await;
     attach(&world, &cell, id).await;
     // Existing memberships stay unchanged.
-    assert_eq!(world.ask("PUT", "/v1/ues/phone", Some(json!({"slices": [id]}))).await.0, 200);
-    let (_, ue) = world.ask("GET", "/v1/ues/phone", None).await;
+    assert_eq!(world.call("PUT", "/v1/ues/phone", Some(json!({"slices": [id]}))).await.0, 200);
+    let (_, ue) = world.call("GET", "/v1/ues/phone", None).await;
     assert_eq!(
         (&ue["slices"][0]["cell_ue"], &ue["slices"][0]["attachment"]),
         (&json!("phone"), &json!("active"))
     );
-    assert_eq!(world.ask("DELETE", &format!("/v1/ues/phone/slices/{id}"), None).await.0, 204);
+    assert_eq!(world.call("DELETE", &format!("/v1/ues/phone/slices/{id}"), None).await.0, 204);
     back().await;
     place(&world, &cell, id).await;
-    assert_eq!(world.ask("DELETE", "/v1/ues/phone", None).await.0, 204);
+    assert_eq!(world.call("DELETE", "/v1/ues/phone", None).await.0, 204);
     back().await;
-    eventually(async || world.ask("GET", "/v1/ues/phone", None).await.0 == 404).await;
+    eventually(async || world.call("GET", "/v1/ues/phone", None).await.0 == 404).await;
     // The slice can be used by the next UE.
     attach(&world, &cell, id).await;
 }
@@ -240,10 +240,10 @@ async fn a_refusal_of_a_cell_fails_the_slice_and_leaves_nothing() {
     let slice = video(&world, "Failed").await;
     let id = slice["id"].as_str().unwrap();
     assert!(slice["reason"].as_str().unwrap().contains("out of order"), "{slice}");
-    assert_eq!(world.ask("DELETE", &format!("/v1/slices/{id}"), None).await.0, 202);
+    assert_eq!(world.call("DELETE", &format!("/v1/slices/{id}"), None).await.0, 202);
     cell.with(|i| i.fails = 0);
     world.until(id, "gone").await;
-    let (_, v) = world.ask("GET", "/v1/accesses", None).await;
+    let (_, v) = world.call("GET", "/v1/accesses", None).await;
     let live = v["accesses"].as_array().unwrap().iter().find(|a| a["name"] == "live").unwrap().clone();
     assert_eq!(live["downlink_free_bps"], 100_000_000);
 }
@@ -256,17 +256,20 @@ async fn a_removal_delayed_by_one_cell_does_not_delay_the_checks_of_others() {
         let world = World::new(&(access(a, &well).await + &access(b, &ill).await)).await;
         let mut ids = Vec::new();
         for (name, places) in [("x", &[a, b][..]), ("y", &[a]), ("z", &[b])] {
-            let (status, made) = world.ask("POST", "/v1/slices", at(places, name, 10_000)).await;
+            let (status, made) = world.call("POST", "/v1/slices", at(places, name, 10_000)).await;
             assert_eq!(status, 201, "{made}");
             ids.push(made["id"].as_str().unwrap().to_owned());
             world.until(&ids[ids.len() - 1], "Running").await;
         }
         ill.with(|i| i.fails = u32::MAX);
-        assert_eq!(world.ask("DELETE", &format!("/v1/slices/{}", ids[0]), None).await.0, 202);
+        assert_eq!(world.call("DELETE", &format!("/v1/slices/{}", ids[0]), None).await.0, 202);
         world.until(&ids[2], "Degraded").await;
         well.with(Inner::start);
         eventually(async || well.share("y") == Some(10.0)).await;
-        assert_eq!(world.ask("GET", &format!("/v1/slices/{}", ids[0]), None).await.1["state"], "Terminating");
+        assert_eq!(
+            world.call("GET", &format!("/v1/slices/{}", ids[0]), None).await.1["state"],
+            "Terminating"
+        );
         ill.with(|i| i.fails = 0);
         world.until(&ids[0], "gone").await;
         world.until(&ids[2], "Running").await;
@@ -285,20 +288,20 @@ async fn an_unresponsive_cell_delays_no_other() {
         let name = format!("phone{i}");
         world.ue(&name, &[]).await;
         let place = format!("/v1/ues/{name}/slices/{id}");
-        assert_eq!(world.ask("PUT", &place, Some(json!({"cell_ue": name}))).await.0, 204);
+        assert_eq!(world.call("PUT", &place, Some(json!({"cell_ue": name}))).await.0, 204);
     }
     // A removal at that cell waits, too.
-    let (_, made) = world.ask("POST", "/v1/slices", body("gone", 10_000)).await;
+    let (_, made) = world.call("POST", "/v1/slices", body("gone", 10_000)).await;
     let gone = format!("/v1/slices/{}", made["id"].as_str().unwrap());
-    assert_eq!(world.ask("DELETE", &gone, None).await.0, 202);
+    assert_eq!(world.call("DELETE", &gone, None).await.0, 202);
     let began = Instant::now();
-    let (_, made) = world.ask("POST", "/v1/slices", at(&["other"], "voice", 10_000)).await;
+    let (_, made) = world.call("POST", "/v1/slices", at(&["other"], "voice", 10_000)).await;
     world.until(made["id"].as_str().unwrap(), "Running").await;
     assert!(began.elapsed() < Duration::from_secs(14), "{:?}", began.elapsed());
     // When it answers again, it gets its target state.
     mute.with(|i| i.hangs = false);
-    eventually(async || world.ask("GET", &gone, None).await.0 == 404).await;
-    eventually(async || world.ask("GET", &format!("/v1/slices/{id}"), None).await.1["state"] == "Running")
+    eventually(async || world.call("GET", &gone, None).await.0 == 404).await;
+    eventually(async || world.call("GET", &format!("/v1/slices/{id}"), None).await.1["state"] == "Running")
         .await;
     attach(&world, &mute, id).await;
 }

@@ -37,7 +37,7 @@ fn writes_continue_when_a_full_disk_has_room_again() {
             let mut full = 0;
             // Until several in a row are refused, because internal steps of slices may still find room.
             for i in 0..2000 {
-                let (status, said) = world.ask("POST", "/v1/slices", Some(body(&format!("s{i}")))).await;
+                let (status, said) = world.call("POST", "/v1/slices", Some(body(&format!("s{i}")))).await;
                 match status {
                     201 => drop(made.insert(said["id"].as_str().unwrap().to_owned())),
                     503 => {
@@ -62,7 +62,7 @@ fn writes_continue_when_a_full_disk_has_room_again() {
             sh(&format!("mount -o remount,size=20m {}", at.display()));
             let end = Instant::now() + Duration::from_secs(30);
             loop {
-                let (status, said) = world.ask("POST", "/v1/slices", Some(body("after"))).await;
+                let (status, said) = world.call("POST", "/v1/slices", Some(body("after"))).await;
                 if status == 201 {
                     made.insert(said["id"].as_str().unwrap().to_owned());
                     break;
@@ -105,16 +105,16 @@ async fn no_success_is_reported_for_writes_to_a_lost_file() {
         config.manager.database = format!("sqlite:{}", file.display());
         let world = World::of(folder, &config).await;
         let body = |name: &str| Some(json!({"name": name, "accesses": ["cell-2"], "serviceProfile": {}}));
-        let (status, made) = world.ask("POST", "/v1/slices", body("before")).await;
+        let (status, made) = world.call("POST", "/v1/slices", body("before")).await;
         assert_eq!(status, 201, "{made}");
         world.until(made["id"].as_str().unwrap(), "Running").await;
         change(&file).unwrap();
-        let (status, said) = world.ask("POST", "/v1/slices", body("after")).await;
+        let (status, said) = world.call("POST", "/v1/slices", body("after")).await;
         assert_eq!(status, 503, "{what}: {said}");
         assert!(said["detail"].as_str().unwrap().contains("nothing has changed"), "{what}: {said}");
         let end = Instant::now() + Duration::from_secs(30);
         loop {
-            let (status, health) = world.ask("GET", "/healthz", None).await;
+            let (status, health) = world.call("GET", "/healthz", None).await;
             if status == 503 {
                 let detail = health["detail"].as_str().unwrap();
                 assert!(
@@ -129,7 +129,7 @@ async fn no_success_is_reported_for_writes_to_a_lost_file() {
         // Moved back, it is the file that was opened.
         if what == "moved away" {
             std::fs::rename(file.with_extension("moved"), &file).unwrap();
-            let (status, said) = world.ask("POST", "/v1/slices", body("back")).await;
+            let (status, said) = world.call("POST", "/v1/slices", body("back")).await;
             assert_eq!(status, 201, "{said}");
             let again = start(&config).await.unwrap();
             assert_eq!(again.shared.engine.read(|m| m.slices().len()), 2);

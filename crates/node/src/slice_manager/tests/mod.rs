@@ -70,7 +70,7 @@ impl World {
     }
 
     /// Sends a request as the operator; returns status and answer (JSON or text).
-    async fn ask(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+    async fn call(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
         self.ask_as(OPERATOR, method, path, body).await
     }
 
@@ -89,7 +89,7 @@ impl World {
     async fn until(&self, id: &str, state: &str) -> Value {
         let end = Instant::now() + Duration::from_secs(30);
         loop {
-            let (status, slice) = self.ask("GET", &format!("/v1/slices/{id}"), None).await;
+            let (status, slice) = self.call("GET", &format!("/v1/slices/{id}"), None).await;
             if status == 404 && state == "gone" || slice["state"] == state {
                 return slice;
             }
@@ -102,7 +102,7 @@ impl World {
     async fn slice(&self, name: &str, dl_kbps: u64) -> String {
         let body = json!({"name": name, "accesses": ["cell-1"], "serviceProfile": {"sst": 1,
             "dLThptPerSlice": {"guaThpt": dl_kbps, "maxThpt": 80_000}, "dLLatency": 12}});
-        let (status, made) = self.ask("POST", "/v1/slices", Some(body)).await;
+        let (status, made) = self.call("POST", "/v1/slices", Some(body)).await;
         assert_eq!(status, 201, "{made}");
         let id = made["id"].as_str().unwrap().to_owned();
         self.until(&id, "Running").await;
@@ -112,7 +112,7 @@ impl World {
     /// Adds a UE with these slices; returns its token.
     async fn ue(&self, name: &str, slices: &[&str]) -> String {
         let (status, made) =
-            self.ask("PUT", &format!("/v1/ues/{name}"), Some(json!({"slices": slices}))).await;
+            self.call("PUT", &format!("/v1/ues/{name}"), Some(json!({"slices": slices}))).await;
         assert_eq!(status, 201, "{made}");
         made["token"].as_str().unwrap().to_owned()
     }
@@ -206,7 +206,7 @@ async fn a_port_without_token_is_for_this_machine_and_for_reading() {
 async fn every_metric_is_documented() {
     let world = World::new("").await;
     world.slice("video", 30_000).await;
-    let (status, text) = world.ask("GET", "/metrics", None).await;
+    let (status, text) = world.call("GET", "/metrics", None).await;
     assert_eq!(status, 200);
     let text = text.as_str().unwrap();
     assert!(text.contains("anabranch_slice_manager_slices{state=\"Running\"} 1"), "{text}");
@@ -224,7 +224,7 @@ async fn concurrent_requests_never_exceed_the_capacity() {
         json!({"name": format!("s{i}"), "accesses": ["cell-1"],
             "serviceProfile": {"sst": 1, "dLThptPerSlice": {"guaThpt": 30_000}}})
     };
-    let all = (0..24).map(|i| world.ask("POST", "/v1/slices", Some(body(i))));
+    let all = (0..24).map(|i| world.call("POST", "/v1/slices", Some(body(i))));
     let all = futures_util::future::join_all(all).await;
     let made: Vec<&str> =
         all.iter().filter(|(s, _)| *s == 201).map(|(_, v)| v["id"].as_str().unwrap()).collect();
@@ -246,19 +246,19 @@ async fn concurrent_requests_never_exceed_the_capacity() {
                     let needs = json!({"slice": id, "dl_bps": 20_000_000 + 4_000_000 * i as u64});
                     world.ask_as(token, "POST", "/v1/me/needs", Some(needs)).await.0
                 }
-                0 => world.ask("DELETE", &format!("/v1/slices/{id}"), None).await.0,
-                1 | 2 => world.ask("POST", "/v1/slices", Some(body)).await.0,
+                0 => world.call("DELETE", &format!("/v1/slices/{id}"), None).await.0,
+                1 | 2 => world.call("POST", "/v1/slices", Some(body)).await.0,
                 _ => {
                     let mut body = body;
                     body["serviceProfile"]["dLThptPerSlice"]["guaThpt"] = json!(10_000 + 5_000 * i);
-                    world.ask("PUT", &format!("/v1/slices/{id}"), Some(body)).await.0
+                    world.call("PUT", &format!("/v1/slices/{id}"), Some(body)).await.0
                 }
             }
         }
     });
     let watch = async {
         for _ in 0..50 {
-            let (_, v) = world.ask("GET", "/v1/accesses", None).await;
+            let (_, v) = world.call("GET", "/v1/accesses", None).await;
             let cell = &v["accesses"][0];
             let shares = cell["shares"].as_array().unwrap().iter().map(|s| s["share_ppm"].as_u64().unwrap());
             assert!(shares.sum::<u64>() <= 950_000, "{cell}");

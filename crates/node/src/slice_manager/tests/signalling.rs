@@ -19,7 +19,7 @@ async fn a_ue_sees_only_its_own_slices() {
     let held = json!({"slices": [mine, other]});
     let (_, answer) = world.ask_as(&token, "PUT", "/v1/me", Some(held)).await;
     assert_eq!(answer["unknown"], json!([other]));
-    assert!(world.ask("GET", "/v1/ues/phone", None).await.1["registered_ms"].is_u64());
+    assert!(world.call("GET", "/v1/ues/phone", None).await.1["registered_ms"].is_u64());
     let needs = |id: &str, bps: u64| json!({"slice": id, "dl_bps": bps});
     assert_eq!(world.ask_as(&token, "POST", "/v1/me/needs", Some(needs(&other, 1))).await.0, 404);
     assert_eq!(world.ask_as(&token, "POST", "/v1/me/needs", Some(needs(&mine, 1))).await.0, 200);
@@ -28,15 +28,15 @@ async fn a_ue_sees_only_its_own_slices() {
     let (_, me) = world.ask_as(&token, "GET", "/v1/me", None).await;
     assert_eq!(me["slices"][0]["dl_guaranteed_bps"], 40_000_000);
     assert_eq!(world.ask_as(&token, "DELETE", "/v1/me", None).await.0, 204);
-    assert!(world.ask("GET", "/v1/ues/phone", None).await.1["registered_ms"].is_null());
+    assert!(world.call("GET", "/v1/ues/phone", None).await.1["registered_ms"].is_null());
     // Secrets are never shown, and a new token invalidates the old one.
-    let ue = world.ask("GET", "/v1/ues/phone", None).await.1.to_string();
+    let ue = world.call("GET", "/v1/ues/phone", None).await.1.to_string();
     assert!(!ue.contains(&token) && !ue.contains("token"), "{ue}");
     let renewed =
-        world.ask("POST", "/v1/ues/phone/token", None).await.1["token"].as_str().unwrap().to_owned();
+        world.call("POST", "/v1/ues/phone/token", None).await.1["token"].as_str().unwrap().to_owned();
     assert_eq!(world.ask_as(&token, "GET", "/v1/me", None).await.0, 401);
     assert_eq!(world.ask_as(&renewed, "GET", "/v1/me", None).await.0, 200);
-    assert_eq!(world.ask("DELETE", "/v1/ues/phone", None).await.0, 204);
+    assert_eq!(world.call("DELETE", "/v1/ues/phone", None).await.0, 204);
     assert_eq!(world.ask_as(&renewed, "GET", "/v1/me", None).await.0, 401);
 }
 
@@ -74,7 +74,7 @@ async fn an_unchanged_poll_costs_at_most_200_bytes() {
     // The connection can be used further.
     assert_eq!(poll(&etag).await.0, bytes);
     let policies = json!({"policies": [{"uid": "p", "properties": {}}]});
-    assert_eq!(world.ask("PUT", "/v1/ues/phone/policies", Some(policies)).await.0, 204);
+    assert_eq!(world.call("PUT", "/v1/ues/phone/policies", Some(policies)).await.0, 204);
     let (_, changed) = poll(&etag).await;
     assert!(changed.starts_with("HTTP/1.1 200") && changed.contains("\"uid\":\"p\""), "{changed}");
 }
@@ -100,9 +100,9 @@ async fn a_stream_sends_changes_only() {
     };
     assert_eq!(next().await["slices"][0]["dl_guaranteed_bps"], 10_000_000);
     let body = |name: &str, kbps: u64| json!({"name": name, "accesses": ["cell-1"], "serviceProfile": {"sst": 1, "dLThptPerSlice": {"guaThpt": kbps}}});
-    assert_eq!(world.ask("PUT", &format!("/v1/slices/{other}"), Some(body("other", 20_000))).await.0, 202);
+    assert_eq!(world.call("PUT", &format!("/v1/slices/{other}"), Some(body("other", 20_000))).await.0, 202);
     world.until(&other, "Running").await;
-    assert_eq!(world.ask("PUT", &format!("/v1/slices/{mine}"), Some(body("mine", 30_000))).await.0, 202);
+    assert_eq!(world.call("PUT", &format!("/v1/slices/{mine}"), Some(body("mine", 30_000))).await.0, 202);
     let mut seen = Vec::new();
     loop {
         let view = next().await;
@@ -131,7 +131,7 @@ async fn requests_above_the_rate_limit_are_refused() {
     let all = (0..20).map(|_| world.ask_as("wrong", "GET", "/v1/me", None));
     let refused = futures_util::future::join_all(all).await;
     assert!(refused.iter().any(|(s, _)| *s == 429) && refused.iter().all(|(s, _)| [401, 429].contains(s)));
-    assert_eq!(world.ask("GET", "/v1/ues", None).await.0, 200);
+    assert_eq!(world.call("GET", "/v1/ues", None).await.0, 200);
 }
 
 /// Health checks are answered, however many clients send wrong tokens or the same request.

@@ -108,7 +108,7 @@ async fn a_tenant_sees_and_changes_only_its_own() {
     }
     // A rival tries every operation with every identifier: the resources seem not to exist, and nothing
     // changes.
-    let before = world.ask("GET", "/v1/slices", None).await;
+    let before = world.call("GET", "/v1/slices", None).await;
     for id in theirs.iter().flatten() {
         for (method, path, body) in operations(id) {
             let (status, answer) = ask(&rival, &method, &path, body.clone()).await;
@@ -153,10 +153,10 @@ async fn a_tenant_sees_and_changes_only_its_own() {
         }
         v
     };
-    assert_eq!(state(world.ask("GET", "/v1/slices", None).await), state(before));
+    assert_eq!(state(world.call("GET", "/v1/slices", None).await), state(before));
     // A change keeps the owner, whoever makes it.
     let id = &theirs[0][0];
-    assert_eq!(world.ask("PUT", &format!("/v1/slices/{id}"), Some(new_slice("other"))).await.0, 202);
+    assert_eq!(world.call("PUT", &format!("/v1/slices/{id}"), Some(new_slice("other"))).await.0, 202);
     assert_eq!(world.until(id, "Running").await["owner"], "acme");
     assert_eq!(ask(&acme, "DELETE", &format!("/v1/slices/{id}"), None).await.0, 202);
     assert_eq!(ask(&rival, "DELETE", &format!("/v1/slices/{}", theirs[1][0]), None).await.0, 404);
@@ -279,7 +279,7 @@ async fn removed_resources_of_a_tenant_do_not_accumulate() {
             world.until(id, "gone").await;
         }
     }
-    assert_eq!(world.ask("GET", "/api/gst", None).await, (200, json!([])));
+    assert_eq!(world.call("GET", "/api/gst", None).await, (200, json!([])));
     // Ended bookings are shown for a while, and count.
     let (status, full) = world.ask_as(ACME, "POST", bookings, Some(booking())).await;
     assert!(status == 409 && full["message"].as_str().unwrap().contains("20 bookings"), "{full}");

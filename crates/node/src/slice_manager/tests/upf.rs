@@ -82,7 +82,7 @@ async fn put(world: &World) -> Value {
 
 async fn put_key(world: &World, key: &str) -> Value {
     let body = json!({"session": {"public_key": key}});
-    let (status, ue) = world.ask("PUT", "/v1/ues/phone", Some(body)).await;
+    let (status, ue) = world.call("PUT", "/v1/ues/phone", Some(body)).await;
     assert!(matches!(status, 200 | 201), "{ue}");
     ue
 }
@@ -91,7 +91,7 @@ async fn put_key(world: &World, key: &str) -> Value {
 async fn until(world: &World, state: &str) {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
-        let (status, ue) = world.ask("GET", "/v1/ues/phone", None).await;
+        let (status, ue) = world.call("GET", "/v1/ues/phone", None).await;
         if ue["session_state"]["attachment"] == state || (status, state) == (404, "gone") {
             return;
         }
@@ -142,7 +142,7 @@ async fn a_ue_that_the_upf_keeps_is_removed_from_the_manager() {
     let world = upf.world(&[409], &[409]).await;
     put(&world).await;
     until(&world, "failed").await;
-    assert_eq!(world.ask("DELETE", "/v1/ues/phone", None).await.0, 204);
+    assert_eq!(world.call("DELETE", "/v1/ues/phone", None).await.0, 204);
     until(&world, "gone").await;
 }
 

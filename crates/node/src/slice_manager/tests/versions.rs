@@ -75,7 +75,7 @@ async fn reading_and_writing_back_changes_nothing() {
     ] {
         let body = json!({"name": "rmw", "accesses": accesses, "share_percent": share,
             "serviceProfile": {"dLThptPerSlice": {"guaThpt": 1000}, "coverageArea": ["pier"], "anything": [1, 2]}});
-        let (status, made) = world.ask("POST", "/v1/slices", Some(body)).await;
+        let (status, made) = world.call("POST", "/v1/slices", Some(body)).await;
         assert_eq!(status, 201, "{made}");
         let path = format!("/v1/slices/{}", made["id"].as_str().unwrap());
         let before = world.until(made["id"].as_str().unwrap(), "Running").await;
@@ -91,7 +91,7 @@ async fn reading_and_writing_back_changes_nothing() {
             assert_eq!(after[key], before[key], "{key}");
         }
         assert_eq!(world.etag(&path).await, etag);
-        world.ask("DELETE", &path, None).await;
+        world.call("DELETE", &path, None).await;
         world.until(made["id"].as_str().unwrap(), "gone").await;
     }
 }
@@ -105,7 +105,7 @@ async fn katana_shows_and_keeps_values_of_the_native_interface() {
         let nest = json!({"base_slice_descriptor": {"base_slice_des_id": "mix", "coverage": ["Pier"],
             "delay_tolerance": true, "network_DL_throughput": {"guaranteed": first},
             "qos": [{"qi": 7, "packet_delay_budget": 0.1}]}});
-        let (status, id) = world.ask("POST", "/api/slice", Some(nest)).await;
+        let (status, id) = world.call("POST", "/api/slice", Some(nest)).await;
         assert_eq!(status, 201);
         let id = id.as_str().unwrap();
         let slice = world.until(id, "Running").await;
@@ -115,7 +115,7 @@ async fn katana_shows_and_keeps_values_of_the_native_interface() {
         let body = json!({"name": "renamed", "accesses": slice["accesses"], "serviceProfile": profile});
         assert_eq!(world.with("PUT", &format!("/v1/slices/{id}"), None, Some(body)).await.status(), 202);
         world.until(id, "Running").await;
-        let (_, katana) = world.ask("GET", &format!("/api/slice/{id}"), None).await;
+        let (_, katana) = world.call("GET", &format!("/api/slice/{id}"), None).await;
         assert_eq!(katana["network_DL_throughput"]["guaranteed"].as_f64(), Some(second as f64), "{katana}");
         assert_eq!(katana["slice_name"], "renamed");
         let mtu = json!({"base_slice_descriptor": {"mtu": 1300}});
@@ -136,7 +136,7 @@ async fn katana_shows_and_keeps_values_of_the_native_interface() {
         assert_eq!(world.with("POST", &modify, None, Some(rate)).await.status(), 200);
         let slice = world.until(id, "Running").await;
         assert_eq!(slice["guarantees"]["cell-1"]["downlink_bps"], first * 1000, "{slice}");
-        world.ask("DELETE", &format!("/v1/slices/{id}"), None).await;
+        world.call("DELETE", &format!("/v1/slices/{id}"), None).await;
         world.until(id, "gone").await;
     }
 }
@@ -210,9 +210,9 @@ async fn streams_end_with_their_token_and_are_limited() {
         let others: Vec<Response> = vec![open(&other).await];
         assert_eq!(others[0].status(), 200);
         if end == "rotated" {
-            assert_eq!(world.ask("POST", "/v1/ues/phone/token", None).await.0, 200);
+            assert_eq!(world.call("POST", "/v1/ues/phone/token", None).await.0, 200);
         } else {
-            assert_eq!(world.ask("DELETE", "/v1/ues/phone", None).await.0, 204);
+            assert_eq!(world.call("DELETE", "/v1/ues/phone", None).await.0, 204);
         }
         for mut stream in streams {
             let rest = async {
@@ -226,7 +226,7 @@ async fn streams_end_with_their_token_and_are_limited() {
         assert_eq!(open(&token).await.status(), 401);
         drop(others);
         for ue in ["phone", "tv"] {
-            world.ask("DELETE", &format!("/v1/ues/{ue}"), None).await;
+            world.call("DELETE", &format!("/v1/ues/{ue}"), None).await;
         }
         let end = Instant::now() + Duration::from_secs(20);
         while world._running.shared.streams.count() > 0 {
@@ -260,7 +260,7 @@ async fn growth_for_one_ue_is_bounded_and_released() {
     assert_eq!(world.ask_as(&token, "DELETE", "/v1/me", None).await.0, 204);
     let end = Instant::now() + Duration::from_secs(20);
     loop {
-        let (_, slice) = world.ask("GET", &path, None).await;
+        let (_, slice) = world.call("GET", &path, None).await;
         if slice["state"] == "Running" && slice["guarantees"]["cell-1"]["downlink_bps"] == 10_000_000 {
             break;
         }
@@ -285,7 +285,7 @@ async fn a_change_that_replaces_a_lost_one_is_reported() {
     let push = async |uid: &str| {
         let policy = json!({"uid": uid, "properties": {"transport": {"value": "TCP", "precedence": 2}}});
         let list = json!({"policies": [policy]});
-        assert_eq!(world.ask("PUT", "/v1/ues/phone/policies", Some(list)).await.0, 204);
+        assert_eq!(world.call("PUT", "/v1/ues/phone/policies", Some(list)).await.0, 204);
         world.ask_as(&token, "GET", "/v1/me", None).await.1["policies"][0]["uid"].clone()
     };
     let before = body().await;

@@ -186,7 +186,7 @@ impl Taps {
                 manager.cib.insert(node)?;
             }
         }
-        manager.ask_value(question, unix_s)
+        manager.query_value(question, unix_s)
     }
 
     /// Reads or changes NEAT's repositories.

@@ -32,7 +32,7 @@ impl Agent {
         Self { client: Client::new(), base }
     }
 
-    async fn ask(&self, method: Method, path: &str, body: Value) -> (StatusCode, Value) {
+    async fn call(&self, method: Method, path: &str, body: Value) -> (StatusCode, Value) {
         let request = self.client.request(method, format!("{}{path}", self.base)).json(&body);
         let response = request.send().await.unwrap();
         let status = response.status();
@@ -51,13 +51,13 @@ fn slices() -> Value {
 #[tokio::test]
 async fn a_request_gets_ranked_candidates_and_a_plan_or_the_property_at_fault() {
     let agent = Agent::start().await;
-    let (status, told) = agent.ask(Method::PUT, "/connections/slices", slices()).await;
+    let (status, told) = agent.call(Method::PUT, "/connections/slices", slices()).await;
     assert_eq!((status, &told["B"]["mark"]), (StatusCode::OK, &json!(512)), "{told}");
 
     let remote = json!([{"address": "198.51.100.7", "port": 443}]);
     let properties = json!({"connCapacityProfile": "lowLatencyInteractive", "multistreaming": "prohibit"});
     let (status, answer) = agent
-        .ask(Method::POST, "/connections/select", json!({"properties": properties, "remote": remote}))
+        .call(Method::POST, "/connections/select", json!({"properties": properties, "remote": remote}))
         .await;
     assert_eq!(status, StatusCode::OK, "{answer}");
     assert_eq!(answer["candidates"][0]["paths"], json!([{"interface": "wwan1", "pvd": "B"}]));
@@ -66,11 +66,11 @@ async fn a_request_gets_ranked_candidates_and_a_plan_or_the_property_at_fault() 
 
     let too_much = json!({"_slice.latency": {"atMostUs": 100, "preference": "require"}});
     let (status, problem) = agent
-        .ask(Method::POST, "/connections/select", json!({"properties": too_much, "remote": remote}))
+        .call(Method::POST, "/connections/select", json!({"properties": too_much, "remote": remote}))
         .await;
     assert_eq!((status, &problem["field"]), (StatusCode::CONFLICT, &json!("_slice.latency")), "{problem}");
     let typo = json!({"properties": {"minSendRat": 5}, "remote": remote});
-    let (status, problem) = agent.ask(Method::POST, "/connections/select", typo).await;
+    let (status, problem) = agent.call(Method::POST, "/connections/select", typo).await;
     assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("minSendRat")));
     assert!(problem["detail"].as_str().unwrap().contains("did you mean \"minSendRate\"?"), "{problem}");
 
@@ -85,55 +85,55 @@ async fn a_request_gets_ranked_candidates_and_a_plan_or_the_property_at_fault() 
             "the guaranteed rate exceeds",
         ),
     ] {
-        let (status, problem) = agent.ask(Method::PUT, "/connections/slices", wrong).await;
+        let (status, problem) = agent.call(Method::PUT, "/connections/slices", wrong).await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
         assert!(problem["detail"].as_str().unwrap().contains(part), "{problem}");
     }
-    let (_, kept) = agent.ask(Method::GET, "/connections/slices", json!(null)).await;
+    let (_, kept) = agent.call(Method::GET, "/connections/slices", json!(null)).await;
     assert_eq!(kept, told, "what is wrong changes nothing");
 }
 
 #[tokio::test]
 async fn a_flow_follows_the_route_selection_policy() {
     let agent = Agent::start().await;
-    agent.ask(Method::PUT, "/connections/slices", slices()).await;
+    agent.call(Method::PUT, "/connections/slices", slices()).await;
     let policy = json!({"urspGuidance": [
         {"trafficDesc": {"domainDescs": ["control.example"]}, "routeSelParamSets": [{"snssai": {"sst": 2, "sd": "00000b"}}]},
     ]});
-    let (status, written) = agent.ask(Method::PUT, "/connections/ursp", policy.clone()).await;
+    let (status, written) = agent.call(Method::PUT, "/connections/ursp", policy.clone()).await;
     assert_eq!((status, &written), (StatusCode::OK, &policy));
     let ask = |domain: &str| {
         json!({"remote": [{"address": "198.51.100.7", "port": 443}], "flow": {"domain": domain},
                "properties": {"interface": {"wlan0": "prefer"}}})
     };
-    let (_, control) = agent.ask(Method::POST, "/connections/select", ask("control.example")).await;
+    let (_, control) = agent.call(Method::POST, "/connections/select", ask("control.example")).await;
     assert_eq!(control["ursp"], json!({"rule": 0, "route": 0, "slices": ["B"]}), "{control}");
     let all = control["candidates"].as_array().unwrap();
     assert!(all.iter().all(|c| c["paths"][0]["pvd"] == "B"), "{control}");
-    let (_, other) = agent.ask(Method::POST, "/connections/select", ask("other.example")).await;
+    let (_, other) = agent.call(Method::POST, "/connections/select", ask("other.example")).await;
     assert_eq!(other["candidates"][0]["paths"], json!([{"interface": "wlan0"}]), "{other}");
 
-    let (status, problem) = agent.ask(Method::PUT, "/connections/ursp", json!({"urspGuidance": []})).await;
+    let (status, problem) = agent.call(Method::PUT, "/connections/ursp", json!({"urspGuidance": []})).await;
     assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!("urspGuidance")));
 }
 
 #[tokio::test]
 async fn neat_clients_find_their_paths_and_slices_are_true() {
     let agent = Agent::start().await;
-    agent.ask(Method::PUT, "/connections/slices", slices()).await;
+    agent.call(Method::PUT, "/connections/slices", slices()).await;
     let profile = json!({"policy_type": "profile", "replace_matched": true, "match": {"transport": {"value": "dependable"}},
         "properties": [[{"transport": {"value": "TCP", "precedence": 2, "score": 2}}, {"transport": {"value": "SCTP", "precedence": 2}}]]});
-    let (status, _) = agent.ask(Method::PUT, "/pib/Dependable", profile).await;
+    let (status, _) = agent.call(Method::PUT, "/pib/Dependable", profile).await;
     assert_eq!(status, StatusCode::OK);
-    let (_, names) = agent.ask(Method::GET, "/pib", json!(null)).await;
+    let (_, names) = agent.call(Method::GET, "/pib", json!(null)).await;
     assert_eq!(names, json!(["dependable"]));
     let node = json!({"expire": -1, "link": true, "match": [{"interface": {"value": "wwan1"}}],
         "properties": {"remote_ip": {"value": "198.51.100.7", "precedence": 2, "score": 3}}});
-    let (status, _) = agent.ask(Method::PUT, "/cib/far", node).await;
+    let (status, _) = agent.call(Method::PUT, "/cib/far", node).await;
     assert_eq!(status, StatusCode::OK);
 
     let question = json!([{"transport": {"value": "dependable"}, "rtt": {"value": {"start": 0, "end": 20}, "precedence": 2}}]);
-    let (status, answer) = agent.ask(Method::POST, "/connections/select/neat", question).await;
+    let (status, answer) = agent.call(Method::POST, "/connections/select/neat", question).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
     let found = answer.as_array().unwrap().iter().find(|c| c["slice"]["value"] == "B").expect("slice B");
     assert_eq!((&found["rtt"]["value"], &found["rtt"]["precedence"]), (&json!(12), &json!(2)));
@@ -141,13 +141,13 @@ async fn neat_clients_find_their_paths_and_slices_are_true() {
     assert!(!answer.as_array().unwrap().iter().any(|c| c["slice"]["value"] == "A"), "29.8 ms are too many");
 
     let (status, problem) =
-        agent.ask(Method::PUT, "/cib/x", json!({"properties": {"x": {"precedence": 7}}})).await;
+        agent.call(Method::PUT, "/cib/x", json!({"properties": {"x": {"precedence": 7}}})).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(problem["detail"].as_str().unwrap().contains("write 0, 1 or 2"), "{problem}");
     for (path, status) in
         [("/pib/DEPENDABLE", 204), ("/pib/dependable", 404), ("/cib/far", 204), ("/cib/far", 404)]
     {
-        let (got, _) = agent.ask(Method::DELETE, path, json!(null)).await;
+        let (got, _) = agent.call(Method::DELETE, path, json!(null)).await;
         assert_eq!(got.as_u16(), status, "{path}");
     }
 }
@@ -161,7 +161,7 @@ async fn other_programs_refuse_and_name_the_ue() {
         (Method::GET, "/pib", json!(null)),
         (Method::GET, "/cib/rows", json!(null)),
     ] {
-        let (status, problem) = agent.ask(method, path, body).await;
+        let (status, problem) = agent.call(method, path, body).await;
         assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED, "{path}");
         assert!(problem["remedy"].as_str().unwrap().contains("anabranch ue"), "{problem}");
     }
