@@ -28,6 +28,7 @@ use file::File;
 use matrix::Matrix;
 use schema::Described;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use walk::{MOST_PROBLEMS, Problem, Problems};
 
@@ -253,9 +254,10 @@ fn one_case(
     resolve::resolve(file, scenario, title)
 }
 
-/// Sections of merged tables that passed the checks, as text. The cells of a matrix have most of them in common.
+/// Sections of merged tables that passed the checks, by the hash of their name and content. The cells of a matrix have most of
+/// them in common.
 #[derive(Default)]
-struct CheckedSections(BTreeSet<String>);
+struct CheckedSections(BTreeMap<u64, Vec<(String, toml::Value)>>);
 
 impl CheckedSections {
     /// Checks a merged table again and deserializes it.
@@ -265,10 +267,14 @@ impl CheckedSections {
         let is_required = |name: &str| root.keys.iter().any(|key| key.required && key.name == name);
         let (mut unknown, mut new) = (BTreeMap::new(), Vec::new());
         for (name, value) in &table {
-            let section = toml::to_string(&BTreeMap::from([(name, value)])).map_err(|e| wrong(&e))?;
-            if is_required(name) || !self.0.contains(&section) {
+            let hash = hash_of(name, value);
+            let is_checked =
+                self.0.get(&hash).is_some_and(|all| all.iter().any(|(n, v)| n == name && v == value));
+            if is_required(name) || !is_checked {
                 unknown.insert(name, value);
-                new.push(section);
+            }
+            if !is_checked {
+                new.push((hash, (name.clone(), value.clone())));
             }
         }
         let text = toml::to_string(&unknown).map_err(|e| wrong(&e))?;
@@ -276,9 +282,39 @@ impl CheckedSections {
             problems.iter_mut().for_each(|problem| problem.line = None);
             problems
         })?;
-        self.0.extend(new);
+        for (hash, section) in new {
+            self.0.entry(hash).or_default().push(section);
+        }
         table.try_into().map_err(|e: toml::de::Error| wrong(&e.message()))
     }
+}
+
+fn hash_of(name: &str, value: &toml::Value) -> u64 {
+    fn add(value: &toml::Value, hasher: &mut DefaultHasher) {
+        std::mem::discriminant(value).hash(hasher);
+        match value {
+            toml::Value::String(text) => text.hash(hasher),
+            toml::Value::Integer(number) => number.hash(hasher),
+            toml::Value::Float(number) => number.to_bits().hash(hasher),
+            toml::Value::Boolean(flag) => flag.hash(hasher),
+            toml::Value::Datetime(time) => time.to_string().hash(hasher),
+            toml::Value::Array(list) => {
+                list.len().hash(hasher);
+                list.iter().for_each(|element| add(element, hasher));
+            }
+            toml::Value::Table(table) => {
+                table.len().hash(hasher);
+                for (key, element) in table {
+                    key.hash(hasher);
+                    add(element, hasher);
+                }
+            }
+        }
+    }
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    add(value, &mut hasher);
+    hasher.finish()
 }
 
 fn without_place(message: String) -> Problem {
