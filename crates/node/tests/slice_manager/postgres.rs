@@ -188,7 +188,13 @@ impl Drop for Postgres {
 async fn a_suspended_or_killed_server_ends_with_its_test() {
     for how in ["runs", "stopped", "killed"] {
         let Some(mut postgres) = Postgres::start().await else { return };
-        let all = postgres.processes();
+        // The kernel's list of children may be incomplete while processes start and end.
+        let end = Instant::now() + Duration::from_secs(10);
+        let mut all = postgres.processes();
+        while all.len() < 2 && Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            all = postgres.processes();
+        }
         assert!(all.len() > 1, "{all:?}");
         match how {
             "stopped" => postgres.signal(nix::sys::signal::Signal::SIGSTOP),
