@@ -77,6 +77,7 @@ fuzz_target!(|input: Input<'_>| {
         mtu: 1400,
         resume: Some(9),
         plain: 0,
+        features: 0,
     };
     let welcome = Welcome {
         ipv4: Some((Ipv4Addr::new(10, 45, 0, 2), 24)),
@@ -85,6 +86,7 @@ fuzz_target!(|input: Input<'_>| {
         reorder_available: 1,
         instance: 1,
         plain: 0,
+        features: 0,
     };
     let (mut initiator, init) =
         Initiator::start(&ue, &upf.public(), suite, 7, 1, &hello, None, &mut rng).expect("start");
