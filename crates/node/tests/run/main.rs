@@ -363,18 +363,15 @@ fn ues_are_added_and_removed_over_rest() {
     upf.stop();
     let upf = world.start_upf();
     world.until("the UE is back", || world.get("upf", "/v1/status")["connected"] == 1);
-    let metrics = || {
-        let output = std::process::Command::new("curl")
-            .args(["-s", "--unix-socket", world.file("upf.sock").to_str().unwrap(), "http://x/metrics"])
-            .output()
-            .unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
-    // Its path is up once a probe is answered, after the handshake.
-    let path_up = "anabranch_upf_path_up{ue=\"phone\",access=\"wifi\"} 1";
-    world.until("the path of the UE is up", || metrics().contains(path_up));
-    let metrics = metrics();
+    // A path is up once a probe is answered, after the handshake.
+    world.until("the paths of the UE are up", || world.paths_up("upf") == 2);
+    let metrics = std::process::Command::new("curl")
+        .args(["-s", "--unix-socket", world.file("upf.sock").to_str().unwrap(), "http://x/metrics"])
+        .output()
+        .unwrap();
+    let metrics = String::from_utf8(metrics.stdout).unwrap();
     assert!(metrics.contains("anabranch_upf_sessions_connected 1"), "{metrics}");
+    assert!(metrics.contains("anabranch_upf_path_up{ue=\"phone\",access=\"wifi\"}"), "{metrics}");
 
     // New rules for it in one request: the session continues.
     let put = |body: &serde_json::Value, path: &str| {
