@@ -85,18 +85,18 @@ impl Checked {
 /// Number of seeds that must all be in the claim's own band before its reason is obsolete.
 const ENOUGH_SEEDS: usize = 5;
 
-/// Judges the claims of a scenario on the metrics of one or several seeds. A claim with a metric that a run did not produce has no
-/// value there, and fails. That such names exist was checked before.
+/// Evaluates the claims of a scenario on the metrics of one or several seeds. A claim with a metric that a run did not produce
+/// has no value there, and fails. That such names exist was checked before.
 #[must_use]
 pub fn evaluate(claims: &[Claim], backend: BackendName, seeds: &[BTreeMap<String, f64>]) -> Vec<Checked> {
     claims
         .iter()
         .filter(|c| c.backends.as_ref().is_none_or(|b| b.contains(&backend)))
-        .map(|claim| judge_one(claim, backend == BackendName::Netns, seeds))
+        .map(|claim| evaluate_one(claim, backend == BackendName::Netns, seeds))
         .collect()
 }
 
-fn judge_one(claim: &Claim, real_time: bool, seeds: &[BTreeMap<String, f64>]) -> Checked {
+fn evaluate_one(claim: &Claim, real_time: bool, seeds: &[BTreeMap<String, f64>]) -> Checked {
     let (mut values, mut absent) = (Vec::with_capacity(seeds.len()), None);
     for metrics in seeds {
         // Parsed before the run; an invalid expression has no value.
@@ -115,8 +115,8 @@ fn judge_one(claim: &Claim, real_time: bool, seeds: &[BTreeMap<String, f64>]) ->
     Checked { claim: claim.clone(), measured, values, verdict, absent, real_time }
 }
 
-/// Judges the claims again at every seed: a claim holds only if it holds at each seed, and one with a reason must be in its band at
-/// each seed.
+/// Evaluates the claims again at every seed: a claim holds only if it holds at each seed, and one with a reason must be in its
+/// band at each seed.
 pub fn at_every_seed(claims: &mut [Checked]) {
     for checked in claims.iter_mut().filter(|checked| checked.absent.is_none()) {
         checked.verdict = verdict(&checked.claim, checked.real_time, &checked.values, &checked.values);
