@@ -12,7 +12,7 @@ use tracing_subscriber::EnvFilter;
 #[command(after_help = "Exit codes: 0 success, 1 runtime failure, 2 invalid arguments or configuration;\n\
                   ctl also: 3 agent not reachable, 4 request refused by the agent.")]
 pub struct Cli {
-    /// Log level, or a tracing filter such as `info,anabranch::engine=debug`.
+    /// Log level, or a tracing filter such as `info,anabranch_engine=debug`.
     #[arg(
         long,
         global = true,

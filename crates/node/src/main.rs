@@ -14,7 +14,7 @@
 // Without the slice manager, the small part of configuration and REST interface that only it uses is dead
 // code.
 #![cfg_attr(not(feature = "slice-manager"), allow(dead_code, unused_imports))]
-// This program runs in real time, on real clocks; the crates `core` and `lab` do not.
+// This program runs in real time, on real clocks; the algorithm crates and the lab do not.
 #![allow(clippy::disallowed_methods)]
 
 mod cc;

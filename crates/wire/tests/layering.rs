@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 const ALGORITHMS: [&str; 11] =
     ["wire", "element", "rules", "steer", "atsss", "ran", "lwip", "cc", "slice", "selection", "link"];
 
-/// Crates on which the programs may depend. The lab starts `anabranch` as a process, and needs no root for virtual time; it
-/// uses `kern` only for socket options.
-const PROGRAM: &[&str] = &[
+/// Crates on which the lab may depend. It starts `anabranch` as a process, and needs no root for virtual time; it uses `kern`
+/// only for socket options.
+const LAB: &[&str] = &[
     "wire",
     "element",
     "rules",
@@ -26,8 +26,25 @@ const PROGRAM: &[&str] = &[
     "kern",
 ];
 
+/// Crates on which `anabranch` may depend.
+const NODE: &[&str] = &[
+    "wire",
+    "element",
+    "rules",
+    "steer",
+    "atsss",
+    "ran",
+    "lwip",
+    "cc",
+    "slice",
+    "selection",
+    "link",
+    "kern",
+    "engine",
+];
+
 /// The crates of the workspace on which each crate may depend.
-const CRATES: [(&str, &[&str]); 15] = [
+const CRATES: [(&str, &[&str]); 16] = [
     ("wire", &[]),
     ("element", &["wire"]),
     ("rules", &[]),
@@ -40,8 +57,9 @@ const CRATES: [(&str, &[&str]); 15] = [
     ("selection", &["element", "rules"]),
     ("link", &["element", "wire"]),
     ("kern", &["cc", "selection"]),
-    ("node", PROGRAM),
-    ("lab", PROGRAM),
+    ("engine", &["atsss", "element", "kern", "link", "wire"]),
+    ("node", NODE),
+    ("lab", LAB),
     // A library for other programs.
     ("taps", &["element", "selection", "kern", "wire"]),
 ];

@@ -9,22 +9,22 @@
 //!                             control socket
 //! ```
 //!
-//! Frames are read from packet sockets, pass through the same [`DuplexLink`](anabranch_link::DuplexLink) as
-//! in the simulator, and are written to the other side. The arrival time of a frame is the kernel's time
-//! stamp, so a late wake-up delays one batch and shifts nothing after it. Several interfaces on one side
-//! share the link: a frame goes to the interface behind which its destination was last seen.
+//! Frames are read from packet sockets, pass through the link of crate `engine` ([`anabranch_engine::link`]), and are written
+//! to the other side.
 //!
 //! The hosts at both ends must switch segmentation offload off (`ethtool -K IF tso off gso off gro off`): on
 //! a veth pair it would leave packets longer than the MTU, which are dropped, counted and logged. Checksums
 //! that offload leaves incomplete are completed here.
 
-mod control;
-mod ports;
-mod run;
 mod spec;
 
-use anyhow::{Context, Result};
-use std::path::PathBuf;
+use crate::runtime::folder::socket_in_use;
+use anabranch_element::Port as Side;
+use anabranch_engine::link::{Control, Ports, Running};
+use anabranch_link::DuplexLink;
+use anyhow::{Context, Result, bail};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 
 /// Arguments of `anabranch link`.
 #[derive(Debug, clap::Args)]
@@ -95,13 +95,60 @@ enum Carrier {
     None,
 }
 
+impl Carrier {
+    const fn sides(self) -> &'static [Side] {
+        match self {
+            Self::A => &[DuplexLink::A],
+            Self::B => &[DuplexLink::B],
+            Self::Both => &[DuplexLink::A, DuplexLink::B],
+            Self::None => &[],
+        }
+    }
+}
+
 /// Runs until SIGINT, SIGTERM or `stop` on the control socket; then prints the counters as JSON.
 pub fn run(args: Args) -> Result<()> {
     let [a_to_b, b_to_a] = spec::directions(&args)?;
-    let ports = ports::Ports::open(&args.a, &args.b)?;
-    let control = args.control.as_deref().map(control::Control::bind).transpose()?;
-    let mut link = run::Running::new(ports, a_to_b, b_to_a, args.seed, args.carrier);
+    let ports = Ports::open(&args.a, &args.b)?;
+    let control = args.control.as_deref().map(listen).transpose()?;
+    let mut link = Running::new(ports, a_to_b, b_to_a, args.seed, args.carrier.sides());
     let result = link.run(control);
     println!("{}", serde_json::to_string(&link.stats()).context("counters as JSON")?);
     result
+}
+
+/// Listens at `path`. A stale socket of a program that has ended is replaced; a socket in use is an error.
+fn listen(path: &Path) -> Result<Control> {
+    let name = path.display();
+    let in_use = socket_in_use(path);
+    if in_use.with_context(|| format!("--control {name}: removing the old socket"))? {
+        bail!("--control {name}: another program listens there: stop it, or choose another path");
+    }
+    let listener = UnixListener::bind(path)
+        .with_context(|| format!("--control {name}: the path must be free and its directory writable"))?;
+    Control::new(listener, path).with_context(|| format!("--control {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_in_use_is_not_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let first = listen(&path).unwrap();
+        assert!(listen(&path).is_err());
+        drop(first);
+        assert!(!path.exists());
+        // A stale socket of a killed program is replaced.
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        assert!(listen(&path).is_ok());
+        // A wrong path must not cost a file.
+        let file = dir.path().join("link.toml");
+        std::fs::write(&file, "[both]").unwrap();
+        assert!(listen(&file).is_err());
+        assert_eq!(std::fs::read(&file).unwrap(), b"[both]");
+    }
 }

@@ -10,10 +10,10 @@
 //! (§7.2.3). It sends no other messages: path management is left to the UPF.
 
 use crate::runtime::config::GtpuBackhaul;
-use crate::runtime::engine::device::{Device, DeviceCounters};
-use crate::runtime::engine::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
 use crate::runtime::gtpu::{Indications, PeerIndication};
 use anabranch_atsss::DatagramSink;
+use anabranch_engine::device::{Device, DeviceCounters};
+use anabranch_engine::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
 use anabranch_lwip::UeConfig;
 use anabranch_ran::gnb::N3Fault;
 use anabranch_wire::gtpu::{GtpuHeader, PduSession, is_unknown_extension, message};

@@ -10,12 +10,12 @@
 //! ends.
 
 use super::backhaul::{Backhaul, Dropped, Tunnels};
-use crate::runtime::clock::Clock;
 use crate::runtime::config::LwipConfig;
-use crate::runtime::engine::device::{Device, DeviceCounters};
-use crate::runtime::engine::udp::SocketCounters;
-use crate::runtime::thread::{self, EventLoop, Handle, MAX_JOBS};
 use anabranch_element::time::{Duration, Instant};
+use anabranch_engine::clock::Clock;
+use anabranch_engine::device::{Device, DeviceCounters};
+use anabranch_engine::thread::{self, EventLoop, Handle, MAX_JOBS};
+use anabranch_engine::udp::SocketCounters;
 use anabranch_lwip::{Leg, Node, NodeSink};
 use anyhow::Context;
 use rand_core::{OsRng, TryRngCore};

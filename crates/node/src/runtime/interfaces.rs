@@ -1,8 +1,9 @@
 //! The interfaces of a gNB or an LWIP node, each in its network namespace.
 
 use super::config::PortDevice;
-use super::engine::device::{self, Device};
+use super::device;
 use super::netctl::{self, Claim, Layer, Net, Step, inside};
+use anabranch_engine::device::Device;
 use anyhow::Context;
 use std::path::PathBuf;
 

@@ -2,16 +2,15 @@
 //!
 //! ```text
 //!  signals ─┐                       orders ┌──────────┐
-//!  REST ────┼──▶ control loop ────────────▶│ worker 0 │   (engine::worker; one per core)
+//!  REST ────┼──▶ control loop ────────────▶│ worker 0 │   (crate engine; one per core)
 //!  netlink ─┘     │       ▲                │ worker … │
 //!                 ▼       └──── events ────└──────────┘
 //!              netctl (addresses, routes, NAT; undone at the end)
 //! ```
 
 pub mod api;
-pub mod clock;
 pub mod config;
-pub mod engine;
+pub mod device;
 pub mod folder;
 pub mod gtpu;
 pub mod interfaces;
@@ -22,12 +21,10 @@ pub mod race;
 pub mod relay;
 pub mod service;
 pub mod state_file;
-pub mod thread;
 pub mod times;
 pub mod trouble;
 pub mod views;
 pub mod why;
-pub mod worker_pool;
 
 use crate::runtime::config::{Api, ConfigError, Listen, Metrics};
 use std::path::PathBuf;

@@ -1,11 +1,11 @@
 //! Conversion of the state machines' state into its REST representation.
 
-use super::engine::udp::SocketCounters;
-use super::engine::worker::WorkerCounters;
 use super::{api, why};
 use anabranch_atsss::drops::DropCounters;
 use anabranch_atsss::session::{Addresses, PathLoad, PathView, Security, SessionEvent, Traffic};
 use anabranch_element::ioam::IoamStats;
+use anabranch_engine::udp::SocketCounters;
+use anabranch_engine::worker::WorkerCounters;
 use anabranch_steer::Exclusion;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

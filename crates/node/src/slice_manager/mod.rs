@@ -179,5 +179,5 @@ async fn start(config: &SliceManagerConfig) -> anyhow::Result<Running> {
 
 /// Unix time, milliseconds.
 fn now_ms() -> u64 {
-    crate::runtime::clock::unix_ns() / 1_000_000
+    anabranch_engine::clock::unix_ns() / 1_000_000
 }

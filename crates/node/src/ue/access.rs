@@ -1,9 +1,9 @@
 //! The accesses of a UE: name resolution, interface health, sockets.
 
 use crate::runtime::config::{Device, RemoteAddr, UeAccess};
-use crate::runtime::engine::udp::AccessSocket;
-use crate::runtime::netctl::{Health, Watched, bind_access, interface_of};
+use crate::runtime::netctl::{Health, Watched, bind_access};
 use anabranch_atsss::session::Security;
+use anabranch_engine::udp::{AccessSocket, interface_of};
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};

@@ -3,25 +3,24 @@
 use super::leases::{self, Leases};
 use crate::keygen::random_seed;
 use crate::runtime::api::{self, ControlRequest, EventLog};
-use crate::runtime::clock::{Clock, unix_ns};
 use crate::runtime::config::{self, Mtu, N6Mode, UpfConfig, UpfUe};
-use crate::runtime::engine::ends::{OwnerTable, UpfEnd};
-use crate::runtime::engine::udp::AccessSocket;
-use crate::runtime::engine::worker::{Handle, Worker};
-use crate::runtime::engine::{device, fast};
 use crate::runtime::netctl::{
-    self, Claim, Layer, Net, SocketSpec, Step, TableMonitor, bind_access, bind_when_free, interface_of,
+    self, Claim, Layer, Net, SocketSpec, Step, TableMonitor, bind_access, bind_when_free,
 };
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::trouble::Troubles;
-use crate::runtime::worker_pool::WorkerPool;
-use crate::runtime::{Common, folder, views};
+use crate::runtime::{Common, device, folder, views};
 use crate::tcp_lane::run::UpfLaneControl;
 use anabranch_atsss::FixedHasher;
 use anabranch_atsss::crypto::{PrivateKey, PublicKey};
 use anabranch_atsss::session::{Addresses, Security, SessionEvent, SessionParams};
 use anabranch_atsss::upf::{self, UeEntry, Upf, UpfCommand, UpfEvent};
 use anabranch_element::time::Instant as CoreInstant;
+use anabranch_engine::clock::{Clock, unix_ns};
+use anabranch_engine::ends::{OwnerTable, UpfEnd};
+use anabranch_engine::udp::{AccessSocket, interface_of};
+use anabranch_engine::worker::{Handle, Worker};
+use anabranch_engine::worker_pool::WorkerPool;
 use anabranch_steer::Rule;
 use anyhow::Context;
 use arc_swap::ArcSwap;
@@ -209,7 +208,7 @@ async fn serve(
     let mut worker_pool = Vec::new();
     let devices = device::open(&config.device, mtu, workers, namespace)?;
     let paths = config.upf.max_sessions.saturating_mul(config.access.len() as u32);
-    let lanes = fast::start(&config.device, false, paths, workers)?;
+    let lanes = device::fast_path(&config.device, false, paths, workers)?;
     for (shard, (device, lanes)) in devices.into_iter().zip(lanes).enumerate() {
         let mut upf = shard_of(&config, &key, mtu, shard, workers, clock.now())?;
         for (name, record) in ues.iter().filter(|(_, record)| record.shard(workers) == shard) {

@@ -328,7 +328,7 @@ fn quoted_messages_exist_in_the_program() {
         }
     }
     let mut said = String::new();
-    for of in ["node/src", "atsss/src", "steer/src"] {
+    for of in ["node/src", "engine/src", "atsss/src", "steer/src"] {
         sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(of), &mut said);
     }
     // And messages of the kernel.

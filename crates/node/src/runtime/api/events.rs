@@ -67,7 +67,7 @@ impl EventLog {
         debug_assert!(EventKind::NAMES.contains(&event.kind.as_str()), "kind {}", event.kind);
         let mut stored = self.stored();
         event.id = stored.back().map_or(1, |last| last.id + 1);
-        event.time_unix_ms = crate::runtime::clock::unix_ns() / 1_000_000;
+        event.time_unix_ms = anabranch_engine::clock::unix_ns() / 1_000_000;
         let Event { kind, message, .. } = &event;
         match event.ue.as_deref() {
             Some(ue) => tracing::info!(kind, ue, "{message}"),

@@ -1,8 +1,8 @@
 //! TLS of listeners: TLS 1.2 and 1.3 with AWS-LC. Certificates can be replaced at run time.
 
-use super::super::clock::unix_ns;
 use super::super::config::{Tls as Config, warn_if_open};
 use super::super::times::rfc3339;
+use anabranch_engine::clock::unix_ns;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;

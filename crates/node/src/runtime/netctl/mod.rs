@@ -42,7 +42,7 @@ pub use owner::{OwnerThread, Owners};
 pub use plan::{has_ipv6, inside_name, session_of_ue, ue_accesses, upf};
 pub use port::port_of;
 pub use slices::{MAPPING_PRIORITY, MARK_PRIORITY, PROXY_PRIORITY, SOURCE_PRIORITY, Selector, SliceRoute};
-pub use socket::{SocketSpec, addresses, bind_access, bind_when_free, interface_of, owner_of};
+pub use socket::{SocketSpec, addresses, bind_access, bind_when_free, owner_of};
 pub use steps::Step;
 pub use subflows::needed as needed_endpoints;
 pub use tproxy::{FlowRule, Tproxy};

@@ -5,7 +5,8 @@
 //! is evaluated, because libraries cannot parse all routes (for example with `congctl cubic`).
 
 use super::port::{self, port_of};
-use super::socket::{SocketSpec, interface_of};
+use super::socket::SocketSpec;
+use anabranch_engine::udp::interface_of;
 use anyhow::Context;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;

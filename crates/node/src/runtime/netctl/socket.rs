@@ -1,5 +1,6 @@
 //! The UDP socket of an access.
 
+use anabranch_engine::udp::interface_of;
 use anyhow::Context;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::{SockaddrStorage, setsockopt, sockopt};
@@ -76,18 +77,6 @@ pub fn bind_access(spec: &SocketSpec) -> anyhow::Result<UdpSocket> {
         .bind(&spec.local.into())
         .with_context(|| format!("binding to {}; is the address here, and the port free?", spec.local))?;
     Ok(socket.into())
-}
-
-/// The interface with this address.
-pub fn interface_of(address: IpAddr) -> Option<String> {
-    nix::ifaddrs::getifaddrs().ok()?.find_map(|entry| {
-        let a = entry.address?;
-        let has = match address {
-            IpAddr::V4(v4) => a.as_sockaddr_in().is_some_and(|a| a.ip() == v4),
-            IpAddr::V6(v6) => a.as_sockaddr_in6().is_some_and(|a| a.ip() == v6),
-        };
-        has.then_some(entry.interface_name)
-    })
 }
 
 /// The interface of this machine with this address; `None` if the address is not local.

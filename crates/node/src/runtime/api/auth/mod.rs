@@ -170,7 +170,7 @@ impl Access {
     /// The token is invalid, not for this audience, or not valid now.
     pub async fn granted(&self, token: &str) -> Result<Caller, Refused> {
         match &self.oauth {
-            Some(verifier) => verifier.check(token, crate::runtime::clock::unix_ns() / 1_000_000_000).await,
+            Some(verifier) => verifier.check(token, anabranch_engine::clock::unix_ns() / 1_000_000_000).await,
             None => Err(Refused::Invalid("token missing or wrong")),
         }
     }
@@ -201,7 +201,7 @@ pub fn until(response: Response, caller: &Caller) -> Response {
     if !streams {
         return response;
     }
-    let now = crate::runtime::clock::unix_ns() / 1_000_000_000;
+    let now = anabranch_engine::clock::unix_ns() / 1_000_000_000;
     let end = tokio::time::sleep(std::time::Duration::from_secs(until.saturating_sub(now)));
     response.map(|body| axum::body::Body::from_stream(body.into_data_stream().take_until(end)))
 }

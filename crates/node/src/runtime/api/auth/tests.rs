@@ -584,7 +584,7 @@ impl Issuing {
     /// A token of this tenant with these scopes, valid for `seconds`.
     pub fn token(&self, tenant: &str, scope: &str, seconds: i64) -> String {
         assert!(self.0.path().exists());
-        let now = crate::runtime::clock::unix_ns() / 1_000_000_000;
+        let now = anabranch_engine::clock::unix_ns() / 1_000_000_000;
         let claims = json!({"iss": ISSUER, "aud": AUDIENCE, "exp": now as i64 + seconds, "client_id": tenant, "scope": scope});
         SIGNERS[2].token(&header("EdDSA", "1"), &claims)
     }

@@ -1,23 +1,53 @@
 //! The data path between two namespaces, with a tunnel end that only prepends eight bytes.
 
-use super::deferred::{Arrival, DeferredTask, Job, WorkQueue};
-use super::device::Device;
-use super::udp::AccessSocket;
-use super::worker::{Handle, TunnelEnd, Worker};
-use crate::runtime::clock::Clock;
-use crate::runtime::thread::{Jobs, Worker as _};
-use crate::testing::{in_private_network, sh};
+use crate::clock::Clock;
+use crate::deferred::{Arrival, DeferredTask, Job, WorkQueue};
+use crate::device::Device;
+use crate::thread::{Jobs, Worker as _};
+use crate::udp::AccessSocket;
+use crate::worker::{Handle, TunnelEnd, Worker};
 use anabranch_atsss::{DatagramSink, PacketSink, PathId};
 use anabranch_element::time::Instant;
+use nix::sched::{CloneFlags, unshare};
 use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+
+/// Runs `body` on a thread in a network namespace of its own; `None` where namespaces are not permitted.
+fn in_private_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
+                assert!(
+                    std::env::var_os("CI").is_none(),
+                    "CI must be able to make a network namespace: {error}"
+                );
+                eprintln!("skipped: needs root to make a network namespace ({error})");
+                return None;
+            }
+            sh("ip link set lo up");
+            Some(body())
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn sh(commands: &str) -> String {
+    let output = Command::new("sh").args(["-ec", commands]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{commands}\n{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
 
 /// A tunnel end that prepends eight bytes.
 struct Through(SocketAddr);
 
 impl TunnelEnd for Through {
     type Event = ();
+    fn run(worker: Worker<Self>) -> anyhow::Result<()> {
+        worker.run_until_stopped()
+    }
     fn inner(&mut self, packet: &mut [u8], _: Instant, out: &mut impl DatagramSink) {
         if let Some(room) = out.reserve(0, self.0, packet.len() + 8) {
             room[..8].fill(0x80);
@@ -104,6 +134,9 @@ struct Answers {
 
 impl TunnelEnd for Answers {
     type Event = ();
+    fn run(worker: Worker<Self>) -> anyhow::Result<()> {
+        worker.run_until_stopped()
+    }
     fn inner(&mut self, packet: &mut [u8], _: Instant, out: &mut impl DatagramSink) {
         if let Some(room) = out.reserve(0, self.peer, packet.len()) {
             room.copy_from_slice(packet);

@@ -1,6 +1,6 @@
 //! The kernel's fast path for the plain form of the tunnel
-//! ([docs/fast-path.md](../../../../docs/fast-path.md)), `[device] fast_path = true`. `lanes.rs` is the
-//! worker's part; without the feature `bpf` there is no fast path.
+//! ([docs/fast-path.md](../../../../docs/fast-path.md)). `lanes.rs` is the worker's part; without the feature `bpf` there is no
+//! fast path.
 
 #[cfg(not(feature = "bpf"))]
 mod absent;

@@ -2,7 +2,7 @@
 
 use super::deferred::{DeferredTask, ExecutionContext};
 use super::udp::Sockets;
-use super::worker::TunnelEnd;
+use super::worker::{TunnelEnd, Worker};
 use anabranch_atsss::fast::{FastLane, FastTraffic};
 use anabranch_atsss::ue::{Ue, UeEvent};
 use anabranch_atsss::upf::{Upf, UpfEvent};
@@ -17,6 +17,10 @@ use std::sync::Arc;
 
 impl TunnelEnd for Ue {
     type Event = UeEvent;
+
+    fn run(worker: Worker<Self>) -> anyhow::Result<()> {
+        worker.run_until_stopped()
+    }
 
     fn inner(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
         self.uplink(packet, now, out);
@@ -84,6 +88,10 @@ impl UpfEnd {
 impl TunnelEnd for UpfEnd {
     type Event = UpfEvent;
     const DEFERS: bool = true;
+
+    fn run(worker: Worker<Self>) -> anyhow::Result<()> {
+        worker.run_until_stopped()
+    }
 
     fn inner(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
         self.upf.downlink(packet, now, out);

@@ -53,6 +53,18 @@ pub struct SocketCounters {
     pub tx_errors: u64,
 }
 
+/// The interface with this address.
+pub fn interface_of(address: IpAddr) -> Option<String> {
+    nix::ifaddrs::getifaddrs().ok()?.find_map(|entry| {
+        let a = entry.address?;
+        let has = match address {
+            IpAddr::V4(v4) => a.as_sockaddr_in().is_some_and(|a| a.ip() == v4),
+            IpAddr::V6(v6) => a.as_sockaddr_in6().is_some_and(|a| a.ip() == v6),
+        };
+        has.then_some(entry.interface_name)
+    })
+}
+
 /// A UDP socket bound to one access, with batches by GSO and GRO.
 pub struct AccessSocket {
     socket: UdpSocket,
@@ -267,7 +279,7 @@ impl Sockets {
     }
 
     /// Number of accesses.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.accesses.len()
     }
 

@@ -1,8 +1,7 @@
 //! Replacement for builds without kernel programs: there is no fast path.
 
-use super::super::worker::TunnelEnd;
 use super::{CollectReason, FastStatus, LocalEndpoint};
-use crate::runtime::config::Device;
+use crate::worker::TunnelEnd;
 use anabranch_atsss::fast::FastFlow;
 use anabranch_atsss::session::Addresses;
 use anabranch_element::time::Instant;
@@ -11,17 +10,12 @@ use anabranch_wire::ip::FlowKey;
 /// Has no values.
 pub enum Fast {}
 
-/// No fast path for any worker.
+/// Always fails.
 ///
 /// # Errors
-/// The configuration enables it.
-pub fn start(device: &Device, _: bool, _: u32, workers: usize) -> anyhow::Result<Vec<Option<Fast>>> {
-    anyhow::ensure!(
-        !device.fast_path,
-        "[device] fast_path = true: this build has no kernel programs; build with `--features bpf` (./x does), or remove \
-         it out"
-    );
-    Ok((0..workers).map(|_| None).collect())
+/// There are no kernel programs.
+pub fn start(_: &str, _: bool, _: u32, _: usize) -> anyhow::Result<Vec<Fast>> {
+    anyhow::bail!("this build has no kernel programs; build with `--features bpf` (./x does)")
 }
 
 impl Fast {

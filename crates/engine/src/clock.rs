@@ -17,7 +17,7 @@ impl Clock {
 
     /// The current time.
     pub fn now(self) -> Instant {
-        Instant::from_nanos(Self::monotonic_ns().saturating_sub(self.start_ns))
+        self.at_monotonic(Self::monotonic_ns())
     }
 
     /// The wall clock at the start of this clock, according to the present setting of the wall clock; Unix
@@ -30,6 +30,11 @@ impl Clock {
     /// A time of this clock on the kernel's monotonic clock, nanoseconds.
     pub fn monotonic_at(self, at: Instant) -> u64 {
         self.start_ns.saturating_add(at.as_nanos())
+    }
+
+    /// A time of the kernel's monotonic clock, nanoseconds, on this clock; 0 if before its start.
+    pub fn at_monotonic(self, ns: u64) -> Instant {
+        Instant::from_nanos(ns.saturating_sub(self.start_ns))
     }
 
     fn monotonic_ns() -> u64 {

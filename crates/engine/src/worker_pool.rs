@@ -1,9 +1,9 @@
 //! The data-path threads of UE and UPF.
 
-use super::engine::deferred::WorkQueue;
-use super::engine::handover::Handover;
-use super::engine::worker::{Handle, TunnelEnd, Worker};
+use super::deferred::WorkQueue;
+use super::handover::Handover;
 use super::thread::Worker as _;
+use super::worker::{Handle, TunnelEnd, Worker};
 use anyhow::{Context, bail};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc;

@@ -1,8 +1,7 @@
 //! The control socket of a running link: one JSON object per line in, one per line out.
 
-use crate::runtime::folder::socket_in_use;
 use anabranch_link::{Direction, LinkPatch};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::io::{ErrorKind, Read, Write};
@@ -18,7 +17,7 @@ const MAX_LINE_BYTES: usize = 16 << 10;
 /// A request to a running link.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(tag = "op", rename_all = "kebab-case", deny_unknown_fields)]
-pub(super) enum Request {
+pub enum Request {
     /// Change keys of one direction or both.
     Set {
         #[serde(default)]
@@ -33,7 +32,7 @@ pub(super) enum Request {
 
 /// The listening socket and its connections.
 #[derive(Debug)]
-pub(super) struct Control {
+pub struct Control {
     listener: UnixListener,
     path: PathBuf,
     connections: Vec<Connection>,
@@ -46,17 +45,12 @@ struct Connection {
 }
 
 impl Control {
-    /// Listens at `path`. A stale socket of a program that has ended is replaced; a socket in use is an
-    /// error.
-    pub(super) fn bind(path: &Path) -> Result<Self> {
-        let name = path.display();
-        let in_use = socket_in_use(path);
-        if in_use.with_context(|| format!("--control {name}: removing the old socket"))? {
-            bail!("--control {name}: another program listens there: stop it, or choose another path");
-        }
-        let listener = UnixListener::bind(path)
-            .with_context(|| format!("--control {name}: the path must be free and its directory writable"))?;
-        listener.set_nonblocking(true).with_context(|| format!("--control {name}"))?;
+    /// Serves a listening socket, whose file at `path` is removed at the end.
+    ///
+    /// # Errors
+    /// The socket cannot be made non-blocking.
+    pub fn new(listener: UnixListener, path: &Path) -> std::io::Result<Self> {
+        listener.set_nonblocking(true)?;
         Ok(Self { listener, path: path.to_owned(), connections: Vec::new() })
     }
 
@@ -124,7 +118,7 @@ mod tests {
     fn ask(requests: &str) -> Vec<Value> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let mut control = Control::bind(&path).unwrap();
+        let mut control = Control::new(UnixListener::bind(&path).unwrap(), &path).unwrap();
         let mut client = UnixStream::connect(&path).unwrap();
         client.write_all(requests.as_bytes()).unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
@@ -157,24 +151,5 @@ mod tests {
     #[test]
     fn an_endless_line_ends_the_connection() {
         assert_eq!(ask(&"x".repeat(MAX_LINE_BYTES + 4097)), Vec::<Value>::new());
-    }
-
-    #[test]
-    fn a_socket_in_use_is_not_taken_over() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s");
-        let first = Control::bind(&path).unwrap();
-        assert!(Control::bind(&path).is_err());
-        drop(first);
-        assert!(!path.exists());
-        // A stale socket of a killed program is replaced.
-        drop(UnixListener::bind(&path).unwrap());
-        assert!(path.exists());
-        assert!(Control::bind(&path).is_ok());
-        // A wrong path must not cost a file.
-        let file = dir.path().join("link.toml");
-        std::fs::write(&file, "[both]").unwrap();
-        assert!(Control::bind(&file).is_err());
-        assert_eq!(std::fs::read(&file).unwrap(), b"[both]");
     }
 }

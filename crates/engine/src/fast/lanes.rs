@@ -9,15 +9,13 @@
 //! A worker that hangs or dies renews no lanes: within [`LEASE`], all packets take the path through user
 //! space again.
 
-use super::super::worker::TunnelEnd;
 use super::{CollectReason, FastStatus, LocalEndpoint};
-use crate::runtime::config::Device;
+use crate::worker::TunnelEnd;
 use anabranch_atsss::fast::{FastFlow, FastLane, FastTraffic, is_none};
 use anabranch_atsss::session::Addresses;
 use anabranch_element::time::Instant;
 use anabranch_kern::bpf::{FastCounters, FastFlow as Flow, FastPath, FastPathConfig, FastTunnel};
 use anabranch_wire::ip::FlowKey;
-use anyhow::Context;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,20 +34,14 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Maximum number of flows.
 const FLOWS: u32 = 65536;
 
-/// A fast path per worker, all with the same kernel programs; `None` without `[device] fast_path`. `paths`:
-/// maximum number of lanes.
+/// A fast path per worker for the interface `device`, all with the same kernel programs. `paths`: maximum number of lanes.
 ///
 /// # Errors
 /// The kernel refuses the programs.
-pub fn start(device: &Device, ue: bool, paths: u32, workers: usize) -> anyhow::Result<Vec<Option<Fast>>> {
-    if !device.fast_path {
-        return Ok((0..workers).map(|_| None).collect());
-    }
+pub fn start(device: &str, ue: bool, paths: u32, workers: usize) -> anyhow::Result<Vec<Fast>> {
     let config = FastPathConfig { ue, slots: paths, flows: FLOWS };
-    let kernel = FastPath::attach(&device.name, config)
-        .context("[device] fast_path = true (without it no kernel program is needed)")?;
-    let kernel = Arc::new(kernel);
-    Ok((0..workers).map(|_| Some(Fast::new(kernel.clone()))).collect())
+    let kernel = Arc::new(FastPath::attach(device, config)?);
+    Ok((0..workers).map(|_| Fast::new(kernel.clone())).collect())
 }
 
 /// One worker's share of the kernel's fast path.

@@ -1,6 +1,6 @@
 //! The egress of a socket's datagrams, which the kernel needs in order to send without the socket.
 
-use crate::runtime::netctl::interface_of;
+use crate::udp::interface_of;
 use anabranch_kern::interface;
 use socket2::{Domain, SockRef, Socket, Type};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, UdpSocket};

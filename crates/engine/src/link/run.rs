@@ -1,13 +1,14 @@
 //! The main loop of a running link: reads frames, drives the emulated link, writes frames, sleeps until the
 //! next deadline.
 
-use super::Carrier;
 use super::control::{Control, Request};
 use super::ports::{Counters, Ports};
-use crate::runtime::config::read_trace;
+use crate::clock::Clock;
+use crate::thread::on_time;
 use anabranch_element::packet::Packet;
 use anabranch_element::time::Instant;
 use anabranch_element::{Element, Port as Side, Sink, drive};
+use anabranch_kern::file::read_text;
 use anabranch_link::{Direction, DuplexLink, LinkCommand, LinkConfig, LinkEvent, LinkPatch, LinkStats};
 use anyhow::{Context, Result, anyhow};
 use hdrhistogram::Histogram;
@@ -15,27 +16,28 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::time::TimeSpec;
-use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::Duration;
 
 /// Interval at which the wall clock is read, because it may have been set.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A running link.
-pub(super) struct Running {
+pub struct Running {
     link: DuplexLink,
     outside: Output,
     /// Time of the next reading of the wall clock.
     next_clock_check: Instant,
-    start_ns: u64,
+    clock: Clock,
 }
 
 /// The output side of the link.
 struct Output {
     ports: Ports,
-    carrier: Carrier,
+    /// Sides whose interfaces lose their carrier while the link is down.
+    carrier: &'static [Side],
     /// Lateness of the packets written, nanoseconds.
     lateness_ns: Histogram<u64>,
     now: Instant,
@@ -44,7 +46,7 @@ struct Output {
 
 /// The counters of a link, as returned by `stats` and printed at the end.
 #[derive(Debug, Serialize)]
-pub(super) struct Stats {
+pub struct Stats {
     uptime_s: f64,
     carrier: bool,
     a_to_b: LinkStats,
@@ -63,14 +65,13 @@ struct LatenessPercentiles {
 }
 
 impl Running {
-    pub(super) fn new(
+    pub fn new(
         ports: Ports,
         a_to_b: LinkConfig,
         b_to_a: LinkConfig,
         seed: u64,
-        carrier: Carrier,
+        carrier: &'static [Side],
     ) -> Self {
-        let start_ns = monotonic_ns();
         let link = DuplexLink::new(a_to_b, b_to_a, seed);
         // 1 ns to 10 s with two significant digits: a fixed size of 20 KiB, so recording never allocates.
         let mut lateness_ns =
@@ -80,11 +81,11 @@ impl Running {
         if !link.has_carrier() {
             outside.set_carrier(false);
         }
-        Self { link, outside, next_clock_check: Instant::ZERO, start_ns }
+        Self { link, outside, next_clock_check: Instant::ZERO, clock: Clock::start() }
     }
 
     /// Runs until a signal or a `stop` request.
-    pub(super) fn run(&mut self, mut control: Option<Control>) -> Result<()> {
+    pub fn run(&mut self, mut control: Option<Control>) -> Result<()> {
         let mut signals = SigSet::empty();
         signals.add(Signal::SIGINT);
         signals.add(Signal::SIGTERM);
@@ -96,7 +97,7 @@ impl Running {
         let mut readable = Vec::new();
         loop {
             let deadline = self.drive()?;
-            let timeout = deadline.map(|at| at.saturating_since(self.now()));
+            let timeout = deadline.map(|at| at.saturating_since(self.clock.now()));
             readable.clear();
             {
                 let fds = std::iter::once(signals.as_fd())
@@ -114,9 +115,9 @@ impl Running {
             }
             let ports = self.outside.ports.len();
             for index in (0..ports).filter(|i| readable[1 + i]) {
-                let now = self.now();
-                let Self { link, outside, start_ns, .. } = self;
-                outside.ports.read(index, *start_ns, |side, packet| link.on_packet(side, packet, now))?;
+                let now = self.clock.now();
+                let Self { link, outside, clock, .. } = self;
+                outside.ports.read(index, *clock, |side, packet| link.on_packet(side, packet, now))?;
             }
             if let Some(control) = &mut control {
                 let mut stop = false;
@@ -129,8 +130,8 @@ impl Running {
     }
 
     /// The current counters.
-    pub(super) fn stats(&mut self) -> Stats {
-        let now = self.now();
+    pub fn stats(&mut self) -> Stats {
+        let now = self.clock.now();
         let [a_to_b, b_to_a] = self.link.stats(now);
         let late = &self.outside.lateness_ns;
         let us = |ns: u64| ns as f64 / 1e3;
@@ -148,18 +149,13 @@ impl Running {
         }
     }
 
-    fn now(&self) -> Instant {
-        Instant::from_nanos(monotonic_ns().saturating_sub(self.start_ns))
-    }
-
     fn drive(&mut self) -> Result<Option<Instant>> {
-        let now = self.now();
+        let now = self.clock.now();
         self.outside.now = now;
         if self.next_clock_check <= now {
             self.next_clock_check = now + CLOCK_CHECK_INTERVAL;
             // Time stamps in traces use the wall clock, like those of a router.
-            let wall = clock_gettime(ClockId::CLOCK_REALTIME).map(Duration::from).unwrap_or_default();
-            self.link.set_ioam_epoch(wall.saturating_sub(Duration::from_nanos(now.as_nanos())));
+            self.link.set_ioam_epoch(Duration::from_nanos(self.clock.start_unix_ns()));
         }
         let next = drive(&mut self.link, now, &mut self.outside).map(|(at, _)| at);
         std::mem::replace(&mut self.outside.failed, Ok(()))?;
@@ -177,10 +173,11 @@ impl Running {
     }
 
     fn set(&mut self, direction: Direction, patch: &LinkPatch) -> Result<()> {
+        let mut read_trace = |file: &str| read_text(Path::new(file)).map_err(|e| e.to_string());
         let changes = patch.build(&mut read_trace).map_err(|e| anyhow!("{e}"))?;
         // Frames that have arrived by now are still handled with the old parameters, as in the model.
         self.drive()?;
-        let now = self.now();
+        let now = self.clock.now();
         for change in changes {
             tracing::debug!("{direction:?}: {change:?}");
             self.link.on_command(LinkCommand { direction, change }, now);
@@ -191,11 +188,8 @@ impl Running {
 
 impl Output {
     fn set_carrier(&self, up: bool) {
-        match self.carrier {
-            Carrier::A => self.ports.set_carrier(Some(DuplexLink::A), up),
-            Carrier::B => self.ports.set_carrier(Some(DuplexLink::B), up),
-            Carrier::Both => self.ports.set_carrier(None, up),
-            Carrier::None => {}
+        for side in self.carrier {
+            self.ports.set_carrier(*side, up);
         }
     }
 }
@@ -214,21 +208,4 @@ impl Sink<LinkEvent> for Output {
         tracing::info!("carrier {}", if up { "up" } else { "down" });
         self.set_carrier(up);
     }
-}
-
-/// Requests precise timers and real-time priority. If that is refused, the emulator runs with less exact
-/// timing.
-fn on_time() {
-    if let Err(error) = nix::sys::prctl::set_timerslack(1) {
-        tracing::debug!("timer slack stays at its default: {error}");
-    }
-    if let Err(error) = anabranch_kern::priority::real_time() {
-        tracing::debug!("no real-time priority: {error}");
-    }
-}
-
-/// The monotonic clock in nanoseconds, the clock of [`anabranch_kern::packet::Received::arrived_ns`].
-fn monotonic_ns() -> u64 {
-    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,8 @@
 //! The interfaces of an emulated link: reading, writing, and selection of the interface for a frame.
 
+use crate::clock::Clock;
 use anabranch_element::Port as Side;
 use anabranch_element::packet::Packet;
-use anabranch_element::time::Instant;
 use anabranch_kern::interface;
 use anabranch_kern::packet::{Options, PacketSocket};
 use anabranch_link::DuplexLink;
@@ -26,7 +26,7 @@ const ROUNDS: usize = 4;
 
 /// All interfaces of a link.
 #[derive(Debug)]
-pub(super) struct Ports {
+pub struct Ports {
     ports: Vec<Port>,
     /// Address, and index of the port behind which it was last seen.
     learned: Vec<([u8; 6], usize)>,
@@ -38,7 +38,7 @@ pub(super) struct Ports {
 
 /// Frames dropped or repaired at the interfaces.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-pub(super) struct Counters {
+pub struct Counters {
     /// Frames longer than the MTU, which are dropped: the sender uses segmentation offload.
     pub cut: u64,
     /// Frames whose checksum was completed here: the sender uses checksum offload.
@@ -57,7 +57,7 @@ struct Port {
 }
 
 impl Ports {
-    pub(super) fn open(a: &[String], b: &[String]) -> Result<Self> {
+    pub fn open(a: &[String], b: &[String]) -> Result<Self> {
         if a.len() + b.len() > MAX_PORTS {
             bail!("{} interfaces: a link has at most {MAX_PORTS}", a.len() + b.len());
         }
@@ -82,12 +82,11 @@ impl Ports {
         self.ports.iter().map(|p| p.socket.as_fd())
     }
 
-    /// Reads the frames waiting at port `index` and passes them to `each` with their side. `start_ns` is time
-    /// 0 of the link on the monotonic clock.
+    /// Reads the frames waiting at port `index` and passes them to `each` with their side, in the time of `clock`.
     pub(super) fn read(
         &mut self,
         index: usize,
-        start_ns: u64,
+        clock: Clock,
         mut each: impl FnMut(Side, Packet),
     ) -> Result<()> {
         let Some(port) = self.ports.get_mut(index) else { return Ok(()) };
@@ -112,7 +111,7 @@ impl Ports {
                 }
                 let mut buffer = self.spare.pop().unwrap_or_default();
                 buffer.extend_from_slice(frame.bytes);
-                let at = Instant::from_nanos(frame.arrived_ns.saturating_sub(start_ns));
+                let at = clock.at_monotonic(frame.arrived_ns);
                 let mut packet = Packet::new(at, buffer);
                 packet.pull_front(header_bytes(&packet));
                 each(port.side, packet);
@@ -159,10 +158,9 @@ impl Ports {
         self.ports.iter_mut().try_for_each(|port| port.flush(&mut self.counters))
     }
 
-    /// Switches the carrier of the interfaces on one side (`None`: on both sides) on or off, as the hosts
-    /// behind them see it.
-    pub(super) fn set_carrier(&self, side: Option<Side>, up: bool) {
-        for port in self.ports.iter().filter(|p| side.is_none_or(|side| p.side == side)) {
+    /// Switches the carrier of the interfaces on one side on or off, as the hosts behind them see it.
+    pub(super) fn set_carrier(&self, side: Side, up: bool) {
+        for port in self.ports.iter().filter(|port| port.side == side) {
             if let Err(error) = interface::set_up(&port.name, up) {
                 let name = &port.name;
                 tracing::warn!("{name}: the carrier cannot be changed ({error}); this needs CAP_NET_ADMIN");

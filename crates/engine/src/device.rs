@@ -1,16 +1,12 @@
 //! The interface for inner packets: TUN with offload, or one end of a veth pair.
 
-use super::super::config::DeviceKind;
-use super::super::netctl::{inside, inside_name};
 use super::offload::{Coalescer, FrameSink, MAX_PACKET_BYTES, VNET_BYTES, for_each_packet};
 use anabranch_atsss::PacketSink;
 use anabranch_kern::packet::{Framing, Options, PacketSocket};
 use anabranch_wire::ip;
 use anyhow::Context;
-use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsRawFd, RawFd};
-use std::path::Path;
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 /// Counters of an inner interface since the start.
@@ -39,33 +35,6 @@ pub struct Device {
 enum Port {
     Tun(SyncDevice),
     Packet(PacketSocket),
-}
-
-/// Opens the configured interface with one queue per worker. For the kind `packet`, the veth pair must exist
-/// ([`packet_device`](crate::runtime::netctl::packet_device)), its inner end in `namespace` if given, and
-/// there is only one queue.
-pub fn open(
-    config: &crate::runtime::config::Device,
-    mtu: u16,
-    queues: usize,
-    namespace: Option<&File>,
-) -> anyhow::Result<Vec<Device>> {
-    match config.kind {
-        DeviceKind::Tun => Device::tun(&config.name, mtu, queues),
-        DeviceKind::Packet => {
-            let peer = anabranch_kern::interface::mac(&config.name)
-                .with_context(|| format!("device {}", config.name))?;
-            let name = inside_name(&config.name);
-            let open = || {
-                anabranch_kern::interface::disable_offloads(&name)
-                    .and_then(|()| anabranch_kern::interface::set_up(&name, true))
-                    .with_context(|| format!("device {name}"))?;
-                Device::packet(&name, peer, mtu)
-            };
-            let path = namespace.map(|file| format!("/proc/self/fd/{}", file.as_raw_fd()));
-            Ok(vec![inside(path.as_deref().map(Path::new), open)?])
-        }
-    }
 }
 
 impl Device {

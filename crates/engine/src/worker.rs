@@ -17,8 +17,8 @@ use super::fast::{CollectReason, Fast, FastStatus};
 use super::handover::{Handover, Kind};
 use super::inner::Inner;
 use super::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
-use crate::runtime::clock::Clock;
-use crate::runtime::thread::{self, Jobs, MAX_JOBS};
+use crate::clock::Clock;
+use crate::thread::{self, Jobs, MAX_JOBS};
 use anabranch_atsss::fast::{FastLane, FastTraffic};
 use anabranch_atsss::{DatagramSink, MAX_PATHS, PacketSink, PathId};
 use anabranch_element::time::Instant;
@@ -32,12 +32,18 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// A tunnel end as the data path drives it: the batch interface of the state machines.
-pub trait TunnelEnd: Send + 'static {
+pub trait TunnelEnd: Send + Sized + 'static {
     /// Type of its events.
     type Event: Send + 'static;
     /// Whether it has work that takes longer than packets may wait.
     const DEFERS: bool = false;
 
+    /// Runs `worker` until it is stopped: a call of [`Worker::run_until_stopped`]. With it in the crate of the end, the
+    /// functions for every packet are compiled there, with its optimisation.
+    ///
+    /// # Errors
+    /// A device or socket failed.
+    fn run(worker: Worker<Self>) -> anyhow::Result<()>;
     /// Processes an inner packet from the interface.
     fn inner(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink);
     /// Processes a datagram received over `access`; returns whether it was authentic.
@@ -57,15 +63,11 @@ pub trait TunnelEnd: Send + 'static {
     /// The next event, oldest first.
     fn poll_event(&mut self) -> Option<Self::Event>;
     /// Reports traffic on a lane of the kernel's fast path; returns whether the lane may be renewed.
-    #[cfg_attr(not(feature = "bpf"), expect(dead_code, reason = "only the kernel's programs carry anything"))]
     fn carried(&mut self, _lane: &FastLane, _traffic: &FastTraffic, _now: Instant) -> bool {
         false
     }
     /// Long-running work caused by the last datagram.
-    fn poll_work(&mut self) -> Option<DeferredTask<Self>>
-    where
-        Self: Sized,
-    {
+    fn poll_work(&mut self) -> Option<DeferredTask<Self>> {
         None
     }
     /// Discards such work, because the queue is full.
@@ -260,7 +262,21 @@ impl<E: TunnelEnd> Worker<E> {
 }
 
 impl<E: TunnelEnd> thread::Worker for Worker<E> {
-    fn run(mut self) -> anyhow::Result<()> {
+    fn run(self) -> anyhow::Result<()> {
+        E::run(self)
+    }
+
+    fn stop(&mut self) {
+        self.stop = true;
+    }
+}
+
+impl<E: TunnelEnd> Worker<E> {
+    /// The body of [`TunnelEnd::run`].
+    ///
+    /// # Errors
+    /// A device or socket failed.
+    pub fn run_until_stopped(mut self) -> anyhow::Result<()> {
         let mut epoll = Events::with_capacity(64);
         // epoll is edge-triggered: a readable descriptor is read until EAGAIN.
         let (mut device_ready, mut sockets_ready) = (true, u32::MAX);
@@ -299,12 +315,6 @@ impl<E: TunnelEnd> thread::Worker for Worker<E> {
         Ok(())
     }
 
-    fn stop(&mut self) {
-        self.stop = true;
-    }
-}
-
-impl<E: TunnelEnd> Worker<E> {
     /// Receives once from every readable socket.
     fn downlink(&mut self, ready: &mut u32) -> anyhow::Result<()> {
         let Self { end, sockets, device, inbox, handover, deferred, counters, .. } = self;
