@@ -17,7 +17,7 @@ const MAX_LINE_BYTES: usize = 16 << 10;
 /// A request to a running link.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(tag = "op", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Request {
+pub(super) enum Request {
     /// Change keys of one direction or both.
     Set {
         #[serde(default)]

@@ -38,7 +38,7 @@ pub struct Ports {
 
 /// Frames dropped or repaired at the interfaces.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-pub struct Counters {
+pub(super) struct Counters {
     /// Frames longer than the MTU, which are dropped: the sender uses segmentation offload.
     pub cut: u64,
     /// Frames whose checksum was completed here: the sender uses checksum offload.
