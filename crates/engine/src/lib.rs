@@ -1,4 +1,4 @@
-//! The data path in real time: threads with epoll that move packets in batches through the state machines of crate `atsss`.
+//! The data paths in real time: threads with epoll that move packets in batches through the state machines of the algorithm crates.
 //!
 //! ```text
 //!  control plane ── jobs ──▶ thread: Worker(TunnelEnd) ◀── UDP sockets, one per access (GSO and GRO)
@@ -6,9 +6,10 @@
 //! ```
 //!
 //! - [`worker`]: one such thread. [`worker_pool`]: the threads of a UE or UPF. [`ends`]: the tunnel ends that they drive.
-//! - [`thread`]: jobs, timer, start and stop, also for the threads of gNB and LWIP node. [`clock`]: their time.
-//! - [`link`]: an emulated link between interfaces.
-//! - [`udp`], [`device`]: sockets and interfaces. [`fast`]: flows that the kernel forwards itself.
+//! - [`cell`], [`lwip`]: the threads of a gNB and of an LWIP node. [`link`]: an emulated link between interfaces.
+//! - [`thread`]: jobs, timer, start and stop of all these threads. [`clock`]: their time.
+//! - [`udp`], [`device`]: sockets and interfaces. [`gtpu`]: messages about GTP-U packets that cannot be accepted.
+//!   [`fast`]: flows that the kernel forwards itself.
 //!
 //! ```
 //! use anabranch_engine::clock::Clock;
@@ -43,14 +44,17 @@
 // Real clocks, unlike the state machines.
 #![allow(clippy::disallowed_methods)]
 
+pub mod cell;
 pub mod clock;
 pub mod deferred;
 pub mod device;
 pub mod ends;
 pub mod fast;
+pub mod gtpu;
 pub mod handover;
 mod inner;
 pub mod link;
+pub mod lwip;
 mod offload;
 pub mod thread;
 pub mod udp;

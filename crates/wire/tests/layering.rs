@@ -57,7 +57,7 @@ const CRATES: [(&str, &[&str]); 16] = [
     ("selection", &["element", "rules"]),
     ("link", &["element", "wire"]),
     ("kern", &["cc", "selection"]),
-    ("engine", &["atsss", "element", "kern", "link", "wire"]),
+    ("engine", &["atsss", "element", "kern", "link", "lwip", "ran", "wire"]),
     ("node", NODE),
     ("lab", LAB),
     // A library for other programs.

@@ -2,7 +2,9 @@
 
 use crate::runtime::api::problem::Problem;
 use crate::runtime::api::request::Reply;
+use anabranch_engine::cell::packets::Batch;
 use anabranch_ran::channel::ChannelConfig;
+use anabranch_ran::gnb::SlotStats;
 use anabranch_ran::queue::QueueConfig;
 use anabranch_ran::sched::{InterConfig, SliceConfig};
 use serde::{Deserialize, Serialize};
@@ -51,9 +53,9 @@ pub struct Streams {
     /// One record per second.
     pub seconds: broadcast::Receiver<Arc<CellSecond>>,
     /// One record per slot and direction.
-    pub slots: Option<broadcast::Receiver<Slot>>,
+    pub slots: Option<broadcast::Receiver<SlotStats>>,
     /// Delivered packets, in batches.
-    pub packets: Option<broadcast::Receiver<Arc<CellPackets>>>,
+    pub packets: Option<broadcast::Receiver<Arc<Batch>>>,
 }
 
 impl CellRequest {

@@ -4,28 +4,26 @@ pub mod api;
 pub mod config;
 pub mod ctl;
 pub mod metrics;
-pub mod packets;
-pub mod report;
 pub mod requests;
 pub mod routes;
 pub mod views;
-pub mod worker;
 
 use crate::runtime::api::{self as rest, ControlRequest, EventLog};
 use crate::runtime::config::{ConfigError, GnbConfig, N3Section, load as load_file, read_trace};
 use crate::runtime::interfaces::{self, OpenInterface};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::{Common, current_thread, netctl, preflight, run_to_end};
+use anabranch_engine::cell::packets::{Batch, MAX_BATCH_LAG};
+use anabranch_engine::cell::report::Report;
+use anabranch_engine::cell::{Handle, N3End, Parts, UeEnd, Worker};
 use anabranch_engine::thread::Running;
 use anabranch_ran::amc::Amc;
-use anabranch_ran::gnb::Gnb;
+use anabranch_ran::gnb::{Gnb, SlotStats};
 use anyhow::Context;
-use report::Report;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{broadcast, mpsc};
-use worker::{Handle, N3End, Parts, UeEnd, Worker};
 
 /// Arguments of `anabranch gnb`.
 #[derive(Debug, clap::Args)]
@@ -130,7 +128,7 @@ async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>)
     let amc = gnb.amc().clone();
     let (publisher, reports) = mpsc::channel(MAX_REPORT_LAG);
     let slots = broadcast::channel(MAX_SLOT_LAG).0;
-    let packets = broadcast::channel(packets::MAX_BATCH_LAG).0;
+    let packets = broadcast::channel(MAX_BATCH_LAG).0;
     let of = config.device_of_ues().map_err(anyhow::Error::msg)?;
     let (worker, handle) = Worker::new(Parts {
         gnb,
@@ -179,8 +177,8 @@ struct Agent {
     device_of_ue: Vec<usize>,
     worker: Handle,
     seconds: broadcast::Sender<Arc<rest::CellSecond>>,
-    slots: broadcast::Sender<rest::Slot>,
-    packets: broadcast::Sender<Arc<rest::CellPackets>>,
+    slots: broadcast::Sender<SlotStats>,
+    packets: broadcast::Sender<Arc<Batch>>,
     /// Report of the previous second.
     last: Option<Report>,
     log: EventLog,

@@ -1,9 +1,10 @@
 //! REST routes of a cell.
 
 use super::api::{
-    Cell, CellChange, CellPackets, CellRequest, CellSecond, CellUe, SliceSchema, Slices, Slot, Streams,
-    Telemetry, UeChange, UeList,
+    Cell, CellChange, CellRequest, CellSecond, CellUe, SliceSchema, Slices, Streams, Telemetry, UeChange,
+    UeList,
 };
+use super::views;
 use crate::runtime::api::extract::{Body, Params, Path};
 use crate::runtime::api::problem::Problem;
 use crate::runtime::api::request::ControlRequest;
@@ -14,7 +15,6 @@ use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
-use std::sync::Arc;
 use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::{Stream, StreamExt};
 use utoipa::IntoParams;
@@ -162,14 +162,14 @@ async fn telemetry(
     let slots: BoxedEventStream = match slots {
         Some(slots) => {
             let slots = BroadcastStream::new(slots).filter_map(Result::ok);
-            Box::pin(slots.map(|slot: Slot| event("slot", &slot)))
+            Box::pin(slots.map(|slot| event("slot", &views::slot(&slot))))
         }
         None => Box::pin(tokio_stream::empty()),
     };
     let packets: BoxedEventStream = match packets {
         Some(packets) => {
             let packets = BroadcastStream::new(packets).filter_map(Result::ok);
-            Box::pin(packets.map(|batch: Arc<CellPackets>| event("packets", &*batch)))
+            Box::pin(packets.map(|batch| event("packets", &views::packets(&batch))))
         }
         None => Box::pin(tokio_stream::empty()),
     };

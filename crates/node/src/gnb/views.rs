@@ -1,12 +1,14 @@
 //! Conversion of the cell's state into its REST representation.
 
-use super::report::{Carried, Report, SliceSums, Spread};
 use crate::runtime::api::{
-    BearerLink, CellLink, CellSecond, CellUe, SliceLink, SliceUse, SlotTimings, UeBearer, UeFlow,
+    BearerLink, CellLink, CellPacket, CellPackets, CellSecond, CellUe, SliceLink, SliceUse, Slot,
+    SlotTimings, UeBearer, UeFlow,
 };
 use anabranch_element::time::Instant;
+use anabranch_engine::cell::packets::Batch;
+use anabranch_engine::cell::report::{Carried, Report, SliceSums, Spread};
 use anabranch_ran::amc::Direction;
-use anabranch_ran::gnb::{BearerStats, Gnb, GnbConfig, LinkStats, UeConfig};
+use anabranch_ran::gnb::{BearerStats, Gnb, GnbConfig, LinkStats, PacketTimes, SlotStats, UeConfig};
 use anabranch_ran::rlc::RlcConfig;
 use anabranch_ran::sdap::FlowStats;
 use std::collections::BTreeMap;
@@ -16,6 +18,41 @@ pub fn ticks(spread: Spread, late: u64) -> SlotTimings {
     let us = |ns: u64| ns as f64 / 1e3;
     let Spread { count, p50_ns, p99_ns, max_ns } = spread;
     SlotTimings { count, late, p50_us: us(p50_ns), p99_us: us(p99_ns), max_us: us(max_ns) }
+}
+
+/// One slot of one direction.
+pub fn slot(slot: &SlotStats) -> Slot {
+    Slot {
+        at_us: slot.at.as_nanos() as f64 / 1e3,
+        downlink: slot.direction == Direction::Downlink,
+        rbs: slot.rbs,
+        used_rbs: slot.used_rbs,
+        retx_rbs: slot.retx_rbs,
+        unused_rbs: slot.unused_rbs,
+        buffer_bytes: slot.buffer_bytes,
+    }
+}
+
+/// Delivered packets.
+pub fn packets(batch: &Batch) -> CellPackets {
+    let packets = batch.packets.iter().map(packet).collect();
+    CellPackets { start_unix_ns: batch.start_unix_ns, first: batch.first, packets }
+}
+
+fn packet(times: &PacketTimes) -> CellPacket {
+    CellPacket {
+        ue: times.ue,
+        drb: times.drb,
+        qfi: times.qfi,
+        downlink: times.direction == Direction::Downlink,
+        bytes: times.bytes,
+        arrived_ns: times.arrived.as_nanos(),
+        forwarded_ns: times.forwarded.as_nanos(),
+        first_pull_ns: times.first_pull.as_nanos(),
+        last_pull_ns: times.last_pull.as_nanos(),
+        first_received_ns: times.first_received.as_nanos(),
+        delivered_ns: times.delivered.as_nanos(),
+    }
 }
 
 /// Counters of a direction since `before`.

@@ -5,6 +5,7 @@ use crate::runtime::config::api::{Api, Metrics};
 use crate::runtime::config::load::Check;
 use crate::runtime::config::types::check_ioam;
 use anabranch_element::ioam::IoamConfig;
+use anabranch_engine::lwip::backhaul::{self, Tunnels};
 use anabranch_lwip::{Config as Node, UeConfig, WifiLeg};
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -101,6 +102,20 @@ impl GtpuBackhaul {
     /// Path of the network namespace; `None`: the namespace of this program.
     pub fn netns(&self) -> Option<PathBuf> {
         self.netns.as_deref().map(netns_path)
+    }
+
+    /// The tunnels of these UEs.
+    pub fn tunnels(&self, ues: &[UeConfig]) -> Tunnels {
+        let of = |tunnel: &Tunnel| {
+            let addresses = ues.iter().filter(|ue| ue.name == tunnel.ue).flat_map(|ue| &ue.addresses);
+            backhaul::Tunnel {
+                addresses: addresses.copied().collect(),
+                teid_downlink: tunnel.teid_downlink,
+                teid_uplink: tunnel.teid_uplink,
+                qfi: tunnel.qfi,
+            }
+        };
+        self.tunnels.iter().map(of).collect()
     }
 
     fn check(&self, ues: &[UeConfig]) -> Result<(), String> {
@@ -294,6 +309,14 @@ wifi = [\"10.46.0.2\", \"fd46::2\"]
             "[gtpu]\npeer = \"10.9.0.1:2152\"\n[[gtpu.tunnels]]\nue = \"phone\"\nteid_downlink = 7\nteid_uplink = 8\n",
         );
         let config: LwipConfig = parse("lwip.toml", &gtpu).unwrap();
+        let of_phone = backhaul::Tunnel {
+            addresses: vec!["10.45.0.2".parse().unwrap(), "fd45::2".parse().unwrap()],
+            teid_downlink: 7,
+            teid_uplink: 8,
+            qfi: 1,
+        };
+        let tunnels = config.gtpu.as_ref().unwrap().tunnels(&config.node.ues);
+        assert_eq!(tunnels, [of_phone].into_iter().collect());
         let section = config.gtpu.as_ref().unwrap();
         assert_eq!((section.listen.port(), section.tunnels[0].qfi, config.mtu()), (2152, 1, 1400));
         assert_eq!(config.ports().count(), 1);

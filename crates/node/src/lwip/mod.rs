@@ -1,28 +1,27 @@
 //! `anabranch lwip`: set-up, control loop and tear-down. `requests` handles the REST interface.
 
 pub mod api;
-pub mod backhaul;
 pub mod config;
 pub mod ctl;
 pub mod metrics;
 pub mod requests;
 pub mod routes;
 pub mod views;
-pub mod worker;
 
 use crate::runtime::api::{self as rest, ControlRequest, EventLog};
 use crate::runtime::config::{ConfigError, GtpuBackhaul, LwipConfig, load as load_file, ue_rules};
 use crate::runtime::interfaces::{self, OpenInterface};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::{Common, current_thread, netctl, preflight, run_to_end};
+use anabranch_engine::lwip::backhaul::{Backhaul, Gtpu};
+use anabranch_engine::lwip::{Parts, Ports, Worker};
 use anabranch_engine::thread::{Handle, Running};
 use anabranch_lwip::{Config as Node, DidaConfig, Hold, Steering};
 use anyhow::Context;
-use backhaul::{Backhaul, Gtpu, Tunnels};
+use rand_core::{OsRng, TryRngCore};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use worker::{Ports, Worker};
 
 /// Arguments of `anabranch lwip`.
 #[derive(Debug, Clone, clap::Args)]
@@ -142,7 +141,7 @@ fn make(config: &LwipConfig, opened: &mut Vec<OpenInterface>) -> anyhow::Result<
     let backhaul = match (&config.backhaul, &config.gtpu) {
         (Some(port), _) => Backhaul::Device(Box::new(open("[backhaul]", port)?)),
         (None, Some(gtpu)) => {
-            let tunnels = Tunnels::new(gtpu, &config.node.ues);
+            let tunnels = gtpu.tunnels(&config.node.ues);
             Backhaul::Gtpu(Box::new(Gtpu::new(bind(gtpu)?, gtpu.peer, tunnels).context("[gtpu]")?))
         }
         // The check of the configuration has excluded this.
@@ -165,7 +164,13 @@ fn bind(gtpu: &GtpuBackhaul) -> anyhow::Result<UdpSocket> {
 
 async fn serve(args: &LwipArgs, config: LwipConfig, ports: Ports) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
-    let (worker, handle) = Worker::new(&config, ports)?;
+    let (worker, handle) = Worker::new(Parts {
+        config: config.node.clone(),
+        ioam: config.ioam,
+        seed: OsRng.try_next_u64().context("random numbers")?,
+        ports,
+        real_time: config.lwip.real_time,
+    })?;
     let mut running = Running::start("anb-lwip", worker, handle.clone())?;
     let log = EventLog::default();
     let server =

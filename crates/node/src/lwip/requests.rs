@@ -1,7 +1,6 @@
 //! Requests of the REST interface, and SIGHUP, at an LWIP node: queries, changes of steering and hold time,
 //! reload.
 
-use super::backhaul::Tunnels;
 use super::{Agent, metrics, views};
 use crate::runtime::api::{self, ControlRequest, LwipRequest, Problem};
 use crate::runtime::config::{LwipConfig, differing};
@@ -158,7 +157,7 @@ impl Agent {
     /// differ.
     async fn apply_tunnels(&mut self, new: &LwipConfig) -> Result<bool, Problem> {
         let (Some(old), Some(wanted)) = (&mut self.config.gtpu, &new.gtpu) else { return Ok(false) };
-        let tunnels = Tunnels::new(wanted, &new.node.ues);
+        let tunnels = wanted.tunnels(&new.node.ues);
         let query = self.worker.query(move |worker, _| worker.set_tunnels(tunnels));
         query.await.map_err(Problem::unavailable)?;
         let differ = old.tunnels != wanted.tunnels;

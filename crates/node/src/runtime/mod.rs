@@ -12,7 +12,6 @@ pub mod api;
 pub mod config;
 pub mod device;
 pub mod folder;
-pub mod gtpu;
 pub mod interfaces;
 pub mod metrics;
 pub mod netctl;

@@ -9,16 +9,17 @@
 //! One thread without locks; it allocates no memory per packet. At shutdown it sends the held ACKs before it
 //! ends.
 
-use super::backhaul::{Backhaul, Dropped, Tunnels};
-use crate::runtime::config::LwipConfig;
+pub mod backhaul;
+
+use crate::clock::Clock;
+use crate::device::{Device, DeviceCounters};
+use crate::thread::{self, EventLoop, Handle, MAX_JOBS};
+use crate::udp::SocketCounters;
+use anabranch_element::ioam::IoamConfig;
 use anabranch_element::time::{Duration, Instant};
-use anabranch_engine::clock::Clock;
-use anabranch_engine::device::{Device, DeviceCounters};
-use anabranch_engine::thread::{self, EventLoop, Handle, MAX_JOBS};
-use anabranch_engine::udp::SocketCounters;
-use anabranch_lwip::{Leg, Node, NodeSink};
+use anabranch_lwip::{Config, Leg, Node, NodeSink};
 use anyhow::Context;
-use rand_core::{OsRng, TryRngCore};
+use backhaul::{Backhaul, Dropped, Tunnels};
 use std::os::fd::AsRawFd;
 
 /// Frames read from one interface before the other interfaces and the timer are served.
@@ -49,9 +50,27 @@ pub struct Worker {
     stop: bool,
 }
 
+/// Components of a worker.
+pub struct Parts {
+    /// Configuration of the node.
+    pub config: Config,
+    /// Identity of the node for filling the traces of passing packets.
+    pub ioam: Option<IoamConfig>,
+    /// Random number, so that others cannot predict the place of a flow in the hash table.
+    pub seed: u64,
+    /// The interfaces.
+    pub ports: Ports,
+    /// Whether to request real-time priority.
+    pub real_time: bool,
+}
+
 impl Worker {
     /// Registers all event sources; the clock starts now.
-    pub fn new(config: &LwipConfig, mut ports: Ports) -> anyhow::Result<(Self, Handle<Self>)> {
+    ///
+    /// # Errors
+    /// The configuration of the node is not valid, or the system reports an error.
+    pub fn new(parts: Parts) -> anyhow::Result<(Self, Handle<Self>)> {
+        let Parts { config, ioam, seed, mut ports, real_time } = parts;
         let clock = Clock::start();
         let (events, handle) = EventLoop::new(clock)?;
         let wifi = ports.wifi.as_ref().map(AsRawFd::as_raw_fd);
@@ -61,10 +80,8 @@ impl Worker {
                 events.register(fd, at)?;
             }
         }
-        // The seed is random, so that others cannot predict the place of a flow in the hash table.
-        let seed = OsRng.try_next_u64().context("random numbers")?;
-        let mut node = Node::new(config.node.clone(), seed, clock.now()).map_err(anyhow::Error::new)?;
-        if let Some(ioam) = &config.ioam {
+        let mut node = Node::new(config, seed, clock.now()).map_err(anyhow::Error::new)?;
+        if let Some(ioam) = ioam {
             node.set_ioam(ioam.node(Duration::from_nanos(clock.start_unix_ns())));
         }
         let worker = Self {
@@ -74,7 +91,7 @@ impl Worker {
             clock,
             next_clock_check: Instant::ZERO,
             events,
-            real_time: config.lwip.real_time,
+            real_time,
             stop: false,
         };
         Ok((worker, handle))

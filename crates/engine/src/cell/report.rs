@@ -2,7 +2,7 @@
 
 use anabranch_element::time::{Duration, nanos};
 use anabranch_ran::amc::Direction;
-use anabranch_ran::gnb::{LinkStats, PacketTimes, SlotStats};
+use anabranch_ran::gnb::{LinkStats, PacketTimes};
 use anabranch_ran::sched::SliceConfig;
 use hdrhistogram::Histogram;
 
@@ -182,23 +182,6 @@ pub struct Report {
     pub late: Spread,
     /// Traffic of the slices since the start.
     pub slices: Vec<SliceSums>,
-}
-
-/// A record of one slot of one direction, as it is streamed.
-pub type SlotTick = crate::runtime::api::Slot;
-
-impl From<SlotStats> for SlotTick {
-    fn from(slot: SlotStats) -> Self {
-        Self {
-            at_us: slot.at.as_nanos() as f64 / 1e3,
-            downlink: slot.direction == Direction::Downlink,
-            rbs: slot.rbs,
-            used_rbs: slot.used_rbs,
-            retx_rbs: slot.retx_rbs,
-            unused_rbs: slot.unused_rbs,
-            buffer_bytes: slot.buffer_bytes,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 //!
 //! Received messages are counted and logged but change nothing, because they are not authenticated.
 
+use crate::udp::Sockets;
 use anabranch_atsss::DatagramSink;
-use anabranch_engine::udp::Sockets;
 use anabranch_ran::gnb::N3Fault;
 use anabranch_wire::gtpu::{ErrorIndication, GtpuHeader, SupportedExtensions, message};
 use std::net::{IpAddr, SocketAddr};

@@ -9,12 +9,10 @@
 //! Requests (TS 29.281 §7.2.1) and sends Error Indications (§7.3.1) and Supported Extension Headers Notifications
 //! (§7.2.3). It sends no other messages: path management is left to the UPF.
 
-use crate::runtime::config::GtpuBackhaul;
-use crate::runtime::gtpu::{Indications, PeerIndication};
+use crate::device::{Device, DeviceCounters};
+use crate::gtpu::{Indications, PeerIndication};
+use crate::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
 use anabranch_atsss::DatagramSink;
-use anabranch_engine::device::{Device, DeviceCounters};
-use anabranch_engine::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
-use anabranch_lwip::UeConfig;
 use anabranch_ran::gnb::N3Fault;
 use anabranch_wire::gtpu::{GtpuHeader, PduSession, is_unknown_extension, message};
 use anabranch_wire::ip::src_dst;
@@ -44,7 +42,20 @@ pub struct Gtpu {
     dropped: Dropped,
 }
 
-/// The tunnels of all UEs, uplink and downlink.
+/// The tunnel of a UE.
+#[derive(Debug, Clone)]
+pub struct Tunnel {
+    /// Addresses of the UE. A tunnel without one carries downlink packets only.
+    pub addresses: Vec<IpAddr>,
+    /// TEID with which the UPF sends packets to the UE.
+    pub teid_downlink: u32,
+    /// TEID with which the node sends packets of the UE to the UPF.
+    pub teid_uplink: u32,
+    /// QoS flow identifier of the uplink.
+    pub qfi: u8,
+}
+
+/// The tunnels of all UEs, uplink and downlink. A UE without a tunnel cannot reach servers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tunnels {
     /// Address of the UE, TEID and QFI of its uplink, sorted by address.
@@ -91,20 +102,20 @@ impl Dropped {
     }
 }
 
-impl Tunnels {
-    /// The configured tunnels of these UEs. A UE without a tunnel cannot reach servers.
-    pub fn new(gtpu: &GtpuBackhaul, ues: &[UeConfig]) -> Self {
+impl FromIterator<Tunnel> for Tunnels {
+    fn from_iter<T: IntoIterator<Item = Tunnel>>(each: T) -> Self {
         let mut tunnels = Self::default();
-        for tunnel in &gtpu.tunnels {
-            tunnels.downlink.push(tunnel.teid_downlink);
-            let addresses = ues.iter().filter(|ue| ue.name == tunnel.ue).flat_map(|ue| &ue.addresses);
-            tunnels.by_source.extend(addresses.map(|a| (*a, tunnel.teid_uplink, tunnel.qfi)));
+        for Tunnel { addresses, teid_downlink, teid_uplink, qfi } in each {
+            tunnels.downlink.push(teid_downlink);
+            tunnels.by_source.extend(addresses.into_iter().map(|address| (address, teid_uplink, qfi)));
         }
         tunnels.downlink.sort_unstable();
         tunnels.by_source.sort_unstable();
         tunnels
     }
+}
 
+impl Tunnels {
     /// The header of an uplink packet from this address.
     fn header(&self, source: IpAddr) -> Option<GtpuHeader> {
         let at = self.by_source.binary_search_by_key(&source, |(address, ..)| *address).ok()?;
@@ -266,30 +277,12 @@ impl Backhaul {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::config::LwipConfig;
     use anabranch_wire::gtpu::{ErrorIndication, SupportedExtensions};
     use std::time::{Duration, Instant};
 
-    const FILE: &str = "\
-[gtpu]
-listen = \"127.0.0.1:0\"
-peer = \"127.0.0.1:9\"
-tunnels = [
-  { ue = \"a\", teid_downlink = 11, teid_uplink = 21, qfi = 9 },
-  { ue = \"b\", teid_downlink = 12, teid_uplink = 22 },
-]
-[lte]
-name = \"lte\"
-[[node.ues]]
-name = \"a\"
-addresses = [\"10.0.0.2\", \"fd00::2\"]
-[[node.ues]]
-name = \"b\"
-addresses = [\"10.0.0.3\"]
-[[node.ues]]
-name = \"c\"
-addresses = [\"10.0.0.4\"]
-";
+    fn addresses(text: &[&str]) -> Vec<IpAddr> {
+        text.iter().map(|address| address.parse().unwrap()).collect()
+    }
 
     /// A minimal IPv4 packet whose source address has this last byte.
     fn packet(last: u8) -> Vec<u8> {
@@ -301,8 +294,16 @@ addresses = [\"10.0.0.4\"]
     }
 
     fn pair() -> (Gtpu, UdpSocket, SocketAddr) {
-        let config: LwipConfig = crate::runtime::config::parse("x", FILE).unwrap();
-        let tunnels = Tunnels::new(config.gtpu.as_ref().unwrap(), &config.node.ues);
+        let tunnels = [
+            Tunnel {
+                addresses: addresses(&["10.0.0.2", "fd00::2"]),
+                teid_downlink: 11,
+                teid_uplink: 21,
+                qfi: 9,
+            },
+            Tunnel { addresses: addresses(&["10.0.0.3"]), teid_downlink: 12, teid_uplink: 22, qfi: 1 },
+        ];
+        let tunnels = tunnels.into_iter().collect();
         let [own, upf] = std::array::from_fn(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
         let (at, peer) = (own.local_addr().unwrap(), upf.local_addr().unwrap());
         upf.set_read_timeout(Some(Duration::from_secs(5))).unwrap();

@@ -1,8 +1,6 @@
 //! Batches of delivered packets for the telemetry stream, collected while there is a listener.
 
-use crate::runtime::api::{CellPacket, CellPackets};
 use anabranch_element::time::{Duration, Instant};
-use anabranch_ran::amc::Direction;
 use anabranch_ran::gnb::PacketTimes;
 use std::sync::Arc;
 use tokio::sync::broadcast;
@@ -14,20 +12,31 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// Maximum number of packets in a batch; a full batch is sent at once.
 const MAX_PACKETS: usize = 4096;
 
-/// Delivered packets that have not been published yet.
+/// Delivered packets, in the order of their delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    publisher: broadcast::Sender<Arc<CellPackets>>,
+    /// Wall clock at time 0 of the cell: Unix time, nanoseconds.
+    pub start_unix_ns: u64,
+    /// Number of packets in all earlier batches.
+    pub first: u64,
+    /// Times of each packet.
+    pub packets: Vec<PacketTimes>,
+}
+
+/// The batches of a cell: collects delivered packets, and publishes them.
+pub struct Batches {
+    publisher: broadcast::Sender<Arc<Batch>>,
     has_listener: bool,
-    packets: Vec<CellPacket>,
+    packets: Vec<PacketTimes>,
     /// Number of packets in all earlier batches.
     first: u64,
     /// Time at which the batch is published; `Instant::MAX`: no batch.
     due: Instant,
 }
 
-impl Batch {
-    /// An empty batch without a listener.
-    pub fn new(publisher: broadcast::Sender<Arc<CellPackets>>) -> Self {
+impl Batches {
+    /// No batch, and no listener.
+    pub fn new(publisher: broadcast::Sender<Arc<Batch>>) -> Self {
         Self { publisher, has_listener: false, packets: Vec::new(), first: 0, due: Instant::MAX }
     }
 
@@ -44,13 +53,13 @@ impl Batch {
         if self.packets.is_empty() {
             self.due = now + PERIOD;
         }
-        self.packets.push(view(times));
+        self.packets.push(*times);
         if self.packets.len() >= MAX_PACKETS {
             self.due = now;
         }
     }
 
-    /// Time of the next call of [`Batch::send`].
+    /// Time of the next call of [`Batches::send`].
     pub const fn due(&self) -> Instant {
         self.due
     }
@@ -62,32 +71,17 @@ impl Batch {
         }
         self.due = Instant::MAX;
         let packets = std::mem::take(&mut self.packets);
-        let batch = CellPackets { start_unix_ns: start_unix_ns(), first: self.first, packets };
+        let batch = Batch { start_unix_ns: start_unix_ns(), first: self.first, packets };
         self.first += batch.packets.len() as u64;
         // An error means that there is no listener left.
         self.has_listener = self.publisher.send(Arc::new(batch)).is_ok();
     }
 }
 
-fn view(times: &PacketTimes) -> CellPacket {
-    CellPacket {
-        ue: times.ue,
-        drb: times.drb,
-        qfi: times.qfi,
-        downlink: times.direction == Direction::Downlink,
-        bytes: times.bytes,
-        arrived_ns: times.arrived.as_nanos(),
-        forwarded_ns: times.forwarded.as_nanos(),
-        first_pull_ns: times.first_pull.as_nanos(),
-        last_pull_ns: times.last_pull.as_nanos(),
-        first_received_ns: times.first_received.as_nanos(),
-        delivered_ns: times.delivered.as_nanos(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_ran::amc::Direction;
 
     fn packet(ms: u64) -> PacketTimes {
         let at = |n| Instant::from_millis(ms + n);
@@ -109,7 +103,7 @@ mod tests {
     #[test]
     fn packets_are_published_in_batches_while_there_is_a_listener() {
         let (publisher, mut heard) = broadcast::channel(4);
-        let mut batch = Batch::new(publisher);
+        let mut batch = Batches::new(publisher);
         let at = Instant::from_millis;
         batch.packet(&packet(0), at(5));
         assert_eq!(batch.due(), Instant::MAX);
@@ -125,7 +119,7 @@ mod tests {
         let [one, two] = [heard.try_recv().unwrap(), heard.try_recv().unwrap()];
         assert_eq!((one.packets.len(), one.first, one.start_unix_ns), (3, 0, 7));
         assert_eq!((two.packets.len(), two.first, two.start_unix_ns), (1, 3, 8));
-        assert_eq!((two.packets[0].ue, two.packets[0].delivered_ns), (3, 205_000_000));
+        assert_eq!((two.packets[0].ue, two.packets[0].delivered), (3, at(205)));
         // A full batch is sent at once.
         (0..MAX_PACKETS).for_each(|_| batch.packet(&packet(400), at(400)));
         assert_eq!(batch.due(), at(400));

@@ -12,22 +12,24 @@
 //! last never catches up; packets and jobs are served nevertheless. There is no lock on the path of a packet,
 //! and buffers are reused.
 
-use super::packets::Batch;
-use super::report::{Report, SliceSums, SlotLateness, SlotTick, Sums};
-use crate::runtime::api::CellPackets;
-use crate::runtime::gtpu::{Indications, PeerIndication};
+pub mod packets;
+pub mod report;
+
+use crate::clock::Clock;
+use crate::device::{Device, DeviceCounters};
+use crate::gtpu::{Indications, PeerIndication};
+use crate::thread::{self, EventLoop, MAX_JOBS};
+use crate::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
 use anabranch_atsss::{DatagramSink, PacketSink};
 use anabranch_element::Element;
 use anabranch_element::ioam::IoamStats;
 use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant};
-use anabranch_engine::clock::Clock;
-use anabranch_engine::device::{Device, DeviceCounters};
-use anabranch_engine::thread::{self, EventLoop, MAX_JOBS};
-use anabranch_engine::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
 use anabranch_ran::amc::Direction;
-use anabranch_ran::gnb::{Gnb, GnbCommand, GnbEvent, LinkStats, TelemetryConfig};
+use anabranch_ran::gnb::{Gnb, GnbCommand, GnbEvent, LinkStats, SlotStats, TelemetryConfig};
 use anyhow::Context;
+use packets::{Batch, Batches};
+use report::{Report, SliceSums, SlotLateness, Sums};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -119,7 +121,7 @@ pub struct Worker {
     /// Drops, by reason.
     pub dropped: Dropped,
     /// Delivered packets for the telemetry stream.
-    pub packets: Batch,
+    pub packets: Batches,
     clock: Clock,
     n3: N3End,
     devices: Vec<UeEnd>,
@@ -131,7 +133,7 @@ pub struct Worker {
     events: EventLoop<Self>,
     next_report: Instant,
     reports: mpsc::Sender<Report>,
-    slots: broadcast::Sender<SlotTick>,
+    slots: broadcast::Sender<SlotStats>,
     real_time: bool,
     stop: bool,
 }
@@ -153,9 +155,9 @@ pub struct Parts {
     /// Receives the report of every second.
     pub reports: mpsc::Sender<Report>,
     /// Receives slots while there is a listener.
-    pub slots: broadcast::Sender<SlotTick>,
+    pub slots: broadcast::Sender<SlotStats>,
     /// Receives batches of packets while there is a listener.
-    pub packets: broadcast::Sender<Arc<CellPackets>>,
+    pub packets: broadcast::Sender<Arc<Batch>>,
 }
 
 impl thread::Worker for Worker {
@@ -205,7 +207,7 @@ impl Worker {
             late: SlotLateness::default(),
             sums: Sums::new(gnb.slices()),
             dropped: Dropped::default(),
-            packets: Batch::new(packets),
+            packets: Batches::new(packets),
             clock,
             ready: vec![true; devices.len() + 1],
             gnb,
@@ -352,7 +354,7 @@ impl Worker {
                     self.packets.packet(&times, now);
                 }
                 // A missing listener is noticed at the end of the second.
-                GnbEvent::Slot(slot) => drop(self.slots.send(slot.into())),
+                GnbEvent::Slot(slot) => drop(self.slots.send(slot)),
                 GnbEvent::Ue(_) => {}
                 GnbEvent::Refused(why) => tracing::warn!("{why}"),
             }
