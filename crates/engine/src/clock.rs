@@ -43,6 +43,11 @@ impl Clock {
     }
 }
 
+/// Processor time of the calling thread since its start, without the time for which it waited for a processor.
+pub fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
+}
+
 /// Unix time in nanoseconds, for handshake timestamps.
 pub fn unix_ns() -> u64 {
     std::time::SystemTime::now()

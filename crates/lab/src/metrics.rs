@@ -256,6 +256,11 @@ pub const METRICS: &[Metric] = &[
     metric("gnb.<gnb>.late_p99_us", "µs", "the same, 99th percentile"),
     metric("gnb.<gnb>.late_max_us", "µs", "the same, maximum"),
     metric("gnb.<gnb>.late_slots_percent", "%", "netns: slots processed at least one slot late"),
+    metric(
+        "gnb.<gnb>.processor_percent",
+        "%",
+        "netns: processor time of the cell's thread share of one processor",
+    ),
     metric("lwip.<lwip>.lte_packets", "packets", "LWIP: downlink TCP packets with data sent over LTE"),
     metric("lwip.<lwip>.wifi_packets", "packets", "the same over Wi-Fi"),
     metric("lwip.<lwip>.lte_percent", "%", "share of LTE in the sum of both"),

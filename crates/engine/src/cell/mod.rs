@@ -15,7 +15,7 @@
 pub mod packets;
 pub mod report;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, processor_time};
 use crate::device::{Device, DeviceCounters};
 use crate::gtpu::{Indications, PeerIndication};
 use crate::thread::{self, EventLoop, MAX_JOBS};
@@ -370,8 +370,12 @@ impl Worker {
         // The wall clock may have been set.
         self.gnb.set_ioam_epoch(Duration::from_nanos(clock.start_unix_ns()));
         self.sums.end_second();
-        let report =
-            Report { links: self.link_stats(now), late: self.late.end_second(), slices: self.slice_sums() };
+        let report = Report {
+            links: self.link_stats(now),
+            late: self.late.end_second(),
+            processor: processor_time(),
+            slices: self.slice_sums(),
+        };
         if self.reports.try_send(report).is_err() {
             self.dropped.reports += 1;
         }

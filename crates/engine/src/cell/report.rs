@@ -180,6 +180,8 @@ pub struct Report {
     pub links: [LinkStats; 2],
     /// Lateness of the slots in this second.
     pub late: Spread,
+    /// Processor time of the thread since its start.
+    pub processor: Duration,
     /// Traffic of the slices since the start.
     pub slices: Vec<SliceSums>,
 }

@@ -2,7 +2,7 @@
 //!
 //! HTTP/1.0: the answer ends with the connection, so no library is needed.
 
-use super::cells::Lateness;
+use super::cells::Timings;
 use crate::cell::Counters;
 use anabranch_ran::amc::Direction;
 use anabranch_ran::channel::ChannelConfig;
@@ -139,8 +139,8 @@ pub struct LwipHolds {
 /// The fields of `/v1/cell` used here.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Cell {
-    /// Lateness of slots.
-    pub ticks: Lateness,
+    /// Timings of slots.
+    pub ticks: Timings,
     /// Downlink counters since the start.
     pub downlink: Counters,
     /// Uplink counters since the start.

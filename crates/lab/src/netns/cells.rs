@@ -162,9 +162,9 @@ fn file(
     Ok((file, first))
 }
 
-/// Lateness of slots, microseconds.
+/// Lateness of slots, microseconds, and the processor time of the cell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Deserialize)]
-pub struct Lateness {
+pub struct Timings {
     /// Number of slots run.
     pub count: u64,
     /// Number of slots that were late by a slot or more.
@@ -175,6 +175,8 @@ pub struct Lateness {
     pub p99_us: f64,
     /// Maximum.
     pub max_us: f64,
+    /// Processor time of the cell's thread since its start, milliseconds.
+    pub processor_ms: f64,
 }
 
 /// Observations of a cell.
@@ -184,8 +186,10 @@ pub struct Watched {
     pub seen: CellObservations,
     /// Delivered downlink packets; times since the start of the run.
     pub packets: Vec<PacketTimes>,
-    /// Lateness, which only real time has.
-    pub late: Lateness,
+    /// Timings, which only real time has; at the end.
+    pub ticks: Timings,
+    /// Share of one processor that the cell's thread used while it was observed, percent.
+    pub processor_percent: f64,
 }
 
 /// Minimum interval between two requests to a cell.
@@ -219,12 +223,15 @@ pub fn watch(agent: &Agent, begin_ns: u64, start: Instant, period: Duration, end
 
 fn looks(agent: &Agent, start: Instant, period: Duration, end: &Stop) -> Result<Watched> {
     let mut watched = Watched::default();
+    let mut first = None;
     let mut next = start;
     loop {
         let over = end.sleep_until(next);
         let (cell, slices, ues) = (agent.cell()?, agent.slices()?, agent.cell_ues()?);
         let now = start.elapsed().as_secs_f64();
-        watched.late = cell.ticks;
+        watched.ticks = cell.ticks;
+        let (since, processor_ms) = *first.get_or_insert((now, cell.ticks.processor_ms));
+        watched.processor_percent = (cell.ticks.processor_ms - processor_ms) / 10.0 / (now - since).max(1e-3);
         let seen = &mut watched.seen;
         seen.counters.push((now, cell.downlink));
         seen.uplink.push((now, cell.uplink));
@@ -295,15 +302,16 @@ fn place(packet: &CellPacket, start_unix_ns: u64, begin_ns: u64) -> Option<Packe
 /// Metrics and series of cells.
 pub fn measure(case: &Case, cells: BTreeMap<String, Watched>, end_s: f64, out: &mut Outcome) {
     for (name, watched) in cells {
-        let Watched { mut seen, packets, late } = watched;
+        let Watched { mut seen, packets, ticks, processor_percent } = watched;
         seen.waits = Waits::between(case.measure_from.as_secs_f64(), end_s);
         packets.iter().for_each(|packet| seen.waits.note(packet, None));
         seen.collect(case, &name, end_s, out);
         let mut put = |what: &str, value: f64| out.metrics.insert(format!("gnb.{name}.{what}"), value);
-        put("late_p50_us", late.p50_us);
-        put("late_p99_us", late.p99_us);
-        put("late_max_us", late.max_us);
-        put("late_slots_percent", late.late as f64 * 100.0 / late.count.max(1) as f64);
+        put("late_p50_us", ticks.p50_us);
+        put("late_p99_us", ticks.p99_us);
+        put("late_max_us", ticks.max_us);
+        put("late_slots_percent", ticks.late as f64 * 100.0 / ticks.count.max(1) as f64);
+        put("processor_percent", processor_percent);
     }
 }
 

@@ -104,7 +104,8 @@ pub struct Cell {
     pub uplink: CellLink,
 }
 
-/// Lateness of slots: from the nominal time of a slot to the start of its computation.
+/// Lateness of slots: from the nominal time of a slot to the start of its computation. Beside it, the processor time that
+/// the cell takes: slots that are late although it is short are late because of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SlotTimings {
     /// Slots since the start, including those without data, which need no computation.
@@ -117,6 +118,8 @@ pub struct SlotTimings {
     pub p99_us: f64,
     /// Maximum lateness, microseconds.
     pub max_us: f64,
+    /// Processor time of the cell's thread, milliseconds.
+    pub processor_ms: f64,
 }
 
 /// One direction of a cell.

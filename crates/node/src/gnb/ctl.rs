@@ -270,6 +270,8 @@ fn cell_text(cell: &Cell, status: Option<&Status>, mut rates: Option<&mut Rates>
         ("lateness", late),
     ];
     if let Some(status) = status {
+        let share = ticks.processor_ms / 10.0 / (status.uptime_s.max(1)) as f64;
+        rows.push(("processor", format!("{share:.1} % of one, since the start")));
         rows.push(("up for", duration(status.uptime_s)));
     }
     let mut text = list(&rows);

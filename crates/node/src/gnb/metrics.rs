@@ -79,6 +79,8 @@ fn ticks(registry: &mut Registry, cell: &Cell) {
     gauge(registry, "tick_lateness", help, Some(Unit::Seconds), rows);
     one(registry, "ticks", "Slots run since the start", None, ticks.count as f64);
     one(registry, "late_ticks", "Slots run at least one whole slot late", None, ticks.late as f64);
+    let help = "Processor time of the cell's thread since the start";
+    one(registry, "cell_processor", help, Some(Unit::Seconds), ticks.processor_ms / 1e3);
 }
 
 fn links(registry: &mut Registry, cell: &Cell) {
@@ -222,7 +224,14 @@ mod tests {
             scheduler,
             slices: 1,
             ues: 1,
-            ticks: SlotTimings { count: 9, late: 1, p50_us: 20.0, p99_us: 50.0, max_us: 1500.0 },
+            ticks: SlotTimings {
+                count: 9,
+                late: 1,
+                p50_us: 20.0,
+                p99_us: 50.0,
+                max_us: 1500.0,
+                processor_ms: 250.0,
+            },
             downlink: CellLink { missed_slots: 7, ..CellLink::default() },
             uplink: CellLink::default(),
         };
@@ -291,6 +300,7 @@ mod tests {
         for line in [
             "anabranch_gnb_tick_lateness_seconds{quantile=\"0.99\"} 0.00005",
             "anabranch_gnb_tick_lateness_seconds{quantile=\"1\"} 0.0015",
+            "anabranch_gnb_cell_processor_seconds 0.25",
             "anabranch_gnb_missed_slots_total{direction=\"downlink\"} 7",
             "anabranch_gnb_slice_balance_rbs{slice=\"a \\\"b\\\"\\\\\\nc\",direction=\"uplink\"} -3.0",
             "anabranch_gnb_bearer_full_drops_total{ue=\"u\",drb=\"1\",direction=\"downlink\"} 5",

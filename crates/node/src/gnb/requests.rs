@@ -6,6 +6,7 @@ use crate::runtime::api::{self, CellRequest, ControlRequest, Problem};
 use crate::runtime::config::{N3Section, differing, read_trace};
 use crate::runtime::views::event;
 use anabranch_element::time::{Duration, Instant, nanos};
+use anabranch_engine::clock::processor_time;
 use anabranch_ran::amc::{Direction, RadioConfig};
 use anabranch_ran::channel::{Channel, ChannelConfig};
 use anabranch_ran::gnb::{BearerById, BearerConfig, GnbCommand, UeConfig};
@@ -125,9 +126,10 @@ impl Agent {
 
     async fn cell(&self) -> Result<api::Cell, Problem> {
         let query = self.worker.query(|worker, now| {
-            (worker.late.total(), worker.late.slots, worker.link_stats(now), worker.gnb.slices().len())
+            let ticks = views::ticks(worker.late.total(), worker.late.slots, processor_time());
+            (ticks, worker.link_stats(now), worker.gnb.slices().len())
         });
-        let (late, late_slots, [down, up], slices) = query.await.map_err(Problem::unavailable)?;
+        let (ticks, [down, up], slices) = query.await.map_err(Problem::unavailable)?;
         let running = &self.running;
         Ok(api::Cell {
             name: self.config.gnb.name.clone(),
@@ -139,7 +141,7 @@ impl Agent {
             uplink_scheduler: running.uplink_scheduler.clone().unwrap_or_else(|| running.scheduler.clone()),
             slices: slices as u64,
             ues: running.ues.len() as u64,
-            ticks: views::ticks(late, late_slots),
+            ticks,
             downlink: views::link(&down, None),
             uplink: views::link(&up, None),
         })

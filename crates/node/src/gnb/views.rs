@@ -4,7 +4,7 @@ use crate::runtime::api::{
     BearerLink, CellLink, CellPacket, CellPackets, CellSecond, CellUe, SliceLink, SliceUse, Slot,
     SlotTimings, UeBearer, UeFlow,
 };
-use anabranch_element::time::Instant;
+use anabranch_element::time::{Duration, Instant};
 use anabranch_engine::cell::packets::Batch;
 use anabranch_engine::cell::report::{Carried, Report, SliceSums, Spread};
 use anabranch_ran::amc::Direction;
@@ -13,11 +13,18 @@ use anabranch_ran::rlc::RlcConfig;
 use anabranch_ran::sdap::FlowStats;
 use std::collections::BTreeMap;
 
-/// Lateness of slots; `late` counts the slots that were late by a slot or more.
-pub fn ticks(spread: Spread, late: u64) -> SlotTimings {
+/// Lateness of slots; `late` counts the slots that were late by a slot or more, in `processor` time of the thread.
+pub fn ticks(spread: Spread, late: u64, processor: Duration) -> SlotTimings {
     let us = |ns: u64| ns as f64 / 1e3;
     let Spread { count, p50_ns, p99_ns, max_ns } = spread;
-    SlotTimings { count, late, p50_us: us(p50_ns), p99_us: us(p99_ns), max_us: us(max_ns) }
+    SlotTimings {
+        count,
+        late,
+        p50_us: us(p50_ns),
+        p99_us: us(p99_ns),
+        max_us: us(max_ns),
+        processor_ms: processor.as_secs_f64() * 1e3,
+    }
 }
 
 /// One slot of one direction.
@@ -112,7 +119,7 @@ pub fn second(report: &Report, before: Option<&Report>, cell: &GnbConfig, uptime
     let earlier = before.map_or(&[][..], |b| &b.slices);
     CellSecond {
         uptime_s,
-        ticks: ticks(report.late, 0),
+        ticks: ticks(report.late, 0, report.processor - before.map_or(Duration::ZERO, |b| b.processor)),
         downlink: side(0),
         uplink: side(1),
         slices: slices(&report.slices, earlier, cell),
