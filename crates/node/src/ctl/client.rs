@@ -232,6 +232,12 @@ impl Client {
         } else {
             "is the agent running, and is this its [api] listen? With [api] tls it speaks https"
         };
+        // The connection was accepted, so the agent runs.
+        let closed = [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof];
+        if !error.is_connect() && kind.is_some_and(|kind| closed.contains(&kind)) {
+            let remedy = "does it have too many connections? See [api] connections and connections_per_peer, and the agent's log";
+            return unreachable(format!("it closed the connection ({text})"), remedy);
+        }
         let remedy = match (&self.socket, kind) {
             (Some(_), Some(ErrorKind::PermissionDenied)) => {
                 "use sudo, or join the socket's group: sudo usermod -aG anabranch $USER, and log in again"

@@ -3,12 +3,12 @@
 use super::policy::Candidate;
 use super::rules::Transport;
 use crate::runtime::api::TokenFile;
-use crate::runtime::api::client::{self, Client, Trust};
+use crate::runtime::api::client::{self, BodyError, Client, Trust};
 use crate::runtime::config::{AgentLink, Listen};
 use anabranch_selection::PathName;
 use anabranch_selection::plan::{Answer as Selected, Planned};
 use anyhow::Context;
-use reqwest::{Method, Response, StatusCode};
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -85,10 +85,13 @@ impl Agent {
         let url = self.client.url(&["connections", "select"]);
         let request = self.client.request(Method::POST, url);
         let request = request.json(&question(properties, transport, server));
-        let gone = |e: reqwest::Error| AgentError::Unreachable(innermost(&e));
+        let gone = |e: reqwest::Error| AgentError::Unreachable(client::innermost(&e));
         let answer = self.client.send(request).await.map_err(gone)?;
         let status = answer.status();
-        let bytes = body(answer).await?;
+        let bytes = client::body(answer, MAX_BYTES).await.map_err(|error| match error {
+            BodyError::BrokenOff(error) => gone(error),
+            BodyError::TooLong(_) => AgentError::Unreadable(error.to_string()),
+        })?;
         match status {
             StatusCode::OK => {
                 let selected =
@@ -152,29 +155,9 @@ fn candidates(selected: Selected) -> Result<Answer, AgentError> {
     Ok(Answer::Candidates(candidates.into_iter().map(|(_, candidate)| candidate).collect()))
 }
 
-async fn body(mut answer: Response) -> Result<Vec<u8>, AgentError> {
-    let mut all = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(|e| AgentError::Unreachable(innermost(&e)))? {
-        all.extend_from_slice(&chunk);
-        if all.len() > MAX_BYTES {
-            return Err(AgentError::Unreadable(format!("more than {MAX_BYTES} bytes")));
-        }
-    }
-    Ok(all)
-}
-
 fn detail(bytes: &[u8]) -> String {
     let problem: Value = serde_json::from_slice(bytes).unwrap_or_default();
     problem["detail"].as_str().unwrap_or("no reason given").to_owned()
-}
-
-/// The innermost cause, without the layers around it.
-fn innermost(error: &reqwest::Error) -> String {
-    let mut inner: &dyn std::error::Error = error;
-    while let Some(source) = inner.source() {
-        inner = source;
-    }
-    inner.to_string()
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ fn has_capability(status: &str, capability: u32) -> Option<bool> {
 /// # Errors
 /// The first problem.
 pub fn ue(args: &Common, config: &UeConfig) -> anyhow::Result<()> {
-    let at = CheckContext::new(args, &config.api);
+    let at = CheckContext::new(&args.config, args.check, &config.api);
     let key = at.key("[ue] private_key_file", &config.ue.private_key_file)?;
     if key.public() == config.upf.public_key {
         let whose = "is this UE's own key: give the UPF's, which `anabranch keygen` printed there";
@@ -118,7 +118,7 @@ fn absent(accesses: &[UeAccess]) {
 /// # Errors
 /// The first problem.
 pub fn upf(args: &Common, config: &UpfConfig) -> anyhow::Result<()> {
-    let at = CheckContext::new(args, &config.api);
+    let at = CheckContext::new(&args.config, args.check, &config.api);
     let key = at.key("[upf] private_key_file", &config.upf.private_key_file)?;
     if let Some(ue) = config.ue.iter().find(|ue| ue.public_key == key.public()) {
         let whose = "is this UPF's own key: give the UE's, which `anabranch keygen` printed there";
@@ -159,7 +159,20 @@ pub fn upf(args: &Common, config: &UpfConfig) -> anyhow::Result<()> {
 /// # Errors
 /// The first problem.
 pub fn agent(args: &Common, api: &Api, metrics: Option<&Metrics>) -> anyhow::Result<()> {
-    CheckContext::new(args, api).listeners(api, metrics)
+    CheckContext::new(&args.config, args.check, api).listeners(api, metrics)
+}
+
+/// Checks `[api]` of a slice manager, and that the directory of its database exists; `check`: only a check (`--check`).
+///
+/// # Errors
+/// The first problem.
+#[cfg(feature = "slice-manager")]
+pub fn slice_manager(file: &Path, check: bool, api: &Api, database: Option<&Path>) -> anyhow::Result<()> {
+    let context = CheckContext::new(file, check, api);
+    if let Some(database) = database {
+        context.writable("[manager] database", database)?;
+    }
+    context.listeners(api, None)
 }
 
 fn errno(cause: &(dyn std::error::Error + 'static)) -> Option<Errno> {
@@ -191,8 +204,8 @@ struct CheckContext<'a> {
 }
 
 impl<'a> CheckContext<'a> {
-    fn new(args: &'a Common, api: &Api) -> Self {
-        Self { file: &args.config, check: args.check, running: args.check && runs(&api.listen) }
+    fn new(file: &'a Path, check: bool, api: &Api) -> Self {
+        Self { file, check, running: check && runs(&api.listen) }
     }
 
     fn wrong(&self, message: &str) -> ConfigError {

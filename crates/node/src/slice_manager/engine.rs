@@ -44,13 +44,9 @@ pub struct Engine {
     records: RwLock<Records>,
     writer: tokio::sync::Mutex<()>,
     changed: watch::Sender<i64>,
+    /// Why the last attempt to store something failed; `None`: it did not.
+    write_failure: Mutex<Option<String>>,
     documents: Mutex<(i64, HashMap<String, Arc<UeDocument>>)>,
-}
-
-/// Logs a failure of the database and returns the answer for the client.
-fn store_failed(error: &anyhow::Error) -> Problem {
-    tracing::error!("database: {error:#}");
-    Problem::unavailable("the database does not answer; nothing has changed")
 }
 
 impl Engine {
@@ -71,6 +67,7 @@ impl Engine {
             records: RwLock::new(records),
             writer: tokio::sync::Mutex::default(),
             changed: watch::channel(0).0,
+            write_failure: Mutex::default(),
             documents: Mutex::default(),
         };
         engine.sync().await?;
@@ -97,6 +94,32 @@ impl Engine {
         self.changed.subscribe()
     }
 
+    /// Why nothing can be stored at present, if that is so.
+    pub fn write_failure(&self) -> Option<String> {
+        self.write_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Records and logs the result of an attempt to store something: a failure with the same cause as before is logged once.
+    pub fn record_write(&self, result: Result<(), &anyhow::Error>) {
+        let failure = result.err().map(|error| error.root_cause().to_string());
+        let mut last = self.write_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last == failure {
+            return;
+        }
+        match result {
+            Ok(()) => tracing::info!("database: changes can be stored again"),
+            Err(error) => tracing::error!("database: {error:#}"),
+        }
+        *last = failure;
+    }
+
+    /// Records a failure of the database and returns the answer for the client.
+    fn store_failed(&self, error: &anyhow::Error) -> Problem {
+        self.record_write(Err(error));
+        let cause = error.root_cause();
+        Problem::unavailable(format!("the database cannot store the change: {cause}; nothing has changed"))
+    }
+
     /// Reads the changes of other instances.
     pub async fn sync(&self) -> anyhow::Result<()> {
         let _one = self.writer.lock().await;
@@ -117,7 +140,7 @@ impl Engine {
             return Err(Problem::unavailable(detail));
         };
         let known = self.records().revision;
-        let (change, newer_changes) = self.store.begin(known).await.map_err(|e| store_failed(&e))?;
+        let (change, newer_changes) = self.store.begin(known).await.map_err(|e| self.store_failed(&e))?;
         self.take(newer_changes);
         let (writes, answer) = match self.read(decide) {
             Ok((writes, answer)) if !writes.is_empty() => (writes, answer),
@@ -128,13 +151,13 @@ impl Engine {
         };
         let revision = self.records().revision + 1;
         match change.commit(revision, &writes).await {
-            Ok(()) => {}
-            Err(StoreError::Unchanged(error)) => return Err(store_failed(&error)),
+            Ok(()) => self.record_write(Ok(())),
+            Err(StoreError::Unchanged(error)) => return Err(self.store_failed(&error)),
             Err(StoreError::Unknown(error)) => {
                 tracing::error!("database: {error:#}; checking whether the change is stored");
                 match self.store.is_stored(revision, &writes).await {
                     Ok(true) => {}
-                    Ok(false) => return Err(store_failed(&error)),
+                    Ok(false) => return Err(self.store_failed(&error)),
                     Err(again) => {
                         tracing::error!("database: {again:#}");
                         let detail = "the connection to the database failed while the change was being stored: the outcome is not known";

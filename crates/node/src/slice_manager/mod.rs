@@ -30,8 +30,8 @@ mod tests;
 
 use crate::runtime::api::{Access, Guarded, Server};
 use crate::runtime::config::{Check, ConfigError, Listen, SliceManagerConfig, load};
-use crate::runtime::run_to_end;
 use crate::runtime::service::{ProcessSignal, Signals, notify};
+use crate::runtime::{preflight, run_to_end};
 use anyhow::Context;
 use engine::Engine;
 use std::path::PathBuf;
@@ -98,7 +98,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(listen) = &args.api {
         config.api.listen = listen.clone();
     }
-    Check::check(&config).map_err(|e| ConfigError::new(args.config.display().to_string(), e))?;
+    let wrong = |error: String| ConfigError::new(args.config.display().to_string(), error);
+    Check::check(&config).map_err(wrong)?;
+    preflight::slice_manager(
+        &args.config,
+        args.check,
+        &config.api,
+        store::file_of(&config.manager.database),
+    )?;
+    // Tokens and certificate authorities of cells, UPF and sinks.
+    southbound::Network::new(&config).map_err(|e| wrong(format!("{e:#}")))?;
+    callbacks::Callbacks::new(&config.callbacks).map_err(|e| wrong(format!("[callbacks] {e:#}")))?;
     if args.check {
         return Ok(());
     }
@@ -109,6 +119,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 async fn serve(config: SliceManagerConfig) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
+    let _only = store::lock(&config.manager.database)?;
     let running = start(&config).await?;
     let router = routes::router(running.shared.clone());
     let mut guarded = Guarded::of(&config.api)?;

@@ -6,7 +6,9 @@ use super::{Shared, now_ms};
 use crate::runtime::api::{Preconditions, Problem, etag, header_of};
 use anabranch_slice::profile::{ProfileError, ServiceProfile};
 use anabranch_slice::record::SessionRule;
-use anabranch_slice::{Attachment, Manager, Record, Refusal, Slice, SliceRequest, Ue, Write};
+use anabranch_slice::{
+    Attachment, Manager, Record, Refusal, Slice, SliceRequest, State as SliceState, Ue, Write,
+};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -93,7 +95,7 @@ fn shown(slice: &Slice) -> Value {
         "owner": slice.owner,
         "name": asked.name,
         "state": slice.state.name(),
-        "reason": slice.state.reason(),
+        "reason": slice.state.reason().or_else(|| removal_problem(slice)),
         "serviceProfile": asked.profile,
         "accesses": asked.accesses,
         "share_percent": asked.share_ppm.map(|ppm| f64::from(ppm) / 1e4),
@@ -107,6 +109,11 @@ fn shown(slice: &Slice) -> Value {
         "created_ms": slice.created_ms,
         "since_ms": slice.since_ms,
     })
+}
+
+/// Why the removal of a slice takes long: a failed step is retried.
+fn removal_problem(slice: &Slice) -> Option<&str> {
+    slice.errors.last().filter(|_| slice.state == SliceState::Terminating).map(String::as_str)
 }
 
 /// The version (ETag) of a slice, the same at every interface.

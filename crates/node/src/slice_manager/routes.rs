@@ -93,11 +93,11 @@ pub fn router(shared: Shared) -> Router {
         .route("/healthz", get(healthz).with_state(shared))
 }
 
-/// Health, without a token: 200, or 503 while the database does not answer.
+/// Health, without a token: 200, or 503 while the database does not answer, or cannot store changes.
 async fn healthz(State(shared): State<Shared>) -> Result<Json<Value>, Problem> {
     let asked = async {
         match tokio::time::timeout(Duration::from_secs(2), shared.engine.sync()).await {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(())) => shared.engine.write_failure().map_or(Ok(()), |why| Err(format!("database: {why}"))),
             Ok(Err(error)) => Err(format!("database: {error:#}")),
             Err(_) => Err("the database does not answer".to_owned()),
         }

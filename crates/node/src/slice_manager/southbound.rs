@@ -6,7 +6,7 @@ use crate::runtime::api::client::{self, Client, Trust};
 use crate::runtime::config::{AgentSection, ManagedAccess, SliceManagerConfig};
 use anabranch_slice::record::SessionRule;
 use anabranch_slice::{Expected, Slice, SliceShare};
-use reqwest::{Method, StatusCode, Url};
+use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,14 @@ use std::time::Duration;
 
 /// Time limit for an answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for all pages of a list.
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Number of entries requested per page of a list.
+const PAGE: usize = 250;
+/// Maximum length of an answer, bytes; a page of UEs with many bearers and flows has some 16 kB per UE.
+const MAX_ANSWER: usize = 4 << 20;
+/// Maximum length of all names and values of a list, bytes.
+const MAX_LIST: usize = 64 << 20;
 /// Shares that differ by less are equal: the rounding of a share in percent.
 const SHARE_TOLERANCE_PERCENT: f64 = 1e-3;
 
@@ -106,34 +114,57 @@ impl Agent {
         if let Some(body) = body {
             request = request.json(body);
         }
-        let answer = self.client.send(request).await.map_err(|e| {
-            let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
-            Failure::Silent(format!("{} does not answer: {why}", self.place))
-        })?;
-        let status = answer.status();
-        let text = answer.text().await.map_err(|e| Failure::Silent(format!("{}: {e}", self.place)))?;
-        let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        let (status, body) = self.send(request).await?;
+        let value: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         if status.is_success() || matches!(status, StatusCode::NOT_FOUND | StatusCode::CONFLICT) {
             return Ok((status, value));
         }
         Err(self.refusal(status, &value))
     }
 
+    /// Sends a request and returns status and body.
+    async fn send(&self, request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), Failure> {
+        let silent = |why: String| Failure::Silent(format!("{} does not answer: {why}", self.place));
+        let answer = self.client.send(request).await.map_err(|e| silent(client::innermost(&e)))?;
+        let status = answer.status();
+        match client::body(answer, MAX_ANSWER).await {
+            Ok(body) => Ok((status, body)),
+            Err(error) => Err(silent(error.to_string())),
+        }
+    }
+
     /// Reads a list page by page; returns the member `name` of each entry and its member `key`.
     async fn list(&self, list: &str, name: &str, key: &str) -> Result<BTreeMap<String, String>, Failure> {
-        let silent = |e| Failure::Silent(format!("{} does not answer: {e}", self.place));
-        let refused = |e| Failure::Refused(format!("{}: {e}", self.place));
+        let all = tokio::time::timeout(LIST_TIMEOUT, self.pages(list, name, key)).await;
+        all.unwrap_or_else(|_| {
+            let why = format!("no complete list of {list} within {} s", LIST_TIMEOUT.as_secs());
+            Err(Failure::Silent(format!("{}: {why}", self.place)))
+        })
+    }
+
+    async fn pages(&self, list: &str, name: &str, key: &str) -> Result<BTreeMap<String, String>, Failure> {
         let mut all = BTreeMap::new();
-        let mut offset = 0;
+        let (mut offset, mut bytes) = (0, 0);
         loop {
             let mut url = self.client.url(&["v1", list]);
-            url.set_query(Some(&format!("offset={offset}&limit=1000")));
-            let answer = self.client.send(self.client.request(Method::GET, url)).await.map_err(silent)?;
-            let answer = answer.error_for_status().map_err(refused)?;
-            let page: Value = answer.json().await.map_err(silent)?;
-            let some = page[list].as_array().map(Vec::as_slice).unwrap_or_default();
-            let pair = |v: &Value| Some((v[name].as_str()?.to_owned(), v[key].as_str()?.to_owned()));
-            all.extend(some.iter().filter_map(pair));
+            url.set_query(Some(&format!("offset={offset}&limit={PAGE}")));
+            let (status, body) = self.send(self.client.request(Method::GET, url)).await?;
+            let page: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+            if !status.is_success() {
+                return Err(self.refusal(status, &page));
+            }
+            let Some(some) = page[list].as_array() else {
+                return Err(Failure::Refused(format!("{} answers without a list of {list}", self.place)));
+            };
+            for entry in some {
+                let (Some(name), Some(value)) = (entry[name].as_str(), entry[key].as_str()) else { continue };
+                bytes += name.len() + value.len();
+                if bytes > MAX_LIST {
+                    let why = format!("the list of {list} has more than {MAX_LIST} bytes");
+                    return Err(Failure::Refused(format!("{}: {why}", self.place)));
+                }
+                all.insert(name.to_owned(), value.to_owned());
+            }
             offset += some.len();
             if some.is_empty() || offset as u64 >= page["total"].as_u64().unwrap_or(0) {
                 return Ok(all);

@@ -7,13 +7,16 @@
 use crate::runtime::folder;
 use anabranch_slice::{Kind, Record, Write};
 use anyhow::Context;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{ConnectOptions, Connection, PgPool, Postgres, SqlitePool, Transaction};
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -73,6 +76,35 @@ pub struct Writer {
     idle: Arc<Mutex<Option<SqliteConnection>>>,
     /// Device and inode number of the file; `None` for a database in memory.
     file: Option<(u64, u64)>,
+}
+
+/// The file of a SQLite database; `None`: a server, or memory.
+pub fn file_of(url: &str) -> Option<&Path> {
+    let path = url.strip_prefix("sqlite:")?;
+    let file = path.split('?').next().unwrap_or(path).trim_start_matches("//");
+    (!file.starts_with(":memory:")).then(|| Path::new(file))
+}
+
+/// Makes this the only instance on a SQLite database, which does not notify others of changes. The kernel releases the lock
+/// when the program ends in any way.
+///
+/// # Errors
+/// Another instance uses the database, or the file for the lock cannot be created.
+pub fn lock(url: &str) -> anyhow::Result<Option<Flock<File>>> {
+    let Some(file) = file_of(url) else { return Ok(None) };
+    folder::make_for(file).context("database")?;
+    // Not the database itself: closing it would release SQLite's own locks.
+    let path = PathBuf::from(format!("{}.lock", file.display()));
+    let place = || format!("database \"{url}\": {}", path.display());
+    let opened = File::options().create(true).truncate(false).write(true).open(&path).with_context(place)?;
+    match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Some(lock)),
+        Err((_, Errno::EWOULDBLOCK)) => anyhow::bail!(
+            "database \"{url}\" is in use by another slice manager: stop it, or give each a file of its own; several \
+             instances of one slice manager share a PostgreSQL server"
+        ),
+        Err((_, errno)) => Err(errno).with_context(place),
+    }
 }
 
 /// Device and inode number of a file.
@@ -155,24 +187,21 @@ impl Store {
     pub async fn open(url: &str) -> anyhow::Result<Self> {
         let hidden = hide_password(url);
         let store = match url.strip_prefix("sqlite:") {
-            Some(path) => {
+            Some(_) => {
                 let options = SqliteConnectOptions::from_str(url)
                     .with_context(|| format!("database \"{url}\""))?
                     .create_if_missing(true)
                     .journal_mode(SqliteJournalMode::Wal)
                     .synchronous(SqliteSynchronous::Full)
                     .busy_timeout(Duration::from_secs(10));
-                if !path.starts_with(":memory:") {
-                    let file = path.split('?').next().unwrap_or(path).trim_start_matches("//");
-                    folder::make_for(Path::new(file)).context("database")?;
-                }
+                let file = file_of(url);
+                file.map(folder::make_for).transpose().context("database")?;
                 let pool = SqlitePoolOptions::new().max_connections(2).connect_with(options.clone()).await;
                 let pool = pool.map_err(|error| {
                     let context = format!("database \"{url}\": {}", remedy(&error));
                     anyhow::Error::new(error).context(context)
                 })?;
-                let file =
-                    (!path.starts_with(":memory:")).then(|| identity(options.get_filename())).transpose();
+                let file = file.map(|_| identity(options.get_filename())).transpose();
                 let file = file.with_context(|| format!("database \"{url}\""))?;
                 Self::Sqlite(pool, Writer { options: Arc::new(options), idle: Arc::default(), file })
             }
@@ -540,6 +569,18 @@ mod tests {
     fn document(id: &str, text: &str) -> Write {
         let record = Some(Record::Document(serde_json::json!({"text": text})));
         Write { kind: Kind::Gst, id: id.to_owned(), record }
+    }
+
+    #[test]
+    fn a_file_has_one_instance() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}/slices.db", folder.path().display());
+        let first = lock(&url).unwrap();
+        let error = lock(&format!("{url}?mode=rwc")).unwrap_err().to_string();
+        assert!(error.contains("another slice manager"), "{error}");
+        assert!(lock("sqlite::memory:").unwrap().is_none() && lock("postgres://host/db").unwrap().is_none());
+        drop(first);
+        assert!(lock(&url).unwrap().is_some());
     }
 
     /// A failed COMMIT leaves SQLite within a transaction. Neither that nor a cancelled change blocks the

@@ -79,6 +79,7 @@ pub async fn southbound(
         pending_sessions: BTreeMap::new(),
         unresponsive: BTreeMap::new(),
         upf_unresponsive: false,
+        logged: BTreeMap::new(),
         next_check: Instant::now(),
         interval,
     };
@@ -116,6 +117,8 @@ struct Reconciler {
     unresponsive: BTreeMap<String, String>,
     /// The same for the UPF.
     upf_unresponsive: bool,
+    /// The problem of each access as it was last logged.
+    logged: BTreeMap<String, String>,
     /// Time of the next health check.
     next_check: Instant,
     interval: Duration,
@@ -163,10 +166,12 @@ impl Reconciler {
         let now = now_ms();
         if self.lease_term.is_due(now) {
             let until = now + LEASE_MS;
-            match self.engine.store().lease(&self.owner, until as i64, now as i64).await {
+            let lease = self.engine.store().lease(&self.owner, until as i64, now as i64).await;
+            self.engine.record_write(lease.as_ref().map(drop));
+            match lease {
                 Ok(true) => self.lease_term = LeaseTerm { from: now, until },
                 Ok(false) => self.lease_term = LeaseTerm::default(),
-                Err(error) => tracing::warn!("database: {error:#}"),
+                Err(_) => {}
             }
         }
         self.lease_term.holds(now)
@@ -432,6 +437,11 @@ impl Reconciler {
                 None => return Ok(again),
             }
         }
+        for access in self.engine.read(Manager::unknown_accesses) {
+            let why =
+                format!("{access} is not in the configuration: add it again, or change or remove the slice");
+            self.record_health(&access, Some(&why)).await?;
+        }
         self.release().await?;
         Ok(again)
     }
@@ -519,9 +529,7 @@ impl Reconciler {
             }
         }
         for (access, health) in &cells {
-            if let Err(why) = health {
-                tracing::warn!(access, "{why}");
-            }
+            self.log_health(access, health.as_ref().err());
         }
         for (access, expected) in accesses.iter().zip(&expected) {
             let problem = problems.get(access).cloned().or_else(|| upf.map(str::to_owned));
@@ -533,13 +541,39 @@ impl Reconciler {
             if problem.is_some() && *failures < FAILURES_TO_REPORT {
                 continue;
             }
-            let is_recorded = self.engine.read(|m| m.health(access, problem.as_deref(), now_ms()).is_empty());
-            if !is_recorded {
-                let health = |m: &Manager| Ok((m.health(access, problem.as_deref(), now_ms()), ()));
-                self.engine.commit(health).await?;
-            }
+            self.record_health(access, problem.as_deref()).await?;
         }
         Ok(Some(again))
+    }
+
+    /// Records the health of an access in the slices there.
+    async fn record_health(
+        &self,
+        access: &str,
+        problem: Option<&str>,
+    ) -> Result<(), crate::runtime::api::Problem> {
+        let health = |m: &Manager| m.health(access, problem, now_ms());
+        if self.engine.read(health).is_empty() {
+            return Ok(());
+        }
+        self.engine.commit(|m| Ok((health(m), ()))).await
+    }
+
+    /// Logs the problem of an access when it begins, changes or ends.
+    fn log_health(&mut self, access: &str, problem: Option<&String>) {
+        if self.logged.get(access) == problem {
+            return;
+        }
+        match problem {
+            Some(why) => {
+                tracing::warn!(access, "{why}");
+                self.logged.insert(access.to_owned(), why.clone());
+            }
+            None => {
+                tracing::info!(access, "the cell is as expected again");
+                self.logged.remove(access);
+            }
+        }
     }
 
     /// Ends expired bookings and sessions, and sends notifications of status changes.

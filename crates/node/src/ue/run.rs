@@ -155,7 +155,9 @@ async fn serve(
 
     let log = EventLog::default();
     let asks_up = config.slices.as_ref().is_some_and(|s| s.ask_for_more);
-    let taps = Taps::new(config.slice.clone(), config.mapping.clone()).with_growth_requests(asks_up);
+    let taps = Taps::new(config.slice.clone(), config.mapping.clone())
+        .with_growth_requests(asks_up)
+        .with_own_mark(config.device.mark);
     let taps = Arc::new(taps.with_window_program(windows.is_some()));
     let installed =
         Installed::start(net.clone(), &config.slice, windows, (config.ue.name.clone(), log.clone())).await?;

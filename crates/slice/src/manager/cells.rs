@@ -60,6 +60,13 @@ impl Manager {
         access.map_or_else(Vec::new, |access| compile::shares_now(&self.slices, access))
     }
 
+    /// The accesses with guarantees in force that the inventory does not contain.
+    #[must_use]
+    pub fn unknown_accesses(&self) -> BTreeSet<String> {
+        let is_unknown = |access: &&String| !self.inventory.iter().any(|known| known.name == **access);
+        self.slices.values().flat_map(|slice| slice.applied.keys()).filter(is_unknown).cloned().collect()
+    }
+
     /// Records the health of an access: `Some(reason)` for a fault. Returns the slices whose state changes.
     pub fn health(&self, access: &str, problem: Option<&str>, now_ms: u64) -> Vec<Write> {
         let changes = |s: &&Slice| {

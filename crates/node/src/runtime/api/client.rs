@@ -92,6 +92,41 @@ impl Client {
     }
 }
 
+/// Failure to read the body of an answer.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// The connection ended, or the time limit was reached.
+    #[error("the answer broke off: {}", innermost(.0))]
+    BrokenOff(reqwest::Error),
+    /// The body is longer than permitted.
+    #[error("an answer of more than {0} bytes")]
+    TooLong(usize),
+}
+
+/// Reads the body of an answer of at most `max` bytes: the other program may be faulty, or hostile.
+///
+/// # Errors
+/// The answer is not complete, or longer.
+pub async fn body(mut answer: Response, max: usize) -> Result<Vec<u8>, BodyError> {
+    let mut all = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(BodyError::BrokenOff)? {
+        if all.len() + chunk.len() > max {
+            return Err(BodyError::TooLong(max));
+        }
+        all.extend_from_slice(&chunk);
+    }
+    Ok(all)
+}
+
+/// The innermost cause, without the layers around it.
+pub fn innermost(error: &reqwest::Error) -> String {
+    let mut inner: &dyn std::error::Error = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    inner.to_string()
+}
+
 /// The common settings of all clients.
 ///
 /// # Errors

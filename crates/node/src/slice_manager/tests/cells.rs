@@ -22,7 +22,11 @@ struct Inner {
     restarts: bool,
     /// Accepts requests but does not answer.
     hangs: bool,
+    /// Answers without end.
+    floods: bool,
     most_percent: f64,
+    /// Bytes sent of answers without end.
+    flooded: usize,
 }
 
 impl Inner {
@@ -97,7 +101,61 @@ async fn hang(State(cell): State<Cell>, request: Request, next: Next) -> Respons
     while cell.with(|i| i.hangs) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    if cell.with(|i| i.floods) {
+        let sent = futures_util::stream::unfold(cell, async |cell: Cell| {
+            let piece = br#"{"name":"x"},"#.repeat(5000);
+            cell.with(|i| i.flooded += piece.len());
+            Some((Ok::<_, std::io::Error>(piece), cell))
+        });
+        return Response::new(axum::body::Body::from_stream(sent));
+    }
     next.run(request).await
+}
+
+#[tokio::test]
+async fn a_slice_at_an_access_that_is_no_longer_configured_is_degraded() {
+    let world = World::new("").await;
+    let (status, made) = world.call("POST", "/v1/slices", at(&["cell-1", "cell-2"], "both", 1000)).await;
+    assert_eq!(status, 201, "{made}");
+    let id = made["id"].as_str().unwrap().to_owned();
+    world.until(&id, "Running").await;
+    let World { folder, _running: running, .. } = world;
+    drop(running);
+    let mut less = config(folder.path(), "");
+    less.access.retain(|access| access.name != "cell-2");
+    let world = World::of(folder, &less).await;
+    let slice = world.until(&id, "Degraded").await;
+    assert!(slice["reason"].as_str().unwrap().contains("cell-2 is not in the configuration"), "{slice}");
+    let World { folder, _running: running, .. } = world;
+    drop(running);
+    World::at(folder, "").await.until(&id, "Running").await;
+}
+
+/// A faulty or hostile cell costs neither memory nor the other cells.
+#[tokio::test]
+async fn an_answer_without_end_is_a_failure_of_the_cell() {
+    let cell = Cell::default();
+    let world = world(&cell).await;
+    cell.with(|i| i.floods = true);
+    let (status, made) = world.call("POST", "/v1/slices", at(&["live"], "flooded", 1000)).await;
+    assert_eq!(status, 201, "{made}");
+    let id = made["id"].as_str().unwrap().to_owned();
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let (_, slice) = world.call("GET", &format!("/v1/slices/{id}"), None).await;
+        if slice.to_string().contains("more than 4194304 bytes") {
+            break;
+        }
+        assert!(Instant::now() < end, "{slice}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let (status, made) = world.call("POST", "/v1/slices", at(&["cell-2"], "beside", 1000)).await;
+    assert_eq!(status, 201, "{made}");
+    world.until(made["id"].as_str().unwrap(), "Running").await;
+    cell.with(|i| i.floods = false);
+    world.until(&id, "Running").await;
+    let flooded = cell.with(|i| i.flooded);
+    assert!(flooded < 256 << 20, "{flooded} bytes were taken");
 }
 
 async fn access(name: &str, cell: &Cell) -> String {

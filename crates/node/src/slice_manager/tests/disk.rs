@@ -53,6 +53,17 @@ fn writes_continue_when_a_full_disk_has_room_again() {
                 }
             }
             assert!(full >= 10, "{kib} KiB were enough for {}", made.len());
+            let end = Instant::now() + Duration::from_secs(30);
+            loop {
+                let (status, health) = world.call("GET", "/healthz", None).await;
+                if status == 503 {
+                    assert!(health["detail"].as_str().unwrap().contains("full"), "{health}");
+                    break;
+                }
+                assert!(Instant::now() < end, "{health}");
+                let (status, said) = world.call("POST", "/v1/slices", Some(body("more"))).await;
+                assert!(status == 503 && said["detail"].as_str().unwrap().contains("full"), "{said}");
+            }
             // Reads return what was answered.
             let there = |world: &World| {
                 let engine = world._running.shared.engine.clone();

@@ -34,12 +34,17 @@ use anabranch_selection::{Host, Refusal, Request, Slice, select};
 use endpoints::Endpoints;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 
 /// Maximum number of slices.
 pub const MAX_SLICES: usize = 64;
+/// Maximum length of a slice's name, bytes.
+const MAX_ID: usize = 128;
+/// Routing tables default, main and local.
+const KERNEL_TABLES: RangeInclusive<u32> = 253..=255;
 
 /// Slices and policies of this host.
 pub struct Taps {
@@ -57,6 +62,8 @@ pub struct Taps {
     requests_growth: bool,
     /// Whether routes carry the initial windows.
     window_routes: bool,
+    /// Marks of the tunnel's own packets, which no slice may have.
+    own_marks: Option<RangeInclusive<u32>>,
 }
 
 #[derive(Default)]
@@ -103,7 +110,14 @@ impl Taps {
             endpoints: Endpoints::default(),
             requests_growth: false,
             window_routes: true,
+            own_marks: None,
         }
+    }
+
+    /// The mark of the tunnel's own packets; the next number belongs to it, too.
+    #[must_use]
+    pub fn with_own_mark(self, mark: u32) -> Self {
+        Self { own_marks: Some(mark..=mark.saturating_add(1)), ..self }
     }
 
     /// Whether to ask the slice manager for larger guarantees if no slice has what a program needs.
@@ -215,12 +229,30 @@ impl Taps {
         let now = self.now();
         let mut read = BTreeMap::new();
         for (id, spec) in slices {
-            let slice = spec.slice(now).map_err(|reason| (id.clone(), reason))?;
+            let checked = self.check_slice(&id, &spec).and_then(|()| spec.slice(now));
+            let slice = checked.map_err(|reason| (id.clone(), reason))?;
             read.insert(id, (spec, slice));
         }
         self.known_slices().slices = read;
         self.changed.notify_one();
         Ok(())
+    }
+
+    /// Checks what a slice set over REST must not do on this host.
+    fn check_slice(&self, id: &str, spec: &SliceSpec) -> Result<(), String> {
+        if id.is_empty() || id.len() > MAX_ID || id.chars().any(char::is_control) {
+            return Err(format!("names have 1 to {MAX_ID} bytes, without control characters"));
+        }
+        let is_own = |mark: &u32| self.own_marks.as_ref().is_some_and(|own| own.contains(mark));
+        if let Some(mark) = spec.mark.filter(is_own) {
+            return Err(format!("mark {mark} is the mark of the tunnel's own packets: choose another"));
+        }
+        match spec.table {
+            Some(table) if KERNEL_TABLES.contains(&table) || table == u32::MAX => Err(format!(
+                "table {table} is one of the kernel's: choose another, and add the slice's routes to it"
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn host(&self) -> Host {

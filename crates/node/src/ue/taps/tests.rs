@@ -28,7 +28,7 @@ struct Agent {
 
 impl Agent {
     async fn start() -> Self {
-        let (base, _) = start_with(None, Some(Arc::new(Taps::on(made_up)))).await;
+        let (base, _) = start_with(None, Some(Arc::new(Taps::on(made_up).with_own_mark(43866)))).await;
         Self { client: Client::new(), base }
     }
 
@@ -78,6 +78,10 @@ async fn a_request_gets_ranked_candidates_and_a_plan_or_the_property_at_fault() 
         (json!({"A": {"interface": "wwan0", "mark": 1}}), "routing table"),
         (json!({"A": {"interface": "wwan0", "mark": 0, "table": 102}}), "1 or more"),
         (json!({"A": {"interface": "wwan0", "mark": 1, "table": 0}}), "1 or more"),
+        (json!({"A": {"interface": "wwan0", "mark": 1, "table": 254}}), "one of the kernel's"),
+        (json!({"A": {"interface": "wwan0", "mark": 43866, "table": 102}}), "tunnel's own packets"),
+        (json!({"A\n": {"interface": "wwan0"}}), "control characters"),
+        (json!({("A".repeat(129)): {"interface": "wwan0"}}), "128 bytes"),
         (json!({"A": {"interface": "wwan0", "sst": 1, "sd": "b"}}), "six hexadecimal"),
         (json!({"A": {"interface": "wwan0", "sst": 1, "sd": "+0000b"}}), "six hexadecimal"),
         (

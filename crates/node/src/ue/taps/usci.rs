@@ -219,7 +219,8 @@ impl Usci {
     async fn register(&self) -> anyhow::Result<()> {
         let held = self.sync_state().ids.clone();
         let answer = self.send(Method::PUT, "me", Some(&json!({"slices": held}))).await?;
-        let answer: Value = serde_json::from_slice(&body(answer).await?).context("answer to PUT /v1/me")?;
+        let answer: Value = serde_json::from_slice(&client::body(answer, MAX_ANSWER).await?)
+            .context("answer to PUT /v1/me")?;
         for id in answer["unknown"].as_array().into_iter().flatten() {
             tracing::warn!("the slice manager has no slice {id} for this UE");
         }
@@ -242,7 +243,7 @@ impl Usci {
             StatusCode::OK => {
                 let etag = answer.headers().get(header::ETAG).and_then(|v| v.to_str().ok());
                 let etag = etag.unwrap_or_default().to_owned();
-                self.take(&body(answer).await?, etag)
+                self.take(&client::body(answer, MAX_ANSWER).await?, etag)
             }
             _ => bail!(refusal(answer).await),
         }
@@ -321,16 +322,6 @@ impl Usci {
     }
 }
 
-/// Reads a body up to the maximum length.
-async fn body(mut answer: Response) -> anyhow::Result<Vec<u8>> {
-    let mut all = Vec::new();
-    while let Some(chunk) = answer.chunk().await.context("the answer broke off")? {
-        all.extend_from_slice(&chunk);
-        ensure!(all.len() <= MAX_ANSWER, "an answer of more than {MAX_ANSWER} bytes");
-    }
-    Ok(all)
-}
-
 /// The text of a refusal, with a remedy.
 async fn refusal(answer: Response) -> String {
     let status = answer.status();
@@ -339,8 +330,8 @@ async fn refusal(answer: Response) -> String {
         StatusCode::FORBIDDEN => ": [slices] token_file must be a UE's token, not the operator's",
         _ => "",
     };
-    let problem: Value =
-        body(answer).await.ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
+    let body = client::body(answer, MAX_ANSWER).await.ok();
+    let problem: Value = body.and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
     format!("{status}: {}{remedy}", in_a_line(problem["detail"].as_str().unwrap_or("no reason given")))
 }
 

@@ -171,14 +171,10 @@ fn read_file(path: &std::path::Path) -> anyhow::Result<KeySet> {
 
 async fn fetch(http: &reqwest::Client, url: &reqwest::Url) -> anyhow::Result<KeySet> {
     let place = || format!("{url}");
-    let mut answer = http.get(url.clone()).send().await.with_context(place)?;
+    let answer = http.get(url.clone()).send().await.with_context(place)?;
     if !answer.status().is_success() {
         bail!("{url}: {}", answer.status());
     }
-    let mut bytes = Vec::new();
-    while let Some(piece) = answer.chunk().await.with_context(place)? {
-        ensure!(bytes.len() + piece.len() <= MOST_BYTES, "{url}: more than {MOST_BYTES} bytes");
-        bytes.extend_from_slice(&piece);
-    }
+    let bytes = client::body(answer, MOST_BYTES).await.with_context(place)?;
     KeySet::parse(&bytes).map_err(anyhow::Error::msg).with_context(place)
 }
