@@ -353,6 +353,8 @@ bearer = { queue = \"e5g_bdp\" }
         let twice = format!(
             "{SMALL}[[cell.ues]]\nname = \"tv\"\nslice = \"voice\"\naddresses = [\"10.45.0.2\"]\nchannel = {{ model = \"constant\", mcs = 1 }}\n"
         );
-        assert!(parse::<GnbConfig>("x", &twice).unwrap_err().to_string().contains("each given to one UE"));
+        assert!(
+            parse::<GnbConfig>("x", &twice).unwrap_err().to_string().contains("listed only once, at one UE")
+        );
     }
 }

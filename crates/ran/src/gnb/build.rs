@@ -52,7 +52,7 @@ impl Gnb {
         }
         by_address.sort_unstable();
         if let Some(twice) = by_address.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(GnbError::value("ues.addresses", twice[0].0, "each given to one UE"));
+            return Err(GnbError::value("ues.addresses", twice[0].0, "listed only once, at one UE"));
         }
         by_teid.sort_unstable();
         if let Some(twice) = by_teid.windows(2).find(|pair| config.n3 == N3::Gtpu && pair[0].0 == pair[1].0) {

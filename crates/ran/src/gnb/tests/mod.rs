@@ -646,7 +646,7 @@ fn what_is_wrong_is_named_once() {
     };
     build(&good()).unwrap();
     let lte = |rbs| RadioConfig::Lte(LteConfig { rbs, ..LteConfig::default() });
-    let cases: [(&str, Change<'_>); 16] = [
+    let cases: [(&str, Change<'_>); 17] = [
         ("0 RBs carry nothing: give the cell 1 to 110 RBs", &|c| c.radio = lte(0)),
         ("111 RBs are not in the table: LTE has 1 to 110", &|c| c.radio = lte(111)),
         ("the share_percent of all slices sum to 125 %: must be 100 at most", &|c| {
@@ -665,10 +665,13 @@ fn what_is_wrong_is_named_once() {
         ("ues = 0: must be 1 to 65535 UEs", &|c| c.ues.clear()),
         ("ue \"ue1\": slice = s7: must be the name of a slice", &|c| c.ues[1].slice = "s7".into()),
         ("ues.name = ue0: must be different for every UE, and not empty", &|c| c.ues[1].name = "ue0".into()),
-        ("ues.addresses = 10.45.0.1: must be each given to one UE", &|c| {
+        ("ues.addresses = 10.45.0.1: must be listed only once, at one UE", &|c| {
             c.ues[1].addresses = vec![address(0)]
         }),
         ("mac.grant_delay_slots = 65: must be 0 to 64", &|c| c.mac.grant_delay_slots = Some(65)),
+        ("ues.addresses = 10.45.0.2: must be listed only once, at one UE", &|c| {
+            c.ues[1].addresses = vec![address(1), address(1)]
+        }),
         ("mac.control.rbs = 26: must be no more than the carrier has", &|c| {
             c.mac.control = vec![ControlLoad { every_slots: 1, offset_slots: 0, rbs: 26 }];
         }),
