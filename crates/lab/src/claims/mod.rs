@@ -276,9 +276,9 @@ pub fn band(claim: &Claim) -> String {
     parts.join(", ")
 }
 
-/// Checks claims and plots before a run.
+/// Checks claims and plots before a run; without `cases`, the names of metrics and series are not checked.
 #[must_use]
-pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
+pub fn check(file: &File, cases: Option<&[Case]>) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut problem = |path: String, message: String| problems.push(Problem { line: None, path, message });
     let mut ids = BTreeSet::new();
@@ -335,12 +335,12 @@ pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
     }
     // A metric is computed separately in each variant.
     let one_variant = |case: &Case| Case { variant: None, ..case.clone() };
-    let of_metrics: Vec<Case> =
-        if file.metric.is_empty() { Vec::new() } else { cases.iter().map(one_variant).collect() };
-    let of_metrics: Vec<&Case> = of_metrics.iter().collect();
+    let of_metrics = cases.filter(|_| !file.metric.is_empty());
+    let of_metrics: Option<Vec<Case>> = of_metrics.map(|cases| cases.iter().map(one_variant).collect());
+    let of_metrics: Option<Vec<&Case>> = of_metrics.as_ref().map(|cases| cases.iter().collect());
     for (name, text) in &file.metric {
-        let cases = &of_metrics;
         let wrong = Expr::parse(text).map_err(|wrong| wrong.to_string()).and_then(|expr| {
+            let Some(cases) = &of_metrics else { return Ok(()) };
             let series = expr.series();
             series.into_iter().try_for_each(|n| metrics::check(n, metrics::SERIES, cases))?;
             expr.metrics().into_iter().try_for_each(|n| metrics::check(n, metrics::METRICS, cases))
@@ -410,12 +410,13 @@ pub fn retain_evaluated(file: &File, cases: &mut [Case]) {
     }
 }
 
-/// Calls `check` once per backend, with the cases that run on it.
+/// Calls `check` once per backend, with the cases that run on it, if there are any cases.
 fn on_each(
     backends: &[BackendName],
-    cases: &[Case],
+    cases: Option<&[Case]>,
     check: impl Fn(&[&Case]) -> Result<(), String>,
 ) -> Result<(), String> {
+    let Some(cases) = cases else { return Ok(()) };
     for backend in backends {
         let here: Vec<&Case> = cases.iter().filter(|c| c.backends.contains(backend)).collect();
         check(&here).map_err(|wrong| format!("on backend {backend} {wrong}"))?;
@@ -570,7 +571,7 @@ mod tests {
     fn a_band_without_anything_in_it_is_refused() {
         let mut file = File { claim: vec![claim("x")], ..File::default() };
         (file.claim[0].min, file.claim[0].max) = (Some(3.0), Some(2.0));
-        let says = check(&file, &[]).into_iter().map(|p| p.message).collect::<Vec<_>>().join("; ");
+        let says = check(&file, None).into_iter().map(|p| p.message).collect::<Vec<_>>().join("; ");
         assert!(says.contains("can never hold: its band is from 3 to 2"), "{says}");
     }
 

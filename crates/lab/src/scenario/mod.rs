@@ -145,7 +145,9 @@ fn parse_form(
             }
         }
     }
-    problems.extend(in_file(claims::check(&whole, &cases), text, None));
+    // Metrics of a case that could not be resolved are not known.
+    let resolved = problems.is_empty().then_some(cases.as_slice());
+    problems.extend(in_file(claims::check(&whole, resolved), text, None));
     // A wrong value of an axis is reported for every cell that has it.
     problems.truncate(MOST_PROBLEMS);
     if !problems.is_empty() {
