@@ -8,7 +8,7 @@
 use anabranch_ran::amc::{Amc, LteConfig, NrConfig, RadioConfig, TbsTable};
 use anabranch_ran::sched::eqp::Idle;
 use anabranch_ran::sched::{
-    Allocation, Backlog, InterAlgorithm, InterConfig, InterSlice, SliceConfig, Tti, check_slices,
+    Allocation, Backlog, InterAlgorithm, InterConfig, InterSlice, SliceConfig, Tti,
 };
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
@@ -80,12 +80,12 @@ fn config(name: usize, slice: &Slice) -> SliceConfig {
 }
 
 /// The slices, mended where they cannot be as they are.
-fn slices(of: &[Slice]) -> Vec<SliceConfig> {
+fn slices(of: &[Slice], config: &InterConfig) -> Vec<SliceConfig> {
     let mut slices: Vec<_> = of.iter().take(12).enumerate().map(|(i, s)| config(i, s)).collect();
     if slices.is_empty() {
         slices.push(SliceConfig::new("0", 100.0));
     }
-    if check_slices(&slices).is_err() {
+    if config.check_slices(&slices).is_err() {
         let all = slices.len() as f64;
         for slice in &mut slices {
             *slice = SliceConfig {
@@ -96,7 +96,7 @@ fn slices(of: &[Slice]) -> Vec<SliceConfig> {
                 ..slice.clone()
             };
         }
-        check_slices(&slices).expect("slices that can be");
+        config.check_slices(&slices).expect("slices that can be");
     }
     slices
 }
@@ -117,9 +117,9 @@ fuzz_target!(|input: Input| {
         }
         Carrier::Linear { rbs, bytes } => (TbsTable::linear(u32::from(bytes).max(1), rbs.into()), 1),
     };
-    let mut slices = slices(&input.slices);
-    let places = slices.len();
     let mut config = InterConfig::from(InterAlgorithm::ALL[usize::from(input.algorithm) % 7]);
+    let mut slices = slices(&input.slices, &config);
+    let places = slices.len();
     let limit = u32::from(input.limit).max(1);
     let mut conserving = false;
     match &mut config {
@@ -146,7 +146,7 @@ fuzz_target!(|input: Input| {
             let slice = &mut slices[usize::from(place) % places];
             let before = slice.share_percent;
             slice.share_percent = f64::from(share) / 2.0;
-            if check_slices(&slices).is_err() {
+            if config.check_slices(&slices).is_err() {
                 slices[usize::from(place) % places].share_percent = before;
             }
         }

@@ -405,11 +405,12 @@ impl Gnb {
     /// Builds the cell; reads traces.
     ///
     /// # Errors
-    /// Those of [`Gnb::config`] and `anabranch_ran`.
+    /// Those of [`Gnb::config`] and `anabranch_ran`, and keys without effect.
     pub fn build(&self, seed: u64, ues: &[(String, Vec<IpAddr>)]) -> Result<Cell, String> {
         let config = self.config(seed, ues)?;
         let mut read = |file: &str| read_text(Path::new(file)).map_err(|e| e.to_string());
-        Cell::new(&config, &mut read).map_err(|e: GnbError| e.to_string())
+        let built = Cell::new(&config, &mut read);
+        built.and_then(|cell| config.check_effects().map(|()| cell)).map_err(|e: GnbError| e.to_string())
     }
 }
 
@@ -479,6 +480,10 @@ series = ["gnb.cell.slice.voice.owed_rbs", "gnb.cell.ue.a.rlc_bytes", "gnb.cell.
         check(&["gnb.cell.scheduler=eqp_exact", "gnb.cell.scheduler_set.quantum_limit_rbs=50"]).unwrap();
         check(&["gnb.cell.rat=nr", "gnb.cell.rbs=50", "gnb.cell.radio.numerology=1"]).unwrap();
         check(&["gnb.cell.queue=codel", "gnb.cell.queue_set.target_us=9000", "gnb.cell.rlc=am"]).unwrap();
+        check(&["gnb.cell.slices.rest.min_percent=60", "gnb.cell.uplink_scheduler=rrm_policy"]).unwrap();
+        check(&["gnb.cell.slices.rest.min_percent=75", "gnb.cell.slices.rest.max_percent=100"]).unwrap();
+        check(&["gnb.cell.slices.rest.priority=2", "gnb.cell.scheduler=static_priority"]).unwrap();
+        check(&["gnb.cell.ue.b.priority=2", "gnb.cell.slices.rest.intra=priority"]).unwrap();
         check(&["gnb.cell.channel.model=train", "gnb.cell.ue.b.channel.model=pedestrian"]).unwrap();
     }
 
@@ -561,6 +566,15 @@ series = ["gnb.cell.slice.voice.owed_rbs", "gnb.cell.ue.a.rlc_bytes", "gnb.cell.
             (
                 &["gnb.cell.slices.rest.share_percent=101"],
                 "gnb.cell.slices.rest.share_percent: 101 is out of range; valid: 0 to 100",
+            (
+                &["gnb.cell.slices.rest.min_percent=60"],
+                "gnb.cell: slice \"rest\": min_percent = 60 has no effect: leave it out, or set the scheduler to rrm_policy",
+            ),
+            (&["gnb.cell.slices.rest.priority=2"], "or set the scheduler to static_priority"),
+            (
+                &["gnb.cell.ue.b.priority=2"],
+                "gnb.cell: ue \"b\": priority = 2: must be left out: no slice has intra = \"priority\"",
+            ),
             ),
             (
                 &["gnb.cell.channel.model=train", "gnb.cell.channel.start_s=nan"],

@@ -216,7 +216,10 @@ impl Agent {
             (Direction::Uplink, "uplink_scheduler", uplink_scheduler),
         ] {
             let Some(scheduler) = scheduler else { continue };
-            scheduler.build(slices, ues).map_err(|e| Problem::invalid(e.to_string()).field(field))?;
+            let checked = scheduler.check_slices(&self.running.slices);
+            checked
+                .and_then(|()| scheduler.build(slices, ues))
+                .map_err(|e| Problem::invalid(e.to_string()).field(field))?;
             match direction {
                 // The uplink scheduler stays as it is.
                 Direction::Downlink => {

@@ -8,7 +8,7 @@ use super::{Gnb, Link};
 use crate::amc::Amc;
 use crate::mac::Harq;
 use crate::rlc::BufferPool;
-use crate::sched::{InterConfig, check_slices};
+use crate::sched::InterConfig;
 use anabranch_element::time::{Duration, Instant, nanos};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -25,7 +25,11 @@ impl Gnb {
     /// number or out of range, a malformed trace, or a name or address that is used twice.
     pub fn new(config: &GnbConfig, load: &mut TraceLoader<'_>) -> Result<Self, GnbError> {
         let amc = Amc::new(&config.radio)?;
-        check_slices(&config.slices)?;
+        let inter: [InterConfig; 2] = [
+            config.scheduler.clone(),
+            config.uplink_scheduler.clone().unwrap_or_else(|| config.scheduler.clone()),
+        ];
+        inter.iter().try_for_each(|inter| inter.check_slices(&config.slices))?;
         check_mac(config, &amc)?;
         if !(1..=MAX_UES).contains(&config.ues.len()) {
             return Err(GnbError::value("ues", config.ues.len(), "1 to 65535 UEs"));
@@ -58,10 +62,6 @@ impl Gnb {
         if let Some(twice) = by_teid.windows(2).find(|pair| config.n3 == N3::Gtpu && pair[0].0 == pair[1].0) {
             return Err(GnbError::value("ues.teid_downlink", twice[0].0, "each given to one UE"));
         }
-        let inter: [InterConfig; 2] = [
-            config.scheduler.clone(),
-            config.uplink_scheduler.clone().unwrap_or_else(|| config.scheduler.clone()),
-        ];
         let mut link = |inter: &InterConfig| {
             Ok::<_, GnbError>(Link {
                 scheduler: inter.build(config.slices.len(), config.ues.len())?,

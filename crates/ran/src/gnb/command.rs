@@ -6,7 +6,7 @@ use super::ue::index;
 use crate::amc::Direction;
 use crate::channel::Channel;
 use crate::queue::{BearerParams, QueueConfig};
-use crate::sched::{InterConfig, SliceConfig, check_slices};
+use crate::sched::{InterConfig, SliceConfig};
 use crate::sdap::DrbId;
 use anabranch_element::time::Instant;
 
@@ -82,6 +82,7 @@ impl Gnb {
                 self.set_slices(slices)
             }
             GnbCommand::Scheduler { direction, scheduler } => {
+                scheduler.check_slices(&self.slices)?;
                 let built = scheduler.build(self.slices.len(), self.ues.len())?;
                 self.links[index(direction)].scheduler = built;
                 self.inter[index(direction)] = scheduler;
@@ -120,7 +121,7 @@ impl Gnb {
     }
 
     fn set_slices(&mut self, slices: Vec<SliceConfig>) -> Result<(), GnbError> {
-        check_slices(&slices)?;
+        self.inter.iter().try_for_each(|inter| inter.check_slices(&slices))?;
         let mut places = Vec::with_capacity(self.slices.len());
         for (old, slice) in (0_u16..).zip(&self.slices) {
             let place = slices.iter().position(|s| s.name == slice.name);

@@ -19,6 +19,7 @@ mod build;
 mod classify;
 mod command;
 mod config;
+mod effect;
 mod egress;
 mod forecast;
 mod grants;

@@ -66,6 +66,22 @@ impl SliceConfig {
         }
     }
 
+    /// The keys that only some schedulers use, with their values, as far as these are not the defaults.
+    fn special_keys(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        let values = [
+            ("dedicated_percent", Some(self.dedicated_percent).filter(|dedicated| *dedicated != 0.0)),
+            ("min_percent", self.min_percent.filter(|min| *min != self.share_percent)),
+            ("max_percent", self.max_percent.filter(|max| *max != 100.0)),
+            ("priority", Some(f64::from(self.priority)).filter(|priority| *priority != 0.0)),
+        ];
+        values.into_iter().filter_map(|(key, value)| Some((key, value?)))
+    }
+
+    /// Minimum and maximum share in percent.
+    fn ratios(&self) -> (f64, f64) {
+        (self.min_percent.unwrap_or(self.share_percent), self.max_percent.unwrap_or(100.0))
+    }
+
     /// The share in millionths.
     #[must_use]
     pub fn share_parts(&self) -> u64 {
@@ -84,8 +100,8 @@ impl SliceConfig {
 
     /// Minimum and maximum share in millionths.
     pub(super) fn policy_parts(&self) -> (u64, u64) {
-        let min = self.min_percent.unwrap_or(self.share_percent);
-        (parts(min), parts(self.max_percent.unwrap_or(100.0)))
+        let (min, max) = self.ratios();
+        (parts(min), parts(max))
     }
 
     /// RBs out of `rbs` that cover the maximum, and whether minimum and maximum are equal.
@@ -118,10 +134,24 @@ pub enum SchedError {
     /// A name is empty or used twice.
     #[error("slice \"{0}\": give every slice a name of its own")]
     Name(String),
+    /// A key has no effect.
+    #[error(
+        "slice \"{slice}\": {key} = {value} has no effect: leave it out, or set the scheduler to {users}"
+    )]
+    NoEffect {
+        /// Name of the slice.
+        slice: String,
+        /// The configuration key.
+        key: &'static str,
+        /// The configured value.
+        value: f64,
+        /// The schedulers that use the key.
+        users: String,
+    },
     /// The shares sum to more than 100 %.
     #[error("the {what} of all slices sum to {percent} %: must be 100 at most")]
     Sum {
-        /// The key of the shares.
+        /// The summed keys.
         what: &'static str,
         /// The sum in percent.
         percent: f64,
@@ -139,12 +169,12 @@ pub enum SchedError {
     },
 }
 
-/// Checks a list of slices.
+/// Checks a list of slices for any scheduler.
 ///
 /// # Errors
-/// The first fault: no slice, a duplicate name, a share that is not a number from 0 to 100, or shares that sum to more
+/// The first fault: no slice, a duplicate name, a percentage that is not a number from 0 to 100, or shares that sum to more
 /// than 100.
-pub fn check_slices(slices: &[SliceConfig]) -> Result<(), SchedError> {
+pub(super) fn check_slices(slices: &[SliceConfig]) -> Result<(), SchedError> {
     if !(1..=MAX_SLICES).contains(&slices.len()) {
         return Err(SchedError::Count(slices.len()));
     }
@@ -152,8 +182,7 @@ pub fn check_slices(slices: &[SliceConfig]) -> Result<(), SchedError> {
         if slice.name.is_empty() || slices[..i].iter().any(|s| s.name == slice.name) {
             return Err(SchedError::Name(slice.name.clone()));
         }
-        let min = slice.min_percent.unwrap_or(slice.share_percent);
-        let max = slice.max_percent.unwrap_or(100.0);
+        let (min, max) = slice.ratios();
         for (key, value) in [
             ("share_percent", slice.share_percent),
             ("dedicated_percent", slice.dedicated_percent),
@@ -161,29 +190,67 @@ pub fn check_slices(slices: &[SliceConfig]) -> Result<(), SchedError> {
             ("max_percent", max),
         ] {
             if !(0.0..=100.0).contains(&value) {
-                let remedy = "a number of 0 to 100";
-                return Err(SchedError::Slice { slice: slice.name.clone(), key, value, remedy });
+                return Err(slice_error(slice, key, value, "a number of 0 to 100"));
             }
         }
-        let wrong =
-            |key, value, remedy| Err(SchedError::Slice { slice: slice.name.clone(), key, value, remedy });
+    }
+    check_sum("share_percent", slices, |slice| slice.share_percent)
+}
+
+/// Checks the dedicated, minimum and maximum shares of a list of slices, for a scheduler that uses them.
+///
+/// # Errors
+/// The first slice whose percentages are out of order, or minima that sum to more than 100.
+pub(super) fn check_ratios(slices: &[SliceConfig]) -> Result<(), SchedError> {
+    for slice in slices {
+        let (min, max) = slice.ratios();
         if slice.dedicated_percent > min {
-            return wrong("dedicated_percent", slice.dedicated_percent, "at most min_percent");
+            let dedicated = slice.dedicated_percent;
+            return Err(slice_error(slice, "dedicated_percent", dedicated, "at most min_percent"));
         }
         if min > max {
-            return wrong("max_percent", max, "at least min_percent");
+            return Err(slice_error(slice, "max_percent", max, "at least min_percent"));
         }
     }
-    for (what, of) in [
-        ("share_percent", (|s| s.share_percent) as fn(&SliceConfig) -> f64),
-        ("min_percent", |s| s.min_percent.unwrap_or(s.share_percent)),
-    ] {
-        let percent: f64 = slices.iter().map(of).sum();
-        if percent > 100.0 + 1e-6 {
-            return Err(SchedError::Sum { what, percent });
+    check_sum("min_percent (share_percent where it is missing)", slices, |slice| slice.ratios().0)
+}
+
+/// Checks that keys of slices that only some schedulers use are used by one of `algorithms`, or have their defaults.
+///
+/// # Errors
+/// The first key without effect.
+pub(crate) fn check_slice_keys(
+    slices: &[SliceConfig],
+    algorithms: [InterAlgorithm; 2],
+) -> Result<(), SchedError> {
+    let uses = |algorithm: &InterAlgorithm, key| algorithm.slice_keys().contains(&key);
+    for slice in slices {
+        let unused = |(key, _): &(&'static str, f64)| !algorithms.iter().any(|a| uses(a, *key));
+        if let Some((key, value)) = slice.special_keys().find(unused) {
+            let users: Vec<&str> =
+                InterAlgorithm::ALL.iter().filter(|a| uses(a, key)).map(|a| a.name()).collect();
+            return Err(SchedError::NoEffect {
+                slice: slice.name.clone(),
+                key,
+                value,
+                users: users.join(" or "),
+            });
         }
     }
     Ok(())
+}
+
+fn slice_error(slice: &SliceConfig, key: &'static str, value: f64, remedy: &'static str) -> SchedError {
+    SchedError::Slice { slice: slice.name.clone(), key, value, remedy }
+}
+
+fn check_sum(
+    what: &'static str,
+    slices: &[SliceConfig],
+    of: fn(&SliceConfig) -> f64,
+) -> Result<(), SchedError> {
+    let percent: f64 = slices.iter().map(of).sum();
+    if percent > 100.0 + 1e-6 { Err(SchedError::Sum { what, percent }) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -211,10 +278,15 @@ mod tests {
             max_percent: Some(max),
             ..slice("a", 10.0)
         };
+        let why = |slices: &[SliceConfig]| check_ratios(slices).unwrap_err().to_string();
         assert!(
             why(&[policy(20.0, 10.0, 50.0)]).contains("dedicated_percent = 20: must be at most min_percent")
         );
         assert!(why(&[policy(5.0, 60.0, 50.0)]).contains("max_percent = 50: must be at least min_percent"));
+        assert_eq!(
+            why(&[policy(5.0, 70.0, 80.0), slice("b", 40.0)]),
+            "the min_percent (share_percent where it is missing) of all slices sum to 110 %: must be 100 at most"
+        );
         assert_eq!(check_slices(&[slice("a", 25.0), slice("b", 75.0)]), Ok(()));
         assert_eq!((slice("a", 25.0).share_of(25), slice("b", 75.0).share_of(25)), (6, 18));
         assert_eq!(slice("third", 100.0 / 3.0).share_of(275), 91);

@@ -35,7 +35,8 @@ mod tests;
 
 pub use crate::registry::{NoParams, OutOfRange};
 pub use capacity::Capacity;
-pub use config::{SchedError, SliceConfig, check_slices};
+pub(crate) use config::check_slice_keys;
+pub use config::{SchedError, SliceConfig};
 pub use intra::{IntraKind, IntraSlice};
 pub use preview::TtiPreview;
 
@@ -264,11 +265,22 @@ pub trait Scheduler: Sized {
     /// Parameters as configured, with defaults.
     type Params;
 
+    /// The keys of slices that this scheduler uses, of those that not all schedulers use.
+    const SLICE_KEYS: &'static [&'static str] = &[];
+
     /// Checks that every parameter is in range.
     ///
     /// # Errors
     /// The first parameter that is not, with its range.
     fn check(_: &Self::Params) -> Result<(), OutOfRange> {
+        Ok(())
+    }
+
+    /// Checks the values of [`SLICE_KEYS`](Self::SLICE_KEYS), each of which is in range.
+    ///
+    /// # Errors
+    /// The first fault.
+    fn check_slices(_: &[SliceConfig]) -> Result<(), SchedError> {
         Ok(())
     }
 
@@ -279,8 +291,14 @@ pub trait Scheduler: Sized {
 impl<T: Scheduler> Scheduler for Box<T> {
     type Params = T::Params;
 
+    const SLICE_KEYS: &'static [&'static str] = T::SLICE_KEYS;
+
     fn check(params: &T::Params) -> Result<(), OutOfRange> {
         T::check(params)
+    }
+
+    fn check_slices(slices: &[SliceConfig]) -> Result<(), SchedError> {
+        T::check_slices(slices)
     }
 
     fn build(params: &T::Params, cell: &Setup) -> Self {
@@ -305,7 +323,24 @@ macro_rules! registry {
             InterConfig { $( $Variant(<$Scheduler as Scheduler>::Params) = $name, $about; )+ }
         }
 
+        impl InterAlgorithm {
+            /// The keys of slices that the scheduler uses, of those that not all schedulers use.
+            pub(crate) const fn slice_keys(self) -> &'static [&'static str] {
+                match self { $( Self::$Variant => <$Scheduler as Scheduler>::SLICE_KEYS, )+ }
+            }
+        }
+
         impl InterConfig {
+            /// Checks a list of slices for this scheduler. Keys that it does not use only have to be in range.
+            ///
+            /// # Errors
+            /// The first fault: no slice, a duplicate name, a percentage that is not a number from 0 to 100, shares or minima that
+            /// sum to more than 100, or minima and maxima out of order.
+            pub fn check_slices(&self, slices: &[SliceConfig]) -> Result<(), SchedError> {
+                config::check_slices(slices)?;
+                match self { $( Self::$Variant(_) => <$Scheduler as Scheduler>::check_slices(slices), )+ }
+            }
+
             /// Builds the scheduler for a number of slices and UEs.
             ///
             /// # Errors

@@ -17,8 +17,8 @@
 //! whose maximum is less than a group gets a group occasionally. A maximum that is a multiple of a group is kept in each TTI,
 //! unless other slices made the slice wait.
 
-use super::config::PARTS;
-use super::{Allocation, InterSlice, NoParams, Scheduler, Setup, SliceConfig, Tti, TtiPreview};
+use super::config::{PARTS, check_ratios};
+use super::{Allocation, InterSlice, NoParams, SchedError, Scheduler, Setup, SliceConfig, Tti, TtiPreview};
 
 /// The scheduler of one direction.
 #[derive(Debug, Clone, Default)]
@@ -78,6 +78,12 @@ impl CarryOver {
 
 impl Scheduler for RrmPolicy {
     type Params = NoParams;
+
+    const SLICE_KEYS: &'static [&'static str] = &["dedicated_percent", "min_percent", "max_percent"];
+
+    fn check_slices(slices: &[SliceConfig]) -> Result<(), SchedError> {
+        check_ratios(slices)
+    }
 
     fn build(_: &NoParams, cell: &Setup) -> Self {
         Self {

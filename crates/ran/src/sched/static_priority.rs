@@ -16,6 +16,8 @@ pub struct StaticPriority {
 impl Scheduler for StaticPriority {
     type Params = NoParams;
 
+    const SLICE_KEYS: &'static [&'static str] = &["priority"];
+
     fn build(_: &NoParams, _: &Setup) -> Self {
         Self::default()
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::sched::InterAlgorithm::{Drr, EqpExact, Fixed, GpsPacking, RrmPolicy, StaticPriority};
+use crate::sched::IntraKind;
 
 /// One bulk flow and one call per slice: each slice's bytes without padding, and the mean delay of its call in ms.
 fn go_with(
@@ -207,4 +208,61 @@ fn a_stalled_ue_does_not_reduce_the_forecast_of_others() {
     let (vanilla, jit) = (go(Algorithm::Vanilla), go(Algorithm::Jit));
     println!("{:.3}", jit as f64 / vanilla as f64);
     assert!(jit as f64 > 0.97 * vanilla as f64, "{jit} of {vanilla} bytes");
+}
+
+#[test]
+fn minima_count_only_where_they_are_used() {
+    let mut config = config(&[30.0, 70.0], &[0, 1], Algorithm::Vanilla);
+    config.slices[0].min_percent = Some(60.0);
+    let mut gnb = build(&config).unwrap();
+    let mut switch = |scheduler: InterAlgorithm| {
+        let scheduler = scheduler.into();
+        gnb.apply(GnbCommand::Scheduler { direction: Direction::Uplink, scheduler }, ms(1))
+    };
+    let sum =
+        "the min_percent (share_percent where it is missing) of all slices sum to 130 %: must be 100 at most";
+    assert_eq!(switch(RrmPolicy).unwrap_err().to_string(), sum);
+    for unused in [StaticPriority, Fixed] {
+        assert_eq!(switch(unused), Ok(()));
+    }
+    config.slices[0].min_percent = Some(20.0);
+    gnb.apply(GnbCommand::Slices(config.slices.clone()), ms(1)).unwrap();
+    for scheduler in InterAlgorithm::ALL {
+        let scheduler = scheduler.into();
+        gnb.apply(GnbCommand::Scheduler { direction: Direction::Uplink, scheduler }, ms(1)).unwrap();
+    }
+    config.slices[0].min_percent = Some(60.0);
+    config.uplink_scheduler = Some(RrmPolicy.into());
+    assert_eq!(build(&config).unwrap_err().to_string(), sum);
+}
+
+#[test]
+fn keys_without_effect_are_named_in_files() {
+    let base = || config(&[30.0, 70.0], &[0, 1], Algorithm::Vanilla);
+    let set: [(&str, InterAlgorithm, fn(&mut GnbConfig)); 4] = [
+        ("dedicated_percent", RrmPolicy, |c| c.slices[1].dedicated_percent = 5.0),
+        ("min_percent", RrmPolicy, |c| c.slices[1].min_percent = Some(0.0)),
+        ("max_percent", RrmPolicy, |c| c.slices[1].max_percent = Some(80.0)),
+        ("priority", StaticPriority, |c| c.slices[1].priority = 1),
+    ];
+    for (key, user, set) in set {
+        for scheduler in InterAlgorithm::ALL.iter().copied() {
+            let mut config = base();
+            set(&mut config);
+            config.scheduler = scheduler.into();
+            let why = config.check_effects().err().map(|why| why.to_string());
+            let named = why.as_ref().map(|why| why.starts_with(&format!("slice \"s1\": {key} = ")));
+            assert_eq!(named, (scheduler != user).then_some(true), "{scheduler}: {why:?}");
+            config.uplink_scheduler = Some(user.into());
+            assert_eq!(config.check_effects(), Ok(()), "{scheduler}");
+        }
+    }
+    let mut defaults = base();
+    (defaults.slices[0].min_percent, defaults.slices[0].max_percent) = (Some(30.0), Some(100.0));
+    assert_eq!(defaults.check_effects(), Ok(()));
+    defaults.ues[1].priority = 2;
+    let why = defaults.check_effects().unwrap_err().to_string();
+    assert_eq!(why, "ue \"ue1\": priority = 2: must be left out: no slice has intra = \"priority\"");
+    defaults.slices[0].intra = IntraKind::Priority;
+    assert_eq!(defaults.check_effects(), Ok(()));
 }

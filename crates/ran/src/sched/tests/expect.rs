@@ -29,7 +29,7 @@ proptest! {
             (slice.min_percent, slice.max_percent) = (Some(min.into()), Some(f64::from(min.max(*max))));
             demands.push(if *idle && i != mine { 0 } else { *demand });
         }
-        check_slices(&cell.slices).unwrap();
+        config.check_slices(&cell.slices).unwrap();
         let (mut expected, ttis) = (0, 400);
         for _ in 0..ttis {
             let next = TtiPreview { rbs, rbg, slices: &cell.slices, demands: &demands };

@@ -36,7 +36,7 @@ impl Cell {
     fn new(config: &InterConfig, shares: &[f64], table: TbsTable, rbg: u16, ues: &[u16]) -> Self {
         let slices: Vec<_> =
             (0..).zip(shares).map(|(i, s): (u32, _)| SliceConfig::new(i.to_string(), *s)).collect();
-        check_slices(&slices).unwrap();
+        config.check_slices(&slices).unwrap();
         Self {
             table,
             rbg,

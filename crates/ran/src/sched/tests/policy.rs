@@ -13,7 +13,7 @@ fn run(rbs: u16, rbg: u16, slices: &[[f64; 3]], ttis: u64) -> Cell {
         slice.dedicated_percent = *dedicated;
         (slice.min_percent, slice.max_percent) = (Some(*min), Some(*max));
     }
-    check_slices(&cell.slices).unwrap();
+    config.check_slices(&cell.slices).unwrap();
     for _ in 0..ttis {
         for (_, packets) in &mut cell.ues {
             packets.clear();
