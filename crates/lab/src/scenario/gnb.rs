@@ -511,6 +511,19 @@ series = ["gnb.cell.slice.voice.owed_rbs", "gnb.cell.ue.a.rlc_bytes", "gnb.cell.
     }
 
     #[test]
+    fn packets_that_no_qos_flow_takes_are_reported() {
+        let warnings = |qos: &str| {
+            let sets = [format!("gnb.cell.qos=[{qos}]")];
+            parse(Path::new("cell.toml"), CELL, &sets).unwrap().cases[0].warnings.clone()
+        };
+        let tcp = r#"filter = { protocol = "tcp" }"#;
+        let said = warnings(&format!("{{ qfi = 3, {tcp} }}"));
+        let says = "gnb.cell.qos: packets that match no filter are dropped: add a QoS flow without filter";
+        assert_eq!(said, [says]);
+        assert_eq!(warnings(&format!("{{ qfi = 3, {tcp} }}, {{ qfi = 4 }}")), [""; 0]);
+    }
+
+    #[test]
     fn the_uplink_has_a_channel_and_packets_have_any_size() {
         let config = |sets: &[&str]| {
             let sets: Vec<String> = sets.iter().map(|s| (*s).to_owned()).collect();
@@ -541,6 +554,8 @@ series = ["gnb.cell.slice.voice.owed_rbs", "gnb.cell.ue.a.rlc_bytes", "gnb.cell.
 
     #[test]
     fn what_cannot_be_is_named_once() {
+        // A cell that cannot be built has no metrics; that they are unknown is not a second fault.
+        let text = format!("{CELL}{NAMES}\n[metric]\ntwice = \"2 * gnb.cell.rb_percent\"\n");
         for (sets, says) in [
             (&["gnb.cell.rbs=0"][..], "gnb.cell: 0 RBs carry nothing: give the cell 1 to 110 RBs"),
             (&["gnb.cell.rbs=111"], "gnb.cell: 111 RBs are not in the table: LTE has 1 to 110"),
@@ -551,21 +566,6 @@ series = ["gnb.cell.slice.voice.owed_rbs", "gnb.cell.ue.a.rlc_bytes", "gnb.cell.
             (&["gnb.cell.channel.cqi=16"], "CQI 16 is out of range: 0 to 15"),
             (&["gnb.cell.slices.rest.share_percent=80"], "all slices sum to 105 %: must be 100 at most"),
             (&["gnb.cell.slices.rest.share_percent=nan"], "share_percent"),
-            (&["gnb.cell.bler_percent=nan"], "gnb.cell.bler_percent: NaN is out of range; valid: 0 to 100"),
-            (&["gnb.cell.ue.b.slice=gold"], "ue \"b\": slice = gold: must be the name of a slice"),
-            (&["gnb.cell.ue.c.priority=1"], "gnb.cell.ue.c: there is no UE of this cell `c`"),
-            (&["gnb.cell.queue=codle"], "\"codle\" is not known; did you mean \"codel\"?"),
-            (&["gnb.cell.queue_set.target=3"], "gnb.cell: queue_set: unknown field `target`"),
-            (&["gnb.cell.scheduler_set.idle=reset"], "scheduler_set: "),
-            (&["gnb.cell.radio.numerology=9"], "gnb.cell: radio: unknown field `numerology`"),
-            (&["gnb.cell.channel.model=trace", "gnb.cell.channel.file=no.csv"], "no.csv: "),
-        // A cell that cannot be built has no metrics; that they are unknown is not a second fault.
-        let text = format!("{CELL}{NAMES}\n[metric]\ntwice = \"2 * gnb.cell.rb_percent\"\n");
-            (&["gnb.cell.rat=nr", "gnb.cell.rbs=276"], "276"),
-            (&["gnb.cell.rat=nr", "gnb.cell.rbs=0"], "0 RBs carry nothing"),
-            (
-                &["gnb.cell.slices.rest.share_percent=101"],
-                "gnb.cell.slices.rest.share_percent: 101 is out of range; valid: 0 to 100",
             (
                 &["gnb.cell.slices.rest.min_percent=60"],
                 "gnb.cell: slice \"rest\": min_percent = 60 has no effect: leave it out, or set the scheduler to rrm_policy",
@@ -575,6 +575,19 @@ series = ["gnb.cell.slice.voice.owed_rbs", "gnb.cell.ue.a.rlc_bytes", "gnb.cell.
                 &["gnb.cell.ue.b.priority=2"],
                 "gnb.cell: ue \"b\": priority = 2: must be left out: no slice has intra = \"priority\"",
             ),
+            (&["gnb.cell.bler_percent=nan"], "gnb.cell.bler_percent: NaN is out of range; valid: 0 to 100"),
+            (&["gnb.cell.ue.b.slice=gold"], "ue \"b\": slice = gold: must be the name of a slice"),
+            (&["gnb.cell.ue.c.priority=1"], "gnb.cell.ue.c: there is no UE of this cell `c`"),
+            (&["gnb.cell.queue=codle"], "\"codle\" is not known; did you mean \"codel\"?"),
+            (&["gnb.cell.queue_set.target=3"], "gnb.cell: queue_set: unknown field `target`"),
+            (&["gnb.cell.scheduler_set.idle=reset"], "scheduler_set: "),
+            (&["gnb.cell.radio.numerology=9"], "gnb.cell: radio: unknown field `numerology`"),
+            (&["gnb.cell.channel.model=trace", "gnb.cell.channel.file=no.csv"], "no.csv: "),
+            (&["gnb.cell.rat=nr", "gnb.cell.rbs=276"], "276"),
+            (&["gnb.cell.rat=nr", "gnb.cell.rbs=0"], "0 RBs carry nothing"),
+            (
+                &["gnb.cell.slices.rest.share_percent=101"],
+                "gnb.cell.slices.rest.share_percent: 101 is out of range; valid: 0 to 100",
             ),
             (
                 &["gnb.cell.channel.model=train", "gnb.cell.channel.start_s=nan"],

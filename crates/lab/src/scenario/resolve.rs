@@ -567,7 +567,10 @@ impl Check {
         }
         let named: Vec<_> = mine.iter().map(|ue| ((*ue).to_owned(), Vec::new())).collect();
         match gnb.build(0, &named) {
-            Ok(cell) => self.stuck(&path, &cell),
+            Ok(cell) => {
+                self.stuck(&path, &cell);
+                self.unmapped(&path, &cell);
+            }
             Err(why) => self.problem(path, why),
         }
     }
@@ -583,6 +586,14 @@ impl Check {
         for (what, ues) in said.into_values() {
             let more = if ues > 1 { format!(" (and {} UEs more)", ues - 1) } else { String::new() };
             self.warnings.push(format!("{path}: {what}{more}"));
+        }
+    }
+
+    /// Warns of packets that no QoS flow of a cell takes; all its UEs have the same flows.
+    fn unmapped(&mut self, path: &str, cell: &Gnb) {
+        if !cell.unmapped_packets().is_empty() {
+            let what = "packets that match no filter are dropped: add a QoS flow without filter";
+            self.warnings.push(format!("{path}.qos: {what}"));
         }
     }
 

@@ -76,8 +76,9 @@ pub fn load(args: &Common) -> anyhow::Result<GnbConfig> {
     let mut config: GnbConfig = load_file(&args.config)?;
     args.win(&mut config.api, &mut config.metrics)?;
     // A cell that cannot be built is reported where it is built.
-    for stuck in Gnb::new(&config.core(), &mut read_trace).iter().flat_map(Gnb::unservable_queues) {
-        tracing::warn!("[cell] {stuck}");
+    if let Ok(gnb) = Gnb::new(&config.core(), &mut read_trace) {
+        gnb.unservable_queues().iter().for_each(|stuck| tracing::warn!("[cell] {stuck}"));
+        gnb.unmapped_packets().iter().for_each(|unmapped| tracing::warn!("[cell] {unmapped}"));
     }
     Ok(config)
 }

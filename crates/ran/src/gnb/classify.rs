@@ -41,6 +41,11 @@ pub(super) fn qfi_of(rules: &[QosRule], default: u8, direction: Direction, packe
     rules.iter().find(matches).map_or(default, |rule| rule.qfi)
 }
 
+/// Whether a rule matches every packet.
+pub(super) fn matches_all(rule: &QosRule) -> bool {
+    rule.dscp.is_none() && rule.filter == Filter::default()
+}
+
 /// Whether `number` is the protocol number of `protocol`.
 fn is_number(protocol: Protocol, number: u8) -> bool {
     match protocol {

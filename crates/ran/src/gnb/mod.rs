@@ -29,6 +29,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod ue;
+mod unmapped;
 mod unservable;
 
 pub use command::GnbCommand;
@@ -38,6 +39,7 @@ pub use config::{
 };
 pub use stats::{BearerStats, GnbEvent, LinkStats, PacketTimes, SlotStats, UeLinkStats, UeSlotStats};
 pub use ue::TraceLoader;
+pub use unmapped::UnmappedPackets;
 pub use unservable::{Remedy, UnservableQueue};
 
 use crate::amc::{Amc, Direction};

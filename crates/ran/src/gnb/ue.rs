@@ -183,6 +183,13 @@ impl Ue {
         classify::qfi_of(&self.qos, self.default_qfi, direction, packet)
     }
 
+    /// The QFI of packets without a matching rule, if there can be any and SDAP drops them.
+    pub(super) fn unmapped_qfi(&self, direction: Direction) -> Option<u8> {
+        let sdap = &self.direction_state(direction).sdap;
+        let dropped = sdap.drb_of(self.default_qfi).is_none() && !self.qos.iter().any(classify::matches_all);
+        dropped.then_some(self.default_qfi)
+    }
+
     /// Queues a packet in SDAP, and passes on what the limiter admits.
     #[inline(always)]
     pub(super) fn enqueue(

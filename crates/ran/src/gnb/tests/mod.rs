@@ -10,6 +10,7 @@ mod narrow;
 mod outages;
 mod slices;
 mod stuck;
+mod unmapped;
 mod uplink;
 mod waits;
 
@@ -668,10 +669,10 @@ fn what_is_wrong_is_named_once() {
         ("ues.addresses = 10.45.0.1: must be listed only once, at one UE", &|c| {
             c.ues[1].addresses = vec![address(0)]
         }),
-        ("mac.grant_delay_slots = 65: must be 0 to 64", &|c| c.mac.grant_delay_slots = Some(65)),
         ("ues.addresses = 10.45.0.2: must be listed only once, at one UE", &|c| {
             c.ues[1].addresses = vec![address(1), address(1)]
         }),
+        ("mac.grant_delay_slots = 65: must be 0 to 64", &|c| c.mac.grant_delay_slots = Some(65)),
         ("mac.control.rbs = 26: must be no more than the carrier has", &|c| {
             c.mac.control = vec![ControlLoad { every_slots: 1, offset_slots: 0, rbs: 26 }];
         }),
