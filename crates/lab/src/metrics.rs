@@ -202,12 +202,16 @@ pub const METRICS: &[Metric] = &[
         "Mbit/s",
         "virtual time: upper bound of the data carried in the uplink",
     ),
-    metric("gnb.<gnb>.ue.<ue>.rb_share_percent", "%", "virtual time: the UE's share of the RBs for new data"),
+    metric(
+        "gnb.<gnb>.ue.<ue>.rb_share_percent",
+        "%",
+        "virtual time: the UE's share of the downlink RBs for new data",
+    ),
     metric("gnb.<gnb>.ue.<ue>.useful_mbps", "Mbit/s", "virtual time: data carried by its transport blocks"),
     metric(
         "gnb.<gnb>.slice.<slice>.rb_share_percent",
         "%",
-        "virtual time: the slice's share of the RBs for new data",
+        "virtual time: the slice's share of the downlink RBs for new data",
     ),
     metric(
         "gnb.<gnb>.ue.<ue>.qfi<qfi>.wait_mean_ms",
