@@ -431,7 +431,8 @@ fn ue_text(ue: &CellUe) -> String {
     });
     text.push('\n');
     text.push_str(&table(&columns, rows.collect::<Vec<_>>()));
-    let columns = ["qfi", "direction", ">packets", ">bytes", ">waiting", ">dropped", ">wait mean", ">max"];
+    let columns =
+        ["qfi", "direction", ">packets", ">bytes", ">waiting", ">dropped", ">SDAP wait mean", ">max"];
     let rows = ue.flows.iter().map(|flow| {
         vec![
             flow.qfi.to_string(),
