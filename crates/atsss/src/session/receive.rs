@@ -295,8 +295,7 @@ impl Session {
         if self.resting {
             self.wake(now);
         }
-        self.traffic.rx_packets += 1;
-        self.traffic.rx_bytes += packet.len() as u64;
+        let bytes = packet.len() as u64;
         self.note_data(now);
         // The MSS of the peer's host is limited to what this end can carry back.
         self.clamp_mss(&ip, packet);
@@ -324,6 +323,8 @@ impl Session {
             }
             _ => inner.deliver(packet),
         }
+        self.traffic.rx_packets += 1;
+        self.traffic.rx_bytes += bytes;
         Ok(())
     }
 }

@@ -229,8 +229,8 @@ pub struct Traffic {
     pub tx_packets: u64,
     /// Inner bytes sent to the peer.
     pub tx_bytes: u64,
-    /// Inner packets received from the peer, before reordering.
+    /// Inner packets received from the peer, without duplicates, before reordering.
     pub rx_packets: u64,
-    /// Inner bytes received from the peer, before reordering.
+    /// Inner bytes received from the peer, without duplicates, before reordering.
     pub rx_bytes: u64,
 }

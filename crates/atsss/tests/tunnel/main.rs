@@ -230,6 +230,8 @@ fn redundant_mode_hides_the_loss_of_one_access() {
     assert_eq!(w.server_numbers(), (0..1000).collect::<Vec<_>>());
     assert_eq!(w.device_numbers(), (0..1000).collect::<Vec<_>>());
     assert!(w.upf.drops().get(DropReason::Duplicate) > 500);
+    let traffic = w.view().traffic;
+    assert_eq!([traffic.tx_packets, traffic.rx_packets], [1000; 2], "copies do not count");
 }
 
 #[test]
