@@ -15,7 +15,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// Runs `body` on a thread in a network namespace of its own; `None` where namespaces are not permitted.
-fn in_private_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T> {
+pub(crate) fn in_private_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
@@ -33,7 +33,7 @@ fn in_private_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T> {
     })
 }
 
-fn sh(commands: &str) -> String {
+pub(crate) fn sh(commands: &str) -> String {
     let output = Command::new("sh").args(["-ec", commands]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{commands}\n{text}{}", String::from_utf8_lossy(&output.stderr));

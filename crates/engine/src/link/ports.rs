@@ -1,12 +1,12 @@
 //! The interfaces of an emulated link: reading, writing, and selection of the interface for a frame.
 
 use crate::clock::Clock;
+use crate::offload::for_each_packet_in_frame;
 use anabranch_element::Port as Side;
 use anabranch_element::packet::Packet;
 use anabranch_kern::interface;
 use anabranch_kern::packet::{Options, PacketSocket};
 use anabranch_link::DuplexLink;
-use anabranch_wire::ip;
 use anyhow::{Context, Result, bail};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -39,8 +39,10 @@ pub struct Ports {
 /// Frames dropped or repaired at the interfaces.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub(super) struct Counters {
-    /// Frames longer than the MTU, which are dropped: the sender uses segmentation offload.
+    /// Frames longer than 64 KiB, and damaged ones, which are dropped.
     pub cut: u64,
+    /// Frames that were split into packets here: the sender uses segmentation offload.
+    pub split: u64,
     /// Frames whose checksum was completed here: the sender uses checksum offload.
     pub partial_checksums: u64,
     /// Frames that an interface refused to send.
@@ -100,21 +102,24 @@ impl Ports {
                     self.counters.cut += 1;
                     return;
                 }
-                if frame.partial_checksum {
-                    // A network interface would do this in hardware; at the far end of this link there is
-                    // none.
-                    self.counters.partial_checksums += 1;
-                    complete(frame.bytes);
-                }
                 if self.shared {
                     learn(&mut self.learned, frame.bytes, index);
                 }
-                let mut buffer = self.spare.pop().unwrap_or_default();
-                buffer.extend_from_slice(frame.bytes);
                 let at = clock.at_monotonic(frame.arrived_ns);
-                let mut packet = Packet::new(at, buffer);
-                packet.pull_front(header_bytes(&packet));
-                each(port.side, packet);
+                let link_bytes = header_bytes(frame.bytes);
+                // A network interface would split the frame and complete its checksum in hardware; at the far end of this link there
+                // is none.
+                let count = for_each_packet_in_frame(&frame.vnet, frame.bytes, link_bytes, |link, packet| {
+                    let mut buffer = self.spare.pop().unwrap_or_default();
+                    buffer.extend_from_slice(link);
+                    buffer.extend_from_slice(packet);
+                    let mut packet = Packet::new(at, buffer);
+                    packet.pull_front(link_bytes);
+                    each(port.side, packet);
+                });
+                self.counters.partial_checksums += u64::from(frame.partial_checksum);
+                self.counters.split += u64::from(count.is_some_and(|count| count > 1));
+                self.counters.cut += u64::from(count.is_none());
             });
             if n.with_context(|| format!("reading from {}", port.name))? < port.socket.batch() {
                 break;
@@ -122,12 +127,12 @@ impl Ports {
         }
         let name = &port.name;
         if before.cut == 0 && self.counters.cut > 0 {
-            tracing::warn!(
-                "{name}: packets longer than the MTU, dropped; at the far end: ethtool -K IF tso off gso off"
-            );
+            tracing::warn!("{name}: frames longer than 64 KiB, or damaged, are dropped");
         }
         if before.partial_checksums == 0 && self.counters.partial_checksums > 0 {
-            tracing::info!("{name}: checksum offload is on at the far end; checksums are completed here");
+            tracing::info!(
+                "{name}: offload is on at the far end; frames are split and checksums completed here"
+            );
         }
         Ok(())
     }
@@ -187,7 +192,7 @@ impl Port {
         interface::set_up(name, true)?;
         // One tag within the frame, and one that the interface strips.
         let slot_bytes = (interface::mtu(name)? as usize + HEADER_BYTES + 2 * TAG_BYTES).max(2048);
-        let socket = PacketSocket::open(name, &Options { slot_bytes, ..Options::default() })?;
+        let socket = PacketSocket::open(name, &Options { slot_bytes, offload: true, ..Options::default() })?;
         Ok(Self { name: name.to_owned(), side, socket })
     }
 
@@ -209,14 +214,6 @@ fn header_bytes(frame: &[u8]) -> usize {
     end
 }
 
-/// Completes the checksum of the IP packet in an Ethernet frame, with or without VLAN tags.
-fn complete(frame: &mut [u8]) {
-    let end = header_bytes(frame);
-    if let Some([0x08, 0x00] | [0x86, 0xdd]) = frame.get(end - 2..end) {
-        ip::complete_checksum(&mut frame[end..]);
-    }
-}
-
 fn learn(learned: &mut Vec<([u8; 6], usize)>, frame: &[u8], index: usize) {
     let Some(from) = frame.get(6..).and_then(<[u8]>::first_chunk::<6>) else { return };
     if let Some(entry) = learned.iter_mut().find(|(mac, _)| mac == from) {
@@ -229,7 +226,13 @@ fn learn(learned: &mut Vec<([u8; 6], usize)>, frame: &[u8], index: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::{in_private_network, sh};
+    use anabranch_wire::ip::{self, IpPacket};
+    use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
     use proptest::prelude::*;
+    use std::io::IoSlice;
+    use std::net::UdpSocket;
+    use std::os::fd::AsRawFd;
 
     /// A frame with this EtherType and number of VLAN tags.
     fn frame(tags: usize, kind: u16, packet: &[u8]) -> Vec<u8> {
@@ -242,33 +245,61 @@ mod tests {
 
     proptest! {
         #[test]
-        fn checksums_are_completed_in_frames_of_every_kind(
-            tags in 0_usize..4, v6 in any::<bool>(), payload in proptest::collection::vec(any::<u8>(), 0..1400), from: u16
-        ) {
-            let (a, b) = if v6 { ("[fd00::1]", "[fd00::2]") } else { ("10.0.0.1", "10.0.0.2") };
-            let address = |host: &str, port: u16| format!("{host}:{port}").parse().unwrap();
-            let right = ip::udp_datagram(address(a, from), address(b, 9), &payload).unwrap();
-            let parsed = ip::IpPacket::parse(&right).unwrap();
-            let at = parsed.payload.start + 6;
-            let sum = ip::pseudo_header_sum(parsed.src, parsed.dst, 17, parsed.payload.len());
-            let mut open = right.clone();
-            open[at..at + 2].copy_from_slice(&ip::fold(sum).to_be_bytes());
-            prop_assume!(open != right);
-            let kind = if v6 { 0x86dd } else { 0x0800 };
-            prop_assert_eq!(header_bytes(&frame(tags, kind, &open)), HEADER_BYTES + TAG_BYTES * tags);
-            let mut offloaded = frame(tags, kind, &open);
-            complete(&mut offloaded);
-            prop_assert_eq!(offloaded, frame(tags, kind, &right));
-            let mut other = frame(tags, 0x88cc, &open);
-            complete(&mut other);
-            prop_assert_eq!(other, frame(tags, 0x88cc, &open));
+        fn the_header_of_a_frame_includes_its_tags(tags in 0_usize..4) {
+            prop_assert_eq!(header_bytes(&frame(tags, 0x0800, &[7; 40])), HEADER_BYTES + TAG_BYTES * tags);
         }
 
         #[test]
-        fn any_frame_is_harmless(mut bytes in proptest::collection::vec(any::<u8>(), 0..64), tags in 0_usize..20) {
-            complete(&mut bytes);
+        fn any_frame_is_harmless(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             prop_assert!(header_bytes(&bytes) <= bytes.len().max(HEADER_BYTES));
-            complete(&mut frame(tags, 0x0800, &bytes));
         }
+    }
+
+    /// The datagrams of one send with UDP_SEGMENT cross a veth pair as one frame; behind the link they are as they were sent, each with
+    /// its length and checksum.
+    #[test]
+    fn frames_of_segmentation_offload_are_split() {
+        in_private_network(|| {
+            sh("ip link add h0 address 02:00:00:00:00:01 type veth peer name l0; ip link set h0 up; ip link set l0 up
+                ip addr add 10.0.0.1/24 dev h0; ip addr add fd00::1/64 dev h0 nodad
+                for to in '10.0.0.2 dev h0' 'fd00::2 dev h0'; do
+                    ip neigh add $to lladdr 02:00:00:00:00:02 nud permanent
+                done");
+            let mut ports = Ports::open(&["l0".to_owned()], &[]).unwrap();
+            let clock = Clock::start();
+            for (from, to, header) in [("10.0.0.1:0", "10.0.0.2:9", 42), ("[fd00::1]:0", "[fd00::2]:9", 62)] {
+                let socket = UdpSocket::bind(from).unwrap();
+                socket.connect(to).unwrap();
+                let data: Vec<u8> = (0..1232 + 64_u32).map(|n| n as u8 ^ (n >> 8) as u8).collect();
+                let segment_bytes = [ControlMessage::UdpGsoSegments(&1232)];
+                sendmsg::<()>(
+                    socket.as_raw_fd(),
+                    &[IoSlice::new(&data)],
+                    &segment_bytes,
+                    MsgFlags::empty(),
+                    None,
+                )
+                .unwrap();
+                let mut got = Vec::new();
+                let each = |_: Side, mut packet: Packet| {
+                    packet.restore_front(packet.headroom());
+                    got.push((packet.at, packet.to_vec()));
+                };
+                ports.read(0, clock, each).unwrap();
+                let is_ours = |frame: &[u8]| frame.get(header - 6..header - 4) == Some(&[0, 9]);
+                got.retain(|(_, frame): &(_, Vec<u8>)| is_ours(frame));
+                let payloads: Vec<&[u8]> = got.iter().map(|(_, frame)| &frame[header..]).collect();
+                assert_eq!(payloads, [&data[..1232], &data[1232..]], "{to}");
+                assert_eq!(got[0].0, got[1].0, "both arrived with the frame");
+                for (_, frame) in &got {
+                    let packet = &frame[header_bytes(frame)..];
+                    let own = socket.local_addr().unwrap();
+                    let alone = ip::udp_datagram(own, to.parse().unwrap(), &frame[header..]).unwrap();
+                    let transport = |packet: &[u8]| packet[IpPacket::parse(packet).unwrap().payload].to_vec();
+                    assert_eq!(transport(packet), transport(&alone), "{to}");
+                }
+            }
+            assert_eq!((ports.counters().split, ports.counters().cut), (2, 0));
+        });
     }
 }

@@ -20,7 +20,7 @@ mod segment;
 
 pub use coalesce::{Coalescer, FrameSink};
 pub use header::VNET_BYTES;
-pub use segment::for_each_packet;
+pub use segment::{for_each_packet, for_each_packet_in_frame};
 
 /// Longest IP packet.
 pub const MAX_PACKET_BYTES: usize = 65535;

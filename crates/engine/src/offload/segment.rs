@@ -14,9 +14,26 @@ const CWR: u8 = 0x80;
 
 /// Calls `each` for every IP packet in `frame`, which starts with a virtio-net header, in order and with
 /// complete checksums. Returns their number; `None` for an invalid frame, which is dropped.
-pub fn for_each_packet(frame: &mut [u8], mut each: impl FnMut(&mut [u8])) -> Option<usize> {
+pub fn for_each_packet(frame: &mut [u8], each: impl FnMut(&mut [u8])) -> Option<usize> {
     let (head, packet) = frame.split_first_chunk_mut::<VNET_BYTES>()?;
-    let header = VnetHeader::parse(head);
+    split(VnetHeader::parse(head), packet, each)
+}
+
+/// The same for the IP packet in `frame`, an Ethernet frame with a link header of `link_bytes`, which `vnet` describes. `each` also
+/// gets the link header.
+pub fn for_each_packet_in_frame(
+    vnet: &[u8; VNET_BYTES],
+    frame: &mut [u8],
+    link_bytes: usize,
+    mut each: impl FnMut(&[u8], &mut [u8]),
+) -> Option<usize> {
+    let (link, packet) = frame.split_at_mut_checked(link_bytes)?;
+    let mut header = VnetHeader::parse(vnet);
+    header.checksum_start = header.checksum_start.saturating_sub(link_bytes as u16);
+    split(header, packet, |packet| each(link, packet))
+}
+
+fn split(header: VnetHeader, packet: &mut [u8], mut each: impl FnMut(&mut [u8])) -> Option<usize> {
     if header.gso_type & !GSO_ECN == GSO_NONE {
         if header.flags & NEEDS_CHECKSUM != 0 {
             let start = usize::from(header.checksum_start);

@@ -123,6 +123,35 @@ proptest! {
         }
     }
 
+    /// With a link header, offsets are those in the frame, and every packet comes with that header.
+    #[test]
+    fn frames_with_a_link_header_are_split_alike(
+        v6: bool, tcp: bool, tags in 0usize..3,
+        payload in proptest::collection::vec(any::<u8>(), 1..9000),
+        segment_bytes in 200u16..1500,
+    ) {
+        let alone = frame(v6, tcp, 0x18, &payload, segment_bytes);
+        let (vnet, packet) = alone.split_first_chunk::<VNET_BYTES>().unwrap();
+        let link = vec![0xab; 14 + 4 * tags];
+        let mut header = VnetHeader::parse(vnet);
+        header.checksum_start += link.len() as u16;
+        let mut whole = [&link[..], packet].concat();
+        let mut split = Vec::new();
+        let count = for_each_packet_in_frame(&header.emit(), &mut whole, link.len(), |before, packet| {
+            assert_eq!(before, link);
+            split.push(packet.to_vec());
+        });
+        prop_assert_eq!(count, Some(split.len()));
+        prop_assert_eq!(split, packets(&alone));
+    }
+
+    #[test]
+    fn any_link_header_is_harmless(
+        bytes in proptest::collection::vec(any::<u8>(), 0..400), vnet: [u8; VNET_BYTES], link_bytes in 0usize..40
+    ) {
+        for_each_packet_in_frame(&vnet, &mut bytes.clone(), link_bytes, |_, _| ());
+    }
+
     #[test]
     fn any_frame_is_harmless(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let mut frame = bytes.clone();

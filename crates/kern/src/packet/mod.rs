@@ -19,6 +19,13 @@ const TAG_BYTES: usize = 4;
 /// Destination and source address of a frame; a tag follows them.
 const MACS_BYTES: usize = 12;
 
+/// Length of struct virtio_net_hdr (virtio 1.2 §5.1.6), which describes a frame of offload.
+pub const VNET_BYTES: usize = 10;
+/// Offset in it of the start of the checksum, two bytes in machine byte order.
+const CHECKSUM_START: usize = 6;
+/// Length of the longest frame of segmentation offload: a packet of 64 KiB, an Ethernet header and two tags.
+const MAX_FRAME_BYTES: usize = 65536 + 14 + 2 * TAG_BYTES;
+
 /// Room for both requested control messages, with slack.
 const CONTROL_BYTES: usize = 128;
 
@@ -46,6 +53,9 @@ pub struct Options {
     pub slot_bytes: usize,
     /// Kernel receive buffer in bytes; limited to `net.core.rmem_max` without the permission to exceed it.
     pub buffer_bytes: usize,
+    /// Reads frames of segmentation offload, which are longer than `slot_bytes`, whole and with the header that says how they are to
+    /// be split ([`Received::vnet`]).
+    pub offload: bool,
     /// The packets to read. The kernel drops the others before they are copied.
     pub filter: PacketFilter,
 }
@@ -57,6 +67,7 @@ impl Default for Options {
             batch: 32,
             slot_bytes: 2048,
             buffer_bytes: 8 << 20,
+            offload: false,
             filter: PacketFilter::All,
         }
     }
@@ -65,8 +76,10 @@ impl Default for Options {
 /// One received packet.
 #[derive(Debug)]
 pub struct Received<'a> {
-    /// Its bytes, at most [`Options::slot_bytes`].
+    /// Its bytes, at most [`Options::slot_bytes`], or 64 KiB with [`Options::offload`].
     pub bytes: &'a mut [u8],
+    /// With [`Options::offload`], struct virtio_net_hdr, with offsets from the start of `bytes`; otherwise zeros.
+    pub vnet: [u8; VNET_BYTES],
     /// Its length before truncation.
     pub wire_bytes: usize,
     /// When the kernel received it, in nanoseconds of `CLOCK_MONOTONIC`. Earlier than the current time if the process was late.
@@ -88,11 +101,16 @@ pub struct Flushed {
 #[derive(Debug)]
 pub struct PacketSocket {
     fd: OwnedFd,
+    offload: bool,
+    /// Maximum size of a packet that is read.
+    rx_slot_bytes: usize,
+    /// Maximum size of a packet that is sent.
     slot_bytes: usize,
     batch: usize,
     /// For [`Framing::Ip`]: the link-layer addresses for IPv4 and for IPv6 packets.
     to: Option<[libc::sockaddr_ll; 2]>,
     rx: Box<[u8]>,
+    rx_vnet: Box<[[u8; VNET_BYTES]]>,
     control: Box<[Control]>,
     tx: Box<[u8]>,
     tx_len: Vec<usize>,
@@ -131,6 +149,9 @@ impl PacketSocket {
         set_option(raw, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
         set_option(raw, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
         set_option(raw, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
+        if options.offload {
+            set_option(raw, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+        }
 
         if let PacketFilter::HopByHop = options.filter {
             filter::hop_by_hop(&fd, options.framing)?;
@@ -154,12 +175,16 @@ impl PacketSocket {
             ]),
         };
         let slot_bytes = options.slot_bytes.max(64);
+        let rx_slot_bytes = if options.offload { slot_bytes.max(MAX_FRAME_BYTES) } else { slot_bytes };
         Ok(Self {
             fd,
+            offload: options.offload,
+            rx_slot_bytes,
             slot_bytes,
             batch,
             to,
-            rx: vec![0; batch * (TAG_BYTES + slot_bytes)].into_boxed_slice(),
+            rx: vec![0; batch * (TAG_BYTES + rx_slot_bytes)].into_boxed_slice(),
+            rx_vnet: vec![[0; VNET_BYTES]; batch].into_boxed_slice(),
             control: vec![Control([0; CONTROL_BYTES]); batch].into_boxed_slice(),
             tx: vec![0; batch * slot_bytes].into_boxed_slice(),
             tx_len: Vec::with_capacity(batch),
@@ -170,16 +195,15 @@ impl PacketSocket {
     /// interface is down).
     pub fn recv(&mut self, mut each: impl FnMut(Received<'_>)) -> io::Result<usize> {
         let mut headers = [const { Header::EMPTY }; MAX_BATCH];
-        let mut vectors = [const { Vector::EMPTY }; MAX_BATCH];
+        let mut vectors = [const { Vectors::EMPTY }; MAX_BATCH];
         let batch = self.batch;
-        let slots = self.rx.chunks_exact_mut(TAG_BYTES + self.slot_bytes).zip(self.control.iter_mut());
-        for ((slot, control), (header, vector)) in
+        let offload = self.offload;
+        let slots = self.rx.chunks_exact_mut(TAG_BYTES + self.rx_slot_bytes).zip(self.rx_vnet.iter_mut());
+        let slots = slots.zip(self.control.iter_mut());
+        for (((slot, vnet), control), (header, vectors)) in
             slots.zip(headers.iter_mut().zip(vectors.iter_mut())).take(batch)
         {
-            let slot = &mut slot[TAG_BYTES..];
-            vector.0 = libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
-            header.0.msg_hdr.msg_iov = &raw mut vector.0;
-            header.0.msg_hdr.msg_iovlen = 1;
+            vectors.describe(&mut header.0.msg_hdr, offload.then_some(vnet), &mut slot[TAG_BYTES..]);
             header.0.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
             header.0.msg_hdr.msg_controllen = CONTROL_BYTES as _;
         }
@@ -197,8 +221,9 @@ impl PacketSocket {
         let Ok(n) = usize::try_from(n) else {
             let error = io::Error::last_os_error();
             return match error.raw_os_error() {
-                // ENETDOWN is reported once when the interface goes down; the socket works again when it is up.
-                Some(libc::EAGAIN | libc::EINTR | libc::ENETDOWN) => Ok(0),
+                // ENETDOWN is reported once when the interface goes down; the socket works again when it is up. EINVAL: the kernel has
+                // dropped a frame of an offload that struct virtio_net_hdr does not describe.
+                Some(libc::EAGAIN | libc::EINTR | libc::ENETDOWN | libc::EINVAL) => Ok(0),
                 _ => Err(error),
             };
         };
@@ -207,21 +232,32 @@ impl PacketSocket {
         let now = clock(libc::CLOCK_MONOTONIC);
         let ahead = clock(libc::CLOCK_REALTIME).wrapping_sub(now);
         let ip_only = self.to.is_some();
-        for (slot, header) in self.rx.chunks_exact_mut(TAG_BYTES + self.slot_bytes).zip(&headers[..n]) {
+        let slots = self.rx.chunks_exact_mut(TAG_BYTES + self.rx_slot_bytes).zip(&self.rx_vnet);
+        for ((slot, vnet), header) in slots.zip(&headers[..n]) {
             // SAFETY: the header was filled in by the kernel, and its control buffer is still alive.
             let ancillary = unsafe { control_messages(&header.0.msg_hdr) };
-            let (mut wire_bytes, mut start) = (header.0.msg_len as usize, TAG_BYTES);
+            let vnet_bytes = if offload { VNET_BYTES } else { 0 };
+            let (mut wire_bytes, mut start) =
+                ((header.0.msg_len as usize).saturating_sub(vnet_bytes), TAG_BYTES);
+            let mut vnet = *vnet;
             if let Some(tag) = ancillary.tag.filter(|_| !ip_only && wire_bytes >= MACS_BYTES) {
                 slot.copy_within(TAG_BYTES..TAG_BYTES + MACS_BYTES, 0);
                 slot[MACS_BYTES..MACS_BYTES + TAG_BYTES].copy_from_slice(&tag);
                 (wire_bytes, start) = (wire_bytes + TAG_BYTES, 0);
+                move_checksum_start(&mut vnet);
             }
-            let bytes = &mut slot[start..][..wire_bytes.min(self.slot_bytes)];
+            let bytes = &mut slot[start..][..wire_bytes.min(self.rx_slot_bytes)];
             if ip_only && !matches!(bytes.first().map(|b| b >> 4), Some(4 | 6)) {
                 continue;
             }
             let arrived_ns = ancillary.stamp.map_or(now, |s| s.wrapping_sub(ahead)).min(now);
-            each(Received { bytes, wire_bytes, arrived_ns, partial_checksum: ancillary.partial_checksum });
+            each(Received {
+                bytes,
+                vnet,
+                wire_bytes,
+                arrived_ns,
+                partial_checksum: ancillary.partial_checksum,
+            });
         }
         Ok(n)
     }
@@ -313,10 +349,12 @@ impl PacketSocket {
 
     fn send_from(&mut self, first: usize) -> io::Result<usize> {
         let mut headers = [const { Header::EMPTY }; MAX_BATCH];
-        let mut vectors = [const { Vector::EMPTY }; MAX_BATCH];
+        let mut vectors = [const { Vectors::EMPTY }; MAX_BATCH];
+        // Whatever is sent is one packet with its checksum.
+        let mut whole = [0; VNET_BYTES];
         let count = self.tx_len.len() - first;
         let slots = self.tx.chunks_exact_mut(self.slot_bytes).zip(&self.tx_len).skip(first);
-        for ((slot, &len), (header, vector)) in
+        for ((slot, &len), (header, vectors)) in
             slots.zip(headers.iter_mut().zip(vectors.iter_mut())).take(count)
         {
             if let Some(to) = &mut self.to {
@@ -324,9 +362,7 @@ impl PacketSocket {
                 header.0.msg_hdr.msg_name = ptr::from_mut(name).cast();
                 header.0.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
             }
-            vector.0 = libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: len };
-            header.0.msg_hdr.msg_iov = &raw mut vector.0;
-            header.0.msg_hdr.msg_iovlen = 1;
+            vectors.describe(&mut header.0.msg_hdr, self.offload.then_some(&mut whole), &mut slot[..len]);
         }
         // SAFETY: the first `count` headers describe slots of `tx` and addresses in `to` that live, and
         // are only read by the kernel, until the call returns.
@@ -356,18 +392,47 @@ const MAX_BATCH: usize = 64;
 #[derive(Clone, Copy)]
 struct Header(libc::mmsghdr);
 
-#[repr(transparent)]
+/// Where the parts of one message are: struct virtio_net_hdr, if any, and the packet.
 #[derive(Clone, Copy)]
-struct Vector(libc::iovec);
+struct Vectors([libc::iovec; 2]);
 
 impl Header {
     // SAFETY: an all-zero mmsghdr (null pointers, zero lengths) is a valid value.
     const EMPTY: Self = Self(unsafe { zeroed() });
 }
 
-impl Vector {
-    // SAFETY: an all-zero iovec (null pointer, zero length) is a valid value.
+impl Vectors {
+    // SAFETY: all-zero iovecs (null pointers, zero lengths) are valid values.
     const EMPTY: Self = Self(unsafe { zeroed() });
+
+    /// Enters the parts into `header`, which then points to `self`.
+    fn describe(
+        &mut self,
+        header: &mut libc::msghdr,
+        vnet: Option<&mut [u8; VNET_BYTES]>,
+        packet: &mut [u8],
+    ) {
+        let part =
+            |bytes: &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let first = usize::from(vnet.is_none());
+        if let Some(vnet) = vnet {
+            self.0[0] = part(vnet);
+        }
+        self.0[1] = part(packet);
+        let parts = &mut self.0[first..];
+        header.msg_iov = parts.as_mut_ptr();
+        header.msg_iovlen = parts.len() as _;
+    }
+}
+
+/// Accounts for a tag that is reinserted before the checksum's start, which is 0 if nothing is left to do.
+fn move_checksum_start(vnet: &mut [u8; VNET_BYTES]) {
+    let [a, b] = [vnet[CHECKSUM_START], vnet[CHECKSUM_START + 1]];
+    let start = u16::from_ne_bytes([a, b]);
+    if start > 0 {
+        let moved = start.saturating_add(TAG_BYTES as u16);
+        vnet[CHECKSUM_START..CHECKSUM_START + 2].copy_from_slice(&moved.to_ne_bytes());
+    }
 }
 
 /// Ancillary data of a received packet.

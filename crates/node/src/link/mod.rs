@@ -12,9 +12,8 @@
 //! Frames are read from packet sockets, pass through the link of crate `engine` ([`anabranch_engine::link`]), and are written
 //! to the other side.
 //!
-//! The hosts at both ends must switch segmentation offload off (`ethtool -K IF tso off gso off gro off`): on
-//! a veth pair it would leave packets longer than the MTU, which are dropped, counted and logged. Checksums
-//! that offload leaves incomplete are completed here.
+//! Segmentation and checksum offload may stay on at the hosts of both ends: frames that it leaves on a veth pair are split into
+//! packets, and their checksums completed, as a network interface would do.
 
 mod spec;
 
