@@ -12,6 +12,7 @@
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use std::fmt::Display;
 
 /// The name of an access of a UE, such as `5g` or `wifi`.
 pub type AccessName = String;
@@ -85,18 +86,23 @@ pub struct PortRange {
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum PortSpec {
-    One(u16),
+    One(i64),
     Range(String),
 }
 
 impl TryFrom<PortSpec> for PortRange {
     type Error = String;
     fn try_from(spec: PortSpec) -> Result<Self, String> {
+        let wrong = |s: &dyn Display| {
+            format!("port range \"{s}\": write a port (443) or \"first-last\" (\"5000-5100\")")
+        };
         match spec {
-            PortSpec::One(p) => Ok(Self { first: p, last: p }),
+            PortSpec::One(p) => {
+                let port = p.try_into().map_err(|_| wrong(&p))?;
+                Ok(Self { first: port, last: port })
+            }
             PortSpec::Range(s) => {
-                let wrong =
-                    || format!("port range \"{s}\": write a port (443) or \"first-last\" (\"5000-5100\")");
+                let wrong = || wrong(&s);
                 let (first, last) = s.split_once('-').unwrap_or((&s, &s));
                 let first = first.trim().parse().map_err(|_| wrong())?;
                 let last = last.trim().parse().map_err(|_| wrong())?;
@@ -108,7 +114,11 @@ impl TryFrom<PortSpec> for PortRange {
 
 impl From<PortRange> for PortSpec {
     fn from(r: PortRange) -> Self {
-        if r.first == r.last { Self::One(r.first) } else { Self::Range(format!("{}-{}", r.first, r.last)) }
+        if r.first == r.last {
+            Self::One(r.first.into())
+        } else {
+            Self::Range(format!("{}-{}", r.first, r.last))
+        }
     }
 }
 
@@ -120,5 +130,11 @@ mod tests {
     fn the_error_of_a_wrong_range_states_the_remedy() {
         let error = serde_json::from_str::<Filter>(r#"{"local_port":"9-1"}"#).unwrap_err().to_string();
         assert!(error.contains("\"9-1\"") && error.contains("first-last"), "{error}");
+        for port in ["70000", "-1"] {
+            let error = serde_json::from_str::<Filter>(&format!(r#"{{"remote_port":{port}}}"#))
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(&format!("\"{port}\"")) && error.contains("first-last"), "{error}");
+        }
     }
 }
