@@ -3,7 +3,7 @@
 use crate::runtime::config::api::{Api, Metrics};
 use crate::runtime::config::gateways::Gateways;
 use crate::runtime::config::load::Check;
-use crate::runtime::config::types::{Device, RemoteAddr, check_accesses, check_ioam, check_rules};
+use crate::runtime::config::types::{Device, RemoteAddr, check_accesses, check_ioam, check_rules, differing};
 use crate::tcp_lane::config::UeLane;
 use anabranch_atsss::crypto::PublicKey;
 use anabranch_atsss::path::{FlapParams, ProbeParams};
@@ -141,10 +141,20 @@ pub struct UeAccess {
 }
 
 impl UeAccess {
+    /// The keys whose values differ from those of `other`.
+    pub fn differing_keys(&self, other: &Self) -> Vec<String> {
+        differing(&[
+            ("interface", self.interface != other.interface),
+            ("local", self.local != other.local),
+            ("remote", self.remote != other.remote),
+            ("security", self.security != other.security),
+        ])
+    }
+
     /// Checks the combination of addresses. A name is refused for a plain access: a forged name resolution
     /// could redirect its unencrypted data, while sealed data could only be relayed. Both addresses must be
     /// of the same family.
-    fn check_remote(&self) -> Result<(), String> {
+    pub fn check_remote(&self) -> Result<(), String> {
         if let (Some(local), Ok(remote)) = (self.local, self.remote.host.parse::<IpAddr>())
             && local.is_ipv6() != remote.is_ipv6()
         {

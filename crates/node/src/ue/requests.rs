@@ -211,33 +211,32 @@ impl Agent {
             }
             done.changed.push("rule".to_owned());
         }
-        let same_accesses = new.access.len() == self.accesses.len()
-            && new.access.iter().zip(&self.accesses).all(|(new, old)| {
-                config::UeAccess { remote: old.config.remote.clone(), ..new.clone() } == old.config
-            });
-        if same_accesses {
-            // All names are resolved in parallel, so that an unresponsive name server delays the reload only
-            // once.
-            let named = new.access.iter().enumerate();
-            let named = named.filter(|(path, access)| access.remote != self.accesses[*path].config.remote);
-            let asked: Vec<_> = named
-                .map(|(path, access)| {
-                    (path, access, tokio::spawn(access::resolve(access.remote.clone(), access.local)))
-                })
-                .collect();
-            for (path, access, found) in asked {
-                let found = found.await.unwrap_or_default();
-                self.accesses[path].rename(access.remote.clone());
-                self.on_resolved(path, &access.remote, found).await;
-                done.changed.push(format!("access {} remote", access.name));
-                if let Some(message) = self.accesses[path].unresolved() {
-                    let event = views::event("remote", Some(&self.config.ue.name), message);
-                    self.log.push(api::Event { access: Some(access.name.clone()), ..event });
-                }
+        // All names are resolved in parallel, so that an unresponsive name server delays the reload only once.
+        let mut asked = Vec::new();
+        for access in &new.access {
+            let Some(path) = self.accesses.iter().position(|old| old.config.name == access.name) else {
+                continue;
+            };
+            let old = &self.accesses[path].config;
+            // A remote that fits only the new values of other keys waits for them.
+            let with_remote = config::UeAccess { remote: access.remote.clone(), ..old.clone() };
+            if access.remote != old.remote && with_remote.check_remote().is_ok() {
+                let found = tokio::spawn(access::resolve(with_remote.remote, old.local));
+                asked.push((path, access, found));
             }
-            self.config.access.clone_from(&new.access);
         }
-        done.needs_restart = needs_restart(&new, &self.config, same_accesses);
+        for (path, access, found) in asked {
+            let found = found.await.unwrap_or_default();
+            self.accesses[path].rename(access.remote.clone());
+            self.config.access[path].remote = access.remote.clone();
+            self.on_resolved(path, &access.remote, found).await;
+            done.changed.push(format!("access {} remote", access.name));
+            if let Some(message) = self.accesses[path].unresolved() {
+                let event = views::event("remote", Some(&self.config.ue.name), message);
+                self.log.push(api::Event { access: Some(access.name.clone()), ..event });
+            }
+        }
+        done.needs_restart = needs_restart(&new, &self.config);
         let message =
             format!("changed: {}; needs a restart: {}", list(&done.changed), list(&done.needs_restart));
         self.log.push(views::event("reloaded", None, message));
@@ -245,12 +244,11 @@ impl Agent {
     }
 }
 
-fn needs_restart(new: &UeConfig, running: &UeConfig, same_accesses: bool) -> Vec<String> {
+fn needs_restart(new: &UeConfig, running: &UeConfig) -> Vec<String> {
     let device = Device { routes: running.device.routes.clone(), ..new.device.clone() };
     let differs = [
         ("ue", new.ue != running.ue),
         ("upf", new.upf != running.upf),
-        ("access", !same_accesses),
         ("device", device != running.device),
         ("probe", new.probe != running.probe),
         ("flap", new.flap != running.flap),
@@ -262,5 +260,40 @@ fn needs_restart(new: &UeConfig, running: &UeConfig, same_accesses: bool) -> Vec
         ("api", new.api != running.api),
         ("metrics", new.metrics != running.metrics),
     ];
-    config::differing(&differs)
+    let mut waits = config::differing(&differs);
+    waits.extend(accesses_to_restart(&new.access, &running.access));
+    waits
+}
+
+/// The accesses that need a restart, each with its keys; `access` if one was added, removed or moved.
+fn accesses_to_restart(new: &[config::UeAccess], running: &[config::UeAccess]) -> Vec<String> {
+    let mut waits = Vec::new();
+    if !new.iter().map(|access| &access.name).eq(running.iter().map(|access| &access.name)) {
+        waits.push("access".to_owned());
+    }
+    for access in new {
+        let old = running.iter().find(|old| old.name == access.name);
+        let keys = old.map(|old| access.differing_keys(old)).unwrap_or_default();
+        waits.extend(keys.into_iter().map(|key| format!("access {} {key}", access.name)));
+    }
+    waits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accesses_that_need_a_restart_are_named_with_their_keys() {
+        let access = |name: &str, more: &str| -> config::UeAccess {
+            toml::from_str(&format!("name = \"{name}\"\nremote = \"192.0.2.1:4500\"\n{more}")).unwrap()
+        };
+        let running = [access("5g", ""), access("wifi", "")];
+        let plain = access("wifi", "security = \"plain\"\ninterface = \"wlan0\"");
+        let waits = |new: &[config::UeAccess]| accesses_to_restart(new, &running);
+        assert!(waits(&running).is_empty());
+        assert_eq!(waits(&[access("5g", ""), plain]), ["access wifi interface", "access wifi security"]);
+        assert_eq!(waits(&[access("5g", "local = \"192.0.2.9\"")]), ["access", "access 5g local"]);
+        assert_eq!(waits(&[access("wifi", ""), access("5g", "")]), ["access"]);
+    }
 }

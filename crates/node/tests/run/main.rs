@@ -331,9 +331,12 @@ fn a_reload_with_an_unresolved_name_reports_it_and_keeps_the_address() {
     let said = || ue.log().matches("kind=\"remote\"").count();
     assert_eq!(said(), 1, "{}", ue.log());
     world.ue.sh("ping -n -c 1 -W 2 192.0.2.2");
-    // The other access keeps its name; this one resolves again.
-    std::fs::write(world.file("ue.toml"), &text).unwrap();
-    world.call("ue", &["-X", "POST"], "/v1/reload");
+    // The other access keeps its name; this one resolves again, although another key of it needs a restart.
+    let with_local = text.replacen("[[access]]", "[[access]]\nlocal = \"10.1.0.2\"", 1);
+    std::fs::write(world.file("ue.toml"), with_local).unwrap();
+    let done = world.call("ue", &["-X", "POST"], "/v1/reload");
+    assert_eq!(done["changed"], serde_json::json!(["access 5g remote"]), "{done}");
+    assert_eq!(done["needs_restart"], serde_json::json!(["access 5g local"]), "{done}");
     assert_eq!(trouble(), None);
     world.ue.sh("ping -n -c 1 -W 2 192.0.2.2");
     ue.stop();
