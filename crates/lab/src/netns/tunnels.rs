@@ -222,7 +222,12 @@ impl Start<'_> {
         let mut file = table([
             (
                 "ue",
-                table([("name", name.into()), ("private_key_file", self.file(&plan.space, "key"))]).into(),
+                table([
+                    ("name", name.into()),
+                    ("private_key_file", self.file(&plan.space, "key")),
+                    ("state_file", self.file(&plan.space, "state.json")),
+                ])
+                .into(),
             ),
             ("upf", table([("public_key", upf.public().to_string().into())]).into()),
             ("access", list(plan.accesses.iter().zip(&ue.accesses).map(access))),

@@ -11,7 +11,8 @@ pub async fn run(client: &Client, contains: Option<&str>, output: &mut Output<'_
     let text = client.text(&["metrics"]).await?;
     let lines: Vec<&str> = text.lines().filter(|l| contains.is_none_or(|c| l.contains(c))).collect();
     if let (Some(text), true) = (contains, lines.is_empty()) {
-        eprintln!("anabranch: no line contains \"{text}\"; `anabranch ctl metrics` prints all lines");
+        let remedy = "`anabranch ctl metrics` prints all lines";
+        return Err(CtlError::Failed(format!("no line contains \"{text}\"; {remedy}")));
     }
     let samples: Vec<Sample<'_>> = lines.iter().filter_map(|line| sample(line)).collect();
     output.show(&samples, || lines.iter().map(|line| format!("{line}\n")).collect())

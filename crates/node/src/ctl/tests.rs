@@ -290,6 +290,8 @@ async fn answers_are_tables_or_what_the_agent_sent() {
     assert_eq!(lines[sending + 2], format!("{row}{left}"), "{text}");
     let text = world.ctl("metrics ue").await.unwrap();
     assert_eq!(text, "x{ue=\"a\"} 4\n");
+    let nothing = world.ctl("metrics nope").await.unwrap_err().to_string();
+    assert!(nothing.contains("no line contains \"nope\""), "{nothing}");
     let json: serde_json::Value = serde_json::from_str(&world.ctl("metrics --json").await.unwrap()).unwrap();
     assert_eq!(json[1], serde_json::json!({"name": "z", "labels": {}, "value": 1.0}));
     assert_eq!(world.ctl("reload").await.unwrap(), "changed        rule\nneeds restart  nothing\n");

@@ -11,7 +11,7 @@ use anyhow::bail;
 use ipnet::IpNet;
 use nix::errno::Errno;
 use std::io::ErrorKind;
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -53,6 +53,11 @@ pub fn ue(args: &Common, config: &UeConfig) -> anyhow::Result<()> {
         let whose = "is this UE's own key: give the UPF's, which `anabranch keygen` printed there";
         anyhow::bail!(at.wrong(&format!("[upf] public_key {whose}")));
     }
+    if let Some(message) = no_directory(&config.ue.state_file) {
+        tracing::warn!(
+            "[ue] state_file {message}; without it, the UPF refuses this UE after its clock has been set back"
+        );
+    }
     for [one, other] in twice(&config.access) {
         tracing::warn!(
             "accesses {one} and {other} have the same interface, local address and remote: the capacity of one link would count twice"
@@ -65,6 +70,14 @@ pub fn ue(args: &Common, config: &UeConfig) -> anyhow::Result<()> {
         at.token("[slices] token_file", &slices.token_file)?;
     }
     at.listeners(&config.api, config.metrics.as_ref())
+}
+
+/// What is wrong with the place of a file whose directory does not exist.
+fn no_directory(file: &Path) -> Option<String> {
+    let folder = folder::of(file);
+    let (file, missing) = (file.display(), folder.display());
+    (!folder.is_dir())
+        .then(|| format!("\"{file}\": there is no directory {missing}: create it, or set another file"))
 }
 
 /// Pairs of accesses that use one link to one UPF, as far as the file shows: with the same interface and
@@ -82,7 +95,19 @@ fn twice(accesses: &[UeAccess]) -> Vec<[&str; 2]> {
 
 /// Warns of accesses that cannot be used at present. That is not an error, because accesses come and go.
 fn absent(accesses: &[UeAccess]) {
-    for UeAccess { name, interface, remote, .. } in accesses {
+    for UeAccess { name, interface, local, remote, .. } in accesses {
+        let is_own = |local: IpAddr| {
+            netctl::addresses().iter().any(|(own, address, _)| {
+                *address == local && interface.as_ref().is_none_or(|interface| interface == own)
+            })
+        };
+        if let Some(local) = local.filter(|local| !is_own(*local)) {
+            let owner = interface.as_deref().unwrap_or("this machine");
+            tracing::warn!(
+                "access {name}: local \"{local}\" is not an address of {owner} at present; the access is used once it is (`ip address` \
+                 lists the addresses)"
+            );
+        }
         if let Some(interface) = interface
             && anabranch_kern::interface::index(interface).is_err()
         {
@@ -273,11 +298,7 @@ impl<'a> CheckContext<'a> {
         if folder.is_dir() || !folder.exists() && folder::of(folder).is_dir() {
             return Ok(());
         }
-        Err(self.wrong(&format!(
-            "{what} \"{}\": there is no directory {}: create it, or set another file",
-            path.display(),
-            folder.display()
-        )))
+        Err(self.wrong(&format!("{what} {}", no_directory(path).unwrap_or_default())))
     }
 
     fn listeners(&self, api: &Api, metrics: Option<&Metrics>) -> anyhow::Result<()> {
@@ -372,6 +393,15 @@ mod tests {
             assert_eq!(super::super::is_config_error(&error), check || !may_come, "{text}");
             text
         })
+    }
+
+    #[test]
+    fn a_missing_directory_for_the_state_of_a_ue_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(no_directory(&folder.path().join("ue-state.json")), None);
+        let message = no_directory(&folder.path().join("none/ue-state.json")).unwrap();
+        let missing = folder.path().join("none").display().to_string();
+        assert!(message.contains(&format!("there is no directory {missing}: create it")), "{message}");
     }
 
     #[test]

@@ -453,7 +453,7 @@ impl Agent {
                 if let Some((path, text)) = self.timestamp.accepted(timestamp_ns) {
                     tokio::task::spawn_blocking(move || {
                         if let Err(error) = state_file::replace(&path, &text) {
-                            tracing::debug!(
+                            tracing::warn!(
                                 "{error:#}: if the clock is set back, the UPF refuses this UE until the clock is right"
                             );
                         }

@@ -268,6 +268,10 @@ fn the_programs_need_no_more_than_the_units_give() {
     }
     let Some(world) = World::new() else { return };
     world.configure(&Options::default());
+    let state_file = format!("[ue]\nstate_file = \"{}\"\n", world.file("ue-state.json").display());
+    let with_state =
+        std::fs::read_to_string(world.file("ue.toml")).unwrap().replacen("[ue]\n", &state_file, 1);
+    std::fs::write(world.file("ue.toml"), with_state).unwrap();
     let (ue_before, upf_before) = (world.ue.picture(), world.upf.picture());
     // As in the units: a user that owns keys, state and sockets.
     let user = nix::unistd::User::from_name("nobody").unwrap().unwrap();

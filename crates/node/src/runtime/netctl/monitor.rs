@@ -41,13 +41,20 @@ pub struct Health {
     pub index: Option<u32>,
 }
 
+/// Reasons of an access without a source address.
+const NO_ADDRESS: [&str; 3] = [
+    "no address",
+    "no address: local is not an address of the interface",
+    "no address: local is not an address of this machine",
+];
+
 impl Watched {
     /// Checks the current state.
     pub fn health(&self) -> Health {
         let index = self.interface.as_deref().and_then(|name| anabranch_kern::interface::index(name).ok());
         let mut trouble = self.trouble(index).map(Cow::Borrowed);
         // The addresses and routes of a port are irrelevant.
-        if [None, Some("no address")].contains(&trouble.as_deref())
+        if trouble.as_deref().is_none_or(|trouble| NO_ADDRESS.contains(&trouble))
             && let Some(of) = self.port_of()
         {
             trouble = Some(Cow::Owned(of.to_string()));
@@ -102,7 +109,13 @@ impl Watched {
             self.interface.as_ref().is_none_or(|name| &entry.interface_name == name)
                 && address.is_some_and(usable)
         });
-        (!has_address).then_some("no address")
+        let [none, not_of_interface, not_of_machine] = NO_ADDRESS;
+        let reason = match (self.local, &self.interface) {
+            (None, _) => none,
+            (Some(_), Some(_)) => not_of_interface,
+            (Some(_), None) => not_of_machine,
+        };
+        (!has_address).then_some(reason)
     }
 
     /// Queries the routing tables in the same way as a socket. A plain look-up is not sufficient: with an

@@ -492,6 +492,36 @@ fn loss_of_carrier_address_or_route_is_detected() {
     });
 }
 
+#[test]
+fn a_source_address_that_is_not_there_is_named_as_the_reason() {
+    in_private_network(|| {
+        sh("ip link add va type veth peer vb; ip addr add 192.0.2.2/24 dev va; ip link set va up; ip link set vb up
+            ip route add default via 192.0.2.1");
+        let trouble = |interface: Option<&str>, local: &str| {
+            let watched = Watched {
+                interface: interface.map(str::to_owned),
+                local: Some(local.parse().unwrap()),
+                remote: "198.51.100.7:4500".parse().unwrap(),
+                mark: 77,
+            };
+            let start = Instant::now();
+            loop {
+                // The kernel detects the carrier of a new link with a delay.
+                match watched.health().trouble.unwrap_or_default() {
+                    wait if wait == "no carrier" && start.elapsed() < Duration::from_secs(3) => {
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                    trouble => return trouble.into_owned(),
+                }
+            }
+        };
+        assert_eq!(trouble(Some("va"), "192.0.2.2"), "");
+        let is_not = "no address: local is not an address of";
+        assert_eq!(trouble(Some("va"), "192.0.2.99"), format!("{is_not} the interface"));
+        assert_eq!(trouble(None, "192.0.2.99"), format!("{is_not} this machine"));
+    });
+}
+
 /// The kernel reports the second loss within a second late, if the ends of the pair have the same index (others are urgent).
 #[test]
 fn a_lost_carrier_is_seen_before_the_kernel_reports_it() {
