@@ -253,8 +253,7 @@ impl Check for GnbConfig {
         if self.cell.n3 == N3::Gtpu && !gtpu {
             return Err("[cell] n3 = \"gtpu\", but [n3] mode is another: leave n3 out of [cell]".to_owned());
         }
-        let built = Gnb::new(&self.core(), &mut read_trace);
-        built.and_then(|_| self.cell.check_effects()).map_err(|e| format!("[cell] {e}"))?;
+        Gnb::new(&self.core(), &mut read_trace).map_err(|e| format!("[cell] {e}"))?;
         self.check_devices()?;
         Metrics::check(self.metrics.as_ref())?;
         self.api.check()
@@ -328,11 +327,6 @@ bearer = { queue = \"e5g_bdp\" }
             ("mcs = 28", "mcs = -1", &["gnb.toml:15"]),
             ("share_percent = 40", "share_percent = 140", &["gnb.toml:9", "share_percent = 140", "0 to 100"]),
             ("share_percent = 40", "share_percent = nan", &["share_percent = NaN", "0 to 100"]),
-            (
-                "share_percent = 40",
-                "share_percent = 40\npriority = 3",
-                &["[cell] slice", "priority = 3 has no effect"],
-            ),
             ("slice = \"voice\"", "slice = \"video\"", &["phone", "video", "name of a slice"]),
             ("\"e5g_bdp\"", "\"e5gbdp\"", &["e5gbdp", "did you mean \"e5g_bdp\"?"]),
             (

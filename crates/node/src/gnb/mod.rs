@@ -75,6 +75,9 @@ const WATCHDOG: Duration = Duration::from_secs(5);
 pub fn load(args: &Common) -> anyhow::Result<GnbConfig> {
     let mut config: GnbConfig = load_file(&args.config)?;
     args.win(&mut config.api, &mut config.metrics)?;
+    if let Err(without_effect) = config.cell.check_effects() {
+        tracing::warn!("[cell] {without_effect}");
+    }
     // A cell that cannot be built is reported where it is built.
     if let Ok(gnb) = Gnb::new(&config.core(), &mut read_trace) {
         gnb.unservable_queues().iter().for_each(|stuck| tracing::warn!("[cell] {stuck}"));
