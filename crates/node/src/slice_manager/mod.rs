@@ -106,9 +106,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         &config.api,
         store::file_of(&config.manager.database),
     )?;
-    // Tokens and certificate authorities of cells, UPF and sinks.
+    // Tokens and certificate authorities of cells and UPF.
     southbound::Network::new(&config).map_err(|e| wrong(format!("{e:#}")))?;
-    callbacks::Callbacks::new(&config.callbacks).map_err(|e| wrong(format!("[callbacks] {e:#}")))?;
     if args.check {
         return Ok(());
     }
