@@ -62,4 +62,4 @@ pub mod worker;
 pub mod worker_pool;
 
 #[cfg(test)]
-mod tests;
+mod real_time;

@@ -226,7 +226,7 @@ fn learn(learned: &mut Vec<([u8; 6], usize)>, frame: &[u8], index: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::{in_private_network, sh};
+    use crate::real_time::{in_private_network, sh};
     use anabranch_wire::ip::{self, IpPacket};
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
     use proptest::prelude::*;
