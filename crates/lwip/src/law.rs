@@ -38,6 +38,9 @@ const QUEUE_RTT_PARTS: u32 = 16;
 const MIN_FILTER_PERIOD: Duration = Duration::from_secs(30);
 /// A timed segment that has not been acknowledged after this time is given up.
 const MAX_TIMED: Duration = Duration::from_secs(2);
+/// While the sender repairs a loss, its packets spill only if the delays of the legs differ by at most this,
+/// microseconds.
+const RECOVERY_DISTANCE_US: u64 = 20_000;
 /// Base-2 logarithm of the bytes of sequence space per bit of [`FlowLaw::legs`]: less than a full segment.
 const SEGMENT_SHIFT: u32 = 10;
 /// 64-bit words of [`FlowLaw::legs`]: enough for 8 MB in flight.
@@ -289,7 +292,8 @@ impl Law {
             Pick::One(path) => Some(path),
             _ => None,
         };
-        let home = flow.steer.home().filter(|path| segment.recovers && paths.is_up(*path));
+        let stays = segment.recovers && distance_us(&loads) > RECOVERY_DISTANCE_US;
+        let home = flow.steer.home().filter(|path| stays && paths.is_up(*path));
         let leg = if home.or(picked) == Some(Leg::Wifi as u8) { Leg::Wifi } else { Leg::Lte };
         (leg, loads[leg as usize].queue_us)
     }
@@ -518,6 +522,11 @@ fn sack_blocks(tcp: &TcpView<'_>) -> Option<SackBlocks> {
     })
 }
 
+/// Difference of the delays of both legs without queues, microseconds.
+fn distance_us([lte, wifi]: &[LoadView; 2]) -> u64 {
+    (lte.base_us.unwrap_or(0) - wifi.base_us.unwrap_or(0)).unsigned_abs()
+}
+
 /// The duplicate reported by an ACK (RFC 2883 §4): a first block at or below the acknowledgment or within the second.
 fn duplicate(tcp: &TcpView<'_>) -> Option<(u32, u32)> {
     let blocks = sack_blocks(tcp)?;
@@ -675,6 +684,26 @@ mod tests {
             }
         }
         (law, links)
+    }
+
+    #[test]
+    fn a_flow_whose_sender_repairs_a_loss_stays_at_home_only_if_the_legs_differ_in_delay() {
+        let (at, mode) = (Instant::from_secs(1), Mode::autonomous_in_order());
+        for (wifi_ms, both) in [(20, true), (50, true), (70, false)] {
+            let ((mut law, links), mut flow) = (known([(20, 20), (20, wifi_ms)], at), FlowLaw::new(1));
+            let mut now = at + Duration::from_secs(1);
+            let mut took = [0; 2];
+            // Twice what both legs carry.
+            for number in 0..4_000 {
+                now += Duration::from_micros(144);
+                let segment = Segment { recovers: number > 2_000, ..segment(number, false) };
+                let leg = law.pick(&mode, &links, &mut flow, &segment, now).0;
+                flow.takes(&segment, leg, 0, now);
+                law.sent(leg, 1_440, now);
+                took[leg as usize] += u32::from(segment.recovers);
+            }
+            assert_eq!(took.iter().all(|packets| *packets > 400), both, "{wifi_ms} ms: {took:?}");
+        }
     }
 
     #[test]

@@ -26,6 +26,8 @@ impl Node {
                 self.probe_timers.clear(number);
                 continue;
             };
+            let busy_interval = ue.probe_interval(probe);
+            let is_overdue = ue.links.iter().any(|link| link.is_overdue(busy_interval, now));
             for leg in Leg::ALL {
                 let on_wifi = leg == Leg::Wifi && self.config.wifi_leg == WifiLeg::Translate;
                 let to = if on_wifi { &ue.config.wifi } else { &ue.config.addresses };
@@ -76,11 +78,9 @@ impl Node {
             }
             ue.divide(&self.config.steering, now);
             ue.probed_at = now;
-            let wait = if core::mem::take(&mut ue.is_busy) {
-                ue.probe_interval(probe)
-            } else {
-                Duration::from_millis(probe.idle_ms.into())
-            };
+            let idle_interval = Duration::from_millis(probe.idle_ms.into());
+            let wait =
+                if core::mem::take(&mut ue.is_busy) || is_overdue { busy_interval } else { idle_interval };
             self.probe_timers.set(number, now + wait);
         }
     }

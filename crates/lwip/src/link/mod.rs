@@ -122,6 +122,13 @@ impl Link {
         }
     }
 
+    /// Whether an answer is late: probes of a leg that is up remained unanswered for `interval` plus two round trips.
+    /// Further probes then decide soon whether the leg is down.
+    pub(super) fn is_overdue(&self, interval: Duration, now: Instant) -> bool {
+        let most = interval + Duration::from_micros(2 * self.rtt_us as u64);
+        self.up && self.unanswered > 0 && now.saturating_since(self.heard) > most
+    }
+
     /// A probe is answered; `false` if no such probe is outstanding.
     pub(super) fn answered(&mut self, sequence: u16, now: Instant) -> bool {
         let slot = &mut self.outstanding[usize::from(sequence) % MAX_OUTSTANDING];

@@ -129,6 +129,40 @@ fn a_busy_ue_is_probed_more_often() {
     assert!((20..=23).contains(&probes), "{probes}");
 }
 
+/// A sender whose data is lost sends little: retransmissions after 200 ms, 600 ms and so on. They must find the other leg.
+#[test]
+fn a_leg_that_fails_is_down_soon_although_its_sender_falls_silent() {
+    for steering in [Steering::Autonomous, Steering::RttWeighted { least_percent: 5.0 }] {
+        for interval_ms in [10, 100, 250] {
+            let mut probed = probing(steering, WifiLeg::Translate);
+            probed.probe.as_mut().unwrap().interval_ms = interval_ms;
+            let mut legs = Legs::new(probed);
+            let w = World::new(config(None), false);
+            let send = |legs: &mut Legs, number: u32| {
+                let packet = w.segment(number * 1000, 1000, TcpFlags::ACK);
+                legs.node.on_packet(Node::BACKHAUL, Packet::new(legs.now, packet), legs.now);
+            };
+            for number in 0..100 {
+                send(&mut legs, number);
+                legs.run(Duration::from_millis(10));
+            }
+            legs.dead = true;
+            for number in 100..110 {
+                send(&mut legs, number);
+            }
+            legs.run(Duration::from_millis(200));
+            send(&mut legs, 100);
+            // Four probes and their patience.
+            legs.run(Duration::from_millis(u64::from(5 * interval_ms) + 100));
+            assert!(!legs.node.links("phone").unwrap()[1].up, "{steering:?}, {interval_ms} ms");
+            let probes = legs.node.links("phone").unwrap()[1].probes;
+            legs.run(Duration::from_secs(10));
+            let after = legs.node.links("phone").unwrap()[1].probes - probes;
+            assert!((9..=12).contains(&after), "a leg that is down is probed once per second, {after} times");
+        }
+    }
+}
+
 #[test]
 fn only_genuine_answers_count() {
     let mut legs = Legs::new(probing(Steering::FixedRatio { lte_percent: 50.0 }, WifiLeg::Translate));

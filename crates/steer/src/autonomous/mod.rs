@@ -17,8 +17,9 @@
 //!                not reduce the rate. Only for flows that send an eighth of what the home carries, and only if the
 //!                window for both paths grows soon
 //!   placement    first flow: the path on which a transfer of 100 kB would end first, by the estimates, or one with twice
-//!                the capacity where it ends little later. Further flows to the same host within 2 s, while one is open:
-//!                parts of a transfer, spread in proportion to the estimates. Next flow of a host whose last connections
+//!                the capacity where it ends little later. Further flows to the same host within 2 s, while one is open
+//!                (within 1.5 round trips, if it is the only one): parts of a transfer, spread in proportion to the
+//!                estimates. Next flow of a host whose last connections
 //!                stayed small: the earliest arrival
 //!   move         if a path is full and has two or more bulk flows, and another stays without a queue, one flow of the
 //!                first moves to the second; at most one every 500 ms
@@ -396,7 +397,7 @@ impl LawState {
         }
         let known = self.group(input);
         let (at, home) = match known {
-            Some(at) if self.groups[at].is_transfer(input.now) => {
+            Some(at) if self.groups[at].is_transfer(|path| input.live.get(path).rtt_us, input.now) => {
                 let flows = self.groups[at].flows;
                 let cost = |path: &PathId| {
                     let flows = u64::from(u16::from(flows[usize::from(*path)]).max(self.bulk(*path))) + 1;

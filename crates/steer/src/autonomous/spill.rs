@@ -16,8 +16,9 @@ const LITTLE_PART: u64 = 32;
 /// If the far end does not restore order, packets spill only to a path with at least one part in this many of the
 /// home's capacity.
 const UNORDERED_SPILL_PART: u64 = 4;
-/// And only if they arrive there earlier by at most this, microseconds: everything on that path is out of order.
-const UNORDERED_EARLY_US: i64 = 40_000;
+/// And only to a path that is nearer than the home by at most this, without queues, in microseconds: on a path that is
+/// nearer by more, every packet is out of order.
+const UNORDERED_NEARER_US: i64 = 40_000;
 /// Only packets of flows overflow that send at least one part in this many of what the home carries; a call beside
 /// them does not.
 const FILLS_PART: u64 = 8;
@@ -96,12 +97,11 @@ impl Delays {
         // Where the far end puts nothing in order, a packet that is dropped, or early, costs more than a small path carries. Elsewhere a
         // sender by datagrams (QUIC) sends again all that the far end does not wait for; TCP learns that it was only late.
         let pays = |path: PathId| {
-            let early_us = at_home - self.arrival_us(path, input);
             if overflow.is_never() {
                 known_bps(&input.load(path)) >= carries_bps(&own) / UNORDERED_SPILL_PART
-                    && early_us <= UNORDERED_EARLY_US
+                    && self.base_us(home, input) - self.base_us(path, input) <= UNORDERED_NEARER_US
             } else {
-                !input.datagram || early_us.abs() <= MAX_SKEW_US
+                !input.datagram || (at_home - self.arrival_us(path, input)).abs() <= MAX_SKEW_US
             }
         };
         let free = |path: &PathId| {

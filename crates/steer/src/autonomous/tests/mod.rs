@@ -167,6 +167,27 @@ fn without_reordering_packets_neither_overflow_nor_take_a_small_path() {
     }
 }
 
+/// A long queue at home is no reason to stay: after a loss, the packets would wait there beside an empty path.
+#[test]
+fn without_reordering_packets_spill_from_any_queue_but_not_to_a_much_nearer_path() {
+    for (nearer_ms, queue_ms, path) in
+        [(0, 20, 1), (0, 500, 1), (40, 20, 1), (40, 500, 1), (41, 20, 0), (41, 500, 0)]
+    {
+        let mut bed = Bed::new(&[load(50, queue_ms, 50), load(50 - nearer_ms, 0, 50)]);
+        bed.lane = LawState::new([0; MAX_PATHS], false);
+        let flow = &mut FlowSteer::default();
+        flow.set_home(0, bed.now);
+        bed.wait(1_000);
+        (flow.bytes, flow.period) = ([1 << 20; 2], (bed.now.as_millis() / PERIOD_MS) as u32);
+        bed.lane.period = flow.period;
+        assert_eq!(
+            (bed.packet(flow, 1), flow.home()),
+            (path, Some(0)),
+            "{nearer_ms} ms nearer, {queue_ms} ms of queue"
+        );
+    }
+}
+
 #[test]
 fn a_small_path_takes_no_overflow() {
     // Measured by traffic that filled it, or by a train while it was idle; an eighth of 200 Mbit/s is 25.
@@ -214,6 +235,20 @@ fn flows_to_one_host_at_once_are_spread_by_capacity_and_others_are_not() {
     }
     bed.wait(3_000);
     assert_eq!(bed.packet(&mut FlowSteer::default(), 7), 0, "no longer the same transfer");
+}
+
+/// iperf3 and FTP open a control connection, exchange a few messages, and then open the data connections.
+#[test]
+fn a_flow_that_begins_after_a_control_connection_begins_where_a_first_flow_does() {
+    for (later_ms, homes) in
+        [(0, [0, 1, 0]), (10, [0, 1, 0]), (20, [0, 0, 1]), (500, [0, 0, 1]), (1_900, [0, 0, 1])]
+    {
+        let mut bed = Bed::new(&[load(5, 0, 20), load(20, 0, 18)]);
+        let begin = |bed: &mut Bed| bed.packet(&mut FlowSteer::default(), 7);
+        let control = begin(&mut bed);
+        bed.wait(later_ms);
+        assert_eq!([control, begin(&mut bed), begin(&mut bed)], homes, "{later_ms} ms later");
+    }
 }
 
 /// A connection of `packets` that begins and ends now. Returns where it begins.
