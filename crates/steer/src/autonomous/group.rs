@@ -36,10 +36,14 @@ impl Group {
     }
 
     /// Whether a further flow is part of a transfer. With sequential queries, the last connection may close late,
-    /// so a query host needs one more open flow.
-    pub fn is_transfer(&self, now: Instant) -> bool {
+    /// so a query host needs one more open flow. So does a flow that begins more than a round trip after the only open
+    /// one (`rtt_us`: by path, microseconds), which may be the control connection of a transfer (iperf3, FTP).
+    pub fn is_transfer(&self, rtt_us: impl Fn(PathId) -> u32, now: Instant) -> bool {
         let open: u16 = self.flows.iter().copied().map(u16::from).sum();
-        self.is_recent(now) && open > u16::from(self.is_asked())
+        let later = now.saturating_since(self.at);
+        let is_later = |path: PathId| later > Duration::from_micros(rtt_us(path).into()) * 3 / 2;
+        let is_single = open == 1 && (0..).zip(self.flows).any(|(path, flows)| flows > 0 && is_later(path));
+        self.is_recent(now) && open > u16::from(self.is_asked() || is_single)
     }
 
     /// A connection with this home has ended; `lasted`: it was bulk to its end, and for longer than a moment there.
