@@ -107,19 +107,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         store::file_of(&config.manager.database),
     )?;
     // Tokens and certificate authorities of cells and UPF.
-    southbound::Network::new(&config).map_err(|e| wrong(format!("{e:#}")))?;
+    let network = southbound::Network::new(&config).map_err(|e| wrong(format!("{e:#}")))?;
     if args.check {
         return Ok(());
     }
     // One thread for requests, one for work that waits for the database.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    run_to_end(runtime, serve(config))
+    run_to_end(runtime, serve(config, network))
 }
 
-async fn serve(config: SliceManagerConfig) -> anyhow::Result<()> {
+async fn serve(config: SliceManagerConfig, network: southbound::Network) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
     let _only = store::lock(&config.manager.database)?;
-    let running = start(&config).await?;
+    let running = start(&config, network).await?;
     let router = routes::router(running.shared.clone());
     let mut guarded = Guarded::of(&config.api)?;
     // Streams of UEs do not count towards the limit of connections.
@@ -157,7 +157,7 @@ pub struct Running {
 }
 
 /// Opens the database and starts the background tasks.
-async fn start(config: &SliceManagerConfig) -> anyhow::Result<Running> {
+async fn start(config: &SliceManagerConfig, network: southbound::Network) -> anyhow::Result<Running> {
     let inventory = config.inventory().map_err(anyhow::Error::msg)?;
     let access = Access::new(&config.api)?;
     let store = store::Store::open(&config.manager.database).await?;
@@ -181,7 +181,6 @@ async fn start(config: &SliceManagerConfig) -> anyhow::Result<Running> {
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(worker::follow(engine.clone()));
-    let network = southbound::Network::new(config)?;
     let interval = Duration::from_millis(config.manager.health_interval_ms.into());
     tasks.spawn(worker::southbound(engine.clone(), network, callbacks, owner.clone(), interval));
     Ok(Running { shared, tasks, owner })

@@ -83,7 +83,7 @@ fn writes_continue_when_a_full_disk_has_room_again() {
             for id in made.clone() {
                 world.until(&id, "Running").await;
             }
-            let again = start(&config(&at, more)).await.unwrap();
+            let again = started(&config(&at, more)).await;
             assert_eq!(
                 again.shared.engine.read(|m| m.slices().keys().cloned().collect::<BTreeSet<_>>()),
                 made
@@ -142,7 +142,7 @@ async fn no_success_is_reported_for_writes_to_a_lost_file() {
             std::fs::rename(file.with_extension("moved"), &file).unwrap();
             let (status, said) = world.call("POST", "/v1/slices", body("back")).await;
             assert_eq!(status, 201, "{said}");
-            let again = start(&config).await.unwrap();
+            let again = started(&config).await;
             assert_eq!(again.shared.engine.read(|m| m.slices().len()), 2);
         }
     }

@@ -10,7 +10,7 @@ mod tenants;
 mod upf;
 mod versions;
 
-use super::{Running, routes, start};
+use super::{Running, routes, southbound, start};
 use crate::runtime::api::{Guarded, Server};
 use crate::runtime::config::SliceManagerConfig;
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ impl World {
 
     /// Starts with this configuration.
     async fn of(folder: tempfile::TempDir, config: &SliceManagerConfig) -> Self {
-        let running = start(config).await.unwrap();
+        let running = started(config).await;
         let mut server = Server::default();
         let router = routes::router(running.shared.clone());
         let at = server.listen(&config.api.listen, router, Guarded::of(&config.api).unwrap()).await.unwrap();
@@ -155,6 +155,10 @@ async fn every_path_refuses_a_wrong_token_and_operators_paths_refuse_ues() {
     assert_eq!(world.ask_as(OPERATOR, "GET", "/v1/me", None).await.0, 403);
 }
 
+async fn started(config: &SliceManagerConfig) -> Running {
+    start(config, southbound::Network::new(config).unwrap()).await.unwrap()
+}
+
 /// Without a token on loopback: requests must be for this machine's name, not from pages of other sites, and
 /// changes must be enabled.
 #[tokio::test]
@@ -164,7 +168,7 @@ async fn a_port_without_token_is_for_this_machine_and_for_reading() {
         let mut config = config(folder.path(), "");
         config.api.token_file = None;
         config.api.changes_without_token = changes;
-        let running = start(&config).await.unwrap();
+        let running = started(&config).await;
         let mut server = Server::default();
         let router = routes::router(running.shared.clone());
         let at = server
@@ -274,7 +278,7 @@ async fn answered_changes_survive_a_restart() {
     let id = world.slice("video", 30_000).await;
     let token = world.ue("phone", &[&id]).await;
     let config = config(world.folder.path(), "");
-    let again = start(&config).await.unwrap();
+    let again = started(&config).await;
     assert_eq!(again.shared.engine.ue_of(&super::auth::hash(&token)).as_deref(), Some("phone"));
     assert_eq!(again.shared.engine.read(|m| m.slices().len()), 1);
     let files =
