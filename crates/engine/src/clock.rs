@@ -1,7 +1,11 @@
 //! The real-time clock of the state machines.
 
 use anabranch_element::time::{Duration, Instant, nanos};
+use hdrhistogram::Histogram;
 use nix::time::{ClockId, clock_gettime};
+
+/// Upper end of [`histogram`], nanoseconds; longer times count as this.
+const MAX_NS: u64 = 10_000_000_000;
 
 /// The monotonic clock, starting at 0 at the start of the program.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +50,14 @@ impl Clock {
 /// Processor time of the calling thread since its start, without the time for which it waited for a processor.
 pub fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
+}
+
+/// A histogram of times from 1 ns to 10 s with two significant digits. Its size is fixed (20 KiB), so recording never
+/// allocates.
+pub(crate) fn histogram() -> Histogram<u64> {
+    let mut histogram = Histogram::new_with_bounds(1, MAX_NS, 2).unwrap_or_else(|_| unreachable!());
+    histogram.auto(false);
+    histogram
 }
 
 /// Unix time in nanoseconds, for handshake timestamps.

@@ -1,21 +1,11 @@
 //! Statistics next to the data path: lateness of slots, and traffic and waiting times of slices.
 
+use crate::clock::histogram;
 use anabranch_element::time::{Duration, nanos};
 use anabranch_ran::amc::Direction;
 use anabranch_ran::gnb::{LinkStats, PacketTimes};
 use anabranch_ran::sched::SliceConfig;
 use hdrhistogram::Histogram;
-
-/// Upper end of the histograms, nanoseconds; longer times count as this.
-const MAX_NS: u64 = 10_000_000_000;
-
-/// A histogram from 1 ns to 10 s with two significant digits: its size is fixed, so recording never
-/// allocates.
-fn histogram() -> Histogram<u64> {
-    let mut histogram = Histogram::new_with_bounds(1, MAX_NS, 2).unwrap_or_else(|_| unreachable!());
-    histogram.auto(false);
-    histogram
-}
 
 /// Number of samples, median, 99th percentile and maximum, nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

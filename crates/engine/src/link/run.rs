@@ -3,7 +3,7 @@
 
 use super::control::{Control, Request};
 use super::ports::{Counters, Ports};
-use crate::clock::Clock;
+use crate::clock::{Clock, histogram};
 use crate::thread::on_time;
 use anabranch_element::packet::Packet;
 use anabranch_element::time::Instant;
@@ -73,11 +73,7 @@ impl Running {
         carrier: &'static [Side],
     ) -> Self {
         let link = DuplexLink::new(a_to_b, b_to_a, seed);
-        // 1 ns to 10 s with two significant digits: a fixed size of 20 KiB, so recording never allocates.
-        let mut lateness_ns =
-            Histogram::new_with_bounds(1, 10_000_000_000, 2).unwrap_or_else(|_| unreachable!());
-        lateness_ns.auto(false);
-        let outside = Output { ports, carrier, lateness_ns, now: Instant::ZERO, failed: Ok(()) };
+        let outside = Output { ports, carrier, lateness_ns: histogram(), now: Instant::ZERO, failed: Ok(()) };
         if !link.has_carrier() {
             outside.set_carrier(false);
         }
