@@ -158,11 +158,11 @@ pub struct PathView {
     pub loss_tx_ppm: u32,
     /// Loss from the peer, in parts per million.
     pub loss_rx_ppm: u32,
-    /// User-data datagrams sent.
+    /// Datagrams with user data or a probe sent.
     pub tx_packets: u64,
     /// User-data bytes sent, headers of the tunnel included.
     pub tx_bytes: u64,
-    /// User-data datagrams received.
+    /// Datagrams with user data or a probe received.
     pub rx_packets: u64,
     /// User-data bytes received, headers of the tunnel included.
     pub rx_bytes: u64,

@@ -337,10 +337,10 @@ fn paths(registry: &mut Registry, sessions: &[Session]) {
     let mtu = rows().map(|p| (label(p), f64::from(p.mtu_bytes)));
     gauge(registry, "path_mtu", "Largest UDP payload known to pass", Some(Unit::Bytes), mtu);
     let counters: [Column<Path>; 7] = [
-        ("path_tx_packets", "Datagrams with user data sent", |p| p.tx_packets),
-        ("path_tx_bytes", "Bytes of these datagrams, including tunnel headers", |p| p.tx_bytes),
-        ("path_rx_packets", "Datagrams with user data received", |p| p.rx_packets),
-        ("path_rx_bytes", "Bytes of these datagrams, including tunnel headers", |p| p.rx_bytes),
+        ("path_tx_packets", "Datagrams with user data or a probe sent", |p| p.tx_packets),
+        ("path_tx_bytes", "Bytes of user data, including tunnel headers", |p| p.tx_bytes),
+        ("path_rx_packets", "Datagrams with user data or a probe received", |p| p.rx_packets),
+        ("path_rx_bytes", "Bytes of user data, including tunnel headers", |p| p.rx_bytes),
         ("path_tx_fragments", "Fragments sent, of packets larger than the path MTU", |p| p.tx_fragments),
         ("path_rx_fragments", "Fragments received", |p| p.rx_fragments),
         ("path_rx_incomplete", "Packets lost because a fragment did not arrive", |p| p.rx_incomplete),

@@ -185,13 +185,13 @@ pub struct Path {
     pub loss_tx_percent: f64,
     /// Loss rate in the receiving direction, percent.
     pub loss_rx_percent: f64,
-    /// Datagrams with user data sent.
+    /// Datagrams with user data or a probe sent.
     pub tx_packets: u64,
-    /// Bytes of these datagrams, tunnel headers included.
+    /// Bytes of user data, tunnel headers included.
     pub tx_bytes: u64,
-    /// Datagrams with user data received.
+    /// Datagrams with user data or a probe received.
     pub rx_packets: u64,
-    /// Bytes of these datagrams, tunnel headers included.
+    /// Bytes of user data, tunnel headers included.
     pub rx_bytes: u64,
     /// Largest UDP payload that the path is known to carry, bytes; 0 when unknown.
     pub mtu_bytes: u16,
