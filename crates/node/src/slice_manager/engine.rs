@@ -71,6 +71,7 @@ impl Engine {
             documents: Mutex::default(),
         };
         engine.sync().await?;
+        engine.read(overbooked).iter().for_each(|warning| tracing::warn!("{warning}"));
         Ok(Arc::new(engine))
     }
 
@@ -228,4 +229,32 @@ impl Engine {
     fn records(&self) -> RwLockReadGuard<'_, Records> {
         self.records.read().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Accesses that are configured with less than is guaranteed on them.
+pub fn overbooked(m: &Manager) -> Vec<String> {
+    let ledger = m.ledger(None);
+    let of = |a: &anabranch_slice::Access| {
+        let (downlink, uplink, share) = ledger.promised(&a.name);
+        let kinds = [
+            ("downlink_bps", 1, a.downlink_bps, downlink),
+            ("uplink_bps", 1, a.uplink_bps, uplink),
+            ("max_share_percent", 10_000, a.max_share_ppm.into(), share),
+        ];
+        let text = |(key, unit, configured, promised)| {
+            let [configured, promised] =
+                [configured, promised].map(|value: u64| value as f64 / f64::from(unit));
+            format!(
+                "access {}: {key} = {configured}, but slices have guarantees of {promised} there; they stay, and nothing \
+                 is added",
+                a.name
+            )
+        };
+        kinds
+            .into_iter()
+            .filter(|(.., configured, promised)| promised > configured)
+            .map(text)
+            .collect::<Vec<_>>()
+    };
+    m.inventory().iter().flat_map(of).collect()
 }

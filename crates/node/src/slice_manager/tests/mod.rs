@@ -10,6 +10,7 @@ mod tenants;
 mod upf;
 mod versions;
 
+use super::engine::overbooked;
 use super::{Running, routes, southbound, start};
 use crate::runtime::api::{Guarded, Server};
 use crate::runtime::config::SliceManagerConfig;
@@ -285,4 +286,14 @@ async fn answered_changes_survive_a_restart() {
         std::fs::read_dir(world.folder.path()).unwrap().map(|f| std::fs::read(f.unwrap().path()).unwrap());
     let shown = files.filter(|bytes| bytes.windows(22).any(|w| w == token.as_bytes())).count();
     assert_eq!(shown, 0, "the token is stored");
+    assert_eq!(again.shared.engine.read(overbooked), Vec::<String>::new());
+    // The cell now has less than the slice's 30 Mbit/s.
+    let mut less = config;
+    less.access[0].downlink_bps = 20_000_000;
+    let warnings = started(&less).await.shared.engine.read(overbooked);
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(
+        ["cell-1", "downlink_bps = 20000000", "30000000"].iter().all(|part| warning.contains(part)),
+        "{warning}"
+    );
 }
