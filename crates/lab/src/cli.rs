@@ -363,6 +363,14 @@ fn choose(asked: Option<BackendName>, given: bool, scenario: &Scenario) -> Choic
     if scenario.backends.contains(&backend) {
         return Choice::Run(backend);
     }
+    if scenario.backends.is_empty() {
+        let file = scenario.file.display();
+        let says = format!(
+            "{file} selects no variant to run: run all cells of its matrix with --whole or some with --filter, or name some in \
+             `matrix.chosen`"
+        );
+        return if given { Choice::Refuse(says) } else { Choice::Skip(says) };
+    }
     let names = scenario.backends.iter().map(|b| b.name()).collect::<Vec<_>>().join(", ");
     let says = format!("{} does not run on {backend}, only on {names}", scenario.file.display());
     if given { Choice::Refuse(says) } else { Choice::Skip(says) }

@@ -36,7 +36,11 @@ pub const METRICS: &[Metric] = &[
         "longest time without a delivery while the flow was sending, within the window",
     ),
     metric("flow.<flow>.sent_packets", "packets", "UDP: packets sent in the whole run"),
-    metric("flow.<flow>.lost_packets", "packets", "UDP: packets sent but not delivered"),
+    metric(
+        "flow.<flow>.lost_packets",
+        "packets",
+        "UDP: packets sent but not delivered, neither until the end nor while packets under way still arrive after it",
+    ),
     metric("flow.<flow>.lost_percent", "%", "UDP: the same, as a percentage of the packets sent"),
     metric("flow.<flow>.reordered_packets", "packets", "UDP: packets delivered after a later one"),
     metric("flow.<flow>.duplicate_packets", "packets", "UDP: packets delivered twice"),
@@ -72,7 +76,7 @@ pub const METRICS: &[Metric] = &[
     metric(
         "flow.<flow>.cuts_per_mb",
         "1/MB",
-        "TCP: reductions and timeouts per acknowledged megabyte, including those undone",
+        "TCP: reductions and timeouts per acknowledged megabyte, including those undone; absent if nothing was acknowledged",
     ),
     metric("flow.<flow>.traces", "", "TCP with `telemetry`: filled traces received"),
     metric("flow.<flow>.trace_nodes", "", "the same, virtual backend: largest number of nodes in a trace"),
@@ -187,7 +191,7 @@ pub const METRICS: &[Metric] = &[
     metric(
         "gnb.<gnb>.capacity_mbps",
         "Mbit/s",
-        "virtual time: upper bound of the carried data: in each slot, all RBs for data to the UE with the largest block",
+        "virtual time: data if in each slot all RBs for data went to the UE with the largest block. Several smaller blocks may carry up to some percent more, most with few RBs (sizes of blocks are rounded)",
     ),
     metric("gnb.<gnb>.up_rb_percent", "%", "uplink RBs that carried data, including retransmissions"),
     metric("gnb.<gnb>.up_retx_rb_percent", "%", "uplink RBs used for retransmissions"),

@@ -171,10 +171,30 @@ fn extent(values: &[f64]) -> (f64, f64) {
     values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(*v), hi.max(*v)))
 }
 
+/// The metrics defined by a scenario, in an order in which each comes after those it refers to.
+///
+/// # Errors
+/// The name of one that refers to itself, directly or by others.
+fn in_order(derived: &BTreeMap<String, String>) -> Result<Vec<(&String, Expr)>, &String> {
+    let mut rest: Vec<(&String, Expr)> =
+        derived.iter().filter_map(|(name, text)| Some((name, Expr::parse(text).ok()?))).collect();
+    let mut ordered = Vec::with_capacity(rest.len());
+    while !rest.is_empty() {
+        let waits = |expr: &Expr, rest: &[(&String, Expr)]| {
+            let metrics = expr.metrics();
+            let mut own = metrics.iter().filter_map(|metric| metric.strip_prefix("metric."));
+            own.any(|of| rest.iter().any(|(name, _)| *name == of))
+        };
+        let Some(next) = rest.iter().position(|(_, expr)| !waits(expr, &rest)) else { return Err(rest[0].0) };
+        ordered.push(rest.remove(next));
+    }
+    Ok(ordered)
+}
+
 /// Computes the metrics defined by the scenario from those of one run.
 pub fn derive(case: &Case, outcome: &mut Outcome) {
-    for (name, text) in &case.derived {
-        let Ok(expr) = Expr::parse(text) else { continue };
+    // Cycles were rejected before the run.
+    for (name, expr) in in_order(&case.derived).unwrap_or_default() {
         let value = expr.value_with(&|metric| outcome.metrics.get(metric).copied(), &|series| {
             outcome.series.get(series).map(|s| s.points.as_slice())
         });
@@ -348,6 +368,9 @@ pub fn check(file: &File, cases: Option<&[Case]>) -> Vec<Problem> {
         if let Err(wrong) = wrong {
             problem(format!("metric.{name}"), wrong);
         }
+    }
+    if let Err(name) = in_order(&file.metric) {
+        problem(format!("metric.{name}"), "refers to itself, directly or by other metrics".into());
     }
     for (i, plot) in file.plot.iter().enumerate() {
         let path = format!("plot.{i}");

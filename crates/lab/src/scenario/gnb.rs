@@ -593,6 +593,10 @@ series = ["gnb.cell.slice.voice.owed_rbs", "gnb.cell.ue.a.rlc_bytes", "gnb.cell.
                 &["gnb.cell.channel.model=train", "gnb.cell.channel.start_s=nan"],
                 "gnb.cell.channel.start_s: NaN is out of range",
             ),
+            (
+                &["event.more.share_percent=26"],
+                "26 % for slice `voice` at 5 s would make the shares of gnb `cell` 101 %: must be 100 at most",
+            ),
             (&["event.more.slice=gold"], "event.more.slice: there is no slice `gold`"),
             (
                 &["upf.one={}", "upf.two={}", "ue.a.upf=one", "ue.b.upf=two", "backends=[\"netns\"]"],

@@ -134,7 +134,13 @@ pub fn expand(
     select: &Select,
     mut each: impl FnMut(Expanded),
 ) -> Result<Matrix, Vec<Problem>> {
-    let problems = problems_of(spec, select);
+    let mut problems = problems_of(spec, select);
+    let flows = base.get("flow").and_then(Value::as_table);
+    for (key, flow) in [("bulk", Some(&spec.bulk)), ("call", spec.call.as_ref())] {
+        if let Some(flow) = flow.filter(|flow| !flows.is_some_and(|flows| flows.contains_key(*flow))) {
+            problems.push(without_place(format!("matrix.{key}: there is no flow `{flow}`")));
+        }
+    }
     if !problems.is_empty() {
         return Err(problems);
     }
@@ -470,6 +476,16 @@ min = 0
     fn parsed(text: &str, select: &Select) -> Result<Scenario, String> {
         let problems = |p: Vec<Problem>| p.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         parse_form(Path::new("t.toml"), text, &[], Form::Full, select).map_err(problems)
+    }
+
+    #[test]
+    fn a_matrix_needs_its_flows_and_a_selection() {
+        let wrong = parsed(&SMALL.replace("bulk = \"bulk\"", "bulk = \"g\"\ncall = \"h\""), &Select::Whole)
+            .unwrap_err();
+        assert!(wrong.contains("matrix.bulk: there is no flow `g`"), "{wrong}");
+        assert!(wrong.contains("matrix.call: there is no flow `h`"), "{wrong}");
+        let none = parsed(&SMALL.replace("chosen.virtual = \"few\"", ""), &Select::Chosen).unwrap();
+        assert_eq!(none.backends, []);
     }
 
     #[test]

@@ -369,6 +369,39 @@ link = "wifi"
     }
 
     #[test]
+    fn metrics_may_refer_to_each_other_but_not_to_themselves() {
+        let case = |metrics: &str| parse_text(&format!("{SMALL}\n[metric]\n{metrics}"), &[]);
+        for cycle in ["a = \"metric.a\"", "a = \"metric.b + 1\"\nb = \"metric.c\"\nc = \"metric.a\""] {
+            let wrong = case(cycle).unwrap_err();
+            assert!(wrong.contains("metric.a: refers to itself"), "{wrong}");
+        }
+        // In any order of the names.
+        let scenario = case(
+            "a = \"metric.b + 1\"\nb = \"metric.c * 2\"\nc = \"flow.down.goodput_mbps\"\nd = \"metric.a\"",
+        )
+        .unwrap();
+        let mut outcome = crate::backend::Outcome::default();
+        outcome.metrics.insert("flow.down.goodput_mbps".to_owned(), 5.0);
+        crate::claims::derive(&scenario.cases[0], &mut outcome);
+        let values = ["a", "b", "c", "d"].map(|name| outcome.metrics[&format!("metric.{name}")]);
+        assert_eq!(values, [11.0, 10.0, 5.0, 11.0]);
+    }
+
+    #[test]
+    fn a_trace_with_a_default_queue_is_warned_of() {
+        let trace =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/papers/lwip/traces/wifi-shared.csv");
+        let warnings = |more: &str| {
+            let down = format!("link.wifi.down={{trace=\"{trace}\"{more}}}");
+            parse_text(SMALL, &[&down]).unwrap().cases[0].warnings.join("\n")
+        };
+        assert!(warnings("").contains("link.wifi.down: the queue is sized for rate_mbps = 100"));
+        for more in [", queue_packets=50", ", queue_bytes=60000", ", rate_mbps=20"] {
+            assert_eq!(warnings(more), "", "{more}");
+        }
+    }
+
+    #[test]
     fn defaults_fill_in_the_rest() {
         let scenario = parse_text(SMALL, &[]).unwrap();
         let case = &scenario.cases[0];

@@ -30,6 +30,7 @@ pub fn resolve(mut file: File, scenario: &str, variant: Option<(&str, &str)>) ->
     let flows = check.flows(&file, &ues);
     let events = check.events(&file, &ues);
     check.idle(&file, &ues, &flows);
+    check.untraced_queues(&file);
     if !check.problems.is_empty() {
         return Err(check.problems);
     }
@@ -483,7 +484,37 @@ impl Check {
                 action,
             });
         }
+        self.shares(file, &events);
         events
+    }
+
+    /// Checks that the shares of a cell sum to at most 100 % after each of its `share` events. Events of one instant are
+    /// applied in the order of the file.
+    fn shares(&mut self, file: &File, events: &[Event]) {
+        let mut changes: Vec<_> = events
+            .iter()
+            .filter_map(|event| match &event.action {
+                Action::Share { gnb, slice, share_percent } => Some((event.at, gnb, slice, share_percent)),
+                _ => None,
+            })
+            .collect();
+        changes.sort_by_key(|(at, ..)| *at);
+        for (name, gnb) in &file.gnb {
+            let mut slices = gnb.slices();
+            for (at, _, slice, share) in changes.iter().filter(|(_, gnb, ..)| *gnb == name) {
+                let Some(changed) = slices.iter_mut().find(|s| s.name == **slice) else { continue };
+                changed.share_percent = **share;
+                let sum: f64 = slices.iter().map(|slice| slice.share_percent).sum();
+                if sum > 100.0 + 1e-6 {
+                    let (at_s, share) = (at.as_secs_f64(), **share);
+                    let message = format!(
+                        "{share} % for slice `{slice}` at {at_s} s would make the shares of gnb `{name}` {sum} %: must be 100 at \
+                         most; reduce another slice before"
+                    );
+                    return self.problem("event", message);
+                }
+            }
+        }
     }
 
     fn action(
@@ -586,6 +617,24 @@ impl Check {
         for (what, ues) in said.into_values() {
             let more = if ues > 1 { format!(" (and {} UEs more)", ues - 1) } else { String::new() };
             self.warnings.push(format!("{path}: {what}{more}"));
+        }
+    }
+
+    /// Warns of default queues whose length is that at a rate which a trace replaces.
+    fn untraced_queues(&mut self, file: &File) {
+        for (name, link) in &file.link {
+            for (key, direction) in [("up", &link.up), ("down", &link.down)] {
+                let is_default =
+                    (direction.rate_mbps - file::LinkDirection::default().rate_mbps).abs() < 1e-9;
+                let by_rate = direction.queue_packets.is_none() && direction.queue_bytes.is_none();
+                if direction.trace.is_some() && is_default && by_rate {
+                    self.warnings.push(format!(
+                        "link.{name}.{key}: the queue is sized for rate_mbps = {}, in place of which the trace applies: give \
+                         queue_packets or queue_bytes, or as rate_mbps the rate for which it is sized",
+                        direction.rate_mbps
+                    ));
+                }
+            }
         }
     }
 

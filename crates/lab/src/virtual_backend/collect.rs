@@ -208,7 +208,9 @@ fn sender(out: &mut Outcome, name: &str, stats: &TcpStats, duplicates: u64) {
     put("triple_duplicates", stats.triple_duplicates as f64);
     put("fast_retransmits", stats.recoveries as f64);
     put("undos", stats.undos as f64);
-    put("cuts_per_mb", cuts * 1e6 / (stats.acked_bytes as f64).max(1.0));
+    if stats.acked_bytes > 0 {
+        put("cuts_per_mb", cuts * 1e6 / stats.acked_bytes as f64);
+    }
 }
 
 /// Cost of a flow's telemetry, and the reports received by its sender.

@@ -94,7 +94,9 @@ impl RunningFlow {
                 put(out, name, what, count as f64);
             }
             let cuts = (of.fast_recoveries + seen.resent[1]) as f64;
-            put(out, name, "cuts_per_mb", cuts * 1e6 / seen.acked_bytes.max(1) as f64);
+            if seen.acked_bytes > 0 {
+                put(out, name, "cuts_per_mb", cuts * 1e6 / seen.acked_bytes as f64);
+            }
             out.series.insert(format!("flow.{name}.cwnd_bytes"), Series { points: seen.cwnd.clone() });
         }
         if self.flow.telemetry.is_some() {
