@@ -108,12 +108,24 @@ impl Carrier {
 /// Runs until SIGINT, SIGTERM or `stop` on the control socket; then prints the counters as JSON.
 pub fn run(args: Args) -> Result<()> {
     let [a_to_b, b_to_a] = spec::directions(&args)?;
+    check_interfaces(&args.a, &args.b)?;
     let ports = Ports::open(&args.a, &args.b)?;
     let control = args.control.as_deref().map(listen).transpose()?;
     let mut link = Running::new(ports, a_to_b, b_to_a, args.seed, args.carrier.sides());
     let result = link.run(control);
     println!("{}", serde_json::to_string(&link.stats()).context("counters as JSON")?);
     result
+}
+
+/// Checks that no interface is named twice: its frames would return to it.
+fn check_interfaces(a: &[String], b: &[String]) -> Result<()> {
+    let names: Vec<&String> = a.iter().chain(b).collect();
+    for (at, name) in names.iter().enumerate() {
+        if names[..at].contains(name) {
+            bail!("--a, --b: interface \"{name}\" is named twice: a link needs different interfaces");
+        }
+    }
+    Ok(())
 }
 
 /// Listens at `path`. A stale socket of a program that has ended is replaced; a socket in use is an error.
@@ -131,6 +143,16 @@ fn listen(path: &Path) -> Result<Control> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interface_is_named_once() {
+        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        for (a, b, fits) in
+            [(&["x"][..], &["y"][..], true), (&["x"], &["x"], false), (&["x", "z", "x"], &["y"], false)]
+        {
+            assert_eq!(check_interfaces(&names(a), &names(b)).is_ok(), fits, "{a:?} {b:?}");
+        }
+    }
 
     #[test]
     fn a_socket_in_use_is_not_taken_over() {
