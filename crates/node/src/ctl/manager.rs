@@ -69,7 +69,7 @@ struct Ue {
     #[serde(default)]
     slices: Vec<SliceMembership>,
     #[serde(default)]
-    session_state: Option<String>,
+    session_state: Option<Attachment>,
     #[serde(default)]
     registered_ms: Option<u64>,
     #[serde(flatten)]
@@ -79,7 +79,25 @@ struct Ue {
 #[derive(Debug, Serialize, Deserialize)]
 struct SliceMembership {
     slice: String,
+    #[serde(flatten)]
+    state: Attachment,
+    #[serde(flatten)]
+    rest: BTreeMap<String, Value>,
+}
+
+/// Progress of a membership or of a session at the UPF.
+#[derive(Debug, Serialize, Deserialize)]
+struct Attachment {
     attachment: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
+impl std::fmt::Display for Attachment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.attachment)?;
+        self.why.as_ref().map_or(Ok(()), |why| write!(f, ": {why}"))
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -145,11 +163,11 @@ fn overview_text(all: &Overview) -> String {
 fn ues_text(ues: &Ues) -> String {
     let rows = ues.ues.iter().map(|ue| {
         let places: Vec<String> =
-            ue.slices.iter().map(|place| format!("{} ({})", place.slice, place.attachment)).collect();
+            ue.slices.iter().map(|place| format!("{} ({})", place.slice, place.state)).collect();
         vec![
             ue.id.clone(),
             or_dash((!places.is_empty()).then(|| places.join(", "))),
-            or_dash(ue.session_state.clone()),
+            or_dash(ue.session_state.as_ref().map(Attachment::to_string)),
             if ue.registered_ms.is_some() { "yes" } else { "no" }.to_owned(),
         ]
     });
@@ -184,10 +202,37 @@ mod tests {
         assert!(shown.contains("2 of 3"), "{shown}");
         let json = serde_json::to_string(&all).unwrap();
         assert!(json.contains(r#""sst":2"#) && json.contains(r#""location":"pier""#), "{json}");
+    }
 
-        let ues = r#"{"total":1,"ues":[{"id":"phone","registered_ms":null,"session_state":"pending",
-            "slices":[{"attachment":"active","slice":"6149"}],"leaving":false}]}"#;
-        let shown = ues_text(&serde_json::from_str(ues).unwrap());
-        assert!(shown.contains("phone  6149 (active)  pending  no"), "{shown}");
+    /// The answer is the slice manager's own, so that both change together.
+    #[cfg(feature = "slice-manager")]
+    #[test]
+    fn ues_are_shown_with_the_progress_of_memberships_and_session() {
+        use anabranch_slice::{Assignment, Attachment};
+        let membership = |attachment| Assignment {
+            slice: "6149".to_owned(),
+            cell_ue: Some("imsi-1".to_owned()),
+            attachment,
+        };
+        for (session, attachment, expected) in [
+            (None, Attachment::Active, "phone 6149 (active) - no"),
+            (Some(Attachment::Pending), Attachment::Active, "phone 6149 (active) pending no"),
+            (Some(Attachment::Active), Attachment::Pending, "phone 6149 (pending) active no"),
+            (
+                Some(Attachment::Failed("no such rule".to_owned())),
+                Attachment::Failed("full".to_owned()),
+                "phone 6149 (failed: full) failed: no such rule no",
+            ),
+        ] {
+            let mut ue = anabranch_slice::Ue::new("phone".to_owned(), String::new());
+            (ue.session_state, ue.slices) = (session, vec![membership(attachment)]);
+            let answer = crate::slice_manager::shown_ue(&ue);
+            let answer: Ues =
+                serde_json::from_value(serde_json::json!({"total": 1, "ues": [answer]})).unwrap();
+            let shown = ues_text(&answer).split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(shown.contains(expected), "{expected}\n{shown}");
+            let json = serde_json::to_string(&answer).unwrap();
+            assert!(json.contains("imsi-1") && json.contains("leaving"), "{json}");
+        }
     }
 }

@@ -39,12 +39,20 @@ struct Event {
     token: Option<String>,
 }
 
-/// Sender of events.
+/// Queue of events, with the rules for their sinks.
 pub struct Callbacks {
     allow: Vec<Url>,
     any_https: bool,
     places: Arc<Destinations>,
     queue: mpsc::Sender<Event>,
+}
+
+/// The HTTP client that sends events, and the rules for their sinks.
+pub struct Sender {
+    allow: Vec<Url>,
+    any_https: bool,
+    places: Arc<Destinations>,
+    http: reqwest::Client,
 }
 
 /// Resolver that omits addresses to which no events may be sent. It is used for every connection, so earlier
@@ -67,24 +75,35 @@ impl Resolve for Public {
     }
 }
 
-impl Callbacks {
-    /// Must be called within a tokio runtime, because a task of its own sends the events.
+impl Sender {
+    /// Reads the file of certificate authorities, also if no sink uses it.
+    ///
+    /// # Errors
+    /// A URL or that file is not usable.
     pub fn new(config: &Config) -> anyhow::Result<Self> {
         let allow: Vec<Url> = config.allow.iter().map(|url| Url::parse(url)).collect::<Result<_, _>>()?;
         let places = Destinations::new([], [], config.private.iter().copied(), false);
         let places = Arc::new(places);
-        let (queue, waiting) = mpsc::channel::<Event>(WAITING);
         let tls = config.any_https || allow.iter().any(|url| url.scheme() == "https");
         let trust = match &config.ca_file {
-            Some(file) if tls => Trust::Authorities(file),
+            Some(file) => Trust::Authorities(file),
             None if tls => Trust::System,
-            _ => Trust::Nobody,
+            None => Trust::Nobody,
         };
         // Redirects are disabled, because they could lead to targets that are not configured.
         let http = client::builder(trust).context("[callbacks] ca_file")?.timeout(PATIENCE);
         let http = http.dns_resolver(Arc::new(Public(places.clone()))).build()?;
+        Ok(Self { allow, any_https: config.any_https, places, http })
+    }
+}
+
+impl Callbacks {
+    /// Must be called within a tokio runtime, because a task of its own sends the events.
+    pub fn new(sender: Sender) -> Self {
+        let Sender { allow, any_https, places, http } = sender;
+        let (queue, waiting) = mpsc::channel::<Event>(WAITING);
         tokio::spawn(send_all(http, waiting));
-        Ok(Self { allow, any_https: config.any_https, places, queue })
+        Self { allow, any_https, places, queue }
     }
 
     /// Validates a sink URL; an error if events may not be sent there.
@@ -218,7 +237,7 @@ mod tests {
     #[tokio::test]
     async fn events_are_sent_to_configured_targets_only() {
         let config = Config { allow: vec!["http://app.example/events/".into()], ..Config::default() };
-        let callbacks = Callbacks::new(&config).unwrap();
+        let callbacks = Callbacks::new(Sender::new(&config).unwrap());
         assert!(callbacks.check("http://app.example/events/a?b=c").is_ok());
         for sink in [
             "http://app.example/other",
@@ -246,7 +265,7 @@ mod tests {
             private: vec!["10.1.0.0/16".parse().unwrap()],
             ..Config::default()
         };
-        let callbacks = Callbacks::new(&config).unwrap();
+        let callbacks = Callbacks::new(Sender::new(&config).unwrap());
         for sink in [
             "https://app.example/a",
             "https://203.0.113.7:8443/a",
@@ -305,7 +324,7 @@ mod tests {
         let router = axum::Router::new().fallback(answer);
         tokio::spawn(async move { axum::serve(lively, router).await });
         let config = Config { allow: vec![dead.clone(), alive.clone()], ..Config::default() };
-        let callbacks = Callbacks::new(&config).unwrap();
+        let callbacks = Callbacks::new(Sender::new(&config).unwrap());
         let (dead, alive) = (json!({"sink": dead}), json!({"sink": alive}));
         let started = std::time::Instant::now();
         for n in 0..300_u64 {

@@ -27,6 +27,8 @@ use utoipa_axum::routes;
 
 /// Maximum number of devices, and maximum value of a rate in any unit.
 const MOST: u64 = 1_000_000_000;
+/// A booking may start this much later than this machine's clock shows, milliseconds.
+const CLOCK_DIFFERENCE_MS: u64 = 60_000;
 /// Maximum number of bookings, and of sessions.
 const MAX_SESSIONS: usize = 10_000;
 /// CloudEvents type of an event about a QoS session.
@@ -219,7 +221,7 @@ struct SliceQos {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ServiceTime {
-    /// Start, RFC 3339; a time in the future is refused.
+    /// Start, RFC 3339; a time of more than one minute in the future is refused.
     #[serde(default)]
     start_date: Option<String>,
     /// End, RFC 3339; absent: until the booking is deleted.
@@ -250,7 +252,7 @@ impl<'de> Deserialize<'de> for ServiceArea {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct NewBooking {
-    /// Period; a start in the future is refused.
+    /// Period; a start more than one minute in the future is refused.
     #[serde(deserialize_with = "object")]
     service_time: ServiceTime,
     /// Service area; absent: everywhere.
@@ -362,11 +364,15 @@ fn until(time: &ServiceTime, now: u64) -> Result<Option<u64>, Problem> {
         };
         text.as_ref().map(parse).transpose()
     };
-    if read(&time.start_date, "startDate")?.is_some_and(|start| start > now + 60_000) {
+    let start = read(&time.start_date, "startDate")?;
+    if start.is_some_and(|start| start > now + CLOCK_DIFFERENCE_MS) {
         let detail = "startDate is in the future: a slice is created when it is booked";
         return Err(Problem::invalid(detail).field("startDate"));
     }
     let end = read(&time.end_date, "endDate")?;
+    if end.zip(start).is_some_and(|(end, start)| end <= start) {
+        return Err(Problem::invalid("endDate is not after startDate").field("endDate"));
+    }
     if end.is_some_and(|end| end <= now) {
         return Err(Problem::invalid("endDate is in the past").field("endDate"));
     }

@@ -102,9 +102,9 @@ async fn slice(
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct RemoveParams {
-    /// `true`: remove the slice even if a step fails.
+    /// Remove the slice even if a step fails.
     #[serde(default)]
-    force: Option<String>,
+    force: bool,
 }
 
 /// Removes a slice.
@@ -128,10 +128,9 @@ async fn remove(
     Params(query): Params<RemoveParams>,
     seen: Preconditions,
 ) -> Text {
-    let force = query.force.as_deref() == Some("true");
     let remove = |m: &Manager| {
         check_slice(&view, m, &id, &seen)?;
-        Ok((m.remove(&id, force, now_ms()).map_err(refused)?, ()))
+        Ok((m.remove(&id, query.force, now_ms()).map_err(refused)?, ()))
     };
     shared.engine.commit(remove).await?;
     Ok((StatusCode::OK, format!("Deleting {id}")))

@@ -26,6 +26,9 @@ mod store;
 mod worker;
 
 #[cfg(test)]
+pub use native::shown_ue;
+
+#[cfg(test)]
 mod tests;
 
 use crate::runtime::api::{Access, Guarded, Server};
@@ -106,20 +109,25 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         &config.api,
         store::file_of(&config.manager.database),
     )?;
-    // Tokens and certificate authorities of cells and UPF.
+    // Tokens and certificate authorities of cells, UPF and event sinks.
     let network = southbound::Network::new(&config).map_err(|e| wrong(format!("{e:#}")))?;
+    let callbacks = callbacks::Sender::new(&config.callbacks).map_err(|e| wrong(format!("{e:#}")))?;
     if args.check {
         return Ok(());
     }
     // One thread for requests, one for work that waits for the database.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    run_to_end(runtime, serve(config, network))
+    run_to_end(runtime, serve(config, network, callbacks))
 }
 
-async fn serve(config: SliceManagerConfig, network: southbound::Network) -> anyhow::Result<()> {
+async fn serve(
+    config: SliceManagerConfig,
+    network: southbound::Network,
+    callbacks: callbacks::Sender,
+) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
     let _only = store::lock(&config.manager.database)?;
-    let running = start(&config, network).await?;
+    let running = start(&config, network, callbacks).await?;
     let router = routes::router(running.shared.clone());
     let mut guarded = Guarded::of(&config.api)?;
     // Streams of UEs do not count towards the limit of connections.
@@ -157,12 +165,16 @@ pub struct Running {
 }
 
 /// Opens the database and starts the background tasks.
-async fn start(config: &SliceManagerConfig, network: southbound::Network) -> anyhow::Result<Running> {
+async fn start(
+    config: &SliceManagerConfig,
+    network: southbound::Network,
+    callbacks: callbacks::Sender,
+) -> anyhow::Result<Running> {
     let inventory = config.inventory().map_err(anyhow::Error::msg)?;
     let access = Access::new(&config.api)?;
     let store = store::Store::open(&config.manager.database).await?;
     let engine = Engine::start(store, inventory, config.limits.growth(), config.manager.ttl_s).await?;
-    let callbacks = Arc::new(callbacks::Callbacks::new(&config.callbacks)?);
+    let callbacks = Arc::new(callbacks::Callbacks::new(callbacks));
     // The name identifies an instance across restarts; two instances on one machine have different names.
     let host = nix::unistd::gethostname().unwrap_or_default();
     let owner = format!("{}/{}", host.to_string_lossy(), config.manager.name);

@@ -4,6 +4,7 @@ use super::auth::{self, Operator, View};
 use super::routes::{Body, Params, Path, check_name, object, object_or_null, refused};
 use super::{Shared, now_ms};
 use crate::runtime::api::{Preconditions, Problem, etag, header_of};
+use anabranch_atsss::crypto::PublicKey;
 use anabranch_slice::profile::{ProfileError, ServiceProfile};
 use anabranch_slice::record::SessionRule;
 use anabranch_slice::{
@@ -351,7 +352,7 @@ async fn remove(
 }
 
 /// A UE as it is shown to the operator, without its token.
-fn shown_ue(ue: &Ue) -> Value {
+pub fn shown_ue(ue: &Ue) -> Value {
     json!({
         "id": ue.id,
         "slices": ue.slices,
@@ -459,9 +460,7 @@ async fn set_ue(
             }
             let mut ue = old.unwrap_or_else(|| Ue::new(name.clone(), auth::hash(&token)));
             if let Some(session) = new.session {
-                if session.public_key.len() > 64 || session.rules.len() > 64 {
-                    return Err(Problem::invalid("session: a public key in base64, and at most 64 rules"));
-                }
+                check_session(m, &name, &session)?;
                 // Setting the same session again after a refusal by the UPF retries it.
                 let failed = matches!(ue.session_state, Some(Attachment::Failed(_)));
                 if failed || ue.session.as_ref() != Some(&session) {
@@ -481,6 +480,27 @@ async fn set_ue(
             Ok((writes, (status, (version, Json(shown)))))
         })
         .await
+}
+
+/// Checks that the UPF can accept a session of the UE `name`.
+fn check_session(m: &Manager, name: &str, session: &SessionRule) -> Result<(), Problem> {
+    if session.rules.len() > 64 {
+        return Err(Problem::invalid("session: there may be at most 64 rules").field("session.rules"));
+    }
+    let wrong_key =
+        |why: String| Problem::invalid(format!("session.public_key: {why}")).field("session.public_key");
+    let key: PublicKey = session.public_key.parse().map_err(|error| wrong_key(format!("{error}")))?;
+    let same_key = |ue: &&Ue| {
+        let of = ue.session.as_ref().and_then(|session| session.public_key.parse::<PublicKey>().ok());
+        ue.id != name && of == Some(key)
+    };
+    match m.ues().values().find(same_key) {
+        Some(other) => {
+            let detail = format!("session.public_key is that of UE \"{}\"", other.id);
+            Err(Problem::conflict(detail, "every UE needs a key of its own").field("session.public_key"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The UE with a membership in each of `slices`.

@@ -153,6 +153,12 @@ async fn errors_are_reported_and_nothing_is_stored() {
             "duration",
         ),
         ("DELETE", "/v1/slices/none?force=maybe", Value::Null, 400, "force"),
+        ("DELETE", "/api/slice/none?force=maybe", Value::Null, 400, "force"),
+        ("DELETE", "/api/slice/none?force=", Value::Null, 400, "force"),
+        ("GET", "/v1/slices?limit=-1", Value::Null, 400, "limit"),
+        ("GET", "/v1/slices?limit=1&limit=2", Value::Null, 400, "limit"),
+        ("GET", "/v1/slices?offset=99999999999", Value::Null, 400, "offset"),
+        ("PUT", "/v1/ues/phone", json!({"session": {"public_key": "x"}}), 400, "session.public_key"),
         ("GET", "/v1/slices?limit=many", Value::Null, 400, "limit"),
     ];
     for (method, path, body, status, needle) in cases {

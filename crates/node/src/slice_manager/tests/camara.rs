@@ -304,6 +304,15 @@ async fn bookings_take_areas_and_delay_budgets() {
         assert_eq!(world.call("DELETE", &session, None).await.0, 204);
         world.until(id, "gone").await;
     }
+    let now = crate::slice_manager::now_ms();
+    for (start_s, end_s, field) in [(120, 600, "startDate"), (-5, -9, "endDate"), (30, 20, "endDate")] {
+        let at = |s: i64| crate::runtime::times::rfc3339(now.saturating_add_signed(s * 1000));
+        let request = json!({"serviceTime": {"startDate": at(start_s), "endDate": at(end_s)},
+            "serviceArea": circle, "sliceQosProfile": {"maxNumOfDevices": 1}});
+        let (status, said) = world.call("POST", NSB, Some(request)).await;
+        assert_eq!(status, 400, "{said}");
+        assert!(said.to_string().contains(field), "{said}");
+    }
     let mut far = circle;
     far["center"]["latitude"] = json!(-31.0);
     let request = json!({"serviceTime": {"startDate": "2024-06-01T12:00:00Z", "endDate": "2099-06-02T12:00:00Z"},

@@ -11,7 +11,7 @@ mod upf;
 mod versions;
 
 use super::engine::overbooked;
-use super::{Running, routes, southbound, start};
+use super::{Running, callbacks, routes, southbound, start};
 use crate::runtime::api::{Guarded, Server};
 use crate::runtime::config::SliceManagerConfig;
 use serde_json::{Value, json};
@@ -157,7 +157,8 @@ async fn every_path_refuses_a_wrong_token_and_operators_paths_refuse_ues() {
 }
 
 async fn started(config: &SliceManagerConfig) -> Running {
-    start(config, southbound::Network::new(config).unwrap()).await.unwrap()
+    let network = southbound::Network::new(config).unwrap();
+    start(config, network, callbacks::Sender::new(&config.callbacks).unwrap()).await.unwrap()
 }
 
 /// Without a token on loopback: requests must be for this machine's name, not from pages of other sites, and

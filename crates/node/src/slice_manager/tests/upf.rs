@@ -76,8 +76,11 @@ impl Upf {
     }
 }
 
+const KEYS: [&str; 2] =
+    ["vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=", "YWxzbyAzMiBieXRlcywgd2hpY2ggaXMgYSBrZXkhISE="];
+
 async fn put(world: &World) -> Value {
-    put_key(world, "a2V5").await
+    put_key(world, KEYS[0]).await
 }
 
 async fn put_key(world: &World, key: &str) -> Value {
@@ -101,6 +104,17 @@ async fn until(world: &World, state: &str) {
 }
 
 #[tokio::test]
+async fn a_key_belongs_to_one_ue() {
+    let upf = Upf::default();
+    let world = upf.world(&[201], &[404]).await;
+    put(&world).await;
+    let body = json!({"session": {"public_key": KEYS[0]}});
+    let (status, problem) = world.call("PUT", "/v1/ues/tablet", Some(body)).await;
+    assert_eq!((status, &problem["field"]), (409, &json!("session.public_key")), "{problem}");
+    assert_eq!(world.call("GET", "/v1/ues/tablet", None).await.0, 404);
+}
+
+#[tokio::test]
 async fn a_temporarily_refused_session_is_retried() {
     let upf = Upf::default();
     let world = upf.world(&[503, 201], &[404]).await;
@@ -112,7 +126,7 @@ async fn a_temporarily_refused_session_is_retried() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(upf.made(), 2);
     // A change is one request, so the UE is never without a session.
-    put_key(&world, "bmV3").await;
+    put_key(&world, KEYS[1]).await;
     until(&world, "active").await;
     assert_eq!((upf.made(), upf.ended()), (3, 0));
 }
@@ -155,7 +169,7 @@ async fn a_session_that_the_upf_has_lost_is_restored() {
     let another = async |change: &dyn Fn(&mut Inner)| {
         change(&mut upf.0.lock().unwrap());
         let end = Instant::now() + Duration::from_secs(20);
-        while upf.0.lock().unwrap().there.get("phone") != Some(&json!("a2V5")) {
+        while upf.0.lock().unwrap().there.get("phone") != Some(&json!(KEYS[0])) {
             assert!(Instant::now() < end, "{:?}", upf.0.lock().unwrap().there);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
