@@ -3,7 +3,9 @@
 use crate::runtime::config::api::{Api, Metrics};
 use crate::runtime::config::gateways::Gateways;
 use crate::runtime::config::load::Check;
-use crate::runtime::config::types::{Device, RemoteAddr, check_accesses, check_ioam, check_rules, differing};
+use crate::runtime::config::types::{
+    Device, RemoteAddr, check_accesses, check_interface_name, check_ioam, check_rules, differing,
+};
 use crate::tcp_lane::config::UeLane;
 use anabranch_atsss::crypto::PublicKey;
 use anabranch_atsss::path::{FlapParams, ProbeParams};
@@ -304,12 +306,7 @@ fn check_bindings(bindings: &[SliceBinding], device: &Device) -> Result<(), Stri
         if name.is_empty() || !seen.insert(name) {
             return Err(format!("[[slice]] slice \"{name}\": names must be unique and not empty"));
         }
-        if !(1..=15).contains(&b.interface.len()) {
-            let it = &b.interface;
-            return Err(format!(
-                "[[slice]] {name}: interface \"{it}\" is not an interface name (1 to 15 bytes)"
-            ));
-        }
+        check_interface_name(&b.interface).map_err(|wrong| format!("[[slice]] {name}: interface {wrong}"))?;
         if !(0.01..=1.0).contains(&b.alpha) {
             return Err(format!("[[slice]] {name}: alpha is {}: must be 0.01 to 1", b.alpha));
         }
@@ -361,13 +358,9 @@ impl Check for UeConfig {
         let names: Vec<&str> = self.access.iter().map(|a| a.name.as_str()).collect();
         check_accesses(&names)?;
         for access in &self.access {
-            if let Some(interface) = &access.interface
-                && !(1..=15).contains(&interface.len())
-            {
-                return Err(format!(
-                    "access {}: interface \"{interface}\" is not an interface name (1 to 15 bytes)",
-                    access.name
-                ));
+            if let Some(interface) = &access.interface {
+                check_interface_name(interface)
+                    .map_err(|wrong| format!("access {}: interface {wrong}", access.name))?;
             }
         }
         self.access.iter().try_for_each(UeAccess::check_remote)?;

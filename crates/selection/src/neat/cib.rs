@@ -44,6 +44,14 @@ impl Node {
         Self::from_value(&json::parse(text, "CIB node")?, now_unix_s)
     }
 
+    /// Reads a CIB file whose node gets the name `uid`.
+    ///
+    /// # Errors
+    /// Those of [`Node::from_json`].
+    pub fn named(uid: &str, text: &str, now_unix_s: u64) -> Result<Self, NeatError> {
+        Self::from_value(&json::parse_named(text, "CIB node", uid)?, now_unix_s)
+    }
+
     /// Reads a node; without `expire` it expires in ten minutes.
     ///
     /// # Errors

@@ -10,6 +10,15 @@ pub(super) fn parse(text: &str, place: &str) -> Result<Json, NeatError> {
         .map_err(|e| NeatError::new(place, format!("this is no JSON: {e}")))
 }
 
+/// The same; an object gets the name `uid`.
+pub(super) fn parse_named(text: &str, place: &str, uid: &str) -> Result<Json, NeatError> {
+    let mut json = parse(text, place)?;
+    if let Json::Object(object) = &mut json {
+        object.insert("uid".to_owned(), uid.into());
+    }
+    Ok(json)
+}
+
 fn without_infinity(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 16);
     let (mut rest, mut quoted) = (text, false);

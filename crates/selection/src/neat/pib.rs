@@ -36,6 +36,14 @@ impl Policy {
         Self::from_value(&json::parse(text, "policy")?)
     }
 
+    /// Reads a policy file whose policy gets the name `uid`.
+    ///
+    /// # Errors
+    /// Those of [`Policy::from_json`].
+    pub fn named(uid: &str, text: &str) -> Result<Self, NeatError> {
+        Self::from_value(&json::parse_named(text, "policy", uid)?)
+    }
+
     /// Reads a policy.
     ///
     /// # Errors

@@ -64,6 +64,10 @@ fn errors_name_the_place() {
     let many = json!([[{"a": {}}, {"a": {}}, {"a": {}}, {"a": {}}]]);
     let many: Vec<_> = std::iter::repeat_n(many[0].clone(), 7).collect();
     assert!(wrong(json!({"properties": many})).contains("more than 1024"));
+    let named = Policy::named("y", r#"{"uid": "x", "properties": {"z": {"value": 1, "precedence": 3}}}"#);
+    assert!(named.unwrap_err().to_string().starts_with("policy \"y\": property \"z\""));
+    let node = Node::named("y", r#"{"match": 5}"#, NOW).unwrap_err();
+    assert_eq!(node.place, "CIB node \"y\": match");
     let m = Manager::default();
     for (request, part) in [
         ("{}", "a list of requests"),

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
@@ -54,6 +54,10 @@ const TIMERS: Timers = Timers {
     answer: Duration::from_secs(60),
     taken: Duration::from_secs(30),
 };
+/// Before a connection is closed, at most this much of what the peer is still sending is read and discarded, for at most
+/// this time. Otherwise the kernel may reset the connection, and a peer that sends its whole request before it reads
+/// never sees the answer.
+const LINGER: (usize, Duration) = (16 << 20, Duration::from_secs(2));
 /// Time for which clients of this crate keep an idle connection; shorter than the server's limit.
 pub const REUSED: Duration = Duration::from_secs(5);
 /// Maximum length of a header, bytes.
@@ -277,8 +281,23 @@ async fn one(
     let service = WithConnectionGuard { inner: TowerToHyperService::new(router), guard };
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(timers.header).max_buf_size(HEADER_BYTES);
-    if let Err(error) = http.serve_connection(io, service).await {
-        tracing::debug!("connection: {error}");
+    match http.serve_connection(io, service).without_shutdown().await {
+        Ok(parts) => drop(tokio::time::timeout(LINGER.1, linger(parts.io.into_inner())).await),
+        Err(error) => tracing::debug!("connection: {error}"),
+    }
+}
+
+/// Closes the connection in the sending direction, then reads until the peer closes it.
+async fn linger(mut stream: WriteTimeoutStream) -> io::Result<()> {
+    stream.shutdown().await?;
+    let mut discarded = [0; 4096];
+    let mut left = LINGER.0;
+    loop {
+        let read = stream.read(&mut discarded).await?;
+        left = left.saturating_sub(read);
+        if read == 0 || left == 0 {
+            return Ok(());
+        }
     }
 }
 
@@ -484,6 +503,26 @@ mod tests {
         let mut plain: Vec<TcpStream> = (0..4).map(|_| connect("127.0.0.7", at)).collect();
         let served = plain.iter_mut().filter_map(|stream| answers(stream, "").then_some(())).count();
         assert_eq!(served, 2);
+    }
+
+    /// A client that sends its whole request before it reads, as Python's does.
+    #[test]
+    fn a_refusal_reaches_a_client_that_still_sends_its_body() {
+        let (at, _runtime) = start(Connections { all: 50, of_peer: 50 }, LONG);
+        for (path, length) in [("/", 200_000), ("/nowhere", 200_000), ("/body", 6_000_000), ("/nowhere", 2)] {
+            for _ in 0..10 {
+                let mut stream = connect("127.0.0.1", at);
+                write!(stream, "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n")
+                    .unwrap();
+                std::thread::sleep(Duration::from_millis(5));
+                for part in vec![b'x'; length].chunks(50_000) {
+                    stream.write_all(part).unwrap();
+                }
+                let mut answer = [0; 12];
+                stream.read_exact(&mut answer).unwrap();
+                assert!(answer.starts_with(b"HTTP/1.1 4"), "{path}: {}", String::from_utf8_lossy(&answer));
+            }
+        }
     }
 
     #[test]

@@ -157,7 +157,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let query = Query::<T>::from_request_parts(parts, state).await;
-        query.map(|Query(value)| Self(value)).map_err(|e: QueryRejection| Problem::invalid(e.body_text()))
+        query.map(|Query(value)| Self(value)).map_err(|e: QueryRejection| bad_parameters(e.body_text()))
     }
 }
 
@@ -169,8 +169,14 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let path = axum::extract::Path::<T>::from_request_parts(parts, state).await;
         path.map(|axum::extract::Path(value)| Self(value))
-            .map_err(|e: PathRejection| Problem::invalid(e.body_text()))
+            .map_err(|e: PathRejection| bad_parameters(e.body_text()))
     }
+}
+
+/// The problem for a query or path that does not have the expected form.
+fn bad_parameters(detail: String) -> Problem {
+    let field = field_in(&detail);
+    Problem { field, ..Problem::invalid(detail) }
 }
 
 const SEE: &str = "see /openapi.json for what the body must be";

@@ -78,12 +78,13 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The field named in a message of serde: in backquotes, or as a path before the colon.
+/// The field named in a message of serde or axum: in backquotes, or as a path before the colon.
 pub fn field_in(detail: &str) -> Option<String> {
     let named = ["unknown field `", "missing field `", "duplicate field `"];
     let named = named.iter().find_map(|begin| detail.split_once(begin)?.1.split_once('`'));
     let path = || {
-        let (path, _) = detail.split_once("target type: ")?.1.split_once(": ")?;
+        let begins = ["target type: ", "query string: "];
+        let (path, _) = begins.iter().find_map(|begin| detail.split_once(begin))?.1.split_once(": ")?;
         (!path.contains(' ')).then_some(path)
     };
     named.map(|(field, _)| field).or_else(path).map(str::to_owned)

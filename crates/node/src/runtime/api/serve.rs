@@ -159,8 +159,8 @@ pub fn read_token(path: &Path) -> anyhow::Result<Arc<str>> {
     let token = text.lines().next().unwrap_or_default().trim();
     anyhow::ensure!(
         token.len() >= 16 && token.bytes().all(|b| b.is_ascii_graphic()),
-        "token file {}: the first line must be a token of 16 characters or more, for instance from \
-         `head -c 24 /dev/urandom | base64`",
+        "token file {}: the first line must be a token of 16 characters or more, without spaces: for [api] a new one, \
+         for instance from `head -c 24 /dev/urandom | base64`, otherwise the one that the other program issued or accepts",
         path.display()
     );
     Ok(token.into())

@@ -221,15 +221,21 @@ pub fn differing(sections: &[(&str, bool)]) -> Vec<String> {
 /// Maximum number of interfaces whose traffic is redirected to a proxy or a lane.
 const MOST_INTERFACES: usize = 64;
 
+/// Checks the name of an interface, which may not exist yet.
+pub fn check_interface_name(name: &str) -> Result<(), String> {
+    if (1..=15).contains(&name.len()) && !name.contains(['/', ' ']) {
+        return Ok(());
+    }
+    Err(format!("\"{name}\" is not an interface name (1 to 15 bytes, without spaces and slashes)"))
+}
+
 /// Checks `key`, a list of interfaces at which packets of others arrive.
 pub fn check_interfaces(key: &str, names: &[String]) -> Result<(), String> {
     if names.len() > MOST_INTERFACES {
         return Err(format!("{key}: {} entries; at most {MOST_INTERFACES}", names.len()));
     }
     for name in names {
-        if !(1..=15).contains(&name.len()) {
-            return Err(format!("{key}: \"{name}\" is not an interface name (1 to 15 bytes)"));
-        }
+        check_interface_name(name).map_err(|wrong| format!("{key}: {wrong}"))?;
         if name == "lo" {
             return Err(format!("{key}: \"lo\" is this machine's own: name those by which others send"));
         }

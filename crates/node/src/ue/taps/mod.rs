@@ -25,6 +25,7 @@ pub use slices::SliceSpec;
 pub use usci::{ManagerView, Usci};
 pub use windows::Windows;
 
+use crate::runtime::config::types::check_interface_name;
 use crate::runtime::config::{Mapping, SliceBinding};
 use anabranch_element::time::Instant;
 use anabranch_selection::neat::{Candidate, Manager, NeatError, slice_node};
@@ -228,12 +229,29 @@ impl Taps {
         }
         let now = self.now();
         let mut read = BTreeMap::new();
+        let mut marks = BTreeMap::new();
         for (id, spec) in slices {
             let checked = self.check_slice(&id, &spec).and_then(|()| spec.slice(now));
             let slice = checked.map_err(|reason| (id.clone(), reason))?;
+            if let Some(mark) = spec.mark
+                && let Some(other) = marks.insert(mark, id.clone())
+            {
+                return Err((
+                    id,
+                    format!("mark {mark} is already that of \"{other}\": each slice needs its own"),
+                ));
+            }
             read.insert(id, (spec, slice));
         }
-        self.known_slices().slices = read;
+        let mut known = self.known_slices();
+        if let Some(id) = read.keys().find(|id| known.managed.contains_key(*id)) {
+            return Err((
+                id.clone(),
+                "is set by the slice manager: change it there, or use another name".to_owned(),
+            ));
+        }
+        known.slices = read;
+        drop(known);
         self.changed.notify_one();
         Ok(())
     }
@@ -243,6 +261,7 @@ impl Taps {
         if id.is_empty() || id.len() > MAX_ID || id.chars().any(char::is_control) {
             return Err(format!("names have 1 to {MAX_ID} bytes, without control characters"));
         }
+        check_interface_name(&spec.interface).map_err(|wrong| format!("interface: {wrong}"))?;
         let is_own = |mark: &u32| self.own_marks.as_ref().is_some_and(|own| own.contains(mark));
         if let Some(mark) = spec.mark.filter(is_own) {
             return Err(format!("mark {mark} is the mark of the tunnel's own packets: choose another"));

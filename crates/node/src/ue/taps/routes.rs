@@ -51,7 +51,9 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
 
 impl From<NeatError> for Problem {
     fn from(error: NeatError) -> Self {
-        Self::invalid(error.to_string()).field(&error.place)
+        // The innermost name: `policy "p": property "transport"` is about `transport`.
+        let innermost = error.place.rsplit(": ").next().unwrap_or_default();
+        Self::invalid(error.to_string()).field(innermost.split('"').nth(1).unwrap_or(innermost))
     }
 }
 
@@ -261,8 +263,7 @@ async fn policy(State(shared): State<Shared>, Path(uid): Path<String>) -> Answer
 )]
 async fn set_policy(State(shared): State<Shared>, Path(uid): Path<String>, body: Text) -> Answer<Value> {
     let taps = taps(&shared)?;
-    let mut policy = Policy::from_json(body.text()?)?;
-    policy.uid = uid.to_lowercase();
+    let policy = Policy::named(&uid, body.text()?)?;
     let written = policy.json();
     taps.manager(|m| {
         // A name belongs to either a policy or a profile.
@@ -332,8 +333,7 @@ async fn node(State(shared): State<Shared>, Path(uid): Path<String>) -> Answer<V
 )]
 async fn set_node(State(shared): State<Shared>, Path(uid): Path<String>, body: Text) -> Answer<Value> {
     let taps = taps(&shared)?;
-    let mut node = Node::from_json(body.text()?, unix_s())?;
-    node.uid = uid;
+    let node = Node::named(&uid, body.text()?, unix_s())?;
     let written = node.json();
     taps.manager(|m| m.cib.insert(node))?;
     Ok(Json(written))

@@ -80,6 +80,12 @@ async fn a_request_gets_ranked_candidates_and_a_plan_or_the_property_at_fault() 
         (json!({"A": {"interface": "wwan0", "mark": 1, "table": 0}}), "1 or more"),
         (json!({"A": {"interface": "wwan0", "mark": 1, "table": 254}}), "one of the kernel's"),
         (json!({"A": {"interface": "wwan0", "mark": 43866, "table": 102}}), "tunnel's own packets"),
+        (json!({"A": {"interface": ""}}), "not an interface name"),
+        (json!({"A": {"interface": "a name of 17 byte"}}), "not an interface name"),
+        (
+            json!({"A": {"interface": "wwan0", "mark": 1, "table": 102}, "B": {"interface": "wwan0", "mark": 1, "table": 103}}),
+            "mark 1 is already that of \"A\"",
+        ),
         (json!({"A\n": {"interface": "wwan0"}}), "control characters"),
         (json!({("A".repeat(129)): {"interface": "wwan0"}}), "128 bytes"),
         (json!({"A": {"interface": "wwan0", "sst": 1, "sd": "b"}}), "six hexadecimal"),
