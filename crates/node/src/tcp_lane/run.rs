@@ -4,7 +4,7 @@
 use super::{Carrier, Flow, Flows, Namespace, Threads, UeLane, UpfLane};
 use crate::runtime::api;
 use crate::runtime::config::{Device, UeLaneSection, UpfConfig, UpfLaneSection};
-use crate::runtime::netctl::{self, FlowRule, Layer, Net, Step, Tproxy};
+use crate::runtime::netctl::{self, Claim, FlowRule, Layer, Net, Step, Tproxy};
 use crate::runtime::relay::{self, Bounds, Named};
 use crate::runtime::views;
 use crate::tcp_lane;
@@ -16,7 +16,7 @@ use anabranch_engine::ends::UpfEnd;
 use anabranch_engine::worker::{Handle, TunnelEnd, Worker};
 use anabranch_rules::{Filter, Protocol};
 use anabranch_steer::{Functionality, Lossy, PathSet, PathState, PathStates, Rule};
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use ipnet::IpNet;
 use socket2::Type;
 use std::collections::BTreeMap;
@@ -48,6 +48,17 @@ async fn configure(namespace: &Namespace, plan: Vec<Step>) -> anyhow::Result<()>
         runtime.block_on(async { Net::open()?.apply(plan).await.map(drop) })
     };
     namespace.run(apply).await
+}
+
+/// Claims the mark of a lane, the next one, and the routing tables with these numbers.
+async fn claim(mark: u32) -> anyhow::Result<Claim> {
+    let claimed = tokio::task::spawn_blocking(move || Claim::numbers([mark, mark + 1])).await??;
+    claimed.map_err(|number| {
+        anyhow!(
+            "[tcp_lane] mark = {mark}: another anabranch program in this network namespace has mark and routing table {number}: \
+             stop it, or set another mark, two apart from others at least"
+        )
+    })
 }
 
 /// Control of the lane of a UE. The lane is created the first time that the UPF offers one and a rule requires it.
@@ -85,6 +96,7 @@ struct RunningUe {
     redirected: RedirectedFlows,
     /// The redirection of flows to the lane.
     layer: Layer,
+    _claim: Claim,
     /// What runs on them ends with them.
     threads: Threads,
 }
@@ -107,8 +119,9 @@ impl UeLaneControl {
         }
     }
 
-    /// Removes the leftovers of a killed run.
+    /// Removes the leftovers of a killed run, unless another program uses the mark.
     pub async fn clean(&self) -> anyhow::Result<()> {
+        let Ok(_claim) = claim(self.config.mark).await else { return Ok(()) };
         self.net.clean_proxy(self.config.mark, &netctl::lane_table(&self.device.name)).await
     }
 
@@ -166,6 +179,7 @@ impl UeLaneControl {
         redirected: RedirectedFlows,
         worker: &Handle<Ue>,
     ) -> anyhow::Result<()> {
+        let claim = claim(self.config.mark).await?;
         let (namespace, mut devices) = lane_namespace(mtu, 1).await?;
         configure(&namespace, netctl::ue_lane_plan(session, paths(&self.accesses).end, mtu)).await?;
         let lane = Arc::new(UeLane::new(namespace, session, own_v6, worker.clone(), self.config.clone())?);
@@ -188,6 +202,7 @@ impl UeLaneControl {
                     v6,
                     redirected,
                     layer,
+                    _claim: claim,
                     threads,
                 });
                 self.update_endpoints(worker).await;
@@ -541,6 +556,7 @@ pub struct UpfLaneControl {
     net: Net,
     layer: Layer,
     threads: Threads,
+    _claim: Claim,
 }
 
 impl UpfLaneControl {
@@ -553,6 +569,7 @@ impl UpfLaneControl {
         shards: &[Handle<UpfEnd>],
     ) -> anyhow::Result<Self> {
         let (device, pools) = (&upf.device, upf.pools());
+        let claim = claim(config.mark).await?;
         net.clean_proxy(config.mark, &netctl::lane_table(&device.name)).await?;
         let (namespace, devices) = lane_namespace(mtu, shards.len()).await?;
         let return_route = netctl::lane_return_route(&device.name, namespace.fd(), &pools, config.mark, mtu);
@@ -582,7 +599,7 @@ impl UpfLaneControl {
             anyhow::Ok((lane, threads))
         };
         match rest.await.context("[tcp_lane]") {
-            Ok((lane, threads)) => Ok(Self { lane, net: net.clone(), layer, threads }),
+            Ok((lane, threads)) => Ok(Self { lane, net: net.clone(), layer, threads, _claim: claim }),
             Err(error) => {
                 net.undo(layer).await;
                 Err(error)
@@ -669,6 +686,31 @@ fn page(flows: Option<&Flows>, offset: usize, limit: usize) -> api::TcpLaneFlows
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Leftovers with the mark of a lane are removed, but not while another program has the mark.
+    #[test]
+    fn a_mark_that_another_program_has_stays_as_it_is() {
+        crate::testing::in_private_network(|| {
+            crate::runtime::current_thread().unwrap().block_on(async {
+                let section = UeLaneSection::default();
+                let (mark, net) = (section.mark, Net::open().unwrap());
+                let lane = UeLaneControl::new(section, &Device::default(), Vec::new(), net);
+                let rule = format!("ip rule add fwmark {mark} table {mark} priority 20600 proto 171");
+                let rules = || crate::testing::sh("ip rule");
+                let none = rules();
+                let proxy = Claim::numbers([mark - 1, mark]).unwrap().unwrap();
+                crate::testing::sh(&rule);
+                let with = rules();
+                lane.clean().await.unwrap();
+                assert_eq!(rules(), with);
+                let error = claim(mark).await.unwrap_err().to_string();
+                assert!(error.contains(&format!("[tcp_lane] mark = {mark}: another anabranch")), "{error}");
+                drop(proxy);
+                lane.clean().await.unwrap();
+                assert_eq!(rules(), none);
+            });
+        });
+    }
 
     #[test]
     fn events_state_why_a_path_is_left_and_used_again() {

@@ -20,6 +20,8 @@ use anabranch_engine::worker::{Handle, Worker};
 use anabranch_engine::worker_pool::WorkerPool;
 use anabranch_steer::Rule;
 use anabranch_wire::tunnel::SECURE_OVERHEAD;
+use anyhow::anyhow;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -56,12 +58,30 @@ pub fn load(args: &Common) -> anyhow::Result<UeConfig> {
     Ok(config)
 }
 
+/// Claims the marks and routing tables of the slices.
+fn claim_slices(bindings: &[config::SliceBinding]) -> anyhow::Result<Claim> {
+    let of =
+        |binding: &config::SliceBinding| binding.mark.into_iter().chain(binding.table).collect::<Vec<_>>();
+    let numbers = |binding| of(binding).into_iter().flat_map(|number| [number, number + 1]);
+    // One slice's table may have the number of another one's mark.
+    let all: BTreeSet<u32> = bindings.iter().flat_map(numbers).collect();
+    Claim::numbers(all)?.map_err(|number| {
+        let name = bindings.iter().find(|binding| numbers(binding).any(|own| own == number));
+        let name = name.map_or("", |binding| &binding.slice);
+        anyhow!(
+            "[[slice]] {name}: another anabranch program in this network namespace has mark and routing table {number}: stop it, \
+             or set another mark and table, two apart from others at least"
+        )
+    })
+}
+
 /// Sets everything up, runs until the end, and takes everything down again, also after a failure.
 pub async fn run(args: &Common, config: UeConfig) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
     let key = config::read_private_key(&config.ue.private_key_file)?;
     let net = Net::open()?.remembering(folder::of(&config.ue.state_file), &config.device.name);
     let _claim = Claim::device_and_mark(&config.device.name, config.device.mark)?;
+    let _slices = claim_slices(&config.slice)?;
     net.clean(&config.device.name, Some(config.device.mark), false).await?;
 
     let mut accesses: Vec<Access> =

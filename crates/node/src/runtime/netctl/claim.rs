@@ -19,9 +19,13 @@ use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr, constants::NETLINK_SOCK_
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 /// Number of attempts for a name that was taken but is free when its holder is queried.
 const TRIES: u32 = 3;
+/// Pause and number of attempts for numbers in use. Until it executes its program, a child of a killed program
+/// keeps the program's sockets, and a check claims the numbers for a moment.
+const IN_USE: (Duration, u32) = (Duration::from_millis(20), 50);
 /// Users with this group run anabranch programs (packaging/sysusers.d).
 const GROUP: &str = "anabranch";
 
@@ -51,10 +55,41 @@ impl Claim {
         for number in [mark, mark.saturating_add(1)] {
             let remedy = "stop it, or give each its own [device] name and mark, two apart at least";
             let what = format!("mark and routing table {number} ([device] mark = {mark}): {remedy}");
-            sockets.push(claim(&format!("mark-{number}"), &what)?);
+            sockets.push(claim(&mark_name(number), &what)?);
         }
         Ok(Self(sockets))
     }
+
+    /// Claims these marks, and the routing tables with these numbers. Returns the first number that another
+    /// program has claimed, if it does not become free within a second.
+    ///
+    /// # Errors
+    /// A socket cannot be created.
+    pub fn numbers(numbers: impl IntoIterator<Item = u32>) -> anyhow::Result<Result<Self, u32>> {
+        let mut sockets = Vec::new();
+        for number in numbers {
+            match take_when_free(&mark_name(number))? {
+                Some(socket) => sockets.push(socket),
+                None => return Ok(Err(number)),
+            }
+        }
+        Ok(Ok(Self(sockets)))
+    }
+}
+
+fn mark_name(number: u32) -> String {
+    format!("mark-{number}")
+}
+
+fn take_when_free(name: &str) -> anyhow::Result<Option<UnixDatagram>> {
+    let (pause, most) = IN_USE;
+    for _ in 0..most {
+        if let Some(socket) = take(name)? {
+            return Ok(Some(socket));
+        }
+        std::thread::sleep(pause);
+    }
+    take(name)
 }
 
 fn claim(name: &str, what: &str) -> anyhow::Result<UnixDatagram> {
@@ -233,6 +268,26 @@ mod tests {
             drop(first);
             drop(Claim::device_and_mark("anb0", 43866).unwrap());
             drop((second, third));
+        });
+    }
+
+    #[test]
+    fn a_number_in_use_is_named_and_is_free_when_its_program_ends() {
+        in_private_network(|| {
+            let proxy = Claim::numbers([43872, 43873]).unwrap().unwrap();
+            assert_eq!(Claim::numbers([43871, 43872]).unwrap().unwrap_err(), 43872);
+            assert_eq!(Claim::numbers([43873, 43874]).unwrap().unwrap_err(), 43873);
+            assert!(Claim::device_and_mark("anb0", 43873).is_err());
+            // Claims made before a refusal have been released.
+            drop(Claim::numbers([43871, 43874]).unwrap().unwrap());
+            // In another namespace, the numbers are free.
+            in_private_network(|| drop(Claim::numbers([43872, 43873]).unwrap().unwrap()));
+            let ends = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(100));
+                drop(proxy);
+            });
+            drop(Claim::numbers([43872, 43873]).unwrap().unwrap());
+            ends.join().unwrap();
         });
     }
 
