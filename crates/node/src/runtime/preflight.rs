@@ -3,9 +3,9 @@
 //! later, for example during boot; if they are missing at a start, the exit code is 1, and the service
 //! manager retries.
 
-use super::config::{self, Api, ConfigError, Listen, Metrics, UeAccess, UeConfig, UpfConfig};
-use super::netctl::{self, SocketSpec, bind_access, bind_when_free};
-use super::{Common, folder};
+use super::config::{self, Api, ConfigError, Listen, Metrics, ProxyConfig, UeAccess, UeConfig, UpfConfig};
+use super::netctl::{self, Claim, Net, SocketSpec, bind_access, bind_when_free};
+use super::{Common, current_thread, folder};
 use anabranch_atsss::crypto::PrivateKey;
 use anyhow::bail;
 use ipnet::IpNet;
@@ -177,6 +177,35 @@ pub fn upf(args: &Common, config: &UpfConfig) -> anyhow::Result<()> {
         }
     }
     at.listeners(&config.api, config.metrics.as_ref())
+}
+
+/// Checks what `proxy.toml` names. A start claims the marks itself ([`proxy_marks`]).
+///
+/// # Errors
+/// The first problem.
+pub fn proxy(args: &Common, config: &ProxyConfig) -> anyhow::Result<()> {
+    let at = CheckContext::new(&args.config, args.check, &config.api);
+    at.listeners(&config.api, config.metrics.as_ref())?;
+    if args.check {
+        if !at.running {
+            current_thread()?.block_on(async { proxy_marks(args, config, &Net::open()?).await }).map(drop)?;
+        }
+    }
+    Ok(())
+}
+
+/// Claims the marks of a proxy and their routing tables.
+///
+/// # Errors
+/// Another program uses one of them.
+pub async fn proxy_marks(args: &Common, config: &ProxyConfig, net: &Net) -> anyhow::Result<Claim> {
+    let mark = config.proxy.mark;
+    let wrong = |why| {
+        let message =
+            format!("[proxy] mark = {mark}: {why}: set another mark, two apart from others at least");
+        ConfigError::new(args.config.display().to_string(), message)
+    };
+    Ok(net.claim_marks(mark).await?.map_err(wrong)?)
 }
 
 /// Checks what `[api]` and `[metrics]` of the other agents name.

@@ -305,6 +305,80 @@ fn a_proxy_can_be_killed_restarted_and_reloaded() {
     assert_eq!(world.picture(), before);
 }
 
+/// The output and exit code of a proxy with `own` in `[proxy]`, and REST interface and name of its own.
+fn another(world: &World, from: &Namespace, own: &str, intercept: &str, flag: &str) -> (String, String) {
+    let file = world.file("another.toml").display().to_string();
+    let socket = world.file("another.sock").display().to_string();
+    let text = format!(
+        "[proxy]\nname = \"another\"\n{own}\n[intercept]\n{intercept}\n[api]\nlisten = \"unix:{socket}\"\n{LOW_LATENCY}"
+    );
+    std::fs::write(&file, text).unwrap();
+    let run = format!("timeout 20 {ANABRANCH} proxy --config {file} {flag} 2>&1 || echo \"code $?\"");
+    let text = from.sh(&run);
+    let (said, code) = text.rsplit_once("code ").unwrap_or((&text, "0"));
+    (said.to_owned(), code.trim().to_owned())
+}
+
+/// Marks and tables of a running proxy, of the slices of a UE, and of other programs are refused at a start and by a check,
+/// and stay as they are.
+#[test]
+fn a_mark_that_another_program_uses_is_refused() {
+    let Some(world) = World::new() else { return };
+    let agent = world.start_agent();
+    world.configure("[proxy]\nmark = 900\n", LOW_LATENCY);
+    let server = world.echo(&format!("{V4}:7004"));
+    let proxy = world.start_proxy();
+    world.ue.sh("ip route add default via 10.1.0.1 table 520; ip rule add fwmark 531 lookup main");
+    let open = connect(&world.ue, server).unwrap();
+    world.until("it is there", || world.proxy()["flows"] == 1);
+    let installed = world.picture();
+    let asked =
+        |mark: u32, flag: &str| another(&world, &world.ue, &format!("port = 15300\nmark = {mark}"), "", flag);
+    for (mark, why) in [
+        (899, "has mark and routing table 900"),
+        (900, "has mark and routing table 900"),
+        (901, "has mark and routing table 901"),
+        // Slice B has 512, and 513 for its window.
+        (511, "has mark and routing table 512"),
+        (512, "has mark and routing table 512"),
+        (513, "has mark and routing table 513"),
+        (520, "another program has routes in table 520"),
+        (530, "a rule of another program uses mark 531"),
+    ] {
+        for flag in ["--check", ""] {
+            let (said, code) = asked(mark, flag);
+            assert_eq!(code, "2", "{mark} {flag}: {said}");
+            let parts = [&format!("another.toml: [proxy] mark = {mark}: "), why, "set another mark"];
+            assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+            assert_eq!(said.lines().filter(|line| line.starts_with("anabranch: ")).count(), 1, "{said}");
+            assert_eq!(world.picture(), installed);
+        }
+    }
+    assert_eq!(asked(902, "--check"), (String::new(), "0".to_owned()));
+    // In another network namespace, the marks are free.
+    assert_eq!(another(&world, &world.lan, "mark = 900", "", "--check").1, "0");
+    exchange(open, 100_000);
+    exchange(connect(&world.ue, server).unwrap(), 1000);
+    world.until("both passed the proxy", || world.proxy()["carried"][0]["flows"] == 2);
+    // A killed proxy leaves nothing that blocks the next one.
+    proxy.signal(Signal::SIGKILL);
+    drop(proxy);
+    assert_eq!(asked(900, "--check").1, "0");
+    agent.stop();
+    // A UE does not take the mark of a running proxy either.
+    world.configure("[proxy]\nmark = 512\n", LOW_LATENCY);
+    let proxy = world.start_proxy();
+    let installed = world.picture();
+    let config = world.file("ue.toml").display().to_string();
+    let (said, started) = world.ue.try_sh(&format!("timeout 20 {ANABRANCH} ue --config {config} 2>&1"));
+    assert!(!started && said.contains("[[slice]] B: another anabranch program"), "{said}");
+    assert!(said.contains("has mark and routing table 512"), "{said}");
+    assert_eq!(world.picture(), installed);
+    exchange(connect(&world.ue, server).unwrap(), 1000);
+    world.until("it passed the proxy", || world.proxy()["carried"][0]["flows"] == 1);
+    proxy.stop();
+}
+
 /// Killed with flows: new flows of host and LAN continue at once, also after a start that fails. `--clean`
 /// removes the leftovers, and affects neither a running proxy nor the configuration of other programs.
 #[test]

@@ -65,7 +65,7 @@ pub fn start(args: &ProxyArgs) -> anyhow::Result<()> {
         }
     }
     let config = load(common)?;
-    preflight::agent(common, &config.api, config.metrics.as_ref())?;
+    preflight::proxy(common, &config)?;
     if common.check {
         return Ok(());
     }
@@ -102,10 +102,10 @@ pub fn run(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
 
 async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
-    // The port is bound first: if a running proxy has it, that proxy's network configuration is not a
-    // leftover.
-    let listeners = Listeners::bind(config.proxy.port, config.proxy.own_mark())?;
     let net = Net::open()?;
+    // Claimed first: the network configuration of a running proxy with one of these marks is not a leftover.
+    let _claim = preflight::proxy_marks(args, &config, &net).await?;
+    let listeners = Listeners::bind(config.proxy.port, config.proxy.own_mark())?;
     let tproxy = tproxy(&config, listeners.v6());
     net.clean_proxy(tproxy.mark, &tproxy.table).await?;
     let flows = Flows::new(Flows::possible(config.limits.flows, config.proxy.workers)?, share(&config));

@@ -185,6 +185,43 @@ async fn local_tables(handle: &Handle) -> anyhow::Result<BTreeSet<u32>> {
     Ok(tables)
 }
 
+/// A rule or route of another program for a proxy's mark or the next one, or for the table of the mark. `None`: there is at
+/// most what a killed proxy leaves.
+pub async fn other_use(handle: &Handle, mark: u32) -> anyhow::Result<Option<String>> {
+    for (version, ip) in [(IpVersion::V4, "ip"), (IpVersion::V6, "ip -6")] {
+        let mut rules = handle.rule().get(version).execute();
+        while let Some(rule) = answer(&mut rules).await? {
+            if mark_of(&rule) == Some(mark) {
+                continue;
+            }
+            let used = rule.attributes.iter().find_map(|attribute| match attribute {
+                RuleAttribute::FwMark(of) if [mark, mark + 1].contains(of) => Some(format!("mark {of}")),
+                RuleAttribute::Table(table) if *table == mark => Some(format!("routing table {mark}")),
+                _ => None,
+            });
+            if let Some(used) = used {
+                return Ok(Some(format!("a rule of another program uses {used} (`{ip} rule`)")));
+            }
+        }
+    }
+    let v4 = RouteMessageBuilder::<Ipv4Addr>::new().table_id(mark).build();
+    let v6 = RouteMessageBuilder::<Ipv6Addr>::new().table_id(mark).build();
+    for (message, ip) in [(v4, "ip"), (v6, "ip -6")] {
+        let mut routes = handle.route().get(message).execute();
+        while let Some(route) = answer(&mut routes).await? {
+            let of_a_proxy = route.header.protocol == RouteProtocol::Other(PROTOCOL)
+                && route.header.kind == RouteType::Local
+                && route.header.destination_prefix_length == 0;
+            if route.attributes.contains(&RouteAttribute::Table(mark)) && !of_a_proxy {
+                return Ok(Some(format!(
+                    "another program has routes in table {mark} (`{ip} route show table {mark}`)"
+                )));
+            }
+        }
+    }
+    Ok(None)
+}
+
 /// The mark of a rule of a proxy, which is also the number of its table.
 fn mark_of(rule: &RuleMessage) -> Option<u32> {
     let has = |attribute: RuleAttribute| rule.attributes.contains(&attribute);
@@ -251,6 +288,47 @@ mod tests {
         let one = leads("anabranch_x".into(), text).unwrap();
         assert_eq!((one.ports, one.marks), ([15_171, 9].into(), [0xab60, 0xffff_fffe].into()));
         assert_eq!(leads("anabranch_x".into(), "table inet anabranch_x {\n\tchain tproxy {\n\t}\n}\n"), None);
+    }
+
+    /// What a killed proxy leaves is no use by another program, and everything else is, in both families.
+    #[test]
+    fn rules_and_routes_of_other_programs_are_told_from_leftovers() {
+        in_private_network(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                sh("ip link add va type veth peer vb; ip link set va up; ip addr add 10.9.0.1/24 dev va
+                    ip addr add fd09::1/64 dev va nodad");
+                let net = Net::open().unwrap();
+                let left = net.redirect(tproxy("dead", 520, 15_171)).await.unwrap();
+                drop(net.claim_marks(520).await.unwrap().unwrap());
+                for (more, parts) in [
+                    (
+                        "route add default via 10.9.0.2 table 520 proto 171 metric 7",
+                        ["routes in table 520", "`ip route"],
+                    ),
+                    (
+                        "route add local 192.0.2.0/24 dev lo table 520 proto 171",
+                        ["in table 520", "`ip route"],
+                    ),
+                    (
+                        "-6 route add default dev va table 520 metric 7",
+                        ["routes in table 520", "`ip -6 route"],
+                    ),
+                    ("rule add fwmark 520 lookup 530 priority 20700 proto 171", ["mark 520", "`ip rule"]),
+                    ("rule add fwmark 521 lookup main", ["mark 521", "`ip rule"]),
+                    ("-6 rule add from fd09::/64 lookup 520", ["routing table 520", "`ip -6 rule"]),
+                ] {
+                    sh(&format!("ip {more}"));
+                    let before = picture();
+                    let why = net.claim_marks(520).await.unwrap().unwrap_err();
+                    assert!(parts.iter().all(|part| why.contains(part)), "{more}: {why}");
+                    assert_eq!(picture(), before);
+                    sh(&format!("ip {}", more.replace(" add ", " del ")));
+                }
+                drop(net.claim_marks(520).await.unwrap().unwrap());
+                net.undo(left).await;
+            });
+        });
     }
 
     /// Leftovers with any names, marks and ports are removed, and nothing else.

@@ -260,6 +260,26 @@ impl Net {
         self.apply(plan::proxy(tproxy)).await
     }
 
+    /// Claims the mark of a proxy, the next one, and the routing tables with these numbers. Returns the reason if
+    /// another program uses one of them; nothing has changed then.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub async fn claim_marks(&self, mark: u32) -> anyhow::Result<Result<Claim, String>> {
+        let claim = match Claim::numbers([mark, mark + 1])? {
+            Ok(claim) => claim,
+            Err(number) => {
+                return Ok(Err(format!(
+                    "another anabranch program in this network namespace has mark and routing table {number}"
+                )));
+            }
+        };
+        Ok(match leftover::other_use(&self.handle, mark).await? {
+            Some(what) => Err(what),
+            None => Ok(claim),
+        })
+    }
+
     /// Removes leftovers of a killed run of a proxy or a TCP lane with this mark and nftables table.
     pub async fn clean_proxy(&self, mark: u32, table: &str) -> anyhow::Result<()> {
         steps::clean_tables(&self.handle, PROXY_PRIORITY..PROXY_PRIORITY + 1, &[mark]).await?;
