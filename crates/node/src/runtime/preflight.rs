@@ -179,7 +179,8 @@ pub fn upf(args: &Common, config: &UpfConfig) -> anyhow::Result<()> {
     at.listeners(&config.api, config.metrics.as_ref())
 }
 
-/// Checks what `proxy.toml` names. A start claims the marks itself ([`proxy_marks`]).
+/// Checks what `proxy.toml` names. A start needs no interface, because interfaces may appear later, and claims the
+/// marks itself ([`proxy_marks`]).
 ///
 /// # Errors
 /// The first problem.
@@ -187,6 +188,9 @@ pub fn proxy(args: &Common, config: &ProxyConfig) -> anyhow::Result<()> {
     let at = CheckContext::new(&args.config, args.check, &config.api);
     at.listeners(&config.api, config.metrics.as_ref())?;
     if args.check {
+        for name in &config.intercept.interfaces {
+            at.interface("[intercept] interfaces", name)?;
+        }
         if !at.running {
             current_thread()?.block_on(async { proxy_marks(args, config, &Net::open()?).await }).map(drop)?;
         }

@@ -379,6 +379,26 @@ fn a_mark_that_another_program_uses_is_refused() {
     proxy.stop();
 }
 
+/// A check reports an interface that does not exist; a running proxy warns once, and waits for it.
+#[test]
+fn missing_interfaces_are_reported() {
+    let Some(world) = World::new() else { return };
+    let check = |intercept: &str| another(&world, &world.ue, "", intercept, "--check");
+    assert_eq!(check("interfaces = [\"lan0\"]"), (String::new(), "0".to_owned()));
+    let (said, code) = check("interfaces = [\"lan0\", \"nope0\"]");
+    assert_eq!(code, "2", "{said}");
+    assert!(said.contains("another.toml: [intercept] interfaces \"nope0\": "), "{said}");
+    // A running proxy waits for it.
+    world.configure("[intercept]\ninterfaces = [\"lan0\", \"nope0\"]\n", LOW_LATENCY);
+    let proxy = world.start_proxy();
+    let warning = "\"nope0\" does not exist at present";
+    world.until("it warns", || world.log().contains(warning));
+    world.ue.sh("ip link add nope0 type veth peer name nope1");
+    world.until("it has noticed the interface", || world.log().contains("\"nope0\" exists now"));
+    assert_eq!(world.log().matches(warning).count(), 1);
+    proxy.stop();
+}
+
 /// Killed with flows: new flows of host and LAN continue at once, also after a start that fails. `--clean`
 /// removes the leftovers, and affects neither a running proxy nor the configuration of other programs.
 #[test]

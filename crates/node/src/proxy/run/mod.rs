@@ -10,6 +10,7 @@ use crate::runtime::netctl::{self, Layer, Net, Tproxy};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::{Common, current_thread, preflight, run_to_end};
 use anyhow::Context;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -123,7 +124,8 @@ async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
     let (_server, requests) =
         api::serve(api::Agent::Proxy, &config.api, config.metrics.as_ref(), log.clone(), None).await?;
     let layer = net.redirect(tproxy).await?;
-    let mut agent = Agent { args: args.clone(), proxy, config, v6, net, layer, log, started: Instant::now() };
+    let (args, missing, started) = (args.clone(), BTreeSet::new(), Instant::now());
+    let mut agent = Agent { args, proxy, config, v6, net, layer, missing, log, started };
     let result = agent.serve(&mut signals, &mut serving, requests).await;
     notify("STOPPING=1");
     agent.net.undo(agent.layer).await;
@@ -166,6 +168,8 @@ struct Agent {
     net: Net,
     /// The nftables table, rules and routes that redirect flows.
     layer: Layer,
+    /// Interfaces of `[intercept]` that do not exist.
+    missing: BTreeSet<String>,
     log: EventLog,
     started: Instant,
 }
@@ -192,6 +196,7 @@ impl Agent {
                 () = netctl::broken([&self.layer]) => self.hold().await,
                 _ = tick.tick() => {
                     self.hold().await;
+                    self.look_for_interfaces();
                     notify("WATCHDOG=1");
                 }
                 Some(ended) = serving.join_next() => {
@@ -204,5 +209,22 @@ impl Agent {
     /// Restores the parts of the redirection that were removed by other programs.
     async fn hold(&self) {
         self.net.hold([&self.layer], None, &self.log).await;
+    }
+
+    /// Logs which interfaces of `[intercept]` are missing, and which exist by now, once each.
+    fn look_for_interfaces(&mut self) {
+        let interfaces = &self.config.intercept.interfaces;
+        let is_missing = |name: &&String| anabranch_kern::interface::index(name).is_err();
+        let missing: BTreeSet<String> = interfaces.iter().filter(is_missing).cloned().collect();
+        for name in missing.difference(&self.missing) {
+            tracing::warn!(
+                "[intercept] interfaces: \"{name}\" does not exist at present; its flows are intercepted once it does (`ip \
+                 link` lists the interfaces)"
+            );
+        }
+        for name in self.missing.iter().filter(|name| interfaces.contains(name) && !missing.contains(*name)) {
+            tracing::info!("[intercept] interfaces: \"{name}\" exists now; its flows are intercepted");
+        }
+        self.missing = missing;
     }
 }
