@@ -10,8 +10,9 @@ use anabranch_atsss::crypto::PrivateKey;
 use anyhow::bail;
 use ipnet::IpNet;
 use nix::errno::Errno;
+use socket2::{Domain, Socket, Type};
 use std::io::ErrorKind;
-use std::net::{IpAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -187,6 +188,9 @@ pub fn upf(args: &Common, config: &UpfConfig) -> anyhow::Result<()> {
 pub fn proxy(args: &Common, config: &ProxyConfig) -> anyhow::Result<()> {
     let at = CheckContext::new(&args.config, args.check, &config.api);
     at.listeners(&config.api, config.metrics.as_ref())?;
+    if !at.running {
+        at.intercepting_port(config.proxy.port)?;
+    }
     if args.check {
         for name in &config.intercept.interfaces {
             at.interface("[intercept] interfaces", name)?;
@@ -297,6 +301,33 @@ impl<'a> CheckContext<'a> {
         }
     }
 
+    /// Checks that a proxy can listen on its port, in each family that this machine has.
+    fn intercepting_port(&self, port: u16) -> Result<(), ConfigError> {
+        for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+            let at = SocketAddr::new(ip, port);
+            for (kind, protocol) in [(Type::STREAM, "TCP"), (Type::DGRAM, "UDP")] {
+                let bind = || {
+                    let socket = Socket::new(Domain::for_address(at), kind, None)?;
+                    if at.is_ipv6() {
+                        socket.set_only_v6(true)?;
+                    }
+                    if kind == Type::STREAM {
+                        socket.set_reuse_address(true)?;
+                    }
+                    socket.bind(&at.into())
+                };
+                if let Err(error) = bind_when_free(bind)
+                    && error.downcast_ref().is_some_and(is_in_use)
+                {
+                    return Err(self.wrong(&format!(
+                        "[proxy] port = {port}: another program has {protocol} port {at}: stop it, or set another port"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Checks the pools, which are routed to the tunnel, against the other networks of this machine.
     fn pools(&self, config: &UpfConfig) -> Result<(), ConfigError> {
         let ours = |name: &str| {
@@ -391,6 +422,10 @@ impl<'a> CheckContext<'a> {
 
 fn is_denied(error: &std::io::Error) -> bool {
     error.kind() == ErrorKind::PermissionDenied
+}
+
+fn is_in_use(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::AddrInUse
 }
 
 fn is_not_available(error: &std::io::Error) -> bool {

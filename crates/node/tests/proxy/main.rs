@@ -399,6 +399,36 @@ fn missing_interfaces_are_reported() {
     proxy.stop();
 }
 
+/// A port that another program has is reported at a start and by a check, but not that of the running proxy itself.
+#[test]
+fn a_port_in_use_is_reported() {
+    let Some(world) = World::new() else { return };
+    for (at, is_tcp) in [("127.0.0.1", true), ("[::1]", true), ("0.0.0.0", false), ("[::1]", false)]
+        .map(|(ip, is_tcp)| (format!("{ip}:15171").parse::<SocketAddr>().unwrap(), is_tcp))
+    {
+        let held: Box<dyn std::any::Any + Send> = world.ue.run(move || {
+            if is_tcp {
+                Box::new(std::net::TcpListener::bind(at).unwrap()) as Box<dyn std::any::Any + Send>
+            } else {
+                Box::new(UdpSocket::bind(at).unwrap())
+            }
+        });
+        for flag in ["--check", ""] {
+            let (said, code) = another(&world, &world.ue, "", "", flag);
+            assert_eq!(code, "2", "{at} {flag}: {said}");
+            let protocol = if is_tcp { "TCP" } else { "UDP" };
+            let why = format!("[proxy] port = 15171: another program has {protocol} port ");
+            assert!(said.contains(&why) && said.contains("set another port"), "{said}");
+        }
+        drop(held);
+    }
+    world.configure("", LOW_LATENCY);
+    let proxy = world.start_proxy();
+    let own = format!("{ANABRANCH} proxy --check --config {}", world.file("proxy.toml").display());
+    assert_eq!(world.ue.sh(&own), "");
+    proxy.stop();
+}
+
 /// Killed with flows: new flows of host and LAN continue at once, also after a start that fails. `--clean`
 /// removes the leftovers, and affects neither a running proxy nor the configuration of other programs.
 #[test]
