@@ -4,9 +4,11 @@ use super::controllers::{object, share_sockets};
 use super::object::{Counters, attach, configure, counters, open};
 use super::{BpfError, loadable_here, tried};
 use libbpf_rs::{Link, MapHandle, Object};
-use std::fs::File;
+use std::fs::{File, Metadata};
+use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// Key that authenticates reports: both ends of a connection have the same key, and ignore reports without a valid tag.
 #[derive(Clone)]
@@ -57,6 +59,13 @@ impl FeedbackConfig {
 pub struct Feedback {
     _links: Vec<Link>,
     object: Object,
+    cgroup: PathBuf,
+    /// File system and number of the cgroup's directory.
+    directory: (u64, u64),
+}
+
+fn directory(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }
 
 impl Feedback {
@@ -75,7 +84,9 @@ impl Feedback {
         shares: Option<MapHandle>,
     ) -> Result<Self, BpfError> {
         let what = || format!("{} (a cgroup v2 directory is needed)", cgroup.display());
-        let group = File::open(cgroup).map_err(|source| BpfError::Io { what: what(), source })?;
+        let io = |source| BpfError::Io { what: what(), source };
+        let group = File::open(cgroup).map_err(io)?;
+        let directory = directory(&group.metadata().map_err(io)?);
         let mut object = open("feedback", object!("feedback"))?;
         configure(&mut object, &config.constants())?;
         if let Some(map) = shares {
@@ -85,7 +96,16 @@ impl Feedback {
         let links = attach(&object, &["ab_feedback"], |program| {
             tried(what(), program.attach_cgroup(group.as_raw_fd()))
         })?;
-        Ok(Self { _links: links, object })
+        Ok(Self { _links: links, object, cgroup: cgroup.to_owned(), directory })
+    }
+
+    /// Whether the cgroup has been removed, or another one is at its path: that one needs another program.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        match std::fs::metadata(&self.cgroup) {
+            Ok(there) => directory(&there) != self.directory,
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        }
     }
 
     /// The counters.

@@ -4,7 +4,9 @@ use super::ReportArgs;
 use crate::runtime::config::read_private_key;
 use anabranch_cc::Algorithm;
 use anabranch_cc::int::IntConfig;
-use anabranch_kern::bpf::{self, Controllers, Feedback, FeedbackConfig, ReportKey, Source, SourceConfig};
+use anabranch_kern::bpf::{
+    self, BpfError, Controllers, Feedback, FeedbackConfig, ReportKey, Source, SourceConfig,
+};
 use anyhow::{Context, Result, bail};
 use aws_lc_rs::digest::{SHA256, digest};
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -64,9 +66,12 @@ pub fn load(
     }
     let names: Vec<&str> = names.iter().map(|a| a.name()).collect();
     ready(&format!("registered: {}", names.join(" ")));
-    ends.wait()?;
-    drop((feedback, controllers));
-    Ok(())
+    match cgroup.zip(feedback) {
+        Some((group, feedback)) => {
+            keep_reports(&ends, group, feedback, || controllers.feedback(group, &reports))
+        }
+        None => ends.wait().map(drop).context("waiting for signals"),
+    }
 }
 
 /// The processes that keep any of `names` registered at present. Fails if one of them is not anabranch, or
@@ -145,7 +150,7 @@ pub fn source(interface: &str, config: SourceConfig) -> Result<()> {
     Ok(())
 }
 
-/// Interval of the checks whether the interface is still the same.
+/// Interval of the checks whether the interface or cgroup is still the same.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Waits at most `within` for a signal that ends the command; true if there was one.
@@ -161,9 +166,44 @@ fn ended(ends: &SignalFd, within: Duration) -> Result<bool> {
 /// `anabranch int sink`.
 pub fn sink(cgroup: &Path, reports: &ReportArgs) -> Result<()> {
     let ends = ends()?;
-    let _sink = Feedback::receiver(cgroup, &feedback_config(reports)?)?;
+    let config = feedback_config(reports)?;
+    let attach = || Feedback::receiver(cgroup, &config);
+    let feedback = attach()?;
     ready(&format!("reports for the sockets of {}", cgroup.display()));
-    ends.wait()?;
+    keep_reports(&ends, cgroup, feedback, attach)
+}
+
+/// Keeps the feedback program attached to the cgroup with this path until a signal ends the command. A service manager
+/// creates a service's cgroup anew with each start; then the program must be attached again.
+fn keep_reports(
+    ends: &SigSet,
+    cgroup: &Path,
+    mut feedback: Feedback,
+    attach: impl Fn() -> Result<Feedback, BpfError>,
+) -> Result<()> {
+    let ends = SignalFd::with_flags(ends, SfdFlags::SFD_CLOEXEC).context("signals")?;
+    let mut reported = None;
+    while !ended(&ends, LOOK)? {
+        if !feedback.is_gone() {
+            continue;
+        }
+        if reported.is_none() {
+            tracing::warn!("the cgroup {} has been removed: no reports for its sockets", cgroup.display());
+        }
+        match attach() {
+            Ok(anew) => {
+                (feedback, reported) = (anew, None);
+                tracing::info!("the cgroup {} was created again: reports for its sockets", cgroup.display());
+            }
+            Err(error) => {
+                let why = Some(error.to_string());
+                if reported != why {
+                    tracing::warn!("no reports: {error}; trying again every second");
+                    reported = why;
+                }
+            }
+        }
+    }
     Ok(())
 }
 

@@ -195,6 +195,50 @@ fn a_loaded_controller_is_replaced_while_flows_run() {
     paths::wait_gone("int_rate");
 }
 
+/// A cgroup that is removed and created again, as that of a service at each start, is followed.
+#[test]
+fn a_cgroup_created_again_is_followed() {
+    let Some(_alone) = alone() else { return };
+    let Some(group) = Group::new() else { return };
+    let Some(ns) = net::Namespace::new() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let cgroup = group.path().display().to_string();
+    let start = |words: &str, log: &str| {
+        let words: Vec<&str> = words.split(' ').chain(["--cgroup", &cgroup]).collect();
+        ns.spawn(ANABRANCH, &words, &folder.path().join(log))
+    };
+    let mut programs = [start("int sink", "sink.log"), start("cc load int_rate", "load.log")];
+    paths::until("both are at work, or cannot run here", || {
+        let at_work = [("reports for the sockets of", 0), ("registered: int_rate", 1)];
+        at_work.iter().all(|(text, at)| programs[*at].log().contains(text))
+            || programs.iter_mut().any(|program| !program.is_running())
+    });
+    for program in &mut programs {
+        if !program.is_running() {
+            assert!(program.log().contains("cannot run here"), "{}", program.log());
+            return paths::skip(program.log().trim()).unwrap_or_default();
+        }
+    }
+    let count = |text: &str| programs.each_ref().map(|program| program.log().matches(text).count());
+    std::fs::remove_dir(group.path()).unwrap();
+    paths::until("both say so", || count("has been removed") == [1; 2]);
+    std::thread::sleep(2 * S);
+    assert_eq!(count("trying again every second"), [1; 2], "said once");
+    std::fs::create_dir(group.path()).unwrap();
+    paths::until("both have the new one", || count("was created again") == [1; 2]);
+    // Removed and created between two checks.
+    std::fs::remove_dir(group.path()).unwrap();
+    std::fs::create_dir(group.path()).unwrap();
+    paths::until("both have the new one", || count("was created again") == [2; 2]);
+    // The receiver of the new cgroup counts the reports of its sockets.
+    let attached = ns.try_sh(&format!("bpftool cgroup show {cgroup}"));
+    if let (text, true) = attached {
+        assert_eq!(text.matches("ab_feedback").count(), 2, "{text}");
+    }
+    drop(programs);
+    paths::wait_gone("int_rate");
+}
+
 /// A newer version must replace all controllers of a loader, or none.
 #[test]
 fn a_loader_is_replaced_completely_or_not_at_all() {

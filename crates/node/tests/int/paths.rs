@@ -48,6 +48,11 @@ impl Group {
         }
     }
 
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// Shell commands that move the shell into the group.
     fn enter(&self) -> String {
         format!("echo $$ > {}/cgroup.procs; ", self.0.display())
