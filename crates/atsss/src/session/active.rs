@@ -60,8 +60,6 @@ pub(super) struct Active {
     pub review_at: Instant,
     /// Flows handed over to a faster data path.
     pub fast: Fast,
-    /// Earliest time of the next event about a closed destination.
-    pub closed_from: Instant,
 }
 
 /// Notifications about one path, sent and received.
@@ -110,7 +108,6 @@ impl Active {
             sweep_at: Instant::ZERO,
             review_at: Instant::ZERO,
             fast: Fast::default(),
-            closed_from: Instant::ZERO,
         })
     }
 

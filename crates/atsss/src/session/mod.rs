@@ -32,7 +32,9 @@ pub use path::{Path, PathView, Security};
 pub use profile::Profile;
 pub use rules::{Origin, PathLoad, RuleEvent, RuleView};
 pub use send::RuleState;
-pub use types::{Addresses, PeerSettings, SessionEvent, SessionParams, Shared, Traffic, UserExceptions};
+pub use types::{
+    Addresses, PeerSettings, ReportFrom, SessionEvent, SessionParams, Shared, Traffic, UserExceptions,
+};
 
 use crate::classify::RuleSet;
 use crate::config_channel::ConfigChannel;

@@ -251,7 +251,7 @@ impl Session {
         by: PathId,
         key: &FlowKey,
         now: Instant,
-        shared: &Shared<'_>,
+        shared: &mut Shared<'_>,
     ) -> Result<(), DropReason> {
         let of_lane = tcp_lane::contains(key.src) || tcp_lane::contains(key.dst);
         let admitted = if of_lane {
@@ -269,10 +269,8 @@ impl Session {
         if of_lane || self.is_ue() || shared.params.destinations.admits(key.dst) {
             return Ok(());
         }
-        let active = self.active();
-        if active.closed_from <= now {
-            active.closed_from = now + TELL_CLOSED;
-            active.event(SessionEvent::ClosedDestination(key.dst));
+        if shared.closed_from.as_deref_mut().is_some_and(|from| from.permits(now, TELL_CLOSED)) {
+            self.active().event(SessionEvent::ClosedDestination(key.dst));
         }
         Err(DropReason::ClosedDestination)
     }

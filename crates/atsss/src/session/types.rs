@@ -9,7 +9,7 @@ use crate::drops::DropCounters;
 use crate::path::{DownReason, FlapParams, ProbeParams, TrainBudget};
 use crate::reorder::Pool;
 use crate::table::session::SessionTable;
-use anabranch_element::time::Duration;
+use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::Exclusion;
 use anabranch_wire::ip::FlowKey;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -54,6 +54,27 @@ pub struct Shared<'a> {
     pub dns: Option<&'a DnsTable>,
     /// Exceptions of this user; the UPF only.
     pub exceptions: Option<UserExceptions<'a>>,
+    /// When the session may next report a closed destination; the UPF only. Its owner keeps it while the
+    /// session rests.
+    pub closed_from: Option<&'a mut ReportFrom>,
+}
+
+/// Earliest time of the next report of a kind that is limited to one per interval, in whole seconds, so that
+/// it takes little memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReportFrom(u32);
+
+impl ReportFrom {
+    /// Whether a report may be made now; the next one may be made after `interval`.
+    pub fn permits(&mut self, now: Instant, interval: Duration) -> bool {
+        let seconds = |at: Instant| u32::try_from(at.as_millis() / 1000).unwrap_or(u32::MAX);
+        let permitted = seconds(now) >= self.0;
+        if permitted {
+            // Rounded up.
+            self.0 = seconds(now + interval).saturating_add(1);
+        }
+        permitted
+    }
 }
 
 /// The exceptions of one user in the table of all (JUNCTION §V-C1).
@@ -195,7 +216,7 @@ pub enum SessionEvent {
         address: SocketAddr,
     },
     /// A packet of the UE was for a destination that is closed to UEs (UPF). Reported at most every ten
-    /// minutes.
+    /// minutes ([`Shared::closed_from`]).
     ClosedDestination(IpAddr),
     /// A rule requires the owner of this flow (UE).
     OwnerWanted(FlowKey),

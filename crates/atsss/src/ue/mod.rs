@@ -341,6 +341,7 @@ impl Ue {
             params: &self.config.params,
             dns: Some(&self.dns),
             exceptions: None,
+            closed_from: None,
         };
         // The reason is counted; there is nobody else to inform.
         let _ = self.session.send(packet, now, &mut shared, out);
@@ -363,6 +364,7 @@ impl Ue {
             params: &self.config.params,
             dns: None,
             exceptions: None,
+            closed_from: None,
         };
         let mut inner =
             Marked::new(self.ioam.as_mut().map(|ioam| &mut ioam.down), held.0, held.1, now, inner);
@@ -398,6 +400,7 @@ impl Ue {
             params: &self.config.params,
             dns: None,
             exceptions: None,
+            closed_from: None,
         };
         let mut inner =
             Marked::new(self.ioam.as_mut().map(|ioam| &mut ioam.down), held.0, held.1, now, inner);
@@ -466,6 +469,7 @@ impl Ue {
                     params: &self.config.params,
                     dns: Some(&self.dns),
                     exceptions: None,
+                    closed_from: None,
                 };
                 self.session.assign_owner(&key, &owner, now, &shared);
                 self.drain_session_events(now);

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 
 /// The shared state that a session borrows for a call, in addition to the user's slot.
 macro_rules! shared {
-    ($upf:ident, $user:expr) => {
+    ($upf:ident, $user:expr, $user_slot:ident) => {
         Shared {
             pool: &mut $upf.pool,
             trains: &mut $upf.trains,
@@ -25,6 +25,7 @@ macro_rules! shared {
             params: &$upf.config.params,
             dns: None,
             exceptions: Some(UserExceptions { table: &$upf.users.table, user: $user }),
+            closed_from: Some(&mut $user_slot.closed_from),
         }
     };
 }
@@ -49,7 +50,7 @@ impl Upf {
             ioam.down.fill(packet, now, now, || NodeReport { depth_bytes: Some(0), ..NodeReport::default() });
         }
         // The reason of a drop is counted; there is nobody else to inform.
-        let _ = user_slot.session.send(packet, now, &mut shared!(self, user), out);
+        let _ = user_slot.session.send(packet, now, &mut shared!(self, user, user_slot), out);
         mark(&mut self.dirty, &mut user_slot.dirty, user);
     }
 
@@ -96,7 +97,7 @@ impl Upf {
             self.drops.count(DropReason::UnknownIndex);
             return false;
         };
-        let shared = &mut shared!(self, user);
+        let shared = &mut shared!(self, user, user_slot);
         let received = user_slot.session.receive_secure(access, from, datagram, now, shared, inner);
         // A forged packet must not cause further work.
         if received.is_ok() || user_slot.session.has_news() {
@@ -126,7 +127,7 @@ impl Upf {
             self.drops.count(DropReason::UnknownEndpoint);
             return;
         };
-        let shared = &mut shared!(self, user);
+        let shared = &mut shared!(self, user, user_slot);
         if user_slot.session.receive_plain(path, datagram, now, shared, inner).is_ok() {
             mark(&mut self.dirty, &mut user_slot.dirty, user);
         }
@@ -157,7 +158,7 @@ impl Upf {
         let (held, most) = (self.pool.used_bytes(), self.pool.config().bytes);
         let inner = &mut Marked::new(ioam.as_mut().map(|ioam| &mut ioam.up), held, most, now, inner);
         for mut user_slot in core::mem::take(&mut self.leaving) {
-            let mut shared = shared!(self, UserIndex::MAX);
+            let mut shared = shared!(self, UserIndex::MAX, user_slot);
             user_slot.session.poll(now, &mut shared, out, inner);
             user_slot.session.release(&mut self.pool);
         }
@@ -190,7 +191,7 @@ impl Upf {
         };
         user_slot.dirty = false;
         let gone = user_slot.session.keys().expire(now);
-        user_slot.session.poll(now, &mut shared!(self, user), out, inner);
+        user_slot.session.poll(now, &mut shared!(self, user, user_slot), out, inner);
         let dead = user_slot.session.keys().indices().next().is_none();
         gone.into_iter().for_each(|index| self.users.release_receiver(index));
         if self.drain_session_events(user, now) {
@@ -204,7 +205,7 @@ impl Upf {
         else {
             return;
         };
-        user_slot.session.rest(now, &mut shared!(self, user));
+        user_slot.session.rest(now, &mut shared!(self, user, user_slot));
         let due = user_slot.session.poll_timeout().map(|(at, _)| at);
         let rest = user_slot.session.rest_due_at(now, self.config.params.cool_after);
         if let Some(at) = due.into_iter().chain(rest).min() {

@@ -6,7 +6,7 @@ use super::{MAX_EVENTS, Upf};
 use crate::classify::RuleSet;
 use crate::crypto::PublicKey;
 use crate::path::Role;
-use crate::session::{PeerSettings, Profile, Security, Session, SessionEvent};
+use crate::session::{PeerSettings, Profile, ReportFrom, Security, Session, SessionEvent};
 use crate::table::Slab;
 use anabranch_element::time::Instant;
 use anabranch_rules::AccessName;
@@ -68,7 +68,13 @@ impl Upf {
         let Some(record) = self.users.slab.get_mut(user) else { return };
         let mut session = Session::new(profile, record.addresses, set, hash_key, now);
         session.refuse_paths(now);
-        let user_slot = UserSlot { session, own_rules: None, confirmed: false, dirty: false };
+        let user_slot = UserSlot {
+            session,
+            own_rules: None,
+            closed_from: ReportFrom::default(),
+            confirmed: false,
+            dirty: false,
+        };
         record.user_slot = Some(Box::new(user_slot));
         self.users.sessions += 1;
     }

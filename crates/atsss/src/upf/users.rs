@@ -13,7 +13,7 @@ use super::api::{UeEntry, UpfError};
 use crate::FixedHasher;
 use crate::crypto::PublicKey;
 use crate::keyring::MOST_EPOCHS;
-use crate::session::{Addresses, Session};
+use crate::session::{Addresses, ReportFrom, Session};
 use crate::table::session::{SessionLimits, SessionTable};
 use crate::table::{Slab, SlabLayout, TableError};
 use anabranch_element::index::HashIndex;
@@ -95,6 +95,8 @@ pub(super) struct UserSlot {
     pub session: Session,
     /// Rules sent by the UE; most send none.
     pub own_rules: Option<Box<OwnRules>>,
+    /// When a closed destination may next be reported.
+    pub closed_from: ReportFrom,
     pub confirmed: bool,
     /// Waiting for the next poll.
     pub dirty: bool,

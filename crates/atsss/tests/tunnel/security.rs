@@ -64,6 +64,39 @@ fn packets_for_closed_destinations_are_dropped_and_reported_once() {
     }
 }
 
+/// Packets to closed destinations are no data, so a session that sends nothing else rests between them.
+#[test]
+fn a_resting_session_reports_closed_destinations_at_most_once_in_ten_minutes() {
+    let pool = ["10.45.0.0/16".parse().unwrap()];
+    let destinations = Destinations::new(pool, [], [], false);
+    let params = SessionParams { destinations: Arc::new(destinations), ..SessionParams::default() };
+    for security in [PLAIN, SECURE] {
+        let setup = Setup {
+            security: [security; 2],
+            upf_rules: standby("5g"),
+            params: params.clone(),
+            ..Setup::default()
+        };
+        let mut w = World::new(setup);
+        w.run_ms(30_000);
+        let mut told = Vec::new();
+        for number in 0..150 {
+            let packet = udp(UE_IP.into(), Ipv4Addr::new(192, 168, 9, 9).into(), 5000, 9, number, 100);
+            w.ue.on_packet(Port(0), Packet::new(w.now, packet), w.now);
+            w.run_ms(10_000);
+            assert!(w.view().resting);
+            told.extend(w.upf_events.drain(..).filter_map(|(at, event)| match event {
+                UpfEvent::Session { event: SessionEvent::ClosedDestination(_), .. } => Some(at),
+                _ => None,
+            }));
+        }
+        assert_eq!(w.upf.drops().get(DropReason::ClosedDestination), 150);
+        assert_eq!(told.len(), 3, "in 25 minutes: {told:?}");
+        let apart = told.windows(2).map(|pair| pair[1].saturating_since(pair[0]));
+        assert!(apart.into_iter().all(|apart| apart >= Duration::from_secs(600)), "{told:?}");
+    }
+}
+
 /// All settings of two accesses at one end.
 fn settings() -> impl Iterator<Item = [Security; 2]> + Clone {
     [PLAIN, SECURE].into_iter().flat_map(|a| [PLAIN, SECURE].map(|b| [a, b]))
