@@ -151,9 +151,7 @@ impl Session {
     pub fn set_rules(&mut self, rules: Arc<RuleSet>) {
         let old = core::mem::replace(&mut self.rules, rules);
         if let Some(active) = &mut self.active {
-            for (index, state) in (0..).zip(&mut active.per_rule) {
-                state.renew(old.get(index).name == self.rules.get(index).name);
-            }
+            active.per_rule.iter_mut().for_each(RuleState::renew);
         }
         self.classify_again();
         self.flows.renumber_pinned(self.generation, |rule| self.rules.index_of(&old.get(rule).name));

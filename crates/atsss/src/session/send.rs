@@ -67,14 +67,12 @@ impl RuleState {
         states.resize_with(len, || Self::new(next.next().unwrap_or(RuleIndex::MAX)));
     }
 
-    /// The rule has changed, or (not `same`) was replaced. The far end identifies the stream by its number
-    /// and continues to count its epochs.
-    pub(super) fn renew(&mut self, same: bool) {
+    /// The rules have changed: counters restart. The far end identifies the stream by its number and
+    /// continues to count its epochs.
+    pub(super) fn renew(&mut self) {
         self.mode = ModeState::new();
         (self.sent, self.told) = ([0; MAX_PATHS], Reported::default());
-        if !same {
-            (self.denied, self.switches) = (0, 0);
-        }
+        (self.denied, self.switches) = (0, 0);
     }
 
     /// A packet is sent by these paths.

@@ -174,6 +174,22 @@ fn rules_state_their_origin_at_both_ends() {
 }
 
 #[test]
+fn counters_of_a_rule_restart_when_the_rules_change() {
+    let mut w = connected(Setup { upf_rules: standby("wifi"), ..Setup::default() });
+    for up in [false, true] {
+        traffic(&mut w, 1);
+        w.ue.on_command(UeCommand::Carrier { path: WIFI, up }, w.now);
+    }
+    traffic(&mut w, 2);
+    assert!(views(&w).iter().all(|view| view.switches > 1 && view.is_used()), "{:?}", views(&w));
+    w.upf.command(UpfCommand::Rules(balance(50, 50)), w.now).unwrap();
+    w.run_ms(1000);
+    for view in views(&w) {
+        assert_eq!((view.switches, view.denied, view.is_used()), (0, 0, false), "{view:?}");
+    }
+}
+
+#[test]
 fn packets_are_counted_by_path_and_a_rest_ends_the_count() {
     let mode = SteeringMode::LoadBalance(load_balance::Params {
         weights: vec![],
