@@ -83,8 +83,8 @@ impl RuleSet {
     /// Compiles rules for users with these accesses. A path id is an index in `accesses`.
     ///
     /// # Errors
-    /// [`PolicyError::Rule`] names the rule and the error. Two rules with the same name, and more than
-    /// [`MAX_RULES`] rules, are errors, too.
+    /// [`PolicyError::Rule`] names the rule and the error. Two rules with the same name
+    /// ([`anabranch_steer::joint`]), and more than [`MAX_RULES`] rules, are errors, too.
     pub fn compile(rules: &[Rule], accesses: &[AccessName]) -> Result<Self, PolicyError> {
         Self::compile_for(rules, accesses, &[])
     }

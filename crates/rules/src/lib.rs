@@ -18,7 +18,7 @@ use std::fmt::Display;
 pub type AccessName = String;
 
 /// Maximum length of a name in bytes.
-const MAX_NAME: usize = 128;
+pub const MAX_NAME: usize = 128;
 
 /// Whether a name of a rule or a UE, given in configuration or by a peer, can be shown in any log, table or metric: 1 to 128
 /// bytes without control characters, quotes and backslashes.

@@ -53,7 +53,7 @@ pub use lossy::Lossy;
 pub use params::{Param, ParamKind, ParamValue, Params, Value};
 pub use path::{PathIter, PathSet, PathState, PathStates};
 pub use record::Departures;
-pub use rule::{Functionality, Rule, chained};
+pub use rule::{Functionality, JointRule, OF_ALL, OF_UPF, Rule, chained, joint};
 pub use view::{ACKNOWLEDGEMENT_BYTES, Arrived, DownReason, FlowSteer, LoadView};
 
 use anabranch_element::time::Instant;

@@ -30,7 +30,7 @@ mod types;
 pub use coding::CodingStats;
 pub use path::{Path, PathView, Security};
 pub use profile::Profile;
-pub use rules::{Origin, PathLoad, RuleEvent, RuleView};
+pub use rules::{Definitions, Origin, PathLoad, RuleEvent, RuleView};
 pub use send::RuleState;
 pub use types::{
     Addresses, PeerSettings, ReportFrom, SessionEvent, SessionParams, Shared, Traffic, UserExceptions,

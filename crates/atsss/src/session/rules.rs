@@ -13,7 +13,8 @@ use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::LoadView;
 use anabranch_steer::{Departures, Exclusion, Explanation, LawView, Mode, PathSet, PathState, Pause, View};
-use anabranch_steer::{Rule, Steer};
+use anabranch_steer::{JointRule, OF_ALL, OF_UPF, Rule, Steer, joint};
+use std::collections::HashMap;
 
 /// Time between two reviews of the rules; [`SILENCE`] after a review of a rule that caused an event.
 const EVERY: Duration = Duration::from_secs(1);
@@ -45,13 +46,26 @@ impl Origin {
             Self::BuiltIn => "built-in",
         }
     }
+}
 
-    /// The origin of the rule with this name, and the rule: the first one in the given lists.
+/// The joint list of a UE and its UPF: the names in it, and where each rule is defined.
+#[derive(Debug)]
+pub struct Definitions<'a>(Vec<JointRule<'a, Origin>>);
+
+impl<'a> Definitions<'a> {
+    /// The rules of the UE, and those of the UPF: first its rules for this UE, then those for all.
     #[must_use]
-    pub fn of<'a>(name: &str, lists: &[(Self, &'a [Rule])]) -> (Self, Option<&'a Rule>) {
-        let find = |rules: &'a [Rule]| rules.iter().find(|rule| rule.name == name);
-        let found = lists.iter().find_map(|(origin, rules)| Some((*origin, Some(find(rules)?))));
-        found.unwrap_or((Self::BuiltIn, None))
+    pub fn new(ue: &'a [Rule], upf: &[(Origin, &'a [Rule])]) -> Self {
+        let of = |origin, rules: &'a [Rule]| rules.iter().map(move |rule| JointRule::new(origin, rule));
+        let upf = joint(upf.iter().flat_map(|(origin, rules)| of(*origin, *rules)), OF_ALL);
+        Self(joint(of(Origin::Ue, ue).chain(upf), OF_UPF))
+    }
+
+    /// The place of a rule in the list.
+    pub(crate) fn place(&self, rule: &Rule) -> Option<RuleIndex> {
+        let is_it =
+            |joint: &JointRule<'_, _>| (&joint.rule.name, &joint.rule.filter) == (&rule.name, &rule.filter);
+        self.0.iter().position(is_it).and_then(|place| RuleIndex::try_from(place).ok())
     }
 }
 
@@ -59,7 +73,7 @@ impl Origin {
 /// changed; at the UPF, when the session last woke.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuleView {
-    /// The rule's name.
+    /// The rule's name in the joint list of UE and UPF.
     pub rule: String,
     /// Its steering mode, as written in configuration.
     pub mode: &'static str,
@@ -153,25 +167,25 @@ pub struct PathLoad {
 }
 
 impl Session {
-    /// One row per rule in force, the rule of last resort last. `origin` finds the origin and the definition
-    /// of a rule by its name.
+    /// One row per rule in force, the rule of last resort last.
     pub fn rule_views<'a>(
         &'a self,
         now: Instant,
-        origin: impl Fn(&str) -> (Origin, Option<&'a Rule>) + 'a,
+        definitions: &'a Definitions<'_>,
     ) -> impl Iterator<Item = RuleView> + 'a {
         let loads = self.paths.loads(now);
+        let defined: HashMap<&str, _> = definitions.0.iter().map(|joint| (&*joint.name, joint)).collect();
         self.rules.rules().iter().enumerate().map(move |(i, rule)| {
             let active = self.active.as_deref().filter(|_| !self.resting);
             let state = active.and_then(|active| active.per_rule.get(i));
             let last = i + 1 == self.rules.rules().len();
-            let (origin, definition) = if last { (Origin::BuiltIn, None) } else { origin(&rule.name) };
+            let defined = defined.get(rule.name.as_str()).filter(|_| !last);
             let used = active.zip(state).filter(|(_, state)| state.is_used());
             RuleView {
                 rule: rule.name.clone(),
                 mode: rule.mode.name(),
-                origin,
-                definition: definition.cloned(),
+                origin: defined.map_or(Origin::BuiltIn, |joint| joint.origin),
+                definition: defined.map(|joint| joint.rule.clone()),
                 follows: None,
                 // The streams of a switching rule that this rule replaced keep their path.
                 path: state

@@ -26,8 +26,8 @@ use crate::marks::Marked;
 use crate::path::{Role, TrainBudget};
 use crate::reorder::{Pool, PoolConfig};
 use crate::session::{
-    Addresses, Origin, PathView, Profile, RuleView, Security, Session, SessionEvent, SessionParams, Shared,
-    Traffic,
+    Addresses, Definitions, Origin, PathView, Profile, RuleView, Security, Session, SessionEvent,
+    SessionParams, Shared, Traffic,
 };
 use crate::tcp_lane::{self, Start};
 use crate::{DatagramSink, MAX_PATHS, PacketSink, PathId};
@@ -35,8 +35,8 @@ use anabranch_element::Reason;
 use anabranch_element::ioam::{BothWays, IoamNode, IoamStats, NodeReport};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_rules::AccessName;
+use anabranch_steer::{OF_UPF, Rule, SteeringMode, active_standby, chained};
 use anabranch_steer::{PathSet, PolicyError};
-use anabranch_steer::{Rule, SteeringMode, active_standby, chained};
 use anabranch_wire::tunnel::{MessageType, classify};
 use handshake::Handshake;
 use rand_chacha::ChaCha20Rng;
@@ -498,8 +498,8 @@ impl Ue {
     /// The current behaviour of each rule in the uplink, and its reasons; the rule of last resort last.
     #[must_use]
     pub fn rule_views(&self, now: Instant) -> Vec<RuleView> {
-        let lists = [(Origin::Ue, self.config.rules.as_slice()), (Origin::Upf, &self.upf_rules)];
-        self.session.rule_views(now, |name| Origin::of(name, &lists)).collect()
+        let definitions = Definitions::new(&self.config.rules, &[(Origin::Upf, &self.upf_rules)]);
+        self.session.rule_views(now, &definitions).collect()
     }
 
     /// Whether a session is established and at least one path is up.
@@ -593,7 +593,7 @@ impl Ue {
     }
 
     fn rules(&self) -> Vec<Rule> {
-        chained([self.config.rules.as_slice(), &self.upf_rules])
+        chained([self.config.rules.as_slice(), &self.upf_rules], OF_UPF)
     }
 
     /// The rule of a flow.
@@ -626,7 +626,7 @@ impl Ue {
     /// # Errors
     /// The first error; [`UeCommand::Rules`] would keep the old rules in force.
     pub fn check_rules(&self, rules: &[Rule]) -> Result<(), PolicyError> {
-        let all = chained([rules, &self.upf_rules]);
+        let all = chained([rules, &self.upf_rules], OF_UPF);
         RuleSet::compile_for(&all, self.session.accesses(), &self.known_accesses()).map(drop)
     }
 

@@ -44,7 +44,7 @@ use crate::crypto::{PublicKey, Responder};
 use crate::drops::DropCounters;
 use crate::path::{ProbeParams, TrainBudget};
 use crate::reorder::{Pool, PoolConfig};
-use crate::session::{Addresses, Origin, RuleView, Session};
+use crate::session::{Addresses, RuleView, Session};
 use crate::table::Slab;
 use anabranch_element::ioam::{BothWays, IoamNode, IoamStats};
 use anabranch_element::time::{Duration, Instant};
@@ -53,7 +53,7 @@ use key_conflicts::KeyConflictDetector;
 use limiter::Limiter;
 use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
-use rules::RuleBook;
+use rules::{RuleBook, definitions, place};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -209,15 +209,13 @@ impl Upf {
         let Some((user, user_slot)) = user.and_then(|user| Some((user, user.user_slot.as_deref()?))) else {
             return Vec::new();
         };
-        let lists = [
-            (Origin::Ue, user_slot.own_rules()),
-            (Origin::UpfForUe, user.rules()),
-            (Origin::Upf, self.config.rules.as_slice()),
-        ];
-        let mut views: Vec<_> = user_slot.session.rule_views(now, |name| Origin::of(name, &lists)).collect();
+        let definitions = definitions(user, user_slot.own_rules(), &self.config.rules);
+        let mut views: Vec<_> = user_slot.session.rule_views(now, &definitions).collect();
         for (application, rule) in user.exceptions() {
-            if let Some(view) = views.iter_mut().find(|view| view.rule == *application) {
-                view.follows = Some(rule.clone());
+            let place = |name: &str| place(user, &self.config.rules, &definitions, name).map(usize::from);
+            let follows = place(rule).and_then(|rule| views.get(rule)).map(|view| view.rule.clone());
+            if let Some(view) = place(application).and_then(|application| views.get_mut(application)) {
+                view.follows = follows;
             }
         }
         views

@@ -3,15 +3,15 @@
 use super::Upf;
 use super::api::{MAX_EXCEPTIONS, UpfError, UpfEvent};
 use super::users::{OwnRules, User, UserIndex, UserSlot};
-use crate::classify::RuleSet;
+use crate::classify::{RuleIndex, RuleSet};
 use crate::crypto::PublicKey;
 use crate::document::Document;
-use crate::session::{PeerSettings, Profile};
+use crate::session::{Definitions, Origin, PeerSettings, Profile};
 use crate::table::session::Exception;
 use anabranch_element::time::Instant;
 use anabranch_rules::AccessName;
 use anabranch_steer::PolicyError;
-use anabranch_steer::{Rule, chained};
+use anabranch_steer::{OF_ALL, OF_UPF, Rule, chained};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -95,6 +95,26 @@ impl RuleBook {
     }
 }
 
+/// The UPF's rules for one UE, as they are sent to it: first those for this UE, then those for all.
+fn rules_for(record: &User, all: &[Rule]) -> Vec<Rule> {
+    chained([record.rules(), all], OF_ALL)
+}
+
+/// The joint list of a UE with these rules of its `own`; `all`: the rules for all.
+pub(super) fn definitions<'a>(record: &'a User, own: &'a [Rule], all: &'a [Rule]) -> Definitions<'a> {
+    Definitions::new(own, &[(Origin::UpfForUe, record.rules()), (Origin::Upf, all)])
+}
+
+/// The place in the joint list of the first rule of the UPF with this name.
+pub(super) fn place(
+    record: &User,
+    all: &[Rule],
+    definitions: &Definitions<'_>,
+    name: &str,
+) -> Option<RuleIndex> {
+    definitions.place(record.rules().iter().chain(all).find(|rule| rule.name == name)?)
+}
+
 impl Upf {
     /// New rules for all.
     pub(super) fn set_rules(&mut self, rules: Vec<Rule>) -> Result<(), UpfError> {
@@ -173,13 +193,15 @@ impl Upf {
             return self.rule_book.set(profile.accesses(), false, Vec::new, &known);
         };
         let common = own.is_empty() && record.rules().is_empty();
-        let rules = || chained([own, record.rules(), &self.config.rules]);
+        let rules = || chained([own, &rules_for(record, &self.config.rules)], OF_UPF);
         let set = self.rule_book.set(profile.accesses(), common, rules, &known)?;
-        let resolved: Vec<_> = record
-            .exceptions()
-            .iter()
-            .filter_map(|(application, rule)| Some((set.index_of(application)?, set.index_of(rule)?)))
-            .collect();
+        let mut resolved = Vec::new();
+        if !record.exceptions().is_empty() {
+            let definitions = definitions(record, own, &self.config.rules);
+            let place = |name: &str| place(record, &self.config.rules, &definitions, name);
+            let found = |(application, rule): &(String, String)| Some((place(application)?, place(rule)?));
+            resolved.extend(record.exceptions().iter().filter_map(found));
+        }
         if record.user_config.is_some() {
             self.users.table.remove_exceptions_of(user);
         }
@@ -220,8 +242,8 @@ impl Upf {
 
     /// Sends the UE the rules for all and its own, exceptions included.
     pub(super) fn push_rules(&mut self, user: UserIndex, now: Instant) {
-        let Some(record) = self.users.slab.get_mut(user) else { return };
-        let mut rules = chained([record.rules(), &self.config.rules]);
+        let Some(record) = self.users.slab.get(user) else { return };
+        let mut rules = rules_for(record, &self.config.rules);
         for (application, rule) in record.exceptions() {
             let other = rules.iter().find(|r| r.name == *rule).map(|r| (r.steering.clone(), r.reorder));
             let this = rules.iter_mut().find(|r| r.name == *application);
@@ -231,7 +253,7 @@ impl Upf {
         }
         let tcp_lane = self.config.params.tcp_lane;
         let document = Document { rules: Some(rules), tcp_lane, flows: Vec::new() }.encode();
-        if let Some(user_slot) = record.user_slot.as_deref_mut() {
+        if let Some(user_slot) = self.users.user_slot_mut(user) {
             user_slot.session.push_config(document, now);
             self.mark(user);
         }

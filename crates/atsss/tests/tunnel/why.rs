@@ -1,10 +1,13 @@
 //! Explanations of rules, as reported by each end for its own sending direction.
 
-use super::world::{Setup, World};
+use super::world::{SERVER, Setup, UE_IP, World, udp};
 use super::{balance, connected, rule, standby};
 use anabranch_atsss::session::{Origin, RuleEvent, RuleView, SessionEvent};
 use anabranch_atsss::ue::{UeCommand, UeEvent};
 use anabranch_atsss::upf::{UpfCommand, UpfEvent};
+use anabranch_element::packet::Packet;
+use anabranch_element::{Element, Port};
+use anabranch_rules::{Filter, PortRange};
 use anabranch_steer::{Cause, Exclusion, Treatment};
 use anabranch_steer::{
     Rule, SteeringMode,
@@ -187,6 +190,106 @@ fn counters_of_a_rule_restart_when_the_rules_change() {
     for view in views(&w) {
         assert_eq!((view.switches, view.denied, view.is_used()), (0, 0, false), "{view:?}");
     }
+}
+
+/// A rule for a remote port.
+fn of_port(name: &str, port: u16, primary: &str) -> Rule {
+    let remote_port = Some(PortRange { first: port, last: port });
+    let filter = Filter { remote_port, ..Filter::default() };
+    Rule { name: name.into(), filter, ..standby(primary)[0].clone() }
+}
+
+/// Paths of a packet to and from this port of the server.
+fn paths_of(w: &mut World, port: u16) -> [[usize; 2]; 2] {
+    w.tap.clear();
+    let up = udp(UE_IP.into(), SERVER.into(), 5000, port, 0, 300);
+    w.ue.on_packet(Port(0), Packet::new(w.now, up), w.now);
+    let down = udp(SERVER.into(), UE_IP.into(), port, 5000, 0, 300);
+    w.upf.on_packet(Port(0), Packet::new(w.now, down), w.now);
+    w.run_ms(100);
+    [w.tapped(true, 300), w.tapped(false, 300)]
+}
+
+#[test]
+fn rules_with_one_name_in_several_lists_all_steer_and_are_told_apart() {
+    const ON_5G: [[usize; 2]; 2] = [[1, 0]; 2];
+    const ON_WIFI: [[usize; 2]; 2] = [[0, 1]; 2];
+    let mut w = connected(Setup {
+        ue_rules: vec![of_port("bond", 1001, "wifi")],
+        upf_rules: vec![of_port("bond", 1002, "wifi"), of_port("bond (upf)", 1003, "wifi")],
+        ..Setup::default()
+    });
+    let mut entry = w.entry.clone();
+    entry.rules = vec![of_port("bond", 1004, "wifi"), of_port("other", 1005, "wifi")];
+    w.upf.command(UpfCommand::AddUe(entry), w.now).unwrap();
+    w.run_ms(1000);
+    for port in 1001..=1005 {
+        assert_eq!(paths_of(&mut w, port), ON_WIFI, "{port}");
+    }
+    assert_eq!(paths_of(&mut w, 1006), ON_5G);
+    let rows = |views: Vec<RuleView>| -> Vec<_> {
+        let port = |view: &RuleView| Some(view.definition.as_ref()?.filter.remote_port?.first);
+        views.iter().map(|view| (view.rule.clone(), view.origin, port(view), view.is_used())).collect()
+    };
+    let expected = |of_upf: [Origin; 2]| -> Vec<(String, Origin, Option<u16>, bool)> {
+        let [for_ue, for_all] = of_upf;
+        vec![
+            ("bond".into(), Origin::Ue, Some(1001), true),
+            ("bond (upf 2)".into(), for_ue, Some(1004), true),
+            ("other".into(), for_ue, Some(1005), true),
+            ("bond (all UEs)".into(), for_all, Some(1002), true),
+            ("bond (upf)".into(), for_all, Some(1003), true),
+            ("default".into(), Origin::BuiltIn, None, true),
+        ]
+    };
+    assert_eq!(rows(w.ue.rule_views(w.now)), expected([Origin::Upf; 2]));
+    assert_eq!(
+        rows(w.upf.rule_views(&w.entry.key, w.now)),
+        expected([Origin::UpfForUe, Origin::Upf]),
+        "the same names at both ends"
+    );
+    // An exception names rules of the UPF.
+    let set = UpfCommand::SetException { key: w.entry.key, application: "other".into(), rule: "bond".into() };
+    w.upf.command(set, w.now).unwrap();
+    let follows =
+        w.upf.rule_views(&w.entry.key, w.now).into_iter().find_map(|view| Some((view.rule, view.follows?)));
+    assert_eq!(follows, Some(("other".into(), "bond (upf 2)".into())));
+    // The names follow live changes at either end.
+    w.ue.on_command(UeCommand::Rules(vec![of_port("mine", 1001, "wifi")]), w.now);
+    w.run_ms(1000);
+    let names = |views: Vec<RuleView>| views.into_iter().map(|view| view.rule).collect::<Vec<_>>();
+    let now = ["mine", "bond", "other", "bond (all UEs)", "bond (upf)", "default"];
+    assert_eq!(names(w.ue.rule_views(w.now)), now);
+    assert_eq!(names(w.upf.rule_views(&w.entry.key, w.now)), now);
+    w.upf.command(UpfCommand::Rules(vec![of_port("mine", 1007, "wifi")]), w.now).unwrap();
+    w.run_ms(1000);
+    let now = ["mine", "bond", "other", "mine (upf)", "default"];
+    assert_eq!(names(w.ue.rule_views(w.now)), now);
+    assert_eq!(names(w.upf.rule_views(&w.entry.key, w.now)), now);
+    assert_eq!([1001, 1004, 1007].map(|port| paths_of(&mut w, port)), [ON_WIFI; 3]);
+    assert_eq!([1002, 1003].map(|port| paths_of(&mut w, port)), [ON_5G; 2]);
+}
+
+#[test]
+fn a_hint_names_the_rule_of_the_upf_although_the_ue_has_one_with_its_name() {
+    let by_user =
+        Rule { filter: Filter { uid: Some(1000), ..Filter::default() }, ..of_port("bond", 1, "wifi") };
+    let mut w = connected(Setup {
+        ue_rules: vec![of_port("bond", 1001, "5g")],
+        upf_rules: vec![by_user],
+        ..Setup::default()
+    });
+    w.run_ms(1000);
+    paths_of(&mut w, 1002);
+    let wanted = w.ue_events.iter().find_map(|(_, event)| match event {
+        UeEvent::OwnerWanted(key) => Some(*key),
+        _ => None,
+    });
+    let owner = anabranch_atsss::classify::FlowOwner { uid: Some(1000), cgroup: None };
+    w.ue.on_command(UeCommand::Owner { key: wanted.unwrap(), owner }, w.now);
+    paths_of(&mut w, 1002);
+    w.run_ms(500);
+    assert_eq!(paths_of(&mut w, 1002), [[0, 1], [0, 1]]);
 }
 
 #[test]
