@@ -61,6 +61,38 @@ pub struct Filter {
     pub cgroup: Option<String>,
 }
 
+impl Filter {
+    /// Checks that some traffic can match.
+    ///
+    /// # Errors
+    /// Why no packet would match, with the keys concerned.
+    pub fn check(&self) -> Result<(), String> {
+        let ports = [("local_port", self.local_port), ("remote_port", self.remote_port)];
+        if self.protocol == Some(Protocol::Icmp)
+            && let Some((key, _)) = ports.iter().find(|(_, ports)| ports.is_some())
+        {
+            return Err(format!(
+                "filter.{key}: packets of protocol \"icmp\" have no ports: remove one of the two"
+            ));
+        }
+        if let (Some(local), Some(remote)) = (self.local, self.remote)
+            && local.addr().is_ipv6() != remote.addr().is_ipv6()
+        {
+            return Err("filter.local and filter.remote are of different families: give two prefixes of IPv4, or two of IPv6".into());
+        }
+        if let Some(path) = &self.cgroup
+            && (path.starts_with("/sys/fs/cgroup") || path.split('/').any(|part| part == ".." || part == "."))
+        {
+            return Err(format!(
+                "filter.cgroup \"{}\": give the path below /sys/fs/cgroup, without \".\" and \"..\", such as \
+                 \"system.slice/backup.service\"",
+                path.escape_debug()
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// Transport protocol of a [`Filter`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -125,6 +157,30 @@ impl From<PortRange> for PortSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn filters_that_match_nothing_are_refused_with_their_keys() {
+        let check = |json: &str| serde_json::from_str::<Filter>(json).unwrap().check();
+        for (json, parts) in [
+            (r#"{"protocol":"icmp","remote_port":443}"#, &["filter.remote_port", "icmp"][..]),
+            (r#"{"protocol":"icmp","local_port":"1-9"}"#, &["filter.local_port"]),
+            (r#"{"local":"10.0.0.0/8","remote":"fd00::/8"}"#, &["filter.local and filter.remote"]),
+            (r#"{"cgroup":"a/../b"}"#, &["filter.cgroup", "a/../b", "below /sys/fs/cgroup"]),
+            (r#"{"cgroup":"/sys/fs/cgroup/system.slice"}"#, &["filter.cgroup"]),
+        ] {
+            let error = check(json).unwrap_err();
+            assert!(parts.iter().all(|part| error.contains(part)), "{json}: {error}");
+        }
+        for json in [
+            "{}",
+            r#"{"protocol":"icmp","remote":"fd00::/8"}"#,
+            r#"{"remote_port":443,"local":"10.0.0.0/8","remote":"192.0.2.0/24"}"#,
+            r#"{"cgroup":"system.slice/a..b.service"}"#,
+            r#"{"cgroup":"/system.slice"}"#,
+        ] {
+            assert_eq!(check(json), Ok(()), "{json}");
+        }
+    }
 
     #[test]
     fn the_error_of_a_wrong_range_states_the_remedy() {

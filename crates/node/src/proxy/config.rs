@@ -214,12 +214,7 @@ impl ProxyRule {
         if self.direct && (!self.properties.is_empty() || self.source != Source::Slice) {
             return Err(format!("{place}: direct leaves flows alone: leave out properties and source"));
         }
-        let families = [filter.local, filter.remote].map(|net| net.map(|n| n.addr().is_ipv6()));
-        if let [Some(local), Some(remote)] = families
-            && local != remote
-        {
-            return Err(format!("{place}: filter.local and filter.remote are of different families"));
-        }
+        filter.check().map_err(|error| format!("{place}: {error}"))?;
         let properties = serde_json::Value::Object(self.properties.clone());
         Properties::from_json(properties).map(drop).map_err(|e| format!("{place}: properties: {e}"))
     }

@@ -2,7 +2,9 @@
 
 use crate::runtime::config::api::{Api, Metrics};
 use crate::runtime::config::load::Check;
-use crate::runtime::config::types::{Device, DeviceKind, check_accesses, check_ioam, check_rules};
+use crate::runtime::config::types::{
+    Device, DeviceKind, check_accesses, check_ioam, check_rules, check_stored_rules,
+};
 use crate::tcp_lane::config::UpfLane;
 use anabranch_atsss::crypto::PublicKey;
 use anabranch_atsss::destinations::Destinations;
@@ -305,6 +307,13 @@ impl UpfConfig {
 
     /// Checks one UE by itself; also used by the REST interface.
     pub fn check_ue(&self, ue: &UpfUe) -> Result<(), String> {
+        self.check_stored_ue(ue)?;
+        let names: Vec<&str> = self.access.iter().map(|a| a.name.as_str()).collect();
+        check_rules(&ue.rule, &names).map_err(|e| format!("ue {}: {e}", ue.name))
+    }
+
+    /// Checks a UE that was accepted before and fitted the configuration then.
+    pub fn check_stored_ue(&self, ue: &UpfUe) -> Result<(), String> {
         // A path segment of dots alone is removed from URLs (RFC 3986 §5.2.4), so REST and `ctl` could not address the UE.
         if ue.name.len() > 64 || !is_name(&ue.name) || ue.name.bytes().all(|b| b == b'.') {
             let name = ue.name.escape_debug();
@@ -331,8 +340,7 @@ impl UpfConfig {
             ));
         }
         let names: Vec<&str> = self.access.iter().map(|a| a.name.as_str()).collect();
-        check_rules(&ue.rule, &names).map_err(|e| format!("ue {}: {e}", ue.name))?;
-        Ok(())
+        check_stored_rules(&ue.rule, &names).map_err(|e| format!("ue {}: {e}", ue.name))
     }
 }
 

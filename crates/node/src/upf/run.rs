@@ -120,7 +120,7 @@ pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<(Directo
                 "[[ue]] \"{holder}\" of the file has the same address {address}: choose another address in the file"
             ));
         }
-        config.check_ue(added).err()
+        config.check_stored_ue(added).err()
     };
     let mut refused: RefusedUes =
         leases.added.iter().filter_map(|added| Some((added.name.clone(), misfit(added)?))).collect();

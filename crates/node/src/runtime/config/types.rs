@@ -185,8 +185,17 @@ impl std::fmt::Display for RemoteAddr {
     }
 }
 
-/// Checks that the rules refer to existing accesses.
+/// Checks that the rules refer to existing accesses, and that each can match some traffic.
 pub fn check_rules(rules: &[Rule], accesses: &[&str]) -> Result<(), String> {
+    for rule in rules {
+        rule.filter.check().map_err(|error| format!("rule \"{}\": {error}", rule.name))?;
+    }
+    check_stored_rules(rules, accesses)
+}
+
+/// Checks that the rules refer to existing accesses. Rules that were accepted by an earlier version and can
+/// never match do no harm.
+pub fn check_stored_rules(rules: &[Rule], accesses: &[&str]) -> Result<(), String> {
     let accesses: Vec<String> = accesses.iter().map(|&name| name.to_owned()).collect();
     RuleSet::compile(rules, &accesses).map(drop).map_err(|error| error.to_string())
 }
@@ -241,4 +250,18 @@ pub fn check_interfaces(key: &str, names: &[String]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_that_match_nothing_are_refused_unless_they_are_stored() {
+        let text = "name = \"x\"\nfilter = { protocol = \"icmp\", remote_port = 7 }\nsteering = { mode = \"redundant\" }";
+        let rules: [Rule; 1] = [toml::from_str(text).unwrap()];
+        let error = check_rules(&rules, &["5g"]).unwrap_err();
+        assert!(error.contains("rule \"x\": filter.remote_port"), "{error}");
+        assert_eq!(check_stored_rules(&rules, &["5g"]), Ok(()));
+    }
 }
