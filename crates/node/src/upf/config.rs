@@ -227,6 +227,16 @@ impl Check for UpfConfig {
                     other.name, access.name, access.listen
                 ));
             }
+            // With several workers, ports are shared, and the more specific address takes precedence.
+            if self.workers() == 1
+                && let Some(other) = self.access[..i].iter().find(|other| other.overlaps(access))
+            {
+                return Err(format!(
+                    "accesses {} and {} listen on \"{}\" and \"{}\", which overlap: give each its own port, or addresses or \
+                     interfaces of which neither includes the other (0.0.0.0 includes all of IPv4, [::] also IPv6)",
+                    other.name, access.name, other.listen, access.listen
+                ));
+            }
         }
         check_rules(&self.rule, &names)?;
         if self.pool.v4.is_none() && self.pool.v6.is_none() {
@@ -240,6 +250,7 @@ impl Check for UpfConfig {
             return Err("[pool] has no room: a /30 or /126 is the smallest".to_owned());
         }
         self.check_ues()?;
+        self.check_room()?;
         if self.device.kind == DeviceKind::Packet && self.upf.workers.0.is_some_and(|n| n > 1) {
             return Err("[device] kind = \"packet\" has one queue: set [upf] workers = 1".to_owned());
         }
@@ -305,6 +316,32 @@ impl UpfConfig {
         Ok(())
     }
 
+    /// Checks that the pools have an address for each UE of the file.
+    fn check_room(&self) -> Result<(), String> {
+        let pools = [("v4", self.pool.v4.map(IpNet::V4)), ("v6", self.pool.v6.map(IpNet::V6))];
+        for (key, pool) in pools {
+            let Some(pool) = pool else { continue };
+            // The network's address, the UPF's own, and the last one are not assigned.
+            let hosts = 1_u64.checked_shl(u32::from(pool.max_prefix_len() - pool.prefix_len()));
+            let Some(hosts) = hosts else { continue };
+            let fixed = |ue: &UpfUe| match pool {
+                IpNet::V4(_) => ue.address_v4.map(IpAddr::V4),
+                IpNet::V6(_) => ue.address_v6.map(IpAddr::V6),
+            };
+            let taken =
+                self.ue.iter().filter_map(fixed).filter(|address| *address != pool.broadcast()).count();
+            let free = (hosts - 3).saturating_sub(taken as u64);
+            let wanted = self.ue.iter().filter(|ue| fixed(ue).is_none()).count();
+            if wanted as u64 > free {
+                return Err(format!(
+                    "[pool] {key} \"{pool}\" has {free} addresses for the {wanted} [[ue]] without address_{key}: use a larger \
+                     prefix, or remove UEs"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Checks one UE by itself; also used by the REST interface.
     pub fn check_ue(&self, ue: &UpfUe) -> Result<(), String> {
         self.check_stored_ue(ue)?;
@@ -344,6 +381,18 @@ impl UpfConfig {
     }
 }
 
+impl UpfAccess {
+    /// Whether the kernel refuses to bind both, because a datagram could belong to either.
+    fn overlaps(&self, other: &Self) -> bool {
+        let [one, two] = [self, other].map(|access| access.listen.ip().to_canonical());
+        let includes =
+            |all: IpAddr, ip: IpAddr| all == ip || all.is_unspecified() && (all.is_ipv6() || ip.is_ipv4());
+        self.listen.port() == other.listen.port()
+            && (self.interface == other.interface || self.interface.is_none() || other.interface.is_none())
+            && (includes(one, two) || includes(two, one))
+    }
+}
+
 /// The key of a fixed address in a `[[ue]]` section.
 pub fn address_key(address: IpAddr) -> &'static str {
     if address.is_ipv4() { "address_v4" } else { "address_v6" }
@@ -373,4 +422,79 @@ fn default_api() -> Api {
 
 fn yes() -> bool {
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::config::parse;
+
+    fn error(accesses: &[(&str, &str)], more: &str) -> Option<String> {
+        let access = |(number, (listen, more)): (usize, &(&str, &str))| {
+            format!("[[access]]\nname = \"a{number}\"\nlisten = \"{listen}\"\n{more}\n")
+        };
+        let accesses: String = accesses.iter().enumerate().map(access).collect();
+        let text = format!("[upf]\nprivate_key_file = \"k\"\n{accesses}{more}");
+        let error = parse::<UpfConfig>("upf.toml", &text).err()?.to_string();
+        assert!(error.starts_with("upf.toml") && error.lines().count() == 1, "{error}");
+        Some(error)
+    }
+
+    const POOL: &str = "[pool]\nv4 = \"10.45.0.0/16\"\n";
+
+    #[test]
+    fn accesses_whose_addresses_overlap_are_refused() {
+        let on = |interface: &'static str| match interface {
+            "lo" => "interface = \"lo\"",
+            _ => "interface = \"eth0\"",
+        };
+        for (one, other) in [
+            (("0.0.0.0:4500", ""), ("[::]:4500", "")),
+            (("[::]:4500", ""), ("0.0.0.0:4500", "")),
+            (("0.0.0.0:4500", ""), ("10.91.3.1:4500", "")),
+            (("10.91.3.1:4500", ""), ("[::]:4500", "")),
+            (("[fd91::1]:4500", ""), ("[::]:4500", "")),
+            (("[::ffff:10.91.3.1]:4500", ""), ("10.91.3.1:4500", "")),
+            (("0.0.0.0:4500", on("lo")), ("0.0.0.0:4500", "")),
+            (("0.0.0.0:4500", ""), ("10.91.3.1:4500", on("lo"))),
+        ] {
+            let error = error(&[one, other], POOL).unwrap();
+            let [one, other] = [one, other].map(|(listen, _)| format!("\"{listen}\""));
+            let names = ["accesses a0 and a1", &one, &other, "give each its own port"];
+            assert!(names.iter().all(|part| error.contains(part)), "{error}");
+        }
+        for (one, other) in [
+            (("0.0.0.0:4500", ""), ("[::]:4501", "")),
+            (("0.0.0.0:4500", ""), ("[fd91::1]:4500", "")),
+            (("10.91.3.1:4500", ""), ("10.91.3.2:4500", "")),
+            (("0.0.0.0:4500", on("lo")), ("[::]:4500", on("eth0"))),
+        ] {
+            assert_eq!(error(&[one, other], POOL), None);
+        }
+    }
+
+    #[test]
+    fn a_pool_has_an_address_for_each_ue_of_the_file() {
+        let ue = |id: u8, more: &str| {
+            format!("[[ue]]\nname = \"u{id}\"\npublic_key = \"{}\"\n{more}\n", PublicKey([id; 32]))
+        };
+        let of = |pool: &str, ues: &[String]| {
+            error(&[("0.0.0.0:4500", "")], &format!("[pool]\n{pool}\n{}", ues.concat()))
+        };
+        let (v4, v6) = ("v4 = \"10.45.0.0/29\"", "v6 = \"fd45::/125\"");
+        let mut ues: Vec<String> = (1..=5).map(|id| ue(id, "")).collect();
+        assert_eq!(of(v4, &ues), None);
+        assert_eq!(of(v6, &ues), None);
+        ues.push(ue(6, ""));
+        for (pool, key) in [(v4, "v4"), (v6, "v6")] {
+            let error = of(pool, &ues).unwrap();
+            let parts = [&format!("[pool] {key}"), "5 addresses for the 6 [[ue]]", "larger prefix"];
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+        ues.truncate(4);
+        ues.push(ue(7, "address_v4 = \"10.45.0.2\"\naddress_v6 = \"fd45::7\""));
+        assert_eq!(of(&format!("{v4}\n{v6}"), &ues), None);
+        ues.push(ue(8, "address_v6 = \"fd45::3\""));
+        assert!(of(&format!("{v4}\n{v6}"), &ues).unwrap().contains("4 addresses for the 5"));
+    }
 }

@@ -721,8 +721,9 @@ mod tests {
             assert!(reason.contains("state.json") && reason.contains(&format!("ues[{at}]")), "{reason}");
             assert!(reason.contains("public_key") && reason.contains("DELETE /v1/sessions/"), "{reason}");
         }
-        // UEs of the configuration file must fit.
-        let mut config = text("10.0.0.0/30", &(of_file("a", 1, "") + &of_file("b", 2, "")));
+        // UEs of the configuration file must fit the pool, also the one in use when the file is reloaded.
+        let mut config = text("10.0.0.0/29", &(of_file("a", 1, "") + &of_file("b", 2, "")));
+        config.pool = text("10.0.0.0/30", "").pool;
         let mut leases = Leases::new(&config.pool);
         let error = directory(&mut config, &mut leases).unwrap_err();
         assert!(error.contains("no address left for UE b"), "{error}");
