@@ -249,6 +249,10 @@ impl Check for UpfConfig {
         {
             return Err("[pool] has no room: a /30 or /126 is the smallest".to_owned());
         }
+        let pools = [("v4", self.pool.v4.map(IpNet::V4)), ("v6", self.pool.v6.map(IpNet::V6))];
+        for (key, pool) in pools {
+            pool.map_or(Ok(()), check_pool).map_err(|error| format!("[pool] {key} {error}"))?;
+        }
         self.check_ues()?;
         self.check_room()?;
         if self.device.kind == DeviceKind::Packet && self.upf.workers.0.is_some_and(|n| n > 1) {
@@ -393,6 +397,35 @@ impl UpfAccess {
     }
 }
 
+/// Prefixes whose addresses cannot belong to a UE.
+const NO_POOL: [(IpNet, &str); 9] = [
+    (IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 8)), "this network"),
+    (IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8)), "loopback"),
+    (IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16)), "link-local"),
+    (IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 4)), "multicast"),
+    (IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(240, 0, 0, 0), 4)), "reserved"),
+    (IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 8)), "reserved, loopback"),
+    (IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10)), "link-local"),
+    (
+        IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 0), 10)),
+        "site-local, deprecated",
+    ),
+    (IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8)), "multicast"),
+];
+
+/// Checks that the addresses of a pool can be those of hosts.
+fn check_pool(pool: IpNet) -> Result<(), String> {
+    let overlaps = |net: &IpNet| net.contains(&pool.addr()) || pool.contains(&net.addr());
+    let Some((net, what)) = NO_POOL.iter().find(|(net, _)| overlaps(net)) else { return Ok(()) };
+    let such = match pool {
+        IpNet::V4(_) => "private or public addresses, such as \"10.45.0.0/16\"",
+        IpNet::V6(_) => "unique local (fc00::/7) or global addresses, such as \"fd45::/64\"",
+    };
+    Err(format!(
+        "\"{pool}\" overlaps {net} ({what}), whose addresses no UE can have: give a prefix of {such}"
+    ))
+}
+
 /// The key of a fixed address in a `[[ue]]` section.
 pub fn address_key(address: IpAddr) -> &'static str {
     if address.is_ipv4() { "address_v4" } else { "address_v6" }
@@ -470,6 +503,38 @@ mod tests {
             (("0.0.0.0:4500", on("lo")), ("[::]:4500", on("eth0"))),
         ] {
             assert_eq!(error(&[one, other], POOL), None);
+        }
+    }
+
+    #[test]
+    fn prefixes_whose_addresses_no_ue_can_have_are_no_pools() {
+        for (key, pool, what) in [
+            ("v4", "224.0.0.0/4", "multicast"),
+            ("v4", "239.1.0.0/16", "multicast"),
+            ("v4", "0.0.0.0/8", "this network"),
+            ("v4", "0.0.0.0/0", "this network"),
+            ("v4", "127.0.0.0/8", "loopback"),
+            ("v4", "127.45.0.0/16", "loopback"),
+            ("v4", "169.254.0.0/16", "link-local"),
+            ("v4", "240.0.0.0/4", "reserved"),
+            ("v6", "ff00::/8", "multicast"),
+            ("v6", "fe80::/10", "link-local"),
+            ("v6", "::/8", "reserved"),
+            ("v6", "::/64", "reserved"),
+            ("v6", "fe80:1::/64", "link-local"),
+        ] {
+            let error = error(&[("0.0.0.0:4500", "")], &format!("[pool]\n{key} = \"{pool}\"\n")).unwrap();
+            let parts = [&format!("[pool] {key} \"{pool}\""), what, "give a prefix of"];
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+        for pool in [
+            "v4 = \"10.0.0.0/8\"",
+            "v4 = \"100.64.0.0/10\"",
+            "v4 = \"192.0.2.0/24\"",
+            "v6 = \"2001:db8::/64\"",
+            "v6 = \"fd45::/64\"",
+        ] {
+            assert_eq!(error(&[("0.0.0.0:4500", "")], &format!("[pool]\n{pool}\n")), None);
         }
     }
 
