@@ -423,12 +423,15 @@ struct SessionReport {
 impl SessionReport {
     fn at(upf: &Upf, key: &PublicKey, all_rules: bool, now: CoreInstant) -> Option<Self> {
         let view = upf.view(key)?;
-        // A resting session has no recent activity, and most sessions rest.
-        let session = upf.session(key).filter(|session| !session.is_resting());
+        // A resting session has no recent activity, and most sessions rest; its rules stay in force.
+        let session = upf.session(key).filter(|session| all_rules || !session.is_resting());
         let mut rules = session.map(|_| upf.rule_views(key, now)).unwrap_or_default();
         rules.retain(|rule| all_rules || rule.is_used());
         Some(Self {
-            loads: session.map(|session| session.path_loads(now).collect()).unwrap_or_default(),
+            loads: session
+                .filter(|session| !session.is_resting())
+                .map(|session| session.path_loads(now).collect())
+                .unwrap_or_default(),
             accesses: session.map_or_else(|| Arc::new([]) as _, |session| session.accesses().clone()),
             coding: session.map(Session::coding).unwrap_or_default(),
             view,
@@ -512,4 +515,99 @@ fn not_saved(error: &anyhow::Error) -> Problem {
 
 fn no_session(name: &str) -> Problem {
     Problem::not_found("session", name, "list them with GET /v1/sessions")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_atsss::crypto::{PrivateKey, Suite};
+    use anabranch_atsss::session::{Addresses, Origin, Security, SessionParams};
+    use anabranch_atsss::ue::{Ue, UeAccess, UeConfig};
+    use anabranch_atsss::upf::{self, UeEntry};
+    use anabranch_element::packet::Packet;
+    use anabranch_element::{Element, Port, Sink, drive};
+
+    #[derive(Default)]
+    struct Sent(Vec<(Port, Packet)>);
+
+    impl<E> Sink<E> for Sent {
+        fn transmit(&mut self, port: Port, packet: Packet) {
+            self.0.push((port, packet));
+        }
+        fn event(&mut self, _: E) {}
+    }
+
+    /// A UPF whose only UE has been idle until its session rests.
+    fn resting(ue_rules: &[Rule], upf_rules: &[Rule]) -> (Upf, PublicKey, CoreInstant) {
+        let [ue_key, upf_key] = [1, 2].map(|id| PrivateKey::from_bytes([id; 32]));
+        let [ue_address, upf_address] =
+            ["192.0.2.2:4500", "192.0.2.1:4500"].map(|text| text.parse().unwrap());
+        let (name, security) = ("5g".to_owned(), Security::Secure);
+        let mut upf = Upf::new(
+            upf::UpfConfig {
+                private_key: upf_key.clone(),
+                accesses: vec![upf::UpfAccess { name: name.clone(), security, local: Some(upf_address) }],
+                rules: upf_rules.to_vec(),
+                params: SessionParams::default(),
+                shard: 0,
+                shards: 1,
+                max_sessions: 1,
+                unix_epoch_ns: 1,
+            },
+            [3; 32],
+            CoreInstant::ZERO,
+        )
+        .unwrap();
+        let key = ue_key.public();
+        let addresses = Addresses { v4: Some("10.45.0.2".parse().unwrap()), v6: None };
+        let entry = UeEntry { name: "tv".into(), key, addresses, rules: Vec::new(), accept_rules: true };
+        upf.command(UpfCommand::AddUe(entry), CoreInstant::ZERO).unwrap();
+        let access =
+            UeAccess { name, remote: upf_address, local: Some(ue_address), security, max_payload: 1472 };
+        let config = UeConfig {
+            private_key: ue_key,
+            upf_key: upf_key.public(),
+            suite: Suite::Aes256Gcm,
+            accesses: vec![access],
+            rules: ue_rules.to_vec(),
+            params: SessionParams::default(),
+            unix_epoch_ns: 1,
+            last_timestamp_ns: 0,
+        };
+        let mut ue = Ue::new(config, [4; 32], CoreInstant::ZERO).unwrap();
+        let mut now = CoreInstant::ZERO;
+        for _ in 0..3000 {
+            now = now + Duration::from_millis(10);
+            let (mut up, mut down) = (Sent::default(), Sent::default());
+            drive(&mut ue, now, &mut up);
+            up.0.into_iter().for_each(|(port, packet)| upf.on_packet(port, packet, now));
+            drive(&mut upf, now, &mut down);
+            down.0.into_iter().for_each(|(port, packet)| ue.on_packet(port, packet, now));
+        }
+        assert!(upf.view(&key).unwrap().resting);
+        (upf, key, now)
+    }
+
+    #[test]
+    fn a_resting_session_shows_all_rules_in_force_with_their_origin() {
+        let rule = |name: &str, port: u16| -> Rule {
+            let filter = serde_json::json!({"remote_port": port});
+            let steering = serde_json::json!({"mode": "active-standby", "primary": "5g"});
+            serde_json::from_value(serde_json::json!({"name": name, "filter": filter, "steering": steering}))
+                .unwrap()
+        };
+        let (upf, key, now) = resting(&[rule("bond", 1)], &[rule("bond", 2), rule("all", 3)]);
+        let uses = SessionReport::at(&upf, &key, true, now).unwrap().session().uses;
+        let rows: Vec<_> = uses.iter().map(|used| (used.rule.as_str(), used.origin.as_str())).collect();
+        let expected = [
+            ("bond", Origin::Ue),
+            ("bond (upf)", Origin::Upf),
+            ("all", Origin::Upf),
+            ("default", Origin::BuiltIn),
+        ];
+        assert_eq!(rows, expected.map(|(rule, origin)| (rule, origin.name())));
+        assert!(uses[..3].iter().all(|used| used.definition.is_some()));
+        // A list of sessions has the rules that carried packets lately.
+        assert!(SessionReport::at(&upf, &key, false, now).unwrap().session().uses.is_empty());
+    }
 }
