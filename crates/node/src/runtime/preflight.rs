@@ -54,6 +54,7 @@ pub fn ue(args: &Common, config: &UeConfig) -> anyhow::Result<()> {
         let whose = "is this UE's own key: give the UPF's, which `anabranch keygen` printed there";
         anyhow::bail!(at.wrong(&format!("[upf] public_key {whose}")));
     }
+    at.no_folder("[ue] state_file", &config.ue.state_file)?;
     if let Some(message) = no_directory(&config.ue.state_file) {
         tracing::warn!(
             "[ue] state_file {message}; without it, the UPF refuses this UE after its clock has been set back"
@@ -353,11 +354,17 @@ impl<'a> CheckContext<'a> {
         Ok(())
     }
 
-    /// Checks that the directory of a file exists, or can be created within an existing one.
-    fn writable(&self, what: &str, path: &Path) -> Result<(), ConfigError> {
+    /// Checks that the path of a file is not that of a directory.
+    fn no_folder(&self, what: &str, path: &Path) -> Result<(), ConfigError> {
         if path.is_dir() {
             return Err(self.wrong(&format!("{what} \"{}\" is a directory: name a file", path.display())));
         }
+        Ok(())
+    }
+
+    /// Checks that the directory of a file exists, or can be created within an existing one.
+    fn writable(&self, what: &str, path: &Path) -> Result<(), ConfigError> {
+        self.no_folder(what, path)?;
         let folder = folder::of(path);
         if folder.is_dir() || !folder.exists() && folder::of(folder).is_dir() {
             return Ok(());
@@ -614,6 +621,18 @@ mod tests {
         // A missing interface is not an error in a UE's file.
         let text = text.replace(&own.to_string(), "vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=");
         super::ue(&args, &parse("ue.toml", &text).unwrap()).unwrap();
+        let state = format!("[ue]\nstate_file = \"{}\"", folder.path().display());
+        for check in [true, false] {
+            let args = Common { check, ..args.clone() };
+            let error = super::ue(&args, &parse("ue.toml", &text.replacen("[ue]", &state, 1)).unwrap());
+            let error = error.unwrap_err();
+            assert!(super::super::is_config_error(&error), "{error}");
+            let error = error.to_string();
+            assert!(
+                error.contains("[ue] state_file") && error.contains("is a directory: name a file"),
+                "{error}"
+            );
+        }
     }
 
     #[test]
